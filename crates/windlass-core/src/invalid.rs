@@ -1,0 +1,96 @@
+//! The one error of everything that checks input: which field, and which rule it breaks.
+
+use std::fmt;
+
+/// A value from outside that breaks a rule.
+///
+/// The field is a path as the user wrote it (`retry.backoff.max`); the rule is a sentence that follows it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct Invalid {
+    field: String,
+    rule: String,
+}
+
+impl Invalid {
+    /// Says that `field` breaks `rule`.
+    pub fn new(field: impl Into<String>, rule: impl Into<String>) -> Self {
+        Invalid {
+            field: field.into(),
+            rule: rule.into(),
+        }
+    }
+
+    /// The path of the field; empty where the whole value is meant.
+    pub fn field(&self) -> &str {
+        &self.field
+    }
+
+    /// The rule that the field breaks.
+    pub fn rule(&self) -> &str {
+        &self.rule
+    }
+
+    /// The same problem seen from one level further out.
+    pub fn within(self, outer: &str) -> Self {
+        let field = match (outer, self.field.as_str()) {
+            ("", inner) => inner.to_owned(),
+            (outer, "") => outer.to_owned(),
+            (outer, inner) => format!("{outer}.{inner}"),
+        };
+        Invalid { field, ..self }
+    }
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.field.is_empty() {
+            write!(f, "the value {}", self.rule)
+        } else {
+            write!(f, "`{}` {}", self.field, self.rule)
+        }
+    }
+}
+
+/// What the user gave, cut short enough to be shown back in a message.
+pub(crate) fn shown(text: &str) -> String {
+    const SHOWN_CHARS_MAX: usize = 40;
+    let mut short: String = text.chars().take(SHOWN_CHARS_MAX).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    format!("{short:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_message_names_the_whole_path_and_the_rule() {
+        let inner = Invalid::new("max", "must be at least `base`");
+        let outer = inner.within("backoff").within("").within("retry");
+        assert_eq!(
+            outer.to_string(),
+            "`retry.backoff.max` must be at least `base`"
+        );
+        assert_eq!(outer.field(), "retry.backoff.max");
+        assert_eq!(outer.rule(), "must be at least `base`");
+    }
+
+    #[test]
+    fn a_problem_of_the_whole_value_takes_the_outer_name() {
+        let whole = Invalid::new("", "must be an object");
+        assert_eq!(whole.to_string(), "the value must be an object");
+        assert_eq!(
+            whole.within("retry").to_string(),
+            "`retry` must be an object"
+        );
+    }
+
+    #[test]
+    fn long_input_is_cut_before_it_is_shown() {
+        assert_eq!(shown("short"), "\"short\"");
+        assert_eq!(shown(&"x".repeat(40)).chars().count(), 42);
+        assert_eq!(shown(&"é".repeat(10_000)).chars().count(), 43);
+    }
+}

@@ -1,0 +1,388 @@
+//! What changes on a job when something happens to it. Whether it may happen is the state machine's answer.
+
+use crate::job::{End, Ended, Job, Lease, Standing};
+use crate::settle::{Report, Running, Settlement, Verdict, has_expired, settle};
+use crate::state::{Consent, Event, State};
+use crate::{Payload, Timestamp};
+
+/// Something that cannot happen to a job in its present state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{event:?} does not apply to a job that is {state:?}")]
+pub struct Conflict {
+    /// What was to happen.
+    pub event: Event,
+    /// The state the job is in.
+    pub state: State,
+}
+
+/// How a person runs a dead or cancelled job again.
+#[derive(Debug, Clone)]
+pub struct Revival {
+    /// What becomes of its count of failures.
+    pub failures: Failures,
+    /// From when it is due; at once if not given.
+    pub run_at: Option<Timestamp>,
+    /// Another payload.
+    pub payload: Option<Payload>,
+    /// Whether an at-most-once job that may have run may run again.
+    pub consent: Consent,
+}
+
+/// What a revival does with the count of failures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Failures {
+    /// They are forgotten, and so is the time since the first start: the job has all its attempts again.
+    #[default]
+    Reset,
+    /// They stay: at the limit, the next failure is the last.
+    Keep,
+}
+
+impl Default for Revival {
+    fn default() -> Self {
+        Revival {
+            failures: Failures::Reset,
+            run_at: None,
+            payload: None,
+            consent: Consent::Plain,
+        }
+    }
+}
+
+impl Job {
+    /// A worker takes the job: the attempt counts up with the lease, in one step.
+    pub fn claim(&mut self, lease: Lease) -> Result<(), Conflict> {
+        self.allow(Event::Claimed)?;
+        self.attempt = self.attempt.saturating_add(1);
+        self.first_started_at.get_or_insert(lease.started_at);
+        self.standing = Standing::Running(lease);
+        Ok(())
+    }
+
+    /// The worker prolongs its lease.
+    pub fn renew(&mut self, until: Timestamp) -> Result<(), Conflict> {
+        self.allow(Event::Renewed)?;
+        if let Standing::Running(lease) = &mut self.standing {
+            lease.until = until;
+        }
+        Ok(())
+    }
+
+    /// Decides what a report of the running attempt leads to; `None` where no attempt is running.
+    pub fn decide(&self, report: Report, now: Timestamp, random: u64) -> Option<Settlement> {
+        let Standing::Running(lease) = &self.standing else {
+            return None;
+        };
+        let running = Running {
+            delivery: self.delivery,
+            failures: self.failures,
+            snoozes: self.snoozes,
+            losses_in_a_row: self.losses_in_a_row,
+            policy: lease.policy.as_ref(),
+            effective_max: lease.effective_max,
+            first_started_at: self.first_started_at.unwrap_or(lease.started_at),
+            deadline: self.deadline,
+            previous_delay: self.previous_delay,
+            cancel_requested: lease.cancel_requested,
+        };
+        Some(settle(&running, report, now, random))
+    }
+
+    /// Carries out what was decided at `now`.
+    pub fn settle(&mut self, settlement: Settlement, now: Timestamp) -> Result<(), Conflict> {
+        self.allow(Event::Settled(settlement.verdict))?;
+        self.failures = settlement.failures;
+        self.snoozes = settlement.snoozes;
+        self.losses_in_a_row = settlement.losses_in_a_row;
+        self.previous_delay = settlement.delay.or(self.previous_delay);
+        if let Some(error) = settlement.error {
+            self.last_error = Some(error);
+            self.failed_at = Some(now);
+        }
+        match settlement.verdict {
+            Verdict::Waiting { run_at } => {
+                self.run_at = run_at;
+                self.standing = Standing::Waiting;
+            }
+            Verdict::Succeeded => self.finish(Ended::Succeeded(settlement.result), now),
+            Verdict::Dead(reason) => self.finish(Ended::Dead(reason), now),
+            Verdict::Cancelled => self.finish(Ended::Cancelled, now),
+        }
+        Ok(())
+    }
+
+    /// Somebody calls the job off: a waiting one ends, a running one is asked to.
+    pub fn cancel(&mut self, now: Timestamp) -> Result<(), Conflict> {
+        self.allow(Event::CancelRequested)?;
+        match &mut self.standing {
+            Standing::Running(lease) => lease.cancel_requested = true,
+            _ => self.finish(Ended::Cancelled, now),
+        }
+        Ok(())
+    }
+
+    /// The deadline of a waiting job has passed.
+    pub fn expire(&mut self, now: Timestamp) -> Result<(), Conflict> {
+        self.allow(Event::Expired)?;
+        self.finish(Ended::Dead(crate::state::DeadReason::Expired), now);
+        Ok(())
+    }
+
+    /// A waiting job is due now, whatever its backoff; its failures stay.
+    pub fn run_now(&mut self, now: Timestamp) -> Result<(), Conflict> {
+        self.allow(Event::Changed)?;
+        self.run_at = self.run_at.min(now);
+        Ok(())
+    }
+
+    /// A person runs a dead or cancelled job again. A deadline that has passed is dropped: they decided otherwise.
+    pub fn revive(&mut self, revival: Revival, now: Timestamp) -> Result<(), Conflict> {
+        self.allow(Event::Revived(revival.consent))?;
+        if revival.failures == Failures::Reset {
+            self.failures = 0;
+            self.snoozes = 0;
+            self.losses_in_a_row = 0;
+            self.previous_delay = None;
+            self.first_started_at = None;
+        }
+        self.run_at = revival.run_at.unwrap_or(now);
+        self.payload = revival.payload.unwrap_or_else(|| self.payload.clone());
+        self.deadline = self.deadline.filter(|_| !has_expired(self.deadline, now));
+        self.standing = Standing::Waiting;
+        Ok(())
+    }
+
+    /// A person says that the lost attempt did succeed.
+    pub fn resolve(&mut self, now: Timestamp) -> Result<(), Conflict> {
+        self.allow(Event::Resolved)?;
+        self.finish(Ended::Succeeded(None), now);
+        Ok(())
+    }
+
+    fn allow(&self, event: Event) -> Result<State, Conflict> {
+        let state = self.state();
+        state.after(event).ok_or(Conflict { event, state })
+    }
+
+    fn finish(&mut self, how: Ended, now: Timestamp) {
+        self.standing = Standing::Finished(End {
+            finished_at: now,
+            how,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Lane;
+    use crate::retry::{AttemptLimit, Preset};
+    use crate::state::DeadReason;
+    use crate::timestamp::at;
+    use crate::{AttemptError, Delivery, Failure, JobId, Kind, NewJob, WorkerName};
+    use std::time::Duration;
+
+    const T0: &str = "2026-01-01T00:00:00Z";
+
+    fn job() -> Job {
+        let new = NewJob::new(Kind::new("email:send").unwrap());
+        new.into_job(JobId::new(at(T0), 1), at(T0)).unwrap()
+    }
+
+    fn lease(preset: Preset, now: Timestamp) -> Lease {
+        let policy = preset.policy();
+        Lease {
+            worker: WorkerName::new("w1").unwrap(),
+            started_at: now,
+            until: now.saturating_add(Duration::from_secs(30)),
+            effective_max: policy.max_attempts().unwrap_or(AttemptLimit::ONE),
+            policy: Some(policy),
+            cancel_requested: false,
+        }
+    }
+
+    fn running(preset: Preset) -> Job {
+        let mut job = job();
+        job.claim(lease(preset, at(T0))).unwrap();
+        job
+    }
+
+    fn settle(job: &mut Job, report: Report, now: Timestamp) {
+        let settlement = job.decide(report, now, 0).unwrap();
+        job.settle(settlement, now).unwrap();
+    }
+
+    fn failed() -> Report {
+        Report::Failed(Failure::retryable(AttemptError::new("boom")))
+    }
+
+    #[test]
+    fn l10_and_l11_a_job_is_ready_from_its_run_at_on() {
+        let mut job = job();
+        assert!(job.is_ready(at(T0)));
+        assert_eq!(job.lane(), Lane::Fresh);
+        job.claim(lease(Preset::Patient, at(T0))).unwrap();
+        assert!(!job.is_ready(at(T0)));
+        settle(&mut job, failed(), at(T0));
+        assert_eq!(job.last_error.as_ref().unwrap().message, "boom");
+        assert_eq!(job.failed_at, Some(at(T0)));
+        assert_eq!(job.standing, Standing::Waiting);
+        assert_eq!(job.run_at, at("2026-01-01T00:00:01Z"));
+        assert!(!job.is_ready(at("2026-01-01T00:00:00.999999Z")));
+        assert!(job.is_ready(at("2026-01-01T00:00:01Z")));
+        assert_eq!(job.lane(), Lane::Retry);
+    }
+
+    #[test]
+    fn two_counters_count_claims_and_failures() {
+        let mut job = running(Preset::Patient);
+        assert_eq!((job.attempt, job.failures), (1, 0));
+        settle(&mut job, Report::Released { started: true }, at(T0));
+        assert_eq!((job.attempt, job.failures), (1, 0));
+        job.claim(lease(Preset::Patient, at(T0))).unwrap();
+        settle(&mut job, failed(), at(T0));
+        assert_eq!((job.attempt, job.failures), (2, 1));
+        assert_eq!(job.previous_delay, Some(Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn l16_a_dead_job_is_never_claimed_and_can_be_revived() {
+        let mut job = running(Preset::None);
+        settle(&mut job, failed(), at(T0));
+        assert_eq!(job.state(), State::Dead(DeadReason::Exhausted));
+        let refused = job.claim(lease(Preset::None, at(T0))).unwrap_err();
+        assert_eq!(refused.event, Event::Claimed);
+        assert_eq!(refused.state, State::Dead(DeadReason::Exhausted));
+        let mut kept = job.clone();
+        kept.revive(
+            Revival {
+                failures: Failures::Keep,
+                ..Revival::default()
+            },
+            at(T0),
+        )
+        .unwrap();
+        assert_eq!((kept.failures, kept.attempt), (1, 1));
+        assert!(kept.first_started_at.is_some());
+        let payload = Payload::from_serialize(&7, 10).unwrap();
+        let run_at = at("2027-01-01T00:00:00Z");
+        let revival = Revival {
+            run_at: Some(run_at),
+            payload: Some(payload.clone()),
+            ..Revival::default()
+        };
+        job.revive(revival, at(T0)).unwrap();
+        assert_eq!((job.failures, job.attempt), (0, 1));
+        assert_eq!((job.run_at, &job.payload), (run_at, &payload));
+        assert_eq!((job.first_started_at, job.previous_delay), (None, None));
+    }
+
+    #[test]
+    fn a_lost_at_most_once_job_needs_force_or_is_resolved() {
+        let mut job = running(Preset::Standard);
+        job.delivery = Delivery::AtMostOnce;
+        settle(&mut job, Report::Lost, at(T0));
+        assert_eq!(job.state(), State::Dead(DeadReason::Lost));
+        assert!(job.clone().revive(Revival::default(), at(T0)).is_err());
+        let force = Revival {
+            consent: Consent::Force,
+            ..Revival::default()
+        };
+        assert!(job.clone().revive(force, at(T0)).is_ok());
+        job.resolve(at(T0)).unwrap();
+        assert_eq!(job.state(), State::Succeeded);
+        assert!(job.resolve(at(T0)).is_err());
+    }
+
+    #[test]
+    fn cancelling_ends_a_waiting_job_and_asks_a_running_one() {
+        let mut waiting = job();
+        waiting.cancel(at(T0)).unwrap();
+        assert_eq!(waiting.state(), State::Cancelled);
+        assert!(waiting.cancel(at(T0)).is_err());
+        let mut job = running(Preset::Patient);
+        job.cancel(at(T0)).unwrap();
+        assert_eq!(job.state(), State::Running);
+        settle(&mut job, failed(), at(T0));
+        assert_eq!(job.state(), State::Cancelled);
+    }
+
+    #[test]
+    fn success_keeps_result_and_time() {
+        let mut job = running(Preset::Patient);
+        let result = Payload::from_serialize(&"done", 10).unwrap();
+        let later = at("2026-01-01T00:00:09Z");
+        settle(&mut job, Report::Succeeded(Some(result.clone())), later);
+        let end = End {
+            finished_at: later,
+            how: Ended::Succeeded(Some(result)),
+        };
+        assert_eq!(job.standing, Standing::Finished(end));
+        assert_eq!(job.decide(failed(), later, 0), None);
+    }
+
+    #[test]
+    fn a_lease_is_prolonged_only_while_it_runs() {
+        let mut job = running(Preset::Patient);
+        let until = at("2026-01-01T01:00:00Z");
+        job.renew(until).unwrap();
+        assert!(matches!(&job.standing, Standing::Running(lease) if lease.until == until));
+        settle(&mut job, failed(), at(T0));
+        assert!(job.renew(until).is_err());
+    }
+
+    #[test]
+    fn run_now_brings_a_retry_forward_and_keeps_its_failures() {
+        let mut job = running(Preset::Patient);
+        assert!(job.run_now(at(T0)).is_err());
+        settle(&mut job, failed(), at(T0));
+        job.run_now(at(T0)).unwrap();
+        assert_eq!((job.run_at, job.failures), (at(T0), 1));
+        job.run_now(at("2030-01-01T00:00:00Z")).unwrap();
+        assert_eq!(job.run_at, at(T0), "a job that is due does not fall behind");
+    }
+
+    #[test]
+    fn a_passed_deadline_kills_a_waiting_job_and_is_dropped_by_a_revival() {
+        let mut job = job();
+        job.deadline = Some(at(T0));
+        let later = at("2026-01-02T00:00:00Z");
+        job.expire(later).unwrap();
+        assert_eq!(job.state(), State::Dead(DeadReason::Expired));
+        assert!(job.expire(later).is_err());
+        job.revive(Revival::default(), later).unwrap();
+        assert_eq!(job.deadline, None);
+        job.deadline = Some(at("2027-01-01T00:00:00Z"));
+        job.cancel(later).unwrap();
+        job.revive(Revival::default(), later).unwrap();
+        assert!(job.deadline.is_some(), "a deadline ahead still holds");
+    }
+
+    #[test]
+    fn the_first_start_is_remembered_over_attempts() {
+        let mut job = running(Preset::Patient);
+        settle(&mut job, failed(), at(T0));
+        let later = at("2026-01-01T00:00:01Z");
+        job.claim(lease(Preset::Patient, later)).unwrap();
+        assert_eq!(job.first_started_at, Some(at(T0)));
+    }
+
+    #[test]
+    fn claims_go_by_priority_then_time_then_age() {
+        let order = |priority, run_at, id| {
+            let mut job = job();
+            (job.priority, job.run_at, job.id) = (priority, at(run_at), JobId::from_u128(id));
+            job.claim_order()
+        };
+        let late = "2026-06-01T00:00:00Z";
+        let mut orders = [
+            order(0, T0, 2),
+            order(0, T0, 1),
+            order(0, late, 0),
+            order(9, late, 9),
+        ];
+        orders.sort();
+        let ids = orders.map(|(_, _, id)| id.as_u128());
+        assert_eq!(ids, [9, 1, 2, 0]);
+    }
+}

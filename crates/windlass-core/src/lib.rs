@@ -1,0 +1,39 @@
+//! What a Windlass job is and what may happen to it.
+//!
+//! Every rule of retrying, fairness and scheduling is one pure function here, which the loops, the drivers, the
+//! server and the simulator all call. Nothing in this crate does I/O, is async, reads a clock or makes up
+//! randomness: `now` and random bits are arguments.
+
+mod duration;
+mod failure;
+mod fields;
+mod id;
+mod invalid;
+mod job;
+mod name;
+mod new_job;
+mod payload;
+mod random;
+pub mod retry;
+mod settle;
+mod state;
+mod timestamp;
+
+pub use duration::{DURATION_MAX, format_duration, parse_duration};
+pub use failure::{AttemptError, Failure, FailureClass, Unrecoverable};
+pub use id::{JobId, ScheduleId};
+pub use invalid::Invalid;
+pub use job::{
+    Concurrency, Conflict, Delivery, End, Ended, Failures, Job, Lane, Lease, Occurrence,
+    OnDuplicate, Revival, Standing, Timeout, Unique,
+};
+pub use name::{Key, Kind, QueueName, ScheduleName, Tag, WorkerName};
+pub use new_job::{Deadline, HTTP_TIMEOUT_DEFAULT, NewJob, Start, TIMEOUT_DEFAULT};
+pub use payload::{JSON_DEPTH_MAX, PAYLOAD_BYTES_MAX, Payload};
+pub use random::Random;
+pub use settle::{
+    Outcome, RETRY_AFTER_MAX, Report, Running, SNOOZES_MAX, Settlement, Verdict, has_expired,
+    settle,
+};
+pub use state::{Consent, DeadReason, Event, State};
+pub use timestamp::Timestamp;

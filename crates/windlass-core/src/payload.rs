@@ -1,0 +1,274 @@
+//! The JSON a job carries, kept byte for byte as it was given.
+
+use std::fmt;
+
+use serde::de::{self, DeserializeOwned, DeserializeSeed, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
+
+use crate::Invalid;
+
+/// The largest payload unless configured otherwise: 1 MiB.
+pub const PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
+
+/// How deep lists and objects may be nested.
+pub const JSON_DEPTH_MAX: usize = 64;
+
+/// JSON text that is known to be whole: every handler can decode it as JSON.
+#[derive(Clone)]
+pub struct Payload(Box<RawValue>);
+
+impl Payload {
+    /// Checks JSON text: well-formed, not nested too deep, at most `bytes_max` long.
+    ///
+    /// Numbers that no `f64` holds and broken Unicode escapes are refused too: they would fail in the handler.
+    pub fn parse(text: &str, bytes_max: usize) -> Result<Self, Invalid> {
+        check_size(text.len(), bytes_max)?;
+        let mut reader = serde_json::Deserializer::from_str(text);
+        let checked = Whole { depth: 0 }.deserialize(&mut reader);
+        checked
+            .and_then(|()| reader.end())
+            .map_err(|error| Invalid::new("", format!("must be valid JSON: {error}")))?;
+        let raw = RawValue::from_string(text.to_owned())
+            .map_err(|error| Invalid::new("", format!("must be valid JSON: {error}")))?;
+        Ok(Payload(raw))
+    }
+
+    /// The JSON of a Rust value.
+    pub fn from_serialize(value: &impl Serialize, bytes_max: usize) -> Result<Self, Invalid> {
+        let text = serde_json::to_string(value)
+            .map_err(|error| Invalid::new("", format!("cannot be written as JSON: {error}")))?;
+        Payload::parse(&text, bytes_max)
+    }
+
+    /// The Rust value that the JSON stands for.
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::from_str(self.as_str())
+    }
+
+    /// The JSON text.
+    pub fn as_str(&self) -> &str {
+        self.0.get()
+    }
+
+    /// Refuses a payload longer than `bytes_max`.
+    pub fn check_size(&self, bytes_max: usize) -> Result<(), Invalid> {
+        check_size(self.as_str().len(), bytes_max)
+    }
+}
+
+impl Default for Payload {
+    /// `null`.
+    fn default() -> Self {
+        Payload(RawValue::NULL.to_owned())
+    }
+}
+
+impl PartialEq for Payload {
+    /// Equal to the byte.
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for Payload {}
+
+impl fmt::Debug for Payload {
+    /// Shows the size only: payloads may hold secrets, and debug output ends up in logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Payload({} bytes)", self.as_str().len())
+    }
+}
+
+impl Serialize for Payload {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Payload {
+    /// Reads from `serde_json` only; the size is checked where a job is made.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = <Box<RawValue>>::deserialize(deserializer)?;
+        Payload::parse(raw.get(), usize::MAX).map_err(de::Error::custom)
+    }
+}
+
+fn check_size(bytes: usize, bytes_max: usize) -> Result<(), Invalid> {
+    if bytes > bytes_max {
+        let rule = format!("must be at most {bytes_max} bytes of JSON, got {bytes}");
+        return Err(Invalid::new("", rule));
+    }
+    Ok(())
+}
+
+/// Walks a whole JSON value and keeps nothing of it.
+#[derive(Clone, Copy)]
+struct Whole {
+    depth: usize,
+}
+
+impl Whole {
+    fn deeper<E: de::Error>(self) -> Result<Whole, E> {
+        if self.depth == JSON_DEPTH_MAX {
+            return Err(E::custom(format!("nested deeper than {JSON_DEPTH_MAX}")));
+        }
+        Ok(Whole {
+            depth: self.depth + 1,
+        })
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Whole {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Whole {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        let inner = self.deeper()?;
+        while items.next_element_seed(inner)?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
+        let inner = self.deeper()?;
+        while entries.next_key_seed(inner)?.is_some() {
+            entries.next_value_seed(inner)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parse(text: &str) -> Result<Payload, Invalid> {
+        Payload::parse(text, PAYLOAD_BYTES_MAX)
+    }
+
+    #[test]
+    fn keeps_the_bytes_as_given() {
+        let text = r#"{"b":1.0, "a":[1e2,"\u00e9"],  "b":12345678901234567890}"#;
+        assert_eq!(parse(text).unwrap().as_str(), text);
+        assert_eq!(Payload::default().as_str(), "null");
+        let json = serde_json::to_string(&parse(text).unwrap()).unwrap();
+        assert_eq!(json, text);
+        let read: Payload = serde_json::from_str(text).unwrap();
+        assert_eq!(read.as_str(), text);
+        assert_ne!(read, Payload::default());
+        assert_eq!(read, read.clone());
+    }
+
+    #[test]
+    fn refuses_what_a_handler_could_not_decode() {
+        for text in [
+            "",
+            " ",
+            "{",
+            "{\"a\":}",
+            "nul",
+            "NaN",
+            "[1,]",
+            "1 2",
+            "\"\\ud800\"",
+            "\"\u{1}\"",
+            "1e999",
+            "{\"\\udc00\":1}",
+            "\u{feff}1",
+            "'a'",
+            "\"a\0b\"",
+        ] {
+            let refusal = parse(text).unwrap_err();
+            assert!(refusal.rule().starts_with("must be valid JSON"), "{text}");
+        }
+        assert!(serde_json::from_str::<Payload>("\"\\ud800\"").is_err());
+    }
+
+    #[test]
+    fn nesting_is_bounded() {
+        let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(parse(&nested(JSON_DEPTH_MAX)).is_ok());
+        let refusal = parse(&nested(JSON_DEPTH_MAX + 1)).unwrap_err();
+        assert!(refusal.rule().contains("nested deeper than 64"));
+        let objects = format!("{}1{}", "{\"a\":".repeat(65), "}".repeat(65));
+        assert!(parse(&objects).is_err());
+        assert!(parse(&nested(100_000)).is_err());
+        assert!(parse(&"[".repeat(100_000)).is_err());
+    }
+
+    #[test]
+    fn the_size_is_bounded_to_the_byte() {
+        let text = format!("\"{}\"", "x".repeat(8));
+        assert!(Payload::parse(&text, 10).is_ok());
+        let refusal = Payload::parse(&text, 9).unwrap_err();
+        assert_eq!(refusal.rule(), "must be at most 9 bytes of JSON, got 10");
+        let payload = Payload::parse(&text, 10).unwrap();
+        assert!(payload.check_size(10).is_ok());
+        assert!(payload.check_size(9).is_err());
+    }
+
+    #[test]
+    fn rust_values_go_in_and_out() {
+        let payload = Payload::from_serialize(&("to", 3), 100).unwrap();
+        assert_eq!(payload.as_str(), "[\"to\",3]");
+        assert_eq!(payload.decode::<(String, u8)>().unwrap(), ("to".into(), 3));
+        assert!(payload.decode::<u8>().is_err());
+        assert!(Payload::from_serialize(&"too long", 3).is_err());
+    }
+
+    #[test]
+    fn debug_output_does_not_show_the_content() {
+        let secret = parse("\"hunter2\"").unwrap();
+        assert_eq!(format!("{secret:?}"), "Payload(9 bytes)");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in any::<String>()) {
+            let _ = parse(&text);
+        }
+
+        #[test]
+        fn what_is_accepted_decodes(text in "[\\[\\]{}:,\"0-9a-z.eu\\\\ -]{0,24}") {
+            if let Ok(payload) = parse(&text) {
+                prop_assert!(payload.decode::<serde_json::Value>().is_ok());
+            }
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! What a policy will do, told before it happens.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{AttemptLimit, Jitter, RetryPolicy};
+use crate::Invalid;
+use crate::random::Random;
+
+/// The most requests a herd is worked out for.
+pub const HERD_REQUESTS_MAX: u64 = 10_000_000;
+
+/// The earliest, the nominal and the latest of a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Span {
+    /// With every draw at its least.
+    pub min: Duration,
+    /// Without jitter.
+    pub nominal: Duration,
+    /// With every draw at its greatest.
+    pub max: Duration,
+}
+
+/// When one attempt of a job that always fails will start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttemptForecast {
+    /// Counted from 1.
+    pub attempt: u32,
+    /// The wait before it; zero for the first.
+    pub delay: Span,
+    /// The time since the first attempt.
+    pub at: Span,
+}
+
+/// What N jobs that fail together send to their target in one second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Herd {
+    /// Counted from the first attempt, which is in second 0.
+    pub second: u64,
+    /// How many attempts start in it.
+    pub requests: u64,
+}
+
+/// Every attempt of a job that always fails, and what many such jobs do together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explanation {
+    /// One for each attempt.
+    pub attempts: Vec<AttemptForecast>,
+    /// When the last attempt starts.
+    pub horizon: Span,
+    /// The seconds in which at least one attempt starts, in order.
+    pub herd: Vec<Herd>,
+}
+
+/// Explains a policy for a job with `limit` attempts that take no time and always fail, `jobs` of them at once.
+///
+/// The herd is drawn with a fixed seed, so that the same question has the same answer. `max_elapsed` ends the
+/// attempts where the policy has one: no attempt follows a failure later than that.
+pub fn explain(
+    policy: &RetryPolicy,
+    limit: AttemptLimit,
+    jobs: u64,
+) -> Result<Explanation, Invalid> {
+    let requests = jobs.saturating_mul(limit.get().into());
+    if requests > HERD_REQUESTS_MAX {
+        let rule = format!(
+            "must be at most {} with {limit} attempts: a herd is worked out for {HERD_REQUESTS_MAX} requests",
+            HERD_REQUESTS_MAX / u64::from(limit.get())
+        );
+        return Err(Invalid::new("jobs", rule));
+    }
+    let attempts = forecast(policy, limit);
+    let horizon = attempts.last().map(|last| last.at).unwrap_or_default();
+    Ok(Explanation {
+        attempts,
+        horizon,
+        herd: herd(policy, limit, jobs),
+    })
+}
+
+/// Whether a failure so long after the first start may still be retried.
+fn may_retry(policy: &RetryPolicy, elapsed: Duration) -> bool {
+    policy.max_elapsed().is_none_or(|max| elapsed <= max)
+}
+
+fn forecast(policy: &RetryPolicy, limit: AttemptLimit) -> Vec<AttemptForecast> {
+    let mut last = AttemptForecast {
+        attempt: 1,
+        delay: Span::default(),
+        at: Span::default(),
+    };
+    let mut attempts = vec![last];
+    // An attempt is shown as long as the earliest draws reach it before `max_elapsed`.
+    while last.attempt < limit.get() && may_retry(policy, last.at.min) {
+        let delay = next_delay(policy, last.attempt, last.delay);
+        last = AttemptForecast {
+            attempt: last.attempt + 1,
+            delay,
+            at: Span {
+                min: last.at.min.saturating_add(delay.min),
+                nominal: last.at.nominal.saturating_add(delay.nominal),
+                max: last.at.max.saturating_add(delay.max),
+            },
+        };
+        attempts.push(last);
+    }
+    attempts
+}
+
+/// The delay after `failures` failures; decorrelated jitter follows each bound of the delay before.
+fn next_delay(policy: &RetryPolicy, failures: u32, before: Span) -> Span {
+    let previous = |delay| (failures > 1).then_some(delay);
+    let range = policy.delay_range(failures, previous(before.max));
+    let nominal = match policy.jitter() {
+        Jitter::Decorrelated => {
+            policy
+                .delay_range(failures, previous(before.nominal))
+                .nominal
+        }
+        _ => range.nominal,
+    };
+    Span {
+        min: range.min,
+        nominal,
+        max: range.max,
+    }
+}
+
+fn herd(policy: &RetryPolicy, limit: AttemptLimit, jobs: u64) -> Vec<Herd> {
+    const SEED: u64 = 0;
+    let mut random = Random::new(SEED);
+    let mut seconds: BTreeMap<u64, u64> = BTreeMap::new();
+    for _ in 0..jobs {
+        let mut at = Duration::ZERO;
+        let mut previous = None;
+        *seconds.entry(0).or_default() += 1;
+        for failures in 1..limit.get() {
+            if !may_retry(policy, at) {
+                break;
+            }
+            let delay = policy.delay(failures, previous, random.bits());
+            previous = Some(delay);
+            at = at.saturating_add(delay);
+            *seconds.entry(at.as_secs()).or_default() += 1;
+        }
+    }
+    let herd = seconds.into_iter();
+    herd.map(|(second, requests)| Herd { second, requests })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::retry::{Backoff, Preset};
+    use proptest::prelude::*;
+
+    fn limit(n: i64) -> AttemptLimit {
+        AttemptLimit::from_max_attempts(n).unwrap().unwrap()
+    }
+
+    fn explained(policy: &RetryPolicy, jobs: u64) -> Explanation {
+        let limit = policy.max_attempts().unwrap_or(AttemptLimit::ONE);
+        explain(policy, limit, jobs).unwrap()
+    }
+
+    fn millis(span: Span) -> (u128, u128, u128) {
+        (
+            span.min.as_millis(),
+            span.nominal.as_millis(),
+            span.max.as_millis(),
+        )
+    }
+
+    fn counts(herd: &[Herd]) -> Vec<(u64, u64)> {
+        herd.iter().map(|row| (row.second, row.requests)).collect()
+    }
+
+    #[test]
+    fn the_times_of_a_policy_without_jitter_are_exact() {
+        let explanation = explained(&Preset::Webhook.policy(), 10);
+        let at: Vec<u128> = explanation
+            .attempts
+            .iter()
+            .map(|attempt| attempt.at.nominal.as_millis())
+            .collect();
+        assert_eq!(at, [0, 1000, 3000, 7000]);
+        assert_eq!(millis(explanation.horizon), (7000, 7000, 7000));
+        assert_eq!(
+            counts(&explanation.herd),
+            [(0, 10), (1, 10), (3, 10), (7, 10)]
+        );
+        assert_eq!(explanation.attempts[0].delay, Span::default());
+        assert_eq!(explanation.attempts[3].attempt, 4);
+        assert_eq!(millis(explanation.attempts[3].delay), (4000, 4000, 4000));
+    }
+
+    #[test]
+    fn jitter_widens_what_may_happen() {
+        let explanation = explained(&Preset::Standard.policy(), 0);
+        assert_eq!(explanation.attempts.len(), 25);
+        assert_eq!(millis(explanation.attempts[1].delay), (160, 200, 240));
+        assert_eq!(millis(explanation.attempts[2].at), (480, 600, 720));
+        assert_eq!(millis(explanation.horizon), (80_960, 101_200, 121_440));
+        assert_eq!(explanation.herd, []);
+    }
+
+    #[test]
+    fn the_herd_holds_every_attempt_of_every_job() {
+        let policy = Preset::FullJitter.policy();
+        let explanation = explained(&policy, 1000);
+        let total: u64 = explanation.herd.iter().map(|row| row.requests).sum();
+        assert_eq!(total, 4000);
+        let last = explanation.herd.last().unwrap().second;
+        assert!(Duration::from_secs(last) <= explanation.horizon.max);
+        assert!(
+            explanation.herd[0].requests > 1000,
+            "quick draws retry in the first second"
+        );
+        assert_eq!(explanation, explained(&policy, 1000));
+    }
+
+    #[test]
+    fn one_attempt_has_no_horizon() {
+        let explanation = explained(&Preset::None.policy(), 7);
+        assert_eq!(explanation.attempts.len(), 1);
+        assert_eq!(millis(explanation.horizon), (0, 0, 0));
+        assert_eq!(counts(&explanation.herd), [(0, 7)]);
+    }
+
+    #[test]
+    fn max_elapsed_ends_the_attempts() {
+        let policy = Preset::Webhook
+            .policy()
+            .with_max_elapsed(Duration::from_secs(3))
+            .unwrap();
+        let explanation = explain(&policy, limit(10), 2).unwrap();
+        // The failure at 3 s is not later than 3 s: one more attempt follows it, at 7 s.
+        assert_eq!(counts(&explanation.herd), [(0, 2), (1, 2), (3, 2), (7, 2)]);
+        assert_eq!(explanation.attempts.len(), 4);
+    }
+
+    #[test]
+    fn decorrelated_bounds_follow_one_another() {
+        let second = Duration::from_secs(1);
+        let backoff = Backoff::Exponential {
+            base: second,
+            multiplier: 2.0,
+            max: 20 * second,
+        };
+        let policy = RetryPolicy::new(backoff, Jitter::Decorrelated).unwrap();
+        let explanation = explain(&policy, limit(5), 100).unwrap();
+        let delays: Vec<_> = explanation
+            .attempts
+            .iter()
+            .map(|a| millis(a.delay))
+            .collect();
+        assert_eq!(
+            delays,
+            [
+                (0, 0, 0),
+                (1000, 2000, 3000),
+                (1000, 3500, 9000),
+                (1000, 5750, 20_000),
+                (1000, 9125, 20_000)
+            ]
+        );
+    }
+
+    #[test]
+    fn a_herd_too_large_to_work_out_is_refused() {
+        let policy = Preset::Standard.policy();
+        assert!(explain(&policy, limit(1000), 10_000).is_ok());
+        let refusal = explain(&policy, limit(1000), 10_001).unwrap_err();
+        assert_eq!(refusal.field(), "jobs");
+        assert!(refusal.rule().contains("at most 10000 with 1000 attempts"));
+        assert!(explain(&policy, limit(2), u64::MAX).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn every_request_of_the_herd_lies_in_the_forecast(
+            base in 1u64..5_000, max in 5_000u64..60_000, attempts in 1i64..12, ratio in 0f64..1.0,
+        ) {
+            let (base, max) = (Duration::from_millis(base), Duration::from_millis(max));
+            let backoff = Backoff::Exponential { base, multiplier: 2.0, max };
+            for jitter in [Jitter::None, Jitter::Proportional { ratio }, Jitter::Full, Jitter::Decorrelated] {
+                let policy = RetryPolicy::new(backoff.clone(), jitter).unwrap();
+                let explanation = explain(&policy, limit(attempts), 20).unwrap();
+                let last = explanation.herd.last().unwrap().second;
+                prop_assert!(last <= explanation.horizon.max.as_secs());
+                let total: u64 = explanation.herd.iter().map(|row| row.requests).sum();
+                prop_assert_eq!(total, 20 * u64::try_from(attempts).unwrap());
+            }
+        }
+    }
+}

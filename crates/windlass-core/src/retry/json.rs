@@ -1,0 +1,556 @@
+//! Policies as JSON: a preset's name, a whole policy, or a preset with single values overridden.
+
+use std::time::Duration;
+
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde_json::{Map, Value, json};
+
+use super::{AttemptLimit, BACKOFF_MAX_DEFAULT, Backoff, Jitter, Preset, RetryPolicy};
+use crate::Invalid;
+use crate::duration::format_duration;
+use crate::fields::{Fields, duration_of, one_of};
+
+impl RetryPolicy {
+    /// Reads a policy; a refusal names the field and the rule.
+    ///
+    /// - `"webhook"`: a preset.
+    /// - `{"max_attempts": 5, "backoff": {"type": "exponential", "base": "1s", …}, "jitter": {…}}`: a whole policy.
+    /// - `{"preset": "full-jitter", "max_retries": 9, "base_ms": 250}`: a preset with single values overridden.
+    pub fn from_json(value: &Value) -> Result<Self, Invalid> {
+        if let Value::String(name) = value {
+            return Ok(name.parse::<Preset>()?.policy());
+        }
+        let mut fields = Fields::new(value)?;
+        let preset = fields.parsed("preset", str::parse::<Preset>)?;
+        let given = Given::read(&mut fields)?;
+        fields.finish()?;
+        given.policy(preset)
+    }
+
+    /// Writes the policy in full.
+    pub fn to_json(&self) -> Value {
+        let mut map = Map::new();
+        let limit = self.max_attempts().map_or(0, AttemptLimit::get);
+        map.insert("max_attempts".into(), limit.into());
+        map.insert("backoff".into(), backoff_to_json(self.backoff()));
+        map.insert("jitter".into(), jitter_to_json(self.jitter()));
+        if let Some(max_elapsed) = self.max_elapsed() {
+            map.insert("max_elapsed".into(), format_duration(max_elapsed).into());
+        }
+        Value::Object(map)
+    }
+}
+
+impl Serialize for RetryPolicy {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let value = self.to_json();
+        let entries = value.as_object().into_iter().flatten();
+        let mut map = serializer.serialize_map(None)?;
+        for (name, value) in entries {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for RetryPolicy {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        RetryPolicy::from_json(&value).map_err(de::Error::custom)
+    }
+}
+
+/// The fields of a policy object as far as they were given.
+struct Given {
+    limit: Option<Option<AttemptLimit>>,
+    backoff: Option<Backoff>,
+    jitter: Option<Jitter>,
+    max_elapsed: Option<Duration>,
+    base: Option<Duration>,
+    max: Option<Duration>,
+    multiplier: Option<f64>,
+}
+
+impl Given {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Invalid> {
+        let max_attempts = fields.integer("max_attempts", i64::MIN, i64::MAX)?;
+        let max_retries = fields.integer("max_retries", i64::MIN, i64::MAX)?;
+        let limit = AttemptLimit::from_either(max_attempts, max_retries)?;
+        let named = max_attempts.is_some() || max_retries.is_some();
+        Ok(Given {
+            limit: named.then_some(limit),
+            backoff: read_part(fields, "backoff", backoff_from_json)?,
+            jitter: read_part(fields, "jitter", jitter_from_json)?,
+            max_elapsed: fields.duration("max_elapsed")?,
+            base: fields.duration("base")?,
+            max: fields.duration("max")?,
+            multiplier: fields.number("multiplier")?,
+        })
+    }
+
+    fn policy(self, preset: Option<Preset>) -> Result<RetryPolicy, Invalid> {
+        let under = preset.map(Preset::policy);
+        let backoff = match (self.backoff.clone(), &under) {
+            (Some(backoff), _) => backoff,
+            (None, Some(policy)) => policy.backoff().clone(),
+            (None, None) => {
+                let rule = "is required, unless a `preset` is named";
+                return Err(Invalid::new("backoff", rule));
+            }
+        };
+        let overridden = self.override_backoff(backoff, preset)?;
+        let under_jitter = under.as_ref().map(RetryPolicy::jitter);
+        let jitter = self.jitter.or(under_jitter).unwrap_or(Jitter::None);
+        let under_limit = under.as_ref().and_then(RetryPolicy::max_attempts);
+        let policy = RetryPolicy::new(overridden, jitter)
+            .map_err(|error| self.without_prefix(error))?
+            .with_limit(self.limit.unwrap_or(under_limit));
+        match self.max_elapsed {
+            Some(max_elapsed) => policy.with_max_elapsed(max_elapsed),
+            None => Ok(policy),
+        }
+    }
+
+    /// Puts `base`, `max` and `multiplier` beside a preset into its backoff.
+    fn override_backoff(
+        &self,
+        mut backoff: Backoff,
+        preset: Option<Preset>,
+    ) -> Result<Backoff, Invalid> {
+        let overrides = [
+            ("base", self.base.is_some()),
+            ("max", self.max.is_some()),
+            ("multiplier", self.multiplier.is_some()),
+        ];
+        let Some((first, _)) = overrides.into_iter().find(|(_, given)| *given) else {
+            return Ok(backoff);
+        };
+        if preset.is_none() || self.backoff.is_some() {
+            let rule =
+                "overrides a value of a `preset`; in a whole policy it belongs into `backoff`";
+            return Err(Invalid::new(first, rule));
+        }
+        match &mut backoff {
+            Backoff::Exponential {
+                base,
+                multiplier,
+                max,
+            } => {
+                *multiplier = self.multiplier.unwrap_or(*multiplier);
+                *base = self.base.unwrap_or(*base);
+                *max = self.max.unwrap_or(*max);
+            }
+            Backoff::Polynomial { base, max, .. } if self.multiplier.is_none() => {
+                *base = self.base.unwrap_or(*base);
+                *max = self.max.unwrap_or(*max);
+            }
+            _ => {
+                let rule = format!(
+                    "cannot be overridden: the backoff of this preset is {}",
+                    backoff_type(&backoff)
+                );
+                return Err(Invalid::new(first, rule));
+            }
+        }
+        Ok(backoff)
+    }
+
+    /// A refusal of an overridden value names it where the user wrote it, beside the preset.
+    fn without_prefix(&self, error: Invalid) -> Invalid {
+        match error.field().strip_prefix("backoff.") {
+            Some(field) if self.backoff.is_none() => Invalid::new(field, error.rule()),
+            _ => error,
+        }
+    }
+}
+
+fn read_part<T>(
+    fields: &mut Fields<'_>,
+    name: &str,
+    read: impl FnOnce(&Value) -> Result<T, Invalid>,
+) -> Result<Option<T>, Invalid> {
+    let part = fields.value(name).map(read).transpose();
+    part.map_err(|error| error.within(name))
+}
+
+fn backoff_from_json(value: &Value) -> Result<Backoff, Invalid> {
+    const TYPES: [(&str, ()); 5] = [
+        ("constant", ()),
+        ("linear", ()),
+        ("exponential", ()),
+        ("polynomial", ()),
+        ("steps", ()),
+    ];
+    let mut fields = Fields::new(value)?;
+    let name = required(fields.text("type")?, "type")?;
+    one_of(name, &TYPES).map_err(|error| error.within("type"))?;
+    let backoff = match name {
+        "constant" => Backoff::Constant {
+            delay: required(fields.duration("delay")?, "delay")?,
+        },
+        "linear" => Backoff::Linear {
+            base: required(fields.duration("base")?, "base")?,
+            step: required(fields.duration("step")?, "step")?,
+            max: fields.duration("max")?.unwrap_or(BACKOFF_MAX_DEFAULT),
+        },
+        "exponential" => Backoff::Exponential {
+            base: required(fields.duration("base")?, "base")?,
+            multiplier: fields.number("multiplier")?.unwrap_or(2.0),
+            max: fields.duration("max")?.unwrap_or(BACKOFF_MAX_DEFAULT),
+        },
+        "polynomial" => Backoff::Polynomial {
+            base: required(fields.duration("base")?, "base")?,
+            power: required(fields.number("power")?, "power")?,
+            max: fields.duration("max")?.unwrap_or(BACKOFF_MAX_DEFAULT),
+        },
+        _ => Backoff::Steps {
+            delays: steps_from_json(required(fields.list("delays")?, "delays")?)?,
+        },
+    };
+    fields.finish()?;
+    Ok(backoff)
+}
+
+fn steps_from_json(delays: &[Value]) -> Result<Vec<Duration>, Invalid> {
+    let read = |(index, delay): (usize, &Value)| {
+        duration_of(delay).map_err(|error| error.within(&format!("delays[{index}]")))
+    };
+    delays.iter().enumerate().map(read).collect()
+}
+
+fn jitter_from_json(value: &Value) -> Result<Jitter, Invalid> {
+    let plain = json!({ "type": value });
+    let mut fields = Fields::new(if value.is_string() { &plain } else { value })?;
+    let name = required(fields.text("type")?, "type")?;
+    let jitter = match name {
+        "proportional" => Jitter::Proportional {
+            ratio: required(fields.number("ratio")?, "ratio")?,
+        },
+        "upward" => Jitter::Upward {
+            ratio: required(fields.number("ratio")?, "ratio")?,
+        },
+        other => {
+            const PLAIN: [(&str, Jitter); 6] = [
+                ("none", Jitter::None),
+                ("proportional", Jitter::None),
+                ("full", Jitter::Full),
+                ("equal", Jitter::Equal),
+                ("upward", Jitter::None),
+                ("decorrelated", Jitter::Decorrelated),
+            ];
+            one_of(other, &PLAIN).map_err(|error| error.within("type"))?
+        }
+    };
+    fields.finish()?;
+    Ok(jitter)
+}
+
+fn required<T>(value: Option<T>, field: &str) -> Result<T, Invalid> {
+    value.ok_or_else(|| Invalid::new(field, "is required"))
+}
+
+fn backoff_type(backoff: &Backoff) -> &'static str {
+    match backoff {
+        Backoff::Constant { .. } => "constant",
+        Backoff::Linear { .. } => "linear",
+        Backoff::Exponential { .. } => "exponential",
+        Backoff::Polynomial { .. } => "polynomial",
+        Backoff::Steps { .. } => "steps",
+    }
+}
+
+fn backoff_to_json(backoff: &Backoff) -> Value {
+    let name = backoff_type(backoff);
+    let text = |duration: &Duration| format_duration(*duration);
+    match backoff {
+        Backoff::Constant { delay } => json!({"type": name, "delay": text(delay)}),
+        Backoff::Linear { base, step, max } => {
+            json!({"type": name, "base": text(base), "step": text(step), "max": text(max)})
+        }
+        Backoff::Exponential {
+            base,
+            multiplier,
+            max,
+        } => {
+            json!({"type": name, "base": text(base), "multiplier": multiplier, "max": text(max)})
+        }
+        Backoff::Polynomial { base, power, max } => {
+            json!({"type": name, "base": text(base), "power": power, "max": text(max)})
+        }
+        Backoff::Steps { delays } => {
+            json!({"type": name, "delays": delays.iter().map(text).collect::<Vec<_>>()})
+        }
+    }
+}
+
+fn jitter_to_json(jitter: Jitter) -> Value {
+    match jitter {
+        Jitter::None => json!({"type": "none"}),
+        Jitter::Proportional { ratio } => json!({"type": "proportional", "ratio": ratio}),
+        Jitter::Full => json!({"type": "full"}),
+        Jitter::Equal => json!({"type": "equal"}),
+        Jitter::Upward { ratio } => json!({"type": "upward", "ratio": ratio}),
+        Jitter::Decorrelated => json!({"type": "decorrelated"}),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn refused(value: Value) -> Invalid {
+        RetryPolicy::from_json(&value).expect_err(&value.to_string())
+    }
+
+    #[test]
+    fn a_policy_is_written_as_specified_and_read_back() {
+        let value = json!({
+            "max_attempts": 25,
+            "backoff": {"type": "exponential", "base": "200ms", "multiplier": 2.0, "max": "5s"},
+            "jitter": {"type": "proportional", "ratio": 0.2},
+            "max_elapsed": "1d",
+        });
+        let policy = RetryPolicy::from_json(&value).unwrap();
+        assert_eq!(policy.to_json(), value);
+        assert_eq!(serde_json::to_value(&policy).unwrap(), value);
+        assert_eq!(
+            serde_json::from_value::<RetryPolicy>(value).unwrap(),
+            policy
+        );
+        for preset in Preset::ALL {
+            let json = preset.policy().to_json();
+            assert_eq!(RetryPolicy::from_json(&json), Ok(preset.policy()));
+        }
+    }
+
+    #[test]
+    fn every_form_is_read_back() {
+        for backoff in [
+            json!({"type": "constant", "delay": "1m 30s"}),
+            json!({"type": "linear", "base": "1s", "step": "2s", "max": "1d"}),
+            json!({"type": "polynomial", "base": "1s", "power": 1.5, "max": "7d"}),
+            json!({"type": "steps", "delays": ["0s", "1s", "5m"]}),
+        ] {
+            for jitter in ["none", "full", "equal"] {
+                let value =
+                    json!({"max_attempts": 0, "backoff": backoff, "jitter": {"type": jitter}});
+                assert_eq!(RetryPolicy::from_json(&value).unwrap().to_json(), value);
+            }
+        }
+        for jitter in [
+            json!({"type": "upward", "ratio": 0.5}),
+            json!({"type": "decorrelated"}),
+        ] {
+            let backoff =
+                json!({"type": "exponential", "base": "1s", "multiplier": 3.0, "max": "1h"});
+            let value = json!({"max_attempts": 7, "backoff": backoff, "jitter": jitter});
+            assert_eq!(RetryPolicy::from_json(&value).unwrap().to_json(), value);
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_has_its_default() {
+        let value = json!({"backoff": {"type": "exponential", "base_ms": 200}, "jitter": "full"});
+        let policy = RetryPolicy::from_json(&value).unwrap();
+        assert_eq!(
+            policy.to_json(),
+            json!({
+                "max_attempts": 0,
+                "backoff": {"type": "exponential", "base": "200ms", "multiplier": 2.0, "max": "1d"},
+                "jitter": {"type": "full"},
+            })
+        );
+        for kind in ["linear", "polynomial"] {
+            let backoff = json!({"type": kind, "base": "1s", "step": "1s", "power": 2});
+            let mut backoff = backoff.as_object().unwrap().clone();
+            backoff.remove(if kind == "linear" { "power" } else { "step" });
+            let policy = RetryPolicy::from_json(&json!({"backoff": backoff})).unwrap();
+            assert_eq!(policy.to_json()["backoff"]["max"], "1d");
+            assert_eq!(policy.jitter(), Jitter::None);
+        }
+    }
+
+    #[test]
+    fn single_values_of_a_preset_can_be_overridden() {
+        let value =
+            json!({"preset": "full-jitter", "max_retries": 9, "base_ms": 250, "max_ms": 10_000});
+        let policy = RetryPolicy::from_json(&value).unwrap();
+        assert_eq!(
+            policy.to_json(),
+            json!({
+                "max_attempts": 10,
+                "backoff": {"type": "exponential", "base": "250ms", "multiplier": 2.0, "max": "10s"},
+                "jitter": {"type": "full"},
+            })
+        );
+        let value =
+            json!({"preset": "standard", "jitter": "none", "multiplier": 3, "max_elapsed": "1h"});
+        let policy = RetryPolicy::from_json(&value).unwrap();
+        assert_eq!(policy.jitter(), Jitter::None);
+        assert_eq!(policy.max_attempts().unwrap().get(), 25);
+        assert_eq!(policy.max_elapsed(), Some(Duration::from_secs(3600)));
+        assert_eq!(policy.backoff().nominal(2), Duration::from_millis(600));
+        let value = json!({"preset": "persistent", "base": "2s", "max": "1d"});
+        let policy = RetryPolicy::from_json(&value).unwrap();
+        assert_eq!(policy.backoff().nominal(1), Duration::from_secs(2));
+        assert_eq!(policy.backoff().nominal(1000), Duration::from_secs(86_400));
+        let value = json!({"preset": "webhook", "max_attempts": 0});
+        assert_eq!(RetryPolicy::from_json(&value).unwrap().max_attempts(), None);
+        let value = json!({"preset": "none", "backoff": {"type": "constant", "delay": "1s"}});
+        assert_eq!(
+            RetryPolicy::from_json(&value).unwrap().max_attempts(),
+            Some(AttemptLimit::ONE)
+        );
+        assert_eq!(
+            RetryPolicy::from_json(&json!("webhook")),
+            Ok(Preset::Webhook.policy())
+        );
+    }
+
+    #[test]
+    fn bad_input_is_refused_by_the_name_of_its_field() {
+        let exponential = |more: Value| {
+            let mut backoff = json!({"type": "exponential", "base": "1s"});
+            backoff
+                .as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            json!({ "backoff": backoff })
+        };
+        let with_jitter = |jitter: Value| json!({"preset": "standard", "jitter": jitter});
+        for (field, value) in [
+            ("", json!(5)),
+            ("", json!("standrad")),
+            ("backoff", json!({})),
+            ("backoff", json!({"backoff": "exponential"})),
+            ("backoff.type", json!({"backoff": {}})),
+            ("backoff.type", json!({"backoff": {"type": "cubic"}})),
+            (
+                "backoff.base",
+                json!({"backoff": {"type": "linear", "step": "1s"}}),
+            ),
+            (
+                "backoff.step",
+                json!({"backoff": {"type": "linear", "base": "1s"}}),
+            ),
+            (
+                "backoff.power",
+                json!({"backoff": {"type": "polynomial", "base": "1s"}}),
+            ),
+            ("backoff.delay", json!({"backoff": {"type": "constant"}})),
+            (
+                "backoff.delay",
+                json!({"backoff": {"type": "constant", "delay": "-1s"}}),
+            ),
+            (
+                "backoff.delay_ms",
+                json!({"backoff": {"type": "constant", "delay_ms": -1}}),
+            ),
+            (
+                "backoff.delays",
+                json!({"backoff": {"type": "steps", "delays": []}}),
+            ),
+            ("backoff.delays", json!({"backoff": {"type": "steps"}})),
+            (
+                "backoff.delays[1]",
+                json!({"backoff": {"type": "steps", "delays": ["1s", 5]}}),
+            ),
+            ("backoff.max", exponential(json!({"max": "500ms"}))),
+            (
+                "backoff.multiplier",
+                exponential(json!({"multiplier": 0.5})),
+            ),
+            (
+                "backoff.multiplier",
+                exponential(json!({"multiplier": "2"})),
+            ),
+            ("backoff.multiplyer", exponential(json!({"multiplyer": 2}))),
+            ("jitter.type", with_jitter(json!("some"))),
+            ("jitter.type", with_jitter(json!({}))),
+            ("jitter.ratio", with_jitter(json!({"type": "proportional"}))),
+            ("jitter.ratio", with_jitter(json!("upward"))),
+            (
+                "jitter.ratio",
+                with_jitter(json!({"type": "upward", "ratio": 1.5})),
+            ),
+            (
+                "jitter.ratio",
+                with_jitter(json!({"type": "full", "ratio": 0.5})),
+            ),
+            ("jitter", with_jitter(json!(3))),
+            (
+                "max_attempts",
+                json!({"preset": "standard", "max_attempts": -1}),
+            ),
+            (
+                "max_attempts",
+                json!({"preset": "standard", "max_attempts": 1001}),
+            ),
+            (
+                "max_attempts",
+                json!({"preset": "standard", "max_attempts": 1e300}),
+            ),
+            (
+                "max_retries",
+                json!({"preset": "standard", "max_retries": 1000}),
+            ),
+            (
+                "max_retries",
+                json!({"preset": "standard", "max_attempts": 3, "max_retries": 5}),
+            ),
+            (
+                "max_elapsed",
+                json!({"preset": "standard", "max_elapsed": "long"}),
+            ),
+            ("preset", json!({"preset": "fast"})),
+            ("max", json!({"preset": "standard", "max_ms": 100})),
+            ("base", json!({"preset": "immediate", "base": "1s"})),
+            (
+                "multiplier",
+                json!({"preset": "persistent", "multiplier": 2}),
+            ),
+            (
+                "base",
+                json!({"base": "1s", "backoff": {"type": "constant", "delay": "1s"}}),
+            ),
+            (
+                "max",
+                json!({"preset": "standard", "max": "1s", "backoff": {"type": "constant", "delay": "1s"}}),
+            ),
+            (
+                "max_atempts",
+                json!({"preset": "standard", "max_atempts": 3}),
+            ),
+        ] {
+            let refusal = refused(value.clone());
+            assert_eq!(refusal.field(), field, "{value}: {refusal}");
+        }
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            "[a-z0-9 -]{0,8}".prop_map(Value::from),
+        ];
+        let names =
+            "(preset|backoff|jitter|type|base|max|ratio|delays|max_attempts|multiplier)(_ms)?";
+        leaf.prop_recursive(3, 16, 4, move |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                proptest::collection::btree_map(names, inner, 0..5)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn no_json_panics(value in any_json()) {
+            let _ = RetryPolicy::from_json(&value);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Policies with a name.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::{Backoff, Jitter, RetryPolicy};
+use crate::Invalid;
+use crate::fields::one_of;
+
+/// A policy that users ask for by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Preset {
+    /// Quick first retries, then every 5 s: the default.
+    #[default]
+    Standard,
+    /// A few retries, spread over the whole delay.
+    FullJitter,
+    /// More and slower retries, spread over the whole delay.
+    Conservative,
+    /// Two quick retries.
+    Aggressive,
+    /// Two retries at once.
+    Immediate,
+    /// Delays that grow fourfold and never come early.
+    Patient,
+    /// Doubling delays up to five minutes: the default of HTTP jobs.
+    Webhook,
+    /// Retries for about twenty days, for long outages.
+    Persistent,
+    /// No retry.
+    None,
+}
+
+impl Preset {
+    /// All of them, the default first.
+    pub const ALL: [Preset; 9] = [
+        Preset::Standard,
+        Preset::FullJitter,
+        Preset::Conservative,
+        Preset::Aggressive,
+        Preset::Immediate,
+        Preset::Patient,
+        Preset::Webhook,
+        Preset::Persistent,
+        Preset::None,
+    ];
+
+    /// The name users write.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Preset::Standard => "standard",
+            Preset::FullJitter => "full-jitter",
+            Preset::Conservative => "conservative",
+            Preset::Aggressive => "aggressive",
+            Preset::Immediate => "immediate",
+            Preset::Patient => "patient",
+            Preset::Webhook => "webhook",
+            Preset::Persistent => "persistent",
+            Preset::None => "none",
+        }
+    }
+
+    /// One line on what it is for.
+    pub const fn purpose(self) -> &'static str {
+        match self {
+            Preset::Standard => "the default: quick first retries, then about every 5 s",
+            Preset::FullJitter => "three retries, each spread over its whole delay",
+            Preset::Conservative => "five slower retries, for work that must not press",
+            Preset::Aggressive => "two quick retries, where latency counts",
+            Preset::Immediate => "two retries at once, for errors that pass by themselves",
+            Preset::Patient => "delays that grow fourfold and never come early",
+            Preset::Webhook => "the default of HTTP jobs: doubling delays, at most five minutes",
+            Preset::Persistent => "about twenty days of retries, for long outages",
+            Preset::None => "no retry: fail fast",
+        }
+    }
+
+    /// The policy it stands for.
+    pub fn policy(self) -> RetryPolicy {
+        const DAY: u64 = 86_400_000;
+        let proportional = |ratio| Jitter::Proportional { ratio };
+        let (max_attempts, backoff, jitter) = match self {
+            Preset::Standard => (25, exponential(200, 2.0, 5_000), proportional(0.20)),
+            Preset::FullJitter => (4, exponential(500, 2.0, 30_000), Jitter::Full),
+            Preset::Conservative => (6, exponential(1_000, 2.0, 60_000), Jitter::Full),
+            Preset::Aggressive => (3, exponential(100, 2.0, 5_000), Jitter::Full),
+            Preset::Immediate => (3, constant(0), Jitter::None),
+            Preset::Patient => (4, exponential(1_000, 4.0, 3_600_000), Jitter::None),
+            Preset::Webhook => (4, exponential(1_000, 2.0, 300_000), Jitter::None),
+            Preset::Persistent => (25, polynomial(1_000, 4.0, 7 * DAY), proportional(0.10)),
+            Preset::None => (1, constant(0), Jitter::None),
+        };
+        RetryPolicy::new(backoff, jitter)
+            .and_then(|policy| policy.with_max_attempts(max_attempts))
+            .expect("a preset keeps the rules of a policy, which a test checks for all of them")
+    }
+}
+
+impl fmt::Display for Preset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Preset {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        one_of(text, &Preset::ALL.map(|preset| (preset.name(), preset)))
+    }
+}
+
+fn constant(delay: u64) -> Backoff {
+    Backoff::Constant {
+        delay: Duration::from_millis(delay),
+    }
+}
+
+fn exponential(base: u64, multiplier: f64, max: u64) -> Backoff {
+    Backoff::Exponential {
+        base: Duration::from_millis(base),
+        multiplier,
+        max: Duration::from_millis(max),
+    }
+}
+
+fn polynomial(base: u64, power: f64, max: u64) -> Backoff {
+    Backoff::Polynomial {
+        base: Duration::from_millis(base),
+        power,
+        max: Duration::from_millis(max),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_preset_can_be_made_and_found_by_its_name() {
+        for preset in Preset::ALL {
+            assert!(preset.policy().max_attempts().is_some());
+            assert_eq!(preset.name().parse(), Ok(preset));
+            assert_eq!(preset.to_string(), preset.name());
+            assert!(!preset.purpose().is_empty());
+        }
+        assert_eq!(Preset::default(), Preset::Standard);
+    }
+
+    #[test]
+    fn the_limits_are_the_published_ones() {
+        let limits = Preset::ALL.map(|preset| preset.policy().max_attempts().unwrap().get());
+        assert_eq!(limits, [25, 4, 6, 3, 3, 4, 4, 25, 1]);
+    }
+
+    #[test]
+    fn the_nominal_delays_of_standard_sum_to_101_seconds() {
+        let policy = Preset::Standard.policy();
+        let total: Duration = (1..25).map(|n| policy.backoff().nominal(n)).sum();
+        assert_eq!(total, Duration::from_millis(101_200));
+    }
+
+    #[test]
+    fn persistent_lasts_about_twenty_days() {
+        let policy = Preset::Persistent.policy();
+        let total: Duration = (1..25).map(|n| policy.backoff().nominal(n)).sum();
+        assert_eq!(total.as_secs() / 86_400, 20);
+    }
+
+    #[test]
+    fn an_unknown_name_is_refused_with_the_known_ones() {
+        let refusal = "standrad".parse::<Preset>().unwrap_err();
+        assert!(refusal.rule().contains("standard, full-jitter"));
+    }
+}

@@ -1,0 +1,250 @@
+//! Which policy and which limit a job gets when it is claimed.
+
+use super::{AttemptLimit, Preset, RetryPolicy};
+
+/// What a worker, or the server, says about retrying the jobs it claims.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkerRetry {
+    /// The policy of jobs that nobody else has one for. `None` is fail fast, and overrides all others.
+    pub policy: Option<RetryPolicy>,
+    /// The most attempts this worker grants, whatever a job asks for.
+    pub cap: Cap,
+}
+
+/// The most attempts that a worker grants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cap {
+    /// As many as its own policy allows: a worker of the SDK that sets nothing else.
+    OfPolicy,
+    /// So many.
+    At(AttemptLimit),
+    /// As many as a job asks for: the server that sets nothing else.
+    Unlimited,
+}
+
+impl Default for WorkerRetry {
+    /// A worker of the SDK: the policy `standard`, which is its cap too.
+    fn default() -> Self {
+        WorkerRetry {
+            policy: Some(Preset::default().policy()),
+            cap: Cap::OfPolicy,
+        }
+    }
+}
+
+/// What everybody else says about retrying one job.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RetrySettings<'a> {
+    /// The job's own `max_attempts`.
+    pub max_attempts: Option<AttemptLimit>,
+    /// The job's own policy.
+    pub job: Option<&'a RetryPolicy>,
+    /// The policy of its kind, from the handler's registration.
+    pub kind: Option<&'a RetryPolicy>,
+    /// The policy of its queue.
+    pub queue: Option<&'a RetryPolicy>,
+}
+
+/// Who a policy came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PolicySource {
+    /// The job itself.
+    Job,
+    /// The registration of its kind.
+    Kind,
+    /// Its queue.
+    Queue,
+    /// The default of the worker or server.
+    Worker,
+    /// Nobody: the worker fails fast.
+    FailFast,
+}
+
+/// What is stamped on a job with its claim, so that whoever settles it decides the same.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResolvedRetry<'a> {
+    /// The policy that gives the delays; none where the first failure is the last.
+    pub policy: Option<&'a RetryPolicy>,
+    /// Who it came from.
+    pub source: PolicySource,
+    /// The failure that reaches it is the last.
+    pub effective_max: AttemptLimit,
+}
+
+/// Resolves policy and limit: the job's, else its kind's, else its queue's, else the worker's.
+///
+/// The limit is looked for in the same order, the job's own `max_attempts` first, and is at most the worker's cap.
+pub fn resolve<'a>(settings: RetrySettings<'a>, worker: &'a WorkerRetry) -> ResolvedRetry<'a> {
+    let Some(default) = &worker.policy else {
+        return ResolvedRetry {
+            policy: None,
+            source: PolicySource::FailFast,
+            effective_max: AttemptLimit::ONE,
+        };
+    };
+    let in_order = [
+        (settings.job, PolicySource::Job),
+        (settings.kind, PolicySource::Kind),
+        (settings.queue, PolicySource::Queue),
+        (Some(default), PolicySource::Worker),
+    ];
+    let mut policies = in_order
+        .into_iter()
+        .filter_map(|(policy, source)| Some((policy?, source)));
+    let asked = settings.max_attempts.or_else(|| {
+        policies
+            .clone()
+            .find_map(|(policy, _)| policy.max_attempts())
+    });
+    let cap = match worker.cap {
+        Cap::OfPolicy => default.max_attempts(),
+        Cap::At(limit) => Some(limit),
+        Cap::Unlimited => None,
+    };
+    let asked = asked.unwrap_or(AttemptLimit::ONE);
+    let (policy, source) = policies.next().unwrap_or((default, PolicySource::Worker));
+    ResolvedRetry {
+        policy: Some(policy),
+        source,
+        effective_max: cap.map_or(asked, |cap| asked.min(cap)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(n: i64) -> AttemptLimit {
+        AttemptLimit::from_max_attempts(n).unwrap().unwrap()
+    }
+
+    /// `standard` with another limit; 0 is none.
+    fn policy(max_attempts: u32) -> RetryPolicy {
+        let standard = Preset::Standard.policy();
+        standard.with_max_attempts(max_attempts).unwrap()
+    }
+
+    fn sdk_worker(policy: RetryPolicy) -> WorkerRetry {
+        WorkerRetry {
+            policy: Some(policy),
+            cap: Cap::OfPolicy,
+        }
+    }
+
+    fn effective(job: Option<i64>, worker: &WorkerRetry) -> u32 {
+        let settings = RetrySettings {
+            max_attempts: job.map(limit),
+            ..RetrySettings::default()
+        };
+        resolve(settings, worker).effective_max.get()
+    }
+
+    #[test]
+    fn l1_to_l7_and_l14_the_limit_of_job_and_worker() {
+        assert_eq!(effective(Some(5), &sdk_worker(policy(25))), 5); // L1
+        assert_eq!(effective(None, &WorkerRetry::default()), 25); // L2
+        assert_eq!(effective(Some(20), &sdk_worker(policy(10))), 10); // L3
+        assert_eq!(effective(Some(5), &sdk_worker(policy(0))), 5); // L4
+        assert_eq!(effective(None, &sdk_worker(policy(0))), 1); // L5
+        let fail_fast = WorkerRetry {
+            policy: None,
+            cap: Cap::OfPolicy,
+        };
+        assert_eq!(effective(Some(5), &fail_fast), 1); // L6
+        assert_eq!(effective(Some(100), &WorkerRetry::default()), 25); // L7
+        assert_eq!(effective(Some(1), &WorkerRetry::default()), 1); // L14
+    }
+
+    #[test]
+    fn l17b_the_workers_cap_holds_for_a_jobs_own_policy_too() {
+        let own = policy(500);
+        let worker = WorkerRetry {
+            policy: Some(policy(25)),
+            cap: Cap::At(limit(10)),
+        };
+        let settings = RetrySettings {
+            job: Some(&own),
+            ..RetrySettings::default()
+        };
+        let resolved = resolve(settings, &worker);
+        assert_eq!(resolved.effective_max, limit(10));
+        assert_eq!(resolved.policy, Some(&own));
+        assert_eq!(resolved.source, PolicySource::Job);
+    }
+
+    #[test]
+    fn l17c_a_worker_without_policy_overrides_a_jobs_own() {
+        let own = policy(5);
+        let worker = WorkerRetry {
+            policy: None,
+            cap: Cap::Unlimited,
+        };
+        let settings = RetrySettings {
+            max_attempts: Some(limit(5)),
+            job: Some(&own),
+            kind: Some(&own),
+            queue: Some(&own),
+        };
+        let resolved = resolve(settings, &worker);
+        assert_eq!(resolved.effective_max, AttemptLimit::ONE);
+        assert_eq!(resolved.policy, None);
+        assert_eq!(resolved.source, PolicySource::FailFast);
+    }
+
+    #[test]
+    fn l17d_a_presets_limit_is_a_default_and_no_cap_on_the_server() {
+        let webhook = Preset::Webhook.policy();
+        let server = WorkerRetry {
+            policy: Some(Preset::Standard.policy()),
+            cap: Cap::Unlimited,
+        };
+        let settings = RetrySettings {
+            max_attempts: Some(limit(11)),
+            kind: Some(&webhook),
+            ..RetrySettings::default()
+        };
+        let resolved = resolve(settings, &server);
+        assert_eq!(resolved.effective_max, limit(11));
+        assert_eq!(resolved.source, PolicySource::Kind);
+    }
+
+    #[test]
+    fn the_nearest_policy_gives_the_timing_and_the_first_limit_counts() {
+        let (job, kind, queue) = (policy(0), policy(0), policy(3));
+        let worker = WorkerRetry {
+            policy: Some(policy(9)),
+            cap: Cap::Unlimited,
+        };
+        let mut settings = RetrySettings {
+            max_attempts: None,
+            job: Some(&job),
+            kind: Some(&kind),
+            queue: Some(&queue),
+        };
+        let source = |settings| {
+            let resolved = resolve(settings, &worker);
+            (resolved.source, resolved.effective_max.get())
+        };
+        assert_eq!(source(settings), (PolicySource::Job, 3));
+        settings.job = None;
+        assert_eq!(source(settings), (PolicySource::Kind, 3));
+        settings.kind = None;
+        assert_eq!(source(settings), (PolicySource::Queue, 3));
+        settings.queue = None;
+        assert_eq!(source(settings), (PolicySource::Worker, 9));
+    }
+
+    #[test]
+    fn l12_a_job_keeps_its_limit_but_takes_the_delay_of_the_worker_that_claimed_it() {
+        let settings = RetrySettings {
+            max_attempts: Some(limit(3)),
+            ..RetrySettings::default()
+        };
+        let quick = sdk_worker(Preset::Standard.policy());
+        let slow = sdk_worker(Preset::Patient.policy());
+        let by_quick = resolve(settings, &quick);
+        let by_slow = resolve(settings, &slow);
+        assert_eq!(by_quick.effective_max, by_slow.effective_max);
+        assert_ne!(by_quick.policy, by_slow.policy);
+    }
+}

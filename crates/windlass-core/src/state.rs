@@ -1,0 +1,293 @@
+//! The state machine of a job: one enum, one `match`. No other code decides a next state.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::Invalid;
+use crate::fields::one_of;
+use crate::settle::Verdict;
+use crate::timestamp::Timestamp;
+
+/// Where a job is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum State {
+    /// It waits for its `run_at`, or for a worker.
+    Waiting,
+    /// A worker has it under a lease.
+    Running,
+    /// An attempt succeeded.
+    Succeeded,
+    /// It will not run again by itself; a person decides.
+    Dead(DeadReason),
+    /// It was called off.
+    Cancelled,
+}
+
+/// Why a job is dead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DeadReason {
+    /// As many attempts failed as may.
+    Exhausted,
+    /// The handler said that no retry can help.
+    Unrecoverable,
+    /// Its deadline, or the policy's `max_elapsed`, has passed.
+    Expired,
+    /// An at-most-once job whose attempt may or may not have run.
+    Lost,
+    /// Exhausted, and its last three attempts took their workers down.
+    Poison,
+}
+
+impl DeadReason {
+    /// All of them.
+    pub const ALL: [DeadReason; 5] = [
+        DeadReason::Exhausted,
+        DeadReason::Unrecoverable,
+        DeadReason::Expired,
+        DeadReason::Lost,
+        DeadReason::Poison,
+    ];
+
+    /// The word in JSON, SQL and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DeadReason::Exhausted => "exhausted",
+            DeadReason::Unrecoverable => "unrecoverable",
+            DeadReason::Expired => "expired",
+            DeadReason::Lost => "lost",
+            DeadReason::Poison => "poison",
+        }
+    }
+}
+
+/// What may happen to a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// A worker took it.
+    Claimed,
+    /// It was edited, moved to another queue, or told to run now.
+    Changed,
+    /// Its deadline passed before it could start.
+    Expired,
+    /// Somebody called it off.
+    CancelRequested,
+    /// Its worker prolonged the lease.
+    Renewed,
+    /// Its attempt ended.
+    Settled(Verdict),
+    /// A person runs it again.
+    Revived(Consent),
+    /// A person says that the lost attempt did succeed.
+    Resolved,
+}
+
+/// Whether a person accepts that an at-most-once job may run twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Consent {
+    /// Not asked.
+    Plain,
+    /// They do (`force`).
+    Force,
+}
+
+impl State {
+    /// The state a job starts in.
+    pub const INITIAL: State = State::Waiting;
+
+    /// The state `event` leads to, or `None` where the event does not apply.
+    pub fn after(self, event: Event) -> Option<State> {
+        match (self, event) {
+            (State::Waiting, Event::Claimed) => Some(State::Running),
+            (State::Waiting, Event::Changed) => Some(State::Waiting),
+            (State::Waiting, Event::Expired) => Some(State::Dead(DeadReason::Expired)),
+            (State::Waiting, Event::CancelRequested) => Some(State::Cancelled),
+            (State::Running, Event::Renewed | Event::CancelRequested) => Some(State::Running),
+            (State::Running, Event::Settled(verdict)) => Some(verdict.state()),
+            // Only an at-most-once job is dead as `lost`: it may have run, so a plain revive is not enough.
+            (State::Dead(DeadReason::Lost), Event::Revived(Consent::Plain)) => None,
+            (State::Dead(_) | State::Cancelled, Event::Revived(_)) => Some(State::Waiting),
+            (State::Dead(DeadReason::Lost), Event::Resolved) => Some(State::Succeeded),
+            _ => None,
+        }
+    }
+
+    /// Whether nothing but a person moves the job on.
+    pub fn is_final(self) -> bool {
+        matches!(self, State::Succeeded | State::Dead(_) | State::Cancelled)
+    }
+
+    /// The word shown to users: a waiting job is `scheduled` while its `run_at` lies ahead, and `ready` from then on.
+    pub fn name(self, run_at: Timestamp, now: Timestamp) -> &'static str {
+        match self {
+            State::Waiting if run_at > now => "scheduled",
+            State::Waiting => "ready",
+            State::Running => "running",
+            State::Succeeded => "succeeded",
+            State::Dead(_) => "dead",
+            State::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl fmt::Display for DeadReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for DeadReason {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        one_of(text, &DeadReason::ALL.map(|reason| (reason.name(), reason)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timestamp::at;
+    use proptest::prelude::*;
+
+    fn states() -> Vec<State> {
+        let mut states = vec![
+            State::Waiting,
+            State::Running,
+            State::Succeeded,
+            State::Cancelled,
+        ];
+        states.extend(DeadReason::ALL.map(State::Dead));
+        states
+    }
+
+    fn verdicts() -> Vec<Verdict> {
+        let run_at = Timestamp::UNIX_EPOCH;
+        let mut verdicts = vec![
+            Verdict::Succeeded,
+            Verdict::Cancelled,
+            Verdict::Waiting { run_at },
+        ];
+        verdicts.extend(DeadReason::ALL.map(Verdict::Dead));
+        verdicts
+    }
+
+    fn events() -> Vec<Event> {
+        let mut events = vec![
+            Event::Claimed,
+            Event::Changed,
+            Event::Expired,
+            Event::CancelRequested,
+            Event::Renewed,
+            Event::Revived(Consent::Plain),
+            Event::Revived(Consent::Force),
+            Event::Resolved,
+        ];
+        events.extend(verdicts().into_iter().map(Event::Settled));
+        events
+    }
+
+    /// L23: the table of SPEC §3, written out; every other pair must be refused.
+    #[test]
+    fn only_the_specified_edges_exist() {
+        let mut edges = vec![
+            (State::Waiting, Event::Claimed, State::Running),
+            (State::Waiting, Event::Changed, State::Waiting),
+            (
+                State::Waiting,
+                Event::Expired,
+                State::Dead(DeadReason::Expired),
+            ),
+            (State::Waiting, Event::CancelRequested, State::Cancelled),
+            (State::Running, Event::Renewed, State::Running),
+            (State::Running, Event::CancelRequested, State::Running),
+            (
+                State::Cancelled,
+                Event::Revived(Consent::Plain),
+                State::Waiting,
+            ),
+            (
+                State::Cancelled,
+                Event::Revived(Consent::Force),
+                State::Waiting,
+            ),
+            (
+                State::Dead(DeadReason::Lost),
+                Event::Revived(Consent::Force),
+                State::Waiting,
+            ),
+            (
+                State::Dead(DeadReason::Lost),
+                Event::Resolved,
+                State::Succeeded,
+            ),
+        ];
+        for verdict in verdicts() {
+            let to = match verdict {
+                Verdict::Succeeded => State::Succeeded,
+                Verdict::Cancelled => State::Cancelled,
+                Verdict::Waiting { .. } => State::Waiting,
+                Verdict::Dead(reason) => State::Dead(reason),
+            };
+            edges.push((State::Running, Event::Settled(verdict), to));
+        }
+        for reason in DeadReason::ALL
+            .into_iter()
+            .filter(|reason| *reason != DeadReason::Lost)
+        {
+            for consent in [Consent::Plain, Consent::Force] {
+                edges.push((State::Dead(reason), Event::Revived(consent), State::Waiting));
+            }
+        }
+        for from in states() {
+            for event in events() {
+                let edge = edges.iter().find(|edge| edge.0 == from && edge.1 == event);
+                assert_eq!(
+                    from.after(event),
+                    edge.map(|edge| edge.2),
+                    "{from:?} {event:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn waiting_is_shown_by_its_run_at() {
+        let now = at("2026-01-01T00:00:00Z");
+        let name = |state: State, run_at| state.name(run_at, now);
+        assert_eq!(
+            name(State::Waiting, at("2026-01-01T00:00:00.000001Z")),
+            "scheduled"
+        );
+        assert_eq!(name(State::Waiting, now), "ready");
+        assert_eq!(name(State::Running, now), "running");
+        assert_eq!(name(State::Succeeded, now), "succeeded");
+        assert_eq!(name(State::Cancelled, now), "cancelled");
+        assert_eq!(name(State::Dead(DeadReason::Lost), now), "dead");
+    }
+
+    #[test]
+    fn reasons_are_found_by_their_words() {
+        for reason in DeadReason::ALL {
+            assert_eq!(reason.to_string().parse(), Ok(reason));
+        }
+        assert!("tired".parse::<DeadReason>().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_but_revive_and_resolve_leaves_a_final_state(
+            choices in proptest::collection::vec(any::<prop::sample::Index>(), 1..200),
+        ) {
+            let events = events();
+            let mut state = State::INITIAL;
+            for choice in choices {
+                let event = *choice.get(&events);
+                let Some(next) = state.after(event) else { continue };
+                if state.is_final() {
+                    prop_assert!(matches!(event, Event::Revived(_) | Event::Resolved), "{:?} by {:?}", state, event);
+                }
+                state = next;
+            }
+        }
+    }
+}
