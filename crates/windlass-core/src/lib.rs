@@ -6,7 +6,9 @@
 
 mod duration;
 mod failure;
+pub mod fairness;
 mod fields;
+mod fingerprint;
 mod id;
 mod invalid;
 mod job;
@@ -18,9 +20,11 @@ pub mod retry;
 mod settle;
 mod state;
 mod timestamp;
+mod why;
 
 pub use duration::{DURATION_MAX, format_duration, parse_duration};
 pub use failure::{AttemptError, Failure, FailureClass, Unrecoverable};
+pub use fingerprint::Fingerprint;
 pub use id::{JobId, ScheduleId};
 pub use invalid::Invalid;
 pub use job::{
@@ -37,3 +41,4 @@ pub use settle::{
 };
 pub use state::{Consent, DeadReason, Event, State};
 pub use timestamp::Timestamp;
+pub use why::{Reason, Surroundings, why_not_running};

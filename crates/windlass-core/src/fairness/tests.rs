@@ -1,0 +1,383 @@
+//! VECTORS §3, and the laws of sharing.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn ratio(ratio: f64) -> Guards {
+    Guards {
+        retry_fetch_ratio: Some(Ratio::new(ratio).unwrap()),
+        fresh_reserve: Some(0),
+        ..Guards::default()
+    }
+}
+
+/// A queue that only counts, and the retries it has running.
+#[derive(Default)]
+struct Queue {
+    fresh: u32,
+    retries: u32,
+    inflight_retries: u32,
+}
+
+impl Queue {
+    fn new(retries: u32, fresh: u32) -> Self {
+        Queue {
+            fresh,
+            retries,
+            inflight_retries: 0,
+        }
+    }
+
+    /// Claims as a driver does; all jobs are equally urgent.
+    fn claim(&mut self, plan: &ClaimPlan) -> Taken {
+        let plan = plan.beside(self.inflight_retries);
+        let mut taken = Taken {
+            both_waited: self.fresh > 0 && self.retries > 0,
+            ..Taken::default()
+        };
+        let head = |waiting: u32| (waiting > 0).then_some(0);
+        while let Some(lane) = plan.next_lane(taken, head(self.fresh), head(self.retries)) {
+            match lane {
+                Lane::Fresh => (self.fresh, taken.fresh) = (self.fresh - 1, taken.fresh + 1),
+                Lane::Retry => {
+                    (self.retries, taken.retries) = (self.retries - 1, taken.retries + 1)
+                }
+            }
+        }
+        self.inflight_retries += taken.retries;
+        taken
+    }
+}
+
+fn free(slots: u32) -> Slots {
+    Slots {
+        total: slots,
+        free: slots,
+        retries_running: 0,
+    }
+}
+
+#[test]
+fn a_claim_is_composed_as_published() {
+    for (retries, fresh, limit, share, expected) in [
+        (5, 20, 10, 0.2, (2, 8)),
+        (10, 10, 10, 0.5, (5, 5)),
+        (1, 4, 4, 0.2, (1, 3)),
+        (20, 0, 10, 0.2, (10, 0)),
+        (5, 2, 6, 0.2, (4, 2)),
+        (0, 3, 10, 0.2, (0, 3)),
+        (9, 9, 5, 0.0, (0, 5)),
+        (9, 2, 5, 0.0, (3, 2)),
+        (9, 9, 5, 1.0, (5, 0)),
+        (0, 0, 10, 0.2, (0, 0)),
+    ] {
+        let plan = ratio(share).plan(Pool::Main, free(limit), Credit::default());
+        let taken = Queue::new(retries, fresh).claim(&plan);
+        assert_eq!(
+            (taken.retries, taken.fresh),
+            expected,
+            "{retries} / {fresh}, {limit}, {share}"
+        );
+    }
+}
+
+#[test]
+fn one_at_a_time_retries_get_exactly_one_in_five() {
+    let guards = ratio(0.2);
+    let mut queue = Queue::new(1000, 1000);
+    let mut credit = Credit::default();
+    let mut history = Vec::new();
+    for _ in 0..100 {
+        let plan = guards.plan(Pool::Main, free(1), credit);
+        let taken = queue.claim(&plan);
+        credit = guards.credit_after(credit, &plan, taken);
+        history.push(taken.retries);
+    }
+    assert_eq!(history.iter().sum::<u32>(), 20);
+    for window in history.windows(5) {
+        assert_eq!(window.iter().sum::<u32>(), 1, "one of any five in a row");
+    }
+}
+
+#[test]
+fn retries_in_flight_are_capped_over_all_claims() {
+    let guards = Guards {
+        max_inflight_retries: Some(5),
+        ..ratio(0.2)
+    };
+    let mut queue = Queue::new(10_000, 100);
+    for _ in 0..4 {
+        let plan = guards.plan(Pool::Main, free(50), Credit::default());
+        queue.claim(&plan);
+        assert_eq!(queue.inflight_retries, 5);
+    }
+    assert_eq!(queue.fresh, 0);
+    queue.inflight_retries -= 2; // two settle or expire
+    let taken = queue.claim(&guards.plan(Pool::Main, free(50), Credit::default()));
+    assert_eq!(taken.retries, 2);
+    let over = guards
+        .plan(Pool::Main, free(50), Credit::default())
+        .beside(9);
+    assert_eq!(over.retries_max, 0);
+}
+
+#[test]
+fn reserved_slots_stay_free_for_fresh_work() {
+    let guards = Guards {
+        fresh_reserve: Some(1),
+        ..ratio(0.2)
+    };
+    let taken = Queue::new(10_000, 0).claim(&guards.plan(Pool::Main, free(10), Credit::default()));
+    assert_eq!((taken.retries, taken.fresh), (9, 0));
+    let slots = Slots {
+        total: 10,
+        free: 1,
+        retries_running: 9,
+    };
+    let plan = guards.plan(Pool::Main, slots, Credit::default());
+    let taken = Queue::new(10_000, 0).claim(&plan);
+    assert_eq!(taken.retries, 0);
+    let taken = Queue::new(10_000, 3).claim(&plan);
+    assert_eq!((taken.retries, taken.fresh), (0, 1));
+}
+
+#[test]
+fn one_of_four_slots_is_reserved_by_default() {
+    let retries_max = |slots| {
+        Guards::default()
+            .plan(Pool::Main, free(slots), Credit::default())
+            .retries_max
+    };
+    assert_eq!([1, 2, 3, 4, 10].map(retries_max), [1, 2, 3, 3, 9]);
+}
+
+#[test]
+fn a_retry_lane_keeps_retries_out_of_the_main_slots() {
+    let lane = RetryLane {
+        concurrency: 2,
+        rate: None,
+    };
+    let guards = Guards {
+        retry_lane: Some(lane),
+        ..ratio(0.2)
+    };
+    let mut queue = Queue::new(10_000, 1000);
+    let main = queue.claim(&guards.plan(Pool::Main, free(10), Credit::default()));
+    assert_eq!(
+        (main.retries, main.fresh),
+        (0, 10),
+        "fresh work keeps all its slots"
+    );
+    let in_lane = queue.claim(&guards.plan(Pool::RetryLane, free(2), Credit::default()));
+    assert_eq!((in_lane.retries, in_lane.fresh), (2, 0));
+    let full = Slots {
+        total: 2,
+        free: 0,
+        retries_running: 2,
+    };
+    let none = queue.claim(&guards.plan(Pool::RetryLane, full, Credit::default()));
+    assert_eq!(none.retries, 0);
+}
+
+#[test]
+fn l18_with_the_guard_off_priority_alone_decides() {
+    let guards = Guards {
+        retry_fetch_ratio: None,
+        ..Guards::default()
+    };
+    let plan = guards.plan(Pool::Main, free(3), Credit::default());
+    let taken = Taken::default();
+    assert_eq!(
+        plan.next_lane(taken, Some(5), Some(1)),
+        Some(Lane::Retry),
+        "the urgent retry"
+    );
+    assert_eq!(
+        plan.next_lane(taken, Some(5), None),
+        Some(Lane::Fresh),
+        "its retry is not due"
+    );
+    assert_eq!(plan.next_lane(taken, Some(1), Some(5)), Some(Lane::Fresh));
+    assert_eq!(
+        plan.next_lane(taken, None::<u8>, Some(5)),
+        Some(Lane::Retry)
+    );
+    assert_eq!(guards.credit_after(Credit(7), &plan, taken), Credit(7));
+}
+
+#[test]
+fn credit_counts_only_while_both_wait() {
+    let guards = ratio(0.2);
+    let plan = guards.plan(Pool::Main, free(10), Credit::default());
+    assert_eq!(plan.mix, Mix::RetriesFirst(2));
+    let after = |fresh, retries, both_waited| {
+        let taken = Taken {
+            fresh,
+            retries,
+            both_waited,
+        };
+        guards.credit_after(Credit(-5), &plan, taken)
+    };
+    assert_eq!(after(8, 2, true), Credit(-5));
+    assert_eq!(after(8, 2, false), Credit(-5), "one kind alone");
+    assert_eq!(after(9, 1, true), Credit(-5), "retries ran short");
+    assert_eq!(after(2, 8, true), Credit(-5), "fresh work ran short");
+    let plan = guards.plan(Pool::Main, free(1), Credit::default());
+    let taken = Taken {
+        fresh: 0,
+        retries: 1,
+        both_waited: true,
+    };
+    assert_eq!(
+        guards.credit_after(Credit::default(), &plan, taken),
+        Credit(-800_000)
+    );
+}
+
+#[test]
+fn what_is_owed_is_at_most_one_slot() {
+    // A reserve that leaves no slot for retries: their credit must not pile up.
+    let guards = Guards {
+        fresh_reserve: Some(1),
+        ..ratio(0.9)
+    };
+    let slots = Slots {
+        total: 10,
+        free: 5,
+        retries_running: 9,
+    };
+    let mut credit = Credit::default();
+    for _ in 0..100 {
+        let plan = guards.plan(Pool::Main, slots, credit);
+        let taken = Queue::new(1000, 1000).claim(&plan);
+        assert_eq!(taken.retries, 0);
+        credit = guards.credit_after(credit, &plan, taken);
+    }
+    assert_eq!(credit, Credit(WHOLE));
+}
+
+#[test]
+fn guards_that_starve_retries_are_refused() {
+    let lane = |concurrency, rate| {
+        let retry_lane = Some(RetryLane { concurrency, rate });
+        Guards {
+            retry_lane,
+            ..Guards::default()
+        }
+    };
+    let rate = |count, seconds| {
+        let period = Duration::from_secs(seconds);
+        Some(Rate { count, period })
+    };
+    let reserve = |slots| Guards {
+        fresh_reserve: Some(slots),
+        ..Guards::default()
+    };
+    let capped = Guards {
+        max_inflight_retries: Some(0),
+        ..Guards::default()
+    };
+    for (field, guards) in [
+        ("fresh_reserve", reserve(10)),
+        ("fresh_reserve", reserve(11)),
+        ("max_inflight_retries", capped),
+        ("retry_lane.concurrency", lane(0, None)),
+        ("retry_lane.rate", lane(1, rate(0, 1))),
+        ("retry_lane.rate", lane(1, rate(1, 0))),
+        ("retry_lane.rate.period", lane(1, rate(1, u64::MAX))),
+    ] {
+        assert_eq!(guards.check(10).unwrap_err().field(), field);
+    }
+    for guards in [
+        Guards::default(),
+        reserve(9),
+        lane(1, rate(1, 1)),
+        lane(1, None),
+    ] {
+        assert_eq!(guards.check(10), Ok(()));
+    }
+    assert_eq!(Guards::default().check(1), Ok(()));
+    for bad in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
+        assert_eq!(Ratio::new(bad).unwrap_err().field(), "retry_fetch_ratio");
+    }
+    assert_eq!(Ratio::DEFAULT, Ratio::new(0.2).unwrap());
+    assert!((Ratio::DEFAULT.get() - 0.2).abs() < 1e-9);
+}
+
+proptest! {
+    /// Over any sequence of claims, and however the work comes in: of the slots given out while both kinds waited and
+    /// neither ran short of its part, retries get their share, rounded up, and no more.
+    #[test]
+    fn retries_get_their_share_and_no_more(
+        share in 0f64..=1.0,
+        steps in proptest::collection::vec((0u32..30, 0u32..30, 1u32..20), 1..100),
+    ) {
+        let guards = ratio(share);
+        let (mut queue, mut credit) = (Queue::default(), Credit::default());
+        let (mut contended, mut of_retries) = (0u32, 0u32);
+        for (more_fresh, more_retries, limit) in steps {
+            queue.fresh += more_fresh;
+            queue.retries += more_retries;
+            let plan = guards.plan(Pool::Main, free(limit), credit);
+            let Mix::RetriesFirst(first) = plan.mix else { unreachable!() };
+            let (fresh, retries) = (queue.fresh, queue.retries);
+            let taken = queue.claim(&plan);
+            prop_assert_eq!(taken.fresh + taken.retries, limit.min(fresh + retries), "work-conserving");
+            if fresh.min(retries) > 0 && retries >= first && fresh >= limit - first {
+                contended += limit;
+                of_retries += taken.retries;
+            }
+            credit = guards.credit_after(credit, &plan, taken);
+        }
+        // The ratio is kept to the millionth; hence the slack.
+        let (fair, got) = (share * f64::from(contended), f64::from(of_retries));
+        prop_assert!(got >= fair - 0.01, "{} of {}", of_retries, contended);
+        prop_assert!(got < fair + 1.01, "{} of {}", of_retries, contended);
+    }
+
+    /// While both kinds always wait, neither waits longer than its share makes it.
+    #[test]
+    fn nobody_waits_for_ever(share in 0.05f64..=0.95, limits in proptest::collection::vec(1u32..8, 40..80)) {
+        let guards = ratio(share);
+        let (mut queue, mut credit) = (Queue::new(10_000, 10_000), Credit::default());
+        let mut slots: VecDeque<Lane> = VecDeque::new();
+        for limit in limits {
+            let plan = guards.plan(Pool::Main, free(limit), credit);
+            let taken = queue.claim(&plan);
+            credit = guards.credit_after(credit, &plan, taken);
+            slots.extend((0..taken.retries).map(|_| Lane::Retry));
+            slots.extend((0..taken.fresh).map(|_| Lane::Fresh));
+        }
+        let given = slots.len() as f64;
+        let retries = slots.iter().filter(|lane| **lane == Lane::Retry).count() as f64;
+        prop_assert!(retries >= share * given - 0.001, "{} of {}", retries, given);
+        prop_assert!(retries <= (share * given).ceil() + 0.001, "{} of {}", retries, given);
+    }
+
+    /// Whatever the guards and the backlog: never more than asked, never into a reserved slot, never past the cap.
+    #[test]
+    fn no_claim_passes_its_bounds(
+        total in 1u32..50, used in 0u32..50, retries_running in 0u32..50, inflight in 0u32..20, cap in 1u32..20,
+        reserve in proptest::option::of(0u32..10), fresh in 0u32..100, retries in 0u32..100, share in 0f64..=1.0,
+        off in any::<bool>(),
+    ) {
+        let guards = Guards {
+            retry_fetch_ratio: (!off).then(|| Ratio::new(share).unwrap()),
+            fresh_reserve: reserve,
+            max_inflight_retries: Some(cap),
+            retry_lane: None,
+        };
+        let retries_running = retries_running.min(used.min(total));
+        let slots = Slots { total, free: total.saturating_sub(used), retries_running };
+        let plan = guards.plan(Pool::Main, slots, Credit::default());
+        let mut queue = Queue { fresh, retries, inflight_retries: inflight };
+        let taken = queue.claim(&plan);
+        prop_assert!(taken.fresh + taken.retries <= slots.free);
+        prop_assert!(taken.retries <= cap.saturating_sub(inflight));
+        let reserved = reserve.unwrap_or(u32::from(total >= 4));
+        prop_assert!(taken.retries == 0 || retries_running + taken.retries + reserved <= total);
+    }
+}

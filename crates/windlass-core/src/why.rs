@@ -1,0 +1,275 @@
+//! Why a job is not running, told by the facts that a store and its nodes know.
+
+use std::fmt;
+
+use crate::job::Job;
+use crate::settle::has_expired;
+use crate::state::State;
+use crate::{JobId, Kind, QueueName, Timestamp};
+
+/// One reason why a job is not running.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// It is over, or it does run.
+    NotWaiting {
+        /// The word for its state.
+        state: &'static str,
+    },
+    /// Its deadline has passed: the sweeper will bury it.
+    Expired {
+        /// The deadline.
+        deadline: Timestamp,
+    },
+    /// Its time has not come.
+    NotDue {
+        /// When it comes.
+        run_at: Timestamp,
+        /// Whether it waits for a retry.
+        retry: bool,
+    },
+    /// Somebody paused its queue.
+    QueuePaused {
+        /// The queue.
+        queue: QueueName,
+        /// Who did.
+        by: String,
+    },
+    /// No live worker takes its kind from its queue.
+    NoWorker {
+        /// The kind.
+        kind: Kind,
+        /// The queue.
+        queue: QueueName,
+    },
+    /// As many run with its concurrency key, or in its queue, as may.
+    LimitHeld {
+        /// What is limited.
+        limit: String,
+        /// One of those that hold it.
+        by: JobId,
+        /// When its lease ends, unless it is renewed.
+        until: Timestamp,
+    },
+    /// As many retries run in its queue as may.
+    RetriesHeld {
+        /// How many may.
+        max_inflight_retries: u32,
+    },
+    /// The rate of its queue is used up.
+    RateHeld {
+        /// When the next one may start.
+        until: Timestamp,
+    },
+    /// Others come first.
+    Behind {
+        /// How many.
+        jobs: u64,
+    },
+    /// Nothing holds it back: the next free slot takes it.
+    Next,
+}
+
+/// What is known around a waiting job.
+#[derive(Debug, Clone, Default)]
+pub struct Surroundings {
+    /// Who paused its queue, if somebody did.
+    pub paused_by: Option<String>,
+    /// How many live workers take its kind from its queue.
+    pub workers: u64,
+    /// A full limit, with one of those that hold it and the end of its lease.
+    pub limit_held: Option<(String, JobId, Timestamp)>,
+    /// The full cap on retries in flight, if it is one.
+    pub retries_held: Option<u32>,
+    /// When the rate of its queue lets the next one start, if it is used up.
+    pub rate_until: Option<Timestamp>,
+    /// How many ready jobs of its queue come before it.
+    pub ahead: u64,
+}
+
+/// All reasons why the job is not running at `now`, the one to look at first in front. Never empty.
+pub fn why_not_running(job: &Job, around: &Surroundings, now: Timestamp) -> Vec<Reason> {
+    let state = job.state();
+    if state != State::Waiting {
+        let state = state.name(job.run_at, now);
+        return vec![Reason::NotWaiting { state }];
+    }
+    if let Some(deadline) = job.deadline.filter(|_| has_expired(job.deadline, now)) {
+        return vec![Reason::Expired { deadline }];
+    }
+    let mut reasons = Vec::new();
+    if job.run_at > now {
+        reasons.push(Reason::NotDue {
+            run_at: job.run_at,
+            retry: job.failures > 0,
+        });
+    }
+    if let Some(by) = &around.paused_by {
+        reasons.push(Reason::QueuePaused {
+            queue: job.queue.clone(),
+            by: by.clone(),
+        });
+    }
+    if around.workers == 0 {
+        reasons.push(Reason::NoWorker {
+            kind: job.kind.clone(),
+            queue: job.queue.clone(),
+        });
+    }
+    if let Some((limit, by, until)) = &around.limit_held {
+        reasons.push(Reason::LimitHeld {
+            limit: limit.clone(),
+            by: *by,
+            until: *until,
+        });
+    }
+    if let Some(max_inflight_retries) = around.retries_held.filter(|_| job.failures > 0) {
+        reasons.push(Reason::RetriesHeld {
+            max_inflight_retries,
+        });
+    }
+    if let Some(until) = around.rate_until.filter(|until| *until > now) {
+        reasons.push(Reason::RateHeld { until });
+    }
+    if around.ahead > 0 && job.run_at <= now {
+        reasons.push(Reason::Behind { jobs: around.ahead });
+    }
+    if reasons.is_empty() {
+        reasons.push(Reason::Next);
+    }
+    reasons
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::NotWaiting { state } => write!(f, "it is {state}"),
+            Reason::Expired { deadline } => write!(f, "its deadline passed at {deadline}"),
+            Reason::NotDue {
+                run_at,
+                retry: true,
+            } => write!(f, "its retry is due at {run_at}"),
+            Reason::NotDue {
+                run_at,
+                retry: false,
+            } => write!(f, "it is due at {run_at}"),
+            Reason::QueuePaused { queue, by } => write!(f, "queue {queue} was paused by {by}"),
+            Reason::NoWorker { kind, queue } => {
+                write!(f, "no worker takes kind {kind} from queue {queue}")
+            }
+            Reason::LimitHeld { limit, by, until } => {
+                write!(f, "{limit} is held by job {by} until {until}")
+            }
+            Reason::RetriesHeld {
+                max_inflight_retries,
+            } => {
+                write!(
+                    f,
+                    "{max_inflight_retries} retries of its queue are running, as many as may"
+                )
+            }
+            Reason::RateHeld { until } => {
+                write!(f, "the rate of its queue is used up until {until}")
+            }
+            Reason::Behind { jobs } => write!(f, "{jobs} jobs come before it"),
+            Reason::Next => f.write_str("nothing holds it back: the next free slot takes it"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NewJob;
+    use crate::timestamp::at;
+
+    const NOW: &str = "2026-01-01T00:00:00Z";
+    const LATER: &str = "2026-01-01T00:05:00Z";
+
+    fn job() -> Job {
+        let new = NewJob::new(Kind::new("email:send").unwrap());
+        new.into_job(JobId::from_u128(1), at(NOW)).unwrap()
+    }
+
+    fn around() -> Surroundings {
+        Surroundings {
+            workers: 1,
+            ..Surroundings::default()
+        }
+    }
+
+    fn told(job: &Job, around: &Surroundings) -> Vec<String> {
+        let reasons = why_not_running(job, around, at(NOW));
+        reasons.iter().map(Reason::to_string).collect()
+    }
+
+    #[test]
+    fn a_job_that_nothing_holds_back_is_next() {
+        assert_eq!(
+            told(&job(), &around()),
+            ["nothing holds it back: the next free slot takes it"]
+        );
+    }
+
+    #[test]
+    fn every_reason_is_told() {
+        let mut job = job();
+        job.run_at = at(LATER);
+        assert_eq!(told(&job, &around()), ["it is due at 2026-01-01T00:05:00Z"]);
+        job.failures = 2;
+        assert_eq!(
+            told(&job, &around()),
+            ["its retry is due at 2026-01-01T00:05:00Z"]
+        );
+        let by = JobId::from_u128(2);
+        let around = Surroundings {
+            paused_by: Some("ann".into()),
+            workers: 0,
+            limit_held: Some(("concurrency_key eu".into(), by, at(LATER))),
+            retries_held: Some(5),
+            rate_until: Some(at(LATER)),
+            ahead: 3,
+        };
+        job.run_at = at(NOW);
+        assert_eq!(
+            told(&job, &around),
+            [
+                "queue default was paused by ann".to_owned(),
+                "no worker takes kind email:send from queue default".to_owned(),
+                format!("concurrency_key eu is held by job {by} until 2026-01-01T00:05:00Z"),
+                "5 retries of its queue are running, as many as may".to_owned(),
+                "the rate of its queue is used up until 2026-01-01T00:05:00Z".to_owned(),
+                "3 jobs come before it".to_owned(),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_does_not_concern_the_job_is_left_out() {
+        let fresh = job();
+        let held = Surroundings {
+            retries_held: Some(5),
+            rate_until: Some(at(NOW)),
+            ..around()
+        };
+        assert_eq!(why_not_running(&fresh, &held, at(NOW)), [Reason::Next]);
+        let mut future = job();
+        future.run_at = at(LATER);
+        let behind = Surroundings {
+            ahead: 3,
+            ..around()
+        };
+        assert_eq!(why_not_running(&future, &behind, at(NOW)).len(), 1);
+    }
+
+    #[test]
+    fn a_job_that_does_not_wait_says_so() {
+        let mut job = job();
+        job.deadline = Some(at("2025-12-31T00:00:00Z"));
+        assert_eq!(
+            told(&job, &around()),
+            ["its deadline passed at 2025-12-31T00:00:00Z"]
+        );
+        job.cancel(at(NOW)).unwrap();
+        assert_eq!(told(&job, &around()), ["it is cancelled"]);
+    }
+}
