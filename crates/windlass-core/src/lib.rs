@@ -17,6 +17,7 @@ mod new_job;
 mod payload;
 mod random;
 pub mod retry;
+pub mod schedule;
 mod settle;
 mod state;
 mod timestamp;

@@ -1,0 +1,104 @@
+//! The three forms of a schedule's rule: cron, every so often, once.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::Cron;
+use crate::duration::{format_duration, parse_duration};
+use crate::{Invalid, Timestamp};
+
+/// When a schedule fires.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Expression {
+    /// At the wall-clock times of a cron expression.
+    Cron(Cron),
+    /// Every so often in real time, counted from the schedule's anchor; at least a second.
+    Every(Duration),
+    /// Once.
+    At(Timestamp),
+}
+
+impl Expression {
+    /// `@every`, checked.
+    pub fn every(period: Duration) -> Result<Self, Invalid> {
+        if period < Duration::from_secs(1) {
+            let rule = format!("must be at least 1s, got {}", format_duration(period));
+            return Err(Invalid::new("every", rule));
+        }
+        Ok(Expression::Every(period))
+    }
+}
+
+impl FromStr for Expression {
+    type Err = Invalid;
+
+    /// Reads `*/5 * * * *`, `@hourly`, `@every 90s`, or `at 2026-11-01T05:30:00Z`.
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let text = text.trim();
+        if let Some(period) = text.strip_prefix("@every") {
+            let period = parse_duration(period).map_err(|error| error.within("every"))?;
+            return Expression::every(period);
+        }
+        if let Some(instant) = text.strip_prefix("at ") {
+            let instant = instant
+                .parse()
+                .map_err(|error: Invalid| error.within("at"))?;
+            return Ok(Expression::At(instant));
+        }
+        Ok(Expression::Cron(Cron::parse(text)?))
+    }
+}
+
+impl fmt::Display for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Expression::Cron(cron) => f.write_str(cron.as_str()),
+            Expression::Every(period) => write!(f, "@every {}", format_duration(*period)),
+            Expression::At(instant) => write!(f, "at {instant}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn each_form_is_read_and_written() {
+        for text in [
+            "*/5 * * * *",
+            "@hourly",
+            "@every 1m 30s",
+            "at 2026-11-01T05:30:00Z",
+        ] {
+            assert_eq!(text.parse::<Expression>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn bad_forms_are_refused_by_name() {
+        for (field, text) in [
+            ("every", "@every"),
+            ("every", "@every 999ms"),
+            ("every", "@every -5s"),
+            ("every", "@every 4000d"),
+            ("at", "at noon"),
+            ("cron", "noon"),
+        ] {
+            let refusal = text.parse::<Expression>().unwrap_err();
+            assert_eq!(refusal.field(), field, "{text}: {refusal}");
+        }
+        assert!("@every 1s".parse::<Expression>().is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in any::<String>()) {
+            let _ = text.parse::<Expression>();
+            let _ = format!("@every {text}").parse::<Expression>();
+            let _ = format!("at {text}").parse::<Expression>();
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Which of the occurrences that are due fire, and which are skipped because they are too late.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::Recurrence;
+use crate::fields::one_of;
+use crate::{Delivery, Invalid, Timestamp};
+
+/// How late an occurrence may fire before it counts as missed.
+pub const MISSED_AFTER_DEFAULT: Duration = Duration::from_secs(5);
+
+/// At most so many occurrences fire together, whatever was missed.
+pub const CATCH_UP_MAX: usize = 100;
+
+/// Skipped occurrences are counted up to here.
+const COUNTED_MAX: usize = 1000;
+
+/// What becomes of occurrences that were missed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Missed {
+    /// They are skipped.
+    Skip,
+    /// The last of them fires, unless one in time fires anyway.
+    Once,
+    /// They all fire, the last hundred of them.
+    All,
+}
+
+impl Missed {
+    /// At-least-once jobs run once after an outage, at-most-once jobs never run late.
+    pub fn default_for(delivery: Delivery) -> Self {
+        match delivery {
+            Delivery::AtLeastOnce => Missed::Once,
+            Delivery::AtMostOnce => Missed::Skip,
+        }
+    }
+
+    /// The word in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Missed::Skip => "skip",
+            Missed::Once => "once",
+            Missed::All => "all",
+        }
+    }
+
+    /// Sorts what is due after `last`, up to `now`, into what fires and what is skipped.
+    pub fn due(
+        self,
+        recurrence: &Recurrence,
+        last: Timestamp,
+        now: Timestamp,
+        missed_after: Duration,
+    ) -> Due {
+        let in_time_from = now.saturating_sub(missed_after);
+        let mut fire = newest(
+            recurrence,
+            last.max(before(in_time_from)),
+            now,
+            CATCH_UP_MAX,
+        );
+        let late_until = fire
+            .first()
+            .map_or(now, |first| before(*first))
+            .min(before(in_time_from));
+        let wanted = match self {
+            Missed::Skip => 0,
+            Missed::Once => usize::from(fire.is_empty()),
+            Missed::All => CATCH_UP_MAX - fire.len(),
+        };
+        let mut late = newest(recurrence, last, late_until, wanted);
+        late.append(&mut fire);
+        let skipped_until = late.first().map_or(now, |first| before(*first));
+        Due {
+            skipped: skipped(recurrence, last, skipped_until),
+            fire: late,
+        }
+    }
+}
+
+impl FromStr for Missed {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let all = [Missed::Skip, Missed::Once, Missed::All];
+        one_of(text, &all.map(|missed| (missed.name(), missed)))
+    }
+}
+
+/// What a schedule does at one look: every occurrence that is due is in exactly one of the two.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Due {
+    /// These fire, oldest first.
+    pub fire: Vec<Timestamp>,
+    /// These do not.
+    pub skipped: Option<SkippedRange>,
+}
+
+/// Occurrences that do not fire, recorded as one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SkippedRange {
+    /// The first of them.
+    pub first: Timestamp,
+    /// The last of them.
+    pub last: Timestamp,
+    /// How many; none when they are more than a thousand.
+    pub count: Option<usize>,
+}
+
+/// The newest occurrences after `after` up to `until`, oldest first.
+fn newest(
+    recurrence: &Recurrence,
+    after: Timestamp,
+    until: Timestamp,
+    most: usize,
+) -> Vec<Timestamp> {
+    let previous = |at: &Timestamp| recurrence.last(before(*at));
+    let mut found: Vec<Timestamp> = std::iter::successors(recurrence.last(until), previous)
+        .take_while(|at| *at > after)
+        .take(most)
+        .collect();
+    found.reverse();
+    found
+}
+
+fn skipped(recurrence: &Recurrence, after: Timestamp, until: Timestamp) -> Option<SkippedRange> {
+    let first = recurrence
+        .next(after)
+        .filter(|firing| firing.at <= until)?
+        .at;
+    let last = recurrence.last(until)?;
+    let firings = recurrence
+        .after(after)
+        .take_while(|firing| firing.at <= until);
+    let count = firings.take(COUNTED_MAX + 1).count();
+    Some(SkippedRange {
+        first,
+        last,
+        count: Some(count).filter(|count| *count <= COUNTED_MAX),
+    })
+}
+
+fn before(at: Timestamp) -> Timestamp {
+    at.saturating_sub(Duration::from_micros(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::Zone;
+    use crate::timestamp::at;
+    use proptest::prelude::*;
+
+    fn recurrence(expression: &str) -> Recurrence {
+        let anchor = at("2026-01-01T00:00:00Z");
+        Recurrence::new(expression.parse().unwrap(), Zone::utc(), anchor)
+    }
+
+    fn due(missed: Missed, expression: &str, last: &str, now: &str) -> Due {
+        missed.due(
+            &recurrence(expression),
+            at(last),
+            at(now),
+            MISSED_AFTER_DEFAULT,
+        )
+    }
+
+    fn texts(fire: &[Timestamp]) -> Vec<String> {
+        fire.iter().map(Timestamp::to_string).collect()
+    }
+
+    const LAST: &str = "2026-01-01T12:00:00Z";
+
+    #[test]
+    fn what_is_in_time_fires_whatever_the_policy() {
+        for missed in [Missed::Skip, Missed::Once, Missed::All] {
+            let due = due(missed, "*/10 * * * * *", LAST, "2026-01-01T12:00:15Z");
+            assert_eq!(
+                texts(&due.fire),
+                ["2026-01-01T12:00:10Z"],
+                "5 s late is in time"
+            );
+            assert_eq!(due.skipped, None);
+        }
+    }
+
+    #[test]
+    fn after_an_outage_each_policy_does_what_it_says() {
+        let now = "2026-01-01T12:10:08Z"; // 12:10:00 is 8 s late
+        let skip = due(Missed::Skip, "*/10 * * * * *", LAST, now);
+        assert_eq!(skip.fire, []);
+        let range = SkippedRange {
+            first: at("2026-01-01T12:00:10Z"),
+            last: at("2026-01-01T12:10:00Z"),
+            count: Some(60),
+        };
+        assert_eq!(skip.skipped, Some(range));
+        let once = due(Missed::Once, "*/10 * * * * *", LAST, now);
+        assert_eq!(texts(&once.fire), ["2026-01-01T12:10:00Z"]);
+        let last = at("2026-01-01T12:09:50Z");
+        assert_eq!(
+            once.skipped,
+            Some(SkippedRange {
+                last,
+                count: Some(59),
+                ..range
+            })
+        );
+        let all = due(Missed::All, "*/10 * * * * *", LAST, now);
+        assert_eq!(all.fire.len(), 60);
+        assert_eq!(all.skipped, None);
+    }
+
+    #[test]
+    fn an_occurrence_in_time_is_catch_up_enough() {
+        let once = due(Missed::Once, "*/10 * * * * *", LAST, "2026-01-01T12:10:02Z");
+        assert_eq!(texts(&once.fire), ["2026-01-01T12:10:00Z"]);
+        assert_eq!(once.skipped.unwrap().count, Some(59));
+    }
+
+    #[test]
+    fn all_is_the_last_hundred() {
+        let all = due(Missed::All, "* * * * *", LAST, "2026-01-08T12:00:30Z");
+        assert_eq!(all.fire.len(), CATCH_UP_MAX);
+        assert_eq!(all.fire.last(), Some(&at("2026-01-08T12:00:00Z")));
+        let skipped = all.skipped.unwrap();
+        assert_eq!(skipped.count, None, "more than a thousand");
+        assert_eq!(skipped.first, at("2026-01-01T12:01:00Z"));
+        assert!(skipped.last < all.fire[0]);
+        let with_one_in_time = due(Missed::All, "* * * * *", LAST, "2026-01-08T12:00:01Z");
+        assert_eq!(with_one_in_time.fire.len(), CATCH_UP_MAX);
+    }
+
+    #[test]
+    fn nothing_due_is_nothing() {
+        for missed in [Missed::Skip, Missed::Once, Missed::All] {
+            let due = due(missed, "0 0 * * *", LAST, "2026-01-01T13:00:00Z");
+            assert_eq!(
+                due,
+                Due {
+                    fire: vec![],
+                    skipped: None
+                }
+            );
+        }
+        let over = due(
+            Missed::Once,
+            "at 2026-01-01T12:00:00Z",
+            LAST,
+            "2026-01-02T00:00:00Z",
+        );
+        assert_eq!(over.fire, []);
+    }
+
+    #[test]
+    fn exactly_a_thousand_are_counted() {
+        let minutes =
+            |minutes: u64| at(LAST).saturating_add(Duration::from_secs(60 * minutes + 30));
+        let count = |now| {
+            let due = Missed::Skip.due(
+                &recurrence("* * * * *"),
+                at(LAST),
+                now,
+                MISSED_AFTER_DEFAULT,
+            );
+            due.skipped.unwrap().count
+        };
+        assert_eq!(count(minutes(1000)), Some(1000));
+        assert_eq!(count(minutes(1001)), None);
+    }
+
+    #[test]
+    fn words_and_defaults() {
+        for missed in [Missed::Skip, Missed::Once, Missed::All] {
+            assert_eq!(missed.name().parse(), Ok(missed));
+        }
+        assert!("never".parse::<Missed>().is_err());
+        assert_eq!(Missed::default_for(Delivery::AtLeastOnce), Missed::Once);
+        assert_eq!(Missed::default_for(Delivery::AtMostOnce), Missed::Skip);
+    }
+
+    proptest! {
+        #[test]
+        fn every_occurrence_fires_or_is_recorded_as_skipped(
+            period in 1u64..400, late in 0u64..40_000, missed_after in 0u64..1000,
+            missed in proptest::sample::select(&[Missed::Skip, Missed::Once, Missed::All][..]),
+        ) {
+            let recurrence = recurrence(&format!("@every {period}s"));
+            let now = at(LAST).saturating_add(Duration::from_secs(late));
+            let due = missed.due(&recurrence, at(LAST), now, Duration::from_secs(missed_after));
+            let all: Vec<_> = recurrence.after(at(LAST)).map(|f| f.at).take_while(|at| *at <= now).collect();
+            let fired = due.fire.len();
+            prop_assert!(fired <= CATCH_UP_MAX);
+            prop_assert_eq!(&all[all.len() - fired..], &due.fire[..], "what fires is the newest");
+            let left = &all[..all.len() - fired];
+            prop_assert_eq!(due.skipped.map(|range| range.first), left.first().copied());
+            prop_assert_eq!(due.skipped.map(|range| range.last), left.last().copied());
+            if let Some(count) = due.skipped.and_then(|range| range.count) {
+                prop_assert_eq!(count, left.len());
+            }
+        }
+    }
+}

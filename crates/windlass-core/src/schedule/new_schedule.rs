@@ -1,0 +1,353 @@
+//! A schedule that somebody asks for, as JSON and checked.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::{Expression, MISSED_AFTER_DEFAULT, Missed, Overlap, Recurrence, Zone};
+use crate::duration::{check_duration, format_duration};
+use crate::fields::Fields;
+use crate::{Invalid, NewJob, ScheduleName, Start, Timestamp};
+
+/// A rule and the job it enqueues. Upserted by name.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewSchedule {
+    /// Its name.
+    pub name: ScheduleName,
+    /// When it fires.
+    pub expression: Expression,
+    /// Whose clock a cron expression follows.
+    pub timezone: Zone,
+    /// What becomes of missed occurrences; none is `once`, for at-most-once jobs `skip`.
+    pub missed: Option<Missed>,
+    /// How late an occurrence may fire before it counts as missed.
+    pub missed_after: Duration,
+    /// What an occurrence does while an earlier one is unfinished.
+    pub overlap: Overlap,
+    /// Each occurrence is delayed by up to so long.
+    pub splay: Duration,
+    /// Nothing before it.
+    pub starts_at: Option<Timestamp>,
+    /// Nothing after it.
+    pub ends_at: Option<Timestamp>,
+    /// It does not fire until it is resumed.
+    pub paused: bool,
+    /// The job of each occurrence.
+    pub job: NewJob,
+}
+
+impl NewSchedule {
+    /// A schedule in UTC with every other field at its default.
+    pub fn new(name: ScheduleName, expression: Expression, job: NewJob) -> Self {
+        NewSchedule {
+            name,
+            expression,
+            timezone: Zone::utc(),
+            missed: None,
+            missed_after: MISSED_AFTER_DEFAULT,
+            overlap: Overlap::Skip,
+            splay: Duration::ZERO,
+            starts_at: None,
+            ends_at: None,
+            paused: false,
+            job,
+        }
+    }
+
+    /// What becomes of missed occurrences.
+    pub fn missed(&self) -> Missed {
+        self.missed
+            .unwrap_or(Missed::default_for(self.job.delivery))
+    }
+
+    /// The instants at which it fires, if it was created at `created_at`.
+    pub fn recurrence(&self, created_at: Timestamp) -> Recurrence {
+        Recurrence {
+            expression: self.expression.clone(),
+            zone: self.timezone.clone(),
+            anchor: self.starts_at.unwrap_or(created_at),
+            starts_at: self.starts_at,
+            ends_at: self.ends_at,
+        }
+    }
+
+    /// Refuses a schedule that will not fire after `now`, or whose job cannot be enqueued.
+    pub fn check(&self, now: Timestamp) -> Result<(), Invalid> {
+        check_duration(self.splay).map_err(|error| error.within("splay"))?;
+        check_duration(self.missed_after).map_err(|error| error.within("missed_after"))?;
+        if let (Some(start), Some(end)) = (self.starts_at, self.ends_at)
+            && end < start
+        {
+            return Err(Invalid::new(
+                "ends_at",
+                format!("must not be before `starts_at` ({start})"),
+            ));
+        }
+        if let Start::At(_) = self.job.start {
+            let rule = "does not go with a schedule, which says when its jobs run; `delay` does";
+            return Err(Invalid::new("job.run_at", rule));
+        }
+        self.job.check().map_err(|error| error.within("job"))?;
+        if self.recurrence(now).next(now).is_none() {
+            let rule = format!("has no occurrence after {now}: it would never fire");
+            return Err(Invalid::new(self.expression_field(), rule));
+        }
+        Ok(())
+    }
+
+    /// Reads a schedule from JSON text; the job's payload is kept byte for byte.
+    pub fn from_json(text: &str) -> Result<Self, Invalid> {
+        let mut parts: BTreeMap<String, Box<RawValue>> = serde_json::from_str(text)
+            .map_err(|error| Invalid::new("", format!("must be a JSON object: {error}")))?;
+        let job = parts
+            .remove("job")
+            .ok_or_else(|| Invalid::new("job", "is required"))?;
+        let job = NewJob::from_json(job.get()).map_err(|error| error.within("job"))?;
+        let mut others = Map::new();
+        for (name, raw) in parts {
+            let value: Value = serde_json::from_str(raw.get())
+                .map_err(|error| Invalid::new(&name, format!("must be valid JSON: {error}")))?;
+            others.insert(name, value);
+        }
+        let mut fields = Fields::of(&others);
+        let schedule = NewSchedule::from_fields(&mut fields, job)?;
+        fields.finish()?;
+        Ok(schedule)
+    }
+
+    fn from_fields(fields: &mut Fields<'_>, job: NewJob) -> Result<Self, Invalid> {
+        let name = fields
+            .parsed("name", ScheduleName::new)?
+            .ok_or_else(|| Invalid::new("name", "is required"))?;
+        let expression = read_expression(fields)?;
+        let plain = NewSchedule::new(name, expression, job);
+        Ok(NewSchedule {
+            timezone: read_zone(fields)?,
+            missed: fields.parsed("missed", str::parse)?,
+            missed_after: fields
+                .duration("missed_after")?
+                .unwrap_or(plain.missed_after),
+            overlap: fields.parsed("overlap", str::parse)?.unwrap_or_default(),
+            splay: fields.duration("splay")?.unwrap_or_default(),
+            starts_at: fields.timestamp("starts_at")?,
+            ends_at: fields.timestamp("ends_at")?,
+            paused: fields.flag("paused")?.unwrap_or(false),
+            ..plain
+        })
+    }
+
+    fn expression_field(&self) -> &'static str {
+        match self.expression {
+            Expression::Cron(_) => "cron",
+            Expression::Every(_) => "every",
+            Expression::At(_) => "at",
+        }
+    }
+}
+
+impl Serialize for NewSchedule {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("name", &self.name)?;
+        match &self.expression {
+            Expression::Cron(cron) => map.serialize_entry("cron", cron.as_str())?,
+            Expression::Every(period) => map.serialize_entry("every", &format_duration(*period))?,
+            Expression::At(instant) => map.serialize_entry("at", instant)?,
+        }
+        map.serialize_entry("timezone", self.timezone.name())?;
+        map.serialize_entry("missed", self.missed().name())?;
+        map.serialize_entry("missed_after", &format_duration(self.missed_after))?;
+        map.serialize_entry("overlap", self.overlap.name())?;
+        map.serialize_entry("splay", &format_duration(self.splay))?;
+        map.serialize_entry("starts_at", &self.starts_at)?;
+        map.serialize_entry("ends_at", &self.ends_at)?;
+        map.serialize_entry("paused", &self.paused)?;
+        map.serialize_entry("job", &self.job)?;
+        map.end()
+    }
+}
+
+/// Exactly one of `cron` (which takes `@every 90s` too), `every` and `at`.
+fn read_expression(fields: &mut Fields<'_>) -> Result<Expression, Invalid> {
+    let cron = fields.text("cron")?;
+    let every = fields.duration("every")?;
+    let at = fields.timestamp("at")?;
+    match (cron, every, at) {
+        (Some(text), None, None) if text.trim_start().starts_with("at ") => Err(Invalid::new(
+            "cron",
+            "must be a cron expression; an instant goes into `at`",
+        )),
+        (Some(text), None, None) => text.parse().map_err(within_cron),
+        (None, Some(period), None) => Expression::every(period),
+        (None, None, Some(instant)) => Ok(Expression::At(instant)),
+        _ => Err(Invalid::new(
+            "cron",
+            "or `every` or `at` must be given, and only one of them",
+        )),
+    }
+}
+
+/// A refusal of a field of a cron expression says that it is one.
+fn within_cron(error: Invalid) -> Invalid {
+    if error.field() == "cron" {
+        error
+    } else {
+        error.within("cron")
+    }
+}
+
+fn read_zone(fields: &mut Fields<'_>) -> Result<Zone, Invalid> {
+    let name = fields.text("timezone")?;
+    name.map_or_else(|| Ok(Zone::utc()), Zone::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timestamp::at;
+    use proptest::prelude::*;
+
+    const NOW: &str = "2026-01-01T00:00:00Z";
+
+    fn read(more: &str) -> Result<NewSchedule, Invalid> {
+        NewSchedule::from_json(&format!(
+            r#"{{"name": "s", "job": {{"kind": "a"}}, {more}}}"#
+        ))
+    }
+
+    #[test]
+    fn a_whole_schedule_is_read_and_written_back() {
+        let text = concat!(
+            r#"{"name":"nightly","cron":"0 3 * * *","timezone":"Europe/Berlin","missed":"all","#,
+            r#""missed_after":"1m","overlap":"queue","splay":"30s","starts_at":"2026-01-01T00:00:00Z","#,
+            r#""ends_at":"2027-01-01T00:00:00Z","paused":true,"job":{"kind":"report","payload":{"b":1.0, "a":2}}}"#,
+        );
+        let schedule = NewSchedule::from_json(text).unwrap();
+        assert_eq!(serde_json::to_string(&schedule).unwrap(), text);
+        assert_eq!(schedule.check(at(NOW)), Ok(()));
+        let recurrence = schedule.recurrence(at(NOW));
+        assert_eq!(
+            recurrence.next(at(NOW)).unwrap().at,
+            at("2026-01-01T02:00:00Z")
+        );
+    }
+
+    #[test]
+    fn what_is_left_out_has_its_default() {
+        let schedule = read(r#""every_ms": 90000"#).unwrap();
+        assert_eq!(
+            schedule.expression,
+            Expression::Every(Duration::from_secs(90))
+        );
+        assert_eq!(
+            (schedule.missed(), schedule.overlap),
+            (Missed::Once, Overlap::Skip)
+        );
+        assert_eq!(
+            (schedule.missed_after, schedule.splay),
+            (Duration::from_secs(5), Duration::ZERO)
+        );
+        assert_eq!((schedule.timezone.name(), schedule.paused), ("UTC", false));
+        let once = NewSchedule::from_json(
+            r#"{"name":"s","at":"2026-05-01T00:00:00Z","job":{"kind":"a","delivery":"at_most_once"}}"#,
+        );
+        assert_eq!(once.unwrap().missed(), Missed::Skip);
+        let every = read(r#""cron": "@every 90s""#).unwrap();
+        assert_eq!(every.expression, schedule.expression);
+    }
+
+    #[test]
+    fn every_is_anchored_at_its_start() {
+        let schedule = read(r#""every": "1h", "starts_at": "2026-01-01T00:20:00Z""#).unwrap();
+        let first = schedule.recurrence(at(NOW)).next(at(NOW)).unwrap();
+        assert_eq!(first.at, at("2026-01-01T00:20:00Z"));
+        let schedule = read(r#""every": "1h""#).unwrap();
+        let first = schedule.recurrence(at(NOW)).next(at(NOW)).unwrap();
+        assert_eq!(first.at, at("2026-01-01T01:00:00Z"));
+    }
+
+    #[test]
+    fn bad_fields_are_refused_by_name() {
+        for (field, more) in [
+            ("cron", r#""paused": false"#),
+            ("cron", r#""cron": "* * * * *", "every": "1s""#),
+            ("cron", r#""cron": "at 2026-05-01T00:00:00Z""#),
+            ("cron", r#""cron": "* *""#),
+            ("cron.hour", r#""cron": "0 25 * * *""#),
+            ("cron.every", r#""cron": "@every 1ms""#),
+            ("every", r#""every": "1ms""#),
+            ("at", r#""at": "soon""#),
+            ("timezone", r#""cron": "* * * * *", "timezone": "Mars""#),
+            ("missed", r#""cron": "* * * * *", "missed": "some""#),
+            ("overlap", r#""cron": "* * * * *", "overlap": "some""#),
+            ("splay", r#""cron": "* * * * *", "splay": "-1s""#),
+            ("paused", r#""cron": "* * * * *", "paused": 1"#),
+            ("starts_at", r#""cron": "* * * * *", "starts_at": "x""#),
+            ("time_zone", r#""cron": "* * * * *", "time_zone": "UTC""#),
+        ] {
+            let refusal = read(more).expect_err(more);
+            assert_eq!(refusal.field(), field, "{more}: {refusal}");
+        }
+        for (field, text) in [
+            ("", "[]"),
+            ("job", r#"{"name": "s", "cron": "* * * * *"}"#),
+            (
+                "job.kind",
+                r#"{"name": "s", "cron": "* * * * *", "job": {}}"#,
+            ),
+            ("name", r#"{"cron": "* * * * *", "job": {"kind": "a"}}"#),
+            (
+                "name",
+                r#"{"name": "", "cron": "* * * * *", "job": {"kind": "a"}}"#,
+            ),
+        ] {
+            assert_eq!(NewSchedule::from_json(text).expect_err(text).field(), field);
+        }
+    }
+
+    #[test]
+    fn a_schedule_that_cannot_work_is_refused_at_creation() {
+        for (field, more) in [
+            ("at", r#""at": "2026-01-01T00:00:00Z""#),
+            ("cron", r#""cron": "0 0 0 1 1 * 2025""#),
+            (
+                "cron",
+                r#""cron": "0 0 * * *", "ends_at": "2026-01-01T12:00:00Z""#,
+            ),
+            (
+                "every",
+                r#""every": "2h", "ends_at": "2026-01-01T01:00:00Z""#,
+            ),
+            (
+                "ends_at",
+                r#""cron": "* * * * *", "starts_at": "2026-02-01T00:00:00Z", "ends_at": "2026-01-31T00:00:00Z""#,
+            ),
+        ] {
+            let refusal = read(more).unwrap().check(at(NOW)).unwrap_err();
+            assert_eq!(refusal.field(), field, "{more}: {refusal}");
+        }
+        let mut schedule = read(r#""cron": "* * * * *""#).unwrap();
+        schedule.job.start = Start::At(at(NOW));
+        assert_eq!(schedule.check(at(NOW)).unwrap_err().field(), "job.run_at");
+        schedule.job.start = Start::After(Duration::MAX);
+        assert_eq!(schedule.check(at(NOW)).unwrap_err().field(), "job.delay");
+        schedule.job.start = Start::Now;
+        schedule.splay = Duration::MAX;
+        assert_eq!(schedule.check(at(NOW)).unwrap_err().field(), "splay");
+        schedule.splay = Duration::ZERO;
+        schedule.missed_after = Duration::MAX;
+        assert_eq!(schedule.check(at(NOW)).unwrap_err().field(), "missed_after");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in any::<String>(), name in "[a-z_]{1,12}", value in "[-0-9a-z\"@* :]{0,16}") {
+            let _ = NewSchedule::from_json(&text);
+            let _ = read(&format!("\"{name}\": \"{value}\""));
+        }
+    }
+}
