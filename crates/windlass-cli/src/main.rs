@@ -1,1 +1,29 @@
-fn main() {}
+//! The command `windlass`.
+
+mod command;
+mod output;
+mod policy;
+mod reference;
+mod schedule;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use command::{Cli, Command};
+use output::Output;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let output = Output::new(cli.json);
+    let done = match cli.command {
+        Command::Policy(command) => policy::run(command, &output),
+        Command::Schedule(command) => schedule::run(&command, &output),
+        Command::Completions { shell } => command::print_completions(shell),
+        Command::Reference { page } => reference::print(page),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => output.fail(&error),
+    }
+}

@@ -43,3 +43,8 @@ pub use settle::{
 pub use state::{Consent, DeadReason, Event, State};
 pub use timestamp::Timestamp;
 pub use why::{Reason, Surroundings, why_not_running};
+
+/// The README's example is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

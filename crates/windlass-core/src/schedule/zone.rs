@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
-use crate::Invalid;
 use crate::invalid::shown;
+use crate::{Invalid, Timestamp};
 
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
@@ -49,6 +49,12 @@ impl Zone {
         &self.name
     }
 
+    /// An instant as clocks in this zone show it, with their distance from UTC: `2026-03-08T03:00:00-04:00`.
+    pub fn local(&self, at: Timestamp) -> String {
+        let at = at.to_jiff();
+        at.display_with_offset(self.zone.to_offset(at)).to_string()
+    }
+
     pub(super) fn jiff(&self) -> &TimeZone {
         &self.zone
     }
@@ -75,6 +81,7 @@ impl fmt::Display for Zone {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::timestamp::at;
     use proptest::prelude::*;
 
     #[test]
@@ -97,6 +104,14 @@ mod tests {
         ] {
             assert_eq!(Zone::new(name).unwrap_err().field(), "timezone", "{name}");
         }
+    }
+
+    #[test]
+    fn an_instant_is_shown_as_the_clocks_there_show_it() {
+        let new_york = Zone::new("America/New_York").unwrap();
+        let instant = at("2026-03-08T07:00:00Z");
+        assert_eq!(new_york.local(instant), "2026-03-08T03:00:00-04:00");
+        assert_eq!(Zone::utc().local(instant), "2026-03-08T07:00:00+00:00");
     }
 
     proptest! {

@@ -1,0 +1,73 @@
+//! What can be said on the command line.
+
+use std::io::Write as _;
+
+use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::policy::PolicyCommand;
+use crate::schedule::ScheduleCommand;
+
+/// A durable job queue and scheduler whose heart is retrying right.
+#[derive(Debug, Parser)]
+#[command(
+    name = "windlass",
+    version,
+    disable_help_subcommand = true,
+    after_help = "Exit codes: 0 done, 1 failed, 2 refused: the input breaks a rule, which is named on stderr."
+)]
+pub(crate) struct Cli {
+    /// Print JSON, for programs.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// See what a retry policy will do before it does.
+    #[command(subcommand)]
+    Policy(PolicyCommand),
+
+    /// See when a schedule will fire.
+    #[command(subcommand)]
+    Schedule(ScheduleCommand),
+
+    /// Print completions for a shell.
+    Completions {
+        /// The shell to complete in.
+        shell: Shell,
+    },
+
+    /// Print a generated page of the documentation.
+    #[command(hide = true)]
+    Reference {
+        /// Which page.
+        page: Page,
+    },
+}
+
+/// A page of `docs/` that is generated from the code.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Page {
+    /// `docs/retry-policies.md`
+    RetryPolicies,
+}
+
+pub(crate) fn print_completions(shell: Shell) -> anyhow::Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "windlass", &mut script);
+    Ok(std::io::stdout().write_all(&script)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_holds_together() {
+        Cli::command().debug_assert();
+    }
+}

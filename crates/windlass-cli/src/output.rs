@@ -1,0 +1,58 @@
+//! Where results and errors go, and which exit code they leave.
+
+use std::fmt::Display;
+use std::io::{ErrorKind, Write as _};
+use std::process::ExitCode;
+
+use serde::Serialize;
+use serde_json::json;
+use windlass_core::Invalid;
+
+/// The command could not be carried out.
+const FAILED: u8 = 1;
+/// The input breaks a rule. Wrong usage leaves the same code.
+const REFUSED: u8 = 2;
+
+/// Prints for people, or JSON for programs.
+#[derive(Debug)]
+pub(crate) struct Output {
+    json: bool,
+}
+
+impl Output {
+    pub(crate) fn new(json: bool) -> Self {
+        Output { json }
+    }
+
+    /// Prints a result in the form that was asked for.
+    pub(crate) fn print(&self, json: &impl Serialize, text: impl Display) -> anyhow::Result<()> {
+        let printed = if self.json {
+            serde_json::to_string_pretty(json)? + "\n"
+        } else {
+            text.to_string()
+        };
+        Ok(std::io::stdout().lock().write_all(printed.as_bytes())?)
+    }
+
+    /// Tells an error on stderr; the exit code says whether the input is to blame.
+    pub(crate) fn fail(&self, error: &anyhow::Error) -> ExitCode {
+        let invalid = error.downcast_ref::<Invalid>();
+        let code = if invalid.is_some() { REFUSED } else { FAILED };
+        let told = if self.json {
+            let field = invalid.map(Invalid::field);
+            json!({"error": {"message": format!("{error:#}"), "field": field}}).to_string()
+        } else {
+            format!("error: {error:#}")
+        };
+        // A reader that has gone away, as in `windlass … | head`, is not worth a message; nor is a closed stderr.
+        if !is_broken_pipe(error) {
+            let _ = writeln!(std::io::stderr(), "{told}");
+        }
+        ExitCode::from(code)
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<std::io::Error>();
+    io.is_some_and(|io| io.kind() == ErrorKind::BrokenPipe)
+}

@@ -1,0 +1,176 @@
+//! `windlass policy`: what a retry policy will do.
+
+mod plot;
+mod text;
+
+use std::time::Duration;
+
+use clap::Subcommand;
+use serde::Serialize;
+use serde_json::Value;
+use windlass_core::Invalid;
+use windlass_core::retry::{AttemptLimit, Explanation, Preset, RetryPolicy, Span, explain};
+
+pub(crate) use text::{Told, describe_backoff, describe_jitter, preset_table};
+
+use crate::output::Output;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PolicyCommand {
+    /// List the policies that have a name.
+    List,
+
+    /// Show when each attempt would start, and what many failing jobs send to their target.
+    Explain {
+        /// A preset's name, or a policy as JSON.
+        policy: String,
+
+        /// How many attempts may fail in all, instead of what the policy says.
+        #[arg(long, value_name = "N", allow_negative_numbers = true)]
+        max_attempts: Option<i64>,
+
+        /// How many jobs fail together.
+        #[arg(long, value_name = "N", default_value_t = 1000)]
+        jobs: u64,
+    },
+}
+
+pub(crate) fn run(command: PolicyCommand, output: &Output) -> anyhow::Result<()> {
+    match command {
+        PolicyCommand::List => {
+            let presets: Vec<PresetJson> = Preset::ALL.into_iter().map(PresetJson::new).collect();
+            output.print(&ListJson { presets }, preset_table())
+        }
+        PolicyCommand::Explain {
+            policy,
+            max_attempts,
+            jobs,
+        } => {
+            let explained = Explained::new(&policy, max_attempts, jobs)?;
+            output.print(&ExplainJson::new(&explained), Told(&explained))
+        }
+    }
+}
+
+/// A policy with all that can be told about it.
+pub(crate) struct Explained {
+    pub(crate) policy: RetryPolicy,
+    pub(crate) jobs: u64,
+    pub(crate) explanation: Explanation,
+}
+
+impl Explained {
+    pub(crate) fn new(text: &str, max_attempts: Option<i64>, jobs: u64) -> Result<Self, Invalid> {
+        let mut policy = parse_policy(text)?;
+        if let Some(max_attempts) = max_attempts {
+            policy = policy.with_limit(AttemptLimit::from_max_attempts(max_attempts)?);
+        }
+        // Without any limit a job has one attempt, as SPEC §4.3 says.
+        let limit = policy.max_attempts().unwrap_or(AttemptLimit::ONE);
+        let explanation = explain(&policy, limit, jobs)?;
+        Ok(Explained {
+            policy,
+            jobs,
+            explanation,
+        })
+    }
+}
+
+/// A preset's name, or JSON.
+fn parse_policy(text: &str) -> Result<RetryPolicy, Invalid> {
+    let text = text.trim();
+    if !text.starts_with(['{', '[', '"']) {
+        let preset: Preset = text
+            .parse()
+            .map_err(|error: Invalid| error.within("policy"))?;
+        return Ok(preset.policy());
+    }
+    let value: Value = serde_json::from_str(text)
+        .map_err(|error| Invalid::new("policy", format!("must be valid JSON: {error}")))?;
+    RetryPolicy::from_json(&value).map_err(|error| match error.field() {
+        "" => error.within("policy"),
+        _ => error,
+    })
+}
+
+#[derive(Serialize)]
+struct ListJson {
+    presets: Vec<PresetJson>,
+}
+
+#[derive(Serialize)]
+struct PresetJson {
+    name: &'static str,
+    purpose: &'static str,
+    policy: RetryPolicy,
+}
+
+impl PresetJson {
+    fn new(preset: Preset) -> Self {
+        PresetJson {
+            name: preset.name(),
+            purpose: preset.purpose(),
+            policy: preset.policy(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct ExplainJson<'a> {
+    policy: &'a RetryPolicy,
+    attempts: Vec<AttemptJson>,
+    horizon_ms: SpanJson,
+    herd: Vec<HerdJson>,
+}
+
+#[derive(Serialize)]
+struct AttemptJson {
+    attempt: u32,
+    delay_ms: SpanJson,
+    at_ms: SpanJson,
+}
+
+#[derive(Serialize)]
+struct SpanJson {
+    min: u128,
+    nominal: u128,
+    max: u128,
+}
+
+#[derive(Serialize)]
+struct HerdJson {
+    second: u64,
+    requests: u64,
+}
+
+impl<'a> ExplainJson<'a> {
+    fn new(explained: &'a Explained) -> Self {
+        let explanation = &explained.explanation;
+        let attempts = explanation.attempts.iter().map(|attempt| AttemptJson {
+            attempt: attempt.attempt,
+            delay_ms: SpanJson::new(attempt.delay),
+            at_ms: SpanJson::new(attempt.at),
+        });
+        let herd = explanation.herd.iter().map(|row| HerdJson {
+            second: row.second,
+            requests: row.requests,
+        });
+        ExplainJson {
+            policy: &explained.policy,
+            attempts: attempts.collect(),
+            horizon_ms: SpanJson::new(explanation.horizon),
+            herd: herd.collect(),
+        }
+    }
+}
+
+impl SpanJson {
+    fn new(span: Span) -> Self {
+        let millis = |duration: Duration| duration.as_millis();
+        SpanJson {
+            min: millis(span.min),
+            nominal: millis(span.nominal),
+            max: millis(span.max),
+        }
+    }
+}

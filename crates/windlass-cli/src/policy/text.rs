@@ -1,0 +1,271 @@
+//! A policy told to people.
+
+use std::fmt;
+use std::time::Duration;
+
+use windlass_core::format_duration;
+use windlass_core::retry::{AttemptForecast, Backoff, Jitter, Preset, Span};
+
+use super::{Explained, plot};
+
+/// So many attempts are listed; of more, the last one is shown too.
+const ATTEMPTS_SHOWN: usize = 30;
+
+/// The whole explanation: policy, table, plot, herd.
+pub(crate) struct Told<'a>(pub(crate) &'a Explained);
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Explained {
+            policy,
+            jobs,
+            explanation,
+        } = self.0;
+        let name = policy.preset().map_or("this policy", Preset::name);
+        let count = explanation.attempts.len();
+        let attempts = if count == 1 { "attempt" } else { "attempts" };
+        writeln!(f, "{name}: at most {count} {attempts}")?;
+        writeln!(f, "  backoff  {}", describe_backoff(policy.backoff()))?;
+        writeln!(f, "  jitter   {}", describe_jitter(policy.jitter()))?;
+        if let Some(max_elapsed) = policy.max_elapsed() {
+            writeln!(
+                f,
+                "  until    {} after the first start",
+                format_duration(max_elapsed)
+            )?;
+        }
+        writeln!(f)?;
+        f.write_str(&attempt_table(&explanation.attempts))?;
+        let horizon = explanation.horizon;
+        writeln!(
+            f,
+            "\nThe last attempt starts {} after the first.",
+            describe_span(horizon)
+        )?;
+        if count > 1 {
+            f.write_str(&plot::timeline(&explanation.attempts))?;
+        }
+        if let Some(peak) = explanation.herd.iter().map(|row| row.requests).max() {
+            let who = match jobs {
+                1 => "1 job fails".to_owned(),
+                _ => format!("{jobs} jobs fail together"),
+            };
+            writeln!(
+                f,
+                "\nWhen {who}, at most {peak} attempts start in one second:"
+            )?;
+            f.write_str(&plot::herd(&explanation.herd))?;
+        }
+        Ok(())
+    }
+}
+
+/// The presets side by side.
+pub(crate) fn preset_table() -> String {
+    let header = ["preset", "attempts", "backoff", "jitter", "for"].map(str::to_owned);
+    let rows = Preset::ALL.map(|preset| {
+        let policy = preset.policy();
+        let limit = policy
+            .max_attempts()
+            .map_or_else(|| "-".to_owned(), |limit| limit.to_string());
+        [
+            preset.name().to_owned(),
+            limit,
+            describe_backoff(policy.backoff()),
+            describe_jitter(policy.jitter()),
+            preset.purpose().to_owned(),
+        ]
+    });
+    table(std::iter::once(header).chain(rows))
+}
+
+/// A backoff in a few words.
+pub(crate) fn describe_backoff(backoff: &Backoff) -> String {
+    let text = |duration: &Duration| format_duration(*duration);
+    match backoff {
+        Backoff::Constant { delay } if delay.is_zero() => "at once".to_owned(),
+        Backoff::Constant { delay } => format!("always {}", text(delay)),
+        Backoff::Linear { base, step, max } => {
+            format!(
+                "{} and {} more each time, at most {}",
+                text(base),
+                text(step),
+                text(max)
+            )
+        }
+        Backoff::Exponential {
+            base,
+            multiplier,
+            max,
+        } => {
+            format!("{} ×{multiplier}, at most {}", text(base), text(max))
+        }
+        Backoff::Polynomial { base, power, max } => {
+            format!("{} ·n^{power}, at most {}", text(base), text(max))
+        }
+        Backoff::Steps { delays } => {
+            const SHOWN: usize = 6;
+            let steps: Vec<String> = delays.iter().take(SHOWN).map(text).collect();
+            let more = if delays.len() > SHOWN { ", …" } else { "" };
+            format!("{}{more}", steps.join(", "))
+        }
+    }
+}
+
+/// A jitter in a few words.
+pub(crate) fn describe_jitter(jitter: Jitter) -> String {
+    let percent = |ratio: f64| (ratio * 1000.0).round() / 10.0;
+    match jitter {
+        Jitter::None => "none".to_owned(),
+        Jitter::Proportional { ratio } => format!("±{} %", percent(ratio)),
+        Jitter::Full => "0 to the whole delay".to_owned(),
+        Jitter::Equal => "half to the whole delay".to_owned(),
+        Jitter::Upward { ratio } => format!("up to {} % more", percent(ratio)),
+        Jitter::Decorrelated => "up to three times the delay before".to_owned(),
+    }
+}
+
+fn attempt_table(attempts: &[AttemptForecast]) -> String {
+    let header = [
+        "attempt",
+        "waits",
+        "nominal",
+        "at most",
+        "starts",
+        "nominal",
+        "at the latest",
+    ]
+    .map(str::to_owned);
+    let hidden = attempts.len().saturating_sub(ATTEMPTS_SHOWN + 1);
+    let row = |attempt: &AttemptForecast| {
+        let Span { min, nominal, max } = attempt.delay;
+        let at = attempt.at;
+        let times = [min, nominal, max, at.min, at.nominal, at.max].map(short);
+        let [a, b, c, d, e, f] = times;
+        [attempt.attempt.to_string(), a, b, c, d, e, f]
+    };
+    let gap = (hidden > 0).then(|| ["…"; 7].map(str::to_owned));
+    let shown = attempts
+        .iter()
+        .take(attempts.len() - hidden - usize::from(hidden > 0))
+        .map(row);
+    let last = attempts.last().filter(|_| hidden > 0).map(row);
+    table(std::iter::once(header).chain(shown).chain(gap).chain(last))
+}
+
+fn describe_span(span: Span) -> String {
+    if span.min == span.max {
+        return short(span.nominal);
+    }
+    format!(
+        "{} to {} (nominally {})",
+        short(span.min),
+        short(span.max),
+        short(span.nominal)
+    )
+}
+
+/// A duration to two or three digits, for a table.
+pub(super) fn short(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let two = |whole: u64, unit: &str, part: u64, part_unit: &str| {
+        if part == 0 {
+            format!("{whole}{unit}")
+        } else {
+            format!("{whole}{unit} {part}{part_unit}")
+        }
+    };
+    match seconds {
+        0 if duration.is_zero() => "0s".to_owned(),
+        0 if duration < Duration::from_millis(1) => format!("{}us", duration.as_micros()),
+        0 => format!("{}ms", duration.as_millis()),
+        1..60 => {
+            let decimals = format!("{:02}", duration.subsec_millis() / 10);
+            let decimals = decimals.trim_end_matches('0');
+            let point = if decimals.is_empty() { "" } else { "." };
+            format!("{seconds}{point}{decimals}s")
+        }
+        60..3600 => two(seconds / 60, "m", seconds % 60, "s"),
+        3600..86_400 => two(seconds / 3600, "h", seconds % 3600 / 60, "m"),
+        _ => two(seconds / 86_400, "d", seconds % 86_400 / 3600, "h"),
+    }
+}
+
+/// Columns as wide as their longest cell; nothing behind the last.
+fn table<const N: usize>(rows: impl Iterator<Item = [String; N]>) -> String {
+    let rows: Vec<[String; N]> = rows.collect();
+    let mut widths = [0; N];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for row in &rows {
+        let cells = row
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| format!("{cell:width$}"));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_short_in_tables() {
+        for (millis, text) in [
+            (0, "0s"),
+            (160, "160ms"),
+            (1000, "1s"),
+            (4899, "4.89s"),
+            (11_200, "11.2s"),
+            (1050, "1.05s"),
+            (60_000, "1m"),
+            (101_200, "1m 41s"),
+            (7_500_000, "2h 5m"),
+            (1_738_800_000, "20d 3h"),
+        ] {
+            assert_eq!(short(Duration::from_millis(millis)), text);
+        }
+        assert_eq!(short(Duration::from_micros(7)), "7us");
+    }
+
+    #[test]
+    fn every_form_has_words() {
+        let second = Duration::from_secs(1);
+        for (backoff, words) in [
+            (Backoff::Constant { delay: second }, "always 1s"),
+            (
+                Backoff::Linear {
+                    base: second,
+                    step: second,
+                    max: 5 * second,
+                },
+                "1s and 1s more each time, at most 5s",
+            ),
+            (
+                Backoff::Steps {
+                    delays: vec![second; 7],
+                },
+                "1s, 1s, 1s, 1s, 1s, 1s, …",
+            ),
+        ] {
+            assert_eq!(describe_backoff(&backoff), words);
+        }
+        assert_eq!(
+            describe_jitter(Jitter::Upward { ratio: 0.125 }),
+            "up to 12.5 % more"
+        );
+        assert_eq!(describe_jitter(Jitter::Equal), "half to the whole delay");
+        assert_eq!(
+            describe_jitter(Jitter::Decorrelated),
+            "up to three times the delay before"
+        );
+    }
+}

@@ -1,0 +1,54 @@
+//! Pages of `docs/` that are generated from the code, so that they cannot drift from it.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use windlass_core::retry::Preset;
+
+use crate::command::Page;
+use crate::policy::{Explained, Told, describe_backoff, describe_jitter};
+
+pub(crate) fn print(page: Page) -> anyhow::Result<()> {
+    let text = match page {
+        Page::RetryPolicies => retry_policies()?,
+    };
+    Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
+}
+
+/// `docs/retry-policies.md`: the page's own words, then every preset with its table and plot.
+fn retry_policies() -> anyhow::Result<String> {
+    let mut page = String::from(include_str!("reference/retry-policies.md"));
+    writeln!(page, "\n## Presets\n")?;
+    writeln!(page, "| preset | max_attempts | backoff | jitter | for |")?;
+    writeln!(page, "|---|---|---|---|---|")?;
+    for preset in Preset::ALL {
+        let policy = preset.policy();
+        let limit = policy.max_attempts().map_or(0, |limit| limit.get());
+        let (backoff, jitter) = (
+            describe_backoff(policy.backoff()),
+            describe_jitter(policy.jitter()),
+        );
+        let purpose = preset.purpose();
+        writeln!(
+            page,
+            "| [`{preset}`](#{preset}) | {limit} | {backoff} | {jitter} | {purpose} |"
+        )?;
+    }
+    for preset in Preset::ALL {
+        let explained = Explained::new(preset.name(), None, 1000)?;
+        let json = serde_json::to_string(&explained.policy)?;
+        writeln!(page, "\n### {preset}\n\n{}.\n", sentence(preset.purpose()))?;
+        writeln!(
+            page,
+            "```json\n{json}\n```\n\n```text\n{}```",
+            Told(&explained)
+        )?;
+    }
+    Ok(page)
+}
+
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|first| first.to_uppercase().to_string());
+    first.unwrap_or_default() + letters.as_str()
+}

@@ -1,0 +1,104 @@
+//! `windlass schedule`: when a schedule will fire.
+
+use std::fmt;
+
+use clap::Subcommand;
+use serde::Serialize;
+use windlass_core::schedule::{Expression, Firing, Recurrence, Zone};
+use windlass_core::{Invalid, Timestamp};
+
+use crate::output::Output;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ScheduleCommand {
+    /// Show the next instants of a cron expression, `@every 90s`, or `at 2026-11-01T05:30:00Z`.
+    Next {
+        /// The expression, in quotes.
+        expression: String,
+
+        /// Whose clock the expression follows: an IANA time zone.
+        #[arg(long, value_name = "ZONE", default_value = "UTC")]
+        tz: String,
+
+        /// Look from here on, instead of from now on; RFC 3339.
+        #[arg(long, value_name = "RFC3339")]
+        from: Option<String>,
+
+        /// How many instants.
+        #[arg(short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+        n: u16,
+    },
+}
+
+pub(crate) fn run(command: &ScheduleCommand, output: &Output) -> anyhow::Result<()> {
+    let ScheduleCommand::Next {
+        expression,
+        tz,
+        from,
+        n,
+    } = command;
+    let zone = Zone::new(tz)?;
+    let from = match from {
+        Some(text) => text
+            .parse()
+            .map_err(|error: Invalid| error.within("from"))?,
+        None => now()?,
+    };
+    let recurrence = Recurrence::new(expression.parse::<Expression>()?, zone, from);
+    let firings: Vec<Firing> = recurrence.after(from).take(usize::from(*n)).collect();
+    if firings.is_empty() {
+        let rule = format!("has no occurrence after {from}: it would never fire");
+        return Err(Invalid::new("expression", rule).into());
+    }
+    let next = firings.iter().map(FiringJson::new).collect();
+    output.print(&NextJson { next }, Told(&recurrence.zone, &firings))
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a command of one moment: there is no engine whose clock it could use"
+)]
+fn now() -> anyhow::Result<Timestamp> {
+    let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+    Ok(Timestamp::UNIX_EPOCH.saturating_add(since_1970))
+}
+
+#[derive(Serialize)]
+struct NextJson {
+    next: Vec<FiringJson>,
+}
+
+#[derive(Serialize)]
+struct FiringJson {
+    at: Timestamp,
+    note: Option<String>,
+}
+
+impl FiringJson {
+    fn new(firing: &Firing) -> Self {
+        FiringJson {
+            at: firing.at,
+            note: firing.note.map(|note| note.to_string()),
+        }
+    }
+}
+
+/// The instants with their local times and notes, for people.
+struct Told<'a>(&'a Zone, &'a [Firing]);
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Told(zone, firings) = self;
+        for firing in *firings {
+            write!(f, "{}", firing.at)?;
+            if **zone != Zone::utc() {
+                write!(f, "  {}", zone.local(firing.at))?;
+            }
+            if let Some(note) = &firing.note {
+                write!(f, "  ({note})")?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
