@@ -67,6 +67,26 @@ pub(crate) fn check_duration(duration: Duration) -> Result<Duration, Invalid> {
     Ok(duration)
 }
 
+/// Durations as text in serde's formats: `#[serde(with = "…::text")]`.
+pub(crate) mod text {
+    use super::{Duration, format_duration, parse_duration};
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(crate) fn serialize<S: Serializer>(
+        duration: &Duration,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format_duration(*duration))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Duration, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_duration(&text).map_err(de::Error::custom)
+    }
+}
+
 /// One number with its unit, and what follows it.
 fn parse_part(text: &str) -> Option<(Duration, &str)> {
     let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;

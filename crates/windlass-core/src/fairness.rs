@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::Invalid;
 use crate::duration::check_duration;
 use crate::job::Lane;
@@ -59,11 +61,12 @@ pub struct RetryLane {
 }
 
 /// So many in each period.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
     /// How many.
     pub count: u32,
     /// In how long.
+    #[serde(with = "crate::duration::text")]
     pub period: Duration,
 }
 

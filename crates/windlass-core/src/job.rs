@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-pub use life::{Conflict, Failures, Revival};
+pub use life::{Conflict, Edit, Failures, Revival};
 
 use crate::failure::AttemptError;
 use crate::fields::one_of;
@@ -212,6 +212,37 @@ impl Job {
             Lane::Fresh
         } else {
             Lane::Retry
+        }
+    }
+
+    /// When it ended, if it is over.
+    pub fn finished_at(&self) -> Option<Timestamp> {
+        match &self.standing {
+            Standing::Finished(end) => Some(end.finished_at),
+            _ => None,
+        }
+    }
+
+    /// The lease, if it runs.
+    pub fn lease(&self) -> Option<&Lease> {
+        match &self.standing {
+            Standing::Running(lease) => Some(lease),
+            _ => None,
+        }
+    }
+
+    /// Whether nobody else may enqueue with its unique key: while it waits or runs, and for its `hold` after the enqueue
+    /// unless it is dead.
+    pub fn holds_key(&self, now: Timestamp) -> bool {
+        let Some(unique) = &self.unique else {
+            return false;
+        };
+        match self.state() {
+            State::Waiting | State::Running => true,
+            State::Dead(_) => false,
+            State::Succeeded | State::Cancelled => unique
+                .hold
+                .is_some_and(|hold| self.created_at.saturating_add(hold) > now),
         }
     }
 

@@ -29,7 +29,7 @@ pub use fingerprint::Fingerprint;
 pub use id::{JobId, ScheduleId};
 pub use invalid::Invalid;
 pub use job::{
-    Concurrency, Conflict, Delivery, End, Ended, Failures, Job, Lane, Lease, Occurrence,
+    Concurrency, Conflict, Delivery, Edit, End, Ended, Failures, Job, Lane, Lease, Occurrence,
     OnDuplicate, Revival, Standing, Timeout, Unique,
 };
 pub use name::{Key, Kind, QueueName, ScheduleName, Tag, WorkerName};

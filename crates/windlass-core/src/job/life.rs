@@ -3,7 +3,7 @@
 use crate::job::{End, Ended, Job, Lease, Standing};
 use crate::settle::{Report, Running, Settlement, Verdict, has_expired, settle};
 use crate::state::{Consent, Event, State};
-use crate::{Payload, Timestamp};
+use crate::{Payload, QueueName, Timestamp};
 
 /// Something that cannot happen to a job in its present state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -36,6 +36,19 @@ pub enum Failures {
     Reset,
     /// They stay: at the limit, the next failure is the last.
     Keep,
+}
+
+/// What is to be different about a waiting job; what is not given stays.
+#[derive(Debug, Clone, Default)]
+pub struct Edit {
+    /// Another payload.
+    pub payload: Option<Payload>,
+    /// Another priority.
+    pub priority: Option<i16>,
+    /// Another time.
+    pub run_at: Option<Timestamp>,
+    /// Another queue. Its unique key must be free there.
+    pub queue: Option<QueueName>,
 }
 
 impl Default for Revival {
@@ -135,6 +148,16 @@ impl Job {
         Ok(())
     }
 
+    /// A waiting job is changed.
+    pub fn edit(&mut self, edit: Edit) -> Result<(), Conflict> {
+        self.allow(Event::Changed)?;
+        self.payload = edit.payload.unwrap_or_else(|| self.payload.clone());
+        self.priority = edit.priority.unwrap_or(self.priority);
+        self.run_at = edit.run_at.unwrap_or(self.run_at);
+        self.queue = edit.queue.unwrap_or_else(|| self.queue.clone());
+        Ok(())
+    }
+
     /// A person runs a dead or cancelled job again. A deadline that has passed is dropped: they decided otherwise.
     pub fn revive(&mut self, revival: Revival, now: Timestamp) -> Result<(), Conflict> {
         self.allow(Event::Revived(revival.consent))?;
@@ -179,7 +202,9 @@ mod tests {
     use crate::retry::{AttemptLimit, Preset};
     use crate::state::DeadReason;
     use crate::timestamp::at;
-    use crate::{AttemptError, Delivery, Failure, JobId, Kind, NewJob, WorkerName};
+    use crate::{
+        AttemptError, Delivery, Failure, JobId, Key, Kind, NewJob, OnDuplicate, Unique, WorkerName,
+    };
     use std::time::Duration;
 
     const T0: &str = "2026-01-01T00:00:00Z";
@@ -340,6 +365,57 @@ mod tests {
         assert_eq!((job.run_at, job.failures), (at(T0), 1));
         job.run_now(at("2030-01-01T00:00:00Z")).unwrap();
         assert_eq!(job.run_at, at(T0), "a job that is due does not fall behind");
+    }
+
+    #[test]
+    fn an_edit_changes_what_it_names_on_a_waiting_job() {
+        let mut job = job();
+        let before = job.clone();
+        job.edit(Edit::default()).unwrap();
+        assert_eq!(job, before);
+        let edit = Edit {
+            payload: Some(Payload::from_serialize(&1, 10).unwrap()),
+            priority: Some(-3),
+            run_at: Some(at("2027-01-01T00:00:00Z")),
+            queue: Some(QueueName::new("other").unwrap()),
+        };
+        job.edit(edit.clone()).unwrap();
+        assert_eq!((job.payload.as_str(), job.priority), ("1", -3));
+        assert_eq!(
+            (job.run_at, job.queue.as_str()),
+            (at("2027-01-01T00:00:00Z"), "other")
+        );
+        job.claim(lease(Preset::Patient, at(T0))).unwrap();
+        assert!(job.edit(edit).is_err());
+    }
+
+    #[test]
+    fn a_unique_key_is_held_while_the_job_lives_and_for_its_hold() {
+        let mut job = job();
+        let unique = |hold| {
+            let key = Key::new("k").unwrap();
+            Some(Unique {
+                key,
+                hold,
+                on_duplicate: OnDuplicate::Keep,
+            })
+        };
+        let hour = Duration::from_secs(3600);
+        let later = at("2026-01-01T01:00:00Z");
+        assert!(!job.holds_key(at(T0)), "it has none");
+        job.unique = unique(None);
+        assert!(job.holds_key(later));
+        job.claim(lease(Preset::None, at(T0))).unwrap();
+        assert!(job.holds_key(later));
+        let mut dead = job.clone();
+        settle(&mut dead, failed(), at(T0));
+        dead.unique = unique(Some(hour));
+        assert!(!dead.holds_key(at(T0)), "a dead job frees its key");
+        settle(&mut job, Report::Succeeded(None), at(T0));
+        assert!(!job.holds_key(at(T0)));
+        job.unique = unique(Some(hour));
+        assert!(job.holds_key(at("2026-01-01T00:59:59Z")));
+        assert!(!job.holds_key(later));
     }
 
     #[test]

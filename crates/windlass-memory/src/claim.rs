@@ -1,0 +1,173 @@
+//! Jobs go out, each under a lease.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use windlass_core::fairness::Taken;
+use windlass_core::{Job, JobId, Key, Lane, QueueName, Timestamp, has_expired};
+use windlass_store::{AttemptId, CLAIM_MAX, Claim, Claimed};
+
+use crate::state::State;
+
+/// So many claims can be asked again.
+const CLAIMS_KEPT: usize = 1024;
+
+impl State {
+    pub(crate) fn claim(&mut self, claim: &Claim, now: Timestamp) -> Claimed {
+        if let Some(again) = self.claimed_before(claim.id) {
+            return again;
+        }
+        let mut plan = claim.plan.beside(self.retries_running(&claim.queue));
+        plan.limit = plan.limit.min(self.room(&claim.queue, now));
+        let mut keys = self.running_by_key();
+        let mut lanes = self.candidates(claim, now);
+        lanes.drop_blocked(self, &keys);
+        let both_waited = lanes.fresh.front().is_some() && lanes.retries.front().is_some();
+        let (mut taken, mut jobs) = (Taken::default(), Vec::new());
+        let place = |id: Option<&JobId>| id.and_then(|id| self.jobs.get(id)).map(Job::claim_order);
+        while let Some(lane) = plan.next_lane(
+            taken,
+            place(lanes.fresh.front()),
+            place(lanes.retries.front()),
+        ) {
+            let id = match lane {
+                Lane::Fresh => lanes.fresh.pop_front(),
+                Lane::Retry => lanes.retries.pop_front(),
+            };
+            match lane {
+                Lane::Fresh => taken.fresh += 1,
+                Lane::Retry => taken.retries += 1,
+            }
+            let Some(job) = id.and_then(|id| self.jobs.get(&id)) else {
+                break;
+            };
+            if let Some(concurrency) = &job.concurrency {
+                *keys.entry(concurrency.key.clone()).or_default() += 1;
+            }
+            jobs.push(job.clone());
+            lanes.drop_blocked(self, &keys);
+        }
+        for job in &mut jobs {
+            self.start(job, claim, now);
+        }
+        self.remember(claim.id, &jobs);
+        Claimed { jobs, both_waited }
+    }
+
+    fn start(&mut self, job: &mut Job, claim: &Claim, now: Timestamp) {
+        let lease = claim.lease_for(job, now);
+        job.claim(lease)
+            .expect("only waiting jobs are candidates, and the lock is held");
+        self.put(job.clone());
+        if self
+            .queues
+            .get(&job.queue)
+            .is_some_and(|queue| queue.rate.is_some())
+        {
+            self.starts
+                .entry(job.queue.clone())
+                .or_default()
+                .push_back(now);
+        }
+    }
+
+    /// The jobs that the claim could take, in the order of claims.
+    fn candidates(&self, claim: &Claim, now: Timestamp) -> Lanes {
+        let mut lanes = Lanes::default();
+        let waiting = self.waiting.get(&claim.queue).into_iter().flatten();
+        for job in waiting.filter_map(|(_, _, id)| self.jobs.get(id)) {
+            let ready = job.is_ready(now) && !has_expired(job.deadline, now);
+            if ready && claim.wants(job.id, &job.kind) {
+                match job.lane() {
+                    Lane::Fresh => lanes.fresh.push_back(job.id),
+                    Lane::Retry => lanes.retries.push_back(job.id),
+                }
+            }
+        }
+        lanes
+    }
+
+    /// How many more jobs of a queue may start now.
+    fn room(&mut self, queue: &QueueName, now: Timestamp) -> u32 {
+        let mut room = u32::try_from(CLAIM_MAX).unwrap_or(u32::MAX);
+        let Some(limits) = self.queues.get(queue) else {
+            return room;
+        };
+        if limits.paused.is_some() {
+            return 0;
+        }
+        if let Some(concurrency) = limits.concurrency {
+            let running = self.running().filter(|job| job.queue == *queue).count();
+            room = room.min(concurrency.saturating_sub(u32::try_from(running).unwrap_or(u32::MAX)));
+        }
+        if let Some(rate) = limits.rate {
+            let starts = self.starts.entry(queue.clone()).or_default();
+            while starts
+                .front()
+                .is_some_and(|start| now.since(*start) >= rate.period)
+            {
+                starts.pop_front();
+            }
+            let started = u32::try_from(starts.len()).unwrap_or(u32::MAX);
+            room = room.min(rate.count.saturating_sub(started));
+        }
+        room
+    }
+
+    fn retries_running(&self, queue: &QueueName) -> u32 {
+        let retries = self
+            .running()
+            .filter(|job| job.queue == *queue && job.lane() == Lane::Retry);
+        u32::try_from(retries.count()).unwrap_or(u32::MAX)
+    }
+
+    fn running_by_key(&self) -> BTreeMap<Key, u32> {
+        let mut keys = BTreeMap::new();
+        for concurrency in self.running().filter_map(|job| job.concurrency.as_ref()) {
+            *keys.entry(concurrency.key.clone()).or_default() += 1;
+        }
+        keys
+    }
+
+    fn claimed_before(&self, claim: u128) -> Option<Claimed> {
+        let (_, attempts) = self.claims.iter().find(|(id, _)| *id == claim)?;
+        let alive = attempts.iter().filter_map(|of| self.running_attempt(*of));
+        Some(Claimed {
+            jobs: alive.cloned().collect(),
+            both_waited: false,
+        })
+    }
+
+    fn remember(&mut self, claim: u128, jobs: &[Job]) {
+        let attempts = jobs.iter().map(|job| AttemptId {
+            job: job.id,
+            attempt: job.attempt,
+        });
+        self.claims.push_back((claim, attempts.collect()));
+        if self.claims.len() > CLAIMS_KEPT {
+            self.claims.pop_front();
+        }
+    }
+}
+
+/// The jobs that a claim may take.
+#[derive(Default)]
+struct Lanes {
+    fresh: VecDeque<JobId>,
+    retries: VecDeque<JobId>,
+}
+
+impl Lanes {
+    /// Drops jobs from the front whose concurrency key is full: those behind them come up.
+    fn drop_blocked(&mut self, state: &State, running: &BTreeMap<Key, u32>) {
+        let blocked = |id: &JobId| {
+            let concurrency = state.jobs.get(id).and_then(|job| job.concurrency.as_ref());
+            concurrency
+                .is_some_and(|of| running.get(&of.key).is_some_and(|count| *count >= of.limit))
+        };
+        for lane in [&mut self.fresh, &mut self.retries] {
+            while lane.front().is_some_and(blocked) {
+                lane.pop_front();
+            }
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! Jobs in memory: the reference driver of the store's contract, and the fast one for tests.
+//!
+//! Nothing is durable: when the process ends, the jobs are gone. Everything is one `State` behind one lock, so that each verb
+//! is one step by construction; the verbs are written to be believed by reading them.
+
+mod change;
+mod claim;
+mod document;
+mod enqueue;
+mod read;
+mod schedule;
+mod settle;
+mod state;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::Value;
+use tokio::sync::watch;
+use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp};
+use windlass_store::{
+    Attempt, AttemptId, AttemptReport, CHANGE_MAX, Changed, Claim, Claimed, Counts, Document,
+    ENQUEUE_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired, Node, Page,
+    QueueLimits, RECORDS_MAX, Record, Renewed, SETTLE_MAX, Schedule, Settled, Store, StoreError,
+    Swept, Written, check_batch,
+};
+
+use state::State;
+
+/// A store in memory. Clones of an `Arc` of it share the jobs.
+pub struct MemoryStore {
+    state: Mutex<State>,
+    changes: watch::Sender<u64>,
+}
+
+impl MemoryStore {
+    /// An empty store.
+    pub fn new() -> Self {
+        MemoryStore {
+            state: Mutex::new(State::default()),
+            changes: watch::Sender::new(0),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic in a verb is a bug that tests find; the state behind it is still the best there is.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Jobs may have become claimable.
+    fn wake(&self) {
+        self.changes
+            .send_modify(|count| *count = count.wrapping_add(1));
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        MemoryStore::new()
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let jobs = self.state().jobs.len();
+        write!(f, "MemoryStore({jobs} jobs)")
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn enqueue(&self, enqueue: Enqueue, now: Timestamp) -> Result<Vec<Enqueued>, StoreError> {
+        check_batch("enqueue", enqueue.jobs.len(), ENQUEUE_MAX)?;
+        let enqueued = self.state().enqueue(enqueue, now)?;
+        self.wake();
+        Ok(enqueued)
+    }
+
+    async fn claim(&self, claim: &Claim, now: Timestamp) -> Result<Claimed, StoreError> {
+        Ok(self.state().claim(claim, now))
+    }
+
+    async fn renew(
+        &self,
+        attempts: &[AttemptId],
+        lease: Duration,
+        now: Timestamp,
+    ) -> Result<Vec<Renewed>, StoreError> {
+        check_batch("renew", attempts.len(), SETTLE_MAX)?;
+        Ok(self.state().renew(attempts, lease, now))
+    }
+
+    async fn settle(
+        &self,
+        reports: Vec<AttemptReport>,
+        now: Timestamp,
+    ) -> Result<Vec<Settled>, StoreError> {
+        check_batch("settle", reports.len(), SETTLE_MAX)?;
+        let settled = self.state().settle(reports, now);
+        self.wake();
+        Ok(settled)
+    }
+
+    async fn sweep(&self, limit: usize, now: Timestamp, random: u64) -> Result<Swept, StoreError> {
+        check_batch("sweep", limit, SETTLE_MAX)?;
+        let swept = self.state().sweep(limit, now, random);
+        self.wake();
+        Ok(swept)
+    }
+
+    async fn cancel(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError> {
+        check_batch("cancel", jobs.len(), CHANGE_MAX)?;
+        Ok(self.state().cancel(jobs, now))
+    }
+
+    async fn revive(
+        &self,
+        jobs: &[JobId],
+        revival: &Revival,
+        now: Timestamp,
+    ) -> Result<Vec<Changed>, StoreError> {
+        check_batch("revive", jobs.len(), CHANGE_MAX)?;
+        let changed = self.state().revive(jobs, revival, now);
+        self.wake();
+        Ok(changed)
+    }
+
+    async fn run_now(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError> {
+        check_batch("run_now", jobs.len(), CHANGE_MAX)?;
+        let changed = self.state().run_now(jobs, now);
+        self.wake();
+        Ok(changed)
+    }
+
+    async fn edit(&self, job: JobId, edit: &Edit, now: Timestamp) -> Result<Changed, StoreError> {
+        let changed = self.state().edit(job, edit, now);
+        self.wake();
+        Ok(changed)
+    }
+
+    async fn resolve(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError> {
+        check_batch("resolve", jobs.len(), CHANGE_MAX)?;
+        Ok(self.state().resolve(jobs, now))
+    }
+
+    async fn purge(&self, jobs: &[JobId]) -> Result<Vec<Changed>, StoreError> {
+        check_batch("purge", jobs.len(), CHANGE_MAX)?;
+        Ok(self.state().purge(jobs))
+    }
+
+    async fn get(&self, jobs: &[JobId]) -> Result<Vec<Option<Job>>, StoreError> {
+        check_batch("get", jobs.len(), CHANGE_MAX)?;
+        Ok(self.state().get(jobs))
+    }
+
+    async fn list(
+        &self,
+        filter: &Filter,
+        page: Page,
+        now: Timestamp,
+    ) -> Result<Vec<Job>, StoreError> {
+        Ok(self.state().list(filter, page, now))
+    }
+
+    async fn attempts(&self, job: JobId, limit: usize) -> Result<Vec<Attempt>, StoreError> {
+        Ok(self.state().attempts(job, limit))
+    }
+
+    async fn counts(&self, now: Timestamp) -> Result<BTreeMap<QueueName, Counts>, StoreError> {
+        Ok(self.state().counts(now))
+    }
+
+    async fn put_queue(&self, queue: &QueueName, limits: &QueueLimits) -> Result<(), StoreError> {
+        self.state().queues.insert(queue.clone(), limits.clone());
+        self.wake();
+        Ok(())
+    }
+
+    async fn queues(&self) -> Result<BTreeMap<QueueName, QueueLimits>, StoreError> {
+        Ok(self.state().queues.clone())
+    }
+
+    async fn put_schedule(
+        &self,
+        schedule: &Schedule,
+        expected: Expected,
+    ) -> Result<Written, StoreError> {
+        Ok(self.state().put_schedule(schedule, expected))
+    }
+
+    async fn schedules(&self) -> Result<Vec<Schedule>, StoreError> {
+        Ok(self.state().schedules())
+    }
+
+    async fn due(&self, limit: usize, now: Timestamp) -> Result<Vec<Schedule>, StoreError> {
+        Ok(self.state().due(limit, now))
+    }
+
+    async fn fire(&self, fire: Fire, now: Timestamp) -> Result<Fired, StoreError> {
+        check_batch("fire", fire.jobs.len(), FIRE_MAX)?;
+        let fired = self.state().fire(fire, now);
+        self.wake();
+        Ok(fired)
+    }
+
+    async fn remove_schedule(&self, schedule: ScheduleId) -> Result<bool, StoreError> {
+        Ok(self.state().schedules.remove(&schedule).is_some())
+    }
+
+    async fn beat(&self, name: &str, about: &Value, now: Timestamp) -> Result<(), StoreError> {
+        let node = Node {
+            name: name.to_owned(),
+            about: about.clone(),
+            beat_at: now,
+        };
+        self.state().nodes.insert(name.to_owned(), node);
+        Ok(())
+    }
+
+    async fn nodes(&self) -> Result<Vec<Node>, StoreError> {
+        Ok(self.state().nodes.values().cloned().collect())
+    }
+
+    async fn remove_node(&self, name: &str) -> Result<(), StoreError> {
+        self.state().nodes.remove(name);
+        Ok(())
+    }
+
+    async fn put_document(
+        &self,
+        collection: &str,
+        name: &str,
+        value: &Value,
+        expected: Expected,
+        now: Timestamp,
+    ) -> Result<Written, StoreError> {
+        Ok(self
+            .state()
+            .put_document(collection, name, value, expected, now))
+    }
+
+    async fn document(&self, collection: &str, name: &str) -> Result<Option<Document>, StoreError> {
+        Ok(self.state().document(collection, name))
+    }
+
+    async fn documents(&self, collection: &str) -> Result<Vec<Document>, StoreError> {
+        Ok(self.state().documents(collection))
+    }
+
+    async fn remove_document(
+        &self,
+        collection: &str,
+        name: &str,
+        expected: Expected,
+    ) -> Result<Written, StoreError> {
+        Ok(self.state().remove_document(collection, name, expected))
+    }
+
+    async fn append(
+        &self,
+        topic: &str,
+        values: &[Value],
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        check_batch("append", values.len(), RECORDS_MAX)?;
+        self.state().append(topic, values, now);
+        Ok(())
+    }
+
+    async fn records(
+        &self,
+        topic: &str,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<Record>, StoreError> {
+        Ok(self.state().records(topic, after, limit))
+    }
+
+    async fn trim(
+        &self,
+        topic: &str,
+        before: Timestamp,
+        limit: usize,
+    ) -> Result<usize, StoreError> {
+        Ok(self.state().trim(topic, before, limit))
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+}

@@ -1,0 +1,56 @@
+//! Jobs, lists and counts.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use windlass_core::{Job, JobId, QueueName, State as JobState, Timestamp};
+use windlass_store::{Attempt, Counts, Filter, ListedState, PAGE_MAX, Page};
+
+use crate::state::State;
+
+impl State {
+    pub(crate) fn get(&self, jobs: &[JobId]) -> Vec<Option<Job>> {
+        jobs.iter().map(|id| self.jobs.get(id).cloned()).collect()
+    }
+
+    pub(crate) fn list(&self, filter: &Filter, page: Page, now: Timestamp) -> Vec<Job> {
+        let older = page.after.map_or(Bound::Unbounded, Bound::Excluded);
+        let jobs = self.jobs.range((Bound::Unbounded, older)).rev();
+        jobs.map(|(_, job)| job)
+            .filter(|job| filter.matches(job, now))
+            .take(page.limit.min(PAGE_MAX))
+            .cloned()
+            .collect()
+    }
+
+    pub(crate) fn attempts(&self, job: JobId, limit: usize) -> Vec<Attempt> {
+        let rows = self.attempts.range((job, 0)..=(job, u32::MAX)).rev();
+        rows.map(|(_, row)| row.clone())
+            .take(limit.min(PAGE_MAX))
+            .collect()
+    }
+
+    pub(crate) fn counts(&self, now: Timestamp) -> BTreeMap<QueueName, Counts> {
+        let mut queues: BTreeMap<QueueName, Counts> = BTreeMap::new();
+        for job in self.jobs.values() {
+            let counts = queues.entry(job.queue.clone()).or_default();
+            let count = match ListedState::of(job, now) {
+                ListedState::Scheduled => &mut counts.scheduled,
+                ListedState::Ready => {
+                    let oldest = counts
+                        .oldest_ready
+                        .map_or(job.run_at, |at| at.min(job.run_at));
+                    counts.oldest_ready = Some(oldest);
+                    &mut counts.ready
+                }
+                ListedState::Running => &mut counts.running,
+                ListedState::Succeeded => &mut counts.succeeded,
+                ListedState::Dead => &mut counts.dead,
+                ListedState::Cancelled => &mut counts.cancelled,
+            };
+            *count += 1;
+            counts.retrying += u64::from(job.state() == JobState::Waiting && job.failures > 0);
+        }
+        queues
+    }
+}

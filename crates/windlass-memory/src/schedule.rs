@@ -1,0 +1,79 @@
+//! Schedules and their occurrences.
+
+use serde_json::json;
+use windlass_core::Timestamp;
+use windlass_store::{Expected, Fire, Fired, Schedule, Written};
+
+use crate::document::allows;
+use crate::state::State;
+
+impl State {
+    pub(crate) fn put_schedule(&mut self, schedule: &Schedule, expected: Expected) -> Written {
+        let name = &schedule.definition.name;
+        let same_name = self
+            .schedules
+            .values()
+            .find(|other| other.definition.name == *name);
+        if let Some(other) = same_name.filter(|other| other.id != schedule.id) {
+            return Written::Conflict(Some(other.version));
+        }
+        let found = self.schedules.get(&schedule.id).map(|found| found.version);
+        if !allows(expected, found) {
+            return Written::Conflict(found);
+        }
+        let version = found.unwrap_or(0) + 1;
+        let kept = Schedule {
+            version,
+            ..schedule.clone()
+        };
+        self.schedules.insert(schedule.id, kept);
+        Written::Version(version)
+    }
+
+    pub(crate) fn schedules(&self) -> Vec<Schedule> {
+        let mut schedules: Vec<Schedule> = self.schedules.values().cloned().collect();
+        schedules.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
+        schedules
+    }
+
+    pub(crate) fn due(&self, limit: usize, now: Timestamp) -> Vec<Schedule> {
+        let is_due = |schedule: &&Schedule| schedule.next_at.is_some_and(|next| next <= now);
+        let mut due: Vec<Schedule> = self.schedules.values().filter(is_due).cloned().collect();
+        due.sort_by_key(|schedule| (schedule.next_at, schedule.id));
+        due.truncate(limit);
+        due
+    }
+
+    pub(crate) fn fire(&mut self, fire: Fire, now: Timestamp) -> Fired {
+        let Some(schedule) = self.schedules.get_mut(&fire.schedule) else {
+            return Fired::Stale;
+        };
+        if schedule.version != fire.version {
+            return Fired::Stale;
+        }
+        schedule.version += 1;
+        schedule.last_at = fire.last_at;
+        schedule.next_at = fire.next_at;
+        if let Some((range, reason)) = fire.skipped {
+            let value = json!({
+                "schedule_id": fire.schedule, "first": range.first, "last": range.last,
+                "count": range.count, "reason": reason,
+            });
+            self.append("schedule.skipped", &[value], now);
+        }
+        let mut made = 0;
+        for job in fire.jobs {
+            let occurrence = job.occurrence.map(|of| (of.schedule_id, of.scheduled_for));
+            if occurrence.is_none_or(|occurrence| self.occurrences.insert(occurrence)) {
+                let key = job.unique.as_ref().map(|unique| &unique.key);
+                let held = key.is_some_and(|key| self.key_holder(&job.queue, key, now).is_some());
+                if !held {
+                    self.take_key(&job);
+                    self.put(job);
+                    made += 1;
+                }
+            }
+        }
+        Fired::Done { jobs: made }
+    }
+}

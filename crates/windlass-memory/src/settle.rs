@@ -1,0 +1,128 @@
+//! Attempts end: by report, or because the lease expired.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use windlass_core::{Job, Random, Report, Settlement, State as JobState, Timestamp, has_expired};
+use windlass_store::{
+    Attempt, AttemptId, AttemptReport, Renewed, Settled, Swept, reported_outcome,
+};
+
+use crate::state::State;
+
+impl State {
+    pub(crate) fn renew(
+        &mut self,
+        attempts: &[AttemptId],
+        lease: Duration,
+        now: Timestamp,
+    ) -> Vec<Renewed> {
+        let until = now.saturating_add(lease);
+        let renew_one = |of: &AttemptId| {
+            let Some(mut job) = self.running_attempt(*of).cloned() else {
+                return Renewed::LeaseLost;
+            };
+            job.renew(until)
+                .expect("the attempt is running, and the lock is held");
+            let cancel_requested = job.lease().is_some_and(|lease| lease.cancel_requested);
+            self.put(job);
+            Renewed::Until {
+                until,
+                cancel_requested,
+            }
+        };
+        attempts.iter().map(renew_one).collect()
+    }
+
+    pub(crate) fn settle(&mut self, reports: Vec<AttemptReport>, now: Timestamp) -> Vec<Settled> {
+        reports
+            .into_iter()
+            .map(|report| self.settle_one(report, now))
+            .collect()
+    }
+
+    fn settle_one(&mut self, report: AttemptReport, now: Timestamp) -> Settled {
+        if let Some(job) = self.running_attempt(report.of).cloned() {
+            let settlement = self.end(job, report.report, report.detail, now, report.random);
+            return Settled::Done(settlement);
+        }
+        let before = self.attempts.get(&(report.of.job, report.of.attempt));
+        match before {
+            Some(row) if row.outcome == reported_outcome(&report.report) => Settled::Repeated,
+            _ => Settled::LeaseLost,
+        }
+    }
+
+    pub(crate) fn sweep(&mut self, limit: usize, now: Timestamp, random: u64) -> Swept {
+        let mut random = Random::new(random);
+        let expired_lease = |job: &&Job| job.lease().is_some_and(|lease| lease.until <= now);
+        let lost: Vec<Job> = self
+            .jobs
+            .values()
+            .filter(expired_lease)
+            .take(limit)
+            .cloned()
+            .collect();
+        let overdue =
+            |job: &&Job| job.state() == JobState::Waiting && has_expired(job.deadline, now);
+        let room = limit - lost.len();
+        let expired: Vec<Job> = self
+            .jobs
+            .values()
+            .filter(overdue)
+            .take(room)
+            .cloned()
+            .collect();
+        let mut swept = Swept::default();
+        for job in lost {
+            let of = AttemptId {
+                job: job.id,
+                attempt: job.attempt,
+            };
+            let settlement = self.end(job, Report::Lost, None, now, random.bits());
+            swept.lost.push((of, settlement));
+        }
+        for mut job in expired {
+            job.expire(now)
+                .expect("the job waits, and the lock is held");
+            swept.expired.push(job.id);
+            self.put(job);
+        }
+        swept
+    }
+
+    /// Ends the running attempt of a job, with its row of history.
+    fn end(
+        &mut self,
+        mut job: Job,
+        report: Report,
+        detail: Option<Value>,
+        now: Timestamp,
+        random: u64,
+    ) -> Settlement {
+        let lease = job.lease().expect("the attempt is running").clone();
+        let settlement = job
+            .decide(report, now, random)
+            .expect("the attempt is running");
+        let row = Attempt {
+            attempt: job.attempt,
+            retry_count: job.failures,
+            outcome: settlement.outcome,
+            started_at: lease.started_at,
+            finished_at: now,
+            worker: lease.worker,
+            error: settlement.error.clone(),
+            detail,
+        };
+        self.attempts.insert((job.id, job.attempt), row);
+        job.settle(settlement.clone(), now)
+            .expect("the attempt is running");
+        self.put(job);
+        settlement
+    }
+
+    pub(crate) fn running_attempt(&self, of: AttemptId) -> Option<&Job> {
+        let job = self.jobs.get(&of.job)?;
+        (job.state() == JobState::Running && job.attempt == of.attempt).then_some(job)
+    }
+}

@@ -1,0 +1,12 @@
+//! The contract of a store, on memory.
+
+use std::sync::Arc;
+
+use windlass_memory::MemoryStore;
+use windlass_store::Store;
+
+async fn open() -> (Arc<dyn Store>, ()) {
+    (Arc::new(MemoryStore::new()), ())
+}
+
+windlass_store::conformance!(crate::open);

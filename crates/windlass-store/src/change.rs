@@ -1,0 +1,21 @@
+//! What people do to single jobs.
+
+use windlass_core::State;
+
+/// The most jobs one change takes.
+pub const CHANGE_MAX: usize = 10_000;
+
+/// What became of a change to one job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Changed {
+    /// It is in this state now.
+    Now(State),
+    /// The change does not apply to a job in this state. Nothing changed.
+    Conflict(State),
+    /// Its unique key is taken by another job, in this state. Nothing changed.
+    KeyTaken(State),
+    /// It is gone.
+    Removed,
+    /// There is no such job.
+    NotFound,
+}

@@ -1,0 +1,96 @@
+//! Claiming: jobs go out, each under a lease.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use windlass_core::fairness::{ClaimPlan, Taken};
+use windlass_core::retry::{ResolvedRetry, RetryPolicy, RetrySettings, WorkerRetry, resolve};
+use windlass_core::{Job, JobId, Kind, Lane, Lease, QueueName, Timestamp, WorkerName};
+
+/// The most jobs one claim hands out.
+pub const CLAIM_MAX: usize = 10_000;
+
+/// What a fetcher asks for.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    /// A name for this claim: asked again with the same one, the store hands out the same leases as long as they live.
+    pub id: u128,
+    /// The queue to take from.
+    pub queue: QueueName,
+    /// The kinds that the worker has handlers for; all of them if none are named.
+    pub kinds: Option<BTreeSet<Kind>>,
+    /// Only these jobs, if some are named.
+    pub jobs: Option<BTreeSet<JobId>>,
+    /// How many, and how they are shared between fresh work and retries.
+    pub plan: ClaimPlan,
+    /// Who takes them.
+    pub worker: WorkerName,
+    /// How long each lease lasts.
+    pub lease: Duration,
+    /// What is known about retrying beside the jobs themselves.
+    pub retry: ClaimRetry,
+}
+
+/// What the worker, its handlers and the queue say about retrying; stamped on every job that is claimed.
+#[derive(Debug, Clone, Default)]
+pub struct ClaimRetry {
+    /// The worker's default and cap.
+    pub worker: WorkerRetry,
+    /// The policies of the kinds.
+    pub kinds: BTreeMap<Kind, RetryPolicy>,
+    /// The policy of the queue.
+    pub queue: Option<RetryPolicy>,
+}
+
+/// What a claim got.
+#[derive(Debug, Clone, Default)]
+pub struct Claimed {
+    /// Running jobs, each with its lease, in the order of claims within its lane.
+    pub jobs: Vec<Job>,
+    /// Whether fresh jobs and retries were both ready when the claim came.
+    pub both_waited: bool,
+}
+
+impl Claim {
+    /// Whether the claim is for such a job, its state and time aside.
+    pub fn wants(&self, id: JobId, kind: &Kind) -> bool {
+        self.kinds.as_ref().is_none_or(|kinds| kinds.contains(kind))
+            && self.jobs.as_ref().is_none_or(|jobs| jobs.contains(&id))
+    }
+
+    /// The policy and the limit of a job that this claim takes.
+    pub fn resolve<'a>(&'a self, job: &'a Job) -> ResolvedRetry<'a> {
+        let settings = RetrySettings {
+            max_attempts: job.max_attempts,
+            job: job.retry.as_ref(),
+            kind: self.retry.kinds.get(&job.kind),
+            queue: self.retry.queue.as_ref(),
+        };
+        resolve(settings, &self.retry.worker)
+    }
+
+    /// The lease of a job that this claim takes at `now`.
+    pub fn lease_for(&self, job: &Job, now: Timestamp) -> Lease {
+        let resolved = self.resolve(job);
+        Lease {
+            worker: self.worker.clone(),
+            started_at: now,
+            until: now.saturating_add(self.lease),
+            policy: resolved.policy.cloned(),
+            effective_max: resolved.effective_max,
+            cancel_requested: false,
+        }
+    }
+}
+
+impl Claimed {
+    /// How many of each kind it took, for the fetcher's credit.
+    pub fn taken(&self) -> Taken {
+        let count = |lane| self.jobs.iter().filter(|job| job.lane() == lane).count();
+        Taken {
+            fresh: u32::try_from(count(Lane::Fresh)).unwrap_or(u32::MAX),
+            retries: u32::try_from(count(Lane::Retry)).unwrap_or(u32::MAX),
+            both_waited: self.both_waited,
+        }
+    }
+}

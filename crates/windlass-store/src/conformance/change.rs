@@ -1,0 +1,348 @@
+//! What people do to single jobs.
+
+use windlass_core::retry::AttemptLimit;
+use windlass_core::{
+    Consent, DeadReason, Delivery, Edit, Failures, Job, Report, Revival, State, Verdict,
+};
+
+use super::build::*;
+use crate::{Changed, Claim, Enqueued, Settled};
+
+const DEAD: State = State::Dead(DeadReason::Exhausted);
+
+async fn die(store: &Opened, number: u64) {
+    let job = Job {
+        max_attempts: Some(AttemptLimit::ONE),
+        unique: unique("k"),
+        ..job(number)
+    };
+    put(store, vec![job]).await;
+    let running = take_one(store, at(0)).await;
+    settle_one(store, &running, failed(), at(0)).await;
+}
+
+pub async fn cancel_ends_a_waiting_job(store: &Opened) {
+    put(store, vec![job(1)]).await;
+    let changed = store.cancel(&[id(1), id(9)], at(1)).await.unwrap();
+    assert_eq!(changed, [Changed::Now(State::Cancelled), Changed::NotFound]);
+    assert!(take(store, 1, at(2)).await.is_empty());
+    assert_eq!(find(store, id(1)).await.finished_at(), Some(at(1)));
+}
+
+pub async fn cancel_asks_a_running_job(store: &Opened) {
+    put(store, vec![job(1)]).await;
+    let running = take_one(store, at(0)).await;
+    assert_eq!(
+        store.cancel(&[id(1)], at(1)).await.unwrap(),
+        [Changed::Now(State::Running)]
+    );
+    assert!(find(store, id(1)).await.lease().unwrap().cancel_requested);
+    let settled = settle_one(store, &running, failed(), at(2)).await;
+    assert_eq!(settled.verdict(), Some(Verdict::Cancelled));
+    assert_eq!(state_of(store, id(1)).await, State::Cancelled);
+}
+
+pub async fn cancel_or_success_one_wins(store: &Opened) {
+    put(store, jobs(1..3)).await;
+    let running = take(store, 2, at(0)).await;
+    store.cancel(&[id(1)], at(1)).await.unwrap();
+    let settled = settle_one(store, &running[0], Report::Succeeded(None), at(2)).await;
+    assert_eq!(
+        settled.verdict(),
+        Some(Verdict::Succeeded),
+        "it succeeded before it stopped"
+    );
+    settle_one(store, &running[1], Report::Succeeded(None), at(1)).await;
+    assert_eq!(
+        store.cancel(&[id(2)], at(2)).await.unwrap(),
+        [Changed::Conflict(State::Succeeded)]
+    );
+    put(store, vec![job(3)]).await;
+    let third = take_one(store, at(2)).await;
+    store.sweep(10, at(60), 0).await.unwrap();
+    assert_eq!(
+        store.run_now(&[id(3)], at(60)).await.unwrap(),
+        [Changed::Now(State::Waiting)]
+    );
+    assert_eq!(
+        store.cancel(&[id(3)], at(60)).await.unwrap(),
+        [Changed::Now(State::Cancelled)]
+    );
+    assert_eq!(
+        settle_one(store, &third, Report::Succeeded(None), at(61)).await,
+        Settled::LeaseLost
+    );
+    assert_eq!(
+        store.run_now(&[id(3)], at(61)).await.unwrap(),
+        [Changed::Conflict(State::Cancelled)]
+    );
+}
+
+pub async fn cancel_of_what_is_over_is_a_conflict(store: &Opened) {
+    die(store, 1).await;
+    let before = find(store, id(1)).await;
+    assert_eq!(
+        store.cancel(&[id(1)], at(1)).await.unwrap(),
+        [Changed::Conflict(DEAD)]
+    );
+    assert_eq!(find(store, id(1)).await, before);
+}
+
+pub async fn revive_runs_a_dead_job_again(store: &Opened) {
+    die(store, 1).await;
+    let revival = Revival {
+        run_at: Some(at(100)),
+        payload: Some(payload("7")),
+        ..Revival::default()
+    };
+    let revived = store
+        .revive(&[id(1), id(9)], &revival, at(1))
+        .await
+        .unwrap();
+    assert_eq!(revived, [Changed::Now(State::Waiting), Changed::NotFound]);
+    assert!(take(store, 1, at(99)).await.is_empty());
+    let running = take_one(store, at(100)).await;
+    assert_eq!(
+        (running.attempt, running.failures, running.payload.as_str()),
+        (2, 0, "7")
+    );
+    assert_eq!(
+        store.attempts(id(1), 10).await.unwrap().len(),
+        1,
+        "its history stays"
+    );
+    let refused = store
+        .revive(&[id(1)], &Revival::default(), at(101))
+        .await
+        .unwrap();
+    assert_eq!(refused, [Changed::Conflict(State::Running)]);
+}
+
+pub async fn revive_into_a_taken_key_is_a_conflict_for_that_job_only(store: &Opened) {
+    die(store, 1).await;
+    put(
+        store,
+        vec![
+            Job {
+                unique: unique("k"),
+                ..job(2)
+            },
+            job(3),
+        ],
+    )
+    .await;
+    store.cancel(&[id(3)], at(1)).await.unwrap();
+    let keep = Revival {
+        failures: Failures::Keep,
+        ..Revival::default()
+    };
+    let revived = store.revive(&[id(1), id(3)], &keep, at(1)).await.unwrap();
+    assert_eq!(
+        revived,
+        [Changed::KeyTaken(DEAD), Changed::Now(State::Waiting)]
+    );
+    store.cancel(&[id(2)], at(2)).await.unwrap();
+    assert_eq!(
+        store.revive(&[id(1)], &keep, at(2)).await.unwrap(),
+        [Changed::Now(State::Waiting)]
+    );
+    let again = Job {
+        unique: unique("k"),
+        ..job(4)
+    };
+    let answer = enqueue_one(store, again, at(3)).await.unwrap();
+    assert_eq!(
+        answer,
+        Enqueued::Duplicate {
+            id: id(1),
+            payload_differs: true
+        },
+        "it holds its key again"
+    );
+}
+
+async fn lose(store: &Opened, number: u64) {
+    put(
+        store,
+        vec![Job {
+            delivery: Delivery::AtMostOnce,
+            ..job(number)
+        }],
+    )
+    .await;
+    take_one(store, at(0)).await;
+    store.sweep(10, at(30), 0).await.unwrap();
+}
+
+const LOST: State = State::Dead(DeadReason::Lost);
+
+pub async fn revive_of_a_lost_job_needs_force(store: &Opened) {
+    lose(store, 1).await;
+    let plain = store
+        .revive(&[id(1)], &Revival::default(), at(31))
+        .await
+        .unwrap();
+    assert_eq!(plain, [Changed::Conflict(LOST)]);
+    let force = Revival {
+        consent: Consent::Force,
+        ..Revival::default()
+    };
+    assert_eq!(
+        store.revive(&[id(1)], &force, at(31)).await.unwrap(),
+        [Changed::Now(State::Waiting)]
+    );
+}
+
+pub async fn run_now_brings_a_retry_forward(store: &Opened) {
+    put(
+        store,
+        vec![
+            job(1),
+            Job {
+                run_at: at(1000),
+                ..job(2)
+            },
+        ],
+    )
+    .await;
+    fail_once(store, 1..2).await;
+    let changed = store.run_now(&[id(1), id(2), id(9)], at(0)).await.unwrap();
+    assert_eq!(
+        changed,
+        [
+            Changed::Now(State::Waiting),
+            Changed::Now(State::Waiting),
+            Changed::NotFound
+        ]
+    );
+    let running = take(store, 5, at(0)).await;
+    assert_eq!(running.len(), 2);
+    assert!(
+        running.iter().any(|job| job.failures == 1),
+        "its failures stay"
+    );
+}
+
+pub async fn edit_changes_a_waiting_job(store: &Opened) {
+    put(store, jobs(1..3)).await;
+    let edit = Edit {
+        payload: Some(payload("5")),
+        priority: Some(3),
+        run_at: Some(at(7)),
+        queue: None,
+    };
+    assert_eq!(
+        store.edit(id(2), &edit, at(1)).await.unwrap(),
+        Changed::Now(State::Waiting)
+    );
+    assert_eq!(
+        store.edit(id(9), &edit, at(1)).await.unwrap(),
+        Changed::NotFound
+    );
+    let edited = find(store, id(2)).await;
+    assert_eq!(
+        (edited.payload.as_str(), edited.priority, edited.run_at),
+        ("5", 3, at(7))
+    );
+    assert_eq!(take_one(store, at(6)).await.id, id(1));
+    assert_eq!(take_one(store, at(7)).await.id, id(2));
+}
+
+pub async fn edit_moves_a_job_and_its_key(store: &Opened) {
+    put(
+        store,
+        vec![Job {
+            unique: unique("k"),
+            ..job(1)
+        }],
+    )
+    .await;
+    let there = Job {
+        unique: unique("k"),
+        queue: queue("taken"),
+        ..job(2)
+    };
+    put(store, vec![there]).await;
+    let to = |name| Edit {
+        queue: Some(queue(name)),
+        ..Edit::default()
+    };
+    let refused = store.edit(id(1), &to("taken"), at(1)).await.unwrap();
+    assert_eq!(refused, Changed::KeyTaken(State::Waiting));
+    assert_eq!(
+        store.edit(id(1), &to("free"), at(1)).await.unwrap(),
+        Changed::Now(State::Waiting)
+    );
+    let old_place = Job {
+        unique: unique("k"),
+        ..job(3)
+    };
+    assert_eq!(
+        enqueue_one(store, old_place, at(2)).await.unwrap(),
+        Enqueued::Created(id(3))
+    );
+    let new_place = Job {
+        unique: unique("k"),
+        queue: queue("free"),
+        ..job(4)
+    };
+    let answer = enqueue_one(store, new_place, at(2)).await.unwrap();
+    assert_eq!(
+        answer,
+        Enqueued::Duplicate {
+            id: id(1),
+            payload_differs: true
+        }
+    );
+    let asked = Claim {
+        queue: queue("free"),
+        ..claim(5)
+    };
+    assert_eq!(store.claim(&asked, at(2)).await.unwrap().jobs[0].id, id(1));
+}
+
+pub async fn edit_of_a_running_job_is_a_conflict(store: &Opened) {
+    put(store, vec![job(1)]).await;
+    let running = take_one(store, at(0)).await;
+    let edit = Edit {
+        priority: Some(3),
+        ..Edit::default()
+    };
+    assert_eq!(
+        store.edit(id(1), &edit, at(1)).await.unwrap(),
+        Changed::Conflict(State::Running)
+    );
+    assert_eq!(find(store, id(1)).await, running);
+}
+
+pub async fn resolve_ends_a_lost_job(store: &Opened) {
+    lose(store, 1).await;
+    put(store, vec![job(2)]).await;
+    let resolved = store.resolve(&[id(1), id(2), id(9)], at(40)).await.unwrap();
+    let expected = [
+        Changed::Now(State::Succeeded),
+        Changed::Conflict(State::Waiting),
+        Changed::NotFound,
+    ];
+    assert_eq!(resolved, expected);
+    assert_eq!(find(store, id(1)).await.finished_at(), Some(at(40)));
+}
+
+pub async fn purge_removes_what_is_over(store: &Opened) {
+    die(store, 1).await;
+    put(store, jobs(2..4)).await;
+    take_one(store, at(0)).await;
+    let purged = store.purge(&[id(1), id(2), id(3), id(9)]).await.unwrap();
+    assert_eq!(
+        purged,
+        [
+            Changed::Removed,
+            Changed::Conflict(State::Running),
+            Changed::Conflict(State::Waiting),
+            Changed::NotFound
+        ]
+    );
+    assert_eq!(store.get(&[id(1)]).await.unwrap(), [None]);
+    assert_eq!(store.attempts(id(1), 10).await.unwrap(), []);
+    assert_eq!(store.purge(&[id(1)]).await.unwrap(), [Changed::NotFound]);
+}

@@ -1,0 +1,150 @@
+//! Documents, records, nodes and queues.
+
+use std::time::Duration;
+
+use serde_json::json;
+use windlass_core::fairness::Rate;
+
+use super::build::*;
+use crate::{Expected, Pause, QueueLimits, Written};
+
+pub async fn documents_are_compare_and_set(store: &Opened) {
+    let put = |value: i32, expected| async move {
+        store
+            .put_document("keys", "k", &json!(value), expected, at(1))
+            .await
+            .unwrap()
+    };
+    assert_eq!(put(0, Expected::Version(1)).await, Written::Conflict(None));
+    assert_eq!(put(1, Expected::Absent).await, Written::Version(1));
+    assert_eq!(put(2, Expected::Absent).await, Written::Conflict(Some(1)));
+    assert_eq!(put(3, Expected::Version(1)).await, Written::Version(2));
+    assert_eq!(
+        put(4, Expected::Version(1)).await,
+        Written::Conflict(Some(2))
+    );
+    assert_eq!(put(5, Expected::Anything).await, Written::Version(3));
+    let document = store.document("keys", "k").await.unwrap().unwrap();
+    assert_eq!(
+        (document.version, document.value, document.updated_at),
+        (3, json!(5), at(1))
+    );
+    assert_eq!(store.document("other", "k").await.unwrap(), None);
+}
+
+pub async fn documents_are_listed_by_name(store: &Opened) {
+    for (collection, name) in [("a", "z"), ("b", "x"), ("a", "m"), ("aa", "q")] {
+        store
+            .put_document(collection, name, &json!({}), Expected::Anything, at(0))
+            .await
+            .unwrap();
+    }
+    let names: Vec<String> = store
+        .documents("a")
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|d| d.name)
+        .collect();
+    assert_eq!(names, ["m", "z"]);
+    assert_eq!(store.documents("c").await.unwrap(), []);
+}
+
+pub async fn documents_are_removed_by_version(store: &Opened) {
+    store
+        .put_document("a", "k", &json!(1), Expected::Absent, at(0))
+        .await
+        .unwrap();
+    let remove = |expected| async move { store.remove_document("a", "k", expected).await.unwrap() };
+    assert_eq!(
+        remove(Expected::Version(9)).await,
+        Written::Conflict(Some(1))
+    );
+    assert_eq!(remove(Expected::Version(1)).await, Written::Version(1));
+    assert_eq!(remove(Expected::Anything).await, Written::Conflict(None));
+    assert_eq!(store.document("a", "k").await.unwrap(), None);
+}
+
+pub async fn records_are_read_in_order_from_a_cursor(store: &Opened) {
+    store
+        .append("audit", &[json!(1), json!(2)], at(1))
+        .await
+        .unwrap();
+    store.append("other", &[json!("x")], at(1)).await.unwrap();
+    store.append("audit", &[json!(3)], at(2)).await.unwrap();
+    let first = store.records("audit", 0, 2).await.unwrap();
+    let values: Vec<_> = first.iter().map(|record| record.value.clone()).collect();
+    assert_eq!(values, [json!(1), json!(2)]);
+    let rest = store.records("audit", first[1].cursor, 10).await.unwrap();
+    assert_eq!(
+        (rest.len(), &rest[0].value, rest[0].at),
+        (1, &json!(3), at(2))
+    );
+    assert!(rest[0].cursor > first[1].cursor);
+    assert_eq!(store.records("none", 0, 10).await.unwrap(), []);
+}
+
+pub async fn records_are_trimmed_from_the_oldest(store: &Opened) {
+    for now in 1..=5 {
+        store.append("audit", &[json!(now)], at(now)).await.unwrap();
+    }
+    assert_eq!(store.trim("audit", at(4), 2).await.unwrap(), 2);
+    assert_eq!(store.trim("audit", at(4), 10).await.unwrap(), 1);
+    assert_eq!(store.trim("audit", at(4), 10).await.unwrap(), 0);
+    let left = store.records("audit", 0, 10).await.unwrap();
+    assert_eq!(
+        left.iter()
+            .map(|record| record.value.clone())
+            .collect::<Vec<_>>(),
+        [json!(4), json!(5)]
+    );
+    store.trim("audit", at(100), 10).await.unwrap();
+    store.append("audit", &[json!(6)], at(6)).await.unwrap();
+    let next = store.records("audit", left[1].cursor, 10).await.unwrap();
+    assert_eq!(next.len(), 1, "cursors never come back");
+}
+
+pub async fn nodes_beat(store: &Opened) {
+    store
+        .beat("b", &json!({"version": 1}), at(1))
+        .await
+        .unwrap();
+    store.beat("a", &json!({}), at(2)).await.unwrap();
+    store
+        .beat("b", &json!({"version": 2}), at(3))
+        .await
+        .unwrap();
+    let nodes = store.nodes().await.unwrap();
+    let told: Vec<_> = nodes
+        .iter()
+        .map(|node| (node.name.as_str(), node.beat_at))
+        .collect();
+    assert_eq!(told, [("a", at(2)), ("b", at(3))]);
+    assert_eq!(nodes[1].about, json!({"version": 2}));
+    store.remove_node("a").await.unwrap();
+    assert_eq!(store.nodes().await.unwrap().len(), 1);
+}
+
+pub async fn queue_limits_are_kept(store: &Opened) {
+    assert!(store.queues().await.unwrap().is_empty());
+    let limits = QueueLimits {
+        paused: Some(Pause {
+            by: "ann".into(),
+            at: at(1),
+        }),
+        max_depth: Some(5),
+        concurrency: Some(2),
+        rate: Some(Rate {
+            count: 3,
+            period: Duration::from_millis(1500),
+        }),
+    };
+    store.put_queue(&queue("mail"), &limits).await.unwrap();
+    store
+        .put_queue(&queue("b"), &QueueLimits::default())
+        .await
+        .unwrap();
+    let queues = store.queues().await.unwrap();
+    assert_eq!(queues.len(), 2);
+    assert_eq!(queues[&queue("mail")], limits);
+}

@@ -1,0 +1,175 @@
+//! What holds jobs back, over all claims.
+
+use std::time::Duration;
+
+use windlass_core::fairness::{Credit, Guards, Pool, Rate, Slots};
+use windlass_core::{Concurrency, Job, Report};
+
+use super::build::*;
+use crate::{Claim, QueueLimits};
+
+async fn limit(store: &Opened, limits: QueueLimits) {
+    store.put_queue(&queue("default"), &limits).await.unwrap();
+}
+
+fn keyed(number: u64, limit: u32) -> Job {
+    let concurrency = Some(Concurrency {
+        key: key("c"),
+        limit,
+    });
+    Job {
+        concurrency,
+        ..job(number)
+    }
+}
+
+pub async fn retries_in_flight_are_capped(store: &Opened) {
+    put(store, jobs(0..100)).await;
+    fail_once(store, 0..100).await;
+    put(store, jobs(200..220)).await;
+    let guards = Guards {
+        max_inflight_retries: Some(5),
+        ..ratio(Some(0.2))
+    };
+    let slots = Slots {
+        total: 50,
+        free: 50,
+        retries_running: 0,
+    };
+    let plan = guards.plan(Pool::Main, slots, Credit::default());
+    let first = store
+        .claim(&Claim { plan, ..claim(50) }, at(10))
+        .await
+        .unwrap();
+    assert_eq!((first.taken().retries, first.taken().fresh), (5, 20));
+    let full = store
+        .claim(&Claim { plan, ..claim(50) }, at(10))
+        .await
+        .unwrap();
+    assert!(full.jobs.is_empty());
+    let retry = first.jobs.iter().find(|job| job.failures > 0).unwrap();
+    settle_one(store, retry, Report::Succeeded(None), at(11)).await;
+    let one = store
+        .claim(&Claim { plan, ..claim(50) }, at(11))
+        .await
+        .unwrap();
+    assert_eq!(one.taken().retries, 1, "its slot came back");
+}
+
+pub async fn a_queue_runs_no_more_than_its_concurrency(store: &Opened) {
+    limit(
+        store,
+        QueueLimits {
+            concurrency: Some(3),
+            ..QueueLimits::default()
+        },
+    )
+    .await;
+    put(store, jobs(0..10)).await;
+    let running = take(store, 2, at(0)).await;
+    assert_eq!(running.len(), 2);
+    assert_eq!(take(store, 5, at(0)).await.len(), 1);
+    assert!(take(store, 5, at(0)).await.is_empty());
+    settle_one(store, &running[0], Report::Succeeded(None), at(1)).await;
+    assert_eq!(take(store, 5, at(1)).await.len(), 1);
+}
+
+pub async fn a_queue_starts_no_more_than_its_rate(store: &Opened) {
+    let rate = Some(Rate {
+        count: 3,
+        period: Duration::from_secs(10),
+    });
+    limit(
+        store,
+        QueueLimits {
+            rate,
+            ..QueueLimits::default()
+        },
+    )
+    .await;
+    put(store, jobs(0..20)).await;
+    assert_eq!(take(store, 2, at(0)).await.len(), 2);
+    assert_eq!(take(store, 9, at(4)).await.len(), 1);
+    assert!(take(store, 9, at_micros(9_999_999)).await.is_empty());
+    assert_eq!(
+        take(store, 9, at(10)).await.len(),
+        2,
+        "the first two are a period ago"
+    );
+    assert_eq!(take(store, 9, at(14)).await.len(), 1);
+}
+
+pub async fn a_key_runs_no_more_than_its_limit(store: &Opened) {
+    put(store, (0..10).map(|n| keyed(n, 2)).collect()).await;
+    let running = take(store, 10, at(0)).await;
+    assert_eq!(running.len(), 2);
+    assert!(take(store, 10, at(0)).await.is_empty());
+    settle_one(store, &running[0], failed(), at(0)).await;
+    assert_eq!(take(store, 10, at(0)).await.len(), 1);
+}
+
+pub async fn a_key_counts_over_all_queues(store: &Opened) {
+    put(
+        store,
+        vec![
+            keyed(1, 1),
+            Job {
+                queue: queue("other"),
+                ..keyed(2, 1)
+            },
+        ],
+    )
+    .await;
+    let first = take_one(store, at(0)).await;
+    let other = || Claim {
+        queue: queue("other"),
+        ..claim(5)
+    };
+    assert!(store.claim(&other(), at(0)).await.unwrap().jobs.is_empty());
+    settle_one(store, &first, Report::Succeeded(None), at(1)).await;
+    assert_eq!(store.claim(&other(), at(1)).await.unwrap().jobs.len(), 1);
+}
+
+pub async fn a_blocked_job_does_not_block_those_behind_it(store: &Opened) {
+    put(
+        store,
+        (0..5)
+            .map(|n| Job {
+                priority: 9,
+                ..keyed(n, 1)
+            })
+            .collect(),
+    )
+    .await;
+    put(store, jobs(10..13)).await;
+    let running = take(store, 3, at(0)).await;
+    let keyed = running
+        .iter()
+        .filter(|job| job.concurrency.is_some())
+        .count();
+    assert_eq!((running.len(), keyed), (3, 1));
+}
+
+pub async fn a_lost_lease_gives_its_slot_back(store: &Opened) {
+    put(store, (0..3).map(|n| keyed(n, 1)).collect()).await;
+    take_one(store, at(0)).await;
+    assert!(take(store, 5, at(29)).await.is_empty());
+    let swept = store.sweep(10, at(30), 0).await.unwrap();
+    assert_eq!(swept.lost.len(), 1);
+    assert_eq!(take(store, 5, at(30)).await.len(), 1);
+}
+
+pub async fn each_job_brings_its_own_limit(store: &Opened) {
+    put(
+        store,
+        vec![keyed(1, 1), keyed(2, 3), keyed(3, 2), keyed(4, 3)],
+    )
+    .await;
+    let running = take(store, 10, at(0)).await;
+    let numbers: Vec<u32> = running
+        .iter()
+        .map(|job| job.concurrency.as_ref().unwrap().limit)
+        .collect();
+    // One runs: the second may (1 < 3), the third may not (2 ≥ 2), the fourth may (2 < 3).
+    assert_eq!(numbers, [1, 3, 3]);
+}

@@ -1,0 +1,249 @@
+//! Nothing here changes anything.
+
+use std::collections::BTreeMap;
+
+use windlass_core::retry::AttemptLimit;
+use windlass_core::{DeadReason, Job, JobId, Occurrence, Report, ScheduleId, Tag};
+
+use super::build::*;
+use crate::{Counts, Filter, ListedState, PAGE_MAX, Page};
+
+pub async fn get_answers_in_order(store: &Opened) {
+    put(store, jobs(1..3)).await;
+    let found = store.get(&[id(2), id(9), id(1), id(2)]).await.unwrap();
+    assert_eq!(found, [Some(job(2)), None, Some(job(1)), Some(job(2))]);
+}
+
+async fn listed(store: &Opened, filter: &Filter, now: u64) -> Vec<JobId> {
+    let jobs = store.list(filter, Page::first(100), at(now)).await.unwrap();
+    jobs.iter().map(|job| job.id).collect()
+}
+
+pub async fn list_is_newest_first_in_pages(store: &Opened) {
+    put(store, jobs(0..25)).await;
+    let (mut seen, mut after) = (Vec::new(), None);
+    loop {
+        let page = store
+            .list(&Filter::default(), Page { after, limit: 10 }, at(0))
+            .await
+            .unwrap();
+        let Some(last) = page.last() else { break };
+        assert!(page.len() <= 10);
+        after = Some(last.id);
+        seen.extend(page.iter().map(|job| job.id));
+    }
+    let expected: Vec<JobId> = (0..25).rev().map(id).collect();
+    assert_eq!(seen, expected);
+    let most = store
+        .list(&Filter::default(), Page::first(usize::MAX), at(0))
+        .await
+        .unwrap();
+    assert!(most.len() <= PAGE_MAX);
+}
+
+pub async fn list_filters(store: &Opened) {
+    let schedule = ScheduleId::from_u128(9);
+    let occurrence = Some(Occurrence {
+        schedule_id: schedule,
+        scheduled_for: at(0),
+    });
+    put(
+        store,
+        vec![
+            Job {
+                max_attempts: Some(AttemptLimit::ONE),
+                priority: 9,
+                ..job(1)
+            },
+            Job {
+                priority: 8,
+                ..job(2)
+            },
+            Job {
+                priority: 7,
+                ..job(3)
+            },
+            Job {
+                run_at: at(100),
+                tags: vec![Tag::new("x").unwrap()],
+                ..job(4)
+            },
+            Job {
+                queue: queue("other"),
+                unique: unique("k"),
+                created_at: at(50),
+                ..job(5)
+            },
+            Job {
+                kind: kind("b"),
+                occurrence,
+                ..job(6)
+            },
+            job(7),
+        ],
+    )
+    .await;
+    let dead = take_one(store, at(0)).await;
+    settle_one(store, &dead, failed(), at(0)).await;
+    let done = take_one(store, at(0)).await;
+    settle_one(store, &done, Report::Succeeded(None), at(10)).await;
+    take_one(store, at(0)).await;
+    store.cancel(&[id(7)], at(1)).await.unwrap();
+    let only = |number: u64| vec![id(number)];
+    for (state, expected) in [
+        (ListedState::Dead, only(1)),
+        (ListedState::Succeeded, only(2)),
+        (ListedState::Running, only(3)),
+        (ListedState::Scheduled, only(4)),
+        (ListedState::Ready, vec![id(6), id(5)]),
+        (ListedState::Cancelled, only(7)),
+    ] {
+        assert_eq!(
+            listed(store, &Filter::state(state), 20).await,
+            expected,
+            "{state:?}"
+        );
+    }
+    assert_eq!(
+        listed(store, &Filter::state(ListedState::Ready), 100).await,
+        [id(6), id(5), id(4)]
+    );
+    let all = Filter::default();
+    for (filter, expected) in [
+        (
+            Filter {
+                queue: Some(queue("other")),
+                ..all.clone()
+            },
+            only(5),
+        ),
+        (
+            Filter {
+                kind: Some(kind("b")),
+                ..all.clone()
+            },
+            only(6),
+        ),
+        (
+            Filter {
+                tag: Some(Tag::new("x").unwrap()),
+                ..all.clone()
+            },
+            only(4),
+        ),
+        (
+            Filter {
+                unique_key: Some(key("k")),
+                ..all.clone()
+            },
+            only(5),
+        ),
+        (
+            Filter {
+                schedule: Some(schedule),
+                ..all.clone()
+            },
+            only(6),
+        ),
+        (
+            Filter {
+                reason: Some(DeadReason::Exhausted),
+                ..all.clone()
+            },
+            only(1),
+        ),
+        (
+            Filter {
+                reason: Some(DeadReason::Poison),
+                ..all.clone()
+            },
+            vec![],
+        ),
+        (
+            Filter {
+                created_from: Some(at(50)),
+                ..all.clone()
+            },
+            only(5),
+        ),
+        (
+            Filter {
+                created_before: Some(at(0)),
+                ..all.clone()
+            },
+            vec![],
+        ),
+        (
+            Filter {
+                finished_before: Some(at(10)),
+                ..all.clone()
+            },
+            vec![id(7), id(1)],
+        ),
+        (
+            Filter {
+                queue: Some(queue("other")),
+                ..Filter::state(ListedState::Dead)
+            },
+            vec![],
+        ),
+    ] {
+        assert_eq!(listed(store, &filter, 20).await, expected, "{filter:?}");
+    }
+}
+
+pub async fn attempts_are_newest_first(store: &Opened) {
+    put(store, jobs(1..3)).await;
+    for now in [0, 10, 20] {
+        for running in take(store, 2, at(now)).await {
+            settle_one(store, &running, failed(), at(now)).await;
+        }
+    }
+    let numbers =
+        |rows: Vec<crate::Attempt>| rows.iter().map(|row| row.attempt).collect::<Vec<_>>();
+    assert_eq!(numbers(store.attempts(id(1), 10).await.unwrap()), [3, 2, 1]);
+    assert_eq!(numbers(store.attempts(id(2), 2).await.unwrap()), [3, 2]);
+    assert_eq!(store.attempts(id(9), 10).await.unwrap(), []);
+}
+
+pub async fn counts_tell_every_state(store: &Opened) {
+    assert_eq!(store.counts(at(0)).await.unwrap(), BTreeMap::new());
+    put(store, jobs(1..9)).await;
+    put(
+        store,
+        vec![
+            Job {
+                run_at: at(500),
+                ..job(20)
+            },
+            Job {
+                queue: queue("other"),
+                run_at: at(2),
+                ..job(21)
+            },
+        ],
+    )
+    .await;
+    let running = take(store, 4, at(0)).await;
+    settle_one(store, &running[0], Report::Succeeded(None), at(0)).await;
+    settle_one(store, &running[1], failed(), at(0)).await;
+    store.cancel(&[id(8)], at(0)).await.unwrap();
+    let counts = store.counts(at(5)).await.unwrap();
+    let expected = Counts {
+        scheduled: 1,
+        ready: 4,
+        retrying: 1,
+        running: 2,
+        succeeded: 1,
+        dead: 0,
+        cancelled: 1,
+        oldest_ready: Some(at(0)),
+    };
+    assert_eq!(counts[&queue("default")], expected);
+    let other = Counts {
+        ready: 1,
+        oldest_ready: Some(at(2)),
+        ..Counts::default()
+    };
+    assert_eq!(counts[&queue("other")], other);
+}

@@ -1,0 +1,191 @@
+//! Schedules and their occurrences.
+
+use windlass_core::schedule::{NewSchedule, SkippedRange};
+use windlass_core::{Job, NewJob, Occurrence, ScheduleId, ScheduleName};
+
+use super::build::*;
+use crate::{Expected, Fire, Fired, Schedule, Written};
+
+fn schedule(number: u128, name: &str, next: u64) -> Schedule {
+    let name = ScheduleName::new(name).unwrap();
+    Schedule {
+        id: ScheduleId::from_u128(number),
+        version: 0,
+        definition: NewSchedule::new(name, "*/5 * * * *".parse().unwrap(), NewJob::new(kind("a"))),
+        created_at: at(0),
+        last_at: None,
+        next_at: Some(at(next)),
+    }
+}
+
+fn step(schedule: &Schedule, numbers: &[u64]) -> Fire {
+    let fired = |number: &u64| Job {
+        occurrence: Some(Occurrence {
+            schedule_id: schedule.id,
+            scheduled_for: at(*number),
+        }),
+        ..job(*number)
+    };
+    Fire {
+        schedule: schedule.id,
+        version: schedule.version,
+        jobs: numbers.iter().map(fired).collect(),
+        skipped: None,
+        last_at: numbers.last().map(|number| at(*number)),
+        next_at: Some(at(1000)),
+    }
+}
+
+async fn created(store: &Opened, number: u128, name: &str, next: u64) -> Schedule {
+    let schedule = schedule(number, name, next);
+    assert_eq!(
+        store
+            .put_schedule(&schedule, Expected::Absent)
+            .await
+            .unwrap(),
+        Written::Version(1)
+    );
+    Schedule {
+        version: 1,
+        ..schedule
+    }
+}
+
+pub async fn put_is_compare_and_set(store: &Opened) {
+    let first = created(store, 1, "s", 10).await;
+    let again = store.put_schedule(&first, Expected::Absent).await.unwrap();
+    assert_eq!(again, Written::Conflict(Some(1)));
+    let changed = Schedule {
+        next_at: None,
+        ..first.clone()
+    };
+    assert_eq!(
+        store
+            .put_schedule(&changed, Expected::Version(1))
+            .await
+            .unwrap(),
+        Written::Version(2)
+    );
+    assert_eq!(
+        store
+            .put_schedule(&changed, Expected::Version(1))
+            .await
+            .unwrap(),
+        Written::Conflict(Some(2))
+    );
+    let kept = Schedule {
+        version: 2,
+        ..changed
+    };
+    assert_eq!(store.schedules().await.unwrap(), [kept]);
+    assert!(store.remove_schedule(first.id).await.unwrap());
+    assert!(!store.remove_schedule(first.id).await.unwrap());
+    assert_eq!(store.schedules().await.unwrap(), []);
+}
+
+pub async fn a_name_is_taken_once(store: &Opened) {
+    created(store, 1, "b", 10).await;
+    let same = schedule(2, "b", 10);
+    assert_eq!(
+        store.put_schedule(&same, Expected::Absent).await.unwrap(),
+        Written::Conflict(Some(1))
+    );
+    created(store, 3, "a", 10).await;
+    let names: Vec<String> = store
+        .schedules()
+        .await
+        .unwrap()
+        .iter()
+        .map(|s| s.definition.name.to_string())
+        .collect();
+    assert_eq!(names, ["a", "b"]);
+}
+
+pub async fn due_is_the_longest_due_first(store: &Opened) {
+    for (number, next) in [(1, 30), (2, 10), (3, 20), (4, 99)] {
+        created(store, number, &format!("s{number}"), next).await;
+    }
+    let due = |limit, now| async move {
+        let due = store.due(limit, at(now)).await.unwrap();
+        due.iter()
+            .map(|schedule| schedule.id.as_u128())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(due(10, 9).await, [] as [u128; 0]);
+    assert_eq!(due(10, 30).await, [2, 3, 1]);
+    assert_eq!(due(2, 30).await, [2, 3]);
+}
+
+pub async fn fire_moves_the_schedule_on(store: &Opened) {
+    let schedule = created(store, 1, "s", 10).await;
+    let fired = store
+        .fire(step(&schedule, &[10, 20]), at(25))
+        .await
+        .unwrap();
+    assert_eq!(fired, Fired::Done { jobs: 2 });
+    let kept = store.schedules().await.unwrap().remove(0);
+    assert_eq!(
+        (kept.version, kept.last_at, kept.next_at),
+        (2, Some(at(20)), Some(at(1000)))
+    );
+    let running = take(store, 5, at(25)).await;
+    assert_eq!(running.len(), 2);
+    assert_eq!(running[0].occurrence.unwrap().scheduled_for, at(10));
+}
+
+pub async fn an_occurrence_fires_once(store: &Opened) {
+    let schedule = created(store, 1, "s", 10).await;
+    store.fire(step(&schedule, &[10]), at(25)).await.unwrap();
+    let next = Schedule {
+        version: 2,
+        ..schedule
+    };
+    let mut again = step(&next, &[10, 20]);
+    again.jobs[0].id = id(77);
+    assert_eq!(
+        store.fire(again, at(25)).await.unwrap(),
+        Fired::Done { jobs: 1 }
+    );
+    assert_eq!(store.get(&[id(77)]).await.unwrap(), [None]);
+}
+
+pub async fn a_stale_step_writes_nothing(store: &Opened) {
+    let schedule = created(store, 1, "s", 10).await;
+    let stale = Schedule {
+        version: 7,
+        ..schedule.clone()
+    };
+    assert_eq!(
+        store.fire(step(&stale, &[10]), at(25)).await.unwrap(),
+        Fired::Stale
+    );
+    assert_eq!(store.get(&[id(10)]).await.unwrap(), [None]);
+    assert_eq!(store.schedules().await.unwrap(), [schedule.clone()]);
+    store.remove_schedule(schedule.id).await.unwrap();
+    assert_eq!(
+        store.fire(step(&schedule, &[10]), at(25)).await.unwrap(),
+        Fired::Stale
+    );
+}
+
+pub async fn skipped_occurrences_are_recorded(store: &Opened) {
+    let schedule = created(store, 1, "s", 10).await;
+    let range = SkippedRange {
+        first: at(10),
+        last: at(40),
+        count: Some(4),
+    };
+    let fire = Fire {
+        skipped: Some((range, "missed".into())),
+        ..step(&schedule, &[])
+    };
+    assert_eq!(
+        store.fire(fire, at(50)).await.unwrap(),
+        Fired::Done { jobs: 0 }
+    );
+    let records = store.records("schedule.skipped", 0, 10).await.unwrap();
+    assert_eq!(records.len(), 1);
+    assert_eq!(records[0].value["count"], 4);
+    assert_eq!(records[0].value["reason"], "missed");
+    assert_eq!(records[0].value["first"], at(10).to_string());
+}

@@ -1,0 +1,51 @@
+//! Two general sets of verbs, so that later features need no new driver code: documents and records.
+
+use serde_json::Value;
+use windlass_core::Timestamp;
+
+/// The most records one append takes and one page has.
+pub const RECORDS_MAX: usize = 1000;
+
+/// Named JSON with a version: settings, keys, bulk actions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Document {
+    /// Its name within its collection.
+    pub name: String,
+    /// Counts up with every change, from 1.
+    pub version: u64,
+    /// What it says.
+    pub value: Value,
+    /// When it last changed.
+    pub updated_at: Timestamp,
+}
+
+/// What a writer believes about a document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// That it is not there.
+    Absent,
+    /// That it has this version.
+    Version(u64),
+    /// Nothing: whatever is there is replaced.
+    Anything,
+}
+
+/// What became of a document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    /// It has this version now.
+    Version(u64),
+    /// It is not what the writer believed: it has this version, or is not there. Nothing changed.
+    Conflict(Option<u64>),
+}
+
+/// A line of an append-only topic: audit, skipped occurrences, statistics, progress.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Record {
+    /// Its place in the store: later records have greater numbers, in every topic.
+    pub cursor: u64,
+    /// When it was appended.
+    pub at: Timestamp,
+    /// What it says.
+    pub value: Value,
+}

@@ -1,0 +1,76 @@
+//! What may go wrong in a store: one variant for each thing that a caller does differently.
+
+use windlass_core::QueueName;
+
+/// The cause of an error, as the driver's own library told it.
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// A store could not do what it was asked. Unless it says otherwise, nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A queue is at its `max_depth`. Try again when it has drained.
+    #[error("queue {queue} is full: it may hold {max_depth} waiting jobs")]
+    QueueFull {
+        /// The queue.
+        queue: QueueName,
+        /// Its bound.
+        max_depth: u64,
+    },
+
+    /// More was asked in one step than a store takes.
+    #[error("{what} takes at most {max} in one step, got {got}: split it")]
+    TooMany {
+        /// The verb.
+        what: &'static str,
+        /// What was given.
+        got: usize,
+        /// The bound.
+        max: usize,
+    },
+
+    /// There is no room left. What was acknowledged is safe; try again when there is room.
+    #[error("no space left for the store: free some, it goes on by itself")]
+    StorageFull(#[source] Cause),
+
+    /// The store cannot be reached now. Try again.
+    #[error("the store is not available now: try again")]
+    Unavailable(#[source] Cause),
+
+    /// It is not known whether the step was written. Look before trying again.
+    #[error("the store failed while writing: the step may or may not have happened")]
+    Indeterminate(#[source] Cause),
+
+    /// The store can no longer promise anything and answers nothing more. Restart.
+    #[error(
+        "the store stopped, as it can no longer promise what it acknowledges: restart, then look at the disk"
+    )]
+    Stopped(#[source] Cause),
+
+    /// What is stored is not what was written.
+    #[error("the stored data is damaged ({what}): restore a backup")]
+    Damaged {
+        /// Which part, in words.
+        what: String,
+        /// What the driver's library said.
+        #[source]
+        cause: Option<Cause>,
+    },
+
+    /// The store was written by another version.
+    #[error("the store's schema is version {found}, this build needs {needed}: use a newer build")]
+    WrongSchema {
+        /// The version that is there.
+        found: u32,
+        /// The newest one that this build knows.
+        needed: u32,
+    },
+
+    /// Another process has the store.
+    #[error("the store at {path} is in use by process {owner}: stop it, or use another path")]
+    InUse {
+        /// Where the store is.
+        path: String,
+        /// The process id of the owner, if it is known.
+        owner: String,
+    },
+}

@@ -1,0 +1,35 @@
+//! The contract of a Windlass store.
+//!
+//! A store keeps jobs and everything beside them, durably. [`Store`] is the contract, sentence by sentence; the feature
+//! `conformance` has the same sentences as tests, which every driver passes.
+//!
+//! A store decides nothing: what may happen to a job is asked of `windlass-core`, and a driver carries the answer out as one
+//! atomic step.
+
+mod change;
+mod claim;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod document;
+mod enqueue;
+mod error;
+mod node;
+mod queue;
+mod read;
+mod schedule;
+mod settle;
+mod store;
+
+pub use change::{CHANGE_MAX, Changed};
+pub use claim::{CLAIM_MAX, Claim, ClaimRetry, Claimed};
+pub use document::{Document, Expected, RECORDS_MAX, Record, Written};
+pub use enqueue::{ENQUEUE_MAX, Enqueue, EnqueueMode, Enqueued};
+pub use error::{Cause, StoreError};
+pub use node::Node;
+pub use queue::{Pause, QueueLimits};
+pub use read::{Counts, Filter, ListedState, PAGE_MAX, Page};
+pub use schedule::{FIRE_MAX, Fire, Fired, Schedule};
+pub use settle::{
+    Attempt, AttemptId, AttemptReport, Renewed, SETTLE_MAX, Settled, Swept, reported_outcome,
+};
+pub use store::{Store, check_batch};

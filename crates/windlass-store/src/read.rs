@@ -1,0 +1,152 @@
+//! Reading: jobs, lists, counts. Nothing here changes anything.
+
+use windlass_core::{
+    DeadReason, Job, JobId, Key, Kind, QueueName, ScheduleId, State, Tag, Timestamp,
+};
+
+/// The most rows one page has.
+pub const PAGE_MAX: usize = 1000;
+
+/// A state as users name it: a waiting job is scheduled or ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ListedState {
+    /// Waiting, its `run_at` lies ahead.
+    Scheduled,
+    /// Waiting, its `run_at` has come.
+    Ready,
+    /// Running.
+    Running,
+    /// Succeeded.
+    Succeeded,
+    /// Dead.
+    Dead,
+    /// Cancelled.
+    Cancelled,
+}
+
+impl ListedState {
+    /// All of them.
+    pub const ALL: [ListedState; 6] = [
+        ListedState::Scheduled,
+        ListedState::Ready,
+        ListedState::Running,
+        ListedState::Succeeded,
+        ListedState::Dead,
+        ListedState::Cancelled,
+    ];
+
+    /// The listed state of a job at `now`.
+    pub fn of(job: &Job, now: Timestamp) -> Self {
+        match job.state() {
+            State::Waiting if job.run_at > now => ListedState::Scheduled,
+            State::Waiting => ListedState::Ready,
+            State::Running => ListedState::Running,
+            State::Succeeded => ListedState::Succeeded,
+            State::Dead(_) => ListedState::Dead,
+            State::Cancelled => ListedState::Cancelled,
+        }
+    }
+}
+
+/// Which jobs; what is not given is not asked. Everything that is given must hold.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// In this state.
+    pub state: Option<ListedState>,
+    /// In this queue.
+    pub queue: Option<QueueName>,
+    /// Of this kind.
+    pub kind: Option<Kind>,
+    /// With this tag.
+    pub tag: Option<Tag>,
+    /// With this unique key.
+    pub unique_key: Option<Key>,
+    /// Of this schedule.
+    pub schedule: Option<ScheduleId>,
+    /// Dead for this reason.
+    pub reason: Option<DeadReason>,
+    /// Enqueued at or after.
+    pub created_from: Option<Timestamp>,
+    /// Enqueued before.
+    pub created_before: Option<Timestamp>,
+    /// Finished before.
+    pub finished_before: Option<Timestamp>,
+}
+
+impl Filter {
+    /// Jobs in that state.
+    pub fn state(state: ListedState) -> Self {
+        Filter {
+            state: Some(state),
+            ..Filter::default()
+        }
+    }
+
+    /// Whether a job is one of those, at `now`.
+    pub fn matches(&self, job: &Job, now: Timestamp) -> bool {
+        fn fits<T: PartialEq>(asked: &Option<T>, found: Option<&T>) -> bool {
+            asked.as_ref().is_none_or(|asked| Some(asked) == found)
+        }
+        let reason = match job.state() {
+            State::Dead(reason) => Some(reason),
+            _ => None,
+        };
+        fits(&self.state, Some(&ListedState::of(job, now)))
+            && fits(&self.queue, Some(&job.queue))
+            && fits(&self.kind, Some(&job.kind))
+            && self.tag.as_ref().is_none_or(|tag| job.tags.contains(tag))
+            && fits(
+                &self.unique_key,
+                job.unique.as_ref().map(|unique| &unique.key),
+            )
+            && fits(
+                &self.schedule,
+                job.occurrence.as_ref().map(|of| &of.schedule_id),
+            )
+            && fits(&self.reason, reason.as_ref())
+            && self.created_from.is_none_or(|from| job.created_at >= from)
+            && self
+                .created_before
+                .is_none_or(|before| job.created_at < before)
+            && self
+                .finished_before
+                .is_none_or(|before| job.finished_at().is_some_and(|finished| finished < before))
+    }
+}
+
+/// Which part of a list: newest first, from behind the cursor on.
+#[derive(Debug, Clone, Copy)]
+pub struct Page {
+    /// The last job of the page before.
+    pub after: Option<JobId>,
+    /// How many jobs, at most [`PAGE_MAX`].
+    pub limit: usize,
+}
+
+impl Page {
+    /// The first page.
+    pub fn first(limit: usize) -> Self {
+        Page { after: None, limit }
+    }
+}
+
+/// How many jobs of a queue are in each state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Waiting, `run_at` ahead.
+    pub scheduled: u64,
+    /// Waiting, due.
+    pub ready: u64,
+    /// Of those waiting, how many have failed before.
+    pub retrying: u64,
+    /// Running.
+    pub running: u64,
+    /// Succeeded and not yet removed.
+    pub succeeded: u64,
+    /// Dead and not yet removed.
+    pub dead: u64,
+    /// Cancelled and not yet removed.
+    pub cancelled: u64,
+    /// The `run_at` of the job that is ready for longest.
+    pub oldest_ready: Option<Timestamp>,
+}

@@ -1,0 +1,109 @@
+//! Renewing leases, ending attempts, and sweeping up after workers that died.
+
+use serde_json::Value;
+use windlass_core::{
+    AttemptError, JobId, Outcome, Report, Settlement, Timestamp, Verdict, WorkerName,
+};
+
+/// The most leases one renewal, settle or sweep takes.
+pub const SETTLE_MAX: usize = 10_000;
+
+/// A running attempt. The number of the attempt fences: it never comes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AttemptId {
+    /// The job.
+    pub job: JobId,
+    /// Which of its attempts.
+    pub attempt: u32,
+}
+
+/// What became of a renewal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renewed {
+    /// The lease is prolonged.
+    Until {
+        /// To then.
+        until: Timestamp,
+        /// Somebody called the job off: the handler should stop.
+        cancel_requested: bool,
+    },
+    /// The attempt is over: its lease was lost. Nothing changed.
+    LeaseLost,
+}
+
+/// The end of an attempt, as its worker tells it.
+#[derive(Debug, Clone)]
+pub struct AttemptReport {
+    /// Whose end.
+    pub of: AttemptId,
+    /// How it ended.
+    pub report: Report,
+    /// Draws the jitter of a retry.
+    pub random: u64,
+    /// More for the history: status and timings of an HTTP job.
+    pub detail: Option<Value>,
+}
+
+/// What became of a report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Settled {
+    /// It is written.
+    Done(Settlement),
+    /// The same report was written before: nothing changed.
+    Repeated,
+    /// The attempt is over in another way: its lease was lost. Nothing changed.
+    LeaseLost,
+}
+
+impl Settled {
+    /// What becomes of the job, if the report was written.
+    pub fn verdict(&self) -> Option<Verdict> {
+        match self {
+            Settled::Done(settlement) => Some(settlement.verdict),
+            Settled::Repeated | Settled::LeaseLost => None,
+        }
+    }
+}
+
+/// What a sweep found and did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Attempts whose lease had expired, ended as `lost`.
+    pub lost: Vec<(AttemptId, Settlement)>,
+    /// Waiting jobs whose deadline had passed, dead as `expired`.
+    pub expired: Vec<JobId>,
+}
+
+/// One row of a job's history: an attempt that ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attempt {
+    /// Which attempt, counted from 1.
+    pub attempt: u32,
+    /// How many attempts had failed before it: 0 for the first.
+    pub retry_count: u32,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// When it started.
+    pub started_at: Timestamp,
+    /// When it ended.
+    pub finished_at: Timestamp,
+    /// Who ran it.
+    pub worker: WorkerName,
+    /// Why it failed, if it did.
+    pub error: Option<AttemptError>,
+    /// More, for an HTTP job.
+    pub detail: Option<Value>,
+}
+
+/// The outcome that a report stands for, before the rules of the job are asked.
+pub fn reported_outcome(report: &Report) -> Outcome {
+    match report {
+        Report::Succeeded(_) => Outcome::Succeeded,
+        Report::Failed(_) => Outcome::Failed,
+        Report::TimedOut { .. } => Outcome::TimedOut,
+        Report::Lost => Outcome::Lost,
+        Report::Snoozed { .. } => Outcome::Snoozed,
+        Report::Released { .. } => Outcome::Released,
+        Report::Cancelled => Outcome::Cancelled,
+    }
+}

@@ -1,0 +1,189 @@
+//! The contract, verb by verb.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::Value;
+use tokio::sync::watch;
+use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp};
+
+use crate::{
+    Attempt, AttemptId, AttemptReport, Changed, Claim, Claimed, Counts, Document, Enqueue,
+    Enqueued, Expected, Filter, Fire, Fired, Node, Page, QueueLimits, Record, Renewed, Schedule,
+    Settled, StoreError, Swept, Written,
+};
+
+/// Where jobs are kept.
+///
+/// Every verb is one atomic step: when it answers, all of it is durable and visible, or, with an error, none of it (but
+/// see [`StoreError::Indeterminate`]). Batches are answered in the order they were given. `now` is the caller's; a store reads
+/// no clock. Every write to a job is a compare-and-set on its state and attempt: a rule that acts on an old picture
+/// changes nothing, and is told so.
+#[async_trait]
+pub trait Store: Send + Sync + std::fmt::Debug {
+    /// Stores waiting jobs.
+    ///
+    /// A job whose unique key is held in its queue is not stored: the answer names the job that was there first. A key is
+    /// held while its job waits or runs, and for its `hold` after the enqueue unless the job is dead. The same id
+    /// again is a duplicate too. A queue takes no more waiting jobs than its `max_depth`.
+    async fn enqueue(&self, enqueue: Enqueue, now: Timestamp) -> Result<Vec<Enqueued>, StoreError>;
+
+    /// Hands out ready jobs of one queue, most urgent first, each under a lease.
+    ///
+    /// A job is handed out only if it waits, its `run_at` has come and its deadline has not passed; if the claim wants its
+    /// kind and id; if its queue is not paused; and within the limits of its queue and of its concurrency key. A job that a
+    /// limit holds back does not block those behind it. A job is never in two live leases. The attempt counts up with the
+    /// lease. Policy and limit of the retry are stamped on the lease. Beside another claim, this may find fewer jobs
+    /// than are ready. The same claim id again gives the same leases, as far as they still live.
+    async fn claim(&self, claim: &Claim, now: Timestamp) -> Result<Claimed, StoreError>;
+
+    /// Prolongs leases to `now + lease`. An attempt that is over answers `LeaseLost`; an expired lease that was not swept
+    /// can be renewed.
+    async fn renew(
+        &self,
+        attempts: &[AttemptId],
+        lease: Duration,
+        now: Timestamp,
+    ) -> Result<Vec<Renewed>, StoreError>;
+
+    /// Ends attempts as `core` decides, each with its row of history.
+    ///
+    /// An expired lease that was not swept can be settled. The same report of an attempt again changes nothing and answers
+    /// `Repeated`; another report of an attempt that is over answers `LeaseLost`.
+    async fn settle(
+        &self,
+        reports: Vec<AttemptReport>,
+        now: Timestamp,
+    ) -> Result<Vec<Settled>, StoreError>;
+
+    /// Ends up to `limit` attempts whose lease has expired at `now` as lost, and buries waiting jobs whose deadline has
+    /// passed. A lease that was renewed is not expired. `random` draws the jitter.
+    async fn sweep(&self, limit: usize, now: Timestamp, random: u64) -> Result<Swept, StoreError>;
+
+    /// Calls jobs off: a waiting one is cancelled, a running one is asked to stop.
+    async fn cancel(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError>;
+
+    /// Runs dead or cancelled jobs again. A taken unique key is a conflict for that job only.
+    async fn revive(
+        &self,
+        jobs: &[JobId],
+        revival: &Revival,
+        now: Timestamp,
+    ) -> Result<Vec<Changed>, StoreError>;
+
+    /// Makes waiting jobs due now; their failures stay.
+    async fn run_now(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError>;
+
+    /// Changes a waiting job.
+    async fn edit(&self, job: JobId, edit: &Edit, now: Timestamp) -> Result<Changed, StoreError>;
+
+    /// Says of lost at-most-once jobs that they did succeed.
+    async fn resolve(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError>;
+
+    /// Removes finished jobs with their history. A job that waits or runs is a conflict.
+    async fn purge(&self, jobs: &[JobId]) -> Result<Vec<Changed>, StoreError>;
+
+    /// The jobs with these ids.
+    async fn get(&self, jobs: &[JobId]) -> Result<Vec<Option<Job>>, StoreError>;
+
+    /// Jobs, newest first.
+    async fn list(
+        &self,
+        filter: &Filter,
+        page: Page,
+        now: Timestamp,
+    ) -> Result<Vec<Job>, StoreError>;
+
+    /// The ended attempts of a job, newest first.
+    async fn attempts(&self, job: JobId, limit: usize) -> Result<Vec<Attempt>, StoreError>;
+
+    /// How many jobs of each queue are in each state. A queue without jobs is not named.
+    async fn counts(&self, now: Timestamp) -> Result<BTreeMap<QueueName, Counts>, StoreError>;
+
+    /// Sets the limits of a queue.
+    async fn put_queue(&self, queue: &QueueName, limits: &QueueLimits) -> Result<(), StoreError>;
+
+    /// The limits of the queues that have any.
+    async fn queues(&self) -> Result<BTreeMap<QueueName, QueueLimits>, StoreError>;
+
+    /// Creates or changes a schedule, if it still has the version that `expected` says.
+    async fn put_schedule(
+        &self,
+        schedule: &Schedule,
+        expected: Expected,
+    ) -> Result<Written, StoreError>;
+
+    /// All schedules, by name.
+    async fn schedules(&self) -> Result<Vec<Schedule>, StoreError>;
+
+    /// Up to `limit` schedules whose `next_at` has come, the longest due first.
+    async fn due(&self, limit: usize, now: Timestamp) -> Result<Vec<Schedule>, StoreError>;
+
+    /// Fires occurrences: their jobs, the record of what was skipped, and the schedule's move, in one step. An occurrence
+    /// becomes a job at most once, whoever fires it.
+    async fn fire(&self, fire: Fire, now: Timestamp) -> Result<Fired, StoreError>;
+
+    /// Removes a schedule; its jobs stay. Answers whether it was there.
+    async fn remove_schedule(&self, schedule: ScheduleId) -> Result<bool, StoreError>;
+
+    /// Takes a node's heartbeat.
+    async fn beat(&self, name: &str, about: &Value, now: Timestamp) -> Result<(), StoreError>;
+
+    /// The nodes, by name.
+    async fn nodes(&self) -> Result<Vec<Node>, StoreError>;
+
+    /// Forgets a node.
+    async fn remove_node(&self, name: &str) -> Result<(), StoreError>;
+
+    /// Writes a document, if it is what the writer believes.
+    async fn put_document(
+        &self,
+        collection: &str,
+        name: &str,
+        value: &Value,
+        expected: Expected,
+        now: Timestamp,
+    ) -> Result<Written, StoreError>;
+
+    /// One document.
+    async fn document(&self, collection: &str, name: &str) -> Result<Option<Document>, StoreError>;
+
+    /// The documents of a collection, by name.
+    async fn documents(&self, collection: &str) -> Result<Vec<Document>, StoreError>;
+
+    /// Removes a document, if it is what the writer believes.
+    async fn remove_document(
+        &self,
+        collection: &str,
+        name: &str,
+        expected: Expected,
+    ) -> Result<Written, StoreError>;
+
+    /// Appends records to a topic.
+    async fn append(&self, topic: &str, values: &[Value], now: Timestamp)
+    -> Result<(), StoreError>;
+
+    /// Records of a topic behind a cursor, oldest first.
+    async fn records(
+        &self,
+        topic: &str,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<Record>, StoreError>;
+
+    /// Removes up to `limit` of the oldest records of a topic that were appended before `before`; answers how many.
+    async fn trim(&self, topic: &str, before: Timestamp, limit: usize)
+    -> Result<usize, StoreError>;
+
+    /// A number that changes when jobs may have become claimable. Only a hint: losing one costs latency, never a job.
+    fn changes(&self) -> watch::Receiver<u64>;
+}
+
+/// Refuses a batch that is larger than a step may be.
+pub fn check_batch(what: &'static str, got: usize, max: usize) -> Result<(), StoreError> {
+    if got > max {
+        return Err(StoreError::TooMany { what, got, max });
+    }
+    Ok(())
+}
