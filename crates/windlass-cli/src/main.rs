@@ -14,7 +14,10 @@ use command::{Cli, Command};
 use output::Output;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return output::fail_usage(&error),
+    };
     let output = Output::new(cli.json);
     let done = match cli.command {
         Command::Policy(command) => policy::run(command, &output),

@@ -52,6 +52,22 @@ impl Output {
     }
 }
 
+/// Tells what is wrong with the command line itself; `--help` and `--version` come here too.
+pub(crate) fn fail_usage(error: &clap::Error) -> ExitCode {
+    let asked_for_json = std::env::args().any(|argument| argument == "--json");
+    if error.use_stderr() && asked_for_json {
+        let message = error.render().to_string();
+        let _ = writeln!(
+            std::io::stderr(),
+            "{}",
+            json!({"error": {"message": message.trim(), "field": null}})
+        );
+    } else {
+        let _ = error.print();
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(REFUSED))
+}
+
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let io = error.downcast_ref::<std::io::Error>();
     io.is_some_and(|io| io.kind() == ErrorKind::BrokenPipe)

@@ -62,8 +62,12 @@ pub(crate) struct Explained {
 impl Explained {
     pub(crate) fn new(text: &str, max_attempts: Option<i64>, jobs: u64) -> Result<Self, Invalid> {
         let mut policy = parse_policy(text)?;
-        if let Some(max_attempts) = max_attempts {
-            policy = policy.with_limit(AttemptLimit::from_max_attempts(max_attempts)?);
+        // 0 means unset: the policy's own limit stays.
+        let asked = max_attempts
+            .map(AttemptLimit::from_max_attempts)
+            .transpose()?;
+        if let Some(limit) = asked.flatten() {
+            policy = policy.with_limit(Some(limit));
         }
         // Without any limit a job has one attempt, as SPEC §4.3 says.
         let limit = policy.max_attempts().unwrap_or(AttemptLimit::ONE);
@@ -121,6 +125,7 @@ struct ExplainJson<'a> {
     attempts: Vec<AttemptJson>,
     horizon_ms: SpanJson,
     herd: Vec<HerdJson>,
+    herd_rest: u64,
 }
 
 #[derive(Serialize)]
@@ -160,6 +165,7 @@ impl<'a> ExplainJson<'a> {
             attempts: attempts.collect(),
             horizon_ms: SpanJson::new(explanation.horizon),
             herd: herd.collect(),
+            herd_rest: explanation.herd_rest,
         }
     }
 }

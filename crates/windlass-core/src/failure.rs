@@ -11,30 +11,61 @@ const CAUSES_MAX: usize = 16;
 
 /// The error of an attempt, as text that can be stored: the message, then its causes from the outside in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Told")]
 pub struct AttemptError {
-    /// What failed.
-    pub message: String,
-    /// Why, outermost first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub causes: Vec<String>,
+    message: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    causes: Vec<String>,
+}
+
+/// An error as somebody tells it: of any length, and with any characters.
+#[derive(Deserialize)]
+struct Told {
+    message: String,
+    #[serde(default)]
+    causes: Vec<String>,
+}
+
+impl From<Told> for AttemptError {
+    fn from(told: Told) -> Self {
+        AttemptError {
+            message: cut(&told.message),
+            causes: told
+                .causes
+                .iter()
+                .take(CAUSES_MAX)
+                .map(|cause| cut(cause))
+                .collect(),
+        }
+    }
 }
 
 impl AttemptError {
-    /// An error without causes. A very long message is cut.
-    pub fn new(message: impl Into<String>) -> Self {
+    /// An error without causes. A very long message is cut; what no database takes is replaced.
+    pub fn new(message: impl AsRef<str>) -> Self {
         AttemptError {
-            message: cut(message.into()),
+            message: cut(message.as_ref()),
             causes: Vec::new(),
         }
     }
 
-    /// The text of an error and of its causes, as far as they add something.
+    /// The text of an error and of its causes.
     pub fn of(error: &(dyn Error + 'static)) -> Self {
-        let causes = chain(error).skip(1).map(|cause| cut(cause.to_string()));
+        let causes = chain(error).skip(1).take(CAUSES_MAX);
         AttemptError {
-            message: cut(error.to_string()),
-            causes: causes.collect(),
+            message: cut(&error.to_string()),
+            causes: causes.map(|cause| cut(&cause.to_string())).collect(),
         }
+    }
+
+    /// What failed.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Why, from the outside in.
+    pub fn causes(&self) -> &[String] {
+        &self.causes
     }
 }
 
@@ -125,16 +156,18 @@ impl Error for Unrecoverable {
 
 /// The error and its causes, a bounded number of them: a chain may be made to loop.
 fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    std::iter::successors(Some(error), |error| (*error).source()).take(CAUSES_MAX + 1)
+    const SEARCHED_MAX: usize = 1000;
+    std::iter::successors(Some(error), |error| (*error).source()).take(SEARCHED_MAX)
 }
 
-fn cut(text: String) -> String {
+/// Text of bounded length, without NUL, which PostgreSQL does not store.
+fn cut(text: &str) -> String {
+    let clean = |text: &str| text.replace('\0', "\u{fffd}");
     match text.char_indices().nth(MESSAGE_CHARS_MAX) {
-        None => text,
+        None => clean(text),
         Some((end, _)) => {
-            let mut short: String = text.chars().take(MESSAGE_CHARS_MAX).collect();
-            short.push_str(&format!("… ({} bytes more)", text.len() - end));
-            short
+            let short: String = text.chars().take(MESSAGE_CHARS_MAX).collect();
+            format!("{}… ({} bytes more)", clean(&short), text.len() - end)
         }
     }
 }
@@ -194,5 +227,20 @@ mod tests {
             deep = wrapped(deep);
         }
         assert_eq!(AttemptError::of(&deep).causes.len(), CAUSES_MAX);
+        let mut hopeless = wrapped(Unrecoverable::new("x"));
+        for _ in 0..100 {
+            hopeless = wrapped(hopeless);
+        }
+        assert_eq!(Failure::of(&hopeless).class, FailureClass::Unrecoverable);
+    }
+
+    #[test]
+    fn what_somebody_tells_is_bounded_too() {
+        assert_eq!(AttemptError::new("a\0b").message(), "a\u{fffd}b");
+        let told =
+            serde_json::json!({"message": "m\0".repeat(10_000), "causes": vec!["c\0"; 1000]});
+        let read: AttemptError = serde_json::from_value(told).unwrap();
+        assert!(read.message().chars().count() < 5000 && !read.message().contains('\0'));
+        assert_eq!(read.causes(), vec!["c\u{fffd}"; CAUSES_MAX]);
     }
 }

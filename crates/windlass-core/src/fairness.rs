@@ -194,19 +194,19 @@ impl Guards {
         }
     }
 
-    /// What retries are owed after a claim: it counts only if both kinds waited and neither ran short.
+    /// What retries are owed after a claim. It counts only if both kinds waited and fresh work did not run short; retries
+    /// that ran short themselves are owed nothing more.
     pub fn credit_after(&self, credit: Credit, plan: &ClaimPlan, taken: Taken) -> Credit {
         let (Some(ratio), Mix::RetriesFirst(first)) = (self.retry_fetch_ratio, plan.mix) else {
             return credit;
         };
-        let contended = taken.both_waited
-            && taken.retries == first
-            && taken.fresh.saturating_add(taken.retries) == plan.limit;
-        if !contended {
+        let full = taken.fresh.saturating_add(taken.retries) == plan.limit;
+        if !taken.both_waited || !full || taken.retries > first {
             return credit;
         }
         let owed = credit.0 + ratio.0 * i64::from(plan.limit) - WHOLE * i64::from(taken.retries);
-        Credit(owed.clamp(-WHOLE, WHOLE))
+        let most = if taken.retries < first { 0 } else { WHOLE };
+        Credit(owed.clamp(-WHOLE, most))
     }
 
     fn reserve(&self, slots: u32) -> u32 {

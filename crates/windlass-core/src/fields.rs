@@ -1,12 +1,103 @@
 //! Reading a JSON object field by field, so that every refusal names the field and the rule.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
+use serde::de::{DeserializeSeed, Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::duration::{check_duration, parse_duration};
 use crate::invalid::shown;
-use crate::{Invalid, Timestamp};
+use crate::{Invalid, Payload, Timestamp};
+
+/// An object taken apart into the raw JSON of its fields, so that a payload keeps its bytes.
+#[derive(Debug)]
+pub(crate) struct RawFields(BTreeMap<String, Box<RawValue>>);
+
+impl RawFields {
+    pub(crate) fn parse(text: &str) -> Result<Self, Invalid> {
+        let mut repeated = None;
+        let seed = Unrepeated(&mut repeated);
+        let mut reader = serde_json::Deserializer::from_str(text);
+        let read = seed.deserialize(&mut reader);
+        let read = read.and_then(|fields| reader.end().map(|()| fields));
+        match (read, repeated) {
+            (_, Some(name)) => Err(Invalid::new(name, "is given twice")),
+            (Ok(fields), None) => Ok(fields),
+            (Err(error), None) => Err(Invalid::new("", format!("must be a JSON object: {error}"))),
+        }
+    }
+
+    /// The JSON of one field.
+    pub(crate) fn raw(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(|raw| raw.get())
+    }
+
+    /// All other fields, decoded: as deep as JSON may be, and without what no store can keep.
+    pub(crate) fn values_but(&self, name: &str) -> Result<Map<String, Value>, Invalid> {
+        let others = self.0.iter().filter(|(field, _)| *field != name);
+        others
+            .map(|(field, raw)| {
+                Ok((
+                    field.clone(),
+                    plain_value(raw.get()).map_err(|e| e.within(field))?,
+                ))
+            })
+            .collect()
+    }
+}
+
+fn plain_value(raw: &str) -> Result<Value, Invalid> {
+    if raw.contains("\\u0000") || raw.contains("$serde_json::private") {
+        return Err(Invalid::new(
+            "",
+            "must not hold NUL characters or names reserved by the JSON library",
+        ));
+    }
+    Payload::parse(raw, usize::MAX)?
+        .decode()
+        .map_err(|error| Invalid::new("", format!("must be valid JSON: {error}")))
+}
+
+impl<'de> Deserialize<'de> for RawFields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Unrepeated(&mut None).deserialize(deserializer)
+    }
+}
+
+/// Reads an object whose fields are all different; notes the name of one that is not.
+struct Unrepeated<'a>(&'a mut Option<String>);
+
+impl<'de> DeserializeSeed<'de> for Unrepeated<'_> {
+    type Value = RawFields;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<RawFields, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Unrepeated<'_> {
+    type Value = RawFields;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<RawFields, A::Error> {
+        let mut fields = BTreeMap::new();
+        while let Some((name, raw)) = entries.next_entry::<String, Box<RawValue>>()? {
+            if fields.insert(name.clone(), raw).is_some() {
+                let error = A::Error::custom(format_args!("`{name}` is given twice"));
+                *self.0 = Some(name);
+                return Err(error);
+            }
+        }
+        Ok(RawFields(fields))
+    }
+}
 
 /// An object that is being read. A field that nobody asked for is refused at the [end](Fields::finish).
 ///
@@ -74,10 +165,7 @@ impl<'a> Fields<'a> {
     pub(crate) fn duration(&mut self, name: &str) -> Result<Option<Duration>, Invalid> {
         let name_ms = format!("{name}_ms");
         match (self.value(name), self.value(&name_ms)) {
-            (Some(_), Some(_)) => {
-                let rule = format!("and `{name}` say the same thing: give one of them");
-                Err(Invalid::new(name_ms, rule))
-            }
+            (Some(_), Some(_)) => refuse_both(true, &name_ms, name).map(|()| None),
             (Some(value), None) => duration_of(value).map(Some).map_err(|e| e.within(name)),
             (None, Some(value)) => millis_of(value).map(Some).map_err(|e| e.within(&name_ms)),
             (None, None) => Ok(None),
@@ -108,7 +196,7 @@ impl<'a> Fields<'a> {
         let unknown = self.map.keys().find(|key| !self.asked.contains(key));
         match unknown {
             None => Ok(()),
-            Some(key) => Err(Invalid::new(clip(key), self.unknown_rule(key))),
+            Some(key) => Err(Invalid::new(key, self.unknown_rule(key))),
         }
     }
 
@@ -140,6 +228,15 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// Refuses two spellings of one thing.
+pub(crate) fn refuse_both(given: bool, field: &str, other: &str) -> Result<(), Invalid> {
+    if given {
+        let rule = format!("and `{other}` say the same thing: give one of them");
+        return Err(Invalid::new(field, rule));
+    }
+    Ok(())
+}
+
 /// One of a few words, found by name.
 pub(crate) fn one_of<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Invalid> {
     let found = words.iter().find(|(word, _)| *word == text);
@@ -164,7 +261,8 @@ pub(crate) fn duration_of(value: &Value) -> Result<Duration, Invalid> {
     }
 }
 
-fn millis_of(value: &Value) -> Result<Duration, Invalid> {
+/// A duration in whole milliseconds.
+pub(crate) fn millis_of(value: &Value) -> Result<Duration, Invalid> {
     if value.as_i64().is_some_and(i64::is_negative) || value.as_f64().is_some_and(|n| n < 0.0) {
         return Err(Invalid::new("", "must not be negative"));
     }
@@ -312,9 +410,13 @@ mod tests {
             ("abc", "xabc", 1),
             ("abc", "cab", 2),
             ("", "abc", 3),
+            ("abc", "", 3),
+            ("kitten", "sitting", 3),
+            ("ab", "axxb", 2),
         ] {
             assert_eq!(distance(a, b), expected, "{a} {b}");
         }
+        assert_eq!(distance(&"a".repeat(40), &"a".repeat(40)), 0);
         assert_eq!(distance(&"a".repeat(41), "a"), usize::MAX);
         assert_eq!(distance("a", &"a".repeat(41)), usize::MAX);
     }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::Kind;
 use crate::random::fixed_hash;
+use crate::{AttemptError, Kind};
 
 const PATTERN_CHARS_MAX: usize = 200;
 const SCANNED_BYTES_MAX: usize = 4096;
@@ -16,9 +16,9 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// The fingerprint of an error of a job of that kind.
-    pub fn new(kind: &Kind, error: &str) -> Self {
-        let pattern = pattern_of(error);
+    /// The fingerprint of an error of a job of that kind, its causes included.
+    pub fn new(kind: &Kind, error: &AttemptError) -> Self {
+        let pattern = pattern_of(&error.to_string());
         let hash = fixed_hash(format!("{kind}\0{pattern}").as_bytes());
         Fingerprint { hash, pattern }
     }
@@ -48,9 +48,9 @@ fn pattern_of(error: &str) -> String {
                 length
             }
             None if is_word(first) => {
-                let (word, length) = word_of(rest);
-                pattern.push_str(word);
-                length
+                let run = run_of(rest);
+                push_run(&mut pattern, run);
+                run.len()
             }
             None if first.is_whitespace() => {
                 if !pattern.ends_with(' ') && !pattern.is_empty() {
@@ -100,20 +100,31 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// A word as it is, or `#` for one that holds a digit: a number, an id, an address. Points, colons, slashes, dashes and
-/// at-signs inside belong to it, so that `10.0.0.7:5432` and `2026-11-15T09:00` are one.
-fn word_of(text: &str) -> (&str, usize) {
+/// Characters up to the next space or bracket: words, and the points, colons, slashes, dashes and at-signs between them,
+/// so that `10.0.0.7:5432` and `2026-11-15T09:00` are one.
+fn run_of(text: &str) -> &str {
     let inside = |c: char| is_word(c) || ".:-/@+%".contains(c);
     let end = text.find(|c: char| !inside(c)).unwrap_or(text.len());
-    let whole = text.get(..end).unwrap_or(text);
-    let word = whole.trim_end_matches(|c: char| !is_word(c));
-    if word.contains(|c: char| c.is_ascii_digit()) || word.contains('@') {
-        return ("#", word.len());
+    let run = text.get(..end).unwrap_or(text);
+    run.trim_end_matches(|c: char| !is_word(c))
+}
+
+/// A run as it is, or with `#` for what names one thing: a number, an id, an address.
+fn push_run(pattern: &mut String, run: &str) {
+    let has_digit = |text: &str| text.contains(|c: char| c.is_ascii_digit());
+    if has_digit(run) || run.contains('@') || is_hexadecimal_id(run) {
+        pattern.push('#');
+    } else {
+        pattern.push_str(run);
     }
-    // Without a digit, only the plain word: `error:timeout` is two.
-    let end = word.find(|c: char| !is_word(c)).unwrap_or(word.len());
-    let plain = word.get(..end).unwrap_or(word);
-    (plain, plain.len())
+}
+
+/// An id or an address that happens to have no digit: `abcdefab-cdef-abcd-efab-cdefabcdefab`, `dead::beef`.
+fn is_hexadecimal_id(run: &str) -> bool {
+    let hexadecimal = run
+        .chars()
+        .all(|c| c.is_ascii_hexdigit() || c == '-' || c == ':');
+    hexadecimal && (run.contains("::") || (run.len() == 36 && run.matches('-').count() == 4))
 }
 
 #[cfg(test)]
@@ -123,7 +134,9 @@ mod tests {
 
     fn pattern(error: &str) -> String {
         let kind = Kind::new("email:send").unwrap();
-        Fingerprint::new(&kind, error).pattern().to_owned()
+        Fingerprint::new(&kind, &AttemptError::new(error))
+            .pattern()
+            .to_owned()
     }
 
     #[test]
@@ -152,6 +165,9 @@ mod tests {
             ("unclosed ' quote", "unclosed ' quote"),
             ("“größe” fehlt", "\"…\" fehlt"),
             ("0xdeadbeef", "#"),
+            ("job abcdefab-cdef-abcd-efab-cdefabcdefab", "job #"),
+            ("host dead::beef is down", "host # is down"),
+            ("‘a’ and `b`", "\"…\" and \"…\""),
             ("path/to/file missing", "path/to/file missing"),
             ("", ""),
         ] {
@@ -163,12 +179,18 @@ mod tests {
     fn a_fingerprint_is_kind_and_pattern() {
         let mail = Kind::new("email:send").unwrap();
         let other = Kind::new("sms:send").unwrap();
-        let one = Fingerprint::new(&mail, "status 503");
-        assert_eq!(one, Fingerprint::new(&mail, "status 504"));
-        assert_ne!(one, Fingerprint::new(&mail, "status unknown"));
+        let one = Fingerprint::new(&mail, &AttemptError::new("status 503"));
+        assert_eq!(
+            one,
+            Fingerprint::new(&mail, &AttemptError::new("status 504"))
+        );
+        assert_ne!(
+            one,
+            Fingerprint::new(&mail, &AttemptError::new("status unknown"))
+        );
         assert_ne!(
             one.to_string(),
-            Fingerprint::new(&other, "status 503").to_string()
+            Fingerprint::new(&other, &AttemptError::new("status 503")).to_string()
         );
         assert_eq!(one.to_string().len(), 16);
     }
@@ -177,6 +199,7 @@ mod tests {
     fn long_errors_are_bounded() {
         assert_eq!(pattern(&"word ".repeat(100_000)).chars().count(), 199);
         assert_eq!(pattern(&"é".repeat(100_000)).chars().count(), 200);
+        assert_eq!(pattern(&"a/".repeat(2048)).chars().count(), 200);
     }
 
     proptest! {

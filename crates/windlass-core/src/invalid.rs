@@ -15,7 +15,7 @@ impl Invalid {
     /// Says that `field` breaks `rule`.
     pub fn new(field: impl Into<String>, rule: impl Into<String>) -> Self {
         Invalid {
-            field: field.into(),
+            field: cleaned(field.into()),
             rule: rule.into(),
         }
     }
@@ -51,6 +51,19 @@ impl fmt::Display for Invalid {
     }
 }
 
+/// The name of a field may be the user's own: short, and without anything that a terminal or a log would obey.
+fn cleaned(field: String) -> String {
+    const FIELD_CHARS_MAX: usize = 120;
+    if field.len() <= FIELD_CHARS_MAX && !field.contains(char::is_control) {
+        return field;
+    }
+    field
+        .chars()
+        .take(FIELD_CHARS_MAX)
+        .flat_map(char::escape_debug)
+        .collect()
+}
+
 /// What the user gave, cut short enough to be shown back in a message.
 pub(crate) fn shown(text: &str) -> String {
     const SHOWN_CHARS_MAX: usize = 40;
@@ -84,6 +97,19 @@ mod tests {
         assert_eq!(
             whole.within("retry").to_string(),
             "`retry` must be an object"
+        );
+    }
+
+    #[test]
+    fn a_field_that_the_user_named_is_shown_harmlessly() {
+        let refusal = Invalid::new("\u{1b}[31mred\n", "is not a known field");
+        assert_eq!(
+            refusal.to_string(),
+            "`\\u{1b}[31mred\\n` is not a known field"
+        );
+        assert_eq!(
+            Invalid::new("é".repeat(1000), "x").field().chars().count(),
+            120
         );
     }
 

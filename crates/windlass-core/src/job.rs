@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -15,6 +16,7 @@ pub use life::{Conflict, Edit, Failures, Revival};
 use crate::failure::AttemptError;
 use crate::fields::one_of;
 use crate::retry::{AttemptLimit, RetryPolicy};
+use crate::settle::has_expired;
 use crate::state::{DeadReason, State};
 use crate::{
     Invalid, JobId, Key, Kind, Payload, QueueName, ScheduleId, Tag, Timestamp, WorkerName,
@@ -45,7 +47,7 @@ pub struct Unique {
     /// The key.
     pub key: Key,
     /// Held at least so long after the enqueue, even if the job ends before.
-    pub hold: Option<Duration>,
+    pub unique_for: Option<Duration>,
     /// What becomes of the second job.
     pub on_duplicate: OnDuplicate,
 }
@@ -91,14 +93,14 @@ pub struct Job {
     pub queue: QueueName,
     /// Higher runs first; kept through retries.
     pub priority: i16,
-    /// From when it is due.
+    /// From when it is due; while it waits, see [`Job::due_at`].
     pub run_at: Timestamp,
     /// How often it may run.
     pub delivery: Delivery,
     /// Its own limit.
     pub max_attempts: Option<AttemptLimit>,
     /// Its own policy.
-    pub retry: Option<RetryPolicy>,
+    pub retry: Option<Arc<RetryPolicy>>,
     /// How long one attempt may take.
     pub timeout: Timeout,
     /// No attempt starts after it.
@@ -127,6 +129,10 @@ pub struct Job {
     pub previous_delay: Option<Duration>,
     /// When its first attempt started.
     pub first_started_at: Option<Timestamp>,
+    /// When its last attempt started.
+    pub started_at: Option<Timestamp>,
+    /// Who ran its last attempt.
+    pub worker: Option<WorkerName>,
     /// Why the last failed attempt did.
     pub last_error: Option<AttemptError>,
     /// When the last failed attempt ended.
@@ -149,14 +155,10 @@ pub enum Standing {
 /// The right to run one attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lease {
-    /// Who has it.
-    pub worker: WorkerName,
-    /// Since when.
-    pub started_at: Timestamp,
     /// Until when, unless it is renewed.
     pub until: Timestamp,
     /// The policy that was resolved by the claim; none means fail fast.
-    pub policy: Option<RetryPolicy>,
+    pub policy: Option<Arc<RetryPolicy>>,
     /// The limit that was resolved by the claim.
     pub effective_max: AttemptLimit,
     /// Somebody called the job off.
@@ -231,7 +233,7 @@ impl Job {
         }
     }
 
-    /// Whether nobody else may enqueue with its unique key: while it waits or runs, and for its `hold` after the enqueue
+    /// Whether nobody else may enqueue with its unique key: while it waits or runs, and for its `unique_for` after the enqueue
     /// unless it is dead.
     pub fn holds_key(&self, now: Timestamp) -> bool {
         let Some(unique) = &self.unique else {
@@ -241,14 +243,19 @@ impl Job {
             State::Waiting | State::Running => true,
             State::Dead(_) => false,
             State::Succeeded | State::Cancelled => unique
-                .hold
+                .unique_for
                 .is_some_and(|hold| self.created_at.saturating_add(hold) > now),
         }
     }
 
-    /// Whether it waits and its time has come.
+    /// Whether it waits, its time has come and its deadline has not passed: an attempt may start.
     pub fn is_ready(&self, now: Timestamp) -> bool {
-        self.state() == State::Waiting && self.run_at <= now
+        self.state() == State::Waiting && self.run_at <= now && !has_expired(self.deadline, now)
+    }
+
+    /// When it is due, if it waits.
+    pub fn due_at(&self) -> Option<Timestamp> {
+        (self.state() == State::Waiting).then_some(self.run_at)
     }
 
     /// The order of claims within a queue: high priority first, then the time it is due, then its age.

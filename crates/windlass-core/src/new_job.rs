@@ -3,6 +3,7 @@
 mod json;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -51,7 +52,7 @@ pub struct NewJob {
     /// How many attempts may fail in all; none leaves it to the policy.
     pub max_attempts: Option<AttemptLimit>,
     /// Its own policy.
-    pub retry: Option<RetryPolicy>,
+    pub retry: Option<Arc<RetryPolicy>>,
     /// How long one attempt may take; none is 1 h, for HTTP jobs 30 s.
     pub timeout: Option<Timeout>,
     /// When it is too late to start.
@@ -132,7 +133,7 @@ impl NewJob {
                 return Err(Invalid::new("timeout", rule));
             }
         }
-        if let Some(hold) = self.unique.as_ref().and_then(|unique| unique.hold) {
+        if let Some(hold) = self.unique.as_ref().and_then(|unique| unique.unique_for) {
             check_duration(hold).map_err(within("unique_for"))?;
         }
         if self.concurrency.as_ref().is_some_and(|key| key.limit == 0) {
@@ -210,6 +211,8 @@ impl NewJob {
             losses_in_a_row: 0,
             previous_delay: None,
             first_started_at: None,
+            started_at: None,
+            worker: None,
             last_error: None,
             failed_at: None,
             standing: Standing::Waiting,
@@ -282,7 +285,7 @@ mod tests {
         let key = Key::new("k").unwrap();
         let unique = Unique {
             key: key.clone(),
-            hold: Some(long),
+            unique_for: Some(long),
             on_duplicate: Default::default(),
         };
         let meta = |count: usize, bytes: usize| {

@@ -253,6 +253,11 @@ mod tests {
     }
 
     #[test]
+    fn the_default_bound_is_a_mebibyte() {
+        assert_eq!(PAYLOAD_BYTES_MAX, 1_048_576);
+    }
+
+    #[test]
     fn debug_output_does_not_show_the_content() {
         let secret = parse("\"hunter2\"").unwrap();
         assert_eq!(format!("{secret:?}"), "Payload(9 bytes)");

@@ -13,7 +13,9 @@ mod preset;
 mod resolve;
 
 pub use backoff::{BACKOFF_MAX_DEFAULT, Backoff};
-pub use explain::{AttemptForecast, Explanation, HERD_REQUESTS_MAX, Herd, Span, explain};
+pub use explain::{
+    AttemptForecast, Explanation, HERD_REQUESTS_MAX, HERD_SECONDS_MAX, Herd, Span, explain,
+};
 pub use jitter::Jitter;
 pub use limit::{ATTEMPTS_CEILING, AttemptLimit};
 pub use policy::{DelayRange, RetryPolicy};

@@ -13,7 +13,7 @@ mod zone;
 
 pub use cron::Cron;
 pub use expression::Expression;
-pub use missed::{CATCH_UP_MAX, Due, MISSED_AFTER_DEFAULT, Missed, SkippedRange};
+pub use missed::{CATCH_UP_MAX, Due, MISSED_AFTER_DEFAULT, Missed, SkipReason, SkippedRange};
 pub use new_schedule::NewSchedule;
 pub use overlap::{Overlap, OverlapDecision};
 pub use recurrence::{ClockChange, Firing, Recurrence, WallTime};

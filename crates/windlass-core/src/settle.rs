@@ -192,11 +192,15 @@ pub fn settle(running: &Running<'_>, report: Report, now: Timestamp, random: u64
         error: end.failure.as_ref().map(|failure| failure.error.clone()),
         result: end.result,
     };
-    settlement.verdict = match (end.outcome, end.failure) {
+    settlement.verdict = match (end.outcome, &end.failure) {
         (Outcome::Succeeded, _) => Verdict::Succeeded,
+        // What may have run must not look as if it had not: a person is told, cancel or no cancel.
+        (outcome, Some(failure)) if may_have_run(running, outcome, failure.class) => {
+            Verdict::Dead(DeadReason::Lost)
+        }
         _ if running.cancel_requested => Verdict::Cancelled,
         (Outcome::Cancelled, _) => Verdict::Cancelled,
-        (_, Some(failure)) => match after_failure(running, &settlement, &failure, now, random) {
+        (_, Some(failure)) => match after_failure(running, &settlement, failure, now, random) {
             Ok(delay) => {
                 settlement.delay = Some(delay);
                 Verdict::Waiting {
@@ -212,6 +216,12 @@ pub fn settle(running: &Running<'_>, report: Report, now: Timestamp, random: u64
     settlement
 }
 
+/// Whether this is an at-most-once attempt of which nobody knows how far it came.
+fn may_have_run(running: &Running<'_>, outcome: Outcome, class: FailureClass) -> bool {
+    let known = outcome == Outcome::Failed && class != FailureClass::Unknown;
+    running.delivery == Delivery::AtMostOnce && !known
+}
+
 /// The delay before the next attempt, or the reason why there is none. The order of the rules is SPEC §4.4.
 fn after_failure(
     running: &Running<'_>,
@@ -221,12 +231,7 @@ fn after_failure(
     random: u64,
 ) -> Result<Duration, DeadReason> {
     if running.delivery == Delivery::AtMostOnce {
-        let known = settlement.outcome == Outcome::Failed && failure.class != FailureClass::Unknown;
-        return Err(if known {
-            DeadReason::Exhausted
-        } else {
-            DeadReason::Lost
-        });
+        return Err(DeadReason::Exhausted); // or lost, which was asked before
     }
     if failure.class == FailureClass::Unrecoverable {
         return Err(DeadReason::Unrecoverable);

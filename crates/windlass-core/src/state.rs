@@ -266,6 +266,17 @@ mod tests {
     }
 
     #[test]
+    fn a_final_state_is_one_that_only_a_person_leaves() {
+        assert!(!State::Waiting.is_final() && !State::Running.is_final());
+        assert!(State::Succeeded.is_final() && State::Cancelled.is_final());
+        assert!(
+            DeadReason::ALL
+                .into_iter()
+                .all(|reason| State::Dead(reason).is_final())
+        );
+    }
+
+    #[test]
     fn reasons_are_found_by_their_words() {
         for reason in DeadReason::ALL {
             assert_eq!(reason.to_string().parse(), Ok(reason));

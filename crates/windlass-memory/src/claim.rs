@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use windlass_core::fairness::Taken;
-use windlass_core::{Job, JobId, Key, Lane, QueueName, Timestamp, has_expired};
+use windlass_core::{Job, JobId, Key, Lane, QueueName, Timestamp};
 use windlass_store::{AttemptId, CLAIM_MAX, Claim, Claimed};
 
 use crate::state::State;
@@ -55,7 +55,7 @@ impl State {
 
     fn start(&mut self, job: &mut Job, claim: &Claim, now: Timestamp) {
         let lease = claim.lease_for(job, now);
-        job.claim(lease)
+        job.claim(claim.worker.clone(), lease, now)
             .expect("only waiting jobs are candidates, and the lock is held");
         self.put(job.clone());
         if self
@@ -75,8 +75,7 @@ impl State {
         let mut lanes = Lanes::default();
         let waiting = self.waiting.get(&claim.queue).into_iter().flatten();
         for job in waiting.filter_map(|(_, _, id)| self.jobs.get(id)) {
-            let ready = job.is_ready(now) && !has_expired(job.deadline, now);
-            if ready && claim.wants(job.id, &job.kind) {
+            if job.is_ready(now) && claim.wants(job.id, &job.kind) {
                 match job.lane() {
                     Lane::Fresh => lanes.fresh.push_back(job.id),
                     Lane::Retry => lanes.retries.push_back(job.id),

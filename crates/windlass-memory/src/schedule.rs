@@ -54,10 +54,10 @@ impl State {
         schedule.version += 1;
         schedule.last_at = fire.last_at;
         schedule.next_at = fire.next_at;
-        if let Some((range, reason)) = fire.skipped {
+        if let Some(range) = fire.skipped {
             let value = json!({
                 "schedule_id": fire.schedule, "first": range.first, "last": range.last,
-                "count": range.count, "reason": reason,
+                "count": range.count, "reason": range.reason.name(),
             });
             self.append("schedule.skipped", &[value], now);
         }

@@ -100,7 +100,6 @@ impl State {
         now: Timestamp,
         random: u64,
     ) -> Settlement {
-        let lease = job.lease().expect("the attempt is running").clone();
         let settlement = job
             .decide(report, now, random)
             .expect("the attempt is running");
@@ -108,9 +107,9 @@ impl State {
             attempt: job.attempt,
             retry_count: job.failures,
             outcome: settlement.outcome,
-            started_at: lease.started_at,
+            started_at: job.started_at.unwrap_or(now),
             finished_at: now,
-            worker: lease.worker,
+            worker: job.worker.clone(),
             error: settlement.error.clone(),
             detail,
         };

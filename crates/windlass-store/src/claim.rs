@@ -1,6 +1,7 @@
 //! Claiming: jobs go out, each under a lease.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use windlass_core::fairness::{ClaimPlan, Taken};
@@ -37,9 +38,9 @@ pub struct ClaimRetry {
     /// The worker's default and cap.
     pub worker: WorkerRetry,
     /// The policies of the kinds.
-    pub kinds: BTreeMap<Kind, RetryPolicy>,
+    pub kinds: BTreeMap<Kind, Arc<RetryPolicy>>,
     /// The policy of the queue.
-    pub queue: Option<RetryPolicy>,
+    pub queue: Option<Arc<RetryPolicy>>,
 }
 
 /// What a claim got.
@@ -73,8 +74,6 @@ impl Claim {
     pub fn lease_for(&self, job: &Job, now: Timestamp) -> Lease {
         let resolved = self.resolve(job);
         Lease {
-            worker: self.worker.clone(),
-            started_at: now,
             until: now.saturating_add(self.lease),
             policy: resolved.policy.cloned(),
             effective_max: resolved.effective_max,

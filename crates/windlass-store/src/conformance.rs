@@ -2,7 +2,7 @@
 //!
 //! A driver's whole test is how to open a fresh store:
 //!
-//! ```ignore
+//! ```text
 //! async fn open() -> (Arc<dyn Store>, ()) { (Arc::new(MemoryStore::new()), ()) }
 //! windlass_store::conformance!(crate::open);
 //! ```
@@ -10,6 +10,7 @@
 //! The second value keeps alive what the store needs, such as a folder.
 #![expect(
     clippy::unwrap_used,
+    clippy::indexing_slicing,
     clippy::panic,
     missing_docs,
     reason = "these are tests"

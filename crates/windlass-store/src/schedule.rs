@@ -33,7 +33,7 @@ pub struct Fire {
     /// The jobs of the occurrences that fire; each has its `occurrence` set.
     pub jobs: Vec<Job>,
     /// The occurrences that do not.
-    pub skipped: Option<(SkippedRange, String)>,
+    pub skipped: Option<SkippedRange>,
     /// The last occurrence that is dealt with.
     pub last_at: Option<Timestamp>,
     /// When the schedule is due next.

@@ -88,7 +88,7 @@ pub struct Attempt {
     /// When it ended.
     pub finished_at: Timestamp,
     /// Who ran it.
-    pub worker: WorkerName,
+    pub worker: Option<WorkerName>,
     /// Why it failed, if it did.
     pub error: Option<AttemptError>,
     /// More, for an HTTP job.

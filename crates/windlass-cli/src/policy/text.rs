@@ -52,7 +52,7 @@ impl fmt::Display for Told<'_> {
             };
             writeln!(
                 f,
-                "\nWhen {who}, at most {peak} attempts start in one second:"
+                "\nWhen {who}, about {peak} attempts start in the busiest second:"
             )?;
             f.write_str(&plot::herd(&explanation.herd))?;
         }

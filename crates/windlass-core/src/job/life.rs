@@ -3,7 +3,7 @@
 use crate::job::{End, Ended, Job, Lease, Standing};
 use crate::settle::{Report, Running, Settlement, Verdict, has_expired, settle};
 use crate::state::{Consent, Event, State};
-use crate::{Payload, QueueName, Timestamp};
+use crate::{Payload, QueueName, Timestamp, WorkerName};
 
 /// Something that cannot happen to a job in its present state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -63,11 +63,22 @@ impl Default for Revival {
 }
 
 impl Job {
-    /// A worker takes the job: the attempt counts up with the lease, in one step.
-    pub fn claim(&mut self, lease: Lease) -> Result<(), Conflict> {
-        self.allow(Event::Claimed)?;
+    /// A worker takes a job that is ready: the attempt counts up with the lease, in one step.
+    pub fn claim(
+        &mut self,
+        worker: WorkerName,
+        lease: Lease,
+        now: Timestamp,
+    ) -> Result<(), Conflict> {
+        let state = self.allow(Event::Claimed)?;
+        if !self.is_ready(now) {
+            let event = Event::Claimed;
+            return Err(Conflict { event, state });
+        }
         self.attempt = self.attempt.saturating_add(1);
-        self.first_started_at.get_or_insert(lease.started_at);
+        self.first_started_at.get_or_insert(now);
+        self.started_at = Some(now);
+        self.worker = Some(worker);
         self.standing = Standing::Running(lease);
         Ok(())
     }
@@ -91,9 +102,9 @@ impl Job {
             failures: self.failures,
             snoozes: self.snoozes,
             losses_in_a_row: self.losses_in_a_row,
-            policy: lease.policy.as_ref(),
+            policy: lease.policy.as_deref(),
             effective_max: lease.effective_max,
-            first_started_at: self.first_started_at.unwrap_or(lease.started_at),
+            first_started_at: self.first_started_at.unwrap_or(self.created_at),
             deadline: self.deadline,
             previous_delay: self.previous_delay,
             cancel_requested: lease.cancel_requested,
@@ -182,9 +193,11 @@ impl Job {
         Ok(())
     }
 
+    /// The present state, if the event applies to it.
     fn allow(&self, event: Event) -> Result<State, Conflict> {
         let state = self.state();
-        state.after(event).ok_or(Conflict { event, state })
+        let next = state.after(event);
+        next.map(|_| state).ok_or(Conflict { event, state })
     }
 
     fn finish(&mut self, how: Ended, now: Timestamp) {
@@ -205,6 +218,8 @@ mod tests {
     use crate::{
         AttemptError, Delivery, Failure, JobId, Key, Kind, NewJob, OnDuplicate, Unique, WorkerName,
     };
+    use proptest::prelude::*;
+    use std::sync::Arc;
     use std::time::Duration;
 
     const T0: &str = "2026-01-01T00:00:00Z";
@@ -214,21 +229,20 @@ mod tests {
         new.into_job(JobId::new(at(T0), 1), at(T0)).unwrap()
     }
 
-    fn lease(preset: Preset, now: Timestamp) -> Lease {
+    fn claim(job: &mut Job, preset: Preset, now: Timestamp) -> Result<(), Conflict> {
         let policy = preset.policy();
-        Lease {
-            worker: WorkerName::new("w1").unwrap(),
-            started_at: now,
+        let lease = Lease {
             until: now.saturating_add(Duration::from_secs(30)),
             effective_max: policy.max_attempts().unwrap_or(AttemptLimit::ONE),
-            policy: Some(policy),
+            policy: Some(Arc::new(policy)),
             cancel_requested: false,
-        }
+        };
+        job.claim(WorkerName::new("w1").unwrap(), lease, now)
     }
 
     fn running(preset: Preset) -> Job {
         let mut job = job();
-        job.claim(lease(preset, at(T0))).unwrap();
+        claim(&mut job, preset, at(T0)).unwrap();
         job
     }
 
@@ -246,10 +260,10 @@ mod tests {
         let mut job = job();
         assert!(job.is_ready(at(T0)));
         assert_eq!(job.lane(), Lane::Fresh);
-        job.claim(lease(Preset::Patient, at(T0))).unwrap();
+        claim(&mut job, Preset::Patient, at(T0)).unwrap();
         assert!(!job.is_ready(at(T0)));
         settle(&mut job, failed(), at(T0));
-        assert_eq!(job.last_error.as_ref().unwrap().message, "boom");
+        assert_eq!(job.last_error.as_ref().unwrap().message(), "boom");
         assert_eq!(job.failed_at, Some(at(T0)));
         assert_eq!(job.standing, Standing::Waiting);
         assert_eq!(job.run_at, at("2026-01-01T00:00:01Z"));
@@ -264,7 +278,7 @@ mod tests {
         assert_eq!((job.attempt, job.failures), (1, 0));
         settle(&mut job, Report::Released { started: true }, at(T0));
         assert_eq!((job.attempt, job.failures), (1, 0));
-        job.claim(lease(Preset::Patient, at(T0))).unwrap();
+        claim(&mut job, Preset::Patient, at(T0)).unwrap();
         settle(&mut job, failed(), at(T0));
         assert_eq!((job.attempt, job.failures), (2, 1));
         assert_eq!(job.previous_delay, Some(Duration::from_secs(1)));
@@ -275,7 +289,7 @@ mod tests {
         let mut job = running(Preset::None);
         settle(&mut job, failed(), at(T0));
         assert_eq!(job.state(), State::Dead(DeadReason::Exhausted));
-        let refused = job.claim(lease(Preset::None, at(T0))).unwrap_err();
+        let refused = claim(&mut job, Preset::None, at(T0)).unwrap_err();
         assert_eq!(refused.event, Event::Claimed);
         assert_eq!(refused.state, State::Dead(DeadReason::Exhausted));
         let mut kept = job.clone();
@@ -385,7 +399,7 @@ mod tests {
             (job.run_at, job.queue.as_str()),
             (at("2027-01-01T00:00:00Z"), "other")
         );
-        job.claim(lease(Preset::Patient, at(T0))).unwrap();
+        claim(&mut job, Preset::Patient, at("2027-01-01T00:00:00Z")).unwrap();
         assert!(job.edit(edit).is_err());
     }
 
@@ -396,7 +410,7 @@ mod tests {
             let key = Key::new("k").unwrap();
             Some(Unique {
                 key,
-                hold,
+                unique_for: hold,
                 on_duplicate: OnDuplicate::Keep,
             })
         };
@@ -405,7 +419,7 @@ mod tests {
         assert!(!job.holds_key(at(T0)), "it has none");
         job.unique = unique(None);
         assert!(job.holds_key(later));
-        job.claim(lease(Preset::None, at(T0))).unwrap();
+        claim(&mut job, Preset::None, at(T0)).unwrap();
         assert!(job.holds_key(later));
         let mut dead = job.clone();
         settle(&mut dead, failed(), at(T0));
@@ -439,7 +453,7 @@ mod tests {
         let mut job = running(Preset::Patient);
         settle(&mut job, failed(), at(T0));
         let later = at("2026-01-01T00:00:01Z");
-        job.claim(lease(Preset::Patient, later)).unwrap();
+        claim(&mut job, Preset::Patient, later).unwrap();
         assert_eq!(job.first_started_at, Some(at(T0)));
     }
 
@@ -460,5 +474,73 @@ mod tests {
         orders.sort();
         let ids = orders.map(|(_, _, id)| id.as_u128());
         assert_eq!(ids, [9, 1, 2, 0]);
+    }
+
+    #[test]
+    fn no_attempt_starts_before_its_time_or_after_its_deadline() {
+        let mut job = job();
+        job.run_at = at("2026-01-01T00:00:05Z");
+        job.deadline = Some(at("2026-01-01T00:00:10Z"));
+        assert!(claim(&mut job, Preset::None, at("2026-01-01T00:00:04.999999Z")).is_err());
+        assert!(claim(&mut job, Preset::None, at("2026-01-01T00:00:10.000001Z")).is_err());
+        assert_eq!(
+            (job.attempt, job.due_at()),
+            (0, Some(at("2026-01-01T00:00:05Z")))
+        );
+        let now = at("2026-01-01T00:00:10Z");
+        claim(&mut job, Preset::None, now).unwrap();
+        assert_eq!(
+            (job.started_at, job.worker.as_ref().unwrap().as_str()),
+            (Some(now), "w1")
+        );
+        settle(&mut job, failed(), now);
+        assert_eq!(job.due_at(), None, "a dead job is not due");
+        assert_eq!((job.started_at, job.finished_at()), (Some(now), Some(now)));
+    }
+
+    proptest! {
+        /// What happens to a job is what the state machine says, whatever comes in whatever order.
+        #[test]
+        fn the_state_machine_alone_says_what_comes_next(steps in proptest::collection::vec(0usize..12, 1..60)) {
+            let mut job = job();
+            let now = at(T0);
+            for step in steps {
+                let before = job.clone();
+                let report = match step {
+                    0 => Report::Succeeded(None),
+                    1 => failed(),
+                    2 => Report::Lost,
+                    3 => Report::Released { started: true },
+                    4 => Report::Cancelled,
+                    _ => Report::Snoozed { until: now },
+                };
+                let consent = if step == 9 { Consent::Force } else { Consent::Plain };
+                let (event, done) = match step {
+                    0..=5 => match job.decide(report, now, 0) {
+                        Some(settlement) => {
+                            (Event::Settled(settlement.verdict), job.settle(settlement, now))
+                        }
+                        None => continue,
+                    },
+                    6 => (Event::Claimed, claim(&mut job, Preset::Immediate, now)),
+                    7 => (Event::CancelRequested, job.cancel(now)),
+                    8 | 9 => (Event::Revived(consent), job.revive(Revival { consent, ..Revival::default() }, now)),
+                    10 => (Event::Expired, job.expire(now)),
+                    _ => (Event::Resolved, job.resolve(now)),
+                };
+                match before.state().after(event) {
+                    Some(next) => {
+                        prop_assert_eq!(done, Ok(()));
+                        // Immediate retries are due at once, so a claim is never too early here.
+                        prop_assert_eq!(job.state(), next);
+                    }
+                    None => {
+                        prop_assert!(done.is_err());
+                        prop_assert_eq!(&job, &before, "a refusal changes nothing");
+                    }
+                }
+                prop_assert!(job.attempt >= before.attempt);
+            }
+        }
     }
 }

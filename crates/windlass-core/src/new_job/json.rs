@@ -1,38 +1,31 @@
-//! A new job as JSON: what the REST interface takes and what a schedule keeps.
+//! A new job as JSON, by the names of its fields. Other spellings (`type`, `maxRetryCount`) are the REST interface's to read.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::ser::{Error as _, SerializeMap};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::{Deadline, NewJob, Start};
 use crate::duration::format_duration;
-use crate::fields::Fields;
+use crate::fields::{Fields, RawFields};
 use crate::job::{Concurrency, OnDuplicate, Timeout, Unique};
-use crate::retry::{AttemptLimit, RetryPolicy};
+use crate::retry::{ATTEMPTS_CEILING, AttemptLimit, RetryPolicy};
 use crate::{Delivery, Invalid, Key, Kind, Payload, QueueName, Tag};
 
 impl NewJob {
     /// Reads a job from JSON text. The payload is kept byte for byte; a refusal names the field and the rule.
     pub fn from_json(text: &str) -> Result<Self, Invalid> {
-        let parts: BTreeMap<String, Box<RawValue>> = serde_json::from_str(text)
-            .map_err(|error| Invalid::new("", format!("must be a JSON object: {error}")))?;
-        NewJob::from_parts(&parts)
+        NewJob::from_parts(&RawFields::parse(text)?)
     }
 
-    fn from_parts(parts: &BTreeMap<String, Box<RawValue>>) -> Result<Self, Invalid> {
-        let payload = match parts.get("payload") {
-            Some(raw) => Payload::parse(raw.get(), usize::MAX).map_err(|e| e.within("payload"))?,
+    fn from_parts(parts: &RawFields) -> Result<Self, Invalid> {
+        let payload = match parts.raw("payload") {
+            Some(raw) => Payload::parse(raw, usize::MAX).map_err(|e| e.within("payload"))?,
             None => Payload::default(),
         };
-        let mut others = Map::new();
-        for (name, raw) in parts.iter().filter(|(name, _)| *name != "payload") {
-            let value = serde_json::from_str(raw.get())
-                .map_err(|error| Invalid::new(name, format!("must be valid JSON: {error}")))?;
-            others.insert(name.clone(), value);
-        }
+        let others = parts.values_but("payload")?;
         let mut fields = Fields::of(&others);
         let job = NewJob::from_fields(&mut fields, payload)?;
         fields.finish()?;
@@ -43,8 +36,8 @@ impl NewJob {
         let kind = fields
             .parsed("kind", Kind::new)?
             .ok_or_else(|| Invalid::new("kind", "is required"))?;
-        let max_attempts = fields.integer("max_attempts", i64::MIN, i64::MAX)?;
-        let max_retries = fields.integer("max_retries", i64::MIN, i64::MAX)?;
+        let max_attempts = fields.integer("max_attempts", 0, ATTEMPTS_CEILING.into())?;
+        let max_retries = fields.integer("max_retries", 0, i64::from(ATTEMPTS_CEILING) - 1)?;
         let priority = fields.integer("priority", i16::MIN.into(), i16::MAX.into())?;
         Ok(NewJob {
             payload,
@@ -72,7 +65,7 @@ impl NewJob {
 impl<'de> Deserialize<'de> for NewJob {
     /// Reads from `serde_json` only, as the payload is kept byte for byte.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let parts = BTreeMap::deserialize(deserializer)?;
+        let parts = RawFields::deserialize(deserializer)?;
         NewJob::from_parts(&parts).map_err(de::Error::custom)
     }
 }
@@ -129,7 +122,7 @@ impl NewJob {
         };
         if let Some(unique) = &self.unique {
             put("unique_key", unique.key.as_str().into());
-            if let Some(hold) = unique.hold {
+            if let Some(hold) = unique.unique_for {
                 put("unique_for", format_duration(hold).into());
             }
             put("on_duplicate", unique.on_duplicate.name().into());
@@ -191,12 +184,13 @@ fn read_deadline(fields: &mut Fields<'_>) -> Result<Option<Deadline>, Invalid> {
     one_or_other(deadline, span)
 }
 
-fn read_retry(fields: &mut Fields<'_>) -> Result<Option<RetryPolicy>, Invalid> {
+fn read_retry(fields: &mut Fields<'_>) -> Result<Option<Arc<RetryPolicy>>, Invalid> {
     let policy = fields
         .value("retry")
         .map(RetryPolicy::from_json)
         .transpose();
-    policy.map_err(|error| error.within("retry"))
+    let policy = policy.map_err(|error| error.within("retry"))?;
+    Ok(policy.map(Arc::new))
 }
 
 fn read_timeout(fields: &mut Fields<'_>) -> Result<Option<Timeout>, Invalid> {
@@ -208,16 +202,16 @@ fn read_timeout(fields: &mut Fields<'_>) -> Result<Option<Timeout>, Invalid> {
 
 fn read_unique(fields: &mut Fields<'_>) -> Result<Option<Unique>, Invalid> {
     let key = fields.parsed("unique_key", Key::new)?;
-    let hold = fields.duration("unique_for")?;
+    let unique_for = fields.duration("unique_for")?;
     let on_duplicate = fields.parsed("on_duplicate", str::parse::<OnDuplicate>)?;
     let Some(key) = key else {
-        refuse_alone("unique_for", hold.is_some(), "unique_key")?;
+        refuse_alone("unique_for", unique_for.is_some(), "unique_key")?;
         refuse_alone("on_duplicate", on_duplicate.is_some(), "unique_key")?;
         return Ok(None);
     };
     Ok(Some(Unique {
         key,
-        hold,
+        unique_for,
         on_duplicate: on_duplicate.unwrap_or_default(),
     }))
 }
@@ -376,6 +370,16 @@ mod tests {
             ("tags[0]", r#"{"kind": "a", "tags": [""]}"#),
             ("meta", r#"{"kind": "a", "meta": []}"#),
             ("prioritty", r#"{"kind": "a", "prioritty": 5}"#),
+            ("kind", r#"{"kind": "a", "kind": "b"}"#),
+            (
+                "max_attempts",
+                r#"{"kind": "a", "max_attempts": 3, "max_attempts": 5}"#,
+            ),
+            (
+                "meta",
+                r#"{"kind": "a", "meta": {"x": {"$serde_json::private::RawValue": "1"}}}"#,
+            ),
+            ("meta", r#"{"kind": "a", "meta": {"x\u0000": 1}}"#),
         ] {
             let refusal = refused(text);
             assert_eq!(refusal.field(), field, "{text}: {refusal}");
@@ -395,6 +399,17 @@ mod tests {
             refused(&format!(r#"{{"kind": "a", "payload": {closed}}}"#)).field(),
             "payload"
         );
+        let deeper = format!("{{\"a\":{}1{}}}", "[".repeat(64), "]".repeat(64));
+        let refusal = refused(&format!(r#"{{"kind": "a", "meta": {deeper}}}"#));
+        assert_eq!(refusal.field(), "meta", "as deep as a payload may be");
+    }
+
+    #[test]
+    fn the_rule_names_the_real_bounds() {
+        for number in ["5.0", "99999999999999999999", "-1", "1001"] {
+            let refusal = refused(&format!(r#"{{"kind": "a", "max_attempts": {number}}}"#));
+            assert!(refusal.rule().contains("from 0 to 1000"), "{refusal}");
+        }
     }
 
     #[test]

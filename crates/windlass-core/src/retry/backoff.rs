@@ -79,6 +79,20 @@ impl Backoff {
         }
     }
 
+    /// The same with durations in whole microseconds, as they are stored.
+    pub(super) fn in_micros(mut self) -> Self {
+        let cut = |duration: &mut Duration| *duration = micros(*duration);
+        match &mut self {
+            Backoff::Constant { delay } => cut(delay),
+            Backoff::Linear { base, step, max } => [base, step, max].into_iter().for_each(cut),
+            Backoff::Exponential { base, max, .. } | Backoff::Polynomial { base, max, .. } => {
+                [base, max].into_iter().for_each(cut);
+            }
+            Backoff::Steps { delays } => delays.iter_mut().for_each(cut),
+        }
+        self
+    }
+
     /// Refuses parameters that make no sense, by name.
     pub(super) fn check(&self) -> Result<(), Invalid> {
         match self {
@@ -102,6 +116,10 @@ impl Backoff {
             Backoff::Steps { delays } => check_steps(delays),
         }
     }
+}
+
+fn micros(duration: Duration) -> Duration {
+    Duration::from_micros(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
 }
 
 /// `base·factor`, at most `max`, for any factor there is.

@@ -8,7 +8,10 @@ use crate::Invalid;
 use crate::random::Random;
 
 /// The most requests a herd is worked out for.
-pub const HERD_REQUESTS_MAX: u64 = 10_000_000;
+pub const HERD_REQUESTS_MAX: u64 = 1_000_000;
+
+/// The most seconds a herd lists.
+pub const HERD_SECONDS_MAX: usize = 100_000;
 
 /// The earliest, the nominal and the latest of a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -48,14 +51,17 @@ pub struct Explanation {
     pub attempts: Vec<AttemptForecast>,
     /// When the last attempt starts.
     pub horizon: Span,
-    /// The seconds in which at least one attempt starts, in order.
+    /// The seconds in which at least one attempt starts, in order; the first [`HERD_SECONDS_MAX`] of them.
     pub herd: Vec<Herd>,
+    /// How many attempts start after the last second that is listed.
+    pub herd_rest: u64,
 }
 
 /// Explains a policy for a job with `limit` attempts that take no time and always fail, `jobs` of them at once.
 ///
 /// The herd is drawn with a fixed seed, so that the same question has the same answer. `max_elapsed` ends the
-/// attempts where the policy has one: no attempt follows a failure later than that.
+/// attempts where the policy has one: no attempt follows a failure later than that. An attempt that only quick draws
+/// reach in time is shown with the latest times at which it can start.
 pub fn explain(
     policy: &RetryPolicy,
     limit: AttemptLimit,
@@ -64,10 +70,13 @@ pub fn explain(
     check_herd(limit, jobs)?;
     let attempts = forecast(policy, limit);
     let horizon = attempts.last().map(|last| last.at).unwrap_or_default();
+    let mut herd = herd(policy, limit, jobs);
+    let rest = herd.split_off(herd.len().min(HERD_SECONDS_MAX));
     Ok(Explanation {
         attempts,
         horizon,
-        herd: herd(policy, limit, jobs),
+        herd,
+        herd_rest: rest.iter().map(|row| row.requests).sum(),
     })
 }
 
@@ -102,13 +111,18 @@ fn forecast(policy: &RetryPolicy, limit: AttemptLimit) -> Vec<AttemptForecast> {
             delay,
             at: Span {
                 min: last.at.min.saturating_add(delay.min),
-                nominal: last.at.nominal.saturating_add(delay.nominal),
-                max: last.at.max.saturating_add(delay.max),
+                nominal: in_time(policy, last.at.nominal).saturating_add(delay.nominal),
+                max: in_time(policy, last.at.max).saturating_add(delay.max),
             },
         };
         attempts.push(last);
     }
     attempts
+}
+
+/// The latest time up to `elapsed` at which a failure is still retried.
+fn in_time(policy: &RetryPolicy, elapsed: Duration) -> Duration {
+    policy.max_elapsed().map_or(elapsed, |max| elapsed.min(max))
 }
 
 /// The delay after `failures` failures; decorrelated jitter follows each bound of the delay before.
@@ -245,6 +259,32 @@ mod tests {
     }
 
     #[test]
+    fn max_elapsed_bounds_the_latest_times_too() {
+        let policy = Preset::FullJitter
+            .policy()
+            .with_max_elapsed(Duration::from_secs(60))
+            .unwrap();
+        let explanation = explain(&policy, limit(20), 200).unwrap();
+        assert_eq!(
+            millis(explanation.horizon),
+            (0, 90_000, 90_000),
+            "60 s and the longest delay"
+        );
+        assert!(explanation.herd.last().unwrap().second <= 90);
+    }
+
+    #[test]
+    fn a_herd_lists_a_bounded_number_of_seconds() {
+        let day = Duration::from_secs(86_400);
+        let backoff = Backoff::Constant { delay: 7 * day };
+        let policy = RetryPolicy::new(backoff, Jitter::Full).unwrap();
+        let explanation = explain(&policy, limit(1000), 150).unwrap();
+        assert_eq!(explanation.herd.len(), HERD_SECONDS_MAX);
+        let listed: u64 = explanation.herd.iter().map(|row| row.requests).sum();
+        assert_eq!(listed + explanation.herd_rest, 150_000);
+    }
+
+    #[test]
     fn decorrelated_bounds_follow_one_another() {
         let second = Duration::from_secs(1);
         let backoff = Backoff::Exponential {
@@ -273,11 +313,11 @@ mod tests {
 
     #[test]
     fn a_herd_too_large_to_work_out_is_refused() {
-        assert_eq!(check_herd(limit(1000), 10_000), Ok(()));
+        assert_eq!(check_herd(limit(1000), 1000), Ok(()));
         let policy = Preset::Standard.policy();
-        let refusal = explain(&policy, limit(1000), 10_001).unwrap_err();
+        let refusal = explain(&policy, limit(1000), 1001).unwrap_err();
         assert_eq!(refusal.field(), "jobs");
-        assert!(refusal.rule().contains("at most 10000 with 1000 attempts"));
+        assert!(refusal.rule().contains("at most 1000 with 1000 attempts"));
         assert!(explain(&policy, limit(2), u64::MAX).is_err());
     }
 
@@ -295,6 +335,10 @@ mod tests {
                 prop_assert!(last <= explanation.horizon.max.as_secs());
                 let total: u64 = explanation.herd.iter().map(|row| row.requests).sum();
                 prop_assert_eq!(total, 20 * u64::try_from(attempts).unwrap());
+                let bounded = policy.with_max_elapsed(3 * max).unwrap();
+                let explanation = explain(&bounded, limit(attempts), 20).unwrap();
+                let last = explanation.herd.last().unwrap().second;
+                prop_assert!(last <= explanation.horizon.max.as_secs());
             }
         }
     }

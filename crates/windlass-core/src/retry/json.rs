@@ -6,10 +6,12 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::{Map, Value, json};
 
-use super::{AttemptLimit, BACKOFF_MAX_DEFAULT, Backoff, Jitter, Preset, RetryPolicy};
+use super::{
+    ATTEMPTS_CEILING, AttemptLimit, BACKOFF_MAX_DEFAULT, Backoff, Jitter, Preset, RetryPolicy,
+};
 use crate::Invalid;
 use crate::duration::format_duration;
-use crate::fields::{Fields, duration_of, one_of};
+use crate::fields::{Fields, duration_of, millis_of, one_of, refuse_both};
 
 impl RetryPolicy {
     /// Reads a policy; a refusal names the field and the rule.
@@ -74,8 +76,8 @@ struct Given {
 
 impl Given {
     fn read(fields: &mut Fields<'_>) -> Result<Self, Invalid> {
-        let max_attempts = fields.integer("max_attempts", i64::MIN, i64::MAX)?;
-        let max_retries = fields.integer("max_retries", i64::MIN, i64::MAX)?;
+        let max_attempts = fields.integer("max_attempts", 0, ATTEMPTS_CEILING.into())?;
+        let max_retries = fields.integer("max_retries", 0, i64::from(ATTEMPTS_CEILING) - 1)?;
         let limit = AttemptLimit::from_either(max_attempts, max_retries)?;
         let named = max_attempts.is_some() || max_retries.is_some();
         Ok(Given {
@@ -205,18 +207,30 @@ fn backoff_from_json(value: &Value) -> Result<Backoff, Invalid> {
             max: fields.duration("max")?.unwrap_or(BACKOFF_MAX_DEFAULT),
         },
         _ => Backoff::Steps {
-            delays: steps_from_json(required(fields.list("delays")?, "delays")?)?,
+            delays: steps_from_json(&mut fields)?,
         },
     };
     fields.finish()?;
     Ok(backoff)
 }
 
-fn steps_from_json(delays: &[Value]) -> Result<Vec<Duration>, Invalid> {
-    let read = |(index, delay): (usize, &Value)| {
-        duration_of(delay).map_err(|error| error.within(&format!("delays[{index}]")))
+/// `delays` as text, or `delays_ms` as whole milliseconds.
+fn steps_from_json(fields: &mut Fields<'_>) -> Result<Vec<Duration>, Invalid> {
+    let (name, list, read): (&str, _, fn(&Value) -> _) = match fields.list("delays_ms")? {
+        Some(list) => {
+            refuse_both(fields.list("delays")?.is_some(), "delays_ms", "delays")?;
+            ("delays_ms", list, millis_of)
+        }
+        None => (
+            "delays",
+            required(fields.list("delays")?, "delays")?,
+            duration_of,
+        ),
     };
-    delays.iter().enumerate().map(read).collect()
+    let read_one = |(index, delay): (usize, &Value)| {
+        read(delay).map_err(|error| error.within(&format!("{name}[{index}]")))
+    };
+    list.iter().enumerate().map(read_one).collect()
 }
 
 fn jitter_from_json(value: &Value) -> Result<Jitter, Invalid> {
@@ -347,6 +361,31 @@ mod tests {
                 json!({"type": "exponential", "base": "1s", "multiplier": 3.0, "max": "1h"});
             let value = json!({"max_attempts": 7, "backoff": backoff, "jitter": jitter});
             assert_eq!(RetryPolicy::from_json(&value).unwrap().to_json(), value);
+        }
+    }
+
+    #[test]
+    fn steps_may_be_milliseconds() {
+        let value = json!({"backoff": {"type": "steps", "delays_ms": [5, 1500]}});
+        let policy = RetryPolicy::from_json(&value).unwrap();
+        assert_eq!(
+            policy.to_json()["backoff"]["delays"],
+            json!(["5ms", "1s 500ms"])
+        );
+        for (field, backoff) in [
+            (
+                "delays_ms",
+                json!({"type": "steps", "delays_ms": [5], "delays": ["5ms"]}),
+            ),
+            (
+                "delays_ms[1]",
+                json!({"type": "steps", "delays_ms": [5, -1]}),
+            ),
+        ] {
+            assert_eq!(
+                refused(json!({"backoff": backoff})).field(),
+                format!("backoff.{field}")
+            );
         }
     }
 

@@ -53,7 +53,7 @@ impl RetryPolicy {
         }
         Ok(RetryPolicy {
             max_attempts: None,
-            backoff,
+            backoff: backoff.in_micros(),
             jitter,
             max_elapsed: None,
         })
@@ -329,6 +329,15 @@ mod tests {
         assert_eq!(refusal.field(), "max_attempts");
         let refusal = policy.with_max_elapsed(Duration::MAX).unwrap_err();
         assert_eq!(refusal.field(), "max_elapsed");
+    }
+
+    #[test]
+    fn what_is_finer_than_a_microsecond_is_cut_off() {
+        let delay = Duration::from_nanos(1500);
+        let policy = RetryPolicy::new(Backoff::Constant { delay }, Jitter::None).unwrap();
+        assert_eq!(policy.delay(1, None, 0), Duration::from_micros(1));
+        assert_eq!(policy.delay_range(1, None).min, Duration::from_micros(1));
+        assert_eq!(RetryPolicy::from_json(&policy.to_json()), Ok(policy));
     }
 
     #[test]

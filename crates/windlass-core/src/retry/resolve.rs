@@ -1,12 +1,14 @@
 //! Which policy and which limit a job gets when it is claimed.
 
+use std::sync::Arc;
+
 use super::{AttemptLimit, Preset, RetryPolicy};
 
 /// What a worker, or the server, says about retrying the jobs it claims.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerRetry {
     /// The policy of jobs that nobody else has one for. `None` is fail fast, and overrides all others.
-    pub policy: Option<RetryPolicy>,
+    pub policy: Option<Arc<RetryPolicy>>,
     /// The most attempts this worker grants, whatever a job asks for.
     pub cap: Cap,
 }
@@ -26,7 +28,7 @@ impl Default for WorkerRetry {
     /// A worker of the SDK: the policy `standard`, which is its cap too.
     fn default() -> Self {
         WorkerRetry {
-            policy: Some(Preset::default().policy()),
+            policy: Some(Arc::new(Preset::default().policy())),
             cap: Cap::OfPolicy,
         }
     }
@@ -38,11 +40,11 @@ pub struct RetrySettings<'a> {
     /// The job's own `max_attempts`.
     pub max_attempts: Option<AttemptLimit>,
     /// The job's own policy.
-    pub job: Option<&'a RetryPolicy>,
+    pub job: Option<&'a Arc<RetryPolicy>>,
     /// The policy of its kind, from the handler's registration.
-    pub kind: Option<&'a RetryPolicy>,
+    pub kind: Option<&'a Arc<RetryPolicy>>,
     /// The policy of its queue.
-    pub queue: Option<&'a RetryPolicy>,
+    pub queue: Option<&'a Arc<RetryPolicy>>,
 }
 
 /// Who a policy came from.
@@ -64,7 +66,7 @@ pub enum PolicySource {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResolvedRetry<'a> {
     /// The policy that gives the delays; none where the first failure is the last.
-    pub policy: Option<&'a RetryPolicy>,
+    pub policy: Option<&'a Arc<RetryPolicy>>,
     /// Who it came from.
     pub source: PolicySource,
     /// The failure that reaches it is the last.
@@ -119,12 +121,12 @@ mod tests {
     }
 
     /// `standard` with another limit; 0 is none.
-    fn policy(max_attempts: u32) -> RetryPolicy {
+    fn policy(max_attempts: u32) -> Arc<RetryPolicy> {
         let standard = Preset::Standard.policy();
-        standard.with_max_attempts(max_attempts).unwrap()
+        Arc::new(standard.with_max_attempts(max_attempts).unwrap())
     }
 
-    fn sdk_worker(policy: RetryPolicy) -> WorkerRetry {
+    fn sdk_worker(policy: Arc<RetryPolicy>) -> WorkerRetry {
         WorkerRetry {
             policy: Some(policy),
             cap: Cap::OfPolicy,
@@ -193,9 +195,9 @@ mod tests {
 
     #[test]
     fn l17d_a_presets_limit_is_a_default_and_no_cap_on_the_server() {
-        let webhook = Preset::Webhook.policy();
+        let webhook = Arc::new(Preset::Webhook.policy());
         let server = WorkerRetry {
-            policy: Some(Preset::Standard.policy()),
+            policy: Some(Arc::new(Preset::Standard.policy())),
             cap: Cap::Unlimited,
         };
         let settings = RetrySettings {
@@ -240,8 +242,8 @@ mod tests {
             max_attempts: Some(limit(3)),
             ..RetrySettings::default()
         };
-        let quick = sdk_worker(Preset::Standard.policy());
-        let slow = sdk_worker(Preset::Patient.policy());
+        let quick = sdk_worker(Arc::new(Preset::Standard.policy()));
+        let slow = sdk_worker(Arc::new(Preset::Patient.policy()));
         let by_quick = resolve(settings, &quick);
         let by_slow = resolve(settings, &slow);
         assert_eq!(by_quick.effective_max, by_slow.effective_max);

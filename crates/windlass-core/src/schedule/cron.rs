@@ -134,7 +134,7 @@ impl Cron {
     /// The first day it names on or after `from`.
     fn next_date(&self, from: Date) -> Option<Date> {
         let mut year = self.years.next(from.year())?;
-        let last_year = year.saturating_add(CALENDAR_CYCLE_YEARS);
+        let last_year = self.search_until(year.saturating_add(CALENDAR_CYCLE_YEARS), i16::MAX);
         while year <= last_year {
             for month in 1..=12 {
                 let first = Date::new(year, month, 1).ok()?;
@@ -148,10 +148,15 @@ impl Cron {
         None
     }
 
+    /// Where a search ends: with every year allowed the calendar repeats; a list of years has an end of its own.
+    fn search_until(&self, cycle: i16, end: i16) -> i16 {
+        if self.years.any() { cycle } else { end }
+    }
+
     /// The last day it names on or before `until`.
     fn last_date(&self, until: Date) -> Option<Date> {
         let mut year = self.years.last(until.year())?;
-        let first_year = year.saturating_sub(CALENDAR_CYCLE_YEARS);
+        let first_year = self.search_until(year.saturating_sub(CALENDAR_CYCLE_YEARS), i16::MIN);
         while year >= first_year {
             for month in (1..=12).rev() {
                 let first = Date::new(year, month, 1).ok()?;

@@ -14,7 +14,7 @@ pub const MISSED_AFTER_DEFAULT: Duration = Duration::from_secs(5);
 pub const CATCH_UP_MAX: usize = 100;
 
 /// Skipped occurrences are counted up to here.
-const COUNTED_MAX: usize = 1000;
+const COUNTED_MAX: usize = 10_000;
 
 /// What becomes of occurrences that were missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -97,6 +97,28 @@ pub struct Due {
     pub skipped: Option<SkippedRange>,
 }
 
+/// Why an occurrence does not fire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SkipReason {
+    /// It was too late, and `missed` says to leave it out.
+    Missed,
+    /// An earlier occurrence was unfinished, and `overlap` says to leave it out.
+    Overlap,
+    /// The schedule was paused.
+    Paused,
+}
+
+impl SkipReason {
+    /// The word in JSON and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SkipReason::Missed => "missed",
+            SkipReason::Overlap => "overlap",
+            SkipReason::Paused => "paused",
+        }
+    }
+}
+
 /// Occurrences that do not fire, recorded as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SkippedRange {
@@ -104,7 +126,9 @@ pub struct SkippedRange {
     pub first: Timestamp,
     /// The last of them.
     pub last: Timestamp,
-    /// How many; none when they are more than a thousand.
+    /// Why.
+    pub reason: SkipReason,
+    /// How many; none when they are more than ten thousand.
     pub count: Option<usize>,
 }
 
@@ -137,6 +161,7 @@ fn skipped(recurrence: &Recurrence, after: Timestamp, until: Timestamp) -> Optio
     Some(SkippedRange {
         first,
         last,
+        reason: SkipReason::Missed,
         count: Some(count).filter(|count| *count <= COUNTED_MAX),
     })
 }
@@ -193,6 +218,7 @@ mod tests {
         let range = SkippedRange {
             first: at("2026-01-01T12:00:10Z"),
             last: at("2026-01-01T12:10:00Z"),
+            reason: SkipReason::Missed,
             count: Some(60),
         };
         assert_eq!(skip.skipped, Some(range));
@@ -221,14 +247,14 @@ mod tests {
 
     #[test]
     fn all_is_the_last_hundred() {
-        let all = due(Missed::All, "* * * * *", LAST, "2026-01-08T12:00:30Z");
+        let all = due(Missed::All, "* * * * *", LAST, "2026-01-12T12:00:30Z");
         assert_eq!(all.fire.len(), CATCH_UP_MAX);
-        assert_eq!(all.fire.last(), Some(&at("2026-01-08T12:00:00Z")));
+        assert_eq!(all.fire.last(), Some(&at("2026-01-12T12:00:00Z")));
         let skipped = all.skipped.unwrap();
-        assert_eq!(skipped.count, None, "more than a thousand");
+        assert_eq!(skipped.count, None, "more than ten thousand");
         assert_eq!(skipped.first, at("2026-01-01T12:01:00Z"));
         assert!(skipped.last < all.fire[0]);
-        let with_one_in_time = due(Missed::All, "* * * * *", LAST, "2026-01-08T12:00:01Z");
+        let with_one_in_time = due(Missed::All, "* * * * *", LAST, "2026-01-12T12:00:01Z");
         assert_eq!(with_one_in_time.fire.len(), CATCH_UP_MAX);
     }
 
@@ -254,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_a_thousand_are_counted() {
+    fn exactly_ten_thousand_are_counted() {
         let minutes =
             |minutes: u64| at(LAST).saturating_add(Duration::from_secs(60 * minutes + 30));
         let count = |now| {
@@ -266,8 +292,8 @@ mod tests {
             );
             due.skipped.unwrap().count
         };
-        assert_eq!(count(minutes(1000)), Some(1000));
-        assert_eq!(count(minutes(1001)), None);
+        assert_eq!(count(minutes(10_000)), Some(10_000));
+        assert_eq!(count(minutes(10_001)), None);
     }
 
     #[test]
@@ -276,6 +302,11 @@ mod tests {
             assert_eq!(missed.name().parse(), Ok(missed));
         }
         assert!("never".parse::<Missed>().is_err());
+        let reasons = [SkipReason::Missed, SkipReason::Overlap, SkipReason::Paused];
+        assert_eq!(
+            reasons.map(SkipReason::name),
+            ["missed", "overlap", "paused"]
+        );
         assert_eq!(Missed::default_for(Delivery::AtLeastOnce), Missed::Once);
         assert_eq!(Missed::default_for(Delivery::AtMostOnce), Missed::Skip);
     }

@@ -1,17 +1,14 @@
 //! A schedule that somebody asks for, as JSON and checked.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
-use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 
 use super::{Expression, MISSED_AFTER_DEFAULT, Missed, Overlap, Recurrence, Zone};
 use crate::duration::{check_duration, format_duration};
-use crate::fields::Fields;
-use crate::{Invalid, NewJob, ScheduleName, Start, Timestamp};
+use crate::fields::{Fields, RawFields};
+use crate::{Deadline, Invalid, NewJob, PAYLOAD_BYTES_MAX, ScheduleName, Start, Timestamp};
 
 /// A rule and the job it enqueues. Upserted by name.
 #[derive(Debug, Clone, PartialEq)]
@@ -77,6 +74,11 @@ impl NewSchedule {
 
     /// Refuses a schedule that will not fire after `now`, or whose job cannot be enqueued.
     pub fn check(&self, now: Timestamp) -> Result<(), Invalid> {
+        self.check_with(now, PAYLOAD_BYTES_MAX)
+    }
+
+    /// The same with payloads up to `payload_bytes_max`.
+    pub fn check_with(&self, now: Timestamp, payload_bytes_max: usize) -> Result<(), Invalid> {
         check_duration(self.splay).map_err(|error| error.within("splay"))?;
         check_duration(self.missed_after).map_err(|error| error.within("missed_after"))?;
         if let (Some(start), Some(end)) = (self.starts_at, self.ends_at)
@@ -91,7 +93,13 @@ impl NewSchedule {
             let rule = "does not go with a schedule, which says when its jobs run; `delay` does";
             return Err(Invalid::new("job.run_at", rule));
         }
-        self.job.check().map_err(|error| error.within("job"))?;
+        let once = matches!(self.expression, Expression::At(_));
+        if matches!(self.job.deadline, Some(Deadline::At(_))) && !once {
+            let rule = "would be the same for every occurrence; `expires_in` counts from each";
+            return Err(Invalid::new("job.deadline", rule));
+        }
+        let job = self.job.check_with(payload_bytes_max);
+        job.map_err(|error| error.within("job"))?;
         if self.recurrence(now).next(now).is_none() {
             let rule = format!("has no occurrence after {now}: it would never fire");
             return Err(Invalid::new(self.expression_field(), rule));
@@ -101,18 +109,12 @@ impl NewSchedule {
 
     /// Reads a schedule from JSON text; the job's payload is kept byte for byte.
     pub fn from_json(text: &str) -> Result<Self, Invalid> {
-        let mut parts: BTreeMap<String, Box<RawValue>> = serde_json::from_str(text)
-            .map_err(|error| Invalid::new("", format!("must be a JSON object: {error}")))?;
+        let parts = RawFields::parse(text)?;
         let job = parts
-            .remove("job")
+            .raw("job")
             .ok_or_else(|| Invalid::new("job", "is required"))?;
-        let job = NewJob::from_json(job.get()).map_err(|error| error.within("job"))?;
-        let mut others = Map::new();
-        for (name, raw) in parts {
-            let value: Value = serde_json::from_str(raw.get())
-                .map_err(|error| Invalid::new(&name, format!("must be valid JSON: {error}")))?;
-            others.insert(name, value);
-        }
+        let job = NewJob::from_json(job).map_err(|error| error.within("job"))?;
+        let others = parts.values_but("job")?;
         let mut fields = Fields::of(&others);
         let schedule = NewSchedule::from_fields(&mut fields, job)?;
         fields.finish()?;
@@ -159,7 +161,9 @@ impl Serialize for NewSchedule {
             Expression::At(instant) => map.serialize_entry("at", instant)?,
         }
         map.serialize_entry("timezone", self.timezone.name())?;
-        map.serialize_entry("missed", self.missed().name())?;
+        if let Some(missed) = self.missed {
+            map.serialize_entry("missed", missed.name())?;
+        }
         map.serialize_entry("missed_after", &format_duration(self.missed_after))?;
         map.serialize_entry("overlap", self.overlap.name())?;
         map.serialize_entry("splay", &format_duration(self.splay))?;
@@ -256,6 +260,12 @@ mod tests {
             r#"{"name":"s","at":"2026-05-01T00:00:00Z","job":{"kind":"a","delivery":"at_most_once"}}"#,
         );
         assert_eq!(once.unwrap().missed(), Missed::Skip);
+        let json = serde_json::to_string(&schedule).unwrap();
+        assert_eq!(
+            NewSchedule::from_json(&json),
+            Ok(schedule.clone()),
+            "what is unset stays unset"
+        );
         let every = read(r#""cron": "@every 90s""#).unwrap();
         assert_eq!(every.expression, schedule.expression);
     }
@@ -336,6 +346,14 @@ mod tests {
         schedule.job.start = Start::After(Duration::MAX);
         assert_eq!(schedule.check(at(NOW)).unwrap_err().field(), "job.delay");
         schedule.job.start = Start::Now;
+        schedule.job.deadline = Some(Deadline::At(at("2030-01-01T00:00:00Z")));
+        assert_eq!(schedule.check(at(NOW)).unwrap_err().field(), "job.deadline");
+        schedule.job.deadline = Some(Deadline::After(Duration::from_secs(60)));
+        assert_eq!(schedule.check(at(NOW)), Ok(()));
+        assert_eq!(
+            schedule.check_with(at(NOW), 3).unwrap_err().field(),
+            "job.payload"
+        );
         schedule.splay = Duration::MAX;
         assert_eq!(schedule.check(at(NOW)).unwrap_err().field(), "splay");
         schedule.splay = Duration::ZERO;

@@ -17,6 +17,9 @@ use crate::Timestamp;
 
 const TICK: Duration = Duration::from_micros(1);
 
+/// A search gives up after so many changes of the clocks: an interval may lie in a gap that comes every year.
+const CHANGES_MAX: usize = 1000;
+
 /// No change of the clocks is as large; the largest on record is a day.
 const CHANGE_MAX: SignedDuration = SignedDuration::from_hours(48);
 
@@ -233,7 +236,7 @@ fn firing_of(wall: DateTime, zone: &Zone) -> Option<Firing> {
 fn next_of_interval(cron: &Cron, zone: &Zone, after: Timestamp) -> Option<Timestamp> {
     let mut from = after.to_jiff();
     let mut wall = zone.jiff().to_datetime(from);
-    loop {
+    for _ in 0..CHANGES_MAX {
         let offset = zone.jiff().to_offset(from);
         let at = offset.to_timestamp(cron.next_after(wall)?).ok()?;
         let mut changes = zone.jiff().following(from);
@@ -254,22 +257,26 @@ fn next_of_interval(cron: &Cron, zone: &Zone, after: Timestamp) -> Option<Timest
         let second = SignedDuration::from_secs(1);
         wall = zone.jiff().to_datetime(from).checked_sub(second).ok()?;
     }
+    None
 }
 
 fn last_of_interval(cron: &Cron, zone: &Zone, until: Timestamp) -> Option<Timestamp> {
     let mut until = until.to_jiff();
-    loop {
+    for _ in 0..CHANGES_MAX {
         let offset = zone.jiff().to_offset(until);
         let at = offset
             .to_timestamp(cron.last_until(offset.to_datetime(until))?)
             .ok()?;
-        match change_until(zone, until) {
-            Some(change) if at < change => {
-                until = change.checked_sub(SignedDuration::from_micros(1)).ok()?;
-            }
-            _ => return Timestamp::from_jiff(at),
-        }
+        let Some(change) = change_until(zone, until).filter(|change| at < *change) else {
+            return Timestamp::from_jiff(at);
+        };
+        let far = until.checked_sub(CHANGE_MAX).ok()? > change;
+        until = match at.checked_add(CHANGE_MAX) {
+            Ok(near) if far && near < change => near,
+            _ => change.checked_sub(SignedDuration::from_micros(1)).ok()?,
+        };
     }
+    None
 }
 
 /// The last change of a zone's clocks at or before an instant.

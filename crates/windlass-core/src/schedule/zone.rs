@@ -32,6 +32,9 @@ impl Zone {
             return Err(unknown());
         }
         let zone = ZONES.get(name).map_err(|_| unknown())?;
+        if zone.is_unknown() || zone.iana_name() == Some("Factory") {
+            return Err(unknown()); // placeholders for a zone that nobody set
+        }
         let name = zone.iana_name().unwrap_or("UTC").to_owned();
         Ok(Zone { name, zone })
     }
@@ -100,6 +103,8 @@ mod tests {
             "../etc/passwd",
             "Europe/Berlin\0",
             "+01:00",
+            "Etc/Unknown",
+            "Factory",
             &long,
         ] {
             assert_eq!(Zone::new(name).unwrap_err().field(), "timezone", "{name}");

@@ -1,5 +1,7 @@
 //! VECTORS §2, as far as it concerns decisions, and the laws of settling.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -63,7 +65,7 @@ fn attempts(max_attempts: Option<u32>, worker: &WorkerRetry) -> (usize, Settleme
     let resolved = resolve(settings, worker);
     let standard = Preset::Standard.policy();
     let job = Running {
-        policy: resolved.policy,
+        policy: resolved.policy.map(|policy| &**policy),
         effective_max: resolved.effective_max,
         ..running(&standard)
     };
@@ -74,7 +76,7 @@ fn attempts(max_attempts: Option<u32>, worker: &WorkerRetry) -> (usize, Settleme
 fn worker(max_attempts: u32) -> WorkerRetry {
     let policy = Preset::Standard.policy().with_max_attempts(max_attempts);
     WorkerRetry {
-        policy: Some(policy.unwrap()),
+        policy: Some(Arc::new(policy.unwrap())),
         cap: Cap::OfPolicy,
     }
 }
@@ -109,7 +111,7 @@ fn l8_unrecoverable_is_dead_at_once_with_its_text() {
     let settlement = settle(&running(&policy), report, at(T0), 0);
     assert_eq!(settlement.verdict, Verdict::Dead(DeadReason::Unrecoverable));
     assert_eq!(settlement.failures, 1);
-    assert_eq!(settlement.error.unwrap().message, "no such user");
+    assert_eq!(settlement.error.unwrap().message(), "no such user");
     assert_eq!(settlement.delay, None);
 }
 
@@ -133,7 +135,7 @@ fn l10_a_failure_sets_the_error_and_the_next_time() {
     let settlement = settle(&running(&policy), failed(), at(T0), 0);
     assert_eq!(settlement.outcome, Outcome::Failed);
     assert_eq!(settlement.failures, 1);
-    assert_eq!(settlement.error.unwrap().message, "boom");
+    assert_eq!(settlement.error.unwrap().message(), "boom");
     assert_eq!(settlement.delay, Some(Duration::from_secs(1)));
     let run_at = at("2026-01-01T00:00:01Z");
     assert_eq!(settlement.verdict, Verdict::Waiting { run_at });
@@ -188,7 +190,7 @@ fn l29_the_snooze_past_the_limit_is_a_failure() {
             assert_eq!(settlement.outcome, Outcome::Failed);
             assert_eq!(settlement.failures, 1);
             assert_eq!(
-                settlement.error.unwrap().message,
+                settlement.error.unwrap().message(),
                 "snoozed more than 1000 times"
             );
             break;
@@ -270,7 +272,7 @@ fn a_timeout_says_how_long_it_was() {
         settlement
             .error
             .unwrap()
-            .message
+            .message()
             .ends_with("its timeout of 1m 30s")
     );
 }
@@ -333,7 +335,7 @@ fn retry_after_lengthens_the_delay_and_never_shortens_it() {
         delay_with(Duration::from_millis(1001)),
         Duration::from_millis(1001)
     );
-    assert_eq!(delay_with(Duration::MAX), RETRY_AFTER_MAX);
+    assert_eq!(delay_with(Duration::MAX), Duration::from_secs(86_400));
 }
 
 #[test]
@@ -382,6 +384,14 @@ fn a_cancelled_job_ends_cancelled_unless_it_succeeded() {
     }
     let done = settle(&job, Report::Succeeded(None), at(T0), 0);
     assert_eq!(done.verdict, Verdict::Succeeded);
+    job.delivery = Delivery::AtMostOnce;
+    let verdict = |report| settle(&job, report, at(T0), 0).verdict;
+    assert_eq!(verdict(failed()), Verdict::Cancelled);
+    assert_eq!(
+        verdict(Report::Lost),
+        Verdict::Dead(DeadReason::Lost),
+        "it may have run"
+    );
 }
 
 #[test]

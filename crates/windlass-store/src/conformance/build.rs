@@ -66,7 +66,7 @@ pub fn payload(text: &str) -> Payload {
 pub fn unique(text: &str) -> Option<Unique> {
     Some(Unique {
         key: key(text),
-        hold: None,
+        unique_for: None,
         on_duplicate: OnDuplicate::Keep,
     })
 }
@@ -75,7 +75,7 @@ pub fn unique(text: &str) -> Option<Unique> {
 pub fn worker(policy: RetryPolicy) -> ClaimRetry {
     ClaimRetry {
         worker: WorkerRetry {
-            policy: Some(policy),
+            policy: Some(Arc::new(policy)),
             cap: Cap::OfPolicy,
         },
         ..ClaimRetry::default()

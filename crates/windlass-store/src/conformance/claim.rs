@@ -74,12 +74,15 @@ pub async fn counts_the_attempt_and_sets_the_lease(store: &Opened) {
         (1, 0, State::Running)
     );
     let lease = running.lease().unwrap();
-    assert_eq!((lease.started_at, lease.until), (at(5), at(35)));
+    assert_eq!((running.started_at, lease.until), (Some(at(5)), at(35)));
     assert_eq!(
-        (lease.worker.as_str(), lease.cancel_requested),
+        (
+            running.worker.as_ref().unwrap().as_str(),
+            lease.cancel_requested
+        ),
         ("w1", false)
     );
-    assert_eq!(lease.policy, Some(Preset::Patient.policy()));
+    assert_eq!(lease.policy.as_deref(), Some(&Preset::Patient.policy()));
     assert_eq!(lease.effective_max.get(), 4);
     assert_eq!(running.first_started_at, Some(at(5)));
     assert_eq!(

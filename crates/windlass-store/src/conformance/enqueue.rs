@@ -20,12 +20,12 @@ pub async fn stores_every_field_as_it_was_given(store: &Opened) {
         run_at: at_micros(123_457),
         delivery: Delivery::AtMostOnce,
         max_attempts: AttemptLimit::from_max_attempts(5).unwrap(),
-        retry: Some(Preset::Webhook.policy()),
+        retry: Some(Arc::new(Preset::Webhook.policy())),
         timeout: Timeout::None,
         deadline: Some(at(1000)),
         unique: Some(Unique {
             key: key("u – ü"),
-            hold: Some(Duration::from_secs(60)),
+            unique_for: Some(Duration::from_secs(60)),
             on_duplicate: OnDuplicate::Replace,
         }),
         concurrency: Some(Concurrency {
@@ -123,7 +123,7 @@ pub async fn a_duplicate_within_one_batch_is_found(store: &Opened) {
 fn replacing(number: u64) -> Job {
     let unique = Unique {
         key: key("k"),
-        hold: None,
+        unique_for: None,
         on_duplicate: OnDuplicate::Replace,
     };
     Job {
@@ -184,7 +184,7 @@ pub async fn unique_keys_are_per_queue(store: &Opened) {
 
 pub async fn a_dead_job_frees_its_key(store: &Opened) {
     let held = Unique {
-        hold: Some(Duration::from_secs(1000)),
+        unique_for: Some(Duration::from_secs(1000)),
         ..unique("k").unwrap()
     };
     put(
@@ -231,7 +231,7 @@ pub async fn a_succeeded_job_frees_its_key(store: &Opened) {
 
 pub async fn a_hold_outlasts_the_job(store: &Opened) {
     let held = Unique {
-        hold: Some(Duration::from_secs(10)),
+        unique_for: Some(Duration::from_secs(10)),
         ..unique("k").unwrap()
     };
     put(

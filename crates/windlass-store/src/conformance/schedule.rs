@@ -1,6 +1,6 @@
 //! Schedules and their occurrences.
 
-use windlass_core::schedule::{NewSchedule, SkippedRange};
+use windlass_core::schedule::{NewSchedule, SkipReason, SkippedRange};
 use windlass_core::{Job, NewJob, Occurrence, ScheduleId, ScheduleName};
 
 use super::build::*;
@@ -160,7 +160,10 @@ pub async fn a_stale_step_writes_nothing(store: &Opened) {
         Fired::Stale
     );
     assert_eq!(store.get(&[id(10)]).await.unwrap(), [None]);
-    assert_eq!(store.schedules().await.unwrap(), [schedule.clone()]);
+    assert_eq!(
+        store.schedules().await.unwrap(),
+        std::slice::from_ref(&schedule)
+    );
     store.remove_schedule(schedule.id).await.unwrap();
     assert_eq!(
         store.fire(step(&schedule, &[10]), at(25)).await.unwrap(),
@@ -173,10 +176,11 @@ pub async fn skipped_occurrences_are_recorded(store: &Opened) {
     let range = SkippedRange {
         first: at(10),
         last: at(40),
+        reason: SkipReason::Missed,
         count: Some(4),
     };
     let fire = Fire {
-        skipped: Some((range, "missed".into())),
+        skipped: Some(range),
         ..step(&schedule, &[])
     };
     assert_eq!(

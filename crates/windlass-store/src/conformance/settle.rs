@@ -1,5 +1,6 @@
 //! Attempts end by report.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
@@ -56,7 +57,7 @@ pub async fn success_keeps_the_result(store: &Opened) {
     );
     assert_eq!(
         (
-            history[0].worker.as_str(),
+            history[0].worker.as_ref().unwrap().as_str(),
             &history[0].error,
             &history[0].detail
         ),
@@ -117,7 +118,7 @@ pub async fn attempts_follow_the_backoff(store: &Opened) {
     put(
         store,
         vec![Job {
-            retry: Some(policy),
+            retry: Some(Arc::new(policy)),
             ..job(1)
         }],
     )
@@ -362,10 +363,7 @@ pub async fn a_revived_job_that_keeps_its_failures_dies_of_the_next(store: &Open
 pub async fn a_worker_name_twice_is_no_mix_up(store: &Opened) {
     put(store, jobs(1..3)).await;
     let (first, second) = (take_one(store, at(0)).await, take_one(store, at(0)).await);
-    assert_eq!(
-        first.lease().unwrap().worker,
-        second.lease().unwrap().worker
-    );
+    assert_eq!(first.worker, second.worker);
     settle_one(store, &first, Report::Succeeded(None), at(1)).await;
     assert_eq!(state_of(store, second.id).await, State::Running);
 }

@@ -32,7 +32,10 @@ pub async fn an_expired_lease_is_lost(store: &Opened) {
     );
     let history = store.attempts(id(1), 10).await.unwrap();
     assert_eq!(
-        (history[0].outcome, history[0].worker.as_str()),
+        (
+            history[0].outcome,
+            history[0].worker.as_ref().unwrap().as_str()
+        ),
         (Outcome::Lost, "w1")
     );
     assert!(history[0].error.is_some());

@@ -190,6 +190,14 @@ impl Years {
         Ok(Years(items.collect::<Result<_, _>>()?))
     }
 
+    /// Whether every year counts.
+    pub(super) fn any(&self) -> bool {
+        let whole = FieldRule::YEAR;
+        self.0
+            .iter()
+            .any(|range| range.from == whole.min && range.to == whole.max && range.step == 1)
+    }
+
     /// The first year that is not before `from`.
     pub(super) fn next(&self, from: i16) -> Option<i16> {
         (from.max(YEAR_MIN)..=YEAR_MAX).find(|year| self.has(*year))

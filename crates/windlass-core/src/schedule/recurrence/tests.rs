@@ -393,6 +393,19 @@ fn a_far_future_is_reached_without_walking_there() {
 }
 
 #[test]
+fn an_interval_that_lies_in_a_yearly_gap_is_given_up() {
+    let never = recurrence("* 30 2 * 3 SUN#2", NEW_YORK);
+    assert_eq!(never.next(at("2026-01-01T00:00:00Z")), None);
+    let before_2007 = Some(at("2006-03-12T07:30:59Z")); // clocks changed in April then
+    assert_eq!(never.last(at("2026-01-01T00:00:00Z")), before_2007);
+    let long_ago = recurrence("* * * * * * 1970", NEW_YORK);
+    assert_eq!(
+        long_ago.last(at("9999-01-01T00:00:00Z")),
+        Some(at("1971-01-01T04:59:59Z"))
+    );
+}
+
+#[test]
 fn the_second_pass_of_a_weekly_interval_is_not_jumped_over() {
     // Sundays only: the next match on the wall is a week away, but the repeated hour comes first.
     assert_eq!(
