@@ -12,8 +12,14 @@ use crate::{Invalid, Timestamp};
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub struct $name(Uuid);
+
+        impl std::hash::Hash for $name {
+            fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+                state.write_u128(self.as_u128());
+            }
+        }
 
         impl $name {
             /// The id of something made at `now`; `random` sets it apart from others made in the same microsecond.

@@ -29,8 +29,8 @@ pub(crate) fn pick(low: u64, high: u64, bits: u64) -> u64 {
     low + u64::try_from(offset).unwrap_or(0)
 }
 
-/// A well-mixed number for a few words of data; the same on every machine and in every version.
-pub(crate) fn fixed_hash(bytes: &[u8]) -> u64 {
+/// A well-mixed number for some bytes; the same on every machine and in every version.
+pub fn fixed_hash(bytes: &[u8]) -> u64 {
     scramble(fnv1a(bytes)) // mixed, as the upper bits of FNV alone are weak
 }
 

@@ -1,0 +1,125 @@
+-- Times and durations are microseconds. Queues, kinds and workers are numbers of `names`.
+
+create table names (
+    id   integer primary key,
+    text text not null unique
+) strict;
+
+create table policies (
+    id   integer primary key,
+    json text not null
+) strict;
+
+-- What was asked for. A job that was never claimed has nothing else.
+create table jobs (
+    id         blob    not null primary key check (length(id) = 16),
+    queue      integer not null,
+    kind       integer not null,
+    priority   integer not null,
+    run_at     integer not null,
+    created_at integer not null,
+    checksum   integer not null,   -- of the payload
+    payload    text    not null,
+    extra      text                -- what is not at its default, as JSON
+) strict, without rowid;
+
+-- Where a job stands that was claimed at least once, or ended. The last attempt is in here, earlier ones in `attempts`.
+create table states (
+    id               blob    not null primary key,
+    state            integer not null,   -- 0 waiting, 1 running, 2 succeeded, 3 cancelled, 10… dead
+    run_at           integer not null,
+    attempt          integer not null,
+    failures         integer not null,
+    snoozes          integer not null,
+    losses           integer not null,
+    previous_delay   integer,
+    first_started_at integer,
+    started_at       integer,
+    worker           integer,
+    last_error       text,
+    failed_at        integer,
+    lease_until      integer,
+    policy           integer,
+    effective_max    integer,
+    cancel_requested integer not null,
+    finished_at      integer,
+    result           text,
+    outcome          integer,            -- of the last attempt, once the job has ended by it
+    detail           text,
+    check ((state = 1) = (lease_until is not null)),
+    check ((state >= 2) = (finished_at is not null))
+) strict, without rowid;
+
+create table attempts (
+    id          blob    not null,
+    attempt     integer not null,
+    retry_count integer not null,
+    outcome     integer not null,
+    started_at  integer not null,
+    finished_at integer not null,
+    worker      integer,
+    error       text,
+    detail      text,
+    primary key (id, attempt)
+) strict, without rowid;
+
+-- How many jobs of a queue have ended in each state.
+create table tallies (
+    queue integer not null,
+    state integer not null,
+    count integer not null,
+    primary key (queue, state)
+) strict, without rowid;
+
+-- Unique keys that outlast their jobs.
+create table holds (
+    queue integer not null,
+    key   text    not null,
+    id    blob    not null,
+    until integer not null,
+    primary key (queue, key)
+) strict, without rowid;
+
+create table queues (
+    name   text not null primary key,
+    limits text not null
+) strict, without rowid;
+
+create table schedules (
+    id         blob    not null primary key,
+    name       text    not null unique,
+    version    integer not null,
+    definition text    not null,
+    created_at integer not null,
+    last_at    integer,
+    next_at    integer
+) strict, without rowid;
+
+create table occurrences (
+    schedule blob    not null,
+    at       integer not null,
+    primary key (schedule, at)
+) strict, without rowid;
+
+create table documents (
+    collection text    not null,
+    name       text    not null,
+    version    integer not null,
+    value      text    not null,
+    updated_at integer not null,
+    primary key (collection, name)
+) strict, without rowid;
+
+create table records (
+    cursor integer primary key autoincrement,
+    topic  text    not null,
+    at     integer not null,
+    value  text    not null
+) strict;
+create index records_by_topic on records (topic, cursor);
+
+create table nodes (
+    name    text    not null primary key,
+    about   text    not null,
+    beat_at integer not null
+) strict, without rowid;

@@ -1,0 +1,1 @@
+select queue, kind, priority, run_at, created_at, checksum, payload, extra from jobs where id = ?1

@@ -1,0 +1,4 @@
+select
+    state, run_at, attempt, failures, snoozes, losses, previous_delay, first_started_at, started_at, worker,
+    last_error, failed_at, lease_until, policy, effective_max, cancel_requested, finished_at, result, outcome, detail
+from states where id = ?1

@@ -1,0 +1,2 @@
+-- Writes what an edit or a revival may change.  ?1 id
+update jobs set queue = ?2, priority = ?3, run_at = ?4, checksum = ?5, payload = ?6 where id = ?1

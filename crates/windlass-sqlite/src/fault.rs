@@ -1,0 +1,53 @@
+//! What SQLite says, in the words of the contract.
+
+use rusqlite::{Error, ErrorCode, ffi};
+use windlass_store::StoreError;
+
+/// A step that could not be carried out.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// SQLite refused or failed.
+    Sql(Error),
+    /// What is stored is not what was written.
+    Damaged(String),
+}
+
+pub(crate) type Step<T> = Result<T, Fault>;
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Fault::Sql(error)
+    }
+}
+
+impl Fault {
+    pub(crate) fn damaged(what: impl Into<String>) -> Self {
+        Fault::Damaged(what.into())
+    }
+
+    /// Whether the disk did not take what was to be made durable: nothing may be acknowledged after that.
+    pub(crate) fn is_failed_sync(&self) -> bool {
+        const SYNCS: [i32; 3] = [
+            ffi::SQLITE_IOERR_FSYNC,
+            ffi::SQLITE_IOERR_DIR_FSYNC,
+            ffi::SQLITE_IOERR_TRUNCATE,
+        ];
+        matches!(self, Fault::Sql(Error::SqliteFailure(failure, _)) if SYNCS.contains(&failure.extended_code))
+    }
+
+    /// The same in the words of the contract.
+    pub(crate) fn into_store_error(self) -> StoreError {
+        let error = match self {
+            Fault::Damaged(what) => return StoreError::Damaged { what, cause: None },
+            Fault::Sql(error) => error,
+        };
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DiskFull) => StoreError::StorageFull(error.into()),
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => StoreError::Damaged {
+                what: "SQLite cannot read the file".to_owned(),
+                cause: Some(error.into()),
+            },
+            _ => StoreError::Unavailable(error.into()),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Group commit: what waits is run in one transaction, synced once, and answered together.
+//!
+//! There is no timer. An idle queue commits at once; a busy one in groups by itself, as requests arrive while the disk
+//! syncs.
+
+use tokio::sync::{mpsc, oneshot, watch};
+use windlass_store::StoreError;
+
+use crate::fault::Step;
+use crate::writer::{Answer, Writer};
+
+/// A group takes no more rows than this, so that nobody waits for a bulk insert.
+const GROUP_ROWS_MAX: usize = 20_000;
+
+/// Who is served first within a group: a bulk insert never costs a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Class {
+    Settle,
+    Claim,
+    Other,
+    Enqueue,
+}
+
+/// A request with its answer.
+pub(crate) trait Work: Send {
+    fn class(&self) -> Class;
+    fn rows(&self) -> usize;
+    /// Runs it; it may be run again when its group is taken back.
+    fn run(&mut self, writer: &mut Writer) -> Step<()>;
+    /// Answers with what the last run gave, or with the error.
+    fn answer(self: Box<Self>, failed: Option<StoreError>);
+}
+
+/// A verb on its way to the writer.
+pub(crate) struct Task<T, F> {
+    pub(crate) class: Class,
+    pub(crate) rows: usize,
+    pub(crate) verb: F,
+    pub(crate) result: Option<Result<T, StoreError>>,
+    pub(crate) reply: oneshot::Sender<Result<T, StoreError>>,
+}
+
+impl<T: Send, F: FnMut(&mut Writer) -> Answer<T> + Send> Work for Task<T, F> {
+    fn class(&self) -> Class {
+        self.class
+    }
+
+    fn rows(&self) -> usize {
+        self.rows
+    }
+
+    fn run(&mut self, writer: &mut Writer) -> Step<()> {
+        self.result = Some((self.verb)(writer)?);
+        Ok(())
+    }
+
+    fn answer(self: Box<Self>, failed: Option<StoreError>) {
+        let result = match (failed, self.result) {
+            (Some(error), _) => Err(error),
+            (None, Some(result)) => result,
+            (None, None) => Err(StoreError::Unavailable("the request was not run".into())),
+        };
+        let _ = self.reply.send(result); // nobody waits for it any more
+    }
+}
+
+/// Serves requests until nobody can send any more.
+pub(crate) fn serve(
+    mut writer: Writer,
+    mut requests: mpsc::Receiver<Box<dyn Work>>,
+    changes: &watch::Sender<u64>,
+) {
+    while let Some(first) = requests.blocking_recv() {
+        let mut rows = first.rows();
+        let mut group = vec![first];
+        while rows < GROUP_ROWS_MAX
+            && let Ok(next) = requests.try_recv()
+        {
+            rows += next.rows();
+            group.push(next);
+        }
+        group.sort_by_key(|work| work.class());
+        let wakes = group.iter().any(|work| work.class() != Class::Claim);
+        commit(&mut writer, group);
+        if wakes {
+            changes.send_modify(|count| *count = count.wrapping_add(1));
+        }
+        writer.checkpoint_if_due();
+    }
+}
+
+pub(crate) fn commit(writer: &mut Writer, mut group: Vec<Box<dyn Work>>) {
+    let done = writer.group(|writer| group.iter_mut().try_for_each(|work| work.run(writer)));
+    match done {
+        Ok(()) => group.into_iter().for_each(|work| work.answer(None)),
+        Err(StoreError::Indeterminate(cause)) => {
+            let text = cause.to_string();
+            let same = || StoreError::Indeterminate(text.clone().into());
+            group.into_iter().for_each(|work| work.answer(Some(same())));
+        }
+        // One bad request must not fail the others: each for itself now.
+        Err(_) => {
+            for mut work in group {
+                let failed = writer.group(|writer| work.run(writer)).err();
+                work.answer(failed);
+            }
+        }
+    }
+}

@@ -1,0 +1,447 @@
+//! The order of jobs in memory. The truth is on disk; what is here can be read back from there.
+//!
+//! Waiting jobs are ordered per queue, lane and kind; those whose time has not come stand aside by time. Becoming due is a
+//! move in here and writes nothing. Every change is noted, so that a group that fails can be taken back.
+
+mod parking;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+use windlass_core::{Concurrency, Job, JobId, Key, Lane, Timestamp};
+
+use parking::Parking;
+
+/// The order of claims: priority, time, age.
+pub(crate) type Place = (Reverse<i16>, Timestamp, JobId);
+
+/// What is kept of a waiting job.
+#[derive(Debug, Clone)]
+pub(crate) struct Waiting {
+    pub(crate) run_at: Timestamp,
+    pub(crate) deadline: Option<Timestamp>,
+    pub(crate) concurrency: Option<Arc<Concurrency>>,
+    pub(crate) queue: u32,
+    pub(crate) kind: u32,
+    pub(crate) priority: i16,
+    pub(crate) lane: Lane,
+    /// Whether there is a row in `states`.
+    pub(crate) ran: bool,
+}
+
+/// A running job, without its payload.
+#[derive(Debug, Clone)]
+pub(crate) struct Running {
+    pub(crate) job: Job,
+    pub(crate) queue: u32,
+    pub(crate) kind: u32,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Entry {
+    Waiting(Waiting),
+    Running(Arc<Running>),
+}
+
+/// Who holds a unique key, and until when it does so after it ended.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Hold {
+    pub(crate) id: JobId,
+    /// None while the job lives.
+    pub(crate) until: Option<Timestamp>,
+}
+
+/// How a change is taken back.
+enum Undo {
+    Put(JobId),
+    Take(JobId, Entry),
+    Hold((u32, Key), Option<Hold>),
+    Tally((u32, i64), i64),
+    Start(u32),
+}
+
+/// What is counted of a queue.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Count {
+    pub(crate) waiting: u64,
+    pub(crate) future: u64,
+    pub(crate) retrying: u64,
+    pub(crate) running: u32,
+    pub(crate) retries_running: u32,
+}
+
+type Ids<T> = HashMap<JobId, T, BuildHasherDefault<IdHasher>>;
+type Lanes = BTreeMap<(u32, Lane, u32), BTreeSet<Place>>;
+
+#[derive(Default)]
+pub(crate) struct Index {
+    entries: Ids<Entry>,
+    /// Due jobs by queue, lane and kind.
+    ready: Lanes,
+    future: BTreeSet<(Timestamp, JobId)>,
+    deadlines: BTreeSet<(Timestamp, JobId)>,
+    leases: BTreeSet<(Timestamp, JobId)>,
+    parking: Parking,
+    holds: HashMap<(u32, Key), Hold>,
+    counts: HashMap<u32, Count>,
+    tallies: HashMap<(u32, i64), i64>,
+    starts: HashMap<u32, VecDeque<Timestamp>>,
+    /// The latest instant anybody spoke of: what was due then is among the ready ones.
+    seen: Option<Timestamp>,
+    undo: Vec<Undo>,
+}
+
+impl Index {
+    pub(crate) fn get(&self, id: JobId) -> Option<&Entry> {
+        self.entries.get(&id)
+    }
+
+    pub(crate) fn running(&self, id: JobId, attempt: u32) -> Option<&Running> {
+        match self.entries.get(&id) {
+            Some(Entry::Running(running)) if running.job.attempt == attempt => Some(running),
+            _ => None,
+        }
+    }
+
+    /// Adds a job that is not there.
+    pub(crate) fn put(&mut self, id: JobId, entry: Entry) {
+        self.undo.push(Undo::Put(id));
+        self.add(id, entry);
+    }
+
+    /// Removes a job.
+    pub(crate) fn take(&mut self, id: JobId) -> Option<Entry> {
+        let entry = self.remove(id)?;
+        self.undo.push(Undo::Take(id, entry.clone()));
+        Some(entry)
+    }
+
+    /// The changes since the last call stay.
+    pub(crate) fn keep(&mut self) {
+        self.undo.clear();
+    }
+
+    /// The changes since the last `keep` are taken back, the last one first.
+    pub(crate) fn take_back(&mut self) {
+        while let Some(undo) = self.undo.pop() {
+            match undo {
+                Undo::Put(id) => drop(self.remove(id)),
+                Undo::Take(id, entry) => self.add(id, entry),
+                Undo::Hold(key, Some(hold)) => drop(self.holds.insert(key, hold)),
+                Undo::Hold(key, None) => drop(self.holds.remove(&key)),
+                Undo::Tally(of, by) => *self.tallies.entry(of).or_default() -= by,
+                Undo::Start(queue) => {
+                    if let Some(starts) = self.starts.get_mut(&queue) {
+                        starts.pop_back();
+                    }
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, id: JobId, entry: Entry) {
+        match &entry {
+            Entry::Waiting(waiting) => {
+                let count = self.counts.entry(waiting.queue).or_default();
+                count.waiting += 1;
+                count.retrying += u64::from(waiting.lane == Lane::Retry);
+                if self.seen.is_some_and(|seen| waiting.run_at <= seen) {
+                    self.ready
+                        .entry(group(waiting))
+                        .or_default()
+                        .insert(place(id, waiting));
+                } else {
+                    count.future += 1;
+                    self.future.insert((waiting.run_at, id));
+                }
+                if let Some(deadline) = waiting.deadline {
+                    self.deadlines.insert((deadline, id));
+                }
+            }
+            Entry::Running(running) => {
+                let count = self.counts.entry(running.queue).or_default();
+                count.running += 1;
+                count.retries_running += u32::from(running.job.lane() == Lane::Retry);
+                if let Some(concurrency) = &running.job.concurrency {
+                    self.parking.start(&concurrency.key);
+                }
+                if let Some(lease) = running.job.lease() {
+                    self.leases.insert((lease.until, id));
+                }
+            }
+        }
+        self.entries.insert(id, entry);
+    }
+
+    fn remove(&mut self, id: JobId) -> Option<Entry> {
+        let entry = self.entries.remove(&id)?;
+        let freed = match &entry {
+            Entry::Waiting(waiting) => {
+                let count = self.counts.entry(waiting.queue).or_default();
+                count.waiting -= 1;
+                count.retrying -= u64::from(waiting.lane == Lane::Retry);
+                let place = place(id, waiting);
+                if self.future.remove(&(waiting.run_at, id)) {
+                    count.future -= 1;
+                } else if !self
+                    .ready
+                    .get_mut(&group(waiting))
+                    .is_some_and(|lane| lane.remove(&place))
+                {
+                    self.parking.remove(waiting, &place);
+                }
+                if let Some(deadline) = waiting.deadline {
+                    self.deadlines.remove(&(deadline, id));
+                }
+                waiting
+                    .concurrency
+                    .as_ref()
+                    .map(|concurrency| concurrency.key.clone())
+            }
+            Entry::Running(running) => {
+                let count = self.counts.entry(running.queue).or_default();
+                count.running -= 1;
+                count.retries_running -= u32::from(running.job.lane() == Lane::Retry);
+                if let Some(lease) = running.job.lease() {
+                    self.leases.remove(&(lease.until, id));
+                }
+                let key = running
+                    .job
+                    .concurrency
+                    .as_ref()
+                    .map(|concurrency| concurrency.key.clone());
+                if let Some(key) = &key {
+                    self.parking.stop(key);
+                }
+                key
+            }
+        };
+        // A free slot, or a place in front that is free again: those that stood aside come back.
+        if let Some(key) = freed {
+            for (group, place) in self.parking.release(&key) {
+                self.ready.entry(group).or_default().insert(place);
+            }
+        }
+        Some(entry)
+    }
+
+    /// Moves what has become due among the ready ones.
+    pub(crate) fn promote(&mut self, now: Timestamp) {
+        self.seen = self.seen.max(Some(now));
+        while let Some((run_at, id)) = self
+            .future
+            .first()
+            .copied()
+            .filter(|(run_at, _)| *run_at <= now)
+        {
+            self.future.remove(&(run_at, id));
+            if let Some(Entry::Waiting(waiting)) = self.entries.get(&id) {
+                self.counts.entry(waiting.queue).or_default().future -= 1;
+                self.ready
+                    .entry(group(waiting))
+                    .or_default()
+                    .insert(place(id, waiting));
+            }
+        }
+    }
+
+    /// The foremost job of a lane that may start, among the kinds that are wanted. Those whose key is full stand aside.
+    pub(crate) fn foremost(
+        &mut self,
+        queue: u32,
+        lane: Lane,
+        wants: impl Fn(u32) -> bool,
+        now: Timestamp,
+    ) -> Option<Place> {
+        let mut foremost: Option<Place> = None;
+        let range = (queue, lane, 0)..=(queue, lane, u32::MAX);
+        let mut aside = Vec::new();
+        for ((_, _, kind), places) in self
+            .ready
+            .range(range)
+            .filter(|((_, _, kind), _)| wants(*kind))
+        {
+            for place in places {
+                if foremost.is_some_and(|found| found < *place) {
+                    break;
+                }
+                let Some(Entry::Waiting(waiting)) = self.entries.get(&place.2) else {
+                    continue;
+                };
+                if waiting
+                    .concurrency
+                    .as_ref()
+                    .is_some_and(|of| self.parking.is_full(of))
+                {
+                    aside.push(((queue, lane, *kind), *place));
+                } else if waiting.run_at <= now
+                    && waiting.deadline.is_none_or(|deadline| now <= deadline)
+                {
+                    foremost = Some(*place);
+                    break;
+                }
+            }
+        }
+        for (group, place) in aside {
+            if let Some(places) = self.ready.get_mut(&group) {
+                places.remove(&place);
+            }
+            if let Some(Entry::Waiting(Waiting {
+                concurrency: Some(of),
+                ..
+            })) = self.entries.get(&place.2)
+            {
+                self.parking.park(Arc::clone(of), group, place);
+            }
+        }
+        foremost
+    }
+
+    /// Whether a waiting job may start now, and its place.
+    pub(crate) fn startable(&self, id: JobId, now: Timestamp) -> Option<(Place, &Waiting)> {
+        let Some(Entry::Waiting(waiting)) = self.entries.get(&id) else {
+            return None;
+        };
+        let full = waiting
+            .concurrency
+            .as_ref()
+            .is_some_and(|of| self.parking.is_full(of));
+        let in_time =
+            waiting.run_at <= now && waiting.deadline.is_none_or(|deadline| now <= deadline);
+        (in_time && !full).then(|| (place(id, waiting), waiting))
+    }
+
+    /// Up to `limit` running jobs whose lease has expired.
+    pub(crate) fn expired_leases(&self, now: Timestamp, limit: usize) -> Vec<JobId> {
+        let expired = self
+            .leases
+            .iter()
+            .take_while(|(until, _)| *until <= now)
+            .take(limit);
+        let mut ids: Vec<JobId> = expired.map(|(_, id)| *id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Every running job.
+    pub(crate) fn all_running(&self) -> Vec<JobId> {
+        self.leases.iter().map(|(_, id)| *id).collect()
+    }
+
+    /// Up to `limit` waiting jobs whose deadline has passed.
+    pub(crate) fn overdue(&self, now: Timestamp, limit: usize) -> Vec<JobId> {
+        let overdue = self
+            .deadlines
+            .iter()
+            .take_while(|(deadline, _)| *deadline < now)
+            .take(limit);
+        let mut ids: Vec<JobId> = overdue.map(|(_, id)| *id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    pub(crate) fn hold(&self, queue: u32, key: &Key, now: Timestamp) -> Option<Hold> {
+        let hold = self.holds.get(&(queue, key.clone())).copied()?;
+        hold.until.is_none_or(|until| until > now).then_some(hold)
+    }
+
+    pub(crate) fn set_hold(&mut self, queue: u32, key: Key, hold: Option<Hold>) {
+        let of = (queue, key);
+        let before = match hold {
+            Some(hold) => self.holds.insert(of.clone(), hold),
+            None => self.holds.remove(&of),
+        };
+        self.undo.push(Undo::Hold(of, before));
+    }
+
+    pub(crate) fn count(&self, queue: u32) -> Count {
+        self.counts.get(&queue).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn counts(&self) -> impl Iterator<Item = (u32, Count)> + '_ {
+        self.counts.iter().map(|(queue, count)| (*queue, *count))
+    }
+
+    /// The `run_at` of the job that is ready for longest: the first of each priority in each group.
+    pub(crate) fn oldest_ready(&self, queue: u32) -> Option<Timestamp> {
+        let lanes = [Lane::Fresh, Lane::Retry].into_iter();
+        let groups =
+            lanes.flat_map(|lane| self.ready.range((queue, lane, 0)..=(queue, lane, u32::MAX)));
+        let parked = self.parking.places(queue).map(|place| place.1);
+        let heads = groups.flat_map(|(_, places)| {
+            let next = |place: &Place| {
+                let last = (place.0, Timestamp::MAX, JobId::from_u128(u128::MAX));
+                places.range(last..).next().copied()
+            };
+            std::iter::successors(places.first().copied(), next).map(|place| place.1)
+        });
+        heads.chain(parked).min()
+    }
+
+    pub(crate) fn tally(&mut self, queue: u32, state: i64, by: i64) {
+        *self.tallies.entry((queue, state)).or_default() += by;
+        self.undo.push(Undo::Tally((queue, state), by));
+    }
+
+    pub(crate) fn tallies(&self) -> impl Iterator<Item = ((u32, i64), i64)> + '_ {
+        self.tallies.iter().map(|(of, count)| (*of, *count))
+    }
+
+    /// How many jobs of a queue were started within the period before `now`.
+    pub(crate) fn started_since(
+        &mut self,
+        queue: u32,
+        now: Timestamp,
+        period: std::time::Duration,
+    ) -> u32 {
+        let starts = self.starts.entry(queue).or_default();
+        while starts
+            .front()
+            .is_some_and(|start| now.since(*start) >= period)
+        {
+            starts.pop_front();
+        }
+        u32::try_from(starts.len()).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn note_start(&mut self, queue: u32, now: Timestamp) {
+        self.starts.entry(queue).or_default().push_back(now);
+        self.undo.push(Undo::Start(queue));
+    }
+}
+
+impl std::fmt::Debug for Index {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Index({} jobs)", self.entries.len())
+    }
+}
+
+fn group(waiting: &Waiting) -> (u32, Lane, u32) {
+    (waiting.queue, waiting.lane, waiting.kind)
+}
+
+fn place(id: JobId, waiting: &Waiting) -> Place {
+    (Reverse(waiting.priority), waiting.run_at, id)
+}
+
+/// Ids are random in their lower half: no need to mix them again.
+#[derive(Default)]
+pub(crate) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = windlass_core::fixed_hash(bytes);
+    }
+
+    fn write_u128(&mut self, id: u128) {
+        // The top bits choose among the control bytes of the table: they must be random too.
+        let low = (id & u128::from(u64::MAX)) as u64;
+        self.0 = low.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+}

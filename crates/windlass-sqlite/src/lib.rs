@@ -1,0 +1,174 @@
+//! Windlass jobs in an embedded SQLite file: durable, with nothing to install.
+//!
+//! One thread writes, in groups: what is acknowledged is on disk. The order of waiting jobs is kept in memory, the truth on
+//! disk. One process owns the file.
+
+mod fault;
+mod group;
+mod index;
+mod lock;
+mod names;
+mod reader;
+mod row;
+mod schema;
+mod store;
+mod writer;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use windlass_core::Timestamp;
+use windlass_store::StoreError;
+
+use fault::{Fault, Step};
+use group::{Class, Task, Work};
+use lock::Lock;
+use reader::Reader;
+use writer::{Answer, Writer};
+
+pub use writer::Stats;
+
+/// So many requests may wait for the writer; further ones wait to be taken.
+const REQUESTS_MAX: usize = 1024;
+
+/// A store in a SQLite file.
+pub struct SqliteStore {
+    path: PathBuf,
+    requests: Option<mpsc::Sender<Box<dyn Work>>>,
+    reads: Option<mpsc::Sender<Read>>,
+    changes: watch::Sender<u64>,
+    threads: Vec<JoinHandle<()>>,
+    lost_at_opening: usize,
+}
+
+type Read = Box<dyn FnOnce(&mut Reader) + Send>;
+
+impl SqliteStore {
+    /// Opens the file, which is made if it is not there, readable for its owner only.
+    ///
+    /// The attempts of a former process are ended as lost: nobody runs them any more. `random` draws the jitter of their
+    /// retries.
+    pub fn open(path: impl AsRef<Path>, now: Timestamp, random: u64) -> Result<Self, StoreError> {
+        let path = path.as_ref().to_owned();
+        let lock = Lock::take(&path)?;
+        lock::private_file(&path).map_err(|error| StoreError::Unavailable(error.into()))?;
+        let mut writer = Writer::open(&path)?;
+        let lost_at_opening = writer.group(|writer| writer.sweep_former_process(now, random))?;
+        let reader = Reader::open(&path).map_err(Fault::into_store_error)?;
+        let changes = watch::Sender::new(0);
+        let (requests, inbox) = mpsc::channel(REQUESTS_MAX);
+        let (reads, questions) = mpsc::channel(REQUESTS_MAX);
+        let announce = changes.clone();
+        let writing = spawn("windlass-writer", move || {
+            group::serve(writer, inbox, &announce);
+            drop(lock);
+        })?;
+        let reading = spawn("windlass-reader", move || answer_reads(reader, questions))?;
+        Ok(SqliteStore {
+            path,
+            requests: Some(requests),
+            reads: Some(reads),
+            changes,
+            threads: vec![reading, writing],
+            lost_at_opening,
+        })
+    }
+
+    /// How many attempts of a former process were ended as lost when the store was opened.
+    pub fn lost_at_opening(&self) -> usize {
+        self.lost_at_opening
+    }
+
+    /// What the writer has done so far.
+    pub async fn stats(&self) -> Result<Stats, StoreError> {
+        self.write(Class::Other, 0, |writer| Ok(Ok(writer.stats)))
+            .await
+    }
+
+    /// Makes a copy of the store while it is in use, whole as of one moment.
+    pub async fn backup(&self, to: impl AsRef<Path>) -> Result<(), StoreError> {
+        let (from, to) = (self.path.clone(), to.as_ref().to_owned());
+        self.read(move |_| backup(&from, &to)).await
+    }
+
+    /// Runs a verb on the writer; answers when it is on disk.
+    async fn write<T, F>(&self, class: Class, rows: usize, verb: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Writer) -> Answer<T> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let task = Task {
+            class,
+            rows,
+            verb,
+            result: None,
+            reply,
+        };
+        let requests = self.requests.as_ref().ok_or_else(gone)?;
+        requests.send(Box::new(task)).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+
+    /// Reads what was committed.
+    async fn read<T, F>(&self, read: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: Fn(&mut Reader) -> Step<T> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let question: Read = Box::new(move |reader| {
+            let found = reader.read(read).map_err(Fault::into_store_error);
+            let _ = reply.send(found); // nobody waits for it any more
+        });
+        let reads = self.reads.as_ref().ok_or_else(gone)?;
+        reads.send(question).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+}
+
+impl Drop for SqliteStore {
+    /// Waits for what was asked to be written, so that the file can be opened again at once.
+    fn drop(&mut self) {
+        self.requests = None;
+        self.reads = None;
+        for thread in self.threads.drain(..) {
+            let _ = thread.join(); // a panic was told on stderr already
+        }
+    }
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SqliteStore({})", self.path.display())
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StoreError> {
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    thread
+        .spawn(work)
+        .map_err(|error| StoreError::Unavailable(error.into()))
+}
+
+fn answer_reads(mut reader: Reader, mut questions: mpsc::Receiver<Read>) {
+    while let Some(question) = questions.blocking_recv() {
+        question(&mut reader);
+    }
+}
+
+/// SQLite's own way: `vacuum into` reads one picture of the file and writes a whole new one.
+fn backup(from: &Path, to: &Path) -> Step<()> {
+    let connection = schema::open_reader(from)?;
+    let to = to
+        .to_str()
+        .ok_or_else(|| Fault::damaged("the path of the backup is no text"))?;
+    connection.execute("vacuum into ?1", [to])?;
+    Ok(())
+}
+
+fn gone() -> StoreError {
+    StoreError::Unavailable("the store's thread is gone".into())
+}

@@ -1,0 +1,124 @@
+//! Queues, kinds, workers and policies as small numbers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rusqlite::{Connection, params};
+use windlass_core::retry::RetryPolicy;
+use windlass_core::{Kind, QueueName, WorkerName};
+
+use crate::fault::{Fault, Step};
+
+/// The numbers that stand for names and policies in the tables.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    numbers: HashMap<Arc<str>, u32>,
+    kinds: HashMap<u32, Kind>,
+    queues: HashMap<u32, QueueName>,
+    workers: HashMap<u32, WorkerName>,
+    texts: HashMap<u32, Arc<str>>,
+    policies: Vec<(i64, Arc<RetryPolicy>)>,
+}
+
+impl Names {
+    pub(crate) fn load(connection: &Connection) -> Step<Self> {
+        let mut names = Names::default();
+        names.refresh(connection)?;
+        Ok(names)
+    }
+
+    /// Reads what is there; forgets what was rolled back.
+    pub(crate) fn refresh(&mut self, connection: &Connection) -> Step<()> {
+        let mut fresh = Names::default();
+        let mut statement = connection.prepare_cached("select id, text from names")?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            fresh.remember(row.get(0)?, row.get::<_, String>(1)?.into());
+        }
+        let mut statement = connection.prepare_cached("select id, json from policies")?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let json: String = row.get(1)?;
+            let policy = serde_json::from_str(&json)
+                .map_err(|error| Fault::damaged(format!("a retry policy: {error}")))?;
+            fresh.policies.push((row.get(0)?, Arc::new(policy)));
+        }
+        *self = fresh;
+        Ok(())
+    }
+
+    /// The number of a name, which is given one if it has none.
+    pub(crate) fn number(&mut self, connection: &Connection, text: &str) -> Step<u32> {
+        if let Some(number) = self.numbers.get(text) {
+            return Ok(*number);
+        }
+        let mut statement = connection.prepare_cached("insert into names (text) values (?1)")?;
+        let number = statement.insert([text])?;
+        let number = u32::try_from(number).map_err(|_| Fault::damaged("too many names"))?;
+        self.remember(number, text.into());
+        Ok(number)
+    }
+
+    /// The number of a name, if it has one.
+    pub(crate) fn known(&self, text: &str) -> Option<u32> {
+        self.numbers.get(text).copied()
+    }
+
+    fn remember(&mut self, number: u32, text: Arc<str>) {
+        self.numbers.insert(Arc::clone(&text), number);
+        self.texts.insert(number, text);
+    }
+
+    pub(crate) fn kind(&mut self, number: u32) -> Step<Kind> {
+        typed(&self.texts, &mut self.kinds, number, Kind::new)
+    }
+
+    pub(crate) fn queue(&mut self, number: u32) -> Step<QueueName> {
+        typed(&self.texts, &mut self.queues, number, QueueName::new)
+    }
+
+    pub(crate) fn worker(&mut self, number: u32) -> Step<WorkerName> {
+        typed(&self.texts, &mut self.workers, number, WorkerName::new)
+    }
+
+    /// The number of a policy, which is given one if it has none.
+    pub(crate) fn policy_number(
+        &mut self,
+        connection: &Connection,
+        policy: &Arc<RetryPolicy>,
+    ) -> Step<i64> {
+        let same =
+            |(_, known): &&(i64, Arc<RetryPolicy>)| Arc::ptr_eq(known, policy) || known == policy;
+        if let Some((number, _)) = self.policies.iter().rev().find(same) {
+            return Ok(*number);
+        }
+        let json = policy.to_json().to_string();
+        connection.execute("insert into policies (json) values (?1)", params![json])?;
+        let number = connection.last_insert_rowid();
+        self.policies.push((number, Arc::clone(policy)));
+        Ok(number)
+    }
+
+    pub(crate) fn policy(&self, number: i64) -> Step<Arc<RetryPolicy>> {
+        let found = self.policies.iter().find(|(known, _)| *known == number);
+        found
+            .map(|(_, policy)| Arc::clone(policy))
+            .ok_or_else(|| Fault::damaged(format!("retry policy {number} is missing")))
+    }
+}
+
+fn typed<T: Clone>(
+    texts: &HashMap<u32, Arc<str>>,
+    made: &mut HashMap<u32, T>,
+    number: u32,
+    make: impl FnOnce(&str) -> Result<T, windlass_core::Invalid>,
+) -> Step<T> {
+    if let Some(value) = made.get(&number) {
+        return Ok(value.clone());
+    }
+    let text = texts.get(&number);
+    let text = text.ok_or_else(|| Fault::damaged(format!("name {number} is missing")))?;
+    let value = make(text).map_err(|error| Fault::damaged(format!("a name: {error}")))?;
+    made.insert(number, value.clone());
+    Ok(value)
+}

@@ -1,0 +1,256 @@
+//! Reading, on a connection of its own: it sees what was committed, and is never in the writer's way.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use windlass_core::schedule::NewSchedule;
+use windlass_core::{DeadReason, Job, JobId, QueueName, ScheduleId, Timestamp};
+use windlass_store::{
+    Attempt, Document, Filter, ListedState, Node, PAGE_MAX, Page, QueueLimits, RECORDS_MAX, Record,
+    Schedule,
+};
+
+use crate::fault::{Fault, Step};
+use crate::names::Names;
+use crate::row::{self, id_of, timestamp, unsigned, value};
+use crate::schema;
+
+pub(crate) struct Reader {
+    connection: Connection,
+    names: Names,
+}
+
+impl Reader {
+    pub(crate) fn open(path: &Path) -> Step<Self> {
+        let connection = schema::open_reader(path)?;
+        let names = Names::load(&connection)?;
+        Ok(Reader { connection, names })
+    }
+
+    /// Reads in one picture of the file. A name that is new since the last look is looked up once more.
+    pub(crate) fn read<T>(&mut self, read: impl Fn(&mut Reader) -> Step<T>) -> Step<T> {
+        self.connection.prepare_cached("begin")?.execute([])?;
+        let first = read(self);
+        let done = match first {
+            Err(Fault::Damaged(_)) => self
+                .names
+                .refresh(&self.connection)
+                .and_then(|()| read(self)),
+            other => other,
+        };
+        self.connection.prepare_cached("commit")?.execute([])?;
+        done
+    }
+
+    pub(crate) fn get(&mut self, jobs: &[JobId]) -> Step<Vec<Option<Job>>> {
+        jobs.iter().map(|id| self.find(*id)).collect()
+    }
+
+    fn find(&mut self, id: JobId) -> Step<Option<Job>> {
+        let found = row::find(&self.connection, &mut self.names, id)?;
+        Ok(found.map(|(job, _)| job))
+    }
+
+    pub(crate) fn list(&mut self, filter: &Filter, page: Page, now: Timestamp) -> Step<Vec<Job>> {
+        let limit = page.limit.min(PAGE_MAX);
+        let Some((queue, kind)) = self.numbers(filter)? else {
+            return Ok(Vec::new());
+        };
+        let (from, to) = states(filter);
+        let after = page.after.map_or([u8::MAX; 16], row::blob);
+        let mut jobs = Vec::new();
+        let ids = {
+            let mut statement = self
+                .connection
+                .prepare_cached(include_str!("../sql/list.sql"))?;
+            let mut rows = statement.query(params![after, queue, kind, from, to])?;
+            let mut ids = Vec::new();
+            // Ids first: the rest of the filter is asked in Rust, job by job, and the walk ends with the page.
+            while let Some(row) = rows.next()? {
+                let id = id_of(row, 0)?;
+                if let Some((job, _)) = row::find(&self.connection, &mut self.names, id)?
+                    && filter.matches(&job, now)
+                {
+                    jobs.push(job);
+                    ids.push(id);
+                }
+                if ids.len() == limit {
+                    break;
+                }
+            }
+            ids
+        };
+        debug_assert_eq!(ids.len(), jobs.len());
+        Ok(jobs)
+    }
+
+    /// The numbers of the queue and kind of a filter; none if one of them has no job.
+    fn numbers(&mut self, filter: &Filter) -> Step<Option<(Option<u32>, Option<u32>)>> {
+        let queue = filter.queue.as_ref().map(|queue| queue.as_str());
+        let kind = filter.kind.as_ref().map(|kind| kind.as_str());
+        let unknown = |names: &Names| {
+            let missing = |text: Option<&str>| text.is_some_and(|text| names.known(text).is_none());
+            missing(queue) || missing(kind)
+        };
+        if unknown(&self.names) {
+            self.names.refresh(&self.connection)?;
+        }
+        if unknown(&self.names) {
+            return Ok(None);
+        }
+        let number = |text: Option<&str>| text.and_then(|text| self.names.known(text));
+        Ok(Some((number(queue), number(kind))))
+    }
+
+    pub(crate) fn attempts(&mut self, id: JobId, limit: usize) -> Step<Vec<Attempt>> {
+        let limit = limit.min(PAGE_MAX);
+        let found = row::find(&self.connection, &mut self.names, id)?;
+        let last = found.and_then(|(job, last)| row::last_attempt(&job, &last));
+        let rows = row::attempts(&self.connection, &mut self.names, id, limit)?;
+        Ok(last.into_iter().chain(rows).take(limit).collect())
+    }
+
+    pub(crate) fn queues(&mut self) -> Step<BTreeMap<QueueName, QueueLimits>> {
+        let mut statement = self
+            .connection
+            .prepare_cached("select name, limits from queues")?;
+        let mut rows = statement.query([])?;
+        let mut queues = BTreeMap::new();
+        while let Some(row) = rows.next()? {
+            let (name, limits): (String, String) = (row.get(0)?, row.get(1)?);
+            let name = name
+                .parse()
+                .map_err(|error| Fault::damaged(format!("a queue: {error}")))?;
+            let limits =
+                serde_json::from_str(&limits).map_err(|error| Fault::damaged(error.to_string()))?;
+            queues.insert(name, limits);
+        }
+        Ok(queues)
+    }
+
+    pub(crate) fn schedules(&mut self) -> Step<Vec<Schedule>> {
+        self.rows(
+            "select id, version, definition, created_at, last_at, next_at from schedules order by name",
+            &[],
+            schedule,
+        )
+    }
+
+    pub(crate) fn due(&mut self, limit: usize, now: Timestamp) -> Step<Vec<Schedule>> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.rows(
+            "select id, version, definition, created_at, last_at, next_at from schedules \
+             where next_at <= ?1 order by next_at, id limit ?2",
+            &[&now.as_micros(), &limit],
+            schedule,
+        )
+    }
+
+    pub(crate) fn nodes(&mut self) -> Step<Vec<Node>> {
+        self.rows(
+            "select name, about, beat_at from nodes order by name",
+            &[],
+            |row| {
+                Ok(Node {
+                    name: row.get(0)?,
+                    about: value(&row.get::<_, String>(1)?)?,
+                    beat_at: timestamp(row.get(2)?)?,
+                })
+            },
+        )
+    }
+
+    pub(crate) fn document(&mut self, collection: &str, name: &str) -> Step<Option<Document>> {
+        let mut statement = self.connection.prepare_cached(
+            "select name, version, value, updated_at from documents where collection = ?1 and name = ?2",
+        )?;
+        let found = statement
+            .query_row([collection, name], |row| Ok(document(row)))
+            .optional()?;
+        found.transpose()
+    }
+
+    pub(crate) fn documents(&mut self, collection: &str) -> Step<Vec<Document>> {
+        self.rows(
+            "select name, version, value, updated_at from documents where collection = ?1 order by name",
+            &[&collection],
+            document,
+        )
+    }
+
+    pub(crate) fn records(&mut self, topic: &str, after: u64, limit: usize) -> Step<Vec<Record>> {
+        let after = i64::try_from(after).unwrap_or(i64::MAX);
+        let limit = i64::try_from(limit.min(RECORDS_MAX)).unwrap_or(i64::MAX);
+        self.rows(
+            "select cursor, at, value from records where topic = ?1 and cursor > ?2 order by cursor limit ?3",
+            &[&topic, &after, &limit],
+            |row| {
+                Ok(Record {
+                    cursor: unsigned(row, 0)?,
+                    at: timestamp(row.get(1)?)?,
+                    value: value(&row.get::<_, String>(2)?)?,
+                })
+            },
+        )
+    }
+
+    fn rows<T>(
+        &self,
+        sql: &str,
+        parameters: &[&dyn rusqlite::ToSql],
+        read: impl Fn(&Row<'_>) -> Step<T>,
+    ) -> Step<Vec<T>> {
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let mut rows = statement.query(parameters)?;
+        let mut found = Vec::new();
+        while let Some(row) = rows.next()? {
+            found.push(read(row)?);
+        }
+        Ok(found)
+    }
+}
+
+/// The numbers of the states that a filter can find.
+fn states(filter: &Filter) -> (i64, i64) {
+    if let Some(reason) = filter.reason {
+        let place = DeadReason::ALL
+            .iter()
+            .position(|known| *known == reason)
+            .unwrap_or(0);
+        let number = 10 + i64::try_from(place).unwrap_or(0);
+        return (number, number);
+    }
+    match filter.state {
+        None => (0, i64::MAX),
+        Some(ListedState::Scheduled | ListedState::Ready) => (0, 0),
+        Some(ListedState::Running) => (1, 1),
+        Some(ListedState::Succeeded) => (2, 2),
+        Some(ListedState::Cancelled) => (3, 3),
+        Some(ListedState::Dead) => (10, i64::MAX),
+    }
+}
+
+fn schedule(row: &Row<'_>) -> Step<Schedule> {
+    let id: [u8; 16] = row.get(0)?;
+    let definition: String = row.get(2)?;
+    let optional = |micros: Option<i64>| micros.map(timestamp).transpose();
+    Ok(Schedule {
+        id: ScheduleId::from_u128(u128::from_be_bytes(id)),
+        version: unsigned(row, 1)?,
+        definition: NewSchedule::from_json(&definition)
+            .map_err(|error| Fault::damaged(format!("a schedule: {error}")))?,
+        created_at: timestamp(row.get(3)?)?,
+        last_at: optional(row.get(4)?)?,
+        next_at: optional(row.get(5)?)?,
+    })
+}
+
+fn document(row: &Row<'_>) -> Step<Document> {
+    Ok(Document {
+        name: row.get(0)?,
+        version: unsigned(row, 1)?,
+        value: value(&row.get::<_, String>(2)?)?,
+        updated_at: timestamp(row.get(3)?)?,
+    })
+}

@@ -1,0 +1,131 @@
+//! Opening a file: settings, and migrations forward.
+
+use rusqlite::{Connection, OpenFlags};
+use std::path::Path;
+use std::time::Duration;
+use windlass_store::StoreError;
+
+use crate::fault::{Fault, Step};
+
+/// The migrations in order; never edited once released.
+const MIGRATIONS: [&str; 1] = [include_str!("../migrations/0001_jobs.sql")];
+
+/// Older ones may corrupt a write-ahead log.
+const SQLITE_VERSION_MIN: i32 = 3_051_003;
+
+const PAGE_CACHE_KIB: i64 = 32 * 1024;
+const READ_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Opens the connection that writes, and brings the schema up to date.
+pub(crate) fn open_writer(path: &Path) -> Result<Connection, StoreError> {
+    if rusqlite::version_number() < SQLITE_VERSION_MIN {
+        let what = format!(
+            "SQLite {} is too old: 3.51.3 or newer is needed",
+            rusqlite::version()
+        );
+        return Err(StoreError::Unavailable(what.into()));
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let opened = Connection::open_with_flags(path, flags).map_err(Fault::from);
+    let connection = opened.map_err(Fault::into_store_error)?;
+    configure(&connection).map_err(Fault::into_store_error)?;
+    migrate(&connection)?;
+    Ok(connection)
+}
+
+/// Opens a connection that only reads.
+pub(crate) fn open_reader(path: &Path) -> Step<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(READ_TIME_MAX)?;
+    connection.pragma_update(None, "trusted_schema", false)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    Ok(connection)
+}
+
+fn configure(connection: &Connection) -> Step<()> {
+    connection.busy_timeout(READ_TIME_MAX)?;
+    connection.pragma_update(None, "page_size", 4096)?;
+    connection.query_row("pragma journal_mode = wal", [], |_| Ok(()))?;
+    connection.pragma_update(None, "synchronous", "full")?;
+    connection.pragma_update(None, "cache_size", -PAGE_CACHE_KIB)?;
+    connection.pragma_update(None, "trusted_schema", false)?;
+    connection.pragma_update(None, "temp_store", "memory")?;
+    // The writer itself decides when the log is folded back: between two groups.
+    connection.query_row("pragma wal_autocheckpoint = 0", [], |_| Ok(()))?;
+    connection.set_prepared_statement_cache_capacity(64);
+    Ok(())
+}
+
+fn migrate(connection: &Connection) -> Result<(), StoreError> {
+    let version = |connection: &Connection| {
+        connection.query_row("pragma user_version", [], |row| row.get::<_, u32>(0))
+    };
+    let found = version(connection)
+        .map_err(Fault::from)
+        .map_err(Fault::into_store_error)?;
+    let needed = u32::try_from(MIGRATIONS.len()).unwrap_or(u32::MAX);
+    if found > needed {
+        return Err(StoreError::WrongSchema { found, needed });
+    }
+    for (number, migration) in (1u32..)
+        .zip(MIGRATIONS)
+        .filter(|(number, _)| *number > found)
+    {
+        let script =
+            format!("begin immediate;\n{migration}\npragma user_version = {number};\ncommit;");
+        let done = connection.execute_batch(&script).map_err(Fault::from);
+        done.map_err(Fault::into_store_error)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bundled_sqlite_is_new_enough() {
+        assert!(
+            rusqlite::version_number() >= SQLITE_VERSION_MIN,
+            "{}",
+            rusqlite::version()
+        );
+    }
+
+    #[test]
+    fn a_newer_schema_is_refused_and_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("jobs.db");
+        drop(open_writer(&path).unwrap());
+        let newer = Connection::open(&path).unwrap();
+        newer.pragma_update(None, "user_version", 99).unwrap();
+        drop(newer);
+        let refused = open_writer(&path).unwrap_err();
+        assert!(
+            matches!(
+                refused,
+                StoreError::WrongSchema {
+                    found: 99,
+                    needed: 1
+                }
+            ),
+            "{refused:?}"
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_no_database_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("jobs.db");
+        std::fs::write(
+            &path,
+            "this is no database, but a text that is long enough to look at".repeat(100),
+        )
+        .unwrap();
+        let refused = open_writer(&path).unwrap_err();
+        assert!(matches!(refused, StoreError::Damaged { .. }), "{refused:?}");
+    }
+}

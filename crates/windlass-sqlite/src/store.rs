@@ -1,0 +1,300 @@
+//! The contract, handed on to the writer and the reader.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::Value;
+use tokio::sync::watch;
+use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp};
+use windlass_store::{
+    Attempt, AttemptId, AttemptReport, CHANGE_MAX, Changed, Claim, Claimed, Counts, Document,
+    ENQUEUE_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired, Node, Page,
+    QueueLimits, RECORDS_MAX, Record, Renewed, SETTLE_MAX, Schedule, Settled, Store, StoreError,
+    Swept, Written, check_batch,
+};
+
+use crate::SqliteStore;
+use crate::group::Class;
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn enqueue(&self, enqueue: Enqueue, now: Timestamp) -> Result<Vec<Enqueued>, StoreError> {
+        check_batch("enqueue", enqueue.jobs.len(), ENQUEUE_MAX)?;
+        let Enqueue { jobs, mode } = enqueue;
+        let rows = jobs.len();
+        self.write(Class::Enqueue, rows, move |writer| {
+            writer.enqueue(&jobs, mode, now)
+        })
+        .await
+    }
+
+    async fn claim(&self, claim: &Claim, now: Timestamp) -> Result<Claimed, StoreError> {
+        let claim = claim.clone();
+        let rows = usize::try_from(claim.plan.limit).unwrap_or(usize::MAX);
+        self.write(Class::Claim, rows, move |writer| writer.claim(&claim, now))
+            .await
+    }
+
+    async fn renew(
+        &self,
+        attempts: &[AttemptId],
+        lease: Duration,
+        now: Timestamp,
+    ) -> Result<Vec<Renewed>, StoreError> {
+        check_batch("renew", attempts.len(), SETTLE_MAX)?;
+        let attempts = attempts.to_vec();
+        let rows = attempts.len();
+        self.write(Class::Settle, rows, move |writer| {
+            writer.renew(&attempts, lease, now)
+        })
+        .await
+    }
+
+    async fn settle(
+        &self,
+        reports: Vec<AttemptReport>,
+        now: Timestamp,
+    ) -> Result<Vec<Settled>, StoreError> {
+        check_batch("settle", reports.len(), SETTLE_MAX)?;
+        let rows = reports.len();
+        self.write(Class::Settle, rows, move |writer| {
+            writer.settle(&reports, now)
+        })
+        .await
+    }
+
+    async fn sweep(&self, limit: usize, now: Timestamp, random: u64) -> Result<Swept, StoreError> {
+        check_batch("sweep", limit, SETTLE_MAX)?;
+        self.write(Class::Settle, limit, move |writer| {
+            writer.sweep(limit, now, random)
+        })
+        .await
+    }
+
+    async fn cancel(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError> {
+        check_batch("cancel", jobs.len(), CHANGE_MAX)?;
+        let jobs = jobs.to_vec();
+        self.write(Class::Other, jobs.len(), move |writer| {
+            writer.cancel(&jobs, now)
+        })
+        .await
+    }
+
+    async fn revive(
+        &self,
+        jobs: &[JobId],
+        revival: &Revival,
+        now: Timestamp,
+    ) -> Result<Vec<Changed>, StoreError> {
+        check_batch("revive", jobs.len(), CHANGE_MAX)?;
+        let (jobs, revival) = (jobs.to_vec(), revival.clone());
+        self.write(Class::Other, jobs.len(), move |writer| {
+            writer.revive(&jobs, &revival, now)
+        })
+        .await
+    }
+
+    async fn run_now(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError> {
+        check_batch("run_now", jobs.len(), CHANGE_MAX)?;
+        let jobs = jobs.to_vec();
+        self.write(Class::Other, jobs.len(), move |writer| {
+            writer.run_now(&jobs, now)
+        })
+        .await
+    }
+
+    async fn edit(&self, job: JobId, edit: &Edit, now: Timestamp) -> Result<Changed, StoreError> {
+        let edit = edit.clone();
+        self.write(Class::Other, 1, move |writer| writer.edit(job, &edit, now))
+            .await
+    }
+
+    async fn resolve(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError> {
+        check_batch("resolve", jobs.len(), CHANGE_MAX)?;
+        let jobs = jobs.to_vec();
+        self.write(Class::Other, jobs.len(), move |writer| {
+            writer.resolve(&jobs, now)
+        })
+        .await
+    }
+
+    async fn purge(&self, jobs: &[JobId]) -> Result<Vec<Changed>, StoreError> {
+        check_batch("purge", jobs.len(), CHANGE_MAX)?;
+        let jobs = jobs.to_vec();
+        self.write(Class::Other, jobs.len(), move |writer| writer.purge(&jobs))
+            .await
+    }
+
+    async fn get(&self, jobs: &[JobId]) -> Result<Vec<Option<Job>>, StoreError> {
+        check_batch("get", jobs.len(), CHANGE_MAX)?;
+        let jobs = jobs.to_vec();
+        self.read(move |reader| reader.get(&jobs)).await
+    }
+
+    async fn list(
+        &self,
+        filter: &Filter,
+        page: Page,
+        now: Timestamp,
+    ) -> Result<Vec<Job>, StoreError> {
+        let filter = filter.clone();
+        self.read(move |reader| reader.list(&filter, page, now))
+            .await
+    }
+
+    async fn attempts(&self, job: JobId, limit: usize) -> Result<Vec<Attempt>, StoreError> {
+        self.read(move |reader| reader.attempts(job, limit)).await
+    }
+
+    async fn counts(&self, now: Timestamp) -> Result<BTreeMap<QueueName, Counts>, StoreError> {
+        self.write(Class::Other, 0, move |writer| writer.counts(now))
+            .await
+    }
+
+    async fn put_queue(&self, queue: &QueueName, limits: &QueueLimits) -> Result<(), StoreError> {
+        let (queue, limits) = (queue.clone(), limits.clone());
+        self.write(Class::Other, 1, move |writer| {
+            writer.put_queue(&queue, &limits)
+        })
+        .await
+    }
+
+    async fn queues(&self) -> Result<BTreeMap<QueueName, QueueLimits>, StoreError> {
+        self.read(|reader| reader.queues()).await
+    }
+
+    async fn put_schedule(
+        &self,
+        schedule: &Schedule,
+        expected: Expected,
+    ) -> Result<Written, StoreError> {
+        let schedule = schedule.clone();
+        self.write(Class::Other, 1, move |writer| {
+            writer.put_schedule(&schedule, expected)
+        })
+        .await
+    }
+
+    async fn schedules(&self) -> Result<Vec<Schedule>, StoreError> {
+        self.read(|reader| reader.schedules()).await
+    }
+
+    async fn due(&self, limit: usize, now: Timestamp) -> Result<Vec<Schedule>, StoreError> {
+        self.read(move |reader| reader.due(limit, now)).await
+    }
+
+    async fn fire(&self, fire: Fire, now: Timestamp) -> Result<Fired, StoreError> {
+        check_batch("fire", fire.jobs.len(), FIRE_MAX)?;
+        self.write(Class::Other, fire.jobs.len(), move |writer| {
+            writer.fire(&fire, now)
+        })
+        .await
+    }
+
+    async fn remove_schedule(&self, schedule: ScheduleId) -> Result<bool, StoreError> {
+        self.write(Class::Other, 1, move |writer| {
+            writer.remove_schedule(schedule)
+        })
+        .await
+    }
+
+    async fn beat(&self, name: &str, about: &Value, now: Timestamp) -> Result<(), StoreError> {
+        let (name, about) = (name.to_owned(), about.clone());
+        self.write(Class::Settle, 1, move |writer| {
+            writer.beat(&name, &about, now)
+        })
+        .await
+    }
+
+    async fn nodes(&self) -> Result<Vec<Node>, StoreError> {
+        self.read(|reader| reader.nodes()).await
+    }
+
+    async fn remove_node(&self, name: &str) -> Result<(), StoreError> {
+        let name = name.to_owned();
+        self.write(Class::Other, 1, move |writer| writer.remove_node(&name))
+            .await
+    }
+
+    async fn put_document(
+        &self,
+        collection: &str,
+        name: &str,
+        value: &Value,
+        expected: Expected,
+        now: Timestamp,
+    ) -> Result<Written, StoreError> {
+        let (collection, name, value) = (collection.to_owned(), name.to_owned(), value.clone());
+        self.write(Class::Other, 1, move |writer| {
+            writer.put_document(&collection, &name, &value, expected, now)
+        })
+        .await
+    }
+
+    async fn document(&self, collection: &str, name: &str) -> Result<Option<Document>, StoreError> {
+        let (collection, name) = (collection.to_owned(), name.to_owned());
+        self.read(move |reader| reader.document(&collection, &name))
+            .await
+    }
+
+    async fn documents(&self, collection: &str) -> Result<Vec<Document>, StoreError> {
+        let collection = collection.to_owned();
+        self.read(move |reader| reader.documents(&collection)).await
+    }
+
+    async fn remove_document(
+        &self,
+        collection: &str,
+        name: &str,
+        expected: Expected,
+    ) -> Result<Written, StoreError> {
+        let (collection, name) = (collection.to_owned(), name.to_owned());
+        self.write(Class::Other, 1, move |writer| {
+            writer.remove_document(&collection, &name, expected)
+        })
+        .await
+    }
+
+    async fn append(
+        &self,
+        topic: &str,
+        values: &[Value],
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        check_batch("append", values.len(), RECORDS_MAX)?;
+        let (topic, values) = (topic.to_owned(), values.to_vec());
+        self.write(Class::Other, values.len(), move |writer| {
+            writer.append(&topic, &values, now)
+        })
+        .await
+    }
+
+    async fn records(
+        &self,
+        topic: &str,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<Record>, StoreError> {
+        let topic = topic.to_owned();
+        self.read(move |reader| reader.records(&topic, after, limit))
+            .await
+    }
+
+    async fn trim(
+        &self,
+        topic: &str,
+        before: Timestamp,
+        limit: usize,
+    ) -> Result<usize, StoreError> {
+        let topic = topic.to_owned();
+        self.write(Class::Other, limit, move |writer| {
+            writer.trim(&topic, before, limit)
+        })
+        .await
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+}

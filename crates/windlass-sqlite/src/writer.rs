@@ -1,0 +1,252 @@
+//! The one that writes: a plain struct that a thread, or a test, drives.
+//!
+//! Each verb checks in memory first, then writes, and notes what it changed in memory. Nothing in here opens a transaction
+//! but [`Writer::group`], and nothing is answered before its commit.
+
+mod change;
+mod claim;
+mod counts;
+mod document;
+mod enqueue;
+mod load;
+mod schedule;
+mod settle;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rusqlite::Connection;
+use windlass_core::{Concurrency, Job, Payload, QueueName, Timestamp};
+use windlass_store::{AttemptId, QueueLimits, StoreError};
+
+use crate::fault::{Fault, Step};
+use crate::index::{Entry, Index, Running, Waiting};
+use crate::names::Names;
+use crate::row::{self, LastAttempt};
+use crate::schema;
+
+/// The log is folded back into the file once it has grown so large.
+const WAL_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// What a verb answers: an outer error is the disk's, an inner one the contract's.
+pub(crate) type Answer<T> = Step<Result<T, StoreError>>;
+
+pub(crate) struct Writer {
+    pub(crate) connection: Connection,
+    pub(crate) names: Names,
+    pub(crate) index: Index,
+    pub(crate) queues: BTreeMap<QueueName, QueueLimits>,
+    /// The latest claims, to answer them again.
+    pub(crate) claims: VecDeque<(u128, Vec<AttemptId>)>,
+    path: PathBuf,
+    /// Why nothing more is acknowledged.
+    stopped: Option<String>,
+    pub(crate) stats: Stats,
+}
+
+/// What the writer has done so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Stats {
+    /// Transactions that were made durable.
+    pub commits: u64,
+    /// How often the log was folded back into the file.
+    pub checkpoints: u64,
+    /// The longest of those pauses, in microseconds.
+    pub longest_pause_micros: u64,
+}
+
+impl Writer {
+    /// Opens the file and reads the order of the jobs from it.
+    pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
+        let connection = schema::open_writer(path)?;
+        let mut writer = Writer {
+            names: Names::load(&connection).map_err(Fault::into_store_error)?,
+            connection,
+            index: Index::default(),
+            queues: BTreeMap::new(),
+            claims: VecDeque::new(),
+            path: path.to_owned(),
+            stopped: None,
+            stats: Stats::default(),
+        };
+        writer.load().map_err(Fault::into_store_error)?;
+        Ok(writer)
+    }
+
+    /// Runs the work of a group in one transaction: when this returns, it is on disk, or taken back.
+    pub(crate) fn group<T>(
+        &mut self,
+        work: impl FnOnce(&mut Writer) -> Step<T>,
+    ) -> Result<T, StoreError> {
+        if let Some(reason) = &self.stopped {
+            return Err(StoreError::Stopped(reason.clone().into()));
+        }
+        let claims = self.claims.len();
+        let done = self.transaction(work);
+        match done {
+            Ok(answers) => {
+                self.index.keep();
+                self.stats.commits += 1;
+                Ok(answers)
+            }
+            Err(fault) => {
+                self.index.take_back();
+                self.claims.truncate(claims);
+                Err(self.roll_back(fault))
+            }
+        }
+    }
+
+    fn transaction<T>(&mut self, work: impl FnOnce(&mut Writer) -> Step<T>) -> Step<T> {
+        self.connection
+            .prepare_cached("begin immediate")?
+            .execute([])?;
+        let answers = work(self)?;
+        self.connection.prepare_cached("commit")?.execute([])?;
+        Ok(answers)
+    }
+
+    /// Ends a transaction that failed; after a failed sync, stops for good.
+    fn roll_back(&mut self, fault: Fault) -> StoreError {
+        if fault.is_failed_sync() {
+            self.stopped = Some("the disk did not take what was to be made durable".to_owned());
+            let cause = format!("{fault:?}");
+            return StoreError::Indeterminate(cause.into());
+        }
+        let rolled_back = match self.connection.is_autocommit() {
+            true => Ok(()), // SQLite has done it by itself, as it does when the disk is full
+            false => self
+                .connection
+                .execute_batch("rollback")
+                .map_err(Fault::from),
+        };
+        let refreshed = rolled_back
+            .and_then(|()| self.names.refresh(&self.connection))
+            .and_then(|()| self.load_queues());
+        if let Err(second) = refreshed {
+            self.stopped = Some(format!("a failed step could not be taken back: {second:?}"));
+        }
+        fault.into_store_error()
+    }
+
+    /// Folds the log back into the file when it has grown large: between two groups, so that nobody is in the way.
+    pub(crate) fn checkpoint_if_due(&mut self) {
+        let mut log = self.path.clone().into_os_string();
+        log.push("-wal");
+        let bytes = std::fs::metadata(log).map_or(0, |file| file.len());
+        if bytes < WAL_BYTES_MAX {
+            return;
+        }
+        let started = Pause::start();
+        // A reader in the way makes it partial; the next group tries again.
+        let folded = self
+            .connection
+            .query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(()));
+        if folded.is_ok() {
+            self.stats.checkpoints += 1;
+        }
+        self.stats.longest_pause_micros = self.stats.longest_pause_micros.max(started.micros());
+    }
+
+    /// Writes where a job stands, on disk and in memory.
+    fn write(&mut self, job: &Job, last: &LastAttempt) -> Step<()> {
+        row::put_state(&self.connection, &mut self.names, job, last)?;
+        self.place(job, true)
+    }
+
+    /// Puts a job where it belongs in memory; a job that is over is only counted.
+    fn place(&mut self, job: &Job, ran: bool) -> Step<()> {
+        let queue = self.names.number(&self.connection, job.queue.as_str())?;
+        let kind = self.names.number(&self.connection, job.kind.as_str())?;
+        match row::state_number(job) {
+            0 => self
+                .index
+                .put(job.id, Entry::Waiting(waiting(job, queue, kind, ran))),
+            1 => {
+                let mut light = job.clone();
+                light.payload = Payload::default();
+                self.index.put(
+                    job.id,
+                    Entry::Running(Arc::new(Running {
+                        job: light,
+                        queue,
+                        kind,
+                    })),
+                );
+            }
+            state => self.tally(queue, state, 1)?,
+        }
+        Ok(())
+    }
+
+    /// Counts jobs that are over.
+    fn tally(&mut self, queue: u32, state: i64, by: i64) -> Step<()> {
+        self.index.tally(queue, state, by);
+        let mut statement = self
+            .connection
+            .prepare_cached(include_str!("../sql/tally.sql"))?;
+        statement.execute(rusqlite::params![queue, state, by])?;
+        Ok(())
+    }
+
+    fn find(&mut self, id: windlass_core::JobId) -> Step<Option<(Job, LastAttempt)>> {
+        row::find(&self.connection, &mut self.names, id)
+    }
+
+    pub(crate) fn limits(&self, queue: &QueueName) -> Option<&QueueLimits> {
+        self.queues.get(queue)
+    }
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Writer({})", self.path.display())
+    }
+}
+
+fn waiting(job: &Job, queue: u32, kind: u32, ran: bool) -> Waiting {
+    Waiting {
+        run_at: job.run_at,
+        deadline: job.deadline,
+        concurrency: job.concurrency.clone().map(|of: Concurrency| Arc::new(of)),
+        queue,
+        kind,
+        priority: job.priority,
+        lane: job.lane(),
+        ran,
+    }
+}
+
+/// How long a pause took: for a figure, never for a decision.
+struct Pause(std::time::Instant);
+
+impl Pause {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "measures a pause; no rule depends on it"
+    )]
+    fn start() -> Self {
+        Pause(std::time::Instant::now())
+    }
+
+    fn micros(&self) -> u64 {
+        u64::try_from(self.0.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Whether what is there is what the writer believes.
+pub(crate) fn allows(expected: windlass_store::Expected, found: Option<u64>) -> bool {
+    use windlass_store::Expected;
+    match expected {
+        Expected::Anything => true,
+        Expected::Absent => found.is_none(),
+        Expected::Version(version) => found == Some(version),
+    }
+}
+
+/// The end of the hold of a job that ends at some time, if it outlasts it.
+pub(crate) fn hold_until(job: &Job) -> Option<Timestamp> {
+    let unique = job.unique.as_ref()?;
+    Some(job.created_at.saturating_add(unique.unique_for?))
+}

@@ -1,0 +1,174 @@
+//! What people do to single jobs.
+
+use windlass_core::{Conflict, Edit, Event, Job, JobId, QueueName, Revival, State, Timestamp};
+use windlass_store::Changed;
+
+use super::{Answer, Writer};
+use crate::fault::Step;
+use crate::row::{self, LastAttempt};
+
+impl Writer {
+    pub(crate) fn cancel(&mut self, jobs: &[JobId], now: Timestamp) -> Answer<Vec<Changed>> {
+        self.change_all(jobs, now, |_, job| Ok(job.cancel(now).map_err(conflict)))
+    }
+
+    pub(crate) fn run_now(&mut self, jobs: &[JobId], now: Timestamp) -> Answer<Vec<Changed>> {
+        self.change_all(jobs, now, |_, job| Ok(job.run_now(now).map_err(conflict)))
+    }
+
+    pub(crate) fn resolve(&mut self, jobs: &[JobId], now: Timestamp) -> Answer<Vec<Changed>> {
+        self.change_all(jobs, now, |_, job| Ok(job.resolve(now).map_err(conflict)))
+    }
+
+    pub(crate) fn revive(
+        &mut self,
+        jobs: &[JobId],
+        revival: &Revival,
+        now: Timestamp,
+    ) -> Answer<Vec<Changed>> {
+        self.change_all(jobs, now, |writer, job| {
+            let before = job.state();
+            if before.after(Event::Revived(revival.consent)).is_none() {
+                return Ok(Err(Changed::Conflict(before)));
+            }
+            if writer.key_is_taken(job, &job.queue, now)? {
+                return Ok(Err(Changed::KeyTaken(before)));
+            }
+            Ok(job.revive(revival.clone(), now).map_err(conflict))
+        })
+    }
+
+    pub(crate) fn edit(&mut self, id: JobId, edit: &Edit, now: Timestamp) -> Answer<Changed> {
+        let changed = self.change(id, now, |writer, job| {
+            let before = job.state();
+            if before.after(Event::Changed).is_none() {
+                return Ok(Err(Changed::Conflict(before)));
+            }
+            let to = edit.queue.clone().unwrap_or_else(|| job.queue.clone());
+            if writer.key_is_taken(job, &to, now)? {
+                return Ok(Err(Changed::KeyTaken(before)));
+            }
+            if let Some(unique) = &job.unique {
+                let queue = writer
+                    .names
+                    .number(&writer.connection, job.queue.as_str())?;
+                writer.index.set_hold(queue, unique.key.clone(), None);
+                let mut statement = writer
+                    .connection
+                    .prepare_cached("delete from holds where queue = ?1 and key = ?2")?;
+                statement.execute(rusqlite::params![queue, unique.key.as_str()])?;
+            }
+            Ok(job.edit(edit.clone()).map_err(conflict))
+        })?;
+        Ok(Ok(changed))
+    }
+
+    pub(crate) fn purge(&mut self, jobs: &[JobId]) -> Answer<Vec<Changed>> {
+        let mut answers = Vec::with_capacity(jobs.len());
+        for id in jobs {
+            answers.push(self.purge_one(*id)?);
+        }
+        Ok(Ok(answers))
+    }
+
+    fn purge_one(&mut self, id: JobId) -> Step<Changed> {
+        let Some((job, _)) = self.find(id)? else {
+            return Ok(Changed::NotFound);
+        };
+        if !job.state().is_final() {
+            return Ok(Changed::Conflict(job.state()));
+        }
+        let queue = self.names.number(&self.connection, job.queue.as_str())?;
+        self.tally(queue, row::state_number(&job), -1)?;
+        for statement in [
+            "delete from jobs where id = ?1",
+            "delete from states where id = ?1",
+            "delete from attempts where id = ?1",
+            "delete from holds where id = ?1",
+        ] {
+            self.connection
+                .prepare_cached(statement)?
+                .execute([row::blob(id)])?;
+        }
+        if let Some(unique) = &job.unique {
+            let held = self.index.hold(queue, &unique.key, Timestamp::MIN);
+            if held.is_some_and(|hold| hold.id == id) {
+                self.index.set_hold(queue, unique.key.clone(), None);
+            }
+        }
+        Ok(Changed::Removed)
+    }
+
+    fn change_all(
+        &mut self,
+        jobs: &[JobId],
+        now: Timestamp,
+        change: impl Fn(&mut Writer, &mut Job) -> Step<Result<(), Changed>>,
+    ) -> Answer<Vec<Changed>> {
+        let mut answers = Vec::with_capacity(jobs.len());
+        for id in jobs {
+            answers.push(self.change(*id, now, &change)?);
+        }
+        Ok(Ok(answers))
+    }
+
+    fn change(
+        &mut self,
+        id: JobId,
+        now: Timestamp,
+        change: impl FnOnce(&mut Writer, &mut Job) -> Step<Result<(), Changed>>,
+    ) -> Step<Changed> {
+        self.index.promote(now);
+        let Some((mut job, last)) = self.find(id)? else {
+            return Ok(Changed::NotFound);
+        };
+        let before = job.clone();
+        if let Err(refused) = change(self, &mut job)? {
+            return Ok(refused);
+        }
+        self.store_change(&before, &job, &last, now)?;
+        Ok(Changed::Now(job.state()))
+    }
+
+    /// Writes a job that somebody changed, wherever it was and is.
+    fn store_change(
+        &mut self,
+        before: &Job,
+        job: &Job,
+        last: &LastAttempt,
+        now: Timestamp,
+    ) -> Step<()> {
+        if before.state().is_final() {
+            let queue = self.names.number(&self.connection, before.queue.as_str())?;
+            self.tally(queue, row::state_number(before), -1)?;
+        }
+        if job.state().is_final() {
+            self.index.take(job.id);
+            return self.finish(job, last, now);
+        }
+        if job.state() == State::Running {
+            self.index.take(job.id);
+            return self.write(job, last);
+        }
+        // Its last attempt moves out of `states`, which is about the next one now.
+        if let Some(attempt) = row::last_attempt(before, last) {
+            row::insert_attempt(&self.connection, &mut self.names, job.id, &attempt)?;
+        }
+        let queue = self.names.number(&self.connection, job.queue.as_str())?;
+        self.rewrite(job, &LastAttempt::default())?;
+        self.take_key(job, queue)
+    }
+
+    fn key_is_taken(&mut self, job: &Job, queue: &QueueName, now: Timestamp) -> Step<bool> {
+        let Some(unique) = &job.unique else {
+            return Ok(false);
+        };
+        let queue = self.names.number(&self.connection, queue.as_str())?;
+        let hold = self.index.hold(queue, &unique.key, now);
+        Ok(hold.is_some_and(|hold| hold.id != job.id))
+    }
+}
+
+fn conflict(conflict: Conflict) -> Changed {
+    Changed::Conflict(conflict.state)
+}

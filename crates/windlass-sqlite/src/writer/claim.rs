@@ -1,0 +1,193 @@
+//! Jobs go out, each under a lease.
+
+use std::collections::VecDeque;
+
+use windlass_core::fairness::{ClaimPlan, Taken};
+use windlass_core::{Job, JobId, Lane, Timestamp};
+use windlass_store::{AttemptId, CLAIM_MAX, Claim, Claimed};
+
+use super::{Answer, Writer};
+use crate::fault::{Fault, Step};
+use crate::index::{Entry, Place};
+use crate::row::{self, LastAttempt};
+
+/// So many claims can be asked again.
+const CLAIMS_KEPT: usize = 1024;
+
+impl Writer {
+    pub(crate) fn claim(&mut self, claim: &Claim, now: Timestamp) -> Answer<Claimed> {
+        self.index.promote(now);
+        if let Some(again) = self.claimed_before(claim.id)? {
+            return Ok(Ok(again));
+        }
+        let Some(queue) = self.names.known(claim.queue.as_str()) else {
+            return Ok(Ok(Claimed::default()));
+        };
+        let plan = self.plan(claim, queue, now);
+        let (jobs, both_waited) = match &claim.jobs {
+            Some(named) => self.choose_named(claim, named.iter().copied(), queue, plan, now)?,
+            None => self.choose(claim, queue, plan, now)?,
+        };
+        self.remember(claim.id, &jobs);
+        Ok(Ok(Claimed { jobs, both_waited }))
+    }
+
+    /// What is left of the plan within the limits of the queue.
+    fn plan(&mut self, claim: &Claim, queue: u32, now: Timestamp) -> ClaimPlan {
+        let count = self.index.count(queue);
+        let mut plan = claim.plan.beside(count.retries_running);
+        plan.limit = plan.limit.min(u32::try_from(CLAIM_MAX).unwrap_or(u32::MAX));
+        let Some(limits) = self.limits(&claim.queue).cloned() else {
+            return plan;
+        };
+        if limits.paused.is_some() {
+            plan.limit = 0;
+        }
+        if let Some(concurrency) = limits.concurrency {
+            plan.limit = plan.limit.min(concurrency.saturating_sub(count.running));
+        }
+        if let Some(rate) = limits.rate {
+            let started = self.index.started_since(queue, now, rate.period);
+            plan.limit = plan.limit.min(rate.count.saturating_sub(started));
+        }
+        plan
+    }
+
+    /// Takes jobs out of the order, one by one as the plan says.
+    fn choose(
+        &mut self,
+        claim: &Claim,
+        queue: u32,
+        plan: ClaimPlan,
+        now: Timestamp,
+    ) -> Step<(Vec<Job>, bool)> {
+        let wanted: Option<Vec<u32>> = claim.kinds.as_ref().map(|kinds| {
+            kinds
+                .iter()
+                .filter_map(|kind| self.names.known(kind.as_str()))
+                .collect()
+        });
+        let wants = |kind: u32| wanted.as_ref().is_none_or(|wanted| wanted.contains(&kind));
+        let (mut taken, mut jobs) = (Taken::default(), Vec::new());
+        let mut fresh = self.index.foremost(queue, Lane::Fresh, wants, now);
+        let mut retry = self.index.foremost(queue, Lane::Retry, wants, now);
+        let both_waited = fresh.is_some() && retry.is_some();
+        while let Some(lane) = plan.next_lane(taken, fresh, retry) {
+            let (place, taken) = match lane {
+                Lane::Fresh => (fresh, &mut taken.fresh),
+                Lane::Retry => (retry, &mut taken.retries),
+            };
+            let Some((_, _, id)) = place else { break };
+            *taken += 1;
+            jobs.push(self.start(id, claim, queue, now)?);
+            // A key may have become full by this one, in either lane.
+            fresh = self.index.foremost(queue, Lane::Fresh, wants, now);
+            retry = self.index.foremost(queue, Lane::Retry, wants, now);
+        }
+        Ok((jobs, both_waited))
+    }
+
+    /// Takes jobs that the claim names, in the order of claims.
+    fn choose_named(
+        &mut self,
+        claim: &Claim,
+        named: impl Iterator<Item = JobId>,
+        queue: u32,
+        plan: ClaimPlan,
+        now: Timestamp,
+    ) -> Step<(Vec<Job>, bool)> {
+        let mut lanes: [Vec<Place>; 2] = Default::default();
+        for id in named {
+            let Some((place, waiting)) = self.index.startable(id, now) else {
+                continue;
+            };
+            let (lane, kind) = (waiting.lane, waiting.kind);
+            if waiting.queue == queue && claim.wants(id, &self.names.kind(kind)?) {
+                lanes
+                    .iter_mut()
+                    .skip(usize::from(lane == Lane::Retry))
+                    .take(1)
+                    .for_each(|lane| lane.push(place));
+            }
+        }
+        let [fresh, retries] = &mut lanes;
+        fresh.sort_unstable();
+        retries.sort_unstable();
+        let both_waited = !fresh.is_empty() && !retries.is_empty();
+        let (mut fresh, mut retries) = (
+            VecDeque::from(fresh.clone()),
+            VecDeque::from(retries.clone()),
+        );
+        let (mut taken, mut jobs) = (Taken::default(), Vec::new());
+        while let Some(lane) = plan.next_lane(taken, fresh.front(), retries.front()) {
+            let place = match lane {
+                Lane::Fresh => fresh.pop_front(),
+                Lane::Retry => retries.pop_front(),
+            };
+            let Some((_, _, id)) = place else { break };
+            if self.index.startable(id, now).is_none() {
+                continue; // one before it has filled its key
+            }
+            match lane {
+                Lane::Fresh => taken.fresh += 1,
+                Lane::Retry => taken.retries += 1,
+            }
+            jobs.push(self.start(id, claim, queue, now)?);
+        }
+        Ok((jobs, both_waited))
+    }
+
+    /// Loads a waiting job and gives it its lease.
+    fn start(&mut self, id: JobId, claim: &Claim, queue: u32, now: Timestamp) -> Step<Job> {
+        let Some(Entry::Waiting(waiting)) = self.index.take(id) else {
+            return Err(Fault::damaged(format!("job {id} is not where it was")));
+        };
+        let found = if waiting.ran {
+            self.find(id)?.map(|(job, _)| job)
+        } else {
+            row::find_fresh(&self.connection, &mut self.names, id)?
+        };
+        let mut job = found.ok_or_else(|| Fault::damaged(format!("job {id} is gone")))?;
+        let lease = claim.lease_for(&job, now);
+        job.claim(claim.worker.clone(), lease, now)
+            .map_err(|conflict| Fault::damaged(format!("job {id}: {conflict}")))?;
+        if self
+            .limits(&job.queue)
+            .is_some_and(|limits| limits.rate.is_some())
+        {
+            self.index.note_start(queue, now);
+        }
+        self.write(&job, &LastAttempt::default())?;
+        Ok(job)
+    }
+
+    fn claimed_before(&mut self, claim: u128) -> Step<Option<Claimed>> {
+        let Some((_, attempts)) = self.claims.iter().rev().find(|(id, _)| *id == claim) else {
+            return Ok(None);
+        };
+        let alive: Vec<AttemptId> = attempts
+            .iter()
+            .copied()
+            .filter(|of| self.index.running(of.job, of.attempt).is_some())
+            .collect();
+        let mut jobs = Vec::with_capacity(alive.len());
+        for of in alive {
+            jobs.extend(self.find(of.job)?.map(|(job, _)| job));
+        }
+        Ok(Some(Claimed {
+            jobs,
+            both_waited: false,
+        }))
+    }
+
+    fn remember(&mut self, claim: u128, jobs: &[Job]) {
+        let attempts = jobs.iter().map(|job| AttemptId {
+            job: job.id,
+            attempt: job.attempt,
+        });
+        self.claims.push_back((claim, attempts.collect()));
+        if self.claims.len() > CLAIMS_KEPT {
+            self.claims.pop_front();
+        }
+    }
+}

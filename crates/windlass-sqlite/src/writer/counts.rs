@@ -1,0 +1,41 @@
+//! How many jobs are in which state, from memory.
+
+use std::collections::BTreeMap;
+
+use windlass_core::{QueueName, Timestamp};
+use windlass_store::Counts;
+
+use super::{Answer, Writer};
+
+impl Writer {
+    pub(crate) fn counts(&mut self, now: Timestamp) -> Answer<BTreeMap<QueueName, Counts>> {
+        self.index.promote(now);
+        let mut queues: BTreeMap<u32, Counts> = BTreeMap::new();
+        for (queue, count) in self
+            .index
+            .counts()
+            .filter(|(_, count)| count.waiting > 0 || count.running > 0)
+        {
+            let counts = queues.entry(queue).or_default();
+            counts.scheduled = count.future;
+            counts.ready = count.waiting - count.future;
+            counts.retrying = count.retrying;
+            counts.running = count.running.into();
+            counts.oldest_ready = self.index.oldest_ready(queue);
+        }
+        for ((queue, state), count) in self.index.tallies().filter(|(_, count)| *count > 0) {
+            let counts = queues.entry(queue).or_default();
+            let of_state = match state {
+                2 => &mut counts.succeeded,
+                3 => &mut counts.cancelled,
+                _ => &mut counts.dead,
+            };
+            *of_state += u64::try_from(count).unwrap_or(0);
+        }
+        let mut named = BTreeMap::new();
+        for (queue, counts) in queues {
+            named.insert(self.names.queue(queue)?, counts);
+        }
+        Ok(Ok(named))
+    }
+}

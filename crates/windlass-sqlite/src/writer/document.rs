@@ -1,0 +1,120 @@
+//! Queues, documents, records and nodes.
+
+use rusqlite::{OptionalExtension as _, params};
+use serde_json::Value;
+use windlass_core::{QueueName, Timestamp};
+use windlass_store::{Expected, QueueLimits, Written};
+
+use super::{Answer, Writer, allows};
+use crate::fault::{Fault, Step};
+use crate::row::{signed, unsigned};
+
+impl Writer {
+    pub(crate) fn put_queue(&mut self, queue: &QueueName, limits: &QueueLimits) -> Answer<()> {
+        let json =
+            serde_json::to_string(limits).map_err(|error| Fault::damaged(error.to_string()))?;
+        let mut statement = self
+            .connection
+            .prepare_cached("insert or replace into queues (name, limits) values (?1, ?2)")?;
+        statement.execute(params![queue.as_str(), json])?;
+        drop(statement);
+        self.queues.insert(queue.clone(), limits.clone());
+        Ok(Ok(()))
+    }
+
+    pub(crate) fn put_document(
+        &mut self,
+        collection: &str,
+        name: &str,
+        value: &Value,
+        expected: Expected,
+        now: Timestamp,
+    ) -> Answer<Written> {
+        let found = self.document_version(collection, name)?;
+        if !allows(expected, found) {
+            return Ok(Ok(Written::Conflict(found)));
+        }
+        let version = found.unwrap_or(0) + 1;
+        let mut statement = self.connection.prepare_cached(
+            "insert or replace into documents (collection, name, version, value, updated_at) \
+             values (?1, ?2, ?3, ?4, ?5)",
+        )?;
+        statement.execute(params![
+            collection,
+            name,
+            signed(version),
+            value.to_string(),
+            now.as_micros()
+        ])?;
+        Ok(Ok(Written::Version(version)))
+    }
+
+    pub(crate) fn remove_document(
+        &mut self,
+        collection: &str,
+        name: &str,
+        expected: Expected,
+    ) -> Answer<Written> {
+        let found = self.document_version(collection, name)?;
+        let Some(version) = found.filter(|_| allows(expected, found)) else {
+            return Ok(Ok(Written::Conflict(found)));
+        };
+        let mut statement = self
+            .connection
+            .prepare_cached("delete from documents where collection = ?1 and name = ?2")?;
+        statement.execute([collection, name])?;
+        Ok(Ok(Written::Version(version)))
+    }
+
+    fn document_version(&self, collection: &str, name: &str) -> Step<Option<u64>> {
+        let mut statement = self
+            .connection
+            .prepare_cached("select version from documents where collection = ?1 and name = ?2")?;
+        Ok(statement
+            .query_row([collection, name], |row| unsigned(row, 0))
+            .optional()?)
+    }
+
+    pub(crate) fn append(&mut self, topic: &str, values: &[Value], now: Timestamp) -> Answer<()> {
+        for value in values {
+            self.append_one(topic, value, now)?;
+        }
+        Ok(Ok(()))
+    }
+
+    pub(super) fn append_one(&mut self, topic: &str, value: &Value, now: Timestamp) -> Step<()> {
+        let mut statement = self
+            .connection
+            .prepare_cached("insert into records (topic, at, value) values (?1, ?2, ?3)")?;
+        statement.execute(params![topic, now.as_micros(), value.to_string()])?;
+        Ok(())
+    }
+
+    pub(crate) fn trim(&mut self, topic: &str, before: Timestamp, limit: usize) -> Answer<usize> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let mut statement = self.connection.prepare_cached(
+            "delete from records where cursor in ( \
+                 select cursor from records where topic = ?1 and at < ?2 order by cursor limit ?3)",
+        )?;
+        Ok(Ok(statement.execute(params![
+            topic,
+            before.as_micros(),
+            limit
+        ])?))
+    }
+
+    pub(crate) fn beat(&mut self, name: &str, about: &Value, now: Timestamp) -> Answer<()> {
+        let mut statement = self.connection.prepare_cached(
+            "insert or replace into nodes (name, about, beat_at) values (?1, ?2, ?3)",
+        )?;
+        statement.execute(params![name, about.to_string(), now.as_micros()])?;
+        Ok(Ok(()))
+    }
+
+    pub(crate) fn remove_node(&mut self, name: &str) -> Answer<()> {
+        self.connection
+            .prepare_cached("delete from nodes where name = ?1")?
+            .execute([name])?;
+        Ok(Ok(()))
+    }
+}

@@ -1,0 +1,152 @@
+//! Jobs come in.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use windlass_core::{Edit, Job, JobId, OnDuplicate, State, Timestamp};
+use windlass_store::{EnqueueMode, Enqueued, StoreError};
+
+use super::{Answer, Writer, hold_until};
+use crate::fault::Step;
+use crate::index::{Entry, Hold};
+use crate::row::{self, LastAttempt};
+
+impl Writer {
+    pub(crate) fn enqueue(
+        &mut self,
+        jobs: &[Job],
+        mode: EnqueueMode,
+        now: Timestamp,
+    ) -> Answer<Vec<Enqueued>> {
+        if mode == EnqueueMode::AllOrNone
+            && let Some(full) = self.first_full_queue(jobs, now)
+        {
+            return Ok(Err(full));
+        }
+        let mut answers = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            answers.push(self.enqueue_one(job, now)?);
+        }
+        Ok(Ok(answers))
+    }
+
+    /// The queue that these jobs would overfill, looked up before anything is written.
+    fn first_full_queue(&self, jobs: &[Job], now: Timestamp) -> Option<StoreError> {
+        let bounded = |job: &Job| self.limits(&job.queue).and_then(|limits| limits.max_depth);
+        if !jobs.iter().any(|job| bounded(job).is_some()) {
+            return None;
+        }
+        let mut coming: BTreeMap<_, u64> = BTreeMap::new();
+        let mut keys = BTreeSet::new();
+        for job in jobs.iter().filter(|job| self.index.get(job.id).is_none()) {
+            let queue = self.names.known(job.queue.as_str());
+            if let Some(unique) = &job.unique {
+                let held =
+                    queue.is_some_and(|queue| self.index.hold(queue, &unique.key, now).is_some());
+                if held || !keys.insert((&job.queue, &unique.key)) {
+                    continue;
+                }
+            }
+            let Some(max_depth) = bounded(job) else {
+                continue;
+            };
+            let more = coming.entry(&job.queue).or_default();
+            *more += 1;
+            let waiting = queue.map_or(0, |queue| self.index.count(queue).waiting);
+            if waiting + *more > max_depth {
+                let queue = job.queue.clone();
+                return Some(StoreError::QueueFull { queue, max_depth });
+            }
+        }
+        None
+    }
+
+    pub(super) fn enqueue_one(&mut self, job: &Job, now: Timestamp) -> Step<Enqueued> {
+        let queue = self.names.number(&self.connection, job.queue.as_str())?;
+        if self.index.get(job.id).is_some() {
+            return self.duplicate_of(job.id, job);
+        }
+        let key = job.unique.as_ref().map(|unique| &unique.key);
+        if let Some(hold) = key.and_then(|key| self.index.hold(queue, key, now)) {
+            return self.meet_first(hold.id, job);
+        }
+        let max_depth = self.limits(&job.queue).and_then(|limits| limits.max_depth);
+        if let Some(max_depth) = max_depth.filter(|max| self.index.count(queue).waiting >= *max) {
+            let queue = job.queue.clone();
+            return Ok(Enqueued::QueueFull { queue, max_depth });
+        }
+        self.create(job, queue)
+    }
+
+    /// Stores a job; one that ended long ago may have its id.
+    pub(super) fn create(&mut self, job: &Job, queue: u32) -> Step<Enqueued> {
+        if !row::insert_job(&self.connection, &mut self.names, job)? {
+            return self.duplicate_of(job.id, job);
+        }
+        self.place(job, false)?;
+        self.take_key(job, queue)?;
+        Ok(Enqueued::Created(job.id))
+    }
+
+    /// Lets a job hold its unique key.
+    pub(super) fn take_key(&mut self, job: &Job, queue: u32) -> Step<()> {
+        let Some(unique) = &job.unique else {
+            return Ok(());
+        };
+        let hold = Hold {
+            id: job.id,
+            until: None,
+        };
+        self.index.set_hold(queue, unique.key.clone(), Some(hold));
+        if let Some(until) = hold_until(job) {
+            let mut statement = self.connection.prepare_cached(
+                "insert or replace into holds (queue, key, id, until) values (?1, ?2, ?3, ?4)",
+            )?;
+            let (key, until) = (unique.key.as_str(), until.as_micros());
+            statement.execute(rusqlite::params![queue, key, row::blob(job.id), until])?;
+        }
+        Ok(())
+    }
+
+    fn duplicate_of(&mut self, first: JobId, second: &Job) -> Step<Enqueued> {
+        let found = self.find(first)?;
+        let payload_differs = found.is_some_and(|(first, _)| first.payload != second.payload);
+        Ok(Enqueued::Duplicate {
+            id: first,
+            payload_differs,
+        })
+    }
+
+    /// The unique key is held by another job.
+    fn meet_first(&mut self, first: JobId, second: &Job) -> Step<Enqueued> {
+        let replace = second
+            .unique
+            .as_ref()
+            .is_some_and(|unique| unique.on_duplicate == OnDuplicate::Replace);
+        let waits = matches!(self.index.get(first), Some(Entry::Waiting(_)));
+        if !replace || !waits {
+            return self.duplicate_of(first, second);
+        }
+        let edit = Edit {
+            payload: Some(second.payload.clone()),
+            run_at: Some(second.run_at),
+            ..Edit::default()
+        };
+        if let Some((mut job, last)) = self.find(first)? {
+            job.edit(edit).expect("it waits, and nobody else writes");
+            self.rewrite(&job, &last)?;
+        }
+        Ok(Enqueued::Replaced(first))
+    }
+
+    /// Writes a waiting job that was changed.
+    pub(super) fn rewrite(&mut self, job: &Job, last: &LastAttempt) -> Step<()> {
+        debug_assert_eq!(job.state(), State::Waiting);
+        row::update_job(&self.connection, &mut self.names, job)?;
+        let before = self.index.take(job.id);
+        let ran = matches!(&before, Some(Entry::Waiting(waiting)) if waiting.ran);
+        if ran || before.is_none() || matches!(before, Some(Entry::Running(_))) {
+            return self.write(job, last);
+        }
+        self.place(job, false)
+    }
+}

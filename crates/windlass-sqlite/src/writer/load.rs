@@ -1,0 +1,135 @@
+//! Reading the order of the jobs from the file.
+
+use std::sync::Arc;
+
+use windlass_core::{Concurrency, Lane, Random, Timestamp};
+
+use super::Writer;
+use crate::fault::{Fault, Step};
+use crate::index::{Entry, Hold, Running, Waiting};
+use crate::row::{self, Extra, id_of, timestamp};
+
+impl Writer {
+    pub(super) fn load(&mut self) -> Step<()> {
+        self.load_queues()?;
+        self.load_tallies()?;
+        self.load_holds()?;
+        self.load_jobs()?;
+        self.index.keep();
+        Ok(())
+    }
+
+    pub(super) fn load_queues(&mut self) -> Step<()> {
+        self.queues.clear();
+        let mut statement = self.connection.prepare("select name, limits from queues")?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let (name, limits): (String, String) = (row.get(0)?, row.get(1)?);
+            let name = name
+                .parse()
+                .map_err(|error| Fault::damaged(format!("a queue: {error}")))?;
+            let limits = serde_json::from_str(&limits)
+                .map_err(|error| Fault::damaged(format!("the limits of queue {name}: {error}")))?;
+            self.queues.insert(name, limits);
+        }
+        Ok(())
+    }
+
+    fn load_tallies(&mut self) -> Step<()> {
+        let mut statement = self
+            .connection
+            .prepare("select queue, state, count from tallies")?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            self.index.tally(row.get(0)?, row.get(1)?, row.get(2)?);
+        }
+        Ok(())
+    }
+
+    fn load_holds(&mut self) -> Step<()> {
+        let mut statement = self
+            .connection
+            .prepare("select queue, key, id, until from holds")?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let key: String = row.get(1)?;
+            let key = key
+                .parse()
+                .map_err(|error| Fault::damaged(format!("a key: {error}")))?;
+            let hold = Hold {
+                id: id_of(row, 2)?,
+                until: Some(timestamp(row.get(3)?)?),
+            };
+            self.index.set_hold(row.get(0)?, key, Some(hold));
+        }
+        Ok(())
+    }
+
+    fn load_jobs(&mut self) -> Step<()> {
+        let mut running = Vec::new();
+        {
+            let mut statement = self
+                .connection
+                .prepare(include_str!("../../sql/load_jobs.sql"))?;
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                let id = id_of(row, 0)?;
+                let (queue, kind) = (row.get(1)?, row.get(2)?);
+                let extra = row
+                    .get_ref(5)?
+                    .as_str_or_null()
+                    .map_err(rusqlite::Error::from)?;
+                let extra = Extra::parse(extra)?;
+                if let Some((key, _, _)) = extra.unique {
+                    self.index
+                        .set_hold(queue, key, Some(Hold { id, until: None }));
+                }
+                let state: Option<i64> = row.get(6)?;
+                if state == Some(1) {
+                    running.push((id, queue, kind));
+                    continue;
+                }
+                let failures: Option<u32> = row.get(8)?;
+                let run_at = match row.get::<_, Option<i64>>(7)? {
+                    Some(run_at) => run_at,
+                    None => row.get(4)?,
+                };
+                let waiting = Waiting {
+                    run_at: timestamp(run_at)?,
+                    deadline: extra.deadline.map(timestamp).transpose()?,
+                    concurrency: extra
+                        .concurrency
+                        .map(|(key, limit)| Arc::new(Concurrency { key, limit })),
+                    queue,
+                    kind,
+                    priority: row.get(3)?,
+                    lane: if failures.unwrap_or(0) > 0 {
+                        Lane::Retry
+                    } else {
+                        Lane::Fresh
+                    },
+                    ran: state.is_some(),
+                };
+                self.index.put(id, Entry::Waiting(waiting));
+                self.index.keep();
+            }
+        }
+        for (id, queue, kind) in running {
+            let found = row::find(&self.connection, &mut self.names, id)?;
+            let (job, _) = found.ok_or_else(|| Fault::damaged(format!("job {id} is gone")))?;
+            self.index
+                .put(id, Entry::Running(Arc::new(Running { job, queue, kind })));
+        }
+        Ok(())
+    }
+
+    /// Ends the attempts of a process that is gone: this is the only one now.
+    pub(crate) fn sweep_former_process(&mut self, now: Timestamp, random: u64) -> Step<usize> {
+        let orphans = self.index.all_running();
+        let mut random = Random::new(random);
+        for id in &orphans {
+            self.lose(*id, now, random.bits())?;
+        }
+        Ok(orphans.len())
+    }
+}

@@ -1,0 +1,115 @@
+//! Schedules and their occurrences.
+
+use rusqlite::{OptionalExtension as _, params};
+use serde_json::json;
+use windlass_core::{ScheduleId, Timestamp};
+use windlass_store::{Expected, Fire, Fired, Schedule, Written};
+
+use super::{Answer, Writer, allows};
+use crate::fault::{Fault, Step};
+use crate::row::{signed, unsigned};
+
+impl Writer {
+    pub(crate) fn put_schedule(
+        &mut self,
+        schedule: &Schedule,
+        expected: Expected,
+    ) -> Answer<Written> {
+        let (id, name) = (
+            schedule.id.as_u128().to_be_bytes(),
+            schedule.definition.name.as_str(),
+        );
+        let version = |sql: &str, value: &dyn rusqlite::ToSql| {
+            let mut statement = self.connection.prepare_cached(sql)?;
+            statement
+                .query_row([value], |row| unsigned(row, 0))
+                .optional()
+        };
+        let other = self
+            .connection
+            .prepare_cached("select version from schedules where name = ?1 and id <> ?2")?
+            .query_row(params![name, id], |row| unsigned(row, 0))
+            .optional()?;
+        if other.is_some() {
+            return Ok(Ok(Written::Conflict(other)));
+        }
+        let found = version("select version from schedules where id = ?1", &id)?;
+        if !allows(expected, found) {
+            return Ok(Ok(Written::Conflict(found)));
+        }
+        let next = found.unwrap_or(0) + 1;
+        let definition = serde_json::to_string(&schedule.definition)
+            .map_err(|error| Fault::damaged(format!("a schedule: {error}")))?;
+        let mut statement = self.connection.prepare_cached(
+            "insert or replace into schedules (id, name, version, definition, created_at, last_at, next_at) \
+             values (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        )?;
+        statement.execute(params![
+            id,
+            name,
+            signed(next),
+            definition,
+            schedule.created_at.as_micros(),
+            schedule.last_at.map(Timestamp::as_micros),
+            schedule.next_at.map(Timestamp::as_micros),
+        ])?;
+        Ok(Ok(Written::Version(next)))
+    }
+
+    pub(crate) fn remove_schedule(&mut self, schedule: ScheduleId) -> Answer<bool> {
+        let mut statement = self
+            .connection
+            .prepare_cached("delete from schedules where id = ?1")?;
+        Ok(Ok(
+            statement.execute([schedule.as_u128().to_be_bytes()])? == 1
+        ))
+    }
+
+    pub(crate) fn fire(&mut self, fire: &Fire, now: Timestamp) -> Answer<Fired> {
+        self.index.promote(now);
+        let moved = self
+            .connection
+            .prepare_cached(
+                "update schedules set version = version + 1, last_at = ?3, next_at = ?4 \
+                 where id = ?1 and version = ?2",
+            )?
+            .execute(params![
+                fire.schedule.as_u128().to_be_bytes(),
+                signed(fire.version),
+                fire.last_at.map(Timestamp::as_micros),
+                fire.next_at.map(Timestamp::as_micros),
+            ])?;
+        if moved == 0 {
+            return Ok(Ok(Fired::Stale));
+        }
+        if let Some(range) = fire.skipped {
+            let value = json!({
+                "schedule_id": fire.schedule, "first": range.first, "last": range.last,
+                "count": range.count, "reason": range.reason.name(),
+            });
+            self.append_one("schedule.skipped", &value, now)?;
+        }
+        let mut made = 0;
+        for job in &fire.jobs {
+            let key = job.unique.as_ref().map(|unique| &unique.key);
+            let queue = self.names.number(&self.connection, job.queue.as_str())?;
+            let held = key.is_some_and(|key| self.index.hold(queue, key, now).is_some());
+            if self.is_new_occurrence(job)? && !held {
+                self.create(job, queue)?;
+                made += 1;
+            }
+        }
+        Ok(Ok(Fired::Done { jobs: made }))
+    }
+
+    fn is_new_occurrence(&mut self, job: &windlass_core::Job) -> Step<bool> {
+        let Some(of) = job.occurrence else {
+            return Ok(true);
+        };
+        let mut statement = self.connection.prepare_cached(
+            "insert into occurrences (schedule, at) values (?1, ?2) on conflict do nothing",
+        )?;
+        let at = of.scheduled_for.as_micros();
+        Ok(statement.execute(params![of.schedule_id.as_u128().to_be_bytes(), at])? == 1)
+    }
+}

@@ -1,0 +1,203 @@
+//! Attempts end: by report, or because the lease expired.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use windlass_core::{Job, JobId, Random, Report, Settlement, Timestamp};
+use windlass_store::{
+    Attempt, AttemptId, AttemptReport, Renewed, Settled, Swept, reported_outcome,
+};
+
+use super::{Answer, Writer, hold_until};
+use crate::fault::{Fault, Step};
+use crate::index::{Entry, Hold, Running};
+use crate::row::{self, LastAttempt};
+
+impl Writer {
+    pub(crate) fn renew(
+        &mut self,
+        attempts: &[AttemptId],
+        lease: Duration,
+        now: Timestamp,
+    ) -> Answer<Vec<Renewed>> {
+        let until = now.saturating_add(lease);
+        let mut answers = Vec::with_capacity(attempts.len());
+        for of in attempts {
+            answers.push(self.renew_one(*of, until)?);
+        }
+        Ok(Ok(answers))
+    }
+
+    fn renew_one(&mut self, of: AttemptId, until: Timestamp) -> Step<Renewed> {
+        let Some(running) = self.index.running(of.job, of.attempt).cloned() else {
+            return Ok(Renewed::LeaseLost);
+        };
+        let Running {
+            mut job,
+            queue,
+            kind,
+        } = running;
+        job.renew(until)
+            .map_err(|conflict| Fault::damaged(conflict.to_string()))?;
+        let cancel_requested = job.lease().is_some_and(|lease| lease.cancel_requested);
+        let mut statement = self
+            .connection
+            .prepare_cached(include_str!("../../sql/renew.sql"))?;
+        statement.execute(rusqlite::params![
+            row::blob(of.job),
+            of.attempt,
+            until.as_micros()
+        ])?;
+        drop(statement);
+        self.index.take(of.job);
+        self.index.put(
+            of.job,
+            Entry::Running(Arc::new(Running { job, queue, kind })),
+        );
+        Ok(Renewed::Until {
+            until,
+            cancel_requested,
+        })
+    }
+
+    pub(crate) fn settle(
+        &mut self,
+        reports: &[AttemptReport],
+        now: Timestamp,
+    ) -> Answer<Vec<Settled>> {
+        self.index.promote(now);
+        let mut answers = Vec::with_capacity(reports.len());
+        for report in reports {
+            answers.push(self.settle_one(report, now)?);
+        }
+        Ok(Ok(answers))
+    }
+
+    fn settle_one(&mut self, report: &AttemptReport, now: Timestamp) -> Step<Settled> {
+        let AttemptId { job: id, attempt } = report.of;
+        if self.index.running(id, attempt).is_some() {
+            let settlement = self.end(
+                id,
+                report.report.clone(),
+                report.detail.clone(),
+                now,
+                report.random,
+            )?;
+            return Ok(Settled::Done(settlement));
+        }
+        let before = self.ended_attempt(report.of)?;
+        match before {
+            Some(row) if row.outcome == reported_outcome(&report.report) => Ok(Settled::Repeated),
+            _ => Ok(Settled::LeaseLost),
+        }
+    }
+
+    fn ended_attempt(&mut self, of: AttemptId) -> Step<Option<Attempt>> {
+        let Some((job, last)) = self.find(of.job)? else {
+            return Ok(None);
+        };
+        if let Some(row) = row::last_attempt(&job, &last).filter(|row| row.attempt == of.attempt) {
+            return Ok(Some(row));
+        }
+        let rows = row::attempts(&self.connection, &mut self.names, of.job, usize::MAX)?;
+        Ok(rows.into_iter().find(|row| row.attempt == of.attempt))
+    }
+
+    pub(crate) fn sweep(&mut self, limit: usize, now: Timestamp, random: u64) -> Answer<Swept> {
+        self.index.promote(now);
+        let mut random = Random::new(random);
+        let mut swept = Swept::default();
+        for id in self.index.expired_leases(now, limit) {
+            swept.lost.push(self.lose(id, now, random.bits())?);
+        }
+        for id in self.index.overdue(now, limit - swept.lost.len()) {
+            if let Some((mut job, last)) = self.find(id)? {
+                job.expire(now)
+                    .map_err(|conflict| Fault::damaged(conflict.to_string()))?;
+                self.index.take(id);
+                self.finish(&job, &last, now)?;
+                swept.expired.push(id);
+            }
+        }
+        Ok(Ok(swept))
+    }
+
+    /// Ends the running attempt of a job as lost.
+    pub(super) fn lose(
+        &mut self,
+        id: JobId,
+        now: Timestamp,
+        random: u64,
+    ) -> Step<(AttemptId, Settlement)> {
+        let attempt = match self.index.get(id) {
+            Some(Entry::Running(running)) => running.job.attempt,
+            _ => return Err(Fault::damaged(format!("job {id} does not run"))),
+        };
+        let settlement = self.end(id, Report::Lost, None, now, random)?;
+        Ok((AttemptId { job: id, attempt }, settlement))
+    }
+
+    /// Ends the running attempt of a job as `core` decides, with its row of history.
+    fn end(
+        &mut self,
+        id: JobId,
+        report: Report,
+        detail: Option<Value>,
+        now: Timestamp,
+        random: u64,
+    ) -> Step<Settlement> {
+        let Some(Entry::Running(running)) = self.index.take(id) else {
+            return Err(Fault::damaged(format!("job {id} does not run")));
+        };
+        let mut job = running.job.clone();
+        let retry_count = job.failures;
+        let settlement = job.decide(report, now, random).expect("it runs");
+        job.settle(settlement.clone(), now)
+            .expect("it runs, and nobody else writes");
+        let last = LastAttempt {
+            outcome: Some(settlement.outcome),
+            detail,
+        };
+        if job.state().is_final() {
+            self.finish(&job, &last, now)?;
+            return Ok(settlement);
+        }
+        let attempt = Attempt {
+            attempt: job.attempt,
+            retry_count,
+            outcome: settlement.outcome,
+            started_at: job.started_at.unwrap_or(now),
+            finished_at: now,
+            worker: job.worker.clone(),
+            error: settlement.error.clone(),
+            detail: last.detail,
+        };
+        row::insert_attempt(&self.connection, &mut self.names, id, &attempt)?;
+        self.write(&job, &LastAttempt::default())?;
+        Ok(settlement)
+    }
+
+    /// Writes a job that is over, and frees its unique key unless that outlasts it.
+    pub(super) fn finish(&mut self, job: &Job, last: &LastAttempt, now: Timestamp) -> Step<()> {
+        self.write(job, last)?;
+        let Some(unique) = &job.unique else {
+            return Ok(());
+        };
+        let queue = self.names.number(&self.connection, job.queue.as_str())?;
+        let hold = Hold {
+            id: job.id,
+            until: hold_until(job),
+        };
+        let holds = job.holds_key(now);
+        self.index
+            .set_hold(queue, unique.key.clone(), holds.then_some(hold));
+        if !holds && hold.until.is_some() {
+            let mut statement = self
+                .connection
+                .prepare_cached("delete from holds where queue = ?1 and key = ?2")?;
+            statement.execute(rusqlite::params![queue, unique.key.as_str()])?;
+        }
+        Ok(())
+    }
+}
