@@ -5,6 +5,8 @@ use std::io::Write as _;
 use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::backup::BackupCommand;
+use crate::bench::BenchCommand;
 use crate::policy::PolicyCommand;
 use crate::schedule::ScheduleCommand;
 
@@ -34,6 +36,13 @@ pub(crate) enum Command {
     /// See when a schedule will fire.
     #[command(subcommand)]
     Schedule(ScheduleCommand),
+
+    /// Measure, beside something measured in the same run.
+    #[command(subcommand)]
+    Bench(BenchCommand),
+
+    /// Copy an embedded store while it is in use.
+    Backup(BackupCommand),
 
     /// Print completions for a shell.
     Completions {

@@ -1,5 +1,8 @@
 //! The command `windlass`.
 
+mod backup;
+mod bench;
+mod clock;
 mod command;
 mod output;
 mod policy;
@@ -22,6 +25,8 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Policy(command) => policy::run(command, &output),
         Command::Schedule(command) => schedule::run(&command, &output),
+        Command::Bench(command) => bench::run(&command, &output),
+        Command::Backup(command) => backup::run(&command, &output),
         Command::Completions { shell } => command::print_completions(shell),
         Command::Reference { page } => reference::print(page),
     };

@@ -7,6 +7,7 @@ use serde::Serialize;
 use windlass_core::schedule::{Expression, Firing, Recurrence, Zone};
 use windlass_core::{Invalid, Timestamp};
 
+use crate::clock;
 use crate::output::Output;
 
 #[derive(Debug, Subcommand)]
@@ -42,7 +43,7 @@ pub(crate) fn run(command: &ScheduleCommand, output: &Output) -> anyhow::Result<
         Some(text) => text
             .parse()
             .map_err(|error: Invalid| error.within("from"))?,
-        None => now()?,
+        None => clock::now(),
     };
     let recurrence = Recurrence::new(expression.parse::<Expression>()?, zone, from);
     let firings: Vec<Firing> = recurrence.after(from).take(usize::from(*n)).collect();
@@ -52,15 +53,6 @@ pub(crate) fn run(command: &ScheduleCommand, output: &Output) -> anyhow::Result<
     }
     let next = firings.iter().map(FiringJson::new).collect();
     output.print(&NextJson { next }, Told(&recurrence.zone, &firings))
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a command of one moment: there is no engine whose clock it could use"
-)]
-fn now() -> anyhow::Result<Timestamp> {
-    let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
-    Ok(Timestamp::UNIX_EPOCH.saturating_add(since_1970))
 }
 
 #[derive(Serialize)]

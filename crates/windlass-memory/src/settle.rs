@@ -55,24 +55,18 @@ impl State {
 
     pub(crate) fn sweep(&mut self, limit: usize, now: Timestamp, random: u64) -> Swept {
         let mut random = Random::new(random);
-        let expired_lease = |job: &&Job| job.lease().is_some_and(|lease| lease.until <= now);
-        let lost: Vec<Job> = self
-            .jobs
-            .values()
-            .filter(expired_lease)
-            .take(limit)
+        let mut lost: Vec<Job> = self
+            .running()
+            .filter(|job| lease_end(job) <= Some(now))
             .cloned()
             .collect();
+        lost.sort_by_key(|job| (lease_end(job), job.id));
+        lost.truncate(limit);
         let overdue =
             |job: &&Job| job.state() == JobState::Waiting && has_expired(job.deadline, now);
-        let room = limit - lost.len();
-        let expired: Vec<Job> = self
-            .jobs
-            .values()
-            .filter(overdue)
-            .take(room)
-            .cloned()
-            .collect();
+        let mut expired: Vec<Job> = self.jobs.values().filter(overdue).cloned().collect();
+        expired.sort_by_key(|job| (job.deadline, job.id));
+        expired.truncate(limit - lost.len());
         let mut swept = Swept::default();
         for job in lost {
             let of = AttemptId {
@@ -124,4 +118,8 @@ impl State {
         let job = self.jobs.get(&of.job)?;
         (job.state() == JobState::Running && job.attempt == of.attempt).then_some(job)
     }
+}
+
+fn lease_end(job: &Job) -> Option<Timestamp> {
+    job.lease().map(|lease| lease.until)
 }

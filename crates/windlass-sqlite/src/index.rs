@@ -320,9 +320,7 @@ impl Index {
             .iter()
             .take_while(|(until, _)| *until <= now)
             .take(limit);
-        let mut ids: Vec<JobId> = expired.map(|(_, id)| *id).collect();
-        ids.sort_unstable();
-        ids
+        expired.map(|(_, id)| *id).collect()
     }
 
     /// Every running job.
@@ -337,9 +335,7 @@ impl Index {
             .iter()
             .take_while(|(deadline, _)| *deadline < now)
             .take(limit);
-        let mut ids: Vec<JobId> = overdue.map(|(_, id)| *id).collect();
-        ids.sort_unstable();
-        ids
+        overdue.map(|(_, id)| *id).collect()
     }
 
     pub(crate) fn hold(&self, queue: u32, key: &Key, now: Timestamp) -> Option<Hold> {

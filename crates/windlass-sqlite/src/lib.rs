@@ -90,7 +90,7 @@ impl SqliteStore {
     /// Makes a copy of the store while it is in use, whole as of one moment.
     pub async fn backup(&self, to: impl AsRef<Path>) -> Result<(), StoreError> {
         let (from, to) = (self.path.clone(), to.as_ref().to_owned());
-        self.read(move |_| backup(&from, &to)).await
+        self.read(move |_| copy(&from, &to)).await
     }
 
     /// Runs a verb on the writer; answers when it is on disk.
@@ -159,12 +159,19 @@ fn answer_reads(mut reader: Reader, mut questions: mpsc::Receiver<Read>) {
     }
 }
 
+/// Copies a store, also while another process uses it; the copy must not be there yet.
+pub fn backup(from: &Path, to: &Path) -> Result<(), StoreError> {
+    copy(from, to).map_err(Fault::into_store_error)
+}
+
 /// SQLite's own way: `vacuum into` reads one picture of the file and writes a whole new one.
-fn backup(from: &Path, to: &Path) -> Step<()> {
+fn copy(from: &Path, to: &Path) -> Step<()> {
     let connection = schema::open_reader(from)?;
     let to = to
         .to_str()
         .ok_or_else(|| Fault::damaged("the path of the backup is no text"))?;
+    lock::private_file(Path::new(to))
+        .map_err(|error| Fault::damaged(format!("the backup: {error}")))?;
     connection.execute("vacuum into ?1", [to])?;
     Ok(())
 }

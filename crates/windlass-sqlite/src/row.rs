@@ -169,7 +169,8 @@ pub(crate) fn update_job(connection: &Connection, names: &mut Names, job: &Job) 
         job.priority,
         run_at,
         checksum(payload),
-        payload
+        payload,
+        Extra::of(job).text(),
     ])?;
     Ok(())
 }

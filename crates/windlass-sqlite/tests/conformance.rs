@@ -8,8 +8,9 @@ use windlass_sqlite::SqliteStore;
 use windlass_store::Store;
 
 async fn open() -> (Arc<dyn Store>, TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(folder.path().join("jobs.db"), Timestamp::UNIX_EPOCH, 0).unwrap();
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = SqliteStore::open(folder.path().join("jobs.db"), Timestamp::UNIX_EPOCH, 0)
+        .expect("an empty store opens");
     (Arc::new(store), folder)
 }
 

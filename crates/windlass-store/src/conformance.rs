@@ -22,6 +22,7 @@ pub mod claim;
 pub mod enqueue;
 pub mod general;
 pub mod limits;
+pub mod model;
 pub mod read;
 pub mod schedule;
 pub mod settle;

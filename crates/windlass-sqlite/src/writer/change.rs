@@ -142,20 +142,21 @@ impl Writer {
             let queue = self.names.number(&self.connection, before.queue.as_str())?;
             self.tally(queue, row::state_number(before), -1)?;
         }
-        if job.state().is_final() {
-            self.index.take(job.id);
-            return self.finish(job, last, now);
-        }
-        if job.state() == State::Running {
-            self.index.take(job.id);
-            return self.write(job, last);
-        }
-        // Its last attempt moves out of `states`, which is about the next one now.
+        // Its last attempt moves out of `states`, which is about something else now.
         if let Some(attempt) = row::last_attempt(before, last) {
             row::insert_attempt(&self.connection, &mut self.names, job.id, &attempt)?;
         }
+        let last = LastAttempt::default();
+        if job.state().is_final() {
+            self.index.take(job.id);
+            return self.finish(job, &last, now);
+        }
+        if job.state() == State::Running {
+            self.index.take(job.id);
+            return self.write(job, &last);
+        }
         let queue = self.names.number(&self.connection, job.queue.as_str())?;
-        self.rewrite(job, &LastAttempt::default())?;
+        self.rewrite(job, &last)?;
         self.take_key(job, queue)
     }
 

@@ -18,7 +18,7 @@ impl Writer {
         now: Timestamp,
     ) -> Answer<Vec<Enqueued>> {
         if mode == EnqueueMode::AllOrNone
-            && let Some(full) = self.first_full_queue(jobs, now)
+            && let Some(full) = self.first_full_queue(jobs, now)?
         {
             return Ok(Err(full));
         }
@@ -30,14 +30,18 @@ impl Writer {
     }
 
     /// The queue that these jobs would overfill, looked up before anything is written.
-    fn first_full_queue(&self, jobs: &[Job], now: Timestamp) -> Option<StoreError> {
+    fn first_full_queue(&self, jobs: &[Job], now: Timestamp) -> Step<Option<StoreError>> {
         let bounded = |job: &Job| self.limits(&job.queue).and_then(|limits| limits.max_depth);
         if !jobs.iter().any(|job| bounded(job).is_some()) {
-            return None;
+            return Ok(None);
         }
         let mut coming: BTreeMap<_, u64> = BTreeMap::new();
         let mut keys = BTreeSet::new();
-        for job in jobs.iter().filter(|job| self.index.get(job.id).is_none()) {
+        let mut ids = BTreeSet::new();
+        for job in jobs {
+            if !ids.insert(job.id) || self.index.get(job.id).is_some() || self.is_stored(job.id)? {
+                continue;
+            }
             let queue = self.names.known(job.queue.as_str());
             if let Some(unique) = &job.unique {
                 let held =
@@ -54,10 +58,10 @@ impl Writer {
             let waiting = queue.map_or(0, |queue| self.index.count(queue).waiting);
             if waiting + *more > max_depth {
                 let queue = job.queue.clone();
-                return Some(StoreError::QueueFull { queue, max_depth });
+                return Ok(Some(StoreError::QueueFull { queue, max_depth }));
             }
         }
-        None
+        Ok(None)
     }
 
     pub(super) fn enqueue_one(&mut self, job: &Job, now: Timestamp) -> Step<Enqueued> {
@@ -67,14 +71,28 @@ impl Writer {
         }
         let key = job.unique.as_ref().map(|unique| &unique.key);
         if let Some(hold) = key.and_then(|key| self.index.hold(queue, key, now)) {
+            if self.is_stored(job.id)? {
+                return self.duplicate_of(job.id, job);
+            }
             return self.meet_first(hold.id, job);
         }
         let max_depth = self.limits(&job.queue).and_then(|limits| limits.max_depth);
         if let Some(max_depth) = max_depth.filter(|max| self.index.count(queue).waiting >= *max) {
+            if self.is_stored(job.id)? {
+                return self.duplicate_of(job.id, job);
+            }
             let queue = job.queue.clone();
             return Ok(Enqueued::QueueFull { queue, max_depth });
         }
         self.create(job, queue)
+    }
+
+    /// Whether there is such a job, living or over.
+    fn is_stored(&self, id: JobId) -> Step<bool> {
+        let mut statement = self
+            .connection
+            .prepare_cached("select 1 from jobs where id = ?1")?;
+        Ok(statement.exists([row::blob(id)])?)
     }
 
     /// Stores a job; one that ended long ago may have its id.

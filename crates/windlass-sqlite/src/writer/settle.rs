@@ -189,6 +189,11 @@ impl Writer {
             id: job.id,
             until: hold_until(job),
         };
+        // A job that died long ago may end again (resolve): by now its key may be another's.
+        let holder = self.index.hold(queue, &unique.key, now);
+        if holder.is_some_and(|holder| holder.id != job.id) {
+            return Ok(());
+        }
         let holds = job.holds_key(now);
         self.index
             .set_hold(queue, unique.key.clone(), holds.then_some(hold));

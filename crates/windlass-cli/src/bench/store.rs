@@ -1,0 +1,239 @@
+//! `windlass bench store`.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use windlass_memory::MemoryStore;
+use windlass_sqlite::SqliteStore;
+use windlass_store::Store;
+
+use super::load::{Kinds, Load, PAYLOAD, Step};
+use super::{Driver, StoreBench, baseline};
+use crate::clock;
+use crate::output::Output;
+
+/// What was measured; rates are jobs per second.
+#[derive(Debug, Default, Serialize)]
+struct Figures {
+    disk_baseline_per_s: f64,
+    sqlite_baseline_per_s: f64,
+    /// Lifecycles beside bare SQLite.
+    ratio: f64,
+    enqueue_per_s: f64,
+    claim_settle_per_s: f64,
+    lifecycle_per_s: f64,
+    empty_claim_per_s: f64,
+    backlog_claim_per_s: f64,
+    syncs_per_job: f64,
+    disk_bytes_per_job: f64,
+    memory_bytes_per_job: f64,
+    reopen_ms: f64,
+    longest_pause_ms: f64,
+}
+
+pub(super) fn run(bench: &StoreBench, output: &Output) -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = bench
+        .path
+        .clone()
+        .unwrap_or_else(|| folder.path().join("bench.db"));
+    anyhow::ensure!(
+        !path.exists(),
+        "{} is there already: name a new file",
+        path.display()
+    );
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .build()?;
+    let figures = runtime.block_on(measure(bench, &path, folder.path()))?;
+    output.print(&figures, &figures)
+}
+
+async fn measure(bench: &StoreBench, path: &Path, folder: &Path) -> anyhow::Result<Figures> {
+    let mut figures = Figures::default();
+    let mut opened = Opened::new(bench.driver, path)?;
+    let load = Load::new(opened.store(), bench);
+
+    // Nothing else waits.
+    let jobs = bench.jobs;
+    let bar = progress("enqueue", jobs);
+    figures.enqueue_per_s = load.run(Step::Enqueue(Kinds::Measured), jobs, &bar).await?;
+    let bar = progress("claim and settle", jobs);
+    figures.claim_settle_per_s = load.run(Step::ClaimAndSettle, jobs, &bar).await?;
+    load.run(
+        Step::Enqueue(Kinds::Measured),
+        jobs,
+        &progress("enqueue", jobs),
+    )
+    .await?;
+    let bar = progress("claim", jobs);
+    figures.empty_claim_per_s = load.run(Step::Claim, jobs, &bar).await?;
+
+    // Beside all that waits.
+    let memory_before = resident_bytes();
+    let waiting = bench.backlog + bench.future;
+    load.run(
+        Step::Enqueue(Kinds::Backlog),
+        bench.backlog,
+        &progress("backlog", bench.backlog),
+    )
+    .await?;
+    load.run(
+        Step::Enqueue(Kinds::Future),
+        bench.future,
+        &progress("future", bench.future),
+    )
+    .await?;
+    if waiting > 0 {
+        figures.memory_bytes_per_job = (resident_bytes() - memory_before).max(0.0) / waiting as f64;
+    }
+    load.run(
+        Step::Enqueue(Kinds::Measured),
+        jobs,
+        &progress("enqueue", jobs),
+    )
+    .await?;
+    let bar = progress("claim", jobs);
+    figures.backlog_claim_per_s = load.run(Step::Claim, jobs, &bar).await?;
+    let (commits, bytes) = (opened.commits().await?, file_bytes(path));
+    let bar = progress("lifecycles", jobs);
+    figures.lifecycle_per_s = load.run(Step::Lifecycle, jobs, &bar).await?;
+    let commits = opened.commits().await?.saturating_sub(commits);
+    figures.syncs_per_job = commits as f64 / jobs as f64;
+    figures.disk_bytes_per_job = (file_bytes(path) - bytes).max(0.0) / jobs as f64;
+    figures.longest_pause_ms = opened.longest_pause_ms().await?;
+    drop(load);
+
+    if bench.driver == Driver::Sqlite {
+        figures.reopen_ms = opened.reopen(path)?;
+        // A lifecycle writes the job once and where it stands twice: about this much.
+        let bytes_per_job = (figures.disk_bytes_per_job.max(PAYLOAD.len() as f64)) as u64;
+        figures.disk_baseline_per_s =
+            baseline::disk(&folder.join("disk"), jobs, bytes_per_job, commits)?;
+        figures.sqlite_baseline_per_s =
+            baseline::sqlite(&folder.join("bare.db"), jobs, PAYLOAD, commits)?;
+        figures.ratio = figures.lifecycle_per_s / figures.sqlite_baseline_per_s;
+    }
+    Ok(figures)
+}
+
+/// A store with what only its driver tells.
+enum Opened {
+    Memory(Arc<MemoryStore>),
+    Sqlite(Option<Arc<SqliteStore>>),
+}
+
+impl Opened {
+    fn new(driver: Driver, path: &Path) -> anyhow::Result<Self> {
+        Ok(match driver {
+            Driver::Memory => Opened::Memory(Arc::new(MemoryStore::new())),
+            Driver::Sqlite => {
+                Opened::Sqlite(Some(Arc::new(SqliteStore::open(path, clock::now(), 0)?)))
+            }
+        })
+    }
+
+    fn store(&self) -> Arc<dyn Store> {
+        match self {
+            Opened::Memory(store) => Arc::clone(store) as Arc<dyn Store>,
+            Opened::Sqlite(Some(store)) => Arc::clone(store) as Arc<dyn Store>,
+            Opened::Sqlite(None) => unreachable!("it is open until it is reopened, at the end"),
+        }
+    }
+
+    async fn commits(&self) -> anyhow::Result<u64> {
+        Ok(match self {
+            Opened::Sqlite(Some(store)) => store.stats().await?.commits,
+            _ => 0,
+        })
+    }
+
+    async fn longest_pause_ms(&self) -> anyhow::Result<f64> {
+        Ok(match self {
+            Opened::Sqlite(Some(store)) => {
+                store.stats().await?.longest_pause_micros as f64 / 1000.0
+            }
+            _ => 0.0,
+        })
+    }
+
+    /// Closes the store and opens it again; how long the opening took.
+    fn reopen(&mut self, path: &Path) -> anyhow::Result<f64> {
+        if let Opened::Sqlite(store) = self {
+            *store = None;
+            let started = clock::start();
+            let again = SqliteStore::open(path, clock::now(), 0)?;
+            let millis = started.elapsed().as_secs_f64() * 1000.0;
+            *store = Some(Arc::new(again));
+            return Ok(millis);
+        }
+        Ok(0.0)
+    }
+}
+
+fn progress(what: &'static str, jobs: u64) -> ProgressBar {
+    let style =
+        ProgressStyle::with_template("{msg:18} {wide_bar} {human_pos}/{human_len} {per_sec:>14}");
+    let bar = ProgressBar::new(jobs).with_message(what);
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// The file and its log.
+fn file_bytes(path: &Path) -> f64 {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    let size = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
+    (size(path) + size(&PathBuf::from(log))) as f64
+}
+
+/// The memory this process holds, where the system tells it.
+fn resident_bytes() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|line| {
+        line.trim()
+            .trim_end_matches(" kB")
+            .trim()
+            .parse::<f64>()
+            .ok()
+    });
+    kilobytes.unwrap_or(0.0) * 1024.0
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rates = [
+            ("enqueue", self.enqueue_per_s),
+            ("claim and settle", self.claim_settle_per_s),
+            ("claim, nothing else waits", self.empty_claim_per_s),
+            ("claim beside the backlog", self.backlog_claim_per_s),
+            ("whole lifecycles", self.lifecycle_per_s),
+            ("bare SQLite, inserts only", self.sqlite_baseline_per_s),
+            ("bare disk, appends only", self.disk_baseline_per_s),
+        ];
+        for (what, rate) in rates {
+            writeln!(f, "{what:28} {rate:>12.0} jobs/s")?;
+        }
+        writeln!(f, "{:28} {:>12.3}", "lifecycles / bare SQLite", self.ratio)?;
+        writeln!(f, "{:28} {:>12.4}", "syncs per job", self.syncs_per_job)?;
+        writeln!(
+            f,
+            "{:28} {:>12.0}",
+            "disk bytes per job", self.disk_bytes_per_job
+        )?;
+        writeln!(
+            f,
+            "{:28} {:>12.0}",
+            "memory bytes per waiting job", self.memory_bytes_per_job
+        )?;
+        writeln!(f, "{:28} {:>12.0} ms", "opening again", self.reopen_ms)?;
+        writeln!(
+            f,
+            "{:28} {:>12.1} ms",
+            "longest pause of the writer", self.longest_pause_ms
+        )
+    }
+}

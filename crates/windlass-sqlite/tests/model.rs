@@ -1,0 +1,61 @@
+//! Random sequences of all verbs: a SQLite file answers as memory does, and opened again it holds the same.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+use windlass_core::{State, Timestamp};
+use windlass_memory::MemoryStore;
+use windlass_sqlite::SqliteStore;
+use windlass_store::conformance::build::{Opened, id};
+use windlass_store::conformance::model::{Command, commands, run};
+
+fn compare(commands: &[Command]) -> Result<(), TestCaseError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("a runtime");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("jobs.db");
+    runtime.block_on(async {
+        let memory: Opened = Arc::new(MemoryStore::new());
+        let store: Opened =
+            Arc::new(SqliteStore::open(&path, Timestamp::UNIX_EPOCH, 0).expect("it opens"));
+        let expected = run(&memory, commands).await;
+        let found = run(&store, commands).await;
+        for (expected, found) in expected.iter().zip(&found) {
+            prop_assert_eq!(found, expected);
+        }
+        drop(store);
+        let again: Opened =
+            Arc::new(SqliteStore::open(&path, Timestamp::UNIX_EPOCH, 0).expect("it opens again"));
+        for number in 0..12 {
+            let before = memory
+                .get(&[id(number)])
+                .await
+                .expect("memory answers")
+                .remove(0);
+            if before
+                .as_ref()
+                .is_some_and(|job| job.state() == State::Running)
+            {
+                continue; // its worker is gone: it was ended as lost when the store was opened
+            }
+            let after = again
+                .get(&[id(number)])
+                .await
+                .expect("the store answers")
+                .remove(0);
+            prop_assert_eq!(after, before);
+        }
+        Ok(())
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 4))]
+
+    #[test]
+    fn a_file_answers_as_memory_does(commands in commands()) {
+        compare(&commands)?;
+    }
+}

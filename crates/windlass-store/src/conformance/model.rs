@@ -1,0 +1,401 @@
+//! Random sequences of all verbs must get the same answers from every driver as from memory.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::time::Duration;
+
+use proptest::option::weighted;
+use proptest::prelude::*;
+use serde_json::json;
+use windlass_core::fairness::{Credit, Guards, Pool, Rate, Ratio, Slots};
+use windlass_core::retry::{AttemptLimit, Preset};
+use windlass_core::{
+    AttemptError, Concurrency, Consent, Delivery, Edit, Failure, Failures, Job, OnDuplicate,
+    Report, Revival, Timestamp, Unique,
+};
+
+use super::build::*;
+use crate::{
+    AttemptId, AttemptReport, Claim, Enqueue, EnqueueMode, Expected, Filter, ListedState, Page,
+    Pause, QueueLimits,
+};
+
+/// How many different jobs a sequence speaks of.
+const JOBS: u64 = 12;
+
+/// One verb with its arguments, from a world small enough that things meet.
+#[derive(Debug, Clone)]
+pub enum Command {
+    Enqueue(Vec<JobSketch>, bool),
+    Claim {
+        queue: u8,
+        limit: u32,
+        kinds: Option<bool>,
+        named: Option<Vec<u64>>,
+        ratio: Option<u8>,
+        cap: Option<u32>,
+    },
+    Renew(Vec<(u64, u32)>),
+    Settle(Vec<(u64, u32, u8)>, u64),
+    Sweep(usize, u64),
+    Cancel(Vec<u64>),
+    Revive(Vec<u64>, bool, bool),
+    RunNow(Vec<u64>),
+    Edit(u64, Option<i16>, Option<u8>),
+    Resolve(Vec<u64>),
+    Purge(Vec<u64>),
+    Limits(u8, u8),
+    Counts,
+    List(Option<usize>, u8),
+    Attempts(u64),
+    Document(u8, u8),
+    Append(u8),
+    Pass(u64),
+}
+
+/// What a job of the sequence has that matters.
+#[derive(Debug, Clone)]
+pub struct JobSketch {
+    number: u64,
+    queue: u8,
+    kind: bool,
+    priority: i16,
+    delay: u64,
+    key: Option<(bool, Option<u64>, bool)>,
+    concurrency: Option<(bool, u32)>,
+    deadline: Option<u64>,
+    at_most_once: bool,
+    limit: i64,
+}
+
+impl JobSketch {
+    fn job(&self, now: Timestamp) -> Job {
+        let after = |seconds: u64| now.saturating_add(Duration::from_secs(seconds));
+        Job {
+            queue: queue_of(self.queue),
+            kind: kind(if self.kind { "a" } else { "b" }),
+            priority: self.priority,
+            run_at: after(self.delay),
+            created_at: now,
+            unique: self.key.map(|(which, hold, replace)| Unique {
+                key: key(if which { "u1" } else { "u2" }),
+                unique_for: hold.map(Duration::from_secs),
+                on_duplicate: if replace {
+                    OnDuplicate::Replace
+                } else {
+                    OnDuplicate::Keep
+                },
+            }),
+            concurrency: self.concurrency.map(|(which, limit)| Concurrency {
+                key: key(if which { "c1" } else { "c2" }),
+                limit,
+            }),
+            deadline: self.deadline.map(after),
+            delivery: if self.at_most_once {
+                Delivery::AtMostOnce
+            } else {
+                Delivery::AtLeastOnce
+            },
+            max_attempts: AttemptLimit::from_max_attempts(self.limit).unwrap(),
+            ..job(self.number)
+        }
+    }
+}
+
+fn queue_of(number: u8) -> windlass_core::QueueName {
+    queue(if number == 0 { "default" } else { "other" })
+}
+
+fn reported(number: u8, now: Timestamp) -> Report {
+    match number {
+        0 | 1 => Report::Succeeded(Some(payload("[1]"))),
+        2 | 3 => failed(),
+        4 => Report::Failed(Failure::unrecoverable(AttemptError::new("never"))),
+        5 => Report::Released { started: true },
+        6 => Report::Snoozed {
+            until: now.saturating_add(Duration::from_secs(5)),
+        },
+        7 => Report::TimedOut {
+            timeout: Duration::from_secs(1),
+        },
+        _ => Report::Cancelled,
+    }
+}
+
+/// Runs the commands one after the other; gives what each was answered.
+pub async fn run(store: &Opened, commands: &[Command]) -> Vec<String> {
+    let mut now = at(0);
+    let mut answers = Vec::new();
+    for (step, command) in commands.iter().enumerate() {
+        if let Command::Pass(seconds) = command {
+            now = now.saturating_add(Duration::from_secs(*seconds));
+        }
+        answers.push(format!(
+            "{step} {command:?} → {}",
+            answer(store, command, now).await
+        ));
+    }
+    let all: Vec<_> = (0..JOBS).map(id).collect();
+    answers.push(told(&store.get(&all).await));
+    for job in all {
+        answers.push(told(&store.attempts(job, 100).await));
+    }
+    answers
+}
+
+fn told(answer: &impl Debug) -> String {
+    format!("{answer:?}")
+}
+
+async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
+    let ids = |numbers: &[u64]| numbers.iter().map(|number| id(*number)).collect::<Vec<_>>();
+    match command {
+        Command::Enqueue(sketches, each) => {
+            let jobs = sketches.iter().map(|sketch| sketch.job(now)).collect();
+            let mode = if *each {
+                EnqueueMode::EachForItself
+            } else {
+                EnqueueMode::AllOrNone
+            };
+            told(&store.enqueue(Enqueue { jobs, mode }, now).await)
+        }
+        Command::Claim { .. } => told(&store.claim(&claim_of(command), now).await),
+        Command::Renew(attempts) => {
+            let attempts: Vec<_> = attempts
+                .iter()
+                .map(|(n, attempt)| attempt_id(*n, *attempt))
+                .collect();
+            told(&store.renew(&attempts, Duration::from_secs(20), now).await)
+        }
+        Command::Settle(reports, random) => {
+            let report = |(number, attempt, how): &(u64, u32, u8)| AttemptReport {
+                of: attempt_id(*number, *attempt),
+                report: reported(*how, now),
+                random: *random,
+                detail: (*how == 1).then(|| json!({"status": 200})),
+            };
+            told(
+                &store
+                    .settle(reports.iter().map(report).collect(), now)
+                    .await,
+            )
+        }
+        Command::Sweep(limit, random) => told(&store.sweep(*limit, now, *random).await),
+        Command::Cancel(jobs) => told(&store.cancel(&ids(jobs), now).await),
+        Command::Revive(jobs, keep, force) => {
+            let revival = Revival {
+                failures: if *keep {
+                    Failures::Keep
+                } else {
+                    Failures::Reset
+                },
+                consent: if *force {
+                    Consent::Force
+                } else {
+                    Consent::Plain
+                },
+                ..Revival::default()
+            };
+            told(&store.revive(&ids(jobs), &revival, now).await)
+        }
+        Command::RunNow(jobs) => told(&store.run_now(&ids(jobs), now).await),
+        Command::Edit(number, priority, to) => {
+            let edit = Edit {
+                priority: *priority,
+                queue: to.map(queue_of),
+                ..Edit::default()
+            };
+            told(&store.edit(id(*number), &edit, now).await)
+        }
+        Command::Resolve(jobs) => told(&store.resolve(&ids(jobs), now).await),
+        Command::Purge(jobs) => told(&store.purge(&ids(jobs)).await),
+        Command::Limits(queue, which) => told(
+            &store
+                .put_queue(&queue_of(*queue), &limits_of(*which, now))
+                .await,
+        ),
+        Command::Counts => told(&store.counts(now).await),
+        Command::List(state, queue) => {
+            let filter = Filter {
+                state: state.and_then(|state| ListedState::ALL.get(state).copied()),
+                queue: (*queue < 2).then(|| queue_of(*queue)),
+                ..Filter::default()
+            };
+            told(&store.list(&filter, Page::first(5), now).await)
+        }
+        Command::Attempts(number) => told(&store.attempts(id(*number), 3).await),
+        Command::Document(value, expected) => {
+            let expected = match expected {
+                0 => Expected::Absent,
+                1 => Expected::Anything,
+                version => Expected::Version(u64::from(*version) - 1),
+            };
+            told(
+                &store
+                    .put_document("model", "d", &json!(value), expected, now)
+                    .await,
+            )
+        }
+        Command::Append(value) => {
+            store.append("model", &[json!(value)], now).await.unwrap();
+            let records = store.records("model", 0, 100).await.unwrap();
+            told(
+                &records
+                    .iter()
+                    .map(|record| &record.value)
+                    .collect::<Vec<_>>(),
+            )
+        }
+        Command::Pass(_) => String::new(),
+    }
+}
+
+fn attempt_id(number: u64, attempt: u32) -> AttemptId {
+    AttemptId {
+        job: id(number),
+        attempt,
+    }
+}
+
+fn claim_of(command: &Command) -> Claim {
+    let Command::Claim {
+        queue,
+        limit,
+        kinds,
+        named,
+        ratio,
+        cap,
+    } = command
+    else {
+        panic!("{command:?} is no claim");
+    };
+    let slots = Slots {
+        total: *limit,
+        free: *limit,
+        retries_running: 0,
+    };
+    let guards = Guards {
+        retry_fetch_ratio: ratio.map(|tenths| Ratio::new(f64::from(tenths) / 10.0).unwrap()),
+        fresh_reserve: Some(0),
+        max_inflight_retries: *cap,
+        retry_lane: None,
+    };
+    Claim {
+        queue: queue_of(*queue),
+        kinds: kinds.map(|a| BTreeSet::from([kind(if a { "a" } else { "b" })])),
+        jobs: named
+            .as_ref()
+            .map(|numbers| numbers.iter().map(|number| id(*number)).collect()),
+        plan: guards.plan(Pool::Main, slots, Credit::default()),
+        lease: Duration::from_secs(10),
+        retry: worker(Preset::Standard.policy()),
+        ..claim(*limit)
+    }
+}
+
+fn limits_of(which: u8, now: Timestamp) -> QueueLimits {
+    let none = QueueLimits::default();
+    match which {
+        0 => QueueLimits {
+            paused: Some(Pause {
+                by: "ann".into(),
+                at: now,
+            }),
+            ..none
+        },
+        1 => QueueLimits {
+            max_depth: Some(3),
+            ..none
+        },
+        2 => QueueLimits {
+            concurrency: Some(2),
+            ..none
+        },
+        3 => QueueLimits {
+            rate: Some(Rate {
+                count: 2,
+                period: Duration::from_secs(3),
+            }),
+            ..none
+        },
+        _ => none,
+    }
+}
+
+fn sketch() -> impl Strategy<Value = JobSketch> {
+    (
+        (
+            0..JOBS,
+            0u8..2,
+            any::<bool>(),
+            -2i16..3,
+            prop_oneof![Just(0u64), 0u64..8],
+        ),
+        weighted(
+            0.3,
+            (any::<bool>(), proptest::option::of(0u64..10), any::<bool>()),
+        ),
+        weighted(0.3, (any::<bool>(), 1u32..3)),
+        (
+            weighted(0.2, 0u64..10),
+            proptest::bool::weighted(0.2),
+            0i64..3,
+        ),
+    )
+        .prop_map(
+            |(
+                (number, queue, kind, priority, delay),
+                key,
+                concurrency,
+                (deadline, at_most_once, limit),
+            )| {
+                JobSketch {
+                    number,
+                    queue,
+                    kind,
+                    priority,
+                    delay,
+                    key,
+                    concurrency,
+                    deadline,
+                    at_most_once,
+                    limit,
+                }
+            },
+        )
+}
+
+fn command() -> impl Strategy<Value = Command> {
+    let numbers = || proptest::collection::vec(0..JOBS, 1..4);
+    let attempts = || proptest::collection::vec((0..JOBS, 1u32..4), 1..4);
+    let reports = proptest::collection::vec((0..JOBS, 1u32..4, 0u8..9), 1..6);
+
+    prop_oneof![
+        6 => (proptest::collection::vec(sketch(), 1..4), any::<bool>())
+            .prop_map(|(jobs, each)| Command::Enqueue(jobs, each)),
+        6 => (0u8..2, 1u32..5, weighted(0.2, any::<bool>()), weighted(0.2, numbers()), weighted(0.8, 0u8..=10), weighted(0.2, 1u32..3))
+            .prop_map(|(queue, limit, kinds, named, ratio, cap)| Command::Claim { queue, limit, kinds, named, ratio, cap }),
+        2 => attempts().prop_map(Command::Renew),
+        8 => (reports, any::<u64>()).prop_map(|(reports, random)| Command::Settle(reports, random)),
+        2 => (0usize..4, any::<u64>()).prop_map(|(limit, random)| Command::Sweep(limit, random)),
+        1 => numbers().prop_map(Command::Cancel),
+        1 => (numbers(), any::<bool>(), any::<bool>()).prop_map(|(jobs, keep, force)| Command::Revive(jobs, keep, force)),
+        1 => numbers().prop_map(Command::RunNow),
+        1 => (0..JOBS, weighted(0.5, -2i16..3), weighted(0.5, 0u8..2))
+            .prop_map(|(number, priority, to)| Command::Edit(number, priority, to)),
+        1 => numbers().prop_map(Command::Resolve),
+        1 => numbers().prop_map(Command::Purge),
+        1 => (0u8..2, 0u8..8).prop_map(|(queue, which)| Command::Limits(queue, which)),
+        1 => Just(Command::Counts),
+        1 => (weighted(0.7, 0usize..6), 0u8..3).prop_map(|(state, queue)| Command::List(state, queue)),
+        1 => (0..JOBS).prop_map(Command::Attempts),
+        1 => (any::<u8>(), 0u8..5).prop_map(|(value, expected)| Command::Document(value, expected)),
+        1 => any::<u8>().prop_map(Command::Append),
+        4 => (0u64..15).prop_map(Command::Pass),
+    ]
+}
+
+/// Sequences of commands.
+pub fn commands() -> impl Strategy<Value = Vec<Command>> {
+    proptest::collection::vec(command(), 1..60)
+}
