@@ -198,13 +198,6 @@ pub(crate) fn put_state(
         Some(policy) => Some(names.policy_number(connection, policy)?),
         None => None,
     };
-    let result = match &job.standing {
-        Standing::Finished(End {
-            how: Ended::Succeeded(result),
-            ..
-        }) => result.as_ref().map(Payload::as_str),
-        _ => None,
-    };
     let mut statement = connection.prepare_cached(include_str!("../sql/put_state.sql"))?;
     statement.execute(params![
         blob(job.id),
@@ -225,11 +218,76 @@ pub(crate) fn put_state(
         lease.map(|lease| lease.effective_max.get()),
         lease.is_some_and(|lease| lease.cancel_requested),
         job.finished_at().map(Timestamp::as_micros),
-        result,
+        result_of(job),
         last.outcome.map(outcome_number),
         last.detail.as_ref().map(Value::to_string),
     ])?;
     Ok(())
+}
+
+/// Writes the first claim of a job.
+pub(crate) fn start_state(connection: &Connection, names: &mut Names, job: &Job) -> Step<()> {
+    let lease = job
+        .lease()
+        .ok_or_else(|| Fault::damaged(format!("job {} does not run", job.id)))?;
+    let worker = match &job.worker {
+        Some(worker) => Some(names.number(connection, worker.as_str())?),
+        None => None,
+    };
+    let policy = match &lease.policy {
+        Some(policy) => Some(names.policy_number(connection, policy)?),
+        None => None,
+    };
+    let mut statement = connection.prepare_cached(include_str!("../sql/start_state.sql"))?;
+    statement.execute(params![
+        blob(job.id),
+        job.run_at.as_micros(),
+        job.attempt,
+        job.started_at.map(Timestamp::as_micros),
+        worker,
+        lease.until.as_micros(),
+        policy,
+        lease.effective_max.get(),
+    ])?;
+    Ok(())
+}
+
+/// Writes the end of the running attempt of a job: only what an end changes, and only if it still runs.
+pub(crate) fn end_state(connection: &Connection, job: &Job, last: &LastAttempt) -> Step<()> {
+    let mut statement = connection.prepare_cached(include_str!("../sql/end_state.sql"))?;
+    let changed = statement.execute(params![
+        blob(job.id),
+        job.attempt,
+        state_number(job),
+        job.run_at.as_micros(),
+        job.failures,
+        job.snoozes,
+        job.losses_in_a_row,
+        job.previous_delay.map(micros),
+        job.last_error.as_ref().map(to_json),
+        job.failed_at.map(Timestamp::as_micros),
+        job.finished_at().map(Timestamp::as_micros),
+        result_of(job),
+        last.outcome.map(outcome_number),
+        last.detail.as_ref().map(Value::to_string),
+    ])?;
+    if changed != 1 {
+        return Err(Fault::damaged(format!(
+            "job {} does not run on disk",
+            job.id
+        )));
+    }
+    Ok(())
+}
+
+fn result_of(job: &Job) -> Option<&str> {
+    match &job.standing {
+        Standing::Finished(End {
+            how: Ended::Succeeded(result),
+            ..
+        }) => result.as_ref().map(Payload::as_str),
+        _ => None,
+    }
 }
 
 fn to_json(error: &AttemptError) -> String {

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rusqlite::Connection;
-use windlass_core::{Concurrency, Job, Payload, QueueName, Timestamp};
+use windlass_core::{Concurrency, Job, QueueName, Timestamp};
 use windlass_store::{AttemptId, QueueLimits, StoreError};
 
 use crate::fault::{Fault, Step};
@@ -39,6 +39,8 @@ pub(crate) struct Writer {
     pub(crate) queues: BTreeMap<QueueName, QueueLimits>,
     /// The latest claims, to answer them again.
     pub(crate) claims: VecDeque<(u128, Vec<AttemptId>)>,
+    /// How many jobs ended in this group, by queue and state.
+    unsaved: BTreeMap<(u32, i64), i64>,
     path: PathBuf,
     /// Why nothing more is acknowledged.
     stopped: Option<String>,
@@ -66,6 +68,7 @@ impl Writer {
             index: Index::default(),
             queues: BTreeMap::new(),
             claims: VecDeque::new(),
+            unsaved: BTreeMap::new(),
             path: path.to_owned(),
             stopped: None,
             stats: Stats::default(),
@@ -92,6 +95,7 @@ impl Writer {
             }
             Err(fault) => {
                 self.index.take_back();
+                self.unsaved.clear();
                 self.claims.truncate(claims);
                 Err(self.roll_back(fault))
             }
@@ -103,6 +107,7 @@ impl Writer {
             .prepare_cached("begin immediate")?
             .execute([])?;
         let answers = work(self)?;
+        self.save_tallies()?;
         self.connection.prepare_cached("commit")?.execute([])?;
         Ok(answers)
     }
@@ -150,13 +155,13 @@ impl Writer {
     }
 
     /// Writes where a job stands, on disk and in memory.
-    fn write(&mut self, job: &Job, last: &LastAttempt) -> Step<()> {
+    fn write(&mut self, job: &mut Job, last: &LastAttempt) -> Step<()> {
         row::put_state(&self.connection, &mut self.names, job, last)?;
         self.place(job, true)
     }
 
     /// Puts a job where it belongs in memory; a job that is over is only counted.
-    fn place(&mut self, job: &Job, ran: bool) -> Step<()> {
+    fn place(&mut self, job: &mut Job, ran: bool) -> Step<()> {
         let queue = self.names.number(&self.connection, job.queue.as_str())?;
         let kind = self.names.number(&self.connection, job.kind.as_str())?;
         match row::state_number(job) {
@@ -164,8 +169,7 @@ impl Writer {
                 .index
                 .put(job.id, Entry::Waiting(waiting(job, queue, kind, ran))),
             1 => {
-                let mut light = job.clone();
-                light.payload = Payload::default();
+                let light = without_payload(job);
                 self.index.put(
                     job.id,
                     Entry::Running(Arc::new(Running {
@@ -175,18 +179,24 @@ impl Writer {
                     })),
                 );
             }
-            state => self.tally(queue, state, 1)?,
+            state => self.tally(queue, state, 1),
         }
         Ok(())
     }
 
-    /// Counts jobs that are over.
-    fn tally(&mut self, queue: u32, state: i64, by: i64) -> Step<()> {
+    /// Counts jobs that are over; written once for a group.
+    fn tally(&mut self, queue: u32, state: i64, by: i64) {
         self.index.tally(queue, state, by);
+        *self.unsaved.entry((queue, state)).or_default() += by;
+    }
+
+    fn save_tallies(&mut self) -> Step<()> {
         let mut statement = self
             .connection
             .prepare_cached(include_str!("../sql/tally.sql"))?;
-        statement.execute(rusqlite::params![queue, state, by])?;
+        while let Some(((queue, state), by)) = self.unsaved.pop_first() {
+            statement.execute(rusqlite::params![queue, state, by])?;
+        }
         Ok(())
     }
 
@@ -203,6 +213,14 @@ impl std::fmt::Debug for Writer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Writer({})", self.path.display())
     }
+}
+
+/// What is kept of a running job in memory.
+fn without_payload(job: &mut Job) -> Job {
+    let payload = std::mem::take(&mut job.payload);
+    let light = job.clone();
+    job.payload = payload;
+    light
 }
 
 fn waiting(job: &Job, queue: u32, kind: u32, ran: bool) -> Waiting {

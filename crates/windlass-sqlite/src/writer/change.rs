@@ -79,7 +79,7 @@ impl Writer {
             return Ok(Changed::Conflict(job.state()));
         }
         let queue = self.names.number(&self.connection, job.queue.as_str())?;
-        self.tally(queue, row::state_number(&job), -1)?;
+        self.tally(queue, row::state_number(&job), -1);
         for statement in [
             "delete from jobs where id = ?1",
             "delete from states where id = ?1",
@@ -126,7 +126,7 @@ impl Writer {
         if let Err(refused) = change(self, &mut job)? {
             return Ok(refused);
         }
-        self.store_change(&before, &job, &last, now)?;
+        self.store_change(&before, &mut job, &last, now)?;
         Ok(Changed::Now(job.state()))
     }
 
@@ -134,13 +134,13 @@ impl Writer {
     fn store_change(
         &mut self,
         before: &Job,
-        job: &Job,
+        job: &mut Job,
         last: &LastAttempt,
         now: Timestamp,
     ) -> Step<()> {
         if before.state().is_final() {
             let queue = self.names.number(&self.connection, before.queue.as_str())?;
-            self.tally(queue, row::state_number(before), -1)?;
+            self.tally(queue, row::state_number(before), -1);
         }
         // Its last attempt moves out of `states`, which is about something else now.
         if let Some(attempt) = row::last_attempt(before, last) {

@@ -81,8 +81,15 @@ impl Writer {
             *taken += 1;
             jobs.push(self.start(id, claim, queue, now)?);
             // A key may have become full by this one, in either lane.
-            fresh = self.index.foremost(queue, Lane::Fresh, wants, now);
-            retry = self.index.foremost(queue, Lane::Retry, wants, now);
+            let keyed = jobs
+                .last()
+                .is_some_and(|job: &Job| job.concurrency.is_some());
+            if lane == Lane::Fresh || keyed {
+                fresh = self.index.foremost(queue, Lane::Fresh, wants, now);
+            }
+            if lane == Lane::Retry || keyed {
+                retry = self.index.foremost(queue, Lane::Retry, wants, now);
+            }
         }
         Ok((jobs, both_waited))
     }
@@ -157,7 +164,12 @@ impl Writer {
         {
             self.index.note_start(queue, now);
         }
-        self.write(&job, &LastAttempt::default())?;
+        if waiting.ran {
+            self.write(&mut job, &LastAttempt::default())?;
+        } else {
+            row::start_state(&self.connection, &mut self.names, &job)?;
+            self.place(&mut job, true)?;
+        }
         Ok(job)
     }
 

@@ -100,7 +100,7 @@ impl Writer {
         if !row::insert_job(&self.connection, &mut self.names, job)? {
             return self.duplicate_of(job.id, job);
         }
-        self.place(job, false)?;
+        self.place(&mut job.clone(), false)?;
         self.take_key(job, queue)?;
         Ok(Enqueued::Created(job.id))
     }
@@ -151,13 +151,13 @@ impl Writer {
         };
         if let Some((mut job, last)) = self.find(first)? {
             job.edit(edit).expect("it waits, and nobody else writes");
-            self.rewrite(&job, &last)?;
+            self.rewrite(&mut job, &last)?;
         }
         Ok(Enqueued::Replaced(first))
     }
 
     /// Writes a waiting job that was changed.
-    pub(super) fn rewrite(&mut self, job: &Job, last: &LastAttempt) -> Step<()> {
+    pub(super) fn rewrite(&mut self, job: &mut Job, last: &LastAttempt) -> Step<()> {
         debug_assert_eq!(job.state(), State::Waiting);
         row::update_job(&self.connection, &mut self.names, job)?;
         let before = self.index.take(job.id);

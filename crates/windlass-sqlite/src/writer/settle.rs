@@ -116,7 +116,7 @@ impl Writer {
                 job.expire(now)
                     .map_err(|conflict| Fault::damaged(conflict.to_string()))?;
                 self.index.take(id);
-                self.finish(&job, &last, now)?;
+                self.finish(&mut job, &last, now)?;
                 swept.expired.push(id);
             }
         }
@@ -160,7 +160,9 @@ impl Writer {
             detail,
         };
         if job.state().is_final() {
-            self.finish(&job, &last, now)?;
+            row::end_state(&self.connection, &job, &last)?;
+            self.place(&mut job, true)?;
+            self.free_key(&job, now)?;
             return Ok(settlement);
         }
         let attempt = Attempt {
@@ -174,13 +176,19 @@ impl Writer {
             detail: last.detail,
         };
         row::insert_attempt(&self.connection, &mut self.names, id, &attempt)?;
-        self.write(&job, &LastAttempt::default())?;
+        row::end_state(&self.connection, &job, &LastAttempt::default())?;
+        self.place(&mut job, true)?;
         Ok(settlement)
     }
 
-    /// Writes a job that is over, and frees its unique key unless that outlasts it.
-    pub(super) fn finish(&mut self, job: &Job, last: &LastAttempt, now: Timestamp) -> Step<()> {
+    /// Writes a job that is over, and frees its unique key.
+    pub(super) fn finish(&mut self, job: &mut Job, last: &LastAttempt, now: Timestamp) -> Step<()> {
         self.write(job, last)?;
+        self.free_key(job, now)
+    }
+
+    /// Frees the unique key of a job that is over, unless that outlasts it.
+    fn free_key(&mut self, job: &Job, now: Timestamp) -> Step<()> {
         let Some(unique) = &job.unique else {
             return Ok(());
         };
