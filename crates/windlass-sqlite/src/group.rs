@@ -70,15 +70,10 @@ pub(crate) fn serve(
     mut requests: mpsc::Receiver<Box<dyn Work>>,
     changes: &watch::Sender<u64>,
 ) {
+    let mut served = 1;
     while let Some(first) = requests.blocking_recv() {
-        let mut rows = first.rows();
-        let mut group = vec![first];
-        while rows < GROUP_ROWS_MAX
-            && let Ok(next) = requests.try_recv()
-        {
-            rows += next.rows();
-            group.push(next);
-        }
+        let mut group = gather(first, &mut requests, served);
+        served = group.len();
         group.sort_by_key(|work| work.class());
         let wakes = group.iter().any(|work| work.class() != Class::Claim);
         commit(&mut writer, group);
@@ -87,6 +82,36 @@ pub(crate) fn serve(
         }
         writer.checkpoint_if_due();
     }
+}
+
+/// What waits now. Those who were just answered may be about to ask again: a busy writer listens a moment longer, some
+/// microseconds, as long as requests keep coming; a sync costs more than that. An idle one, which served one request,
+/// waits for nobody.
+fn gather(
+    first: Box<dyn Work>,
+    requests: &mut mpsc::Receiver<Box<dyn Work>>,
+    served: usize,
+) -> Vec<Box<dyn Work>> {
+    const SPINS: usize = 1000;
+    let patience = if served > 1 { SPINS } else { 0 };
+    let mut rows = first.rows();
+    let mut group = vec![first];
+    let mut spins = 0;
+    while rows < GROUP_ROWS_MAX {
+        match requests.try_recv() {
+            Ok(next) => {
+                rows += next.rows();
+                group.push(next);
+                spins = 0;
+            }
+            Err(_) if spins < patience => {
+                spins += 1;
+                std::hint::spin_loop();
+            }
+            Err(_) => break,
+        }
+    }
+    group
 }
 
 pub(crate) fn commit(writer: &mut Writer, mut group: Vec<Box<dyn Work>>) {

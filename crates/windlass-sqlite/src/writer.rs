@@ -41,6 +41,8 @@ pub(crate) struct Writer {
     pub(crate) claims: VecDeque<(u128, Vec<AttemptId>)>,
     /// How many jobs ended in this group, by queue and state.
     unsaved: BTreeMap<(u32, i64), i64>,
+    /// SQLite's count of changed rows after the last group.
+    changes: u64,
     path: PathBuf,
     /// Why nothing more is acknowledged.
     stopped: Option<String>,
@@ -69,6 +71,7 @@ impl Writer {
             queues: BTreeMap::new(),
             claims: VecDeque::new(),
             unsaved: BTreeMap::new(),
+            changes: 0,
             path: path.to_owned(),
             stopped: None,
             stats: Stats::default(),
@@ -90,7 +93,10 @@ impl Writer {
         match done {
             Ok(answers) => {
                 self.index.keep();
-                self.stats.commits += 1;
+                // A group that wrote nothing, such as claims that found nothing, is not synced.
+                let changes = self.connection.total_changes();
+                self.stats.commits += u64::from(changes != self.changes);
+                self.changes = changes;
                 Ok(answers)
             }
             Err(fault) => {

@@ -1,7 +1,7 @@
 //! Concurrent clients of a store.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use windlass_core::fairness::{Credit, Guards, Pool, Slots};
@@ -25,6 +25,8 @@ pub(super) struct Load {
     batch: u32,
     /// Makes ids and claims of all clients distinct.
     serial: Arc<AtomicU64>,
+    /// What was claimed and not settled.
+    claimed: Arc<Mutex<Vec<Job>>>,
 }
 
 /// What a client does again and again.
@@ -55,6 +57,7 @@ impl Load {
             clients: bench.clients,
             batch: bench.batch,
             serial: Arc::new(AtomicU64::new(1)),
+            claimed: Arc::default(),
         }
     }
 
@@ -96,7 +99,13 @@ impl Load {
             let count = u32::try_from(before.min(self.batch.into()))?;
             match step {
                 Step::Enqueue(kinds) => self.enqueue(count, kinds, &mut random).await?,
-                Step::Claim => drop(self.claim(count).await?),
+                Step::Claim => {
+                    let jobs = self.claim(count).await?;
+                    self.claimed
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .extend(jobs);
+                }
                 Step::ClaimAndSettle => self.claim_and_settle(count, &mut random).await?,
                 Step::Lifecycle => {
                     self.enqueue(count, Kinds::Measured, &mut random).await?;
@@ -149,8 +158,18 @@ impl Load {
         Ok(())
     }
 
+    /// Ends what was claimed and not settled.
+    pub(super) async fn settle_claimed(&self) -> anyhow::Result<()> {
+        let claimed =
+            std::mem::take(&mut *self.claimed.lock().unwrap_or_else(PoisonError::into_inner));
+        for jobs in claimed.chunks(1000) {
+            self.settle(jobs, &mut Random::new(0)).await?;
+        }
+        Ok(())
+    }
+
     /// Ends attempts as succeeded.
-    pub(super) async fn settle(&self, jobs: &[Job], random: &mut Random) -> anyhow::Result<()> {
+    async fn settle(&self, jobs: &[Job], random: &mut Random) -> anyhow::Result<()> {
         let reports = jobs.iter().map(|job| AttemptReport {
             of: AttemptId {
                 job: job.id,

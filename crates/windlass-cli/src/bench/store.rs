@@ -72,6 +72,8 @@ async fn measure(bench: &StoreBench, path: &Path, folder: &Path) -> anyhow::Resu
     let bar = progress("claim", jobs);
     figures.empty_claim_per_s = load.run(Step::Claim, jobs, &bar).await?;
 
+    load.settle_claimed().await?;
+
     // Beside all that waits.
     let memory_before = resident_bytes();
     let waiting = bench.backlog + bench.future;
@@ -98,6 +100,7 @@ async fn measure(bench: &StoreBench, path: &Path, folder: &Path) -> anyhow::Resu
     .await?;
     let bar = progress("claim", jobs);
     figures.backlog_claim_per_s = load.run(Step::Claim, jobs, &bar).await?;
+    load.settle_claimed().await?;
     let (commits, bytes) = (opened.commits().await?, file_bytes(path));
     let bar = progress("lifecycles", jobs);
     figures.lifecycle_per_s = load.run(Step::Lifecycle, jobs, &bar).await?;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use windlass_core::{Edit, Job, JobId, OnDuplicate, State, Timestamp};
 use windlass_store::{EnqueueMode, Enqueued, StoreError};
 
-use super::{Answer, Writer, hold_until};
+use super::{Answer, Writer, hold_until, waiting};
 use crate::fault::Step;
 use crate::index::{Entry, Hold};
 use crate::row::{self, LastAttempt};
@@ -22,6 +22,8 @@ impl Writer {
         {
             return Ok(Err(full));
         }
+        // What is due at once then stands among the ready ones from the start.
+        self.index.promote(now);
         let mut answers = Vec::with_capacity(jobs.len());
         for job in jobs {
             answers.push(self.enqueue_one(job, now)?);
@@ -100,7 +102,9 @@ impl Writer {
         if !row::insert_job(&self.connection, &mut self.names, job)? {
             return self.duplicate_of(job.id, job);
         }
-        self.place(&mut job.clone(), false)?;
+        let kind = self.names.number(&self.connection, job.kind.as_str())?;
+        self.index
+            .put(job.id, Entry::Waiting(waiting(job, queue, kind, false)));
         self.take_key(job, queue)?;
         Ok(Enqueued::Created(job.id))
     }
