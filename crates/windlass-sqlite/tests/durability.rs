@@ -1,0 +1,247 @@
+//! What a file keeps: over restarts, copies, second owners and flipped bits.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use windlass_core::{Job, Outcome, Report, State, Unique};
+use windlass_sqlite::SqliteStore;
+use windlass_store::conformance::build::*;
+use windlass_store::{Enqueued, StoreError};
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+fn open(folder: &Path) -> Opened {
+    Arc::new(SqliteStore::open(folder.join("jobs.db"), at(100), 0).expect("it opens"))
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_is_there_after_a_restart() {
+    let folder = folder();
+    let store = open(folder.path());
+    let held = Unique {
+        unique_for: Some(Duration::from_secs(10_000)),
+        ..unique("held").unwrap()
+    };
+    put(
+        &store,
+        vec![
+            job(1),
+            Job {
+                unique: unique("k"),
+                ..job(2)
+            },
+            Job {
+                run_at: at(500),
+                ..job(3)
+            },
+        ],
+    )
+    .await;
+    put(
+        &store,
+        vec![Job {
+            unique: Some(held),
+            priority: 9,
+            ..job(4)
+        }],
+    )
+    .await;
+    let running = take_one(&store, at(0)).await;
+    settle_one(
+        &store,
+        &running,
+        Report::Succeeded(Some(payload("[7]"))),
+        at(1),
+    )
+    .await;
+    fail_once(&store, 1..2).await;
+    let before = store.get(&[id(1), id(2), id(3), id(4)]).await.unwrap();
+    let counts = store.counts(at(100)).await.unwrap();
+    drop(store);
+    let store = open(folder.path());
+    assert_eq!(
+        store.get(&[id(1), id(2), id(3), id(4)]).await.unwrap(),
+        before
+    );
+    assert_eq!(store.counts(at(100)).await.unwrap(), counts);
+    let again = Job {
+        unique: unique("k"),
+        payload: job(2).payload,
+        ..job(5)
+    };
+    let answer = enqueue_one(&store, again, at(101)).await.unwrap();
+    assert_eq!(
+        answer,
+        Enqueued::Duplicate {
+            id: id(2),
+            payload_differs: false
+        },
+        "keys are held again"
+    );
+    let again = Job {
+        unique: unique("held"),
+        payload: job(4).payload,
+        ..job(6)
+    };
+    let answer = enqueue_one(&store, again, at(101)).await.unwrap();
+    assert_eq!(
+        answer,
+        Enqueued::Duplicate {
+            id: id(4),
+            payload_differs: false
+        },
+        "also those that outlast a job"
+    );
+    let order: Vec<_> = take(&store, 9, at(600))
+        .await
+        .iter()
+        .map(|job| job.id)
+        .collect();
+    assert_eq!(order, [id(1), id(2), id(3)]);
+}
+
+#[tokio::test]
+async fn the_attempts_of_a_former_process_are_lost() {
+    let folder = folder();
+    let store = open(folder.path());
+    put(&store, jobs(1..3)).await;
+    take_one(&store, at(0)).await;
+    drop(store);
+    let store = SqliteStore::open(folder.path().join("jobs.db"), at(5), 0).unwrap();
+    assert_eq!(store.lost_at_opening(), 1);
+    let store: Opened = Arc::new(store);
+    let lost = find(&store, id(1)).await;
+    assert_eq!(
+        (lost.state(), lost.failures, lost.run_at),
+        (State::Waiting, 1, at(6))
+    );
+    assert_eq!(
+        store.attempts(id(1), 5).await.unwrap()[0].outcome,
+        Outcome::Lost
+    );
+    assert_eq!(state_of(&store, id(2)).await, State::Waiting);
+}
+
+#[tokio::test]
+async fn a_second_owner_is_refused() {
+    let folder = folder();
+    let store = open(folder.path());
+    let refused = SqliteStore::open(folder.path().join("jobs.db"), at(0), 0).unwrap_err();
+    assert!(matches!(refused, StoreError::InUse { .. }), "{refused:?}");
+    assert!(
+        refused
+            .to_string()
+            .contains(&std::process::id().to_string())
+    );
+    drop(store);
+    open(folder.path());
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn only_the_owner_can_read_the_files() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = folder();
+    let store = open(folder.path());
+    put(&store, jobs(1..2)).await;
+    let files: Vec<_> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|file| file.unwrap())
+        .collect();
+    assert!(files.len() >= 3, "the file, its log and its lock");
+    for file in files {
+        let mode = file.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{}", file.path().display());
+    }
+}
+
+#[tokio::test]
+async fn a_flipped_bit_is_told_and_never_served() {
+    let folder = folder();
+    let store = open(folder.path());
+    put(
+        &store,
+        vec![
+            Job {
+                payload: payload("\"the marker of this payload\""),
+                ..job(1)
+            },
+            job(2),
+        ],
+    )
+    .await;
+    drop(store);
+    let path = folder.path().join("jobs.db");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let marker = b"the marker";
+    let place = bytes
+        .windows(marker.len())
+        .position(|window| window == marker)
+        .unwrap();
+    bytes[place] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let store = open(folder.path());
+    let damaged = store.get(&[id(1)]).await.unwrap_err();
+    assert!(matches!(damaged, StoreError::Damaged { .. }), "{damaged:?}");
+    let claimed = store.claim(&claim(1), at(200)).await.unwrap_err();
+    assert!(matches!(claimed, StoreError::Damaged { .. }), "{claimed:?}");
+    assert_eq!(
+        find(&store, id(2)).await,
+        job(2),
+        "the others are still served"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_made_under_load_is_whole() {
+    let folder = folder();
+    let store = Arc::new(SqliteStore::open(folder.path().join("jobs.db"), at(0), 0).unwrap());
+    let opened: Opened = Arc::clone(&store) as Opened;
+    put(&opened, jobs(0..500)).await;
+    let busy = tokio::spawn(async move {
+        for number in 500..1500 {
+            put(&opened, vec![job(number)]).await;
+        }
+    });
+    let copy = folder.path().join("copy");
+    std::fs::create_dir(&copy).unwrap();
+    store.backup(copy.join("jobs.db")).await.unwrap();
+    busy.await.unwrap();
+    let restored = open(&copy);
+    let numbers: Vec<_> = (0..1500).map(id).collect();
+    let found = restored.get(&numbers).await.unwrap();
+    let there = found.iter().take_while(|job| job.is_some()).count();
+    assert!(there >= 500, "all that was there when it began");
+    assert!(
+        found[there..].iter().all(Option::is_none),
+        "one moment: nothing later without what came before"
+    );
+    let counts = restored.counts(at(1)).await.unwrap();
+    assert_eq!(counts[&queue("default")].ready, there as u64);
+}
+
+#[tokio::test]
+async fn the_log_is_bounded() {
+    let folder = folder();
+    let store = open(folder.path());
+    let large = payload(&format!("\"{}\"", "x".repeat(999_990)));
+    let mut largest = 0;
+    for number in 0..100 {
+        put(
+            &store,
+            vec![Job {
+                payload: large.clone(),
+                ..job(number)
+            }],
+        )
+        .await;
+        let log = std::fs::metadata(folder.path().join("jobs.db-wal")).map_or(0, |file| file.len());
+        largest = largest.max(log);
+    }
+    let mebibyte = 1024 * 1024;
+    assert!(largest < 80 * mebibyte, "{} MiB", largest / mebibyte);
+}
