@@ -1,9 +1,10 @@
 //! The JSON a job carries, kept byte for byte as it was given.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::de::{self, DeserializeOwned, DeserializeSeed, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 use serde_json::value::RawValue;
 
 use crate::Invalid;
@@ -14,9 +15,9 @@ pub const PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
 /// How deep lists and objects may be nested.
 pub const JSON_DEPTH_MAX: usize = 64;
 
-/// JSON text that is known to be whole: every handler can decode it as JSON.
-#[derive(Clone)]
-pub struct Payload(Box<RawValue>);
+/// JSON text that is known to be whole: every handler can decode it as JSON. Copies share the text.
+#[derive(Clone, Default)]
+pub struct Payload(Option<Arc<str>>);
 
 impl Payload {
     /// Checks JSON text: well-formed, not nested too deep, at most `bytes_max` long.
@@ -29,14 +30,12 @@ impl Payload {
         checked
             .and_then(|()| reader.end())
             .map_err(|error| Invalid::new("", format!("must be valid JSON: {error}")))?;
-        Payload::from_stored(text.to_owned())
+        Ok(Payload::from_stored(text))
     }
 
-    /// JSON text that was a payload before: it is only looked over, not walked again.
-    pub fn from_stored(text: String) -> Result<Self, Invalid> {
-        RawValue::from_string(text)
-            .map(Payload)
-            .map_err(|error| Invalid::new("", format!("must be valid JSON: {error}")))
+    /// JSON text that was a payload before, and is known to be unchanged: it is not checked again.
+    pub fn from_stored(text: &str) -> Self {
+        Payload(Some(Arc::from(text)))
     }
 
     /// The JSON of a Rust value.
@@ -51,21 +50,14 @@ impl Payload {
         serde_json::from_str(self.as_str())
     }
 
-    /// The JSON text.
+    /// The JSON text; that of the default is `null`.
     pub fn as_str(&self) -> &str {
-        self.0.get()
+        self.0.as_deref().unwrap_or("null")
     }
 
     /// Refuses a payload longer than `bytes_max`.
     pub fn check_size(&self, bytes_max: usize) -> Result<(), Invalid> {
         check_size(self.as_str().len(), bytes_max)
-    }
-}
-
-impl Default for Payload {
-    /// `null`.
-    fn default() -> Self {
-        Payload(RawValue::NULL.to_owned())
     }
 }
 
@@ -87,7 +79,8 @@ impl fmt::Debug for Payload {
 
 impl Serialize for Payload {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
+        let raw: &RawValue = serde_json::from_str(self.as_str()).map_err(ser::Error::custom)?;
+        raw.serialize(serializer)
     }
 }
 

@@ -187,7 +187,7 @@ impl Load {
 fn job(kinds: Kinds, now: Timestamp, random: u64) -> anyhow::Result<Job> {
     const YEAR: Duration = Duration::from_secs(365 * 86_400);
     let new = NewJob {
-        payload: Payload::from_stored(PAYLOAD.to_owned())?,
+        payload: Payload::from_stored(PAYLOAD),
         priority: if kinds == Kinds::Measured { 1 } else { 0 },
         start: if kinds == Kinds::Future {
             Start::After(YEAR)

@@ -1,6 +1,6 @@
 //! Jobs go out, each under a lease.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use windlass_core::fairness::{ClaimPlan, Taken};
 use windlass_core::{Job, JobId, Lane, Timestamp};
@@ -8,7 +8,7 @@ use windlass_store::{AttemptId, CLAIM_MAX, Claim, Claimed};
 
 use super::{Answer, Writer};
 use crate::fault::{Fault, Step};
-use crate::index::{Entry, Place};
+use crate::index::{Entry, Place, Waiting};
 use crate::row::{self, LastAttempt};
 
 /// So many claims can be asked again.
@@ -68,7 +68,7 @@ impl Writer {
                 .collect()
         });
         let wants = |kind: u32| wanted.as_ref().is_none_or(|wanted| wanted.contains(&kind));
-        let (mut taken, mut jobs) = (Taken::default(), Vec::new());
+        let (mut taken, mut chosen) = (Taken::default(), Vec::new());
         let mut fresh = self.index.foremost(queue, Lane::Fresh, wants, now);
         let mut retry = self.index.foremost(queue, Lane::Retry, wants, now);
         let both_waited = fresh.is_some() && retry.is_some();
@@ -79,11 +79,14 @@ impl Writer {
             };
             let Some((_, _, id)) = place else { break };
             *taken += 1;
-            jobs.push(self.start(id, claim, queue, now)?);
-            // A key may have become full by this one, in either lane.
-            let keyed = jobs
-                .last()
-                .is_some_and(|job: &Job| job.concurrency.is_some());
+            let waiting = self.take_waiting(id)?;
+            // A key may become full by this one, in either lane.
+            let keyed = waiting.concurrency.is_some();
+            chosen.push(if keyed {
+                Chosen::Started(self.start(id, &waiting, None, claim, now)?)
+            } else {
+                Chosen::Pending(id, waiting)
+            });
             if lane == Lane::Fresh || keyed {
                 fresh = self.index.foremost(queue, Lane::Fresh, wants, now);
             }
@@ -91,7 +94,34 @@ impl Writer {
                 retry = self.index.foremost(queue, Lane::Retry, wants, now);
             }
         }
-        Ok((jobs, both_waited))
+        Ok((self.start_all(chosen, claim, now)?, both_waited))
+    }
+
+    /// Reads the bodies of what was chosen, those that lie close together in one walk, and gives each its lease.
+    fn start_all(&mut self, chosen: Vec<Chosen>, claim: &Claim, now: Timestamp) -> Step<Vec<Job>> {
+        const WALK_MIN: usize = 4;
+        let fresh: BTreeSet<JobId> = chosen
+            .iter()
+            .filter_map(|chosen| match chosen {
+                Chosen::Pending(id, waiting) if !waiting.ran => Some(*id),
+                _ => None,
+            })
+            .collect();
+        let mut bodies = HashMap::new();
+        if fresh.len() >= WALK_MIN {
+            let walked = row::walk_fresh(&self.connection, &mut self.names, &fresh)?;
+            bodies.extend(walked.into_iter().map(|job| (job.id, job)));
+        }
+        let mut jobs = Vec::with_capacity(chosen.len());
+        for chosen in chosen {
+            jobs.push(match chosen {
+                Chosen::Started(job) => job,
+                Chosen::Pending(id, waiting) => {
+                    self.start(id, &waiting, bodies.remove(&id), claim, now)?
+                }
+            });
+        }
+        Ok(jobs)
     }
 
     /// Takes jobs that the claim names, in the order of claims.
@@ -139,20 +169,32 @@ impl Writer {
                 Lane::Fresh => taken.fresh += 1,
                 Lane::Retry => taken.retries += 1,
             }
-            jobs.push(self.start(id, claim, queue, now)?);
+            let waiting = self.take_waiting(id)?;
+            jobs.push(self.start(id, &waiting, None, claim, now)?);
         }
         Ok((jobs, both_waited))
     }
 
-    /// Loads a waiting job and gives it its lease.
-    fn start(&mut self, id: JobId, claim: &Claim, queue: u32, now: Timestamp) -> Step<Job> {
-        let Some(Entry::Waiting(waiting)) = self.index.take(id) else {
-            return Err(Fault::damaged(format!("job {id} is not where it was")));
-        };
-        let found = if waiting.ran {
-            self.find(id)?.map(|(job, _)| job)
-        } else {
-            row::find_fresh(&self.connection, &mut self.names, id)?
+    fn take_waiting(&mut self, id: JobId) -> Step<Waiting> {
+        match self.index.take(id) {
+            Some(Entry::Waiting(waiting)) => Ok(waiting),
+            _ => Err(Fault::damaged(format!("job {id} is not where it was"))),
+        }
+    }
+
+    /// Gives a waiting job its lease; reads its body if nobody has yet.
+    fn start(
+        &mut self,
+        id: JobId,
+        waiting: &Waiting,
+        body: Option<Job>,
+        claim: &Claim,
+        now: Timestamp,
+    ) -> Step<Job> {
+        let found = match body {
+            Some(job) => Some(job),
+            None if waiting.ran => self.find(id)?.map(|(job, _)| job),
+            None => row::find_fresh(&self.connection, &mut self.names, id)?,
         };
         let mut job = found.ok_or_else(|| Fault::damaged(format!("job {id} is gone")))?;
         let lease = claim.lease_for(&job, now);
@@ -162,7 +204,7 @@ impl Writer {
             .limits(&job.queue)
             .is_some_and(|limits| limits.rate.is_some())
         {
-            self.index.note_start(queue, now);
+            self.index.note_start(waiting.queue, now);
         }
         if waiting.ran {
             self.write(&mut job, &LastAttempt::default())?;
@@ -202,4 +244,10 @@ impl Writer {
             self.claims.pop_front();
         }
     }
+}
+
+/// A job that a claim takes: one with a key runs at once, so that the next one sees it; others are read together.
+enum Chosen {
+    Started(Job),
+    Pending(JobId, Waiting),
 }
