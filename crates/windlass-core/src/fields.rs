@@ -361,12 +361,13 @@ mod tests {
     fn a_duration_is_text_or_milliseconds_but_not_both() {
         let value = json!({
             "a": "1m 30s", "b_ms": 250, "c": "1s", "c_ms": 1000, "d": 5, "e_ms": -1, "f_ms": 1.5,
-            "g": "soon", "h_ms": 1e18, "i_ms": -0.5,
+            "g": "soon", "h_ms": 1e18, "i_ms": -0.5, "y_ms": 0,
         });
         let mut fields = Fields::new(&value).unwrap();
         assert_eq!(fields.duration("a"), Ok(Some(Duration::from_secs(90))));
         assert_eq!(fields.duration("b"), Ok(Some(Duration::from_millis(250))));
         assert_eq!(fields.duration("z"), Ok(None));
+        assert_eq!(fields.duration("y"), Ok(Some(Duration::ZERO)));
         assert!(refused(fields.duration("c")).contains("`c_ms` and `c` say the same"));
         assert!(refused(fields.duration("d")).contains("`d` must be text"));
         assert_eq!(refused(fields.duration("e")), "`e_ms` must not be negative");

@@ -361,6 +361,21 @@ mod tests {
             assert_eq!(job.check().unwrap_err().field(), field);
             assert_eq!(made(job).unwrap_err().field(), field);
         }
+        // {"k0":"…"} has nine bytes beside the text.
+        assert!(
+            made(NewJob {
+                meta: meta(1, 16 * 1024 - 9),
+                ..new("a")
+            })
+            .is_ok()
+        );
+        assert!(
+            made(NewJob {
+                meta: meta(1, 16 * 1024 - 8),
+                ..new("a")
+            })
+            .is_err()
+        );
         assert!(
             made(NewJob {
                 tags: vec![tag; 32],

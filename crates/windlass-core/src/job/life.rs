@@ -458,6 +458,13 @@ mod tests {
     }
 
     #[test]
+    fn delivery_is_told_by_its_word() {
+        for delivery in [Delivery::AtLeastOnce, Delivery::AtMostOnce] {
+            assert_eq!(delivery.to_string().parse(), Ok(delivery));
+        }
+    }
+
+    #[test]
     fn claims_go_by_priority_then_time_then_age() {
         let order = |priority, run_at, id| {
             let mut job = job();

@@ -559,6 +559,10 @@ mod tests {
                 json!({"preset": "standard", "max": "1s", "backoff": {"type": "constant", "delay": "1s"}}),
             ),
             (
+                "base",
+                json!({"preset": "standard", "base": "1s", "backoff": {"type": "exponential", "base": "1s"}}),
+            ),
+            (
                 "max_atempts",
                 json!({"preset": "standard", "max_atempts": 3}),
             ),

@@ -340,6 +340,12 @@ mod tests {
             let refusal = read(more).unwrap().check(at(NOW)).unwrap_err();
             assert_eq!(refusal.field(), field, "{more}: {refusal}");
         }
+        let moment = r#""cron": "* * * * *", "starts_at": "2026-02-01T00:00:00Z", "ends_at": "2026-02-01T00:00:00Z""#;
+        assert_eq!(
+            read(moment).unwrap().check(at(NOW)),
+            Ok(()),
+            "one occurrence is enough"
+        );
         let mut schedule = read(r#""cron": "* * * * *""#).unwrap();
         schedule.job.start = Start::At(at(NOW));
         assert_eq!(schedule.check(at(NOW)).unwrap_err().field(), "job.run_at");

@@ -60,6 +60,10 @@ fn special_days_are_found() {
         ("0 0 * * FRI#2", from(3, 1), "2026-03-13T00:00:00"),
         ("0 0 * * 5#5", from(3, 1), "2026-05-29T00:00:00"),
         ("0 0 * * FRIL", from(3, 1), "2026-03-27T00:00:00"),
+        ("0 0 * * FRI#4,FRIL", from(2, 25), "2026-02-27T00:00:00"), // both are one day
+        ("0 0 * * SUN-SUN", from(3, 2), "2026-03-08T00:00:00"),
+        ("5-5 0 * * *", from(3, 2), "2026-03-02T00:05:00"),
+        ("0 0 0 1 1 * 2000-2040/3", from(1, 2), "2027-01-01T00:00:00"),
         ("0 0 * * 7", from(3, 1), "2026-03-08T00:00:00"),
         ("0 0 ? * SAT-SUN", from(3, 3), "2026-03-07T00:00:00"),
         ("0 0 29 2 *", from(1, 1), "2028-02-29T00:00:00"),
@@ -137,6 +141,14 @@ fn what_cannot_be_is_refused_by_the_name_of_its_field() {
         let refusal = Cron::parse(text).expect_err(text);
         assert_eq!(refusal.field(), field, "{text}: {refusal}");
     }
+}
+
+#[test]
+fn a_long_expression_is_taken_up_to_its_bound() {
+    let longest = format!("{}1 * * * *", " ".repeat(247));
+    assert_eq!(longest.len(), 256);
+    assert!(Cron::parse(&longest).is_ok());
+    assert!(Cron::parse(&format!(" {longest}")).is_err());
 }
 
 #[test]

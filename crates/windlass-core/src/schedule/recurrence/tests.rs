@@ -178,6 +178,7 @@ fn every_is_counted_from_its_anchor() {
     );
     assert_eq!(every.last(at("2025-12-31T00:00:00Z")), None);
     assert_eq!(every.next(Timestamp::MAX), None);
+    assert_eq!(every.last(every.anchor), Some(every.anchor));
 }
 
 #[test]
