@@ -39,7 +39,8 @@ pub struct SqliteStore {
     requests: Option<mpsc::Sender<Box<dyn Work>>>,
     reads: Option<mpsc::Sender<Read>>,
     changes: watch::Sender<u64>,
-    threads: Vec<JoinHandle<()>>,
+    reading: Option<JoinHandle<()>>,
+    writing: Option<JoinHandle<()>>,
     lost_at_opening: usize,
 }
 
@@ -52,10 +53,13 @@ impl SqliteStore {
     /// retries.
     pub fn open(path: impl AsRef<Path>, now: Timestamp, random: u64) -> Result<Self, StoreError> {
         let path = path.as_ref().to_owned();
-        let lock = Lock::take(&path)?;
+        let mut lock = Lock::take(&path)?;
+        lock.check_log()?;
         lock::private_file(&path).map_err(|error| StoreError::Unavailable(error.into()))?;
         let mut writer = Writer::open(&path)?;
         let lost_at_opening = writer.group(|writer| writer.sweep_former_process(now, random))?;
+        writer.start_log()?;
+        lock.note_log_in_use()?;
         let reader = Reader::open(&path).map_err(Fault::into_store_error)?;
         let changes = watch::Sender::new(0);
         let (requests, inbox) = mpsc::channel(REQUESTS_MAX);
@@ -71,7 +75,8 @@ impl SqliteStore {
             requests: Some(requests),
             reads: Some(reads),
             changes,
-            threads: vec![reading, writing],
+            reading: Some(reading),
+            writing: Some(writing),
             lost_at_opening,
         })
     }
@@ -130,13 +135,13 @@ impl SqliteStore {
 }
 
 impl Drop for SqliteStore {
-    /// Waits for what was asked to be written, so that the file can be opened again at once.
+    /// Waits for what was asked to be written, so that the file can be opened again at once. The reader goes first: the last
+    /// to close folds the log back, which a reader cannot.
     fn drop(&mut self) {
-        self.requests = None;
         self.reads = None;
-        for thread in self.threads.drain(..) {
-            let _ = thread.join(); // a panic was told on stderr already
-        }
+        let _ = self.reading.take().map(JoinHandle::join); // a panic was told on stderr already
+        self.requests = None;
+        let _ = self.writing.take().map(JoinHandle::join);
     }
 }
 

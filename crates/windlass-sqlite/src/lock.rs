@@ -9,33 +9,78 @@ use windlass_store::StoreError;
 /// Held as long as the store is open; the operating system frees it when the process dies.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    _file: File,
+    path: PathBuf,
+    file: File,
+    /// The note of a former process, until it was seen that its log is there.
+    log_was_in_use: bool,
 }
+
+/// Stands in the lock file while the log may hold what the store does not.
+const LOG_IN_USE: &str = "log in use";
 
 impl Lock {
     /// Takes the lock beside the file, or tells who has it.
     pub(crate) fn take(path: &Path) -> Result<Self, StoreError> {
         let failed = |error: std::io::Error| StoreError::Unavailable(error.into());
-        let mut file = private_file(&lock_path(path)).map_err(failed)?;
+        let mut file = private_file(&beside(path, ".lock")).map_err(failed)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::Error(error)) => return Err(failed(error)),
             Err(TryLockError::WouldBlock) => {
                 let mut owner = String::new();
                 let _ = file.read_to_string(&mut owner); // without it, the owner is just not named
-                let owner = owner.trim();
+                let owner = owner.lines().next().unwrap_or("").trim();
                 return Err(StoreError::InUse {
                     path: path.display().to_string(),
                     owner: if owner.is_empty() { "unknown" } else { owner }.to_owned(),
                 });
             }
         }
-        let written = file
-            .set_len(0)
-            .and_then(|()| file.rewind())
-            .and_then(|()| writeln!(file, "{}", std::process::id()));
-        written.map_err(failed)?;
-        Ok(Lock { _file: file })
+        let mut before = String::new();
+        file.read_to_string(&mut before).map_err(failed)?;
+        let mut lock = Lock {
+            path: path.to_owned(),
+            file,
+            log_was_in_use: before.contains(LOG_IN_USE),
+        };
+        let note = if lock.log_was_in_use { LOG_IN_USE } else { "" };
+        lock.write(note).map_err(failed)?;
+        Ok(lock)
+    }
+
+    /// Refuses a store whose log is gone although it was in use when its process died: what was acknowledged last was in it.
+    pub(crate) fn check_log(&mut self) -> Result<(), StoreError> {
+        let log = beside(&self.path, "-wal");
+        if self.log_was_in_use && !log.exists() {
+            let what = format!(
+                "its log {} is missing, and with it what was written last",
+                log.display()
+            );
+            return Err(StoreError::Damaged { what, cause: None });
+        }
+        self.log_was_in_use = false;
+        Ok(())
+    }
+
+    /// From now on the log must be there.
+    pub(crate) fn note_log_in_use(&mut self) -> Result<(), StoreError> {
+        let noted = self.write(LOG_IN_USE).and_then(|()| self.file.sync_all());
+        noted.map_err(|error| StoreError::Unavailable(error.into()))
+    }
+
+    fn write(&mut self, note: &str) -> std::io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.rewind()?;
+        write!(self.file, "{}\n{note}\n", std::process::id())
+    }
+}
+
+impl Drop for Lock {
+    /// After the store was closed: its log was folded back and removed, and need not be there next time.
+    fn drop(&mut self) {
+        if !self.log_was_in_use && !beside(&self.path, "-wal").exists() {
+            let _ = self.write(""); // else the next opening asks for the log: safe, and told
+        }
     }
 }
 
@@ -48,9 +93,10 @@ pub(crate) fn private_file(path: &Path) -> std::io::Result<File> {
     options.open(path)
 }
 
-fn lock_path(path: &Path) -> PathBuf {
+/// The file beside a store whose name ends so.
+pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
+    name.push(ending);
     PathBuf::from(name)
 }
 

@@ -22,6 +22,7 @@ use windlass_store::{AttemptId, QueueLimits, StoreError};
 
 use crate::fault::{Fault, Step};
 use crate::index::{Entry, Index, Running, Waiting};
+use crate::lock::beside;
 use crate::names::Names;
 use crate::row::{self, LastAttempt};
 use crate::schema;
@@ -78,6 +79,17 @@ impl Writer {
         };
         writer.load().map_err(Fault::into_store_error)?;
         Ok(writer)
+    }
+
+    /// Writes something, so that there is a log from now on.
+    pub(crate) fn start_log(&mut self) -> Result<(), StoreError> {
+        let version = "select user_version from pragma_user_version";
+        self.group(|writer| {
+            let version: u32 = writer.connection.query_row(version, [], |row| row.get(0))?;
+            Ok(writer
+                .connection
+                .pragma_update(None, "user_version", version)?)
+        })
     }
 
     /// Runs the work of a group in one transaction: when this returns, it is on disk, or taken back.
@@ -143,9 +155,7 @@ impl Writer {
 
     /// Folds the log back into the file when it has grown large: between two groups, so that nobody is in the way.
     pub(crate) fn checkpoint_if_due(&mut self) {
-        let mut log = self.path.clone().into_os_string();
-        log.push("-wal");
-        let bytes = std::fs::metadata(log).map_or(0, |file| file.len());
+        let bytes = std::fs::metadata(beside(&self.path, "-wal")).map_or(0, |file| file.len());
         if bytes < WAL_BYTES_MAX {
             return;
         }

@@ -7,9 +7,30 @@
 #[path = "support/child.rs"]
 mod child;
 
+use std::path::Path;
 use std::time::Duration;
 
+use windlass_sqlite::SqliteStore;
+
 const KILLS: u64 = 20;
+
+/// Without its log, a store whose process was killed has lost what was acknowledged last: it must not start as if nothing was.
+fn a_missing_log_is_told(path: &Path) {
+    let mut process = child::start(&[], path, 900_000_000, 100_000);
+    std::thread::sleep(Duration::from_millis(100));
+    process.kill().expect("it is killed");
+    process.wait().expect("it is gone");
+    let log = path.with_extension("db-wal");
+    std::fs::rename(&log, path.with_extension("aside")).expect("there is a log");
+    let now = windlass_core::Timestamp::UNIX_EPOCH;
+    SqliteStore::open(path, now, 0).expect_err("its log is gone");
+    let refused = SqliteStore::open(path, now, 0)
+        .expect_err("its log is gone")
+        .to_string();
+    assert!(refused.contains("is missing"), "{refused}");
+    std::fs::rename(path.with_extension("aside"), log).expect("it is put back");
+    SqliteStore::open(path, now, 0).expect("it opens with its log");
+}
 
 fn main() {
     if child::am_child() {
@@ -41,10 +62,11 @@ fn main() {
         "it was busy: {} jobs",
         all.stored.len()
     );
+    a_missing_log_is_told(&path);
     println!(
         "{} jobs acknowledged and {} done over {KILLS} kills",
         all.stored.len(),
         all.done.len()
     );
-    println!("1 passed, 0 failed");
+    println!("2 passed, 0 failed");
 }

@@ -83,7 +83,7 @@ impl Writer {
             // A key may become full by this one, in either lane.
             let keyed = waiting.concurrency.is_some();
             chosen.push(if keyed {
-                Chosen::Started(self.start(id, &waiting, None, claim, now)?)
+                Chosen::Started(Box::new(self.start(id, &waiting, None, claim, now)?))
             } else {
                 Chosen::Pending(id, waiting)
             });
@@ -115,7 +115,7 @@ impl Writer {
         let mut jobs = Vec::with_capacity(chosen.len());
         for chosen in chosen {
             jobs.push(match chosen {
-                Chosen::Started(job) => job,
+                Chosen::Started(job) => *job,
                 Chosen::Pending(id, waiting) => {
                     self.start(id, &waiting, bodies.remove(&id), claim, now)?
                 }
@@ -248,6 +248,6 @@ impl Writer {
 
 /// A job that a claim takes: one with a key runs at once, so that the next one sees it; others are read together.
 enum Chosen {
-    Started(Job),
+    Started(Box<Job>),
     Pending(JobId, Waiting),
 }
