@@ -15,7 +15,14 @@ impl State {
     }
 
     pub(crate) fn resolve(&mut self, jobs: &[JobId], now: Timestamp) -> Vec<Changed> {
-        self.change_all(jobs, |_, job| job.resolve(now).map_err(conflict))
+        self.change_all(jobs, |state, job| {
+            job.resolve(now).map_err(conflict)?;
+            // It holds its key again for the rest of `unique_for`, unless another has it.
+            if job.holds_key(now) && !state.key_is_taken(job, &job.queue, now) {
+                state.take_key(job);
+            }
+            Ok(())
+        })
     }
 
     pub(crate) fn revive(

@@ -141,6 +141,9 @@ impl State {
             job: job.id,
             attempt: job.attempt,
         });
+        if jobs.is_empty() {
+            return; // asked again, it may get something
+        }
         self.claims.push_back((claim, attempts.collect()));
         if self.claims.len() > CLAIMS_KEPT {
             self.claims.pop_front();

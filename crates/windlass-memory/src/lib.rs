@@ -285,7 +285,7 @@ impl Store for MemoryStore {
         before: Timestamp,
         limit: usize,
     ) -> Result<usize, StoreError> {
-        Ok(self.state().trim(topic, before, limit))
+        Ok(self.state().trim(topic, before, limit.min(RECORDS_MAX)))
     }
 
     fn changes(&self) -> watch::Receiver<u64> {

@@ -41,6 +41,13 @@ impl Fault {
             Fault::Damaged(what) => return StoreError::Damaged { what, cause: None },
             Fault::Sql(error) => error,
         };
+        // What does not fit its type was not written by us.
+        if error.sqlite_error_code().is_none() {
+            return StoreError::Damaged {
+                what: "a value that cannot be read".to_owned(),
+                cause: Some(error.into()),
+            };
+        }
         match error.sqlite_error_code() {
             Some(ErrorCode::DiskFull) => StoreError::StorageFull(error.into()),
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => StoreError::Damaged {

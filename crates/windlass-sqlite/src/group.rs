@@ -100,7 +100,7 @@ fn gather(
     while rows < GROUP_ROWS_MAX {
         match requests.try_recv() {
             Ok(next) => {
-                rows += next.rows();
+                rows = rows.saturating_add(next.rows());
                 group.push(next);
                 spins = 0;
             }

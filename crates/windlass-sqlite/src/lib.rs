@@ -52,10 +52,12 @@ impl SqliteStore {
     /// The attempts of a former process are ended as lost: nobody runs them any more. `random` draws the jitter of their
     /// retries.
     pub fn open(path: impl AsRef<Path>, now: Timestamp, random: u64) -> Result<Self, StoreError> {
-        let path = path.as_ref().to_owned();
+        let failed = |error: std::io::Error| StoreError::Unavailable(error.into());
+        lock::private_file(path.as_ref()).map_err(failed)?;
+        // One file has one lock, by whatever name it is called.
+        let path = path.as_ref().canonicalize().map_err(failed)?;
         let mut lock = Lock::take(&path)?;
         lock.check_log()?;
-        lock::private_file(&path).map_err(|error| StoreError::Unavailable(error.into()))?;
         let mut writer = Writer::open(&path)?;
         let lost_at_opening = writer.group(|writer| writer.sweep_former_process(now, random))?;
         writer.start_log()?;
@@ -95,7 +97,11 @@ impl SqliteStore {
     /// Makes a copy of the store while it is in use, whole as of one moment.
     pub async fn backup(&self, to: impl AsRef<Path>) -> Result<(), StoreError> {
         let (from, to) = (self.path.clone(), to.as_ref().to_owned());
-        self.read(move |_| copy(&from, &to)).await
+        let (reply, answer) = oneshot::channel();
+        spawn("windlass-backup", move || {
+            let _ = reply.send(backup(&from, &to)); // nobody waits for it any more
+        })?;
+        answer.await.map_err(|_| gone())?
     }
 
     /// Runs a verb on the writer; answers when it is on disk.
@@ -166,7 +172,14 @@ fn answer_reads(mut reader: Reader, mut questions: mpsc::Receiver<Read>) {
 
 /// Copies a store, also while another process uses it; the copy must not be there yet.
 pub fn backup(from: &Path, to: &Path) -> Result<(), StoreError> {
-    copy(from, to).map_err(Fault::into_store_error)
+    let failed = |error: std::io::Error| StoreError::Unavailable(error.into());
+    lock::new_private_file(to).map_err(failed)?;
+    let copied = copy(from, to).map_err(Fault::into_store_error);
+    let copied = copied.and_then(|()| lock::sync(to).map_err(failed));
+    if copied.is_err() {
+        let _ = std::fs::remove_file(to); // half a copy is none
+    }
+    copied
 }
 
 /// SQLite's own way: `vacuum into` reads one picture of the file and writes a whole new one.
@@ -175,12 +188,10 @@ fn copy(from: &Path, to: &Path) -> Step<()> {
     let to = to
         .to_str()
         .ok_or_else(|| Fault::damaged("the path of the backup is no text"))?;
-    lock::private_file(Path::new(to))
-        .map_err(|error| Fault::damaged(format!("the backup: {error}")))?;
     connection.execute("vacuum into ?1", [to])?;
     Ok(())
 }
 
 fn gone() -> StoreError {
-    StoreError::Unavailable("the store's thread is gone".into())
+    StoreError::Stopped("the store's thread is gone".into())
 }

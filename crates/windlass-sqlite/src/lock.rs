@@ -86,11 +86,30 @@ impl Drop for Lock {
 
 /// Opens or makes a file that only its owner can read.
 pub(crate) fn private_file(path: &Path) -> std::io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
+    private(OpenOptions::new().create(true).truncate(false)).open(path)
+}
+
+/// Makes a file that only its owner can read, and that was not there.
+pub(crate) fn new_private_file(path: &Path) -> std::io::Result<File> {
+    private(OpenOptions::new().create_new(true)).open(path)
+}
+
+fn private(options: &mut OpenOptions) -> &mut OpenOptions {
     #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)
+    std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
+    options.read(true).write(true)
+}
+
+/// Makes a file and its name in its folder durable.
+pub(crate) fn sync(path: &Path) -> std::io::Result<()> {
+    File::open(path)?.sync_all()?;
+    match path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+    {
+        Some(folder) => File::open(folder)?.sync_all(),
+        None => File::open(".")?.sync_all(),
+    }
 }
 
 /// The file beside a store whose name ends so.

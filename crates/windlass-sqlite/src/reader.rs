@@ -39,7 +39,8 @@ impl Reader {
                 .and_then(|()| read(self)),
             other => other,
         };
-        self.connection.prepare_cached("commit")?.execute([])?;
+        // Nothing was written: to end the picture is all.
+        self.connection.prepare_cached("rollback")?.execute([])?;
         done
     }
 
@@ -60,28 +61,21 @@ impl Reader {
         let (from, to) = states(filter);
         let after = page.after.map_or([u8::MAX; 16], row::blob);
         let mut jobs = Vec::new();
-        let ids = {
-            let mut statement = self
-                .connection
-                .prepare_cached(include_str!("../sql/list.sql"))?;
-            let mut rows = statement.query(params![after, queue, kind, from, to])?;
-            let mut ids = Vec::new();
-            // Ids first: the rest of the filter is asked in Rust, job by job, and the walk ends with the page.
-            while let Some(row) = rows.next()? {
-                let id = id_of(row, 0)?;
-                if let Some((job, _)) = row::find(&self.connection, &mut self.names, id)?
-                    && filter.matches(&job, now)
-                {
-                    jobs.push(job);
-                    ids.push(id);
-                }
-                if ids.len() == limit {
-                    break;
-                }
-            }
-            ids
-        };
-        debug_assert_eq!(ids.len(), jobs.len());
+        let mut statement = self
+            .connection
+            .prepare_cached(include_str!("../sql/list.sql"))?;
+        let mut rows = statement.query(params![after, queue, kind, from, to])?;
+        // The rest of the filter is asked in Rust, job by job, and the walk ends with the page.
+        while jobs.len() < limit
+            && let Some(row) = rows.next()?
+        {
+            let found = row::find(&self.connection, &mut self.names, id_of(row, 0)?)?;
+            jobs.extend(
+                found
+                    .map(|(job, _)| job)
+                    .filter(|job| filter.matches(job, now)),
+            );
+        }
         Ok(jobs)
     }
 

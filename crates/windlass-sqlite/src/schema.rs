@@ -14,7 +14,7 @@ const MIGRATIONS: [&str; 1] = [include_str!("../migrations/0001_jobs.sql")];
 const SQLITE_VERSION_MIN: i32 = 3_051_003;
 
 const PAGE_CACHE_KIB: i64 = 32 * 1024;
-const READ_TIME_MAX: Duration = Duration::from_secs(5);
+pub(crate) const BUSY_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Opens the connection that writes, and brings the schema up to date.
 pub(crate) fn open_writer(path: &Path) -> Result<Connection, StoreError> {
@@ -39,14 +39,14 @@ pub(crate) fn open_writer(path: &Path) -> Result<Connection, StoreError> {
 pub(crate) fn open_reader(path: &Path) -> Step<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
-    connection.busy_timeout(READ_TIME_MAX)?;
+    connection.busy_timeout(BUSY_TIME_MAX)?;
     connection.pragma_update(None, "trusted_schema", false)?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
 }
 
 fn configure(connection: &Connection) -> Step<()> {
-    connection.busy_timeout(READ_TIME_MAX)?;
+    connection.busy_timeout(BUSY_TIME_MAX)?;
     connection.pragma_update(None, "page_size", 4096)?;
     connection.query_row("pragma journal_mode = wal", [], |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "full")?;

@@ -22,7 +22,9 @@ impl Store for SqliteStore {
     async fn enqueue(&self, enqueue: Enqueue, now: Timestamp) -> Result<Vec<Enqueued>, StoreError> {
         check_batch("enqueue", enqueue.jobs.len(), ENQUEUE_MAX)?;
         let Enqueue { jobs, mode } = enqueue;
-        let rows = jobs.len();
+        // A large payload weighs as much as many rows, so that groups are bounded in bytes too.
+        let bytes: usize = jobs.iter().map(|job| job.payload.as_str().len()).sum();
+        let rows = jobs.len() + bytes / 1024;
         self.write(Class::Enqueue, rows, move |writer| {
             writer.enqueue(&jobs, mode, now)
         })
@@ -287,7 +289,7 @@ impl Store for SqliteStore {
         before: Timestamp,
         limit: usize,
     ) -> Result<usize, StoreError> {
-        let topic = topic.to_owned();
+        let (topic, limit) = (topic.to_owned(), limit.min(RECORDS_MAX));
         self.write(Class::Other, limit, move |writer| {
             writer.trim(&topic, before, limit)
         })

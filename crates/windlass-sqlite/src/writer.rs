@@ -15,6 +15,7 @@ mod settle;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rusqlite::Connection;
 use windlass_core::{Concurrency, Job, QueueName, Timestamp};
@@ -30,6 +31,9 @@ use crate::schema;
 /// The log is folded back into the file once it has grown so large.
 const WAL_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
+/// So many claims can be asked again.
+const CLAIMS_KEPT: usize = 1024;
+
 /// What a verb answers: an outer error is the disk's, an inner one the contract's.
 pub(crate) type Answer<T> = Step<Result<T, StoreError>>;
 
@@ -40,10 +44,14 @@ pub(crate) struct Writer {
     pub(crate) queues: BTreeMap<QueueName, QueueLimits>,
     /// The latest claims, to answer them again.
     pub(crate) claims: VecDeque<(u128, Vec<AttemptId>)>,
+    /// The claims of this group, which are remembered once it is on disk.
+    pub(crate) new_claims: Vec<(u128, Vec<AttemptId>)>,
     /// How many jobs ended in this group, by queue and state.
     unsaved: BTreeMap<(u32, i64), i64>,
     /// SQLite's count of changed rows after the last group.
     changes: u64,
+    /// The log is folded back once it has so many bytes.
+    checkpoint_at: u64,
     path: PathBuf,
     /// Why nothing more is acknowledged.
     stopped: Option<String>,
@@ -71,8 +79,10 @@ impl Writer {
             index: Index::default(),
             queues: BTreeMap::new(),
             claims: VecDeque::new(),
+            new_claims: Vec::new(),
             unsaved: BTreeMap::new(),
             changes: 0,
+            checkpoint_at: WAL_BYTES_MAX,
             path: path.to_owned(),
             stopped: None,
             stats: Stats::default(),
@@ -100,11 +110,13 @@ impl Writer {
         if let Some(reason) = &self.stopped {
             return Err(StoreError::Stopped(reason.clone().into()));
         }
-        let claims = self.claims.len();
         let done = self.transaction(work);
         match done {
             Ok(answers) => {
                 self.index.keep();
+                self.claims.extend(self.new_claims.drain(..));
+                let over = self.claims.len().saturating_sub(CLAIMS_KEPT);
+                self.claims.drain(..over);
                 // A group that wrote nothing, such as claims that found nothing, is not synced.
                 let changes = self.connection.total_changes();
                 self.stats.commits += u64::from(changes != self.changes);
@@ -114,7 +126,7 @@ impl Writer {
             Err(fault) => {
                 self.index.take_back();
                 self.unsaved.clear();
-                self.claims.truncate(claims);
+                self.new_claims.clear();
                 Err(self.roll_back(fault))
             }
         }
@@ -156,48 +168,68 @@ impl Writer {
     /// Folds the log back into the file when it has grown large: between two groups, so that nobody is in the way.
     pub(crate) fn checkpoint_if_due(&mut self) {
         let bytes = std::fs::metadata(beside(&self.path, "-wal")).map_or(0, |file| file.len());
-        if bytes < WAL_BYTES_MAX {
+        if bytes < self.checkpoint_at || self.stopped.is_some() {
             return;
         }
         let started = Pause::start();
-        // A reader in the way makes it partial; the next group tries again.
-        let folded = self
-            .connection
-            .query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(()));
-        if folded.is_ok() {
-            self.stats.checkpoints += 1;
-        }
+        self.checkpoint_at = match self.checkpoint() {
+            Ok(true) => {
+                self.stats.checkpoints += 1;
+                WAL_BYTES_MAX
+            }
+            // A reader is in the way: not at every group, but when the log has grown some more.
+            Ok(false) => bytes + WAL_BYTES_MAX / 4,
+            Err(fault) => {
+                if fault.is_failed_sync() {
+                    self.stopped = Some("the disk did not take the log".to_owned());
+                }
+                bytes + WAL_BYTES_MAX / 4
+            }
+        };
         self.stats.longest_pause_micros = self.stats.longest_pause_micros.max(started.micros());
+    }
+
+    /// Whether the whole log was folded back. It waits for nobody.
+    fn checkpoint(&self) -> Step<bool> {
+        self.connection.busy_timeout(Duration::ZERO)?;
+        let busy = self
+            .connection
+            .query_row("pragma wal_checkpoint(truncate)", [], |row| {
+                row.get::<_, i64>(0)
+            });
+        self.connection.busy_timeout(schema::BUSY_TIME_MAX)?;
+        Ok(busy? == 0)
     }
 
     /// Writes where a job stands, on disk and in memory.
     fn write(&mut self, job: &mut Job, last: &LastAttempt) -> Step<()> {
         row::put_state(&self.connection, &mut self.names, job, last)?;
-        self.place(job, true)
+        let (queue, kind) = self.numbers(job)?;
+        self.place(job, queue, kind, true);
+        Ok(())
+    }
+
+    /// The numbers of a job's queue and kind.
+    fn numbers(&mut self, job: &Job) -> Step<(u32, u32)> {
+        let queue = self.names.number(&self.connection, job.queue.as_str())?;
+        let kind = self.names.number(&self.connection, job.kind.as_str())?;
+        Ok((queue, kind))
     }
 
     /// Puts a job where it belongs in memory; a job that is over is only counted.
-    fn place(&mut self, job: &mut Job, ran: bool) -> Step<()> {
-        let queue = self.names.number(&self.connection, job.queue.as_str())?;
-        let kind = self.names.number(&self.connection, job.kind.as_str())?;
+    fn place(&mut self, job: &mut Job, queue: u32, kind: u32, ran: bool) {
         match row::state_number(job) {
             0 => self
                 .index
                 .put(job.id, Entry::Waiting(waiting(job, queue, kind, ran))),
             1 => {
-                let light = without_payload(job);
-                self.index.put(
-                    job.id,
-                    Entry::Running(Arc::new(Running {
-                        job: light,
-                        queue,
-                        kind,
-                    })),
-                );
+                let job = without_payload(job);
+                let running = Running { job, queue, kind };
+                self.index
+                    .put(running.job.id, Entry::Running(Arc::new(running)));
             }
             state => self.tally(queue, state, 1),
         }
-        Ok(())
     }
 
     /// Counts jobs that are over; written once for a group.

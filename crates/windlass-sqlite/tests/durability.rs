@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use windlass_core::{Job, Outcome, Report, State, Unique};
+use windlass_core::{Delivery, Job, Outcome, Report, State, Unique};
 use windlass_sqlite::SqliteStore;
 use windlass_store::conformance::build::*;
 use windlass_store::{Enqueued, StoreError};
@@ -194,6 +194,121 @@ async fn a_flipped_bit_is_told_and_never_served() {
         job(2),
         "the others are still served"
     );
+}
+
+#[tokio::test]
+async fn text_that_is_no_text_any_more_is_told_as_damage() {
+    let folder = folder();
+    let store = open(folder.path());
+    let marked = payload("\"the marker of this payload\"");
+    put(
+        &store,
+        vec![Job {
+            payload: marked,
+            ..job(1)
+        }],
+    )
+    .await;
+    drop(store);
+    let path = folder.path().join("jobs.db");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let place = bytes
+        .windows(10)
+        .position(|window| window == b"the marker")
+        .unwrap();
+    bytes[place] ^= 0x80;
+    std::fs::write(&path, bytes).unwrap();
+    let damaged = open(folder.path()).get(&[id(1)]).await.unwrap_err();
+    assert!(matches!(damaged, StoreError::Damaged { .. }), "{damaged:?}");
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_second_name_of_the_file_is_refused_too() {
+    let folder = folder();
+    let _store = open(folder.path());
+    let other = folder.path().join("other.db");
+    std::os::unix::fs::symlink(folder.path().join("jobs.db"), &other).unwrap();
+    let refused = SqliteStore::open(&other, at(0), 0).unwrap_err();
+    assert!(matches!(refused, StoreError::InUse { .. }), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_resolved_job_holds_its_key_over_a_restart() {
+    let folder = folder();
+    let store = open(folder.path());
+    let held = Unique {
+        unique_for: Some(Duration::from_secs(10_000)),
+        ..unique("k").unwrap()
+    };
+    put(
+        &store,
+        vec![Job {
+            unique: Some(held),
+            delivery: Delivery::AtMostOnce,
+            ..job(1)
+        }],
+    )
+    .await;
+    take_one(&store, at(0)).await;
+    store.sweep(10, at(40), 0).await.unwrap();
+    store.resolve(&[id(1)], at(41)).await.unwrap();
+    drop(store);
+    let store = open(folder.path());
+    let again = Job {
+        unique: unique("k"),
+        payload: job(1).payload,
+        ..job(2)
+    };
+    let answer = enqueue_one(&store, again, at(101)).await.unwrap();
+    assert_eq!(
+        answer,
+        Enqueued::Duplicate {
+            id: id(1),
+            payload_differs: false
+        }
+    );
+}
+
+#[tokio::test]
+async fn a_copy_never_takes_the_place_of_a_file() {
+    let folder = folder();
+    let store = SqliteStore::open(folder.path().join("jobs.db"), at(0), 0).unwrap();
+    let there = folder.path().join("there");
+    std::fs::write(&there, "").unwrap();
+    assert!(store.backup(&there).await.is_err());
+    assert!(store.backup(folder.path().join("jobs.db")).await.is_err());
+    store.backup(folder.path().join("new")).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_in_the_way_does_not_hold_up_the_writer() {
+    let folder = folder();
+    let store = open(folder.path());
+    put(&store, jobs(1..2)).await;
+    let reader = rusqlite::Connection::open(folder.path().join("jobs.db")).unwrap();
+    reader.execute_batch("begin; select * from jobs").unwrap();
+    let large = payload(&format!("\"{}\"", "x".repeat(999_990)));
+    for number in 10..90 {
+        put(
+            &store,
+            vec![Job {
+                payload: large.clone(),
+                ..job(number)
+            }],
+        )
+        .await;
+    }
+    reader.execute_batch("rollback").unwrap();
+    put(
+        &store,
+        vec![Job {
+            payload: large,
+            ..job(100)
+        }],
+    )
+    .await;
+    assert_eq!(store.get(&[id(100)]).await.unwrap().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

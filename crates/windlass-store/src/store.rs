@@ -172,7 +172,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         limit: usize,
     ) -> Result<Vec<Record>, StoreError>;
 
-    /// Removes up to `limit` of the oldest records of a topic that were appended before `before`; answers how many.
+    /// Removes up to `limit` of the oldest records of a topic that were appended before `before`, in one step at most
+    /// [`RECORDS_MAX`](crate::RECORDS_MAX); answers how many.
     async fn trim(&self, topic: &str, before: Timestamp, limit: usize)
     -> Result<usize, StoreError>;
 

@@ -84,7 +84,6 @@ impl Writer {
             "delete from jobs where id = ?1",
             "delete from states where id = ?1",
             "delete from attempts where id = ?1",
-            "delete from holds where id = ?1",
         ] {
             self.connection
                 .prepare_cached(statement)?
@@ -92,6 +91,11 @@ impl Writer {
         }
         if let Some(unique) = &job.unique {
             let held = self.index.hold(queue, &unique.key, Timestamp::MIN);
+            let mut statement = self
+                .connection
+                .prepare_cached("delete from holds where queue = ?1 and key = ?2 and id = ?3")?;
+            statement.execute(rusqlite::params![queue, unique.key.as_str(), row::blob(id)])?;
+            drop(statement);
             if held.is_some_and(|hold| hold.id == id) {
                 self.index.set_hold(queue, unique.key.clone(), None);
             }

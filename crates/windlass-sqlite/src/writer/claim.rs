@@ -11,9 +11,6 @@ use crate::fault::{Fault, Step};
 use crate::index::{Entry, Place, Waiting};
 use crate::row::{self, LastAttempt};
 
-/// So many claims can be asked again.
-const CLAIMS_KEPT: usize = 1024;
-
 impl Writer {
     pub(crate) fn claim(&mut self, claim: &Claim, now: Timestamp) -> Answer<Claimed> {
         self.index.promote(now);
@@ -210,13 +207,14 @@ impl Writer {
             self.write(&mut job, &LastAttempt::default())?;
         } else {
             row::start_state(&self.connection, &mut self.names, &job)?;
-            self.place(&mut job, true)?;
+            self.place(&mut job, waiting.queue, waiting.kind, true);
         }
         Ok(job)
     }
 
     fn claimed_before(&mut self, claim: u128) -> Step<Option<Claimed>> {
-        let Some((_, attempts)) = self.claims.iter().rev().find(|(id, _)| *id == claim) else {
+        let known = self.new_claims.iter().chain(&self.claims);
+        let Some((_, attempts)) = known.into_iter().find(|(id, _)| *id == claim) else {
             return Ok(None);
         };
         let alive: Vec<AttemptId> = attempts
@@ -234,14 +232,14 @@ impl Writer {
         }))
     }
 
+    /// A claim that got nothing is not worth remembering: asked again, it may get something.
     fn remember(&mut self, claim: u128, jobs: &[Job]) {
         let attempts = jobs.iter().map(|job| AttemptId {
             job: job.id,
             attempt: job.attempt,
         });
-        self.claims.push_back((claim, attempts.collect()));
-        if self.claims.len() > CLAIMS_KEPT {
-            self.claims.pop_front();
+        if !jobs.is_empty() {
+            self.new_claims.push((claim, attempts.collect()));
         }
     }
 }

@@ -119,7 +119,12 @@ impl Writer {
             until: None,
         };
         self.index.set_hold(queue, unique.key.clone(), Some(hold));
-        if let Some(until) = hold_until(job) {
+        self.keep_hold(job, queue)
+    }
+
+    /// Writes down a hold that may outlast its job.
+    pub(super) fn keep_hold(&self, job: &Job, queue: u32) -> Step<()> {
+        if let (Some(unique), Some(until)) = (&job.unique, hold_until(job)) {
             let mut statement = self.connection.prepare_cached(
                 "insert or replace into holds (queue, key, id, until) values (?1, ?2, ?3, ?4)",
             )?;
@@ -169,6 +174,8 @@ impl Writer {
         if ran || before.is_none() || matches!(before, Some(Entry::Running(_))) {
             return self.write(job, last);
         }
-        self.place(job, false)
+        let (queue, kind) = self.numbers(job)?;
+        self.place(job, queue, kind, false);
+        Ok(())
     }
 }

@@ -161,7 +161,7 @@ impl Writer {
         };
         if job.state().is_final() {
             row::end_state(&self.connection, &job, &last)?;
-            self.place(&mut job, true)?;
+            self.place(&mut job, running.queue, running.kind, true);
             self.free_key(&job, now)?;
             return Ok(settlement);
         }
@@ -177,7 +177,7 @@ impl Writer {
         };
         row::insert_attempt(&self.connection, &mut self.names, id, &attempt)?;
         row::end_state(&self.connection, &job, &LastAttempt::default())?;
-        self.place(&mut job, true)?;
+        self.place(&mut job, running.queue, running.kind, true);
         Ok(settlement)
     }
 
@@ -205,7 +205,10 @@ impl Writer {
         let holds = job.holds_key(now);
         self.index
             .set_hold(queue, unique.key.clone(), holds.then_some(hold));
-        if !holds && hold.until.is_some() {
+        if holds {
+            return self.keep_hold(job, queue);
+        }
+        if hold.until.is_some() {
             let mut statement = self
                 .connection
                 .prepare_cached("delete from holds where queue = ?1 and key = ?2")?;

@@ -34,6 +34,11 @@ pub async fn list_is_newest_first_in_pages(store: &Opened) {
     }
     let expected: Vec<JobId> = (0..25).rev().map(id).collect();
     assert_eq!(seen, expected);
+    let none = store
+        .list(&Filter::default(), Page::first(0), at(0))
+        .await
+        .unwrap();
+    assert_eq!(none, []);
     let most = store
         .list(&Filter::default(), Page::first(usize::MAX), at(0))
         .await
