@@ -1,6 +1,7 @@
 //! What SQLite says, in the words of the contract.
 
 use rusqlite::{Error, ErrorCode, ffi};
+use windlass_core::JobId;
 use windlass_store::StoreError;
 
 /// A step that could not be carried out.
@@ -10,6 +11,8 @@ pub(crate) enum Fault {
     Sql(Error),
     /// What is stored is not what was written.
     Damaged(String),
+    /// What is stored of one job is not what was written.
+    DamagedJob(JobId, String),
 }
 
 pub(crate) type Step<T> = Result<T, Fault>;
@@ -25,6 +28,17 @@ impl Fault {
         Fault::Damaged(what.into())
     }
 
+    /// The same, as it was met while reading one job.
+    pub(crate) fn of_job(self, id: JobId) -> Self {
+        match self {
+            Fault::Damaged(what) => Fault::DamagedJob(id, what),
+            Fault::Sql(error) if error.sqlite_error_code().is_none() => {
+                Fault::DamagedJob(id, format!("a value of job {id} cannot be read: {error}"))
+            }
+            other => other,
+        }
+    }
+
     /// Whether the disk did not take what was to be made durable: nothing may be acknowledged after that.
     pub(crate) fn is_failed_sync(&self) -> bool {
         const SYNCS: [i32; 3] = [
@@ -38,7 +52,9 @@ impl Fault {
     /// The same in the words of the contract.
     pub(crate) fn into_store_error(self) -> StoreError {
         let error = match self {
-            Fault::Damaged(what) => return StoreError::Damaged { what, cause: None },
+            Fault::Damaged(what) | Fault::DamagedJob(_, what) => {
+                return StoreError::Damaged { what, cause: None };
+            }
             Fault::Sql(error) => error,
         };
         // What does not fit its type was not written by us.

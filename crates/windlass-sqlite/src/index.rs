@@ -227,6 +227,24 @@ impl Index {
         Some(entry)
     }
 
+    /// Takes a waiting job that cannot be read out of the order, so that it holds nobody up. It still counts as waiting.
+    pub(crate) fn set_aside(&mut self, id: JobId) {
+        let Some(Entry::Waiting(waiting)) = self.entries.get(&id) else {
+            return;
+        };
+        let place = place(id, waiting);
+        if self.future.remove(&(waiting.run_at, id)) {
+            self.counts.entry(waiting.queue).or_default().future -= 1;
+        }
+        if let Some(lane) = self.ready.get_mut(&group(waiting)) {
+            lane.remove(&place);
+        }
+        self.parking.remove(waiting, &place);
+        if let Some(deadline) = waiting.deadline {
+            self.deadlines.remove(&(deadline, id));
+        }
+    }
+
     /// Moves what has become due among the ready ones.
     pub(crate) fn promote(&mut self, now: Timestamp) {
         self.seen = self.seen.max(Some(now));

@@ -33,7 +33,7 @@ impl Reader {
         self.connection.prepare_cached("begin")?.execute([])?;
         let first = read(self);
         let done = match first {
-            Err(Fault::Damaged(_)) => self
+            Err(Fault::Damaged(_) | Fault::DamagedJob(..)) => self
                 .names
                 .refresh(&self.connection)
                 .and_then(|()| read(self)),

@@ -361,7 +361,7 @@ pub(crate) fn walk_fresh(
     while let Some(row) = rows.next()? {
         let id = id_of(row, 8)?;
         if ids.contains(&id) {
-            found.push(job_from(row, names, id)?);
+            found.push(job_from(row, names, id).map_err(|fault| fault.of_job(id))?);
         }
         steps -= 1;
         if steps == 0 {
@@ -379,7 +379,7 @@ fn one<T>(
     let row = statement
         .query_row([blob(id)], |row| Ok(read(row)))
         .optional()?;
-    row.transpose()
+    row.transpose().map_err(|fault| fault.of_job(id))
 }
 
 fn job_from(row: &Row<'_>, names: &mut Names, id: JobId) -> Step<Job> {

@@ -127,6 +127,9 @@ impl Writer {
                 self.index.take_back();
                 self.unsaved.clear();
                 self.new_claims.clear();
+                if let Fault::DamagedJob(id, _) = &fault {
+                    self.index.set_aside(*id);
+                }
                 Err(self.roll_back(fault))
             }
         }
