@@ -68,9 +68,6 @@ impl Writer {
 
     pub(super) fn enqueue_one(&mut self, job: &Job, now: Timestamp) -> Step<Enqueued> {
         let queue = self.names.number(&self.connection, job.queue.as_str())?;
-        if self.index.get(job.id).is_some() {
-            return self.duplicate_of(job.id, job);
-        }
         let key = job.unique.as_ref().map(|unique| &unique.key);
         if let Some(hold) = key.and_then(|key| self.index.hold(queue, key, now)) {
             if self.is_stored(job.id)? {
@@ -97,12 +94,12 @@ impl Writer {
         Ok(statement.exists([row::blob(id)])?)
     }
 
-    /// Stores a job; one that ended long ago may have its id.
+    /// Stores a job, unless another has its id.
     pub(super) fn create(&mut self, job: &Job, queue: u32) -> Step<Enqueued> {
-        if !row::insert_job(&self.connection, &mut self.names, job)? {
+        let kind = self.names.number(&self.connection, job.kind.as_str())?;
+        if !row::insert_job(&self.connection, job, queue, kind)? {
             return self.duplicate_of(job.id, job);
         }
-        let kind = self.names.number(&self.connection, job.kind.as_str())?;
         self.index
             .put(job.id, Entry::Waiting(waiting(job, queue, kind, false)));
         self.take_key(job, queue)?;
