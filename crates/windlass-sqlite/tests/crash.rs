@@ -8,18 +8,27 @@
 mod child;
 
 use std::path::Path;
-use std::time::Duration;
 
 use windlass_sqlite::SqliteStore;
 
 const KILLS: u64 = 20;
 
+/// Starts a process that uses the store, and kills it when it has told so many lines.
+fn live_until(path: &Path, first: u64, lines: usize) -> child::Acknowledged {
+    let mut process = child::start(&[], path, first, 100_000);
+    let told = process.stdout.take().expect("its stdout");
+    let acknowledged = child::listen(told, |heard| {
+        if heard == lines {
+            process.kill().expect("it is killed");
+        }
+    });
+    process.wait().expect("it is gone");
+    acknowledged
+}
+
 /// Without its log, a store whose process was killed has lost what was acknowledged last: it must not start as if nothing was.
 fn a_missing_log_is_told(path: &Path) {
-    let mut process = child::start(&[], path, 900_000_000, 100_000);
-    std::thread::sleep(Duration::from_millis(100));
-    process.kill().expect("it is killed");
-    process.wait().expect("it is gone");
+    live_until(path, 900_000_000, 50);
     let log = path.with_extension("db-wal");
     std::fs::rename(&log, path.with_extension("aside")).expect("there is a log");
     let now = windlass_core::Timestamp::UNIX_EPOCH;
@@ -40,14 +49,8 @@ fn main() {
     let path = folder.path().join("jobs.db");
     let mut all = child::Acknowledged::default();
     for kill in 0..KILLS {
-        let mut process = child::start(&[], &path, kill * 1_000_000, 100_000);
-        let told = process.stdout.take().expect("its stdout");
-        let listener = std::thread::spawn(move || child::listen(told));
-        // Longer and shorter lives; what matters is that it is busy when it dies.
-        std::thread::sleep(Duration::from_millis(60 + 17 * (kill % 7)));
-        process.kill().expect("it is killed");
-        process.wait().expect("it is gone");
-        let acknowledged = listener.join().expect("what it told");
+        // Longer and shorter lives, each of them ended while it is busy.
+        let acknowledged = live_until(&path, kill * 1_000_000, 40 + 97 * (kill as usize % 7));
         assert!(
             acknowledged.refusals.is_empty(),
             "{:?}",

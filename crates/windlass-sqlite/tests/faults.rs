@@ -100,7 +100,7 @@ fn run_with(inject: &str, path: &Path, trace: &Path) -> child::Acknowledged {
     ];
     let mut process = child::start(&wrapper, path, 0, ROUNDS);
     let told = process.stdout.take().expect("its stdout");
-    let acknowledged = child::listen(told);
+    let acknowledged = child::listen(told, |_| ());
     process.wait().expect("it ends");
     acknowledged
 }

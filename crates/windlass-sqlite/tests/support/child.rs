@@ -84,16 +84,18 @@ pub(crate) fn start(wrapper: &[&str], path: &Path, first: u64, rounds: u64) -> C
         .expect("the child starts")
 }
 
-/// Reads what the child tells until it is silent.
-pub(crate) fn listen(told: impl Read) -> Acknowledged {
+/// Reads what the child tells until it is silent; `heard` is called after each line with how many there were.
+pub(crate) fn listen(told: impl Read, mut heard: impl FnMut(usize)) -> Acknowledged {
     let mut acknowledged = Acknowledged::default();
-    for line in BufReader::new(told).lines().map_while(Result::ok) {
+    let lines = BufReader::new(told).lines().map_while(Result::ok);
+    for (number, line) in (1..).zip(lines) {
         match line.split_once(' ') {
             Some(("stored", id)) => acknowledged.stored.push(id.parse().expect("an id")),
             Some(("done", id)) => acknowledged.done.push(id.parse().expect("an id")),
             Some(("refused", why)) => acknowledged.refusals.push(why.to_owned()),
             _ => {}
         }
+        heard(number);
     }
     acknowledged
 }

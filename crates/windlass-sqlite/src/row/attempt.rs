@@ -1,0 +1,87 @@
+//! Ended attempts: rows of history.
+
+use rusqlite::{Connection, params};
+use serde_json::Value;
+use windlass_core::{Job, JobId};
+use windlass_store::Attempt;
+
+use super::LastAttempt;
+use super::value::{blob, from_json, outcome_from, outcome_number, timestamp, to_json, value};
+use crate::fault::Step;
+use crate::names::Names;
+
+/// The last attempt of a job that has ended by it, as a row of history.
+pub(crate) fn last_attempt(job: &Job, last: &LastAttempt) -> Option<Attempt> {
+    let outcome = last.outcome?;
+    let failed = outcome.counts_as_failure();
+    Some(Attempt {
+        attempt: job.attempt,
+        retry_count: job.failures - u32::from(failed && job.failures > 0),
+        outcome,
+        started_at: job.started_at.unwrap_or(job.created_at),
+        finished_at: job.finished_at()?,
+        worker: job.worker.clone(),
+        error: job.last_error.clone().filter(|_| failed),
+        detail: last.detail.clone(),
+    })
+}
+
+pub(crate) fn insert_attempt(
+    connection: &Connection,
+    names: &mut Names,
+    id: JobId,
+    attempt: &Attempt,
+) -> Step<()> {
+    let worker = match &attempt.worker {
+        Some(worker) => Some(names.number(connection, worker.as_str())?),
+        None => None,
+    };
+    let mut statement = connection.prepare_cached(include_str!("../../sql/insert_attempt.sql"))?;
+    statement.execute(params![
+        blob(id),
+        attempt.attempt,
+        attempt.retry_count,
+        outcome_number(attempt.outcome),
+        attempt.started_at.as_micros(),
+        attempt.finished_at.as_micros(),
+        worker,
+        attempt.error.as_ref().map(to_json),
+        attempt.detail.as_ref().map(Value::to_string),
+    ])?;
+    Ok(())
+}
+
+/// The ended attempts of a job that are rows of their own, newest first.
+pub(crate) fn attempts(
+    connection: &Connection,
+    names: &mut Names,
+    id: JobId,
+    limit: usize,
+) -> Step<Vec<Attempt>> {
+    let mut statement = connection.prepare_cached(include_str!("../../sql/select_attempts.sql"))?;
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let mut rows = statement.query(params![blob(id), limit])?;
+    let mut attempts = Vec::new();
+    while let Some(row) = rows.next()? {
+        attempts.push(Attempt {
+            attempt: row.get(0)?,
+            retry_count: row.get(1)?,
+            outcome: outcome_from(row.get(2)?)?,
+            started_at: timestamp(row.get(3)?)?,
+            finished_at: timestamp(row.get(4)?)?,
+            worker: match row.get::<_, Option<u32>>(5)? {
+                Some(number) => Some(names.worker(number)?),
+                None => None,
+            },
+            error: row
+                .get::<_, Option<String>>(6)?
+                .map(|text| from_json(&text))
+                .transpose()?,
+            detail: row
+                .get::<_, Option<String>>(7)?
+                .map(|text| value(&text))
+                .transpose()?,
+        });
+    }
+    Ok(attempts)
+}

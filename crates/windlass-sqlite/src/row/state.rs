@@ -1,0 +1,242 @@
+//! Where a job stands: its row in `states`.
+
+use rusqlite::{Connection, Row, params};
+use serde_json::Value;
+use windlass_core::retry::AttemptLimit;
+use windlass_core::{DeadReason, End, Ended, Job, Lease, Outcome, Payload, Standing, Timestamp};
+
+use super::value::{
+    blob, duration, from_json, micros, optional_timestamp, outcome_from, outcome_number, timestamp,
+    to_json, value,
+};
+use crate::fault::{Fault, Step};
+use crate::names::Names;
+
+/// The end of a job's last attempt, kept with the job.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LastAttempt {
+    pub(crate) outcome: Option<Outcome>,
+    pub(crate) detail: Option<Value>,
+}
+
+/// Writes where a job stands.
+pub(crate) fn put_state(
+    connection: &Connection,
+    names: &mut Names,
+    job: &Job,
+    last: &LastAttempt,
+) -> Step<()> {
+    let worker = match &job.worker {
+        Some(worker) => Some(names.number(connection, worker.as_str())?),
+        None => None,
+    };
+    let lease = job.lease();
+    let policy = match lease.and_then(|lease| lease.policy.as_ref()) {
+        Some(policy) => Some(names.policy_number(connection, policy)?),
+        None => None,
+    };
+    let mut statement = connection.prepare_cached(include_str!("../../sql/put_state.sql"))?;
+    statement.execute(params![
+        blob(job.id),
+        state_number(job),
+        job.run_at.as_micros(),
+        job.attempt,
+        job.failures,
+        job.snoozes,
+        job.losses_in_a_row,
+        job.previous_delay.map(micros),
+        job.first_started_at.map(Timestamp::as_micros),
+        job.started_at.map(Timestamp::as_micros),
+        worker,
+        job.last_error.as_ref().map(to_json),
+        job.failed_at.map(Timestamp::as_micros),
+        lease.map(|lease| lease.until.as_micros()),
+        policy,
+        lease.map(|lease| lease.effective_max.get()),
+        lease.is_some_and(|lease| lease.cancel_requested),
+        job.finished_at().map(Timestamp::as_micros),
+        result_of(job),
+        last.outcome.map(outcome_number),
+        last.detail.as_ref().map(Value::to_string),
+    ])?;
+    Ok(())
+}
+
+/// Writes the first claim of a job.
+pub(crate) fn start_state(connection: &Connection, names: &mut Names, job: &Job) -> Step<()> {
+    let lease = job
+        .lease()
+        .ok_or_else(|| Fault::damaged(format!("job {} does not run", job.id)))?;
+    let worker = match &job.worker {
+        Some(worker) => Some(names.number(connection, worker.as_str())?),
+        None => None,
+    };
+    let policy = match &lease.policy {
+        Some(policy) => Some(names.policy_number(connection, policy)?),
+        None => None,
+    };
+    let mut statement = connection.prepare_cached(include_str!("../../sql/start_state.sql"))?;
+    statement.execute(params![
+        blob(job.id),
+        job.run_at.as_micros(),
+        job.attempt,
+        job.started_at.map(Timestamp::as_micros),
+        worker,
+        lease.until.as_micros(),
+        policy,
+        lease.effective_max.get(),
+    ])?;
+    Ok(())
+}
+
+/// Writes the end of the running attempt of a job: only what an end changes, and only if it still runs.
+pub(crate) fn end_state(connection: &Connection, job: &Job, last: &LastAttempt) -> Step<()> {
+    if last.outcome == Some(Outcome::Succeeded) {
+        return succeed_state(connection, job, last);
+    }
+    let mut statement = connection.prepare_cached(include_str!("../../sql/end_state.sql"))?;
+    let changed = statement.execute(params![
+        blob(job.id),
+        job.attempt,
+        state_number(job),
+        job.run_at.as_micros(),
+        job.failures,
+        job.snoozes,
+        job.losses_in_a_row,
+        job.previous_delay.map(micros),
+        job.last_error.as_ref().map(to_json),
+        job.failed_at.map(Timestamp::as_micros),
+        job.finished_at().map(Timestamp::as_micros),
+        result_of(job),
+        last.outcome.map(outcome_number),
+        last.detail.as_ref().map(Value::to_string),
+    ])?;
+    check_ended(changed, job)
+}
+
+/// The end that most attempts have, which changes least.
+fn succeed_state(connection: &Connection, job: &Job, last: &LastAttempt) -> Step<()> {
+    let mut statement = connection.prepare_cached(include_str!("../../sql/succeed_state.sql"))?;
+    let changed = statement.execute(params![
+        blob(job.id),
+        job.attempt,
+        job.finished_at().map(Timestamp::as_micros),
+        result_of(job),
+        last.detail.as_ref().map(Value::to_string),
+    ])?;
+    check_ended(changed, job)
+}
+
+fn check_ended(changed: usize, job: &Job) -> Step<()> {
+    if changed != 1 {
+        return Err(Fault::damaged(format!(
+            "job {} does not run on disk",
+            job.id
+        )));
+    }
+    Ok(())
+}
+
+fn result_of(job: &Job) -> Option<&str> {
+    match &job.standing {
+        Standing::Finished(End {
+            how: Ended::Succeeded(result),
+            ..
+        }) => result.as_ref().map(Payload::as_str),
+        _ => None,
+    }
+}
+
+/// Puts what `states` says onto a job.
+pub(super) fn stand(row: &Row<'_>, names: &mut Names, job: &mut Job) -> Step<LastAttempt> {
+    job.run_at = timestamp(row.get(1)?)?;
+    job.attempt = row.get(2)?;
+    job.failures = row.get(3)?;
+    job.snoozes = row.get(4)?;
+    job.losses_in_a_row = row.get(5)?;
+    job.previous_delay = row.get::<_, Option<i64>>(6)?.map(duration);
+    job.first_started_at = optional_timestamp(row.get(7)?)?;
+    job.started_at = optional_timestamp(row.get(8)?)?;
+    job.worker = match row.get::<_, Option<u32>>(9)? {
+        Some(number) => Some(names.worker(number)?),
+        None => None,
+    };
+    job.last_error = row
+        .get::<_, Option<String>>(10)?
+        .map(|text| from_json(&text))
+        .transpose()?;
+    job.failed_at = optional_timestamp(row.get(11)?)?;
+    let finished_at = optional_timestamp(row.get(16)?)?;
+    let state: i64 = row.get(0)?;
+    job.standing = match (state, finished_at) {
+        (0, None) => Standing::Waiting,
+        (1, None) => Standing::Running(lease_from(row, names)?),
+        (state, Some(finished_at)) => Standing::Finished(End {
+            finished_at,
+            how: ended(state, row.get(17)?)?,
+        }),
+        _ => return Err(Fault::damaged(format!("the state of job {}", job.id))),
+    };
+    Ok(LastAttempt {
+        outcome: row
+            .get::<_, Option<u8>>(18)?
+            .map(outcome_from)
+            .transpose()?,
+        detail: row
+            .get::<_, Option<String>>(19)?
+            .map(|text| value(&text))
+            .transpose()?,
+    })
+}
+
+fn lease_from(row: &Row<'_>, names: &Names) -> Step<Lease> {
+    let limit = AttemptLimit::from_max_attempts(row.get(14)?);
+    let limit = limit.map_err(|error| Fault::damaged(error.to_string()))?;
+    Ok(Lease {
+        until: timestamp(row.get(12)?)?,
+        policy: row
+            .get::<_, Option<i64>>(13)?
+            .map(|number| names.policy(number))
+            .transpose()?,
+        effective_max: limit.unwrap_or(AttemptLimit::ONE),
+        cancel_requested: row.get(15)?,
+    })
+}
+
+const DEAD_FROM: usize = 10;
+
+/// The number of a job's state in the tables.
+pub(crate) fn state_number(job: &Job) -> i64 {
+    match &job.standing {
+        Standing::Waiting => 0,
+        Standing::Running(_) => 1,
+        Standing::Finished(end) => match &end.how {
+            Ended::Succeeded(_) => 2,
+            Ended::Cancelled => 3,
+            Ended::Dead(reason) => {
+                let place = DeadReason::ALL.iter().position(|known| known == reason);
+                i64::try_from(DEAD_FROM + place.unwrap_or(0)).unwrap_or(0)
+            }
+        },
+    }
+}
+
+fn ended(state: i64, result: Option<String>) -> Step<Ended> {
+    let dead = usize::try_from(state)
+        .ok()
+        .and_then(|state| state.checked_sub(DEAD_FROM));
+    match (state, dead.and_then(|place| DeadReason::ALL.get(place))) {
+        (2, _) => {
+            let result = result
+                .as_deref()
+                .map(|text| Payload::parse(text, usize::MAX));
+            let result = result
+                .transpose()
+                .map_err(|error| Fault::damaged(error.to_string()))?;
+            Ok(Ended::Succeeded(result))
+        }
+        (3, _) => Ok(Ended::Cancelled),
+        (_, Some(reason)) => Ok(Ended::Dead(*reason)),
+        _ => Err(Fault::damaged(format!("{state} is no state"))),
+    }
+}

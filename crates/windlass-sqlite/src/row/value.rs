@@ -1,0 +1,69 @@
+//! Single values as SQLite keeps them.
+
+use std::time::Duration;
+
+use rusqlite::Row;
+use serde_json::Value;
+use windlass_core::{AttemptError, JobId, Outcome, Timestamp};
+
+use crate::fault::{Fault, Step};
+
+pub(crate) fn blob(id: JobId) -> [u8; 16] {
+    id.as_u128().to_be_bytes()
+}
+
+pub(crate) fn id_of(row: &Row<'_>, column: usize) -> Step<JobId> {
+    let bytes: [u8; 16] = row.get(column)?;
+    Ok(JobId::from_u128(u128::from_be_bytes(bytes)))
+}
+
+/// A count or version, which SQLite keeps as a signed number.
+pub(crate) fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    let number: i64 = row.get(column)?;
+    Ok(u64::try_from(number).unwrap_or(0))
+}
+
+/// The same on its way in.
+pub(crate) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+pub(crate) fn timestamp(micros: i64) -> Step<Timestamp> {
+    Timestamp::from_micros(micros).ok_or_else(|| Fault::damaged(format!("{micros} is no instant")))
+}
+
+pub(super) fn optional_timestamp(micros: Option<i64>) -> Step<Option<Timestamp>> {
+    micros.map(timestamp).transpose()
+}
+
+pub(super) fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
+pub(super) fn duration(micros: i64) -> Duration {
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+}
+
+pub(super) fn to_json(error: &AttemptError) -> String {
+    serde_json::to_string(error).expect("an error is plain text")
+}
+
+pub(super) fn outcome_number(outcome: Outcome) -> u8 {
+    let place = Outcome::ALL.iter().position(|known| *known == outcome);
+    place
+        .and_then(|place| u8::try_from(place).ok())
+        .unwrap_or(0)
+}
+
+pub(super) fn outcome_from(number: u8) -> Step<Outcome> {
+    let outcome = Outcome::ALL.get(usize::from(number)).copied();
+    outcome.ok_or_else(|| Fault::damaged(format!("{number} is no outcome")))
+}
+
+pub(super) fn from_json(text: &str) -> Step<AttemptError> {
+    serde_json::from_str(text).map_err(|error| Fault::damaged(format!("an error's text: {error}")))
+}
+
+pub(crate) fn value(text: &str) -> Step<Value> {
+    serde_json::from_str(text).map_err(|error| Fault::damaged(format!("a value: {error}")))
+}
