@@ -20,7 +20,7 @@ impl State {
         let found = self
             .document(collection, name)
             .map(|document| document.version);
-        if !allows(expected, found) {
+        if !expected.allows(found) {
             return Written::Conflict(found);
         }
         let document = Document {
@@ -60,7 +60,7 @@ impl State {
             .document(collection, name)
             .map(|document| document.version);
         match found {
-            Some(version) if allows(expected, found) => {
+            Some(version) if expected.allows(found) => {
                 self.documents
                     .remove(&(collection.to_owned(), name.to_owned()));
                 Written::Version(version)
@@ -107,14 +107,5 @@ impl State {
             self.records.remove(key);
         }
         old.len()
-    }
-}
-
-/// Whether what is there is what the writer believes.
-pub(crate) fn allows(expected: Expected, found: Option<u64>) -> bool {
-    match expected {
-        Expected::Anything => true,
-        Expected::Absent => found.is_none(),
-        Expected::Version(version) => found == Some(version),
     }
 }

@@ -4,7 +4,6 @@ use serde_json::json;
 use windlass_core::Timestamp;
 use windlass_store::{Expected, Fire, Fired, Schedule, Written};
 
-use crate::document::allows;
 use crate::state::State;
 
 impl State {
@@ -18,7 +17,7 @@ impl State {
             return Written::Conflict(Some(other.version));
         }
         let found = self.schedules.get(&schedule.id).map(|found| found.version);
-        if !allows(expected, found) {
+        if !expected.allows(found) {
             return Written::Conflict(found);
         }
         let version = found.unwrap_or(0) + 1;

@@ -304,16 +304,6 @@ impl Pause {
     }
 }
 
-/// Whether what is there is what the writer believes.
-pub(crate) fn allows(expected: windlass_store::Expected, found: Option<u64>) -> bool {
-    use windlass_store::Expected;
-    match expected {
-        Expected::Anything => true,
-        Expected::Absent => found.is_none(),
-        Expected::Version(version) => found == Some(version),
-    }
-}
-
 /// The end of the hold of a job that ends at some time, if it outlasts it.
 pub(crate) fn hold_until(job: &Job) -> Option<Timestamp> {
     let unique = job.unique.as_ref()?;

@@ -30,6 +30,17 @@ pub enum Expected {
     Anything,
 }
 
+impl Expected {
+    /// Whether what is there is what the writer believes.
+    pub fn allows(self, found: Option<u64>) -> bool {
+        match self {
+            Expected::Anything => true,
+            Expected::Absent => found.is_none(),
+            Expected::Version(version) => found == Some(version),
+        }
+    }
+}
+
 /// What became of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {

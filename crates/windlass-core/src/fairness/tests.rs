@@ -223,6 +223,8 @@ fn credit_counts_only_while_both_wait() {
     };
     assert_eq!(after(8, 2, true), Credit(-5));
     assert_eq!(after(8, 2, false), Credit(-5), "one kind alone");
+    assert_eq!(after(10, 0, false), Credit(-5), "one kind alone");
+    assert_eq!(after(3, 1, true), Credit(-5), "both ran short");
     assert_eq!(
         after(9, 1, true),
         Credit(0),

@@ -5,7 +5,7 @@ use serde_json::Value;
 use windlass_core::{QueueName, Timestamp};
 use windlass_store::{Expected, QueueLimits, Written};
 
-use super::{Answer, Writer, allows};
+use super::{Answer, Writer};
 use crate::fault::{Fault, Step};
 use crate::row::{signed, unsigned};
 
@@ -31,7 +31,7 @@ impl Writer {
         now: Timestamp,
     ) -> Answer<Written> {
         let found = self.document_version(collection, name)?;
-        if !allows(expected, found) {
+        if !expected.allows(found) {
             return Ok(Ok(Written::Conflict(found)));
         }
         let version = found.unwrap_or(0) + 1;
@@ -56,7 +56,7 @@ impl Writer {
         expected: Expected,
     ) -> Answer<Written> {
         let found = self.document_version(collection, name)?;
-        let Some(version) = found.filter(|_| allows(expected, found)) else {
+        let Some(version) = found.filter(|_| expected.allows(found)) else {
             return Ok(Ok(Written::Conflict(found)));
         };
         let mut statement = self

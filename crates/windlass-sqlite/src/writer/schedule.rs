@@ -5,7 +5,7 @@ use serde_json::json;
 use windlass_core::{ScheduleId, Timestamp};
 use windlass_store::{Expected, Fire, Fired, Schedule, Written};
 
-use super::{Answer, Writer, allows};
+use super::{Answer, Writer};
 use crate::fault::{Fault, Step};
 use crate::row::{signed, unsigned};
 
@@ -34,7 +34,7 @@ impl Writer {
             return Ok(Ok(Written::Conflict(other)));
         }
         let found = version("select version from schedules where id = ?1", &id)?;
-        if !allows(expected, found) {
+        if !expected.allows(found) {
             return Ok(Ok(Written::Conflict(found)));
         }
         let next = found.unwrap_or(0) + 1;
