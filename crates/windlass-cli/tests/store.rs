@@ -1,0 +1,88 @@
+//! `windlass bench store` and `windlass backup`, as a whole.
+
+use std::process::{Command, Output};
+
+fn windlass(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_windlass"))
+        .args(arguments)
+        .output()
+        .expect("it starts")
+}
+
+#[test]
+fn a_store_is_measured_and_copied() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (store, copy) = (path("jobs.db"), path("copy.db"));
+    let small = [
+        "--jobs",
+        "300",
+        "--batch",
+        "7",
+        "--clients",
+        "3",
+        "--backlog",
+        "50",
+        "--future",
+        "40",
+    ];
+    let arguments = [&["bench", "store", "--json", "--path", &store][..], &small].concat();
+    let measured = windlass(&arguments);
+    assert!(measured.status.success(), "{measured:?}");
+    let figures: serde_json::Value = serde_json::from_slice(&measured.stdout).unwrap();
+    for key in [
+        "disk_baseline_per_s",
+        "sqlite_baseline_per_s",
+        "ratio",
+        "enqueue_per_s",
+        "claim_settle_per_s",
+        "lifecycle_per_s",
+        "empty_claim_per_s",
+        "backlog_claim_per_s",
+        "syncs_per_job",
+        "reopen_ms",
+    ] {
+        assert!(
+            figures[key].as_f64().is_some_and(|figure| figure > 0.0),
+            "{key}: {figures}"
+        );
+    }
+    for key in [
+        "disk_bytes_per_job",
+        "memory_bytes_per_job",
+        "longest_pause_ms",
+    ] {
+        assert!(figures[key].is_number(), "{key}: {figures}");
+    }
+    assert!(windlass(&["backup", &store, &copy]).status.success());
+    let counted = |path: &str, sql: &str| {
+        let connection = rusqlite::Connection::open(path).unwrap();
+        connection
+            .query_row(sql, [], |row| row.get::<_, i64>(0))
+            .unwrap()
+    };
+    let all = "select count(*) from jobs";
+    assert_eq!(counted(&copy, all), counted(&store, all));
+    assert_eq!(
+        counted(&copy, all),
+        4 * 300 + 50 + 40,
+        "four parts, and what waits beside them"
+    );
+    let waiting = "select count(*) from jobs left join states using (id) where states.id is null";
+    assert_eq!(counted(&copy, waiting), 50 + 40);
+    let refused = windlass(&["backup", &store, &copy]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("is there already"));
+    let refused = windlass(&arguments);
+    assert_eq!(refused.status.code(), Some(1), "the file is there already");
+}
+
+#[test]
+fn memory_is_measured_too() {
+    let measured = windlass(&[
+        "bench", "store", "--driver", "memory", "--jobs", "100", "--batch", "5", "--json",
+    ]);
+    let figures: serde_json::Value = serde_json::from_slice(&measured.stdout).unwrap();
+    assert!(figures["lifecycle_per_s"].as_f64().unwrap() > 0.0);
+    assert_eq!(figures["reopen_ms"], 0.0, "there is no file to open again");
+}
