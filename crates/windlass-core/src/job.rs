@@ -15,6 +15,7 @@ pub use life::{Conflict, Edit, Failures, Revival};
 
 use crate::failure::AttemptError;
 use crate::fields::one_of;
+use crate::new_job::{HTTP_TIMEOUT_DEFAULT, TIMEOUT_DEFAULT};
 use crate::retry::{AttemptLimit, RetryPolicy};
 use crate::settle::has_expired;
 use crate::state::{DeadReason, State};
@@ -39,6 +40,17 @@ pub enum Timeout {
     After(Duration),
     /// As long as it likes; this must be said.
     None,
+}
+
+impl Timeout {
+    /// The timeout of a job of that kind that names none.
+    pub fn default_for(kind: &Kind) -> Self {
+        Timeout::After(if kind.is_http() {
+            HTTP_TIMEOUT_DEFAULT
+        } else {
+            TIMEOUT_DEFAULT
+        })
+    }
 }
 
 /// While a job holds a unique key, another one with that key is not enqueued in the same queue.
@@ -236,16 +248,19 @@ impl Job {
     /// Whether nobody else may enqueue with its unique key: while it waits or runs, and for its `unique_for` after the enqueue
     /// unless it is dead.
     pub fn holds_key(&self, now: Timestamp) -> bool {
-        let Some(unique) = &self.unique else {
-            return false;
-        };
         match self.state() {
-            State::Waiting | State::Running => true,
+            State::Waiting | State::Running => self.unique.is_some(),
             State::Dead(_) => false,
-            State::Succeeded | State::Cancelled => unique
-                .unique_for
-                .is_some_and(|hold| self.created_at.saturating_add(hold) > now),
+            State::Succeeded | State::Cancelled => {
+                self.key_until().is_some_and(|until| until > now)
+            }
         }
+    }
+
+    /// Until when its unique key is held at least, if it may outlast the job.
+    pub fn key_until(&self) -> Option<Timestamp> {
+        let unique_for = self.unique.as_ref()?.unique_for?;
+        Some(self.created_at.saturating_add(unique_for))
     }
 
     /// Whether it waits, its time has come and its deadline has not passed: an attempt may start.

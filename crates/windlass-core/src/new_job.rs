@@ -175,12 +175,12 @@ impl NewJob {
         payload_bytes_max: usize,
     ) -> Result<Job, Invalid> {
         self.check_with(payload_bytes_max)?;
-        let timeout_default = if self.kind.is_http() {
-            HTTP_TIMEOUT_DEFAULT
-        } else {
-            TIMEOUT_DEFAULT
-        };
-        Ok(Job {
+        Ok(self.into_stored_job(id, now))
+    }
+
+    /// The job as it was stored at `now`, by a store that reads it back: nothing is checked again.
+    pub fn into_stored_job(self, id: JobId, now: Timestamp) -> Job {
+        Job {
             id,
             run_at: match self.start {
                 Start::Now => now,
@@ -191,7 +191,7 @@ impl NewJob {
                 Deadline::At(deadline) => deadline,
                 Deadline::After(span) => now.saturating_add(span),
             }),
-            timeout: self.timeout.unwrap_or(Timeout::After(timeout_default)),
+            timeout: self.timeout.unwrap_or(Timeout::default_for(&self.kind)),
             kind: self.kind,
             payload: self.payload,
             queue: self.queue,
@@ -216,7 +216,7 @@ impl NewJob {
             last_error: None,
             failed_at: None,
             standing: Standing::Waiting,
-        })
+        }
     }
 }
 

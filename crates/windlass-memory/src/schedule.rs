@@ -1,6 +1,5 @@
 //! Schedules and their occurrences.
 
-use serde_json::json;
 use windlass_core::Timestamp;
 use windlass_store::{Expected, Fire, Fired, Schedule, Written};
 
@@ -53,12 +52,8 @@ impl State {
         schedule.version += 1;
         schedule.last_at = fire.last_at;
         schedule.next_at = fire.next_at;
-        if let Some(range) = fire.skipped {
-            let value = json!({
-                "schedule_id": fire.schedule, "first": range.first, "last": range.last,
-                "count": range.count, "reason": range.reason.name(),
-            });
-            self.append("schedule.skipped", &[value], now);
+        if let Some(record) = fire.skipped_record() {
+            self.append(Fire::SKIPPED_TOPIC, &[record], now);
         }
         let mut made = 0;
         for job in fire.jobs {

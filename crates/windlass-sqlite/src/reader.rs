@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use windlass_core::schedule::NewSchedule;
-use windlass_core::{DeadReason, Job, JobId, QueueName, ScheduleId, Timestamp};
+use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
 use windlass_store::{
     Attempt, Document, Filter, ListedState, Node, PAGE_MAX, Page, QueueLimits, RECORDS_MAX, Record,
     Schedule,
@@ -208,20 +208,16 @@ impl Reader {
 /// The numbers of the states that a filter can find.
 fn states(filter: &Filter) -> (i64, i64) {
     if let Some(reason) = filter.reason {
-        let place = DeadReason::ALL
-            .iter()
-            .position(|known| *known == reason)
-            .unwrap_or(0);
-        let number = 10 + i64::try_from(place).unwrap_or(0);
+        let number = row::dead_number(reason);
         return (number, number);
     }
     match filter.state {
-        None => (0, i64::MAX),
-        Some(ListedState::Scheduled | ListedState::Ready) => (0, 0),
-        Some(ListedState::Running) => (1, 1),
-        Some(ListedState::Succeeded) => (2, 2),
-        Some(ListedState::Cancelled) => (3, 3),
-        Some(ListedState::Dead) => (10, i64::MAX),
+        None => (row::WAITING, i64::MAX),
+        Some(ListedState::Scheduled | ListedState::Ready) => (row::WAITING, row::WAITING),
+        Some(ListedState::Running) => (row::RUNNING, row::RUNNING),
+        Some(ListedState::Succeeded) => (row::SUCCEEDED, row::SUCCEEDED),
+        Some(ListedState::Cancelled) => (row::CANCELLED, row::CANCELLED),
+        Some(ListedState::Dead) => (row::DEAD_FROM, i64::MAX),
     }
 }
 

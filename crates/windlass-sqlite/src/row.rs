@@ -11,18 +11,20 @@ use std::sync::Arc;
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row, params};
 use windlass_core::retry::AttemptLimit;
 use windlass_core::{
-    Concurrency, Delivery, Job, JobId, Occurrence, OnDuplicate, Payload, Standing, Timeout, Unique,
-    fixed_hash,
+    Concurrency, Deadline, Delivery, Job, JobId, NewJob, Occurrence, OnDuplicate, Payload, Start,
+    Timeout, Unique, fixed_hash,
 };
 
 pub(crate) use attempt::{attempts, insert_attempt, last_attempt};
 pub(crate) use extra::Extra;
-pub(crate) use state::{LastAttempt, end_state, put_state, start_state, state_number};
+pub(crate) use state::{
+    CANCELLED, DEAD_FROM, LastAttempt, RUNNING, SUCCEEDED, WAITING, dead_number, end_state,
+    put_state, start_state, state_number,
+};
 pub(crate) use value::{blob, id_of, signed, timestamp, unsigned, value};
 
 use crate::fault::{Fault, Step};
 use crate::names::Names;
-use extra::default_timeout;
 use state::stand;
 use value::{duration, optional_timestamp};
 
@@ -156,13 +158,11 @@ fn job_from(row: &Row<'_>, names: &mut Names, id: JobId) -> Step<Job> {
     let limit = limit
         .transpose()
         .map_err(|error| Fault::damaged(error.to_string()))?;
-    let mut job = Job {
-        id,
-        kind: names.kind(row.get(1)?)?,
+    let new = NewJob {
         payload,
         queue: names.queue(row.get(0)?)?,
         priority: row.get(2)?,
-        run_at: timestamp(row.get(3)?)?,
+        start: Start::At(timestamp(row.get(3)?)?),
         delivery: if extra.at_most_once {
             Delivery::AtMostOnce
         } else {
@@ -170,8 +170,11 @@ fn job_from(row: &Row<'_>, names: &mut Names, id: JobId) -> Step<Job> {
         },
         max_attempts: limit.flatten(),
         retry: extra.retry.map(Arc::new),
-        timeout: Timeout::None,
-        deadline: optional_timestamp(extra.deadline)?,
+        timeout: extra.timeout.map(|timeout| match timeout {
+            0 => Timeout::None,
+            timeout => Timeout::After(duration(timeout)),
+        }),
+        deadline: optional_timestamp(extra.deadline)?.map(Deadline::At),
         unique: extra.unique.map(|(key, hold, replace)| Unique {
             key,
             unique_for: hold.map(duration),
@@ -186,30 +189,14 @@ fn job_from(row: &Row<'_>, names: &mut Names, id: JobId) -> Step<Job> {
             .map(|(key, limit)| Concurrency { key, limit }),
         tags: extra.tags,
         meta: extra.meta,
-        occurrence: match extra.occurrence {
-            Some((schedule_id, at)) => Some(Occurrence {
-                schedule_id,
-                scheduled_for: timestamp(at)?,
-            }),
-            None => None,
-        },
-        created_at: timestamp(row.get(4)?)?,
-        attempt: 0,
-        failures: 0,
-        snoozes: 0,
-        losses_in_a_row: 0,
-        previous_delay: None,
-        first_started_at: None,
-        started_at: None,
-        worker: None,
-        last_error: None,
-        failed_at: None,
-        standing: Standing::Waiting,
+        ..NewJob::new(names.kind(row.get(1)?)?)
     };
-    job.timeout = match extra.timeout {
-        None => Timeout::After(default_timeout(&job)),
-        Some(0) => Timeout::None,
-        Some(timeout) => Timeout::After(duration(timeout)),
-    };
+    let mut job = new.into_stored_job(id, timestamp(row.get(4)?)?);
+    if let Some((schedule_id, at)) = extra.occurrence {
+        job.occurrence = Some(Occurrence {
+            schedule_id,
+            scheduled_for: timestamp(at)?,
+        });
+    }
     Ok(job)
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use windlass_core::{Concurrency, Job, QueueName, Timestamp};
+use windlass_core::{Job, Key, QueueName};
 use windlass_store::{AttemptId, QueueLimits, StoreError};
 
 use crate::fault::{Fault, Step};
@@ -222,10 +222,10 @@ impl Writer {
     /// Puts a job where it belongs in memory; a job that is over is only counted.
     fn place(&mut self, job: &mut Job, queue: u32, kind: u32, ran: bool) {
         match row::state_number(job) {
-            0 => self
+            row::WAITING => self
                 .index
                 .put(job.id, Entry::Waiting(waiting(job, queue, kind, ran))),
-            1 => {
+            row::RUNNING => {
                 let job = without_payload(job);
                 let running = Running { job, queue, kind };
                 self.index
@@ -248,6 +248,16 @@ impl Writer {
         while let Some(((queue, state), by)) = self.unsaved.pop_first() {
             statement.execute(rusqlite::params![queue, state, by])?;
         }
+        Ok(())
+    }
+
+    /// Lets nobody hold a unique key.
+    fn forget_hold(&mut self, queue: u32, key: &Key) -> Step<()> {
+        self.index.set_hold(queue, key.clone(), None);
+        let mut statement = self
+            .connection
+            .prepare_cached("delete from holds where queue = ?1 and key = ?2")?;
+        statement.execute(rusqlite::params![queue, key.as_str()])?;
         Ok(())
     }
 
@@ -278,7 +288,7 @@ fn waiting(job: &Job, queue: u32, kind: u32, ran: bool) -> Waiting {
     Waiting {
         run_at: job.run_at,
         deadline: job.deadline,
-        concurrency: job.concurrency.clone().map(|of: Concurrency| Arc::new(of)),
+        concurrency: job.concurrency.clone().map(Arc::new),
         queue,
         kind,
         priority: job.priority,
@@ -302,10 +312,4 @@ impl Pause {
     fn micros(&self) -> u64 {
         u64::try_from(self.0.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
-}
-
-/// The end of the hold of a job that ends at some time, if it outlasts it.
-pub(crate) fn hold_until(job: &Job) -> Option<Timestamp> {
-    let unique = job.unique.as_ref()?;
-    Some(job.created_at.saturating_add(unique.unique_for?))
 }

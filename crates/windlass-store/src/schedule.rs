@@ -1,5 +1,6 @@
 //! Schedules as they are kept, and occurrences that are fired or skipped.
 
+use serde_json::{Value, json};
 use windlass_core::schedule::{NewSchedule, SkippedRange};
 use windlass_core::{Job, ScheduleId, Timestamp};
 
@@ -38,6 +39,20 @@ pub struct Fire {
     pub last_at: Option<Timestamp>,
     /// When the schedule is due next.
     pub next_at: Option<Timestamp>,
+}
+
+impl Fire {
+    /// The topic of the records of skipped occurrences.
+    pub const SKIPPED_TOPIC: &'static str = "schedule.skipped";
+
+    /// The record of the occurrences that do not fire.
+    pub fn skipped_record(&self) -> Option<Value> {
+        let range = self.skipped?;
+        Some(json!({
+            "schedule_id": self.schedule, "first": range.first, "last": range.last,
+            "count": range.count, "reason": range.reason.name(),
+        }))
+    }
 }
 
 /// What became of a step.

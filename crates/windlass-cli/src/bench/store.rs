@@ -63,41 +63,20 @@ async fn measure(bench: &StoreBench, path: &Path, folder: &Path) -> anyhow::Resu
     figures.enqueue_per_s = load.run(Step::Enqueue(Kinds::Measured), jobs, &bar).await?;
     let bar = progress("claim and settle", jobs);
     figures.claim_settle_per_s = load.run(Step::ClaimAndSettle, jobs, &bar).await?;
-    load.run(
-        Step::Enqueue(Kinds::Measured),
-        jobs,
-        &progress("enqueue", jobs),
-    )
-    .await?;
+    fill(&load, Kinds::Measured, jobs, "enqueue").await?;
     let bar = progress("claim", jobs);
     figures.empty_claim_per_s = load.run(Step::Claim, jobs, &bar).await?;
-
     load.settle_claimed().await?;
 
     // Beside all that waits.
     let memory_before = resident_bytes();
     let waiting = bench.backlog + bench.future;
-    load.run(
-        Step::Enqueue(Kinds::Backlog),
-        bench.backlog,
-        &progress("backlog", bench.backlog),
-    )
-    .await?;
-    load.run(
-        Step::Enqueue(Kinds::Future),
-        bench.future,
-        &progress("future", bench.future),
-    )
-    .await?;
+    fill(&load, Kinds::Backlog, bench.backlog, "backlog").await?;
+    fill(&load, Kinds::Future, bench.future, "future").await?;
     if waiting > 0 {
         figures.memory_bytes_per_job = (resident_bytes() - memory_before).max(0.0) / waiting as f64;
     }
-    load.run(
-        Step::Enqueue(Kinds::Measured),
-        jobs,
-        &progress("enqueue", jobs),
-    )
-    .await?;
+    fill(&load, Kinds::Measured, jobs, "enqueue").await?;
     let bar = progress("claim", jobs);
     figures.backlog_claim_per_s = load.run(Step::Claim, jobs, &bar).await?;
     load.settle_claimed().await?;
@@ -121,6 +100,13 @@ async fn measure(bench: &StoreBench, path: &Path, folder: &Path) -> anyhow::Resu
         figures.ratio = figures.lifecycle_per_s / figures.sqlite_baseline_per_s;
     }
     Ok(figures)
+}
+
+/// Lets jobs wait, which is not measured.
+async fn fill(load: &Load, kinds: Kinds, jobs: u64, what: &'static str) -> anyhow::Result<()> {
+    load.run(Step::Enqueue(kinds), jobs, &progress(what, jobs))
+        .await?;
+    Ok(())
 }
 
 /// A store with what only its driver tells.

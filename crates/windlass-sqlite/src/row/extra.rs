@@ -1,15 +1,11 @@
 //! What a job has that most have not.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use windlass_core::retry::{AttemptLimit, RetryPolicy};
-use windlass_core::{
-    Delivery, HTTP_TIMEOUT_DEFAULT, Job, Key, OnDuplicate, ScheduleId, TIMEOUT_DEFAULT, Tag,
-    Timeout, Timestamp,
-};
+use windlass_core::{Delivery, Job, Key, OnDuplicate, ScheduleId, Tag, Timeout, Timestamp};
 
 use super::value::micros;
 use crate::fault::{Fault, Step};
@@ -44,7 +40,7 @@ pub(crate) struct Extra {
 impl Extra {
     fn of(job: &Job) -> Self {
         let timeout = match job.timeout {
-            Timeout::After(timeout) if timeout == default_timeout(job) => None,
+            timeout if timeout == Timeout::default_for(&job.kind) => None,
             Timeout::After(timeout) => Some(micros(timeout)),
             Timeout::None => Some(0),
         };
@@ -90,20 +86,12 @@ impl Extra {
             && job.occurrence.is_none()
             && job.tags.is_empty()
             && job.meta.is_empty()
-            && job.timeout == Timeout::After(default_timeout(job));
+            && job.timeout == Timeout::default_for(&job.kind);
         if plain { None } else { Extra::of(job).text() }
     }
 
     fn text(&self) -> Option<String> {
         let text = (*self != Extra::default()).then(|| serde_json::to_string(self));
         text.map(|text| text.expect("options are plain JSON"))
-    }
-}
-
-pub(super) fn default_timeout(job: &Job) -> Duration {
-    if job.kind.is_http() {
-        HTTP_TIMEOUT_DEFAULT
-    } else {
-        TIMEOUT_DEFAULT
     }
 }

@@ -3,7 +3,9 @@
 use rusqlite::{Connection, Row, params};
 use serde_json::Value;
 use windlass_core::retry::AttemptLimit;
-use windlass_core::{DeadReason, End, Ended, Job, Lease, Outcome, Payload, Standing, Timestamp};
+use windlass_core::{
+    DeadReason, End, Ended, Job, Lease, Outcome, Payload, Standing, State, Timestamp,
+};
 
 use super::value::{
     blob, duration, from_json, micros, optional_timestamp, outcome_from, outcome_number, timestamp,
@@ -169,8 +171,8 @@ pub(super) fn stand(row: &Row<'_>, names: &mut Names, job: &mut Job) -> Step<Las
     let finished_at = optional_timestamp(row.get(16)?)?;
     let state: i64 = row.get(0)?;
     job.standing = match (state, finished_at) {
-        (0, None) => Standing::Waiting,
-        (1, None) => Standing::Running(lease_from(row, names)?),
+        (WAITING, None) => Standing::Waiting,
+        (RUNNING, None) => Standing::Running(lease_from(row, names)?),
         (state, Some(finished_at)) => Standing::Finished(End {
             finished_at,
             how: ended(state, row.get(17)?)?,
@@ -203,30 +205,39 @@ fn lease_from(row: &Row<'_>, names: &Names) -> Step<Lease> {
     })
 }
 
-const DEAD_FROM: usize = 10;
+/// The numbers of the states in the tables; the reasons of dead jobs follow from `DEAD_FROM` on.
+pub(crate) const WAITING: i64 = 0;
+pub(crate) const RUNNING: i64 = 1;
+pub(crate) const SUCCEEDED: i64 = 2;
+pub(crate) const CANCELLED: i64 = 3;
+pub(crate) const DEAD_FROM: i64 = 10;
 
 /// The number of a job's state in the tables.
 pub(crate) fn state_number(job: &Job) -> i64 {
-    match &job.standing {
-        Standing::Waiting => 0,
-        Standing::Running(_) => 1,
-        Standing::Finished(end) => match &end.how {
-            Ended::Succeeded(_) => 2,
-            Ended::Cancelled => 3,
-            Ended::Dead(reason) => {
-                let place = DeadReason::ALL.iter().position(|known| known == reason);
-                i64::try_from(DEAD_FROM + place.unwrap_or(0)).unwrap_or(0)
-            }
-        },
+    match job.state() {
+        State::Waiting => WAITING,
+        State::Running => RUNNING,
+        State::Succeeded => SUCCEEDED,
+        State::Cancelled => CANCELLED,
+        State::Dead(reason) => dead_number(reason),
     }
 }
 
+/// The number of a dead job's state.
+pub(crate) fn dead_number(reason: DeadReason) -> i64 {
+    let place = DeadReason::ALL.iter().position(|known| *known == reason);
+    DEAD_FROM
+        + place
+            .and_then(|place| i64::try_from(place).ok())
+            .unwrap_or(0)
+}
+
 fn ended(state: i64, result: Option<String>) -> Step<Ended> {
-    let dead = usize::try_from(state)
-        .ok()
-        .and_then(|state| state.checked_sub(DEAD_FROM));
-    match (state, dead.and_then(|place| DeadReason::ALL.get(place))) {
-        (2, _) => {
+    let dead = DeadReason::ALL
+        .into_iter()
+        .find(|reason| dead_number(*reason) == state);
+    match (state, dead) {
+        (SUCCEEDED, _) => {
             let result = result
                 .as_deref()
                 .map(|text| Payload::parse(text, usize::MAX));
@@ -235,8 +246,8 @@ fn ended(state: i64, result: Option<String>) -> Step<Ended> {
                 .map_err(|error| Fault::damaged(error.to_string()))?;
             Ok(Ended::Succeeded(result))
         }
-        (3, _) => Ok(Ended::Cancelled),
-        (_, Some(reason)) => Ok(Ended::Dead(*reason)),
+        (CANCELLED, _) => Ok(Ended::Cancelled),
+        (_, Some(reason)) => Ok(Ended::Dead(reason)),
         _ => Err(Fault::damaged(format!("{state} is no state"))),
     }
 }

@@ -52,11 +52,7 @@ impl Writer {
                 let queue = writer
                     .names
                     .number(&writer.connection, job.queue.as_str())?;
-                writer.index.set_hold(queue, unique.key.clone(), None);
-                let mut statement = writer
-                    .connection
-                    .prepare_cached("delete from holds where queue = ?1 and key = ?2")?;
-                statement.execute(rusqlite::params![queue, unique.key.as_str()])?;
+                writer.forget_hold(queue, &unique.key)?;
             }
             Ok(job.edit(edit.clone()).map_err(conflict))
         })?;
@@ -91,13 +87,8 @@ impl Writer {
         }
         if let Some(unique) = &job.unique {
             let held = self.index.hold(queue, &unique.key, Timestamp::MIN);
-            let mut statement = self
-                .connection
-                .prepare_cached("delete from holds where queue = ?1 and key = ?2 and id = ?3")?;
-            statement.execute(rusqlite::params![queue, unique.key.as_str(), row::blob(id)])?;
-            drop(statement);
             if held.is_some_and(|hold| hold.id == id) {
-                self.index.set_hold(queue, unique.key.clone(), None);
+                self.forget_hold(queue, &unique.key)?;
             }
         }
         Ok(Changed::Removed)

@@ -6,6 +6,7 @@ use windlass_core::{QueueName, Timestamp};
 use windlass_store::Counts;
 
 use super::{Answer, Writer};
+use crate::row;
 
 impl Writer {
     pub(crate) fn counts(&mut self, now: Timestamp) -> Answer<BTreeMap<QueueName, Counts>> {
@@ -26,8 +27,8 @@ impl Writer {
         for ((queue, state), count) in self.index.tallies().filter(|(_, count)| *count > 0) {
             let counts = queues.entry(queue).or_default();
             let of_state = match state {
-                2 => &mut counts.succeeded,
-                3 => &mut counts.cancelled,
+                row::SUCCEEDED => &mut counts.succeeded,
+                row::CANCELLED => &mut counts.cancelled,
                 _ => &mut counts.dead,
             };
             *of_state += u64::try_from(count).unwrap_or(0);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use windlass_core::{Edit, Job, JobId, OnDuplicate, State, Timestamp};
 use windlass_store::{EnqueueMode, Enqueued, StoreError};
 
-use super::{Answer, Writer, hold_until, waiting};
+use super::{Answer, Writer, waiting};
 use crate::fault::Step;
 use crate::index::{Entry, Hold};
 use crate::row::{self, LastAttempt};
@@ -121,7 +121,7 @@ impl Writer {
 
     /// Writes down a hold that may outlast its job.
     pub(super) fn keep_hold(&self, job: &Job, queue: u32) -> Step<()> {
-        if let (Some(unique), Some(until)) = (&job.unique, hold_until(job)) {
+        if let (Some(unique), Some(until)) = (&job.unique, job.key_until()) {
             let mut statement = self.connection.prepare_cached(
                 "insert or replace into holds (queue, key, id, until) values (?1, ?2, ?3, ?4)",
             )?;
@@ -167,8 +167,8 @@ impl Writer {
         debug_assert_eq!(job.state(), State::Waiting);
         row::update_job(&self.connection, &mut self.names, job)?;
         let before = self.index.take(job.id);
-        let ran = matches!(&before, Some(Entry::Waiting(waiting)) if waiting.ran);
-        if ran || before.is_none() || matches!(before, Some(Entry::Running(_))) {
+        let never_ran = matches!(before, Some(Entry::Waiting(waiting)) if !waiting.ran);
+        if !never_ran {
             return self.write(job, last);
         }
         let (queue, kind) = self.numbers(job)?;

@@ -1,7 +1,6 @@
 //! Schedules and their occurrences.
 
 use rusqlite::{OptionalExtension as _, params};
-use serde_json::json;
 use windlass_core::{ScheduleId, Timestamp};
 use windlass_store::{Expected, Fire, Fired, Schedule, Written};
 
@@ -82,12 +81,8 @@ impl Writer {
         if moved == 0 {
             return Ok(Ok(Fired::Stale));
         }
-        if let Some(range) = fire.skipped {
-            let value = json!({
-                "schedule_id": fire.schedule, "first": range.first, "last": range.last,
-                "count": range.count, "reason": range.reason.name(),
-            });
-            self.append_one("schedule.skipped", &value, now)?;
+        if let Some(record) = fire.skipped_record() {
+            self.append_one(Fire::SKIPPED_TOPIC, &record, now)?;
         }
         let mut made = 0;
         for job in &fire.jobs {

@@ -9,7 +9,7 @@ use windlass_store::{
     Attempt, AttemptId, AttemptReport, Renewed, Settled, Swept, reported_outcome,
 };
 
-use super::{Answer, Writer, hold_until};
+use super::{Answer, Writer};
 use crate::fault::{Fault, Step};
 use crate::index::{Entry, Hold, Running};
 use crate::row::{self, LastAttempt};
@@ -193,27 +193,19 @@ impl Writer {
             return Ok(());
         };
         let queue = self.names.number(&self.connection, job.queue.as_str())?;
-        let hold = Hold {
-            id: job.id,
-            until: hold_until(job),
-        };
         // A job that died long ago may end again (resolve): by now its key may be another's.
         let holder = self.index.hold(queue, &unique.key, now);
         if holder.is_some_and(|holder| holder.id != job.id) {
             return Ok(());
         }
-        let holds = job.holds_key(now);
-        self.index
-            .set_hold(queue, unique.key.clone(), holds.then_some(hold));
-        if holds {
-            return self.keep_hold(job, queue);
+        if !job.holds_key(now) {
+            return self.forget_hold(queue, &unique.key);
         }
-        if hold.until.is_some() {
-            let mut statement = self
-                .connection
-                .prepare_cached("delete from holds where queue = ?1 and key = ?2")?;
-            statement.execute(rusqlite::params![queue, unique.key.as_str()])?;
-        }
-        Ok(())
+        let hold = Hold {
+            id: job.id,
+            until: job.key_until(),
+        };
+        self.index.set_hold(queue, unique.key.clone(), Some(hold));
+        self.keep_hold(job, queue)
     }
 }
