@@ -73,7 +73,9 @@ pub(crate) struct Count {
 }
 
 type Ids<T> = HashMap<JobId, T, BuildHasherDefault<IdHasher>>;
-type Lanes = BTreeMap<(u32, Lane, u32), BTreeSet<Place>>;
+/// Queue, lane and kind.
+type Group = (u32, Lane, u32);
+type Lanes = BTreeMap<Group, BTreeSet<Place>>;
 
 #[derive(Default)]
 pub(crate) struct Index {
@@ -220,9 +222,7 @@ impl Index {
         };
         // A free slot, or a place in front that is free again: those that stood aside come back.
         if let Some(key) = freed {
-            for (group, place) in self.parking.release(&key) {
-                self.ready.entry(group).or_default().insert(place);
-            }
+            self.let_back(&key, self.seen.unwrap_or(Timestamp::MIN));
         }
         Some(entry)
     }
@@ -265,7 +265,8 @@ impl Index {
         }
     }
 
-    /// The foremost job of a lane that may start, among the kinds that are wanted. Those whose key is full stand aside.
+    /// The foremost job of a lane that may start, among the kinds that are wanted. Those whose key is full, or that have one
+    /// and are overdue, stand aside: they keep nobody from the key.
     pub(crate) fn foremost(
         &mut self,
         queue: u32,
@@ -273,14 +274,35 @@ impl Index {
         wants: impl Fn(u32) -> bool,
         now: Timestamp,
     ) -> Option<Place> {
+        loop {
+            let (foremost, aside) = self.look(queue, lane, &wants, now);
+            let mut freed = BTreeSet::new();
+            for (group, place) in aside {
+                freed.extend(self.stand_aside(group, place));
+            }
+            let mut released = false;
+            for key in freed {
+                released |= self.let_back(&key, now);
+            }
+            // One that came back in the place of an overdue one may come before all others.
+            if !released {
+                return foremost;
+            }
+        }
+    }
+
+    /// The foremost job that may start, and those before it that must stand aside.
+    fn look(
+        &self,
+        queue: u32,
+        lane: Lane,
+        wants: impl Fn(u32) -> bool,
+        now: Timestamp,
+    ) -> (Option<Place>, Vec<(Group, Place)>) {
         let mut foremost: Option<Place> = None;
-        let range = (queue, lane, 0)..=(queue, lane, u32::MAX);
         let mut aside = Vec::new();
-        for ((_, _, kind), places) in self
-            .ready
-            .range(range)
-            .filter(|((_, _, kind), _)| wants(*kind))
-        {
+        let groups = self.ready.range((queue, lane, 0)..=(queue, lane, u32::MAX));
+        for (group, places) in groups.filter(|((_, _, kind), _)| wants(*kind)) {
             for place in places {
                 if foremost.is_some_and(|found| found < *place) {
                     break;
@@ -288,33 +310,41 @@ impl Index {
                 let Some(Entry::Waiting(waiting)) = self.entries.get(&place.2) else {
                     continue;
                 };
-                if waiting
-                    .concurrency
-                    .as_ref()
-                    .is_some_and(|of| self.parking.is_full(of))
-                {
-                    aside.push(((queue, lane, *kind), *place));
-                } else if waiting.run_at <= now
-                    && waiting.deadline.is_none_or(|deadline| now <= deadline)
-                {
+                let overdue = waiting.deadline.is_some_and(|deadline| deadline < now);
+                let key = waiting.concurrency.as_ref();
+                if key.is_some_and(|of| overdue || self.parking.is_full(of)) {
+                    aside.push((*group, *place));
+                } else if waiting.run_at <= now && !overdue {
                     foremost = Some(*place);
                     break;
                 }
             }
         }
-        for (group, place) in aside {
-            if let Some(places) = self.ready.get_mut(&group) {
-                places.remove(&place);
-            }
-            if let Some(Entry::Waiting(Waiting {
-                concurrency: Some(of),
-                ..
-            })) = self.entries.get(&place.2)
-            {
-                self.parking.park(Arc::clone(of), group, place);
-            }
+        (foremost, aside)
+    }
+
+    /// Parks a job with a key; names the key if it is not full, so that others may have it.
+    fn stand_aside(&mut self, group: Group, place: Place) -> Option<Key> {
+        if let Some(places) = self.ready.get_mut(&group) {
+            places.remove(&place);
         }
-        foremost
+        let Some(Entry::Waiting(waiting)) = self.entries.get(&place.2) else {
+            return None;
+        };
+        self.parking.park(waiting, group, place);
+        let of = waiting.concurrency.as_ref();
+        let free = of.filter(|of| !self.parking.is_full(of));
+        free.map(|of| of.key.clone())
+    }
+
+    /// Lets those back that fit beside what runs with a key; answers whether there were any.
+    fn let_back(&mut self, key: &Key, now: Timestamp) -> bool {
+        let released = self.parking.release(key, now);
+        let any = !released.is_empty();
+        for (group, place) in released {
+            self.ready.entry(group).or_default().insert(place);
+        }
+        any
     }
 
     /// Whether a waiting job may start now, and its place.
@@ -432,7 +462,7 @@ impl std::fmt::Debug for Index {
     }
 }
 
-fn group(waiting: &Waiting) -> (u32, Lane, u32) {
+fn group(waiting: &Waiting) -> Group {
     (waiting.queue, waiting.lane, waiting.kind)
 }
 

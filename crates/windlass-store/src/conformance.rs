@@ -57,7 +57,7 @@ macro_rules! conformance {
                 retries_in_flight_are_capped, a_queue_runs_no_more_than_its_concurrency,
                 a_queue_starts_no_more_than_its_rate, a_key_runs_no_more_than_its_limit,
                 a_key_counts_over_all_queues, a_blocked_job_does_not_block_those_behind_it,
-                a_lost_lease_gives_its_slot_back, each_job_brings_its_own_limit,
+                a_lost_lease_gives_its_slot_back, an_overdue_job_does_not_keep_its_key_from_others, each_job_brings_its_own_limit,
             ],
             settle: [
                 success_keeps_the_result, a_failure_waits_by_its_policy, the_failure_that_reaches_the_limit_is_the_last,

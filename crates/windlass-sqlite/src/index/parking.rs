@@ -1,18 +1,22 @@
 //! Jobs that a full concurrency key holds back stand aside, so that a blocked head never makes a claim walk.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 
-use windlass_core::{Concurrency, Key, Lane};
+use windlass_core::{Concurrency, Key, Timestamp};
 
-use super::{Place, Waiting, group};
+use super::{Group, Place, Waiting, group};
 
-type Group = (u32, Lane, u32);
+/// What decides whether a job comes back.
+#[derive(Debug)]
+struct Parked {
+    limit: u32,
+    deadline: Option<Timestamp>,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Parking {
     running: HashMap<Key, u32>,
-    parked: HashMap<Key, BTreeMap<Group, BTreeMap<Place, u32>>>,
+    parked: HashMap<Key, BTreeMap<Group, BTreeMap<Place, Parked>>>,
 }
 
 impl Parking {
@@ -35,9 +39,16 @@ impl Parking {
             .is_some_and(|running| *running >= of.limit)
     }
 
-    pub(super) fn park(&mut self, of: Arc<Concurrency>, group: Group, place: Place) {
+    pub(super) fn park(&mut self, waiting: &Waiting, group: Group, place: Place) {
+        let Some(of) = &waiting.concurrency else {
+            return;
+        };
+        let parked = Parked {
+            limit: of.limit,
+            deadline: waiting.deadline,
+        };
         let groups = self.parked.entry(of.key.clone()).or_default();
-        groups.entry(group).or_default().insert(place, of.limit);
+        groups.entry(group).or_default().insert(place, parked);
     }
 
     pub(super) fn remove(&mut self, waiting: &Waiting, place: &Place) {
@@ -53,15 +64,17 @@ impl Parking {
         }
     }
 
-    /// The foremost of each group that fit beside those that run: whoever claims next finds one.
-    pub(super) fn release(&mut self, key: &Key) -> Vec<(Group, Place)> {
+    /// The foremost of each group that fit beside those that run, and are not overdue: whoever claims next finds one.
+    pub(super) fn release(&mut self, key: &Key, now: Timestamp) -> Vec<(Group, Place)> {
         let running = self.running.get(key).copied().unwrap_or(0);
         let Some(groups) = self.parked.get_mut(key) else {
             return Vec::new();
         };
         let mut released = Vec::new();
         for (group, places) in groups.iter_mut() {
-            let fits = places.iter().find(|(_, limit)| running < **limit);
+            let fits = places.iter().find(|(_, parked)| {
+                running < parked.limit && parked.deadline.is_none_or(|deadline| now <= deadline)
+            });
             if let Some(place) = fits.map(|(place, _)| *place) {
                 places.remove(&place);
                 released.push((*group, place));

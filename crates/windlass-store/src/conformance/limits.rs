@@ -150,6 +150,22 @@ pub async fn a_blocked_job_does_not_block_those_behind_it(store: &Opened) {
     assert_eq!((running.len(), keyed), (3, 1));
 }
 
+pub async fn an_overdue_job_does_not_keep_its_key_from_others(store: &Opened) {
+    let overdue = |number| Job {
+        deadline: Some(at(5)),
+        priority: 9,
+        ..keyed(number, 1)
+    };
+    put(store, vec![keyed(1, 1)]).await;
+    let running = take_one(store, at(0)).await;
+    put(store, vec![overdue(2), overdue(3), keyed(4, 1)]).await;
+    assert!(take(store, 5, at(1)).await.is_empty(), "the key is full");
+    settle_one(store, &running, Report::Succeeded(None), at(2)).await;
+    let next = take(store, 5, at(10)).await;
+    assert_eq!(next.len(), 1, "not swept yet, and in nobody's way");
+    assert_eq!(next[0].id, id(4));
+}
+
 pub async fn a_lost_lease_gives_its_slot_back(store: &Opened) {
     put(store, (0..3).map(|n| keyed(n, 1)).collect()).await;
     take_one(store, at(0)).await;
