@@ -41,7 +41,10 @@ impl Writer {
         let mut keys = BTreeSet::new();
         let mut ids = BTreeSet::new();
         for job in jobs {
-            if !ids.insert(job.id) || self.index.get(job.id).is_some() || self.is_stored(job.id)? {
+            if ids.contains(&job.id)
+                || self.index.get(job.id).is_some()
+                || self.is_stored(job.id)?
+            {
                 continue;
             }
             let queue = self.names.known(job.queue.as_str());
@@ -52,6 +55,7 @@ impl Writer {
                     continue;
                 }
             }
+            ids.insert(job.id);
             let Some(max_depth) = bounded(job) else {
                 continue;
             };
