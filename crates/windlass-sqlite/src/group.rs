@@ -26,7 +26,7 @@ pub(crate) trait Work: Send {
     fn class(&self) -> Class;
     fn rows(&self) -> usize;
     /// Runs it; it may be run again when its group is taken back.
-    fn run(&mut self, writer: &mut Writer) -> Step<()>;
+    fn run(&mut self, writer: &mut Writer<'_>) -> Step<()>;
     /// Answers with what the last run gave, or with the error.
     fn answer(self: Box<Self>, failed: Option<StoreError>);
 }
@@ -40,7 +40,7 @@ pub(crate) struct Task<T, F> {
     pub(crate) reply: oneshot::Sender<Result<T, StoreError>>,
 }
 
-impl<T: Send, F: FnMut(&mut Writer) -> Answer<T> + Send> Work for Task<T, F> {
+impl<T: Send, F: FnMut(&mut Writer<'_>) -> Answer<T> + Send> Work for Task<T, F> {
     fn class(&self) -> Class {
         self.class
     }
@@ -49,7 +49,7 @@ impl<T: Send, F: FnMut(&mut Writer) -> Answer<T> + Send> Work for Task<T, F> {
         self.rows
     }
 
-    fn run(&mut self, writer: &mut Writer) -> Step<()> {
+    fn run(&mut self, writer: &mut Writer<'_>) -> Step<()> {
         self.result = Some((self.verb)(writer)?);
         Ok(())
     }
@@ -66,7 +66,7 @@ impl<T: Send, F: FnMut(&mut Writer) -> Answer<T> + Send> Work for Task<T, F> {
 
 /// Serves requests until nobody can send any more.
 pub(crate) fn serve(
-    mut writer: Writer,
+    writer: &mut Writer<'_>,
     mut requests: mpsc::Receiver<Box<dyn Work>>,
     changes: &watch::Sender<u64>,
 ) {
@@ -76,11 +76,11 @@ pub(crate) fn serve(
         served = group.len();
         group.sort_by_key(|work| work.class());
         let wakes = group.iter().any(|work| work.class() != Class::Claim);
-        commit(&mut writer, group);
+        commit(writer, group);
         if wakes {
             changes.send_modify(|count| *count = count.wrapping_add(1));
         }
-        writer.checkpoint_if_due();
+        writer.fold_log_if_due();
     }
 }
 
@@ -114,7 +114,7 @@ fn gather(
     group
 }
 
-pub(crate) fn commit(writer: &mut Writer, mut group: Vec<Box<dyn Work>>) {
+pub(crate) fn commit(writer: &mut Writer<'_>, mut group: Vec<Box<dyn Work>>) {
     let done = writer.group(|writer| group.iter_mut().try_for_each(|work| work.run(writer)));
     match done {
         Ok(()) => group.into_iter().for_each(|work| work.answer(None)),

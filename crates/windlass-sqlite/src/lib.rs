@@ -7,6 +7,7 @@ mod fault;
 mod group;
 mod index;
 mod lock;
+mod log;
 mod names;
 mod reader;
 mod row;
@@ -18,6 +19,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
+use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot, watch};
 use windlass_core::Timestamp;
 use windlass_store::StoreError;
@@ -58,29 +60,45 @@ impl SqliteStore {
         let path = path.as_ref().canonicalize().map_err(failed)?;
         let mut lock = Lock::take(&path)?;
         lock.check_log()?;
-        let mut writer = Writer::open(&path)?;
-        let lost_at_opening = writer.group(|writer| writer.sweep_former_process(now, random))?;
-        writer.start_log()?;
-        lock.note_log_in_use()?;
-        let reader = Reader::open(&path).map_err(Fault::into_store_error)?;
+        let connection = schema::open_writer(&path)?;
         let changes = watch::Sender::new(0);
         let (requests, inbox) = mpsc::channel(REQUESTS_MAX);
         let (reads, questions) = mpsc::channel(REQUESTS_MAX);
-        let announce = changes.clone();
+        let (opened, is_open) = std::sync::mpsc::sync_channel(1);
+        let (file, announce) = (path.clone(), changes.clone());
         let writing = spawn("windlass-writer", move || {
-            group::serve(writer, inbox, &announce);
-            drop(lock);
+            let mut lock = lock; // let go after all else
+            let connection = connection;
+            match open_writer(&connection, &file, &mut lock, now, random) {
+                Ok((mut writer, lost)) => {
+                    let _ = opened.send(Ok(lost)); // nobody waits for it any more
+                    group::serve(&mut writer, inbox, &announce);
+                }
+                Err(error) => drop(opened.send(Err(error))),
+            }
         })?;
-        let reading = spawn("windlass-reader", move || answer_reads(reader, questions))?;
-        Ok(SqliteStore {
+        let opened = is_open.recv().unwrap_or_else(|_| Err(gone()));
+        let lost_at_opening = match opened {
+            Ok(lost) => lost,
+            Err(error) => {
+                let _ = writing.join(); // so that the file can be opened again at once
+                return Err(error);
+            }
+        };
+        let mut store = SqliteStore {
             path,
             requests: Some(requests),
             reads: Some(reads),
             changes,
-            reading: Some(reading),
+            reading: None,
             writing: Some(writing),
             lost_at_opening,
-        })
+        };
+        let reader = Reader::open(&store.path).map_err(Fault::into_store_error)?;
+        store.reading = Some(spawn("windlass-reader", move || {
+            answer_reads(reader, questions);
+        })?);
+        Ok(store)
     }
 
     /// How many attempts of a former process were ended as lost when the store was opened.
@@ -108,7 +126,7 @@ impl SqliteStore {
     async fn write<T, F>(&self, class: Class, rows: usize, verb: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
-        F: FnMut(&mut Writer) -> Answer<T> + Send + 'static,
+        F: FnMut(&mut Writer<'_>) -> Answer<T> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
         let task = Task {
@@ -162,6 +180,21 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
     thread
         .spawn(work)
         .map_err(|error| StoreError::Unavailable(error.into()))
+}
+
+/// Reads the order of the jobs, and ends the attempts of a former process; how many there were.
+fn open_writer<'c>(
+    connection: &'c Connection,
+    path: &Path,
+    lock: &mut Lock,
+    now: Timestamp,
+    random: u64,
+) -> Result<(Writer<'c>, usize), StoreError> {
+    let mut writer = Writer::open(connection, path)?;
+    let lost = writer.group(|writer| writer.sweep_former_process(now, random))?;
+    writer.start_log()?;
+    lock.note_log_in_use()?;
+    Ok((writer, lost))
 }
 
 fn answer_reads(mut reader: Reader, mut questions: mpsc::Receiver<Read>) {

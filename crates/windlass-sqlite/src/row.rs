@@ -8,7 +8,7 @@ mod value;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row, params};
+use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row, Statement, params};
 use windlass_core::retry::AttemptLimit;
 use windlass_core::{
     Concurrency, Deadline, Delivery, Job, JobId, NewJob, Occurrence, OnDuplicate, Payload, Start,
@@ -19,7 +19,7 @@ pub(crate) use attempt::{attempts, insert_attempt, last_attempt};
 pub(crate) use extra::Extra;
 pub(crate) use state::{
     CANCELLED, DEAD_FROM, LastAttempt, RUNNING, SUCCEEDED, WAITING, dead_number, end_state,
-    put_state, start_state, state_number,
+    put_state, start_state, state_number, succeed_state,
 };
 pub(crate) use value::{blob, id_of, signed, timestamp, unsigned, value};
 
@@ -42,10 +42,14 @@ fn checksum(payload: &str) -> i64 {
 }
 
 /// Stores a new job; answers whether its id was free.
-pub(crate) fn insert_job(connection: &Connection, job: &Job, queue: u32, kind: u32) -> Step<bool> {
+pub(crate) fn insert_job(
+    insert_job: &mut Statement<'_>,
+    job: &Job,
+    queue: u32,
+    kind: u32,
+) -> Step<bool> {
     let payload = job.payload.as_str();
-    let mut statement = connection.prepare_cached(include_str!("../sql/insert_job.sql"))?;
-    let changed = statement.execute(params![
+    let changed = insert_job.execute(params![
         blob(job.id),
         queue,
         kind,

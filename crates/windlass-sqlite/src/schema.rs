@@ -25,14 +25,19 @@ pub(crate) fn open_writer(path: &Path) -> Result<Connection, StoreError> {
         );
         return Err(StoreError::Unavailable(what.into()));
     }
+    let connection = open_aside(path)?;
+    migrate(&connection)?;
+    Ok(connection)
+}
+
+/// Opens another connection that may write, to a file that is up to date.
+pub(crate) fn open_aside(path: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let opened = Connection::open_with_flags(path, flags).map_err(Fault::from);
-    let connection = opened.map_err(Fault::into_store_error)?;
-    configure(&connection).map_err(Fault::into_store_error)?;
-    migrate(&connection)?;
-    Ok(connection)
+    let configured = opened.and_then(|connection| configure(&connection).map(|()| connection));
+    configured.map_err(Fault::into_store_error)
 }
 
 /// Opens a connection that only reads.

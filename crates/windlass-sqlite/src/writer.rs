@@ -11,11 +11,11 @@ mod enqueue;
 mod load;
 mod schedule;
 mod settle;
+mod statements;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use rusqlite::Connection;
 use windlass_core::{Job, Key, QueueName};
@@ -23,13 +23,10 @@ use windlass_store::{AttemptId, QueueLimits, StoreError};
 
 use crate::fault::{Fault, Step};
 use crate::index::{Entry, Index, Running, Waiting};
-use crate::lock::beside;
+use crate::log::Log;
 use crate::names::Names;
 use crate::row::{self, LastAttempt};
-use crate::schema;
-
-/// The log is folded back into the file once it has grown so large.
-const WAL_BYTES_MAX: u64 = 64 * 1024 * 1024;
+use statements::Statements;
 
 /// So many claims can be asked again.
 const CLAIMS_KEPT: usize = 1024;
@@ -37,8 +34,9 @@ const CLAIMS_KEPT: usize = 1024;
 /// What a verb answers: an outer error is the disk's, an inner one the contract's.
 pub(crate) type Answer<T> = Step<Result<T, StoreError>>;
 
-pub(crate) struct Writer {
-    pub(crate) connection: Connection,
+pub(crate) struct Writer<'c> {
+    pub(crate) connection: &'c Connection,
+    pub(crate) statements: Statements<'c>,
     pub(crate) names: Names,
     pub(crate) index: Index,
     pub(crate) queues: BTreeMap<QueueName, QueueLimits>,
@@ -50,8 +48,7 @@ pub(crate) struct Writer {
     unsaved: BTreeMap<(u32, i64), i64>,
     /// SQLite's count of changed rows after the last group.
     changes: u64,
-    /// The log is folded back once it has so many bytes.
-    checkpoint_at: u64,
+    log: Log,
     path: PathBuf,
     /// Why nothing more is acknowledged.
     stopped: Option<String>,
@@ -69,12 +66,12 @@ pub struct Stats {
     pub longest_pause_micros: u64,
 }
 
-impl Writer {
-    /// Opens the file and reads the order of the jobs from it.
-    pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
-        let connection = schema::open_writer(path)?;
+impl<'c> Writer<'c> {
+    /// Reads the order of the jobs from an open file.
+    pub(crate) fn open(connection: &'c Connection, path: &Path) -> Result<Self, StoreError> {
         let mut writer = Writer {
-            names: Names::load(&connection).map_err(Fault::into_store_error)?,
+            names: Names::load(connection).map_err(Fault::into_store_error)?,
+            statements: Statements::prepare(connection).map_err(Fault::into_store_error)?,
             connection,
             index: Index::default(),
             queues: BTreeMap::new(),
@@ -82,7 +79,7 @@ impl Writer {
             new_claims: Vec::new(),
             unsaved: BTreeMap::new(),
             changes: 0,
-            checkpoint_at: WAL_BYTES_MAX,
+            log: Log::open(path)?,
             path: path.to_owned(),
             stopped: None,
             stats: Stats::default(),
@@ -105,7 +102,7 @@ impl Writer {
     /// Runs the work of a group in one transaction: when this returns, it is on disk, or taken back.
     pub(crate) fn group<T>(
         &mut self,
-        work: impl FnOnce(&mut Writer) -> Step<T>,
+        work: impl FnOnce(&mut Self) -> Step<T>,
     ) -> Result<T, StoreError> {
         if let Some(reason) = &self.stopped {
             return Err(StoreError::Stopped(reason.clone().into()));
@@ -135,13 +132,11 @@ impl Writer {
         }
     }
 
-    fn transaction<T>(&mut self, work: impl FnOnce(&mut Writer) -> Step<T>) -> Step<T> {
-        self.connection
-            .prepare_cached("begin immediate")?
-            .execute([])?;
+    fn transaction<T>(&mut self, work: impl FnOnce(&mut Self) -> Step<T>) -> Step<T> {
+        self.statements.begin.execute([])?;
         let answers = work(self)?;
         self.save_tallies()?;
-        self.connection.prepare_cached("commit")?.execute([])?;
+        self.statements.commit.execute([])?;
         Ok(answers)
     }
 
@@ -160,7 +155,7 @@ impl Writer {
                 .map_err(Fault::from),
         };
         let refreshed = rolled_back
-            .and_then(|()| self.names.refresh(&self.connection))
+            .and_then(|()| self.names.refresh(self.connection))
             .and_then(|()| self.load_queues());
         if let Err(second) = refreshed {
             self.stopped = Some(format!("a failed step could not be taken back: {second:?}"));
@@ -169,44 +164,29 @@ impl Writer {
     }
 
     /// Folds the log back into the file when it has grown large: between two groups, so that nobody is in the way.
-    pub(crate) fn checkpoint_if_due(&mut self) {
-        let bytes = std::fs::metadata(beside(&self.path, "-wal")).map_or(0, |file| file.len());
-        if bytes < self.checkpoint_at || self.stopped.is_some() {
+    pub(crate) fn fold_log_if_due(&mut self) {
+        if self.stopped.is_some() {
             return;
         }
         let started = Pause::start();
-        self.checkpoint_at = match self.checkpoint() {
-            Ok(true) => {
-                self.stats.checkpoints += 1;
-                WAL_BYTES_MAX
-            }
-            // A reader is in the way: not at every group, but when the log has grown some more.
-            Ok(false) => bytes + WAL_BYTES_MAX / 4,
-            Err(fault) => {
-                if fault.is_failed_sync() {
-                    self.stopped = Some("the disk did not take the log".to_owned());
-                }
-                bytes + WAL_BYTES_MAX / 4
-            }
+        let folded = match self.log.is_due(self.connection) {
+            Ok(false) => return,
+            Ok(true) => self.log.finish(self.connection),
+            Err(fault) => Err(fault),
         };
+        match folded {
+            Ok(whole) => self.stats.checkpoints += u64::from(whole),
+            Err(fault) if fault.is_failed_sync() => {
+                self.stopped = Some("the disk did not take the log".to_owned());
+            }
+            Err(_) => {} // the log grows on, and the next group tries again
+        }
         self.stats.longest_pause_micros = self.stats.longest_pause_micros.max(started.micros());
-    }
-
-    /// Whether the whole log was folded back. It waits for nobody.
-    fn checkpoint(&self) -> Step<bool> {
-        self.connection.busy_timeout(Duration::ZERO)?;
-        let busy = self
-            .connection
-            .query_row("pragma wal_checkpoint(truncate)", [], |row| {
-                row.get::<_, i64>(0)
-            });
-        self.connection.busy_timeout(schema::BUSY_TIME_MAX)?;
-        Ok(busy? == 0)
     }
 
     /// Writes where a job stands, on disk and in memory.
     fn write(&mut self, job: &mut Job, last: &LastAttempt) -> Step<()> {
-        row::put_state(&self.connection, &mut self.names, job, last)?;
+        row::put_state(self.connection, &mut self.names, job, last)?;
         let (queue, kind) = self.numbers(job)?;
         self.place(job, queue, kind, true);
         Ok(())
@@ -214,8 +194,8 @@ impl Writer {
 
     /// The numbers of a job's queue and kind.
     fn numbers(&mut self, job: &Job) -> Step<(u32, u32)> {
-        let queue = self.names.number(&self.connection, job.queue.as_str())?;
-        let kind = self.names.number(&self.connection, job.kind.as_str())?;
+        let queue = self.names.number(self.connection, job.queue.as_str())?;
+        let kind = self.names.number(self.connection, job.kind.as_str())?;
         Ok((queue, kind))
     }
 
@@ -262,7 +242,7 @@ impl Writer {
     }
 
     fn find(&mut self, id: windlass_core::JobId) -> Step<Option<(Job, LastAttempt)>> {
-        row::find(&self.connection, &mut self.names, id)
+        row::find(self.connection, &mut self.names, id)
     }
 
     pub(crate) fn limits(&self, queue: &QueueName) -> Option<&QueueLimits> {
@@ -270,7 +250,7 @@ impl Writer {
     }
 }
 
-impl std::fmt::Debug for Writer {
+impl std::fmt::Debug for Writer<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Writer({})", self.path.display())
     }

@@ -1,6 +1,6 @@
 //! Where a job stands: its row in `states`.
 
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, Row, Statement, params};
 use serde_json::Value;
 use windlass_core::retry::AttemptLimit;
 use windlass_core::{
@@ -65,7 +65,12 @@ pub(crate) fn put_state(
 }
 
 /// Writes the first claim of a job.
-pub(crate) fn start_state(connection: &Connection, names: &mut Names, job: &Job) -> Step<()> {
+pub(crate) fn start_state(
+    start_state: &mut Statement<'_>,
+    connection: &Connection,
+    names: &mut Names,
+    job: &Job,
+) -> Step<()> {
     let lease = job
         .lease()
         .ok_or_else(|| Fault::damaged(format!("job {} does not run", job.id)))?;
@@ -77,8 +82,7 @@ pub(crate) fn start_state(connection: &Connection, names: &mut Names, job: &Job)
         Some(policy) => Some(names.policy_number(connection, policy)?),
         None => None,
     };
-    let mut statement = connection.prepare_cached(include_str!("../../sql/start_state.sql"))?;
-    statement.execute(params![
+    start_state.execute(params![
         blob(job.id),
         job.run_at.as_micros(),
         job.attempt,
@@ -93,9 +97,6 @@ pub(crate) fn start_state(connection: &Connection, names: &mut Names, job: &Job)
 
 /// Writes the end of the running attempt of a job: only what an end changes, and only if it still runs.
 pub(crate) fn end_state(connection: &Connection, job: &Job, last: &LastAttempt) -> Step<()> {
-    if last.outcome == Some(Outcome::Succeeded) {
-        return succeed_state(connection, job, last);
-    }
     let mut statement = connection.prepare_cached(include_str!("../../sql/end_state.sql"))?;
     let changed = statement.execute(params![
         blob(job.id),
@@ -117,9 +118,12 @@ pub(crate) fn end_state(connection: &Connection, job: &Job, last: &LastAttempt) 
 }
 
 /// The end that most attempts have, which changes least.
-fn succeed_state(connection: &Connection, job: &Job, last: &LastAttempt) -> Step<()> {
-    let mut statement = connection.prepare_cached(include_str!("../../sql/succeed_state.sql"))?;
-    let changed = statement.execute(params![
+pub(crate) fn succeed_state(
+    succeed_state: &mut Statement<'_>,
+    job: &Job,
+    last: &LastAttempt,
+) -> Step<()> {
+    let changed = succeed_state.execute(params![
         blob(job.id),
         job.attempt,
         job.finished_at().map(Timestamp::as_micros),

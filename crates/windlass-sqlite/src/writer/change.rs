@@ -7,7 +7,7 @@ use super::{Answer, Writer};
 use crate::fault::Step;
 use crate::row::{self, LastAttempt};
 
-impl Writer {
+impl Writer<'_> {
     pub(crate) fn cancel(&mut self, jobs: &[JobId], now: Timestamp) -> Answer<Vec<Changed>> {
         self.change_all(jobs, now, |_, job| Ok(job.cancel(now).map_err(conflict)))
     }
@@ -49,9 +49,7 @@ impl Writer {
                 return Ok(Err(Changed::KeyTaken(before)));
             }
             if let Some(unique) = &job.unique {
-                let queue = writer
-                    .names
-                    .number(&writer.connection, job.queue.as_str())?;
+                let queue = writer.names.number(writer.connection, job.queue.as_str())?;
                 writer.forget_hold(queue, &unique.key)?;
             }
             Ok(job.edit(edit.clone()).map_err(conflict))
@@ -74,7 +72,7 @@ impl Writer {
         if !job.state().is_final() {
             return Ok(Changed::Conflict(job.state()));
         }
-        let queue = self.names.number(&self.connection, job.queue.as_str())?;
+        let queue = self.names.number(self.connection, job.queue.as_str())?;
         self.tally(queue, row::state_number(&job), -1);
         for statement in [
             "delete from jobs where id = ?1",
@@ -98,7 +96,7 @@ impl Writer {
         &mut self,
         jobs: &[JobId],
         now: Timestamp,
-        change: impl Fn(&mut Writer, &mut Job) -> Step<Result<(), Changed>>,
+        change: impl Fn(&mut Writer<'_>, &mut Job) -> Step<Result<(), Changed>>,
     ) -> Answer<Vec<Changed>> {
         let mut answers = Vec::with_capacity(jobs.len());
         for id in jobs {
@@ -111,7 +109,7 @@ impl Writer {
         &mut self,
         id: JobId,
         now: Timestamp,
-        change: impl FnOnce(&mut Writer, &mut Job) -> Step<Result<(), Changed>>,
+        change: impl FnOnce(&mut Writer<'_>, &mut Job) -> Step<Result<(), Changed>>,
     ) -> Step<Changed> {
         self.index.promote(now);
         let Some((mut job, last)) = self.find(id)? else {
@@ -134,12 +132,12 @@ impl Writer {
         now: Timestamp,
     ) -> Step<()> {
         if before.state().is_final() {
-            let queue = self.names.number(&self.connection, before.queue.as_str())?;
+            let queue = self.names.number(self.connection, before.queue.as_str())?;
             self.tally(queue, row::state_number(before), -1);
         }
         // Its last attempt moves out of `states`, which is about something else now.
         if let Some(attempt) = row::last_attempt(before, last) {
-            row::insert_attempt(&self.connection, &mut self.names, job.id, &attempt)?;
+            row::insert_attempt(self.connection, &mut self.names, job.id, &attempt)?;
         }
         let last = LastAttempt::default();
         if job.state().is_final() {
@@ -150,7 +148,7 @@ impl Writer {
             self.index.take(job.id);
             return self.write(job, &last);
         }
-        let queue = self.names.number(&self.connection, job.queue.as_str())?;
+        let queue = self.names.number(self.connection, job.queue.as_str())?;
         self.rewrite(job, &last)?;
         self.take_key(job, queue)
     }
@@ -159,7 +157,7 @@ impl Writer {
         let Some(unique) = &job.unique else {
             return Ok(false);
         };
-        let queue = self.names.number(&self.connection, queue.as_str())?;
+        let queue = self.names.number(self.connection, queue.as_str())?;
         let hold = self.index.hold(queue, &unique.key, now);
         Ok(hold.is_some_and(|hold| hold.id != job.id))
     }

@@ -11,7 +11,7 @@ use crate::fault::{Fault, Step};
 use crate::index::{Entry, Place, Waiting};
 use crate::row::{self, LastAttempt};
 
-impl Writer {
+impl Writer<'_> {
     pub(crate) fn claim(&mut self, claim: &Claim, now: Timestamp) -> Answer<Claimed> {
         self.index.promote(now);
         if let Some(again) = self.claimed_before(claim.id)? {
@@ -106,7 +106,7 @@ impl Writer {
             .collect();
         let mut bodies = HashMap::new();
         if fresh.len() >= WALK_MIN {
-            let walked = row::walk_fresh(&self.connection, &mut self.names, &fresh)?;
+            let walked = row::walk_fresh(self.connection, &mut self.names, &fresh)?;
             bodies.extend(walked.into_iter().map(|job| (job.id, job)));
         }
         let mut jobs = Vec::with_capacity(chosen.len());
@@ -191,7 +191,7 @@ impl Writer {
         let found = match body {
             Some(job) => Some(job),
             None if waiting.ran => self.find(id)?.map(|(job, _)| job),
-            None => row::find_fresh(&self.connection, &mut self.names, id)?,
+            None => row::find_fresh(self.connection, &mut self.names, id)?,
         };
         let mut job = found.ok_or_else(|| Fault::damaged(format!("job {id} is gone")))?;
         let lease = claim.lease_for(&job, now);
@@ -206,7 +206,12 @@ impl Writer {
         if waiting.ran {
             self.write(&mut job, &LastAttempt::default())?;
         } else {
-            row::start_state(&self.connection, &mut self.names, &job)?;
+            row::start_state(
+                &mut self.statements.start_state,
+                self.connection,
+                &mut self.names,
+                &job,
+            )?;
             self.place(&mut job, waiting.queue, waiting.kind, true);
         }
         Ok(job)

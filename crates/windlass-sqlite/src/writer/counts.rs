@@ -8,7 +8,7 @@ use windlass_store::Counts;
 use super::{Answer, Writer};
 use crate::row;
 
-impl Writer {
+impl Writer<'_> {
     pub(crate) fn counts(&mut self, now: Timestamp) -> Answer<BTreeMap<QueueName, Counts>> {
         self.index.promote(now);
         let mut queues: BTreeMap<u32, Counts> = BTreeMap::new();

@@ -9,7 +9,7 @@ use super::{Answer, Writer};
 use crate::fault::{Fault, Step};
 use crate::row::{signed, unsigned};
 
-impl Writer {
+impl Writer<'_> {
     pub(crate) fn put_queue(&mut self, queue: &QueueName, limits: &QueueLimits) -> Answer<()> {
         let json =
             serde_json::to_string(limits).map_err(|error| Fault::damaged(error.to_string()))?;

@@ -10,7 +10,7 @@ use crate::fault::Step;
 use crate::index::{Entry, Hold};
 use crate::row::{self, LastAttempt};
 
-impl Writer {
+impl Writer<'_> {
     pub(crate) fn enqueue(
         &mut self,
         jobs: &[Job],
@@ -71,7 +71,7 @@ impl Writer {
     }
 
     pub(super) fn enqueue_one(&mut self, job: &Job, now: Timestamp) -> Step<Enqueued> {
-        let queue = self.names.number(&self.connection, job.queue.as_str())?;
+        let queue = self.names.number(self.connection, job.queue.as_str())?;
         let key = job.unique.as_ref().map(|unique| &unique.key);
         if let Some(hold) = key.and_then(|key| self.index.hold(queue, key, now)) {
             if self.is_stored(job.id)? {
@@ -100,8 +100,8 @@ impl Writer {
 
     /// Stores a job, unless another has its id.
     pub(super) fn create(&mut self, job: &Job, queue: u32) -> Step<Enqueued> {
-        let kind = self.names.number(&self.connection, job.kind.as_str())?;
-        if !row::insert_job(&self.connection, job, queue, kind)? {
+        let kind = self.names.number(self.connection, job.kind.as_str())?;
+        if !row::insert_job(&mut self.statements.insert_job, job, queue, kind)? {
             return self.duplicate_of(job.id, job);
         }
         self.index
@@ -169,7 +169,7 @@ impl Writer {
     /// Writes a waiting job that was changed.
     pub(super) fn rewrite(&mut self, job: &mut Job, last: &LastAttempt) -> Step<()> {
         debug_assert_eq!(job.state(), State::Waiting);
-        row::update_job(&self.connection, &mut self.names, job)?;
+        row::update_job(self.connection, &mut self.names, job)?;
         let before = self.index.take(job.id);
         let never_ran = matches!(before, Some(Entry::Waiting(waiting)) if !waiting.ran);
         if !never_ran {

@@ -9,7 +9,7 @@ use crate::fault::{Fault, Step};
 use crate::index::{Entry, Hold, Running, Waiting};
 use crate::row::{self, Extra, id_of, timestamp};
 
-impl Writer {
+impl Writer<'_> {
     pub(super) fn load(&mut self) -> Step<()> {
         self.load_queues()?;
         self.load_tallies()?;
@@ -115,7 +115,7 @@ impl Writer {
             }
         }
         for (id, queue, kind) in running {
-            let found = row::find(&self.connection, &mut self.names, id)?;
+            let found = row::find(self.connection, &mut self.names, id)?;
             let (job, _) = found.ok_or_else(|| Fault::damaged(format!("job {id} is gone")))?;
             self.index
                 .put(id, Entry::Running(Arc::new(Running { job, queue, kind })));

@@ -8,7 +8,7 @@ use super::{Answer, Writer};
 use crate::fault::{Fault, Step};
 use crate::row::{signed, unsigned};
 
-impl Writer {
+impl Writer<'_> {
     pub(crate) fn put_schedule(
         &mut self,
         schedule: &Schedule,
@@ -87,7 +87,7 @@ impl Writer {
         let mut made = 0;
         for job in &fire.jobs {
             let key = job.unique.as_ref().map(|unique| &unique.key);
-            let queue = self.names.number(&self.connection, job.queue.as_str())?;
+            let queue = self.names.number(self.connection, job.queue.as_str())?;
             let held = key.is_some_and(|key| self.index.hold(queue, key, now).is_some());
             if self.is_new_occurrence(job)? && !held {
                 self.create(job, queue)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use windlass_core::{Job, JobId, Random, Report, Settlement, Timestamp};
+use windlass_core::{Job, JobId, Outcome, Random, Report, Settlement, Timestamp};
 use windlass_store::{
     Attempt, AttemptId, AttemptReport, Renewed, Settled, Swept, reported_outcome,
 };
@@ -14,7 +14,7 @@ use crate::fault::{Fault, Step};
 use crate::index::{Entry, Hold, Running};
 use crate::row::{self, LastAttempt};
 
-impl Writer {
+impl Writer<'_> {
     pub(crate) fn renew(
         &mut self,
         attempts: &[AttemptId],
@@ -100,7 +100,7 @@ impl Writer {
         if let Some(row) = row::last_attempt(&job, &last).filter(|row| row.attempt == of.attempt) {
             return Ok(Some(row));
         }
-        let rows = row::attempts(&self.connection, &mut self.names, of.job, usize::MAX)?;
+        let rows = row::attempts(self.connection, &mut self.names, of.job, usize::MAX)?;
         Ok(rows.into_iter().find(|row| row.attempt == of.attempt))
     }
 
@@ -160,7 +160,7 @@ impl Writer {
             detail,
         };
         if job.state().is_final() {
-            row::end_state(&self.connection, &job, &last)?;
+            self.write_end(&job, &last)?;
             self.place(&mut job, running.queue, running.kind, true);
             self.free_key(&job, now)?;
             return Ok(settlement);
@@ -175,10 +175,20 @@ impl Writer {
             error: settlement.error.clone(),
             detail: last.detail,
         };
-        row::insert_attempt(&self.connection, &mut self.names, id, &attempt)?;
-        row::end_state(&self.connection, &job, &LastAttempt::default())?;
+        row::insert_attempt(self.connection, &mut self.names, id, &attempt)?;
+        row::end_state(self.connection, &job, &LastAttempt::default())?;
         self.place(&mut job, running.queue, running.kind, true);
         Ok(settlement)
+    }
+
+    /// Writes the end of an attempt that ended its job. Most succeed, which changes least.
+    fn write_end(&mut self, job: &Job, last: &LastAttempt) -> Step<()> {
+        match last.outcome {
+            Some(Outcome::Succeeded) => {
+                row::succeed_state(&mut self.statements.succeed_state, job, last)
+            }
+            _ => row::end_state(self.connection, job, last),
+        }
     }
 
     /// Writes a job that is over, and frees its unique key.
@@ -192,7 +202,7 @@ impl Writer {
         let Some(unique) = &job.unique else {
             return Ok(());
         };
-        let queue = self.names.number(&self.connection, job.queue.as_str())?;
+        let queue = self.names.number(self.connection, job.queue.as_str())?;
         // A job that died long ago may end again (resolve): by now its key may be another's.
         let holder = self.index.hold(queue, &unique.key, now);
         if holder.is_some_and(|holder| holder.id != job.id) {

@@ -1,0 +1,113 @@
+//! The write-ahead log is folded back into the file: most of it aside from the writer, the rest between two groups.
+//!
+//! A pass aside never lets a busy log begin anew, and one between two groups keeps everybody waiting; so the one goes before
+//! the other, which then has little left to do.
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use windlass_store::StoreError;
+
+use crate::fault::Step;
+use crate::{schema, spawn};
+
+const MEBIBYTE: u64 = 1024 * 1024;
+
+/// From here on the log is folded back.
+const FOLD_AT: u64 = 64 * MEBIBYTE;
+
+/// Here the writer waits for the pass aside.
+const WAIT_AT: u64 = 128 * MEBIBYTE;
+
+/// If a reader is in the way, the next try is made when the log has grown by this.
+const AGAIN_AFTER: u64 = 16 * MEBIBYTE;
+
+const FRAME_BYTES: u64 = 4096 + 24;
+
+pub(crate) struct Log {
+    /// Asks for a pass aside; dropped, it ends the thread.
+    ask: Option<SyncSender<()>>,
+    passes: Receiver<Step<()>>,
+    thread: Option<JoinHandle<()>>,
+    asked: bool,
+    fold_at: u64,
+}
+
+impl Log {
+    pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
+        let connection = schema::open_aside(path)?;
+        let (ask, asked) = sync_channel(1);
+        let (done, passes) = sync_channel(1);
+        let thread = spawn("windlass-log", move || {
+            while asked.recv().is_ok() {
+                let pass = fold(&connection, "pragma wal_checkpoint(passive)");
+                if done.send(pass.map(|_| ())).is_err() {
+                    break; // the writer is gone
+                }
+            }
+        })?;
+        Ok(Log {
+            ask: Some(ask),
+            passes,
+            thread: Some(thread),
+            asked: false,
+            fold_at: FOLD_AT,
+        })
+    }
+
+    /// Whether the writer should pause now for the rest: the log is large, and the pass aside is over.
+    pub(crate) fn is_due(&mut self, writer: &Connection) -> Step<bool> {
+        let bytes = unfolded_bytes(writer)?;
+        if bytes < self.fold_at {
+            return Ok(false);
+        }
+        if let (false, Some(ask)) = (self.asked, &self.ask) {
+            self.asked = ask.try_send(()).is_ok();
+        }
+        let pass = match self.passes.try_recv() {
+            Err(TryRecvError::Empty) if bytes < WAIT_AT => return Ok(false),
+            Err(TryRecvError::Empty) => self.passes.recv().unwrap_or(Ok(())),
+            Err(TryRecvError::Disconnected) => Ok(()),
+            Ok(pass) => pass,
+        };
+        self.asked = false;
+        pass.map(|()| true)
+    }
+
+    /// Folds the rest, so that the log begins anew; answers whether nobody was in the way. It waits for nobody.
+    pub(crate) fn finish(&mut self, writer: &Connection) -> Step<bool> {
+        self.fold_at = unfolded_bytes(writer)? + AGAIN_AFTER;
+        writer.busy_timeout(Duration::ZERO)?;
+        let whole = fold(writer, "pragma wal_checkpoint(restart)");
+        writer.busy_timeout(schema::BUSY_TIME_MAX)?;
+        let whole = whole?;
+        if whole {
+            self.fold_at = FOLD_AT;
+        }
+        Ok(whole)
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.ask = None;
+        let _ = self.thread.take().map(JoinHandle::join); // a panic was told on stderr already
+    }
+}
+
+/// Whether the whole log was folded back.
+fn fold(connection: &Connection, how: &str) -> Step<bool> {
+    let busy: i64 = connection.query_row(how, [], |row| row.get(0))?;
+    Ok(busy == 0)
+}
+
+/// How large the log is; nothing, if all of it is in the file already.
+fn unfolded_bytes(connection: &Connection) -> Step<u64> {
+    let mut look = connection.prepare_cached("pragma wal_checkpoint(noop)")?;
+    let (frames, folded): (i64, i64) = look.query_row([], |row| Ok((row.get(1)?, row.get(2)?)))?;
+    let frames = if frames > folded { frames } else { 0 };
+    Ok(u64::try_from(frames).unwrap_or(0) * FRAME_BYTES)
+}
