@@ -73,6 +73,25 @@ pub enum Report {
     Cancelled,
 }
 
+impl Report {
+    /// Whether a row of history with that outcome may stand for this report: a report that comes twice is known by it.
+    pub fn stands_as(&self, outcome: Outcome, delivery: Delivery) -> bool {
+        match self {
+            Report::Succeeded(_) => outcome == Outcome::Succeeded,
+            Report::Failed(_) => outcome == Outcome::Failed,
+            Report::TimedOut { .. } => outcome == Outcome::TimedOut,
+            Report::Lost => outcome == Outcome::Lost,
+            // One that the rules refuse is a failure.
+            Report::Snoozed { .. } => matches!(outcome, Outcome::Snoozed | Outcome::Failed),
+            Report::Released { started: true } if delivery == Delivery::AtMostOnce => {
+                outcome == Outcome::Lost
+            }
+            Report::Released { .. } => outcome == Outcome::Released,
+            Report::Cancelled => outcome == Outcome::Cancelled,
+        }
+    }
+}
+
 /// How an attempt ended: one row of history each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {

@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp};
 use windlass_store::{
     Attempt, AttemptId, AttemptReport, CHANGE_MAX, Changed, Claim, Claimed, Counts, Document,
-    ENQUEUE_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired, Node, Page,
+    ENQUEUE_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired, Listed, Node, Page,
     QueueLimits, RECORDS_MAX, Record, Renewed, SETTLE_MAX, Schedule, Settled, Store, StoreError,
     Swept, Written, check_batch,
 };
@@ -161,7 +161,7 @@ impl Store for MemoryStore {
         filter: &Filter,
         page: Page,
         now: Timestamp,
-    ) -> Result<Vec<Job>, StoreError> {
+    ) -> Result<Listed, StoreError> {
         Ok(self.state().list(filter, page, now))
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use windlass_core::{Job, JobId, QueueName, State as JobState, Timestamp};
-use windlass_store::{Attempt, Counts, Filter, ListedState, PAGE_MAX, Page};
+use windlass_store::{Attempt, Counts, Filter, Listed, ListedState, Lister, PAGE_MAX, Page};
 
 use crate::state::State;
 
@@ -13,14 +13,19 @@ impl State {
         jobs.iter().map(|id| self.jobs.get(id).cloned()).collect()
     }
 
-    pub(crate) fn list(&self, filter: &Filter, page: Page, now: Timestamp) -> Vec<Job> {
+    pub(crate) fn list(&self, filter: &Filter, page: Page, now: Timestamp) -> Listed {
         let older = page.after.map_or(Bound::Unbounded, Bound::Excluded);
-        let jobs = self.jobs.range((Bound::Unbounded, older)).rev();
-        jobs.map(|(_, job)| job)
-            .filter(|job| filter.matches(job, now))
-            .take(page.limit.min(PAGE_MAX))
-            .cloned()
-            .collect()
+        let mut jobs = self.jobs.range((Bound::Unbounded, older)).rev();
+        let mut list = Lister::new(page);
+        while !list.is_full()
+            && let Some((id, job)) = jobs.next()
+        {
+            list.look(
+                *id,
+                Some(job).filter(|job| filter.matches(job, now)).cloned(),
+            );
+        }
+        list.finish()
     }
 
     pub(crate) fn attempts(&self, job: JobId, limit: usize) -> Vec<Attempt> {

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use windlass_core::{Job, Random, Report, Settlement, State as JobState, Timestamp, has_expired};
-use windlass_store::{
-    Attempt, AttemptId, AttemptReport, Renewed, Settled, Swept, reported_outcome,
-};
+use windlass_store::{Attempt, AttemptId, AttemptReport, Renewed, Settled, Swept};
 
 use crate::state::State;
 
@@ -46,9 +44,12 @@ impl State {
             let settlement = self.end(job, report.report, report.detail, now, report.random);
             return Settled::Done(settlement);
         }
+        let Some(delivery) = self.jobs.get(&report.of.job).map(|job| job.delivery) else {
+            return Settled::LeaseLost;
+        };
         let before = self.attempts.get(&(report.of.job, report.of.attempt));
         match before {
-            Some(row) if row.outcome == reported_outcome(&report.report) => Settled::Repeated,
+            Some(row) if report.report.stands_as(row.outcome, delivery) => Settled::Repeated,
             _ => Settled::LeaseLost,
         }
     }

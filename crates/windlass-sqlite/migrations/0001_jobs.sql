@@ -12,7 +12,7 @@ create table policies (
 
 -- What was asked for. A job that was never claimed has nothing else.
 create table jobs (
-    id         blob    not null primary key check (length(id) = 16),
+    id         blob    not null primary key,
     queue      integer not null,
     kind       integer not null,
     priority   integer not null,
@@ -45,10 +45,9 @@ create table states (
     finished_at      integer,
     result           text,
     outcome          integer,            -- of the last attempt, once the job has ended by it
-    detail           text,
-    check ((state = 1) = (lease_until is not null)),
-    check ((state >= 2) = (finished_at is not null))
+    detail           text
 ) strict, without rowid;
+create index ended_badly on states (id) where state > 2;
 
 create table attempts (
     id          blob    not null,
@@ -117,6 +116,7 @@ create table records (
     value  text    not null
 ) strict;
 create index records_by_topic on records (topic, cursor);
+create index records_by_time on records (topic, at, cursor);
 
 create table nodes (
     name    text    not null primary key,

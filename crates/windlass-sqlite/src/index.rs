@@ -8,9 +8,11 @@ mod parking;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use windlass_core::{Concurrency, Job, JobId, Key, Lane, Timestamp};
+use windlass_store::AttemptId;
 
 use parking::Parking;
 
@@ -79,7 +81,9 @@ type Lanes = BTreeMap<Group, BTreeSet<Place>>;
 
 #[derive(Default)]
 pub(crate) struct Index {
-    entries: Ids<Entry>,
+    /// By id, and so by age: those that are handled together lie together, however many there are.
+    waiting: BTreeMap<JobId, Waiting>,
+    running: Ids<Arc<Running>>,
     /// Due jobs by queue, lane and kind.
     ready: Lanes,
     future: BTreeSet<(Timestamp, JobId)>,
@@ -96,15 +100,40 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    pub(crate) fn get(&self, id: JobId) -> Option<&Entry> {
-        self.entries.get(&id)
+    pub(crate) fn waits(&self, id: JobId) -> bool {
+        self.waiting.contains_key(&id)
     }
 
-    pub(crate) fn running(&self, id: JobId, attempt: u32) -> Option<&Running> {
-        match self.entries.get(&id) {
-            Some(Entry::Running(running)) if running.job.attempt == attempt => Some(running),
-            _ => None,
-        }
+    /// The job with that id, if it runs.
+    pub(crate) fn running(&self, id: JobId) -> Option<&Running> {
+        self.running.get(&id).map(Arc::as_ref)
+    }
+
+    /// The job of that attempt, if it still runs.
+    pub(crate) fn running_attempt(&self, of: AttemptId) -> Option<&Running> {
+        let running = self.running(of.job);
+        running.filter(|running| running.job.attempt == of.attempt)
+    }
+
+    /// Waiting jobs that are older than that one, newest first.
+    pub(crate) fn waiting_before(
+        &self,
+        before: Option<JobId>,
+    ) -> impl Iterator<Item = (JobId, &Waiting)> {
+        let before = before.map_or(Bound::Unbounded, Bound::Excluded);
+        let jobs = self.waiting.range((Bound::Unbounded, before)).rev();
+        jobs.map(|(id, waiting)| (*id, waiting))
+    }
+
+    /// Running jobs that are older than that one, newest first.
+    pub(crate) fn running_before(
+        &self,
+        before: Option<JobId>,
+    ) -> impl Iterator<Item = (JobId, &Running)> {
+        let older = |id: &JobId| before.is_none_or(|before| *id < before);
+        let jobs = self.running.iter().filter(|(id, _)| older(id));
+        let jobs: BTreeMap<JobId, &Running> = jobs.map(|(id, job)| (*id, &**job)).collect();
+        jobs.into_iter().rev()
     }
 
     /// Adds a job that is not there.
@@ -144,16 +173,16 @@ impl Index {
     }
 
     fn add(&mut self, id: JobId, entry: Entry) {
-        match &entry {
+        match entry {
             Entry::Waiting(waiting) => {
                 let count = self.counts.entry(waiting.queue).or_default();
                 count.waiting += 1;
                 count.retrying += u64::from(waiting.lane == Lane::Retry);
                 if self.seen.is_some_and(|seen| waiting.run_at <= seen) {
                     self.ready
-                        .entry(group(waiting))
+                        .entry(group(&waiting))
                         .or_default()
-                        .insert(place(id, waiting));
+                        .insert(place(id, &waiting));
                 } else {
                     count.future += 1;
                     self.future.insert((waiting.run_at, id));
@@ -161,6 +190,7 @@ impl Index {
                 if let Some(deadline) = waiting.deadline {
                     self.deadlines.insert((deadline, id));
                 }
+                self.waiting.insert(id, waiting);
             }
             Entry::Running(running) => {
                 let count = self.counts.entry(running.queue).or_default();
@@ -172,21 +202,25 @@ impl Index {
                 if let Some(lease) = running.job.lease() {
                     self.leases.insert((lease.until, id));
                 }
+                self.running.insert(id, running);
             }
         }
-        self.entries.insert(id, entry);
     }
 
     fn remove(&mut self, id: JobId) -> Option<Entry> {
-        let entry = self.entries.remove(&id)?;
+        let running = self.running.remove(&id).map(Entry::Running);
+        let entry = match running {
+            Some(running) => running,
+            None => Entry::Waiting(self.waiting.remove(&id)?),
+        };
         let freed = match &entry {
             Entry::Waiting(waiting) => {
                 let count = self.counts.entry(waiting.queue).or_default();
                 count.waiting -= 1;
                 count.retrying -= u64::from(waiting.lane == Lane::Retry);
                 let place = place(id, waiting);
-                if self.future.remove(&(waiting.run_at, id)) {
-                    count.future -= 1;
+                if self.seen.is_none_or(|seen| waiting.run_at > seen) {
+                    count.future -= u64::from(self.future.remove(&(waiting.run_at, id)));
                 } else if !self
                     .ready
                     .get_mut(&group(waiting))
@@ -229,7 +263,7 @@ impl Index {
 
     /// Takes a waiting job that cannot be read out of the order, so that it holds nobody up. It still counts as waiting.
     pub(crate) fn set_aside(&mut self, id: JobId) {
-        let Some(Entry::Waiting(waiting)) = self.entries.get(&id) else {
+        let Some(waiting) = self.waiting.get(&id) else {
             return;
         };
         let place = place(id, waiting);
@@ -255,7 +289,7 @@ impl Index {
             .filter(|(run_at, _)| *run_at <= now)
         {
             self.future.remove(&(run_at, id));
-            if let Some(Entry::Waiting(waiting)) = self.entries.get(&id) {
+            if let Some(waiting) = self.waiting.get(&id) {
                 self.counts.entry(waiting.queue).or_default().future -= 1;
                 self.ready
                     .entry(group(waiting))
@@ -307,7 +341,7 @@ impl Index {
                 if foremost.is_some_and(|found| found < *place) {
                     break;
                 }
-                let Some(Entry::Waiting(waiting)) = self.entries.get(&place.2) else {
+                let Some(waiting) = self.waiting.get(&place.2) else {
                     continue;
                 };
                 let overdue = waiting.deadline.is_some_and(|deadline| deadline < now);
@@ -328,9 +362,7 @@ impl Index {
         if let Some(places) = self.ready.get_mut(&group) {
             places.remove(&place);
         }
-        let Some(Entry::Waiting(waiting)) = self.entries.get(&place.2) else {
-            return None;
-        };
+        let waiting = self.waiting.get(&place.2)?;
         self.parking.park(waiting, group, place);
         let of = waiting.concurrency.as_ref();
         let free = of.filter(|of| !self.parking.is_full(of));
@@ -349,9 +381,7 @@ impl Index {
 
     /// Whether a waiting job may start now, and its place.
     pub(crate) fn startable(&self, id: JobId, now: Timestamp) -> Option<(Place, &Waiting)> {
-        let Some(Entry::Waiting(waiting)) = self.entries.get(&id) else {
-            return None;
-        };
+        let waiting = self.waiting.get(&id)?;
         let full = waiting
             .concurrency
             .as_ref()
@@ -458,7 +488,8 @@ impl Index {
 
 impl std::fmt::Debug for Index {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Index({} jobs)", self.entries.len())
+        let (waiting, running) = (self.waiting.len(), self.running.len());
+        write!(f, "Index({waiting} waiting, {running} running)")
     }
 }
 

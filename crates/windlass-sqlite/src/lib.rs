@@ -17,6 +17,7 @@ mod writer;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use rusqlite::Connection;
@@ -30,7 +31,11 @@ use lock::Lock;
 use reader::Reader;
 use writer::{Answer, Writer};
 
+pub use schema::PAGE_BYTES;
 pub use writer::Stats;
+
+/// So many threads read.
+const READERS: usize = 2;
 
 /// So many requests may wait for the writer; further ones wait to be taken.
 const REQUESTS_MAX: usize = 1024;
@@ -41,7 +46,7 @@ pub struct SqliteStore {
     requests: Option<mpsc::Sender<Box<dyn Work>>>,
     reads: Option<mpsc::Sender<Read>>,
     changes: watch::Sender<u64>,
-    reading: Option<JoinHandle<()>>,
+    reading: Vec<JoinHandle<()>>,
     writing: Option<JoinHandle<()>>,
     lost_at_opening: usize,
 }
@@ -90,14 +95,18 @@ impl SqliteStore {
             requests: Some(requests),
             reads: Some(reads),
             changes,
-            reading: None,
+            reading: Vec::new(),
             writing: Some(writing),
             lost_at_opening,
         };
-        let reader = Reader::open(&store.path).map_err(Fault::into_store_error)?;
-        store.reading = Some(spawn("windlass-reader", move || {
-            answer_reads(reader, questions);
-        })?);
+        let questions = Arc::new(Mutex::new(questions));
+        for _ in 0..READERS {
+            let reader = Reader::open(&store.path).map_err(Fault::into_store_error)?;
+            let questions = Arc::clone(&questions);
+            store.reading.push(spawn("windlass-reader", move || {
+                answer_reads(reader, &questions);
+            })?);
+        }
         Ok(store)
     }
 
@@ -108,7 +117,7 @@ impl SqliteStore {
 
     /// What the writer has done so far.
     pub async fn stats(&self) -> Result<Stats, StoreError> {
-        self.write(Class::Other, 0, |writer| Ok(Ok(writer.stats)))
+        self.write(Class::Other, 0, |writer| Ok(Ok(writer.stats()?)))
             .await
     }
 
@@ -163,7 +172,9 @@ impl Drop for SqliteStore {
     /// to close folds the log back, which a reader cannot.
     fn drop(&mut self) {
         self.reads = None;
-        let _ = self.reading.take().map(JoinHandle::join); // a panic was told on stderr already
+        for reading in self.reading.drain(..) {
+            let _ = reading.join(); // a panic was told on stderr already
+        }
         self.requests = None;
         let _ = self.writing.take().map(JoinHandle::join);
     }
@@ -197,8 +208,14 @@ fn open_writer<'c>(
     Ok((writer, lost))
 }
 
-fn answer_reads(mut reader: Reader, mut questions: mpsc::Receiver<Read>) {
-    while let Some(question) = questions.blocking_recv() {
+/// Answers questions until nobody can ask any more. One reader waits for the next one, the others for their turn.
+fn answer_reads(mut reader: Reader, questions: &Mutex<mpsc::Receiver<Read>>) {
+    loop {
+        let next = questions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .blocking_recv();
+        let Some(question) = next else { return };
         question(&mut reader);
     }
 }

@@ -25,7 +25,7 @@ const WAIT_AT: u64 = 128 * MEBIBYTE;
 /// If a reader is in the way, the next try is made when the log has grown by this.
 const AGAIN_AFTER: u64 = 16 * MEBIBYTE;
 
-const FRAME_BYTES: u64 = 4096 + 24;
+const FRAME_BYTES: u64 = schema::PAGE_BYTES as u64 + 24;
 
 pub(crate) struct Log {
     /// Asks for a pass aside; dropped, it ends the thread.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 use windlass_core::retry::RetryPolicy;
 use windlass_core::{Kind, QueueName, WorkerName};
 
@@ -17,7 +17,10 @@ pub(crate) struct Names {
     queues: HashMap<u32, QueueName>,
     workers: HashMap<u32, WorkerName>,
     texts: HashMap<u32, Arc<str>>,
-    policies: Vec<(i64, Arc<RetryPolicy>)>,
+    policies: HashMap<i64, Arc<RetryPolicy>>,
+    policy_numbers: HashMap<String, i64>,
+    /// The policy that was asked for last: most claims bring the same one again.
+    last_policy: Option<(Arc<RetryPolicy>, i64)>,
 }
 
 impl Names {
@@ -41,7 +44,7 @@ impl Names {
             let json: String = row.get(1)?;
             let policy = serde_json::from_str(&json)
                 .map_err(|error| Fault::damaged(format!("a retry policy: {error}")))?;
-            fresh.policies.push((row.get(0)?, Arc::new(policy)));
+            fresh.remember_policy(row.get(0)?, json, &Arc::new(policy));
         }
         *self = fresh;
         Ok(())
@@ -87,23 +90,43 @@ impl Names {
         connection: &Connection,
         policy: &Arc<RetryPolicy>,
     ) -> Step<i64> {
-        let same =
-            |(_, known): &&(i64, Arc<RetryPolicy>)| Arc::ptr_eq(known, policy) || known == policy;
-        if let Some((number, _)) = self.policies.iter().rev().find(same) {
+        if let Some((known, number)) = &self.last_policy
+            && (Arc::ptr_eq(known, policy) || known == policy)
+        {
             return Ok(*number);
         }
         let json = policy.to_json().to_string();
-        connection.execute("insert into policies (json) values (?1)", params![json])?;
-        let number = connection.last_insert_rowid();
-        self.policies.push((number, Arc::clone(policy)));
+        let number = match self.policy_numbers.get(&json) {
+            Some(number) => *number,
+            None => {
+                let mut statement =
+                    connection.prepare_cached("insert into policies (json) values (?1)")?;
+                let number = statement.insert([&json])?;
+                self.remember_policy(number, json, policy);
+                number
+            }
+        };
+        self.last_policy = Some((Arc::clone(policy), number));
         Ok(number)
     }
 
+    fn remember_policy(&mut self, number: i64, json: String, policy: &Arc<RetryPolicy>) {
+        self.policy_numbers.insert(json, number);
+        self.policies.insert(number, Arc::clone(policy));
+    }
+
+    /// Forgets all policies: only running jobs are told one, and there are none.
+    pub(crate) fn forget_policies(&mut self, connection: &Connection) -> Step<()> {
+        connection.execute("delete from policies", [])?;
+        self.policies.clear();
+        self.policy_numbers.clear();
+        self.last_policy = None;
+        Ok(())
+    }
+
     pub(crate) fn policy(&self, number: i64) -> Step<Arc<RetryPolicy>> {
-        let found = self.policies.iter().find(|(known, _)| *known == number);
-        found
-            .map(|(_, policy)| Arc::clone(policy))
-            .ok_or_else(|| Fault::damaged(format!("retry policy {number} is missing")))
+        let found = self.policies.get(&number).cloned();
+        found.ok_or_else(|| Fault::damaged(format!("retry policy {number} is missing")))
     }
 }
 

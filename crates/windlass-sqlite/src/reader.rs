@@ -1,20 +1,22 @@
 //! Reading, on a connection of its own: it sees what was committed, and is never in the writer's way.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
-use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use rusqlite::{Connection, OptionalExtension as _, Row};
 use windlass_core::schedule::NewSchedule;
 use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
 use windlass_store::{
-    Attempt, Document, Filter, ListedState, Node, PAGE_MAX, Page, QueueLimits, RECORDS_MAX, Record,
-    Schedule,
+    Attempt, Document, Filter, Listed, ListedState, Lister, Node, PAGE_MAX, Page, QueueLimits,
+    RECORDS_MAX, Record, Schedule,
 };
 
 use crate::fault::{Fault, Step};
 use crate::names::Names;
 use crate::row::{self, id_of, timestamp, unsigned, value};
 use crate::schema;
+use crate::writer::Living;
 
 pub(crate) struct Reader {
     connection: Connection,
@@ -53,30 +55,52 @@ impl Reader {
         Ok(found.map(|(job, _)| job))
     }
 
-    pub(crate) fn list(&mut self, filter: &Filter, page: Page, now: Timestamp) -> Step<Vec<Job>> {
-        let limit = page.limit.min(PAGE_MAX);
+    pub(crate) fn list(&mut self, filter: &Filter, page: Page, now: Timestamp) -> Step<Listed> {
         let Some((queue, kind)) = self.numbers(filter)? else {
-            return Ok(Vec::new());
+            return Ok(Listed::default());
         };
-        let (from, to) = states(filter);
-        let after = page.after.map_or([u8::MAX; 16], row::blob);
-        let mut jobs = Vec::new();
-        let mut statement = self
-            .connection
-            .prepare_cached(include_str!("../sql/list.sql"))?;
-        let mut rows = statement.query(params![after, queue, kind, from, to])?;
-        // The rest of the filter is asked in Rust, job by job, and the walk ends with the page.
-        while jobs.len() < limit
+        let states = states(filter);
+        let ended_badly = states.start() > &row::SUCCEEDED;
+        let mut statement = self.connection.prepare_cached(if ended_badly {
+            include_str!("../sql/list_ended_badly.sql")
+        } else {
+            include_str!("../sql/list.sql")
+        })?;
+        let mut rows = statement.query([page.after.map_or([u8::MAX; 16], row::blob)])?;
+        let mut list = Lister::new(page);
+        while !list.is_full()
             && let Some(row) = rows.next()?
         {
-            let found = row::find(&self.connection, &mut self.names, id_of(row, 0)?)?;
-            jobs.extend(
-                found
-                    .map(|(job, _)| job)
-                    .filter(|job| filter.matches(job, now)),
-            );
+            let id = id_of(row, 0)?;
+            let of = (row.get::<_, u32>(1)?, row.get::<_, u32>(2)?);
+            let may_match = queue.is_none_or(|queue| queue == of.0)
+                && kind.is_none_or(|kind| kind == of.1)
+                && states.contains(&row.get(3)?);
+            let found = match may_match {
+                true => row::find(&self.connection, &mut self.names, id)?,
+                false => None,
+            };
+            let found = found.map(|(job, _)| job);
+            list.look(id, found.filter(|job| filter.matches(job, now)));
         }
-        Ok(jobs)
+        Ok(list.finish())
+    }
+
+    /// The bodies of jobs that waited or ran a moment ago, as far as they still match.
+    pub(crate) fn list_of(
+        &mut self,
+        living: &Living,
+        filter: &Filter,
+        now: Timestamp,
+    ) -> Step<Listed> {
+        let mut jobs = Vec::with_capacity(living.ids.len());
+        for id in &living.ids {
+            let found = row::find(&self.connection, &mut self.names, *id)?;
+            let found = found.map(|(job, _)| job);
+            jobs.extend(found.filter(|job| filter.matches(job, now)));
+        }
+        let next = living.next;
+        Ok(Listed { jobs, next })
     }
 
     /// The numbers of the queue and kind of a filter; none if one of them has no job.
@@ -206,18 +230,18 @@ impl Reader {
 }
 
 /// The numbers of the states that a filter can find.
-fn states(filter: &Filter) -> (i64, i64) {
+fn states(filter: &Filter) -> RangeInclusive<i64> {
     if let Some(reason) = filter.reason {
         let number = row::dead_number(reason);
-        return (number, number);
+        return number..=number;
     }
     match filter.state {
-        None => (row::WAITING, i64::MAX),
-        Some(ListedState::Scheduled | ListedState::Ready) => (row::WAITING, row::WAITING),
-        Some(ListedState::Running) => (row::RUNNING, row::RUNNING),
-        Some(ListedState::Succeeded) => (row::SUCCEEDED, row::SUCCEEDED),
-        Some(ListedState::Cancelled) => (row::CANCELLED, row::CANCELLED),
-        Some(ListedState::Dead) => (row::DEAD_FROM, i64::MAX),
+        None => row::WAITING..=i64::MAX,
+        Some(ListedState::Scheduled | ListedState::Ready) => row::WAITING..=row::WAITING,
+        Some(ListedState::Running) => row::RUNNING..=row::RUNNING,
+        Some(ListedState::Succeeded) => row::SUCCEEDED..=row::SUCCEEDED,
+        Some(ListedState::Cancelled) => row::CANCELLED..=row::CANCELLED,
+        Some(ListedState::Dead) => row::DEAD_FROM..=i64::MAX,
     }
 }
 

@@ -13,6 +13,9 @@ const MIGRATIONS: [&str; 1] = [include_str!("../migrations/0001_jobs.sql")];
 /// Older ones may corrupt a write-ahead log.
 const SQLITE_VERSION_MIN: i32 = 3_051_003;
 
+/// The size of a page: with the usual 4096 bytes, a lifecycle costs a tenth more.
+pub const PAGE_BYTES: u32 = 8192;
+
 const PAGE_CACHE_KIB: i64 = 32 * 1024;
 pub(crate) const BUSY_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -52,7 +55,7 @@ pub(crate) fn open_reader(path: &Path) -> Step<Connection> {
 
 fn configure(connection: &Connection) -> Step<()> {
     connection.busy_timeout(BUSY_TIME_MAX)?;
-    connection.pragma_update(None, "page_size", 4096)?;
+    connection.pragma_update(None, "page_size", PAGE_BYTES)?;
     connection.query_row("pragma journal_mode = wal", [], |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "full")?;
     connection.pragma_update(None, "cache_size", -PAGE_CACHE_KIB)?;

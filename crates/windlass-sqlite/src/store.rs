@@ -9,13 +9,14 @@ use tokio::sync::watch;
 use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp};
 use windlass_store::{
     Attempt, AttemptId, AttemptReport, CHANGE_MAX, Changed, Claim, Claimed, Counts, Document,
-    ENQUEUE_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired, Node, Page,
-    QueueLimits, RECORDS_MAX, Record, Renewed, SETTLE_MAX, Schedule, Settled, Store, StoreError,
-    Swept, Written, check_batch,
+    ENQUEUE_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired, Listed, ListedState,
+    Node, Page, QueueLimits, RECORDS_MAX, Record, Renewed, SETTLE_MAX, Schedule, Settled, Store,
+    StoreError, Swept, Written, check_batch,
 };
 
 use crate::SqliteStore;
 use crate::group::Class;
+use crate::writer::Writer;
 
 #[async_trait]
 impl Store for SqliteStore {
@@ -139,10 +140,21 @@ impl Store for SqliteStore {
         filter: &Filter,
         page: Page,
         now: Timestamp,
-    ) -> Result<Vec<Job>, StoreError> {
+    ) -> Result<Listed, StoreError> {
         let filter = filter.clone();
-        self.read(move |reader| reader.list(&filter, page, now))
-            .await
+        let living = match filter.state {
+            Some(ListedState::Scheduled | ListedState::Ready | ListedState::Running) => {
+                let filter = filter.clone();
+                let look = move |writer: &mut Writer<'_>| Ok(Ok(writer.living(&filter, page, now)));
+                Some(self.write(Class::Other, 0, look).await?)
+            }
+            _ => None,
+        };
+        self.read(move |reader| match &living {
+            Some(living) => reader.list_of(living, &filter, now),
+            None => reader.list(&filter, page, now),
+        })
+        .await
     }
 
     async fn attempts(&self, job: JobId, limit: usize) -> Result<Vec<Attempt>, StoreError> {

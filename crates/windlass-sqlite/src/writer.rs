@@ -8,6 +8,7 @@ mod claim;
 mod counts;
 mod document;
 mod enqueue;
+mod living;
 mod load;
 mod schedule;
 mod settle;
@@ -26,7 +27,10 @@ use crate::index::{Entry, Index, Running, Waiting};
 use crate::log::Log;
 use crate::names::Names;
 use crate::row::{self, LastAttempt};
+use crate::schema;
 use statements::Statements;
+
+pub(crate) use living::Living;
 
 /// So many claims can be asked again.
 const CLAIMS_KEPT: usize = 1024;
@@ -52,7 +56,7 @@ pub(crate) struct Writer<'c> {
     path: PathBuf,
     /// Why nothing more is acknowledged.
     stopped: Option<String>,
-    pub(crate) stats: Stats,
+    stats: Stats,
 }
 
 /// What the writer has done so far.
@@ -64,6 +68,8 @@ pub struct Stats {
     pub checkpoints: u64,
     /// The longest of those pauses, in microseconds.
     pub longest_pause_micros: u64,
+    /// What is stored, with what is still in the log.
+    pub file_bytes: u64,
 }
 
 impl<'c> Writer<'c> {
@@ -86,6 +92,16 @@ impl<'c> Writer<'c> {
         };
         writer.load().map_err(Fault::into_store_error)?;
         Ok(writer)
+    }
+
+    pub(crate) fn stats(&self) -> Step<Stats> {
+        let pages = self
+            .connection
+            .query_row("pragma page_count", [], |row| row::unsigned(row, 0))?;
+        Ok(Stats {
+            file_bytes: pages * u64::from(schema::PAGE_BYTES),
+            ..self.stats
+        })
     }
 
     /// Writes something, so that there is a log from now on.

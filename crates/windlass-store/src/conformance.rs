@@ -64,6 +64,7 @@ macro_rules! conformance {
                 attempts_follow_the_backoff, history_counts_retries, a_release_counts_nothing,
                 a_snooze_waits_until_it_is_told, an_unrecoverable_failure_is_dead_at_once,
                 at_most_once_never_runs_again, the_same_report_again_changes_nothing,
+                a_report_that_the_rules_changed_is_known_again,
                 another_report_of_an_ended_attempt_is_refused, an_old_attempt_changes_nothing,
                 an_unknown_attempt_is_refused, an_expired_lease_can_still_be_settled, priority_is_kept_through_retries,
                 a_batch_is_answered_in_order, a_revived_job_that_keeps_its_failures_dies_of_the_next,
@@ -84,7 +85,8 @@ macro_rules! conformance {
                 edit_of_a_running_job_is_a_conflict, resolve_ends_a_lost_job, purge_removes_what_is_over,
             ],
             read: [
-                get_answers_in_order, list_is_newest_first_in_pages, list_filters, attempts_are_newest_first,
+                get_answers_in_order, list_is_newest_first_in_pages, list_filters, list_looks_at_a_bounded_number,
+                attempts_are_newest_first,
                 counts_tell_every_state,
             ],
             schedule: [

@@ -27,9 +27,7 @@ pub use enqueue::{ENQUEUE_MAX, Enqueue, EnqueueMode, Enqueued};
 pub use error::{Cause, StoreError};
 pub use node::Node;
 pub use queue::{Pause, QueueLimits};
-pub use read::{Counts, Filter, ListedState, PAGE_MAX, Page};
+pub use read::{Counts, Filter, Listed, ListedState, Lister, PAGE_MAX, Page, SCAN_MAX};
 pub use schedule::{FIRE_MAX, Fire, Fired, Schedule};
-pub use settle::{
-    Attempt, AttemptId, AttemptReport, Renewed, SETTLE_MAX, Settled, Swept, reported_outcome,
-};
+pub use settle::{Attempt, AttemptId, AttemptReport, Renewed, SETTLE_MAX, Settled, Swept};
 pub use store::{Store, check_batch};

@@ -117,7 +117,7 @@ impl Filter {
 /// Which part of a list: newest first, from behind the cursor on.
 #[derive(Debug, Clone, Copy)]
 pub struct Page {
-    /// The last job of the page before.
+    /// [`Listed::next`] of the page before.
     pub after: Option<JobId>,
     /// How many jobs, at most [`PAGE_MAX`].
     pub limit: usize,
@@ -127,6 +127,60 @@ impl Page {
     /// The first page.
     pub fn first(limit: usize) -> Self {
         Page { after: None, limit }
+    }
+}
+
+/// The most jobs that one list looks at.
+pub const SCAN_MAX: usize = 10_000;
+
+/// A page of a list. Where few of many jobs match, it may be short, or empty, and still not the last.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Listed {
+    /// The jobs, newest first.
+    pub jobs: Vec<Job>,
+    /// The cursor of the next page; none at the end of the list.
+    pub next: Option<JobId>,
+}
+
+/// Fills a page from jobs that are looked at one by one, in bounded steps: every driver ends its pages alike.
+#[derive(Debug)]
+pub struct Lister {
+    limit: usize,
+    looked_at: usize,
+    last: Option<JobId>,
+    jobs: Vec<Job>,
+}
+
+impl Lister {
+    /// An empty page.
+    pub fn new(page: Page) -> Self {
+        Lister {
+            limit: page.limit.min(PAGE_MAX),
+            looked_at: 0,
+            last: page.after,
+            jobs: Vec::new(),
+        }
+    }
+
+    /// Whether the page can take no more.
+    pub fn is_full(&self) -> bool {
+        self.jobs.len() >= self.limit || self.looked_at >= SCAN_MAX
+    }
+
+    /// Looks at the next job, which may not be one of those that are asked for.
+    pub fn look(&mut self, id: JobId, job: Option<Job>) {
+        self.looked_at += 1;
+        self.last = Some(id);
+        self.jobs.extend(job);
+    }
+
+    /// The page. It has a next one if it was full before the list ended.
+    pub fn finish(self) -> Listed {
+        let next = self.last.filter(|_| self.is_full() && self.limit > 0);
+        Listed {
+            jobs: self.jobs,
+            next,
+        }
     }
 }
 

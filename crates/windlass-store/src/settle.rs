@@ -94,16 +94,3 @@ pub struct Attempt {
     /// More, for an HTTP job.
     pub detail: Option<Value>,
 }
-
-/// The outcome that a report stands for, before the rules of the job are asked.
-pub fn reported_outcome(report: &Report) -> Outcome {
-    match report {
-        Report::Succeeded(_) => Outcome::Succeeded,
-        Report::Failed(_) => Outcome::Failed,
-        Report::TimedOut { .. } => Outcome::TimedOut,
-        Report::Lost => Outcome::Lost,
-        Report::Snoozed { .. } => Outcome::Snoozed,
-        Report::Released { .. } => Outcome::Released,
-        Report::Cancelled => Outcome::Cancelled,
-    }
-}

@@ -10,8 +10,8 @@ use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp}
 
 use crate::{
     Attempt, AttemptId, AttemptReport, Changed, Claim, Claimed, Counts, Document, Enqueue,
-    Enqueued, Expected, Filter, Fire, Fired, Node, Page, QueueLimits, Record, Renewed, Schedule,
-    Settled, StoreError, Swept, Written,
+    Enqueued, Expected, Filter, Fire, Fired, Listed, Node, Page, QueueLimits, Record, Renewed,
+    Schedule, Settled, StoreError, Swept, Written,
 };
 
 /// Where jobs are kept.
@@ -87,13 +87,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// The jobs with these ids.
     async fn get(&self, jobs: &[JobId]) -> Result<Vec<Option<Job>>, StoreError>;
 
-    /// Jobs, newest first.
-    async fn list(
-        &self,
-        filter: &Filter,
-        page: Page,
-        now: Timestamp,
-    ) -> Result<Vec<Job>, StoreError>;
+    /// Jobs, newest first, in bounded steps.
+    async fn list(&self, filter: &Filter, page: Page, now: Timestamp)
+    -> Result<Listed, StoreError>;
 
     /// The ended attempts of a job, newest first.
     async fn attempts(&self, job: JobId, limit: usize) -> Result<Vec<Attempt>, StoreError>;

@@ -1,7 +1,7 @@
 //! `windlass bench store`.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -80,12 +80,13 @@ async fn measure(bench: &StoreBench, path: &Path, folder: &Path) -> anyhow::Resu
     let bar = progress("claim", jobs);
     figures.backlog_claim_per_s = load.run(Step::Claim, jobs, &bar).await?;
     load.settle_claimed().await?;
-    let (commits, bytes) = (opened.commits().await?, file_bytes(path));
+    let (commits, bytes) = opened.written().await?;
     let bar = progress("lifecycles", jobs);
     figures.lifecycle_per_s = load.run(Step::Lifecycle, jobs, &bar).await?;
-    let commits = opened.commits().await?.saturating_sub(commits);
+    let (commits_after, bytes_after) = opened.written().await?;
+    let commits = commits_after.saturating_sub(commits);
     figures.syncs_per_job = commits as f64 / jobs as f64;
-    figures.disk_bytes_per_job = (file_bytes(path) - bytes).max(0.0) / jobs as f64;
+    figures.disk_bytes_per_job = bytes_after.saturating_sub(bytes) as f64 / jobs as f64;
     figures.longest_pause_ms = opened.longest_pause_ms().await?;
     drop(load);
 
@@ -95,8 +96,7 @@ async fn measure(bench: &StoreBench, path: &Path, folder: &Path) -> anyhow::Resu
         let bytes_per_job = (figures.disk_bytes_per_job.max(PAYLOAD.len() as f64)) as u64;
         figures.disk_baseline_per_s =
             baseline::disk(&folder.join("disk"), jobs, bytes_per_job, commits)?;
-        figures.sqlite_baseline_per_s =
-            baseline::sqlite(&folder.join("bare.db"), jobs, PAYLOAD, commits)?;
+        figures.sqlite_baseline_per_s = baseline::sqlite(folder, jobs, PAYLOAD, commits)?;
         figures.ratio = figures.lifecycle_per_s / figures.sqlite_baseline_per_s;
     }
     Ok(figures)
@@ -133,10 +133,14 @@ impl Opened {
         }
     }
 
-    async fn commits(&self) -> anyhow::Result<u64> {
+    /// Commits, and bytes that are stored.
+    async fn written(&self) -> anyhow::Result<(u64, u64)> {
         Ok(match self {
-            Opened::Sqlite(Some(store)) => store.stats().await?.commits,
-            _ => 0,
+            Opened::Sqlite(Some(store)) => {
+                let stats = store.stats().await?;
+                (stats.commits, stats.file_bytes)
+            }
+            _ => (0, 0),
         })
     }
 
@@ -168,14 +172,6 @@ fn progress(what: &'static str, jobs: u64) -> ProgressBar {
         ProgressStyle::with_template("{msg:18} {wide_bar} {human_pos}/{human_len} {per_sec:>14}");
     let bar = ProgressBar::new(jobs).with_message(what);
     bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-}
-
-/// The file and its log.
-fn file_bytes(path: &Path) -> f64 {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    let size = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
-    (size(path) + size(&PathBuf::from(log))) as f64
 }
 
 /// The memory this process holds, where the system tells it.

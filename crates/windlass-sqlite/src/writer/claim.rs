@@ -225,7 +225,7 @@ impl Writer<'_> {
         let alive: Vec<AttemptId> = attempts
             .iter()
             .copied()
-            .filter(|of| self.index.running(of.job, of.attempt).is_some())
+            .filter(|of| self.index.running_attempt(*of).is_some())
             .collect();
         let mut jobs = Vec::with_capacity(alive.len());
         for of in alive {

@@ -94,7 +94,7 @@ impl Writer<'_> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let mut statement = self.connection.prepare_cached(
             "delete from records where cursor in ( \
-                 select cursor from records where topic = ?1 and at < ?2 order by cursor limit ?3)",
+                 select cursor from records where topic = ?1 and at < ?2 order by at, cursor limit ?3)",
         )?;
         Ok(Ok(statement.execute(params![
             topic,

@@ -41,10 +41,7 @@ impl Writer<'_> {
         let mut keys = BTreeSet::new();
         let mut ids = BTreeSet::new();
         for job in jobs {
-            if ids.contains(&job.id)
-                || self.index.get(job.id).is_some()
-                || self.is_stored(job.id)?
-            {
+            if ids.contains(&job.id) || self.is_stored(job.id)? {
                 continue;
             }
             let queue = self.names.known(job.queue.as_str());
@@ -150,7 +147,7 @@ impl Writer<'_> {
             .unique
             .as_ref()
             .is_some_and(|unique| unique.on_duplicate == OnDuplicate::Replace);
-        let waits = matches!(self.index.get(first), Some(Entry::Waiting(_)));
+        let waits = self.index.waits(first);
         if !replace || !waits {
             return self.duplicate_of(first, second);
         }

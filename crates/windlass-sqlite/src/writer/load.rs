@@ -130,6 +130,7 @@ impl Writer<'_> {
         for id in &orphans {
             self.lose(*id, now, random.bits())?;
         }
+        self.names.forget_policies(self.connection)?;
         Ok(orphans.len())
     }
 }

@@ -56,12 +56,15 @@ impl Writer<'_> {
     }
 
     pub(crate) fn remove_schedule(&mut self, schedule: ScheduleId) -> Answer<bool> {
-        let mut statement = self
+        let id = schedule.as_u128().to_be_bytes();
+        let removed = self
             .connection
-            .prepare_cached("delete from schedules where id = ?1")?;
-        Ok(Ok(
-            statement.execute([schedule.as_u128().to_be_bytes()])? == 1
-        ))
+            .prepare_cached("delete from schedules where id = ?1")?
+            .execute([id])?;
+        self.connection
+            .prepare_cached("delete from occurrences where schedule = ?1")?
+            .execute([id])?;
+        Ok(Ok(removed == 1))
     }
 
     pub(crate) fn fire(&mut self, fire: &Fire, now: Timestamp) -> Answer<Fired> {

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use windlass_core::{Job, JobId, Outcome, Random, Report, Settlement, Timestamp};
-use windlass_store::{
-    Attempt, AttemptId, AttemptReport, Renewed, Settled, Swept, reported_outcome,
-};
+use windlass_store::{Attempt, AttemptId, AttemptReport, Renewed, Settled, Swept};
 
 use super::{Answer, Writer};
 use crate::fault::{Fault, Step};
@@ -30,7 +28,7 @@ impl Writer<'_> {
     }
 
     fn renew_one(&mut self, of: AttemptId, until: Timestamp) -> Step<Renewed> {
-        let Some(running) = self.index.running(of.job, of.attempt).cloned() else {
+        let Some(running) = self.index.running_attempt(of).cloned() else {
             return Ok(Renewed::LeaseLost);
         };
         let Running {
@@ -75,10 +73,9 @@ impl Writer<'_> {
     }
 
     fn settle_one(&mut self, report: &AttemptReport, now: Timestamp) -> Step<Settled> {
-        let AttemptId { job: id, attempt } = report.of;
-        if self.index.running(id, attempt).is_some() {
+        if self.index.running_attempt(report.of).is_some() {
             let settlement = self.end(
-                id,
+                report.of.job,
                 report.report.clone(),
                 report.detail.clone(),
                 now,
@@ -86,18 +83,24 @@ impl Writer<'_> {
             )?;
             return Ok(Settled::Done(settlement));
         }
-        let before = self.ended_attempt(report.of)?;
-        match before {
-            Some(row) if row.outcome == reported_outcome(&report.report) => Ok(Settled::Repeated),
+        let Some((job, last)) = self.find(report.of.job)? else {
+            return Ok(Settled::LeaseLost);
+        };
+        match self.ended_attempt(report.of, &job, &last)? {
+            Some(row) if report.report.stands_as(row.outcome, job.delivery) => {
+                Ok(Settled::Repeated)
+            }
             _ => Ok(Settled::LeaseLost),
         }
     }
 
-    fn ended_attempt(&mut self, of: AttemptId) -> Step<Option<Attempt>> {
-        let Some((job, last)) = self.find(of.job)? else {
-            return Ok(None);
-        };
-        if let Some(row) = row::last_attempt(&job, &last).filter(|row| row.attempt == of.attempt) {
+    fn ended_attempt(
+        &mut self,
+        of: AttemptId,
+        job: &Job,
+        last: &LastAttempt,
+    ) -> Step<Option<Attempt>> {
+        if let Some(row) = row::last_attempt(job, last).filter(|row| row.attempt == of.attempt) {
             return Ok(Some(row));
         }
         let rows = row::attempts(self.connection, &mut self.names, of.job, usize::MAX)?;
@@ -130,9 +133,9 @@ impl Writer<'_> {
         now: Timestamp,
         random: u64,
     ) -> Step<(AttemptId, Settlement)> {
-        let attempt = match self.index.get(id) {
-            Some(Entry::Running(running)) => running.job.attempt,
-            _ => return Err(Fault::damaged(format!("job {id} does not run"))),
+        let attempt = match self.index.running(id) {
+            Some(running) => running.job.attempt,
+            None => return Err(Fault::damaged(format!("job {id} does not run"))),
         };
         let settlement = self.end(id, Report::Lost, None, now, random)?;
         Ok((AttemptId { job: id, attempt }, settlement))

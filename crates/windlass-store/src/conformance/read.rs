@@ -6,7 +6,7 @@ use windlass_core::retry::AttemptLimit;
 use windlass_core::{DeadReason, Job, JobId, Occurrence, Report, ScheduleId, Tag};
 
 use super::build::*;
-use crate::{Counts, Filter, ListedState, PAGE_MAX, Page};
+use crate::{Counts, Filter, Listed, ListedState, PAGE_MAX, Page, SCAN_MAX};
 
 pub async fn get_answers_in_order(store: &Opened) {
     put(store, jobs(1..3)).await;
@@ -15,8 +15,8 @@ pub async fn get_answers_in_order(store: &Opened) {
 }
 
 async fn listed(store: &Opened, filter: &Filter, now: u64) -> Vec<JobId> {
-    let jobs = store.list(filter, Page::first(100), at(now)).await.unwrap();
-    jobs.iter().map(|job| job.id).collect()
+    let page = store.list(filter, Page::first(100), at(now)).await.unwrap();
+    page.jobs.iter().map(|job| job.id).collect()
 }
 
 pub async fn list_is_newest_first_in_pages(store: &Opened) {
@@ -27,10 +27,10 @@ pub async fn list_is_newest_first_in_pages(store: &Opened) {
             .list(&Filter::default(), Page { after, limit: 10 }, at(0))
             .await
             .unwrap();
-        let Some(last) = page.last() else { break };
-        assert!(page.len() <= 10);
-        after = Some(last.id);
-        seen.extend(page.iter().map(|job| job.id));
+        assert!(page.jobs.len() <= 10);
+        seen.extend(page.jobs.iter().map(|job| job.id));
+        let Some(next) = page.next else { break };
+        after = Some(next);
     }
     let expected: Vec<JobId> = (0..25).rev().map(id).collect();
     assert_eq!(seen, expected);
@@ -38,12 +38,41 @@ pub async fn list_is_newest_first_in_pages(store: &Opened) {
         .list(&Filter::default(), Page::first(0), at(0))
         .await
         .unwrap();
-    assert_eq!(none, []);
+    assert_eq!(none, Listed::default());
     let most = store
         .list(&Filter::default(), Page::first(usize::MAX), at(0))
         .await
         .unwrap();
-    assert!(most.len() <= PAGE_MAX);
+    assert!(most.jobs.len() <= PAGE_MAX);
+}
+
+pub async fn list_looks_at_a_bounded_number(store: &Opened) {
+    let rare = Job {
+        tags: vec![Tag::new("rare").unwrap()],
+        ..job(1)
+    };
+    let many = u64::try_from(SCAN_MAX).unwrap();
+    put(store, vec![rare]).await;
+    put(store, jobs(2..many / 2)).await;
+    put(store, jobs(many / 2..many + 2)).await;
+    for state in [None, Some(ListedState::Ready)] {
+        let filter = Filter {
+            state,
+            tag: Some(Tag::new("rare").unwrap()),
+            ..Filter::default()
+        };
+        let (mut found, mut after, mut pages) = (Vec::new(), None, 0);
+        loop {
+            let page = Page { after, limit: 10 };
+            let page = store.list(&filter, page, at(0)).await.unwrap();
+            pages += 1;
+            found.extend(page.jobs.iter().map(|job| job.id));
+            let Some(next) = page.next else { break };
+            after = Some(next);
+        }
+        assert_eq!(found, [id(1)], "{state:?}");
+        assert!(pages > 1, "{state:?}: no step looks at more than {many}");
+    }
 }
 
 pub async fn list_filters(store: &Opened) {

@@ -243,6 +243,25 @@ pub async fn the_same_report_again_changes_nothing(store: &Opened) {
     }
 }
 
+pub async fn a_report_that_the_rules_changed_is_known_again(store: &Opened) {
+    let once = |number| Job {
+        delivery: Delivery::AtMostOnce,
+        ..job(number)
+    };
+    put(store, vec![once(1), once(2), job(3)]).await;
+    let running = take(store, 3, at(0)).await;
+    for (job, end) in [
+        (&running[0], Report::Snoozed { until: at(9) }),
+        (&running[1], Report::Released { started: true }),
+        (&running[2], Report::Released { started: true }),
+    ] {
+        settle_one(store, job, end.clone(), at(1)).await;
+        let before = find(store, job.id).await;
+        assert_eq!(settle_one(store, job, end, at(5)).await, Settled::Repeated);
+        assert_eq!(find(store, job.id).await, before);
+    }
+}
+
 pub async fn another_report_of_an_ended_attempt_is_refused(store: &Opened) {
     put(store, vec![job(1)]).await;
     let running = take_one(store, at(0)).await;
