@@ -37,7 +37,8 @@ pub(crate) struct Task<T, F> {
     pub(crate) rows: usize,
     pub(crate) verb: F,
     pub(crate) result: Option<Result<T, StoreError>>,
-    pub(crate) reply: oneshot::Sender<Result<T, StoreError>>,
+    /// The verb goes back with its answer: to drop what it holds is not the writer's work.
+    pub(crate) reply: oneshot::Sender<(Result<T, StoreError>, F)>,
 }
 
 impl<T: Send, F: FnMut(&mut Writer<'_>) -> Answer<T> + Send> Work for Task<T, F> {
@@ -60,7 +61,7 @@ impl<T: Send, F: FnMut(&mut Writer<'_>) -> Answer<T> + Send> Work for Task<T, F>
             (None, Some(result)) => result,
             (None, None) => Err(StoreError::Unavailable("the request was not run".into())),
         };
-        let _ = self.reply.send(result); // nobody waits for it any more
+        let _ = self.reply.send((result, self.verb)); // nobody waits for it any more
     }
 }
 

@@ -6,7 +6,7 @@
 mod parking;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque, hash_map};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -86,6 +86,8 @@ pub(crate) struct Index {
     running: Ids<Arc<Running>>,
     /// Due jobs by queue, lane and kind.
     ready: Lanes,
+    /// Due jobs that a claim met too late for them: they wait for the sweep, out of the way.
+    overdue: Lanes,
     future: BTreeSet<(Timestamp, JobId)>,
     deadlines: BTreeSet<(Timestamp, JobId)>,
     leases: BTreeSet<(Timestamp, JobId)>,
@@ -149,6 +151,21 @@ impl Index {
         Some(entry)
     }
 
+    /// Removes the job of an attempt that still runs.
+    pub(crate) fn take_attempt(&mut self, of: AttemptId) -> Option<Arc<Running>> {
+        let hash_map::Entry::Occupied(entry) = self.running.entry(of.job) else {
+            return None;
+        };
+        if entry.get().job.attempt != of.attempt {
+            return None;
+        }
+        let running = entry.remove();
+        self.stop(&running);
+        self.undo
+            .push(Undo::Take(of.job, Entry::Running(Arc::clone(&running))));
+        Some(running)
+    }
+
     /// The changes since the last call stay.
     pub(crate) fn keep(&mut self) {
         self.undo.clear();
@@ -208,57 +225,49 @@ impl Index {
     }
 
     fn remove(&mut self, id: JobId) -> Option<Entry> {
-        let running = self.running.remove(&id).map(Entry::Running);
-        let entry = match running {
-            Some(running) => running,
-            None => Entry::Waiting(self.waiting.remove(&id)?),
-        };
-        let freed = match &entry {
-            Entry::Waiting(waiting) => {
-                let count = self.counts.entry(waiting.queue).or_default();
-                count.waiting -= 1;
-                count.retrying -= u64::from(waiting.lane == Lane::Retry);
-                let place = place(id, waiting);
-                if self.seen.is_none_or(|seen| waiting.run_at > seen) {
-                    count.future -= u64::from(self.future.remove(&(waiting.run_at, id)));
-                } else if !self
-                    .ready
-                    .get_mut(&group(waiting))
-                    .is_some_and(|lane| lane.remove(&place))
-                {
-                    self.parking.remove(waiting, &place);
-                }
-                if let Some(deadline) = waiting.deadline {
-                    self.deadlines.remove(&(deadline, id));
-                }
-                waiting
-                    .concurrency
-                    .as_ref()
-                    .map(|concurrency| concurrency.key.clone())
-            }
-            Entry::Running(running) => {
-                let count = self.counts.entry(running.queue).or_default();
-                count.running -= 1;
-                count.retries_running -= u32::from(running.job.lane() == Lane::Retry);
-                if let Some(lease) = running.job.lease() {
-                    self.leases.remove(&(lease.until, id));
-                }
-                let key = running
-                    .job
-                    .concurrency
-                    .as_ref()
-                    .map(|concurrency| concurrency.key.clone());
-                if let Some(key) = &key {
-                    self.parking.stop(key);
-                }
-                key
-            }
-        };
-        // A free slot, or a place in front that is free again: those that stood aside come back.
-        if let Some(key) = freed {
-            self.let_back(&key, self.seen.unwrap_or(Timestamp::MIN));
+        if let Some(running) = self.running.remove(&id) {
+            self.stop(&running);
+            return Some(Entry::Running(running));
         }
-        Some(entry)
+        let waiting = self.waiting.remove(&id)?;
+        self.leave_order(id, &waiting);
+        Some(Entry::Waiting(waiting))
+    }
+
+    /// Takes a waiting job out of the order.
+    fn leave_order(&mut self, id: JobId, waiting: &Waiting) {
+        let count = self.counts.entry(waiting.queue).or_default();
+        count.waiting -= 1;
+        count.retrying -= u64::from(waiting.lane == Lane::Retry);
+        let place = place(id, waiting);
+        if self.seen.is_none_or(|seen| waiting.run_at > seen) {
+            count.future -= u64::from(self.future.remove(&(waiting.run_at, id)));
+        } else if !leave(&mut self.ready, group(waiting), &place)
+            && !leave(&mut self.overdue, group(waiting), &place)
+        {
+            self.parking.remove(waiting, &place);
+        }
+        if let Some(deadline) = waiting.deadline {
+            self.deadlines.remove(&(deadline, id));
+        }
+        if let Some(of) = &waiting.concurrency {
+            // Its place in front is free again: those that stood aside come back.
+            self.let_back(&of.key, self.seen.unwrap_or(Timestamp::MIN));
+        }
+    }
+
+    /// Frees what a running job held.
+    fn stop(&mut self, running: &Running) {
+        let count = self.counts.entry(running.queue).or_default();
+        count.running -= 1;
+        count.retries_running -= u32::from(running.job.lane() == Lane::Retry);
+        if let Some(lease) = running.job.lease() {
+            self.leases.remove(&(lease.until, running.job.id));
+        }
+        if let Some(of) = &running.job.concurrency {
+            self.parking.stop(&of.key);
+            self.let_back(&of.key, self.seen.unwrap_or(Timestamp::MIN));
+        }
     }
 
     /// Takes a waiting job that cannot be read out of the order, so that it holds nobody up. It still counts as waiting.
@@ -270,9 +279,8 @@ impl Index {
         if self.future.remove(&(waiting.run_at, id)) {
             self.counts.entry(waiting.queue).or_default().future -= 1;
         }
-        if let Some(lane) = self.ready.get_mut(&group(waiting)) {
-            lane.remove(&place);
-        }
+        leave(&mut self.ready, group(waiting), &place);
+        leave(&mut self.overdue, group(waiting), &place);
         self.parking.remove(waiting, &place);
         if let Some(deadline) = waiting.deadline {
             self.deadlines.remove(&(deadline, id));
@@ -299,8 +307,8 @@ impl Index {
         }
     }
 
-    /// The foremost job of a lane that may start, among the kinds that are wanted. Those whose key is full, or that have one
-    /// and are overdue, stand aside: they keep nobody from the key.
+    /// The foremost job of a lane that may start, among the kinds that are wanted. Those whose key is full, or that are overdue,
+    /// stand aside: no claim walks over them twice, and they keep nobody from their key.
     pub(crate) fn foremost(
         &mut self,
         queue: u32,
@@ -346,9 +354,9 @@ impl Index {
                 };
                 let overdue = waiting.deadline.is_some_and(|deadline| deadline < now);
                 let key = waiting.concurrency.as_ref();
-                if key.is_some_and(|of| overdue || self.parking.is_full(of)) {
+                if overdue || key.is_some_and(|of| self.parking.is_full(of)) {
                     aside.push((*group, *place));
-                } else if waiting.run_at <= now && !overdue {
+                } else if waiting.run_at <= now {
                     foremost = Some(*place);
                     break;
                 }
@@ -357,16 +365,16 @@ impl Index {
         (foremost, aside)
     }
 
-    /// Parks a job with a key; names the key if it is not full, so that others may have it.
+    /// Takes a job out of the order; names its key if it is not full, so that others may have it.
     fn stand_aside(&mut self, group: Group, place: Place) -> Option<Key> {
-        if let Some(places) = self.ready.get_mut(&group) {
-            places.remove(&place);
-        }
+        leave(&mut self.ready, group, &place);
         let waiting = self.waiting.get(&place.2)?;
+        let Some(of) = &waiting.concurrency else {
+            self.overdue.entry(group).or_default().insert(place);
+            return None;
+        };
         self.parking.park(waiting, group, place);
-        let of = waiting.concurrency.as_ref();
-        let free = of.filter(|of| !self.parking.is_full(of));
-        free.map(|of| of.key.clone())
+        (!self.parking.is_full(of)).then(|| of.key.clone())
     }
 
     /// Lets those back that fit beside what runs with a key; answers whether there were any.
@@ -441,8 +449,10 @@ impl Index {
     /// The `run_at` of the job that is ready for longest: the first of each priority in each group.
     pub(crate) fn oldest_ready(&self, queue: u32) -> Option<Timestamp> {
         let lanes = [Lane::Fresh, Lane::Retry].into_iter();
-        let groups =
-            lanes.flat_map(|lane| self.ready.range((queue, lane, 0)..=(queue, lane, u32::MAX)));
+        let groups = lanes.flat_map(|lane| {
+            let all = (queue, lane, 0)..=(queue, lane, u32::MAX);
+            self.ready.range(all.clone()).chain(self.overdue.range(all))
+        });
         let parked = self.parking.places(queue).map(|place| place.1);
         let heads = groups.flat_map(|(_, places)| {
             let next = |place: &Place| {
@@ -491,6 +501,12 @@ impl std::fmt::Debug for Index {
         let (waiting, running) = (self.waiting.len(), self.running.len());
         write!(f, "Index({waiting} waiting, {running} running)")
     }
+}
+
+/// Takes a job out of an order; answers whether it was in it.
+fn leave(lanes: &mut Lanes, group: Group, place: &Place) -> bool {
+    let places = lanes.get_mut(&group);
+    places.is_some_and(|places| places.remove(place))
 }
 
 fn group(waiting: &Waiting) -> Group {

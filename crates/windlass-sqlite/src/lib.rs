@@ -147,7 +147,8 @@ impl SqliteStore {
         };
         let requests = self.requests.as_ref().ok_or_else(gone)?;
         requests.send(Box::new(task)).await.map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
+        let (answer, _verb) = answer.await.map_err(|_| gone())?;
+        answer
     }
 
     /// Reads what was committed.

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use windlass_store::StoreError;
 
+use crate::log;
+
 /// Held as long as the store is open; the operating system frees it when the process dies.
 #[derive(Debug)]
 pub(crate) struct Lock {
@@ -48,15 +50,19 @@ impl Lock {
         Ok(lock)
     }
 
-    /// Refuses a store whose log is gone although it was in use when its process died: what was acknowledged last was in it.
+    /// Refuses a store whose log is gone, cut or damaged although it was in use when its process died: what was acknowledged
+    /// last was in it.
     pub(crate) fn check_log(&mut self) -> Result<(), StoreError> {
-        let log = beside(&self.path, "-wal");
-        if self.log_was_in_use && !log.exists() {
+        let log_path = beside(&self.path, "-wal");
+        if self.log_was_in_use && !log_path.exists() {
             let what = format!(
                 "its log {} is missing, and with it what was written last",
-                log.display()
+                log_path.display()
             );
             return Err(StoreError::Damaged { what, cause: None });
+        }
+        if self.log_was_in_use {
+            log::check(&log_path)?;
         }
         self.log_was_in_use = false;
         Ok(())
@@ -64,7 +70,9 @@ impl Lock {
 
     /// From now on the log must be there.
     pub(crate) fn note_log_in_use(&mut self) -> Result<(), StoreError> {
-        let noted = self.write(LOG_IN_USE).and_then(|()| self.file.sync_all());
+        let noted = log::lengthen(&self.path)
+            .and_then(|()| self.write(LOG_IN_USE))
+            .and_then(|()| self.file.sync_all());
         noted.map_err(|error| StoreError::Unavailable(error.into()))
     }
 

@@ -3,6 +3,9 @@
 //! A pass aside never lets a busy log begin anew, and one between two groups keeps everybody waiting; so the one goes before
 //! the other, which then has little left to do.
 
+mod check;
+
+use std::fs::OpenOptions;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
@@ -12,12 +15,16 @@ use rusqlite::Connection;
 use windlass_store::StoreError;
 
 use crate::fault::Step;
+use crate::lock::beside;
 use crate::{schema, spawn};
+use check::BYTES_MIN;
+
+pub(crate) use check::check;
 
 const MEBIBYTE: u64 = 1024 * 1024;
 
 /// From here on the log is folded back.
-const FOLD_AT: u64 = 64 * MEBIBYTE;
+const FOLD_AT: u64 = BYTES_MIN;
 
 /// Here the writer waits for the pass aside.
 const WAIT_AT: u64 = 128 * MEBIBYTE;
@@ -89,6 +96,17 @@ impl Log {
         }
         Ok(whole)
     }
+}
+
+/// Makes the log of a store as long as it will get: a log that is shorter next time was cut. It takes no space before it is
+/// written to.
+pub(crate) fn lengthen(store: &Path) -> std::io::Result<()> {
+    let log = OpenOptions::new().write(true).open(beside(store, "-wal"))?;
+    if log.metadata()?.len() < BYTES_MIN {
+        log.set_len(BYTES_MIN)?;
+        log.sync_all()?;
+    }
+    Ok(())
 }
 
 impl Drop for Log {

@@ -5,7 +5,6 @@ mod extra;
 mod state;
 mod value;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row, Statement, params};
@@ -107,11 +106,12 @@ pub(crate) fn find_fresh(
     one(&mut statement, id, |row| job_from(row, names, id))
 }
 
-/// Jobs that were never claimed and lie close together, read in one walk; those that were not met are left out.
+/// Jobs that were never claimed and lie close together, read in one walk; those that were not met are left out. The ids are
+/// sorted, and so is what is found.
 pub(crate) fn walk_fresh(
     connection: &Connection,
     names: &mut Names,
-    ids: &BTreeSet<JobId>,
+    ids: &[JobId],
 ) -> Step<Vec<Job>> {
     let (Some(first), Some(last)) = (ids.first(), ids.last()) else {
         return Ok(Vec::new());
@@ -119,11 +119,13 @@ pub(crate) fn walk_fresh(
     let mut statement = connection.prepare_cached(include_str!("../sql/walk_jobs.sql"))?;
     let mut rows = statement.query(params![blob(*first), blob(*last)])?;
     let mut found = Vec::with_capacity(ids.len());
+    let mut wanted = ids.iter().peekable();
     // Where others lie between, single look-ups are cheaper than a long walk.
     let mut steps = ids.len() * 3;
     while let Some(row) = rows.next()? {
         let id = id_of(row, 8)?;
-        if ids.contains(&id) {
+        while wanted.next_if(|wanted| **wanted < id).is_some() {}
+        if wanted.next_if_eq(&&id).is_some() {
             found.push(job_from(row, names, id).map_err(|fault| fault.of_job(id))?);
         }
         steps -= 1;

@@ -41,6 +41,36 @@ fn a_missing_log_is_told(path: &Path) {
     SqliteStore::open(path, now, 0).expect("it opens with its log");
 }
 
+/// A log that is cut, or damaged anywhere but in its last group, is told; its last group may have been torn by the crash.
+fn a_damaged_log_is_told(path: &Path) {
+    live_until(path, 910_000_000, 50);
+    let log = path.with_extension("db-wal");
+    let whole = std::fs::read(&log).expect("there is a log");
+    let now = windlass_core::Timestamp::UNIX_EPOCH;
+    let flipped = |byte: usize| {
+        let mut damaged = whole.clone();
+        let byte = damaged.get_mut(byte).expect("the log is that long");
+        *byte ^= 4;
+        damaged
+    };
+    let page = windlass_sqlite::PAGE_BYTES as usize;
+    let (half, _) = whole.split_at(whole.len() / 2);
+    for (damaged, expected) in [
+        (flipped(17), "has a damaged header"),
+        (flipped(32 + 24 + 100), "is damaged in frame 1,"),
+        (flipped(32 + 24 + page + 9), "is damaged in frame 2,"),
+        (half.to_vec(), "is shorter than it was"),
+    ] {
+        std::fs::write(&log, damaged).expect("it is changed");
+        let refused = SqliteStore::open(path, now, 0)
+            .expect_err("its log is damaged")
+            .to_string();
+        assert!(refused.contains(expected), "{refused}");
+    }
+    std::fs::write(&log, whole).expect("it is put back");
+    SqliteStore::open(path, now, 0).expect("it opens with its log");
+}
+
 fn main() {
     if child::am_child() {
         return;
@@ -66,10 +96,11 @@ fn main() {
         all.stored.len()
     );
     a_missing_log_is_told(&path);
+    a_damaged_log_is_told(&path);
     println!(
         "{} jobs acknowledged and {} done over {KILLS} kills",
         all.stored.len(),
         all.done.len()
     );
-    println!("2 passed, 0 failed");
+    println!("3 passed, 0 failed");
 }

@@ -8,7 +8,7 @@ use windlass_core::{State, Timestamp};
 use windlass_memory::MemoryStore;
 use windlass_sqlite::SqliteStore;
 use windlass_store::conformance::build::{Opened, id};
-use windlass_store::conformance::model::{Command, commands, run};
+use windlass_store::conformance::model::{Command, commands, run, run_later};
 
 fn compare(commands: &[Command]) -> Result<(), TestCaseError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -28,6 +28,7 @@ fn compare(commands: &[Command]) -> Result<(), TestCaseError> {
         drop(store);
         let again: Opened =
             Arc::new(SqliteStore::open(&path, Timestamp::UNIX_EPOCH, 0).expect("it opens again"));
+        let mut any_ran = false;
         for number in 0..12 {
             let before = memory
                 .get(&[id(number)])
@@ -38,6 +39,7 @@ fn compare(commands: &[Command]) -> Result<(), TestCaseError> {
                 .as_ref()
                 .is_some_and(|job| job.state() == State::Running)
             {
+                any_ran = true;
                 continue; // its worker is gone: it was ended as lost when the store was opened
             }
             let after = again
@@ -46,6 +48,13 @@ fn compare(commands: &[Command]) -> Result<(), TestCaseError> {
                 .expect("the store answers")
                 .remove(0);
             prop_assert_eq!(after, before);
+        }
+        if !any_ran {
+            // Order, limits, keys and counts were read back: the same follows.
+            let mut after = vec![Command::Pass(1), Command::Counts];
+            after.extend(commands.iter().cloned());
+            let later = run_later(&memory, &after).await;
+            prop_assert_eq!(run_later(&again, &after).await, later);
         }
         Ok(())
     })

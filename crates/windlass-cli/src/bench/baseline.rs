@@ -26,26 +26,10 @@ pub(super) fn disk(path: &Path, jobs: u64, bytes_per_job: u64, syncs: u64) -> an
     Ok(per_second)
 }
 
-/// Inserts the same rows into one table without any index, in as many groups, with the same settings; jobs per second. It is
-/// over so soon that one look would say little: the middle one of several counts.
+/// Inserts the same rows into one table without any index, in as many groups, with the same settings; jobs per second.
 pub(super) fn sqlite(folder: &Path, jobs: u64, payload: &str, groups: u64) -> anyhow::Result<f64> {
-    const LOOKS: usize = 5;
-    let mut rates = Vec::with_capacity(LOOKS);
-    for look in 0..LOOKS {
-        let folder = folder.join(format!("bare-{look}"));
-        std::fs::create_dir(&folder)?;
-        rates.push(insert_rows(&folder.join("bare.db"), jobs, payload, groups)?);
-        std::fs::remove_dir_all(&folder)?;
-    }
-    rates.sort_by(f64::total_cmp);
-    rates
-        .get(LOOKS / 2)
-        .copied()
-        .ok_or_else(|| anyhow::anyhow!("nothing was measured"))
-}
-
-fn insert_rows(path: &Path, jobs: u64, payload: &str, groups: u64) -> anyhow::Result<f64> {
-    let connection = Connection::open(path)?;
+    std::fs::create_dir(folder)?;
+    let connection = Connection::open(folder.join("bare.db"))?;
     connection.pragma_update(None, "page_size", windlass_sqlite::PAGE_BYTES)?;
     connection.query_row("pragma journal_mode = wal", [], |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "full")?;
@@ -69,5 +53,8 @@ fn insert_rows(path: &Path, jobs: u64, payload: &str, groups: u64) -> anyhow::Re
         connection.execute_batch("commit")?;
         inserted += per_group;
     }
-    Ok(jobs as f64 / started.elapsed().as_secs_f64())
+    let per_second = jobs as f64 / started.elapsed().as_secs_f64();
+    drop(connection);
+    std::fs::remove_dir_all(folder)?;
+    Ok(per_second)
 }

@@ -1,6 +1,6 @@
 //! Jobs go out, each under a lease.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use windlass_core::fairness::{ClaimPlan, Taken};
 use windlass_core::{Job, JobId, Lane, Timestamp};
@@ -97,24 +97,28 @@ impl Writer<'_> {
     /// Reads the bodies of what was chosen, those that lie close together in one walk, and gives each its lease.
     fn start_all(&mut self, chosen: Vec<Chosen>, claim: &Claim, now: Timestamp) -> Step<Vec<Job>> {
         const WALK_MIN: usize = 4;
-        let fresh: BTreeSet<JobId> = chosen
-            .iter()
-            .filter_map(|chosen| match chosen {
-                Chosen::Pending(id, waiting) if !waiting.ran => Some(*id),
-                _ => None,
-            })
-            .collect();
-        let mut bodies = HashMap::new();
+        let fresh = chosen.iter().filter_map(|chosen| match chosen {
+            Chosen::Pending(id, waiting) if !waiting.ran => Some(*id),
+            _ => None,
+        });
+        let mut fresh: Vec<JobId> = fresh.collect();
+        fresh.sort_unstable();
+        let mut bodies: Vec<Option<Job>> = Vec::new();
         if fresh.len() >= WALK_MIN {
             let walked = row::walk_fresh(self.connection, &mut self.names, &fresh)?;
-            bodies.extend(walked.into_iter().map(|job| (job.id, job)));
+            fresh = walked.iter().map(|job| job.id).collect();
+            bodies = walked.into_iter().map(Some).collect();
         }
+        let mut body_of = |id: JobId| {
+            let place = fresh.binary_search(&id).ok()?;
+            bodies.get_mut(place)?.take()
+        };
         let mut jobs = Vec::with_capacity(chosen.len());
         for chosen in chosen {
             jobs.push(match chosen {
                 Chosen::Started(job) => *job,
                 Chosen::Pending(id, waiting) => {
-                    self.start(id, &waiting, bodies.remove(&id), claim, now)?
+                    self.start(id, &waiting, body_of(id), claim, now)?
                 }
             });
         }

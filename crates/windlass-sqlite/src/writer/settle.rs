@@ -73,9 +73,9 @@ impl Writer<'_> {
     }
 
     fn settle_one(&mut self, report: &AttemptReport, now: Timestamp) -> Step<Settled> {
-        if self.index.running_attempt(report.of).is_some() {
+        if let Some(running) = self.index.take_attempt(report.of) {
             let settlement = self.end(
-                report.of.job,
+                &running,
                 report.report.clone(),
                 report.detail.clone(),
                 now,
@@ -133,26 +133,23 @@ impl Writer<'_> {
         now: Timestamp,
         random: u64,
     ) -> Step<(AttemptId, Settlement)> {
-        let attempt = match self.index.running(id) {
-            Some(running) => running.job.attempt,
-            None => return Err(Fault::damaged(format!("job {id} does not run"))),
+        let Some(Entry::Running(running)) = self.index.take(id) else {
+            return Err(Fault::damaged(format!("job {id} does not run")));
         };
-        let settlement = self.end(id, Report::Lost, None, now, random)?;
+        let settlement = self.end(&running, Report::Lost, None, now, random)?;
+        let attempt = running.job.attempt;
         Ok((AttemptId { job: id, attempt }, settlement))
     }
 
-    /// Ends the running attempt of a job as `core` decides, with its row of history.
+    /// Ends an attempt, which runs no more in memory, as `core` decides, with its row of history.
     fn end(
         &mut self,
-        id: JobId,
+        running: &Running,
         report: Report,
         detail: Option<Value>,
         now: Timestamp,
         random: u64,
     ) -> Step<Settlement> {
-        let Some(Entry::Running(running)) = self.index.take(id) else {
-            return Err(Fault::damaged(format!("job {id} does not run")));
-        };
         let mut job = running.job.clone();
         let retry_count = job.failures;
         let settlement = job.decide(report, now, random).expect("it runs");
@@ -178,7 +175,7 @@ impl Writer<'_> {
             error: settlement.error.clone(),
             detail: last.detail,
         };
-        row::insert_attempt(self.connection, &mut self.names, id, &attempt)?;
+        row::insert_attempt(self.connection, &mut self.names, job.id, &attempt)?;
         row::end_state(self.connection, &job, &LastAttempt::default())?;
         self.place(&mut job, running.queue, running.kind, true);
         Ok(settlement)

@@ -124,7 +124,15 @@ fn reported(number: u8, now: Timestamp) -> Report {
 
 /// Runs the commands one after the other; gives what each was answered.
 pub async fn run(store: &Opened, commands: &[Command]) -> Vec<String> {
-    let mut now = at(0);
+    run_from(store, commands, at(0)).await
+}
+
+/// The same, a day later.
+pub async fn run_later(store: &Opened, commands: &[Command]) -> Vec<String> {
+    run_from(store, commands, at(86_400)).await
+}
+
+async fn run_from(store: &Opened, commands: &[Command], mut now: Timestamp) -> Vec<String> {
     let mut answers = Vec::new();
     for (step, command) in commands.iter().enumerate() {
         if let Command::Pass(seconds) = command {
