@@ -65,8 +65,8 @@ fn a_store_is_measured_and_copied() {
     assert_eq!(counted(&copy, all), counted(&store, all));
     assert_eq!(
         counted(&copy, all),
-        6 * 300 + 50 + 40,
-        "three parts, the lifecycles three times, and what waits beside them"
+        10 * 300 + 50 + 40,
+        "once, three times three parts, and what waits beside them"
     );
     let waiting = "select count(*) from jobs left join states using (id) where states.id is null";
     assert_eq!(counted(&copy, waiting), 50 + 40);

@@ -15,7 +15,7 @@ use super::{Driver, StoreBench, baseline};
 use crate::clock;
 use crate::output::Output;
 
-/// What the ratio is made of is measured so often, and the middle figure taken: a machine is seldom alone.
+/// What is compared is measured so often, and the middle figure taken: a machine is seldom alone.
 const LOOKS: usize = 3;
 
 /// What was measured; rates are jobs per second.
@@ -66,10 +66,7 @@ async fn measure(bench: &StoreBench, path: &Path, folder: &Path) -> anyhow::Resu
     figures.enqueue_per_s = load.run(Step::Enqueue(Kinds::Measured), jobs, &bar).await?;
     let bar = progress("claim and settle", jobs);
     figures.claim_settle_per_s = load.run(Step::ClaimAndSettle, jobs, &bar).await?;
-    fill(&load, Kinds::Measured, jobs, "enqueue").await?;
-    let bar = progress("claim", jobs);
-    figures.empty_claim_per_s = load.run(Step::Claim, jobs, &bar).await?;
-    load.settle_claimed().await?;
+    figures.empty_claim_per_s = claims(&load, jobs).await?;
 
     // Beside all that waits.
     let memory_before = resident_bytes();
@@ -79,10 +76,7 @@ async fn measure(bench: &StoreBench, path: &Path, folder: &Path) -> anyhow::Resu
     if waiting > 0 {
         figures.memory_bytes_per_job = (resident_bytes() - memory_before).max(0.0) / waiting as f64;
     }
-    fill(&load, Kinds::Measured, jobs, "enqueue").await?;
-    let bar = progress("claim", jobs);
-    figures.backlog_claim_per_s = load.run(Step::Claim, jobs, &bar).await?;
-    load.settle_claimed().await?;
+    figures.backlog_claim_per_s = claims(&load, jobs).await?;
     let (commits, bytes) = opened.written().await?;
     let mut rates = Vec::with_capacity(LOOKS);
     for _ in 0..LOOKS {
@@ -115,6 +109,18 @@ async fn measure(bench: &StoreBench, path: &Path, folder: &Path) -> anyhow::Resu
         figures.ratio = figures.lifecycle_per_s / figures.sqlite_baseline_per_s;
     }
     Ok(figures)
+}
+
+/// Claims of jobs that were enqueued before and are settled after.
+async fn claims(load: &Load, jobs: u64) -> anyhow::Result<f64> {
+    let mut rates = Vec::with_capacity(LOOKS);
+    for _ in 0..LOOKS {
+        fill(load, Kinds::Measured, jobs, "enqueue").await?;
+        let bar = progress("claim", jobs);
+        rates.push(load.run(Step::Claim, jobs, &bar).await?);
+        load.settle_claimed().await?;
+    }
+    Ok(middle(rates))
 }
 
 /// The middle one of several figures.
