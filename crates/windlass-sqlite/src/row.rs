@@ -1,21 +1,14 @@
 //! A job as rows, and rows as a job.
 
 mod attempt;
-mod extra;
 mod state;
 mod value;
 
-use std::sync::Arc;
-
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row, Statement, params};
-use windlass_core::retry::AttemptLimit;
-use windlass_core::{
-    Concurrency, Deadline, Delivery, Job, JobId, NewJob, Occurrence, OnDuplicate, Payload, Start,
-    Timeout, Unique, fixed_hash,
-};
+use windlass_core::{Job, JobId, fixed_hash};
+use windlass_store::stored::{Asked, extra_of};
 
 pub(crate) use attempt::{attempts, insert_attempt, last_attempt};
-pub(crate) use extra::Extra;
 pub(crate) use state::{
     CANCELLED, DEAD_FROM, LastAttempt, RUNNING, SUCCEEDED, WAITING, dead_number, end_state,
     put_state, start_state, state_number, succeed_state,
@@ -25,7 +18,6 @@ pub(crate) use value::{blob, id_of, signed, timestamp, unsigned, value};
 use crate::fault::{Fault, Step};
 use crate::names::Names;
 use state::stand;
-use value::{duration, optional_timestamp};
 
 /// A number that a flipped bit changes: eight bytes at a time, then the rest, well mixed.
 fn checksum(payload: &str) -> i64 {
@@ -57,7 +49,7 @@ pub(crate) fn insert_job(
         job.created_at.as_micros(),
         checksum(payload),
         payload,
-        Extra::text_of(job),
+        extra_of(job),
     ])?;
     Ok(changed == 1)
 }
@@ -75,7 +67,7 @@ pub(crate) fn update_job(connection: &Connection, names: &mut Names, job: &Job) 
         run_at,
         checksum(payload),
         payload,
-        Extra::text_of(job),
+        extra_of(job),
     ])?;
     Ok(())
 }
@@ -152,57 +144,18 @@ fn job_from(row: &Row<'_>, names: &mut Names, id: JobId) -> Step<Job> {
     if checksum(payload) != row.get::<_, i64>(5)? {
         return Err(Fault::damaged(format!("the payload of job {id}")));
     }
-    let payload = Payload::from_stored(payload);
-    let extra = Extra::parse(
-        row.get_ref(7)?
-            .as_str_or_null()
-            .map_err(rusqlite::Error::from)?,
-    )?;
-    let limit = extra
-        .max_attempts
-        .map(|limit| AttemptLimit::from_max_attempts(limit.into()));
-    let limit = limit
-        .transpose()
-        .map_err(|error| Fault::damaged(error.to_string()))?;
-    let new = NewJob {
-        payload,
+    let asked = Asked {
+        id,
+        kind: names.kind(row.get(1)?)?,
         queue: names.queue(row.get(0)?)?,
         priority: row.get(2)?,
-        start: Start::At(timestamp(row.get(3)?)?),
-        delivery: if extra.at_most_once {
-            Delivery::AtMostOnce
-        } else {
-            Delivery::AtLeastOnce
-        },
-        max_attempts: limit.flatten(),
-        retry: extra.retry.map(Arc::new),
-        timeout: extra.timeout.map(|timeout| match timeout {
-            0 => Timeout::None,
-            timeout => Timeout::After(duration(timeout)),
-        }),
-        deadline: optional_timestamp(extra.deadline)?.map(Deadline::At),
-        unique: extra.unique.map(|(key, hold, replace)| Unique {
-            key,
-            unique_for: hold.map(duration),
-            on_duplicate: if replace {
-                OnDuplicate::Replace
-            } else {
-                OnDuplicate::Keep
-            },
-        }),
-        concurrency: extra
-            .concurrency
-            .map(|(key, limit)| Concurrency { key, limit }),
-        tags: extra.tags,
-        meta: extra.meta,
-        ..NewJob::new(names.kind(row.get(1)?)?)
+        run_at: timestamp(row.get(3)?)?,
+        created_at: timestamp(row.get(4)?)?,
+        payload,
+        extra: row
+            .get_ref(7)?
+            .as_str_or_null()
+            .map_err(rusqlite::Error::from)?,
     };
-    let mut job = new.into_stored_job(id, timestamp(row.get(4)?)?);
-    if let Some((schedule_id, at)) = extra.occurrence {
-        job.occurrence = Some(Occurrence {
-            schedule_id,
-            scheduled_for: timestamp(at)?,
-        });
-    }
-    Ok(job)
+    asked.into_job().map_err(Fault::damaged)
 }

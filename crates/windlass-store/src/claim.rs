@@ -59,22 +59,29 @@ impl Claim {
             && self.jobs.as_ref().is_none_or(|jobs| jobs.contains(&id))
     }
 
-    /// The policy and the limit of a job that this claim takes.
+    /// The lease of a job that this claim takes at `now`.
+    pub fn lease_for(&self, job: &Job, now: Timestamp) -> Lease {
+        self.retry.lease_for(job, now.saturating_add(self.lease))
+    }
+}
+
+impl ClaimRetry {
+    /// The policy and the limit of a job that is claimed with this.
     pub fn resolve<'a>(&'a self, job: &'a Job) -> ResolvedRetry<'a> {
         let settings = RetrySettings {
             max_attempts: job.max_attempts,
             job: job.retry.as_ref(),
-            kind: self.retry.kinds.get(&job.kind),
-            queue: self.retry.queue.as_ref(),
+            kind: self.kinds.get(&job.kind),
+            queue: self.queue.as_ref(),
         };
-        resolve(settings, &self.retry.worker)
+        resolve(settings, &self.worker)
     }
 
-    /// The lease of a job that this claim takes at `now`.
-    pub fn lease_for(&self, job: &Job, now: Timestamp) -> Lease {
+    /// The lease of a job that is claimed with this.
+    pub fn lease_for(&self, job: &Job, until: Timestamp) -> Lease {
         let resolved = self.resolve(job);
         Lease {
-            until: now.saturating_add(self.lease),
+            until,
             policy: resolved.policy.cloned(),
             effective_max: resolved.effective_max,
             cancel_requested: false,

@@ -19,6 +19,7 @@ mod read;
 mod schedule;
 mod settle;
 mod store;
+pub mod stored;
 
 pub use change::{CHANGE_MAX, Changed};
 pub use claim::{CLAIM_MAX, Claim, ClaimRetry, Claimed};

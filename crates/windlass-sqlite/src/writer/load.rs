@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use windlass_core::{Concurrency, Lane, Random, Timestamp};
+use windlass_store::stored::Extra;
 
 use super::Writer;
 use crate::fault::{Fault, Step};
 use crate::index::{Entry, Hold, Running, Waiting};
-use crate::row::{self, Extra, id_of, timestamp};
+use crate::row::{self, id_of, timestamp};
 
 impl Writer<'_> {
     pub(super) fn load(&mut self) -> Step<()> {
@@ -79,7 +80,7 @@ impl Writer<'_> {
                     .get_ref(5)?
                     .as_str_or_null()
                     .map_err(rusqlite::Error::from)?;
-                let extra = Extra::parse(extra)?;
+                let extra = Extra::parse(extra).map_err(Fault::damaged)?;
                 if let Some((key, _, _)) = extra.unique {
                     self.index
                         .set_hold(queue, key, Some(Hold { id, until: None }));
