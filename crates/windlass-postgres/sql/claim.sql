@@ -1,0 +1,27 @@
+-- Takes the first jobs of a lane, unless the queue has bounds or the claim was made before.
+--   $1 queue, $2 lane, $3 now, $4 kinds, $5-$7 where to begin, $8 how many, $9 claim, $10 whether to look before,
+--   $11 lease, $12 settings, $13 worker
+with taken as (
+    update windlass.jobs
+    set due = false, lease_until = $11, settings = $12, worker = $13, attempt = attempt + 1, started_at = $3,
+        first_started_at = coalesce(first_started_at, $3), cancel_requested = false
+    where id = any (array(
+        select id from windlass.jobs
+        where queue = $1 and lane = $2 and due and (rank, run_at, id) >= ($5, $6, $7) and run_at <= $3
+          and (deadline is null or deadline >= $3) and concurrency_key is null
+          and ($4::text[] is null or kind = any ($4))
+          and not ($10 and exists (
+              select from windlass.queues where name = $1 and bounded union all select from windlass.claims where id = $9
+          ))
+        order by rank, run_at, id
+        limit $8
+        for update skip locked
+    ))
+    returning *
+), noted as (
+    insert into windlass.claims as claim (id, at, jobs, attempts)
+    select $9, $3, array_agg(id), array_agg(attempt) from taken having count(*) > 0
+    on conflict (id) do update
+    set jobs = claim.jobs || excluded.jobs, attempts = claim.attempts || excluded.attempts
+)
+select /* columns */ from taken

@@ -1,0 +1,26 @@
+-- Jobs that are over move to where those are, are counted, and let go of their unique keys.
+with done as (
+    select * from unnest(
+        $1::uuid[], $2::timestamptz[], $3::integer[], $4::integer[], $5::integer[], $6::bigint[], $7::text[],
+        $8::timestamptz[], $9::text[], $10::text[], $11::timestamptz[], $12::text[], $13::text[], $14::text[]
+    ) as done (
+        id, run_at, failures, snoozes, losses_in_a_row, previous_delay, last_error, failed_at, state, reason,
+        finished_at, result, outcome, detail
+    )
+), gone as (
+    delete from /* from */ as job using done where job.id = done.id returning job.*
+), moved as (
+    insert into /* to */ (
+        id, queue, kind, rank, run_at, created_at, payload, extra, attempt, failures, snoozes, losses_in_a_row,
+        previous_delay, first_started_at, started_at, worker, last_error, failed_at, state, reason, finished_at, result,
+        outcome, detail
+    )
+    select
+        gone.id, gone.queue, gone.kind, gone.rank, done.run_at, gone.created_at, gone.payload, gone.extra, gone.attempt,
+        done.failures, done.snoozes, done.losses_in_a_row, done.previous_delay, gone.first_started_at, gone.started_at,
+        gone.worker, done.last_error, done.failed_at, done.state, done.reason, done.finished_at, done.result,
+        done.outcome, done.detail
+    from gone join done using (id)
+)
+insert into windlass.tallies (queue, state, count)
+select gone.queue, done.state, count(*) from gone join done using (id) group by gone.queue, done.state

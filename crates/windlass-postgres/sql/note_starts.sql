@@ -1,0 +1,6 @@
+-- Notes how many jobs of a queue were started, and forgets what lies behind its period.
+--   $1 queue, $2 now, $3 how many, $4 since when
+with old as (
+    delete from windlass.starts where queue = $1 and at <= $4
+)
+insert into windlass.starts (queue, at, count) select $1, $2, $3 where $3 > 0

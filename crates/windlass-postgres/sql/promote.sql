@@ -1,0 +1,11 @@
+-- Lets jobs whose time has come stand among the due ones.  $1 now, $2 how many
+update windlass.jobs
+set due = true
+where id = any (array(
+    select id from windlass.jobs
+    where not due and lease_until is null and run_at <= $1
+    order by run_at, id
+    limit $2
+    for update skip locked
+))
+returning queue, lane, rank, run_at, id

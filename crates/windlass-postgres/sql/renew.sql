@@ -1,0 +1,6 @@
+-- Prolongs leases.  $1 ids, $2 attempts, $3 until
+update windlass.jobs as job
+set lease_until = $3
+from unnest($1::uuid[], $2::integer[]) as lease (id, attempt)
+where job.id = lease.id and job.attempt = lease.attempt and job.lease_until is not null
+returning job.id, job.cancel_requested

@@ -1,0 +1,246 @@
+//! What people do to single jobs.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use windlass_core::{Conflict, Edit, Event, Job, JobId, QueueName, Revival, State, Timestamp};
+use windlass_store::{Attempt, Changed};
+
+use crate::fault::Step;
+use crate::keys;
+use crate::param::params;
+use crate::read::{DEAD, FINISHED, Found, JOBS, find};
+use crate::row::{self, LastAttempt, uuids};
+use crate::session::Session;
+use crate::settings::Settings;
+use crate::write::{self, Columns};
+
+/// One change, asked for many jobs.
+#[derive(Debug, Clone)]
+pub(crate) enum Change<'a> {
+    Cancel,
+    RunNow,
+    Resolve,
+    Revive(&'a Revival),
+    Edit(&'a Edit),
+}
+
+/// Changes jobs one after the other; answers what became of each, and those that wait now.
+pub(crate) async fn change(
+    session: &mut Session,
+    settings: &Settings,
+    ids: &[JobId],
+    change: &Change<'_>,
+    now: Timestamp,
+) -> Step<(Vec<Changed>, Vec<Job>)> {
+    let found = find(session, settings, ids, true).await?;
+    let mut work = Work::lock_keys(session, found, change, now).await?;
+    let answers: Vec<Changed> = ids.iter().map(|id| work.change(*id, change, now)).collect();
+    work.write(session, now).await?;
+    session.commit().await?;
+    let changed = work.changed.iter().filter_map(|id| work.jobs.get(id));
+    let waiting = changed.filter(|job| job.state() == State::Waiting).cloned();
+    Ok((answers, waiting.collect()))
+}
+
+/// The jobs as they were, and as they are by now.
+struct Work {
+    before: HashMap<JobId, Found>,
+    jobs: HashMap<JobId, Job>,
+    holders: BTreeMap<keys::Place, JobId>,
+    changed: BTreeSet<JobId>,
+}
+
+impl Work {
+    async fn lock_keys(
+        session: &mut Session,
+        found: HashMap<JobId, Found>,
+        change: &Change<'_>,
+        now: Timestamp,
+    ) -> Step<Self> {
+        let to = match change {
+            Change::Edit(edit) => edit.queue.as_ref(),
+            _ => None,
+        };
+        let jobs = found.values().map(|found| &found.job);
+        let places = jobs.flat_map(|job| {
+            let queues = [Some(&job.queue), to];
+            queues
+                .into_iter()
+                .flatten()
+                .filter_map(|queue| keys::place(job, queue))
+        });
+        let holders = keys::holders(session, &places.collect(), now).await?;
+        Ok(Work {
+            jobs: found
+                .iter()
+                .map(|(id, found)| (*id, found.job.clone()))
+                .collect(),
+            before: found,
+            holders,
+            changed: BTreeSet::new(),
+        })
+    }
+
+    fn change(&mut self, id: JobId, change: &Change<'_>, now: Timestamp) -> Changed {
+        let Some(mut job) = self.jobs.get(&id).cloned() else {
+            return Changed::NotFound;
+        };
+        if let Err(refused) = self.apply(&mut job, change, now) {
+            return refused;
+        }
+        let state = job.state();
+        self.jobs.insert(id, job);
+        self.changed.insert(id);
+        Changed::Now(state)
+    }
+
+    fn apply(&mut self, job: &mut Job, change: &Change<'_>, now: Timestamp) -> Result<(), Changed> {
+        let before = job.state();
+        match change {
+            Change::Cancel => job.cancel(now).map_err(conflict)?,
+            Change::RunNow => job.run_now(now).map_err(conflict)?,
+            Change::Resolve => job.resolve(now).map_err(conflict)?,
+            Change::Revive(revival) => {
+                let event = Event::Revived(revival.consent);
+                before.after(event).ok_or(Changed::Conflict(before))?;
+                self.refuse_taken(job, &job.queue, before)?;
+                job.revive((*revival).clone(), now).map_err(conflict)?;
+            }
+            Change::Edit(edit) => {
+                before
+                    .after(Event::Changed)
+                    .ok_or(Changed::Conflict(before))?;
+                let to = edit.queue.as_ref().unwrap_or(&job.queue);
+                self.refuse_taken(job, to, before)?;
+                if let Some(place) = keys::place(job, &job.queue) {
+                    self.holders.remove(&place);
+                }
+                job.edit((*edit).clone()).map_err(conflict)?;
+            }
+        }
+        let place = keys::place(job, &job.queue);
+        if let Some(place) = place.filter(|_| job.holds_key(now)) {
+            self.holders.entry(place).or_insert(job.id);
+        }
+        Ok(())
+    }
+
+    /// A unique key that another job holds is a conflict.
+    fn refuse_taken(&self, job: &Job, queue: &QueueName, before: State) -> Result<(), Changed> {
+        let place = keys::place(job, queue);
+        let holder = place.and_then(|place| self.holders.get(&place).copied());
+        match holder {
+            Some(holder) if holder != job.id => Err(Changed::KeyTaken(before)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes all that changed, wherever it was and is.
+    async fn write(&self, session: &mut Session, now: Timestamp) -> Step<()> {
+        let changed = || {
+            let ids = self.changed.iter();
+            ids.filter_map(|id| Some((self.before.get(id)?, self.jobs.get(id)?)))
+        };
+        // The last attempt of a job that was over becomes a row of history.
+        let attempts = changed().filter_map(|(before, job)| {
+            let attempt = row::last_attempt(&before.job, &before.last)?;
+            Some((job.id, attempt))
+        });
+        let attempts: Vec<(JobId, Attempt)> = attempts.collect();
+        write::insert_attempts(session, &attempts).await?;
+        let was_over = |before: &Found| before.table != JOBS;
+        let lives = changed().filter(|(before, job)| !was_over(before) && !job.state().is_final());
+        Columns::of(lives.map(|(_, job)| job), now)
+            .update(session)
+            .await?;
+        for table in [JOBS, DEAD, FINISHED] {
+            let ends =
+                changed().filter(|(before, job)| before.table == table && job.state().is_final());
+            let ends: Vec<(Job, LastAttempt)> = ends
+                .map(|(_, job)| (job.clone(), LastAttempt::default()))
+                .collect();
+            uncount(session, table, ends.iter().map(|(job, _)| job.id)).await?;
+            write::end(session, &ends, table).await?;
+        }
+        for table in [DEAD, FINISHED] {
+            let again =
+                changed().filter(|(before, job)| before.table == table && !job.state().is_final());
+            let again: Vec<&Job> = again.map(|(_, job)| job).collect();
+            uncount(session, table, again.iter().map(|job| job.id)).await?;
+            remove(session, table, again.iter().map(|job| job.id)).await?;
+            write::insert_again(session, &again, now).await?;
+        }
+        let moved = changed().filter(|(before, job)| before.job.queue != job.queue);
+        keys::forget(session, moved.map(|(before, job)| (&before.job.queue, job))).await?;
+        let living = changed().filter(|(_, job)| !job.state().is_final());
+        let living: Vec<&Job> = living.map(|(_, job)| job).collect();
+        keys::take(session, &living, now).await?;
+        let over = changed().filter(|(_, job)| job.state().is_final());
+        let over: Vec<&Job> = over.map(|(_, job)| job).collect();
+        keys::release(session, &over, now).await
+    }
+}
+
+fn conflict(conflict: Conflict) -> Changed {
+    Changed::Conflict(conflict.state)
+}
+
+/// Jobs that were over are counted no more.
+async fn uncount(session: &mut Session, table: &str, ids: impl Iterator<Item = JobId>) -> Step<()> {
+    let ids = uuids(ids);
+    if table == JOBS || ids.is_empty() {
+        return Ok(());
+    }
+    let sql = format!(
+        "insert into windlass.tallies (queue, state, count)
+         select queue, state, -count(*) from {table} where id = any ($1) group by queue, state"
+    );
+    session.query(&sql, params![ids]).await?;
+    Ok(())
+}
+
+async fn remove(session: &mut Session, table: &str, ids: impl Iterator<Item = JobId>) -> Step<()> {
+    let ids = uuids(ids);
+    if !ids.is_empty() {
+        let sql = format!("delete from {table} where id = any ($1)");
+        session.query(&sql, params![ids]).await?;
+    }
+    Ok(())
+}
+
+/// Removes jobs that are over, with their history.
+pub(crate) async fn purge(
+    session: &mut Session,
+    settings: &Settings,
+    ids: &[JobId],
+) -> Step<Vec<Changed>> {
+    let mut found = find(session, settings, ids, true).await?;
+    let mut removed = Vec::new();
+    let mut answers = Vec::with_capacity(ids.len());
+    for id in ids {
+        let state = found.get(id).map(|found| found.job.state());
+        answers.push(match state {
+            None => Changed::NotFound,
+            Some(state) if !state.is_final() => Changed::Conflict(state),
+            Some(_) => {
+                removed.extend(found.remove(id));
+                Changed::Removed
+            }
+        });
+    }
+    for table in [DEAD, FINISHED] {
+        let of_table = || removed.iter().filter(|found| found.table == table);
+        uncount(session, table, of_table().map(|found| found.job.id)).await?;
+        remove(session, table, of_table().map(|found| found.job.id)).await?;
+    }
+    let gone = uuids(removed.iter().map(|found| found.job.id));
+    let sql = "delete from windlass.attempts where job = any ($1)";
+    session.query(sql, params![gone]).await?;
+    keys::forget(
+        session,
+        removed.iter().map(|found| (&found.job.queue, &found.job)),
+    )
+    .await?;
+    session.commit().await?;
+    Ok(answers)
+}

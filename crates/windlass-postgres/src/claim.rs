@@ -1,0 +1,274 @@
+//! Jobs go out, each under a lease.
+
+mod bounded;
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+
+use tokio_postgres::Row;
+use windlass_core::fairness::Mix;
+use windlass_core::{Job, Timestamp};
+use windlass_store::{CLAIM_MAX, Claim, Claimed};
+
+use crate::fault::Step;
+use crate::param::{Time, params};
+use crate::read::living;
+use crate::row::{self, LIVING};
+use crate::session::Session;
+use crate::settings::Settings;
+use crate::watermark::{Lane, Place, Watermarks};
+
+/// So many jobs whose time has come are moved among the due ones by one claim.
+const PROMOTE_MAX: i64 = 5000;
+
+/// What every statement of a claim is told.
+pub(crate) struct Claiming<'a> {
+    claim: &'a Claim,
+    now: Timestamp,
+    id: uuid::Uuid,
+    queue: &'a str,
+    kinds: Option<Vec<&'a str>>,
+    worker: &'a str,
+    lease: Time,
+    settings: i32,
+}
+
+/// A lane of the queue, as this claim sees it.
+struct Start {
+    lane: Lane,
+    from: Place,
+    told: u64,
+}
+
+/// What is known before anything is taken.
+struct Before {
+    claimed: bool,
+    bounded: bool,
+    keyed: bool,
+    both_wait: bool,
+}
+
+impl<'a> Claiming<'a> {
+    pub(crate) fn new(claim: &'a Claim, settings: i32, now: Timestamp) -> Self {
+        let kinds = claim.kinds.as_ref();
+        Claiming {
+            claim,
+            now,
+            id: uuid::Uuid::from_u128(claim.id),
+            queue: claim.queue.as_str(),
+            kinds: kinds.map(|kinds| kinds.iter().map(|kind| kind.as_str()).collect()),
+            worker: claim.worker.as_str(),
+            lease: Time(now.saturating_add(claim.lease)),
+            settings,
+        }
+    }
+
+    fn start(&self, number: i16, marks: &Watermarks) -> Start {
+        let lane = (self.claim.queue.clone(), number, self.claim.kinds.clone());
+        let (from, told) = marks.begin(&lane, self.now);
+        Start { lane, from, told }
+    }
+
+    /// Whether the claim is nothing but "the first so many".
+    fn is_plain(&self) -> bool {
+        self.claim.jobs.is_none()
+            && self.claim.plan.max_inflight_retries.is_none()
+            && matches!(self.claim.plan.mix, Mix::RetriesFirst(_))
+    }
+}
+
+/// Claims jobs. A plain claim of a queue without bounds is two flights; others look first and lock what they count.
+pub(crate) async fn claim(
+    session: &mut Session,
+    settings: &Settings,
+    marks: &Watermarks,
+    claiming: &Claiming<'_>,
+) -> Step<Claimed> {
+    let plan = claiming.claim.plan;
+    let limit = plan.limit.min(u32::try_from(CLAIM_MAX).unwrap_or(u32::MAX));
+    let first = match plan.mix {
+        Mix::RetriesFirst(first) if claiming.is_plain() => first.min(plan.retries_max).min(limit),
+        _ => 0,
+    };
+    let (fresh, retry) = (claiming.start(0, marks), claiming.start(1, marks));
+    let (before, mut rows) = look(session, marks, claiming, &fresh, &retry, first).await?;
+    if before.claimed {
+        return again(session, settings, claiming).await;
+    }
+    if before.bounded || before.keyed || !claiming.is_plain() {
+        return bounded::claim(session, claiming, before.bounded, before.keyed).await;
+    }
+    let mut left = limit - len(&rows);
+    let no_more_retries = len(&rows) < first || plan.retries_max <= len(&rows);
+    let fresh_max = left.min(plan.fresh_max);
+    let more = take(session, claiming, &fresh, fresh_max, no_more_retries).await?;
+    advance(marks, &fresh, &more)?;
+    left -= len(&more);
+    if !no_more_retries {
+        let retries_max = left.min(plan.retries_max - len(&rows));
+        let rest = take(session, claiming, &retry, retries_max, true).await?;
+        rows.extend(rest);
+    }
+    advance(marks, &retry, &rows)?;
+    rows.splice(0..0, more);
+    let jobs = started(&rows, claiming)?;
+    Ok(Claimed {
+        jobs,
+        both_waited: before.both_wait,
+    })
+}
+
+/// Promotes, looks at what a claim must know, and takes the retries that come first: one flight.
+async fn look(
+    session: &mut Session,
+    marks: &Watermarks,
+    claiming: &Claiming<'_>,
+    fresh: &Start,
+    retry: &Start,
+    first: u32,
+) -> Step<(Before, Vec<Row>)> {
+    let now = Time(claiming.now);
+    let (fresh_rank, fresh_at, fresh_id) = columns(fresh.from);
+    let (retry_rank, retry_at, retry_id) = columns(retry.from);
+    let promote = params![now, PROMOTE_MAX];
+    let look = params![
+        claiming.queue,
+        claiming.id,
+        now,
+        claiming.kinds,
+        fresh_rank,
+        fresh_at,
+        fresh_id,
+        retry_rank,
+        retry_at,
+        retry_id,
+    ];
+    let (lane, limit) = (1_i16, i64::from(first));
+    let take = params![
+        claiming.queue,
+        lane,
+        now,
+        claiming.kinds,
+        retry_rank,
+        retry_at,
+        retry_id,
+        limit,
+        claiming.id,
+        true,
+        claiming.lease,
+        claiming.settings,
+        claiming.worker,
+    ];
+    let [promoted, before, rows] = session
+        .queries([
+            (include_str!("../sql/promote.sql"), promote),
+            (include_str!("../sql/before_claim.sql"), look),
+            (&TAKE, take),
+        ])
+        .await?;
+    for found in &promoted {
+        let place = (found.try_get(2)?, row::time(found, 3)?, row::id(found, 4)?);
+        marks.lower(&row::name(found, 0)?, found.try_get(1)?, place);
+    }
+    let answer = |column: usize| -> Step<bool> {
+        let found = before.first().map(|row| row.try_get(column)).transpose()?;
+        Ok(found.unwrap_or(false))
+    };
+    let before = Before {
+        claimed: answer(0)?,
+        bounded: answer(1)?,
+        keyed: answer(2)?,
+        both_wait: answer(3)? && answer(4)?,
+    };
+    Ok((before, rows))
+}
+
+static TAKE: LazyLock<String> =
+    LazyLock::new(|| include_str!("../sql/claim.sql").replace("/* columns */", LIVING));
+
+/// Takes the first jobs of a lane.
+async fn take(
+    session: &mut Session,
+    claiming: &Claiming<'_>,
+    start: &Start,
+    limit: u32,
+    last: bool,
+) -> Step<Vec<Row>> {
+    let (rank, at, id) = columns(start.from);
+    let (lane, limit) = (start.lane.1, i64::from(limit));
+    let params = params![
+        claiming.queue,
+        lane,
+        Time(claiming.now),
+        claiming.kinds,
+        rank,
+        at,
+        id,
+        limit,
+        claiming.id,
+        false,
+        claiming.lease,
+        claiming.settings,
+        claiming.worker,
+    ];
+    match last {
+        true => session.last(&TAKE, params).await,
+        false => session.query(&TAKE, params).await,
+    }
+}
+
+fn columns(place: Place) -> (i32, Time, uuid::Uuid) {
+    let (rank, at, id) = place;
+    (rank, Time(at), row::uuid(id))
+}
+
+/// The next claim begins behind what this one took, if nothing was left before it.
+fn advance(marks: &Watermarks, start: &Start, rows: &[Row]) -> Step<()> {
+    let mut last = None;
+    for found in rows {
+        let place = (found.try_get(3)?, row::time(found, 4)?, row::id(found, 0)?);
+        last = last.max(Some(place));
+    }
+    if let Some(place) = last {
+        marks.advance(&start.lane, start.told, place);
+    }
+    Ok(())
+}
+
+/// The jobs of the rows of a claim, in the order of claims within their lanes.
+fn started(rows: &[Row], claiming: &Claiming<'_>) -> Step<Vec<Job>> {
+    let settings = Arc::new(claiming.claim.retry.clone());
+    let settings = HashMap::from([(claiming.settings, settings)]);
+    let mut jobs = Vec::with_capacity(rows.len());
+    for found in rows {
+        jobs.push(row::living(found, &settings)?);
+    }
+    jobs.sort_by_key(|job: &Job| (job.lane(), job.claim_order()));
+    Ok(jobs)
+}
+
+/// The claim was made before: what still lives of it.
+async fn again(
+    session: &mut Session,
+    settings: &Settings,
+    claiming: &Claiming<'_>,
+) -> Step<Claimed> {
+    let sql = format!(
+        "select {LIVING} from windlass.jobs join (
+             select unnest(jobs) as job, unnest(attempts) as of from windlass.claims where id = $1
+         ) as claimed on claimed.job = id and claimed.of = attempt
+         where lease_until is not null"
+    );
+    let rows = session.query(&sql, params![claiming.id]).await?;
+    let mut jobs = living(session, settings, &rows).await?;
+    session.commit().await?;
+    jobs.sort_by_key(|job| (job.lane(), job.claim_order()));
+    Ok(Claimed {
+        jobs,
+        both_waited: false,
+    })
+}
+
+fn len(rows: &[Row]) -> u32 {
+    u32::try_from(rows.len()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,267 @@
+//! Claims that something bounds: a queue's limits, concurrency keys, retries in flight, or that name their jobs.
+//!
+//! What is counted is locked first, so that two claims never count the same free slot. The order of locks is always the same:
+//! the queue, then the keys.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::LazyLock;
+
+use windlass_core::fairness::{ClaimPlan, Taken};
+use windlass_core::{JobId, Lane};
+use windlass_store::{CLAIM_MAX, Claimed, QueueLimits};
+
+use super::{Claiming, columns, started};
+use crate::fault::{Fault, Step};
+use crate::param::{Time, bigint, int, params};
+use crate::row::{self, LIVING};
+use crate::session::Session;
+use crate::watermark::{FRONT, Place};
+
+/// Whoever counts what runs with a key holds this lock.
+const KEYS_LOCK: i64 = 0x6B65_7973;
+
+/// So many candidates of a lane are looked at in one step, at least.
+const LOOK_MIN: u32 = 100;
+
+static TAKE_NAMED: LazyLock<String> =
+    LazyLock::new(|| include_str!("../../sql/claim_named.sql").replace("/* columns */", LIVING));
+
+pub(super) async fn claim(
+    session: &mut Session,
+    claiming: &Claiming<'_>,
+    bounded: bool,
+    keyed: bool,
+) -> Step<Claimed> {
+    let (plan, limits) = room(session, claiming, bounded).await?;
+    let running = if keyed {
+        running_by_key(session).await?
+    } else {
+        BTreeMap::new()
+    };
+    let mut lanes = [
+        Candidates::new(0, plan.limit.min(plan.fresh_max)),
+        Candidates::new(1, plan.limit.min(plan.retries_max)),
+    ];
+    let mut choice = Choice { running, plan };
+    let (chosen, both_waited) = choice.choose(session, claiming, &mut lanes).await?;
+    let ids = row::uuids(chosen);
+    let rows = session
+        .query(
+            &TAKE_NAMED,
+            params![
+                ids,
+                Time(claiming.now),
+                claiming.id,
+                claiming.lease,
+                claiming.settings,
+                claiming.worker,
+            ],
+        )
+        .await?;
+    if let Some(rate) = limits.rate {
+        let since = Time(claiming.now.saturating_sub(rate.period));
+        let started = int(u32::try_from(rows.len()).unwrap_or(u32::MAX));
+        let sql = include_str!("../../sql/note_starts.sql");
+        let params = params![claiming.queue, Time(claiming.now), started, since];
+        session.query(sql, params).await?;
+    }
+    session.commit().await?;
+    let jobs = started(&rows, claiming)?;
+    Ok(Claimed { jobs, both_waited })
+}
+
+/// What is left of the plan within the limits of the queue, which is locked for that.
+async fn room(
+    session: &mut Session,
+    claiming: &Claiming<'_>,
+    bounded: bool,
+) -> Step<(ClaimPlan, QueueLimits)> {
+    let mut plan = claiming.claim.plan;
+    plan.limit = plan.limit.min(u32::try_from(CLAIM_MAX).unwrap_or(u32::MAX));
+    let lock = "select limits from windlass.queues where name = $1 for update";
+    let limits = match bounded {
+        true => session.query(lock, params![claiming.queue]).await?,
+        false => Vec::new(),
+    };
+    let limits: QueueLimits = match limits.first() {
+        Some(found) => serde_json::from_str(found.try_get(0)?)
+            .map_err(|error| Fault::damaged(format!("the limits of a queue: {error}")))?,
+        None => QueueLimits::default(),
+    };
+    if plan.max_inflight_retries.is_some() {
+        let lock = "select pg_advisory_xact_lock(hashtextextended($1, 0))";
+        session.query(lock, params![claiming.queue]).await?;
+    }
+    if limits.paused.is_some() {
+        plan.limit = 0;
+    }
+    if plan.max_inflight_retries.is_some() || limits.concurrency.is_some() {
+        let count = "select count(*), count(*) filter (where lane = 1) from windlass.jobs
+             where lease_until is not null and queue = $1";
+        let rows = session.query(count, params![claiming.queue]).await?;
+        let count = |column| -> Step<u32> {
+            let count: Option<i64> = rows.first().map(|row| row.try_get(column)).transpose()?;
+            Ok(u32::try_from(count.unwrap_or(0)).unwrap_or(u32::MAX))
+        };
+        plan = plan.beside(count(1)?);
+        if let Some(concurrency) = limits.concurrency {
+            plan.limit = plan.limit.min(concurrency.saturating_sub(count(0)?));
+        }
+    }
+    if let Some(rate) = limits.rate {
+        let since = claiming.now.saturating_sub(rate.period);
+        let sql = "select coalesce(sum(count), 0)::bigint from windlass.starts where queue = $1 and at > $2";
+        let rows = session
+            .query(sql, params![claiming.queue, Time(since)])
+            .await?;
+        let started: i64 = rows.first().map_or(Ok(0), |row| row.try_get(0))?;
+        let started = u32::try_from(started).unwrap_or(u32::MAX);
+        plan.limit = plan.limit.min(rate.count.saturating_sub(started));
+    }
+    Ok((plan, limits))
+}
+
+async fn running_by_key(session: &mut Session) -> Step<BTreeMap<String, u32>> {
+    session
+        .query("select pg_advisory_xact_lock($1)", params![KEYS_LOCK])
+        .await?;
+    let sql = "select concurrency_key, count(*) from windlass.jobs
+         where lease_until is not null and concurrency_key is not null group by concurrency_key";
+    let rows = session.query(sql, params![]).await?;
+    let mut running = BTreeMap::new();
+    for row in &rows {
+        let count: i64 = row.try_get(1)?;
+        running.insert(row.try_get(0)?, u32::try_from(count).unwrap_or(u32::MAX));
+    }
+    Ok(running)
+}
+
+/// A job that might be taken.
+struct Candidate {
+    place: Place,
+    id: JobId,
+    key: Option<(String, u32)>,
+}
+
+/// The candidates of a lane, fetched in steps.
+struct Candidates {
+    lane: i16,
+    ahead: VecDeque<Candidate>,
+    behind: Place,
+    step: u32,
+    at_end: bool,
+}
+
+impl Candidates {
+    fn new(lane: i16, wanted: u32) -> Self {
+        Candidates {
+            lane,
+            ahead: VecDeque::new(),
+            behind: FRONT,
+            step: wanted.max(LOOK_MIN),
+            at_end: false,
+        }
+    }
+
+    /// Whose place in the order of claims comes next.
+    fn front(&self) -> Option<Place> {
+        self.ahead.front().map(|candidate| candidate.place)
+    }
+
+    /// Drops those whose key is full from the front; fetches more where none are left.
+    async fn come_up(
+        &mut self,
+        session: &mut Session,
+        claiming: &Claiming<'_>,
+        running: &BTreeMap<String, u32>,
+    ) -> Step<()> {
+        loop {
+            let full =
+                |key: &(String, u32)| running.get(&key.0).is_some_and(|count| *count >= key.1);
+            while self
+                .ahead
+                .pop_front_if(|candidate| candidate.key.as_ref().is_some_and(full))
+                .is_some()
+            {}
+            if !self.ahead.is_empty() || self.at_end {
+                return Ok(());
+            }
+            self.fetch(session, claiming).await?;
+        }
+    }
+
+    async fn fetch(&mut self, session: &mut Session, claiming: &Claiming<'_>) -> Step<()> {
+        let (rank, at, id) = columns(self.behind);
+        let ids = claiming.claim.jobs.as_ref();
+        let ids: Option<Vec<_>> = ids.map(|ids| row::uuids(ids.iter().copied()));
+        let rows = session
+            .query(
+                include_str!("../../sql/candidates.sql"),
+                params![
+                    claiming.queue,
+                    self.lane,
+                    Time(claiming.now),
+                    claiming.kinds,
+                    ids,
+                    rank,
+                    at,
+                    id,
+                    bigint(self.step.into()),
+                ],
+            )
+            .await?;
+        self.at_end = rows.len() < self.step as usize;
+        for found in &rows {
+            let id = row::id(found, 0)?;
+            let key: Option<String> = found.try_get(3)?;
+            let limit: Option<i32> = found.try_get(4)?;
+            let limit = u32::try_from(limit.unwrap_or(0)).unwrap_or(0);
+            let place = (found.try_get(1)?, row::time(found, 2)?, id);
+            self.behind = place;
+            self.ahead.push_back(Candidate {
+                place,
+                id,
+                key: key.map(|key| (key, limit)),
+            });
+        }
+        Ok(())
+    }
+}
+
+struct Choice {
+    running: BTreeMap<String, u32>,
+    plan: ClaimPlan,
+}
+
+impl Choice {
+    /// Takes candidates one by one as the plan says; answers whether both lanes had any.
+    async fn choose(
+        &mut self,
+        session: &mut Session,
+        claiming: &Claiming<'_>,
+        lanes: &mut [Candidates; 2],
+    ) -> Step<(Vec<JobId>, bool)> {
+        let [fresh, retries] = lanes;
+        fresh.come_up(session, claiming, &self.running).await?;
+        retries.come_up(session, claiming, &self.running).await?;
+        let both_waited = fresh.front().is_some() && retries.front().is_some();
+        let (mut taken, mut chosen) = (Taken::default(), Vec::new());
+        while let Some(lane) = self.plan.next_lane(taken, fresh.front(), retries.front()) {
+            let (candidates, count) = match lane {
+                Lane::Fresh => (&mut *fresh, &mut taken.fresh),
+                Lane::Retry => (&mut *retries, &mut taken.retries),
+            };
+            let Some(candidate) = candidates.ahead.pop_front() else {
+                break;
+            };
+            *count += 1;
+            if let Some((key, _)) = candidate.key {
+                *self.running.entry(key).or_default() += 1;
+            }
+            chosen.push(candidate.id);
+            fresh.come_up(session, claiming, &self.running).await?;
+            retries.come_up(session, claiming, &self.running).await?;
+        }
+        Ok((chosen, both_waited))
+    }
+}

@@ -1,0 +1,187 @@
+//! Connections: pools of them, what a server must promise, and what is tried again on another one.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use tokio_postgres::Client;
+use tokio_postgres_rustls::MakeRustlsConnect;
+use windlass_store::StoreError;
+
+use crate::fault::{Fault, Step};
+use crate::options::Options;
+use crate::session::Session;
+use crate::{migrate, tls};
+
+/// A step is tried so often on a fresh connection, or after another step was in its way.
+const TRIES: u32 = 5;
+
+/// Connections that only settles, renewals, heartbeats and sweeps may use: load never costs a lease.
+const RESERVED: usize = 2;
+
+/// Who needs a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    Vital,
+    Other,
+}
+
+pub(crate) struct Connections {
+    pub(crate) options: Options,
+    pub(crate) tls: MakeRustlsConnect,
+    main: Pool,
+    reserved: Pool,
+}
+
+impl Connections {
+    pub(crate) fn new(options: Options) -> Result<Self, StoreError> {
+        let tls = tls::connector(options.root_certificates.as_deref())?;
+        Ok(Connections {
+            main: pool(&options, &tls, options.pool_size)?,
+            reserved: pool(&options, &tls, RESERVED)?,
+            options,
+            tls,
+        })
+    }
+
+    /// Carries out a step, on as many connections as it takes within reason.
+    ///
+    /// A step that did not happen is tried again where that may help. One of which nobody knows is not: it is answered as
+    /// indeterminate.
+    pub(crate) async fn run<T, F, Work>(&self, class: Class, work: F) -> Result<T, StoreError>
+    where
+        F: Fn(Session) -> Work + Send + Sync,
+        Work: Future<Output = Step<T>> + Send,
+        T: Send,
+    {
+        let mut tried = 0;
+        loop {
+            tried += 1;
+            let object = self.object(class).await?;
+            let committing = Arc::new(AtomicBool::new(false));
+            let session = Session::new(object, Arc::clone(&committing));
+            let time_max = self.options.statement_timeout + self.options.lock_timeout;
+            let done = tokio::time::timeout(time_max, work(session)).await;
+            let unknown = committing.load(Ordering::Relaxed);
+            let fault = match done {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(fault)) => fault,
+                Err(_) if unknown => {
+                    return Err(StoreError::Indeterminate("no answer in time".into()));
+                }
+                Err(_) => return Err(StoreError::Unavailable("no answer in time".into())),
+            };
+            if fault.is_of_connection() {
+                // The others may lead to the same server that is gone, or that only reads now.
+                self.main.retain(|_, _| false);
+                self.reserved.retain(|_, _| false);
+                if unknown && !fault.was_refused() {
+                    return Err(StoreError::Indeterminate(fault.into_store_error().into()));
+                }
+            } else if !fault.is_collision() {
+                return Err(fault.into_store_error());
+            }
+            if tried == TRIES {
+                return Err(fault.into_store_error());
+            }
+            tokio::time::sleep(pause(tried)).await;
+        }
+    }
+
+    async fn object(&self, class: Class) -> Result<deadpool_postgres::Object, StoreError> {
+        let pool = match class {
+            Class::Vital => &self.reserved,
+            Class::Other => &self.main,
+        };
+        let mut tried = 0;
+        loop {
+            match pool.get().await {
+                Ok(object) => return Ok(object),
+                Err(error) => {
+                    tried += 1;
+                    let gone = matches!(&error, deadpool_postgres::PoolError::Backend(_));
+                    if !gone || tried == TRIES {
+                        return Err(StoreError::Unavailable(error.into()));
+                    }
+                    tokio::time::sleep(pause(tried)).await;
+                }
+            }
+        }
+    }
+
+    /// Refuses a server that may lose what it acknowledges, or whose schema this build does not know.
+    pub(crate) async fn check(&self) -> Result<(), StoreError> {
+        let object = self.object(Class::Other).await?;
+        let unsafe_settings = unsafe_settings(&object)
+            .await
+            .map_err(Fault::into_store_error)?;
+        if !unsafe_settings.is_empty() && !self.options.allow_unsafe_durability {
+            let what = format!(
+                "the server may lose what it acknowledged ({}): set it right, or say allow_unsafe_durability=true",
+                unsafe_settings.join(", ")
+            );
+            return Err(StoreError::Unavailable(what.into()));
+        }
+        let found = migrate::version(&object)
+            .await
+            .map_err(Fault::into_store_error)?;
+        let needed = migrate::newest();
+        match found == needed {
+            true => Ok(()),
+            false => Err(StoreError::WrongSchema { found, needed }),
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        self.main.close();
+        self.reserved.close();
+    }
+}
+
+fn pool(options: &Options, tls: &MakeRustlsConnect, size: usize) -> Result<Pool, StoreError> {
+    let config = ManagerConfig {
+        recycling_method: RecyclingMethod::Fast,
+    };
+    let manager = Manager::from_config(options.server.clone(), tls.clone(), config);
+    let session = format!(
+        "set statement_timeout = {}; set lock_timeout = {}; set idle_in_transaction_session_timeout = {}",
+        options.statement_timeout.as_millis(),
+        options.lock_timeout.as_millis(),
+        (options.statement_timeout * 2).as_millis(),
+    );
+    let prepare = Hook::async_fn(move |client: &mut deadpool_postgres::ClientWrapper, _| {
+        let session = session.clone();
+        Box::pin(async move {
+            client
+                .batch_execute(&session)
+                .await
+                .map_err(HookError::Backend)
+        })
+    });
+    Pool::builder(manager)
+        .max_size(size)
+        .wait_timeout(Some(options.lock_timeout))
+        .create_timeout(Some(options.statement_timeout))
+        .post_create(prepare)
+        .runtime(Runtime::Tokio1)
+        .build()
+        .map_err(|error| StoreError::Unavailable(error.into()))
+}
+
+/// What the server does that may lose acknowledged work.
+async fn unsafe_settings(client: &Client) -> Step<Vec<String>> {
+    let sql = "select name || ' is ' || setting from pg_settings
+         where name in ('fsync', 'full_page_writes', 'synchronous_commit') and setting = 'off' order by name";
+    let rows = client.query_typed(sql, &[]).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// Longer with every try, and not for all callers alike.
+fn pause(tried: u32) -> Duration {
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    let spread = windlass_core::fixed_hash(&call.to_le_bytes()) % 10;
+    Duration::from_millis(10 * u64::from(2_u32.pow(tried)) + spread * u64::from(tried))
+}

@@ -1,0 +1,262 @@
+//! Jobs come in.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use windlass_core::{Edit, Job, JobId, OnDuplicate, QueueName, State, Timestamp};
+use windlass_store::{EnqueueMode, Enqueued, StoreError};
+
+use crate::fault::{Fault, Step};
+use crate::keys;
+use crate::param::params;
+use crate::read::find;
+use crate::row;
+use crate::session::Session;
+use crate::settings::Settings;
+use crate::write::{Columns, How};
+
+/// Stores jobs. Most batches have no unique keys and no bounded queue: those are one statement.
+pub(crate) async fn enqueue(
+    session: &mut Session,
+    settings: &Settings,
+    jobs: &[Job],
+    mode: EnqueueMode,
+    now: Timestamp,
+) -> Step<Vec<Enqueued>> {
+    if jobs.is_empty() {
+        return Ok(Vec::new());
+    }
+    if jobs.iter().all(|job| job.unique.is_none())
+        && let Some(stored) = insert(session, jobs, now).await?
+    {
+        return answers(session, settings, jobs, stored).await;
+    }
+    carefully(session, settings, jobs, mode, now).await
+}
+
+/// Stores jobs whose ids are free and answers which; nothing where a queue has a bound.
+async fn insert(
+    session: &mut Session,
+    jobs: &[Job],
+    now: Timestamp,
+) -> Step<Option<HashSet<JobId>>> {
+    let columns = Columns::of(jobs, now);
+    let sql = include_str!("../sql/insert_jobs.sql");
+    let rows = columns.insert(session, sql, How::Alone).await?;
+    let mut stored = HashSet::with_capacity(rows.len());
+    for found in &rows {
+        if found.try_get::<_, bool>(0)? {
+            return Ok(None);
+        }
+        if found.try_get::<_, Option<uuid::Uuid>>(1)?.is_some() {
+            stored.insert(row::id(found, 1)?);
+        }
+    }
+    Ok(Some(stored))
+}
+
+/// What became of each job: the first with a new id is created, all others are duplicates.
+async fn answers(
+    session: &mut Session,
+    settings: &Settings,
+    jobs: &[Job],
+    mut stored: HashSet<JobId>,
+) -> Step<Vec<Enqueued>> {
+    let mut answers = Vec::with_capacity(jobs.len());
+    let mut known: HashMap<JobId, Job> = HashMap::new();
+    let mut others = Vec::new();
+    for (place, job) in jobs.iter().enumerate() {
+        if stored.remove(&job.id) {
+            known.insert(job.id, job.clone());
+            answers.push(Enqueued::Created(job.id));
+        } else {
+            others.push(place);
+            answers.push(duplicate(known.get(&job.id), job));
+        }
+    }
+    let unknown: Vec<JobId> = others
+        .iter()
+        .filter_map(|place| jobs.get(*place))
+        .filter(|job| !known.contains_key(&job.id))
+        .map(|job| job.id)
+        .collect();
+    if unknown.is_empty() {
+        return Ok(answers);
+    }
+    let found = find(session, settings, &unknown, false).await?;
+    for place in others {
+        if let (Some(job), Some(answer)) = (jobs.get(place), answers.get_mut(place))
+            && let Some(first) = found.get(&job.id)
+        {
+            *answer = duplicate(Some(&first.job), job);
+        }
+    }
+    Ok(answers)
+}
+
+fn duplicate(first: Option<&Job>, second: &Job) -> Enqueued {
+    Enqueued::Duplicate {
+        id: first.map_or(second.id, |first| first.id),
+        payload_differs: first.is_some_and(|first| first.payload != second.payload),
+    }
+}
+
+/// What an enqueue that was tried before answers: jobs that are there under their own id came in with the first try.
+pub(crate) fn as_first_time(again: Vec<Enqueued>, jobs: &[Job]) -> Vec<Enqueued> {
+    let mut met = HashSet::new();
+    let answers = again.into_iter().zip(jobs);
+    answers
+        .map(|(answer, job)| match answer {
+            Enqueued::Duplicate {
+                id,
+                payload_differs: false,
+            } if id == job.id && met.insert(id) => Enqueued::Created(id),
+            other => other,
+        })
+        .collect()
+}
+
+/// The same, one after the other, with keys and depths in mind. All that can change is locked first.
+async fn carefully(
+    session: &mut Session,
+    settings: &Settings,
+    jobs: &[Job],
+    mode: EnqueueMode,
+    now: Timestamp,
+) -> Step<Vec<Enqueued>> {
+    let mut picture = Picture::take(session, settings, jobs, now).await?;
+    let mut answers = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        let answer = picture.meet(job);
+        if let (Enqueued::QueueFull { queue, max_depth }, EnqueueMode::AllOrNone) = (&answer, mode)
+        {
+            let (queue, max_depth) = (queue.clone(), *max_depth);
+            session.roll_back().await?;
+            return Err(Fault::Refused(StoreError::QueueFull { queue, max_depth }));
+        }
+        answers.push(answer);
+    }
+    let new: Vec<&Job> = picture
+        .new
+        .iter()
+        .filter_map(|id| picture.jobs.get(id))
+        .collect();
+    let missed = keys::take(session, &new, now).await?;
+    let columns = Columns::of(new.iter().copied(), now);
+    let stored = match columns.is_empty() {
+        true => Vec::new(),
+        false => {
+            let sql = include_str!("../sql/insert_again.sql");
+            columns.insert(session, sql, How::Within).await?
+        }
+    };
+    // Somebody was quicker with a key or an id that was free a moment ago: all of it once more.
+    if !missed.is_empty() || stored.len() != new.len() {
+        return Err(Fault::Collision);
+    }
+    let replaced = picture
+        .replaced
+        .iter()
+        .filter_map(|id| picture.jobs.get(id));
+    Columns::of(replaced, now).update(session).await?;
+    session.commit().await?;
+    Ok(answers)
+}
+
+/// What a batch meets.
+struct Picture {
+    jobs: HashMap<JobId, Job>,
+    holders: BTreeMap<keys::Place, JobId>,
+    /// How many more jobs a bounded queue takes, and its bound.
+    room: BTreeMap<QueueName, (u64, u64)>,
+    new: Vec<JobId>,
+    replaced: BTreeSet<JobId>,
+}
+
+impl Picture {
+    async fn take(
+        session: &mut Session,
+        settings: &Settings,
+        jobs: &[Job],
+        now: Timestamp,
+    ) -> Step<Self> {
+        let queues: BTreeSet<&QueueName> = jobs.iter().map(|job| &job.queue).collect();
+        let names: Vec<&str> = queues.iter().map(|queue| queue.as_str()).collect();
+        let mut room = BTreeMap::new();
+        let depths = session
+            .query(include_str!("../sql/lock_depths.sql"), params![names])
+            .await?;
+        for depth in &depths {
+            let (max, waiting): (i64, i64) = (depth.try_get(1)?, depth.try_get(2)?);
+            let max = u64::try_from(max).unwrap_or(0);
+            let left = max.saturating_sub(u64::try_from(waiting).unwrap_or(0));
+            room.insert(row::name(depth, 0)?, (left, max));
+        }
+        let places = jobs.iter().filter_map(|job| keys::place(job, &job.queue));
+        let holders = keys::holders(session, &places.collect(), now).await?;
+        let ids: BTreeSet<JobId> = jobs
+            .iter()
+            .map(|job| job.id)
+            .chain(holders.values().copied())
+            .collect();
+        let found = find(
+            session,
+            settings,
+            &ids.into_iter().collect::<Vec<_>>(),
+            true,
+        )
+        .await?;
+        Ok(Picture {
+            jobs: found
+                .into_iter()
+                .map(|(id, found)| (id, found.job))
+                .collect(),
+            holders,
+            room,
+            new: Vec::new(),
+            replaced: BTreeSet::new(),
+        })
+    }
+
+    fn meet(&mut self, job: &Job) -> Enqueued {
+        if let Some(same) = self.jobs.get(&job.id) {
+            return duplicate(Some(same), job);
+        }
+        let place = keys::place(job, &job.queue);
+        let holder = place
+            .as_ref()
+            .and_then(|place| self.holders.get(place))
+            .copied();
+        if let Some(first) = holder.and_then(|id| self.jobs.get_mut(&id)) {
+            let replace = job
+                .unique
+                .as_ref()
+                .is_some_and(|unique| unique.on_duplicate == OnDuplicate::Replace);
+            if !replace || first.state() != State::Waiting {
+                return duplicate(Some(first), job);
+            }
+            let edit = Edit {
+                payload: Some(job.payload.clone()),
+                run_at: Some(job.run_at),
+                ..Edit::default()
+            };
+            first.edit(edit).expect("it waits, and is locked");
+            if !self.new.contains(&first.id) {
+                self.replaced.insert(first.id);
+            }
+            return Enqueued::Replaced(first.id);
+        }
+        if let Some((left, max_depth)) = self.room.get_mut(&job.queue) {
+            if *left == 0 {
+                let (queue, max_depth) = (job.queue.clone(), *max_depth);
+                return Enqueued::QueueFull { queue, max_depth };
+            }
+            *left -= 1;
+        }
+        if let Some(place) = place {
+            self.holders.insert(place, job.id);
+        }
+        self.jobs.insert(job.id, job.clone());
+        self.new.push(job.id);
+        Enqueued::Created(job.id)
+    }
+}

@@ -1,0 +1,103 @@
+//! What PostgreSQL says, in the words of the contract.
+
+use tokio_postgres::error::SqlState;
+use windlass_store::StoreError;
+
+/// A step that could not be carried out.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// PostgreSQL refused or failed, or the connection to it did.
+    Sql(tokio_postgres::Error),
+    /// Another step was quicker: this one may be tried again at once.
+    Collision,
+    /// What is stored is not what was written.
+    Damaged(String),
+    /// The contract refuses it.
+    Refused(StoreError),
+}
+
+pub(crate) type Step<T> = Result<T, Fault>;
+
+impl From<tokio_postgres::Error> for Fault {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Fault::Sql(error)
+    }
+}
+
+impl From<StoreError> for Fault {
+    fn from(error: StoreError) -> Self {
+        Fault::Refused(error)
+    }
+}
+
+impl Fault {
+    pub(crate) fn damaged(what: impl Into<String>) -> Self {
+        Fault::Damaged(what.into())
+    }
+
+    fn code(&self) -> Option<&SqlState> {
+        match self {
+            Fault::Sql(error) => error.code(),
+            _ => None,
+        }
+    }
+
+    /// Whether the server took the whole step back because of somebody else's: it may be tried again at once.
+    pub(crate) fn is_collision(&self) -> bool {
+        const COLLISIONS: [SqlState; 3] = [
+            SqlState::T_R_SERIALIZATION_FAILURE,
+            SqlState::T_R_DEADLOCK_DETECTED,
+            SqlState::LOCK_NOT_AVAILABLE,
+        ];
+        matches!(self, Fault::Collision)
+            || self.code().is_some_and(|code| COLLISIONS.contains(code))
+    }
+
+    /// Whether another connection may do better: this one is gone, or leads to a server that only reads.
+    pub(crate) fn is_of_connection(&self) -> bool {
+        const GOING: [SqlState; 5] = [
+            SqlState::ADMIN_SHUTDOWN,
+            SqlState::CRASH_SHUTDOWN,
+            SqlState::CANNOT_CONNECT_NOW,
+            SqlState::READ_ONLY_SQL_TRANSACTION,
+            SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
+        ];
+        match self {
+            Fault::Sql(error) => match error.code() {
+                Some(code) => GOING.contains(code) || code.code().starts_with("08"),
+                None => true,
+            },
+            _ => false,
+        }
+    }
+
+    /// Whether the server said that it did not do it.
+    pub(crate) fn was_refused(&self) -> bool {
+        self.code()
+            .is_some_and(|code| *code == SqlState::READ_ONLY_SQL_TRANSACTION)
+    }
+
+    /// The same in the words of the contract, for a step that did not happen.
+    pub(crate) fn into_store_error(self) -> StoreError {
+        let error = match self {
+            Fault::Refused(error) => return error,
+            Fault::Damaged(what) => return StoreError::Damaged { what, cause: None },
+            Fault::Collision => {
+                return StoreError::Unavailable("others were quicker again and again".into());
+            }
+            Fault::Sql(error) => error,
+        };
+        match error.code() {
+            Some(code) if *code == SqlState::DISK_FULL => StoreError::StorageFull(error.into()),
+            Some(code)
+                if *code == SqlState::UNDEFINED_TABLE || *code == SqlState::INVALID_SCHEMA_NAME =>
+            {
+                StoreError::WrongSchema {
+                    found: 0,
+                    needed: crate::migrate::newest(),
+                }
+            }
+            _ => StoreError::Unavailable(error.into()),
+        }
+    }
+}

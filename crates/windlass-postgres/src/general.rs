@@ -1,0 +1,239 @@
+//! Queues, nodes, documents and records.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use tokio_postgres::Row;
+use windlass_core::{QueueName, Timestamp};
+use windlass_store::{Document, Expected, Node, QueueLimits, RECORDS_MAX, Record, Written};
+
+use crate::fault::{Fault, Step};
+use crate::param::{Time, bigint, params};
+use crate::row::{self, value};
+use crate::session::Session;
+
+/// Whoever appends holds this lock, so that records become visible in the order of their cursors.
+const RECORDS_LOCK: i64 = 0x7265_636F_7264;
+
+pub(crate) async fn put_queue(
+    session: &mut Session,
+    queue: &QueueName,
+    limits: &QueueLimits,
+) -> Step<()> {
+    let json = serde_json::to_string(limits).map_err(|error| Fault::damaged(error.to_string()))?;
+    let sql = "insert into windlass.queues (name, limits, bounded, max_depth) values ($1, $2, $3, $4)
+         on conflict (name) do update
+         set limits = excluded.limits, bounded = excluded.bounded, max_depth = excluded.max_depth";
+    let max_depth = limits.max_depth.map(bigint);
+    let unbounded = QueueLimits {
+        max_depth: limits.max_depth,
+        ..QueueLimits::default()
+    };
+    session
+        .alone(
+            sql,
+            params![queue.as_str(), json, *limits != unbounded, max_depth],
+        )
+        .await?;
+    Ok(())
+}
+
+pub(crate) async fn queues(session: &mut Session) -> Step<BTreeMap<QueueName, QueueLimits>> {
+    let mut queues = BTreeMap::new();
+    for found in session
+        .look("select name, limits from windlass.queues", params![])
+        .await?
+    {
+        let limits = serde_json::from_str(found.try_get(1)?)
+            .map_err(|error| Fault::damaged(format!("the limits of a queue: {error}")))?;
+        queues.insert(row::name(&found, 0)?, limits);
+    }
+    Ok(queues)
+}
+
+pub(crate) async fn beat(
+    session: &mut Session,
+    name: &str,
+    about: &Value,
+    now: Timestamp,
+) -> Step<()> {
+    let sql = "insert into windlass.nodes (name, about, beat_at) values ($1, $2, $3)
+         on conflict (name) do update set about = excluded.about, beat_at = excluded.beat_at";
+    session
+        .alone(sql, params![name, about.to_string(), Time(now)])
+        .await?;
+    Ok(())
+}
+
+pub(crate) async fn nodes(session: &mut Session) -> Step<Vec<Node>> {
+    let sql = "select name, about, beat_at from windlass.nodes order by name";
+    let node = |found: &Row| {
+        Ok(Node {
+            name: found.try_get(0)?,
+            about: value(found.try_get(1)?)?,
+            beat_at: row::time(found, 2)?,
+        })
+    };
+    session
+        .look(sql, params![])
+        .await?
+        .iter()
+        .map(node)
+        .collect()
+}
+
+pub(crate) async fn remove_node(session: &mut Session, name: &str) -> Step<()> {
+    let sql = "delete from windlass.nodes where name = $1";
+    session.alone(sql, params![name]).await?;
+    Ok(())
+}
+
+/// Writes a document if it is what the writer believes. Two that create it together meet at its key.
+pub(crate) async fn put_document(
+    session: &mut Session,
+    collection: &str,
+    name: &str,
+    value: &Value,
+    expected: Expected,
+    now: Timestamp,
+) -> Step<Written> {
+    let found = lock_document(session, collection, name).await?;
+    if !expected.allows(found) {
+        session.roll_back().await?;
+        return Ok(Written::Conflict(found));
+    }
+    let version = found.unwrap_or(0) + 1;
+    let sql =
+        "insert into windlass.documents as known (collection, name, version, value, updated_at)
+         values ($1, $2, $3, $4, $5)
+         on conflict (collection, name) do update
+         set version = excluded.version, value = excluded.value, updated_at = excluded.updated_at
+         where known.version = excluded.version - 1
+         returning version";
+    let params = params![
+        collection,
+        name,
+        bigint(version),
+        value.to_string(),
+        Time(now)
+    ];
+    if session.last(sql, params).await?.is_empty() {
+        return Err(Fault::Collision); // somebody else created it just now
+    }
+    Ok(Written::Version(version))
+}
+
+pub(crate) async fn remove_document(
+    session: &mut Session,
+    collection: &str,
+    name: &str,
+    expected: Expected,
+) -> Step<Written> {
+    let found = lock_document(session, collection, name).await?;
+    let Some(version) = found.filter(|_| expected.allows(found)) else {
+        session.roll_back().await?;
+        return Ok(Written::Conflict(found));
+    };
+    let sql = "delete from windlass.documents where collection = $1 and name = $2";
+    session.last(sql, params![collection, name]).await?;
+    Ok(Written::Version(version))
+}
+
+async fn lock_document(session: &mut Session, collection: &str, name: &str) -> Step<Option<u64>> {
+    let sql =
+        "select version from windlass.documents where collection = $1 and name = $2 for update";
+    let rows = session.query(sql, params![collection, name]).await?;
+    rows.first().map(version).transpose()
+}
+
+fn version(row: &Row) -> Step<u64> {
+    let version: i64 = row.try_get(0)?;
+    Ok(u64::try_from(version).unwrap_or(0))
+}
+
+fn read_document(found: &Row) -> Step<Document> {
+    Ok(Document {
+        version: version(found)?,
+        name: found.try_get(1)?,
+        value: value(found.try_get(2)?)?,
+        updated_at: row::time(found, 3)?,
+    })
+}
+
+pub(crate) async fn document(
+    session: &mut Session,
+    collection: &str,
+    name: &str,
+) -> Step<Option<Document>> {
+    let sql = "select version, name, value, updated_at from windlass.documents where collection = $1 and name = $2";
+    let rows = session.look(sql, params![collection, name]).await?;
+    rows.first().map(read_document).transpose()
+}
+
+pub(crate) async fn documents(session: &mut Session, collection: &str) -> Step<Vec<Document>> {
+    let sql = "select version, name, value, updated_at from windlass.documents where collection = $1 order by name";
+    let rows = session.look(sql, params![collection]).await?;
+    rows.iter().map(read_document).collect()
+}
+
+pub(crate) async fn append(
+    session: &mut Session,
+    topic: &str,
+    values: &[Value],
+    now: Timestamp,
+) -> Step<()> {
+    append_within(session, topic, values, now).await?;
+    session.commit().await
+}
+
+pub(crate) async fn append_within(
+    session: &mut Session,
+    topic: &str,
+    values: &[Value],
+    now: Timestamp,
+) -> Step<()> {
+    let lock = "select pg_advisory_xact_lock($1)";
+    session.query(lock, params![RECORDS_LOCK]).await?;
+    let texts: Vec<String> = values.iter().map(ToString::to_string).collect();
+    let sql = "insert into windlass.records (topic, at, value)
+         select $1, $2, value from unnest($3::text[]) with ordinality as new (value, place) order by place";
+    session.query(sql, params![topic, Time(now), texts]).await?;
+    Ok(())
+}
+
+pub(crate) async fn records(
+    session: &mut Session,
+    topic: &str,
+    after: u64,
+    limit: usize,
+) -> Step<Vec<Record>> {
+    let sql = "select cursor, at, value from windlass.records where topic = $1 and cursor > $2 order by cursor limit $3";
+    let limit = bigint(limit.min(RECORDS_MAX) as u64);
+    let record = |found: &Row| {
+        Ok(Record {
+            cursor: version(found)?,
+            at: row::time(found, 1)?,
+            value: value(found.try_get(2)?)?,
+        })
+    };
+    let rows = session
+        .look(sql, params![topic, bigint(after), limit])
+        .await?;
+    rows.iter().map(record).collect()
+}
+
+pub(crate) async fn trim(
+    session: &mut Session,
+    topic: &str,
+    before: Timestamp,
+    limit: usize,
+) -> Step<usize> {
+    let sql = "delete from windlass.records where cursor = any (array(
+             select cursor from windlass.records where topic = $1 and at < $2 order by at, cursor limit $3))
+         returning cursor";
+    let limit = bigint(limit as u64);
+    let rows = session
+        .alone(sql, params![topic, Time(before), limit])
+        .await?;
+    Ok(rows.len())
+}

@@ -1,0 +1,119 @@
+//! Unique keys: who holds one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use windlass_core::{Job, JobId, Key, QueueName, Timestamp};
+
+use crate::fault::Step;
+use crate::param::{Time, params};
+use crate::row::{self, uuids};
+use crate::session::Session;
+
+/// A key within its queue.
+pub(crate) type Place = (QueueName, Key);
+
+pub(crate) fn place(job: &Job, queue: &QueueName) -> Option<Place> {
+    let unique = job.unique.as_ref()?;
+    Some((queue.clone(), unique.key.clone()))
+}
+
+/// Who holds these keys at `now`, locked until the end of the transaction. Sorted against deadlock.
+pub(crate) async fn holders(
+    session: &mut Session,
+    places: &BTreeSet<Place>,
+    now: Timestamp,
+) -> Step<BTreeMap<Place, JobId>> {
+    if places.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let queues: Vec<&str> = places.iter().map(|(queue, _)| queue.as_str()).collect();
+    let keys: Vec<&str> = places.iter().map(|(_, key)| key.as_str()).collect();
+    let rows = session
+        .query(
+            include_str!("../sql/lock_keys.sql"),
+            params![queues, keys, Time(now)],
+        )
+        .await?;
+    let mut holders = BTreeMap::new();
+    for found in &rows {
+        holders.insert(
+            (row::name(found, 0)?, row::name(found, 1)?),
+            row::id(found, 2)?,
+        );
+    }
+    Ok(holders)
+}
+
+/// Lets living jobs hold their keys; answers those that could not, as another was quicker.
+pub(crate) async fn take(
+    session: &mut Session,
+    jobs: &[&Job],
+    now: Timestamp,
+) -> Step<BTreeSet<JobId>> {
+    let mut wanted: Vec<&&Job> = jobs.iter().filter(|job| job.unique.is_some()).collect();
+    if wanted.is_empty() {
+        return Ok(BTreeSet::new());
+    }
+    wanted.sort_by_key(|job| (&job.queue, job.unique.as_ref().map(|unique| &unique.key)));
+    let got = put(session, &wanted, true, now).await?;
+    let missed = wanted
+        .iter()
+        .map(|job| job.id)
+        .filter(|id| !got.contains(id));
+    Ok(missed.collect())
+}
+
+async fn put(
+    session: &mut Session,
+    jobs: &[&&Job],
+    living: bool,
+    now: Timestamp,
+) -> Step<BTreeSet<JobId>> {
+    let queues: Vec<&str> = jobs.iter().map(|job| job.queue.as_str()).collect();
+    let keys = jobs.iter().map(|job| job.unique.as_ref());
+    let keys: Vec<Option<&str>> = keys
+        .map(|unique| unique.map(|unique| unique.key.as_str()))
+        .collect();
+    let ids = uuids(jobs.iter().map(|job| job.id));
+    let untils: Vec<_> = jobs.iter().map(|job| job.key_until().map(Time)).collect();
+    let rows = session
+        .query(
+            include_str!("../sql/take_keys.sql"),
+            params![queues, keys, ids, untils, living, Time(now)],
+        )
+        .await?;
+    rows.iter().map(|row| row::id(row, 0)).collect()
+}
+
+/// Frees the keys of jobs that are over, but for those that outlast them.
+pub(crate) async fn release(session: &mut Session, jobs: &[&Job], now: Timestamp) -> Step<()> {
+    let keyed = jobs.iter().filter(|job| job.unique.is_some());
+    let (outlasting, freed): (Vec<&&Job>, Vec<&&Job>) = keyed.partition(|job| job.holds_key(now));
+    if !outlasting.is_empty() {
+        put(session, &outlasting, false, now).await?;
+    }
+    if !freed.is_empty() {
+        forget(session, freed.iter().map(|job| (&job.queue, **job))).await?;
+    }
+    Ok(())
+}
+
+/// Lets jobs no longer hold the keys that they held in these queues.
+pub(crate) async fn forget<'a>(
+    session: &mut Session,
+    jobs: impl Iterator<Item = (&'a QueueName, &'a Job)>,
+) -> Step<()> {
+    let (mut queues, mut keys, mut ids) = (Vec::new(), Vec::new(), Vec::new());
+    for (queue, job) in jobs {
+        if let Some(unique) = &job.unique {
+            queues.push(queue.as_str());
+            keys.push(unique.key.as_str());
+            ids.push(row::uuid(job.id));
+        }
+    }
+    if !ids.is_empty() {
+        let sql = include_str!("../sql/forget_keys.sql");
+        session.query(sql, params![queues, keys, ids]).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,151 @@
+//! Windlass jobs in PostgreSQL: many nodes, one truth.
+//!
+//! Every verb is one transaction, most of them one or two flights. Claims skip what others have locked; the order of claims
+//! is an index; becoming due is a move from one index to another, made by whoever claims.
+
+mod change;
+mod claim;
+mod connect;
+mod enqueue;
+mod fault;
+mod general;
+mod keys;
+mod migrate;
+mod options;
+mod param;
+mod read;
+mod row;
+mod schedule;
+mod session;
+mod settings;
+mod settle;
+mod store;
+mod tls;
+mod upkeep;
+mod wake;
+mod watermark;
+mod write;
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokio::task::JoinHandle;
+use windlass_core::Timestamp;
+use windlass_store::StoreError;
+
+use connect::{Class, Connections};
+use fault::{Fault, Step};
+use settings::Settings;
+use wake::Wake;
+
+pub use migrate::{MIGRATIONS, Migration};
+pub use options::Options;
+
+/// A store in a PostgreSQL database, in its schema `windlass`.
+pub struct PostgresStore {
+    connections: Arc<Connections>,
+    settings: Settings,
+    wake: Arc<Wake>,
+    background: Vec<JoinHandle<()>>,
+}
+
+impl PostgresStore {
+    /// Connects to a database whose schema is up to date.
+    ///
+    /// A server that may lose what it acknowledges (`fsync`, `full_page_writes` or `synchronous_commit` off) is refused.
+    pub async fn connect(options: Options) -> Result<Self, StoreError> {
+        let connections = Arc::new(Connections::new(options)?);
+        connections.check().await?;
+        let wake = Arc::new(Wake::new());
+        let spawn = |task: Background| {
+            let (connections, wake) = (Arc::clone(&connections), Arc::clone(&wake));
+            tokio::spawn(async move {
+                match task {
+                    Background::TellOthers => wake.tell_others(&connections).await,
+                    Background::Listen => wake.listen(&connections).await,
+                    Background::KeepUp => upkeep::keep_up(&connections).await,
+                }
+            })
+        };
+        let background = [
+            Background::TellOthers,
+            Background::Listen,
+            Background::KeepUp,
+        ];
+        Ok(PostgresStore {
+            background: background.map(spawn).into(),
+            connections,
+            settings: Settings::default(),
+            wake,
+        })
+    }
+
+    /// Brings the schema up to date; answers which migrations were applied. Nodes that start together wait for one another.
+    pub async fn migrate(options: &Options) -> Result<Vec<Migration>, StoreError> {
+        with_client(options, async |client| migrate::up(client).await).await
+    }
+
+    /// The version of the schema that is there; 0 if there is none.
+    pub async fn schema_version(options: &Options) -> Result<u32, StoreError> {
+        with_client(options, async |client| migrate::version(client).await).await
+    }
+
+    /// The instant by the server's clock: nodes whose own clocks differ agree on it.
+    pub async fn server_time(&self) -> Result<Timestamp, StoreError> {
+        self.run(Class::Vital, |mut session| async move {
+            let rows = session.look("select clock_timestamp()", &[]).await?;
+            let row = rows.first().ok_or_else(|| Fault::damaged("no clock"))?;
+            row::time(row, 0)
+        })
+        .await
+    }
+
+    /// Drops finished jobs and history of whole days that ended before then; answers how many partitions.
+    pub async fn drop_days(&self, before: Timestamp) -> Result<usize, StoreError> {
+        self.run(Class::Other, |mut session| async move {
+            upkeep::drop_days(&mut session, before).await
+        })
+        .await
+    }
+}
+
+enum Background {
+    TellOthers,
+    Listen,
+    KeepUp,
+}
+
+/// Runs something on a connection of its own.
+async fn with_client<T>(
+    options: &Options,
+    work: impl AsyncFnOnce(&tokio_postgres::Client) -> Step<T>,
+) -> Result<T, StoreError> {
+    let tls = tls::connector(options.root_certificates.as_deref())?;
+    let connected = options.server.connect(tls).await;
+    let (client, connection) = connected.map_err(|error| StoreError::Unavailable(error.into()))?;
+    let connection = tokio::spawn(connection);
+    let done = work(&client).await.map_err(Fault::into_store_error);
+    connection.abort();
+    done
+}
+
+impl Drop for PostgresStore {
+    fn drop(&mut self) {
+        for task in &self.background {
+            task.abort();
+        }
+        self.connections.close();
+    }
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let server = &self.connections.options.server;
+        write!(
+            f,
+            "PostgresStore({:?}/{:?})",
+            server.get_hosts(),
+            server.get_dbname()
+        )
+    }
+}

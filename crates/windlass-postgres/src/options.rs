@@ -1,0 +1,177 @@
+//! What stands in the URL of a store.
+
+use std::path::PathBuf;
+use std::str::FromStr as _;
+use std::time::Duration;
+
+use tokio_postgres::config::SslMode;
+use windlass_core::Invalid;
+
+/// How to reach a PostgreSQL server, and how to use it.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Hosts, user, password, database, TLS or not.
+    pub server: tokio_postgres::Config,
+    /// The certificates that may sign the server's; those of the system if none is named.
+    pub root_certificates: Option<PathBuf>,
+    /// Connections for claims, enqueues and reads. Two more are kept for settles, renewals and sweeps.
+    pub pool_size: usize,
+    /// No statement takes longer, on the server and as seen from here.
+    pub statement_timeout: Duration,
+    /// No statement waits longer for a lock.
+    pub lock_timeout: Duration,
+    /// Start although the server may lose what it acknowledged.
+    pub allow_unsafe_durability: bool,
+}
+
+impl Options {
+    /// Reads a URL such as `postgres://user:password@host:5432/database?sslmode=verify-full&pool_size=8`.
+    ///
+    /// Beside PostgreSQL's own parameters: `sslrootcert`, `pool_size`, `statement_timeout`, `lock_timeout` (such as `30s`) and
+    /// `allow_unsafe_durability`. With `sslmode` `require`, `verify-ca` or `verify-full` the server's certificate and name
+    /// are verified.
+    pub fn parse(url: &str) -> Result<Self, Invalid> {
+        let (address, query) = url.split_once('?').unwrap_or((url, ""));
+        let mut options = Options {
+            server: tokio_postgres::Config::new(),
+            root_certificates: None,
+            pool_size: 8,
+            statement_timeout: Duration::from_secs(30),
+            lock_timeout: Duration::from_secs(5),
+            allow_unsafe_durability: false,
+        };
+        let (mut rest, mut mode) = (Vec::new(), None);
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let text =
+                decode(value).ok_or_else(|| Invalid::new(key, "must be percent-encoded text"))?;
+            match key {
+                "sslrootcert" => options.root_certificates = Some(text.into()),
+                "sslmode" => mode = Some(ssl_mode(&text)?),
+                "pool_size" => options.pool_size = number(key, &text)?,
+                "statement_timeout" => options.statement_timeout = duration(key, &text)?,
+                "lock_timeout" => options.lock_timeout = duration(key, &text)?,
+                "allow_unsafe_durability" => options.allow_unsafe_durability = boolean(key, &text)?,
+                _ => rest.push(pair),
+            }
+        }
+        let server = match rest.is_empty() {
+            true => address.to_owned(),
+            false => format!("{address}?{}", rest.join("&")),
+        };
+        options.server = tokio_postgres::Config::from_str(&server).map_err(|error| {
+            let why = std::error::Error::source(&error)
+                .map_or_else(|| error.to_string(), ToString::to_string);
+            Invalid::new("url", format!("must be a PostgreSQL URL: {why}"))
+        })?;
+        options.server.ssl_mode(mode.unwrap_or(SslMode::Disable));
+        if options.server.get_connect_timeout().is_none() {
+            options.server.connect_timeout(Duration::from_secs(5));
+        }
+        if options.server.get_application_name().is_none() {
+            options.server.application_name("windlass");
+        }
+        Ok(options)
+    }
+}
+
+fn ssl_mode(text: &str) -> Result<SslMode, Invalid> {
+    match text {
+        "disable" => Ok(SslMode::Disable),
+        "require" | "verify-ca" | "verify-full" => Ok(SslMode::Require),
+        _ => Err(Invalid::new(
+            "sslmode",
+            format!("must be disable, require, verify-ca or verify-full, got {text:?}"),
+        )),
+    }
+}
+
+fn number(key: &str, text: &str) -> Result<usize, Invalid> {
+    let number = text
+        .parse()
+        .ok()
+        .filter(|number| (1..=1000).contains(number));
+    number.ok_or_else(|| {
+        Invalid::new(
+            key,
+            format!("must be a number from 1 to 1000, got {text:?}"),
+        )
+    })
+}
+
+fn boolean(key: &str, text: &str) -> Result<bool, Invalid> {
+    text.parse()
+        .map_err(|_| Invalid::new(key, format!("must be true or false, got {text:?}")))
+}
+
+fn duration(key: &str, text: &str) -> Result<Duration, Invalid> {
+    let duration = windlass_core::parse_duration(text).map_err(|error| error.within(key))?;
+    if duration < Duration::from_millis(1) {
+        return Err(Invalid::new(key, "must be at least 1ms"));
+    }
+    Ok(duration)
+}
+
+/// Percent-encoded text; none if it is not that.
+fn decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digits = [rest.next()?, rest.next()?];
+        let digits = std::str::from_utf8(&digits).ok()?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_says_how_to_reach_and_use_a_server() {
+        let url = "postgres://ann:secret@db:6432/jobs?sslmode=verify-full&sslrootcert=%2Fetc%2Fca.pem&pool_size=3\
+             &statement_timeout=2s&lock_timeout=300ms&allow_unsafe_durability=true&connect_timeout=7";
+        let options = Options::parse(url).unwrap();
+        assert_eq!(options.server.get_user(), Some("ann"));
+        assert_eq!(options.server.get_dbname(), Some("jobs"));
+        assert_eq!(options.server.get_ports(), [6432]);
+        assert_eq!(options.server.get_ssl_mode(), SslMode::Require);
+        assert_eq!(
+            options.server.get_connect_timeout(),
+            Some(&Duration::from_secs(7))
+        );
+        assert_eq!(options.root_certificates, Some("/etc/ca.pem".into()));
+        assert_eq!(options.pool_size, 3);
+        assert_eq!(options.statement_timeout, Duration::from_secs(2));
+        assert_eq!(options.lock_timeout, Duration::from_millis(300));
+        assert!(options.allow_unsafe_durability);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (url, field) in [
+            ("postgres://db/jobs?pool_size=0", "pool_size"),
+            (
+                "postgres://db/jobs?statement_timeout=soon",
+                "statement_timeout",
+            ),
+            ("postgres://db/jobs?lock_timeout=0s", "lock_timeout"),
+            ("postgres://db/jobs?sslmode=prefer", "sslmode"),
+            (
+                "postgres://db/jobs?allow_unsafe_durability=maybe",
+                "allow_unsafe_durability",
+            ),
+            ("postgres://db/jobs?sslrootcert=%zz", "sslrootcert"),
+            ("postgres://db/jobs?colour=red", "url"),
+            ("mysql://db/jobs", "url"),
+        ] {
+            let refused = Options::parse(url).unwrap_err();
+            assert_eq!(refused.field(), field, "{url}: {refused}");
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Jobs, lists and counts. Nothing here changes anything.
+
+use std::collections::{BTreeMap, HashMap};
+
+use tokio_postgres::Row;
+use uuid::Uuid;
+use windlass_core::{Job, JobId, QueueName, Timestamp};
+use windlass_store::{
+    Attempt, Counts, Filter, Listed, ListedState, Lister, PAGE_MAX, Page, SCAN_MAX,
+};
+
+use crate::fault::{Fault, Step};
+use crate::param::{Time, bigint, params};
+use crate::row::{self, ENDED, LIVING, LastAttempt, uuids};
+use crate::session::Session;
+use crate::settings::Settings;
+
+/// A job, and where it was found.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    pub(crate) job: Job,
+    pub(crate) last: LastAttempt,
+    pub(crate) table: &'static str,
+}
+
+pub(crate) const JOBS: &str = "windlass.jobs";
+pub(crate) const FINISHED: &str = "windlass.finished";
+pub(crate) const DEAD: &str = "windlass.dead";
+
+/// The jobs with these ids, wherever they are; locked, if they are to be changed.
+pub(crate) async fn find(
+    session: &mut Session,
+    settings: &Settings,
+    ids: &[JobId],
+    lock: bool,
+) -> Step<HashMap<JobId, Found>> {
+    let mut found = HashMap::with_capacity(ids.len());
+    let mut missing = uuids(ids.iter().copied());
+    missing.sort_unstable();
+    missing.dedup();
+    // A job moves only from the living to the ended and back: looked for in this order, and once more if it is nowhere.
+    for table in [JOBS, DEAD, FINISHED, JOBS] {
+        if missing.is_empty() {
+            break;
+        }
+        let columns = if table == JOBS { LIVING } else { ENDED };
+        let order = if lock { "order by id for update" } else { "" };
+        let sql = format!("select {columns} from {table} where id = any ($1) {order}");
+        let rows = match lock {
+            true => session.query(&sql, params![missing]).await?,
+            false => session.look(&sql, params![missing]).await?,
+        };
+        if table == JOBS {
+            for job in living(session, settings, &rows).await? {
+                let last = LastAttempt::default();
+                found.insert(job.id, Found { job, last, table });
+            }
+        } else {
+            for row in &rows {
+                let (job, last) = row::ended(row)?;
+                found.insert(job.id, Found { job, last, table });
+            }
+        }
+        missing.retain(|id| !found.contains_key(&JobId::from_u128(id.as_u128())));
+    }
+    Ok(found)
+}
+
+/// The jobs of rows of the living.
+pub(crate) async fn living(
+    session: &mut Session,
+    settings: &Settings,
+    rows: &[Row],
+) -> Step<Vec<Job>> {
+    let known = settings
+        .get(session, rows.iter().filter_map(row::settings_of))
+        .await?;
+    rows.iter().map(|row| row::living(row, &known)).collect()
+}
+
+pub(crate) async fn get(
+    session: &mut Session,
+    settings: &Settings,
+    jobs: &[JobId],
+) -> Step<Vec<Option<Job>>> {
+    let found = find(session, settings, jobs, false).await?;
+    Ok(jobs
+        .iter()
+        .map(|id| found.get(id).map(|found| found.job.clone()))
+        .collect())
+}
+
+pub(crate) async fn attempts(
+    session: &mut Session,
+    settings: &Settings,
+    job: JobId,
+    limit: usize,
+) -> Step<Vec<Attempt>> {
+    let limit = limit.min(PAGE_MAX);
+    let found = find(session, settings, &[job], false).await?;
+    let last = found
+        .get(&job)
+        .and_then(|found| row::last_attempt(&found.job, &found.last));
+    let rows = session
+        .look(
+            include_str!("../sql/select_attempts.sql"),
+            params![row::uuid(job), bigint(limit as u64)],
+        )
+        .await?;
+    let rows = rows.iter().map(attempt).collect::<Step<Vec<_>>>()?;
+    Ok(last.into_iter().chain(rows).take(limit).collect())
+}
+
+pub(crate) fn attempt(found: &Row) -> Step<Attempt> {
+    let worker: Option<&str> = found.try_get(5)?;
+    let worker = worker.map(str::parse).transpose();
+    Ok(Attempt {
+        attempt: row::count(found, 0)?,
+        retry_count: row::count(found, 1)?,
+        outcome: row::outcome(found.try_get(2)?)?,
+        started_at: row::time(found, 3)?,
+        finished_at: row::time(found, 4)?,
+        worker: worker.map_err(|error| Fault::damaged(format!("a worker: {error}")))?,
+        error: found
+            .try_get::<_, Option<&str>>(6)?
+            .map(row::error)
+            .transpose()?,
+        detail: found
+            .try_get::<_, Option<&str>>(7)?
+            .map(row::value)
+            .transpose()?,
+    })
+}
+
+/// A page of jobs. Few columns are looked at first, in steps that grow; then the bodies of those that may match.
+pub(crate) async fn list(
+    session: &mut Session,
+    settings: &Settings,
+    filter: &Filter,
+    page: Page,
+    now: Timestamp,
+) -> Step<Listed> {
+    let mut list = Lister::new(page);
+    let mut after = page.after.map_or(Uuid::max(), row::uuid);
+    let mut step = page.limit.clamp(1, PAGE_MAX);
+    let sql = outlines(filter);
+    while !list.is_full() {
+        let rows = session
+            .look(&sql, params![after, bigint(step as u64)])
+            .await?;
+        let mut outlines = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let (queue, kind): (&str, &str) = (row.try_get(1)?, row.try_get(2)?);
+            let matches = filter
+                .queue
+                .as_ref()
+                .is_none_or(|asked| asked.as_str() == queue)
+                && filter
+                    .kind
+                    .as_ref()
+                    .is_none_or(|asked| asked.as_str() == kind);
+            outlines.push((row::id(row, 0)?, matches));
+        }
+        let candidates: Vec<JobId> = outlines
+            .iter()
+            .filter(|(_, matches)| *matches)
+            .map(|(id, _)| *id)
+            .collect();
+        let mut bodies = find(session, settings, &candidates, false).await?;
+        for (id, _) in &outlines {
+            if list.is_full() {
+                break;
+            }
+            let body = bodies.remove(id).map(|found| found.job);
+            list.look(*id, body.filter(|job| filter.matches(job, now)));
+        }
+        if rows.len() < step {
+            break; // the list is at its end, or the page is full
+        }
+        if let Some((last, _)) = outlines.last() {
+            after = row::uuid(*last);
+        }
+        step = (step * 4).min(SCAN_MAX);
+    }
+    Ok(list.finish())
+}
+
+/// Id, queue and kind of jobs in the tables where the filter can find any.
+fn outlines(filter: &Filter) -> String {
+    let (living, dead, finished) = match (filter.state, filter.reason) {
+        (_, Some(_)) | (Some(ListedState::Dead), _) => (false, true, false),
+        (Some(ListedState::Scheduled | ListedState::Ready | ListedState::Running), None) => {
+            (true, false, false)
+        }
+        (Some(ListedState::Succeeded | ListedState::Cancelled), None) => (false, false, true),
+        (None, None) => (true, true, true),
+    };
+    let running = match filter.state {
+        Some(ListedState::Running) => "and lease_until is not null",
+        Some(ListedState::Scheduled | ListedState::Ready) => "and lease_until is null",
+        _ => "",
+    };
+    let tables = [
+        (living, JOBS, running),
+        (dead, DEAD, ""),
+        (finished, FINISHED, ""),
+    ];
+    let parts = tables.iter().filter(|(looked_at, _, _)| *looked_at).map(|(_, table, and)| {
+        format!("(select id, queue, kind from {table} where id < $1 {and} order by id desc limit $2)")
+    });
+    let parts: Vec<String> = parts.collect();
+    format!(
+        "select * from ({}) as jobs order by id desc limit $2",
+        parts.join(" union all ")
+    )
+}
+
+pub(crate) async fn counts(
+    session: &mut Session,
+    now: Timestamp,
+) -> Step<BTreeMap<QueueName, Counts>> {
+    let mut counts: BTreeMap<QueueName, Counts> = BTreeMap::new();
+    let number = |row: &Row, column: usize| -> Step<u64> {
+        let number: i64 = row.try_get(column)?;
+        Ok(u64::try_from(number).unwrap_or(0))
+    };
+    let living = include_str!("../sql/count_living.sql");
+    for found in session.look(living, params![Time(now)]).await? {
+        let of = counts.entry(row::name(&found, 0)?).or_default();
+        of.scheduled = number(&found, 1)?;
+        of.ready = number(&found, 2)?;
+        of.retrying = number(&found, 3)?;
+        of.running = number(&found, 4)?;
+        of.oldest_ready = row::optional_time(&found, 5)?;
+    }
+    let ended = "select queue, state, sum(count)::bigint from windlass.tallies group by queue, state having sum(count) > 0";
+    for found in session.look(ended, params![]).await? {
+        let of = counts.entry(row::name(&found, 0)?).or_default();
+        let state: &str = found.try_get(1)?;
+        let of_state = match state {
+            "succeeded" => &mut of.succeeded,
+            "cancelled" => &mut of.cancelled,
+            _ => &mut of.dead,
+        };
+        *of_state = number(&found, 2)?;
+    }
+    Ok(counts)
+}

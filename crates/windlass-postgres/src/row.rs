@@ -1,0 +1,219 @@
+//! Rows as jobs, and jobs as columns.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio_postgres::Row;
+use uuid::Uuid;
+use windlass_core::{
+    AttemptError, DeadReason, End, Ended, Job, JobId, Lease, Outcome, Payload, Standing, State,
+    Timestamp,
+};
+use windlass_store::stored::Asked;
+use windlass_store::{Attempt, ClaimRetry};
+
+use crate::fault::{Fault, Step};
+use crate::param::Time;
+
+/// The columns that every job has, wherever it is.
+macro_rules! job_columns {
+    () => {
+        "id, queue, kind, rank, run_at, created_at, payload, extra, attempt, failures, snoozes, losses_in_a_row, \
+         previous_delay, first_started_at, started_at, worker, last_error, failed_at"
+    };
+}
+
+/// The columns of a job that waits or runs.
+pub(crate) const LIVING: &str =
+    concat!(job_columns!(), ", lease_until, settings, cancel_requested");
+/// The columns of a job that is over.
+pub(crate) const ENDED: &str = concat!(
+    job_columns!(),
+    ", state, reason, finished_at, result, outcome, detail"
+);
+
+/// The end of a job's last attempt, kept with the job.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LastAttempt {
+    pub(crate) outcome: Option<Outcome>,
+    pub(crate) detail: Option<Value>,
+}
+
+pub(crate) fn uuid(id: JobId) -> Uuid {
+    Uuid::from_u128(id.as_u128())
+}
+
+pub(crate) fn uuids(ids: impl IntoIterator<Item = JobId>) -> Vec<Uuid> {
+    ids.into_iter().map(uuid).collect()
+}
+
+pub(crate) fn id(row: &Row, column: usize) -> Step<JobId> {
+    let id: Uuid = row.try_get(column)?;
+    Ok(JobId::from_u128(id.as_u128()))
+}
+
+pub(crate) fn time(row: &Row, column: usize) -> Step<Timestamp> {
+    let Time(at) = row.try_get(column)?;
+    Ok(at)
+}
+
+pub(crate) fn optional_time(row: &Row, column: usize) -> Step<Option<Timestamp>> {
+    let at: Option<Time> = row.try_get(column)?;
+    Ok(at.map(|Time(at)| at))
+}
+
+pub(crate) fn count(row: &Row, column: usize) -> Step<u32> {
+    let number: i32 = row.try_get(column)?;
+    u32::try_from(number).map_err(|_| Fault::damaged(format!("{number} is no count")))
+}
+
+/// Reads a name that was checked when it came in.
+pub(crate) fn name<T: std::str::FromStr<Err = windlass_core::Invalid>>(
+    row: &Row,
+    column: usize,
+) -> Step<T> {
+    let text: &str = row.try_get(column)?;
+    text.parse()
+        .map_err(|error| Fault::damaged(format!("a name: {error}")))
+}
+
+pub(crate) fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// The settings that a living job points at.
+pub(crate) fn settings_of(row: &Row) -> Option<i32> {
+    row.try_get(19).ok().flatten()
+}
+
+/// A job that waits or runs.
+pub(crate) fn living(row: &Row, settings: &HashMap<i32, Arc<ClaimRetry>>) -> Step<Job> {
+    let mut job = job(row)?;
+    let Some(until) = optional_time(row, 18)? else {
+        return Ok(job);
+    };
+    let number: Option<i32> = row.try_get(19)?;
+    let settings = number.and_then(|number| settings.get(&number));
+    let settings =
+        settings.ok_or_else(|| Fault::damaged(format!("the lease of job {}", job.id)))?;
+    let lease = Lease {
+        cancel_requested: row.try_get(20)?,
+        ..settings.lease_for(&job, until)
+    };
+    job.standing = Standing::Running(lease);
+    Ok(job)
+}
+
+/// A job that is over, and how its last attempt ended.
+pub(crate) fn ended(row: &Row) -> Step<(Job, LastAttempt)> {
+    let mut job = job(row)?;
+    let (state, reason): (&str, Option<&str>) = (row.try_get(18)?, row.try_get(19)?);
+    let result: Option<&str> = row.try_get(21)?;
+    let how = match (state, reason) {
+        ("succeeded", None) => Ended::Succeeded(result.map(Payload::from_stored)),
+        ("cancelled", None) => Ended::Cancelled,
+        ("dead", Some(reason)) => {
+            let reason = reason.parse::<DeadReason>();
+            Ended::Dead(reason.map_err(|error| Fault::damaged(error.to_string()))?)
+        }
+        _ => return Err(Fault::damaged(format!("the state of job {}", job.id))),
+    };
+    let finished_at = time(row, 20)?;
+    job.standing = Standing::Finished(End { finished_at, how });
+    let outcome: Option<&str> = row.try_get(22)?;
+    let detail: Option<&str> = row.try_get(23)?;
+    let last = LastAttempt {
+        outcome: outcome.map(self::outcome).transpose()?,
+        detail: detail.map(value).transpose()?,
+    };
+    Ok((job, last))
+}
+
+fn job(row: &Row) -> Step<Job> {
+    let rank: i32 = row.try_get(3)?;
+    let asked = Asked {
+        id: id(row, 0)?,
+        queue: name(row, 1)?,
+        kind: name(row, 2)?,
+        priority: i16::try_from(-rank).map_err(|_| Fault::damaged(format!("rank {rank}")))?,
+        run_at: time(row, 4)?,
+        created_at: time(row, 5)?,
+        payload: row.try_get(6)?,
+        extra: row.try_get(7)?,
+    };
+    let mut job = asked.into_job().map_err(Fault::damaged)?;
+    job.attempt = count(row, 8)?;
+    job.failures = count(row, 9)?;
+    job.snoozes = count(row, 10)?;
+    job.losses_in_a_row = count(row, 11)?;
+    let delay: Option<i64> = row.try_get(12)?;
+    job.previous_delay =
+        delay.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0)));
+    job.first_started_at = optional_time(row, 13)?;
+    job.started_at = optional_time(row, 14)?;
+    let worker: Option<&str> = row.try_get(15)?;
+    let worker = worker.map(str::parse).transpose();
+    job.worker = worker.map_err(|error| Fault::damaged(format!("a worker: {error}")))?;
+    let error: Option<&str> = row.try_get(16)?;
+    job.last_error = error.map(self::error).transpose()?;
+    job.failed_at = optional_time(row, 17)?;
+    Ok(job)
+}
+
+pub(crate) fn value(text: &str) -> Step<Value> {
+    serde_json::from_str(text).map_err(|error| Fault::damaged(format!("a value: {error}")))
+}
+
+pub(crate) fn error(text: &str) -> Step<AttemptError> {
+    serde_json::from_str(text).map_err(|error| Fault::damaged(format!("an error's text: {error}")))
+}
+
+pub(crate) fn error_text(error: &AttemptError) -> String {
+    serde_json::to_string(error).expect("an error is plain text")
+}
+
+pub(crate) fn outcome(name: &str) -> Step<Outcome> {
+    let found = Outcome::ALL
+        .into_iter()
+        .find(|outcome| outcome.name() == name);
+    found.ok_or_else(|| Fault::damaged(format!("{name} is no outcome")))
+}
+
+/// The words for the state of a job that is over.
+pub(crate) fn state_words(state: State) -> (&'static str, Option<&'static str>) {
+    match state {
+        State::Waiting => ("waiting", None),
+        State::Running => ("running", None),
+        State::Succeeded => ("succeeded", None),
+        State::Cancelled => ("cancelled", None),
+        State::Dead(reason) => ("dead", Some(reason.name())),
+    }
+}
+
+pub(crate) fn result_of(job: &Job) -> Option<&str> {
+    match &job.standing {
+        Standing::Finished(End {
+            how: Ended::Succeeded(result),
+            ..
+        }) => result.as_ref().map(Payload::as_str),
+        _ => None,
+    }
+}
+
+/// The last attempt of a job that has ended by it, as a row of history.
+pub(crate) fn last_attempt(job: &Job, last: &LastAttempt) -> Option<Attempt> {
+    let outcome = last.outcome?;
+    let failed = outcome.counts_as_failure();
+    Some(Attempt {
+        attempt: job.attempt,
+        retry_count: job.failures - u32::from(failed && job.failures > 0),
+        outcome,
+        started_at: job.started_at.unwrap_or(job.created_at),
+        finished_at: job.finished_at()?,
+        worker: job.worker.clone(),
+        error: job.last_error.clone().filter(|_| failed),
+        detail: last.detail.clone(),
+    })
+}

@@ -1,0 +1,144 @@
+//! One step on one connection: what was sent, and whether it can still be taken back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use deadpool_postgres::Object;
+use tokio_postgres::{Client, Row};
+
+use crate::fault::Step;
+use crate::param::Param;
+
+/// A connection for one step. Unless the step went well, the connection is not used again.
+pub(crate) struct Session {
+    object: Option<Object>,
+    begun: bool,
+    clean: bool,
+    /// From here on nobody knows whether the step happened, unless the server says so.
+    committing: Arc<AtomicBool>,
+}
+
+impl Session {
+    pub(crate) fn new(object: Object, committing: Arc<AtomicBool>) -> Self {
+        Session {
+            object: Some(object),
+            begun: false,
+            clean: true,
+            committing,
+        }
+    }
+
+    fn client(&self) -> &Client {
+        self.object.as_ref().expect("it is taken only by drop")
+    }
+
+    /// A statement of a transaction, which begins with the first one, in the same flight.
+    pub(crate) async fn query(&mut self, sql: &str, params: &[Param<'_>]) -> Step<Vec<Row>> {
+        self.clean = false;
+        if self.begun {
+            return Ok(self.client().query_typed(sql, params).await?);
+        }
+        self.begun = true;
+        let client = self.client();
+        let (begun, rows) = tokio::join!(
+            client.batch_execute("begin"),
+            client.query_typed(sql, params)
+        );
+        begun?;
+        Ok(rows?)
+    }
+
+    /// Several statements of a transaction in one flight.
+    pub(crate) async fn queries<const N: usize>(
+        &mut self,
+        statements: [(&str, &[Param<'_>]); N],
+    ) -> Step<[Vec<Row>; N]> {
+        self.clean = false;
+        let begin = !std::mem::replace(&mut self.begun, true);
+        let client = self.client();
+        let all = statements.map(|(sql, params)| client.query_typed(sql, params));
+        let begin = async {
+            match begin {
+                true => client.batch_execute("begin").await,
+                false => Ok(()),
+            }
+        };
+        let (begun, rows) = tokio::join!(begin, futures_util::future::join_all(all));
+        begun?;
+        let rows: Vec<Vec<Row>> = rows.into_iter().collect::<Result<_, _>>()?;
+        Ok(rows
+            .try_into()
+            .unwrap_or_else(|_| unreachable!("one answer for each statement")))
+    }
+
+    /// The last statement of a transaction, with its commit in the same flight.
+    pub(crate) async fn last(&mut self, sql: &str, params: &[Param<'_>]) -> Step<Vec<Row>> {
+        if !self.begun {
+            return self.alone(sql, params).await;
+        }
+        self.clean = false;
+        self.committing.store(true, Ordering::Relaxed);
+        let client = self.client();
+        let (rows, committed) = tokio::join!(
+            client.query_typed(sql, params),
+            client.batch_execute("commit")
+        );
+        let rows = rows?;
+        committed?;
+        self.settled();
+        Ok(rows)
+    }
+
+    /// A statement that is a transaction of its own.
+    pub(crate) async fn alone(&mut self, sql: &str, params: &[Param<'_>]) -> Step<Vec<Row>> {
+        self.clean = false;
+        self.committing.store(true, Ordering::Relaxed);
+        let rows = self.client().query_typed(sql, params).await?;
+        self.settled();
+        Ok(rows)
+    }
+
+    /// A statement that only reads.
+    pub(crate) async fn look(&mut self, sql: &str, params: &[Param<'_>]) -> Step<Vec<Row>> {
+        self.clean = false;
+        let rows = self.client().query_typed(sql, params).await?;
+        self.clean = !self.begun;
+        Ok(rows)
+    }
+
+    pub(crate) async fn commit(&mut self) -> Step<()> {
+        if !self.begun {
+            return Ok(());
+        }
+        self.committing.store(true, Ordering::Relaxed);
+        self.client().batch_execute("commit").await?;
+        self.settled();
+        Ok(())
+    }
+
+    /// The server said what became of it.
+    fn settled(&mut self) {
+        self.begun = false;
+        self.clean = true;
+        self.committing.store(false, Ordering::Relaxed);
+    }
+
+    /// Ends a transaction that was not to change anything.
+    pub(crate) async fn roll_back(&mut self) -> Step<()> {
+        if self.begun {
+            self.client().batch_execute("rollback").await?;
+            self.settled();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(object) = self.object.take()
+            && !self.clean
+        {
+            drop(Object::take(object)); // closed, not given back
+        }
+    }
+}

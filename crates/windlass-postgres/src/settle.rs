@@ -1,0 +1,352 @@
+//! Attempts end: by report, or because the lease expired.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use windlass_core::retry::AttemptLimit;
+use windlass_core::{
+    Delivery, Job, JobId, Outcome, Payload, Random, Report, Running, Settlement, State, Timestamp,
+    settle,
+};
+use windlass_store::{Attempt, AttemptId, AttemptReport, Renewed, Settled, Swept};
+
+use crate::fault::{Fault, Step};
+use crate::keys;
+use crate::param::{Time, bigint, int, params};
+use crate::read::{self, JOBS, find};
+use crate::row::{self, LIVING, LastAttempt, uuids};
+use crate::session::Session;
+use crate::settings::Settings;
+use crate::write::{self, Columns};
+
+pub(crate) async fn renew(
+    session: &mut Session,
+    attempts: &[AttemptId],
+    lease: Duration,
+    now: Timestamp,
+) -> Step<Vec<Renewed>> {
+    let until = now.saturating_add(lease);
+    let ids = uuids(attempts.iter().map(|of| of.job));
+    let numbers: Vec<i32> = attempts.iter().map(|of| int(of.attempt)).collect();
+    let sql = include_str!("../sql/renew.sql");
+    let rows = session
+        .alone(sql, params![ids, numbers, Time(until)])
+        .await?;
+    let mut renewed = HashMap::with_capacity(rows.len());
+    for found in &rows {
+        renewed.insert(row::id(found, 0)?, found.try_get::<_, bool>(1)?);
+    }
+    // Of several attempts of a job, only the last can be alive; which one was renewed is known by its number.
+    let alive = still_running(session, attempts, &renewed).await?;
+    let answer = |of: &AttemptId| match renewed.get(&of.job).filter(|_| alive.contains(of)) {
+        Some(cancel_requested) => Renewed::Until {
+            until,
+            cancel_requested: *cancel_requested,
+        },
+        None => Renewed::LeaseLost,
+    };
+    Ok(attempts.iter().map(answer).collect())
+}
+
+/// The attempts among these that were renewed: where a job is named once, it is that one.
+async fn still_running(
+    session: &mut Session,
+    attempts: &[AttemptId],
+    renewed: &HashMap<JobId, bool>,
+) -> Step<HashSet<AttemptId>> {
+    let mut named: HashMap<JobId, HashSet<u32>> = HashMap::new();
+    for of in attempts.iter().filter(|of| renewed.contains_key(&of.job)) {
+        named.entry(of.job).or_default().insert(of.attempt);
+    }
+    let mut alive = HashSet::new();
+    let mut unclear = Vec::new();
+    for (job, numbers) in named {
+        match numbers.len() {
+            1 => alive.extend(
+                numbers
+                    .into_iter()
+                    .map(|attempt| AttemptId { job, attempt }),
+            ),
+            _ => unclear.push(row::uuid(job)),
+        }
+    }
+    if !unclear.is_empty() {
+        let sql = "select id, attempt from windlass.jobs where id = any ($1)";
+        for found in session.look(sql, params![unclear]).await? {
+            let (job, attempt) = (row::id(&found, 0)?, row::count(&found, 1)?);
+            alive.insert(AttemptId { job, attempt });
+        }
+    }
+    Ok(alive)
+}
+
+/// Ends attempts. Successes are one statement; of others the rows are locked and `core` is asked.
+pub(crate) async fn settle_all(
+    session: &mut Session,
+    settings: &Settings,
+    reports: &[AttemptReport],
+    now: Timestamp,
+) -> Step<(Vec<Settled>, Vec<Job>)> {
+    let mut answers: Vec<Option<Settled>> = vec![None; reports.len()];
+    // The first report of a job is the one that can end its attempt.
+    let mut met = HashSet::with_capacity(reports.len());
+    let first: Vec<usize> = reports
+        .iter()
+        .enumerate()
+        .filter(|(_, report)| met.insert(report.of.job))
+        .map(|(place, _)| place)
+        .collect();
+    let (successes, others): (Vec<usize>, Vec<usize>) = first.into_iter().partition(|place| {
+        let report = reports.get(*place).map(|report| &report.report);
+        matches!(report, Some(Report::Succeeded(_)))
+    });
+    let only_successes = others.is_empty() && successes.len() == reports.len();
+    let done = succeed(session, reports, &successes, only_successes, now).await?;
+    for place in successes {
+        let Some(report) = reports.get(place) else {
+            continue;
+        };
+        if let (Some(settlement), Some(answer)) = (done.get(&report.of.job), answers.get_mut(place))
+        {
+            *answer = Some(Settled::Done(settlement.clone()));
+        }
+    }
+    let waiting = fail(session, settings, reports, &others, &mut answers, now).await?;
+    if !only_successes {
+        session.commit().await?;
+    }
+    for (place, report) in reports.iter().enumerate() {
+        if let Some(answer @ None) = answers.get_mut(place) {
+            *answer = Some(over(session, settings, report).await?);
+        }
+    }
+    Ok((answers.into_iter().flatten().collect(), waiting))
+}
+
+async fn succeed(
+    session: &mut Session,
+    reports: &[AttemptReport],
+    places: &[usize],
+    alone: bool,
+    now: Timestamp,
+) -> Step<HashMap<JobId, Settlement>> {
+    if places.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let of = || places.iter().filter_map(|place| reports.get(*place));
+    let ids = uuids(of().map(|report| report.of.job));
+    let attempts: Vec<i32> = of().map(|report| int(report.of.attempt)).collect();
+    let result = |report: &AttemptReport| match &report.report {
+        Report::Succeeded(result) => result.as_ref().map(|result| result.as_str().to_owned()),
+        _ => None,
+    };
+    let results: Vec<Option<String>> = of().map(result).collect();
+    let details: Vec<Option<String>> = of()
+        .map(|report| report.detail.as_ref().map(ToString::to_string))
+        .collect();
+    let sql = include_str!("../sql/succeed.sql");
+    let params = params![ids, attempts, results, details, Time(now)];
+    let rows = match alone {
+        true => session.alone(sql, params).await?,
+        false => session.query(sql, params).await?,
+    };
+    let mut done = HashMap::with_capacity(rows.len());
+    let results: HashMap<JobId, Option<Payload>> = of()
+        .map(|report| match &report.report {
+            Report::Succeeded(result) => (report.of.job, result.clone()),
+            _ => (report.of.job, None),
+        })
+        .collect();
+    for found in &rows {
+        let id = row::id(found, 0)?;
+        let result = results.get(&id).cloned().flatten();
+        done.insert(
+            id,
+            success(row::count(found, 1)?, row::count(found, 2)?, result, now),
+        );
+    }
+    Ok(done)
+}
+
+/// What `core` says of a success, which asks for little.
+fn success(failures: u32, snoozes: u32, result: Option<Payload>, now: Timestamp) -> Settlement {
+    let running = Running {
+        delivery: Delivery::AtLeastOnce,
+        failures,
+        snoozes,
+        losses_in_a_row: 0,
+        policy: None,
+        effective_max: AttemptLimit::ONE,
+        first_started_at: now,
+        deadline: None,
+        previous_delay: None,
+        cancel_requested: false,
+    };
+    settle(&running, Report::Succeeded(result), now, 0)
+}
+
+/// Ends attempts that did not succeed; answers the jobs that wait again.
+async fn fail(
+    session: &mut Session,
+    settings: &Settings,
+    reports: &[AttemptReport],
+    places: &[usize],
+    answers: &mut [Option<Settled>],
+    now: Timestamp,
+) -> Step<Vec<Job>> {
+    if places.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ids = uuids(
+        places
+            .iter()
+            .filter_map(|place| reports.get(*place))
+            .map(|report| report.of.job),
+    );
+    let sql = format!(
+        "select {LIVING} from {JOBS} where id = any ($1) and lease_until is not null order by id for update"
+    );
+    let rows = session.query(&sql, params![ids]).await?;
+    let jobs = read::living(session, settings, &rows).await?;
+    let mut jobs: HashMap<JobId, Job> = jobs.into_iter().map(|job| (job.id, job)).collect();
+    let mut ends = Ends::default();
+    for place in places {
+        let Some(report) = reports.get(*place) else {
+            continue;
+        };
+        let running = jobs
+            .remove(&report.of.job)
+            .filter(|job| job.attempt == report.of.attempt);
+        if let (Some(job), Some(answer)) = (running, answers.get_mut(*place)) {
+            let settlement = ends.end(job, report, now);
+            *answer = Some(Settled::Done(settlement));
+        }
+    }
+    ends.write(session, now).await?;
+    Ok(ends.waiting)
+}
+
+/// What became of attempts, to be written together.
+#[derive(Default)]
+pub(crate) struct Ends {
+    pub(crate) waiting: Vec<Job>,
+    pub(crate) over: Vec<(Job, LastAttempt)>,
+    attempts: Vec<(JobId, Attempt)>,
+}
+
+impl Ends {
+    /// Ends a running attempt as `core` decides.
+    fn end(&mut self, mut job: Job, report: &AttemptReport, now: Timestamp) -> Settlement {
+        let retry_count = job.failures;
+        let settlement = job
+            .decide(report.report.clone(), now, report.random)
+            .expect("it runs");
+        job.settle(settlement.clone(), now)
+            .expect("it runs, and is locked");
+        let detail = report.detail.clone();
+        if job.state().is_final() {
+            let outcome = Some(settlement.outcome);
+            self.over.push((job, LastAttempt { outcome, detail }));
+            return settlement;
+        }
+        let attempt = Attempt {
+            attempt: job.attempt,
+            retry_count,
+            outcome: settlement.outcome,
+            started_at: job.started_at.unwrap_or(now),
+            finished_at: now,
+            worker: job.worker.clone(),
+            error: settlement.error.clone(),
+            detail,
+        };
+        self.attempts.push((job.id, attempt));
+        self.waiting.push(job);
+        settlement
+    }
+
+    pub(crate) async fn write(&self, session: &mut Session, now: Timestamp) -> Step<()> {
+        Columns::of(&self.waiting, now).update(session).await?;
+        write::end(session, &self.over, JOBS).await?;
+        let over: Vec<&Job> = self.over.iter().map(|(job, _)| job).collect();
+        keys::release(session, &over, now).await?;
+        write::insert_attempts(session, &self.attempts).await
+    }
+}
+
+/// A report of an attempt that does not run: told before, or in vain.
+async fn over(session: &mut Session, settings: &Settings, report: &AttemptReport) -> Step<Settled> {
+    let found = find(session, settings, &[report.of.job], false).await?;
+    let Some(found) = found.get(&report.of.job) else {
+        return Ok(Settled::LeaseLost);
+    };
+    let last = row::last_attempt(&found.job, &found.last);
+    let outcome: Option<Outcome> = match last.filter(|last| last.attempt == report.of.attempt) {
+        Some(last) => Some(last.outcome),
+        None => {
+            let sql = "select outcome from windlass.attempts where job = $1 and attempt = $2";
+            let params = params![row::uuid(report.of.job), int(report.of.attempt)];
+            let rows = session.look(sql, params).await?;
+            let outcome = rows
+                .first()
+                .map(|found| found.try_get::<_, &str>(0))
+                .transpose()?;
+            outcome.map(row::outcome).transpose()?
+        }
+    };
+    let again = outcome.is_some_and(|outcome| report.report.stands_as(outcome, found.job.delivery));
+    Ok(if again {
+        Settled::Repeated
+    } else {
+        Settled::LeaseLost
+    })
+}
+
+/// Ends attempts whose lease has expired, and buries jobs that are overdue; answers those that wait again too.
+pub(crate) async fn sweep(
+    session: &mut Session,
+    settings: &Settings,
+    limit: usize,
+    now: Timestamp,
+    random: u64,
+) -> Step<(Swept, Vec<Job>)> {
+    let mut random = Random::new(random);
+    let (mut swept, mut ends) = (Swept::default(), Ends::default());
+    let sql = format!(
+        "select {LIVING} from {JOBS} where lease_until is not null and lease_until <= $1
+         order by lease_until, id limit $2 for update skip locked"
+    );
+    let rows = session
+        .query(&sql, params![Time(now), bigint(limit as u64)])
+        .await?;
+    for job in read::living(session, settings, &rows).await? {
+        let of = AttemptId {
+            job: job.id,
+            attempt: job.attempt,
+        };
+        let report = AttemptReport {
+            of,
+            report: Report::Lost,
+            random: random.bits(),
+            detail: None,
+        };
+        swept.lost.push((of, ends.end(job, &report, now)));
+    }
+    let left = limit.saturating_sub(swept.lost.len());
+    let sql = format!(
+        "select {LIVING} from {JOBS} where deadline is not null and lease_until is null and deadline < $1
+         order by deadline, id limit $2 for update skip locked"
+    );
+    let rows = session
+        .query(&sql, params![Time(now), bigint(left as u64)])
+        .await?;
+    for mut job in read::living(session, settings, &rows).await? {
+        debug_assert_eq!(job.state(), State::Waiting);
+        job.expire(now)
+            .map_err(|conflict| Fault::damaged(conflict.to_string()))?;
+        swept.expired.push(job.id);
+        ends.over.push((job, LastAttempt::default()));
+    }
+    ends.write(session, now).await?;
+    session.commit().await?;
+    Ok((swept, ends.waiting))
+}

@@ -1,0 +1,368 @@
+//! The contract, verb by verb.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::Value;
+use tokio::sync::watch;
+use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp};
+use windlass_store::{
+    Attempt, AttemptId, AttemptReport, CHANGE_MAX, Changed, Claim, Claimed, Counts, Document,
+    ENQUEUE_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired, Listed, Node, Page,
+    QueueLimits, RECORDS_MAX, Record, Renewed, SETTLE_MAX, Schedule, Settled, Store, StoreError,
+    Swept, Written, check_batch,
+};
+
+use crate::change::{self, Change};
+use crate::claim::{self, Claiming};
+use crate::connect::Class::{self, Other, Vital};
+use crate::fault::Step;
+use crate::session::Session;
+use crate::{PostgresStore, enqueue, general, read, schedule, settle};
+
+impl PostgresStore {
+    /// Carries out a step.
+    pub(crate) async fn run<T: Send, F, Work>(&self, class: Class, work: F) -> Result<T, StoreError>
+    where
+        F: Fn(Session) -> Work + Send + Sync,
+        Work: Future<Output = Step<T>> + Send,
+    {
+        self.connections.run(class, work).await
+    }
+
+    async fn change(
+        &self,
+        jobs: &[JobId],
+        how: Change<'_>,
+        now: Timestamp,
+    ) -> Result<Vec<Changed>, StoreError> {
+        let (settings, how) = (&self.settings, &how);
+        let (answers, waiting) = self
+            .run(Other, |mut session| async move {
+                change::change(&mut session, settings, jobs, how, now).await
+            })
+            .await?;
+        self.wake.tell(&waiting);
+        Ok(answers)
+    }
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    async fn enqueue(&self, enqueue: Enqueue, now: Timestamp) -> Result<Vec<Enqueued>, StoreError> {
+        check_batch("enqueue", enqueue.jobs.len(), ENQUEUE_MAX)?;
+        let (jobs, mode, settings) = (&enqueue.jobs, enqueue.mode, &self.settings);
+        let mut answers = self
+            .run(Other, |mut session| async move {
+                enqueue::enqueue(&mut session, settings, jobs, mode, now).await
+            })
+            .await;
+        // Whether it happened is found out by asking again: a job that is there under its id came in.
+        if let Err(StoreError::Indeterminate(_)) = &answers {
+            answers = self
+                .run(Other, |mut session| async move {
+                    let again = enqueue::enqueue(&mut session, settings, jobs, mode, now).await?;
+                    Ok(enqueue::as_first_time(again, jobs))
+                })
+                .await;
+        }
+        self.wake.tell(jobs);
+        answers
+    }
+
+    async fn claim(&self, claim: &Claim, now: Timestamp) -> Result<Claimed, StoreError> {
+        let (settings, marks) = (&self.settings, &self.wake.marks);
+        self.run(Other, |mut session| async move {
+            let number = settings.number(&mut session, &claim.retry).await?;
+            let claiming = Claiming::new(claim, number, now);
+            claim::claim(&mut session, settings, marks, &claiming).await
+        })
+        .await
+    }
+
+    async fn renew(
+        &self,
+        attempts: &[AttemptId],
+        lease: Duration,
+        now: Timestamp,
+    ) -> Result<Vec<Renewed>, StoreError> {
+        check_batch("renew", attempts.len(), SETTLE_MAX)?;
+        self.run(Vital, |mut session| async move {
+            settle::renew(&mut session, attempts, lease, now).await
+        })
+        .await
+    }
+
+    async fn settle(
+        &self,
+        reports: Vec<AttemptReport>,
+        now: Timestamp,
+    ) -> Result<Vec<Settled>, StoreError> {
+        check_batch("settle", reports.len(), SETTLE_MAX)?;
+        let (settings, reports) = (&self.settings, &reports);
+        let (answers, waiting) = self
+            .run(Vital, |mut session| async move {
+                settle::settle_all(&mut session, settings, reports, now).await
+            })
+            .await?;
+        match waiting.is_empty() {
+            true => self.wake.ring(),
+            false => self.wake.tell(&waiting),
+        }
+        Ok(answers)
+    }
+
+    async fn sweep(&self, limit: usize, now: Timestamp, random: u64) -> Result<Swept, StoreError> {
+        check_batch("sweep", limit, SETTLE_MAX)?;
+        let settings = &self.settings;
+        let (swept, waiting) = self
+            .run(Vital, |mut session| async move {
+                settle::sweep(&mut session, settings, limit, now, random).await
+            })
+            .await?;
+        if !waiting.is_empty() {
+            self.wake.tell(&waiting);
+        }
+        Ok(swept)
+    }
+
+    async fn cancel(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError> {
+        check_batch("cancel", jobs.len(), CHANGE_MAX)?;
+        self.change(jobs, Change::Cancel, now).await
+    }
+
+    async fn revive(
+        &self,
+        jobs: &[JobId],
+        revival: &Revival,
+        now: Timestamp,
+    ) -> Result<Vec<Changed>, StoreError> {
+        check_batch("revive", jobs.len(), CHANGE_MAX)?;
+        self.change(jobs, Change::Revive(revival), now).await
+    }
+
+    async fn run_now(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError> {
+        check_batch("run_now", jobs.len(), CHANGE_MAX)?;
+        self.change(jobs, Change::RunNow, now).await
+    }
+
+    async fn edit(&self, job: JobId, edit: &Edit, now: Timestamp) -> Result<Changed, StoreError> {
+        let changed = self.change(&[job], Change::Edit(edit), now).await?;
+        Ok(changed.first().copied().unwrap_or(Changed::NotFound))
+    }
+
+    async fn resolve(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError> {
+        check_batch("resolve", jobs.len(), CHANGE_MAX)?;
+        self.change(jobs, Change::Resolve, now).await
+    }
+
+    async fn purge(&self, jobs: &[JobId]) -> Result<Vec<Changed>, StoreError> {
+        check_batch("purge", jobs.len(), CHANGE_MAX)?;
+        let settings = &self.settings;
+        self.run(Other, |mut session| async move {
+            change::purge(&mut session, settings, jobs).await
+        })
+        .await
+    }
+
+    async fn get(&self, jobs: &[JobId]) -> Result<Vec<Option<Job>>, StoreError> {
+        check_batch("get", jobs.len(), CHANGE_MAX)?;
+        let settings = &self.settings;
+        self.run(Other, |mut session| async move {
+            read::get(&mut session, settings, jobs).await
+        })
+        .await
+    }
+
+    async fn list(
+        &self,
+        filter: &Filter,
+        page: Page,
+        now: Timestamp,
+    ) -> Result<Listed, StoreError> {
+        let settings = &self.settings;
+        self.run(Other, |mut session| async move {
+            read::list(&mut session, settings, filter, page, now).await
+        })
+        .await
+    }
+
+    async fn attempts(&self, job: JobId, limit: usize) -> Result<Vec<Attempt>, StoreError> {
+        let settings = &self.settings;
+        self.run(Other, |mut session| async move {
+            read::attempts(&mut session, settings, job, limit).await
+        })
+        .await
+    }
+
+    async fn counts(&self, now: Timestamp) -> Result<BTreeMap<QueueName, Counts>, StoreError> {
+        self.run(Other, |mut session| async move {
+            read::counts(&mut session, now).await
+        })
+        .await
+    }
+
+    async fn put_queue(&self, queue: &QueueName, limits: &QueueLimits) -> Result<(), StoreError> {
+        self.run(Other, |mut session| async move {
+            general::put_queue(&mut session, queue, limits).await
+        })
+        .await
+    }
+
+    async fn queues(&self) -> Result<BTreeMap<QueueName, QueueLimits>, StoreError> {
+        self.run(Other, |mut session| async move {
+            general::queues(&mut session).await
+        })
+        .await
+    }
+
+    async fn put_schedule(
+        &self,
+        schedule: &Schedule,
+        expected: Expected,
+    ) -> Result<Written, StoreError> {
+        self.run(Other, |mut session| async move {
+            schedule::put(&mut session, schedule, expected).await
+        })
+        .await
+    }
+
+    async fn schedules(&self) -> Result<Vec<Schedule>, StoreError> {
+        self.run(Other, |mut session| async move {
+            schedule::all(&mut session).await
+        })
+        .await
+    }
+
+    async fn due(&self, limit: usize, now: Timestamp) -> Result<Vec<Schedule>, StoreError> {
+        self.run(Other, |mut session| async move {
+            schedule::due(&mut session, limit, now).await
+        })
+        .await
+    }
+
+    async fn fire(&self, fire: Fire, now: Timestamp) -> Result<Fired, StoreError> {
+        check_batch("fire", fire.jobs.len(), FIRE_MAX)?;
+        let fire = &fire;
+        let (fired, new) = self
+            .run(Other, |mut session| async move {
+                schedule::fire(&mut session, fire, now).await
+            })
+            .await?;
+        if !new.is_empty() {
+            self.wake.tell(&new);
+        }
+        Ok(fired)
+    }
+
+    async fn remove_schedule(&self, schedule: ScheduleId) -> Result<bool, StoreError> {
+        self.run(Other, |mut session| async move {
+            schedule::remove(&mut session, schedule).await
+        })
+        .await
+    }
+
+    async fn beat(&self, name: &str, about: &Value, now: Timestamp) -> Result<(), StoreError> {
+        self.run(Vital, |mut session| async move {
+            general::beat(&mut session, name, about, now).await
+        })
+        .await
+    }
+
+    async fn nodes(&self) -> Result<Vec<Node>, StoreError> {
+        self.run(Other, |mut session| async move {
+            general::nodes(&mut session).await
+        })
+        .await
+    }
+
+    async fn remove_node(&self, name: &str) -> Result<(), StoreError> {
+        self.run(Other, |mut session| async move {
+            general::remove_node(&mut session, name).await
+        })
+        .await
+    }
+
+    async fn put_document(
+        &self,
+        collection: &str,
+        name: &str,
+        value: &Value,
+        expected: Expected,
+        now: Timestamp,
+    ) -> Result<Written, StoreError> {
+        self.run(Other, |mut session| async move {
+            general::put_document(&mut session, collection, name, value, expected, now).await
+        })
+        .await
+    }
+
+    async fn document(&self, collection: &str, name: &str) -> Result<Option<Document>, StoreError> {
+        self.run(Other, |mut session| async move {
+            general::document(&mut session, collection, name).await
+        })
+        .await
+    }
+
+    async fn documents(&self, collection: &str) -> Result<Vec<Document>, StoreError> {
+        self.run(Other, |mut session| async move {
+            general::documents(&mut session, collection).await
+        })
+        .await
+    }
+
+    async fn remove_document(
+        &self,
+        collection: &str,
+        name: &str,
+        expected: Expected,
+    ) -> Result<Written, StoreError> {
+        self.run(Other, |mut session| async move {
+            general::remove_document(&mut session, collection, name, expected).await
+        })
+        .await
+    }
+
+    async fn append(
+        &self,
+        topic: &str,
+        values: &[Value],
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        check_batch("append", values.len(), RECORDS_MAX)?;
+        self.run(Other, |mut session| async move {
+            general::append(&mut session, topic, values, now).await
+        })
+        .await
+    }
+
+    async fn records(
+        &self,
+        topic: &str,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<Record>, StoreError> {
+        self.run(Other, |mut session| async move {
+            general::records(&mut session, topic, after, limit).await
+        })
+        .await
+    }
+
+    async fn trim(
+        &self,
+        topic: &str,
+        before: Timestamp,
+        limit: usize,
+    ) -> Result<usize, StoreError> {
+        let limit = limit.min(RECORDS_MAX);
+        self.run(Other, |mut session| async move {
+            general::trim(&mut session, topic, before, limit).await
+        })
+        .await
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.wake.changes()
+    }
+}

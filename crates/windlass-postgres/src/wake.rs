@@ -1,0 +1,184 @@
+//! Wake-ups between nodes: who brings work tells the others where, at most once in a few milliseconds.
+//!
+//! Only hints. Where they do not arrive, as behind a transaction pooler, everybody looks once a second.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, watch};
+use tokio_postgres::AsyncMessage;
+use windlass_core::{Job, JobId, QueueName, Timestamp};
+
+use crate::connect::{Class, Connections};
+use crate::param::params;
+use crate::watermark::{Place, Watermarks};
+use crate::write;
+
+const CHANNEL: &str = "windlass";
+
+/// So long notices are gathered: each takes a lock of the whole database.
+const GATHER: Duration = Duration::from_millis(5);
+
+/// So often everybody looks, whatever is told.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// PostgreSQL takes no longer ones.
+const NOTICE_BYTES_MAX: usize = 7000;
+
+#[derive(Debug)]
+pub(crate) struct Wake {
+    node: u64,
+    changes: watch::Sender<u64>,
+    pub(crate) marks: Watermarks,
+    untold: Mutex<BTreeMap<(QueueName, i16), Place>>,
+    bell: Notify,
+}
+
+/// What nodes tell one another: the first place of each lane where something came in. Without any, it may be everywhere.
+#[derive(Debug, Serialize, Deserialize)]
+struct Notice {
+    node: u64,
+    lanes: Option<Vec<(QueueName, i16, i32, i64, JobId)>>,
+}
+
+impl Wake {
+    pub(crate) fn new() -> Self {
+        Wake {
+            node: RandomState::new().hash_one(0),
+            changes: watch::Sender::new(0),
+            marks: Watermarks::default(),
+            untold: Mutex::default(),
+            bell: Notify::new(),
+        }
+    }
+
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Something may be claimable that was not.
+    pub(crate) fn ring(&self) {
+        self.changes
+            .send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Jobs wait now: tells this node at once, and the others soon.
+    pub(crate) fn tell<'a>(&self, jobs: impl IntoIterator<Item = &'a Job> + Clone) {
+        self.marks.tell(jobs.clone());
+        self.ring();
+        let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
+        for job in jobs {
+            let place = (write::rank(job), job.run_at, job.id);
+            let lane = (job.queue.clone(), write::lane(job));
+            let first = untold.entry(lane).or_insert(place);
+            *first = place.min(*first);
+        }
+        drop(untold);
+        self.bell.notify_one();
+    }
+
+    /// Tells the others, for as long as the store lives.
+    pub(crate) async fn tell_others(&self, connections: &Connections) {
+        loop {
+            self.bell.notified().await;
+            tokio::time::sleep(GATHER).await;
+            let untold =
+                std::mem::take(&mut *self.untold.lock().unwrap_or_else(PoisonError::into_inner));
+            let notice = &self.notice(untold);
+            let told = connections
+                .run(Class::Other, |mut session| async move {
+                    let sql = "select pg_notify($1, $2)";
+                    session.alone(sql, params![CHANNEL, notice.as_str()]).await
+                })
+                .await;
+            if let Err(error) = told {
+                tracing::debug!(%error, "others were not told of new jobs: they look by themselves");
+            }
+        }
+    }
+
+    fn notice(&self, untold: BTreeMap<(QueueName, i16), Place>) -> String {
+        let lanes = untold
+            .into_iter()
+            .map(|((queue, lane), (rank, at, id))| (queue, lane, rank, at.as_micros(), id));
+        let text = |lanes| {
+            let notice = Notice {
+                node: self.node,
+                lanes,
+            };
+            serde_json::to_string(&notice).expect("a notice is plain JSON")
+        };
+        let notice = text(Some(lanes.collect()));
+        match notice.len() > NOTICE_BYTES_MAX {
+            true => text(None),
+            false => notice,
+        }
+    }
+
+    fn hear(&self, text: &str) {
+        let notice: Option<Notice> = serde_json::from_str(text).ok();
+        match notice {
+            Some(notice) if notice.node == self.node => return,
+            Some(Notice {
+                lanes: Some(lanes), ..
+            }) => {
+                for (queue, lane, rank, at, id) in lanes {
+                    let at = Timestamp::from_micros(at).unwrap_or(Timestamp::MIN);
+                    self.marks.lower(&queue, lane, (rank, at, id));
+                }
+            }
+            _ => self.marks.forget(),
+        }
+        self.ring();
+    }
+
+    /// Listens to the others, for as long as the store lives; connects again when the connection is lost.
+    pub(crate) async fn listen(&self, connections: &Connections) {
+        let mut look = tokio::time::interval(LOOK);
+        loop {
+            if let Err(error) = self.listen_once(connections, &mut look).await {
+                tracing::debug!(%error, "the connection that listens for new jobs is lost");
+            }
+            self.marks.forget();
+            look.tick().await;
+            self.ring();
+        }
+    }
+
+    async fn listen_once(
+        &self,
+        connections: &Connections,
+        look: &mut tokio::time::Interval,
+    ) -> Result<(), tokio_postgres::Error> {
+        let (client, mut connection) = connections
+            .options
+            .server
+            .connect(connections.tls.clone())
+            .await?;
+        let mut messages =
+            futures_util::stream::poll_fn(move |context| connection.poll_message(context));
+        let listen = client.batch_execute("listen windlass");
+        tokio::pin!(listen);
+        let mut listening = false;
+        loop {
+            tokio::select! {
+                done = &mut listen, if !listening => {
+                    done?;
+                    listening = true;
+                    self.marks.forget(); // what was told before is not known
+                }
+                message = messages.next() => match message {
+                    Some(Ok(AsyncMessage::Notification(notice))) => self.hear(notice.payload()),
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) => return Err(error),
+                    None => return Ok(()),
+                },
+                _ = look.tick() => self.ring(),
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Where the next claim of a lane begins to look.
+//!
+//! What was claimed leaves the order at once, but its entries stay in the index until no snapshot can see them: one that is
+//! held for a minute would let every claim walk over all that was claimed since. So a claim begins where the last one ended.
+//! What comes in before that place is told by whoever brings it, on this node at once, on others by their notice; and from
+//! time to time a claim begins at the front again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use windlass_core::{Job, JobId, Kind, QueueName, Timestamp};
+
+use crate::write;
+
+/// A place in the order of claims: rank, time, id.
+pub(crate) type Place = (i32, Timestamp, JobId);
+
+/// The front of every lane.
+pub(crate) const FRONT: Place = (i32::MIN, Timestamp::MIN, JobId::from_u128(0));
+
+/// After so long a claim begins at the front again.
+const FRESH_FOR: Duration = Duration::from_secs(1);
+
+/// A lane, as claims with the same kinds see it.
+pub(crate) type Lane = (QueueName, i16, Option<BTreeSet<Kind>>);
+
+#[derive(Debug, Default)]
+pub(crate) struct Watermarks {
+    lanes: Mutex<BTreeMap<Lane, Mark>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Mark {
+    place: Place,
+    /// When a claim last began at the front.
+    since: Timestamp,
+    /// Counts what was told: a claim that was under way meanwhile sets no mark.
+    told: u64,
+}
+
+/// How many lanes are remembered: with more, all begin at the front.
+const LANES_MAX: usize = 10_000;
+
+impl Watermarks {
+    /// Where to begin, and what to say when the claim is over.
+    pub(crate) fn begin(&self, lane: &Lane, now: Timestamp) -> (Place, u64) {
+        let mut lanes = self.lanes();
+        if lanes.len() > LANES_MAX {
+            lanes.clear();
+        }
+        let mark = lanes.entry(lane.clone()).or_insert(Mark {
+            place: FRONT,
+            since: now,
+            told: 0,
+        });
+        if now < mark.since || now.since(mark.since) >= FRESH_FOR {
+            mark.place = FRONT;
+            mark.since = now;
+        }
+        (mark.place, mark.told)
+    }
+
+    /// A claim took what there was up to here.
+    pub(crate) fn advance(&self, lane: &Lane, told: u64, to: Place) {
+        if let Some(mark) = self.lanes().get_mut(lane)
+            && mark.told == told
+        {
+            mark.place = mark.place.max(to);
+        }
+    }
+
+    /// Jobs wait at these places now.
+    pub(crate) fn tell<'a>(&self, jobs: impl IntoIterator<Item = &'a Job>) {
+        let mut first: BTreeMap<(&QueueName, i16), Place> = BTreeMap::new();
+        for job in jobs {
+            let place = (write::rank(job), job.run_at, job.id);
+            let known = first.entry((&job.queue, write::lane(job))).or_insert(place);
+            *known = place.min(*known);
+        }
+        for ((queue, lane), place) in first {
+            self.lower(queue, lane, place);
+        }
+    }
+
+    pub(crate) fn lower(&self, queue: &QueueName, lane: i16, to: Place) {
+        let mut lanes = self.lanes();
+        let from = (queue.clone(), lane, None);
+        let same = |(of, number, _): &Lane| of == queue && *number == lane;
+        for (_, mark) in lanes.range_mut(from..).take_while(|(lane, _)| same(lane)) {
+            mark.place = mark.place.min(to);
+            mark.told += 1;
+        }
+    }
+
+    /// Anything may have come in anywhere.
+    pub(crate) fn forget(&self) {
+        for mark in self.lanes().values_mut() {
+            mark.place = FRONT;
+            mark.told += 1;
+        }
+    }
+
+    fn lanes(&self) -> std::sync::MutexGuard<'_, BTreeMap<Lane, Mark>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_micros(seconds * 1_000_000).unwrap()
+    }
+
+    fn place(seconds: i64) -> Place {
+        (0, at(seconds), JobId::from_u128(7))
+    }
+
+    fn lane() -> Lane {
+        (QueueName::default(), 0, None)
+    }
+
+    #[test]
+    fn a_claim_begins_where_the_last_one_ended() {
+        let marks = Watermarks::default();
+        let (from, told) = marks.begin(&lane(), at(100));
+        assert_eq!(from, FRONT);
+        marks.advance(&lane(), told, place(5));
+        assert_eq!(marks.begin(&lane(), at(100)).0, place(5));
+        let other = (QueueName::default(), 1, None);
+        assert_eq!(marks.begin(&other, at(100)).0, FRONT, "another lane");
+    }
+
+    #[test]
+    fn what_comes_in_before_it_lowers_it_and_a_second_resets_it() {
+        let marks = Watermarks::default();
+        let (_, told) = marks.begin(&lane(), at(100));
+        marks.advance(&lane(), told, place(50));
+        marks.lower(&QueueName::default(), 0, place(40));
+        assert_eq!(marks.begin(&lane(), at(100)).0, place(40));
+        marks.lower(&QueueName::default(), 0, place(45));
+        assert_eq!(marks.begin(&lane(), at(100)).0, place(40));
+        assert_eq!(marks.begin(&lane(), at(101)).0, FRONT);
+    }
+
+    #[test]
+    fn a_claim_that_missed_something_sets_no_mark() {
+        let marks = Watermarks::default();
+        let (_, told) = marks.begin(&lane(), at(100));
+        marks.lower(&QueueName::default(), 0, place(1));
+        marks.advance(&lane(), told, place(50));
+        assert_eq!(marks.begin(&lane(), at(100)).0, FRONT);
+        let (_, told) = marks.begin(&lane(), at(100));
+        marks.forget();
+        marks.advance(&lane(), told, place(60));
+        assert_eq!(marks.begin(&lane(), at(100)).0, FRONT);
+    }
+}

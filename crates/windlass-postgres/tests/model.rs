@@ -1,0 +1,39 @@
+//! Random sequences of all verbs: PostgreSQL answers as memory does.
+
+#[path = "support/cluster.rs"]
+mod cluster;
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+use windlass_memory::MemoryStore;
+use windlass_store::conformance::build::Opened;
+use windlass_store::conformance::model::{Command, commands, run};
+
+fn compare(commands: &[Command]) -> Result<(), TestCaseError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let memory: Opened = Arc::new(MemoryStore::new());
+        let store: Opened = Arc::new(cluster::store().await);
+        let expected = run(&memory, commands).await;
+        let found = run(&store, commands).await;
+        for (expected, found) in expected.iter().zip(&found) {
+            prop_assert_eq!(found, expected);
+        }
+        Ok(())
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 16))]
+
+    #[test]
+    fn a_server_answers_as_memory_does(commands in commands()) {
+        compare(&commands)?;
+    }
+}
