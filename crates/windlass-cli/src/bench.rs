@@ -2,6 +2,7 @@
 
 mod baseline;
 mod load;
+mod postgres;
 mod store;
 
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use crate::output::Output;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
-    /// Durable enqueues, claims and settles from concurrent clients, beside the bare disk and bare SQLite.
+    /// Durable enqueues, claims and settles from concurrent clients, beside the bare disk, bare SQLite or bare PostgreSQL.
     Store(StoreBench),
 }
 
@@ -25,6 +26,10 @@ pub(crate) struct StoreBench {
     /// The file to use, which must not be there yet; a temporary one if not given.
     #[arg(long, value_name = "FILE")]
     pub(crate) path: Option<PathBuf>,
+
+    /// The PostgreSQL database to use, which must not hold any jobs yet.
+    #[arg(long, value_name = "URL", required_if_eq("driver", "postgres"))]
+    pub(crate) url: Option<String>,
 
     /// How many jobs are measured in each part.
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
@@ -39,7 +44,7 @@ pub(crate) struct StoreBench {
     pub(crate) future: u64,
 
     /// How many jobs a client handles in one step.
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) batch: u32,
 
     /// How many clients at once.
@@ -53,6 +58,8 @@ pub(crate) enum Driver {
     Memory,
     /// An embedded SQLite file.
     Sqlite,
+    /// A PostgreSQL database.
+    Postgres,
 }
 
 pub(crate) fn run(command: &BenchCommand, output: &Output) -> anyhow::Result<()> {

@@ -7,6 +7,7 @@ use clap_complete::Shell;
 
 use crate::backup::BackupCommand;
 use crate::bench::BenchCommand;
+use crate::migrate::MigrateCommand;
 use crate::policy::PolicyCommand;
 use crate::schedule::ScheduleCommand;
 
@@ -40,6 +41,10 @@ pub(crate) enum Command {
     /// Measure, beside something measured in the same run.
     #[command(subcommand)]
     Bench(BenchCommand),
+
+    /// Bring the schema of a PostgreSQL database up to date.
+    #[command(subcommand)]
+    Migrate(MigrateCommand),
 
     /// Copy an embedded store while it is in use.
     Backup(BackupCommand),

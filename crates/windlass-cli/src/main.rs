@@ -4,6 +4,7 @@ mod backup;
 mod bench;
 mod clock;
 mod command;
+mod migrate;
 mod output;
 mod policy;
 mod reference;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         Command::Policy(command) => policy::run(command, &output),
         Command::Schedule(command) => schedule::run(&command, &output),
         Command::Bench(command) => bench::run(&command, &output),
+        Command::Migrate(command) => migrate::run(&command, &output),
         Command::Backup(command) => backup::run(&command, &output),
         Command::Completions { shell } => command::print_completions(shell),
         Command::Reference { page } => reference::print(page),

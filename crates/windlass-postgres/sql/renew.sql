@@ -3,4 +3,4 @@ update windlass.jobs as job
 set lease_until = $3
 from unnest($1::uuid[], $2::integer[]) as lease (id, attempt)
 where job.id = lease.id and job.attempt = lease.attempt and job.lease_until is not null
-returning job.id, job.cancel_requested
+returning job.id, job.attempt, job.cancel_requested

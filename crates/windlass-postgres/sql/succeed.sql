@@ -27,4 +27,4 @@ with report as (
     where done.unique_key is not null and held.queue = done.queue and held.key = done.unique_key and held.job = done.id
       and done.key_until > $5
 )
-select id, failures, snoozes from done
+select id, attempt, failures, snoozes from done

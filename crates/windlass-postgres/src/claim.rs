@@ -91,27 +91,31 @@ pub(crate) async fn claim(
         _ => 0,
     };
     let (fresh, retry) = (claiming.start(0, marks), claiming.start(1, marks));
-    let (before, mut rows) = look(session, marks, claiming, &fresh, &retry, first).await?;
+    let (before, retries) = look(session, marks, claiming, &fresh, &retry, first).await?;
     if before.claimed {
         return again(session, settings, claiming).await;
     }
     if before.bounded || before.keyed || !claiming.is_plain() {
         return bounded::claim(session, claiming, before.bounded, before.keyed).await;
     }
-    let mut left = limit - len(&rows);
-    let no_more_retries = len(&rows) < first || plan.retries_max <= len(&rows);
+    let mut left = limit - len(&retries);
+    let no_more_retries = len(&retries) < first || plan.retries_max <= len(&retries);
     let fresh_max = left.min(plan.fresh_max);
     let more = take(session, claiming, &fresh, fresh_max, no_more_retries).await?;
     advance(marks, &fresh, &more)?;
     left -= len(&more);
+    let mut last = Vec::new();
     if !no_more_retries {
-        let retries_max = left.min(plan.retries_max - len(&rows));
+        let retries_max = left.min(plan.retries_max - len(&retries));
         let rest = take(session, claiming, &retry, retries_max, true).await?;
-        rows.extend(rest);
+        advance(marks, &retry, &rest)?;
+        last = rest;
     }
-    advance(marks, &retry, &rows)?;
-    rows.splice(0..0, more);
-    let jobs = started(&rows, claiming)?;
+    advance(marks, &retry, &retries)?;
+    let mut jobs = Vec::with_capacity(retries.len() + more.len() + last.len());
+    for rows in [retries, more, last] {
+        jobs.extend(started(&rows, claiming)?);
+    }
     Ok(Claimed {
         jobs,
         both_waited: before.both_wait,
@@ -235,7 +239,7 @@ fn advance(marks: &Watermarks, start: &Start, rows: &[Row]) -> Step<()> {
     Ok(())
 }
 
-/// The jobs of the rows of a claim, in the order of claims within their lanes.
+/// The jobs of the rows of a claim, in the order of claims.
 fn started(rows: &[Row], claiming: &Claiming<'_>) -> Step<Vec<Job>> {
     let settings = Arc::new(claiming.claim.retry.clone());
     let settings = HashMap::from([(claiming.settings, settings)]);
@@ -243,7 +247,7 @@ fn started(rows: &[Row], claiming: &Claiming<'_>) -> Step<Vec<Job>> {
     for found in rows {
         jobs.push(row::living(found, &settings)?);
     }
-    jobs.sort_by_key(|job: &Job| (job.lane(), job.claim_order()));
+    jobs.sort_by_key(Job::claim_order);
     Ok(jobs)
 }
 

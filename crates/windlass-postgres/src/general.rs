@@ -21,7 +21,8 @@ pub(crate) async fn put_queue(
     limits: &QueueLimits,
 ) -> Step<()> {
     let json = serde_json::to_string(limits).map_err(|error| Fault::damaged(error.to_string()))?;
-    let sql = "insert into windlass.queues (name, limits, bounded, max_depth) values ($1, $2, $3, $4)
+    let sql =
+        "insert into windlass.queues (name, limits, bounded, max_depth) values ($1, $2, $3, $4)
          on conflict (name) do update
          set limits = excluded.limits, bounded = excluded.bounded, max_depth = excluded.max_depth";
     let max_depth = limits.max_depth.map(bigint);

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use tokio_postgres::Row;
 use windlass_core::retry::AttemptLimit;
 use windlass_core::{
     Delivery, Job, JobId, Outcome, Payload, Random, Report, Running, Settlement, State, Timestamp,
@@ -34,11 +35,9 @@ pub(crate) async fn renew(
         .await?;
     let mut renewed = HashMap::with_capacity(rows.len());
     for found in &rows {
-        renewed.insert(row::id(found, 0)?, found.try_get::<_, bool>(1)?);
+        renewed.insert(attempt_id(found)?, found.try_get::<_, bool>(2)?);
     }
-    // Of several attempts of a job, only the last can be alive; which one was renewed is known by its number.
-    let alive = still_running(session, attempts, &renewed).await?;
-    let answer = |of: &AttemptId| match renewed.get(&of.job).filter(|_| alive.contains(of)) {
+    let answer = |of: &AttemptId| match renewed.get(of) {
         Some(cancel_requested) => Renewed::Until {
             until,
             cancel_requested: *cancel_requested,
@@ -48,36 +47,12 @@ pub(crate) async fn renew(
     Ok(attempts.iter().map(answer).collect())
 }
 
-/// The attempts among these that were renewed: where a job is named once, it is that one.
-async fn still_running(
-    session: &mut Session,
-    attempts: &[AttemptId],
-    renewed: &HashMap<JobId, bool>,
-) -> Step<HashSet<AttemptId>> {
-    let mut named: HashMap<JobId, HashSet<u32>> = HashMap::new();
-    for of in attempts.iter().filter(|of| renewed.contains_key(&of.job)) {
-        named.entry(of.job).or_default().insert(of.attempt);
-    }
-    let mut alive = HashSet::new();
-    let mut unclear = Vec::new();
-    for (job, numbers) in named {
-        match numbers.len() {
-            1 => alive.extend(
-                numbers
-                    .into_iter()
-                    .map(|attempt| AttemptId { job, attempt }),
-            ),
-            _ => unclear.push(row::uuid(job)),
-        }
-    }
-    if !unclear.is_empty() {
-        let sql = "select id, attempt from windlass.jobs where id = any ($1)";
-        for found in session.look(sql, params![unclear]).await? {
-            let (job, attempt) = (row::id(&found, 0)?, row::count(&found, 1)?);
-            alive.insert(AttemptId { job, attempt });
-        }
-    }
-    Ok(alive)
+/// The attempt that a row begins with.
+fn attempt_id(found: &Row) -> Step<AttemptId> {
+    Ok(AttemptId {
+        job: row::id(found, 0)?,
+        attempt: row::count(found, 1)?,
+    })
 }
 
 /// Ends attempts. Successes are one statement; of others the rows are locked and `core` is asked.
@@ -88,12 +63,12 @@ pub(crate) async fn settle_all(
     now: Timestamp,
 ) -> Step<(Vec<Settled>, Vec<Job>)> {
     let mut answers: Vec<Option<Settled>> = vec![None; reports.len()];
-    // The first report of a job is the one that can end its attempt.
+    // The first report of an attempt is the one that can end it.
     let mut met = HashSet::with_capacity(reports.len());
     let first: Vec<usize> = reports
         .iter()
         .enumerate()
-        .filter(|(_, report)| met.insert(report.of.job))
+        .filter(|(_, report)| met.insert(report.of))
         .map(|(place, _)| place)
         .collect();
     let (successes, others): (Vec<usize>, Vec<usize>) = first.into_iter().partition(|place| {
@@ -106,8 +81,7 @@ pub(crate) async fn settle_all(
         let Some(report) = reports.get(place) else {
             continue;
         };
-        if let (Some(settlement), Some(answer)) = (done.get(&report.of.job), answers.get_mut(place))
-        {
+        if let (Some(settlement), Some(answer)) = (done.get(&report.of), answers.get_mut(place)) {
             *answer = Some(Settled::Done(settlement.clone()));
         }
     }
@@ -129,7 +103,7 @@ async fn succeed(
     places: &[usize],
     alone: bool,
     now: Timestamp,
-) -> Step<HashMap<JobId, Settlement>> {
+) -> Step<HashMap<AttemptId, Settlement>> {
     if places.is_empty() {
         return Ok(HashMap::new());
     }
@@ -151,19 +125,17 @@ async fn succeed(
         false => session.query(sql, params).await?,
     };
     let mut done = HashMap::with_capacity(rows.len());
-    let results: HashMap<JobId, Option<Payload>> = of()
+    let results: HashMap<AttemptId, Option<Payload>> = of()
         .map(|report| match &report.report {
-            Report::Succeeded(result) => (report.of.job, result.clone()),
-            _ => (report.of.job, None),
+            Report::Succeeded(result) => (report.of, result.clone()),
+            _ => (report.of, None),
         })
         .collect();
     for found in &rows {
-        let id = row::id(found, 0)?;
-        let result = results.get(&id).cloned().flatten();
-        done.insert(
-            id,
-            success(row::count(found, 1)?, row::count(found, 2)?, result, now),
-        );
+        let of = attempt_id(found)?;
+        let result = results.get(&of).cloned().flatten();
+        let (failures, snoozes) = (row::count(found, 2)?, row::count(found, 3)?);
+        done.insert(of, success(failures, snoozes, result, now));
     }
     Ok(done)
 }
@@ -214,9 +186,13 @@ async fn fail(
         let Some(report) = reports.get(*place) else {
             continue;
         };
-        let running = jobs
-            .remove(&report.of.job)
-            .filter(|job| job.attempt == report.of.attempt);
+        let runs = jobs
+            .get(&report.of.job)
+            .is_some_and(|job| job.attempt == report.of.attempt);
+        let running = match runs {
+            true => jobs.remove(&report.of.job),
+            false => None,
+        };
         if let (Some(job), Some(answer)) = (running, answers.get_mut(*place)) {
             let settlement = ends.end(job, report, now);
             *answer = Some(Settled::Done(settlement));

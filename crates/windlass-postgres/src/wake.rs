@@ -38,11 +38,14 @@ pub(crate) struct Wake {
     bell: Notify,
 }
 
+/// Queue and lane; rank, time and id of the first job that came in there.
+type FirstOf = (QueueName, i16, i32, i64, JobId);
+
 /// What nodes tell one another: the first place of each lane where something came in. Without any, it may be everywhere.
 #[derive(Debug, Serialize, Deserialize)]
 struct Notice {
     node: u64,
-    lanes: Option<Vec<(QueueName, i16, i32, i64, JobId)>>,
+    lanes: Option<Vec<FirstOf>>,
 }
 
 impl Wake {

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use windlass_memory::MemoryStore;
+use windlass_postgres::PostgresStore;
 use windlass_sqlite::SqliteStore;
 use windlass_store::Store;
 
 use super::load::{Kinds, Load, PAYLOAD, Step};
-use super::{Driver, StoreBench, baseline};
+use super::{Driver, StoreBench, baseline, postgres};
 use crate::clock;
 use crate::output::Output;
 
@@ -23,7 +24,8 @@ const LOOKS: usize = 3;
 struct Figures {
     disk_baseline_per_s: f64,
     sqlite_baseline_per_s: f64,
-    /// Lifecycles beside bare SQLite.
+    postgres_baseline_per_s: f64,
+    /// Lifecycles beside bare SQLite, or bare PostgreSQL.
     ratio: f64,
     enqueue_per_s: f64,
     claim_settle_per_s: f64,
@@ -50,6 +52,7 @@ pub(super) fn run(bench: &StoreBench, output: &Output) -> anyhow::Result<()> {
     );
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
+        .enable_all()
         .build()?;
     let figures = runtime.block_on(measure(bench, &path, folder.path()))?;
     output.print(&figures, &figures)
@@ -57,7 +60,7 @@ pub(super) fn run(bench: &StoreBench, output: &Output) -> anyhow::Result<()> {
 
 async fn measure(bench: &StoreBench, path: &Path, folder: &Path) -> anyhow::Result<Figures> {
     let mut figures = Figures::default();
-    let mut opened = Opened::new(bench.driver, path)?;
+    let mut opened = Opened::new(bench, path).await?;
     let load = Load::new(opened.store(), bench);
 
     // Nothing else waits.
@@ -108,6 +111,11 @@ async fn measure(bench: &StoreBench, path: &Path, folder: &Path) -> anyhow::Resu
         );
         figures.ratio = figures.lifecycle_per_s / figures.sqlite_baseline_per_s;
     }
+    if let Opened::Postgres(_, server) = &opened {
+        let rate = server.bare_inserts(jobs, bench.batch, PAYLOAD).await?;
+        figures.postgres_baseline_per_s = rate;
+        figures.ratio = figures.lifecycle_per_s / rate;
+    }
     Ok(figures)
 }
 
@@ -140,11 +148,17 @@ async fn fill(load: &Load, kinds: Kinds, jobs: u64, what: &'static str) -> anyho
 enum Opened {
     Memory(Arc<MemoryStore>),
     Sqlite(Option<Arc<SqliteStore>>),
+    Postgres(Arc<PostgresStore>, Box<postgres::Server>),
 }
 
 impl Opened {
-    fn new(driver: Driver, path: &Path) -> anyhow::Result<Self> {
-        Ok(match driver {
+    async fn new(bench: &StoreBench, path: &Path) -> anyhow::Result<Self> {
+        Ok(match bench.driver {
+            Driver::Postgres => {
+                let url = bench.url.as_deref().unwrap_or_default();
+                let (store, server) = postgres::open(url).await?;
+                Opened::Postgres(Arc::new(store), Box::new(server))
+            }
             Driver::Memory => Opened::Memory(Arc::new(MemoryStore::new())),
             Driver::Sqlite => {
                 Opened::Sqlite(Some(Arc::new(SqliteStore::open(path, clock::now(), 0)?)))
@@ -156,6 +170,7 @@ impl Opened {
         match self {
             Opened::Memory(store) => Arc::clone(store) as Arc<dyn Store>,
             Opened::Sqlite(Some(store)) => Arc::clone(store) as Arc<dyn Store>,
+            Opened::Postgres(store, _) => Arc::clone(store) as Arc<dyn Store>,
             Opened::Sqlite(None) => unreachable!("it is open until it is reopened, at the end"),
         }
     }
@@ -167,6 +182,7 @@ impl Opened {
                 let stats = store.stats().await?;
                 (stats.commits, stats.file_bytes)
             }
+            Opened::Postgres(_, server) => server.written().await?,
             _ => (0, 0),
         })
     }
@@ -224,27 +240,31 @@ impl fmt::Display for Figures {
             ("claim beside the backlog", self.backlog_claim_per_s),
             ("whole lifecycles", self.lifecycle_per_s),
             ("bare SQLite, inserts only", self.sqlite_baseline_per_s),
+            (
+                "bare PostgreSQL, inserts only",
+                self.postgres_baseline_per_s,
+            ),
             ("bare disk, appends only", self.disk_baseline_per_s),
         ];
-        for (what, rate) in rates {
-            writeln!(f, "{what:28} {rate:>12.0} jobs/s")?;
+        for (what, rate) in rates.into_iter().filter(|(_, rate)| *rate > 0.0) {
+            writeln!(f, "{what:29} {rate:>12.0} jobs/s")?;
         }
-        writeln!(f, "{:28} {:>12.3}", "lifecycles / bare SQLite", self.ratio)?;
-        writeln!(f, "{:28} {:>12.4}", "syncs per job", self.syncs_per_job)?;
+        writeln!(f, "{:29} {:>12.3}", "lifecycles / bare inserts", self.ratio)?;
+        writeln!(f, "{:29} {:>12.4}", "syncs per job", self.syncs_per_job)?;
         writeln!(
             f,
-            "{:28} {:>12.0}",
+            "{:29} {:>12.0}",
             "disk bytes per job", self.disk_bytes_per_job
         )?;
         writeln!(
             f,
-            "{:28} {:>12.0}",
+            "{:29} {:>12.0}",
             "memory bytes per waiting job", self.memory_bytes_per_job
         )?;
-        writeln!(f, "{:28} {:>12.0} ms", "opening again", self.reopen_ms)?;
+        writeln!(f, "{:29} {:>12.0} ms", "opening again", self.reopen_ms)?;
         writeln!(
             f,
-            "{:28} {:>12.1} ms",
+            "{:29} {:>12.1} ms",
             "longest pause of the writer", self.longest_pause_ms
         )
     }

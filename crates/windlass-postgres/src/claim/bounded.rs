@@ -3,11 +3,11 @@
 //! What is counted is locked first, so that two claims never count the same free slot. The order of locks is always the same:
 //! the queue, then the keys.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::LazyLock;
 
 use windlass_core::fairness::{ClaimPlan, Taken};
-use windlass_core::{JobId, Lane};
+use windlass_core::{Job, JobId, Lane};
 use windlass_store::{CLAIM_MAX, Claimed, QueueLimits};
 
 use super::{Claiming, columns, started};
@@ -44,7 +44,7 @@ pub(super) async fn claim(
     ];
     let mut choice = Choice { running, plan };
     let (chosen, both_waited) = choice.choose(session, claiming, &mut lanes).await?;
-    let ids = row::uuids(chosen);
+    let ids = row::uuids(chosen.iter().copied());
     let rows = session
         .query(
             &TAKE_NAMED,
@@ -66,7 +66,9 @@ pub(super) async fn claim(
         session.query(sql, params).await?;
     }
     session.commit().await?;
-    let jobs = started(&rows, claiming)?;
+    let mut jobs = started(&rows, claiming)?;
+    let places: HashMap<JobId, usize> = chosen.into_iter().zip(0..).collect();
+    jobs.sort_by_key(|job: &Job| places.get(&job.id));
     Ok(Claimed { jobs, both_waited })
 }
 
@@ -178,11 +180,10 @@ impl Candidates {
         loop {
             let full =
                 |key: &(String, u32)| running.get(&key.0).is_some_and(|count| *count >= key.1);
-            while self
-                .ahead
-                .pop_front_if(|candidate| candidate.key.as_ref().is_some_and(full))
-                .is_some()
-            {}
+            let blocked = |candidate: &Candidate| candidate.key.as_ref().is_some_and(full);
+            while self.ahead.front().is_some_and(blocked) {
+                self.ahead.pop_front();
+            }
             if !self.ahead.is_empty() || self.at_end {
                 return Ok(());
             }

@@ -1,0 +1,74 @@
+//! A PostgreSQL server that is measured, and what it can do at best.
+
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, NoTls};
+use windlass_postgres::{Options, PostgresStore};
+use windlass_store::Store as _;
+
+use crate::clock;
+
+/// A connection beside the store's own.
+pub(super) struct Server {
+    client: Client,
+}
+
+/// Opens a database, which must not hold any jobs, with its schema up to date.
+pub(super) async fn open(url: &str) -> anyhow::Result<(PostgresStore, Server)> {
+    let options = Options::parse(url)?;
+    PostgresStore::migrate(&options).await?;
+    let (client, connection) = options.server.connect(NoTls).await?;
+    tokio::spawn(connection);
+    let store = PostgresStore::connect(options).await?;
+    let jobs = store.counts(clock::now()).await?;
+    anyhow::ensure!(
+        jobs.is_empty(),
+        "there are jobs in {url} already: name an empty database"
+    );
+    Ok((store, Server { client }))
+}
+
+impl Server {
+    /// Syncs of the log, and bytes that are stored.
+    pub(super) async fn written(&self) -> anyhow::Result<(u64, u64)> {
+        let sql = "select wal_sync, pg_database_size(current_database()) from pg_stat_wal";
+        let row = self.client.query_one(sql, &[]).await?;
+        let (syncs, bytes): (i64, i64) = (row.get(0), row.get(1));
+        Ok((u64::try_from(syncs)?, u64::try_from(bytes)?))
+    }
+
+    /// Inserts the same rows into one table without any index, in batches; jobs per second.
+    pub(super) async fn bare_inserts(
+        &self,
+        jobs: u64,
+        batch: u32,
+        payload: &str,
+    ) -> anyhow::Result<f64> {
+        self.client
+            .batch_execute(
+                "drop table if exists windlass_bare;
+                 create table windlass_bare (id uuid, queue text, kind text, at bigint, payload text)",
+            )
+            .await?;
+        let sql = "insert into windlass_bare
+             select gen_random_uuid(), 'default', 'bench', at, payload from unnest($1::bigint[], $2::text[]) as row (at, payload)";
+        let started = clock::start();
+        let mut inserted = 0;
+        while inserted < jobs {
+            let count = jobs.saturating_sub(inserted).min(batch.into());
+            let numbers: Vec<i64> = (0..i64::try_from(count)?).collect();
+            let payloads = vec![payload; usize::try_from(count)?];
+            self.client
+                .query_typed(
+                    sql,
+                    &[(&numbers, Type::INT8_ARRAY), (&payloads, Type::TEXT_ARRAY)],
+                )
+                .await?;
+            inserted += count;
+        }
+        let per_second = jobs as f64 / started.elapsed().as_secs_f64();
+        self.client
+            .batch_execute("drop table windlass_bare")
+            .await?;
+        Ok(per_second)
+    }
+}
