@@ -1,4 +1,4 @@
--- Takes the first jobs of a lane, unless the queue has bounds or the claim was made before.
+-- Takes the first jobs of a lane, unless the queue or one of its jobs has bounds or the claim was made before.
 --   $1 queue, $2 lane, $3 now, $4 kinds, $5-$7 where to begin, $8 how many, $9 claim, $10 whether to look before,
 --   $11 lease, $12 settings, $13 worker
 with taken as (
@@ -11,7 +11,9 @@ with taken as (
           and (deadline is null or deadline >= $3) and concurrency_key is null
           and ($4::text[] is null or kind = any ($4))
           and not ($10 and exists (
-              select from windlass.queues where name = $1 and bounded union all select from windlass.claims where id = $9
+              select from windlass.queues where name = $1 and bounded
+              union all select from windlass.jobs where queue = $1 and due and concurrency_key is not null
+              union all select from windlass.claims where id = $9
           ))
         order by rank, run_at, id
         limit $8

@@ -10,7 +10,7 @@ use windlass_core::fairness::Mix;
 use windlass_core::{Job, Timestamp};
 use windlass_store::{CLAIM_MAX, Claim, Claimed};
 
-use crate::fault::Step;
+use crate::fault::{Fault, Step};
 use crate::param::{Time, params};
 use crate::read::living;
 use crate::row::{self, LIVING};
@@ -92,10 +92,14 @@ pub(crate) async fn claim(
     };
     let (fresh, retry) = (claiming.start(0, marks), claiming.start(1, marks));
     let (before, retries) = look(session, marks, claiming, &fresh, &retry, first).await?;
+    let careful = before.bounded || before.keyed || !claiming.is_plain();
+    if (before.claimed || careful) && !retries.is_empty() {
+        return Err(Fault::Collision); // somebody changed what was looked at
+    }
     if before.claimed {
         return again(session, settings, claiming).await;
     }
-    if before.bounded || before.keyed || !claiming.is_plain() {
+    if careful {
         return bounded::claim(session, claiming, before.bounded, before.keyed).await;
     }
     let mut left = limit - len(&retries);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
 use tokio_postgres::Client;
 use tokio_postgres_rustls::MakeRustlsConnect;
 use windlass_store::StoreError;
@@ -31,6 +31,8 @@ pub(crate) enum Class {
 pub(crate) struct Connections {
     pub(crate) options: Options,
     pub(crate) tls: MakeRustlsConnect,
+    /// How a transaction begins.
+    begin: Arc<str>,
     main: Pool,
     reserved: Pool,
 }
@@ -39,6 +41,7 @@ impl Connections {
     pub(crate) fn new(options: Options) -> Result<Self, StoreError> {
         let tls = tls::connector(options.root_certificates.as_deref())?;
         Ok(Connections {
+            begin: begin(&options),
             main: pool(&options, &tls, options.pool_size)?,
             reserved: pool(&options, &tls, RESERVED)?,
             options,
@@ -61,7 +64,7 @@ impl Connections {
             tried += 1;
             let object = self.object(class).await?;
             let committing = Arc::new(AtomicBool::new(false));
-            let session = Session::new(object, Arc::clone(&committing));
+            let session = Session::new(object, Arc::clone(&self.begin), Arc::clone(&committing));
             let time_max = self.options.statement_timeout + self.options.lock_timeout;
             let done = tokio::time::timeout(time_max, work(session)).await;
             let unknown = committing.load(Ordering::Relaxed);
@@ -140,31 +143,29 @@ impl Connections {
     }
 }
 
+/// How a transaction begins: bounded in time, also behind a pooler, where a session's settings are not ours.
+fn begin(options: &Options) -> Arc<str> {
+    let (statement, lock) = (options.statement_timeout, options.lock_timeout);
+    format!(
+        "{}set local statement_timeout = {}; set local lock_timeout = {}; \
+         set local idle_in_transaction_session_timeout = {}",
+        include_str!("../sql/begin.sql"),
+        statement.as_millis(),
+        lock.as_millis(),
+        (statement * 2).as_millis(),
+    )
+    .into()
+}
+
 fn pool(options: &Options, tls: &MakeRustlsConnect, size: usize) -> Result<Pool, StoreError> {
     let config = ManagerConfig {
         recycling_method: RecyclingMethod::Fast,
     };
     let manager = Manager::from_config(options.server.clone(), tls.clone(), config);
-    let session = format!(
-        "set statement_timeout = {}; set lock_timeout = {}; set idle_in_transaction_session_timeout = {}",
-        options.statement_timeout.as_millis(),
-        options.lock_timeout.as_millis(),
-        (options.statement_timeout * 2).as_millis(),
-    );
-    let prepare = Hook::async_fn(move |client: &mut deadpool_postgres::ClientWrapper, _| {
-        let session = session.clone();
-        Box::pin(async move {
-            client
-                .batch_execute(&session)
-                .await
-                .map_err(HookError::Backend)
-        })
-    });
     Pool::builder(manager)
         .max_size(size)
         .wait_timeout(Some(options.lock_timeout))
         .create_timeout(Some(options.statement_timeout))
-        .post_create(prepare)
         .runtime(Runtime::Tokio1)
         .build()
         .map_err(|error| StoreError::Unavailable(error.into()))

@@ -12,6 +12,8 @@ use crate::param::Param;
 /// A connection for one step. Unless the step went well, the connection is not used again.
 pub(crate) struct Session {
     object: Option<Object>,
+    /// How a transaction begins.
+    begin: Arc<str>,
     begun: bool,
     clean: bool,
     /// From here on nobody knows whether the step happened, unless the server says so.
@@ -19,9 +21,10 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(object: Object, committing: Arc<AtomicBool>) -> Self {
+    pub(crate) fn new(object: Object, begin: Arc<str>, committing: Arc<AtomicBool>) -> Self {
         Session {
             object: Some(object),
+            begin,
             begun: false,
             clean: true,
             committing,
@@ -41,7 +44,7 @@ impl Session {
         self.begun = true;
         let client = self.client();
         let (begun, rows) = tokio::join!(
-            client.batch_execute("begin"),
+            client.batch_execute(&self.begin),
             client.query_typed(sql, params)
         );
         begun?;
@@ -59,7 +62,7 @@ impl Session {
         let all = statements.map(|(sql, params)| client.query_typed(sql, params));
         let begin = async {
             match begin {
-                true => client.batch_execute("begin").await,
+                true => client.batch_execute(&self.begin).await,
                 false => Ok(()),
             }
         };
@@ -89,11 +92,19 @@ impl Session {
         Ok(rows)
     }
 
-    /// A statement that is a transaction of its own.
+    /// A statement that is a transaction of its own, in one flight.
     pub(crate) async fn alone(&mut self, sql: &str, params: &[Param<'_>]) -> Step<Vec<Row>> {
         self.clean = false;
         self.committing.store(true, Ordering::Relaxed);
-        let rows = self.client().query_typed(sql, params).await?;
+        let client = self.client();
+        let (begun, rows, committed) = tokio::join!(
+            client.batch_execute(&self.begin),
+            client.query_typed(sql, params),
+            client.batch_execute("commit"),
+        );
+        begun?;
+        let rows = rows?;
+        committed?;
         self.settled();
         Ok(rows)
     }
