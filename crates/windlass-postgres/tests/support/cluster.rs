@@ -33,6 +33,11 @@ impl Cluster {
             .tempdir()
             .expect("a folder")
             .keep();
+        Cluster::start_in(folder, settings)
+    }
+
+    /// The same in a folder that may hold certificates, in `tls`.
+    pub fn start_in(folder: PathBuf, settings: &[&str]) -> Cluster {
         let port = free_port();
         let settings: Vec<String> = settings
             .iter()
@@ -42,10 +47,19 @@ impl Cluster {
             r#"set -e
             PATH="$PATH:{programs}"
             initdb -D "$1/data" -U windlass --auth=trust --no-instructions >"$1/initdb.log" 2>&1
-            postgres -D "$1/data" -k "$1" -p {port} -c listen_addresses=127.0.0.1 -c max_connections=300 {settings} \
-                >"$1/server.log" 2>&1 &
-            server=$!
-            read -r _ || true
+            if [ -d "$1/tls" ]; then cp "$1"/tls/* "$1/data"; chmod 600 "$1"/data/*.key; fi
+            start() {{
+                postgres -D "$1/data" -k "$1" -p {port} -c listen_addresses=127.0.0.1 -c max_connections=300 {settings} \
+                    >>"$1/server.log" 2>&1 &
+                server=$!
+            }}
+            start "$1"
+            # A line is a signal for the server, which is then started again.
+            while read -r signal; do
+                kill -"$signal" $server
+                wait $server || true
+                start "$1"
+            done
             kill -QUIT $server 2>/dev/null || true
             wait $server || true
             rm -rf "$1""#,
@@ -72,6 +86,13 @@ impl Cluster {
         }
         let logs = log("initdb.log") + &log("server.log");
         assert!(logs.is_empty(), "PostgreSQL did not start: {logs}");
+    }
+
+    /// Ends the server at once, as a crash would, and starts it again.
+    pub fn crash(&mut self) {
+        use std::io::Write as _;
+        let commands = self.supervisor.stdin.as_mut().expect("it listens");
+        commands.write_all(b"QUIT\n").expect("it listens");
     }
 
     /// The URL of a database of this server.
