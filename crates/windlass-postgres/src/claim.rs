@@ -65,7 +65,7 @@ impl<'a> Claiming<'a> {
 
     fn start(&self, number: i16, marks: &Watermarks) -> Start {
         let lane = (self.claim.queue.clone(), number, self.claim.kinds.clone());
-        let (from, told) = marks.begin(&lane, self.now);
+        let (from, told) = marks.begin(&lane);
         Start { lane, from, told }
     }
 

@@ -63,6 +63,7 @@ impl PostgresStore {
                 match task {
                     Background::TellOthers => wake.tell_others(&connections).await,
                     Background::Listen => wake.listen(&connections).await,
+                    Background::LookBack => wake.look_back(&connections).await,
                     Background::KeepUp => upkeep::keep_up(&connections).await,
                 }
             })
@@ -70,6 +71,7 @@ impl PostgresStore {
         let background = [
             Background::TellOthers,
             Background::Listen,
+            Background::LookBack,
             Background::KeepUp,
         ];
         Ok(PostgresStore {
@@ -112,6 +114,7 @@ impl PostgresStore {
 enum Background {
     TellOthers,
     Listen,
+    LookBack,
     KeepUp,
 }
 

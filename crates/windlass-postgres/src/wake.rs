@@ -10,11 +10,13 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
-use tokio_postgres::AsyncMessage;
+use tokio_postgres::{AsyncMessage, Row};
 use windlass_core::{Job, JobId, QueueName, Timestamp};
 
 use crate::connect::{Class, Connections};
-use crate::param::params;
+use crate::fault::Step;
+use crate::param::{Time, params};
+use crate::row;
 use crate::watermark::{Place, Watermarks};
 use crate::write;
 
@@ -101,6 +103,47 @@ impl Wake {
             if let Err(error) = told {
                 tracing::debug!(%error, "others were not told of new jobs: they look by themselves");
             }
+        }
+    }
+
+    /// Looks for jobs before the places where claims begin, which nobody told of, for as long as the store lives. It may
+    /// walk over all that an old snapshot keeps, so it takes a tenth of the time at most.
+    pub(crate) async fn look_back(&self, connections: &Connections) {
+        let mut pause = LOOK;
+        loop {
+            tokio::time::sleep(pause).await;
+            let started = tokio::time::Instant::now();
+            for ((queue, lane, kinds), (rank, at, id)) in self.marks.all() {
+                let kinds = kinds.as_ref();
+                let kinds: &Option<Vec<&str>> =
+                    &kinds.map(|kinds| kinds.iter().map(|kind| kind.as_str()).collect());
+                let queue = &queue;
+                let found = connections
+                    .run(Class::Other, |mut session| async move {
+                        let sql = include_str!("../sql/look_back.sql");
+                        let params =
+                            params![queue.as_str(), lane, rank, Time(at), row::uuid(id), *kinds];
+                        let rows = session.query(sql, params).await?;
+                        session.commit().await?;
+                        let found = rows.first();
+                        let place = |found: &Row| {
+                            Step::Ok((found.try_get(0)?, row::time(found, 1)?, row::id(found, 2)?))
+                        };
+                        found.map(place).transpose()
+                    })
+                    .await;
+                match found {
+                    Ok(Some(place)) => {
+                        self.marks.lower(queue, lane, place);
+                        self.ring();
+                    }
+                    Ok(None) => {}
+                    Err(error) => {
+                        tracing::debug!(%error, "nobody looked for jobs that were missed: it is tried again")
+                    }
+                }
+            }
+            pause = LOOK.max(started.elapsed() * 10);
         }
     }
 

@@ -2,12 +2,11 @@
 //!
 //! What was claimed leaves the order at once, but its entries stay in the index until no snapshot can see them: one that is
 //! held for a minute would let every claim walk over all that was claimed since. So a claim begins where the last one ended.
-//! What comes in before that place is told by whoever brings it, on this node at once, on others by their notice; and from
-//! time to time a claim begins at the front again.
+//! What comes in before that place is told by whoever brings it, on this node at once, on others by their notice; and once a
+//! second somebody looks whether anything was missed, aside from the claims (see `wake.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use windlass_core::{Job, JobId, Kind, QueueName, Timestamp};
 
@@ -18,9 +17,6 @@ pub(crate) type Place = (i32, Timestamp, JobId);
 
 /// The front of every lane.
 pub(crate) const FRONT: Place = (i32::MIN, Timestamp::MIN, JobId::from_u128(0));
-
-/// After so long a claim begins at the front again.
-const FRESH_FOR: Duration = Duration::from_secs(1);
 
 /// A lane, as claims with the same kinds see it.
 pub(crate) type Lane = (QueueName, i16, Option<BTreeSet<Kind>>);
@@ -33,8 +29,6 @@ pub(crate) struct Watermarks {
 #[derive(Debug, Clone, Copy)]
 struct Mark {
     place: Place,
-    /// When a claim last began at the front.
-    since: Timestamp,
     /// Counts what was told: a claim that was under way meanwhile sets no mark.
     told: u64,
 }
@@ -44,20 +38,15 @@ const LANES_MAX: usize = 10_000;
 
 impl Watermarks {
     /// Where to begin, and what to say when the claim is over.
-    pub(crate) fn begin(&self, lane: &Lane, now: Timestamp) -> (Place, u64) {
+    pub(crate) fn begin(&self, lane: &Lane) -> (Place, u64) {
         let mut lanes = self.lanes();
         if lanes.len() > LANES_MAX {
             lanes.clear();
         }
         let mark = lanes.entry(lane.clone()).or_insert(Mark {
             place: FRONT,
-            since: now,
             told: 0,
         });
-        if now < mark.since || now.since(mark.since) >= FRESH_FOR {
-            mark.place = FRONT;
-            mark.since = now;
-        }
         (mark.place, mark.told)
     }
 
@@ -101,6 +90,15 @@ impl Watermarks {
         }
     }
 
+    /// The lanes that do not begin at the front, and where they do.
+    pub(crate) fn all(&self) -> Vec<(Lane, Place)> {
+        let lanes = self.lanes();
+        let marked = lanes.iter().filter(|(_, mark)| mark.place > FRONT);
+        marked
+            .map(|(lane, mark)| (lane.clone(), mark.place))
+            .collect()
+    }
+
     fn lanes(&self) -> std::sync::MutexGuard<'_, BTreeMap<Lane, Mark>> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -125,36 +123,36 @@ mod tests {
     #[test]
     fn a_claim_begins_where_the_last_one_ended() {
         let marks = Watermarks::default();
-        let (from, told) = marks.begin(&lane(), at(100));
+        let (from, told) = marks.begin(&lane());
         assert_eq!(from, FRONT);
         marks.advance(&lane(), told, place(5));
-        assert_eq!(marks.begin(&lane(), at(100)).0, place(5));
+        assert_eq!(marks.begin(&lane()).0, place(5));
         let other = (QueueName::default(), 1, None);
-        assert_eq!(marks.begin(&other, at(100)).0, FRONT, "another lane");
+        assert_eq!(marks.begin(&other).0, FRONT, "another lane");
     }
 
     #[test]
-    fn what_comes_in_before_it_lowers_it_and_a_second_resets_it() {
+    fn what_comes_in_before_it_lowers_it() {
         let marks = Watermarks::default();
-        let (_, told) = marks.begin(&lane(), at(100));
+        let (_, told) = marks.begin(&lane());
         marks.advance(&lane(), told, place(50));
         marks.lower(&QueueName::default(), 0, place(40));
-        assert_eq!(marks.begin(&lane(), at(100)).0, place(40));
+        assert_eq!(marks.begin(&lane()).0, place(40));
         marks.lower(&QueueName::default(), 0, place(45));
-        assert_eq!(marks.begin(&lane(), at(100)).0, place(40));
-        assert_eq!(marks.begin(&lane(), at(101)).0, FRONT);
+        assert_eq!(marks.begin(&lane()).0, place(40));
+        assert_eq!(marks.all(), [(lane(), place(40))]);
     }
 
     #[test]
     fn a_claim_that_missed_something_sets_no_mark() {
         let marks = Watermarks::default();
-        let (_, told) = marks.begin(&lane(), at(100));
+        let (_, told) = marks.begin(&lane());
         marks.lower(&QueueName::default(), 0, place(1));
         marks.advance(&lane(), told, place(50));
-        assert_eq!(marks.begin(&lane(), at(100)).0, FRONT);
-        let (_, told) = marks.begin(&lane(), at(100));
+        assert_eq!(marks.begin(&lane()).0, FRONT);
+        let (_, told) = marks.begin(&lane());
         marks.forget();
         marks.advance(&lane(), told, place(60));
-        assert_eq!(marks.begin(&lane(), at(100)).0, FRONT);
+        assert_eq!(marks.begin(&lane()).0, FRONT);
     }
 }

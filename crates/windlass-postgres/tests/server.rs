@@ -1,0 +1,240 @@
+//! What a server must be, and what is ours in it: durability, TLS, the schema, partitions, notices.
+
+#[path = "support/cluster.rs"]
+mod cluster;
+
+use std::time::Duration;
+
+use windlass_core::{Job, Report, Timestamp};
+use windlass_postgres::{MIGRATIONS, PostgresStore};
+use windlass_store::conformance::build::{at, claim, id, job, jobs, report};
+use windlass_store::{Enqueue, Store, StoreError};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_may_lose_what_it_acknowledged_is_refused() {
+    let url = cluster::database().await;
+    let (_, database) = url.rsplit_once('/').unwrap();
+    cluster::execute(
+        &url,
+        &format!("alter database {database} set synchronous_commit = off"),
+    )
+    .await;
+    let refused = PostgresStore::connect(cluster::options(&url))
+        .await
+        .unwrap_err();
+    let StoreError::Unavailable(cause) = &refused else {
+        unreachable!("{refused:?}")
+    };
+    assert!(
+        cause.to_string().contains("synchronous_commit is off"),
+        "{cause}"
+    );
+    let options = cluster::options(&format!("{url}?allow_unsafe_durability=true"));
+    PostgresStore::connect(options)
+        .await
+        .expect("if it is said");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_start_together_migrate_once() {
+    let url = cluster::empty_database().await;
+    let refused = PostgresStore::connect(cluster::options(&url))
+        .await
+        .unwrap_err();
+    let newest = MIGRATIONS.last().unwrap().number;
+    assert!(
+        matches!(refused, StoreError::WrongSchema { found: 0, needed } if needed == newest),
+        "{refused:?}"
+    );
+    let starts = (0..8).map(|_| {
+        let options = cluster::options(&url);
+        tokio::spawn(async move { PostgresStore::migrate(&options).await.unwrap().len() })
+    });
+    let mut applied = 0;
+    for start in starts.collect::<Vec<_>>() {
+        applied += start.await.unwrap();
+    }
+    assert_eq!(applied, MIGRATIONS.len());
+    PostgresStore::connect(cluster::options(&url))
+        .await
+        .expect("it is up to date");
+    cluster::execute(&url, "update windlass.migrations set checksum = 1").await;
+    let refused = PostgresStore::migrate(&cluster::options(&url))
+        .await
+        .unwrap_err();
+    assert!(matches!(refused, StoreError::Damaged { .. }), "{refused:?}");
+    cluster::execute(
+        &url,
+        "insert into windlass.migrations values (99, 'later', 1)",
+    )
+    .await;
+    for refused in [
+        PostgresStore::migrate(&cluster::options(&url))
+            .await
+            .map(drop)
+            .unwrap_err(),
+        PostgresStore::connect(cluster::options(&url))
+            .await
+            .map(drop)
+            .unwrap_err(),
+    ] {
+        assert!(
+            matches!(refused, StoreError::WrongSchema { found: 99, .. }),
+            "{refused:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_certificate_and_name_of_the_server_are_verified() {
+    let folder = tempfile::Builder::new()
+        .prefix("windlass-postgres-")
+        .tempdir()
+        .unwrap()
+        .keep();
+    let tls = folder.join("tls");
+    std::fs::create_dir(&tls).unwrap();
+    let make = |names: &[&str]| {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        rcgen::generate_simple_self_signed(names).unwrap()
+    };
+    let (ours, other) = (make(&["localhost"]), make(&["localhost"]));
+    std::fs::write(tls.join("server.crt"), ours.cert.pem()).unwrap();
+    std::fs::write(tls.join("server.key"), ours.signing_key.serialize_pem()).unwrap();
+    let roots = tempfile::tempdir().unwrap();
+    let root = |name: &str, certificate: &rcgen::Certificate| {
+        let path = roots.path().join(name);
+        std::fs::write(&path, certificate.pem()).unwrap();
+        path.display().to_string().replace('/', "%2F")
+    };
+    let (ours, other) = (root("ours.pem", &ours.cert), root("other.pem", &other.cert));
+    for file in ["server.crt", "server.key"] {
+        let mut readable = std::fs::metadata(tls.join(file)).unwrap().permissions();
+        std::os::unix::fs::PermissionsExt::set_mode(&mut readable, 0o644);
+        std::fs::set_permissions(tls.join(file), readable).unwrap();
+    }
+    let server = cluster::Cluster::start_in(folder, &["ssl=on"]);
+    std::fs::remove_dir_all(tls).unwrap(); // the server has its own copies
+    let url = |host: &str, root: &str| {
+        format!(
+            "postgres://windlass@{host}:{}/postgres?sslmode=verify-full&sslrootcert={root}",
+            server.port
+        )
+    };
+    let migrate = async |url: String| PostgresStore::migrate(&cluster::options(&url)).await;
+    migrate(url("localhost", &ours))
+        .await
+        .expect("its certificate is trusted");
+    let store = PostgresStore::connect(cluster::options(&url("localhost", &ours)))
+        .await
+        .unwrap();
+    let used = cluster::client(&server.url("postgres")).await;
+    let count = "select count(*) from pg_stat_ssl join pg_stat_activity using (pid) where ssl and usename = 'windlass'";
+    let encrypted: i64 = used.query_one(count, &[]).await.unwrap().get(0);
+    assert!(encrypted > 0, "the store's connections are encrypted");
+    drop(store);
+    migrate(url("localhost", &other))
+        .await
+        .expect_err("signed by somebody else");
+    migrate(url("127.0.0.1", &ours))
+        .await
+        .expect_err("another name");
+    let missing =
+        PostgresStore::migrate(&cluster::options(&url("localhost", "%2Fno%2Fsuch"))).await;
+    let StoreError::Unavailable(cause) = missing.unwrap_err() else {
+        unreachable!("another error")
+    };
+    assert!(cause.to_string().contains("/no/such"), "{cause}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_nodes_are_told_one_time() {
+    let url = cluster::database().await;
+    let one = PostgresStore::connect(cluster::options(&url))
+        .await
+        .unwrap();
+    let other = PostgresStore::connect(cluster::options(&url))
+        .await
+        .unwrap();
+    let mut last = Timestamp::MIN;
+    for store in [&one, &other, &one, &other] {
+        let now = store.server_time().await.unwrap();
+        assert!(now > last, "whatever the clocks of the nodes say");
+        last = now;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_comes_in_on_another_node_is_found_in_its_place() {
+    let url = cluster::database().await;
+    let one = PostgresStore::connect(cluster::options(&url))
+        .await
+        .unwrap();
+    let other = PostgresStore::connect(cluster::options(&url))
+        .await
+        .unwrap();
+    one.enqueue(Enqueue::all(jobs(1..20)), at(0)).await.unwrap();
+    assert_eq!(one.claim(&claim(5), at(0)).await.unwrap().jobs.len(), 5);
+    let urgent = Job {
+        priority: 9,
+        ..job(100)
+    };
+    let mut changes = one.changes();
+    changes.mark_unchanged();
+    other
+        .enqueue(Enqueue::all(vec![urgent]), at(0))
+        .await
+        .unwrap();
+    // The notice comes in milliseconds; whoever misses it looks from the front again a second later.
+    let mut found = false;
+    for _ in 0..100 {
+        let _ = tokio::time::timeout(Duration::from_millis(100), changes.changed()).await;
+        let claimed = one.claim(&claim(1), at(0)).await.unwrap().jobs;
+        if claimed.iter().any(|job| job.id == id(100)) {
+            found = true;
+            break;
+        }
+        assert!(!claimed.is_empty(), "others are taken meanwhile");
+    }
+    assert!(found);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whole_days_of_finished_jobs_are_dropped() {
+    let url = cluster::database().await;
+    let store = PostgresStore::connect(cluster::options(&url))
+        .await
+        .unwrap();
+    let client = cluster::client(&url).await;
+    let days = "select count(*) from pg_inherits where inhparent = 'windlass.finished'::regclass";
+    for _ in 0..100 {
+        let count: i64 = client.query_one(days, &[]).await.unwrap().get(0);
+        if count >= 4 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let now = store.server_time().await.unwrap();
+    let day = Duration::from_secs(86_400);
+    let tomorrow = now.saturating_add(day);
+    store
+        .enqueue(Enqueue::all(jobs(1..4)), at(0))
+        .await
+        .unwrap();
+    let running = store.claim(&claim(3), tomorrow).await.unwrap().jobs;
+    let reports = running
+        .iter()
+        .map(|job| report(job, Report::Succeeded(None)));
+    store.settle(reports.collect(), tomorrow).await.unwrap();
+    assert_eq!(
+        store.drop_days(tomorrow).await.unwrap(),
+        0,
+        "the day is not over"
+    );
+    let counts = store.counts(tomorrow).await.unwrap();
+    assert_eq!(counts[&job(1).queue].succeeded, 3);
+    let dropped = store.drop_days(tomorrow.saturating_add(day)).await.unwrap();
+    assert_eq!(dropped, 2, "finished jobs and history of one day");
+    assert_eq!(store.get(&[id(1)]).await.unwrap(), [None]);
+    assert!(store.counts(tomorrow).await.unwrap().is_empty());
+}

@@ -1,0 +1,276 @@
+//! Many nodes at once: nobody gets what another has, and nobody waits for ever.
+
+#[path = "support/cluster.rs"]
+mod cluster;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use windlass_core::{Concurrency, Job, JobId, Report};
+use windlass_postgres::PostgresStore;
+use windlass_store::conformance::build::{
+    Opened, at, attempt_of, claim, enqueue_one, id, job, jobs, key, report, unique,
+};
+use windlass_store::{Enqueue, Enqueued, QueueLimits, Renewed, Settled, StoreError};
+
+async fn nodes(count: usize) -> (Vec<Opened>, String) {
+    let url = cluster::database().await;
+    let mut nodes: Vec<Opened> = Vec::new();
+    for _ in 0..count {
+        let options = cluster::options(&format!("{url}?pool_size=4"));
+        nodes.push(Arc::new(
+            PostgresStore::connect(options).await.expect("it connects"),
+        ));
+    }
+    (nodes, url)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sixty_four_workers_on_eight_nodes_share_ten_thousand_jobs() {
+    let (nodes, _) = nodes(8).await;
+    for first in [0, 5000] {
+        let batch = Enqueue::all(jobs(first..first + 5000));
+        nodes[0].enqueue(batch, at(0)).await.unwrap();
+    }
+    let workers = (0..64).map(|worker| {
+        let node = Arc::clone(&nodes[worker % 8]);
+        tokio::spawn(async move {
+            let (mut got, mut empty) = (Vec::new(), 0);
+            while empty < 3 {
+                let claimed = node.claim(&claim(37), at(0)).await.unwrap().jobs;
+                assert!(claimed.len() <= 37, "never more than asked for");
+                empty = if claimed.is_empty() { empty + 1 } else { 0 };
+                got.extend(claimed.iter().map(attempt_of));
+            }
+            got
+        })
+    });
+    let mut all = Vec::new();
+    for worker in workers.collect::<Vec<_>>() {
+        all.extend(worker.await.unwrap());
+    }
+    let given: BTreeSet<JobId> = all.iter().map(|of| of.job).collect();
+    assert_eq!((all.len(), given.len()), (10_000, 10_000), "each once");
+    assert!(all.iter().all(|of| of.attempt == 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_enqueues_with_one_key_make_one_job() {
+    let (nodes, _) = nodes(4).await;
+    let enqueues = (0..100_u64).map(|number| {
+        let node = Arc::clone(&nodes[number as usize % 4]);
+        let job = Job {
+            unique: unique("k"),
+            payload: job(0).payload,
+            ..job(number)
+        };
+        tokio::spawn(async move { enqueue_one(&node, job, at(0)).await.unwrap() })
+    });
+    let mut created = BTreeSet::new();
+    let mut answered = BTreeSet::new();
+    for enqueue in enqueues.collect::<Vec<_>>() {
+        match enqueue.await.unwrap() {
+            Enqueued::Created(id) => {
+                created.insert(id);
+                answered.insert(id);
+            }
+            Enqueued::Duplicate {
+                id,
+                payload_differs: false,
+            } => drop(answered.insert(id)),
+            other => unreachable!("{other:?}"),
+        }
+    }
+    assert_eq!(created.len(), 1);
+    assert_eq!(answered, created);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_never_runs_more_than_its_limit_and_a_crash_gives_the_slot_back() {
+    let (nodes, _) = nodes(4).await;
+    let keyed = |number| Job {
+        concurrency: Some(Concurrency {
+            key: key(if number % 2 == 0 { "even" } else { "odd" }),
+            limit: 3,
+        }),
+        ..job(number)
+    };
+    let batch = (0..200).map(keyed).collect();
+    nodes[0].enqueue(Enqueue::all(batch), at(0)).await.unwrap();
+    for round in 0..5 {
+        let now = at(round * 100);
+        let claims = nodes.iter().cycle().take(16).map(|node| {
+            let node = Arc::clone(node);
+            tokio::spawn(async move { node.claim(&claim(5), now).await.unwrap().jobs })
+        });
+        let mut running: BTreeMap<String, usize> = BTreeMap::new();
+        for claimed in claims.collect::<Vec<_>>() {
+            for job in claimed.await.unwrap() {
+                let key = job.concurrency.unwrap().key.to_string();
+                *running.entry(key).or_default() += 1;
+            }
+        }
+        let full = BTreeMap::from([("even".to_owned(), 3), ("odd".to_owned(), 3)]);
+        assert_eq!(running, full, "round {round}");
+        // They all crash: their leases run out, and the slots are free again.
+        let swept = nodes[1].sweep(1000, at(round * 100 + 50), 0).await.unwrap();
+        assert_eq!(swept.lost.len(), 6, "round {round}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_together_keep_to_the_concurrency_of_a_queue() {
+    let (nodes, _) = nodes(4).await;
+    let limits = QueueLimits {
+        concurrency: Some(7),
+        ..QueueLimits::default()
+    };
+    nodes[0].put_queue(&job(1).queue, &limits).await.unwrap();
+    nodes[0]
+        .enqueue(Enqueue::all(jobs(1..100)), at(0))
+        .await
+        .unwrap();
+    let claims = nodes.iter().cycle().take(12).map(|node| {
+        let node = Arc::clone(node);
+        tokio::spawn(async move { node.claim(&claim(3), at(0)).await.unwrap().jobs.len() })
+    });
+    let mut running = 0;
+    for claimed in claims.collect::<Vec<_>>() {
+        running += claimed.await.unwrap();
+    }
+    assert_eq!(running, 7);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn steps_that_lock_the_same_jobs_in_any_order_all_end() {
+    let (nodes, _) = nodes(4).await;
+    nodes[0]
+        .enqueue(Enqueue::all(jobs(0..50)), at(0))
+        .await
+        .unwrap();
+    let claimed = nodes[0].claim(&claim(50), at(0)).await.unwrap().jobs;
+    for round in 0..10 {
+        let steps = nodes.iter().enumerate().map(|(number, node)| {
+            let (node, mut attempts) = (
+                Arc::clone(node),
+                claimed.iter().map(attempt_of).collect::<Vec<_>>(),
+            );
+            if number % 2 == 1 {
+                attempts.reverse();
+            }
+            let ids: Vec<JobId> = attempts.iter().map(|of| of.job).collect();
+            tokio::spawn(async move {
+                let lease = Duration::from_secs(60);
+                let renewed = node.renew(&attempts, lease, at(round)).await.unwrap();
+                assert!(renewed.iter().all(|renewed| *renewed != Renewed::LeaseLost));
+                node.cancel(&ids, at(round)).await.unwrap();
+            })
+        });
+        for step in steps.collect::<Vec<_>>() {
+            step.await.unwrap();
+        }
+    }
+    // The same reports from two nodes: one of them ends each attempt.
+    let ends = nodes.iter().take(2).enumerate().map(|(number, node)| {
+        let (node, mut claimed) = (Arc::clone(node), claimed.clone());
+        if number == 1 {
+            claimed.reverse();
+        }
+        tokio::spawn(async move {
+            let reports = claimed.iter().map(|job| report(job, Report::Cancelled));
+            node.settle(reports.collect(), at(20)).await.unwrap()
+        })
+    });
+    let mut done = 0;
+    for end in ends.collect::<Vec<_>>() {
+        let settled = end.await.unwrap();
+        done += settled
+            .iter()
+            .filter(|settled| matches!(settled, Settled::Done(_)))
+            .count();
+    }
+    assert_eq!(done, 50);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_somebody_holds_too_long_is_waited_for_again() {
+    let url = cluster::database().await;
+    let options = cluster::options(&format!("{url}?lock_timeout=100ms"));
+    let store: Opened = Arc::new(PostgresStore::connect(options).await.unwrap());
+    store
+        .enqueue(Enqueue::all(vec![job(1)]), at(0))
+        .await
+        .unwrap();
+    let claimed = store.claim(&claim(1), at(0)).await.unwrap().jobs;
+    let other = cluster::client(&url).await;
+    other
+        .batch_execute("begin; select * from windlass.jobs for update")
+        .await
+        .unwrap();
+    let node = Arc::clone(&store);
+    let settle = tokio::spawn(async move {
+        let reports = claimed
+            .iter()
+            .map(|job| report(job, Report::Succeeded(None)));
+        node.settle(reports.collect(), at(1)).await
+    });
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    other.batch_execute("rollback").await.unwrap();
+    let settled = settle.await.unwrap().expect("it was tried again");
+    assert!(
+        matches!(settled.as_slice(), [Settled::Done(_)]),
+        "{settled:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn load_never_costs_a_lease() {
+    let url = cluster::database().await;
+    let options = cluster::options(&format!(
+        "{url}?pool_size=2&lock_timeout=1s&statement_timeout=5s"
+    ));
+    let store: Opened = Arc::new(PostgresStore::connect(options).await.unwrap());
+    store
+        .enqueue(Enqueue::all(vec![job(1)]), at(0))
+        .await
+        .unwrap();
+    let running = store.claim(&claim(1), at(0)).await.unwrap().jobs;
+    let other = cluster::client(&url).await;
+    // Claims stand still, and with them all connections that they may use.
+    other
+        .batch_execute("begin; lock table windlass.claims")
+        .await
+        .unwrap();
+    let stuck: Vec<_> = (0..4)
+        .map(|_| {
+            let node = Arc::clone(&store);
+            tokio::spawn(async move { node.claim(&claim(1), at(1)).await })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let attempts: Vec<_> = running.iter().map(attempt_of).collect();
+    let renewed = store
+        .renew(&attempts, Duration::from_secs(60), at(1))
+        .await
+        .unwrap();
+    assert!(matches!(renewed.as_slice(), [Renewed::Until { .. }]));
+    store
+        .beat("n1", &serde_json::json!({}), at(1))
+        .await
+        .unwrap();
+    let mut refused = 0;
+    for claim in stuck {
+        match claim.await.unwrap() {
+            Err(StoreError::Unavailable(_)) => refused += 1,
+            other => assert!(other.is_ok(), "{other:?}"),
+        }
+    }
+    assert!(
+        refused >= 2,
+        "those that found no connection are told: {refused}"
+    );
+    other.batch_execute("rollback").await.unwrap();
+    store.claim(&claim(1), at(2)).await.expect("it goes on");
+    assert_eq!(id(1), running[0].id);
+}
