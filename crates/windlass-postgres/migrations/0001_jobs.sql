@@ -112,8 +112,8 @@ create table windlass.settings (
 );
 create unique index settings_by_json on windlass.settings (md5(json));
 
--- The latest claims, to answer them again. Not worth a log.
-create unlogged table windlass.claims (
+-- The latest claims, to answer them again.
+create table windlass.claims (
     id       uuid        not null primary key,
     at       timestamptz not null,
     jobs     uuid[]      not null,

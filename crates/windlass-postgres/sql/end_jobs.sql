@@ -1,4 +1,4 @@
--- Jobs that are over move to where those are, are counted, and let go of their unique keys.
+-- Jobs that are over move to where those are, and are counted.
 with done as (
     select * from unnest(
         $1::uuid[], $2::timestamptz[], $3::integer[], $4::integer[], $5::integer[], $6::bigint[], $7::text[],

@@ -1,4 +1,4 @@
--- Stores jobs, whatever was found about them before.
+-- Stores jobs of which it was looked up that they are not there.
 insert into windlass.jobs (
     id, queue, kind, lane, rank, run_at, created_at, due, deadline, unique_key, key_until, concurrency_key,
     concurrency_limit, payload, extra

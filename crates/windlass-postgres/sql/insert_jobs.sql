@@ -10,17 +10,13 @@ with asked as (
     )
 ), bounded as (
     select exists (select from windlass.queues where max_depth is not null and name = any ($2)) as is_so
-), taken as (
-    select id from windlass.finished where id = any ($1)
-    union all
-    select id from windlass.dead where id = any ($1)
 ), stored as (
     insert into windlass.jobs (
         id, queue, kind, lane, rank, run_at, created_at, due, deadline, unique_key, key_until, concurrency_key,
         concurrency_limit, payload, extra
     )
     select asked.* from asked, bounded
-    where not bounded.is_so and not exists (select from taken where taken.id = asked.id)
+    where not bounded.is_so
     on conflict (id) do nothing
     returning id
 )

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use windlass_core::{Conflict, Edit, Event, Job, JobId, QueueName, Revival, State, Timestamp};
 use windlass_store::{Attempt, Changed};
 
-use crate::fault::Step;
+use crate::fault::{Fault, Step};
 use crate::keys;
 use crate::param::params;
 use crate::read::{DEAD, FINISHED, Found, JOBS, find};
@@ -135,6 +135,13 @@ impl Work {
         }
     }
 
+    /// Whether a job that is over would hold its key, but another does.
+    fn lost_key(&self, job: &Job, now: Timestamp) -> bool {
+        let place = keys::place(job, &job.queue);
+        let holder = place.and_then(|place| self.holders.get(&place));
+        job.holds_key(now) && holder.is_some_and(|holder| *holder != job.id)
+    }
+
     /// Writes all that changed, wherever it was and is.
     async fn write(&self, session: &mut Session, now: Timestamp) -> Step<()> {
         let changed = || {
@@ -174,8 +181,10 @@ impl Work {
         keys::forget(session, moved.map(|(before, job)| (&before.job.queue, job))).await?;
         let living = changed().filter(|(_, job)| !job.state().is_final());
         let living: Vec<&Job> = living.map(|(_, job)| job).collect();
-        keys::take(session, &living, now).await?;
-        let over = changed().filter(|(_, job)| job.state().is_final());
+        if !keys::take(session, &living, now).await?.is_empty() {
+            return Err(Fault::Collision); // another was quicker with a key that was free
+        }
+        let over = changed().filter(|(_, job)| job.state().is_final() && !self.lost_key(job, now));
         let over: Vec<&Job> = over.map(|(_, job)| job).collect();
         keys::release(session, &over, now).await
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 
 use tokio_postgres::Row;
 use windlass_core::fairness::Mix;
-use windlass_core::{Job, Timestamp};
+use windlass_core::{Job, QueueName, Timestamp};
 use windlass_store::{CLAIM_MAX, Claim, Claimed};
 
 use crate::fault::{Fault, Step};
@@ -39,6 +39,22 @@ struct Start {
     from: Place,
     told: u64,
 }
+
+impl Start {
+    /// Begins earlier, if one of those comes before; answers whether it does.
+    fn lower(&mut self, promoted: &[Promoted]) -> bool {
+        let of_lane = promoted
+            .iter()
+            .filter(|(queue, lane, _)| *queue == self.lane.0 && *lane == self.lane.1);
+        let first = of_lane.map(|(_, _, place)| *place).min();
+        let earlier = first.filter(|first| *first < self.from);
+        self.from = earlier.unwrap_or(self.from);
+        earlier.is_some()
+    }
+}
+
+/// A job that became due: its queue, lane and place.
+pub(crate) type Promoted = (QueueName, i16, Place);
 
 /// What is known before anything is taken.
 struct Before {
@@ -77,64 +93,70 @@ impl<'a> Claiming<'a> {
     }
 }
 
-/// Claims jobs. A plain claim of a queue without bounds is two flights; others look first and lock what they count.
+/// Claims jobs, and answers which became due on the way. A plain claim of a queue without bounds is two flights; others look
+/// first and lock what they count.
 pub(crate) async fn claim(
     session: &mut Session,
     settings: &Settings,
     marks: &Watermarks,
     claiming: &Claiming<'_>,
-) -> Step<Claimed> {
+) -> Step<(Claimed, Vec<Promoted>)> {
     let plan = claiming.claim.plan;
     let limit = plan.limit.min(u32::try_from(CLAIM_MAX).unwrap_or(u32::MAX));
     let first = match plan.mix {
         Mix::RetriesFirst(first) if claiming.is_plain() => first.min(plan.retries_max).min(limit),
         _ => 0,
     };
-    let (fresh, retry) = (claiming.start(0, marks), claiming.start(1, marks));
-    let (before, retries) = look(session, marks, claiming, &fresh, &retry, first).await?;
+    let (mut fresh, mut retry) = (claiming.start(0, marks), claiming.start(1, marks));
+    let (mut before, mut retries, promoted) =
+        look(session, claiming, &fresh, &retry, first).await?;
+    // What became due just now may come before the places where this claim began.
+    if fresh.lower(&promoted) | retry.lower(&promoted) {
+        let first = if retries.is_empty() { first } else { 0 };
+        let (again, more, _) = look(session, claiming, &fresh, &retry, first).await?;
+        before.both_wait |= again.both_wait;
+        retries.extend(more);
+    }
     let careful = before.bounded || before.keyed || !claiming.is_plain();
     if (before.claimed || careful) && !retries.is_empty() {
         return Err(Fault::Collision); // somebody changed what was looked at
     }
     if before.claimed {
-        return again(session, settings, claiming).await;
+        return Ok((again(session, settings, claiming).await?, promoted));
     }
     if careful {
-        return bounded::claim(session, claiming, before.bounded, before.keyed).await;
+        let claimed = bounded::claim(session, claiming, before.bounded, before.keyed).await?;
+        return Ok((claimed, promoted));
     }
-    let mut left = limit - len(&retries);
     let no_more_retries = len(&retries) < first || plan.retries_max <= len(&retries);
-    let fresh_max = left.min(plan.fresh_max);
+    let fresh_max = (limit - len(&retries)).min(plan.fresh_max);
     let more = take(session, claiming, &fresh, fresh_max, no_more_retries).await?;
-    advance(marks, &fresh, &more)?;
-    left -= len(&more);
     let mut last = Vec::new();
     if !no_more_retries {
+        let left = limit - len(&retries) - len(&more);
         let retries_max = left.min(plan.retries_max - len(&retries));
-        let rest = take(session, claiming, &retry, retries_max, true).await?;
-        advance(marks, &retry, &rest)?;
-        last = rest;
+        last = take(session, claiming, &retry, retries_max, true).await?;
     }
+    // It is committed: the next claim begins behind it.
+    advance(marks, &fresh, &more)?;
     advance(marks, &retry, &retries)?;
+    advance(marks, &retry, &last)?;
     let mut jobs = Vec::with_capacity(retries.len() + more.len() + last.len());
     for rows in [retries, more, last] {
         jobs.extend(started(&rows, claiming)?);
     }
-    Ok(Claimed {
-        jobs,
-        both_waited: before.both_wait,
-    })
+    let both_waited = before.both_wait;
+    Ok((Claimed { jobs, both_waited }, promoted))
 }
 
 /// Promotes, looks at what a claim must know, and takes the retries that come first: one flight.
 async fn look(
     session: &mut Session,
-    marks: &Watermarks,
     claiming: &Claiming<'_>,
     fresh: &Start,
     retry: &Start,
     first: u32,
-) -> Step<(Before, Vec<Row>)> {
+) -> Step<(Before, Vec<Row>, Vec<Promoted>)> {
     let now = Time(claiming.now);
     let (fresh_rank, fresh_at, fresh_id) = columns(fresh.from);
     let (retry_rank, retry_at, retry_id) = columns(retry.from);
@@ -174,9 +196,10 @@ async fn look(
             (&TAKE, take),
         ])
         .await?;
+    let mut places = Vec::with_capacity(promoted.len());
     for found in &promoted {
         let place = (found.try_get(2)?, row::time(found, 3)?, row::id(found, 4)?);
-        marks.lower(&row::name(found, 0)?, found.try_get(1)?, place);
+        places.push((row::name(found, 0)?, found.try_get(1)?, place));
     }
     let answer = |column: usize| -> Step<bool> {
         let found = before.first().map(|row| row.try_get(column)).transpose()?;
@@ -188,7 +211,7 @@ async fn look(
         keyed: answer(2)?,
         both_wait: answer(3)? && answer(4)?,
     };
-    Ok((before, rows))
+    Ok((before, rows, places))
 }
 
 static TAKE: LazyLock<String> =

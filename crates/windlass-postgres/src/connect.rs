@@ -12,7 +12,7 @@ use windlass_store::StoreError;
 
 use crate::fault::{Fault, Step};
 use crate::options::Options;
-use crate::session::Session;
+use crate::session::{Begin, Session};
 use crate::{migrate, tls};
 
 /// A step is tried so often on a fresh connection, or after another step was in its way.
@@ -31,8 +31,7 @@ pub(crate) enum Class {
 pub(crate) struct Connections {
     pub(crate) options: Options,
     pub(crate) tls: MakeRustlsConnect,
-    /// How a transaction begins.
-    begin: Arc<str>,
+    begin: Arc<Begin>,
     main: Pool,
     reserved: Pool,
 }
@@ -41,7 +40,7 @@ impl Connections {
     pub(crate) fn new(options: Options) -> Result<Self, StoreError> {
         let tls = tls::connector(options.root_certificates.as_deref())?;
         Ok(Connections {
-            begin: begin(&options),
+            begin: Arc::new(begin(&options)),
             main: pool(&options, &tls, options.pool_size)?,
             reserved: pool(&options, &tls, RESERVED)?,
             options,
@@ -144,17 +143,19 @@ impl Connections {
 }
 
 /// How a transaction begins: bounded in time, also behind a pooler, where a session's settings are not ours.
-fn begin(options: &Options) -> Arc<str> {
+fn begin(options: &Options) -> Begin {
     let (statement, lock) = (options.statement_timeout, options.lock_timeout);
-    format!(
-        "{}set local statement_timeout = {}; set local lock_timeout = {}; \
+    let bounds = format!(
+        "set local statement_timeout = {}; set local lock_timeout = {}; \
          set local idle_in_transaction_session_timeout = {}",
-        include_str!("../sql/begin.sql"),
         statement.as_millis(),
         lock.as_millis(),
         (statement * 2).as_millis(),
-    )
-    .into()
+    );
+    Begin {
+        write: format!("{}{bounds}", include_str!("../sql/begin.sql")),
+        read: format!("begin read only; set local jit = off; {bounds}"),
+    }
 }
 
 fn pool(options: &Options, tls: &MakeRustlsConnect, size: usize) -> Result<Pool, StoreError> {

@@ -33,7 +33,7 @@ pub(crate) async fn enqueue(
     carefully(session, settings, jobs, mode, now).await
 }
 
-/// Stores jobs whose ids are free and answers which; nothing where a queue has a bound.
+/// Stores jobs whose ids are free and answers which; nothing where a queue has a bound, or an id is that of an ended job.
 async fn insert(
     session: &mut Session,
     jobs: &[Job],
@@ -41,7 +41,10 @@ async fn insert(
 ) -> Step<Option<HashSet<JobId>>> {
     let columns = Columns::of(jobs, now);
     let sql = include_str!("../sql/insert_jobs.sql");
-    let rows = columns.insert(session, sql, How::Alone).await?;
+    let rows = match columns.insert(session, sql, How::Alone).await {
+        Err(fault) if fault.is_taken_id() => return Ok(None),
+        other => other?,
+    };
     let mut stored = HashSet::with_capacity(rows.len());
     for found in &rows {
         if found.try_get::<_, bool>(0)? {
@@ -115,7 +118,8 @@ pub(crate) fn as_first_time(again: Vec<Enqueued>, jobs: &[Job]) -> Vec<Enqueued>
         .collect()
 }
 
-/// The same, one after the other, with keys and depths in mind. All that can change is locked first.
+/// The same, one after the other, with keys and depths in mind. What is there is locked first; what was free and is not any
+/// more is a collision.
 async fn carefully(
     session: &mut Session,
     settings: &Settings,
@@ -185,11 +189,22 @@ impl Picture {
         let depths = session
             .query(include_str!("../sql/lock_depths.sql"), params![names])
             .await?;
+        let mut bounds: BTreeMap<String, i64> = BTreeMap::new();
         for depth in &depths {
-            let (max, waiting): (i64, i64) = (depth.try_get(1)?, depth.try_get(2)?);
-            let max = u64::try_from(max).unwrap_or(0);
-            let left = max.saturating_sub(u64::try_from(waiting).unwrap_or(0));
-            room.insert(row::name(depth, 0)?, (left, max));
+            bounds.insert(depth.try_get(0)?, depth.try_get(1)?);
+        }
+        // Counted by a statement of its own: it sees what was stored while this one waited for the lock.
+        if !bounds.is_empty() {
+            let queues: Vec<&str> = bounds.keys().map(String::as_str).collect();
+            let depths: Vec<i64> = bounds.values().copied().collect();
+            let sql = include_str!("../sql/count_waiting.sql");
+            for found in session.query(sql, params![queues, depths]).await? {
+                let (queue, waiting): (&str, i64) = (found.try_get(0)?, found.try_get(1)?);
+                let max = bounds.get(queue).copied().unwrap_or(0);
+                let left = u64::try_from(max - waiting).unwrap_or(0);
+                let max = u64::try_from(max).unwrap_or(0);
+                room.insert(row::name(&found, 0)?, (left, max));
+            }
         }
         let places = jobs.iter().filter_map(|job| keys::place(job, &job.queue));
         let holders = keys::holders(session, &places.collect(), now).await?;
@@ -226,6 +241,13 @@ impl Picture {
             .as_ref()
             .and_then(|place| self.holders.get(place))
             .copied();
+        if let Some(id) = holder.filter(|id| !self.jobs.contains_key(id)) {
+            // The key outlasts its job, which is gone.
+            return Enqueued::Duplicate {
+                id,
+                payload_differs: false,
+            };
+        }
         if let Some(first) = holder.and_then(|id| self.jobs.get_mut(&id)) {
             let replace = job
                 .unique

@@ -65,10 +65,16 @@ impl Fault {
         match self {
             Fault::Sql(error) => match error.code() {
                 Some(code) => GOING.contains(code) || code.code().starts_with("08"),
-                None => true,
+                None => is_of_connection(error),
             },
             _ => false,
         }
+    }
+
+    /// Whether `refuse_ended.sql` failed: an id is that of a job that is over.
+    pub(crate) fn is_taken_id(&self) -> bool {
+        self.code()
+            .is_some_and(|code| *code == SqlState::DIVISION_BY_ZERO)
     }
 
     /// Whether the server said that it did not do it.
@@ -87,6 +93,12 @@ impl Fault {
             }
             Fault::Sql(error) => error,
         };
+        if error.code().is_none() && !is_of_connection(&error) {
+            return StoreError::Damaged {
+                what: "a value that cannot be read".to_owned(),
+                cause: Some(error.into()),
+            };
+        }
         match error.code() {
             Some(code) if *code == SqlState::DISK_FULL => StoreError::StorageFull(error.into()),
             Some(code)
@@ -100,4 +112,10 @@ impl Fault {
             _ => StoreError::Unavailable(error.into()),
         }
     }
+}
+
+/// Whether an error that the server did not tell is the connection's, and not of a value that cannot be read.
+fn is_of_connection(error: &tokio_postgres::Error) -> bool {
+    let cause = std::error::Error::source(error);
+    error.is_closed() || cause.is_some_and(|cause| cause.is::<std::io::Error>())
 }

@@ -104,10 +104,7 @@ impl PostgresStore {
 
     /// Drops finished jobs and history of whole days that ended before then; answers how many partitions.
     pub async fn drop_days(&self, before: Timestamp) -> Result<usize, StoreError> {
-        self.run(Class::Other, |mut session| async move {
-            upkeep::drop_days(&mut session, before).await
-        })
-        .await
+        upkeep::drop_days(&self.connections, before).await
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr as _;
 use std::time::Duration;
 
-use tokio_postgres::config::SslMode;
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 use windlass_core::Invalid;
 
 /// How to reach a PostgreSQL server, and how to use it.
@@ -65,6 +65,12 @@ impl Options {
             Invalid::new("url", format!("must be a PostgreSQL URL: {why}"))
         })?;
         options.server.ssl_mode(mode.unwrap_or(SslMode::Disable));
+        if options.server.get_hosts().len() > 1 {
+            // The one that was demoted may be named first.
+            options
+                .server
+                .target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
         if options.server.get_connect_timeout().is_none() {
             options.server.connect_timeout(Duration::from_secs(5));
         }

@@ -78,6 +78,29 @@ pub(crate) async fn living(
     rows.iter().map(|row| row::living(row, &known)).collect()
 }
 
+/// The same without those that cannot be read: one of them must not hold up all others.
+pub(crate) async fn readable(
+    session: &mut Session,
+    settings: &Settings,
+    rows: &[Row],
+) -> Step<Vec<Job>> {
+    let known = settings
+        .get(session, rows.iter().filter_map(row::settings_of))
+        .await?;
+    let mut jobs = Vec::with_capacity(rows.len());
+    for found in rows {
+        match row::living(found, &known) {
+            Ok(job) => jobs.push(job),
+            Err(fault) => {
+                let id = row::id(found, 0).map(|id| id.to_string());
+                let id = id.unwrap_or_default();
+                tracing::warn!(id, ?fault, "a job cannot be read, and is left as it is");
+            }
+        }
+    }
+    Ok(jobs)
+}
+
 pub(crate) async fn get(
     session: &mut Session,
     settings: &Settings,
@@ -132,6 +155,9 @@ pub(crate) fn attempt(found: &Row) -> Step<Attempt> {
     })
 }
 
+/// So many bodies are read at once by a list.
+const BODIES_MAX: usize = 100;
+
 /// A page of jobs. Few columns are looked at first, in steps that grow; then the bodies of those that may match.
 pub(crate) async fn list(
     session: &mut Session,
@@ -161,18 +187,21 @@ pub(crate) async fn list(
                     .is_none_or(|asked| asked.as_str() == kind);
             outlines.push((row::id(row, 0)?, matches));
         }
-        let candidates: Vec<JobId> = outlines
-            .iter()
-            .filter(|(_, matches)| *matches)
-            .map(|(id, _)| *id)
-            .collect();
-        let mut bodies = find(session, settings, &candidates, false).await?;
-        for (id, _) in &outlines {
+        // Bodies may be large: few at a time.
+        for part in outlines.chunks(BODIES_MAX) {
             if list.is_full() {
                 break;
             }
-            let body = bodies.remove(id).map(|found| found.job);
-            list.look(*id, body.filter(|job| filter.matches(job, now)));
+            let candidates = part.iter().filter(|(_, matches)| *matches);
+            let candidates: Vec<JobId> = candidates.map(|(id, _)| *id).collect();
+            let mut bodies = find(session, settings, &candidates, false).await?;
+            for (id, _) in part {
+                if list.is_full() {
+                    break;
+                }
+                let body = bodies.remove(id).map(|found| found.job);
+                list.look(*id, body.filter(|job| filter.matches(job, now)));
+            }
         }
         if rows.len() < step {
             break; // the list is at its end, or the page is full

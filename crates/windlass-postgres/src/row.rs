@@ -95,12 +95,11 @@ pub(crate) fn living(row: &Row, settings: &HashMap<i32, Arc<ClaimRetry>>) -> Ste
         return Ok(job);
     };
     let number: Option<i32> = row.try_get(19)?;
-    let settings = number.and_then(|number| settings.get(&number));
-    let settings =
-        settings.ok_or_else(|| Fault::damaged(format!("the lease of job {}", job.id)))?;
+    // What the claim said may be lost with a failover: then the defaults apply.
+    let settings = number.and_then(|number| settings.get(&number)).cloned();
     let lease = Lease {
         cancel_requested: row.try_get(20)?,
-        ..settings.lease_for(&job, until)
+        ..settings.unwrap_or_default().lease_for(&job, until)
     };
     job.standing = Standing::Running(lease);
     Ok(job)

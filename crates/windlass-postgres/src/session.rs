@@ -9,19 +9,25 @@ use tokio_postgres::{Client, Row};
 use crate::fault::Step;
 use crate::param::Param;
 
+/// How transactions begin.
+#[derive(Debug)]
+pub(crate) struct Begin {
+    pub(crate) write: String,
+    pub(crate) read: String,
+}
+
 /// A connection for one step. Unless the step went well, the connection is not used again.
 pub(crate) struct Session {
     object: Option<Object>,
-    /// How a transaction begins.
-    begin: Arc<str>,
+    begin: Arc<Begin>,
     begun: bool,
     clean: bool,
-    /// From here on nobody knows whether the step happened, unless the server says so.
+    /// From here on a fault does not mean that the step did not happen.
     committing: Arc<AtomicBool>,
 }
 
 impl Session {
-    pub(crate) fn new(object: Object, begin: Arc<str>, committing: Arc<AtomicBool>) -> Self {
+    pub(crate) fn new(object: Object, begin: Arc<Begin>, committing: Arc<AtomicBool>) -> Self {
         Session {
             object: Some(object),
             begin,
@@ -44,7 +50,7 @@ impl Session {
         self.begun = true;
         let client = self.client();
         let (begun, rows) = tokio::join!(
-            client.batch_execute(&self.begin),
+            client.batch_execute(&self.begin.write),
             client.query_typed(sql, params)
         );
         begun?;
@@ -62,7 +68,7 @@ impl Session {
         let all = statements.map(|(sql, params)| client.query_typed(sql, params));
         let begin = async {
             match begin {
-                true => client.batch_execute(&self.begin).await,
+                true => client.batch_execute(&self.begin.write).await,
                 false => Ok(()),
             }
         };
@@ -94,26 +100,64 @@ impl Session {
 
     /// A statement that is a transaction of its own, in one flight.
     pub(crate) async fn alone(&mut self, sql: &str, params: &[Param<'_>]) -> Step<Vec<Row>> {
+        self.alone_and(sql, params, "select", &[]).await
+    }
+
+    /// The same with a second statement, which is there to fail.
+    pub(crate) async fn alone_and(
+        &mut self,
+        sql: &str,
+        params: &[Param<'_>],
+        second: &str,
+        second_params: &[Param<'_>],
+    ) -> Step<Vec<Row>> {
         self.clean = false;
         self.committing.store(true, Ordering::Relaxed);
         let client = self.client();
-        let (begun, rows, committed) = tokio::join!(
-            client.batch_execute(&self.begin),
+        let (begun, rows, checked, committed) = tokio::join!(
+            client.batch_execute(&self.begin.write),
             client.query_typed(sql, params),
+            async {
+                match second_params.is_empty() {
+                    true => Ok(Vec::new()),
+                    false => client.query_typed(second, second_params).await,
+                }
+            },
             client.batch_execute("commit"),
         );
         begun?;
+        // A commit of what failed rolls it back: the connection is as good as new.
+        self.clean = committed.is_ok();
         let rows = rows?;
+        checked?;
         committed?;
         self.settled();
         Ok(rows)
     }
 
-    /// A statement that only reads.
+    /// A step before the transaction, which does no harm if nothing follows.
+    pub(crate) async fn aside(&mut self, sql: &str, params: &[Param<'_>]) -> Step<Vec<Row>> {
+        let rows = self.alone(sql, params).await?;
+        self.committing.store(false, Ordering::Relaxed);
+        Ok(rows)
+    }
+
+    /// A statement that only reads; bounded in time like all others.
     pub(crate) async fn look(&mut self, sql: &str, params: &[Param<'_>]) -> Step<Vec<Row>> {
+        if self.begun {
+            return self.query(sql, params).await;
+        }
         self.clean = false;
-        let rows = self.client().query_typed(sql, params).await?;
-        self.clean = !self.begun;
+        let client = self.client();
+        let (begun, rows, ended) = tokio::join!(
+            client.batch_execute(&self.begin.read),
+            client.query_typed(sql, params),
+            client.batch_execute("commit"),
+        );
+        begun?;
+        let rows = rows?;
+        ended?;
+        self.clean = true;
         Ok(rows)
     }
 
@@ -127,11 +171,10 @@ impl Session {
         Ok(())
     }
 
-    /// The server said what became of it.
+    /// The server said that it is done. What goes wrong after that does not undo it.
     fn settled(&mut self) {
         self.begun = false;
         self.clean = true;
-        self.committing.store(false, Ordering::Relaxed);
     }
 
     /// Ends a transaction that was not to change anything.
@@ -139,6 +182,7 @@ impl Session {
         if self.begun {
             self.client().batch_execute("rollback").await?;
             self.settled();
+            self.committing.store(false, Ordering::Relaxed);
         }
         Ok(())
     }

@@ -26,7 +26,6 @@ struct Seen {
 
 /// The same as JSON.
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Kept {
     worker: Option<RetryPolicy>,
     cap: KeptCap,
@@ -52,7 +51,7 @@ impl Settings {
         }
         // Outside of any transaction: a number that nobody uses does no harm.
         let rows = session
-            .alone(include_str!("../sql/put_settings.sql"), params![json])
+            .aside(include_str!("../sql/put_settings.sql"), params![json])
             .await?;
         let number: i32 = rows
             .first()

@@ -27,8 +27,11 @@ pub(crate) async fn renew(
     now: Timestamp,
 ) -> Step<Vec<Renewed>> {
     let until = now.saturating_add(lease);
-    let ids = uuids(attempts.iter().map(|of| of.job));
-    let numbers: Vec<i32> = attempts.iter().map(|of| int(of.attempt)).collect();
+    // In the order of ids, as all do: nobody waits for one who waits for them.
+    let mut sorted = attempts.to_vec();
+    sorted.sort_unstable();
+    let ids = uuids(sorted.iter().map(|of| of.job));
+    let numbers: Vec<i32> = sorted.iter().map(|of| int(of.attempt)).collect();
     let sql = include_str!("../sql/renew.sql");
     let rows = session
         .alone(sql, params![ids, numbers, Time(until)])
@@ -89,12 +92,19 @@ pub(crate) async fn settle_all(
     if !only_successes {
         session.commit().await?;
     }
-    for (place, report) in reports.iter().enumerate() {
-        if let Some(answer @ None) = answers.get_mut(place) {
-            *answer = Some(over(session, settings, report).await?);
-        }
-    }
-    Ok((answers.into_iter().flatten().collect(), waiting))
+    let unanswered = answers.iter().any(Option::is_none);
+    let outcomes = match unanswered {
+        true => over(session, settings, reports, &answers).await?,
+        false => HashMap::new(),
+    };
+    let answers = answers.into_iter().zip(reports).map(|(answer, report)| {
+        let again = |outcome: &(Outcome, Delivery)| report.report.stands_as(outcome.0, outcome.1);
+        answer.unwrap_or_else(|| match outcomes.get(&report.of).is_some_and(again) {
+            true => Settled::Repeated,
+            false => Settled::LeaseLost,
+        })
+    });
+    Ok((answers.collect(), waiting))
 }
 
 async fn succeed(
@@ -107,7 +117,12 @@ async fn succeed(
     if places.is_empty() {
         return Ok(HashMap::new());
     }
-    let of = || places.iter().filter_map(|place| reports.get(*place));
+    let mut sorted: Vec<&AttemptReport> = places
+        .iter()
+        .filter_map(|place| reports.get(*place))
+        .collect();
+    sorted.sort_unstable_by_key(|report| report.of);
+    let of = || sorted.iter().copied();
     let ids = uuids(of().map(|report| report.of.job));
     let attempts: Vec<i32> = of().map(|report| int(report.of.attempt)).collect();
     let result = |report: &AttemptReport| match &report.report {
@@ -249,32 +264,41 @@ impl Ends {
     }
 }
 
-/// A report of an attempt that does not run: told before, or in vain.
-async fn over(session: &mut Session, settings: &Settings, report: &AttemptReport) -> Step<Settled> {
-    let found = find(session, settings, &[report.of.job], false).await?;
-    let Some(found) = found.get(&report.of.job) else {
-        return Ok(Settled::LeaseLost);
-    };
-    let last = row::last_attempt(&found.job, &found.last);
-    let outcome: Option<Outcome> = match last.filter(|last| last.attempt == report.of.attempt) {
-        Some(last) => Some(last.outcome),
-        None => {
-            let sql = "select outcome from windlass.attempts where job = $1 and attempt = $2";
-            let params = params![row::uuid(report.of.job), int(report.of.attempt)];
-            let rows = session.look(sql, params).await?;
-            let outcome = rows
-                .first()
-                .map(|found| found.try_get::<_, &str>(0))
-                .transpose()?;
-            outcome.map(row::outcome).transpose()?
+/// How attempts ended that do not run any more, and the delivery of their jobs.
+async fn over(
+    session: &mut Session,
+    settings: &Settings,
+    reports: &[AttemptReport],
+    answers: &[Option<Settled>],
+) -> Step<HashMap<AttemptId, (Outcome, Delivery)>> {
+    let open = reports
+        .iter()
+        .zip(answers)
+        .filter(|(_, answer)| answer.is_none());
+    let open: Vec<AttemptId> = open.map(|(report, _)| report.of).collect();
+    let ids: Vec<JobId> = open.iter().map(|of| of.job).collect();
+    let found = find(session, settings, &ids, false).await?;
+    let mut outcomes = HashMap::with_capacity(open.len());
+    for of in &open {
+        let Some(found) = found.get(&of.job) else {
+            continue;
+        };
+        let last = row::last_attempt(&found.job, &found.last);
+        if let Some(last) = last.filter(|last| last.attempt == of.attempt) {
+            outcomes.insert(*of, (last.outcome, found.job.delivery));
         }
-    };
-    let again = outcome.is_some_and(|outcome| report.report.stands_as(outcome, found.job.delivery));
-    Ok(if again {
-        Settled::Repeated
-    } else {
-        Settled::LeaseLost
-    })
+    }
+    let jobs = uuids(open.iter().map(|of| of.job));
+    let numbers: Vec<i32> = open.iter().map(|of| int(of.attempt)).collect();
+    let sql = "select job, attempt, outcome from windlass.attempts
+         where (job, attempt) in (select * from unnest($1::uuid[], $2::integer[]))";
+    for row in session.look(sql, params![jobs, numbers]).await? {
+        let of = attempt_id(&row)?;
+        if let Some(found) = found.get(&of.job) {
+            outcomes.insert(of, (row::outcome(row.try_get(2)?)?, found.job.delivery));
+        }
+    }
+    Ok(outcomes)
 }
 
 /// Ends attempts whose lease has expired, and buries jobs that are overdue; answers those that wait again too.
@@ -294,7 +318,7 @@ pub(crate) async fn sweep(
     let rows = session
         .query(&sql, params![Time(now), bigint(limit as u64)])
         .await?;
-    for job in read::living(session, settings, &rows).await? {
+    for job in read::readable(session, settings, &rows).await? {
         let of = AttemptId {
             job: job.id,
             attempt: job.attempt,
@@ -315,7 +339,7 @@ pub(crate) async fn sweep(
     let rows = session
         .query(&sql, params![Time(now), bigint(left as u64)])
         .await?;
-    for mut job in read::living(session, settings, &rows).await? {
+    for mut job in read::readable(session, settings, &rows).await? {
         debug_assert_eq!(job.state(), State::Waiting);
         job.expire(now)
             .map_err(|conflict| Fault::damaged(conflict.to_string()))?;

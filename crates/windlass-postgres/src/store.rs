@@ -73,12 +73,15 @@ impl Store for PostgresStore {
 
     async fn claim(&self, claim: &Claim, now: Timestamp) -> Result<Claimed, StoreError> {
         let (settings, marks) = (&self.settings, &self.wake.marks);
-        self.run(Other, |mut session| async move {
-            let number = settings.number(&mut session, &claim.retry).await?;
-            let claiming = Claiming::new(claim, number, now);
-            claim::claim(&mut session, settings, marks, &claiming).await
-        })
-        .await
+        let (claimed, promoted) = self
+            .run(Other, |mut session| async move {
+                let number = settings.number(&mut session, &claim.retry).await?;
+                let claiming = Claiming::new(claim, number, now);
+                claim::claim(&mut session, settings, marks, &claiming).await
+            })
+            .await?;
+        self.wake.tell_places(promoted);
+        Ok(claimed)
     }
 
     async fn renew(
@@ -207,7 +210,9 @@ impl Store for PostgresStore {
         self.run(Other, |mut session| async move {
             general::put_queue(&mut session, queue, limits).await
         })
-        .await
+        .await?;
+        self.wake.ring();
+        Ok(())
     }
 
     async fn queues(&self) -> Result<BTreeMap<QueueName, QueueLimits>, StoreError> {

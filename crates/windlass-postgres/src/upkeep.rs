@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use windlass_core::Timestamp;
+use windlass_store::StoreError;
 
 use crate::connect::{Class, Connections};
 use crate::fault::Step;
@@ -20,44 +21,65 @@ const DAILY: [&str; 2] = ["finished", "attempts"];
 /// Does what is to be done, again and again, for as long as the store lives.
 pub(crate) async fn keep_up(connections: &Connections) {
     loop {
-        if let Err(error) = connections
-            .run(Class::Other, |mut session| async move {
-                pass(&mut session).await
-            })
-            .await
-        {
-            tracing::warn!(%error, "the upkeep of the store failed: it is tried again");
+        for task in [CLAIMS, KEYS, TALLIES] {
+            let done = connections.run(Class::Other, |mut session| async move {
+                alone(&mut session, task).await
+            });
+            report(done.await);
         }
+        report(add_days(connections).await);
         tokio::time::sleep(EVERY).await;
     }
 }
 
-/// Once.
-pub(crate) async fn pass(session: &mut Session) -> Step<()> {
-    let lock = session
-        .query("select pg_try_advisory_xact_lock($1)", params![LOCK])
-        .await?;
-    if !lock.first().is_some_and(|row| row.get(0)) {
-        return session.roll_back().await;
+fn report(done: Result<(), StoreError>) {
+    if let Err(error) = done {
+        tracing::warn!(%error, "the upkeep of the store failed: it is tried again");
     }
-    for sql in [
-        "delete from windlass.claims where at < now() - interval '1 hour'",
-        "delete from windlass.unique_keys where not living and until < now() - interval '1 hour'",
-        "with gone as (delete from windlass.tallies returning *)
-         insert into windlass.tallies (queue, state, count)
-         select queue, state, sum(count) from gone group by queue, state having sum(count) <> 0",
-    ] {
+}
+
+const CLAIMS: &str = "delete from windlass.claims where at < now() - interval '1 hour'";
+const KEYS: &str =
+    "delete from windlass.unique_keys where not living and until < now() - interval '1 hour'";
+const TALLIES: &str = "with gone as (delete from windlass.tallies returning *)
+     insert into windlass.tallies (queue, state, count)
+     select queue, state, sum(count) from gone group by queue, state having sum(count) <> 0";
+
+/// Does one thing, unless another node is at it.
+async fn alone(session: &mut Session, sql: &str) -> Step<()> {
+    if lock(session).await? {
         session.query(sql, params![]).await?;
     }
-    for (table, day, next) in missing_days(session).await? {
+    session.commit().await
+}
+
+/// Whether nobody else does the upkeep, until the end of the transaction.
+async fn lock(session: &mut Session) -> Step<bool> {
+    let sql = "select pg_try_advisory_xact_lock($1)";
+    let rows = session.query(sql, params![LOCK]).await?;
+    Ok(rows.first().is_some_and(|row| row.get(0)))
+}
+
+/// Adds partitions for the days to come, one at a time.
+async fn add_days(connections: &Connections) -> Result<(), StoreError> {
+    let missing = connections
+        .run(Class::Other, |mut session| async move {
+            missing_days(&mut session).await
+        })
+        .await?;
+    for (table, day, next) in missing {
         let suffix = day.replace('-', "");
-        let sql = format!(
-            "create table windlass.{table}_{suffix} partition of windlass.{table}
+        let sql = &format!(
+            "create table if not exists windlass.{table}_{suffix} partition of windlass.{table}
              for values from ('{day} 00:00+00') to ('{next} 00:00+00')"
         );
-        session.query(&sql, params![]).await?;
+        connections
+            .run(Class::Other, |mut session| async move {
+                alone(&mut session, sql).await
+            })
+            .await?;
     }
-    session.commit().await
+    Ok(())
 }
 
 /// The days from tomorrow on that have no partition yet. Today's rows may be among the others already: it is left alone.
@@ -68,37 +90,106 @@ async fn missing_days(session: &mut Session) -> Step<Vec<(&'static str, String, 
          where to_regclass('windlass.' || $1 || '_' || to_char(day, 'YYYYMMDD')) is null";
     let mut missing = Vec::new();
     for table in DAILY {
-        for row in session.query(sql, params![table]).await? {
+        for row in session.look(sql, params![table]).await? {
             missing.push((table, row.try_get(0)?, row.try_get(1)?));
         }
     }
     Ok(missing)
 }
 
-/// Drops the days that ended before then; answers how many partitions.
-pub(crate) async fn drop_days(session: &mut Session, before: Timestamp) -> Step<usize> {
+/// Drops the days that ended before then, one at a time, and rows of such days that lie elsewhere; answers how many
+/// partitions.
+pub(crate) async fn drop_days(
+    connections: &Connections,
+    before: Timestamp,
+) -> Result<usize, StoreError> {
     let mut dropped = 0;
     for table in DAILY {
-        let sql = "select child.relname::text
-             from pg_inherits join pg_class as child on child.oid = inhrelid
-             where inhparent = ('windlass.' || $1)::regclass and child.relname ~ ('^' || $1 || '_[0-9]{8}$')
-               and to_date(right(child.relname, 8), 'YYYYMMDD') + 1 <= ($2::timestamptz at time zone 'utc')::date
-             order by child.relname";
-        for row in session.query(sql, params![table, Time(before)]).await? {
-            let partition: String = row.try_get(0)?;
-            if table == "finished" {
-                let sql = format!(
-                    "insert into windlass.tallies (queue, state, count)
-                     select queue, state, -count(*) from windlass.{partition} group by queue, state"
-                );
-                session.query(&sql, params![]).await?;
-            }
-            session
-                .query(&format!("drop table windlass.{partition}"), params![])
+        let days = connections
+            .run(Class::Other, |mut session| async move {
+                old_days(&mut session, table, before).await
+            })
+            .await?;
+        for day in &days {
+            connections
+                .run(Class::Other, |mut session| async move {
+                    drop_day(&mut session, table, day).await
+                })
                 .await?;
             dropped += 1;
         }
+        while connections
+            .run(Class::Other, |mut session| async move {
+                drop_rows(&mut session, table, before).await
+            })
+            .await?
+            > 0
+        {}
     }
-    session.commit().await?;
     Ok(dropped)
+}
+
+async fn old_days(session: &mut Session, table: &str, before: Timestamp) -> Step<Vec<String>> {
+    let sql = "select child.relname::text
+         from pg_inherits join pg_class as child on child.oid = inhrelid
+         where inhparent = ('windlass.' || $1)::regclass and child.relname ~ ('^' || $1 || '_[0-9]{8}$')
+           and to_date(right(child.relname, 8), 'YYYYMMDD') + 1 <= ($2::timestamptz at time zone 'utc')::date
+         order by child.relname";
+    let rows = session.look(sql, params![table, Time(before)]).await?;
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+/// History of jobs that live or are dead is kept, whatever its age.
+const KEPT: &str = "exists (select from windlass.jobs where id = job) or exists (select from windlass.dead where id = job)";
+
+async fn drop_day(session: &mut Session, table: &str, day: &str) -> Step<()> {
+    if !lock(session).await? {
+        return session.roll_back().await; // another node is at it
+    }
+    let statements = match table {
+        "finished" => vec![
+            format!("lock table windlass.{day}"),
+            format!(
+                "insert into windlass.tallies (queue, state, count)
+                 select queue, state, -count(*) from windlass.{day} group by queue, state"
+            ),
+            format!("drop table windlass.{day}"),
+        ],
+        _ => vec![
+            format!("lock table windlass.{day}"),
+            format!(
+                "create temporary table kept on commit drop as select * from windlass.{day} where {KEPT}"
+            ),
+            format!("drop table windlass.{day}"),
+            "insert into windlass.attempts select * from pg_temp.kept".to_owned(),
+        ],
+    };
+    for sql in statements {
+        session.query(&sql, params![]).await?;
+    }
+    session.commit().await
+}
+
+/// Removes rows that have no day of their own, in small steps; answers how many.
+async fn drop_rows(session: &mut Session, table: &str, before: Timestamp) -> Step<usize> {
+    if !lock(session).await? {
+        session.roll_back().await?;
+        return Ok(0);
+    }
+    let sql = match table {
+        "finished" => "with gone as (
+                 delete from windlass.finished_else where ctid = any (array(
+                     select ctid from windlass.finished_else where finished_at < $1 limit 1000)) returning queue, state
+             ), counted as (
+                 insert into windlass.tallies (queue, state, count)
+                 select queue, state, -count(*) from gone group by queue, state
+             ) select from gone"
+            .to_owned(),
+        _ => format!(
+            "delete from windlass.attempts_else where ctid = any (array(
+                 select ctid from windlass.attempts_else where finished_at < $1 and not ({KEPT}) limit 1000)) returning job"
+        ),
+    };
+    let rows = session.last(&sql, params![Time(before)]).await?;
+    Ok(rows.len())
 }

@@ -28,6 +28,9 @@ const GATHER: Duration = Duration::from_millis(5);
 /// So often everybody looks, whatever is told.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// So long it may take to connect.
+const LISTEN_TIME_MAX: Duration = Duration::from_secs(10);
+
 /// PostgreSQL takes no longer ones.
 const NOTICE_BYTES_MAX: usize = 7000;
 
@@ -72,17 +75,31 @@ impl Wake {
     }
 
     /// Jobs wait now: tells this node at once, and the others soon.
-    pub(crate) fn tell<'a>(&self, jobs: impl IntoIterator<Item = &'a Job> + Clone) {
-        self.marks.tell(jobs.clone());
-        self.ring();
-        let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
-        for job in jobs {
+    pub(crate) fn tell<'a>(&self, jobs: impl IntoIterator<Item = &'a Job>) {
+        self.tell_places(jobs.into_iter().map(|job| {
             let place = (write::rank(job), job.run_at, job.id);
-            let lane = (job.queue.clone(), write::lane(job));
-            let first = untold.entry(lane).or_insert(place);
-            *first = place.min(*first);
+            (job.queue.clone(), write::lane(job), place)
+        }));
+    }
+
+    /// The same of places.
+    pub(crate) fn tell_places(&self, places: impl IntoIterator<Item = (QueueName, i16, Place)>) {
+        let mut first: BTreeMap<(QueueName, i16), Place> = BTreeMap::new();
+        for (queue, lane, place) in places {
+            let known = first.entry((queue, lane)).or_insert(place);
+            *known = place.min(*known);
+        }
+        if first.is_empty() {
+            return;
+        }
+        let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
+        for (lane, place) in first {
+            self.marks.lower(&lane.0, lane.1, place);
+            let known = untold.entry(lane).or_insert(place);
+            *known = place.min(*known);
         }
         drop(untold);
+        self.ring();
         self.bell.notify_one();
     }
 
@@ -200,11 +217,12 @@ impl Wake {
         connections: &Connections,
         look: &mut tokio::time::Interval,
     ) -> Result<(), tokio_postgres::Error> {
-        let (client, mut connection) = connections
-            .options
-            .server
-            .connect(connections.tls.clone())
-            .await?;
+        let connect = connections.options.server.connect(connections.tls.clone());
+        let connected = tokio::time::timeout(LISTEN_TIME_MAX, connect).await;
+        let Ok(connected) = connected else {
+            return Ok(()); // somebody took the call and says nothing
+        };
+        let (client, mut connection) = connected?;
         let mut messages =
             futures_util::stream::poll_fn(move |context| connection.poll_message(context));
         let listen = client.batch_execute("listen windlass");

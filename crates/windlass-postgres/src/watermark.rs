@@ -8,9 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
-use windlass_core::{Job, JobId, Kind, QueueName, Timestamp};
-
-use crate::write;
+use windlass_core::{JobId, Kind, QueueName, Timestamp};
 
 /// A place in the order of claims: rank, time, id.
 pub(crate) type Place = (i32, Timestamp, JobId);
@@ -59,19 +57,7 @@ impl Watermarks {
         }
     }
 
-    /// Jobs wait at these places now.
-    pub(crate) fn tell<'a>(&self, jobs: impl IntoIterator<Item = &'a Job>) {
-        let mut first: BTreeMap<(&QueueName, i16), Place> = BTreeMap::new();
-        for job in jobs {
-            let place = (write::rank(job), job.run_at, job.id);
-            let known = first.entry((&job.queue, write::lane(job))).or_insert(place);
-            *known = place.min(*known);
-        }
-        for ((queue, lane), place) in first {
-            self.lower(queue, lane, place);
-        }
-    }
-
+    /// A job waits at that place now.
     pub(crate) fn lower(&self, queue: &QueueName, lane: i16, to: Place) {
         let mut lanes = self.lanes();
         let from = (queue.clone(), lane, None);

@@ -45,7 +45,8 @@ impl<'a> Columns<'a> {
         self.jobs.is_empty()
     }
 
-    /// Stores jobs that were never claimed, but for those whose id is taken; answers whose was not.
+    /// Stores jobs that were never claimed, but for those whose id is taken; answers whose was not. Alone, it fails if one of
+    /// the ids is that of a job that is over.
     pub(crate) async fn insert(
         &self,
         session: &mut Session,
@@ -86,7 +87,10 @@ impl<'a> Columns<'a> {
             extras,
         ];
         match how {
-            How::Alone => session.alone(sql, params).await,
+            How::Alone => {
+                let refuse = include_str!("../sql/refuse_ended.sql");
+                session.alone_and(sql, params, refuse, params![ids]).await
+            }
             How::Within => session.query(sql, params).await,
         }
     }
@@ -96,6 +100,16 @@ impl<'a> Columns<'a> {
         if self.is_empty() {
             return Ok(());
         }
+        // Most are locked already; the order of ids is the order in which all lock.
+        let mut sorted = Columns {
+            jobs: self.jobs.clone(),
+            now: self.now,
+        };
+        sorted.jobs.sort_unstable_by_key(|job| job.id);
+        sorted.update_in_order(session).await
+    }
+
+    async fn update_in_order(&self, session: &mut Session) -> Step<()> {
         let time = |at: Option<Timestamp>| at.map(Time);
         let ids = self.column(|job| uuid(job.id));
         let queues = self.column(|job| job.queue.as_str());

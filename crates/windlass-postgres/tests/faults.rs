@@ -40,7 +40,7 @@ async fn stored(store: &PostgresStore) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_enqueue_whose_commit_was_not_told_is_looked_up() {
     let (store, proxy) = behind_proxy("").await;
-    proxy.set(Wire::CutAtCommit);
+    proxy.set(Wire::CutAtCommitOf("-- Stores new jobs"));
     let answers = store
         .enqueue(Enqueue::all(jobs(1..4)), at(0))
         .await
@@ -65,7 +65,7 @@ async fn a_claim_whose_commit_was_not_told_gives_the_same_leases_again() {
         .claim(&claim(1), at(0))
         .await
         .expect("what claims say is known");
-    proxy.set(Wire::CutAtCommit);
+    proxy.set(Wire::CutAtCommitOf("-- Takes the first jobs"));
     let refused = store.claim(&first, at(0)).await.expect_err("nobody knows");
     assert!(
         matches!(refused, StoreError::Indeterminate(_)),
@@ -91,7 +91,7 @@ async fn a_settle_and_a_renewal_whose_commit_was_not_told_can_be_repeated() {
     let claimed = store.claim(&claim(2), at(0)).await.expect("claimed").jobs;
     let attempts: Vec<_> = claimed.iter().map(attempt_of).collect();
     let lease = Duration::from_secs(60);
-    proxy.set(Wire::CutAtCommit);
+    proxy.set(Wire::CutAtCommitOf("-- Prolongs leases"));
     let refused = store
         .renew(&attempts, lease, at(1))
         .await
@@ -108,7 +108,7 @@ async fn a_settle_and_a_renewal_whose_commit_was_not_told_can_be_repeated() {
             .map(|job| report(job, Report::Succeeded(None)))
             .collect()
     };
-    proxy.set(Wire::CutAtCommit);
+    proxy.set(Wire::CutAtCommitOf("-- Attempts that succeeded"));
     let refused = store
         .settle(reports(), at(2))
         .await
@@ -239,11 +239,12 @@ async fn a_server_that_only_reads_is_left_when_it_writes_again() {
         .expect("stored");
     let (_, database) = url.rsplit_once('/').expect("a database");
     let admin = cluster::client(&cluster::shared().url("postgres")).await;
-    let sql = format!(
-        "alter database {database} set default_transaction_read_only = on;
-         select pg_terminate_backend(pid) from pg_stat_activity where datname = '{database}'"
+    let demote = format!("alter database {database} set default_transaction_read_only = on");
+    admin.batch_execute(&demote).await.expect("it is demoted");
+    let end = format!(
+        "select pg_terminate_backend(pid) from pg_stat_activity where datname = '{database}'"
     );
-    admin.batch_execute(&sql).await.expect("it is demoted");
+    admin.batch_execute(&end).await.expect("its sessions end");
     let refused = store
         .enqueue(Enqueue::all(vec![job(2)]), at(0))
         .await

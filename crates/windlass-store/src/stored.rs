@@ -35,7 +35,7 @@ pub struct Asked<'a> {
 
 /// What a job has that most have not, as JSON: a job at its defaults has no such text.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct Extra {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     /// It is never started again by itself.

@@ -22,7 +22,7 @@ pub(super) async fn open(url: &str) -> anyhow::Result<(PostgresStore, Server)> {
     let jobs = store.counts(clock::now()).await?;
     anyhow::ensure!(
         jobs.is_empty(),
-        "there are jobs in {url} already: name an empty database"
+        "there are jobs in that database already: name an empty one"
     );
     Ok((store, Server { client }))
 }

@@ -42,7 +42,11 @@ pub(super) async fn claim(
         Candidates::new(0, plan.limit.min(plan.fresh_max)),
         Candidates::new(1, plan.limit.min(plan.retries_max)),
     ];
-    let mut choice = Choice { running, plan };
+    let mut choice = Choice {
+        running,
+        keyed,
+        plan,
+    };
     let (chosen, both_waited) = choice.choose(session, claiming, &mut lanes).await?;
     let ids = row::uuids(chosen.iter().copied());
     let rows = session
@@ -55,6 +59,7 @@ pub(super) async fn claim(
                 claiming.lease,
                 claiming.settings,
                 claiming.worker,
+                claiming.queue,
             ],
         )
         .await?;
@@ -176,6 +181,7 @@ impl Candidates {
         session: &mut Session,
         claiming: &Claiming<'_>,
         running: &BTreeMap<String, u32>,
+        keyed: bool,
     ) -> Step<()> {
         loop {
             let full =
@@ -187,11 +193,19 @@ impl Candidates {
             if !self.ahead.is_empty() || self.at_end {
                 return Ok(());
             }
-            self.fetch(session, claiming).await?;
+            self.fetch(session, claiming, running, keyed).await?;
         }
     }
 
-    async fn fetch(&mut self, session: &mut Session, claiming: &Claiming<'_>) -> Step<()> {
+    async fn fetch(
+        &mut self,
+        session: &mut Session,
+        claiming: &Claiming<'_>,
+        running: &BTreeMap<String, u32>,
+        keyed: bool,
+    ) -> Step<()> {
+        let keys: Vec<&str> = running.keys().map(String::as_str).collect();
+        let counts: Vec<i32> = running.values().map(|count| int(*count)).collect();
         let (rank, at, id) = columns(self.behind);
         let ids = claiming.claim.jobs.as_ref();
         let ids: Option<Vec<_>> = ids.map(|ids| row::uuids(ids.iter().copied()));
@@ -208,6 +222,9 @@ impl Candidates {
                     at,
                     id,
                     bigint(self.step.into()),
+                    keyed,
+                    keys,
+                    counts,
                 ],
             )
             .await?;
@@ -230,7 +247,9 @@ impl Candidates {
 }
 
 struct Choice {
+    /// How many run with each key; known only if jobs with keys are looked at.
     running: BTreeMap<String, u32>,
+    keyed: bool,
     plan: ClaimPlan,
 }
 
@@ -243,8 +262,12 @@ impl Choice {
         lanes: &mut [Candidates; 2],
     ) -> Step<(Vec<JobId>, bool)> {
         let [fresh, retries] = lanes;
-        fresh.come_up(session, claiming, &self.running).await?;
-        retries.come_up(session, claiming, &self.running).await?;
+        fresh
+            .come_up(session, claiming, &self.running, self.keyed)
+            .await?;
+        retries
+            .come_up(session, claiming, &self.running, self.keyed)
+            .await?;
         let both_waited = fresh.front().is_some() && retries.front().is_some();
         let (mut taken, mut chosen) = (Taken::default(), Vec::new());
         while let Some(lane) = self.plan.next_lane(taken, fresh.front(), retries.front()) {
@@ -260,8 +283,12 @@ impl Choice {
                 *self.running.entry(key).or_default() += 1;
             }
             chosen.push(candidate.id);
-            fresh.come_up(session, claiming, &self.running).await?;
-            retries.come_up(session, claiming, &self.running).await?;
+            fresh
+                .come_up(session, claiming, &self.running, self.keyed)
+                .await?;
+            retries
+                .come_up(session, claiming, &self.running, self.keyed)
+                .await?;
         }
         Ok((chosen, both_waited))
     }

@@ -9,8 +9,8 @@ use tokio::net::{TcpListener, TcpStream};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wire {
     Whole,
-    /// It is cut once, when the server has committed and before that is told.
-    CutAtCommit,
+    /// It is cut once, when the server has committed a transaction with that statement, and before that is told.
+    CutAtCommitOf(&'static str),
     /// It is cut once, when so many more bytes went to the server.
     CutAfter(usize),
     /// Nothing comes through, and nothing is told.
@@ -54,6 +54,7 @@ impl Proxy {
 /// Carries bytes both ways until one end closes or the wire is cut.
 async fn carry(mut client: TcpStream, mut server: TcpStream, wire: &Mutex<Wire>) {
     let (mut asked, mut answered) = (vec![0; 65_536], vec![0; 65_536]);
+    let mut armed = false;
     loop {
         let (bytes, to_server) = tokio::select! {
             read = client.read(&mut asked) => (read.unwrap_or(0), true),
@@ -67,7 +68,7 @@ async fn carry(mut client: TcpStream, mut server: TcpStream, wire: &Mutex<Wire>)
         while *wire.lock().expect("nobody panics with it") == Wire::Dead {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
-        let Some((part, cut)) = pass(part, to_server, wire) else {
+        let Some((part, cut)) = pass(part, to_server, &mut armed, wire) else {
             return;
         };
         let to = if to_server { &mut server } else { &mut client };
@@ -78,10 +79,23 @@ async fn carry(mut client: TcpStream, mut server: TcpStream, wire: &Mutex<Wire>)
 }
 
 /// What of a part comes through, and whether the wire is cut behind it; nothing, if it is cut before.
-fn pass<'a>(part: &'a [u8], to_server: bool, wire: &Mutex<Wire>) -> Option<(&'a [u8], bool)> {
+fn pass<'a>(
+    part: &'a [u8],
+    to_server: bool,
+    armed: &mut bool,
+    wire: &Mutex<Wire>,
+) -> Option<(&'a [u8], bool)> {
+    let contains = |text: &str| {
+        part.windows(text.len())
+            .any(|window| window == text.as_bytes())
+    };
     let mut now = wire.lock().expect("nobody panics with it");
     match *now {
-        Wire::CutAtCommit if !to_server && part.windows(7).any(|window| window == b"COMMIT\0") => {
+        Wire::CutAtCommitOf(statement) if to_server => {
+            *armed |= contains(statement);
+            Some((part, false))
+        }
+        Wire::CutAtCommitOf(_) if *armed && contains("COMMIT\0") => {
             *now = Wire::Whole;
             None
         }

@@ -1,0 +1,11 @@
+-- How many jobs wait in queues, as far as that matters.  $1 queues, $2 their bounds
+select bound.queue, (
+    select count(*) from (
+        select from windlass.jobs where queue = bound.queue and due limit bound.max_depth
+    ) as due
+) + (
+    select count(*) from (
+        select from windlass.jobs where queue = bound.queue and not due and lease_until is null limit bound.max_depth
+    ) as later
+)
+from unnest($1::text[], $2::bigint[]) as bound (queue, max_depth)
