@@ -143,6 +143,58 @@ async fn nodes_together_keep_to_the_concurrency_of_a_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_together_keep_to_the_depth_of_a_queue() {
+    let (nodes, _) = nodes(4).await;
+    let limits = QueueLimits {
+        max_depth: Some(100),
+        ..QueueLimits::default()
+    };
+    nodes[0].put_queue(&job(1).queue, &limits).await.unwrap();
+    let before = Enqueue::all(jobs(0..95));
+    nodes[0].enqueue(before, at(0)).await.unwrap();
+    let enqueues = (100..120_u64).map(|number| {
+        let node = Arc::clone(&nodes[number as usize % 4]);
+        tokio::spawn(async move { enqueue_one(&node, job(number), at(0)).await })
+    });
+    let mut stored = 0;
+    for enqueue in enqueues.collect::<Vec<_>>() {
+        match enqueue.await.unwrap() {
+            Ok(Enqueued::Created(_)) => stored += 1,
+            Err(StoreError::QueueFull { max_depth: 100, .. }) => {}
+            other => unreachable!("{other:?}"),
+        }
+    }
+    assert_eq!(stored, 5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_outlasts_its_job_is_answered_when_the_job_is_gone() {
+    let (nodes, url) = nodes(1).await;
+    let keyed = |number| Job {
+        unique: unique("k").map(|unique| windlass_core::Unique {
+            unique_for: Some(Duration::from_secs(1000)),
+            ..unique
+        }),
+        ..job(number)
+    };
+    enqueue_one(&nodes[0], keyed(1), at(0)).await.unwrap();
+    let running = nodes[0].claim(&claim(1), at(0)).await.unwrap().jobs;
+    let reports = running
+        .iter()
+        .map(|job| report(job, Report::Succeeded(None)));
+    nodes[0].settle(reports.collect(), at(1)).await.unwrap();
+    cluster::execute(&url, "delete from windlass.finished").await;
+    let answer = enqueue_one(&nodes[0], keyed(2), at(2)).await.unwrap();
+    let first = Enqueued::Duplicate {
+        id: id(1),
+        payload_differs: false,
+    };
+    assert_eq!(answer, first);
+    let answer = enqueue_one(&nodes[0], keyed(2), at(2000)).await.unwrap();
+    assert_eq!(answer, Enqueued::Created(id(2)), "its time is over");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn steps_that_lock_the_same_jobs_in_any_order_all_end() {
     let (nodes, _) = nodes(4).await;
     nodes[0]
