@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use windlass_core::{Job, QueueName, Timestamp};
+use windlass_core::{Job, JobId, QueueName, Timestamp};
 use windlass_store::{Filter, ListedState, PAGE_MAX, Page, QueueLimits, StoreError};
 
 use crate::clock::{Clock as _, VirtualClock};
@@ -74,6 +74,13 @@ impl Worker {
             };
             clock.advance_to(next);
         }
+    }
+
+    /// Runs one attempt of one job that is due, and nothing else. Whether it could be claimed.
+    pub async fn run_one(&self, clock: &VirtualClock, id: JobId) -> Result<bool, StoreError> {
+        let claimed = self.fetcher.claim_one(id, self.engine.now()).await?;
+        self.finish_running(clock).await?;
+        Ok(claimed)
     }
 
     /// Claims what fits and forgets it, as a process that is killed before a handler starts. How many.

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
-use windlass_core::fairness::{ClaimPlan, Credit, Guards, Pool, Taker, Turns};
+use windlass_core::fairness::{ClaimPlan, Credit, Guards, Mix, Pool, Taker, Turns};
 use windlass_core::retry::{RetryPolicy, WorkerRetry};
-use windlass_core::{Job, Kind, QueueName, Timestamp, WorkerName};
+use windlass_core::{Job, JobId, Kind, QueueName, Timestamp, WorkerName};
 use windlass_store::{CLAIM_MAX, Claim, ClaimRetry, Claimed, StoreError};
 
 use crate::dispatcher::Dispatcher;
@@ -330,6 +330,28 @@ impl Fetcher {
         let drawn = self.engine.ids().bits() >> 40;
         let part = drawn as f64 / (1_u64 << 24) as f64;
         self.config.poll.mul_f64(0.8 + 0.4 * part)
+    }
+
+    /// Claims one job and starts it; whether it could be had.
+    pub(crate) async fn claim_one(&self, id: JobId, now: Timestamp) -> Result<bool, StoreError> {
+        let plan = ClaimPlan {
+            limit: 1,
+            fresh_max: 1,
+            retries_max: 1,
+            mix: Mix::Strict,
+            max_inflight_retries: None,
+        };
+        for (queue, of) in self.config.queues.iter().enumerate() {
+            let claim = Claim {
+                jobs: Some(BTreeSet::from([id])),
+                ..self.claim_of(of, plan)
+            };
+            let pool = Pool::Main;
+            if self.claim(Open { claim, queue, pool }, now).await? > 0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Claims as `pass` does and starts nothing, as a process that is killed in between. How many were claimed.
