@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -229,7 +230,16 @@ impl Worker {
 
     /// Runs until `stop`; then running jobs have the grace period to end, and those left are given back. `stop_now` ends the
     /// grace at once.
-    pub async fn run(&self, stop: CancellationToken, stop_now: CancellationToken) -> Stopped {
+    pub fn run(
+        &self,
+        stop: CancellationToken,
+        stop_now: CancellationToken,
+    ) -> Pin<Box<dyn Future<Output = Stopped> + Send + '_>> {
+        // In a box, so that it can be spawned: the compiler does not see through all that it waits for.
+        Box::pin(self.run_loops(stop, stop_now))
+    }
+
+    async fn run_loops(&self, stop: CancellationToken, stop_now: CancellationToken) -> Stopped {
         let over = CancellationToken::new();
         let mut fetching = self.start_fetcher();
         let mut loops = self.start_loops(&over);

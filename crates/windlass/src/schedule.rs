@@ -8,7 +8,7 @@ use windlass_core::schedule::{
     Expression, Missed, NewSchedule, Overlap, SkipReason, SkippedRange, Zone,
 };
 use windlass_core::{Invalid, ScheduleId, ScheduleName, Timestamp};
-use windlass_store::{Expected, Fire, Schedule as StoredSchedule, Written};
+use windlass_store::{Document, Expected, Fire, Schedule as StoredSchedule, Written};
 
 use crate::client::{Client, kind_of, payload_of};
 use crate::error::Error;
@@ -242,12 +242,8 @@ impl Client {
                 names.insert(schedule.name.to_string());
             }
         }
-        let listed = before
-            .iter()
-            .filter_map(|document| document.value.as_array());
-        let known = listed.flatten().filter_map(Value::as_str);
-        for gone in known.filter(|name| !names.contains(*name)) {
-            self.remove_schedule(gone).await?;
+        for gone in declared_before(before.as_ref(), &names) {
+            self.remove_schedule(&gone).await?;
         }
         let value = json!(names);
         if before.is_none_or(|document| document.value != value) {
@@ -314,6 +310,14 @@ impl Client {
         let written = self.engine.store().put_schedule(schedule, expected).await?;
         Ok(matches!(written, Written::Version(_)))
     }
+}
+
+/// The names that a set had and no longer has.
+fn declared_before(before: Option<&Document>, names: &BTreeSet<String>) -> Vec<String> {
+    let listed = before.and_then(|document| document.value.as_array());
+    let known = listed.into_iter().flatten().filter_map(Value::as_str);
+    let gone = known.filter(|name| !names.contains(*name));
+    gone.map(str::to_owned).collect()
 }
 
 /// Works out when a schedule is due next, if it is not paused.

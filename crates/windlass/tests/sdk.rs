@@ -630,3 +630,11 @@ async fn one_store_is_shared_within_a_process() {
     };
     assert_eq!(refused.field(), "url");
 }
+
+#[tokio::test]
+async fn a_worker_can_be_spawned() {
+    let client = Client::open("memory:").unwrap();
+    let worker = Worker::new(&client, ()).handle(add);
+    let running = tokio::spawn(worker.run_until(std::future::ready(())));
+    assert_eq!(running.await.unwrap().unwrap().unsettled, 0);
+}

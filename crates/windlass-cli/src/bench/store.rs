@@ -4,14 +4,13 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use windlass_memory::MemoryStore;
 use windlass_sqlite::SqliteStore;
 use windlass_store::Store;
 
 use super::load::{Kinds, Load, PAYLOAD, Step};
-use super::{Driver, StoreBench, baseline};
+use super::{Driver, StoreBench, baseline, progress};
 use crate::clock;
 use crate::output::Output;
 
@@ -192,13 +191,6 @@ impl Opened {
         }
         Ok(0.0)
     }
-}
-
-fn progress(what: &'static str, jobs: u64) -> ProgressBar {
-    let style =
-        ProgressStyle::with_template("{msg:18} {wide_bar} {human_pos}/{human_len} {per_sec:>14}");
-    let bar = ProgressBar::new(jobs).with_message(what);
-    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 /// The memory this process holds, where the system tells it.
