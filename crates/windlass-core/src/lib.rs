@@ -45,8 +45,3 @@ pub use settle::{
 pub use state::{Consent, DeadReason, Event, State};
 pub use timestamp::Timestamp;
 pub use why::{Reason, Surroundings, why_not_running};
-
-/// The README's example is compiled and run.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;

@@ -1,4 +1,10 @@
 //! How claims are shared between fresh work and retries, end to end: the vectors of claim composition.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "what a test may"
+)]
 
 mod support;
 

@@ -1,4 +1,10 @@
 //! A worker that runs: its loops, in memory, in paused time. No test sleeps: time jumps to the next timer.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "what a test may"
+)]
 
 mod support;
 

@@ -1,4 +1,10 @@
 //! The vectors of limits and transitions (L1 to L30), end to end: the same in memory and in SQLite, in virtual time.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "what a test may"
+)]
 
 mod support;
 

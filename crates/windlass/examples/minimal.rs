@@ -1,3 +1,5 @@
+//! A job, its handler, and a worker that runs it.
+
 use serde::{Deserialize, Serialize};
 use windlass::{Client, Context, Error, Failure, Job, Worker};
 
@@ -11,8 +13,8 @@ impl Job for SendEmail {
 }
 
 async fn send_email(job: SendEmail, ctx: Context) -> Result<(), Failure> {
-    println!("attempt {}: to {}", ctx.attempt(), job.to); // any error is retried by the job's policy
-    Ok(())
+    ctx.log(format!("attempt {}: to {}", ctx.attempt(), job.to));
+    Ok(()) // any error is retried by the job's policy
 }
 
 #[tokio::main]

@@ -41,11 +41,34 @@ pub use worker::{Queue, Worker};
 pub use windlass_core::retry::{Backoff, Jitter, Preset, RetryPolicy};
 pub use windlass_core::schedule::{Missed, Overlap};
 pub use windlass_core::{
-    Consent, DeadReason, Edit, Failures, Invalid, Job as StoredJob, JobId, Outcome, Report,
-    Revival, State, Timestamp, Unrecoverable,
+    Consent, DeadReason, Edit, Failures, Invalid, Job as StoredJob, JobId, Outcome, Payload,
+    Report, Revival, State, Timestamp, Unrecoverable,
 };
 pub use windlass_engine::{
     Event, Health, Heard, JobEvent, JobRef, Recorder, RunningAttempt, ScheduleEvent, StopReason,
     Stopped, Subscription,
 };
 pub use windlass_store::{Attempt, Filter, ListedState, Page, StoreError};
+
+/// The examples of the documentation are compiled, and run where they can be.
+#[cfg(doctest)]
+mod documentation {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../../docs/first-job.md")]
+    struct FirstJob;
+    #[doc = include_str!("../../../docs/retries-and-errors.md")]
+    struct RetriesAndErrors;
+    #[doc = include_str!("../../../docs/delivery.md")]
+    struct DeliveryGuarantees;
+    #[doc = include_str!("../../../docs/fairness.md")]
+    struct Fairness;
+    #[doc = include_str!("../../../docs/testing.md")]
+    struct Testing;
+    #[doc = include_str!("../../../docs/shutdown.md")]
+    struct Shutdown;
+    #[doc = include_str!("../../../docs/schedules-in-rust.md")]
+    struct Schedules;
+    #[doc = include_str!("../../../docs/metrics.md")]
+    struct Metrics;
+}
