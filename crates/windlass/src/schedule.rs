@@ -37,7 +37,11 @@ const TRIES: usize = 10;
 /// ```
 #[derive(Debug, Clone)]
 #[must_use]
-pub struct Schedule(Result<NewSchedule, Invalid>);
+pub struct Schedule {
+    made: Result<NewSchedule, Invalid>,
+    /// What the type of its jobs says.
+    defaults: Options,
+}
 
 impl Schedule {
     /// Fires by a cron expression: five fields, six with seconds first, `@hourly`, `@every 90s`.
@@ -60,16 +64,20 @@ impl Schedule {
     }
 
     fn new<T: Job>(name: &str, expression: Result<Expression, Invalid>, job: &T) -> Self {
+        let mut defaults = T::defaults();
+        if T::VERSION > 1 {
+            defaults = defaults.meta(VERSION, T::VERSION.into());
+        }
         let made = || {
             let name = ScheduleName::new(name).map_err(|error| error.within("name"))?;
-            let mut options = Options::new().over(T::defaults());
-            if T::VERSION > 1 {
-                options = options.meta(VERSION, T::VERSION.into());
-            }
+            let options = Options::new().over(defaults.clone());
             let job = options.into_new_job(kind_of::<T>()?, payload_of(job)?)?;
             Ok(NewSchedule::new(name, expression?, job))
         };
-        Schedule(made())
+        Schedule {
+            made: made(),
+            defaults,
+        }
     }
 
     /// Whose clock a cron expression follows; UTC if not said.
@@ -130,27 +138,24 @@ impl Schedule {
 
     /// Options of its jobs, over the defaults of their type.
     pub fn options(self, options: Options) -> Self {
+        let options = options.over(self.defaults.clone());
         self.set(|schedule| {
-            let job = schedule.job.clone();
-            let version = job.meta.get(VERSION).cloned();
-            let mut told = options.into_new_job(job.kind.clone(), job.payload.clone())?;
-            if let Some(version) = version {
-                told.meta.insert(VERSION.to_owned(), version);
-            }
-            schedule.job = told;
+            let (kind, payload) = (schedule.job.kind.clone(), schedule.job.payload.clone());
+            schedule.job = options.into_new_job(kind, payload)?;
             Ok(())
         })
     }
 
-    fn set(self, change: impl FnOnce(&mut NewSchedule) -> Result<(), Invalid>) -> Self {
-        Schedule(self.0.and_then(|mut schedule| {
+    fn set(mut self, change: impl FnOnce(&mut NewSchedule) -> Result<(), Invalid>) -> Self {
+        self.made = self.made.and_then(|mut schedule| {
             change(&mut schedule)?;
             Ok(schedule)
-        }))
+        });
+        self
     }
 
     pub(crate) fn checked(&self, now: Timestamp) -> Result<NewSchedule, Invalid> {
-        let schedule = self.0.clone()?;
+        let schedule = self.made.clone()?;
         let named = |error: Invalid| error.within(&format!("schedule {}", schedule.name));
         schedule.check(now).map_err(named)?;
         Ok(schedule)
@@ -238,7 +243,7 @@ impl Client {
         let mut names = BTreeSet::new();
         for schedule in schedules {
             self.put_schedule(schedule).await?;
-            if let Ok(schedule) = &schedule.0 {
+            if let Ok(schedule) = &schedule.made {
                 names.insert(schedule.name.to_string());
             }
         }
@@ -356,4 +361,78 @@ fn busy(name: &ScheduleName) -> Error {
         format!("{name} is changed by others all the time: try again"),
     )
     .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::{Deserialize, Serialize};
+
+    #[derive(Serialize, Deserialize)]
+    struct Tick;
+
+    impl Job for Tick {
+        const KIND: &'static str = "tick";
+        const VERSION: u32 = 3;
+
+        fn defaults() -> Options {
+            Options::new().queue("ticks")
+        }
+    }
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn every_setting_of_a_schedule_is_kept() {
+        let now = at("2026-01-01T00:00:00Z");
+        let (start, end) = (at("2026-02-01T00:00:00Z"), at("2026-03-01T00:00:00Z"));
+        let schedule = Schedule::cron("tick", "0 2 * * *", Tick)
+            .timezone("Europe/Berlin")
+            .missed(Missed::All)
+            .missed_after(Duration::from_secs(7))
+            .overlap(Overlap::Allow)
+            .splay(Duration::from_secs(8))
+            .starts_at(start)
+            .ends_at(end);
+        let kept = schedule.checked(now).unwrap();
+        assert_eq!(kept.timezone.name(), "Europe/Berlin");
+        assert_eq!(
+            (kept.missed, kept.overlap),
+            (Some(Missed::All), Overlap::Allow)
+        );
+        assert_eq!(kept.missed_after, Duration::from_secs(7));
+        assert_eq!(kept.splay, Duration::from_secs(8));
+        assert_eq!((kept.starts_at, kept.ends_at), (Some(start), Some(end)));
+        assert_eq!(kept.job.queue.as_str(), "ticks");
+        assert_eq!(kept.job.meta[VERSION], 3);
+        let other = schedule
+            .options(Options::new().priority(4))
+            .checked(now)
+            .unwrap();
+        assert_eq!((other.job.priority, other.job.queue.as_str()), (4, "ticks"));
+        assert_eq!(other.job.meta[VERSION], 3);
+    }
+
+    #[test]
+    fn a_schedule_that_breaks_a_rule_is_refused_by_name() {
+        let now = at("2026-01-01T00:00:00Z");
+        for (schedule, field) in [
+            (Schedule::cron("no spaces", "* * * * *", Tick), "name"),
+            (Schedule::cron("a", "61 * * * *", Tick), "cron"),
+            (
+                Schedule::cron("a", "* * * * *", Tick).timezone("Nowhere"),
+                "timezone",
+            ),
+            (Schedule::every("a", Duration::ZERO, Tick), "every"),
+            (
+                Schedule::at("a", at("2020-01-01T00:00:00Z"), Tick),
+                "schedule a",
+            ),
+        ] {
+            let refused = schedule.checked(now).unwrap_err();
+            assert!(refused.field().starts_with(field), "{field}: {refused}");
+        }
+    }
 }

@@ -469,3 +469,107 @@ impl<S> fmt::Debug for Worker<S> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use windlass_core::retry::Preset;
+
+    fn config(build: impl FnOnce(Worker) -> Worker) -> (WorkerConfig, Vec<Invalid>) {
+        let client = Client::open("memory:").unwrap();
+        let mut problems = Vec::new();
+        let config = build(Worker::new(&client, ())).config(&mut problems);
+        (config, problems)
+    }
+
+    #[test]
+    fn a_worker_without_words_serves_the_default_queue() {
+        let (config, problems) = config(|worker| worker);
+        assert!(problems.is_empty(), "{problems:?}");
+        let [queue] = &config.queues[..] else {
+            panic!("{:?}", config.queues);
+        };
+        assert_eq!((queue.name.as_str(), queue.concurrency), ("default", 10));
+        assert_eq!(queue.guards, Guards::default());
+        assert!(config.name.as_str().starts_with("worker-"));
+    }
+
+    #[test]
+    fn every_setting_of_a_worker_is_kept() {
+        let time = Duration::from_secs;
+        let (config, problems) = config(|worker| {
+            worker
+                .name("w")
+                .queue("a", 3)
+                .concurrency(5)
+                .retry(Preset::Patient)
+                .cap(7)
+                .lease(time(11))
+                .poll(time(12))
+                .shutdown_grace(time(13))
+                .cancel_grace(time(14))
+                .retention_days(15)
+                .dead_retention_days(16)
+                .before(|_| {})
+        });
+        assert!(problems.is_empty(), "{problems:?}");
+        assert_eq!(config.name.as_str(), "w");
+        assert_eq!(config.concurrency, Some(5));
+        let policy = config.retry.policy.as_ref().unwrap();
+        assert_eq!(policy.preset(), Some(Preset::Patient));
+        assert!(matches!(config.retry.cap, Cap::At(limit) if limit.get() == 7));
+        assert_eq!((config.lease, config.poll), (time(11), time(12)));
+        assert_eq!(
+            (config.shutdown_grace, config.cancel_grace),
+            (time(13), time(14))
+        );
+        assert_eq!(config.janitor.retention, 15 * DAY);
+        assert_eq!(config.janitor.dead_retention, Some(16 * DAY));
+        assert!(config.hooks.is_some());
+        let (config, _) = super::tests::config(|worker| worker.no_retry().no_cap());
+        assert_eq!(config.retry.policy, None);
+        assert_eq!(config.retry.cap, Cap::Unlimited);
+    }
+
+    #[test]
+    fn every_setting_of_a_queue_is_kept() {
+        let second = Duration::from_secs(1);
+        let queue = Queue::new("q", 9)
+            .weight(4)
+            .retry_fetch_ratio(0.5)
+            .fresh_reserve(2)
+            .max_inflight_retries(3)
+            .retry_lane(6)
+            .retry_lane_rate(8, second)
+            .retry(Preset::Immediate)
+            .retention_days(2);
+        let (config, problems) = config(|worker| worker.queue_with(queue));
+        assert!(problems.is_empty(), "{problems:?}");
+        let kept = &config.queues[0];
+        assert_eq!(
+            (kept.name.as_str(), kept.concurrency, kept.weight),
+            ("q", 9, 4)
+        );
+        let rate = Some(Rate {
+            count: 8,
+            period: second,
+        });
+        let guards = Guards {
+            retry_fetch_ratio: Some(Ratio::new(0.5).unwrap()),
+            fresh_reserve: Some(2),
+            max_inflight_retries: Some(3),
+            retry_lane: Some(RetryLane {
+                concurrency: 6,
+                rate,
+            }),
+        };
+        assert_eq!(kept.guards, guards);
+        assert_eq!(
+            kept.retry.as_ref().unwrap().preset(),
+            Some(Preset::Immediate)
+        );
+        assert_eq!(config.janitor.queues[&kept.name], 2 * DAY);
+        let off = Queue::new("q", 9).no_retry_fetch_ratio().config().unwrap();
+        assert_eq!(off.guards.retry_fetch_ratio, None);
+    }
+}

@@ -76,7 +76,7 @@ pub(super) fn run(bench: &RunBench, output: &Output) -> anyhow::Result<()> {
 }
 
 async fn measure(bench: &RunBench, url: &str, folder: &Path) -> anyhow::Result<Figures> {
-    let client = Client::open(url)?;
+    let client = Client::open(url).map_err(refused)?;
     let mut figures = Figures {
         fdatasync_ms: super::baseline::sync_ms(&folder.join("sync"))?,
         ..Figures::default()
@@ -95,6 +95,14 @@ async fn measure(bench: &RunBench, url: &str, folder: &Path) -> anyhow::Result<F
     let unguarded = storm(&client, bench, "unguarded", bench.failing, Guarded::No).await?;
     figures.storm.unguarded_ms = unguarded.fresh;
     Ok(figures)
+}
+
+/// What breaks a rule is told as that, with the exit code for it.
+fn refused(error: windlass::Error) -> anyhow::Error {
+    match error {
+        windlass::Error::Invalid(invalid) => invalid.into(),
+        other => other.into(),
+    }
 }
 
 /// A job that does nothing.
