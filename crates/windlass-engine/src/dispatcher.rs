@@ -92,9 +92,6 @@ impl Dispatcher {
             return self.returned(&attempt);
         };
         self.engine.emit_job(now, &named, JobEvent::Started);
-        if let Some(hooks) = &self.hooks {
-            hooks.before(&attempt);
-        }
         let span = info_span!("attempt", job.id = %named.id, job.kind = %named.kind,
             job.queue = %named.queue, job.attempt = named.attempt);
         let dispatcher = Arc::clone(self);
@@ -102,7 +99,12 @@ impl Dispatcher {
             async move {
                 // When the task is cut off, this is what still happens.
                 let returned = Returned(&dispatcher, Arc::clone(&attempt));
-                let report = CatchPanic::start(|| handler.run(attempt)).await;
+                let hooks = dispatcher.hooks.as_ref();
+                let report = CatchPanic::start(|| {
+                    hooks.inspect(|hooks| hooks.before(&attempt));
+                    handler.run(attempt)
+                })
+                .await;
                 dispatcher.report(of, report);
                 drop(returned);
             }
@@ -121,10 +123,17 @@ impl Dispatcher {
     }
 
     fn tell(&self, attempt: &Arc<RunningAttempt>, report: Report) {
-        if let Some(hooks) = &self.hooks {
-            hooks.after(attempt, &report);
-        }
+        self.call_after(attempt, &report);
         self.committer.push(Arc::clone(attempt), report);
+    }
+
+    /// A hook that panics must not keep the end of an attempt from being told.
+    fn call_after(&self, attempt: &RunningAttempt, report: &Report) {
+        let Some(hooks) = &self.hooks else { return };
+        let called = AssertUnwindSafe(|| hooks.after(attempt, report));
+        if std::panic::catch_unwind(called).is_err() {
+            warn!(job.id = %attempt.job().id, "the hook after an attempt panicked");
+        }
     }
 
     fn returned(&self, attempt: &Arc<RunningAttempt>) {
@@ -191,9 +200,7 @@ impl Dispatcher {
             return; // it had ended, and the store has just heard of it
         };
         warn!(job.id = %of.job, attempt = of.attempt, "the lease is lost, the handler is told to stop");
-        if let Some(hooks) = &self.hooks {
-            hooks.after(&attempt, &Report::Lost);
-        }
+        self.call_after(&attempt, &Report::Lost);
         self.stop(&attempt, StopReason::LeaseLost, now);
     }
 

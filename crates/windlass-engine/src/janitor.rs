@@ -138,13 +138,14 @@ impl Janitor {
     async fn forget_progress(&self, now: Timestamp) -> Result<(), StoreError> {
         let store = self.engine.store();
         let old = now.saturating_sub(DAY);
-        for document in store.documents(PROGRESS).await? {
+        let told = store.documents(PROGRESS).await?;
+        for document in told.iter().filter(|one| one.updated_at < old) {
             let Ok(id) = document.name.parse::<JobId>() else {
                 continue;
             };
             let found = store.get(&[id]).await?;
             let runs = found.iter().flatten().any(|job| job.lease().is_some());
-            if document.updated_at < old && !runs {
+            if !runs {
                 store
                     .remove_document(
                         PROGRESS,

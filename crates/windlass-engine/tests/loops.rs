@@ -365,6 +365,81 @@ async fn a_worker_that_died_is_found_within_lease_and_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_shorter_lease_finds_a_dead_worker_sooner() {
+    let mut run = Running::new();
+    let short = || {
+        worker(1)
+            .set(|config| config.lease = seconds(6.0))
+            .policy(constant(0, 5))
+    };
+    let (dead, _) = short().succeeds("a").on_engine(&run.engine);
+    let id = run.enqueue(new_job("a")).await;
+    dead.crash_after_claim().await.unwrap();
+    run.start(short().succeeds("a"));
+    run.until("succeeded", id).await;
+    assert!(run.elapsed() <= seconds(7.0), "{:?}", run.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_told_is_found_by_the_poll() {
+    let mut run = Running::new();
+    run.start(
+        worker(1)
+            .set(|config| config.poll = seconds(100.0))
+            .succeeds("a"),
+    );
+    // As another process would: this one is not told when it is due. Sweeps wake nobody here.
+    run.store.fail("sweep");
+    let later = NewJob {
+        start: Start::After(seconds(3.0)),
+        ..new_job("a")
+    };
+    let now = run.engine.now();
+    let made = later.into_job(run.engine.ids().job(now), now).unwrap();
+    let id = made.id;
+    let step = windlass_store::Enqueue::all(vec![made]);
+    run.engine.store().enqueue(step, now).await.unwrap();
+    run.until("succeeded", id).await;
+    assert!(
+        (seconds(80.0)..=seconds(120.0)).contains(&run.elapsed()),
+        "{:?}",
+        run.elapsed()
+    );
+}
+
+struct Panics;
+
+impl windlass_engine::Hooks for Panics {
+    fn before(&self, attempt: &RunningAttempt) {
+        assert!(attempt.job().attempt > 1, "before");
+    }
+
+    fn after(&self, _: &RunningAttempt, _: &Report) {
+        panic!("after");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_panics_loses_no_job() {
+    let mut run = Running::new();
+    let hooks = Arc::new(Panics);
+    run.start(
+        worker(1)
+            .set(|config| config.hooks = Some(hooks))
+            .succeeds("a"),
+    );
+    let id = run.enqueue(new_job("a")).await;
+    run.until("succeeded", id).await;
+    let outcomes: Vec<_> = run
+        .outcomes(id)
+        .await
+        .into_iter()
+        .map(|row| row.1)
+        .collect();
+    assert_eq!(outcomes, [Outcome::Failed, Outcome::Succeeded]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn l27_shutdown_waits_then_gives_back_what_is_left() {
     let mut run = Running::new();
     let told = Arc::default();

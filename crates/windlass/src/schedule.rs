@@ -154,6 +154,17 @@ impl Schedule {
         self
     }
 
+    /// Whether all of it lies in the past: code may still declare what has fired long ago.
+    pub(crate) fn is_over(&self, now: Timestamp) -> bool {
+        self.made.as_ref().is_ok_and(|schedule| {
+            let last = match schedule.expression {
+                Expression::At(at) => Some(at),
+                Expression::Cron(_) | Expression::Every(_) => schedule.ends_at,
+            };
+            last.is_some_and(|last| last <= now)
+        })
+    }
+
     pub(crate) fn checked(&self, now: Timestamp) -> Result<NewSchedule, Invalid> {
         let schedule = self.made.clone()?;
         let named = |error: Invalid| error.within(&format!("schedule {}", schedule.name));
@@ -170,7 +181,7 @@ impl Client {
         for _ in 0..TRIES {
             let found = self.find_schedule(&definition.name).await?;
             if let Some(found) = &found
-                && found.definition == definition
+                && is_the_same(&found.definition, &definition)
             {
                 return Ok(found.id);
             }
@@ -242,7 +253,9 @@ impl Client {
         let before = store.document(SETS, set).await?;
         let mut names = BTreeSet::new();
         for schedule in schedules {
-            self.put_schedule(schedule).await?;
+            if !schedule.is_over(self.now()) {
+                self.put_schedule(schedule).await?;
+            }
             if let Ok(schedule) = &schedule.made {
                 names.insert(schedule.name.to_string());
             }
@@ -315,6 +328,16 @@ impl Client {
         let written = self.engine.store().put_schedule(schedule, expected).await?;
         Ok(matches!(written, Written::Version(_)))
     }
+}
+
+/// Whether a schedule is as it is declared; a person may have paused it.
+fn is_the_same(found: &NewSchedule, declared: &NewSchedule) -> bool {
+    let paused = found.paused;
+    *found
+        == NewSchedule {
+            paused,
+            ..declared.clone()
+        }
 }
 
 /// The names that a set had and no longer has.

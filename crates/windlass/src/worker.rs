@@ -373,7 +373,8 @@ impl<S: Send + Sync + 'static> Worker<S> {
         let mut problems = self.problems.clone();
         let now = client.now();
         let declared = self.schedules.iter().flat_map(|(_, schedules)| schedules);
-        problems.extend(declared.filter_map(|schedule| schedule.checked(now).err()));
+        let to_come = declared.filter(|schedule| !schedule.is_over(now));
+        problems.extend(to_come.filter_map(|schedule| schedule.checked(now).err()));
         let schedules = self.schedules.clone();
         let config = self.config(&mut problems);
         if let Err(problem) = config.check() {

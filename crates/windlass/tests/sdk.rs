@@ -256,6 +256,25 @@ both_stores! {
         assert_eq!(skipped[0].value["count"], 3);
     }
 
+    async fn what_code_declares_may_have_fired_long_ago_or_be_paused(kit: TestKit) {
+        let client = kit.client();
+        let soon = kit.now().saturating_add(seconds(10.0));
+        let worker = || {
+            let once = Schedule::at("once", soon, Add { a: 1, b: 1 });
+            let often = Schedule::every("often", seconds(60.0), Add { a: 1, b: 1 });
+            Worker::new(client, ()).handle(add).schedules("tests", [once, often])
+        };
+        let first = kit.worker(worker()).await.unwrap();
+        assert_eq!(first.run_for(seconds(30.0)).await.unwrap().attempts, 1);
+        client.pause_schedule("often").await.unwrap();
+        let before = client.schedules().await.unwrap();
+        kit.advance(seconds(300.0));
+        let next = kit.worker(worker()).await.unwrap();
+        assert_eq!(client.schedules().await.unwrap(), before, "still paused, and nothing else changed");
+        assert_eq!(before.len(), 1, "one that has fired for good is not listed");
+        assert_eq!(next.run_for(seconds(300.0)).await.unwrap().attempts, 0);
+    }
+
     async fn an_occurrence_that_meets_an_unfinished_one_does_as_overlap_says(kit: TestKit) {
         let client = kit.client();
         let count = async |state| {

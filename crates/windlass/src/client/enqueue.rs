@@ -108,13 +108,31 @@ impl<'a> IntoFuture for Enqueue<'a> {
 async fn store(client: &Client, jobs: Vec<StoredJob>) -> Result<Vec<Receipt>, Error> {
     let engine = client.engine();
     let now = engine.now();
-    let step = EnqueueStep::all(jobs.clone());
-    let answers = engine.store().enqueue(step, now).await?;
-    let created = jobs.iter().zip(&answers).filter_map(|(job, answer)| {
-        matches!(answer, Enqueued::Created(_) | Enqueued::Replaced(_)).then_some(job)
-    });
-    engine.enqueued(created, now);
-    answers.into_iter().map(receipt).collect()
+    let mut answers = engine
+        .store()
+        .enqueue(EnqueueStep::all(jobs.clone()), now)
+        .await;
+    if let Err(StoreError::Indeterminate(_)) = &answers {
+        // Asked again with the same ids, it tells what became of it: a job that is its own duplicate was stored.
+        answers = engine
+            .store()
+            .enqueue(EnqueueStep::all(jobs.clone()), now)
+            .await;
+    }
+    let mut receipts = Vec::with_capacity(jobs.len());
+    for (job, answer) in jobs.iter().zip(answers?) {
+        let answer = match answer {
+            Enqueued::Duplicate { id, .. } if id == job.id => Enqueued::Created(id),
+            other => other,
+        };
+        match &answer {
+            Enqueued::Created(_) => engine.enqueued(std::iter::once(job), now),
+            Enqueued::Replaced(_) => engine.due_at(job.run_at, now),
+            Enqueued::Duplicate { .. } | Enqueued::QueueFull { .. } => {}
+        }
+        receipts.push(receipt(answer)?);
+    }
+    Ok(receipts)
 }
 
 fn receipt(answer: Enqueued) -> Result<Receipt, Error> {
