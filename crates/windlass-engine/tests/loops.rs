@@ -62,17 +62,23 @@ impl Running {
         enqueue(&self.engine, job).await
     }
 
-    /// Waits for the next event of that name about a job.
+    /// Waits for the next event of that name about a job, for an hour of paused time.
     async fn until(&mut self, name: &str, id: JobId) {
-        loop {
-            match self.events.next().await {
-                Some(Heard::Event(event)) if event.name() == name && event.job() == Some(id) => {
-                    return;
+        let found = async {
+            loop {
+                match self.events.next().await {
+                    Some(Heard::Event(event))
+                        if event.name() == name && event.job() == Some(id) =>
+                    {
+                        return;
+                    }
+                    Some(_) => {}
+                    None => panic!("no more events"),
                 }
-                Some(_) => {}
-                None => panic!("no more events"),
             }
-        }
+        };
+        let found = tokio::time::timeout(seconds(3600.0), found).await;
+        assert!(found.is_ok(), "{name} did not happen within an hour");
     }
 
     async fn stop(&mut self) -> Stopped {
@@ -173,7 +179,10 @@ async fn a_timeout_fences_first_and_the_slot_stays_taken_until_the_handler_is_go
             Report::Succeeded(None)
         })
     };
-    run.start(worker(1).policy(constant(0, 2)).with("a", slow));
+    let hooks = Arc::new(Count::default());
+    let told = Arc::clone(&hooks);
+    let build = worker(1).policy(constant(0, 2)).with("a", slow);
+    run.start(build.set(|config| config.hooks = Some(told)));
     let id = run
         .enqueue(NewJob {
             timeout: Some(Timeout::After(seconds(10.0))),
@@ -190,6 +199,9 @@ async fn a_timeout_fences_first_and_the_slot_stays_taken_until_the_handler_is_go
         "what it returned late is not told"
     );
     assert_eq!(most.load(Ordering::SeqCst), 1, "one slot, one handler");
+    assert_eq!(run.stop().await.unsettled, 0);
+    let ends = hooks.0.load(Ordering::SeqCst);
+    assert_eq!(ends, 2, "the end of each attempt is told once");
 }
 
 #[tokio::test(start_paused = true)]
@@ -405,6 +417,18 @@ async fn what_nobody_told_is_found_by_the_poll() {
         "{:?}",
         run.elapsed()
     );
+}
+
+/// Counts the ends of attempts.
+#[derive(Default)]
+struct Count(AtomicU32);
+
+impl windlass_engine::Hooks for Count {
+    fn before(&self, _: &RunningAttempt) {}
+
+    fn after(&self, _: &RunningAttempt, _: &Report) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 struct Panics;
