@@ -114,21 +114,33 @@ impl Worker {
         Ok(())
     }
 
-    /// Waits until a handler returns; time passes when one sleeps.
+    /// Waits until a handler returns; time passes when they sleep.
     async fn wait_for_handlers(&self, clock: &VirtualClock) {
+        let somebody_sleeps = async {
+            if clock.sleepers() == 0 {
+                clock.wait_for_sleeper().await;
+            }
+        };
         tokio::select! {
             biased;
-            () = self.registry.gone().notified() => {}
-            () = clock.wait_for_sleeper() => {
-                // The others get their turn first.
-                for _ in 0..TURNS {
-                    tokio::task::yield_now().await;
-                }
-                let times = [clock.next_wake(), self.registry.next_alarm()];
-                if let Some(next) = times.into_iter().flatten().min() {
-                    clock.advance_to(next);
-                }
+            () = self.registry.gone().notified() => return,
+            () = somebody_sleeps => {}
+        }
+        // Time is the same for all of them: the others get their turn to fall asleep or to return first.
+        let running = self.registry.running_count();
+        for _ in 0..TURNS {
+            if self.registry.running_count() < running {
+                return; // its end is settled before time passes
             }
+            if clock.sleepers() >= running {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        // Nobody may sleep any more: time passes for sleepers, never for timeouts alone.
+        if let Some(wake) = clock.next_wake() {
+            let alarm = self.registry.next_alarm();
+            clock.advance_to(alarm.map_or(wake, |alarm| alarm.min(wake)));
         }
     }
 
@@ -189,7 +201,7 @@ impl Worker {
 }
 
 /// How often the other tasks get their turn before time passes.
-const TURNS: usize = 32;
+const TURNS: usize = 5000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Until {

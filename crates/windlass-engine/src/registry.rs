@@ -229,6 +229,13 @@ impl Registry {
         self.inner().attempts.values().any(|entry| !entry.returned)
     }
 
+    /// How many handlers are still there.
+    pub(crate) fn running_count(&self) -> usize {
+        let inner = self.inner();
+        let running = inner.attempts.values().filter(|entry| !entry.returned);
+        running.count()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.inner().attempts.is_empty()
     }

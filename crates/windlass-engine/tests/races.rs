@@ -347,6 +347,37 @@ async fn two_workers_never_share_a_job(world: World) {
     assert_eq!(seen.len(), 200);
 }
 
+async fn handlers_sleep_side_by_side_in_virtual_time(world: World) {
+    let naps = |naps: Vec<f64>| {
+        move |attempt: Arc<windlass_engine::RunningAttempt>| {
+            let naps = naps.clone();
+            async move {
+                let clock = Arc::clone(attempt.engine().clock());
+                for nap in naps {
+                    clock
+                        .sleep_until(clock.now().saturating_add(seconds(nap)))
+                        .await;
+                }
+                Report::Succeeded(None)
+            }
+        }
+    };
+    let build = worker(9).with("short", naps(vec![5.0, 5.0]));
+    let build = build
+        .with("long", naps(vec![20.0]))
+        .with("none", naps(vec![]));
+    let (worker, _) = build.build(&world);
+    let mut ids = Vec::new();
+    for name in ["long", "short", "none", "long"] {
+        ids.push(world.enqueue(new_job(name)).await);
+    }
+    worker.drain(&world.clock).await.unwrap();
+    for (id, took) in ids.into_iter().zip([20.0, 10.0, 0.0, 20.0]) {
+        let row = world.history(id).await.remove(0);
+        assert_eq!(row.finished_at.since(row.started_at), seconds(took));
+    }
+}
+
 async fn an_at_most_once_job_that_failed_is_exhausted_and_one_that_timed_out_is_lost(world: World) {
     let once = |name| NewJob {
         delivery: Delivery::AtMostOnce,
@@ -376,5 +407,6 @@ on_every_store! {
     what_is_old_is_removed_and_dead_jobs_stay;
     every_event_is_told;
     two_workers_never_share_a_job;
+    handlers_sleep_side_by_side_in_virtual_time;
     an_at_most_once_job_that_failed_is_exhausted_and_one_that_timed_out_is_lost;
 }

@@ -61,7 +61,7 @@ async fn await_transfer(_: AwaitTransfer, ctx: Context) -> Result<(), Failure> {
     Ok(())
 }
 
-#[tokio::main]
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
     // A kit of tests instead of a running worker: the hours of this example pass in an instant.
     let kit = TestKit::new();

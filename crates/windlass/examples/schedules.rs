@@ -28,7 +28,7 @@ fn of(what: &str) -> Report {
     }
 }
 
-#[tokio::main]
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
     let kit = TestKit::new(); // its clock starts at midnight UTC, and six hours pass at once
     let worker = Worker::new(kit.client(), ()).handle(report).schedules(

@@ -36,7 +36,7 @@ fn worker(client: &windlass::Client) -> Worker {
     Worker::new(client, ()).handle(invoice)
 }
 
-#[tokio::main]
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
     let kit = windlass::testing::TestKit::new();
     let id = kit.client().enqueue(Invoice { order: 7 }).await?.id;

@@ -26,7 +26,7 @@ async fn sync(job: Sync, ctx: Context) -> Result<(), Failure> {
     Ok(())
 }
 
-#[tokio::main]
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
     let kit = TestKit::new();
     let client = kit.client();

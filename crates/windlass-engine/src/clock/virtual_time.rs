@@ -63,6 +63,13 @@ impl VirtualClock {
         face.sleepers.keys().next().map(|(at, _)| *at)
     }
 
+    /// How many sleep.
+    pub(crate) fn sleepers(&self) -> usize {
+        let mut face = self.face();
+        face.sleepers.retain(|_, sleeper| !sleeper.is_closed());
+        face.sleepers.len()
+    }
+
     /// Ends when somebody has begun to sleep.
     pub(crate) async fn wait_for_sleeper(&self) {
         self.0.slept.notified().await;
