@@ -22,6 +22,7 @@ mod open;
 mod options;
 #[cfg(feature = "prometheus")]
 mod prometheus;
+mod queue;
 mod schedule;
 pub mod testing;
 mod worker;
@@ -35,8 +36,9 @@ pub use job::Job;
 pub use options::{Options, Retry};
 #[cfg(feature = "prometheus")]
 pub use prometheus::PrometheusRecorder;
+pub use queue::Queue;
 pub use schedule::Schedule;
-pub use worker::{Queue, Worker};
+pub use worker::Worker;
 
 pub use windlass_core::retry::{Backoff, Jitter, Preset, RetryPolicy};
 pub use windlass_core::schedule::{Missed, Overlap};
