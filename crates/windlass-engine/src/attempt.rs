@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use windlass_core::{Job, Timestamp};
-use windlass_store::{AttemptId, Expected, StoreError};
+use windlass_store::{AttemptId, Expected, StoreError, Written};
 
 use crate::engine::Engine;
 use crate::slots::Slot;
@@ -143,24 +143,27 @@ impl RunningAttempt {
 
     /// Tells how far the attempt is: visible at once, and kept with the attempt.
     ///
-    /// An attempt that lost its lease tells nothing any more.
+    /// An attempt that lost its lease tells nothing any more, and never overwrites what a later one told.
     pub async fn progress(&self, value: Value) -> Result<(), StoreError> {
-        if self.stop.reason() == Some(StopReason::LeaseLost) {
-            return Ok(());
-        }
         let name = self.job.id.to_string();
         let told = json!({"attempt": self.job.attempt, "progress": value});
         let store = self.engine.store();
-        store
-            .put_document(
-                PROGRESS,
-                &name,
-                &told,
-                Expected::Anything,
-                self.engine.now(),
-            )
-            .await?;
-        self.notes().progress = Some(value);
+        while self.stop.reason() != Some(StopReason::LeaseLost) {
+            let before = store.document(PROGRESS, &name).await?;
+            let newest = before
+                .as_ref()
+                .and_then(|one| one.value.get("attempt")?.as_u64());
+            if newest.is_some_and(|attempt| attempt > u64::from(self.job.attempt)) {
+                return Ok(());
+            }
+            let expected = before.map_or(Expected::Absent, |one| Expected::Version(one.version));
+            let now = self.engine.now();
+            let written = store.put_document(PROGRESS, &name, &told, expected, now);
+            if let Written::Version(_) = written.await? {
+                self.notes().progress = Some(value);
+                return Ok(());
+            }
+        }
         Ok(())
     }
 

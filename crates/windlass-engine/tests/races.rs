@@ -347,6 +347,43 @@ async fn two_workers_never_share_a_job(world: World) {
     assert_eq!(seen.len(), 200);
 }
 
+async fn cc2_a_zombie_does_not_overwrite_the_progress_of_a_later_attempt(world: World) {
+    let id = world.enqueue(new_job("a")).await;
+    let zombie: Arc<std::sync::Mutex<Option<Arc<windlass_engine::RunningAttempt>>>> =
+        Arc::default();
+    let kept = Arc::clone(&zombie);
+    let handler = move |attempt: Arc<windlass_engine::RunningAttempt>| {
+        let kept = Arc::clone(&kept);
+        async move {
+            let before = kept.lock().unwrap().take();
+            attempt
+                .progress(attempt.job().attempt.into())
+                .await
+                .unwrap();
+            match before {
+                None => *kept.lock().unwrap() = Some(attempt),
+                Some(zombie) => {
+                    zombie.progress("old".into()).await.unwrap();
+                    let name = zombie.job().id.to_string();
+                    let store = attempt.engine().store();
+                    let told = store
+                        .document(windlass_engine::PROGRESS, &name)
+                        .await
+                        .unwrap();
+                    assert_eq!(told.unwrap().value["progress"], 2);
+                }
+            }
+            Report::Succeeded(None)
+        }
+    };
+    let (worker, _) = worker(1).with("a", handler).build(&world);
+    worker.crash_before_settle(&world.clock).await.unwrap();
+    worker.drain(&world.clock).await.unwrap();
+    let rows = world.timeline(id).await;
+    let outcomes: Vec<_> = rows.iter().map(|row| row.1).collect();
+    assert_eq!(outcomes, [Outcome::Lost, Outcome::Succeeded]);
+}
+
 async fn handlers_sleep_side_by_side_in_virtual_time(world: World) {
     let naps = |naps: Vec<f64>| {
         move |attempt: Arc<windlass_engine::RunningAttempt>| {
@@ -408,5 +445,6 @@ on_every_store! {
     every_event_is_told;
     two_workers_never_share_a_job;
     handlers_sleep_side_by_side_in_virtual_time;
+    cc2_a_zombie_does_not_overwrite_the_progress_of_a_later_attempt;
     an_at_most_once_job_that_failed_is_exhausted_and_one_that_timed_out_is_lost;
 }

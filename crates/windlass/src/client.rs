@@ -107,9 +107,14 @@ impl Client {
 
     /// What the running attempt of a job last told of its progress.
     pub async fn progress(&self, id: JobId) -> Result<Option<Value>, Error> {
+        let Some(job) = self.get(id).await?.filter(|job| job.lease().is_some()) else {
+            return Ok(None);
+        };
         let store = self.engine.store();
         let told = store.document(PROGRESS, &id.to_string()).await?;
-        Ok(told.and_then(|document| document.value.get("progress").cloned()))
+        let told = told.map(|document| document.value);
+        let ours = told.filter(|told| told.get("attempt") == Some(&job.attempt.into()));
+        Ok(ours.and_then(|told| told.get("progress").cloned()))
     }
 
     /// Waits until a job is over, for so long at most.
