@@ -13,17 +13,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use support::faulty::Faulty;
-use support::{World, constant, failed, new_job, seconds, worker};
+use support::{World, constant, failed, new_job, seconds, t0, worker};
 use windlass_core::{
     Delivery, JobId, NewJob, Outcome, Random, Report, Start, State, Timeout, WorkerName,
 };
 use windlass_memory::MemoryStore;
+use windlass_sqlite::SqliteStore;
 use windlass_store::Store;
 
 const VERBS: [&str; 6] = ["claim", "settle", "renew", "sweep", "beat", "nodes"];
 
-async fn simulate(seed: u64) {
-    let faulty = Faulty::new(Arc::new(MemoryStore::new()));
+async fn simulate(seed: u64, store: Arc<dyn Store>) {
+    let faulty = Faulty::new(store);
     let world = World::on(Arc::clone(&faulty) as Arc<dyn Store>, None);
     let mut random = Random::new(seed);
     let mut workers = Vec::new();
@@ -131,6 +132,15 @@ async fn simulate(seed: u64) {
 #[tokio::test]
 async fn whatever_crashes_every_job_ends_and_every_attempt_is_accounted() {
     for seed in 0..300 {
-        simulate(seed).await;
+        simulate(seed, Arc::new(MemoryStore::new())).await;
+    }
+}
+
+#[tokio::test]
+async fn the_same_in_sqlite() {
+    for seed in 1000..1020 {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(folder.path().join("jobs.db"), t0(), seed).unwrap();
+        simulate(seed, Arc::new(store)).await;
     }
 }
