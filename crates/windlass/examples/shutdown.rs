@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use windlass::{Client, Context, Error, Failure, Heard, Job, Worker};
+use windlass::{Client, Context, Error, Failure, Heard, Job, Subscription, Worker};
 
 #[derive(Serialize, Deserialize)]
 struct Import {
@@ -30,8 +30,7 @@ async fn import(job: Import, ctx: Context) -> Result<(), Failure> {
 }
 
 /// In a real program: `tokio::signal::ctrl_c()`.
-async fn first_start(client: Client) {
-    let mut events = client.events();
+async fn first_start(mut events: Subscription) {
     while let Some(heard) = events.next().await {
         if matches!(heard, Heard::Event(event) if event.name() == "started") {
             return;
@@ -43,7 +42,7 @@ async fn first_start(client: Client) {
 async fn main() -> Result<(), Error> {
     let client = Client::open("memory:")?;
     let id = client.enqueue(Import { rows: 10_000 }).await?.id;
-    let signal = first_start(client.clone());
+    let signal = first_start(client.events()); // listens from here on
     let worker = Worker::new(&client, ())
         .handle(import)
         .shutdown_grace(Duration::from_millis(100)) // 30 s unless you say so
