@@ -3,11 +3,13 @@
 mod baseline;
 mod load;
 mod postgres;
+mod run;
 mod store;
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output::Output;
 
@@ -15,6 +17,32 @@ use crate::output::Output;
 pub(crate) enum BenchCommand {
     /// Durable enqueues, claims and settles from concurrent clients, beside the bare disk, bare SQLite or bare PostgreSQL.
     Store(StoreBench),
+
+    /// Jobs through the Rust SDK: enqueue, drain, pick-up latency, and fresh work in a storm of retries.
+    Run(RunBench),
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RunBench {
+    /// The store, as a URL: `memory:` or `sqlite:path`; a temporary SQLite file if not given.
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+
+    /// How many jobs are enqueued in bulk and drained.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub(crate) jobs: u64,
+
+    /// How many jobs run at once while draining.
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) concurrency: u32,
+
+    /// How many jobs fail again and again in the storm.
+    #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) failing: u64,
+
+    /// For how many seconds fresh jobs come, 50 in each.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) fresh_seconds: u32,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -65,5 +93,13 @@ pub(crate) enum Driver {
 pub(crate) fn run(command: &BenchCommand, output: &Output) -> anyhow::Result<()> {
     match command {
         BenchCommand::Store(bench) => store::run(bench, output),
+        BenchCommand::Run(bench) => run::run(bench, output),
     }
+}
+
+fn progress(what: &'static str, jobs: u64) -> ProgressBar {
+    let style =
+        ProgressStyle::with_template("{msg:18} {wide_bar} {human_pos}/{human_len} {per_sec:>14}");
+    let bar = ProgressBar::new(jobs).with_message(what);
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }

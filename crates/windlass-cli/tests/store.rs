@@ -86,3 +86,55 @@ fn memory_is_measured_too() {
     assert!(figures["lifecycle_per_s"].as_f64().unwrap() > 0.0);
     assert_eq!(figures["reopen_ms"], 0.0, "there is no file to open again");
 }
+
+#[test]
+fn jobs_through_the_sdk_are_measured() {
+    for store in [&[][..], &["--store", "memory:"][..]] {
+        let small = [
+            "bench",
+            "run",
+            "--json",
+            "--jobs",
+            "300",
+            "--concurrency",
+            "20",
+            "--failing",
+            "20",
+            "--fresh-seconds",
+            "1",
+        ];
+        let measured = windlass(&[&small[..], store].concat());
+        assert!(measured.status.success(), "{measured:?}");
+        let figures: serde_json::Value = serde_json::from_slice(&measured.stdout).unwrap();
+        for key in [
+            "fdatasync_ms",
+            "enqueue_one_per_s",
+            "enqueue_bulk_per_s",
+            "drain_per_s",
+        ] {
+            assert!(
+                figures[key].as_f64().is_some_and(|figure| figure > 0.0),
+                "{key}: {figures}"
+            );
+        }
+        for times in [
+            &figures["pickup_ms"],
+            &figures["storm"]["calm_ms"],
+            &figures["storm"]["storm_ms"],
+            &figures["storm"]["unguarded_ms"],
+        ] {
+            assert!(
+                times["p50"].as_f64() > Some(0.0) && times["p99"].is_number(),
+                "{figures}"
+            );
+        }
+        assert_eq!(figures["storm"]["handler_ms"], 5.0);
+        assert_eq!(figures["storm"]["missing"], 0);
+        assert!(
+            figures["storm"]["failures_per_s"].as_f64() > Some(0.0),
+            "{figures}"
+        );
+    }
+    let refused = windlass(&["bench", "run", "--store", "mysql://host"]);
+    assert_eq!(refused.status.code(), Some(2));
+}

@@ -5,9 +5,13 @@
 //! Invariant: while fresh work waits, at most ⌈r·k⌉+1 of the next k freed slots go to retries, and retries that wait get
 //! their share of them.
 
+mod turns;
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+pub use turns::{Taker, Turns};
 
 use crate::Invalid;
 use crate::duration::check_duration;

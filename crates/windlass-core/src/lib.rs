@@ -14,6 +14,7 @@ mod invalid;
 mod job;
 mod name;
 mod new_job;
+mod outage;
 mod payload;
 mod random;
 pub mod retry;
@@ -34,6 +35,7 @@ pub use job::{
 };
 pub use name::{Key, Kind, QueueName, ScheduleName, Tag, WorkerName};
 pub use new_job::{Deadline, HTTP_TIMEOUT_DEFAULT, NewJob, Start, TIMEOUT_DEFAULT};
+pub use outage::outage_grace;
 pub use payload::{JSON_DEPTH_MAX, PAYLOAD_BYTES_MAX, Payload};
 pub use random::{Random, fixed_hash};
 pub use settle::{
@@ -43,8 +45,3 @@ pub use settle::{
 pub use state::{Consent, DeadReason, Event, State};
 pub use timestamp::Timestamp;
 pub use why::{Reason, Surroundings, why_not_running};
-
-/// The README's example is compiled and run.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;

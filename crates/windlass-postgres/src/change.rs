@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use windlass_core::{Conflict, Edit, Event, Job, JobId, QueueName, Revival, State, Timestamp};
+use windlass_store::stored::LastAttempt;
 use windlass_store::{Attempt, Changed};
 
 use crate::fault::{Fault, Step};
 use crate::keys;
 use crate::param::params;
 use crate::read::{DEAD, FINISHED, Found, JOBS, find};
-use crate::row::{self, LastAttempt, uuids};
+use crate::row::uuids;
 use crate::session::Session;
 use crate::settings::Settings;
 use crate::write::{self, Columns};
@@ -150,7 +151,7 @@ impl Work {
         };
         // The last attempt of a job that was over becomes a row of history.
         let attempts = changed().filter_map(|(before, job)| {
-            let attempt = row::last_attempt(&before.job, &before.last)?;
+            let attempt = before.last.row(&before.job)?;
             Some((job.id, attempt))
         });
         let attempts: Vec<(JobId, Attempt)> = attempts.collect();

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, HashMap};
 use tokio_postgres::Row;
 use uuid::Uuid;
 use windlass_core::{Job, JobId, QueueName, Timestamp};
+use windlass_store::stored::LastAttempt;
 use windlass_store::{
     Attempt, Counts, Filter, Listed, ListedState, Lister, PAGE_MAX, Page, SCAN_MAX,
 };
 
 use crate::fault::{Fault, Step};
 use crate::param::{Time, bigint, params};
-use crate::row::{self, ENDED, LIVING, LastAttempt, uuids};
+use crate::row::{self, ENDED, LIVING, uuids};
 use crate::session::Session;
 use crate::settings::Settings;
 
@@ -121,9 +122,7 @@ pub(crate) async fn attempts(
 ) -> Step<Vec<Attempt>> {
     let limit = limit.min(PAGE_MAX);
     let found = find(session, settings, &[job], false).await?;
-    let last = found
-        .get(&job)
-        .and_then(|found| row::last_attempt(&found.job, &found.last));
+    let last = found.get(&job).and_then(|found| found.last.row(&found.job));
     let rows = session
         .look(
             include_str!("../sql/select_attempts.sql"),

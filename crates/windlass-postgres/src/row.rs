@@ -11,8 +11,8 @@ use windlass_core::{
     AttemptError, DeadReason, End, Ended, Job, JobId, Lease, Outcome, Payload, Standing, State,
     Timestamp,
 };
-use windlass_store::stored::Asked;
-use windlass_store::{Attempt, ClaimRetry};
+use windlass_store::ClaimRetry;
+use windlass_store::stored::{Asked, LastAttempt};
 
 use crate::fault::{Fault, Step};
 use crate::param::Time;
@@ -33,13 +33,6 @@ pub(crate) const ENDED: &str = concat!(
     job_columns!(),
     ", state, reason, finished_at, result, outcome, detail"
 );
-
-/// The end of a job's last attempt, kept with the job.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct LastAttempt {
-    pub(crate) outcome: Option<Outcome>,
-    pub(crate) detail: Option<Value>,
-}
 
 pub(crate) fn uuid(id: JobId) -> Uuid {
     Uuid::from_u128(id.as_u128())
@@ -189,30 +182,4 @@ pub(crate) fn state_words(state: State) -> (&'static str, Option<&'static str>) 
         State::Cancelled => ("cancelled", None),
         State::Dead(reason) => ("dead", Some(reason.name())),
     }
-}
-
-pub(crate) fn result_of(job: &Job) -> Option<&str> {
-    match &job.standing {
-        Standing::Finished(End {
-            how: Ended::Succeeded(result),
-            ..
-        }) => result.as_ref().map(Payload::as_str),
-        _ => None,
-    }
-}
-
-/// The last attempt of a job that has ended by it, as a row of history.
-pub(crate) fn last_attempt(job: &Job, last: &LastAttempt) -> Option<Attempt> {
-    let outcome = last.outcome?;
-    let failed = outcome.counts_as_failure();
-    Some(Attempt {
-        attempt: job.attempt,
-        retry_count: job.failures - u32::from(failed && job.failures > 0),
-        outcome,
-        started_at: job.started_at.unwrap_or(job.created_at),
-        finished_at: job.finished_at()?,
-        worker: job.worker.clone(),
-        error: job.last_error.clone().filter(|_| failed),
-        detail: last.detail.clone(),
-    })
 }

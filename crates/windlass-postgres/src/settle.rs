@@ -9,13 +9,14 @@ use windlass_core::{
     Delivery, Job, JobId, Outcome, Payload, Random, Report, Running, Settlement, State, Timestamp,
     settle,
 };
+use windlass_store::stored::LastAttempt;
 use windlass_store::{Attempt, AttemptId, AttemptReport, Renewed, Settled, Swept};
 
 use crate::fault::{Fault, Step};
 use crate::keys;
 use crate::param::{Time, bigint, int, params};
 use crate::read::{self, JOBS, find};
-use crate::row::{self, LIVING, LastAttempt, uuids};
+use crate::row::{self, LIVING, uuids};
 use crate::session::Session;
 use crate::settings::Settings;
 use crate::write::{self, Columns};
@@ -283,7 +284,7 @@ async fn over(
         let Some(found) = found.get(&of.job) else {
             continue;
         };
-        let last = row::last_attempt(&found.job, &found.last);
+        let last = found.last.row(&found.job);
         if let Some(last) = last.filter(|last| last.attempt == of.attempt) {
             outcomes.insert(*of, (last.outcome, found.job.delivery));
         }

@@ -2,11 +2,11 @@
 
 use windlass_core::{Job, Lane, Timestamp};
 use windlass_store::Attempt;
-use windlass_store::stored::extra_of;
+use windlass_store::stored::{LastAttempt, extra_of, result_of};
 
 use crate::fault::Step;
 use crate::param::{Time, int, params};
-use crate::row::{self, LastAttempt, error_text, micros, uuid, uuids};
+use crate::row::{self, error_text, micros, uuid, uuids};
 use crate::session::Session;
 
 pub(crate) fn lane(job: &Job) -> i16 {
@@ -218,7 +218,7 @@ pub(crate) async fn end(
             .iter()
             .map(|(job, _)| job.finished_at().map(Time))
             .collect();
-        let results: Vec<_> = ends.iter().map(|(job, _)| row::result_of(job)).collect();
+        let results: Vec<_> = ends.iter().map(|(job, _)| result_of(job)).collect();
         let outcomes: Vec<_> = ends
             .iter()
             .map(|(_, last)| last.outcome.map(windlass_core::Outcome::name))

@@ -124,7 +124,7 @@ impl Reader {
     pub(crate) fn attempts(&mut self, id: JobId, limit: usize) -> Step<Vec<Attempt>> {
         let limit = limit.min(PAGE_MAX);
         let found = row::find(&self.connection, &mut self.names, id)?;
-        let last = found.and_then(|(job, last)| row::last_attempt(&job, &last));
+        let last = found.and_then(|(job, last)| last.row(&job));
         let rows = row::attempts(&self.connection, &mut self.names, id, limit)?;
         Ok(last.into_iter().chain(rows).take(limit).collect())
     }

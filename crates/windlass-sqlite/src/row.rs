@@ -6,12 +6,12 @@ mod value;
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row, Statement, params};
 use windlass_core::{Job, JobId, fixed_hash};
-use windlass_store::stored::{Asked, extra_of};
+use windlass_store::stored::{Asked, LastAttempt, extra_of};
 
-pub(crate) use attempt::{attempts, insert_attempt, last_attempt};
+pub(crate) use attempt::{attempts, insert_attempt};
 pub(crate) use state::{
-    CANCELLED, DEAD_FROM, LastAttempt, RUNNING, SUCCEEDED, WAITING, dead_number, end_state,
-    put_state, start_state, state_number, succeed_state,
+    CANCELLED, DEAD_FROM, RUNNING, SUCCEEDED, WAITING, dead_number, end_state, put_state,
+    start_state, state_number, succeed_state,
 };
 pub(crate) use value::{blob, id_of, signed, timestamp, unsigned, value};
 

@@ -20,13 +20,14 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 use windlass_core::{Job, Key, QueueName};
+use windlass_store::stored::LastAttempt;
 use windlass_store::{AttemptId, QueueLimits, StoreError};
 
 use crate::fault::{Fault, Step};
 use crate::index::{Entry, Index, Running, Waiting};
 use crate::log::Log;
 use crate::names::Names;
-use crate::row::{self, LastAttempt};
+use crate::row;
 use crate::schema;
 use statements::Statements;
 

@@ -8,9 +8,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use windlass_core::retry::{AttemptLimit, RetryPolicy};
 use windlass_core::{
-    Concurrency, Deadline, Delivery, Job, JobId, Key, Kind, NewJob, Occurrence, OnDuplicate,
-    Payload, QueueName, ScheduleId, Start, Tag, Timeout, Timestamp, Unique,
+    Concurrency, Deadline, Delivery, End, Ended, Job, JobId, Key, Kind, NewJob, Occurrence,
+    OnDuplicate, Outcome, Payload, QueueName, ScheduleId, Standing, Start, Tag, Timeout, Timestamp,
+    Unique,
 };
+
+use crate::Attempt;
 
 /// What was asked for, read from where it is kept.
 #[derive(Debug)]
@@ -176,6 +179,44 @@ impl Asked<'_> {
             });
         }
         Ok(job)
+    }
+}
+
+/// The end of a job's last attempt, kept with the job: a row of history only when something else follows it.
+#[derive(Debug, Clone, Default)]
+pub struct LastAttempt {
+    /// How it ended, if the job ended by it.
+    pub outcome: Option<Outcome>,
+    /// More, for an HTTP job.
+    pub detail: Option<Value>,
+}
+
+impl LastAttempt {
+    /// The last attempt of a job that has ended by it, as a row of history.
+    pub fn row(&self, job: &Job) -> Option<Attempt> {
+        let outcome = self.outcome?;
+        let failed = outcome.counts_as_failure();
+        Some(Attempt {
+            attempt: job.attempt,
+            retry_count: job.failures - u32::from(failed && job.failures > 0),
+            outcome,
+            started_at: job.started_at.unwrap_or(job.created_at),
+            finished_at: job.finished_at()?,
+            worker: job.worker.clone(),
+            error: job.last_error.clone().filter(|_| failed),
+            detail: self.detail.clone(),
+        })
+    }
+}
+
+/// What the handler left, if the job succeeded.
+pub fn result_of(job: &Job) -> Option<&str> {
+    match &job.standing {
+        Standing::Finished(End {
+            how: Ended::Succeeded(result),
+            ..
+        }) => result.as_ref().map(Payload::as_str),
+        _ => None,
     }
 }
 

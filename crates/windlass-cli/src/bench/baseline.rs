@@ -58,3 +58,22 @@ pub(super) fn sqlite(folder: &Path, jobs: u64, payload: &str, groups: u64) -> an
     std::fs::remove_dir_all(folder)?;
     Ok(per_second)
 }
+
+/// How long a small write and its sync take, in the middle.
+pub(super) fn sync_ms(path: &Path) -> anyhow::Result<f64> {
+    const LOOKS: usize = 51;
+    let mut file = OpenOptions::new()
+        .create_new(true)
+        .append(true)
+        .open(path)?;
+    let mut times = Vec::with_capacity(LOOKS);
+    for _ in 0..LOOKS {
+        let started = clock::start();
+        file.write_all(&[b'x'; 4096])?;
+        file.sync_data()?;
+        times.push(started.elapsed().as_secs_f64() * 1000.0);
+    }
+    std::fs::remove_file(path)?;
+    times.sort_by(f64::total_cmp);
+    Ok(times.get(LOOKS / 2).copied().unwrap_or(0.0))
+}

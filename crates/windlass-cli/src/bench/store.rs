@@ -4,7 +4,6 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use windlass_memory::MemoryStore;
 use windlass_postgres::PostgresStore;
@@ -12,7 +11,7 @@ use windlass_sqlite::SqliteStore;
 use windlass_store::Store;
 
 use super::load::{Kinds, Load, PAYLOAD, Step};
-use super::{Driver, StoreBench, baseline, postgres};
+use super::{Driver, StoreBench, baseline, postgres, progress};
 use crate::clock;
 use crate::output::Output;
 
@@ -208,13 +207,6 @@ impl Opened {
         }
         Ok(0.0)
     }
-}
-
-fn progress(what: &'static str, jobs: u64) -> ProgressBar {
-    let style =
-        ProgressStyle::with_template("{msg:18} {wide_bar} {human_pos}/{human_len} {per_sec:>14}");
-    let bar = ProgressBar::new(jobs).with_message(what);
-    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 /// The memory this process holds, where the system tells it.

@@ -2,29 +2,12 @@
 
 use rusqlite::{Connection, params};
 use serde_json::Value;
-use windlass_core::{Job, JobId};
+use windlass_core::JobId;
 use windlass_store::Attempt;
 
-use super::LastAttempt;
 use super::value::{blob, from_json, outcome_from, outcome_number, timestamp, to_json, value};
 use crate::fault::Step;
 use crate::names::Names;
-
-/// The last attempt of a job that has ended by it, as a row of history.
-pub(crate) fn last_attempt(job: &Job, last: &LastAttempt) -> Option<Attempt> {
-    let outcome = last.outcome?;
-    let failed = outcome.counts_as_failure();
-    Some(Attempt {
-        attempt: job.attempt,
-        retry_count: job.failures - u32::from(failed && job.failures > 0),
-        outcome,
-        started_at: job.started_at.unwrap_or(job.created_at),
-        finished_at: job.finished_at()?,
-        worker: job.worker.clone(),
-        error: job.last_error.clone().filter(|_| failed),
-        detail: last.detail.clone(),
-    })
-}
 
 pub(crate) fn insert_attempt(
     connection: &Connection,

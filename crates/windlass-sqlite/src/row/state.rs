@@ -3,9 +3,8 @@
 use rusqlite::{Connection, Row, Statement, params};
 use serde_json::Value;
 use windlass_core::retry::AttemptLimit;
-use windlass_core::{
-    DeadReason, End, Ended, Job, Lease, Outcome, Payload, Standing, State, Timestamp,
-};
+use windlass_core::{DeadReason, End, Ended, Job, Lease, Payload, Standing, State, Timestamp};
+use windlass_store::stored::{LastAttempt, result_of};
 
 use super::value::{
     blob, duration, from_json, micros, optional_timestamp, outcome_from, outcome_number, timestamp,
@@ -13,13 +12,6 @@ use super::value::{
 };
 use crate::fault::{Fault, Step};
 use crate::names::Names;
-
-/// The end of a job's last attempt, kept with the job.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct LastAttempt {
-    pub(crate) outcome: Option<Outcome>,
-    pub(crate) detail: Option<Value>,
-}
 
 /// Writes where a job stands.
 pub(crate) fn put_state(
@@ -141,16 +133,6 @@ fn check_ended(changed: usize, job: &Job) -> Step<()> {
         )));
     }
     Ok(())
-}
-
-fn result_of(job: &Job) -> Option<&str> {
-    match &job.standing {
-        Standing::Finished(End {
-            how: Ended::Succeeded(result),
-            ..
-        }) => result.as_ref().map(Payload::as_str),
-        _ => None,
-    }
 }
 
 /// Puts what `states` says onto a job.

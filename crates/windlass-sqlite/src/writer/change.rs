@@ -2,10 +2,11 @@
 
 use windlass_core::{Conflict, Edit, Event, Job, JobId, QueueName, Revival, State, Timestamp};
 use windlass_store::Changed;
+use windlass_store::stored::LastAttempt;
 
 use super::{Answer, Writer};
 use crate::fault::Step;
-use crate::row::{self, LastAttempt};
+use crate::row;
 
 impl Writer<'_> {
     pub(crate) fn cancel(&mut self, jobs: &[JobId], now: Timestamp) -> Answer<Vec<Changed>> {
@@ -136,7 +137,7 @@ impl Writer<'_> {
             self.tally(queue, row::state_number(before), -1);
         }
         // Its last attempt moves out of `states`, which is about something else now.
-        if let Some(attempt) = row::last_attempt(before, last) {
+        if let Some(attempt) = last.row(before) {
             row::insert_attempt(self.connection, &mut self.names, job.id, &attempt)?;
         }
         let last = LastAttempt::default();

@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 
 use windlass_core::fairness::{ClaimPlan, Taken};
 use windlass_core::{Job, JobId, Lane, Timestamp};
+use windlass_store::stored::LastAttempt;
 use windlass_store::{AttemptId, CLAIM_MAX, Claim, Claimed};
 
 use super::{Answer, Writer};
 use crate::fault::{Fault, Step};
 use crate::index::{Entry, Place, Waiting};
-use crate::row::{self, LastAttempt};
+use crate::row;
 
 impl Writer<'_> {
     pub(crate) fn claim(&mut self, claim: &Claim, now: Timestamp) -> Answer<Claimed> {

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_core::{Edit, Job, JobId, OnDuplicate, State, Timestamp};
+use windlass_store::stored::LastAttempt;
 use windlass_store::{EnqueueMode, Enqueued, StoreError};
 
 use super::{Answer, Writer, waiting};
 use crate::fault::Step;
 use crate::index::{Entry, Hold};
-use crate::row::{self, LastAttempt};
+use crate::row;
 
 impl Writer<'_> {
     pub(crate) fn enqueue(

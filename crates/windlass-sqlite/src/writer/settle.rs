@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 use windlass_core::{Job, JobId, Outcome, Random, Report, Settlement, Timestamp};
+use windlass_store::stored::LastAttempt;
 use windlass_store::{Attempt, AttemptId, AttemptReport, Renewed, Settled, Swept};
 
 use super::{Answer, Writer};
 use crate::fault::{Fault, Step};
 use crate::index::{Entry, Hold, Running};
-use crate::row::{self, LastAttempt};
+use crate::row;
 
 impl Writer<'_> {
     pub(crate) fn renew(
@@ -100,7 +101,7 @@ impl Writer<'_> {
         job: &Job,
         last: &LastAttempt,
     ) -> Step<Option<Attempt>> {
-        if let Some(row) = row::last_attempt(job, last).filter(|row| row.attempt == of.attempt) {
+        if let Some(row) = last.row(job).filter(|row| row.attempt == of.attempt) {
             return Ok(Some(row));
         }
         let rows = row::attempts(self.connection, &mut self.names, of.job, usize::MAX)?;

@@ -1,0 +1,390 @@
+//! `windlass bench run`: jobs through the SDK, from enqueue to handler, and fresh work in a storm of retries.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::ProgressBar;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinHandle;
+use windlass::{
+    Backoff, Client, Context, Failure, Jitter, Job, Queue, RetryPolicy, Stopped, Worker,
+};
+
+use super::{RunBench, progress};
+use crate::clock;
+use crate::output::Output;
+
+/// How long a handler of the storm takes.
+const HANDLER: Duration = Duration::from_millis(5);
+/// How long a job of the storm waits for its retry.
+const BACKOFF: Duration = Duration::from_secs(1);
+/// So many handlers run at once in the storm.
+const STORM_SLOTS: u32 = 10;
+/// So many fresh jobs come each second.
+const FRESH_PER_S: u64 = 50;
+/// So often an idle worker is timed.
+const PICKUPS: u64 = 200;
+/// Fresh jobs that have not run so long after the last one came are missing.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Jobs in one step of a bulk enqueue.
+const BULK: usize = 1000;
+
+/// What was measured.
+#[derive(Debug, Default, Serialize)]
+struct Figures {
+    fdatasync_ms: f64,
+    enqueue_one_per_s: f64,
+    enqueue_bulk_per_s: f64,
+    drain_per_s: f64,
+    pickup_ms: Percentiles,
+    storm: Storm,
+}
+
+#[derive(Debug, Default, Clone, Copy, Serialize)]
+struct Percentiles {
+    p50: f64,
+    p99: f64,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Storm {
+    calm_ms: Percentiles,
+    storm_ms: Percentiles,
+    unguarded_ms: Percentiles,
+    handler_ms: f64,
+    failures_per_s: f64,
+    missing: u64,
+}
+
+pub(super) fn run(bench: &RunBench, output: &Output) -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let url = bench
+        .store
+        .clone()
+        .unwrap_or_else(|| format!("sqlite:{}", folder.path().join("bench.db").display()));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_time()
+        .build()?;
+    let figures = runtime.block_on(measure(bench, &url, folder.path()))?;
+    output.print(&figures, &figures)
+}
+
+async fn measure(bench: &RunBench, url: &str, folder: &Path) -> anyhow::Result<Figures> {
+    let client = Client::open(url).map_err(refused)?;
+    let mut figures = Figures {
+        fdatasync_ms: super::baseline::sync_ms(&folder.join("sync"))?,
+        ..Figures::default()
+    };
+    figures.enqueue_one_per_s = enqueue_one(&client, bench.jobs.min(2000)).await?;
+    figures.enqueue_bulk_per_s = enqueue_bulk(&client, bench.jobs).await?;
+    figures.drain_per_s = drain(&client, bench).await?;
+    figures.pickup_ms = pickup(&client).await?;
+    figures.storm.handler_ms = HANDLER.as_secs_f64() * 1000.0;
+    let calm = storm(&client, bench, "calm", 0, Guarded::Yes).await?;
+    figures.storm.calm_ms = calm.fresh;
+    let guarded = storm(&client, bench, "storm", bench.failing, Guarded::Yes).await?;
+    figures.storm.storm_ms = guarded.fresh;
+    figures.storm.failures_per_s = guarded.failures_per_s;
+    figures.storm.missing = guarded.missing;
+    let unguarded = storm(&client, bench, "unguarded", bench.failing, Guarded::No).await?;
+    figures.storm.unguarded_ms = unguarded.fresh;
+    Ok(figures)
+}
+
+/// What breaks a rule is told as that, with the exit code for it.
+fn refused(error: windlass::Error) -> anyhow::Error {
+    match error {
+        windlass::Error::Invalid(invalid) => invalid.into(),
+        other => other.into(),
+    }
+}
+
+/// A job that does nothing.
+#[derive(Serialize, Deserialize)]
+struct Noop {
+    number: u64,
+}
+
+impl Job for Noop {
+    const KIND: &'static str = "bench:noop";
+}
+
+/// A job that always fails.
+#[derive(Serialize, Deserialize)]
+struct Failing;
+
+impl Job for Failing {
+    const KIND: &'static str = "bench:failing";
+}
+
+/// What handlers tell.
+#[derive(Debug, Default)]
+struct Meter {
+    /// When each job was sent.
+    sent: Mutex<HashMap<u64, Instant>>,
+    /// How long each took to its handler.
+    took: Mutex<Vec<Duration>>,
+    done: AtomicU64,
+    expected: AtomicU64,
+    all_done: Notify,
+    first_failures: AtomicU64,
+    failures: AtomicU64,
+}
+
+impl Meter {
+    fn expect(&self, jobs: u64) {
+        self.expected.store(jobs, Ordering::SeqCst);
+    }
+
+    fn count(&self) {
+        let done = self.done.fetch_add(1, Ordering::SeqCst) + 1;
+        if done == self.expected.load(Ordering::SeqCst) {
+            self.all_done.notify_one();
+        }
+    }
+
+    fn send(&self, number: u64) {
+        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        sent.insert(number, clock::start());
+    }
+
+    fn arrive(&self, number: u64) {
+        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(since) = sent.remove(&number) {
+            let mut took = self.took.lock().unwrap_or_else(PoisonError::into_inner);
+            took.push(since.elapsed());
+        }
+    }
+
+    /// The latencies; a job that never came has at least waited until now.
+    fn latencies(&self) -> (Percentiles, u64) {
+        let sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut took = self.took.lock().unwrap_or_else(PoisonError::into_inner);
+        let missing = sent.len();
+        took.extend(sent.values().map(Instant::elapsed));
+        (percentiles(&mut took), missing as u64)
+    }
+}
+
+async fn noop(job: Noop, ctx: Context<Arc<Meter>>) -> Result<(), Failure> {
+    ctx.state.arrive(job.number);
+    ctx.state.count();
+    Ok(())
+}
+
+async fn failing(_: Failing, ctx: Context<Arc<Meter>>) -> Result<(), Failure> {
+    tokio::time::sleep(HANDLER).await;
+    if ctx.failures() == 0 {
+        ctx.state.first_failures.fetch_add(1, Ordering::SeqCst);
+    }
+    ctx.state.failures.fetch_add(1, Ordering::SeqCst);
+    Err("always".into())
+}
+
+async fn enqueue_one(client: &Client, jobs: u64) -> anyhow::Result<f64> {
+    let bar = progress("enqueue one", jobs);
+    let started = clock::start();
+    for number in 0..jobs {
+        client.enqueue(Noop { number }).queue("one").await?;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(jobs as f64 / started.elapsed().as_secs_f64())
+}
+
+async fn enqueue_bulk(client: &Client, jobs: u64) -> anyhow::Result<f64> {
+    let bar = progress("enqueue bulk", jobs);
+    let numbers: Vec<Noop> = (0..jobs).map(|number| Noop { number }).collect();
+    let started = clock::start();
+    for part in numbers.chunks(BULK) {
+        client.enqueue_many(part).queue("bulk").all().await?;
+        bar.inc(part.len() as u64);
+    }
+    bar.finish_and_clear();
+    Ok(jobs as f64 / started.elapsed().as_secs_f64())
+}
+
+/// A worker that runs until it is told to stop.
+struct RunningWorker {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<Stopped, windlass::Error>>,
+}
+
+impl RunningWorker {
+    fn start(client: &Client, queue: Queue, meter: &Arc<Meter>, failing_too: bool) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        let worker = Worker::new(client, Arc::clone(meter))
+            .queue_with(queue)
+            .handle(noop);
+        let worker = if failing_too {
+            worker.handle(failing).no_cap()
+        } else {
+            worker
+        };
+        let worker = worker.shutdown_grace(Duration::from_secs(1));
+        let task = tokio::spawn(worker.run_until(stopped));
+        RunningWorker { stop, task }
+    }
+
+    async fn stop(self) -> anyhow::Result<()> {
+        let _ = self.stop.send(()); // it may have failed to start, which the task tells
+        self.task.await??;
+        Ok(())
+    }
+}
+
+async fn drain(client: &Client, bench: &RunBench) -> anyhow::Result<f64> {
+    let meter = Arc::new(Meter::default());
+    meter.expect(bench.jobs);
+    let bar = progress("drain", bench.jobs);
+    let started = clock::start();
+    let queue = Queue::new("bulk", bench.concurrency);
+    let worker = RunningWorker::start(client, queue, &meter, false);
+    watch(&bar, &meter).await;
+    let took = started.elapsed();
+    bar.finish_and_clear();
+    worker.stop().await?;
+    Ok(bench.jobs as f64 / took.as_secs_f64())
+}
+
+/// Shows the progress until all are done.
+async fn watch(bar: &ProgressBar, meter: &Meter) {
+    loop {
+        tokio::select! {
+            () = meter.all_done.notified() => return,
+            () = tokio::time::sleep(Duration::from_millis(100)) => {
+                bar.set_position(meter.done.load(Ordering::SeqCst));
+            }
+        }
+    }
+}
+
+/// From the call that enqueues to the handler, on a worker that has nothing else to do.
+async fn pickup(client: &Client) -> anyhow::Result<Percentiles> {
+    let meter = Arc::new(Meter::default());
+    let worker = RunningWorker::start(client, Queue::new("pickup", 10), &meter, false);
+    let bar = progress("pick up", PICKUPS);
+    for number in 0..PICKUPS {
+        meter.expect(number + 1);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        meter.send(number);
+        client.enqueue(Noop { number }).queue("pickup").await?;
+        meter.all_done.notified().await;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    worker.stop().await?;
+    Ok(meter.latencies().0)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Guarded {
+    Yes,
+    No,
+}
+
+struct Stormed {
+    fresh: Percentiles,
+    failures_per_s: f64,
+    missing: u64,
+}
+
+/// Jobs that always fail, each at least once, and then fresh ones in the same queue.
+async fn storm(
+    client: &Client,
+    bench: &RunBench,
+    name: &'static str,
+    failing: u64,
+    guarded: Guarded,
+) -> anyhow::Result<Stormed> {
+    let meter = Arc::new(Meter::default());
+    let jobs: Vec<Failing> = (0..failing).map(|_| Failing).collect();
+    let backoff = Backoff::Constant { delay: BACKOFF };
+    let policy = RetryPolicy::new(backoff, Jitter::None)?.with_max_attempts(1000)?;
+    for part in jobs.chunks(BULK) {
+        let step = client.enqueue_many(part).queue(name).retry(policy.clone());
+        step.all().await?;
+    }
+    let queue = Queue::new(name, STORM_SLOTS);
+    let queue = match guarded {
+        Guarded::Yes => queue,
+        Guarded::No => queue.no_retry_fetch_ratio().fresh_reserve(0),
+    };
+    let worker = RunningWorker::start(client, queue, &meter, true);
+    let bar = progress("all fail once", failing);
+    let failed = || meter.first_failures.load(Ordering::SeqCst);
+    while failed() < failing {
+        bar.set_position(failed());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    bar.finish_and_clear();
+
+    let fresh = FRESH_PER_S * u64::from(bench.fresh_seconds);
+    meter.expect(fresh);
+    let bar = progress(name, fresh);
+    let failures_before = meter.failures.load(Ordering::SeqCst);
+    let started = clock::start();
+    let mut ticks = tokio::time::interval(Duration::from_secs(1) / u32::try_from(FRESH_PER_S)?);
+    for number in 0..fresh {
+        ticks.tick().await;
+        meter.send(number);
+        client.enqueue(Noop { number }).queue(name).await?;
+        bar.inc(1);
+    }
+    let failures = meter.failures.load(Ordering::SeqCst) - failures_before;
+    let failures_per_s = failures as f64 / started.elapsed().as_secs_f64();
+    let _ = tokio::time::timeout(PATIENCE, meter.all_done.notified()).await; // missing ones are counted
+    bar.finish_and_clear();
+    let (fresh, missing) = meter.latencies();
+    worker.stop().await?;
+    Ok(Stormed {
+        fresh,
+        failures_per_s,
+        missing,
+    })
+}
+
+fn percentiles(took: &mut [Duration]) -> Percentiles {
+    took.sort_unstable();
+    let at = |share: f64| {
+        let place = (took.len().saturating_sub(1)) as f64 * share;
+        let found = took.get(place.round() as usize);
+        found.map_or(0.0, |time| time.as_secs_f64() * 1000.0)
+    };
+    Percentiles {
+        p50: at(0.5),
+        p99: at(0.99),
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (what, rate) in [
+            ("enqueue, one by one", self.enqueue_one_per_s),
+            ("enqueue, in bulk", self.enqueue_bulk_per_s),
+            ("drain", self.drain_per_s),
+        ] {
+            writeln!(f, "{what:32} {rate:>12.0} jobs/s")?;
+        }
+        writeln!(f, "{:32} {:>12.2} ms", "fdatasync", self.fdatasync_ms)?;
+        let storm = &self.storm;
+        for (what, times) in [
+            ("pick-up by an idle worker", self.pickup_ms),
+            ("fresh job, calm", storm.calm_ms),
+            ("fresh job, in the storm", storm.storm_ms),
+            ("fresh job, all guards off", storm.unguarded_ms),
+        ] {
+            let Percentiles { p50, p99 } = times;
+            writeln!(f, "{what:32} {p50:>12.2} ms p50 {p99:>12.2} ms p99")?;
+        }
+        let failures = storm.failures_per_s;
+        writeln!(f, "{:32} {failures:>12.0} /s", "failures in the storm")?;
+        writeln!(f, "{:32} {:>12}", "fresh jobs missing", storm.missing)
+    }
+}

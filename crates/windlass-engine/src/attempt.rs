@@ -1,0 +1,207 @@
+//! A running attempt, as its handler sees it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use windlass_core::{Job, Timestamp};
+use windlass_store::{AttemptId, Expected, StoreError, Written};
+
+use crate::engine::Engine;
+use crate::slots::Slot;
+
+/// So many log lines are kept with an attempt.
+pub const LOG_LINES_MAX: usize = 100;
+/// A log line is cut after so many characters.
+pub const LOG_LINE_CHARS_MAX: usize = 1000;
+
+/// The collection of documents that hold the progress of running jobs.
+pub const PROGRESS: &str = "progress";
+
+/// Why a handler should stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopReason {
+    /// Somebody called the job off.
+    Cancelled,
+    /// The attempt takes longer than its timeout.
+    TimedOut,
+    /// Another worker may have the job: whatever this one does is not counted any more.
+    LeaseLost,
+    /// The worker shuts down and has given the job back.
+    Shutdown,
+}
+
+/// Tells a handler to stop.
+#[derive(Debug, Clone, Default)]
+pub struct Cancellation(Arc<Signal>);
+
+#[derive(Debug, Default)]
+struct Signal {
+    token: CancellationToken,
+    reason: OnceLock<StopReason>,
+}
+
+impl Cancellation {
+    /// Why the handler should stop, if it should.
+    pub fn reason(&self) -> Option<StopReason> {
+        self.0.reason.get().copied()
+    }
+
+    /// Ends when the handler should stop.
+    pub async fn wait(&self) -> StopReason {
+        self.0.token.cancelled().await;
+        self.reason().unwrap_or(StopReason::Cancelled)
+    }
+
+    pub(crate) fn fire(&self, reason: StopReason) {
+        let _ = self.0.reason.set(reason); // the first reason stays
+        self.0.token.cancel();
+    }
+}
+
+/// One attempt of a job while it runs.
+pub struct RunningAttempt {
+    job: Job,
+    deadline: Option<Timestamp>,
+    engine: Arc<Engine>,
+    stop: Cancellation,
+    notes: Mutex<Notes>,
+    slot: Mutex<Option<Arc<Slot>>>,
+}
+
+/// What a handler left beside its outcome.
+#[derive(Debug, Default)]
+struct Notes {
+    lines: Vec<(Timestamp, String)>,
+    dropped: usize,
+    progress: Option<Value>,
+}
+
+impl RunningAttempt {
+    pub(crate) fn new(
+        job: Job,
+        deadline: Option<Timestamp>,
+        engine: Arc<Engine>,
+        slot: Option<Slot>,
+    ) -> Self {
+        RunningAttempt {
+            job,
+            deadline,
+            engine,
+            stop: Cancellation::default(),
+            notes: Mutex::default(),
+            slot: Mutex::new(slot.map(Arc::new)),
+        }
+    }
+
+    /// The job, as it was claimed.
+    pub fn job(&self) -> &Job {
+        &self.job
+    }
+
+    /// Which attempt of which job.
+    pub fn id(&self) -> AttemptId {
+        AttemptId {
+            job: self.job.id,
+            attempt: self.job.attempt,
+        }
+    }
+
+    /// When its timeout is over.
+    pub fn deadline(&self) -> Option<Timestamp> {
+        self.deadline
+    }
+
+    /// How long it may still take; none without a timeout.
+    pub fn time_left(&self) -> Option<Duration> {
+        Some(self.deadline?.since(self.engine.now()))
+    }
+
+    /// What everything in this process shares.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Tells the handler to stop.
+    pub fn stop(&self) -> &Cancellation {
+        &self.stop
+    }
+
+    /// Keeps a line with the attempt: a bounded number of them, each of bounded length.
+    pub fn log(&self, line: &str) {
+        let at = self.engine.now();
+        let mut notes = self.notes();
+        if notes.lines.len() >= LOG_LINES_MAX {
+            notes.dropped += 1;
+            return;
+        }
+        let line = line.chars().take(LOG_LINE_CHARS_MAX).collect();
+        notes.lines.push((at, line));
+    }
+
+    /// Tells how far the attempt is: visible at once, and kept with the attempt.
+    ///
+    /// An attempt that lost its lease tells nothing any more, and never overwrites what a later one told.
+    pub async fn progress(&self, value: Value) -> Result<(), StoreError> {
+        let name = self.job.id.to_string();
+        let told = json!({"attempt": self.job.attempt, "progress": value});
+        let store = self.engine.store();
+        while self.stop.reason() != Some(StopReason::LeaseLost) {
+            let before = store.document(PROGRESS, &name).await?;
+            let newest = before
+                .as_ref()
+                .and_then(|one| one.value.get("attempt")?.as_u64());
+            if newest.is_some_and(|attempt| attempt > u64::from(self.job.attempt)) {
+                return Ok(());
+            }
+            let expected = before.map_or(Expected::Absent, |one| Expected::Version(one.version));
+            let now = self.engine.now();
+            let written = store.put_document(PROGRESS, &name, &told, expected, now);
+            if let Written::Version(_) = written.await? {
+                self.notes().progress = Some(value);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the slot of the attempt taken as long as this is held: work that outlives the handler is work all the same.
+    pub fn hold_slot(&self) -> impl Send + 'static {
+        let slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.clone()
+    }
+
+    pub(crate) fn take_slot(&self) -> Option<Arc<Slot>> {
+        let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.take()
+    }
+
+    pub(crate) fn told_progress(&self) -> bool {
+        self.notes().progress.is_some()
+    }
+
+    /// What goes into the row of history beside the outcome.
+    pub(crate) fn detail(&self) -> Option<Value> {
+        let notes = self.notes();
+        if notes.lines.is_empty() && notes.progress.is_none() {
+            return None;
+        }
+        let line = |(at, line): &(Timestamp, String)| json!({"at": at, "line": line});
+        let lines: Vec<Value> = notes.lines.iter().map(line).collect();
+        Some(json!({
+            "log": lines, "log_lines_dropped": notes.dropped, "progress": notes.progress,
+        }))
+    }
+
+    fn notes(&self) -> std::sync::MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for RunningAttempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RunningAttempt({} {:?})", self.job.kind, self.id())
+    }
+}

@@ -1,0 +1,214 @@
+//! The time of this machine: it advances by monotonic time, and slews towards the wall clock.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+use windlass_core::Timestamp;
+
+use super::{Clock, Wait};
+
+/// How often the wall clock is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A wall clock that is further ahead is followed at once: the machine slept, or was set right.
+const STEP_MICROS: i64 = 1_000_000;
+/// Towards a wall clock that is behind, or a little ahead, time runs at most a tenth slower or faster.
+const SLEW_MAX: f64 = 0.1;
+/// A long sleep looks at the clock again after this.
+const NAP: Duration = Duration::from_secs(5);
+
+type Wall = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// The clock of a program that runs.
+#[derive(Clone)]
+pub struct SystemClock {
+    started: Instant,
+    reading: Arc<Mutex<Reading>>,
+    wall: Option<Wall>,
+}
+
+/// What the clock said last, and how fast it runs.
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    /// Monotonic time of the last look at the wall clock.
+    looked_at: Duration,
+    /// What it was then.
+    then: Timestamp,
+    /// How much faster than monotonic time it runs.
+    slew: f64,
+}
+
+impl SystemClock {
+    /// A clock that starts at the machine's time and follows it.
+    pub fn new() -> Self {
+        SystemClock::following(Arc::new(wall))
+    }
+
+    /// A clock that starts at `start` and follows nothing but monotonic time.
+    pub fn starting_at(start: Timestamp) -> Self {
+        SystemClock::with(start, None)
+    }
+
+    /// A clock that follows another wall clock.
+    pub fn following(wall: Wall) -> Self {
+        SystemClock::with(wall(), Some(wall))
+    }
+
+    fn with(then: Timestamp, wall: Option<Wall>) -> Self {
+        let reading = Reading {
+            looked_at: Duration::ZERO,
+            then,
+            slew: 0.0,
+        };
+        SystemClock {
+            started: Instant::now(),
+            reading: Arc::new(Mutex::new(reading)),
+            wall,
+        }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        SystemClock::new()
+    }
+}
+
+impl fmt::Debug for SystemClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SystemClock({})", self.now())
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        let mut reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        let elapsed = self.started.elapsed();
+        if let Some(wall) = &self.wall
+            && elapsed.saturating_sub(reading.looked_at) >= LOOK_EVERY
+        {
+            *reading = reading.look(elapsed, wall());
+        }
+        reading.at(elapsed)
+    }
+
+    fn sleep_until(&self, at: Timestamp) -> Wait {
+        let clock = self.clone();
+        Box::pin(async move {
+            loop {
+                let left = at.since(clock.now());
+                if left.is_zero() {
+                    return;
+                }
+                tokio::time::sleep(left.min(NAP)).await;
+            }
+        })
+    }
+}
+
+impl Reading {
+    /// The time after so much monotonic time.
+    fn at(&self, elapsed: Duration) -> Timestamp {
+        let run = elapsed.saturating_sub(self.looked_at);
+        if self.slew == 0.0 {
+            return self.then.saturating_add(run);
+        }
+        self.then.saturating_add(run.mul_f64(1.0 + self.slew))
+    }
+
+    /// What a look at the wall clock changes: how fast time runs from now on, and never what it was before.
+    fn look(&self, elapsed: Duration, wall: Timestamp) -> Reading {
+        let then = self.at(elapsed);
+        let ahead = wall.as_micros().saturating_sub(then.as_micros());
+        if ahead > STEP_MICROS {
+            return Reading {
+                looked_at: elapsed,
+                then: wall,
+                slew: 0.0,
+            };
+        }
+        let until_next_look = LOOK_EVERY.as_micros() as f64;
+        Reading {
+            looked_at: elapsed,
+            then,
+            slew: (ahead as f64 / until_next_look).clamp(-SLEW_MAX, SLEW_MAX),
+        }
+    }
+}
+
+/// The machine's wall clock.
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+fn wall() -> Timestamp {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    Timestamp::UNIX_EPOCH.saturating_add(since_1970.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use super::*;
+
+    fn noon() -> Timestamp {
+        "2026-01-01T12:00:00Z".parse().unwrap()
+    }
+
+    /// A clock whose wall clock is off by what the number says.
+    fn with_skew() -> (SystemClock, Arc<AtomicI64>) {
+        let skew = Arc::new(AtomicI64::new(0));
+        let (seen, started) = (Arc::clone(&skew), Instant::now());
+        let wall = move || {
+            let micros = noon().saturating_add(started.elapsed()).as_micros();
+            Timestamp::from_micros(micros + seen.load(Ordering::SeqCst)).unwrap()
+        };
+        (SystemClock::following(Arc::new(wall)), skew)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wall_clock_that_jumps_back_slows_time_down_but_never_stops_it() {
+        let (clock, skew) = with_skew();
+        tokio::time::advance(Duration::from_secs(10)).await;
+        let before = clock.now();
+        skew.store(-3_600_000_000, Ordering::SeqCst);
+        let mut last = before;
+        for _ in 0..100 {
+            tokio::time::advance(Duration::from_millis(500)).await;
+            let now = clock.now();
+            let step = now.since(last);
+            assert!(step >= Duration::from_millis(449), "it froze: {step:?}");
+            assert!(step <= Duration::from_millis(501), "it ran: {step:?}");
+            last = now;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wall_clock_that_jumps_ahead_is_followed() {
+        let (clock, skew) = with_skew();
+        skew.store(3_600_000_000, Ordering::SeqCst);
+        tokio::time::advance(LOOK_EVERY).await;
+        assert_eq!(clock.now().since(noon()), Duration::from_secs(3601));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wall_clock_that_is_a_little_off_is_reached_step_by_step() {
+        let (clock, skew) = with_skew();
+        skew.store(250_000, Ordering::SeqCst);
+        for _ in 0..6 {
+            tokio::time::advance(LOOK_EVERY).await;
+            clock.now();
+        }
+        let off = clock.now().as_micros() - noon().as_micros() - 6_250_000;
+        assert!(off.abs() < 1000, "{off} µs off");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sleep_ends_at_its_time() {
+        let clock = SystemClock::starting_at(noon());
+        let at = noon().saturating_add(Duration::from_secs(12));
+        clock.sleep_until(at).await;
+        assert_eq!(clock.now(), at);
+        clock.sleep_until(noon()).await;
+        assert_eq!(clock.now(), at);
+    }
+}

@@ -1,0 +1,133 @@
+//! Time that a test moves by hand: it works around every store, as nothing but the test lets it pass.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use windlass_core::Timestamp;
+
+use super::{Clock, Wait};
+
+/// A clock that stands still until it is moved. Clones are the same clock.
+#[derive(Clone)]
+pub struct VirtualClock(Arc<Inside>);
+
+struct Inside {
+    face: Mutex<Face>,
+    slept: Notify,
+}
+
+struct Face {
+    now: Timestamp,
+    sleepers: BTreeMap<(Timestamp, u64), oneshot::Sender<()>>,
+    count: u64,
+}
+
+impl VirtualClock {
+    /// A clock that shows `start`.
+    pub fn new(start: Timestamp) -> Self {
+        VirtualClock(Arc::new(Inside {
+            face: Mutex::new(Face {
+                now: start,
+                sleepers: BTreeMap::new(),
+                count: 0,
+            }),
+            slept: Notify::new(),
+        }))
+    }
+
+    /// Lets so much time pass: whoever sleeps until then or earlier wakes up.
+    pub fn advance(&self, by: Duration) {
+        let to = self.face().now.saturating_add(by);
+        self.advance_to(to);
+    }
+
+    /// Lets time pass until `to`; a time that has passed already changes nothing.
+    pub fn advance_to(&self, to: Timestamp) {
+        let mut face = self.face();
+        face.now = face.now.max(to);
+        let later = face
+            .sleepers
+            .split_off(&(to.saturating_add(Duration::from_micros(1)), 0));
+        for (_, sleeper) in std::mem::replace(&mut face.sleepers, later) {
+            let _ = sleeper.send(()); // it may have given up
+        }
+    }
+
+    /// When the first sleeper wants to wake up.
+    pub fn next_wake(&self) -> Option<Timestamp> {
+        let mut face = self.face();
+        face.sleepers.retain(|_, sleeper| !sleeper.is_closed());
+        face.sleepers.keys().next().map(|(at, _)| *at)
+    }
+
+    /// How many sleep.
+    pub(crate) fn sleepers(&self) -> usize {
+        let mut face = self.face();
+        face.sleepers.retain(|_, sleeper| !sleeper.is_closed());
+        face.sleepers.len()
+    }
+
+    /// Ends when somebody has begun to sleep.
+    pub(crate) async fn wait_for_sleeper(&self) {
+        self.0.slept.notified().await;
+    }
+
+    fn face(&self) -> MutexGuard<'_, Face> {
+        self.0.face.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Clock for VirtualClock {
+    fn now(&self) -> Timestamp {
+        self.face().now
+    }
+
+    fn sleep_until(&self, at: Timestamp) -> Wait {
+        let mut face = self.face();
+        if at <= face.now {
+            return Box::pin(std::future::ready(()));
+        }
+        let (sleeper, woken) = oneshot::channel();
+        face.count += 1;
+        let place = (at, face.count);
+        face.sleepers.insert(place, sleeper);
+        self.0.slept.notify_one();
+        Box::pin(async move {
+            let _ = woken.await; // the clock outlives its sleepers
+        })
+    }
+}
+
+impl fmt::Debug for VirtualClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "VirtualClock({})", self.now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_the_test_lets_time_pass() {
+        let noon: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
+        let second = Duration::from_secs(1);
+        let clock = VirtualClock::new(noon);
+        let early = tokio::spawn(clock.sleep_until(noon.saturating_add(second)));
+        let late = tokio::spawn(clock.sleep_until(noon.saturating_add(2 * second)));
+        clock.sleep_until(noon).await;
+        assert_eq!(clock.next_wake(), Some(noon.saturating_add(second)));
+        clock.advance(second);
+        early.await.unwrap();
+        assert!(!late.is_finished());
+        assert_eq!(clock.next_wake(), Some(noon.saturating_add(2 * second)));
+        late.abort();
+        assert!(late.await.is_err());
+        assert_eq!(clock.next_wake(), None, "one that gave up is forgotten");
+        clock.advance_to(noon);
+        assert_eq!(clock.now(), noon.saturating_add(second), "never backwards");
+    }
+}

@@ -1,0 +1,326 @@
+//! Runs handlers: starts them, renews their leases in batches, and tells them to stop.
+//!
+//! Invariant: how an attempt ended is told once. What a handler returns after its timeout, its release or the loss of its
+//! lease is not told, and its slot stays taken until it really is gone.
+
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, debug, info_span, warn};
+use windlass_core::{AttemptError, Failure, Job, JobId, Report, Timeout, Timestamp};
+use windlass_store::{AttemptId, Renewed, SETTLE_MAX, StoreError};
+
+use crate::attempt::{RunningAttempt, StopReason};
+use crate::committer::Committer;
+use crate::engine::Engine;
+use crate::event::{JobEvent, JobRef};
+use crate::handler::{Handlers, Hooks, Running};
+use crate::registry::{Alarm, Registry};
+use crate::slots::Slot;
+use crate::watchdog::Pulse;
+
+/// How handlers are run.
+#[derive(Debug, Clone)]
+pub(crate) struct DispatcherConfig {
+    /// How long a lease lasts; it is renewed every third of it. 30 s.
+    pub(crate) lease: Duration,
+    /// A handler that was told to stop has so long to return before it is cut off at its next `await`. 5 s.
+    pub(crate) cancel_grace: Duration,
+}
+
+impl Default for DispatcherConfig {
+    fn default() -> Self {
+        DispatcherConfig {
+            lease: Duration::from_secs(30),
+            cancel_grace: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Runs the handlers of one worker.
+pub(crate) struct Dispatcher {
+    engine: Arc<Engine>,
+    config: DispatcherConfig,
+    handlers: Handlers,
+    hooks: Option<Arc<dyn Hooks>>,
+    registry: Arc<Registry>,
+    committer: Arc<Committer>,
+    renewed_at: Mutex<Option<Timestamp>>,
+}
+
+impl Dispatcher {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        config: DispatcherConfig,
+        handlers: Handlers,
+        hooks: Option<Arc<dyn Hooks>>,
+        registry: Arc<Registry>,
+        committer: Arc<Committer>,
+    ) -> Self {
+        Dispatcher {
+            engine,
+            config,
+            handlers,
+            hooks,
+            registry,
+            committer,
+            renewed_at: Mutex::new(None),
+        }
+    }
+
+    /// Starts the handler of a job that was claimed.
+    pub(crate) fn start(self: &Arc<Self>, job: Job, slot: Slot, now: Timestamp) {
+        let deadline = match job.timeout {
+            Timeout::After(timeout) => Some(now.saturating_add(timeout)),
+            Timeout::None => None,
+        };
+        let named = JobRef::of(&job);
+        let handler = self.handlers.get(&job.kind).cloned();
+        let engine = Arc::clone(&self.engine);
+        let attempt = Arc::new(RunningAttempt::new(job, deadline, engine, Some(slot)));
+        let of = attempt.id();
+        self.registry.add(&attempt);
+        let Some(handler) = handler else {
+            // Only kinds that have one are asked for.
+            warn!(kind = %named.kind, "claimed a job without a handler, giving it back");
+            self.report(of, Report::Released { started: false });
+            return self.returned(&attempt);
+        };
+        self.engine.emit_job(now, &named, JobEvent::Started);
+        let span = info_span!("attempt", job.id = %named.id, job.kind = %named.kind,
+            job.queue = %named.queue, job.attempt = named.attempt);
+        let dispatcher = Arc::clone(self);
+        let task = tokio::spawn(
+            async move {
+                // When the task is cut off, this is what still happens.
+                let returned = Returned(&dispatcher, Arc::clone(&attempt));
+                let hooks = dispatcher.hooks.as_ref();
+                let report = CatchPanic::start(|| {
+                    hooks.inspect(|hooks| hooks.before(&attempt));
+                    handler.run(attempt)
+                })
+                .await;
+                dispatcher.report(of, report);
+                drop(returned);
+            }
+            .instrument(span),
+        );
+        self.registry.set_task(of, task.abort_handle());
+    }
+
+    /// Hands over how an attempt ended, unless that was told before.
+    fn report(&self, of: AttemptId, report: Report) {
+        let Some(attempt) = self.registry.report(of) else {
+            debug!(job.id = %of.job, attempt = of.attempt, "a late end is not told");
+            return;
+        };
+        self.tell(&attempt, report);
+    }
+
+    fn tell(&self, attempt: &Arc<RunningAttempt>, report: Report) {
+        self.call_after(attempt, &report);
+        self.committer.push(Arc::clone(attempt), report);
+    }
+
+    /// A hook that panics must not keep the end of an attempt from being told.
+    fn call_after(&self, attempt: &RunningAttempt, report: &Report) {
+        let Some(hooks) = &self.hooks else { return };
+        let called = AssertUnwindSafe(|| hooks.after(attempt, report));
+        if std::panic::catch_unwind(called).is_err() {
+            warn!(job.id = %attempt.job().id, "the hook after an attempt panicked");
+        }
+    }
+
+    fn returned(&self, attempt: &Arc<RunningAttempt>) {
+        let slot = attempt.take_slot();
+        self.registry.returned(attempt.id());
+        // While outcomes pile up, as the store does not take them, no further jobs are claimed.
+        self.committer.park_slot(slot);
+    }
+
+    /// Does what is due: timeouts, handlers that do not stop, renewals.
+    pub(crate) async fn pass(&self, now: Timestamp) -> Result<(), StoreError> {
+        for alarm in self.registry.ring(now) {
+            match alarm {
+                Alarm::Abort(task) => task.abort(),
+                Alarm::TimedOut(attempt) => {
+                    if let Timeout::After(timeout) = attempt.job().timeout {
+                        self.report(attempt.id(), Report::TimedOut { timeout });
+                    }
+                    self.stop(&attempt, StopReason::TimedOut, now);
+                }
+            }
+        }
+        if self.renews_at(now) <= now {
+            self.renew(now).await?;
+        }
+        Ok(())
+    }
+
+    /// Renews every lease that this worker has.
+    pub(crate) async fn renew(&self, now: Timestamp) -> Result<(), StoreError> {
+        let leased = self.registry.leased();
+        for batch in leased.chunks(SETTLE_MAX) {
+            let store = self.engine.store();
+            let renewed = store.renew(batch, self.config.lease, now).await?;
+            for (of, answer) in batch.iter().zip(renewed) {
+                self.heed(*of, answer, now);
+            }
+        }
+        *self.renewed_at() = Some(now);
+        Ok(())
+    }
+
+    fn heed(&self, of: AttemptId, answer: Renewed, now: Timestamp) {
+        match answer {
+            Renewed::Until {
+                cancel_requested: false,
+                ..
+            } => {}
+            Renewed::Until {
+                cancel_requested: true,
+                ..
+            } => {
+                if let Some(attempt) = self.registry.get(of) {
+                    attempt.stop().fire(StopReason::Cancelled);
+                }
+            }
+            Renewed::LeaseLost => self.lose(of, now),
+        }
+    }
+
+    /// Another worker may have the job: the handler is told to stop, and what it does is not told any more.
+    fn lose(&self, of: AttemptId, now: Timestamp) {
+        let Some(attempt) = self.registry.lose(of) else {
+            return; // it had ended, and the store has just heard of it
+        };
+        warn!(job.id = %of.job, attempt = of.attempt, "the lease is lost, the handler is told to stop");
+        self.call_after(&attempt, &Report::Lost);
+        self.stop(&attempt, StopReason::LeaseLost, now);
+    }
+
+    fn stop(&self, attempt: &RunningAttempt, reason: StopReason, now: Timestamp) {
+        attempt.stop().fire(reason);
+        let at = now.saturating_add(self.config.cancel_grace);
+        self.registry.abort_at(attempt.id(), at);
+    }
+
+    /// Tells the handlers of these jobs that they were called off.
+    pub(crate) fn call_off(&self, jobs: &[JobId]) {
+        for attempt in self.registry.running(jobs) {
+            attempt.stop().fire(StopReason::Cancelled);
+        }
+    }
+
+    /// Gives back every job whose handler has not returned; how many.
+    pub(crate) fn release_all(&self, now: Timestamp) -> usize {
+        let open = self.registry.unreported();
+        for attempt in &open {
+            self.report(attempt.id(), Report::Released { started: true });
+            self.stop(attempt, StopReason::Shutdown, now);
+        }
+        open.len()
+    }
+
+    /// Gives back a job that was claimed and will not be started.
+    pub(crate) fn give_back(self: &Arc<Self>, job: Job) {
+        let engine = Arc::clone(&self.engine);
+        let attempt = Arc::new(RunningAttempt::new(job, None, engine, None));
+        self.registry.add(&attempt);
+        self.report(attempt.id(), Report::Released { started: false });
+        self.registry.returned(attempt.id());
+    }
+
+    /// Looks after the running attempts until it is told to stop.
+    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
+        let clock = Arc::clone(self.engine.clock());
+        let mut again_at = None;
+        loop {
+            let now = clock.now();
+            let renews_at = again_at.unwrap_or_else(|| self.renews_at(now));
+            let alarm = self.registry.next_alarm();
+            let next = alarm.map_or(renews_at, |alarm| alarm.min(renews_at));
+            pulse.rest();
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.registry.sooner().notified() => continue,
+                () = clock.sleep_until(next) => {}
+            }
+            let now = clock.now();
+            pulse.busy(now);
+            again_at = match self.pass(now).await {
+                Ok(()) => None,
+                Err(error) => {
+                    warn!(%error, "renewing leases failed, trying again soon");
+                    let soon = (self.config.lease / 30).min(Duration::from_secs(1));
+                    Some(clock.now().saturating_add(soon))
+                }
+            };
+        }
+    }
+
+    /// When leases are to be renewed next.
+    fn renews_at(&self, now: Timestamp) -> Timestamp {
+        let third = self.config.lease / 3;
+        self.renewed_at().get_or_insert(now).saturating_add(third)
+    }
+
+    fn renewed_at(&self) -> std::sync::MutexGuard<'_, Option<Timestamp>> {
+        self.renewed_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Dispatcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dispatcher")
+            .field("config", &self.config)
+            .field("handlers", &self.handlers)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Frees the slot of an attempt when its handler is gone, in whatever way.
+struct Returned<'a>(&'a Dispatcher, Arc<RunningAttempt>);
+
+impl Drop for Returned<'_> {
+    fn drop(&mut self) {
+        self.0.returned(&self.1);
+    }
+}
+
+/// A handler whose panic is a failure of its attempt.
+struct CatchPanic(Running);
+
+impl CatchPanic {
+    /// The handler may panic before it even waits for anything.
+    fn start(handler: impl FnOnce() -> Running) -> Self {
+        let started = std::panic::catch_unwind(AssertUnwindSafe(handler));
+        CatchPanic(started.unwrap_or_else(|panic| {
+            let report = panicked(&*panic);
+            Box::pin(std::future::ready(report))
+        }))
+    }
+}
+
+impl Future for CatchPanic {
+    type Output = Report;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Report> {
+        let poll = AssertUnwindSafe(|| self.0.as_mut().poll(context));
+        std::panic::catch_unwind(poll).unwrap_or_else(|panic| Poll::Ready(panicked(&*panic)))
+    }
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Report {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let message = format!("the handler panicked: {}", text.unwrap_or("no message"));
+    Report::Failed(Failure::retryable(AttemptError::new(message)))
+}

@@ -1,0 +1,202 @@
+//! What everything in one process shares: the store, the clock, ids, and the stream of events.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tokio::sync::Notify;
+use windlass_core::{Job, JobId, Timestamp};
+use windlass_store::Store;
+
+use crate::clock::Clock;
+use crate::dispatcher::Dispatcher;
+use crate::event::{Event, Events, JobEvent, JobRef, Subscription};
+use crate::ids::Ids;
+use crate::observed::Observed;
+use crate::recorder::Recorder;
+use crate::watchdog::{Health, Pulse};
+
+/// So many events are kept for a reader, unless configured otherwise.
+pub const EVENTS_KEPT: usize = 4096;
+
+/// So many due times are remembered; later ones are found by looking.
+const DUE_TIMES_MAX: usize = 10_000;
+
+/// One store with its clock, in one process. Clients and workers share it.
+pub struct Engine {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    ids: Ids,
+    events: Events,
+    due: Mutex<BTreeSet<Timestamp>>,
+    due_changed: Notify,
+    dispatchers: Mutex<Vec<Weak<Dispatcher>>>,
+    loops: Mutex<BTreeMap<String, Arc<Pulse>>>,
+}
+
+impl Engine {
+    /// An engine on a store.
+    pub fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>, ids: Ids) -> Self {
+        Engine::with_recorder(store, clock, ids, None)
+    }
+
+    /// The same, with figures going to a recorder.
+    pub fn with_recorder(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        ids: Ids,
+        recorder: Option<Arc<dyn Recorder>>,
+    ) -> Self {
+        let store = match &recorder {
+            None => store,
+            Some(recorder) => Arc::new(Observed::new(
+                store,
+                Arc::clone(&clock),
+                Arc::clone(recorder),
+            )),
+        };
+        Engine {
+            store,
+            clock,
+            ids,
+            events: Events::new(EVENTS_KEPT, recorder),
+            due: Mutex::default(),
+            due_changed: Notify::new(),
+            dispatchers: Mutex::default(),
+            loops: Mutex::default(),
+        }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// What time it is.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Makes ids and random bits.
+    pub fn ids(&self) -> &Ids {
+        &self.ids
+    }
+
+    /// Listens to what happens from now on.
+    pub fn subscribe(&self) -> Subscription {
+        self.events.subscribe()
+    }
+
+    /// Where figures go.
+    pub(crate) fn recorder(&self) -> Option<&Arc<dyn Recorder>> {
+        self.events.recorder()
+    }
+
+    /// Tells what happened; an event that nobody listens to is not made.
+    pub fn emit(&self, event: impl FnOnce() -> Event) {
+        self.events.emit(event);
+    }
+
+    /// Tells what happened to a job.
+    pub fn emit_job(&self, at: Timestamp, job: &JobRef, what: JobEvent) {
+        self.events.emit(|| Event::Job {
+            at,
+            job: job.clone(),
+            what,
+        });
+    }
+
+    /// Tells that jobs were stored, and remembers when they are due.
+    pub fn enqueued<'a>(&self, jobs: impl Iterator<Item = &'a Job>, now: Timestamp) {
+        for job in jobs {
+            self.events.emit(|| Event::Job {
+                at: now,
+                job: JobRef::of(job),
+                what: JobEvent::Enqueued,
+            });
+            self.due_at(job.run_at, now);
+        }
+    }
+
+    /// Remembers that a job is due at `at`, so that a fetcher looks then. A hint only.
+    pub fn due_at(&self, at: Timestamp, now: Timestamp) {
+        if at <= now {
+            return; // the store itself tells that something changed
+        }
+        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = due.first().copied();
+        due.insert(at);
+        if due.len() > DUE_TIMES_MAX {
+            due.pop_last();
+        }
+        if first.is_none_or(|first| at < first) {
+            drop(due);
+            self.due_changed.notify_waiters();
+        }
+    }
+
+    /// The next time that a job is known to be due; those that have passed are forgotten.
+    pub(crate) fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
+        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        while due.first().is_some_and(|first| *first <= now) {
+            due.pop_first();
+        }
+        due.first().copied()
+    }
+
+    pub(crate) fn due_changed(&self) -> &Notify {
+        &self.due_changed
+    }
+
+    pub(crate) fn add_dispatcher(&self, dispatcher: &Arc<Dispatcher>) {
+        let mut all = self
+            .dispatchers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        all.retain(|known| known.strong_count() > 0);
+        all.push(Arc::downgrade(dispatcher));
+    }
+
+    /// Tells the handlers of jobs that they were called off, without waiting for the next renewal.
+    pub fn call_off(&self, jobs: &[JobId]) {
+        let all = self
+            .dispatchers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        for dispatcher in all.iter().filter_map(Weak::upgrade) {
+            dispatcher.call_off(jobs);
+        }
+    }
+
+    pub(crate) fn add_loop(&self, name: &str, pulse: &Arc<Pulse>) {
+        let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
+        loops.insert(name.to_owned(), Arc::clone(pulse));
+    }
+
+    pub(crate) fn remove_loop(&self, name: &str) {
+        let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
+        loops.remove(name);
+    }
+
+    /// How the loops of all workers of this process are.
+    pub fn health(&self) -> Vec<Health> {
+        let loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = loops.iter().map(|(name, pulse)| pulse.health(name));
+        told.collect()
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("store", &self.store)
+            .field("clock", &self.clock)
+            .field("events", &self.events)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,388 @@
+//! Claims jobs, as many as there are free slots.
+//!
+//! Woken by the store (something was enqueued or settled), by a slot that becomes free, and by the time at which a job is
+//! known to be due; a poll finds what nobody told. Invariant: nothing is claimed that cannot start at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+use windlass_core::fairness::{ClaimPlan, Credit, Guards, Mix, Pool, Taker, Turns};
+use windlass_core::retry::{RetryPolicy, WorkerRetry};
+use windlass_core::{Job, JobId, Kind, QueueName, Timestamp, WorkerName};
+use windlass_store::{CLAIM_MAX, Claim, ClaimRetry, Claimed, StoreError};
+
+use crate::dispatcher::Dispatcher;
+use crate::engine::Engine;
+use crate::event::{JobEvent, JobRef};
+use crate::slots::Slots;
+use crate::watchdog::Pulse;
+
+/// A queue that a worker takes jobs from.
+#[derive(Debug, Clone)]
+pub struct QueueConfig {
+    /// Its name.
+    pub name: QueueName,
+    /// At most so many of its jobs run at once in this worker.
+    pub concurrency: u32,
+    /// Its share of the worker's slots beside other queues, where there are fewer slots than the queues could use. 1.
+    pub weight: u32,
+    /// How fresh work and retries share its slots.
+    pub guards: Guards,
+    /// The policy of jobs that have none of their own and no kind with one.
+    pub retry: Option<Arc<RetryPolicy>>,
+}
+
+impl QueueConfig {
+    /// A queue with every other setting at its default.
+    pub fn new(name: QueueName, concurrency: u32) -> Self {
+        QueueConfig {
+            name,
+            concurrency,
+            weight: 1,
+            guards: Guards::default(),
+            retry: None,
+        }
+    }
+}
+
+/// What is claimed, and how.
+#[derive(Debug, Clone)]
+pub(crate) struct FetcherConfig {
+    /// Who claims.
+    pub(crate) worker: WorkerName,
+    /// From where.
+    pub(crate) queues: Vec<QueueConfig>,
+    /// The kinds that have handlers.
+    pub(crate) kinds: BTreeSet<Kind>,
+    /// The worker's default policy and cap.
+    pub(crate) retry: WorkerRetry,
+    /// The policies of the kinds.
+    pub(crate) kind_retry: BTreeMap<Kind, Arc<RetryPolicy>>,
+    /// How long a lease lasts. 30 s.
+    pub(crate) lease: Duration,
+    /// After so long it looks even if nobody told it to. 1 s.
+    pub(crate) poll: Duration,
+}
+
+/// Claims the jobs of one worker.
+pub(crate) struct Fetcher {
+    engine: Arc<Engine>,
+    config: FetcherConfig,
+    slots: Arc<Slots>,
+    dispatcher: Arc<Dispatcher>,
+    stop: CancellationToken,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    turns: Turns,
+    /// What retries are owed, for each queue.
+    credits: Vec<Credit>,
+    /// A claim of which it is not known what became of it: it is asked again before anything else.
+    open: Option<Open>,
+    /// The shortest time after which a queue with a rate may give more.
+    rate_step: Option<Duration>,
+}
+
+#[derive(Clone)]
+struct Open {
+    claim: Claim,
+    queue: usize,
+    pool: Pool,
+}
+
+impl Fetcher {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        config: FetcherConfig,
+        slots: Arc<Slots>,
+        dispatcher: Arc<Dispatcher>,
+        stop: CancellationToken,
+    ) -> Self {
+        let state = State {
+            credits: vec![Credit::default(); config.queues.len()],
+            ..State::default()
+        };
+        Fetcher {
+            engine,
+            config,
+            slots,
+            dispatcher,
+            stop,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Claims what fits and starts it; how many jobs.
+    pub(crate) async fn pass(&self, now: Timestamp) -> Result<usize, StoreError> {
+        let mut started = 0;
+        let open = self.state().open.clone();
+        if let Some(open) = open {
+            started += self.claim(open, now).await?;
+        }
+        started += self.fill(now).await?;
+        for queue in 0..self.config.queues.len() {
+            let slots = self.slots.of_lane(queue, now);
+            if slots.free > 0 {
+                let plan = self
+                    .guards(queue)
+                    .plan(Pool::RetryLane, slots, Credit::default());
+                started += self.ask(queue, Pool::RetryLane, plan, now).await?;
+            }
+        }
+        Ok(started)
+    }
+
+    /// Fills the free slots of all queues by their weights; what one queue leaves, others get.
+    async fn fill(&self, now: Timestamp) -> Result<usize, StoreError> {
+        let mut started = 0;
+        let mut hungry: Vec<bool> = vec![true; self.config.queues.len()];
+        loop {
+            let takers: Vec<Taker> = self.takers(&hungry);
+            let free = self.slots.free();
+            if free == 0 || takers.iter().all(|taker| taker.most == 0) {
+                return Ok(started);
+            }
+            let shares = self.state().turns.share(free, &takers);
+            for (queue, share) in shares.into_iter().enumerate() {
+                let slots = windlass_core::fairness::Slots {
+                    free: share.min(u32::try_from(CLAIM_MAX).unwrap_or(u32::MAX)),
+                    ..self.slots.of(queue)
+                };
+                if slots.free == 0 {
+                    continue;
+                }
+                let credit = self.state().credits.get(queue).copied().unwrap_or_default();
+                let plan = self.guards(queue).plan(Pool::Main, slots, credit);
+                let got = self.ask(queue, Pool::Main, plan, now).await?;
+                started += got;
+                if let Some(hungry) = hungry.get_mut(queue) {
+                    *hungry = got >= usize::try_from(slots.free).unwrap_or(usize::MAX);
+                }
+            }
+        }
+    }
+
+    fn takers(&self, hungry: &[bool]) -> Vec<Taker> {
+        let queues = self.config.queues.iter().zip(hungry).enumerate();
+        queues
+            .map(|(place, (queue, hungry))| Taker {
+                weight: queue.weight,
+                most: if *hungry {
+                    self.slots.of(place).free
+                } else {
+                    0
+                },
+            })
+            .collect()
+    }
+
+    fn guards(&self, queue: usize) -> Guards {
+        let of = self.config.queues.get(queue);
+        of.map_or_else(Guards::default, |of| of.guards)
+    }
+
+    async fn ask(
+        &self,
+        queue: usize,
+        pool: Pool,
+        plan: ClaimPlan,
+        now: Timestamp,
+    ) -> Result<usize, StoreError> {
+        let Some(of) = self.config.queues.get(queue) else {
+            return Ok(0);
+        };
+        if plan.fresh_max == 0 && plan.retries_max == 0 {
+            return Ok(0);
+        }
+        let claim = self.claim_of(of, plan);
+        self.claim(Open { claim, queue, pool }, now).await
+    }
+
+    fn claim_of(&self, of: &QueueConfig, plan: ClaimPlan) -> Claim {
+        Claim {
+            id: self.engine.ids().claim_id(),
+            queue: of.name.clone(),
+            kinds: Some(self.config.kinds.clone()),
+            jobs: None,
+            plan,
+            worker: self.config.worker.clone(),
+            lease: self.config.lease,
+            retry: ClaimRetry {
+                worker: self.config.retry.clone(),
+                kinds: self.config.kind_retry.clone(),
+                queue: of.retry.clone(),
+            },
+        }
+    }
+
+    /// Claims and starts. While it is not known what became of a claim, it stays open and is asked again by its name.
+    async fn claim(&self, open: Open, now: Timestamp) -> Result<usize, StoreError> {
+        self.state().open = Some(open.clone());
+        let claimed = self.engine.store().claim(&open.claim, now).await?;
+        self.state().open = None;
+        self.count(&open, &claimed);
+        let count = claimed.jobs.len();
+        for job in claimed.jobs {
+            self.start(job, &open, now);
+        }
+        Ok(count)
+    }
+
+    /// Keeps account of what retries are owed.
+    fn count(&self, open: &Open, claimed: &Claimed) {
+        if open.pool == Pool::Main
+            && let Some(credit) = self.state().credits.get_mut(open.queue)
+        {
+            let guards = self.guards(open.queue);
+            *credit = guards.credit_after(*credit, &open.claim.plan, claimed.taken());
+        }
+    }
+
+    fn start(&self, job: Job, open: &Open, now: Timestamp) {
+        let named = JobRef::of(&job);
+        let waited = now.since(job.run_at.max(job.created_at));
+        let lane = job.lane();
+        self.engine
+            .emit_job(now, &named, JobEvent::Claimed { waited, lane });
+        if self.stop.is_cancelled() {
+            return self.dispatcher.give_back(job);
+        }
+        let slot = self.slots.take(open.queue, open.pool, lane, now);
+        self.dispatcher.start(job, slot, now);
+    }
+
+    /// Claims and starts until it is told to stop.
+    pub(crate) async fn run(self: Arc<Self>, pulse: Arc<Pulse>) {
+        let clock = Arc::clone(self.engine.clock());
+        let mut changes = self.engine.store().changes();
+        let mut poll_at = clock.now();
+        while !self.stop.is_cancelled() {
+            changes.mark_unchanged();
+            let now = clock.now();
+            pulse.busy(now);
+            if now >= poll_at {
+                self.look_at_rates().await;
+                poll_at = now.saturating_add(self.jittered_poll());
+            }
+            match self.pass(now).await {
+                Ok(0) => {}
+                Ok(started) => {
+                    debug!(started, "claimed");
+                    continue;
+                }
+                Err(error) => {
+                    warn!(%error, "claiming failed, trying again soon");
+                    pulse.rest();
+                    let soon = clock.now().saturating_add(self.config.poll);
+                    tokio::select! {
+                        () = self.stop.cancelled() => return,
+                        () = clock.sleep_until(soon) => continue,
+                    }
+                }
+            }
+            pulse.rest();
+            self.wait(&mut changes, poll_at).await;
+        }
+    }
+
+    /// Waits until there may be something to claim, and a slot for it.
+    async fn wait(&self, changes: &mut tokio::sync::watch::Receiver<u64>, poll_at: Timestamp) {
+        let clock = self.engine.clock();
+        let now = clock.now();
+        let due_changed = self.engine.due_changed().notified();
+        let rate_at = self.state().rate_step.map(|step| now.saturating_add(step));
+        let times = [self.engine.next_due(now), rate_at];
+        let at = times.into_iter().flatten().fold(poll_at, Timestamp::min);
+        tokio::select! {
+            () = self.stop.cancelled() => {}
+            () = self.slots.freed().notified() => {}
+            _ = changes.changed(), if self.slots.free() > 0 => {}
+            () = due_changed => {}
+            () = clock.sleep_until(at) => {}
+        }
+    }
+
+    /// A queue or a pool with a rate gives more as time goes by, which nobody tells.
+    async fn look_at_rates(&self) {
+        let lanes = self
+            .config
+            .queues
+            .iter()
+            .filter_map(|queue| queue.guards.retry_lane?.rate);
+        let mut rates: Vec<_> = lanes.collect();
+        if let Ok(queues) = self.engine.store().queues().await {
+            let ours = self.config.queues.iter();
+            rates.extend(ours.filter_map(|queue| queues.get(&queue.name)?.rate));
+        }
+        let step = |rate: windlass_core::fairness::Rate| rate.period / rate.count.max(1);
+        let shortest = rates.into_iter().map(step).min();
+        self.state().rate_step = shortest.map(|step| step.max(RATE_STEP_MIN));
+    }
+
+    /// Polls of many nodes do not meet.
+    fn jittered_poll(&self) -> Duration {
+        let drawn = self.engine.ids().bits() >> 40;
+        let part = drawn as f64 / (1_u64 << 24) as f64;
+        self.config.poll.mul_f64(0.8 + 0.4 * part)
+    }
+
+    /// Claims one job and starts it; whether it could be had.
+    pub(crate) async fn claim_one(&self, id: JobId, now: Timestamp) -> Result<bool, StoreError> {
+        let plan = ClaimPlan {
+            limit: 1,
+            fresh_max: 1,
+            retries_max: 1,
+            mix: Mix::Strict,
+            max_inflight_retries: None,
+        };
+        for (queue, of) in self.config.queues.iter().enumerate() {
+            let claim = Claim {
+                jobs: Some(BTreeSet::from([id])),
+                ..self.claim_of(of, plan)
+            };
+            let pool = Pool::Main;
+            if self.claim(Open { claim, queue, pool }, now).await? > 0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Claims as `pass` does and starts nothing, as a process that is killed in between. How many were claimed.
+    pub(crate) async fn claim_and_vanish(&self, now: Timestamp) -> Result<usize, StoreError> {
+        let mut claimed = 0;
+        for queue in 0..self.config.queues.len() {
+            let plan = self
+                .guards(queue)
+                .plan(Pool::Main, self.slots.of(queue), Credit::default());
+            let of = self.config.queues.get(queue);
+            let Some(of) = of.filter(|_| plan.limit > 0) else {
+                continue;
+            };
+            let claim = self.claim_of(of, plan);
+            claimed += self.engine.store().claim(&claim, now).await?.jobs.len();
+        }
+        Ok(claimed)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A rate is not followed in finer steps than this.
+const RATE_STEP_MIN: Duration = Duration::from_millis(10);
+
+impl fmt::Debug for Fetcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fetcher")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,189 @@
+//! Removes what is old, in small steps, and counts what there is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+use windlass_core::{JobId, QueueName, Timestamp};
+use windlass_store::{
+    Changed, Expected, Filter, Fire, ListedState, PAGE_MAX, Page, RECORDS_MAX, StoreError,
+};
+
+use crate::attempt::PROGRESS;
+use crate::engine::Engine;
+use crate::watchdog::Pulse;
+
+/// The topic of the records of dead jobs that were removed because of their age.
+pub const PURGED_TOPIC: &str = "audit.purged";
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// How long things are kept.
+#[derive(Debug, Clone)]
+pub struct JanitorConfig {
+    /// Finished jobs and their attempts. 7 days.
+    pub retention: Duration,
+    /// The same for single queues.
+    pub queues: BTreeMap<QueueName, Duration>,
+    /// Dead jobs; until a person purges them, unless this is set.
+    pub dead_retention: Option<Duration>,
+    /// Nodes that give no sign of life any more. 1 day.
+    pub node_retention: Duration,
+    /// How often it looks. 10 s.
+    pub every: Duration,
+    /// At most so many jobs of a queue in one step. 500.
+    pub batch: usize,
+}
+
+impl Default for JanitorConfig {
+    fn default() -> Self {
+        JanitorConfig {
+            retention: 7 * DAY,
+            queues: BTreeMap::new(),
+            dead_retention: None,
+            node_retention: DAY,
+            every: Duration::from_secs(10),
+            batch: 500,
+        }
+    }
+}
+
+/// Tidies up.
+#[derive(Debug)]
+pub struct Janitor {
+    engine: Arc<Engine>,
+    config: JanitorConfig,
+}
+
+impl Janitor {
+    /// A janitor.
+    pub fn new(engine: Arc<Engine>, config: JanitorConfig) -> Self {
+        Janitor { engine, config }
+    }
+
+    /// Takes one small step in every queue; how many jobs were removed.
+    pub async fn pass(&self, now: Timestamp) -> Result<usize, StoreError> {
+        let store = self.engine.store();
+        let counts = store.counts(now).await?;
+        if let Some(recorder) = self.engine.recorder() {
+            recorder.counts(&counts, now);
+        }
+        let mut removed = 0;
+        for (queue, counts) in &counts {
+            let kept = self.config.queues.get(queue);
+            let kept = *kept.unwrap_or(&self.config.retention);
+            if counts.succeeded > 0 {
+                removed += self.purge(queue, ListedState::Succeeded, kept, now).await?;
+            }
+            if counts.cancelled > 0 {
+                removed += self.purge(queue, ListedState::Cancelled, kept, now).await?;
+            }
+            if let Some(kept) = self.config.dead_retention.filter(|_| counts.dead > 0) {
+                removed += self.purge(queue, ListedState::Dead, kept, now).await?;
+            }
+        }
+        let before = now.saturating_sub(self.config.retention);
+        store.trim(Fire::SKIPPED_TOPIC, before, RECORDS_MAX).await?;
+        self.forget_progress(now).await?;
+        self.forget_nodes(now).await?;
+        Ok(removed)
+    }
+
+    /// Removes jobs of a queue that ended too long ago, oldest last: a job that ended before an instant was made before it.
+    async fn purge(
+        &self,
+        queue: &QueueName,
+        state: ListedState,
+        kept: Duration,
+        now: Timestamp,
+    ) -> Result<usize, StoreError> {
+        let store = self.engine.store();
+        let before = now.saturating_sub(kept);
+        let filter = Filter {
+            queue: Some(queue.clone()),
+            finished_before: Some(before),
+            ..Filter::state(state)
+        };
+        let page = Page {
+            after: Some(JobId::new(before, u64::MAX)),
+            limit: self.config.batch.min(PAGE_MAX),
+        };
+        let jobs = store.list(&filter, page, now).await?.jobs;
+        let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
+        if ids.is_empty() {
+            return Ok(0);
+        }
+        if state == ListedState::Dead {
+            let told = jobs.iter().map(|job| {
+                json!({"job": job.id, "kind": job.kind, "queue": job.queue, "failures": job.failures,
+                    "error": job.last_error, "finished_at": job.finished_at()})
+            });
+            let told: Vec<_> = told.collect();
+            for part in told.chunks(RECORDS_MAX) {
+                store.append(PURGED_TOPIC, part, now).await?;
+            }
+            info!(%queue, count = ids.len(), "dead jobs are removed for their age");
+        }
+        let purged = store.purge(&ids).await?;
+        let gone = purged
+            .iter()
+            .filter(|changed| **changed == Changed::Removed);
+        Ok(gone.count())
+    }
+
+    /// What jobs told of their progress goes when they no longer run.
+    async fn forget_progress(&self, now: Timestamp) -> Result<(), StoreError> {
+        let store = self.engine.store();
+        let old = now.saturating_sub(DAY);
+        let told = store.documents(PROGRESS).await?;
+        for document in told.iter().filter(|one| one.updated_at < old) {
+            let Ok(id) = document.name.parse::<JobId>() else {
+                continue;
+            };
+            let found = store.get(&[id]).await?;
+            let runs = found.iter().flatten().any(|job| job.lease().is_some());
+            if !runs {
+                store
+                    .remove_document(
+                        PROGRESS,
+                        &document.name,
+                        Expected::Version(document.version),
+                    )
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn forget_nodes(&self, now: Timestamp) -> Result<(), StoreError> {
+        let store = self.engine.store();
+        let old = now.saturating_sub(self.config.node_retention);
+        for node in store.nodes().await? {
+            if node.beat_at < old {
+                store.remove_node(&node.name).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tidies up until it is told to stop.
+    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
+        let clock = Arc::clone(self.engine.clock());
+        loop {
+            let now = clock.now();
+            pulse.busy(now);
+            if let Err(error) = self.pass(now).await {
+                warn!(%error, "tidying up failed, trying again at the next look");
+            }
+            pulse.rest();
+            let next = clock.now().saturating_add(self.config.every);
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = clock.sleep_until(next) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The loops that move Windlass jobs.
+//!
+//! ```text
+//!  store ──▶ fetcher ──▶ dispatcher ──▶ (handler) ──▶ committer ──▶ store
+//!            claims into   runs, renews,               settles in
+//!            free slots    times out, stops            groups
+//!
+//!  sweeper: leases of workers that died     scheduler: occurrences into jobs     janitor: what is old
+//! ```
+//!
+//! Each loop is a struct with a config, a `run` that only loops, and a pass that does the work. What may happen to a job is
+//! asked of `windlass-core`; what did happen is written by the store. Time comes from a [`Clock`] alone.
+
+mod attempt;
+mod clock;
+mod committer;
+mod dispatcher;
+mod drain;
+mod engine;
+mod event;
+mod fetcher;
+mod handler;
+mod ids;
+mod janitor;
+mod observed;
+mod recorder;
+mod registry;
+mod scheduler;
+mod slots;
+mod sweeper;
+mod watchdog;
+mod worker;
+
+pub use attempt::{
+    Cancellation, LOG_LINE_CHARS_MAX, LOG_LINES_MAX, PROGRESS, RunningAttempt, StopReason,
+};
+pub use clock::{Clock, SystemClock, VirtualClock, Wait};
+pub use drain::Drained;
+pub use engine::{EVENTS_KEPT, Engine};
+pub use event::{Event, Heard, JobEvent, JobRef, ScheduleEvent, Subscription};
+pub use fetcher::QueueConfig;
+pub use handler::{Handler, Handlers, Hooks, Running};
+pub use ids::Ids;
+pub use janitor::{Janitor, JanitorConfig, PURGED_TOPIC};
+pub use recorder::Recorder;
+pub use scheduler::{Scheduler, SchedulerConfig};
+pub use sweeper::{Sweeper, SweeperConfig};
+pub use tokio_util::sync::CancellationToken;
+pub use watchdog::{Health, PATIENCE_DEFAULT};
+pub use worker::{Stopped, Worker, WorkerConfig};

@@ -1,0 +1,257 @@
+//! Turns occurrences that are due into jobs.
+//!
+//! Which of them fire, `core` decides; that each becomes one job whoever fires it, the store sees to. So every node runs one,
+//! and two that overlap do no harm.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+use windlass_core::schedule::{Overlap, OverlapDecision, SkipReason, SkippedRange, splay_of};
+use windlass_core::{Concurrency, Job, JobId, Key, Occurrence, Timestamp};
+use windlass_store::{
+    FIRE_MAX, Filter, Fire, Fired, ListedState, PAGE_MAX, Page, Schedule, StoreError,
+};
+
+use crate::engine::Engine;
+use crate::event::{Event, ScheduleEvent};
+use crate::watchdog::Pulse;
+
+/// How it looks for occurrences.
+#[derive(Debug, Clone)]
+pub struct SchedulerConfig {
+    /// After so long it looks even if nothing is known to be due. 1 s.
+    pub every: Duration,
+    /// At most so many schedules in one pass. 1000.
+    pub batch: usize,
+}
+
+impl Default for SchedulerConfig {
+    fn default() -> Self {
+        SchedulerConfig {
+            every: Duration::from_secs(1),
+            batch: 1000,
+        }
+    }
+}
+
+/// Fires schedules.
+#[derive(Debug)]
+pub struct Scheduler {
+    engine: Arc<Engine>,
+    config: SchedulerConfig,
+}
+
+impl Scheduler {
+    /// A scheduler.
+    pub fn new(engine: Arc<Engine>, config: SchedulerConfig) -> Self {
+        Scheduler { engine, config }
+    }
+
+    /// Fires what is due; how many jobs that made.
+    pub async fn pass(&self, now: Timestamp) -> Result<usize, StoreError> {
+        let mut made = 0;
+        for schedule in self.engine.store().due(self.config.batch, now).await? {
+            made += self.fire(&schedule, now).await?;
+        }
+        Ok(made)
+    }
+
+    async fn fire(&self, schedule: &Schedule, now: Timestamp) -> Result<usize, StoreError> {
+        let step = self.step(schedule, now).await?;
+        if !step.cancel.is_empty() {
+            self.engine.store().cancel(&step.cancel, now).await?;
+            self.engine.call_off(&step.cancel);
+        }
+        let (jobs, skipped) = (step.fire.jobs.clone(), step.fire.skipped);
+        match self.engine.store().fire(step.fire, now).await? {
+            Fired::Stale => Ok(0), // another node was first, or it was just changed
+            Fired::Done { jobs: made } => {
+                self.tell(schedule, &jobs, skipped, now);
+                Ok(made)
+            }
+        }
+    }
+
+    /// Works out what a schedule does now.
+    async fn step(&self, schedule: &Schedule, now: Timestamp) -> Result<Step, StoreError> {
+        let definition = &schedule.definition;
+        let recurrence = definition.recurrence(schedule.created_at);
+        let last = schedule.last_at.unwrap_or(schedule.created_at);
+        let due = definition
+            .missed()
+            .due(&recurrence, last, now, definition.missed_after);
+        let unfinished = self.unfinished(schedule, now).await?;
+        let mut step = Step {
+            fire: Fire {
+                schedule: schedule.id,
+                version: schedule.version,
+                jobs: Vec::new(),
+                skipped: due.skipped,
+                last_at: schedule.last_at,
+                next_at: None,
+            },
+            cancel: Vec::new(),
+        };
+        if let Some(range) = due.skipped {
+            step.fire.last_at = Some(range.last);
+        }
+        for at in due.fire.into_iter().take(FIRE_MAX) {
+            let meets = unfinished.len() + step.fire.jobs.len();
+            match definition.overlap.decide(meets) {
+                OverlapDecision::Fire | OverlapDecision::FireBehind => {
+                    step.fire.jobs.push(self.job(schedule, at, now));
+                }
+                OverlapDecision::CancelAndFire => {
+                    step.cancel.clone_from(&unfinished);
+                    step.fire.jobs.clear();
+                    step.fire.jobs.push(self.job(schedule, at, now));
+                }
+                OverlapDecision::Skip => step.skip(at),
+            }
+            step.fire.last_at = step.fire.last_at.max(Some(at));
+        }
+        let from = step.fire.last_at.unwrap_or(last);
+        step.fire.next_at = recurrence.next(from).map(|firing| firing.at);
+        Ok(step)
+    }
+
+    /// The job of an occurrence.
+    fn job(&self, schedule: &Schedule, at: Timestamp, now: Timestamp) -> Job {
+        let id = self.engine.ids().job(now);
+        let wanted = schedule.definition.job.clone();
+        let mut job = wanted.into_stored_job(id, at);
+        let splay = splay_of(schedule.id, at, schedule.definition.splay);
+        job.run_at = job.run_at.saturating_add(splay);
+        job.created_at = now;
+        job.occurrence = Some(Occurrence {
+            schedule_id: schedule.id,
+            scheduled_for: at,
+        });
+        if schedule.definition.overlap == Overlap::Queue && job.concurrency.is_none() {
+            // Those that come behind it wait for it.
+            let key = Key::new(&format!("schedule:{}", schedule.id)).ok();
+            job.concurrency = key.map(|key| Concurrency { key, limit: 1 });
+        }
+        job
+    }
+
+    /// The jobs of earlier occurrences that are not over.
+    async fn unfinished(
+        &self,
+        schedule: &Schedule,
+        now: Timestamp,
+    ) -> Result<Vec<JobId>, StoreError> {
+        let mut found = Vec::new();
+        let open = [
+            ListedState::Running,
+            ListedState::Ready,
+            ListedState::Scheduled,
+        ];
+        for state in open {
+            let filter = Filter {
+                schedule: Some(schedule.id),
+                ..Filter::state(state)
+            };
+            let mut page = Page::first(PAGE_MAX);
+            loop {
+                let listed = self.engine.store().list(&filter, page, now).await?;
+                found.extend(listed.jobs.iter().map(|job| job.id));
+                let Some(next) = listed.next else { break };
+                page.after = Some(next);
+            }
+        }
+        Ok(found)
+    }
+
+    fn tell(
+        &self,
+        schedule: &Schedule,
+        jobs: &[Job],
+        skipped: Option<SkippedRange>,
+        now: Timestamp,
+    ) {
+        let name = &schedule.definition.name;
+        let tell = |what: ScheduleEvent| {
+            self.engine.emit(|| Event::Schedule {
+                at: now,
+                id: schedule.id,
+                name: name.clone(),
+                what,
+            });
+        };
+        for job in jobs {
+            let scheduled_for = job.occurrence.map_or(now, |of| of.scheduled_for);
+            info!(schedule = %name, %scheduled_for, job.id = %job.id, "fired");
+            tell(ScheduleEvent::Fired {
+                scheduled_for,
+                job: job.id,
+                lag: now.since(scheduled_for),
+            });
+        }
+        self.engine.enqueued(jobs.iter(), now);
+        if let Some(range) = skipped {
+            warn!(schedule = %name, first = %range.first, last = %range.last, reason = range.reason.name(), "skipped");
+            tell(ScheduleEvent::Skipped(range));
+        }
+    }
+
+    /// When the next schedule is due, as far as it is known.
+    pub async fn next_at(&self) -> Result<Option<Timestamp>, StoreError> {
+        let schedules = self.engine.store().schedules().await?;
+        let times = schedules.iter().filter_map(|schedule| schedule.next_at);
+        Ok(times.min())
+    }
+
+    /// Fires until it is told to stop.
+    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
+        let clock = Arc::clone(self.engine.clock());
+        loop {
+            let now = clock.now();
+            pulse.busy(now);
+            if let Err(error) = self.pass(now).await {
+                warn!(%error, "firing schedules failed, trying again at the next look");
+            }
+            let next = self.next_at().await.unwrap_or(None);
+            pulse.rest();
+            let now = clock.now();
+            let poll = now.saturating_add(self.config.every);
+            let soonest = now.saturating_add(LOOK_MIN);
+            let at = next.map_or(poll, |next| next.clamp(soonest, poll));
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = clock.sleep_until(at) => {}
+            }
+        }
+    }
+}
+
+/// A schedule that cannot be fired is not tried again at once.
+const LOOK_MIN: Duration = Duration::from_millis(1);
+
+/// What a schedule does in one step.
+struct Step {
+    fire: Fire,
+    cancel: Vec<JobId>,
+}
+
+impl Step {
+    /// Leaves an occurrence out, because an earlier one is not over.
+    fn skip(&mut self, at: Timestamp) {
+        let alone = SkippedRange {
+            first: at,
+            last: at,
+            reason: SkipReason::Overlap,
+            count: Some(1),
+        };
+        self.fire.skipped = Some(match self.fire.skipped {
+            None => alone,
+            Some(range) => SkippedRange {
+                last: at,
+                count: range.count.map(|count| count + 1),
+                ..range
+            },
+        });
+    }
+}

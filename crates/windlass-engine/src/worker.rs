@@ -1,0 +1,398 @@
+//! A worker: the loops that run the jobs of some queues, from start to shutdown.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+use windlass_core::retry::{RetryPolicy, WorkerRetry};
+use windlass_core::{Invalid, Kind, Timestamp, WorkerName};
+use windlass_store::CLAIM_MAX;
+
+use crate::committer::{Committer, CommitterConfig};
+use crate::dispatcher::{Dispatcher, DispatcherConfig};
+use crate::engine::Engine;
+use crate::fetcher::{Fetcher, FetcherConfig, QueueConfig};
+use crate::handler::{Handlers, Hooks};
+use crate::janitor::{Janitor, JanitorConfig};
+use crate::registry::Registry;
+use crate::scheduler::{Scheduler, SchedulerConfig};
+use crate::slots::Slots;
+use crate::sweeper::{Sweeper, SweeperConfig};
+use crate::watchdog::{PATIENCE_DEFAULT, Pulse, keep_running};
+
+/// After the handlers are gone, so long is waited for the store to take the last ends.
+const LAST_ENDS: Duration = Duration::from_secs(5);
+
+/// What a worker is to do.
+#[derive(Clone)]
+pub struct WorkerConfig {
+    /// Its name, which must be its own among all workers on the store.
+    pub name: WorkerName,
+    /// Where it takes jobs from.
+    pub queues: Vec<QueueConfig>,
+    /// At most so many jobs run at once over all queues; as many as all queues together if not given.
+    pub concurrency: Option<u32>,
+    /// The handlers.
+    pub handlers: Handlers,
+    /// Is told of every attempt.
+    pub hooks: Option<Arc<dyn Hooks>>,
+    /// Its default policy and cap.
+    pub retry: WorkerRetry,
+    /// The policies of the kinds.
+    pub kind_retry: BTreeMap<Kind, Arc<RetryPolicy>>,
+    /// How long a lease lasts. 30 s.
+    pub lease: Duration,
+    /// After so long it looks for jobs even if nobody told it to. 1 s.
+    pub poll: Duration,
+    /// At shutdown, running jobs have so long to end before they are given back. 30 s.
+    pub shutdown_grace: Duration,
+    /// A handler that was told to stop has so long to return before it is cut off. 5 s.
+    pub cancel_grace: Duration,
+    /// A loop that is busy with one step for so long is started again. 60 s.
+    pub patience: Duration,
+    /// How long things are kept.
+    pub janitor: JanitorConfig,
+}
+
+impl fmt::Debug for WorkerConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerConfig")
+            .field("name", &self.name)
+            .field("queues", &self.queues)
+            .field("handlers", &self.handlers)
+            .finish_non_exhaustive()
+    }
+}
+
+impl WorkerConfig {
+    /// A worker with every setting at its default, and nothing to do.
+    pub fn new(name: WorkerName) -> Self {
+        WorkerConfig {
+            name,
+            queues: Vec::new(),
+            concurrency: None,
+            handlers: Handlers::new(),
+            hooks: None,
+            retry: WorkerRetry::default(),
+            kind_retry: BTreeMap::new(),
+            lease: Duration::from_secs(30),
+            poll: Duration::from_secs(1),
+            shutdown_grace: Duration::from_secs(30),
+            cancel_grace: Duration::from_secs(5),
+            patience: PATIENCE_DEFAULT,
+            janitor: JanitorConfig::default(),
+        }
+    }
+
+    /// Refuses what cannot work, by the name of the setting.
+    pub fn check(&self) -> Result<(), Invalid> {
+        if self.queues.is_empty() {
+            return Err(Invalid::new("queues", "must name at least one queue"));
+        }
+        if self.handlers.kinds().next().is_none() {
+            let rule = "must have at least one, or nothing would ever be claimed";
+            return Err(Invalid::new("handlers", rule));
+        }
+        if self.lease < LEASE_MIN {
+            return Err(Invalid::new("lease", "must be at least 100 ms"));
+        }
+        if self.poll.is_zero() {
+            return Err(Invalid::new("poll", "must be longer than nothing"));
+        }
+        let mut names = BTreeSet::new();
+        for queue in &self.queues {
+            if !names.insert(&queue.name) {
+                let rule = format!("must name each queue once, got {} twice", queue.name);
+                return Err(Invalid::new("queues", rule));
+            }
+            if queue.concurrency == 0
+                || usize::try_from(queue.concurrency).is_ok_and(|slots| slots > CLAIM_MAX)
+            {
+                let rule = format!("must be from 1 to {CLAIM_MAX} for queue {}", queue.name);
+                return Err(Invalid::new("concurrency", rule));
+            }
+            queue.guards.check(queue.concurrency)?;
+        }
+        if self.concurrency == Some(0) {
+            return Err(Invalid::new("concurrency", "must be at least 1"));
+        }
+        Ok(())
+    }
+}
+
+/// The shortest lease: it is renewed every third of it.
+const LEASE_MIN: Duration = Duration::from_millis(100);
+
+/// How a worker ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stopped {
+    /// Jobs that were given back because they did not end in time.
+    pub released: usize,
+    /// Ends that the store did not take: their leases expire, and the sweeper finds them.
+    pub unsettled: usize,
+}
+
+/// Runs the jobs of some queues.
+pub struct Worker {
+    pub(crate) engine: Arc<Engine>,
+    config: WorkerConfig,
+    pub(crate) slots: Arc<Slots>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) committer: Arc<Committer>,
+    pub(crate) dispatcher: Arc<Dispatcher>,
+    pub(crate) fetcher: Arc<Fetcher>,
+    pub(crate) sweeper: Arc<Sweeper>,
+    pub(crate) scheduler: Arc<Scheduler>,
+    pub(crate) janitor: Arc<Janitor>,
+    no_claims: CancellationToken,
+}
+
+impl Worker {
+    /// A worker that does not run yet.
+    pub fn new(engine: Arc<Engine>, config: WorkerConfig) -> Result<Self, Invalid> {
+        config.check()?;
+        let sum = config
+            .queues
+            .iter()
+            .map(|queue| queue.concurrency)
+            .fold(0, u32::saturating_add);
+        let total = config.concurrency.unwrap_or(sum);
+        let queues: Vec<_> = config
+            .queues
+            .iter()
+            .map(|queue| {
+                (
+                    queue.name.clone(),
+                    queue.concurrency,
+                    queue.guards.retry_lane,
+                )
+            })
+            .collect();
+        let slots = Arc::new(Slots::new(total, &queues));
+        let registry = Arc::new(Registry::default());
+        let ends = CommitterConfig {
+            backlog_max: usize::try_from(total).unwrap_or(usize::MAX),
+            ..CommitterConfig::default()
+        };
+        let committer = Arc::new(Committer::new(
+            Arc::clone(&engine),
+            ends,
+            Arc::clone(&registry),
+        ));
+        let dispatcher = Arc::new(Dispatcher::new(
+            Arc::clone(&engine),
+            DispatcherConfig {
+                lease: config.lease,
+                cancel_grace: config.cancel_grace,
+            },
+            config.handlers.clone(),
+            config.hooks.clone(),
+            Arc::clone(&registry),
+            Arc::clone(&committer),
+        ));
+        engine.add_dispatcher(&dispatcher);
+        let no_claims = CancellationToken::new();
+        let fetcher = Arc::new(Fetcher::new(
+            Arc::clone(&engine),
+            fetcher_config(&config),
+            Arc::clone(&slots),
+            Arc::clone(&dispatcher),
+            no_claims.clone(),
+        ));
+        let sweeper = Sweeper::new(Arc::clone(&engine), sweeper_config(&config));
+        let scheduler = Scheduler::new(Arc::clone(&engine), SchedulerConfig::default());
+        let janitor = Janitor::new(Arc::clone(&engine), config.janitor.clone());
+        Ok(Worker {
+            engine,
+            slots,
+            registry,
+            committer,
+            dispatcher,
+            fetcher,
+            sweeper: Arc::new(sweeper),
+            scheduler: Arc::new(scheduler),
+            janitor: Arc::new(janitor),
+            no_claims,
+            config,
+        })
+    }
+
+    /// What it is to do.
+    pub fn config(&self) -> &WorkerConfig {
+        &self.config
+    }
+
+    /// Runs until `stop`; then running jobs have the grace period to end, and those left are given back. `stop_now` ends the
+    /// grace at once.
+    pub fn run(
+        &self,
+        stop: CancellationToken,
+        stop_now: CancellationToken,
+    ) -> Pin<Box<dyn Future<Output = Stopped> + Send + '_>> {
+        // In a box, so that it can be spawned: the compiler does not see through all that it waits for.
+        Box::pin(self.run_loops(stop, stop_now))
+    }
+
+    async fn run_loops(&self, stop: CancellationToken, stop_now: CancellationToken) -> Stopped {
+        let over = CancellationToken::new();
+        let mut fetching = self.start_fetcher();
+        let mut loops = self.start_loops(&over);
+        info!(worker = %self.config.name, "started");
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = stop_now.cancelled() => {}
+        }
+        self.no_claims.cancel();
+        info!(worker = %self.config.name, running = self.slots.used(), "stopping");
+        let grace_until = self.engine.now().saturating_add(self.config.shutdown_grace);
+        // A claim that is on its way still answers: what it gets is given back.
+        tokio::select! {
+            _ = fetching.join_next() => {}
+            () = self.engine.clock().sleep_until(grace_until) => {}
+            () = stop_now.cancelled() => {}
+        }
+        let released = self.wind_down(grace_until, &stop_now).await;
+        over.cancel();
+        fetching.shutdown().await;
+        while loops.join_next().await.is_some() {}
+        let unsettled = self.committer.backlog();
+        if unsettled > 0 {
+            error!(
+                unsettled,
+                "the store did not take the last ends: their leases expire"
+            );
+        }
+        if let Err(error) = self
+            .engine
+            .store()
+            .remove_node(self.config.name.as_str())
+            .await
+        {
+            warn!(%error, "the node stays listed");
+        }
+        info!(worker = %self.config.name, released, "stopped");
+        Stopped {
+            released,
+            unsettled,
+        }
+    }
+
+    /// Lets running jobs end, gives back those that do not, and waits for the store to know all of it.
+    async fn wind_down(&self, grace_until: Timestamp, stop_now: &CancellationToken) -> usize {
+        let clock = self.engine.clock();
+        tokio::select! {
+            () = self.registry.wait_until_empty() => return 0,
+            () = clock.sleep_until(grace_until) => {}
+            () = stop_now.cancelled() => {}
+        }
+        let released = self.dispatcher.release_all(clock.now());
+        // What is left is told to stop, and cut off after its grace.
+        let cut_off = clock.now().saturating_add(self.config.cancel_grace);
+        tokio::select! {
+            () = self.registry.wait_until_empty() => return released,
+            () = clock.sleep_until(cut_off) => {}
+            () = stop_now.cancelled() => {}
+        }
+        self.registry.abort_all();
+        let last = clock.now().saturating_add(LAST_ENDS);
+        tokio::select! {
+            () = self.committer.wait_until_empty() => {}
+            () = clock.sleep_until(last) => {}
+        }
+        released
+    }
+
+    fn start_fetcher(&self) -> JoinSet<()> {
+        let mut fetching = JoinSet::new();
+        let fetcher = Arc::clone(&self.fetcher);
+        self.keep(&mut fetching, "fetcher", &self.no_claims, move |pulse| {
+            Arc::clone(&fetcher).run(pulse)
+        });
+        fetching
+    }
+
+    fn start_loops(&self, over: &CancellationToken) -> JoinSet<()> {
+        let mut loops = JoinSet::new();
+        let stop = || over.clone();
+        let (dispatcher, until) = (Arc::clone(&self.dispatcher), stop());
+        self.keep(&mut loops, "dispatcher", over, move |pulse| {
+            Arc::clone(&dispatcher).run(until.clone(), pulse)
+        });
+        let (committer, until) = (Arc::clone(&self.committer), stop());
+        self.keep(&mut loops, "committer", over, move |pulse| {
+            Arc::clone(&committer).run(until.clone(), pulse)
+        });
+        let (sweeper, until) = (Arc::clone(&self.sweeper), self.no_claims.clone());
+        self.keep(&mut loops, "sweeper", &self.no_claims, move |pulse| {
+            Arc::clone(&sweeper).run(until.clone(), pulse)
+        });
+        let (scheduler, until) = (Arc::clone(&self.scheduler), self.no_claims.clone());
+        self.keep(&mut loops, "scheduler", &self.no_claims, move |pulse| {
+            Arc::clone(&scheduler).run(until.clone(), pulse)
+        });
+        let (janitor, until) = (Arc::clone(&self.janitor), self.no_claims.clone());
+        self.keep(&mut loops, "janitor", &self.no_claims, move |pulse| {
+            Arc::clone(&janitor).run(until.clone(), pulse)
+        });
+        loops
+    }
+
+    fn keep<L, F>(&self, loops: &mut JoinSet<()>, name: &str, stop: &CancellationToken, run: L)
+    where
+        L: Fn(Arc<Pulse>) -> F + Send + Sync + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let name = format!("{} {name}", self.config.name);
+        let engine = Arc::clone(&self.engine);
+        loops.spawn(keep_running(
+            engine,
+            name,
+            self.config.patience,
+            stop.clone(),
+            run,
+        ));
+    }
+}
+
+fn fetcher_config(config: &WorkerConfig) -> FetcherConfig {
+    FetcherConfig {
+        worker: config.name.clone(),
+        queues: config.queues.clone(),
+        kinds: config.handlers.kinds().cloned().collect(),
+        retry: config.retry.clone(),
+        kind_retry: config.kind_retry.clone(),
+        lease: config.lease,
+        poll: config.poll,
+    }
+}
+
+fn sweeper_config(config: &WorkerConfig) -> SweeperConfig {
+    let queues: Vec<_> = config
+        .queues
+        .iter()
+        .map(|queue| queue.name.as_str())
+        .collect();
+    let kinds: Vec<_> = config.handlers.kinds().map(Kind::as_str).collect();
+    SweeperConfig {
+        about: json!({
+            "queues": queues, "kinds": kinds, "version": env!("CARGO_PKG_VERSION"),
+        }),
+        lease: config.lease,
+        ..SweeperConfig::new(config.name.as_str().to_owned())
+    }
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker")
+            .field("name", &self.config.name)
+            .field("queues", &self.config.queues)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,32 @@
+//! A job, its handler, and a worker that runs it.
+
+use serde::{Deserialize, Serialize};
+use windlass::{Client, Context, Error, Failure, Job, Worker};
+
+#[derive(Serialize, Deserialize)]
+struct SendEmail {
+    to: String,
+}
+
+impl Job for SendEmail {
+    const KIND: &'static str = "email:send";
+}
+
+async fn send_email(job: SendEmail, ctx: Context) -> Result<(), Failure> {
+    ctx.log(format!("attempt {}: to {}", ctx.attempt(), job.to));
+    Ok(()) // any error is retried by the job's policy
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Error> {
+    let client = Client::open("memory:")?; // or sqlite:jobs.db
+    let to = "ann@example.org".to_owned();
+    let id = client.enqueue(SendEmail { to }).await?.id;
+    let over = client.clone();
+    let until = async move { over.wait(id, std::time::Duration::from_secs(10)).await };
+    Worker::new(&client, ())
+        .handle(send_email)
+        .run_until(until)
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! A deploy: running jobs may finish, what is left is given back, and the next process goes on with it.
+#![expect(clippy::print_stdout, reason = "examples print")]
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use windlass::{Client, Context, Error, Failure, Heard, Job, Subscription, Worker};
+
+#[derive(Serialize, Deserialize)]
+struct Import {
+    rows: u32,
+}
+
+impl Job for Import {
+    const KIND: &'static str = "import";
+}
+
+async fn import(job: Import, ctx: Context) -> Result<(), Failure> {
+    for row in 0..job.rows {
+        tokio::select! {
+            () = ctx.sleep(Duration::from_millis(20)) => {}
+            reason = ctx.stopped() => {
+                println!("attempt {} stops after some rows: {reason:?}", ctx.attempt());
+                return Err(format!("stopped at row {row}").into());
+            }
+        }
+    }
+    println!("attempt {} imported {} rows", ctx.attempt(), job.rows);
+    Ok(())
+}
+
+/// In a real program: `tokio::signal::ctrl_c()`.
+async fn first_start(mut events: Subscription) {
+    while let Some(heard) = events.next().await {
+        if matches!(heard, Heard::Event(event) if event.name() == "started") {
+            return;
+        }
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Error> {
+    let client = Client::open("memory:")?;
+    let id = client.enqueue(Import { rows: 10_000 }).await?.id;
+    let signal = first_start(client.events()); // listens from here on
+    let worker = Worker::new(&client, ())
+        .handle(import)
+        .shutdown_grace(Duration::from_millis(100)) // 30 s unless you say so
+        .stop_at_once_on(std::future::pending::<()>()); // a second signal, perhaps
+    let stopped = worker.run_until(signal).await?;
+    println!("given back: {}", stopped.released);
+
+    // The next process: the job is due at once, and no failure was counted.
+    let job = client.get(id).await?.ok_or(Error::NotFound(id))?;
+    println!("attempt {}, failures {}", job.attempt, job.failures);
+    client
+        .edit(
+            id,
+            &windlass::Edit {
+                payload: Some(payload(3)?),
+                ..Default::default()
+            },
+        )
+        .await?;
+    let over = client.clone();
+    let until = async move { over.wait(id, Duration::from_secs(10)).await };
+    Worker::new(&client, ())
+        .handle(import)
+        .run_until(until)
+        .await?;
+    Ok(())
+}
+
+fn payload(rows: u32) -> Result<windlass::Payload, windlass::Invalid> {
+    windlass::Payload::from_serialize(&Import { rows }, 1024)
+}

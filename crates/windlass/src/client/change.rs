@@ -1,0 +1,81 @@
+//! What people and programs do to single jobs.
+
+use windlass_core::{Edit, JobId, Revival, State};
+use windlass_engine::{JobEvent, JobRef};
+use windlass_store::Changed;
+
+use super::Client;
+use crate::error::Error;
+
+impl Client {
+    /// Calls a job off: a waiting one is cancelled, a running one is told to stop. The state it is in then.
+    pub async fn cancel(&self, id: JobId) -> Result<State, Error> {
+        let now = self.now();
+        let changed = self.engine.store().cancel(&[id], now).await?;
+        self.engine.call_off(&[id]);
+        let state = answer(id, changed)?;
+        if state == State::Cancelled {
+            self.tell(id, JobEvent::Cancelled).await?;
+        }
+        Ok(state)
+    }
+
+    /// Runs a dead or cancelled job again.
+    pub async fn revive(&self, id: JobId, revival: &Revival) -> Result<State, Error> {
+        let now = self.now();
+        let changed = self.engine.store().revive(&[id], revival, now).await?;
+        let state = answer(id, changed)?;
+        if let Some(run_at) = revival.run_at {
+            self.engine.due_at(run_at, now);
+        }
+        self.tell(id, JobEvent::Revived).await?;
+        Ok(state)
+    }
+
+    /// Makes a waiting job due now; its failures stay.
+    pub async fn run_now(&self, id: JobId) -> Result<State, Error> {
+        let changed = self.engine.store().run_now(&[id], self.now()).await?;
+        answer(id, changed)
+    }
+
+    /// Changes a waiting job: payload, priority, time or queue.
+    pub async fn edit(&self, id: JobId, edit: &Edit) -> Result<State, Error> {
+        let now = self.now();
+        let changed = self.engine.store().edit(id, edit, now).await?;
+        if let Some(run_at) = edit.run_at {
+            self.engine.due_at(run_at, now);
+        }
+        answer(id, vec![changed])
+    }
+
+    /// Says of a lost at-most-once job that it did succeed.
+    pub async fn resolve(&self, id: JobId) -> Result<State, Error> {
+        let changed = self.engine.store().resolve(&[id], self.now()).await?;
+        answer(id, changed)
+    }
+
+    /// Removes a job that is over, with its history.
+    pub async fn purge(&self, id: JobId) -> Result<(), Error> {
+        let changed = self.engine.store().purge(&[id]).await?;
+        match changed.into_iter().next() {
+            Some(Changed::Removed) => Ok(()),
+            other => answer(id, other.into_iter().collect()).map(|_| ()),
+        }
+    }
+
+    async fn tell(&self, id: JobId, what: JobEvent) -> Result<(), Error> {
+        if let Some(job) = self.get(id).await? {
+            self.engine.emit_job(self.now(), &JobRef::of(&job), what);
+        }
+        Ok(())
+    }
+}
+
+fn answer(id: JobId, changed: Vec<Changed>) -> Result<State, Error> {
+    match changed.into_iter().next() {
+        Some(Changed::Now(state)) => Ok(state),
+        Some(Changed::Conflict(state)) => Err(Error::Conflict { id, state }),
+        Some(Changed::KeyTaken(_)) => Err(Error::KeyTaken(id)),
+        Some(Changed::Removed | Changed::NotFound) | None => Err(Error::NotFound(id)),
+    }
+}

@@ -1,0 +1,164 @@
+//! Jobs on their way into the store.
+
+use std::future::IntoFuture;
+use std::pin::Pin;
+
+use serde_json::Value;
+use windlass_core::{Invalid, Job as StoredJob, JobId, Kind, Payload};
+use windlass_store::{ENQUEUE_MAX, Enqueue as EnqueueStep, Enqueued, StoreError};
+
+use super::{Client, kind_of, payload_of};
+use crate::error::Error;
+use crate::job::{Job, VERSION};
+use crate::options::Options;
+
+/// What became of a job that was enqueued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Receipt {
+    /// The job; where its unique key was taken, the one that was there first.
+    pub id: JobId,
+    /// Its unique key was taken: nothing new was stored.
+    pub duplicate: bool,
+    /// The job that was there first has another payload.
+    pub payload_differs: bool,
+    /// The job that was there first has the new payload and `run_at` now.
+    pub replaced: bool,
+}
+
+/// An enqueue of one job, or of many: say options, then await it.
+///
+/// Awaiting it answers a [`Receipt`]; for many jobs, use [`Enqueue::all`].
+#[derive(Debug)]
+#[must_use = "nothing is enqueued until it is awaited"]
+pub struct Enqueue<'a> {
+    client: &'a Client,
+    pub(crate) options: Options,
+    defaults: Options,
+    kind: Result<Kind, Invalid>,
+    payloads: Result<Vec<Payload>, Invalid>,
+    version: u32,
+}
+
+impl<'a> Enqueue<'a> {
+    pub(super) fn typed<T: Job>(client: &'a Client, jobs: &[T]) -> Self {
+        Enqueue {
+            client,
+            options: Options::new(),
+            defaults: T::defaults(),
+            kind: kind_of::<T>(),
+            payloads: jobs.iter().map(payload_of).collect(),
+            version: T::VERSION,
+        }
+    }
+
+    pub(super) fn json(client: &'a Client, kind: &str, payload: &Value) -> Self {
+        Enqueue {
+            client,
+            options: Options::new(),
+            defaults: Options::new(),
+            kind: Kind::new(kind).map_err(|error| error.within("kind")),
+            payloads: payload_of(payload).map(|payload| vec![payload]),
+            version: 1,
+        }
+    }
+
+    /// Stores all of them in steps of up to 10,000, each all or none; one receipt for each, in order.
+    pub async fn all(self) -> Result<Vec<Receipt>, Error> {
+        let client = self.client;
+        let mut jobs = self.jobs()?;
+        let mut receipts = Vec::with_capacity(jobs.len());
+        while !jobs.is_empty() {
+            let rest = jobs.split_off(jobs.len().min(ENQUEUE_MAX));
+            receipts.extend(store(client, jobs).await?);
+            jobs = rest;
+        }
+        Ok(receipts)
+    }
+
+    /// The jobs, checked.
+    fn jobs(self) -> Result<Vec<StoredJob>, Error> {
+        let engine = self.client.engine();
+        let now = engine.now();
+        let mut options = self.options.over(self.defaults);
+        if self.version > 1 {
+            options = options.meta(VERSION, self.version.into());
+        }
+        let kind = self.kind?;
+        let made = self.payloads?.into_iter().map(|payload| {
+            let new = options.clone().into_new_job(kind.clone(), payload)?;
+            Ok(new.into_job(engine.ids().job(now), now)?)
+        });
+        made.collect()
+    }
+}
+
+impl<'a> IntoFuture for Enqueue<'a> {
+    type Output = Result<Receipt, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let receipts = self.all().await?;
+            let none = || Invalid::new("jobs", "must be at least one").into();
+            receipts.into_iter().next().ok_or_else(none)
+        })
+    }
+}
+
+async fn store(client: &Client, jobs: Vec<StoredJob>) -> Result<Vec<Receipt>, Error> {
+    let engine = client.engine();
+    let now = engine.now();
+    let mut answers = engine
+        .store()
+        .enqueue(EnqueueStep::all(jobs.clone()), now)
+        .await;
+    if let Err(StoreError::Indeterminate(_)) = &answers {
+        // Asked again with the same ids, it tells what became of it: a job that is its own duplicate was stored.
+        answers = engine
+            .store()
+            .enqueue(EnqueueStep::all(jobs.clone()), now)
+            .await;
+    }
+    let mut receipts = Vec::with_capacity(jobs.len());
+    for (job, answer) in jobs.iter().zip(answers?) {
+        let answer = match answer {
+            Enqueued::Duplicate { id, .. } if id == job.id => Enqueued::Created(id),
+            other => other,
+        };
+        match &answer {
+            Enqueued::Created(_) => engine.enqueued(std::iter::once(job), now),
+            Enqueued::Replaced(_) => engine.due_at(job.run_at, now),
+            Enqueued::Duplicate { .. } | Enqueued::QueueFull { .. } => {}
+        }
+        receipts.push(receipt(answer)?);
+    }
+    Ok(receipts)
+}
+
+fn receipt(answer: Enqueued) -> Result<Receipt, Error> {
+    let plain = |id| Receipt {
+        id,
+        duplicate: false,
+        payload_differs: false,
+        replaced: false,
+    };
+    Ok(match answer {
+        Enqueued::Created(id) => plain(id),
+        Enqueued::Duplicate {
+            id,
+            payload_differs,
+        } => Receipt {
+            duplicate: true,
+            payload_differs,
+            ..plain(id)
+        },
+        Enqueued::Replaced(id) => Receipt {
+            duplicate: true,
+            replaced: true,
+            ..plain(id)
+        },
+        Enqueued::QueueFull { queue, max_depth } => {
+            return Err(StoreError::QueueFull { queue, max_depth }.into());
+        }
+    })
+}

@@ -1,0 +1,75 @@
+//! What may go wrong in a client or at the start of a worker.
+
+use std::time::Duration;
+
+use windlass_core::{Invalid, JobId, State, format_duration};
+use windlass_store::StoreError;
+
+/// Something could not be done. Each variant is something a caller does differently.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// What was given breaks a rule, which names the field.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+
+    /// A worker cannot start as it was set up: everything that is wrong with it.
+    #[error("the worker cannot start: {}", listed(.0))]
+    Worker(Vec<Invalid>),
+
+    /// The store refused or failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+
+    /// There is no such job.
+    #[error("there is no job {0}")]
+    NotFound(JobId),
+
+    /// The job is in a state in which that cannot be done. Nothing changed.
+    #[error("job {id} is {state:?}: that does not apply")]
+    Conflict {
+        /// The job.
+        id: JobId,
+        /// Its state.
+        state: State,
+    },
+
+    /// The unique key of the job is taken by another one. Nothing changed.
+    #[error("the unique key of job {0} is taken by another job")]
+    KeyTaken(JobId),
+
+    /// The job was not over in time.
+    #[error("job {id} is not over after {}", format_duration(*after))]
+    NotOver {
+        /// The job.
+        id: JobId,
+        /// How long it was waited for.
+        after: Duration,
+    },
+
+    /// The job is over, and did not succeed.
+    #[error("job {id} did not succeed: it is {state:?}{}", because(.error))]
+    DidNotSucceed {
+        /// The job.
+        id: JobId,
+        /// Its state.
+        state: State,
+        /// The last error.
+        error: Option<String>,
+    },
+
+    /// What a job left is not what it is asked as.
+    #[error("the result of job {0} cannot be decoded")]
+    Result(JobId, #[source] serde_json::Error),
+}
+
+fn listed(problems: &[Invalid]) -> String {
+    let all: Vec<String> = problems.iter().map(Invalid::to_string).collect();
+    all.join("; ")
+}
+
+fn because(error: &Option<String>) -> String {
+    error
+        .as_ref()
+        .map(|error| format!(" ({error})"))
+        .unwrap_or_default()
+}

@@ -1,0 +1,97 @@
+//! Every example runs, and prints what it should.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "what a test may"
+)]
+
+use std::process::Command;
+
+/// Builds and runs an example.
+fn run(name: &str) -> String {
+    let output = Command::new(env!("CARGO"))
+        .args(["run", "--quiet", "--all-features", "--example", name])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo starts");
+    assert!(output.status.success(), "{name}: {output:?}");
+    String::from_utf8(output.stdout).expect("it prints text")
+}
+
+#[test]
+fn minimal_sends_and_is_short() {
+    assert_eq!(run("minimal"), "", "it waits for its job, and ends well");
+    let source = include_str!("../examples/minimal.rs");
+    let shown = source.split_once("\n\n").map_or(source, |(_, rest)| rest);
+    let readme = include_str!("../../../README.md");
+    assert!(readme.contains(shown), "the README shows another one");
+    assert!(
+        source.lines().count() <= 35,
+        "{} lines",
+        source.lines().count()
+    );
+}
+
+#[test]
+fn retries_wait_as_errors_say() {
+    let told = run("retries");
+    assert!(
+        told.contains("+1s #2 failed: too many requests\n+1m 1s #3 succeeded"),
+        "{told}"
+    );
+    assert!(
+        told.contains("stolen card:\n+0s #1 failed: the card was stolen\n\n"),
+        "{told}"
+    );
+    assert!(told.contains("+1h #2 snoozed\n+2h #3 succeeded"), "{told}");
+}
+
+#[test]
+fn schedules_fire_in_their_zone() {
+    let told = run("schedules");
+    assert!(
+        told.contains("the night for 2026-01-01T02:30:00Z"),
+        "{told}"
+    );
+    assert!(told.ends_with("4 reports\n"), "{told}");
+}
+
+#[test]
+fn unique_jobs_are_one_and_limits_hold() {
+    let told = run("unique_and_limits");
+    assert_eq!(told.matches("duplicate true").count(), 2, "{told}");
+    assert_eq!(told.matches("is full").count(), 3, "{told}");
+    assert_eq!(
+        told.matches("T00:00:10Z account").count(),
+        2,
+        "two at once: {told}"
+    );
+    assert_eq!(told.matches("Z account").count(), 5, "{told}");
+}
+
+#[test]
+fn shutdown_gives_back_and_the_next_process_goes_on() {
+    let told = run("shutdown");
+    assert!(told.contains("Shutdown"), "{told}");
+    assert!(
+        told.contains("given back: 1\nattempt 1, failures 0\n"),
+        "{told}"
+    );
+    assert!(told.ends_with("attempt 2 imported 3 rows\n"), "{told}");
+}
+
+#[test]
+fn testing_prints_a_timeline() {
+    let told = run("testing");
+    assert!(
+        told.starts_with("+0s #1 failed: the printer is out of paper\n"),
+        "{told}"
+    );
+    assert!(told.contains("#2 succeeded"), "{told}");
+}
+
+#[test]
+fn a_web_program_enqueues_and_runs() {
+    assert_eq!(run("axum_app"), "welcome, Ann\n");
+}
