@@ -73,10 +73,19 @@ pub(crate) async fn living(
     settings: &Settings,
     rows: &[Row],
 ) -> Step<Vec<Job>> {
-    let known = settings
-        .get(session, rows.iter().filter_map(row::settings_of))
-        .await?;
-    rows.iter().map(|row| row::living(row, &known)).collect()
+    let jobs = one_by_one(session, settings, rows).await?;
+    jobs.into_iter().collect()
+}
+
+/// The same, each for itself.
+async fn one_by_one(
+    session: &mut Session,
+    settings: &Settings,
+    rows: &[Row],
+) -> Step<Vec<Step<Job>>> {
+    let numbers = rows.iter().filter_map(row::settings_of);
+    let known = settings.get(session, numbers).await?;
+    Ok(rows.iter().map(|row| row::living(row, &known)).collect())
 }
 
 /// The same without those that cannot be read: one of them must not hold up all others.
@@ -85,12 +94,10 @@ pub(crate) async fn readable(
     settings: &Settings,
     rows: &[Row],
 ) -> Step<Vec<Job>> {
-    let known = settings
-        .get(session, rows.iter().filter_map(row::settings_of))
-        .await?;
+    let read = one_by_one(session, settings, rows).await?;
     let mut jobs = Vec::with_capacity(rows.len());
-    for found in rows {
-        match row::living(found, &known) {
+    for (found, job) in rows.iter().zip(read) {
+        match job {
             Ok(job) => jobs.push(job),
             Err(fault) => {
                 let id = row::id(found, 0).map(|id| id.to_string());

@@ -106,14 +106,9 @@ impl Index {
         self.waiting.contains_key(&id)
     }
 
-    /// The job with that id, if it runs.
-    pub(crate) fn running(&self, id: JobId) -> Option<&Running> {
-        self.running.get(&id).map(Arc::as_ref)
-    }
-
     /// The job of that attempt, if it still runs.
     pub(crate) fn running_attempt(&self, of: AttemptId) -> Option<&Running> {
-        let running = self.running(of.job);
+        let running = self.running.get(&of.job).map(Arc::as_ref);
         running.filter(|running| running.job.attempt == of.attempt)
     }
 
