@@ -1,0 +1,1 @@
+//! The server: the REST interface over a store, with loops that keep it going.
