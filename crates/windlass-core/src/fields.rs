@@ -62,6 +62,11 @@ impl RawFields {
         Ok(())
     }
 
+    /// The names and the JSON of all fields.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &RawValue)> {
+        self.0.iter().map(|(name, raw)| (name.as_str(), &**raw))
+    }
+
     /// All fields, decoded.
     pub fn values(&self) -> Result<Map<String, Value>, Invalid> {
         self.values_but("")
@@ -183,12 +188,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A whole number from `min` to `max`.
-    pub fn integer(
-        &mut self,
-        name: &str,
-        min: i64,
-        max: i64,
-    ) -> Result<Option<i64>, Invalid> {
+    pub fn integer(&mut self, name: &str, min: i64, max: i64) -> Result<Option<i64>, Invalid> {
         let Some(value) = self.value(name) else {
             return Ok(None);
         };
