@@ -288,6 +288,14 @@ impl Store for MemoryStore {
         Ok(self.state().trim(topic, before, limit.min(RECORDS_MAX)))
     }
 
+    async fn forget(&self, _before: Timestamp) -> Result<usize, StoreError> {
+        Ok(0) // nothing here lies together by its day
+    }
+
+    async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
+        Ok(None)
+    }
+
     fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }

@@ -17,9 +17,9 @@ use windlass_store::{
 use crate::change::{self, Change};
 use crate::claim::{self, Claiming};
 use crate::connect::Class::{self, Other, Vital};
-use crate::fault::Step;
+use crate::fault::{Fault, Step};
 use crate::session::Session;
-use crate::{PostgresStore, enqueue, general, read, schedule, settle};
+use crate::{PostgresStore, enqueue, general, read, row, schedule, settle, upkeep};
 
 impl PostgresStore {
     /// Carries out a step.
@@ -363,6 +363,19 @@ impl Store for PostgresStore {
         let limit = limit.min(RECORDS_MAX);
         self.run(Other, |mut session| async move {
             general::trim(&mut session, topic, before, limit).await
+        })
+        .await
+    }
+
+    async fn forget(&self, before: Timestamp) -> Result<usize, StoreError> {
+        upkeep::drop_days(&self.connections, before).await
+    }
+
+    async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
+        self.run(Vital, |mut session| async move {
+            let rows = session.look("select clock_timestamp()", &[]).await?;
+            let row = rows.first().ok_or_else(|| Fault::damaged("no clock"))?;
+            row::time(row, 0).map(Some)
         })
         .await
     }

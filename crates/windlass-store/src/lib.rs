@@ -20,6 +20,16 @@ mod schedule;
 mod settle;
 mod store;
 pub mod stored;
+mod wrap;
+
+/// What [`wrap_store`] needs to name.
+#[doc(hidden)]
+pub mod wrapped {
+    pub use async_trait::async_trait;
+    pub use serde_json::Value;
+    pub use tokio::sync::watch;
+    pub use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp};
+}
 
 pub use change::{CHANGE_MAX, Changed};
 pub use claim::{CLAIM_MAX, Claim, ClaimRetry, Claimed};

@@ -173,6 +173,16 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn trim(&self, topic: &str, before: Timestamp, limit: usize)
     -> Result<usize, StoreError>;
 
+    /// Removes succeeded and cancelled jobs that ended before then, with their history, where that is cheap: as whole days.
+    ///
+    /// What is younger stays, and so does what is dead, waits or runs. It may leave older ones, which [`Store::purge`] removes
+    /// one by one. Answers how many such parts were removed.
+    async fn forget(&self, before: Timestamp) -> Result<usize, StoreError>;
+
+    /// The instant by the clock that all nodes of this store share; none where one process has it alone, whose own clock is
+    /// the one.
+    async fn time(&self) -> Result<Option<Timestamp>, StoreError>;
+
     /// A number that changes when jobs may have become claimable. Only a hint: losing one costs latency, never a job.
     fn changes(&self) -> watch::Receiver<u64>;
 }
