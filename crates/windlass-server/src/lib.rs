@@ -1,1 +1,3 @@
-//! The server: the REST interface over a store, with loops that keep it going.
+//! The Windlass server: REST interface, HTTP jobs, metrics.
+
+pub mod access;
