@@ -3,8 +3,8 @@
 use serde_json::{Map, Value};
 use windlass_core::fields::{Fields, one_of};
 use windlass_core::{
-    DeadReason, Fingerprint, Invalid, Job, Key, Kind, Payload, QueueName, ScheduleId, Tag,
-    Timestamp,
+    AttemptError, DeadReason, Fingerprint, Invalid, Job, Key, Kind, Payload, QueueName, ScheduleId,
+    State, Tag, Timestamp,
 };
 
 use crate::Query;
@@ -160,10 +160,7 @@ impl JobFilter {
             let told = error.map(|error| error.to_string().to_lowercase());
             told.is_some_and(|told| told.contains(text))
         };
-        let has_fingerprint = |wanted: &String| {
-            let found = error.map(|error| Fingerprint::new(&job.kind, error).to_string());
-            found.as_ref() == Some(wanted)
-        };
+        let has_fingerprint = |wanted: &String| group_of(job).to_string() == *wanted;
         self.finished_from
             .is_none_or(|from| job.finished_at().is_some_and(|at| at >= from))
             && self.error.as_ref().is_none_or(has_text)
@@ -173,6 +170,17 @@ impl JobFilter {
                 .as_ref()
                 .is_none_or(|wanted| wanted.holds(&job.payload))
     }
+}
+
+/// The group of a job by what went wrong. It may be dead without an error: its deadline passed.
+pub fn group_of(job: &Job) -> Fingerprint {
+    let reason = match job.state() {
+        State::Dead(reason) => reason.name(),
+        _ => "",
+    };
+    let error = job.last_error.clone();
+    let error = error.unwrap_or_else(|| AttemptError::new(reason));
+    Fingerprint::new(&job.kind, &error)
 }
 
 /// The words for states.
@@ -238,7 +246,7 @@ fn payload_match(path: Option<&str>, value: Option<&str>) -> Result<Option<Paylo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use windlass_core::{AttemptError, JobId, NewJob};
+    use windlass_core::{JobId, NewJob};
 
     fn filter(query: &str) -> Result<JobFilter, Invalid> {
         let pairs = Query::pairs(query)?;

@@ -24,7 +24,7 @@ pub use claim::{
     CLAIM_LIMIT_MAX, CLAIM_QUEUES_MAX, ClaimQueue, ClaimRequest, LeaseRef, QueueOrder,
     RenewRequest, read_progress,
 };
-pub use filter::{JobFilter, PayloadMatch};
+pub use filter::{JobFilter, PayloadMatch, group_of};
 pub use job::{AttemptView, Content, JobView};
 pub use new_job::{BULK_MAX, Bulk, BulkMode, read_new_job};
 pub use page::{Cursor, ListPage};
