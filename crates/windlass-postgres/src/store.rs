@@ -9,9 +9,9 @@ use tokio::sync::watch;
 use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp};
 use windlass_store::{
     Attempt, AttemptId, AttemptReport, CHANGE_MAX, Changed, Claim, Claimed, Counts, Document,
-    ENQUEUE_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired, Listed, Node, Page,
-    QueueLimits, RECORDS_MAX, Record, Renewed, SETTLE_MAX, Schedule, Settled, Store, StoreError,
-    Swept, Written, check_batch,
+    ENQUEUE_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired, FiredOccurrence,
+    Listed, Node, Page, QueueLimits, RECORDS_MAX, Record, Renewed, SETTLE_MAX, Schedule,
+    ScheduleRef, Settled, Store, StoreError, Swept, Written, check_batch,
 };
 
 use crate::change::{self, Change};
@@ -236,6 +236,25 @@ impl Store for PostgresStore {
     async fn schedules(&self) -> Result<Vec<Schedule>, StoreError> {
         self.run(Other, |mut session| async move {
             schedule::all(&mut session).await
+        })
+        .await
+    }
+
+    async fn schedule(&self, which: &ScheduleRef) -> Result<Option<Schedule>, StoreError> {
+        self.run(Other, |mut session| async move {
+            schedule::one(&mut session, which).await
+        })
+        .await
+    }
+
+    async fn occurrences(
+        &self,
+        schedule: ScheduleId,
+        before: Option<Timestamp>,
+        limit: usize,
+    ) -> Result<Vec<FiredOccurrence>, StoreError> {
+        self.run(Other, |mut session| async move {
+            schedule::occurrences(&mut session, schedule, before, limit).await
         })
         .await
     }

@@ -32,8 +32,10 @@ macro_rules! wrap_store {
                 queues() -> BTreeMap<QueueName, QueueLimits>;
                 put_schedule(schedule: &Schedule, expected: Expected) -> Written;
                 schedules() -> Vec<Schedule>;
+                schedule(which: &ScheduleRef) -> Option<Schedule>;
                 due(limit: usize, now: Timestamp) -> Vec<Schedule>;
                 fire(fire: Fire, now: Timestamp) -> Fired;
+                occurrences(schedule: ScheduleId, before: Option<Timestamp>, limit: usize) -> Vec<FiredOccurrence>;
                 remove_schedule(schedule: ScheduleId) -> bool;
                 beat(name: &str, about: &Value, now: Timestamp) -> ();
                 nodes() -> Vec<Node>;

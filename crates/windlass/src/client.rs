@@ -3,6 +3,7 @@
 mod change;
 mod enqueue;
 mod queue;
+mod schedule;
 
 use std::fmt;
 use std::sync::Arc;
