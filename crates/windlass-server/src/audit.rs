@@ -26,8 +26,12 @@ impl Audit {
         let record = json!({
             "key": caller.id, "name": caller.name, "action": action, "target": target, "detail": detail,
         });
-        let kept = self.0.store().append(AUDIT_TOPIC, &[record], self.0.now());
-        if let Err(error) = kept.await {
+        let kept = self
+            .0
+            .store()
+            .append(AUDIT_TOPIC, &[record], self.0.now())
+            .await;
+        if let Err(error) = kept {
             warn!(%error, action, target, key = caller.id, "an action could not be recorded");
         }
     }

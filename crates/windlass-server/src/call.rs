@@ -8,7 +8,7 @@ use axum::http::header::HeaderName;
 use serde_json::{Map, Value, json};
 use windlass_api::{Content, Cursor, Query, check_strict};
 use windlass_core::fields::RawFields;
-use windlass_core::{Invalid, JobId, ScheduleId, Timestamp};
+use windlass_core::{Invalid, JobId, Timestamp};
 use windlass_engine::Ids;
 use windlass_store::PAGE_MAX;
 
@@ -90,7 +90,9 @@ impl Call {
     pub(crate) fn limit(&self, default: usize, max: usize) -> Result<usize, Problem> {
         let most = u64::try_from(max).unwrap_or(u64::MAX);
         let limit = self.query().integer("limit", 1, most)?;
-        Ok(limit.and_then(|limit| limit.try_into().ok()).unwrap_or(default))
+        Ok(limit
+            .and_then(|limit| limit.try_into().ok())
+            .unwrap_or(default))
     }
 
     /// The URL of the same list from a cursor on.
@@ -118,14 +120,6 @@ impl Call {
         match &self.seeded {
             Some(ids) => ids.job(self.now),
             None => self.app.engine().ids().job(self.now),
-        }
-    }
-
-    /// The id of a schedule that is made by this request.
-    pub(crate) fn new_schedule_id(&self) -> ScheduleId {
-        match &self.seeded {
-            Some(ids) => ids.schedule(self.now),
-            None => self.app.engine().ids().schedule(self.now),
         }
     }
 

@@ -237,4 +237,3 @@ fn schedule_detail(what: &ScheduleEvent) -> Value {
         }),
     }
 }
-

@@ -98,7 +98,11 @@ where
     };
     let app = call.app.clone();
     let now = call.now;
-    let name = hashed(&[call.caller.id.as_bytes(), route.path.as_bytes(), key.as_bytes()]);
+    let name = hashed(&[
+        call.caller.id.as_bytes(),
+        route.path.as_bytes(),
+        key.as_bytes(),
+    ]);
     let fingerprint = hashed(&[call.path.as_bytes(), &call.body]);
     tidy(&app, now).await;
     let (kept, version) = reserve(&app, &name, fingerprint, now).await?;
@@ -115,8 +119,10 @@ where
         Err(problem) => {
             // Nothing was made: the key is free for a request that is right. Of a failure of ours nobody knows.
             if problem.status() < 500 {
-                let gone = app.store().remove_document(&collection(&name), &name, Expected::Version(version));
-                gone.await?;
+                let expected = Expected::Version(version);
+                app.store()
+                    .remove_document(&collection(&name), &name, expected)
+                    .await?;
             }
             Err(problem)
         }
@@ -194,11 +200,19 @@ async fn keep(
         ..kept.clone()
     };
     let store = app.store();
-    if write(store, name, &done, Expected::Version(version), now).await?.is_some() {
+    if write(store, name, &done, Expected::Version(version), now)
+        .await?
+        .is_some()
+    {
         return Ok(answer);
     }
     let other = store.document(&collection(name), name).await?;
-    match other.as_ref().map(read).transpose()?.and_then(|kept| kept.answer) {
+    match other
+        .as_ref()
+        .map(read)
+        .transpose()?
+        .and_then(|kept| kept.answer)
+    {
         Some(first) => replay(first),
         None => Ok(answer),
     }
@@ -223,7 +237,9 @@ async fn write(
     now: Timestamp,
 ) -> Result<Option<u64>, Problem> {
     let value = serde_json::to_value(kept).map_err(|error| Problem::internal(&error))?;
-    let written = store.put_document(&collection(name), name, &value, expected, now).await?;
+    let written = store
+        .put_document(&collection(name), name, &value, expected, now)
+        .await?;
     Ok(match written {
         Written::Version(version) => Some(version),
         Written::Conflict(_) => None,
@@ -252,7 +268,9 @@ async fn forget_old(store: &dyn Store, collection: &str, now: Timestamp) -> Resu
     for document in store.documents(collection).await? {
         if is_over(&document, now) {
             let expected = Expected::Version(document.version);
-            store.remove_document(collection, &document.name, expected).await?;
+            store
+                .remove_document(collection, &document.name, expected)
+                .await?;
         }
     }
     Ok(())
@@ -273,8 +291,11 @@ fn hashed(parts: &[&[u8]]) -> String {
 }
 
 fn busy() -> Problem {
-    Problem::conflict("idempotency_key_busy", "others are using this `Idempotency-Key` right now")
-        .retry_after(Duration::from_secs(1))
+    Problem::conflict(
+        "idempotency_key_busy",
+        "others are using this `Idempotency-Key` right now",
+    )
+    .retry_after(Duration::from_secs(1))
 }
 
 #[cfg(test)]
@@ -289,7 +310,10 @@ mod tests {
         assert_eq!(tidied.due(at(0)).as_deref(), Some("idempotency.00"));
         assert_eq!(tidied.due(at(0)), None);
         for place in 1..256 {
-            assert_eq!(tidied.due(at(place)), Some(format!("idempotency.{place:02x}")));
+            assert_eq!(
+                tidied.due(at(place)),
+                Some(format!("idempotency.{place:02x}"))
+            );
         }
         assert_eq!(tidied.due(at(256)).as_deref(), Some("idempotency.00"));
         assert_eq!(collection("ff12"), "idempotency.ff");

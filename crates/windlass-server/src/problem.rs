@@ -38,7 +38,11 @@ impl Problem {
     }
 
     pub(crate) fn not_found(what: impl std::fmt::Display) -> Self {
-        Problem::new(StatusCode::NOT_FOUND, "not_found", format!("there is no {what}"))
+        Problem::new(
+            StatusCode::NOT_FOUND,
+            "not_found",
+            format!("there is no {what}"),
+        )
     }
 
     pub(crate) fn conflict(code: &str, detail: impl Into<String>) -> Self {
@@ -55,7 +59,8 @@ impl Problem {
 
     pub(crate) fn busy(what: &str) -> Self {
         let detail = format!("as many {what} as may are open");
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).retry_after(Duration::from_secs(1))
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
+            .retry_after(Duration::from_secs(1))
     }
 
     pub(crate) fn too_large(code: &str, detail: String) -> Self {
@@ -123,7 +128,11 @@ impl From<Invalid> for Problem {
 
 impl From<Malformed> for Problem {
     fn from(malformed: Malformed) -> Self {
-        Problem::new(StatusCode::BAD_REQUEST, "malformed_json", malformed.to_string())
+        Problem::new(
+            StatusCode::BAD_REQUEST,
+            "malformed_json",
+            malformed.to_string(),
+        )
     }
 }
 
@@ -146,6 +155,10 @@ impl From<Error> for Problem {
             Error::Conflict { .. } => Problem::conflict("wrong_state", error.to_string())
                 .hint("look at the job: its `state` decides what can be done"),
             Error::KeyTaken(_) => Problem::conflict("unique_key_taken", error.to_string()),
+            Error::NoSchedule(_) => Problem::not_found("such schedule"),
+            Error::ScheduleChanged { .. } => Problem::conflict("schedule_busy", error.to_string())
+                .retry_after(Duration::from_secs(1)),
+            Error::ScheduleHeld(_) => Problem::conflict("unique_key_taken", error.to_string()),
             other => Problem::internal(&other),
         }
     }
@@ -171,12 +184,13 @@ impl From<StoreError> for Problem {
             }
             StoreError::StorageFull(_) => away("storage_full"),
             StoreError::Unavailable(_) => away("store_unavailable"),
-            StoreError::Indeterminate(_) => away("indeterminate")
-                .hint("send it again with the same `Idempotency-Key`"),
-            StoreError::Stopped(_) => away("store_stopped"),
-            StoreError::Damaged { .. } | StoreError::WrongSchema { .. } | StoreError::InUse { .. } => {
-                Problem::internal(&error)
+            StoreError::Indeterminate(_) => {
+                away("indeterminate").hint("send it again with the same `Idempotency-Key`")
             }
+            StoreError::Stopped(_) => away("store_stopped"),
+            StoreError::Damaged { .. }
+            | StoreError::WrongSchema { .. }
+            | StoreError::InUse { .. } => Problem::internal(&error),
         }
     }
 }

@@ -101,7 +101,10 @@ mod tests {
         rates.count(&event(at.saturating_add(Duration::from_secs(30))));
         let seen = |after| {
             rates
-                .of(&QueueName::default(), at.saturating_add(Duration::from_secs(after)))
+                .of(
+                    &QueueName::default(),
+                    at.saturating_add(Duration::from_secs(after)),
+                )
                 .enqueued
         };
         assert_eq!((seen(30), seen(59), seen(60), seen(90)), (2, 2, 1, 0));

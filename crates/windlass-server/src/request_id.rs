@@ -10,7 +10,9 @@ const CHARS_MAX: usize = 128;
 
 /// The client's own id if it is one that can be shown anywhere, else a new one.
 pub(crate) fn request_id(headers: &HeaderMap, ids: &Ids) -> String {
-    let given = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
+    let given = headers
+        .get(REQUEST_ID)
+        .and_then(|value| value.to_str().ok());
     let plain = |id: &&str| {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:/-".contains(&byte);
         !id.is_empty() && id.len() <= CHARS_MAX && id.bytes().all(allowed)

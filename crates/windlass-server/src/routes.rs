@@ -234,7 +234,9 @@ pub fn router(app: App) -> Router {
         let path = route.path;
         let route = Arc::new(route);
         let handler = move |State(app): State<App>, params: RawPathParams, request: Request| {
-            let params = params.iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+            let params = params
+                .iter()
+                .map(|(name, value)| (name.to_owned(), value.to_owned()));
             let params: Vec<(String, String)> = params.collect();
             serve(Arc::clone(&route), app, params, request)
         };
@@ -265,7 +267,9 @@ async fn serve(
     let id = request_id(request.headers(), app.engine().ids());
     let begun = app.engine().now();
     let clock = Arc::clone(app.engine().clock());
-    let answered = AssertUnwindSafe(answer(&route, app, params, request)).catch_unwind().await;
+    let answered = AssertUnwindSafe(answer(&route, app, params, request))
+        .catch_unwind()
+        .await;
     let answered = answered.unwrap_or_else(|_| Err(Problem::internal(&"a route panicked")));
     let status = match &answered {
         Ok(answer) => answer.status.as_u16(),
@@ -285,7 +289,10 @@ fn finish(answered: Result<Answer, Problem>, id: &str) -> Response<Body> {
     if let Ok(id) = HeaderValue::from_str(id) {
         headers.insert(REQUEST_ID, id);
     }
-    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    headers.insert(
+        "x-content-type-options",
+        HeaderValue::from_static("nosniff"),
+    );
     headers.insert("cache-control", HeaderValue::from_static("no-store"));
     response
 }
@@ -350,7 +357,9 @@ async fn read_body(
         };
         Problem::too_large("body_too_large", detail)
     };
-    let told = headers.get(CONTENT_LENGTH).and_then(|told| told.to_str().ok()?.parse().ok());
+    let told = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|told| told.to_str().ok()?.parse().ok());
     if told.is_some_and(|told: u64| told > u64::try_from(most).unwrap_or(u64::MAX)) {
         return Err(too_large()); // before a byte of it is read
     }
@@ -368,12 +377,23 @@ async fn read_body(
     if body.is_empty() {
         if route.body_required {
             let detail = "this route takes a body of JSON";
-            return Err(Problem::new(StatusCode::BAD_REQUEST, "malformed_json", detail));
+            return Err(Problem::new(
+                StatusCode::BAD_REQUEST,
+                "malformed_json",
+                detail,
+            ));
         }
         return Ok(body);
     }
-    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    let kind = kind.unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    let kind = headers
+        .get(CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok());
+    let kind = kind
+        .unwrap_or_default()
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim();
     if !kind.eq_ignore_ascii_case("application/json") {
         let detail = "the body must be sent as `Content-Type: application/json`";
         let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;

@@ -28,6 +28,7 @@ pub(super) fn components() -> Vec<(&'static str, Schema)> {
         ("Preview", preview()),
         ("Backfill", backfill()),
         ("BackfillAnswer", backfill_answer()),
+        ("RunAnswer", run_answer()),
     ]
 }
 
@@ -125,18 +126,17 @@ fn preview() -> Schema {
 fn backfill() -> Schema {
     Schema::object(vec![
         Field::always("from", Schema::instant()),
-        Field::always("until", Schema::instant()),
+        Field::always(
+            "to",
+            Schema::instant().about("Included; not in the future."),
+        ),
     ])
 }
 
 fn backfill_answer() -> Schema {
-    Schema::object(vec![
-        Field::always("created", Schema::count()),
-        Field::always(
-            "next_from",
-            Schema::instant()
-                .or_null()
-                .about("Where the next pass goes on."),
-        ),
-    ])
+    Schema::object(vec![Field::always("created", Schema::count())])
+}
+
+fn run_answer() -> Schema {
+    Schema::object(vec![Field::always("job_id", Schema::id())])
 }

@@ -13,7 +13,9 @@ use windlass_engine::{JobEvent, JobRef};
 use windlass_store::{Changed, PAGE_MAX};
 
 use super::Route;
-use super::jobs::{PassAnswer, answer_page, filter_of, page_params, pass, pass_request, scan_fields};
+use super::jobs::{
+    PassAnswer, answer_page, filter_of, page_params, pass, pass_request, scan_fields,
+};
 use crate::access::Scope;
 use crate::answer::Answer;
 use crate::call::Call;
@@ -26,32 +28,56 @@ const TAG: &str = "dead letters";
 const GROUPED_MAX: usize = 10_000;
 
 pub(super) fn routes() -> Vec<Route> {
-    let filters = || filter_params().into_iter().filter(|param| param.name() != "state");
+    let filters = || {
+        filter_params()
+            .into_iter()
+            .filter(|param| param.name() != "state")
+    };
     let mut params = page_params();
     params.extend(filters());
     vec![
         Route::new(Method::GET, "/api/v1/dead-letters", Scope::Read, list)
             .says(TAG, "Lists dead jobs, newest first.")
             .params(params)
-            .answers(200, "A page.", Schema::page(Schema::named("Job"), scan_fields())),
-        Route::new(Method::GET, "/api/v1/dead-letters/groups", Scope::Read, groups)
-            .says(TAG, "Groups dead jobs by what went wrong, the largest group first.")
-            .params(filters())
             .answers(
                 200,
-                "The groups of the newest 10,000.",
-                Schema::page(
-                    Schema::named("DeadGroup"),
-                    vec![
-                        Field::always("scanned", Schema::count()),
-                        Field::always("complete", Schema::flag()),
-                    ],
-                ),
+                "A page.",
+                Schema::page(Schema::named("Job"), scan_fields()),
             ),
-        Route::new(Method::POST, "/api/v1/dead-letters/revive", Scope::Operate, revive)
-            .says(TAG, "Revives dead jobs of a filter, or by their ids, one pass of them.")
-            .takes("ReviveByFilter")
-            .answers(200, "How far the pass got.", Schema::named("PassAnswer")),
+        Route::new(
+            Method::GET,
+            "/api/v1/dead-letters/groups",
+            Scope::Read,
+            groups,
+        )
+        .says(
+            TAG,
+            "Groups dead jobs by what went wrong, the largest group first.",
+        )
+        .params(filters())
+        .answers(
+            200,
+            "The groups of the newest 10,000.",
+            Schema::page(
+                Schema::named("DeadGroup"),
+                vec![
+                    Field::always("scanned", Schema::count()),
+                    Field::always("complete", Schema::flag()),
+                ],
+            ),
+        ),
+        Route::new(
+            Method::POST,
+            "/api/v1/dead-letters/revive",
+            Scope::Operate,
+            revive,
+        )
+        .says(
+            TAG,
+            "Revives dead jobs of a filter, or by their ids, one pass of them.",
+        )
+        .takes("ReviveByFilter")
+        .answers(200, "How far the pass got.", Schema::named("PassAnswer")),
     ]
 }
 
@@ -106,16 +132,18 @@ fn add(groups: &mut BTreeMap<String, Group>, job: &Job) {
     };
     let at = job.finished_at().unwrap_or(job.created_at);
     let fingerprint = group_of(job);
-    let group = groups.entry(fingerprint.to_string()).or_insert_with(|| Group {
-        fingerprint: fingerprint.to_string(),
-        kind: job.kind.clone(),
-        pattern: fingerprint.pattern().to_owned(),
-        count: 0,
-        example: job.id,
-        first_at: at,
-        last_at: at,
-        reasons: BTreeMap::new(),
-    });
+    let group = groups
+        .entry(fingerprint.to_string())
+        .or_insert_with(|| Group {
+            fingerprint: fingerprint.to_string(),
+            kind: job.kind.clone(),
+            pattern: fingerprint.pattern().to_owned(),
+            count: 0,
+            example: job.id,
+            first_at: at,
+            last_at: at,
+            reasons: BTreeMap::new(),
+        });
     group.count += 1;
     group.first_at = group.first_at.min(at);
     group.last_at = group.last_at.max(at);
@@ -150,6 +178,7 @@ async fn revive(call: Call) -> Result<Answer, Problem> {
         }
     }
     let answer = PassAnswer::new(&changed, &found);
-    call.audit("dead_letters.revive", "jobs", wanted.told(&answer)).await;
+    call.audit("dead_letters.revive", "jobs", wanted.told(&answer))
+        .await;
     Answer::ok(&answer)
 }

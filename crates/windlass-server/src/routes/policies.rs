@@ -18,18 +18,32 @@ pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::new(Method::GET, "/api/v1/policies", Scope::Read, list)
             .says(TAG, "Lists the retry policies that have a name.")
-            .answers(200, "The presets.", Schema::page(Schema::named("Preset"), vec![])),
-        Route::new(Method::GET, "/api/v1/policies/{preset}/explain", Scope::Read, explain_preset)
-            .says(TAG, "What a preset will do.")
-            .params([
-                Field::maybe("max_attempts", Schema::integer(1, 1000)),
-                Field::maybe("jobs", Schema::integer(1, u32::MAX.into())),
-            ])
-            .answers(200, "Each attempt, and the herd.", explanation()),
-        Route::new(Method::POST, "/api/v1/policies/explain", Scope::Read, explain)
-            .says(TAG, "What a policy will do.")
-            .takes("ExplainRequest")
-            .answers(200, "Each attempt, and the herd.", explanation()),
+            .answers(
+                200,
+                "The presets.",
+                Schema::page(Schema::named("Preset"), vec![]),
+            ),
+        Route::new(
+            Method::GET,
+            "/api/v1/policies/{preset}/explain",
+            Scope::Read,
+            explain_preset,
+        )
+        .says(TAG, "What a preset will do.")
+        .params([
+            Field::maybe("max_attempts", Schema::integer(1, 1000)),
+            Field::maybe("jobs", Schema::integer(1, u32::MAX.into())),
+        ])
+        .answers(200, "Each attempt, and the herd.", explanation()),
+        Route::new(
+            Method::POST,
+            "/api/v1/policies/explain",
+            Scope::Read,
+            explain,
+        )
+        .says(TAG, "What a policy will do.")
+        .takes("ExplainRequest")
+        .answers(200, "Each attempt, and the herd.", explanation()),
     ]
 }
 

@@ -31,28 +31,62 @@ pub(super) fn routes() -> Vec<Route> {
     let queue = || Schema::named("Queue");
     vec![
         Route::new(Method::GET, "/api/v1/queues", Scope::Read, list)
-            .says(TAG, "Lists queues with their depth, rates and oldest ready job.")
+            .says(
+                TAG,
+                "Lists queues with their depth, rates and oldest ready job.",
+            )
             .answers(200, "All queues, by name.", Schema::page(queue(), vec![])),
         Route::new(Method::GET, "/api/v1/queues/{queue}", Scope::Read, get)
             .says(TAG, "One queue.")
             .answers(200, "The queue.", queue()),
-        Route::new(Method::GET, "/api/v1/queues/{queue}/settings", Scope::Read, get_settings)
-            .says(TAG, "What is set about a queue.")
-            .answers(200, "The settings.", Schema::named("QueueSettings")),
-        Route::new(Method::PUT, "/api/v1/queues/{queue}/settings", Scope::Operate, put_settings)
-            .says(TAG, "Sets all that is set about a queue; what is not given is not set.")
-            .takes("QueueSettings")
-            .answers(200, "The settings.", Schema::named("QueueSettings")),
-        Route::new(Method::POST, "/api/v1/queues/{queue}/pause", Scope::Operate, pause)
-            .says(TAG, "Nothing more is claimed from it, by anybody. Running jobs go on.")
-            .answers(200, "The queue.", queue()),
-        Route::new(Method::POST, "/api/v1/queues/{queue}/resume", Scope::Operate, resume)
-            .says(TAG, "Its jobs are claimed again.")
-            .answers(200, "The queue.", queue()),
-        Route::new(Method::POST, "/api/v1/queues/{queue}/purge", Scope::Operate, purge)
-            .says(TAG, "Removes finished jobs of one state, one pass of them.")
-            .takes("Purge")
-            .answers(200, "How far the pass got.", Schema::named("PassAnswer")),
+        Route::new(
+            Method::GET,
+            "/api/v1/queues/{queue}/settings",
+            Scope::Read,
+            get_settings,
+        )
+        .says(TAG, "What is set about a queue.")
+        .answers(200, "The settings.", Schema::named("QueueSettings")),
+        Route::new(
+            Method::PUT,
+            "/api/v1/queues/{queue}/settings",
+            Scope::Operate,
+            put_settings,
+        )
+        .says(
+            TAG,
+            "Sets all that is set about a queue; what is not given is not set.",
+        )
+        .takes("QueueSettings")
+        .answers(200, "The settings.", Schema::named("QueueSettings")),
+        Route::new(
+            Method::POST,
+            "/api/v1/queues/{queue}/pause",
+            Scope::Operate,
+            pause,
+        )
+        .says(
+            TAG,
+            "Nothing more is claimed from it, by anybody. Running jobs go on.",
+        )
+        .answers(200, "The queue.", queue()),
+        Route::new(
+            Method::POST,
+            "/api/v1/queues/{queue}/resume",
+            Scope::Operate,
+            resume,
+        )
+        .says(TAG, "Its jobs are claimed again.")
+        .answers(200, "The queue.", queue()),
+        Route::new(
+            Method::POST,
+            "/api/v1/queues/{queue}/purge",
+            Scope::Operate,
+            purge,
+        )
+        .says(TAG, "Removes finished jobs of one state, one pass of them.")
+        .takes("Purge")
+        .answers(200, "How far the pass got.", Schema::named("PassAnswer")),
     ]
 }
 
@@ -61,9 +95,15 @@ async fn list(call: Call) -> Result<Answer, Problem> {
     let counts = store.counts(call.now).await?;
     let limits = store.queues().await?;
     let settings = store.documents(SETTINGS).await?;
-    let set = settings.iter().filter_map(|one| QueueName::new(&one.name).ok());
-    let names: BTreeSet<QueueName> =
-        counts.keys().cloned().chain(limits.keys().cloned()).chain(set).collect();
+    let set = settings
+        .iter()
+        .filter_map(|one| QueueName::new(&one.name).ok());
+    let names: BTreeSet<QueueName> = counts
+        .keys()
+        .cloned()
+        .chain(limits.keys().cloned())
+        .chain(set)
+        .collect();
     let view = |name: &QueueName| {
         let document = settings.iter().find(|one| one.name == name.as_str());
         let guards = document.map(|one| &one.value);
@@ -82,7 +122,11 @@ async fn get(call: Call) -> Result<Answer, Problem> {
 
 async fn answer(call: &Call, name: &QueueName) -> Result<Answer, Problem> {
     let store = call.app.store();
-    let counts = store.counts(call.now).await?.remove(name).unwrap_or_default();
+    let counts = store
+        .counts(call.now)
+        .await?
+        .remove(name)
+        .unwrap_or_default();
     let limits = store.queues().await?.remove(name).unwrap_or_default();
     let document = store.document(SETTINGS, name.as_str()).await?;
     let guards = document.as_ref().map(|one| &one.value);
@@ -119,7 +163,10 @@ fn millis(now: Timestamp, earlier: Timestamp) -> u64 {
 
 /// What the store holds a queue to, and what is kept beside it.
 fn together(limits: &QueueLimits, kept: Option<&Value>) -> Result<QueueSettings, Problem> {
-    let kept = kept.and_then(Value::as_object).map(QueueSettings::from_fields).transpose();
+    let kept = kept
+        .and_then(Value::as_object)
+        .map(QueueSettings::from_fields)
+        .transpose();
     let kept = kept.map_err(|error| Problem::internal(&error))?;
     Ok(QueueSettings {
         max_depth: limits.max_depth,
@@ -164,13 +211,18 @@ async fn put_settings(call: Call) -> Result<Answer, Problem> {
         .put_document(SETTINGS, name.as_str(), &kept, Expected::Anything, call.now)
         .await?;
     store.put_queue(&name, &limits).await?;
-    call.audit("queue.settings", name.as_str(), told.clone()).await;
+    call.app.claims.forget_settings(&name);
+    call.audit("queue.settings", name.as_str(), told.clone())
+        .await;
     Answer::ok(&told)
 }
 
 async fn pause(call: Call) -> Result<Answer, Problem> {
     let name: QueueName = call.name("queue")?;
-    call.app.client.pause_queue(name.as_str(), &call.caller.name).await?;
+    call.app
+        .client
+        .pause_queue(name.as_str(), &call.caller.name)
+        .await?;
     call.audit_plain("queue.pause", name.as_str()).await;
     answer(&call, &name).await
 }
@@ -205,7 +257,9 @@ async fn purge(call: Call) -> Result<Answer, Problem> {
         finished_before,
         ..JobFilter::default()
     };
-    let limit = limit.and_then(|limit| limit.try_into().ok()).unwrap_or(PURGE_DEFAULT);
+    let limit = limit
+        .and_then(|limit| limit.try_into().ok())
+        .unwrap_or(PURGE_DEFAULT);
     let found = search(&call.app, &filter, after, limit, call.now).await?;
     let ids: Vec<JobId> = found.jobs.iter().map(|job| job.id).collect();
     let changed = call.app.store().purge(&ids).await?;

@@ -46,10 +46,14 @@ async fn all_or_none(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
 }
 
 async fn each(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
-    let made = bulk.jobs.into_iter();
-    let made = made.map(|new| made(call, new.map_err(Problem::from)?));
-    let made: Vec<Result<Job, Problem>> = made.collect();
-    let good: Vec<Job> = made.iter().filter_map(|job| job.as_ref().ok()).cloned().collect();
+    let jobs = bulk.jobs.into_iter();
+    let jobs = jobs.map(|new| made(call, new.map_err(Problem::from)?));
+    let made: Vec<Result<Job, Problem>> = jobs.collect();
+    let good: Vec<Job> = made
+        .iter()
+        .filter_map(|job| job.as_ref().ok())
+        .cloned()
+        .collect();
     let mut stored = Vec::new();
     if !good.is_empty() {
         stored = enqueue(&call.app, good, EnqueueMode::EachForItself, call.now).await?;

@@ -56,7 +56,10 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Problem> {
 }
 
 /// Refuses a payload that is too large.
-pub(in crate::routes) fn check_payload(call: &Call, payload: Option<&Payload>) -> Result<(), Problem> {
+pub(in crate::routes) fn check_payload(
+    call: &Call,
+    payload: Option<&Payload>,
+) -> Result<(), Problem> {
     let most = call.app.settings.payload_bytes_max;
     let checked = payload.map_or(Ok(()), |payload| payload.check_size(most));
     checked.map_err(|error| {

@@ -15,7 +15,13 @@ use crate::problem::Problem;
 pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
     let new = read_new_job(call.parts()?)?;
     let job = made(&call, new)?;
-    let stored = enqueue(&call.app, vec![job.clone()], EnqueueMode::AllOrNone, call.now).await?;
+    let stored = enqueue(
+        &call.app,
+        vec![job.clone()],
+        EnqueueMode::AllOrNone,
+        call.now,
+    )
+    .await?;
     let receipt = stored.into_iter().next();
     let receipt = receipt.ok_or_else(|| Problem::internal(&"an enqueue without an answer"))??;
     let job = if receipt.id == job.id {
@@ -34,7 +40,14 @@ pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
         StatusCode::CREATED
     };
     let now = call.app.engine().now();
-    let answer = Answer::json(status, &CreatedJob { job: &job, receipt, now })?;
+    let answer = Answer::json(
+        status,
+        &CreatedJob {
+            job: &job,
+            receipt,
+            now,
+        },
+    )?;
     Ok(answer.location(&format!("/api/v1/jobs/{}", job.id)))
 }
 

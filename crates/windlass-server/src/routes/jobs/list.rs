@@ -79,7 +79,8 @@ pub(super) async fn run_now(call: Call) -> Result<Answer, Problem> {
     let ids: Vec<JobId> = found.jobs.iter().map(|job| job.id).collect();
     let changed = call.app.store().run_now(&ids, call.now).await?;
     let answer = PassAnswer::new(&changed, &found);
-    call.audit("jobs.run_now", "jobs", wanted.told(&answer)).await;
+    call.audit("jobs.run_now", "jobs", wanted.told(&answer))
+        .await;
     Answer::ok(&answer)
 }
 
@@ -162,7 +163,9 @@ pub(in crate::routes) fn pass_request(
         filter,
         told,
         ids,
-        limit: limit.and_then(|limit| limit.try_into().ok()).unwrap_or(PASS_DEFAULT),
+        limit: limit
+            .and_then(|limit| limit.try_into().ok())
+            .unwrap_or(PASS_DEFAULT),
         after,
     };
     Ok((request, map))

@@ -61,7 +61,9 @@ pub(super) async fn history(call: Call) -> Result<Answer, Problem> {
     let job = job.ok_or_else(|| Problem::not_found(format!("job {id}")))?;
     let attempts = call.app.client.attempts(id, limit).await?;
     let sees_http = call.caller.may(Scope::ReadPayload);
-    let rows = attempts.into_iter().map(|row| attempt_view(row, &job.kind, sees_http));
+    let rows = attempts
+        .into_iter()
+        .map(|row| attempt_view(row, &job.kind, sees_http));
     Answer::ok(&ListPage::whole(rows.collect()))
 }
 

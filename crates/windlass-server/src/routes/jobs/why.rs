@@ -69,19 +69,34 @@ fn code_of(reason: &Reason) -> &'static str {
 }
 
 async fn surroundings(app: &App, job: &Job, now: Timestamp) -> Result<Surroundings, Problem> {
-    let limits = app.store().queues().await?.remove(&job.queue).unwrap_or_default();
+    let limits = app
+        .store()
+        .queues()
+        .await?
+        .remove(&job.queue)
+        .unwrap_or_default();
     let nodes = app.store().nodes().await?;
     let serves = |about: &Value| {
         names(about, "queues", job.queue.as_str()) && names(about, "kinds", job.kind.as_str())
     };
-    let workers = nodes.iter().filter(|node| is_alive(node, now) && serves(&node.about)).count();
+    let workers = nodes
+        .iter()
+        .filter(|node| is_alive(node, now) && serves(&node.about))
+        .count();
     let running = running(app, &job.queue, job, now).await?;
     let in_queue = || running.iter().filter(|other| other.queue == job.queue);
-    let full = limits.concurrency.filter(|most| count(in_queue()) >= u64::from(*most));
+    let full = limits
+        .concurrency
+        .filter(|most| count(in_queue()) >= u64::from(*most));
     let by_queue = full.and_then(|_| held_by("the limit of its queue", in_queue()));
     let by_key = job.concurrency.as_ref().and_then(|mine| {
         let same = || {
-            let same = |other: &&Job| other.concurrency.as_ref().is_some_and(|of| of.key == mine.key);
+            let same = |other: &&Job| {
+                other
+                    .concurrency
+                    .as_ref()
+                    .is_some_and(|of| of.key == mine.key)
+            };
             running.iter().filter(move |other| same(other))
         };
         let full = count(same()) >= u64::from(mine.limit);
@@ -144,7 +159,11 @@ async fn ahead(app: &App, job: &Job, now: Timestamp) -> Result<u64, Problem> {
         ..Filter::state(ListedState::Ready)
     };
     let ready = all_of(app, &filter, now).await?;
-    Ok(count(ready.iter().filter(|other| other.claim_order() < job.claim_order())))
+    Ok(count(
+        ready
+            .iter()
+            .filter(|other| other.claim_order() < job.claim_order()),
+    ))
 }
 
 async fn all_of(app: &App, filter: &Filter, now: Timestamp) -> Result<Vec<Job>, Problem> {
