@@ -1,3 +1,4 @@
 //! The Windlass server: REST interface, HTTP jobs, metrics.
 
 pub mod access;
+pub mod listen;
