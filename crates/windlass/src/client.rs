@@ -3,6 +3,7 @@
 mod change;
 mod enqueue;
 mod queue;
+mod schedule;
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,17 +31,18 @@ pub struct Client {
 }
 
 impl Client {
-    /// Opens a store: `memory:` (gone with the process; `memory:name` is shared within it) or `sqlite:path`.
+    /// Opens a store: `memory:` (gone with the process; `memory:name` is shared within it), `sqlite:path` or, with the
+    /// feature `postgres`, `postgres://user@host/database`.
     ///
-    /// Opened again in the same process, it is the same store.
-    pub fn open(url: &str) -> Result<Self, Error> {
-        let engine = crate::open::open(url, None)?;
+    /// Opened again in the same process, it is the same store. A new file, and a database without a schema, are set up.
+    pub async fn open(url: &str) -> Result<Self, Error> {
+        let engine = crate::open::open(url, None).await?;
         Ok(Client { engine })
     }
 
     /// The same, with figures going to a recorder.
-    pub fn open_with_recorder(url: &str, recorder: Arc<dyn Recorder>) -> Result<Self, Error> {
-        let engine = crate::open::open(url, Some(recorder))?;
+    pub async fn open_with_recorder(url: &str, recorder: Arc<dyn Recorder>) -> Result<Self, Error> {
+        let engine = crate::open::open(url, Some(recorder)).await?;
         Ok(Client { engine })
     }
 
@@ -68,7 +70,7 @@ impl Client {
     /// # struct SendEmail { to: String }
     /// # impl Job for SendEmail { const KIND: &'static str = "email:send"; }
     /// # async fn example() -> Result<(), Error> {
-    /// let client = Client::open("memory:")?;
+    /// let client = Client::open("memory:").await?;
     /// let email = SendEmail { to: "ann@example.org".into() };
     /// let receipt = client.enqueue(email).delay(Duration::from_secs(60)).priority(5).await?;
     /// println!("job {}", receipt.id);

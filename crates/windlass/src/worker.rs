@@ -47,7 +47,7 @@ type Signal = Pin<Box<dyn Future<Output = ()> + Send>>;
 ///     Ok(())
 /// }
 /// # async fn example(ctrl_c: impl Future<Output = ()> + Send + 'static) -> Result<(), Error> {
-/// let client = Client::open("sqlite:jobs.db")?;
+/// let client = Client::open("sqlite:jobs.db").await?;
 /// Worker::new(&client, App).queue("mail", 10).handle(send_email).run_until(ctrl_c).await?;
 /// # Ok(())
 /// # }
@@ -375,11 +375,12 @@ impl<S> fmt::Debug for Worker<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::TestKit;
     use windlass_core::fairness::Guards;
     use windlass_core::retry::Preset;
 
     fn config(build: impl FnOnce(Worker) -> Worker) -> (WorkerConfig, Vec<Invalid>) {
-        let client = Client::open("memory:").unwrap();
+        let client = TestKit::new().client().clone();
         let mut problems = Vec::new();
         let config = build(Worker::new(&client, ())).config(&mut problems);
         (config, problems)

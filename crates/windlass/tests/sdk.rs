@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use support::{both_stores, seconds};
+use support::{every_store, seconds};
 use windlass::testing::TestKit;
 use windlass::{
     Backoff, Consent, Context, DeadReason, Edit, Error, Failure, Failures, Filter, Jitter, Job,
@@ -58,7 +58,7 @@ fn constant(delay: f64, max_attempts: u32) -> RetryPolicy {
     policy.with_max_attempts(max_attempts).unwrap()
 }
 
-both_stores! {
+every_store! {
     async fn a_result_comes_back(kit: TestKit) {
         let client = kit.client();
         let id = client.enqueue(Add { a: 2, b: 3 }).await.unwrap().id;

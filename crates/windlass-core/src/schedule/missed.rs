@@ -97,6 +97,22 @@ pub struct Due {
     pub skipped: Option<SkippedRange>,
 }
 
+impl Due {
+    /// All of it as skipped, for one reason.
+    pub fn skipped_for(&self, reason: SkipReason) -> Option<SkippedRange> {
+        let (first, last) = (self.fire.first(), self.fire.last());
+        let first = self.skipped.map(|range| range.first).or(first.copied())?;
+        let last = last.copied().or(self.skipped.map(|range| range.last))?;
+        let count = self.skipped.map_or(Some(0), |range| range.count);
+        Some(SkippedRange {
+            first,
+            last,
+            reason,
+            count: count.map(|count| count + self.fire.len()),
+        })
+    }
+}
+
 /// Why an occurrence does not fire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SkipReason {
