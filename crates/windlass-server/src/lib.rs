@@ -1,4 +1,5 @@
 //! The Windlass server: REST interface, HTTP jobs, metrics.
 
 pub mod access;
+pub mod audit;
 pub mod listen;
