@@ -2,4 +2,6 @@
 
 pub mod access;
 pub mod audit;
+pub mod config;
 pub mod listen;
+pub mod secrets;
