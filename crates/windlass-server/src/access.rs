@@ -27,6 +27,7 @@ pub use scope::{Scope, Scopes};
 
 use browser::Hosts;
 use key::KeyHash as Hash;
+pub(crate) use throttle::network;
 use throttle::{Counted, Throttle};
 
 /// One who was let in.

@@ -77,7 +77,7 @@ impl Throttle {
         now: Timestamp,
     ) -> Option<Duration> {
         let all = self.by_id.lock().unwrap_or_else(PoisonError::into_inner);
-        all.get(&(id.to_owned(), network(peer)))?.wait(now)
+        all.get(&(id.to_owned(), peer.map(network)))?.wait(now)
     }
 
     /// How long this address has to wait before it may fail again.
@@ -86,12 +86,12 @@ impl Throttle {
             .by_address
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        all.get(&network(peer))?.wait(now)
+        all.get(&peer.map(network))?.wait(now)
     }
 
     /// Counts a failure.
     pub(super) fn failed(&self, id: Option<&str>, peer: Option<IpAddr>, now: Timestamp) -> Counted {
-        let peer = network(peer);
+        let peer = peer.map(network);
         let of_address = count(&self.by_address, peer, ADDRESS_FREE, now);
         let of_id = id.and_then(|id| count(&self.by_id, (id.to_owned(), peer), ID_FREE, now));
         match of_address.max(of_id) {
@@ -104,7 +104,7 @@ impl Throttle {
     pub(super) fn succeeded(&self, id: &str, peer: Option<IpAddr>) {
         let mut all = self.by_id.lock().unwrap_or_else(PoisonError::into_inner);
         if !all.is_empty() {
-            all.remove(&(id.to_owned(), network(peer)));
+            all.remove(&(id.to_owned(), peer.map(network)));
         }
     }
 }
@@ -139,10 +139,10 @@ fn make_room<K: Hash + Eq + Clone>(all: &mut HashMap<K, Failures>, now: Timestam
 }
 
 /// One who has an IPv6 network has all its addresses: they count as one.
-fn network(peer: Option<IpAddr>) -> Option<IpAddr> {
-    match peer?.to_canonical() {
-        IpAddr::V6(address) => Some(IpAddr::V6((address.to_bits() & !0 << 64).into())),
-        v4 => Some(v4),
+pub(crate) fn network(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() & !0 << 64).into()),
+        v4 => v4,
     }
 }
 
