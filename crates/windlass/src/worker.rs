@@ -284,9 +284,7 @@ impl<S: Send + Sync + 'static> Worker<S> {
         if !problems.is_empty() {
             return Err(Error::Worker(problems));
         }
-        for (set, schedules) in &schedules {
-            client.declare(set, schedules).await?;
-        }
+        client.declare(&schedules).await?;
         Ok(EngineWorker::new(Arc::clone(client.engine()), config)?)
     }
 
