@@ -1,0 +1,133 @@
+//! Keeps pages of other sites away from a server that needs no key.
+
+use axum::http::{HeaderMap, HeaderValue, Uri, header};
+
+/// The names that an open server answers to.
+#[derive(Debug, Default)]
+pub(super) struct Hosts(Vec<String>);
+
+impl Hosts {
+    /// These, beside the names of loopback.
+    pub(super) fn new(more: impl IntoIterator<Item = String>) -> Self {
+        Hosts(more.into_iter().map(|host| host.to_lowercase()).collect())
+    }
+
+    /// Refuses a request that a page of another site caused, or that came under a strange name.
+    pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), &'static str> {
+        let host = text(headers.get(header::HOST)).map(str::to_lowercase);
+        if !host
+            .as_deref()
+            .is_none_or(|host| self.knows(host_name(host)))
+        {
+            return Err(
+                "this server is open to its own machine only: `Host` must be `localhost` or an address of loopback",
+            );
+        }
+        let fetched_from = text(headers.get("sec-fetch-site"));
+        if !matches!(fetched_from, None | Some("same-origin" | "none")) {
+            return Err("a page of another site may not use a server without keys");
+        }
+        let origin = text(headers.get(header::ORIGIN)).map(str::to_lowercase);
+        let same = |origin: &str| authority(origin).is_some() && authority(origin) == host;
+        if !origin.as_deref().is_none_or(same) {
+            return Err("`Origin` must be this server while it has no keys");
+        }
+        Ok(())
+    }
+
+    fn knows(&self, name: &str) -> bool {
+        let bare = name.trim_start_matches('[').trim_end_matches(']');
+        let loopback = bare
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|ip| ip.to_canonical().is_loopback());
+        loopback || name == "localhost" || self.0.iter().any(|known| known == name)
+    }
+}
+
+/// A header that is no text counts as given, and wrong.
+fn text(value: Option<&HeaderValue>) -> Option<&str> {
+    value.map(|value| value.to_str().unwrap_or("?"))
+}
+
+/// The name without the port.
+fn host_name(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port))
+            if port.bytes().all(|byte| byte.is_ascii_digit()) && !name.ends_with(':') =>
+        {
+            name
+        }
+        _ => host,
+    }
+}
+
+/// `host:port` of an origin; `null` and nonsense have none.
+fn authority(origin: &str) -> Option<String> {
+    let uri: Uri = origin.parse().ok()?;
+    uri.scheme()?;
+    Some(uri.authority()?.as_str().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(headers: &[(&'static str, &str)]) -> bool {
+        let hosts = Hosts::new(["Jobs.Example".to_owned()]);
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.insert(*name, HeaderValue::from_str(value).unwrap());
+        }
+        hosts.check(&map).is_ok()
+    }
+
+    #[test]
+    fn the_names_of_loopback_and_those_that_were_given_are_known() {
+        for host in [
+            "localhost",
+            "localhost:8080",
+            "LOCALHOST:1",
+            "127.0.0.1:8080",
+            "127.9.9.9",
+            "[::1]:8080",
+            "[::1]",
+            "[::ffff:127.0.0.1]:1",
+            "jobs.example:80",
+        ] {
+            assert!(check(&[("host", host)]), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "evil.example:8080",
+            "localhost.evil.example",
+            "192.168.0.1",
+            "10.0.0.1:80",
+            "0.0.0.0",
+            "[::]",
+            "127.0.0.1.nip.example",
+            "",
+            "localhost:80@evil.example",
+        ] {
+            assert!(!check(&[("host", host)]), "{host}");
+        }
+        assert!(check(&[]), "HTTP/1.0 without a Host is no browser");
+    }
+
+    #[test]
+    fn a_page_of_another_site_is_refused() {
+        let host = ("host", "localhost:8080");
+        assert!(check(&[host, ("origin", "http://localhost:8080")]));
+        assert!(check(&[host, ("sec-fetch-site", "same-origin")]));
+        assert!(check(&[host, ("sec-fetch-site", "none")]));
+        for (name, value) in [
+            ("origin", "http://evil.example"),
+            ("origin", "http://localhost:3000"),
+            ("origin", "null"),
+            ("origin", "localhost:8080"),
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-site", "same-site"),
+        ] {
+            assert!(!check(&[host, (name, value)]), "{name}: {value}");
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Who gets in, and who does not.
+
+use std::sync::Mutex;
+
+use windlass_engine::{Ids, VirtualClock};
+use windlass_memory::MemoryStore;
+
+use super::*;
+
+const HOME: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
+
+fn noon() -> Timestamp {
+    "2026-01-01T12:00:00Z".parse().expect("a time")
+}
+
+fn later(seconds: u64) -> Timestamp {
+    noon().saturating_add(Duration::from_secs(seconds))
+}
+
+/// An engine, and access to it as another node has it.
+fn engine() -> Arc<Engine> {
+    let clock = Arc::new(VirtualClock::new(noon()));
+    Arc::new(Engine::new(
+        Arc::new(MemoryStore::new()),
+        clock,
+        Ids::seeded(1),
+    ))
+}
+
+fn access(engine: &Arc<Engine>) -> Access {
+    Access::by_keys(Arc::clone(engine), WithoutKeys::Open)
+}
+
+async fn key(access: &Access, scope: Scope) -> ApiKey {
+    let new = NewKey {
+        name: "test".to_owned(),
+        scopes: Scopes::NONE.with(scope),
+        expires_at: Some(later(100)),
+    };
+    let keys = access.keys().expect("access by keys");
+    keys.create(new, noon()).await.expect("a key").0
+}
+
+fn header(key: &ApiKey) -> HeaderValue {
+    HeaderValue::from_str(&format!("Bearer {}", key.reveal())).expect("a header")
+}
+
+#[tokio::test]
+async fn without_any_key_everybody_may_do_all_until_there_is_one() {
+    let access = access(&engine());
+    let caller = access.check(None, HOME, Scope::Admin, noon()).await;
+    assert_eq!(caller.unwrap(), Caller::local());
+    let key = key(&access, Scope::Read).await;
+    let refused = access.check(None, HOME, Scope::Read, noon()).await;
+    assert!(matches!(refused, Err(Refused::Missing)));
+    let id = key.id().to_owned();
+    access.keys().unwrap().revoke(&id, noon()).await.unwrap();
+    let refused = access.check(None, HOME, Scope::Read, noon()).await;
+    assert!(
+        matches!(refused, Err(Refused::Missing)),
+        "a revoked key opens nothing"
+    );
+}
+
+#[tokio::test]
+async fn a_closed_server_without_keys_lets_nobody_in() {
+    let access = Access::by_keys(engine(), WithoutKeys::Closed);
+    let refused = access.check(None, HOME, Scope::Read, noon()).await;
+    assert!(matches!(refused, Err(Refused::Missing)));
+}
+
+#[tokio::test]
+async fn a_key_gives_its_scopes_and_no_more_and_only_until_it_expires() {
+    let access = access(&engine());
+    let key = key(&access, Scope::Enqueue).await;
+    let header = header(&key);
+    let caller = access
+        .check(Some(&header), HOME, Scope::Enqueue, noon())
+        .await
+        .unwrap();
+    assert_eq!(
+        (caller.id.as_str(), caller.name.as_str()),
+        (key.id(), "test")
+    );
+    let refused = access
+        .check(Some(&header), HOME, Scope::Admin, noon())
+        .await;
+    assert!(matches!(
+        refused,
+        Err(Refused::Scope {
+            needed: Scope::Admin
+        })
+    ));
+    let at_the_end = access
+        .check(Some(&header), HOME, Scope::Enqueue, later(99))
+        .await;
+    assert!(at_the_end.is_ok());
+    let refused = access
+        .check(Some(&header), HOME, Scope::Enqueue, later(100))
+        .await;
+    assert!(matches!(refused, Err(Refused::Expired)));
+}
+
+#[tokio::test]
+async fn a_wrong_secret_and_an_unknown_id_are_answered_alike() {
+    let access = access(&engine());
+    let known = key(&access, Scope::Read).await;
+    let stranger = ApiKey::generate().unwrap();
+    // The id of the one with the secret of the other, and a checksum that is right.
+    let forged = ApiKey::parse(&known.with_secret_of(&stranger).reveal()).unwrap();
+    for wrong in [forged, stranger] {
+        let refused = access
+            .check(Some(&header(&wrong)), HOME, Scope::Read, noon())
+            .await
+            .unwrap_err();
+        assert!(matches!(refused, Refused::Unknown), "{refused:?}");
+    }
+    for nonsense in ["", "Bearer", "Bearer x", "Basic abc", "bearer wl_a_b_c"] {
+        let nonsense = HeaderValue::from_static(nonsense);
+        let refused = access
+            .check(Some(&nonsense), HOME, Scope::Read, noon())
+            .await;
+        assert!(matches!(refused, Err(Refused::Malformed)));
+    }
+}
+
+#[tokio::test]
+async fn a_key_revoked_on_another_node_is_refused_a_second_later() {
+    let engine = engine();
+    let (here, there) = (access(&engine), access(&engine));
+    let key = key(&here, Scope::Read).await;
+    let header = header(&key);
+    assert!(
+        there
+            .check(Some(&header), HOME, Scope::Read, noon())
+            .await
+            .is_ok()
+    );
+    here.keys().unwrap().revoke(key.id(), noon()).await.unwrap();
+    let refused = here.check(Some(&header), HOME, Scope::Read, noon()).await;
+    assert!(
+        matches!(refused, Err(Refused::Revoked)),
+        "at once where it was revoked"
+    );
+    let refused = there
+        .check(Some(&header), HOME, Scope::Read, later(1))
+        .await;
+    assert!(matches!(refused, Err(Refused::Revoked)));
+}
+
+#[tokio::test]
+async fn tries_that_fail_are_throttled_told_once_and_the_right_key_of_others_still_works() {
+    let told: Arc<Mutex<Vec<Option<String>>>> = Arc::default();
+    let heard = Arc::clone(&told);
+    let access = access(&engine()).on_throttle(Arc::new(move |id, _, _| {
+        heard.lock().unwrap().push(id.map(str::to_owned));
+    }));
+    let victim = key(&access, Scope::Read).await;
+    let other = key(&access, Scope::Read).await;
+    let forged = victim.with_secret_of(&other);
+    for _ in 0..5 {
+        let refused = access
+            .check(Some(&header(&forged)), HOME, Scope::Read, noon())
+            .await;
+        assert!(matches!(refused, Err(Refused::Unknown)));
+    }
+    assert_eq!(*told.lock().unwrap(), [Some(victim.id().to_owned())]);
+    // From this address not even the right secret is looked at any more; from another one it is.
+    let refused = access
+        .check(Some(&header(&victim)), HOME, Scope::Read, noon())
+        .await;
+    assert!(matches!(refused, Err(Refused::Throttled { .. })));
+    let elsewhere = Some("192.0.2.1".parse().unwrap());
+    assert!(
+        access
+            .check(Some(&header(&victim)), elsewhere, Scope::Read, noon())
+            .await
+            .is_ok()
+    );
+    // One who tries many ids waits with all of them, and those who share its address and have a key do not.
+    let mut throttled = 0;
+    for _ in 0..100 {
+        let stranger = ApiKey::generate().unwrap();
+        let refused = access
+            .check(Some(&header(&stranger)), HOME, Scope::Read, noon())
+            .await;
+        throttled += u32::from(matches!(refused, Err(Refused::Throttled { .. })));
+    }
+    assert_eq!(throttled, 85);
+    assert!(
+        access
+            .check(Some(&header(&other)), HOME, Scope::Read, noon())
+            .await
+            .is_ok()
+    );
+    assert_eq!(told.lock().unwrap().len(), 2);
+    assert!(
+        access
+            .check(Some(&header(&victim)), HOME, Scope::Read, later(60))
+            .await
+            .is_ok()
+    );
+}
+
+#[tokio::test]
+async fn keys_are_stored_hashed_and_listed_with_their_last_use() {
+    let engine = engine();
+    let access = access(&engine);
+    let key = key(&access, Scope::Read).await;
+    let stored = engine.store().documents(KEYS).await.unwrap();
+    let text = format!("{stored:?}");
+    assert!(text.contains(&key.hash().to_hex()));
+    let secret = key.reveal();
+    let secret = secret.split('_').nth(2).unwrap();
+    assert!(!text.contains(secret));
+    access
+        .check(Some(&header(&key)), HOME, Scope::Read, later(5))
+        .await
+        .unwrap();
+    let keys = access.keys().unwrap();
+    let used = loop {
+        // The use is written aside.
+        tokio::task::yield_now().await;
+        let listed = keys.list().await.unwrap();
+        if let Some(at) = listed[0].last_used_at {
+            break at;
+        }
+    };
+    assert_eq!(used, later(5));
+}
+
+#[tokio::test]
+async fn bad_names_and_times_are_refused_and_an_unknown_key_cannot_be_revoked() {
+    let access = access(&engine());
+    let keys = access.keys().unwrap();
+    for (name, expires_at) in [("", None), ("a\nb", None), ("ok", Some(noon()))] {
+        let scopes = Scopes::NONE.with(Scope::Read);
+        let new = NewKey {
+            name: name.to_owned(),
+            scopes,
+            expires_at,
+        };
+        assert!(
+            matches!(keys.create(new, noon()).await, Err(KeyError::Invalid(_))),
+            "{name}"
+        );
+    }
+    let refused = keys.revoke("nobody", noon()).await;
+    assert!(matches!(refused, Err(KeyError::NotFound(_))));
+}
+
+#[tokio::test]
+async fn a_browser_of_another_site_is_kept_out_of_an_open_server_only() {
+    let access = access(&engine());
+    let mut headers = HeaderMap::new();
+    headers.insert("host", HeaderValue::from_static("evil.example"));
+    let refused = access.check_browser(&headers, noon()).await.unwrap_err();
+    assert_eq!(
+        (refused.status(), refused.code()),
+        (StatusCode::FORBIDDEN, "cross_site")
+    );
+    key(&access, Scope::Read).await;
+    assert!(access.check_browser(&headers, noon()).await.is_ok());
+    assert!(Access::open().check_browser(&headers, noon()).await.is_ok());
+}

@@ -1,0 +1,215 @@
+//! Values that are not shown: written out, or better, referred to by a file or a variable.
+
+use std::fmt;
+use std::path::Path;
+
+use toml_edit::Value;
+use zeroize::Zeroizing;
+
+use super::value::{Broken, Environment, Readable, wrong_type};
+
+/// A value that is not shown.
+#[derive(Clone)]
+pub struct Secret {
+    text: Zeroizing<String>,
+    from: From,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum From {
+    WrittenOut,
+    File(String),
+    Variable(String),
+}
+
+impl Secret {
+    /// What it is.
+    pub fn reveal(&self) -> &str {
+        &self.text
+    }
+
+    /// From a file that nobody else may read.
+    pub(super) fn from_file(path: &str) -> Result<Self, Broken> {
+        check_private(Path::new(path))?;
+        let unreadable =
+            |error: std::io::Error| format!("names the file {path}, which cannot be read: {error}");
+        let text = Zeroizing::new(std::fs::read_to_string(path).map_err(unreadable)?);
+        Ok(Secret {
+            text: Zeroizing::new(text.trim().to_owned()),
+            from: From::File(path.to_owned()),
+        })
+    }
+}
+
+/// Refuses a file that others than its owner may read.
+fn check_private(path: &Path) -> Result<(), Broken> {
+    match others_may_read(path) {
+        true => Err(format!(
+            "names the file {0}, which others may read: `chmod 600 {0}`",
+            path.display()
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Whether others than its owner may read a file.
+pub(super) fn others_may_read(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = std::fs::metadata(path).map(|about| about.permissions().mode());
+    mode.is_ok_and(|mode| mode & 0o077 != 0)
+}
+
+impl Readable for Secret {
+    const KIND: &'static str = "a secret: { file = \"path\" }, { env = \"NAME\" } or text";
+    const SECRET: bool = true;
+
+    fn from_text(text: &str) -> Result<Self, Broken> {
+        Ok(Secret {
+            text: Zeroizing::new(text.to_owned()),
+            from: From::WrittenOut,
+        })
+    }
+
+    fn from_toml(value: &Value, environment: &Environment) -> Result<Self, Broken> {
+        let table = match value {
+            Value::String(text) => return Secret::from_text(text.value()),
+            Value::InlineTable(table) => table,
+            other => return Err(wrong_type(Self::KIND, other)),
+        };
+        let one = table.iter().next().filter(|_| table.len() == 1);
+        match one.and_then(|(name, value)| Some((name, value.as_str()?))) {
+            Some(("file", path)) => Secret::from_file(path),
+            Some(("env", name)) => {
+                let text = environment.get(name);
+                let text =
+                    text.ok_or_else(|| format!("names the variable {name}, which is not set"))?;
+                Ok(Secret {
+                    text: Zeroizing::new(text.clone()),
+                    from: From::Variable(name.to_owned()),
+                })
+            }
+            _ => Err(format!("must be {}", Self::KIND)),
+        }
+    }
+
+    fn show(&self) -> String {
+        match &self.from {
+            From::WrittenOut => "\"(hidden)\"".to_owned(),
+            From::File(path) => format!("{{ file = {path:?} }}"),
+            From::Variable(name) => format!("{{ env = {name:?} }}"),
+        }
+    }
+
+    fn secrets_written_out(&self) -> bool {
+        self.from == From::WrittenOut
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Secret({})", self.show())
+    }
+}
+
+/// The URL of a store, which may have a password in it.
+#[derive(Clone, Debug)]
+pub struct StoreUrl(Secret);
+
+impl StoreUrl {
+    /// The whole of it.
+    pub fn reveal(&self) -> &str {
+        self.0.reveal()
+    }
+
+    /// Where the password is.
+    fn password(&self) -> Option<(usize, usize)> {
+        let url = self.reveal();
+        let start = url.find("://")? + 3;
+        let rest = url.get(start..)?;
+        let end = rest.find('/').unwrap_or(rest.len());
+        let at = rest.get(..end)?.rfind('@')?;
+        let colon = rest.get(..at)?.find(':')?;
+        Some((start + colon + 1, start + at))
+    }
+
+    /// The URL without its password.
+    pub fn shown(&self) -> String {
+        let url = self.reveal();
+        let parts = self
+            .password()
+            .and_then(|(from, to)| Some((url.get(..from)?, url.get(to..)?)));
+        // A password may also be among the parameters.
+        let shown = parts.map_or_else(
+            || url.to_owned(),
+            |(before, after)| format!("{before}…{after}"),
+        );
+        match shown.find("password=") {
+            Some(at) => format!("{}password=…", shown.get(..at).unwrap_or_default()),
+            None => shown,
+        }
+    }
+}
+
+impl Readable for StoreUrl {
+    const KIND: &'static str = "a URL: \"sqlite:path\", \"postgres://user@host/database\" or \"memory:\"; or { file = \"path\" }, { env = \"NAME\" }";
+    const SECRET: bool = true;
+
+    fn from_text(text: &str) -> Result<Self, Broken> {
+        checked(Secret::from_text(text)?)
+    }
+
+    fn from_toml(value: &Value, environment: &Environment) -> Result<Self, Broken> {
+        checked(Secret::from_toml(value, environment)?)
+    }
+
+    fn show(&self) -> String {
+        match self.0.from {
+            From::WrittenOut => format!("{:?}", self.shown()),
+            _ => self.0.show(),
+        }
+    }
+
+    fn secrets_written_out(&self) -> bool {
+        self.0.secrets_written_out() && self.shown() != self.reveal()
+    }
+}
+
+const SCHEMES: [&str; 4] = ["memory:", "sqlite:", "postgres://", "postgresql://"];
+
+fn checked(secret: Secret) -> Result<StoreUrl, Broken> {
+    if !SCHEMES
+        .iter()
+        .any(|scheme| secret.reveal().starts_with(scheme))
+    {
+        return Err("must begin with `sqlite:`, `postgres://` or `memory:`".to_owned());
+    }
+    Ok(StoreUrl(secret))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_in_a_url_is_not_shown() {
+        for (url, shown) in [
+            ("postgres://ann:s3cret@db/jobs", "postgres://ann:…@db/jobs"),
+            (
+                "postgres://ann:s@3:x@db:5432/jobs?a=b",
+                "postgres://ann:…@db:5432/jobs?a=b",
+            ),
+            ("postgres://ann@db/jobs", "postgres://ann@db/jobs"),
+            (
+                "postgres://db/jobs?user=x&password=s3cret",
+                "postgres://db/jobs?user=x&password=…",
+            ),
+            ("sqlite:a:b@c", "sqlite:a:b@c"),
+        ] {
+            let read = StoreUrl::from_text(url).unwrap();
+            assert_eq!(read.shown(), shown);
+            assert_eq!(read.secrets_written_out(), url != shown);
+            assert!(!format!("{read:?}").contains("s3cret"));
+        }
+        assert!(StoreUrl::from_text("mysql://x").is_err());
+    }
+}

@@ -1,0 +1,503 @@
+//! Good configurations are read as they were meant, bad ones refused with all that is wrong.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+
+/// A file of its owner alone.
+fn file(content: impl AsRef<[u8]>) -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("windlass.toml");
+    std::fs::write(&path, content).expect("a file");
+    allow(&path, 0o600);
+    (dir, path)
+}
+
+fn allow(path: &std::path::Path, mode: u32) {
+    let permissions = std::fs::Permissions::from_mode(mode);
+    std::fs::set_permissions(path, permissions).expect("permissions");
+}
+
+fn load(content: impl AsRef<[u8]>) -> Result<Config, ConfigError> {
+    let (_dir, path) = file(content);
+    Config::load(&Sources {
+        file: Some(path),
+        ..Sources::default()
+    })
+}
+
+/// What is refused, without the directory of the file.
+fn refused(content: impl AsRef<[u8]>) -> Vec<String> {
+    let problems = load(content).expect_err("a problem").0;
+    let told = problems.iter().map(|problem| {
+        let text = problem.to_string();
+        text.rsplit_once("/windlass.toml")
+            .map_or(text.clone(), |(_, rest)| rest.to_owned())
+    });
+    told.collect()
+}
+
+fn with(
+    environment: &[(&str, &str)],
+    flags: &[(&'static str, &str)],
+) -> Result<Config, ConfigError> {
+    Config::load(&Sources {
+        file: None,
+        environment: environment
+            .iter()
+            .map(|(name, value)| ((*name).into(), (*value).into()))
+            .collect(),
+        flags: flags
+            .iter()
+            .map(|(key, value)| (*key, (*value).into()))
+            .collect(),
+    })
+}
+
+/// Another value than the default of every setting, which goes together with all the other ones.
+const OTHERS: &[(&str, &str)] = &[
+    ("bind", r#""0.0.0.0:9000""#),
+    ("data", r#""/srv/windlass""#),
+    ("store", r#""postgres://ann@db/jobs""#),
+    ("behind_proxy", "true"),
+    ("insecure", "true"),
+    ("hosts", r#"["jobs.example"]"#),
+    ("tls.certificate", r#""cert.pem""#),
+    ("tls.key", r#""key.pem""#),
+    ("log.format", r#""json""#),
+    ("log.level", r#""warn,windlass_server=debug""#),
+    ("jobs.lease", r#""45s""#),
+    ("jobs.lease_max", r#""2h""#),
+    ("jobs.sweep_every", r#""1s""#),
+    ("jobs.retry", r#""patient""#),
+    ("jobs.payload_bytes", "2000"),
+    ("http.bulk_bytes", "40000"),
+    ("http.header_time", r#""11s""#),
+    ("http.header_bytes", "33000"),
+    ("http.header_fields", "90"),
+    ("http.body_time", r#""31s""#),
+    ("http.body_bytes_per_second", "1000"),
+    ("http.write_time", r#""32s""#),
+    ("http.write_bytes", "1001"),
+    ("http.idle_time", r#""1m 30s""#),
+    ("http.connections", "500"),
+    ("http.connections_per_address", "50"),
+    ("http.streams", "10"),
+    ("http.wait_max", r#""20s""#),
+    ("http.waiting_max", "7"),
+    ("retention.finished", r#""8d""#),
+    ("retention.dead", r#""30d""#),
+    ("retention.queues", r#"{ "mail" = "14d" }"#),
+    ("shutdown.grace", r#""5s""#),
+    ("secrets.master_key", r#"{ env = "MASTER" }"#),
+    ("secrets.old_keys", r#"[{ env = "OLD" }]"#),
+];
+
+fn others() -> impl Iterator<Item = (&'static str, &'static str)> {
+    OTHERS.iter().copied()
+}
+
+#[test]
+fn every_setting_is_read_from_a_file_and_shown_with_its_line() {
+    assert_eq!(
+        others().count(),
+        SETTINGS.len(),
+        "each setting has another value above"
+    );
+    let content: Vec<_> = others()
+        .map(|(key, value)| format!("{key} = {value}"))
+        .collect();
+    let (_dir, path) = file(content.join("\n"));
+    let environment =
+        [("MASTER", "m"), ("OLD", "o")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let config = Config::load(&Sources {
+        file: Some(path.clone()),
+        environment: environment.into(),
+        flags: Vec::new(),
+    })
+    .unwrap();
+    for (place, ((key, wanted), (shown_key, shown))) in others().zip(config.shown()).enumerate() {
+        assert_eq!((shown_key, shown.as_str()), (key, wanted));
+        let setting = SETTINGS.iter().find(|setting| setting.key == key).unwrap();
+        assert_ne!(setting.default, wanted, "{key}");
+        let line = place + 1;
+        assert_eq!(
+            config.origin(key),
+            Origin::File {
+                path: path.clone(),
+                line
+            }
+        );
+    }
+}
+
+#[test]
+fn the_environment_wins_over_the_file_and_flags_win_over_both() {
+    let (_dir, path) = file("bind = \"127.0.0.1:1\"\ndata = \"file\"\nstore = \"sqlite:file\"");
+    let config = Config::load(&Sources {
+        file: Some(path),
+        environment: vec![
+            ("WINDLASS_BIND".into(), "127.0.0.1:2".into()),
+            ("WINDLASS_DATA".into(), "variable".into()),
+            ("PATH".into(), "/bin".into()),
+        ],
+        flags: vec![("bind", "localhost:3".into())],
+    })
+    .unwrap();
+    assert_eq!(config.bind.to_string(), "127.0.0.1:3");
+    assert_eq!(config.origin("bind"), Origin::Flag("--bind".into()));
+    assert_eq!(config.data, PathBuf::from("variable"));
+    assert_eq!(config.store.as_ref().unwrap().reveal(), "sqlite:file");
+    assert_eq!(config.origin("log.level"), Origin::Default);
+}
+
+#[test]
+fn every_setting_has_a_variable_that_is_read_as_text() {
+    let plain = |value: &str| match value.strip_prefix('"') {
+        Some(text) => text.trim_end_matches('"').to_owned(),
+        None => value.replace(['[', ']', '{', '}', '"', ' '], ""),
+    };
+    for (key, value) in others() {
+        let setting = SETTINGS.iter().find(|setting| setting.key == key).unwrap();
+        let text = if setting.secret && value.contains("env") {
+            "sqlite:x".to_owned()
+        } else {
+            plain(value)
+        };
+        let mut environment = vec![(setting.variable(), text)];
+        // What another rule wants beside it.
+        for (name, value) in [
+            ("WINDLASS_BEHIND_PROXY", "true"),
+            ("WINDLASS_TLS_KEY", "k"),
+            ("WINDLASS_TLS_CERTIFICATE", "c"),
+            ("WINDLASS_JOBS_PAYLOAD_BYTES", "1000"),
+            ("WINDLASS_HTTP_CONNECTIONS_PER_ADDRESS", "5"),
+            ("WINDLASS_SECRETS_MASTER_KEY", "m"),
+        ] {
+            if !environment.iter().any(|(known, _)| known == name) {
+                environment.push((name.to_owned(), value.to_owned()));
+            }
+        }
+        let sources = Sources {
+            environment,
+            ..Sources::default()
+        };
+        let config = Config::load(&sources).unwrap();
+        assert_eq!(config.origin(key), Origin::Variable(setting.variable()));
+    }
+}
+
+#[test]
+fn all_problems_are_told_at_once_with_line_and_nearest_name() {
+    // CF1
+    let content = "bnid = \"127.0.0.1:1\"\n\n[http]\nheader_tiem = \"1s\"\nidle_time = 60\nconnections = -1\n[jobs]\nlease = \"1 parsec\"\n[zebra]\nx = 1\n";
+    assert_eq!(
+        refused(content),
+        [
+            ":1: `bnid` is not a setting: did you mean `bind`?",
+            ":4: `http.header_tiem` is not a setting: did you mean `http.header_time`?",
+            ":9: `zebra` is not a setting: `windlass config print` names them all",
+            ":8: `jobs.lease` must be a duration like \"1m 30s\" (units w d h m s ms us), got \"1 parsec\"",
+            ":5: `http.idle_time` must be a duration like \"1m 30s\", got an integer",
+            ":6: `http.connections` must not be negative",
+        ]
+    );
+    assert_eq!(
+        refused("http = 3\n"),
+        [":1: `http` is a section: write `[http]`"]
+    );
+    let doubled = refused("data = \"a\"\ndata = \"b\"\n");
+    assert!(doubled[0].starts_with(":2: duplicate key"), "{doubled:?}");
+    let broken = refused("data = \"a\"\nbind = [\n");
+    assert!(
+        broken[0].starts_with(":2: ") || broken[0].starts_with(":3: "),
+        "{broken:?}"
+    );
+    assert_eq!(
+        refused("  \n"),
+        [":1: is empty: `windlass config init` prints an example"]
+    );
+    assert_eq!(refused(b"data = \"a\"\n\xff\xfe"), [":2: must be UTF-8"]);
+    let missing = Config::load(&Sources {
+        file: Some("/nowhere/windlass.toml".into()),
+        ..Sources::default()
+    });
+    assert!(
+        missing
+            .unwrap_err()
+            .to_string()
+            .contains("/nowhere/windlass.toml: cannot be read")
+    );
+    let unknown = with(&[("WINDLASS_BNID", "x")], &[])
+        .unwrap_err()
+        .to_string();
+    assert!(
+        unknown.contains("WINDLASS_BNID: is not a setting: did you mean `WINDLASS_BIND`?"),
+        "{unknown}"
+    );
+}
+
+#[test]
+fn what_cannot_work_is_refused_with_the_rule() {
+    // CF2
+    for (content, rule) in [
+        (
+            "jobs.lease = \"2s\"\njobs.sweep_every = \"1s\"",
+            "`jobs.lease` must be at least three times `jobs.sweep_every`: 3s",
+        ),
+        ("jobs.lease = \"0s\"", "`jobs.lease` must be from 1s to 1d"),
+        (
+            "jobs.lease_max = \"10s\"",
+            "`jobs.lease_max` must be at least `jobs.lease`",
+        ),
+        (
+            "jobs.sweep_every = \"0s\"",
+            "`jobs.sweep_every` must be longer than nothing",
+        ),
+        (
+            "jobs.retry = \"often\"",
+            "`jobs.retry` must be among standard, ",
+        ),
+        (
+            "jobs.payload_bytes = 0",
+            "`jobs.payload_bytes` must be from 1 to ",
+        ),
+        (
+            "http.bulk_bytes = 2000",
+            "`jobs.payload_bytes` must be at most `http.bulk_bytes`",
+        ),
+        (
+            "http.connections = 0",
+            "`http.connections` must be from 1 to 1000000, got 0",
+        ),
+        (
+            "http.connections = 10",
+            "`http.connections_per_address` must be at most `http.connections`",
+        ),
+        (
+            "http.waiting_max = 0",
+            "`http.waiting_max` must be from 1 to 1000000, got 0",
+        ),
+        (
+            "retention.finished = \"12h\"",
+            "`retention.finished` must be whole days, at least one: \"7d\"",
+        ),
+        (
+            "retention.finished = \"0d\"",
+            "`retention.finished` must be whole days",
+        ),
+        (
+            "retention.dead = \"36h\"",
+            "`retention.dead` must be whole days",
+        ),
+        (
+            "retention.queues.mail = \"1h\"",
+            "`retention.queues` must be whole days",
+        ),
+        (
+            "retention.queues = { \"a b\" = \"1d\" }",
+            "`retention.queues` names a queue that must be",
+        ),
+        (
+            "tls.key = \"k\"",
+            "`tls.certificate` is needed beside `tls.key`",
+        ),
+        (
+            "tls.certificate = \"c\"",
+            "`tls.key` is needed beside `tls.certificate`",
+        ),
+        (
+            "log.level = \"loud=very\"",
+            "`log.level` must be a level or a filter",
+        ),
+        (
+            "log.format = \"xml\"",
+            "`log.format` must be `text` or `json`, got \"xml\"",
+        ),
+        (
+            "store = \"mysql://x\"",
+            "`store` must begin with `sqlite:`, `postgres://` or `memory:`",
+        ),
+        (
+            "bind = \"8080\"",
+            "`bind` must be an address and a port like 127.0.0.1:8080, got \"8080\"",
+        ),
+        (
+            "secrets.old_keys = [\"a\"]",
+            "`secrets.old_keys` need a new `secrets.master_key` beside them",
+        ),
+        (
+            "secrets.master_key = { env = \"NOT_SET\" }",
+            "`secrets.master_key` names the variable NOT_SET, which is not set",
+        ),
+        (
+            "secrets.master_key = { path = \"x\" }",
+            "`secrets.master_key` must be a secret: ",
+        ),
+        (
+            "secrets.master_key = { file = \"/nowhere\" }",
+            "`secrets.master_key` names the file /nowhere, which cannot be read",
+        ),
+    ] {
+        let problems = refused(content);
+        assert!(
+            problems.iter().any(|problem| problem.contains(rule)),
+            "{content}: {problems:?}"
+        );
+    }
+}
+
+#[test]
+fn a_public_bind_needs_tls_a_proxy_or_a_plain_word() {
+    // CF6
+    for public in [
+        "0.0.0.0:80",
+        "[::]:80",
+        "192.0.2.1:80",
+        "[::ffff:192.0.2.1]:80",
+    ] {
+        let problem = with(&[], &[("bind", public)]).unwrap_err().to_string();
+        assert!(
+            problem.contains("--bind: `bind` is reachable from other machines without TLS"),
+            "{problem}"
+        );
+        for covered in [("insecure", "true"), ("behind_proxy", "true")] {
+            assert!(with(&[], &[("bind", public), covered]).is_ok());
+        }
+        let tls = [("bind", public), ("tls.key", "k"), ("tls.certificate", "c")];
+        assert!(with(&[], &tls).is_ok());
+    }
+    for private in [
+        "127.0.0.1:80",
+        "[::1]:80",
+        "127.9.9.9:0",
+        "[::ffff:127.0.0.1]:80",
+    ] {
+        assert!(with(&[], &[("bind", private)]).is_ok(), "{private}");
+    }
+}
+
+#[test]
+fn secrets_that_others_may_read_are_refused_and_none_is_shown() {
+    // CF5
+    let content = "store = \"postgres://ann:s3cret@db/jobs\"\n";
+    let (_dir, path) = file(content);
+    let sources = |path: &PathBuf| Sources {
+        file: Some(path.clone()),
+        ..Sources::default()
+    };
+    let config = Config::load(&sources(&path)).unwrap();
+    assert!(!format!("{config:?} {} {}", config.to_text(), config.to_json()).contains("s3cret"));
+    allow(&path, 0o644);
+    let problem = Config::load(&sources(&path)).unwrap_err().to_string();
+    assert!(
+        problem.contains(":1: `store` is a secret in a file that others may read: `chmod 600 "),
+        "{problem}"
+    );
+    let (_dir, plain) = file("store = \"postgres://ann@db/jobs\"\n");
+    allow(&plain, 0o644);
+    assert!(
+        Config::load(&sources(&plain)).is_ok(),
+        "nothing secret in it"
+    );
+    // By reference to a file, which must be private itself; a variable may name it too.
+    let (_secret_dir, secret) = file("postgres://ann:s3cret@db/jobs\n");
+    let (_dir, by_file) = file(format!("store = {{ file = {secret:?} }}"));
+    allow(&by_file, 0o644);
+    let config = Config::load(&sources(&by_file)).unwrap();
+    assert_eq!(
+        config.store.as_ref().unwrap().reveal(),
+        "postgres://ann:s3cret@db/jobs"
+    );
+    assert!(config.to_text().contains("{ file = "));
+    let named = with(&[("WINDLASS_STORE_FILE", secret.to_str().unwrap())], &[]).unwrap();
+    assert_eq!(
+        named.store.unwrap().reveal(),
+        "postgres://ann:s3cret@db/jobs"
+    );
+    allow(&secret, 0o640);
+    let problem = Config::load(&sources(&by_file)).unwrap_err().to_string();
+    assert!(
+        problem.contains("which others may read: `chmod 600"),
+        "{problem}"
+    );
+    let flagged = with(&[], &[("store", "postgres://ann:s3cret@db/jobs")]).unwrap();
+    assert!(
+        flagged.warnings[0].contains("--store has a secret in it"),
+        "{:?}",
+        flagged.warnings
+    );
+}
+
+#[test]
+fn the_example_file_says_every_default_and_is_one() {
+    let example = Config::example();
+    let defaults = with(&[], &[]).unwrap();
+    let loaded = load(&example).unwrap();
+    assert_eq!(
+        loaded.shown(),
+        defaults.shown(),
+        "as it is, it changes nothing"
+    );
+    let settings: Vec<&str> = example
+        .lines()
+        .map(|line| {
+            line.strip_prefix("# ")
+                .filter(|rest| rest.contains(" = "))
+                .unwrap_or(line)
+        })
+        .collect();
+    let spelled_out = load(settings.join("\n")).unwrap();
+    assert_eq!(
+        spelled_out.shown(),
+        defaults.shown(),
+        "the defaults it names are the defaults"
+    );
+    for setting in SETTINGS {
+        assert_ne!(
+            spelled_out.origin(setting.key),
+            Origin::Default,
+            "{}",
+            setting.key
+        );
+    }
+}
+
+#[test]
+fn what_is_printed_says_where_each_value_comes_from() {
+    let config = with(
+        &[("WINDLASS_LOG_LEVEL", "debug")],
+        &[("bind", "127.0.0.1:1")],
+    )
+    .unwrap();
+    let text = config.to_text();
+    assert_eq!(text.lines().count(), SETTINGS.len());
+    assert!(
+        text.contains("# --bind") && text.contains("# WINDLASS_LOG_LEVEL"),
+        "{text}"
+    );
+    assert_eq!(
+        config.to_json()["log.level"]["origin"],
+        "WINDLASS_LOG_LEVEL"
+    );
+}
+
+proptest! {
+    #[test]
+    fn random_files_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = load(bytes);
+    }
+
+    #[test]
+    fn random_lines_are_read_or_refused(
+        key in prop::sample::select(SETTINGS.iter().map(|setting| setting.key).collect::<Vec<_>>()),
+        value in "\\PC{0,40}",
+    ) {
+        let _ = load(format!("{key} = {value}"));
+        let _ = load(format!("{key} = {value:?}"));
+        let _ = with(&[], &[(key, &value)]);
+    }
+}

@@ -1,0 +1,364 @@
+//! How the values of settings are read and shown.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use toml_edit::Value;
+use windlass_core::retry::Preset;
+use windlass_core::{QueueName, format_duration, parse_duration};
+
+use super::secret::Secret;
+
+/// What a value may refer to: variables of the environment.
+pub(super) type Environment = BTreeMap<String, String>;
+
+/// A rule that a value breaks, as a sentence that follows its name.
+pub(super) type Broken = String;
+
+/// A type that a setting may have.
+pub(super) trait Readable: Sized {
+    /// What it is called in documentation.
+    const KIND: &'static str;
+    /// Whether it is hidden.
+    const SECRET: bool = false;
+
+    /// From a flag or the environment.
+    fn from_text(text: &str) -> Result<Self, Broken>;
+
+    /// From a file.
+    fn from_toml(value: &Value, _environment: &Environment) -> Result<Self, Broken> {
+        match value {
+            Value::String(text) => Self::from_text(text.value()),
+            other => Err(wrong_type(Self::KIND, other)),
+        }
+    }
+
+    /// The value of one that has no default.
+    fn unset() -> Option<Self> {
+        None
+    }
+
+    /// As it would be written in a file; nothing secret.
+    fn show(&self) -> String;
+
+    /// The secrets in it that were written out where it was said.
+    fn secrets_written_out(&self) -> bool {
+        false
+    }
+}
+
+pub(super) fn wrong_type(wanted: &str, got: &Value) -> Broken {
+    format!(
+        "must be {wanted}, got {} {}",
+        article(got.type_name()),
+        got.type_name()
+    )
+}
+
+fn article(word: &str) -> &'static str {
+    if word.starts_with(['a', 'e', 'i', 'o', 'u']) {
+        "an"
+    } else {
+        "a"
+    }
+}
+
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string().trim().to_owned()
+}
+
+/// A text as it is shown in a message: short, and harmless.
+fn shown(text: &str) -> String {
+    let short: String = text.chars().take(40).collect();
+    format!("{short:?}")
+}
+
+impl Readable for bool {
+    const KIND: &'static str = "true or false";
+
+    fn from_text(text: &str) -> Result<Self, Broken> {
+        match text {
+            "true" | "1" | "yes" => Ok(true),
+            "false" | "0" | "no" => Ok(false),
+            _ => Err(format!("must be true or false, got {}", shown(text))),
+        }
+    }
+
+    fn from_toml(value: &Value, _: &Environment) -> Result<Self, Broken> {
+        value.as_bool().ok_or_else(|| wrong_type(Self::KIND, value))
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Readable for u64 {
+    const KIND: &'static str = "a whole number";
+
+    fn from_text(text: &str) -> Result<Self, Broken> {
+        let unreadable = |_| {
+            format!(
+                "must be a whole number that is not negative, got {}",
+                shown(text)
+            )
+        };
+        text.replace('_', "").parse().map_err(unreadable)
+    }
+
+    fn from_toml(value: &Value, _: &Environment) -> Result<Self, Broken> {
+        let number = value
+            .as_integer()
+            .ok_or_else(|| wrong_type(Self::KIND, value))?;
+        number
+            .try_into()
+            .map_err(|_| "must not be negative".to_owned())
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Readable for Duration {
+    const KIND: &'static str = "a duration like \"1m 30s\"";
+
+    fn from_text(text: &str) -> Result<Self, Broken> {
+        parse_duration(text).map_err(|invalid| invalid.rule().to_owned())
+    }
+
+    fn show(&self) -> String {
+        quoted(&format_duration(*self))
+    }
+}
+
+impl Readable for String {
+    const KIND: &'static str = "text";
+
+    fn from_text(text: &str) -> Result<Self, Broken> {
+        Ok(text.to_owned())
+    }
+
+    fn show(&self) -> String {
+        quoted(self)
+    }
+}
+
+impl Readable for PathBuf {
+    const KIND: &'static str = "a path";
+
+    fn from_text(text: &str) -> Result<Self, Broken> {
+        match text {
+            "" => Err("must not be empty".to_owned()),
+            text => Ok(text.into()),
+        }
+    }
+
+    fn show(&self) -> String {
+        quoted(&self.display().to_string())
+    }
+}
+
+impl Readable for SocketAddr {
+    const KIND: &'static str = "an address like \"127.0.0.1:8080\"";
+
+    fn from_text(text: &str) -> Result<Self, Broken> {
+        let named = text
+            .strip_prefix("localhost:")
+            .map(|port| format!("127.0.0.1:{port}"));
+        let unreadable = |_| {
+            format!(
+                "must be an address and a port like 127.0.0.1:8080, got {}",
+                shown(text)
+            )
+        };
+        named.as_deref().unwrap_or(text).parse().map_err(unreadable)
+    }
+
+    fn show(&self) -> String {
+        quoted(&self.to_string())
+    }
+}
+
+impl Readable for Vec<String> {
+    const KIND: &'static str = "a list of texts";
+
+    fn from_text(text: &str) -> Result<Self, Broken> {
+        let items = text
+            .split(',')
+            .map(str::trim)
+            .filter(|item| !item.is_empty());
+        Ok(items.map(str::to_owned).collect())
+    }
+
+    fn from_toml(value: &Value, _: &Environment) -> Result<Self, Broken> {
+        let items = value
+            .as_array()
+            .ok_or_else(|| wrong_type(Self::KIND, value))?;
+        let texts = items.iter().map(|item| {
+            let text = item.as_str().map(str::to_owned);
+            text.ok_or_else(|| wrong_type(Self::KIND, item))
+        });
+        texts.collect()
+    }
+
+    fn show(&self) -> String {
+        let items: Vec<_> = self.iter().map(|item| quoted(item)).collect();
+        format!("[{}]", items.join(", "))
+    }
+}
+
+impl Readable for BTreeMap<QueueName, Duration> {
+    const KIND: &'static str = "a table of durations by queue";
+
+    fn from_text(text: &str) -> Result<Self, Broken> {
+        let pairs = text.split(',').filter(|pair| !pair.trim().is_empty());
+        let read = pairs.map(|pair| {
+            let unreadable =
+                || format!("must be like \"mail=14d,reports=30d\", got {}", shown(text));
+            let (queue, duration) = pair.split_once('=').ok_or_else(unreadable)?;
+            read_pair(queue.trim(), duration.trim())
+        });
+        read.collect()
+    }
+
+    fn from_toml(value: &Value, environment: &Environment) -> Result<Self, Broken> {
+        let table = value
+            .as_inline_table()
+            .ok_or_else(|| wrong_type(Self::KIND, value))?;
+        let read = table.iter().map(|(queue, value)| {
+            let duration = Duration::from_toml(value, environment)
+                .map_err(|broken| format!("has for queue {queue} what {broken}"))?;
+            Ok((read_queue(queue)?, duration))
+        });
+        read.collect()
+    }
+
+    fn show(&self) -> String {
+        let pairs = self
+            .iter()
+            .map(|(queue, duration)| format!("{} = {}", quoted(queue.as_str()), duration.show()));
+        let pairs: Vec<_> = pairs.collect();
+        match pairs.is_empty() {
+            true => "{}".to_owned(),
+            false => format!("{{ {} }}", pairs.join(", ")),
+        }
+    }
+}
+
+fn read_pair(queue: &str, duration: &str) -> Result<(QueueName, Duration), Broken> {
+    Ok((read_queue(queue)?, Duration::from_text(duration)?))
+}
+
+fn read_queue(name: &str) -> Result<QueueName, Broken> {
+    QueueName::new(name).map_err(|invalid| format!("names a queue that {}", invalid.rule()))
+}
+
+impl Readable for Preset {
+    const KIND: &'static str = "the name of a retry policy";
+
+    fn from_text(text: &str) -> Result<Self, Broken> {
+        let found = Preset::ALL.into_iter().find(|preset| preset.name() == text);
+        found.ok_or_else(|| {
+            let names = Preset::ALL.map(|preset| preset.name()).join(", ");
+            format!("must be among {names}, got {}", shown(text))
+        })
+    }
+
+    fn show(&self) -> String {
+        quoted(self.name())
+    }
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Readable for LogFormat {
+    const KIND: &'static str = "\"text\" or \"json\"";
+
+    fn from_text(text: &str) -> Result<Self, Broken> {
+        match text {
+            "text" => Ok(LogFormat::Text),
+            "json" => Ok(LogFormat::Json),
+            _ => Err(format!("must be `text` or `json`, got {}", shown(text))),
+        }
+    }
+
+    fn show(&self) -> String {
+        quoted(match self {
+            LogFormat::Text => "text",
+            LogFormat::Json => "json",
+        })
+    }
+}
+
+impl<T: Readable> Readable for Option<T> {
+    const KIND: &'static str = T::KIND;
+    const SECRET: bool = T::SECRET;
+
+    fn from_text(text: &str) -> Result<Self, Broken> {
+        match text {
+            "" | "none" => Ok(None),
+            text => T::from_text(text).map(Some),
+        }
+    }
+
+    fn from_toml(value: &Value, environment: &Environment) -> Result<Self, Broken> {
+        match value.as_str() {
+            Some("" | "none") => Ok(None),
+            _ => T::from_toml(value, environment).map(Some),
+        }
+    }
+
+    fn unset() -> Option<Self> {
+        Some(None)
+    }
+
+    fn show(&self) -> String {
+        self.as_ref().map_or_else(|| "\"none\"".to_owned(), T::show)
+    }
+
+    fn secrets_written_out(&self) -> bool {
+        self.as_ref().is_some_and(T::secrets_written_out)
+    }
+}
+
+impl Readable for Vec<Secret> {
+    const KIND: &'static str = "a list of secrets";
+    const SECRET: bool = true;
+
+    fn from_text(text: &str) -> Result<Self, Broken> {
+        let items = text
+            .split(',')
+            .map(str::trim)
+            .filter(|item| !item.is_empty());
+        items.map(Secret::from_text).collect()
+    }
+
+    fn from_toml(value: &Value, environment: &Environment) -> Result<Self, Broken> {
+        let items = value
+            .as_array()
+            .ok_or_else(|| wrong_type(Self::KIND, value))?;
+        items
+            .iter()
+            .map(|item| Secret::from_toml(item, environment))
+            .collect()
+    }
+
+    fn show(&self) -> String {
+        let items: Vec<_> = self.iter().map(Readable::show).collect();
+        format!("[{}]", items.join(", "))
+    }
+
+    fn secrets_written_out(&self) -> bool {
+        self.iter().any(Readable::secrets_written_out)
+    }
+}

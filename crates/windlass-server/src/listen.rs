@@ -1,0 +1,384 @@
+//! Takes connections, and serves a router on them within limits.
+//!
+//! The accept loop is our own because every wait needs a limit: for a head, for a body, for the other side to read, and for
+//! nothing at all. Requests are framed strictly (see `framing`), connections are bounded in all and by address (see `places`),
+//! and at the end what runs may finish.
+
+mod activity;
+mod body;
+mod framing;
+mod places;
+mod stream;
+mod tls;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::http::{HeaderValue, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+use tracing::{debug, warn};
+
+pub use tls::{TlsError, TlsFiles};
+
+use activity::Activity;
+use body::{Answer, BodyPace, Paced};
+use framing::{Framing, HeadLimits};
+use places::{Kind, Place, PlaceLimits, Places};
+use stream::{Guarded, WritePace};
+
+/// What a connection may cost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// The head of a request comes within this time. 10 s.
+    pub header_time: Duration,
+    /// The head of a request has at most so many bytes. 32 KiB.
+    pub header_bytes: usize,
+    /// The head of a request has at most so many fields. 100.
+    pub header_fields: usize,
+    /// A body comes within this time, and a second more for each `body_bytes_per_second`. 30 s.
+    pub body_time: Duration,
+    /// A long body comes at least so fast. 16 KiB.
+    pub body_bytes_per_second: u64,
+    /// No body is larger, whatever the route. 16 MiB.
+    pub body_bytes_max: u64,
+    /// In each stretch of so long the other side takes at least `write_bytes` of an answer. 30 s.
+    pub write_time: Duration,
+    /// See `write_time`. 64 KiB.
+    pub write_bytes: usize,
+    /// A connection without a request is closed after this time. 60 s.
+    pub idle_time: Duration,
+    /// So many connections at most. 10,000.
+    pub connections: usize,
+    /// So many of them from one address (from one /64 in IPv6). 256.
+    pub connections_per_address: usize,
+    /// So many requests at once on one HTTP/2 connection. 100.
+    pub streams: u32,
+    /// At the end, running requests have so long to finish. 30 s.
+    pub drain_time: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            header_time: Duration::from_secs(10),
+            header_bytes: 32 * 1024,
+            header_fields: 100,
+            body_time: Duration::from_secs(30),
+            body_bytes_per_second: 16 * 1024,
+            body_bytes_max: 16 * 1024 * 1024,
+            write_time: Duration::from_secs(30),
+            write_bytes: 64 * 1024,
+            idle_time: Duration::from_secs(60),
+            connections: 10_000,
+            connections_per_address: 256,
+            streams: 100,
+            drain_time: Duration::from_secs(30),
+        }
+    }
+}
+
+/// It cannot be listened.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// The address is taken, not ours, or not allowed.
+    #[error("cannot listen on {address}: choose another with `--bind`")]
+    Bind {
+        /// Where.
+        address: SocketAddr,
+        /// What the operating system said.
+        #[source]
+        cause: io::Error,
+    },
+    /// TLS cannot be offered.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+/// Paths that are answered even when all places are taken.
+const HEALTH: [&str; 3] = ["/livez", "/readyz", "/metrics"];
+/// After its time, a connection has so long to say goodbye.
+const GOODBYE: Duration = Duration::from_secs(1);
+/// While the system gives no more connections, so long is waited.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A socket that listens.
+pub struct Listener {
+    socket: TcpListener,
+    address: SocketAddr,
+    tls: Option<TlsAcceptor>,
+    limits: Arc<Limits>,
+}
+
+impl Listener {
+    /// Binds to an address; port 0 takes any that is free.
+    pub async fn bind(
+        address: SocketAddr,
+        tls: Option<&TlsFiles>,
+        limits: Limits,
+    ) -> Result<Self, ListenError> {
+        let tls = tls.map(tls::acceptor).transpose()?;
+        let bound = TcpListener::bind(address).await;
+        let bound = bound.and_then(|socket| Ok((socket.local_addr()?, socket)));
+        let (address, socket) = bound.map_err(|cause| ListenError::Bind { address, cause })?;
+        Ok(Listener {
+            socket,
+            address,
+            tls,
+            limits: Arc::new(limits),
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where it listens, for people.
+    pub fn url(&self) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
+    }
+
+    /// Serves a router until `stop`; then running requests may finish within `drain_time`, or until `stop_now`. Answers how
+    /// many connections were cut off.
+    pub async fn serve(
+        self,
+        router: Router,
+        stop: CancellationToken,
+        stop_now: CancellationToken,
+    ) -> usize {
+        let places = Places::new(PlaceLimits {
+            all: self.limits.connections,
+            per_address: self.limits.connections_per_address,
+        });
+        let mut connections = JoinSet::new();
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.socket.accept() => accepted,
+                Some(_) = connections.join_next() => continue,
+                () = stop.cancelled() => break,
+                () = stop_now.cancelled() => break,
+            };
+            let (socket, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    // Most are the other side's (reset before it was accepted); the rest is a full table of files.
+                    debug!(%error, "a connection was not accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE.min(self.limits.idle_time)).await;
+                    continue;
+                }
+            };
+            let Some(place) = places.take(peer.ip()) else {
+                debug!(%peer, "all places are taken");
+                continue; // dropped: the other side sees it closed
+            };
+            let connection = Connection {
+                router: router.clone(),
+                limits: Arc::clone(&self.limits),
+                peer,
+                place: Arc::new(place),
+                stop: stop.clone(),
+            };
+            connections.spawn(connection.accept(socket, self.tls.clone()));
+        }
+        drop(self.socket); // new ones are refused from now on
+        drain(connections, self.limits.drain_time, stop_now).await
+    }
+}
+
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Listener({})", self.url())
+    }
+}
+
+async fn drain(mut connections: JoinSet<()>, most: Duration, now: CancellationToken) -> usize {
+    let all = async { while connections.join_next().await.is_some() {} };
+    tokio::select! {
+        () = all => {}
+        () = tokio::time::sleep(most) => {}
+        () = now.cancelled() => {}
+    }
+    let left = connections.len();
+    if left > 0 {
+        warn!(connections = left, "cut off what did not finish in time");
+    }
+    connections.shutdown().await;
+    left
+}
+
+/// One connection and all it needs.
+#[derive(Clone)]
+struct Connection {
+    router: Router,
+    limits: Arc<Limits>,
+    peer: SocketAddr,
+    place: Arc<Place>,
+    stop: CancellationToken,
+}
+
+impl Connection {
+    async fn accept(self, socket: TcpStream, tls: Option<TlsAcceptor>) {
+        // Answers are small, and are waited for.
+        let _ = socket.set_nodelay(true);
+        let Some(tls) = tls else {
+            return self.serve(socket).await;
+        };
+        let handshake = tokio::time::timeout(self.limits.header_time, tls.accept(socket));
+        match handshake.await {
+            Ok(Ok(stream)) => self.serve(stream).await,
+            Ok(Err(error)) => debug!(peer = %self.peer, %error, "no TLS"),
+            Err(_) => debug!(peer = %self.peer, "no TLS in time"),
+        }
+    }
+
+    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let limits = Arc::clone(&self.limits);
+        let activity = Arc::new(Activity::new(limits.header_time, limits.idle_time));
+        let framing = Framing::new(HeadLimits {
+            bytes: limits.header_bytes,
+            fields: limits.header_fields,
+        });
+        let pace = WritePace {
+            stretch: limits.write_time,
+            bytes: limits.write_bytes,
+        };
+        let stream = Guarded::new(stream, framing, Arc::clone(&activity), pace);
+        let (peer, stop) = (self.peer, self.stop.clone());
+        let service = {
+            let activity = Arc::clone(&activity);
+            service_fn(move |request| self.clone().answer(request, Arc::clone(&activity)))
+        };
+        let builder = builder(&limits);
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        tokio::pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = activity.overdue() => {
+                connection.as_mut().graceful_shutdown();
+                let goodbye = tokio::time::timeout(GOODBYE, connection.as_mut()).await;
+                goodbye.unwrap_or(Ok(()))
+            }
+            () = stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                tokio::select! {
+                    ended = connection.as_mut() => ended,
+                    () = activity.overdue() => Ok(()),
+                }
+            }
+        };
+        if let Err(error) = ended {
+            debug!(%peer, %error, "a connection broke");
+        }
+    }
+
+    async fn answer(
+        self,
+        request: Request<Incoming>,
+        activity: Arc<Activity>,
+    ) -> Result<Response<Answer<Body>>, std::convert::Infallible> {
+        let mut in_flight = activity.request_began();
+        let mut response = match self.refusal(&request) {
+            Some(status) => refuse(status),
+            None => {
+                let pace = BodyPace {
+                    time: self.limits.body_time,
+                    bytes_per_second: self.limits.body_bytes_per_second,
+                    bytes_max: self.limits.body_bytes_max,
+                };
+                let mut request = request.map(|body| Body::new(Paced::new(body, pace)));
+                request.extensions_mut().insert(ConnectInfo(self.peer));
+                let Ok(response) = self.router.oneshot(request).await;
+                response
+            }
+        };
+        in_flight.answered();
+        if self.place.kind == Kind::Reserve || self.stop.is_cancelled() {
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
+        }
+        Ok(response.map(|body| Answer::new(body, in_flight)))
+    }
+
+    /// What is answered without a look at the route.
+    fn refusal(&self, request: &Request<Incoming>) -> Option<StatusCode> {
+        let is_health = HEALTH.contains(&request.uri().path());
+        if self.place.kind == Kind::Reserve && !is_health {
+            return Some(StatusCode::SERVICE_UNAVAILABLE);
+        }
+        let length = request.headers().get(header::CONTENT_LENGTH);
+        let length: Option<u64> = length.and_then(|length| length.to_str().ok()?.parse().ok());
+        let too_large = length.is_some_and(|length| length > self.limits.body_bytes_max);
+        too_large.then_some(StatusCode::PAYLOAD_TOO_LARGE)
+    }
+}
+
+/// An answer of the connection itself, in the form that all errors have.
+fn refuse(status: StatusCode) -> Response<Body> {
+    let (code, detail) = match status {
+        StatusCode::PAYLOAD_TOO_LARGE => (
+            "payload_too_large",
+            "the body is larger than any route takes",
+        ),
+        _ => (
+            "too_many_connections",
+            "all connections are taken: try again later",
+        ),
+    };
+    let title = status.canonical_reason().unwrap_or_default();
+    let problem = serde_json::json!({
+        "type": "about:blank", "title": title, "status": status.as_u16(), "code": code, "detail": detail,
+    });
+    let mut response = Response::new(Body::from(problem.to_string()));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/problem+json"),
+    );
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response
+}
+
+/// The HTTP library, held to the limits.
+fn builder(limits: &Limits) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    let header_list = u32::try_from(limits.header_bytes).unwrap_or(u32::MAX);
+    // Heads have their time and size from `activity` and `framing`.
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(None)
+        .max_headers(limits.header_fields)
+        .max_buf_size(limits.header_bytes.max(MIN_BUFFER) + MIN_BUFFER);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.streams)
+        .max_pending_accept_reset_streams(20)
+        .max_local_error_reset_streams(100)
+        .max_header_list_size(header_list)
+        .max_send_buf_size(128 * 1024)
+        .keep_alive_interval(limits.idle_time)
+        .keep_alive_timeout(limits.header_time);
+    builder
+}
+
+/// The least that the HTTP library takes as a buffer.
+const MIN_BUFFER: usize = 8192;

@@ -1,0 +1,210 @@
+//! Bodies: what comes in must keep a pace and end, what goes out keeps its request in flight.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use tokio::time::{Instant, Sleep};
+
+use super::activity::InFlight;
+
+/// How slowly and how much a body may come in.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BodyPace {
+    /// So long it may take, however small it is …
+    pub(super) time: Duration,
+    /// … and a second more for each so many bytes.
+    pub(super) bytes_per_second: u64,
+    /// So many bytes at most.
+    pub(super) bytes_max: u64,
+}
+
+/// Why a body was not read to its end.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BodyError {
+    /// It came too slowly.
+    #[error("the body came too slowly")]
+    TooSlow,
+    /// It is too large. The text is one that the router knows as "too large".
+    #[error("length limit exceeded")]
+    TooLarge,
+    /// The connection broke, or it was no body.
+    #[error("the body could not be read")]
+    Broken(#[source] hyper::Error),
+}
+
+/// The body of a request.
+#[derive(Debug)]
+pub(super) struct Paced<B> {
+    body: B,
+    pace: BodyPace,
+    started: Instant,
+    bytes: u64,
+    limit: Option<Pin<Box<Sleep>>>,
+}
+
+impl<B> Paced<B> {
+    pub(super) fn new(body: B, pace: BodyPace) -> Self {
+        Paced {
+            body,
+            pace,
+            started: Instant::now(),
+            bytes: 0,
+            limit: None,
+        }
+    }
+
+    fn until(&self) -> Instant {
+        let earned = self.bytes.saturating_mul(1000) / self.pace.bytes_per_second.max(1);
+        self.started + self.pace.time + Duration::from_millis(earned)
+    }
+}
+
+impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Paced<B> {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        let Poll::Ready(frame) = frame else {
+            let until = self.until();
+            let limit = self
+                .limit
+                .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
+            if limit.deadline() != until {
+                limit.as_mut().reset(until);
+            }
+            ready!(limit.as_mut().poll(cx));
+            return Poll::Ready(Some(Err(BodyError::TooSlow)));
+        };
+        let Some(frame) = frame else {
+            return Poll::Ready(None);
+        };
+        let frame = frame.map_err(BodyError::Broken)?;
+        let bytes = frame.data_ref().map_or(0, Bytes::len);
+        self.bytes = self.bytes.saturating_add(bytes as u64);
+        if self.bytes > self.pace.bytes_max {
+            return Poll::Ready(Some(Err(BodyError::TooLarge)));
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The body of an answer: its request is over when it is.
+#[derive(Debug)]
+pub(super) struct Answer<B> {
+    body: B,
+    _in_flight: InFlight,
+}
+
+impl<B> Answer<B> {
+    pub(super) fn new(body: B, in_flight: InFlight) -> Self {
+        Answer {
+            body,
+            _in_flight: in_flight,
+        }
+    }
+}
+
+impl<B: Body + Unpin> Body for Answer<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    /// Parts of a body, each after a wait.
+    #[derive(Debug)]
+    struct Parts(VecDeque<(Pin<Box<Sleep>>, usize)>);
+
+    impl Body for Parts {
+        type Data = Bytes;
+        type Error = hyper::Error;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+            let Some((wait, bytes)) = self.0.front_mut() else {
+                return Poll::Ready(None);
+            };
+            ready!(wait.as_mut().poll(cx));
+            let frame = Frame::data(vec![b'x'; *bytes].into());
+            self.0.pop_front();
+            Poll::Ready(Some(Ok(frame)))
+        }
+    }
+
+    /// Reads parts that come at these seconds with so many bytes.
+    async fn read(parts: &[(u64, usize)]) -> Result<u64, BodyError> {
+        let at = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
+        let parts = parts
+            .iter()
+            .map(|(second, bytes)| (Box::pin(at(*second)), *bytes));
+        let pace = BodyPace {
+            time: Duration::from_secs(30),
+            bytes_per_second: 10,
+            bytes_max: 1000,
+        };
+        let mut body = Paced::new(Parts(parts.collect()), pace);
+        while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await
+        {
+            frame?;
+        }
+        Ok(body.bytes)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_has_its_time_and_earns_more_with_its_bytes() {
+        assert_eq!(read(&[(29, 1)]).await.unwrap(), 1);
+        assert!(matches!(read(&[(31, 1)]).await, Err(BodyError::TooSlow)));
+        assert_eq!(read(&[(0, 500), (79, 1)]).await.unwrap(), 501);
+        assert!(matches!(
+            read(&[(0, 500), (81, 1)]).await,
+            Err(BodyError::TooSlow)
+        ));
+        let drip: Vec<_> = (1..100).map(|second| (second, 1)).collect();
+        assert!(matches!(read(&drip).await, Err(BodyError::TooSlow)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_has_its_size() {
+        assert_eq!(read(&[(0, 500), (0, 500)]).await.unwrap(), 1000);
+        assert!(matches!(
+            read(&[(0, 500), (0, 501)]).await,
+            Err(BodyError::TooLarge)
+        ));
+    }
+}

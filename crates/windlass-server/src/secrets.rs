@@ -1,0 +1,439 @@
+//! Secrets in the store, encrypted with a key that is not in the store.
+//!
+//! Each secret is sealed with XChaCha20-Poly1305 under a nonce of its own, bound to its name: one that was moved to another name
+//! does not open. A secret says which master key sealed it, so that keys can be changed: old ones are kept in a list until
+//! [`Secrets::rotate`] has sealed everything anew. A server whose keys do not open every secret does not start.
+
+use std::fmt;
+use std::sync::Arc;
+
+use chacha20poly1305::aead::{Aead as _, KeyInit as _, Payload};
+use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use windlass_core::Invalid;
+use windlass_engine::Engine;
+use windlass_store::{Document, Expected, StoreError, Written};
+use zeroize::{Zeroize as _, Zeroizing};
+
+/// The collection of the secrets.
+const COLLECTION: &str = "secrets";
+/// The largest secret.
+pub const SECRET_BYTES_MAX: usize = 64 * 1024;
+/// The most secrets.
+pub const SECRETS_MAX: usize = 10_000;
+const NAME_CHARS_MAX: usize = 128;
+
+/// Something about secrets went wrong. No message has anything secret in it.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// There is no master key.
+    #[error(
+        "there is no master key: set `secrets.master_key` (`windlass secrets new-key` makes one)"
+    )]
+    NoMasterKey,
+    /// A master key is none.
+    #[error(
+        "the master key must be 64 hexadecimal digits, as `windlass secrets new-key` prints them"
+    )]
+    BadMasterKey,
+    /// A secret was sealed with a key that is not given.
+    #[error(
+        "secret {name} was sealed with master key {key}, which is not given: set it as `secrets.master_key` or in `secrets.old_keys`"
+    )]
+    WrongMasterKey {
+        /// Which secret.
+        name: String,
+        /// The fingerprint of the key that sealed it.
+        key: String,
+    },
+    /// A secret does not open, though its key is given.
+    #[error("secret {0} does not open: it was changed in the store")]
+    Changed(String),
+    /// A name or a value breaks a rule.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// The operating system gave no randomness.
+    #[error("the operating system gives no randomness")]
+    Random(#[source] getrandom::Error),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A key that secrets are sealed with.
+#[derive(Clone)]
+pub struct MasterKey(Zeroizing<[u8; 32]>);
+
+impl MasterKey {
+    /// A new one, from the randomness of the operating system.
+    pub fn generate() -> Result<Self, SecretError> {
+        let mut key = Zeroizing::new([0; 32]);
+        getrandom::fill(&mut *key).map_err(SecretError::Random)?;
+        Ok(MasterKey(key))
+    }
+
+    /// Reads 64 hexadecimal digits.
+    pub fn parse(text: &str) -> Result<Self, SecretError> {
+        let bytes = Zeroizing::new(from_hex(text.trim()).ok_or(SecretError::BadMasterKey)?);
+        let key = <[u8; 32]>::try_from(bytes.as_slice()).map_err(|_| SecretError::BadMasterKey)?;
+        Ok(MasterKey(Zeroizing::new(key)))
+    }
+
+    /// What `parse` reads.
+    pub fn reveal(&self) -> String {
+        to_hex(&*self.0)
+    }
+
+    /// A short name that tells nothing about the key.
+    pub fn fingerprint(&self) -> String {
+        let mut hash = Sha256::new();
+        hash.update(b"windlass master key");
+        hash.update(&*self.0);
+        to_hex(hash.finalize().get(..6).unwrap_or_default())
+    }
+
+    fn cipher(&self) -> XChaCha20Poly1305 {
+        let mut key = Key::from(*self.0);
+        let cipher = XChaCha20Poly1305::new(&key);
+        key.zeroize();
+        cipher
+    }
+}
+
+impl fmt::Debug for MasterKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MasterKey({})", self.fingerprint())
+    }
+}
+
+/// A secret as it is stored.
+#[derive(Debug, Serialize, Deserialize)]
+struct Sealed {
+    /// The fingerprint of the key.
+    key: String,
+    nonce: String,
+    sealed: String,
+}
+
+/// The secrets of one store.
+#[derive(Debug, Clone)]
+pub struct Secrets {
+    engine: Arc<Engine>,
+    /// The current key first.
+    keys: Arc<[MasterKey]>,
+}
+
+impl Secrets {
+    /// With the current master key, if there is one, and those before it.
+    pub fn new(engine: Arc<Engine>, key: Option<MasterKey>, old_keys: Vec<MasterKey>) -> Self {
+        let keys = key.into_iter().chain(old_keys).collect();
+        Secrets { engine, keys }
+    }
+
+    /// Refuses keys that do not open every secret. Changes nothing.
+    pub async fn check(&self) -> Result<(), SecretError> {
+        for document in self.engine.store().documents(COLLECTION).await? {
+            self.open(&document)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps a secret under a name; one that was there is replaced.
+    pub async fn put(&self, name: &str, secret: &[u8]) -> Result<(), SecretError> {
+        check_name(name)?;
+        if secret.is_empty() || secret.len() > SECRET_BYTES_MAX {
+            let rule = format!("must have 1 to {SECRET_BYTES_MAX} bytes");
+            return Err(Invalid::new("secret", rule).into());
+        }
+        let store = self.engine.store();
+        if store.document(COLLECTION, name).await?.is_none()
+            && self.names().await?.len() >= SECRETS_MAX
+        {
+            let rule = format!("must be at most {SECRETS_MAX} in all");
+            return Err(Invalid::new("secrets", rule).into());
+        }
+        let sealed = self.seal(name, secret)?;
+        let (anything, now) = (Expected::Anything, self.engine.now());
+        store
+            .put_document(COLLECTION, name, &sealed, anything, now)
+            .await?;
+        Ok(())
+    }
+
+    /// The secret of a name.
+    pub async fn get(&self, name: &str) -> Result<Option<Zeroizing<Vec<u8>>>, SecretError> {
+        let found = self.engine.store().document(COLLECTION, name).await?;
+        found.map(|document| self.open(&document)).transpose()
+    }
+
+    /// The names, in order.
+    pub async fn names(&self) -> Result<Vec<String>, SecretError> {
+        let all = self.engine.store().documents(COLLECTION).await?;
+        Ok(all.into_iter().map(|document| document.name).collect())
+    }
+
+    /// Forgets a secret. Whether it was there.
+    pub async fn remove(&self, name: &str) -> Result<bool, SecretError> {
+        let store = self.engine.store();
+        if store.document(COLLECTION, name).await?.is_none() {
+            return Ok(false);
+        }
+        store
+            .remove_document(COLLECTION, name, Expected::Anything)
+            .await?;
+        Ok(true)
+    }
+
+    /// Seals everything that an old key sealed with the current one; how many that were.
+    pub async fn rotate(&self) -> Result<usize, SecretError> {
+        let current = self.current()?.fingerprint();
+        self.check().await?;
+        let store = self.engine.store();
+        let mut rotated = 0;
+        for document in store.documents(COLLECTION).await? {
+            let name = &document.name;
+            if read(&document)?.key == current {
+                continue;
+            }
+            let sealed = self.seal(name, &self.open(&document)?)?;
+            let (version, now) = (Expected::Version(document.version), self.engine.now());
+            // One that was changed meanwhile was sealed with the current key by whoever changed it.
+            let written = store
+                .put_document(COLLECTION, name, &sealed, version, now)
+                .await?;
+            rotated += usize::from(matches!(written, Written::Version(_)));
+        }
+        Ok(rotated)
+    }
+
+    fn current(&self) -> Result<&MasterKey, SecretError> {
+        self.keys.first().ok_or(SecretError::NoMasterKey)
+    }
+
+    fn seal(&self, name: &str, secret: &[u8]) -> Result<Value, SecretError> {
+        let key = self.current()?;
+        let mut nonce = [0; 24];
+        getrandom::fill(&mut nonce).map_err(SecretError::Random)?;
+        let payload = Payload {
+            msg: secret,
+            aad: name.as_bytes(),
+        };
+        let sealed = key.cipher().encrypt(&XNonce::from(nonce), payload);
+        let sealed = sealed.map_err(|_| SecretError::Changed(name.to_owned()))?;
+        let sealed = Sealed {
+            key: key.fingerprint(),
+            nonce: to_hex(&nonce),
+            sealed: to_hex(&sealed),
+        };
+        Ok(serde_json::to_value(sealed).unwrap_or_default())
+    }
+
+    fn open(&self, document: &Document) -> Result<Zeroizing<Vec<u8>>, SecretError> {
+        let (name, sealed) = (&document.name, read(document)?);
+        let changed = || SecretError::Changed(name.clone());
+        let key = self.keys.iter().find(|key| key.fingerprint() == sealed.key);
+        let Some(key) = key else {
+            return Err(SecretError::WrongMasterKey {
+                name: name.clone(),
+                key: sealed.key,
+            });
+        };
+        let nonce = from_hex(&sealed.nonce).and_then(|nonce| <[u8; 24]>::try_from(nonce).ok());
+        let bytes = from_hex(&sealed.sealed).ok_or_else(changed)?;
+        let payload = Payload {
+            msg: &bytes,
+            aad: name.as_bytes(),
+        };
+        let opened = key
+            .cipher()
+            .decrypt(&XNonce::from(nonce.ok_or_else(changed)?), payload);
+        opened.map(Zeroizing::new).map_err(|_| changed())
+    }
+}
+
+fn read(document: &Document) -> Result<Sealed, SecretError> {
+    let sealed = Sealed::deserialize(&document.value);
+    sealed.map_err(|_| SecretError::Changed(document.name.clone()))
+}
+
+fn check_name(name: &str) -> Result<(), Invalid> {
+    let allowed = |letter: char| letter.is_ascii_alphanumeric() || "_.:-".contains(letter);
+    if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.chars().all(allowed) {
+        let rule =
+            format!("must be 1 to {NAME_CHARS_MAX} of letters, digits, `_`, `.`, `:` and `-`");
+        return Err(Invalid::new("name", rule));
+    }
+    Ok(())
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    if !text.len().is_multiple_of(2) || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let pairs = (0..text.len()).step_by(2).map(|at| text.get(at..at + 2));
+    pairs
+        .map(|pair| u8::from_str_radix(pair?, 16).ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use windlass_engine::{Ids, SystemClock};
+    use windlass_memory::MemoryStore;
+
+    use super::*;
+
+    fn engine() -> Arc<Engine> {
+        let (store, clock) = (Arc::new(MemoryStore::new()), Arc::new(SystemClock::new()));
+        Arc::new(Engine::new(store, clock, Ids::seeded(1)))
+    }
+
+    fn key() -> MasterKey {
+        MasterKey::generate().expect("randomness")
+    }
+
+    fn secrets(engine: &Arc<Engine>, key: &MasterKey, old: &[&MasterKey]) -> Secrets {
+        let old = old.iter().map(|key| (*key).clone()).collect();
+        Secrets::new(Arc::clone(engine), Some(key.clone()), old)
+    }
+
+    async fn stored(engine: &Engine) -> Vec<Document> {
+        engine
+            .store()
+            .documents(COLLECTION)
+            .await
+            .expect("documents")
+    }
+
+    #[tokio::test]
+    async fn a_secret_is_read_back_and_not_in_the_store_as_it_is() {
+        let (engine, key) = (engine(), key());
+        let secrets = secrets(&engine, &key, &[]);
+        secrets.put("hook", b"s3cret").await.unwrap();
+        secrets.put("hook", b"s3cret").await.unwrap();
+        assert_eq!(
+            secrets.get("hook").await.unwrap().unwrap().as_slice(),
+            b"s3cret"
+        );
+        assert!(secrets.get("other").await.unwrap().is_none());
+        assert_eq!(secrets.names().await.unwrap(), ["hook"]);
+        let text = format!("{:?} {:?} {:?}", stored(&engine).await, secrets, key);
+        assert!(!text.contains("s3cret") && !text.contains(&to_hex(b"s3cret")));
+        assert!(!text.contains(&key.reveal()));
+        assert!(secrets.remove("hook").await.unwrap());
+        assert!(!secrets.remove("hook").await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_wrong_or_missing_key_is_refused_and_nothing_is_overwritten() {
+        // CF7
+        let engine = engine();
+        secrets(&engine, &key(), &[])
+            .put("hook", b"s3cret")
+            .await
+            .unwrap();
+        let before = stored(&engine).await;
+        let wrong = secrets(&engine, &key(), &[&key()]);
+        assert!(matches!(
+            wrong.check().await,
+            Err(SecretError::WrongMasterKey { .. })
+        ));
+        assert!(matches!(
+            wrong.get("hook").await,
+            Err(SecretError::WrongMasterKey { .. })
+        ));
+        assert!(matches!(
+            wrong.rotate().await,
+            Err(SecretError::WrongMasterKey { .. })
+        ));
+        let none = Secrets::new(Arc::clone(&engine), None, Vec::new());
+        assert!(none.check().await.is_err());
+        assert!(matches!(
+            none.put("new", b"x").await,
+            Err(SecretError::NoMasterKey)
+        ));
+        assert_eq!(stored(&engine).await, before);
+    }
+
+    #[tokio::test]
+    async fn keys_are_changed_with_the_old_one_in_the_list() {
+        let (engine, old, new) = (engine(), key(), key());
+        secrets(&engine, &old, &[]).put("a", b"1").await.unwrap();
+        let both = secrets(&engine, &new, &[&old]);
+        both.check().await.unwrap();
+        both.put("b", b"2").await.unwrap();
+        assert_eq!(both.get("a").await.unwrap().unwrap().as_slice(), b"1");
+        assert_eq!(both.rotate().await.unwrap(), 1);
+        assert_eq!(both.rotate().await.unwrap(), 0);
+        let only_new = secrets(&engine, &new, &[]);
+        only_new.check().await.unwrap();
+        assert_eq!(only_new.get("a").await.unwrap().unwrap().as_slice(), b"1");
+    }
+
+    #[tokio::test]
+    async fn a_secret_that_was_changed_or_moved_does_not_open() {
+        let (engine, key) = (engine(), key());
+        let secrets = secrets(&engine, &key, &[]);
+        secrets.put("hook", b"s3cret").await.unwrap();
+        let sealed = stored(&engine).await.remove(0).value;
+        let store = engine.store();
+        for (name, field, value) in [
+            ("moved", "key", sealed["key"].clone()),
+            ("changed", "sealed", "00".into()),
+            ("renonced", "nonce", "ff".repeat(24).into()),
+            ("short", "nonce", "ff".into()),
+            ("nonsense", "sealed", "zz".into()),
+        ] {
+            let mut value_of = sealed.clone();
+            value_of[field] = value;
+            store
+                .put_document(
+                    COLLECTION,
+                    name,
+                    &value_of,
+                    Expected::Anything,
+                    engine.now(),
+                )
+                .await
+                .unwrap();
+            assert!(
+                matches!(secrets.get(name).await, Err(SecretError::Changed(_))),
+                "{name}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn bad_names_sizes_and_keys_are_refused() {
+        let secrets = secrets(&engine(), &key(), &[]);
+        for name in ["", "a b", "a/b", "é", &"x".repeat(129)] {
+            assert!(
+                matches!(secrets.put(name, b"x").await, Err(SecretError::Invalid(_))),
+                "{name}"
+            );
+        }
+        for size in [0, SECRET_BYTES_MAX + 1] {
+            let refused = secrets.put("a", &vec![0; size]).await;
+            assert!(matches!(refused, Err(SecretError::Invalid(_))), "{size}");
+        }
+        secrets.put("a", &vec![0; SECRET_BYTES_MAX]).await.unwrap();
+        for text in ["", "00", &"0".repeat(63), &"g".repeat(64), &"0".repeat(66)] {
+            assert!(MasterKey::parse(text).is_err(), "{text}");
+        }
+        assert!(MasterKey::parse(&format!(" {}\n", key().reveal())).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn random_text_is_no_master_key(text in "\\PC{0,70}") {
+            let _ = MasterKey::parse(&text);
+        }
+    }
+}

@@ -1,0 +1,474 @@
+//! The accept loop, raw over TCP: what a proxy, an attacker or a slow network may send.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::routing::{get, post};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use windlass_server::listen::{Limits, Listener};
+
+/// Long enough for everything that happens at all: a test that needs it has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Server {
+    address: SocketAddr,
+    stop: CancellationToken,
+    stop_now: CancellationToken,
+    seen: Arc<AtomicUsize>,
+    hold: Arc<Notify>,
+    entered: Arc<Notify>,
+    served: JoinHandle<usize>,
+}
+
+async fn start(limits: Limits) -> Server {
+    let listener = Listener::bind("127.0.0.1:0".parse().expect("an address"), None, limits).await;
+    let listener = listener.expect("a free port");
+    let (stop, stop_now) = (CancellationToken::new(), CancellationToken::new());
+    let seen = Arc::new(AtomicUsize::new(0));
+    let (hold, entered) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (count, held, inside) = (Arc::clone(&seen), Arc::clone(&hold), Arc::clone(&entered));
+    let router = Router::new()
+        .route("/livez", get(async || "alive"))
+        .route(
+            "/echo",
+            post(async move |body: Bytes| {
+                count.fetch_add(1, Ordering::SeqCst);
+                body
+            }),
+        )
+        .route("/large", get(async || vec![b'x'; 10_000_000]))
+        .route(
+            "/hold",
+            get(async move || {
+                inside.notify_one();
+                held.notified().await;
+                "held"
+            }),
+        );
+    let address = listener.address();
+    let served = tokio::spawn(listener.serve(router, stop.clone(), stop_now.clone()));
+    Server {
+        address,
+        stop,
+        stop_now,
+        seen,
+        hold,
+        entered,
+        served,
+    }
+}
+
+impl Server {
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address)
+            .await
+            .expect("a connection")
+    }
+
+    /// Sends bytes and reads until the server closes.
+    async fn send(&self, bytes: &[u8]) -> String {
+        let mut stream = self.connect().await;
+        stream.write_all(bytes).await.expect("it listens");
+        read_to_end(&mut stream).await
+    }
+}
+
+/// Everything until the other side closes, however it does.
+async fn read_to_end(stream: &mut TcpStream) -> String {
+    let mut all = Vec::new();
+    let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut all)).await;
+    let _ = read.expect("the server closes the connection");
+    String::from_utf8_lossy(&all).into_owned()
+}
+
+/// One answer with a body of known length.
+async fn read_answer(stream: &mut TcpStream) -> String {
+    let mut all = Vec::new();
+    loop {
+        let text = String::from_utf8_lossy(&all).to_lowercase();
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length = head
+                .lines()
+                .find_map(|line| line.strip_prefix("content-length: "));
+            let length: usize = length.and_then(|length| length.parse().ok()).unwrap_or(0);
+            if body.len() >= length {
+                return text;
+            }
+        }
+        let mut part = [0; 4096];
+        let read = tokio::time::timeout(PATIENCE, stream.read(&mut part)).await;
+        match read.expect("an answer").unwrap_or(0) {
+            0 => return text,
+            bytes => all.extend_from_slice(part.get(..bytes).expect("what was read")),
+        }
+    }
+}
+
+#[tokio::test]
+async fn ambiguous_requests_get_400_and_a_closed_connection_and_nothing_is_smuggled() {
+    // AP7
+    let server = start(Limits::default()).await;
+    let smuggled = "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi";
+    for (fields, body) in [
+        (
+            "Content-Length: 5\r\nTransfer-Encoding: chunked",
+            "0\r\n\r\n",
+        ),
+        (
+            "Transfer-Encoding: chunked\r\nContent-Length: 5",
+            "0\r\n\r\n",
+        ),
+        ("Content-Length: 2\r\nContent-Length: 2", "hi"),
+        ("Content-Length: 2\r\nContent-Length: 40", "hi"),
+        ("Content-Length: +2", "hi"),
+        ("Content-Length: 2\r\nX: a\r\n folded", "hi"),
+        ("Content-Length: 2\nX: a", "hi"),
+        ("Transfer-Encoding: chunked", "FFFFFFFFFFFFFFFFF\r\n"),
+        ("Transfer-Encoding: chunked", "2\nhi\n0\n\n"),
+    ] {
+        let request = format!("POST /echo HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n{body}{smuggled}");
+        let answer = server.send(request.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 400"), "{fields:?}: {answer}");
+        assert_eq!(
+            answer.matches("HTTP/1.1 ").count(),
+            1,
+            "{fields:?}: {answer}"
+        );
+    }
+    assert_eq!(server.seen.load(Ordering::SeqCst), 0);
+    // What is plain is answered, one behind the other on one connection.
+    let close =
+        "POST /echo HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi";
+    let answer = server
+        .send(format!("{smuggled}{smuggled}{close}").as_bytes())
+        .await;
+    assert_eq!(answer.matches("HTTP/1.1 200").count(), 3, "{answer}");
+}
+
+#[tokio::test]
+async fn a_head_that_is_too_large_is_answered_with_431() {
+    let limits = Limits {
+        header_bytes: 9000,
+        header_fields: 20,
+        ..Limits::default()
+    };
+    let server = start(limits).await;
+    let long = format!(
+        "GET /livez HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n",
+        "x".repeat(9000)
+    );
+    let many = format!(
+        "GET /livez HTTP/1.1\r\nHost: a\r\n{}\r\n",
+        "X: y\r\n".repeat(20)
+    );
+    for head in [long, many] {
+        let answer = server.send(head.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+    }
+    let fits = format!("GET /livez HTTP/1.0\r\nX: {}\r\n\r\n", "x".repeat(8800));
+    assert!(server.send(fits.as_bytes()).await.contains("200 OK"));
+}
+
+#[tokio::test]
+async fn those_who_send_slowly_or_nothing_are_closed() {
+    // AP8: the limits are short, and the test only waits for the end of each connection.
+    let limits = Limits {
+        header_time: Duration::from_millis(100),
+        idle_time: Duration::from_millis(100),
+        body_time: Duration::from_millis(100),
+        ..Limits::default()
+    };
+    let server = start(limits).await;
+    assert_eq!(server.send(b"").await, "", "nothing at all");
+    assert_eq!(
+        server.send(b"GET /livez HTTP/1.1\r\nHost").await,
+        "",
+        "half a head"
+    );
+    let idle = server.send(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    assert_eq!(idle.matches("200 OK").count(), 1, "{idle}");
+    let half = b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc";
+    let answer = server.send(half).await;
+    assert!(!answer.contains("200 OK"), "{answer}");
+    // A byte now and then does not help.
+    let mut stream = server.connect().await;
+    let drip = async {
+        loop {
+            if stream.write_all(b"X").await.is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, drip)
+        .await
+        .expect("the server closes");
+    assert_eq!(server.seen.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn one_who_does_not_read_the_answer_is_closed() {
+    let limits = Limits {
+        write_time: Duration::from_millis(100),
+        ..Limits::default()
+    };
+    let server = start(limits).await;
+    let mut stream = server.connect().await;
+    stream
+        .write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
+        .await
+        .unwrap();
+    // It reads nothing until the server has given up, which a write tells.
+    let given_up = async {
+        while stream.write_all(b"\r\n").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, given_up)
+        .await
+        .expect("the server closes");
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest).await;
+    assert!(rest.len() < 10_000_000, "{}", rest.len());
+}
+
+#[tokio::test]
+async fn bodies_that_are_too_large_are_refused_early() {
+    // OV3: nothing of a gigabyte is read, and an endless one is cut off.
+    let limits = Limits {
+        body_bytes_max: 100_000,
+        ..Limits::default()
+    };
+    let server = start(limits).await;
+    let head = b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1073741824\r\n\r\n";
+    let answer = server.send(head).await;
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    assert!(answer.contains("payload_too_large"), "{answer}");
+    let mut endless =
+        b"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+    for _ in 0..20 {
+        endless.extend_from_slice(b"2000\r\n");
+        endless.extend_from_slice(&[b'a'; 0x2000]);
+        endless.extend_from_slice(b"\r\n");
+    }
+    let mut stream = server.connect().await;
+    let _ = stream.write_all(&endless).await; // it may be closed before all is sent
+    let answer = read_answer(&mut stream).await;
+    assert!(
+        answer.is_empty() || answer.starts_with("http/1.1 4"),
+        "{answer}"
+    );
+    assert_eq!(server.seen.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn connections_are_bounded_and_health_still_answers() {
+    // OV4
+    let limits = Limits {
+        connections: 20,
+        connections_per_address: 10,
+        ..Limits::default()
+    };
+    let server = start(limits).await;
+    let mut idle = Vec::new();
+    for _ in 0..10 {
+        let mut stream = server.connect().await;
+        stream
+            .write_all(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
+            .await
+            .unwrap();
+        assert!(read_answer(&mut stream).await.contains("alive"));
+        idle.push(stream);
+    }
+    let health = server.send(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    assert!(health.contains("alive"), "{health}");
+    let work = server
+        .send(b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+        .await;
+    assert!(work.starts_with("HTTP/1.1 503"), "{work}");
+    assert!(work.contains("retry-after"), "{work}");
+    // Those who reconnect all the time take no more than the reserve.
+    let mut more = Vec::new();
+    for _ in 0..50 {
+        more.push(server.connect().await);
+    }
+    drop(more);
+    idle.pop();
+    let again = async {
+        loop {
+            let answer = server
+                .send(b"POST /echo HTTP/1.0\r\nContent-Length: 0\r\n\r\n")
+                .await;
+            if answer.contains("200 OK") {
+                return;
+            }
+            tokio::task::yield_now().await; // the server has not seen the end of the others yet
+        }
+    };
+    tokio::time::timeout(PATIENCE, again)
+        .await
+        .expect("a place that became free");
+}
+
+#[tokio::test]
+async fn at_the_end_what_runs_may_finish_and_nothing_new_begins() {
+    let server = start(Limits::default()).await;
+    let mut running = server.connect().await;
+    running
+        .write_all(b"GET /hold HTTP/1.1\r\nHost: a\r\n\r\n")
+        .await
+        .unwrap();
+    server.entered.notified().await;
+    let mut idle = server.connect().await;
+    idle.write_all(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
+        .await
+        .unwrap();
+    read_answer(&mut idle).await;
+    server.stop.cancel();
+    assert_eq!(read_to_end(&mut idle).await, "", "an idle one is closed");
+    let refused = async { while TcpStream::connect(server.address).await.is_ok() {} };
+    tokio::time::timeout(PATIENCE, refused)
+        .await
+        .expect("it no longer listens");
+    server.hold.notify_one();
+    let answer = read_to_end(&mut running).await;
+    assert!(
+        answer.contains("held") && answer.contains("connection: close"),
+        "{answer}"
+    );
+    assert_eq!(server.served.await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn what_does_not_finish_in_time_is_cut_off_as_is_all_at_a_second_signal() {
+    for second_signal in [false, true] {
+        let drain_time = if second_signal {
+            PATIENCE * 10
+        } else {
+            Duration::from_millis(50)
+        };
+        let server = start(Limits {
+            drain_time,
+            ..Limits::default()
+        })
+        .await;
+        let mut running = server.connect().await;
+        running
+            .write_all(b"GET /hold HTTP/1.1\r\nHost: a\r\n\r\n")
+            .await
+            .unwrap();
+        server.entered.notified().await;
+        server.stop.cancel();
+        if second_signal {
+            server.stop_now.cancel();
+        }
+        assert_eq!(server.served.await.unwrap(), 1);
+        assert_eq!(read_to_end(&mut running).await, "");
+    }
+}
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len())
+        .expect("a small frame")
+        .to_be_bytes();
+    let mut bytes = length.get(1..).expect("three bytes").to_vec();
+    bytes.extend([kind, flags]);
+    bytes.extend(stream.to_be_bytes());
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+/// `GET /hold` as the static table of HPACK has it, with a literal path and authority.
+fn get_hold() -> Vec<u8> {
+    let mut block = vec![0x82, 0x86, 0x04, 5];
+    block.extend_from_slice(b"/hold");
+    block.extend_from_slice(&[0x01, 1, b'a']);
+    block
+}
+
+#[tokio::test]
+async fn floods_of_http2_frames_end_the_connection() {
+    // AP10
+    let server = start(Limits {
+        header_bytes: 9000,
+        ..Limits::default()
+    })
+    .await;
+    let rapid_reset: Vec<u8> = (0..20_000)
+        .flat_map(|number| {
+            let stream = number * 2 + 1;
+            let mut both = frame(1, 0b101, stream, &get_hold());
+            both.extend(frame(3, 0, stream, &[0, 0, 0, 8]));
+            both
+        })
+        .collect();
+    let mut continuation = frame(1, 1, 1, &get_hold());
+    for _ in 0..10_000 {
+        let mut block = vec![0x40, 1, b'x', 100];
+        block.extend([b'y'; 100]);
+        continuation.extend(frame(9, 0, 1, &block));
+    }
+    for flood in [rapid_reset, continuation] {
+        let mut stream = server.connect().await;
+        stream.write_all(PREFACE).await.unwrap();
+        let (mut read, mut write) = stream.into_split();
+        let answers = tokio::spawn(async move {
+            let mut all = Vec::new();
+            let _ = read.read_to_end(&mut all).await;
+        });
+        let _ = write.write_all(&flood).await; // it may be closed before all is sent
+        tokio::time::timeout(PATIENCE, answers)
+            .await
+            .expect("the server closes")
+            .unwrap();
+    }
+    assert!(
+        server
+            .send(b"GET /livez HTTP/1.0\r\n\r\n")
+            .await
+            .contains("alive")
+    );
+}
+
+#[tokio::test]
+async fn more_streams_than_allowed_are_refused_not_served() {
+    let server = start(Limits {
+        streams: 5,
+        ..Limits::default()
+    })
+    .await;
+    let mut stream = server.connect().await;
+    stream.write_all(PREFACE).await.unwrap();
+    let all: Vec<u8> = (0..50)
+        .flat_map(|number| frame(1, 0b101, number * 2 + 1, &get_hold()))
+        .collect();
+    stream.write_all(&all).await.unwrap();
+    // 45 of them are reset (frame type 3) while five are held.
+    let mut seen = Vec::new();
+    let resets = loop {
+        let mut part = [0; 4096];
+        let read = tokio::time::timeout(PATIENCE, stream.read(&mut part)).await;
+        let bytes = read.expect("resets").unwrap();
+        seen.extend_from_slice(&part[..bytes]);
+        let (mut at, mut resets) = (0, 0);
+        while let Some(head) = seen.get(at..at + 9) {
+            resets += usize::from(head[3] == 3);
+            at += 9 + usize::from(head[1]) * 256 + usize::from(head[2]);
+        }
+        if resets >= 45 || bytes == 0 {
+            break resets;
+        }
+    };
+    assert_eq!(resets, 45);
+}
