@@ -1,1 +1,37 @@
-//! The JSON of the REST interface: what goes over the wire, shared by the server and those who speak to it.
+//! The JSON of the Windlass REST interface, shared by the server and its clients.
+//!
+//! What comes in is read through `windlass-core`, so that a job has one meaning wherever it is written; what goes out has
+//! one name for each thing. No I/O: texts in, values out.
+
+mod change;
+mod claim;
+mod duration;
+mod filter;
+mod job;
+mod new_job;
+mod page;
+mod policy;
+mod problem;
+mod query;
+mod queue;
+mod schedule;
+pub mod schema;
+mod settle;
+mod strict;
+
+pub use change::{read_edit, read_revival};
+pub use claim::{
+    CLAIM_LIMIT_MAX, CLAIM_QUEUES_MAX, ClaimQueue, ClaimRequest, LeaseRef, QueueOrder,
+    RenewRequest, read_progress,
+};
+pub use filter::{JobFilter, PayloadMatch, group_of};
+pub use job::{AttemptView, Content, JobView};
+pub use new_job::{BULK_MAX, Bulk, BulkMode, read_new_job};
+pub use page::{Cursor, ListPage};
+pub use policy::{ExplainRequest, ExplanationView, PresetView};
+pub use problem::{FieldProblem, Problem, pointer_of};
+pub use query::Query;
+pub use queue::QueueSettings;
+pub use schedule::{ScheduleView, read_patch, read_schedule};
+pub use settle::{LOG_LINES_MAX, OUTCOMES_MAX, Told, ToldOutcome, read_outcomes};
+pub use strict::{Malformed, check_strict};

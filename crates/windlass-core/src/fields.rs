@@ -15,10 +15,11 @@ use crate::{Invalid, Payload, Timestamp};
 
 /// An object taken apart into the raw JSON of its fields, so that a payload keeps its bytes.
 #[derive(Debug)]
-pub(crate) struct RawFields(BTreeMap<String, Box<RawValue>>);
+pub struct RawFields(BTreeMap<String, Box<RawValue>>);
 
 impl RawFields {
-    pub(crate) fn parse(text: &str) -> Result<Self, Invalid> {
+    /// Takes the text of an object apart.
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
         let mut repeated = None;
         let seed = Unrepeated(&mut repeated);
         let mut reader = serde_json::Deserializer::from_str(text);
@@ -32,12 +33,47 @@ impl RawFields {
     }
 
     /// The JSON of one field.
-    pub(crate) fn raw(&self, name: &str) -> Option<&str> {
+    pub fn raw(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(|raw| raw.get())
     }
 
+    /// Whether it has such a field.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// Takes a field out.
+    pub fn take(&mut self, name: &str) -> Option<Box<RawValue>> {
+        self.0.remove(name)
+    }
+
+    /// Puts a field in, whatever was there.
+    pub fn put(&mut self, name: &str, raw: Box<RawValue>) {
+        self.0.insert(name.to_owned(), raw);
+    }
+
+    /// The same field under the name by which it is read; both together are refused.
+    pub fn rename(&mut self, alias: &str, name: &str) -> Result<(), Invalid> {
+        let Some(raw) = self.take(alias) else {
+            return Ok(());
+        };
+        refuse_both(self.has(name), alias, name)?;
+        self.put(name, raw);
+        Ok(())
+    }
+
+    /// The names and the JSON of all fields.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &RawValue)> {
+        self.0.iter().map(|(name, raw)| (name.as_str(), &**raw))
+    }
+
+    /// All fields, decoded.
+    pub fn values(&self) -> Result<Map<String, Value>, Invalid> {
+        self.values_but("")
+    }
+
     /// All other fields, decoded: as deep as JSON may be, and without what no store can keep.
-    pub(crate) fn values_but(&self, name: &str) -> Result<Map<String, Value>, Invalid> {
+    pub fn values_but(&self, name: &str) -> Result<Map<String, Value>, Invalid> {
         let others = self.0.iter().filter(|(field, _)| *field != name);
         others
             .map(|(field, raw)| {
@@ -102,20 +138,23 @@ impl<'de> Visitor<'de> for Unrepeated<'_> {
 /// An object that is being read. A field that nobody asked for is refused at the [end](Fields::finish).
 ///
 /// `null` means the same as a field that is not there.
-pub(crate) struct Fields<'a> {
+#[derive(Debug)]
+pub struct Fields<'a> {
     map: &'a Map<String, Value>,
     asked: Vec<String>,
 }
 
 impl<'a> Fields<'a> {
-    pub(crate) fn new(value: &'a Value) -> Result<Self, Invalid> {
+    /// Reads a value that must be an object.
+    pub fn new(value: &'a Value) -> Result<Self, Invalid> {
         let map = value.as_object().ok_or_else(|| {
             Invalid::new("", format!("must be an object, got {}", kind_of(value)))
         })?;
         Ok(Fields::of(map))
     }
 
-    pub(crate) fn of(map: &'a Map<String, Value>) -> Self {
+    /// Reads an object.
+    pub fn of(map: &'a Map<String, Value>) -> Self {
         Fields {
             map,
             asked: Vec::new(),
@@ -123,34 +162,33 @@ impl<'a> Fields<'a> {
     }
 
     /// The field as it is, if it is there.
-    pub(crate) fn value(&mut self, name: &str) -> Option<&'a Value> {
+    pub fn value(&mut self, name: &str) -> Option<&'a Value> {
         self.asked.push(name.to_owned());
         self.map.get(name).filter(|value| !value.is_null())
     }
 
-    pub(crate) fn text(&mut self, name: &str) -> Result<Option<&'a str>, Invalid> {
+    /// A field that is text.
+    pub fn text(&mut self, name: &str) -> Result<Option<&'a str>, Invalid> {
         self.read(name, "text", Value::as_str)
     }
 
-    pub(crate) fn flag(&mut self, name: &str) -> Result<Option<bool>, Invalid> {
+    /// A field that is true or false.
+    pub fn flag(&mut self, name: &str) -> Result<Option<bool>, Invalid> {
         self.read(name, "true or false", Value::as_bool)
     }
 
-    pub(crate) fn number(&mut self, name: &str) -> Result<Option<f64>, Invalid> {
+    /// A field that is a number.
+    pub fn number(&mut self, name: &str) -> Result<Option<f64>, Invalid> {
         self.read(name, "a number", Value::as_f64)
     }
 
-    pub(crate) fn list(&mut self, name: &str) -> Result<Option<&'a Vec<Value>>, Invalid> {
+    /// A field that is a list.
+    pub fn list(&mut self, name: &str) -> Result<Option<&'a Vec<Value>>, Invalid> {
         self.read(name, "a list", Value::as_array)
     }
 
     /// A whole number from `min` to `max`.
-    pub(crate) fn integer(
-        &mut self,
-        name: &str,
-        min: i64,
-        max: i64,
-    ) -> Result<Option<i64>, Invalid> {
+    pub fn integer(&mut self, name: &str, min: i64, max: i64) -> Result<Option<i64>, Invalid> {
         let Some(value) = self.value(name) else {
             return Ok(None);
         };
@@ -162,7 +200,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A duration: text under `name`, or whole milliseconds under `name_ms`.
-    pub(crate) fn duration(&mut self, name: &str) -> Result<Option<Duration>, Invalid> {
+    pub fn duration(&mut self, name: &str) -> Result<Option<Duration>, Invalid> {
         let name_ms = format!("{name}_ms");
         match (self.value(name), self.value(&name_ms)) {
             (Some(_), Some(_)) => refuse_both(true, &name_ms, name).map(|()| None),
@@ -172,7 +210,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(crate) fn timestamp(&mut self, name: &str) -> Result<Option<Timestamp>, Invalid> {
+    /// A field that is an instant.
+    pub fn timestamp(&mut self, name: &str) -> Result<Option<Timestamp>, Invalid> {
         let Some(text) = self.text(name)? else {
             return Ok(None);
         };
@@ -180,7 +219,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A field whose text is one of a few words, or parsed in another way.
-    pub(crate) fn parsed<T>(
+    pub fn parsed<T>(
         &mut self,
         name: &str,
         parse: impl FnOnce(&str) -> Result<T, Invalid>,
@@ -192,7 +231,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Refuses the fields that nobody asked for.
-    pub(crate) fn finish(self) -> Result<(), Invalid> {
+    pub fn finish(self) -> Result<(), Invalid> {
         let unknown = self.map.keys().find(|key| !self.asked.contains(key));
         match unknown {
             None => Ok(()),
@@ -229,7 +268,7 @@ impl<'a> Fields<'a> {
 }
 
 /// Refuses two spellings of one thing.
-pub(crate) fn refuse_both(given: bool, field: &str, other: &str) -> Result<(), Invalid> {
+pub fn refuse_both(given: bool, field: &str, other: &str) -> Result<(), Invalid> {
     if given {
         let rule = format!("and `{other}` say the same thing: give one of them");
         return Err(Invalid::new(field, rule));
@@ -238,7 +277,7 @@ pub(crate) fn refuse_both(given: bool, field: &str, other: &str) -> Result<(), I
 }
 
 /// One of a few words, found by name.
-pub(crate) fn one_of<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Invalid> {
+pub fn one_of<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Invalid> {
     let found = words.iter().find(|(word, _)| *word == text);
     found.map(|(_, value)| *value).ok_or_else(|| {
         let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
@@ -248,7 +287,7 @@ pub(crate) fn one_of<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Inva
 }
 
 /// A duration as text; a bare number has no unit and is refused with advice.
-pub(crate) fn duration_of(value: &Value) -> Result<Duration, Invalid> {
+pub fn duration_of(value: &Value) -> Result<Duration, Invalid> {
     match value {
         Value::String(text) => parse_duration(text),
         other => Err(Invalid::new(
@@ -262,7 +301,7 @@ pub(crate) fn duration_of(value: &Value) -> Result<Duration, Invalid> {
 }
 
 /// A duration in whole milliseconds.
-pub(crate) fn millis_of(value: &Value) -> Result<Duration, Invalid> {
+pub fn millis_of(value: &Value) -> Result<Duration, Invalid> {
     if value.as_i64().is_some_and(i64::is_negative) || value.as_f64().is_some_and(|n| n < 0.0) {
         return Err(Invalid::new("", "must not be negative"));
     }

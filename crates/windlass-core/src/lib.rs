@@ -7,7 +7,7 @@
 mod duration;
 mod failure;
 pub mod fairness;
-mod fields;
+pub mod fields;
 mod fingerprint;
 mod id;
 mod invalid;

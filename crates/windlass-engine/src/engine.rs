@@ -5,10 +5,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::Notify;
-use windlass_core::{Job, JobId, Timestamp};
+use windlass_core::{Job, JobId, Settlement, Timestamp, Verdict};
 use windlass_store::Store;
 
 use crate::clock::Clock;
+use crate::committer::tell_settlement;
 use crate::dispatcher::Dispatcher;
 use crate::event::{Event, Events, JobEvent, JobRef, Subscription};
 use crate::ids::Ids;
@@ -123,6 +124,15 @@ impl Engine {
         }
     }
 
+    /// Tells how an attempt ended, and what becomes of its job: for those who settle without a worker of this engine.
+    pub fn settled(&self, job: &Job, settlement: &Settlement, now: Timestamp) {
+        if let Verdict::Waiting { run_at } = settlement.verdict {
+            self.due_at(run_at, now);
+        }
+        let ran = now.since(job.started_at.unwrap_or(now));
+        tell_settlement(self, now, settlement, ran, || JobRef::of(job));
+    }
+
     /// Remembers that a job is due at `at`, so that a fetcher looks then. A hint only.
     pub fn due_at(&self, at: Timestamp, now: Timestamp) {
         if at <= now {
@@ -141,7 +151,7 @@ impl Engine {
     }
 
     /// The next time that a job is known to be due; those that have passed are forgotten.
-    pub(crate) fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
+    pub fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
         let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
         while due.first().is_some_and(|first| *first <= now) {
             due.pop_first();

@@ -1,7 +1,39 @@
 //! The Windlass server: REST interface, HTTP jobs, metrics.
+//!
+//! [`router`] serves the REST interface of a client's store, alone or within a program of your own:
+//!
+//! ```
+//! # use windlass::{Client, Error};
+//! # use windlass_server::{App, access::Access, router};
+//! # async fn example() -> Result<(), Error> {
+//! let client = Client::open("memory:").await?;
+//! let service = axum::Router::new().nest("/jobs", router(App::new(client, Access::open())));
+//! # let _ = service;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Every route is declared once, in `routes`, with the scope it needs: there is no way to write one without.
 
 pub mod access;
+mod answer;
+mod app;
 pub mod audit;
+mod call;
 pub mod config;
+mod events;
+mod health;
+mod idempotency;
 pub mod listen;
+mod metrics;
+mod openapi;
+mod problem;
+mod rates;
+mod request_id;
+mod routes;
+mod search;
 pub mod secrets;
+
+pub use app::{App, Settings};
+pub use openapi::openapi;
+pub use routes::{RouteInfo, router, routes};

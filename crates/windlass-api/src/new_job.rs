@@ -1,0 +1,159 @@
+//! Jobs as a client writes them, other spellings included.
+
+use serde_json::value::{RawValue, to_raw_value};
+use windlass_core::fields::{Fields, RawFields, one_of};
+use windlass_core::{Delivery, Invalid, NewJob};
+
+/// The most jobs of one bulk.
+pub const BULK_MAX: usize = 10_000;
+
+/// Reads a job. Beside the names of its fields it takes `type` (the kind, or a delivery mode), `maxRetryCount` (retries) and
+/// `retry_at` (`run_at`); delivery modes may be in capitals.
+pub fn read_new_job(mut parts: RawFields) -> Result<NewJob, Invalid> {
+    if let Some(raw) = parts.take("type") {
+        let name = match delivery_of(&raw) {
+            Some(_) => "delivery",
+            None => "kind",
+        };
+        parts.put("type", raw);
+        parts.rename("type", name)?;
+    }
+    parts.rename("maxRetryCount", "max_retries")?;
+    parts.rename("retry_at", "run_at")?;
+    if let Some(raw) = parts.take("delivery") {
+        let lower = delivery_of(&raw).and_then(|mode| to_raw_value(mode.name()).ok());
+        parts.put("delivery", lower.unwrap_or(raw));
+    }
+    NewJob::from_parts(&parts)
+}
+
+fn delivery_of(raw: &RawValue) -> Option<Delivery> {
+    let text: String = serde_json::from_str(raw.get()).ok()?;
+    text.to_ascii_lowercase().parse().ok()
+}
+
+/// What a job that cannot be taken means for the others of its bulk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BulkMode {
+    /// None of them is taken.
+    #[default]
+    AllOrNone,
+    /// The others are taken, and it is told what is wrong with this one.
+    EachForItself,
+}
+
+/// Many jobs in one request.
+#[derive(Debug)]
+pub struct Bulk {
+    /// What one that cannot be taken means for the others.
+    pub mode: BulkMode,
+    /// The jobs, each read or refused.
+    pub jobs: Vec<Result<NewJob, Invalid>>,
+}
+
+impl Bulk {
+    /// Reads `{"mode": "all_or_none" | "each", "jobs": […]}`.
+    pub fn read(parts: &RawFields) -> Result<Self, Invalid> {
+        let others = parts.values_but("jobs")?;
+        let mut fields = Fields::of(&others);
+        let words = [
+            ("all_or_none", BulkMode::AllOrNone),
+            ("each", BulkMode::EachForItself),
+        ];
+        let mode = fields.parsed("mode", |text| one_of(text, &words))?;
+        fields.value("jobs");
+        fields.finish()?;
+        let jobs: Vec<Box<RawValue>> = read_list(parts, "jobs")?;
+        if jobs.is_empty() || jobs.len() > BULK_MAX {
+            let rule = format!("must list 1 to {BULK_MAX} jobs, got {}", jobs.len());
+            return Err(Invalid::new("jobs", rule));
+        }
+        let read = |(place, raw): (usize, &Box<RawValue>)| {
+            let job = RawFields::parse(raw.get()).and_then(read_new_job);
+            job.map_err(|error| error.within(&format!("jobs[{place}]")))
+        };
+        Ok(Bulk {
+            mode: mode.unwrap_or_default(),
+            jobs: jobs.iter().enumerate().map(read).collect(),
+        })
+    }
+}
+
+/// A field that lists things, each as its text.
+pub(crate) fn read_list(parts: &RawFields, name: &str) -> Result<Vec<Box<RawValue>>, Invalid> {
+    let raw = parts.raw(name);
+    let raw = raw.ok_or_else(|| Invalid::new(name, "is required"))?;
+    serde_json::from_str(raw).map_err(|_| Invalid::new(name, "must be a list"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<NewJob, Invalid> {
+        read_new_job(RawFields::parse(text)?)
+    }
+
+    #[test]
+    fn other_spellings_mean_the_same() {
+        let plain = read(
+            r#"{"kind":"a","delivery":"at_most_once","max_retries":3,"run_at":"2026-01-01T00:00:00Z"}"#,
+        );
+        let other = read(
+            r#"{"kind":"a","type":"AT_MOST_ONCE","maxRetryCount":3,"retry_at":"2026-01-01T00:00:00Z"}"#,
+        );
+        assert_eq!(plain.unwrap(), other.unwrap());
+        assert_eq!(
+            read(r#"{"type":"email:send"}"#).unwrap(),
+            read(r#"{"kind":"email:send"}"#).unwrap()
+        );
+        let capitals = read(r#"{"kind":"a","delivery":"AT_MOST_ONCE"}"#).unwrap();
+        assert_eq!(capitals.delivery, Delivery::AtMostOnce);
+    }
+
+    #[test]
+    fn two_spellings_of_one_thing_are_refused() {
+        for (text, field) in [
+            (r#"{"kind":"a","type":"b"}"#, "type"),
+            (
+                r#"{"kind":"a","type":"at_most_once","delivery":"at_least_once"}"#,
+                "type",
+            ),
+            (
+                r#"{"kind":"a","max_retries":1,"maxRetryCount":1}"#,
+                "maxRetryCount",
+            ),
+            (
+                r#"{"kind":"a","run_at":"2026-01-01T00:00:00Z","retry_at":"2026-01-01T00:00:00Z"}"#,
+                "retry_at",
+            ),
+            (r#"{"kind":"a","delivery":"twice"}"#, "delivery"),
+            (r#"{"type":5}"#, "kind"),
+        ] {
+            assert_eq!(read(text).unwrap_err().field(), field, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_bulk_tells_of_each_job() {
+        let text = r#"{"mode":"each","jobs":[{"kind":"a"},{"kind":"b c"},5]}"#;
+        let bulk = Bulk::read(&RawFields::parse(text).unwrap()).unwrap();
+        assert_eq!(bulk.mode, BulkMode::EachForItself);
+        assert!(bulk.jobs[0].is_ok());
+        assert_eq!(bulk.jobs[1].as_ref().unwrap_err().field(), "jobs[1].kind");
+        assert_eq!(bulk.jobs[2].as_ref().unwrap_err().field(), "jobs[2]");
+        for (text, field) in [
+            (r#"{"jobs":[]}"#, "jobs"),
+            (r#"{"jobs":5}"#, "jobs"),
+            ("{}", "jobs"),
+            (r#"{"jobs":[{"kind":"a"}],"mode":"some"}"#, "mode"),
+            (r#"{"jobs":[{"kind":"a"}],"more":1}"#, "more"),
+        ] {
+            let refused = Bulk::read(&RawFields::parse(text).unwrap()).unwrap_err();
+            assert_eq!(refused.field(), field, "{text}");
+        }
+        let many = vec![r#"{"kind":"a"}"#; BULK_MAX + 1].join(",");
+        let refused = Bulk::read(&RawFields::parse(&format!("{{\"jobs\":[{many}]}}")).unwrap());
+        assert!(refused.unwrap_err().rule().contains("10001"));
+    }
+}

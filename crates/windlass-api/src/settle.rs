@@ -1,0 +1,231 @@
+//! How attempts ended, as workers in any language tell it.
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+use windlass_core::fields::{Fields, RawFields};
+use windlass_core::{AttemptError, Failure, FailureClass, Invalid, Payload, Timestamp, WorkerName};
+
+use crate::claim::LeaseRef;
+use crate::duration::instant_or_span;
+use crate::new_job::read_list;
+
+/// The most outcomes of one request.
+pub const OUTCOMES_MAX: usize = 1000;
+/// So many lines are kept with an attempt.
+pub const LOG_LINES_MAX: usize = 100;
+/// A line is cut after so many characters.
+const LOG_LINE_CHARS_MAX: usize = 1000;
+
+/// How one attempt ended.
+#[derive(Debug, Clone)]
+pub struct ToldOutcome {
+    /// Which attempt.
+    pub of: LeaseRef,
+    /// How.
+    pub told: Told,
+    /// Lines that are kept with it.
+    pub log: Vec<String>,
+}
+
+/// The ways in which a worker may say that an attempt ended.
+#[derive(Debug, Clone)]
+pub enum Told {
+    /// It is done, and may leave a result.
+    Succeeded(Option<Payload>),
+    /// It failed.
+    Failed(Failure),
+    /// It took longer than the job's timeout.
+    TimedOut,
+    /// It is to run again from then on.
+    Snoozed(Timestamp),
+    /// The worker gives it back.
+    Released {
+        /// Whether the handler had started.
+        started: bool,
+    },
+    /// It gave up because the job was called off.
+    Cancelled,
+}
+
+/// Reads `{"worker": …, "outcomes": […]}`.
+pub fn read_outcomes(
+    parts: &RawFields,
+    now: Timestamp,
+) -> Result<(Option<WorkerName>, Vec<ToldOutcome>), Invalid> {
+    let others = parts.values_but("outcomes")?;
+    let mut fields = Fields::of(&others);
+    let worker = fields.parsed("worker", WorkerName::new)?;
+    fields.value("outcomes");
+    fields.finish()?;
+    let listed = read_list(parts, "outcomes")?;
+    if listed.is_empty() || listed.len() > OUTCOMES_MAX {
+        let rule = format!("must list 1 to {OUTCOMES_MAX}, got {}", listed.len());
+        return Err(Invalid::new("outcomes", rule));
+    }
+    let read = |(place, raw): (usize, &Box<RawValue>)| {
+        let outcome = RawFields::parse(raw.get()).and_then(|parts| read_outcome(&parts, now));
+        outcome.map_err(|error| error.within(&format!("outcomes[{place}]")))
+    };
+    let outcomes: Result<_, _> = listed.iter().enumerate().map(read).collect();
+    Ok((worker, outcomes?))
+}
+
+fn read_outcome(parts: &RawFields, now: Timestamp) -> Result<ToldOutcome, Invalid> {
+    let others = parts.values_but("result")?;
+    let mut fields = Fields::of(&others);
+    let of = LeaseRef::from_fields(&mut fields)?;
+    let word = fields.text("outcome")?;
+    let word = word.ok_or_else(|| Invalid::new("outcome", "is required"))?;
+    let told = match word {
+        "succeeded" => Told::Succeeded(read_result(parts)?),
+        "failed" => Told::Failed(read_failure(&mut fields)?),
+        "timed_out" => Told::TimedOut,
+        "snoozed" => Told::Snoozed(read_until(&mut fields, now)?),
+        "released" => Told::Released {
+            started: fields.flag("started")?.unwrap_or(true),
+        },
+        "cancelled" => Told::Cancelled,
+        _ => {
+            let rule = "must be one of succeeded, failed, timed_out, snoozed, released, cancelled";
+            return Err(Invalid::new("outcome", rule));
+        }
+    };
+    if parts.has("result") && !matches!(told, Told::Succeeded(_)) {
+        return Err(Invalid::new("result", "goes with `succeeded` only"));
+    }
+    let log = read_log(&mut fields)?;
+    fields.finish()?;
+    Ok(ToldOutcome { of, told, log })
+}
+
+fn read_result(parts: &RawFields) -> Result<Option<Payload>, Invalid> {
+    let read = parts
+        .raw("result")
+        .map(|raw| Payload::parse(raw, usize::MAX));
+    read.transpose().map_err(|error| error.within("result"))
+}
+
+fn read_until(fields: &mut Fields<'_>, now: Timestamp) -> Result<Timestamp, Invalid> {
+    let until = instant_or_span(fields, "until", "delay", now)?;
+    until.ok_or_else(|| Invalid::new("until", "or `delay` is required"))
+}
+
+/// `error` as text or as `{"message", "causes"}`; `unrecoverable`; `retry_after`.
+fn read_failure(fields: &mut Fields<'_>) -> Result<Failure, Invalid> {
+    let error = match fields.value("error") {
+        Some(Value::String(text)) => AttemptError::new(text),
+        Some(value @ Value::Object(_)) => serde_json::from_value(value.clone()).map_err(|_| {
+            let rule = "must be text, or an object with `message` and `causes`";
+            Invalid::new("error", rule)
+        })?,
+        Some(_) => return Err(Invalid::new("error", "must be text or an object")),
+        None => return Err(Invalid::new("error", "is required: say what went wrong")),
+    };
+    let hopeless = fields.flag("unrecoverable")?.unwrap_or(false);
+    Ok(Failure {
+        error,
+        class: if hopeless {
+            FailureClass::Unrecoverable
+        } else {
+            FailureClass::Retryable
+        },
+        retry_after: fields.duration("retry_after")?,
+    })
+}
+
+fn read_log(fields: &mut Fields<'_>) -> Result<Vec<String>, Invalid> {
+    let list = fields.list("log")?.map_or(&[][..], Vec::as_slice);
+    if list.len() > LOG_LINES_MAX {
+        let rule = format!("must be at most {LOG_LINES_MAX} lines, got {}", list.len());
+        return Err(Invalid::new("log", rule));
+    }
+    let read = |(place, value): (usize, &Value)| {
+        let line = value.as_str();
+        let line = line.ok_or_else(|| Invalid::new(format!("log[{place}]"), "must be text"))?;
+        Ok(line.chars().take(LOG_LINE_CHARS_MAX).collect())
+    };
+    list.iter().enumerate().map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::time::Duration;
+    use windlass_core::JobId;
+
+    fn read(outcome: Value) -> Result<ToldOutcome, Invalid> {
+        let mut outcome = outcome;
+        let more = outcome.as_object_mut().unwrap();
+        more.insert("id".into(), json!(JobId::from_u128(7)));
+        more.insert("attempt".into(), json!(1));
+        let text = json!({"worker": "w", "outcomes": [outcome]}).to_string();
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let (worker, mut outcomes) = read_outcomes(&RawFields::parse(&text)?, now)?;
+        assert_eq!(worker.unwrap().as_str(), "w");
+        Ok(outcomes.remove(0))
+    }
+
+    #[test]
+    fn every_outcome_is_read_with_what_goes_with_it() {
+        let done = read(json!({"outcome": "succeeded", "result": {"n": 1}, "log": ["a"]})).unwrap();
+        assert_eq!(done.log, ["a"]);
+        assert!(
+            matches!(done.told, Told::Succeeded(Some(result)) if result.as_str() == "{\"n\":1}")
+        );
+        let failed = read(json!({
+            "outcome": "failed", "error": {"message": "m", "causes": ["c"]},
+            "unrecoverable": true, "retry_after": "5s",
+        }));
+        let Told::Failed(failure) = failed.unwrap().told else {
+            panic!("a failure");
+        };
+        assert_eq!(failure.error.to_string(), "m: c");
+        assert_eq!(failure.class, FailureClass::Unrecoverable);
+        assert_eq!(failure.retry_after, Some(Duration::from_secs(5)));
+        let snoozed = read(json!({"outcome": "snoozed", "delay": "1m"}))
+            .unwrap()
+            .told;
+        assert!(matches!(snoozed, Told::Snoozed(at) if at.to_string() == "2026-01-01T00:01:00Z"));
+        let released = read(json!({"outcome": "released", "started": false}))
+            .unwrap()
+            .told;
+        assert!(matches!(released, Told::Released { started: false }));
+        assert!(matches!(
+            read(json!({"outcome": "cancelled"})).unwrap().told,
+            Told::Cancelled
+        ));
+        assert!(matches!(
+            read(json!({"outcome": "timed_out"})).unwrap().told,
+            Told::TimedOut
+        ));
+    }
+
+    #[test]
+    fn what_breaks_a_rule_is_refused_by_name() {
+        for (outcome, field) in [
+            (json!({"outcome": "done"}), "outcome"),
+            (json!({}), "outcome"),
+            (json!({"outcome": "failed"}), "error"),
+            (json!({"outcome": "failed", "error": 5}), "error"),
+            (
+                json!({"outcome": "failed", "error": {"text": "x"}}),
+                "error",
+            ),
+            (
+                json!({"outcome": "failed", "error": "x", "result": 1}),
+                "result",
+            ),
+            (json!({"outcome": "snoozed"}), "until"),
+            (json!({"outcome": "succeeded", "error": "x"}), "error"),
+            (json!({"outcome": "succeeded", "log": [5]}), "log[0]"),
+            (
+                json!({"outcome": "succeeded", "log": vec!["x"; 101]}),
+                "log",
+            ),
+        ] {
+            let refused = read(outcome.clone()).unwrap_err();
+            assert_eq!(refused.field(), format!("outcomes[0].{field}"), "{outcome}");
+        }
+    }
+}

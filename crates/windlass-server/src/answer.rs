@@ -1,0 +1,118 @@
+//! What a route answers.
+
+use std::borrow::Cow;
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, ETAG, LINK, LOCATION};
+use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
+use serde::Serialize;
+
+use crate::problem::Problem;
+
+/// An answer on its way out.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) body: AnswerBody,
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// What is in it.
+#[derive(Debug)]
+pub(crate) enum AnswerBody {
+    /// JSON, written out.
+    Json(Vec<u8>),
+    /// Something else, with its type.
+    Other(Cow<'static, str>, Body),
+    /// Nothing.
+    Empty,
+}
+
+impl Answer {
+    pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Result<Self, Problem> {
+        let body = serde_json::to_vec(value).map_err(|error| Problem::internal(&error))?;
+        Ok(Answer::written(status, body))
+    }
+
+    /// JSON that was written out before.
+    pub(crate) fn written(status: StatusCode, body: Vec<u8>) -> Self {
+        Answer {
+            status,
+            body: AnswerBody::Json(body),
+            headers: Vec::new(),
+        }
+    }
+
+    pub(crate) fn ok(value: &impl Serialize) -> Result<Self, Problem> {
+        Answer::json(StatusCode::OK, value)
+    }
+
+    pub(crate) fn empty() -> Self {
+        Answer {
+            status: StatusCode::NO_CONTENT,
+            body: AnswerBody::Empty,
+            headers: Vec::new(),
+        }
+    }
+
+    pub(crate) fn other(content_type: impl Into<Cow<'static, str>>, body: impl Into<Body>) -> Self {
+        Answer {
+            status: StatusCode::OK,
+            body: AnswerBody::Other(content_type.into(), body.into()),
+            headers: Vec::new(),
+        }
+    }
+
+    pub(crate) fn status(self, status: StatusCode) -> Self {
+        Answer { status, ..self }
+    }
+
+    pub(crate) fn header(mut self, name: HeaderName, value: &str) -> Self {
+        // Everything that goes into a header is made of checked names; what is not cannot be sent.
+        if let Ok(value) = HeaderValue::from_str(value) {
+            self.headers.push((name, value));
+        }
+        self
+    }
+
+    pub(crate) fn location(self, path: &str) -> Self {
+        self.header(LOCATION, path)
+    }
+
+    pub(crate) fn etag(self, tag: &str) -> Self {
+        self.header(ETAG, tag)
+    }
+
+    /// Where the next page is.
+    pub(crate) fn next(self, link: Option<String>) -> Self {
+        match link {
+            Some(link) => self.header(LINK, &format!("<{link}>; rel=\"next\"")),
+            None => self,
+        }
+    }
+
+    /// What was answered with a key before, so that it can be kept.
+    pub(crate) fn kept_headers(&self) -> Vec<(String, String)> {
+        let kept = self.headers.iter().filter_map(|(name, value)| {
+            Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))
+        });
+        kept.collect()
+    }
+
+    pub(crate) fn into_response(self) -> Response<Body> {
+        let (content_type, body) = match self.body {
+            AnswerBody::Json(json) => (Some(Cow::Borrowed("application/json")), Body::from(json)),
+            AnswerBody::Other(content_type, body) => (Some(content_type), body),
+            AnswerBody::Empty => (None, Body::empty()),
+        };
+        let mut response = Response::new(body);
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        if let Some(content_type) = content_type.and_then(|kind| HeaderValue::from_str(&kind).ok())
+        {
+            headers.insert(CONTENT_TYPE, content_type);
+        }
+        headers.extend(self.headers);
+        response
+    }
+}

@@ -1,0 +1,132 @@
+//! What all routes share.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use windlass::{Client, PrometheusRecorder};
+use windlass_core::PAYLOAD_BYTES_MAX;
+use windlass_core::retry::{Cap, Preset, WorkerRetry};
+use windlass_engine::Engine;
+use windlass_store::Store;
+
+use crate::access::Access;
+use crate::audit::Audit;
+use crate::events::Feed;
+use crate::idempotency::Tidied;
+use crate::rates::Rates;
+use crate::routes::Claims;
+
+/// What the interface is held to.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The largest payload. 1 MiB.
+    pub payload_bytes_max: usize,
+    /// The largest body of a bulk, of outcomes and of other requests about many jobs. 32 MiB.
+    pub bulk_bytes_max: usize,
+    /// The lease of a claim that names none. 30 s.
+    pub lease: Duration,
+    /// The longest lease that a claim or a renewal gets. 1 h.
+    pub lease_max: Duration,
+    /// The longest that a request may wait for jobs, or for the end of one. 60 s.
+    pub wait_max: Duration,
+    /// So many requests may wait at once, and so many listen to events. 1000.
+    pub waiting_max: usize,
+    /// The policy of jobs that nobody else has one for, and the cap on what they ask for. `standard`, no cap.
+    pub retry: WorkerRetry,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            payload_bytes_max: PAYLOAD_BYTES_MAX,
+            bulk_bytes_max: 32 * 1024 * 1024,
+            lease: Duration::from_secs(30),
+            lease_max: Duration::from_secs(3600),
+            wait_max: Duration::from_secs(60),
+            waiting_max: 1000,
+            retry: WorkerRetry {
+                policy: Some(Arc::new(Preset::default().policy())),
+                cap: Cap::Unlimited,
+            },
+        }
+    }
+}
+
+/// What all routes share. Clones are the same.
+#[derive(Clone)]
+pub struct App {
+    pub(crate) client: Client,
+    pub(crate) access: Access,
+    pub(crate) audit: Audit,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) metrics: Option<Arc<PrometheusRecorder>>,
+    pub(crate) feed: Arc<Feed>,
+    pub(crate) rates: Arc<Rates>,
+    pub(crate) claims: Arc<Claims>,
+    pub(crate) waiting: Arc<Semaphore>,
+    pub(crate) tidied: Arc<Tidied>,
+}
+
+impl App {
+    /// The interface to a client's store. To be made within a tokio runtime: it listens to what happens from now on.
+    pub fn new(client: Client, access: Access) -> Self {
+        let settings = Settings::default();
+        let rates = Arc::new(Rates::default());
+        App {
+            audit: Audit::new(Arc::clone(client.engine())),
+            feed: Feed::start(client.engine(), Arc::clone(&rates)),
+            rates,
+            claims: Arc::default(),
+            tidied: Arc::default(),
+            waiting: Arc::new(Semaphore::new(settings.waiting_max)),
+            settings: Arc::new(settings),
+            metrics: None,
+            client,
+            access,
+        }
+    }
+
+    /// With other settings.
+    #[must_use]
+    pub fn settings(self, settings: Settings) -> Self {
+        App {
+            waiting: Arc::new(Semaphore::new(settings.waiting_max)),
+            settings: Arc::new(settings),
+            ..self
+        }
+    }
+
+    /// With the figures of a recorder at `/metrics`: that which the client was opened with.
+    #[must_use]
+    pub fn metrics(self, recorder: Arc<PrometheusRecorder>) -> Self {
+        App {
+            metrics: Some(recorder),
+            ..self
+        }
+    }
+
+    /// The client whose store it is.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        self.client.engine()
+    }
+
+    pub(crate) fn store(&self) -> &dyn Store {
+        self.client.engine().store()
+    }
+}
+
+impl fmt::Debug for App {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("App")
+            .field("client", &self.client)
+            .field("access", &self.access)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,160 @@
+//! One request, after it was let in: what a route may look at.
+
+use std::str::FromStr;
+
+use axum::body::Bytes;
+use axum::http::HeaderMap;
+use axum::http::header::HeaderName;
+use serde_json::{Map, Value, json};
+use windlass_api::{Content, Cursor, Query, check_strict};
+use windlass_core::fields::RawFields;
+use windlass_core::{Invalid, JobId, Timestamp};
+use windlass_engine::Ids;
+use windlass_store::PAGE_MAX;
+
+use crate::access::{Caller, Scope};
+use crate::app::App;
+use crate::problem::Problem;
+
+/// Rows of a page that names no limit.
+const PAGE_DEFAULT: usize = 50;
+
+/// One request.
+pub(crate) struct Call {
+    pub(crate) app: App,
+    pub(crate) caller: Caller,
+    pub(crate) now: Timestamp,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    /// The path as it was asked, for links.
+    pub(crate) path: String,
+    pub(crate) params: Vec<(String, String)>,
+    pub(crate) query: Map<String, Value>,
+    /// Ids of a request that may come again: it makes the same ones each time.
+    pub(crate) seeded: Option<Ids>,
+}
+
+impl Call {
+    /// A part of the path, which is a name: one that breaks its rule is refused.
+    pub(crate) fn name<T: FromStr<Err = Invalid>>(&self, param: &str) -> Result<T, Problem> {
+        let parsed = self.param(param).parse();
+        Ok(parsed.map_err(|error: Invalid| error.within(param))?)
+    }
+
+    /// A part of the path, which is an id: what cannot be one names nothing.
+    pub(crate) fn job_id(&self) -> Result<JobId, Problem> {
+        let text = self.param("id");
+        let id = text.parse();
+        id.map_err(|_| Problem::not_found("such job: its id is a UUID"))
+    }
+
+    pub(crate) fn param(&self, param: &str) -> &str {
+        let found = self.params.iter().find(|(name, _)| name == param);
+        found.map_or("", |(_, value)| value)
+    }
+
+    pub(crate) fn query(&self) -> Query<'_> {
+        Query::of(&self.query)
+    }
+
+    pub(crate) fn header(&self, name: &HeaderName) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    /// The fields of the body; of no body, none.
+    pub(crate) fn parts(&self) -> Result<RawFields, Problem> {
+        if self.body.is_empty() {
+            return Ok(RawFields::parse("{}")?);
+        }
+        Ok(RawFields::parse(check_strict(&self.body)?)?)
+    }
+
+    /// The body, where nothing in it is kept to the byte.
+    pub(crate) fn map(&self) -> Result<Map<String, Value>, Problem> {
+        Ok(self.parts()?.values()?)
+    }
+
+    /// The limit and the cursor of a page of jobs.
+    pub(crate) fn page(&self) -> Result<(usize, Option<JobId>), Problem> {
+        let mut query = self.query();
+        let after = match query.parsed("cursor", str::parse)? {
+            None => None,
+            Some(Cursor::Job(id)) => Some(id),
+            Some(Cursor::Place(_)) => {
+                return Err(Invalid::new("cursor", "must be a `next_cursor` of this list").into());
+            }
+        };
+        Ok((self.limit(PAGE_DEFAULT, PAGE_MAX)?, after))
+    }
+
+    pub(crate) fn limit(&self, default: usize, max: usize) -> Result<usize, Problem> {
+        let most = u64::try_from(max).unwrap_or(u64::MAX);
+        let limit = self.query().integer("limit", 1, most)?;
+        Ok(limit
+            .and_then(|limit| limit.try_into().ok())
+            .unwrap_or(default))
+    }
+
+    /// The URL of the same list from a cursor on.
+    pub(crate) fn link(&self, cursor: Option<&String>) -> Option<String> {
+        let cursor = cursor?;
+        let mut link = format!("{}?cursor={cursor}", self.path);
+        for (name, value) in self.query.iter().filter(|(name, _)| *name != "cursor") {
+            let value = value.as_str().unwrap_or_default();
+            link.push_str(&format!("&{}={}", escaped(name), escaped(value)));
+        }
+        Some(link)
+    }
+
+    /// Whether this caller sees what jobs carry.
+    pub(crate) fn content(&self) -> Content {
+        if self.caller.may(Scope::ReadPayload) {
+            Content::Shown
+        } else {
+            Content::Withheld
+        }
+    }
+
+    /// The id of a job that is made by this request.
+    pub(crate) fn new_job_id(&self) -> JobId {
+        match &self.seeded {
+            Some(ids) => ids.job(self.now),
+            None => self.app.engine().ids().job(self.now),
+        }
+    }
+
+    /// Records what an operator did.
+    pub(crate) async fn audit(&self, action: &str, target: &str, detail: Value) {
+        let audit = &self.app.audit;
+        audit.record(&self.caller, action, target, detail).await;
+    }
+
+    /// Records what an operator did, where there is no more to say.
+    pub(crate) async fn audit_plain(&self, action: &str, target: &str) {
+        self.audit(action, target, json!({})).await;
+    }
+}
+
+/// Text with everything escaped that means something in a URL.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_means_something_in_a_url_is_escaped() {
+        assert_eq!(escaped("a/b c&é"), "a%2Fb%20c%26%C3%A9");
+        assert_eq!(escaped("a-b_c.d~e"), "a-b_c.d~e");
+    }
+}

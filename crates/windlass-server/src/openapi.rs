@@ -1,0 +1,174 @@
+//! `openapi.json`, made from the table of routes, and the explorer that shows it.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use utoipa_swagger_ui::{Config, serve};
+use windlass_api::schema::{Field, Schema, components};
+
+use crate::answer::Answer;
+use crate::call::Call;
+use crate::problem::Problem;
+use crate::routes::{Needs, Route, table};
+
+/// The description of the REST interface.
+pub fn openapi() -> Value {
+    let mut paths: Map<String, Value> = Map::new();
+    for route in table() {
+        let path = paths
+            .entry(route.path.to_owned())
+            .or_insert_with(|| json!({}));
+        if let Some(path) = path.as_object_mut() {
+            path.insert(route.method.as_str().to_lowercase(), operation(&route));
+        }
+    }
+    let schemas = components()
+        .into_iter()
+        .map(|(name, schema)| (name.to_owned(), schema.into_json()));
+    let schemas: Map<String, Value> = schemas.collect();
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Windlass", "version": env!("CARGO_PKG_VERSION"),
+            "description": "Durable jobs, retried and scheduled.",
+            "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "responses": {
+                "Problem": {
+                    "description": "What went wrong.",
+                    "content": {"application/problem+json": {"schema": Schema::named("Problem").into_json()}},
+                },
+            },
+        },
+    })
+}
+
+fn operation(route: &Route) -> Value {
+    let mut operation = json!({
+        "operationId": operation_id(route),
+        "tags": [route.tag],
+        "summary": route.summary,
+        "parameters": parameters(route),
+        "responses": responses(route),
+        "security": [],
+    });
+    let Some(map) = operation.as_object_mut() else {
+        return operation;
+    };
+    if let Needs::Scope(scope) = route.needs {
+        let summary = format!("{} Needs the scope `{scope}`.", route.summary);
+        map.insert("description".to_owned(), summary.into());
+        map.insert("security".to_owned(), json!([{"key": []}]));
+    }
+    if let Some(schema) = route.takes {
+        let body = json!({
+            "required": route.body_required,
+            "content": {"application/json": {"schema": Schema::named(schema).into_json()}},
+        });
+        map.insert("requestBody".to_owned(), body);
+    }
+    operation
+}
+
+/// `get_jobs_id_history`: the method and the words of the path.
+fn operation_id(route: &Route) -> String {
+    let path = route.path.trim_start_matches("/api/v1");
+    let words = path
+        .split(['/', '{', '}', '-', '.'])
+        .filter(|word| !word.is_empty());
+    let mut id = route.method.as_str().to_lowercase();
+    for word in words {
+        id.push('_');
+        id.push_str(word);
+    }
+    if path.ends_with('/') {
+        id.push_str("_index");
+    }
+    id
+}
+
+fn parameters(route: &Route) -> Vec<Value> {
+    let names = route
+        .path
+        .split('/')
+        .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let in_path = names.map(|name| {
+        let schema = match name {
+            "id" => Schema::id(),
+            _ => Schema::text(),
+        };
+        json!({"name": name, "in": "path", "required": true, "schema": schema.into_json()})
+    });
+    let place = |place: &'static str| {
+        move |field: &Field| {
+            json!({
+                "name": field.name(), "in": place, "required": field.is_required(),
+                "schema": field.schema().clone().into_json(),
+            })
+        }
+    };
+    let mut all: Vec<Value> = in_path.collect();
+    all.extend(route.params.iter().map(place("query")));
+    all.extend(route.headers.iter().map(place("header")));
+    if route.idempotent {
+        let about = "Sent again with the same key within 24 h, the request creates nothing more.";
+        let key = Field::maybe("Idempotency-Key", Schema::text_of(1, 255).about(about));
+        all.push(place("header")(&key));
+    }
+    all
+}
+
+fn responses(route: &Route) -> Value {
+    let mut responses = Map::new();
+    for (status, about, schema) in &route.answers {
+        let mut response = json!({"description": about});
+        if let (Some(schema), Some(response)) = (schema, response.as_object_mut()) {
+            let content = json!({route.content_type: {"schema": schema.clone().into_json()}});
+            response.insert("content".to_owned(), content);
+        }
+        responses.insert(status.to_string(), response);
+    }
+    let problem = json!({"$ref": "#/components/responses/Problem"});
+    responses.insert("4XX".to_owned(), problem.clone());
+    responses.insert("5XX".to_owned(), problem);
+    Value::Object(responses)
+}
+
+/// `GET /docs/…`: the explorer, whose files come with the program.
+pub(crate) async fn docs(call: Call) -> Result<Answer, Problem> {
+    // Relative, so that it holds wherever the router is mounted.
+    let config = Arc::new(Config::from("../openapi.json"));
+    let found = serve(call.param("file"), config).map_err(|error| Problem::internal(&error))?;
+    let file = found.ok_or_else(|| Problem::not_found("such file"))?;
+    Ok(Answer::other(file.content_type, file.bytes.into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_route_is_described_once() {
+        let api = openapi();
+        let mut ids = BTreeSet::new();
+        for route in table() {
+            let method = route.method.as_str().to_lowercase();
+            let operation = &api["paths"][route.path][&method];
+            assert!(
+                !operation["summary"].as_str().unwrap().is_empty(),
+                "{route:?}"
+            );
+            assert!(
+                ids.insert(operation["operationId"].as_str().unwrap().to_owned()),
+                "{route:?}"
+            );
+            assert!(!route.answers.is_empty(), "{route:?}");
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! What went wrong, as an answer: `application/problem+json` with a code that never changes.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, Response, StatusCode};
+use tracing::error;
+use windlass::{Error, StoreError};
+use windlass_api::{FieldProblem, Malformed, Problem as ProblemJson};
+use windlass_core::Invalid;
+
+use crate::access::Refused;
+
+/// A refusal or failure on its way out.
+#[derive(Debug, Clone)]
+pub(crate) struct Problem {
+    json: Box<ProblemJson>,
+    retry_after: Option<Duration>,
+}
+
+impl Problem {
+    pub(crate) fn new(status: StatusCode, code: &str, detail: impl Into<String>) -> Self {
+        let json = ProblemJson {
+            type_uri: "about:blank".to_owned(),
+            title: status.canonical_reason().unwrap_or("Error").to_owned(),
+            status: status.as_u16(),
+            code: code.to_owned(),
+            detail: detail.into(),
+            hint: None,
+            errors: Vec::new(),
+            request_id: None,
+        };
+        Problem {
+            json: Box::new(json),
+            retry_after: None,
+        }
+    }
+
+    pub(crate) fn not_found(what: impl std::fmt::Display) -> Self {
+        Problem::new(
+            StatusCode::NOT_FOUND,
+            "not_found",
+            format!("there is no {what}"),
+        )
+    }
+
+    pub(crate) fn conflict(code: &str, detail: impl Into<String>) -> Self {
+        Problem::new(StatusCode::CONFLICT, code, detail)
+    }
+
+    /// Something of ours is broken: the log has the cause, the answer has not.
+    pub(crate) fn internal(cause: &dyn std::fmt::Display) -> Self {
+        error!(%cause, "a request failed");
+        let detail = "the server failed at this request";
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
+            .hint("the log of the server has the cause under this request id")
+    }
+
+    pub(crate) fn busy(what: &str) -> Self {
+        let detail = format!("as many {what} as may are open");
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
+            .retry_after(Duration::from_secs(1))
+    }
+
+    pub(crate) fn too_large(code: &str, detail: String) -> Self {
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, code, detail)
+    }
+
+    /// Several fields that break rules.
+    pub(crate) fn invalid(problems: &[Invalid]) -> Self {
+        let detail = problems.first().map(Invalid::to_string).unwrap_or_default();
+        let mut problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail);
+        problem.json.errors = problems.iter().map(FieldProblem::from).collect();
+        problem
+    }
+
+    pub(crate) fn hint(mut self, hint: &str) -> Self {
+        self.json.hint = Some(hint.to_owned());
+        self
+    }
+
+    pub(crate) fn retry_after(mut self, wait: Duration) -> Self {
+        self.retry_after = Some(wait);
+        self
+    }
+
+    pub(crate) fn request_id(mut self, id: &str) -> Self {
+        self.json.request_id = Some(id.to_owned());
+        self
+    }
+
+    pub(crate) fn status(&self) -> u16 {
+        self.json.status
+    }
+
+    /// The problem of one of many, told within an answer.
+    pub(crate) fn into_json(self) -> ProblemJson {
+        *self.json
+    }
+
+    pub(crate) fn into_response(self) -> Response<Body> {
+        let status = StatusCode::from_u16(self.json.status);
+        let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_vec(&self.json).unwrap_or_default();
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        let json = HeaderValue::from_static("application/problem+json");
+        headers.insert(CONTENT_TYPE, json);
+        if let Some(wait) = self.retry_after {
+            // Whole seconds, and never none.
+            let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+            headers.insert(RETRY_AFTER, seconds.max(1).into());
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+impl From<Invalid> for Problem {
+    fn from(invalid: Invalid) -> Self {
+        Problem::invalid(&[invalid])
+    }
+}
+
+impl From<Malformed> for Problem {
+    fn from(malformed: Malformed) -> Self {
+        Problem::new(
+            StatusCode::BAD_REQUEST,
+            "malformed_json",
+            malformed.to_string(),
+        )
+    }
+}
+
+impl From<Refused> for Problem {
+    fn from(refused: Refused) -> Self {
+        let problem = Problem::new(refused.status(), refused.code(), refused.to_string());
+        match refused.retry_after() {
+            Some(wait) => problem.retry_after(wait),
+            None => problem,
+        }
+    }
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Invalid(invalid) => invalid.into(),
+            Error::Store(error) => error.into(),
+            Error::NotFound(id) => Problem::not_found(format!("job {id}")),
+            Error::Conflict { .. } => Problem::conflict("wrong_state", error.to_string())
+                .hint("look at the job: its `state` decides what can be done"),
+            Error::KeyTaken(_) => Problem::conflict("unique_key_taken", error.to_string()),
+            Error::NoSchedule(_) => Problem::not_found("such schedule"),
+            Error::ScheduleChanged { .. } => Problem::conflict("schedule_busy", error.to_string())
+                .retry_after(Duration::from_secs(1)),
+            Error::ScheduleHeld(_) => Problem::conflict("unique_key_taken", error.to_string()),
+            other => Problem::internal(&other),
+        }
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        let second = Duration::from_secs(1);
+        let away = |code: &str| {
+            let told = error.to_string();
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, code, told).retry_after(second)
+        };
+        match &error {
+            StoreError::QueueFull { .. } => {
+                let told = error.to_string();
+                Problem::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", told)
+                    .retry_after(second)
+                    .hint("nothing was stored: try again when the queue has drained")
+            }
+            StoreError::TooMany { what, .. } => {
+                let rule = error.to_string();
+                Invalid::new(*what, rule).into()
+            }
+            StoreError::StorageFull(_) => away("storage_full"),
+            StoreError::Unavailable(_) => away("store_unavailable"),
+            StoreError::Indeterminate(_) => {
+                away("indeterminate").hint("send it again with the same `Idempotency-Key`")
+            }
+            StoreError::Stopped(_) => away("store_stopped"),
+            StoreError::Damaged { .. }
+            | StoreError::WrongSchema { .. }
+            | StoreError::InUse { .. } => Problem::internal(&error),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What happened in each queue in the last minute, as this node saw it.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use serde::Serialize;
+use windlass_core::{QueueName, Timestamp};
+use windlass_engine::{Event, JobEvent};
+
+/// So many seconds are looked back.
+const SECONDS: usize = 60;
+/// Queues beyond this many have no figures here; the metrics have.
+const QUEUES_MAX: usize = 1000;
+
+/// How often each thing happened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct LastMinute {
+    enqueued: u64,
+    succeeded: u64,
+    failed: u64,
+    retried: u64,
+    dead: u64,
+}
+
+/// The last seconds of all queues.
+#[derive(Debug, Default)]
+pub(crate) struct Rates(Mutex<BTreeMap<QueueName, [(i64, LastMinute); SECONDS]>>);
+
+impl Rates {
+    /// Counts an event.
+    pub(crate) fn count(&self, event: &Event) {
+        let Event::Job { at, job, what } = event else {
+            return;
+        };
+        let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if queues.len() >= QUEUES_MAX && !queues.contains_key(&job.queue) {
+            return;
+        }
+        let seconds = queues
+            .entry(job.queue.clone())
+            .or_insert([(0, LastMinute::default()); SECONDS]);
+        let second = at.as_micros() / 1_000_000;
+        let place = usize::try_from(second.rem_euclid(60)).unwrap_or(0);
+        let Some(slot) = seconds.get_mut(place) else {
+            return;
+        };
+        if slot.0 != second {
+            *slot = (second, LastMinute::default());
+        }
+        match what {
+            JobEvent::Enqueued => slot.1.enqueued += 1,
+            JobEvent::Succeeded { .. } => slot.1.succeeded += 1,
+            JobEvent::Failed { .. } | JobEvent::TimedOut { .. } | JobEvent::Lost => {
+                slot.1.failed += 1;
+            }
+            JobEvent::Retried { .. } => slot.1.retried += 1,
+            JobEvent::Dead { .. } => slot.1.dead += 1,
+            _ => {}
+        }
+    }
+
+    /// The last minute of a queue.
+    pub(crate) fn of(&self, queue: &QueueName, now: Timestamp) -> LastMinute {
+        let queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = now.as_micros() / 1_000_000;
+        let mut sum = LastMinute::default();
+        let recent = queues.get(queue).into_iter().flatten();
+        for (_, seen) in recent.filter(|(second, _)| (now - 59..=now).contains(second)) {
+            sum.enqueued += seen.enqueued;
+            sum.succeeded += seen.succeeded;
+            sum.failed += seen.failed;
+            sum.retried += seen.retried;
+            sum.dead += seen.dead;
+        }
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use windlass_core::{JobId, Kind};
+    use windlass_engine::JobRef;
+
+    #[test]
+    fn a_minute_later_it_is_forgotten() {
+        let rates = Rates::default();
+        let at: Timestamp = "2026-01-01T00:00:10Z".parse().unwrap();
+        let event = |at| Event::Job {
+            at,
+            job: JobRef {
+                id: JobId::from_u128(1),
+                kind: Kind::new("a").unwrap(),
+                queue: QueueName::default(),
+                attempt: 0,
+            },
+            what: JobEvent::Enqueued,
+        };
+        rates.count(&event(at));
+        rates.count(&event(at.saturating_add(Duration::from_secs(30))));
+        let seen = |after| {
+            rates
+                .of(
+                    &QueueName::default(),
+                    at.saturating_add(Duration::from_secs(after)),
+                )
+                .enqueued
+        };
+        assert_eq!((seen(30), seen(59), seen(60), seen(90)), (2, 2, 1, 0));
+    }
+}

@@ -1,0 +1,47 @@
+//! The name of a request, in its answer and in the log: the client's own, or one of ours.
+
+use axum::http::{HeaderMap, HeaderName};
+use windlass_engine::Ids;
+
+/// The header.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+const CHARS_MAX: usize = 128;
+
+/// The client's own id if it is one that can be shown anywhere, else a new one.
+pub(crate) fn request_id(headers: &HeaderMap, ids: &Ids) -> String {
+    let given = headers
+        .get(REQUEST_ID)
+        .and_then(|value| value.to_str().ok());
+    let plain = |id: &&str| {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:/-".contains(&byte);
+        !id.is_empty() && id.len() <= CHARS_MAX && id.bytes().all(allowed)
+    };
+    match given.filter(plain) {
+        Some(id) => id.to_owned(),
+        None => format!("{:016x}", ids.bits()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ap14_an_id_that_could_forge_a_log_is_replaced() {
+        let ids = Ids::seeded(1);
+        let mut headers = HeaderMap::new();
+        let made = request_id(&headers, &ids);
+        assert_eq!(made.len(), 16);
+        for (given, kept) in [
+            ("abc-1:2/3.4_5", true),
+            ("a b", false),
+            ("a\tb", false),
+            ("", false),
+            (&"x".repeat(129), false),
+        ] {
+            headers.insert(REQUEST_ID, given.parse().unwrap());
+            assert_eq!(request_id(&headers, &ids) == given, kept, "{given}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Dead letters: what waits for a person, grouped by what went wrong.
+
+use std::collections::BTreeMap;
+
+use axum::http::Method;
+use serde::Serialize;
+use serde_json::json;
+use windlass_api::schema::{Field, Schema, filter_params};
+use windlass_api::{JobFilter, group_of, read_revival};
+use windlass_core::fields::RawFields;
+use windlass_core::{Invalid, Job, JobId, Kind, State, Timestamp};
+use windlass_engine::{JobEvent, JobRef};
+use windlass_store::{Changed, PAGE_MAX};
+
+use super::Route;
+use super::jobs::{
+    PassAnswer, answer_page, filter_of, page_params, pass, pass_request, scan_fields,
+};
+use crate::access::Scope;
+use crate::answer::Answer;
+use crate::call::Call;
+use crate::problem::Problem;
+use crate::search::search;
+
+const TAG: &str = "dead letters";
+
+/// So many dead jobs are looked at for their groups.
+const GROUPED_MAX: usize = 10_000;
+
+pub(super) fn routes() -> Vec<Route> {
+    let filters = || {
+        filter_params()
+            .into_iter()
+            .filter(|param| param.name() != "state")
+    };
+    let mut params = page_params();
+    params.extend(filters());
+    vec![
+        Route::new(Method::GET, "/api/v1/dead-letters", Scope::Read, list)
+            .says(TAG, "Lists dead jobs, newest first.")
+            .params(params)
+            .answers(
+                200,
+                "A page.",
+                Schema::page(Schema::named("Job"), scan_fields()),
+            ),
+        Route::new(
+            Method::GET,
+            "/api/v1/dead-letters/groups",
+            Scope::Read,
+            groups,
+        )
+        .says(
+            TAG,
+            "Groups dead jobs by what went wrong, the largest group first.",
+        )
+        .params(filters())
+        .answers(
+            200,
+            "The groups of the newest 10,000.",
+            Schema::page(
+                Schema::named("DeadGroup"),
+                vec![
+                    Field::always("scanned", Schema::count()),
+                    Field::always("complete", Schema::flag()),
+                ],
+            ),
+        ),
+        Route::new(
+            Method::POST,
+            "/api/v1/dead-letters/revive",
+            Scope::Operate,
+            revive,
+        )
+        .says(
+            TAG,
+            "Revives dead jobs of a filter, or by their ids, one pass of them.",
+        )
+        .takes("ReviveByFilter")
+        .answers(200, "How far the pass got.", Schema::named("PassAnswer")),
+    ]
+}
+
+async fn list(call: Call) -> Result<Answer, Problem> {
+    let filter = dead(filter_of(&call)?);
+    answer_page(&call, filter).await
+}
+
+fn dead(filter: JobFilter) -> JobFilter {
+    JobFilter {
+        state: Some("dead"),
+        ..filter
+    }
+}
+
+/// Dead jobs that went wrong in the same way.
+#[derive(Debug, Serialize)]
+struct Group {
+    fingerprint: String,
+    kind: Kind,
+    pattern: String,
+    count: usize,
+    example: JobId,
+    first_at: Timestamp,
+    last_at: Timestamp,
+    reasons: BTreeMap<&'static str, usize>,
+}
+
+async fn groups(call: Call) -> Result<Answer, Problem> {
+    let filter = dead(filter_of(&call)?);
+    let mut groups: BTreeMap<String, Group> = BTreeMap::new();
+    let (mut after, mut scanned) = (None, 0);
+    loop {
+        let found = search(&call.app, &filter, after, PAGE_MAX, call.now).await?;
+        scanned += found.scanned;
+        found.jobs.iter().for_each(|job| add(&mut groups, job));
+        after = found.next;
+        if after.is_none() || scanned >= GROUPED_MAX {
+            break;
+        }
+    }
+    let mut groups: Vec<Group> = groups.into_values().collect();
+    groups.sort_by_key(|group| std::cmp::Reverse((group.count, group.last_at)));
+    Answer::ok(&json!({
+        "data": groups, "next_cursor": null, "scanned": scanned, "complete": after.is_none(),
+    }))
+}
+
+fn add(groups: &mut BTreeMap<String, Group>, job: &Job) {
+    let State::Dead(reason) = job.state() else {
+        return;
+    };
+    let at = job.finished_at().unwrap_or(job.created_at);
+    let fingerprint = group_of(job);
+    let group = groups
+        .entry(fingerprint.to_string())
+        .or_insert_with(|| Group {
+            fingerprint: fingerprint.to_string(),
+            kind: job.kind.clone(),
+            pattern: fingerprint.pattern().to_owned(),
+            count: 0,
+            example: job.id,
+            first_at: at,
+            last_at: at,
+            reasons: BTreeMap::new(),
+        });
+    group.count += 1;
+    group.first_at = group.first_at.min(at);
+    group.last_at = group.last_at.max(at);
+    *group.reasons.entry(reason.name()).or_default() += 1;
+}
+
+async fn revive(call: Call) -> Result<Answer, Problem> {
+    let mut parts = call.parts()?;
+    let payload = parts.take("payload");
+    let (mut wanted, rest) = pass_request(&call, parts.values()?)?;
+    if wanted.filter.state.is_some_and(|state| state != "dead") {
+        return Err(Invalid::new("filter.state", "must be `dead` here, or not given").into());
+    }
+    wanted.filter = dead(wanted.filter);
+    let rest = serde_json::to_string(&rest).map_err(|error| Problem::internal(&error))?;
+    let mut rest = RawFields::parse(&rest)?;
+    if let Some(payload) = payload {
+        rest.put("payload", payload);
+    }
+    let revival = read_revival(&rest, call.now)?;
+    super::jobs::check_payload(&call, revival.payload.as_ref())?;
+    let found = pass(&call, &wanted).await?;
+    let ids: Vec<JobId> = found.jobs.iter().map(|job| job.id).collect();
+    let changed = call.app.store().revive(&ids, &revival, call.now).await?;
+    if let Some(run_at) = revival.run_at {
+        call.app.engine().due_at(run_at, call.now);
+    }
+    for (job, changed) in found.jobs.iter().zip(&changed) {
+        if matches!(changed, Changed::Now(_)) {
+            let engine = call.app.engine();
+            engine.emit_job(call.now, &JobRef::of(job), JobEvent::Revived);
+        }
+    }
+    let answer = PassAnswer::new(&changed, &found);
+    call.audit("dead_letters.revive", "jobs", wanted.told(&answer))
+        .await;
+    Answer::ok(&answer)
+}

@@ -1,0 +1,87 @@
+//! Creates many jobs: all or none, or each for itself.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use windlass_api::{Bulk, BulkMode};
+use windlass_core::{Invalid, Job};
+use windlass_store::EnqueueMode;
+
+use super::create::{Receipt, enqueue, made};
+use crate::answer::Answer;
+use crate::call::Call;
+use crate::problem::Problem;
+
+/// Problems of one answer that are told one by one.
+const PROBLEMS_TOLD_MAX: usize = 100;
+
+#[derive(Serialize)]
+struct BulkAnswer {
+    data: Vec<Value>,
+    created: usize,
+    duplicates: usize,
+    refused: usize,
+}
+
+/// `POST /api/v1/jobs/bulk`.
+pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
+    let bulk = Bulk::read(&call.parts()?)?;
+    match bulk.mode {
+        BulkMode::AllOrNone => all_or_none(&call, bulk).await,
+        BulkMode::EachForItself => each(&call, bulk).await,
+    }
+}
+
+async fn all_or_none(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
+    let wrong = bulk.jobs.iter().filter_map(|job| job.as_ref().err());
+    let wrong: Vec<Invalid> = wrong.take(PROBLEMS_TOLD_MAX).cloned().collect();
+    if !wrong.is_empty() {
+        return Err(Problem::invalid(&wrong).hint("nothing was stored"));
+    }
+    let mut jobs = Vec::with_capacity(bulk.jobs.len());
+    for new in bulk.jobs {
+        jobs.push(made(call, new?)?);
+    }
+    let receipts = enqueue(&call.app, jobs, EnqueueMode::AllOrNone, call.now).await?;
+    answer(receipts)
+}
+
+async fn each(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
+    let jobs = bulk.jobs.into_iter();
+    let jobs = jobs.map(|new| made(call, new.map_err(Problem::from)?));
+    let made: Vec<Result<Job, Problem>> = jobs.collect();
+    let good: Vec<Job> = made
+        .iter()
+        .filter_map(|job| job.as_ref().ok())
+        .cloned()
+        .collect();
+    let mut stored = Vec::new();
+    if !good.is_empty() {
+        stored = enqueue(&call.app, good, EnqueueMode::EachForItself, call.now).await?;
+    }
+    let mut stored = stored.into_iter();
+    let missing = || Err(Problem::internal(&"an enqueue without an answer"));
+    let receipts = made.into_iter().map(|job| match job {
+        Ok(_) => stored.next().unwrap_or_else(missing),
+        Err(problem) => Err(problem),
+    });
+    answer(receipts.collect())
+}
+
+fn answer(receipts: Vec<Result<Receipt, Problem>>) -> Result<Answer, Problem> {
+    let count = |wanted: fn(&Result<Receipt, Problem>) -> bool| {
+        receipts.iter().filter(|receipt| wanted(receipt)).count()
+    };
+    let created = count(|receipt| receipt.as_ref().is_ok_and(|one| !one.duplicate));
+    let duplicates = count(|receipt| receipt.as_ref().is_ok_and(|one| one.duplicate));
+    let refused = count(Result::is_err);
+    let told = receipts.into_iter().map(|receipt| match receipt {
+        Ok(receipt) => json!(receipt),
+        Err(problem) => json!({"problem": problem.into_json()}),
+    });
+    Answer::ok(&BulkAnswer {
+        data: told.collect(),
+        created,
+        duplicates,
+        refused,
+    })
+}

@@ -1,0 +1,147 @@
+//! Creates one job.
+
+use axum::http::StatusCode;
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use windlass_api::{Content, JobView, read_new_job};
+use windlass_core::{Job, NewJob, Timestamp};
+use windlass_store::{Enqueue, EnqueueMode, Enqueued, StoreError};
+
+use crate::answer::Answer;
+use crate::app::App;
+use crate::call::Call;
+use crate::problem::Problem;
+
+/// `POST /api/v1/jobs`.
+pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
+    let new = read_new_job(call.parts()?)?;
+    let job = made(&call, new)?;
+    let stored = enqueue(
+        &call.app,
+        vec![job.clone()],
+        EnqueueMode::AllOrNone,
+        call.now,
+    )
+    .await?;
+    let receipt = stored.into_iter().next();
+    let receipt = receipt.ok_or_else(|| Problem::internal(&"an enqueue without an answer"))??;
+    let job = if receipt.id == job.id {
+        job
+    } else {
+        let first = call.app.client.get(receipt.id).await?;
+        // It may have been removed since: then what is told of it is what is known.
+        first.unwrap_or(Job {
+            id: receipt.id,
+            ..job
+        })
+    };
+    let status = if receipt.duplicate {
+        StatusCode::OK
+    } else {
+        StatusCode::CREATED
+    };
+    let now = call.app.engine().now();
+    let answer = Answer::json(
+        status,
+        &CreatedJob {
+            job: &job,
+            receipt,
+            now,
+        },
+    )?;
+    Ok(answer.location(&format!("/api/v1/jobs/{}", job.id)))
+}
+
+/// The job that this request asks for, checked.
+pub(super) fn made(call: &Call, new: NewJob) -> Result<Job, Problem> {
+    let most = call.app.settings.payload_bytes_max;
+    check_payload(&new, most)?;
+    Ok(new.into_job_with(call.new_job_id(), call.now, most)?)
+}
+
+pub(super) fn check_payload(new: &NewJob, most: usize) -> Result<(), Problem> {
+    new.payload.check_size(most).map_err(|error| {
+        let told = error.within("payload").to_string();
+        Problem::too_large("payload_too_large", told)
+            .hint("keep large data elsewhere, and its address in the payload")
+    })
+}
+
+/// What became of a job.
+#[derive(Debug, Clone, Copy, serde::Serialize)]
+pub(super) struct Receipt {
+    pub(super) id: windlass_core::JobId,
+    pub(super) duplicate: bool,
+    pub(super) payload_differs: bool,
+    pub(super) replaced: bool,
+}
+
+/// Stores jobs, and tells what became of each. One of which it is not known is asked for again by its id.
+pub(super) async fn enqueue(
+    app: &App,
+    jobs: Vec<Job>,
+    mode: EnqueueMode,
+    now: Timestamp,
+) -> Result<Vec<Result<Receipt, Problem>>, Problem> {
+    let step = |jobs: Vec<Job>| Enqueue { jobs, mode };
+    let mut answers = app.store().enqueue(step(jobs.clone()), now).await;
+    if let Err(StoreError::Indeterminate(_)) = &answers {
+        answers = app.store().enqueue(step(jobs.clone()), now).await;
+    }
+    let mut receipts = Vec::with_capacity(jobs.len());
+    for (job, answer) in jobs.iter().zip(answers?) {
+        let answer = match answer {
+            Enqueued::Duplicate { id, .. } if id == job.id => Enqueued::Created(id),
+            other => other,
+        };
+        match &answer {
+            Enqueued::Created(_) => app.engine().enqueued(std::iter::once(job), now),
+            Enqueued::Replaced(_) => app.engine().due_at(job.run_at, now),
+            Enqueued::Duplicate { .. } | Enqueued::QueueFull { .. } => {}
+        }
+        receipts.push(receipt(answer));
+    }
+    Ok(receipts)
+}
+
+fn receipt(answer: Enqueued) -> Result<Receipt, Problem> {
+    let (id, duplicate, payload_differs, replaced) = match answer {
+        Enqueued::Created(id) => (id, false, false, false),
+        Enqueued::Duplicate {
+            id,
+            payload_differs,
+        } => (id, true, payload_differs, false),
+        Enqueued::Replaced(id) => (id, true, false, true),
+        Enqueued::QueueFull { queue, max_depth } => {
+            return Err(StoreError::QueueFull { queue, max_depth }.into());
+        }
+    };
+    Ok(Receipt {
+        id,
+        duplicate,
+        payload_differs,
+        replaced,
+    })
+}
+
+/// A job with what became of the request. What it carries was just given, and is not repeated.
+struct CreatedJob<'a> {
+    job: &'a Job,
+    receipt: Receipt,
+    now: Timestamp,
+}
+
+impl Serialize for CreatedJob<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        let view = JobView {
+            job: self.job,
+            now: self.now,
+            content: Content::NotRepeated,
+        };
+        view.fields(&mut map)?;
+        map.serialize_entry("duplicate", &self.receipt.duplicate)?;
+        map.serialize_entry("payload_differs", &self.receipt.payload_differs)?;
+        map.serialize_entry("replaced", &self.receipt.replaced)?;
+        map.end()
+    }
+}

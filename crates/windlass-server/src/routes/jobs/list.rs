@@ -1,0 +1,218 @@
+//! Lists of jobs, and passes over them.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use windlass_api::{Cursor, JobFilter, JobView, ListPage};
+use windlass_core::fields::Fields;
+use windlass_core::{Invalid, JobId, Timestamp};
+use windlass_store::{Changed, PAGE_MAX};
+
+use crate::access::Scope;
+use crate::answer::Answer;
+use crate::call::Call;
+use crate::problem::Problem;
+use crate::search::{Found, search};
+
+/// One pass changes so many jobs unless it is said.
+const PASS_DEFAULT: usize = 100;
+
+/// A page of jobs, and how far a search got.
+#[derive(Serialize)]
+struct JobPage<'a> {
+    #[serde(flatten)]
+    page: ListPage<JobView<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scanned: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scanned_until: Option<Timestamp>,
+}
+
+/// `GET /api/v1/jobs`.
+pub(super) async fn list(call: Call) -> Result<Answer, Problem> {
+    let filter = filter_of(&call)?;
+    answer(&call, filter).await
+}
+
+/// What a query asks of jobs. What payloads hold can only be asked by those who may read them.
+pub(in crate::routes) fn filter_of(call: &Call) -> Result<JobFilter, Problem> {
+    let filter = JobFilter::from_query(&mut call.query())?;
+    allow(call, &filter)?;
+    Ok(filter)
+}
+
+fn allow(call: &Call, filter: &JobFilter) -> Result<(), Problem> {
+    if filter.payload.is_some() && !call.caller.may(Scope::ReadPayload) {
+        let needed = Scope::ReadPayload;
+        return Err(crate::access::Refused::Scope { needed }.into());
+    }
+    Ok(())
+}
+
+/// The page of a list that a query asks for.
+pub(in crate::routes) async fn answer(call: &Call, filter: JobFilter) -> Result<Answer, Problem> {
+    let (limit, after) = call.page()?;
+    let found = search(&call.app, &filter, after, limit, call.now).await?;
+    let content = call.content();
+    let view = |job| JobView {
+        job,
+        now: call.now,
+        content,
+    };
+    let next_cursor = found.next.map(|id| Cursor::Job(id).to_string());
+    let link = call.link(next_cursor.as_ref());
+    let page = JobPage {
+        page: ListPage {
+            data: found.jobs.iter().map(view).collect(),
+            next_cursor,
+        },
+        scanned: filter.searches().then_some(found.scanned),
+        scanned_until: found.scanned_until.filter(|_| filter.searches()),
+    };
+    Ok(Answer::ok(&page)?.next(link))
+}
+
+/// `POST /api/v1/jobs/run-now`.
+pub(super) async fn run_now(call: Call) -> Result<Answer, Problem> {
+    let (wanted, rest) = pass_request(&call, call.map()?)?;
+    Fields::of(&rest).finish()?;
+    let found = pass(&call, &wanted).await?;
+    let ids: Vec<JobId> = found.jobs.iter().map(|job| job.id).collect();
+    let changed = call.app.store().run_now(&ids, call.now).await?;
+    let answer = PassAnswer::new(&changed, &found);
+    call.audit("jobs.run_now", "jobs", wanted.told(&answer))
+        .await;
+    Answer::ok(&answer)
+}
+
+/// What a pass over jobs is about.
+pub(in crate::routes) struct PassRequest {
+    pub(in crate::routes) filter: JobFilter,
+    told: Value,
+    ids: Option<Vec<JobId>>,
+    limit: usize,
+    after: Option<JobId>,
+}
+
+impl PassRequest {
+    /// What the audit keeps of it.
+    pub(in crate::routes) fn told(&self, answer: &PassAnswer) -> Value {
+        serde_json::json!({
+            "filter": self.told, "ids": self.ids.as_ref().map(Vec::len),
+            "changed": answer.changed, "conflicts": answer.conflicts,
+        })
+    }
+}
+
+/// How far a pass got.
+#[derive(Debug, Serialize)]
+pub(in crate::routes) struct PassAnswer {
+    changed: usize,
+    conflicts: usize,
+    scanned: usize,
+    next_cursor: Option<String>,
+}
+
+impl PassAnswer {
+    pub(in crate::routes) fn new(changed: &[Changed], found: &Found) -> Self {
+        let done = |one: &&Changed| matches!(one, Changed::Now(_) | Changed::Removed);
+        let done = changed.iter().filter(done).count();
+        PassAnswer {
+            changed: done,
+            conflicts: changed.len() - done,
+            scanned: found.scanned,
+            next_cursor: found.next.map(|id| Cursor::Job(id).to_string()),
+        }
+    }
+}
+
+/// Reads `filter` or `ids`, `limit` and `cursor`; what else there is comes back.
+pub(in crate::routes) fn pass_request(
+    call: &Call,
+    mut map: Map<String, Value>,
+) -> Result<(PassRequest, Map<String, Value>), Problem> {
+    let names = ["filter", "ids", "limit", "cursor"];
+    let ours: Map<String, Value> = names
+        .iter()
+        .filter_map(|name| Some(((*name).to_owned(), map.remove(*name)?)))
+        .collect();
+    let mut fields = Fields::of(&ours);
+    let told = fields.value("filter").cloned().unwrap_or(Value::Null);
+    let filter = match &told {
+        Value::Null => JobFilter::default(),
+        Value::Object(asked) => {
+            JobFilter::from_fields(asked).map_err(|error| error.within("filter"))?
+        }
+        _ => return Err(Invalid::new("filter", "must be an object").into()),
+    };
+    allow(call, &filter)?;
+    let ids = read_ids(&mut fields)?;
+    if filter.is_empty() == ids.is_none() {
+        let rule = "that asks something, or `ids`, must be given, and only one of them";
+        return Err(Invalid::new("filter", rule).into());
+    }
+    let most = i64::try_from(PAGE_MAX).unwrap_or(i64::MAX);
+    let limit = fields.integer("limit", 1, most)?;
+    let after = match fields.parsed("cursor", str::parse)? {
+        Some(Cursor::Job(id)) => Some(id),
+        Some(Cursor::Place(_)) => {
+            return Err(Invalid::new("cursor", "must be of a pass like this").into());
+        }
+        None => None,
+    };
+    let request = PassRequest {
+        filter,
+        told,
+        ids,
+        limit: limit
+            .and_then(|limit| limit.try_into().ok())
+            .unwrap_or(PASS_DEFAULT),
+        after,
+    };
+    Ok((request, map))
+}
+
+/// A list of job ids under `ids`.
+fn read_ids(fields: &mut Fields<'_>) -> Result<Option<Vec<JobId>>, Problem> {
+    let Some(list) = fields.list("ids")? else {
+        return Ok(None);
+    };
+    if list.is_empty() || list.len() > PAGE_MAX {
+        let rule = format!("must list 1 to {PAGE_MAX} ids, got {}", list.len());
+        return Err(Invalid::new("ids", rule).into());
+    }
+    let read = |(place, value): (usize, &Value)| {
+        let text = value.as_str().unwrap_or_default();
+        let id: Result<JobId, Invalid> = text.parse();
+        id.map_err(|error| error.within(&format!("ids[{place}]")))
+    };
+    let ids: Result<Vec<JobId>, Invalid> = list.iter().enumerate().map(read).collect();
+    Ok(Some(ids?))
+}
+
+/// The jobs of one pass.
+pub(in crate::routes) async fn pass(call: &Call, wanted: &PassRequest) -> Result<Found, Problem> {
+    match &wanted.ids {
+        None => {
+            search(
+                &call.app,
+                &wanted.filter,
+                wanted.after,
+                wanted.limit,
+                call.now,
+            )
+            .await
+        }
+        Some(ids) => {
+            let found = call.app.store().get(ids).await?;
+            let jobs: Vec<_> = found.into_iter().flatten().collect();
+            if let Some(missing) = ids.iter().find(|id| !jobs.iter().any(|job| job.id == **id)) {
+                return Err(Problem::not_found(format!("job {missing}")));
+            }
+            Ok(Found {
+                scanned: jobs.len(),
+                jobs,
+                ..Found::default()
+            })
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Looks at one job.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::Value;
+use windlass::Error;
+use windlass_api::{AttemptView, JobView, ListPage};
+use windlass_core::{Invalid, Kind, format_duration};
+use windlass_store::Attempt;
+
+use crate::access::Scope;
+use crate::answer::Answer;
+use crate::call::Call;
+use crate::problem::Problem;
+
+const HISTORY_DEFAULT: usize = 10;
+const HISTORY_MAX: usize = 1000;
+const WAIT_DEFAULT: Duration = Duration::from_secs(30);
+
+/// A job with what its running attempt told of its progress.
+struct Watched<'a> {
+    view: JobView<'a>,
+    progress: Option<Value>,
+}
+
+impl Serialize for Watched<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        self.view.fields(&mut map)?;
+        if let Some(progress) = &self.progress {
+            map.serialize_entry("progress", progress)?;
+        }
+        map.end()
+    }
+}
+
+/// `GET /api/v1/jobs/{id}`.
+pub(super) async fn get(call: Call) -> Result<Answer, Problem> {
+    let id = call.job_id()?;
+    let job = call.app.client.get(id).await?;
+    let job = job.ok_or_else(|| Problem::not_found(format!("job {id}")))?;
+    let progress = match job.lease() {
+        Some(_) => call.app.client.progress(id).await?,
+        None => None,
+    };
+    let view = JobView {
+        job: &job,
+        now: call.now,
+        content: call.content(),
+    };
+    Answer::ok(&Watched { view, progress })
+}
+
+/// `GET /api/v1/jobs/{id}/history`.
+pub(super) async fn history(call: Call) -> Result<Answer, Problem> {
+    let id = call.job_id()?;
+    let limit = call.limit(HISTORY_DEFAULT, HISTORY_MAX)?;
+    let job = call.app.client.get(id).await?;
+    let job = job.ok_or_else(|| Problem::not_found(format!("job {id}")))?;
+    let attempts = call.app.client.attempts(id, limit).await?;
+    let sees_http = call.caller.may(Scope::ReadPayload);
+    let rows = attempts
+        .into_iter()
+        .map(|row| attempt_view(row, &job.kind, sees_http));
+    Answer::ok(&ListPage::whole(rows.collect()))
+}
+
+/// What an HTTP job was answered is as secret as a payload; whatever else is kept with an attempt is for everybody who reads.
+fn attempt_view(row: Attempt, kind: &Kind, sees_http: bool) -> AttemptView {
+    let detail = row.detail.unwrap_or(Value::Null);
+    let (http, log, progress) = if kind.is_http() {
+        (Some(detail).filter(|_| sees_http), None, None)
+    } else {
+        let part = |name: &str| detail.get(name).filter(|part| !part.is_null()).cloned();
+        (None, part("log"), part("progress"))
+    };
+    AttemptView {
+        attempt: row.attempt,
+        retry_count: row.retry_count,
+        outcome: row.outcome.name(),
+        started_at: row.started_at,
+        finished_at: row.finished_at,
+        worker: row.worker,
+        error: row.error,
+        http: http.filter(|http| !http.is_null()),
+        log,
+        progress,
+    }
+}
+
+/// `GET /api/v1/jobs/{id}/wait`.
+pub(super) async fn wait(call: Call) -> Result<Answer, Problem> {
+    let id = call.job_id()?;
+    let asked = call.query().duration("timeout")?;
+    let most = call.app.settings.wait_max;
+    if asked.is_some_and(|asked| asked > most) {
+        let rule = format!("must be at most {}", format_duration(most));
+        return Err(Invalid::new("timeout", rule).into());
+    }
+    let timeout = asked.unwrap_or(WAIT_DEFAULT.min(most));
+    let waiting = call.app.waiting.clone().try_acquire_owned();
+    let _waiting = waiting.map_err(|_| Problem::busy("requests that wait"))?;
+    let (status, job) = match call.app.client.wait(id, timeout).await {
+        Ok(job) => (StatusCode::OK, Some(job)),
+        Err(Error::NotOver { .. }) => (StatusCode::ACCEPTED, call.app.client.get(id).await?),
+        Err(other) => return Err(other.into()),
+    };
+    let job = job.ok_or_else(|| Problem::not_found(format!("job {id}")))?;
+    let now = call.app.engine().now();
+    let view = JobView {
+        job: &job,
+        now,
+        content: call.content(),
+    };
+    Answer::json(status, &view)
+}

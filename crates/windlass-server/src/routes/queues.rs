@@ -1,0 +1,270 @@
+//! Queues: how they are, what is set about them, and how they are stopped and emptied.
+
+use std::collections::BTreeSet;
+
+use axum::http::Method;
+use serde_json::{Value, json};
+use windlass_api::schema::Schema;
+use windlass_api::{Cursor, JobFilter, ListPage, QueueSettings};
+use windlass_core::fields::{Fields, one_of};
+use windlass_core::{Invalid, JobId, QueueName, Timestamp};
+use windlass_store::{Counts, Expected, PAGE_MAX, QueueLimits};
+
+use super::Route;
+use super::jobs::PassAnswer;
+use crate::access::Scope;
+use crate::answer::Answer;
+use crate::app::App;
+use crate::call::Call;
+use crate::problem::Problem;
+use crate::search::search;
+
+const TAG: &str = "queues";
+
+/// The collection of what is set about queues, beside the limits that the store itself holds.
+const SETTINGS: &str = "queue-settings";
+
+/// One pass removes so many jobs unless it is said.
+const PURGE_DEFAULT: usize = 1000;
+
+pub(super) fn routes() -> Vec<Route> {
+    let queue = || Schema::named("Queue");
+    vec![
+        Route::new(Method::GET, "/api/v1/queues", Scope::Read, list)
+            .says(
+                TAG,
+                "Lists queues with their depth, rates and oldest ready job.",
+            )
+            .answers(200, "All queues, by name.", Schema::page(queue(), vec![])),
+        Route::new(Method::GET, "/api/v1/queues/{queue}", Scope::Read, get)
+            .says(TAG, "One queue.")
+            .answers(200, "The queue.", queue()),
+        Route::new(
+            Method::GET,
+            "/api/v1/queues/{queue}/settings",
+            Scope::Read,
+            get_settings,
+        )
+        .says(TAG, "What is set about a queue.")
+        .answers(200, "The settings.", Schema::named("QueueSettings")),
+        Route::new(
+            Method::PUT,
+            "/api/v1/queues/{queue}/settings",
+            Scope::Operate,
+            put_settings,
+        )
+        .says(
+            TAG,
+            "Sets all that is set about a queue; what is not given is not set.",
+        )
+        .takes("QueueSettings")
+        .answers(200, "The settings.", Schema::named("QueueSettings")),
+        Route::new(
+            Method::POST,
+            "/api/v1/queues/{queue}/pause",
+            Scope::Operate,
+            pause,
+        )
+        .says(
+            TAG,
+            "Nothing more is claimed from it, by anybody. Running jobs go on.",
+        )
+        .answers(200, "The queue.", queue()),
+        Route::new(
+            Method::POST,
+            "/api/v1/queues/{queue}/resume",
+            Scope::Operate,
+            resume,
+        )
+        .says(TAG, "Its jobs are claimed again.")
+        .answers(200, "The queue.", queue()),
+        Route::new(
+            Method::POST,
+            "/api/v1/queues/{queue}/purge",
+            Scope::Operate,
+            purge,
+        )
+        .says(TAG, "Removes finished jobs of one state, one pass of them.")
+        .takes("Purge")
+        .answers(200, "How far the pass got.", Schema::named("PassAnswer")),
+    ]
+}
+
+async fn list(call: Call) -> Result<Answer, Problem> {
+    let store = call.app.store();
+    let counts = store.counts(call.now).await?;
+    let limits = store.queues().await?;
+    let settings = store.documents(SETTINGS).await?;
+    let set = settings
+        .iter()
+        .filter_map(|one| QueueName::new(&one.name).ok());
+    let names: BTreeSet<QueueName> = counts
+        .keys()
+        .cloned()
+        .chain(limits.keys().cloned())
+        .chain(set)
+        .collect();
+    let view = |name: &QueueName| {
+        let document = settings.iter().find(|one| one.name == name.as_str());
+        let guards = document.map(|one| &one.value);
+        let counts = counts.get(name).copied().unwrap_or_default();
+        let limits = limits.get(name).cloned().unwrap_or_default();
+        view(&call, name, counts, limits, guards)
+    };
+    let views: Result<Vec<Value>, Problem> = names.iter().map(view).collect();
+    Answer::ok(&ListPage::whole(views?))
+}
+
+async fn get(call: Call) -> Result<Answer, Problem> {
+    let name = call.name("queue")?;
+    answer(&call, &name).await
+}
+
+async fn answer(call: &Call, name: &QueueName) -> Result<Answer, Problem> {
+    let store = call.app.store();
+    let counts = store
+        .counts(call.now)
+        .await?
+        .remove(name)
+        .unwrap_or_default();
+    let limits = store.queues().await?.remove(name).unwrap_or_default();
+    let document = store.document(SETTINGS, name.as_str()).await?;
+    let guards = document.as_ref().map(|one| &one.value);
+    Answer::ok(&view(call, name, counts, limits, guards)?)
+}
+
+fn view(
+    call: &Call,
+    name: &QueueName,
+    counts: Counts,
+    limits: QueueLimits,
+    kept: Option<&Value>,
+) -> Result<Value, Problem> {
+    let oldest_ms = counts.oldest_ready.map(|at| millis(call.now, at));
+    Ok(json!({
+        "name": name,
+        "depth": counts.scheduled + counts.ready,
+        "counts": {
+            "scheduled": counts.scheduled, "ready": counts.ready, "retrying": counts.retrying,
+            "running": counts.running, "succeeded": counts.succeeded, "dead": counts.dead,
+            "cancelled": counts.cancelled,
+        },
+        "last_minute": call.app.rates.of(name, call.now),
+        "oldest_ready_at": counts.oldest_ready,
+        "oldest_ready_ms": oldest_ms,
+        "paused": limits.paused.clone().map(|pause| json!({"by": pause.by, "at": pause.at})),
+        "settings": together(&limits, kept)?.to_json(),
+    }))
+}
+
+fn millis(now: Timestamp, earlier: Timestamp) -> u64 {
+    u64::try_from(now.since(earlier).as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What the store holds a queue to, and what is kept beside it.
+fn together(limits: &QueueLimits, kept: Option<&Value>) -> Result<QueueSettings, Problem> {
+    let kept = kept
+        .and_then(Value::as_object)
+        .map(QueueSettings::from_fields)
+        .transpose();
+    let kept = kept.map_err(|error| Problem::internal(&error))?;
+    Ok(QueueSettings {
+        max_depth: limits.max_depth,
+        concurrency: limits.concurrency,
+        rate: limits.rate,
+        ..kept.unwrap_or_default()
+    })
+}
+
+/// What is set about a queue.
+pub(super) async fn settings_of(app: &App, name: &QueueName) -> Result<QueueSettings, Problem> {
+    let limits = app.store().queues().await?.remove(name).unwrap_or_default();
+    let document = app.store().document(SETTINGS, name.as_str()).await?;
+    together(&limits, document.as_ref().map(|one| &one.value))
+}
+
+async fn get_settings(call: Call) -> Result<Answer, Problem> {
+    let name = call.name("queue")?;
+    Answer::ok(&settings_of(&call.app, &name).await?.to_json())
+}
+
+async fn put_settings(call: Call) -> Result<Answer, Problem> {
+    let name: QueueName = call.name("queue")?;
+    let settings = QueueSettings::from_fields(&call.map()?)?;
+    let store = call.app.store();
+    let before = store.queues().await?.remove(&name).unwrap_or_default();
+    let limits = QueueLimits {
+        paused: before.paused,
+        max_depth: settings.max_depth,
+        concurrency: settings.concurrency,
+        rate: settings.rate,
+    };
+    let told = settings.to_json();
+    let kept = QueueSettings {
+        max_depth: None,
+        concurrency: None,
+        rate: None,
+        ..settings
+    };
+    let kept = kept.to_json();
+    store
+        .put_document(SETTINGS, name.as_str(), &kept, Expected::Anything, call.now)
+        .await?;
+    store.put_queue(&name, &limits).await?;
+    call.app.claims.forget_settings(&name);
+    call.audit("queue.settings", name.as_str(), told.clone())
+        .await;
+    Answer::ok(&told)
+}
+
+async fn pause(call: Call) -> Result<Answer, Problem> {
+    let name: QueueName = call.name("queue")?;
+    call.app
+        .client
+        .pause_queue(name.as_str(), &call.caller.name)
+        .await?;
+    call.audit_plain("queue.pause", name.as_str()).await;
+    answer(&call, &name).await
+}
+
+async fn resume(call: Call) -> Result<Answer, Problem> {
+    let name: QueueName = call.name("queue")?;
+    call.app.client.resume_queue(name.as_str()).await?;
+    call.audit_plain("queue.resume", name.as_str()).await;
+    answer(&call, &name).await
+}
+
+/// What is removed must be spelled out: one state, and from when on it stays.
+async fn purge(call: Call) -> Result<Answer, Problem> {
+    let name: QueueName = call.name("queue")?;
+    let map = call.map()?;
+    let mut fields = Fields::of(&map);
+    let words = ["succeeded", "dead", "cancelled"].map(|word| (word, word));
+    let state = fields.parsed("state", |text| one_of(text, &words))?;
+    let state = state.ok_or_else(|| Invalid::new("state", "is required: say what is removed"))?;
+    let finished_before = fields.timestamp("finished_before")?;
+    let most = i64::try_from(PAGE_MAX).unwrap_or(i64::MAX);
+    let limit = fields.integer("limit", 1, most)?;
+    let after = match fields.parsed("cursor", str::parse)? {
+        Some(Cursor::Job(id)) => Some(id),
+        Some(Cursor::Place(_)) => return Err(Invalid::new("cursor", "must be of a purge").into()),
+        None => None,
+    };
+    fields.finish()?;
+    let filter = JobFilter {
+        state: Some(state),
+        queue: Some(name.clone()),
+        finished_before,
+        ..JobFilter::default()
+    };
+    let limit = limit
+        .and_then(|limit| limit.try_into().ok())
+        .unwrap_or(PURGE_DEFAULT);
+    let found = search(&call.app, &filter, after, limit, call.now).await?;
+    let ids: Vec<JobId> = found.jobs.iter().map(|job| job.id).collect();
+    let changed = call.app.store().purge(&ids).await?;
+    let answer = PassAnswer::new(&changed, &found);
+    let detail = json!({"state": state, "finished_before": finished_before, "removed": ids.len()});
+    call.audit("queue.purge", name.as_str(), detail).await;
+    Answer::ok(&answer)
+}

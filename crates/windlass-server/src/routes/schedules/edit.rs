@@ -1,0 +1,168 @@
+//! Creates and changes schedules.
+
+use axum::http::StatusCode;
+use serde_json::value::to_raw_value;
+use windlass::Error;
+use windlass_api::{read_patch, read_schedule};
+use windlass_core::schedule::NewSchedule;
+use windlass_core::{Invalid, ScheduleName};
+use windlass_store::{Expected, Schedule, ScheduleRef};
+
+use super::{answer, check_match, named};
+use crate::answer::Answer;
+use crate::call::{Call, escaped};
+use crate::problem::Problem;
+
+/// So often a change is tried that meets a firing.
+const TRIES: usize = 10;
+
+pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
+    let definition = checked(&call, read_schedule(&call.parts()?)?)?;
+    let name = definition.name.clone();
+    let written = call
+        .app
+        .client
+        .write_schedule(definition.clone(), Expected::Absent)
+        .await;
+    let schedule = match written {
+        Ok(schedule) => schedule,
+        Err(Error::ScheduleChanged { .. }) => {
+            let found = call
+                .app
+                .client
+                .schedule(&ScheduleRef::Name(name.clone()))
+                .await?;
+            let ours = |found: &Schedule| is_of_this_request(&call, found, &definition);
+            let taken = || {
+                let detail = format!("there is a schedule {name} already");
+                Problem::conflict("schedule_exists", detail)
+                    .hint("PUT replaces it, PATCH changes it")
+            };
+            found.filter(ours).ok_or_else(taken)?
+        }
+        Err(other) => return Err(other.into()),
+    };
+    call.audit_plain("schedule.create", name.as_str()).await;
+    created(&call, &schedule)
+}
+
+/// Whether an earlier try of the same request made it, and did not live to answer.
+fn is_of_this_request(call: &Call, found: &Schedule, definition: &NewSchedule) -> bool {
+    call.seeded.is_some() && found.created_at >= call.now && found.definition == *definition
+}
+
+fn created(call: &Call, schedule: &Schedule) -> Result<Answer, Problem> {
+    let path = format!(
+        "/api/v1/schedules/{}",
+        escaped(schedule.definition.name.as_str())
+    );
+    let answer = answer(call, schedule)?.status(StatusCode::CREATED);
+    Ok(answer.location(&path))
+}
+
+/// Checks what is stored with a schedule: also that a payload is not too large.
+fn checked(call: &Call, definition: NewSchedule) -> Result<NewSchedule, Problem> {
+    let most = call.app.settings.payload_bytes_max;
+    definition.job.payload.check_size(most).map_err(|error| {
+        Problem::too_large("payload_too_large", error.within("job.payload").to_string())
+    })?;
+    definition.check_with(call.app.engine().now(), most)?;
+    Ok(definition)
+}
+
+pub(super) async fn put(call: Call) -> Result<Answer, Problem> {
+    let name: ScheduleName = call.name("name")?;
+    let mut parts = call.parts()?;
+    let written = to_raw_value(&name).map_err(|error| Problem::internal(&error))?;
+    match parts.raw("name") {
+        Some(given) if given != written.get() => {
+            return Err(Invalid::new("name", "must be the name in the path, or not given").into());
+        }
+        _ => parts.put("name", written),
+    }
+    let definition = checked(&call, read_schedule(&parts)?)?;
+    for _ in 0..TRIES {
+        let found = call
+            .app
+            .client
+            .schedule(&ScheduleRef::Name(name.clone()))
+            .await?;
+        check_match(&call, found.as_ref())?;
+        let expected = found.as_ref().map_or(Expected::Absent, version_of);
+        match call
+            .app
+            .client
+            .write_schedule(definition.clone(), expected)
+            .await
+        {
+            Ok(schedule) => {
+                call.audit_plain("schedule.put", name.as_str()).await;
+                return match found {
+                    Some(_) => answer(&call, &schedule),
+                    None => created(&call, &schedule),
+                };
+            }
+            Err(Error::ScheduleChanged { .. }) => {}
+            Err(other) => return Err(other.into()),
+        }
+    }
+    Err(busy(&name))
+}
+
+pub(super) async fn patch(call: Call) -> Result<Answer, Problem> {
+    for _ in 0..TRIES {
+        let found = named(&call).await?;
+        check_match(&call, Some(&found))?;
+        let definition = read_patch(&found.definition, call.parts()?)?;
+        let definition = checked(&call, definition)?;
+        let name = definition.name.clone();
+        match call
+            .app
+            .client
+            .write_schedule(definition, version_of(&found))
+            .await
+        {
+            Ok(schedule) => {
+                call.audit_plain("schedule.edit", name.as_str()).await;
+                return answer(&call, &schedule);
+            }
+            Err(Error::ScheduleChanged { .. }) => {}
+            Err(other) => return Err(other.into()),
+        }
+    }
+    Err(busy(&named(&call).await?.definition.name))
+}
+
+fn version_of(schedule: &Schedule) -> Expected {
+    Expected::Version(schedule.version)
+}
+
+fn busy(name: &ScheduleName) -> Problem {
+    let detail = format!("schedule {name} is changed by others all the time");
+    Problem::conflict("schedule_busy", detail).retry_after(std::time::Duration::from_secs(1))
+}
+
+pub(super) async fn delete(call: Call) -> Result<Answer, Problem> {
+    let found = named(&call).await?;
+    check_match(&call, Some(&found))?;
+    if !call.app.store().remove_schedule(found.id).await? {
+        return Err(Problem::not_found("such schedule"));
+    }
+    call.audit_plain("schedule.delete", found.definition.name.as_str())
+        .await;
+    Ok(Answer::empty())
+}
+
+pub(super) async fn pause(call: Call) -> Result<Answer, Problem> {
+    let name = named(&call).await?.definition.name;
+    let schedule = call.app.client.pause_schedule(name.as_str()).await?;
+    call.audit_plain("schedule.pause", name.as_str()).await;
+    answer(&call, &schedule)
+}
+
+pub(super) async fn resume(call: Call) -> Result<Answer, Problem> {
+    let name = named(&call).await?.definition.name;
+    let schedule = call.app.client.resume_schedule(name.as_str()).await?;
+    call.audit_plain("schedule.resume", name.as_str()).await;
+    answer(&call, &schedule)
+}

@@ -1,0 +1,37 @@
+//! Runs occurrences that a person asks for.
+
+use axum::http::StatusCode;
+use serde_json::json;
+use windlass_core::Invalid;
+use windlass_core::fields::Fields;
+
+use super::named;
+use crate::answer::Answer;
+use crate::call::Call;
+use crate::problem::Problem;
+
+pub(super) async fn run_now(call: Call) -> Result<Answer, Problem> {
+    let name = named(&call).await?.definition.name;
+    let job = call.app.client.run_schedule_now(name.as_str()).await?;
+    call.audit("schedule.run_now", name.as_str(), json!({"job": job}))
+        .await;
+    let answer = Answer::json(StatusCode::CREATED, &json!({"job_id": job}))?;
+    Ok(answer.location(&format!("/api/v1/jobs/{job}")))
+}
+
+pub(super) async fn backfill(call: Call) -> Result<Answer, Problem> {
+    let map = call.map()?;
+    let mut fields = Fields::of(&map);
+    let required = |name: &str| Invalid::new(name, "is required");
+    let from = fields.timestamp("from")?.ok_or_else(|| required("from"))?;
+    let to = fields.timestamp("to")?.ok_or_else(|| required("to"))?;
+    fields.finish()?;
+    if to < from {
+        return Err(Invalid::new("to", "must not be before `from`").into());
+    }
+    let name = named(&call).await?.definition.name;
+    let created = call.app.client.backfill(name.as_str(), from, to).await?;
+    let detail = json!({"from": from, "to": to, "created": created});
+    call.audit("schedule.backfill", name.as_str(), detail).await;
+    Answer::ok(&json!({"created": created}))
+}

@@ -1,0 +1,64 @@
+//! How the server is, what it counts, and what it can do.
+
+use axum::http::{Method, StatusCode};
+use windlass_api::schema::{Field, Schema};
+
+use super::{Needs, Route};
+use crate::access::Scope;
+use crate::answer::Answer;
+use crate::call::Call;
+use crate::health::{live, ready};
+use crate::metrics::metrics;
+use crate::openapi::{docs, openapi};
+use crate::problem::Problem;
+
+const TAG: &str = "system";
+
+pub(super) fn routes() -> Vec<Route> {
+    let status = || {
+        Schema::object(vec![
+            Field::always("status", Schema::word(&["ok", "not_ready"])),
+            Field::maybe("problems", Schema::list(Schema::text())),
+        ])
+    };
+    vec![
+        Route::new(Method::GET, "/livez", Needs::Nothing, live)
+            .says(TAG, "Whether the process answers.")
+            .answers(200, "It does.", status()),
+        Route::new(Method::GET, "/readyz", Needs::Nothing, ready)
+            .says(TAG, "Whether the store answers and the loops run.")
+            .answers(200, "All is well.", status())
+            .answers(503, "Something is not.", status()),
+        Route::new(Method::GET, "/metrics", Scope::Read, metrics)
+            .says(TAG, "Metrics for Prometheus.")
+            .content_type("text/plain")
+            .answers(200, "The figures.", Schema::text()),
+        Route::new(Method::GET, "/openapi.json", Needs::Nothing, describe)
+            .says(TAG, "This description.")
+            .answers(200, "OpenAPI.", Schema::open_object()),
+        Route::new(Method::GET, "/docs", Needs::Nothing, to_docs)
+            .says(TAG, "The API explorer.")
+            .content_type("text/html")
+            .answers(308, "It is at `/docs/`.", Schema::text()),
+        Route::new(Method::GET, "/docs/", Needs::Nothing, docs)
+            .says(TAG, "The API explorer.")
+            .content_type("text/html")
+            .answers(200, "A page.", Schema::text()),
+        Route::new(Method::GET, "/docs/{file}", Needs::Nothing, docs)
+            .says(TAG, "A file of the API explorer.")
+            .content_type("text/html")
+            .answers(200, "The file.", Schema::text()),
+    ]
+}
+
+async fn describe(_: Call) -> Result<Answer, Problem> {
+    Answer::ok(&openapi())
+}
+
+/// Relative, so that it holds wherever the router is mounted.
+async fn to_docs(_: Call) -> Result<Answer, Problem> {
+    let answer = Answer::other("text/html", "");
+    Ok(answer
+        .status(StatusCode::PERMANENT_REDIRECT)
+        .location("docs/"))
+}

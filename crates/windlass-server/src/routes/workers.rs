@@ -1,0 +1,111 @@
+//! Workers in any language: claim, renew, settle, and be told to stop.
+
+mod claim;
+mod claims;
+mod registry;
+mod settle;
+
+use axum::http::Method;
+use windlass_api::schema::Schema;
+
+pub(crate) use claims::Claims;
+pub(super) use registry::is_alive;
+
+use super::Route;
+use crate::access::Scope;
+
+const TAG: &str = "workers";
+
+pub(super) fn routes() -> Vec<Route> {
+    let worker = || Schema::named("Worker");
+    vec![
+        Route::new(Method::POST, "/api/v1/claim", Scope::Work, claim::claim)
+            .says(
+                TAG,
+                "Claims ready jobs, each under a lease; waits for some if it is asked to.",
+            )
+            .may_take("Claim")
+            .answers(
+                200,
+                "The jobs, with their payloads.",
+                Schema::named("ClaimAnswer"),
+            ),
+        Route::new(Method::POST, "/api/v1/settle", Scope::Work, settle::settle)
+            .says(TAG, "Tells how attempts ended.")
+            .takes("Outcomes")
+            .many()
+            .answers(
+                200,
+                "What became of each, in order.",
+                Schema::named("SettleAnswer"),
+            ),
+        Route::new(Method::POST, "/api/v1/renew", Scope::Work, settle::renew)
+            .says(TAG, "Prolongs leases, and is a sign of life.")
+            .takes("Renewal")
+            .many()
+            .answers(
+                200,
+                "What became of each, in order.",
+                Schema::named("RenewAnswer"),
+            ),
+        Route::new(
+            Method::POST,
+            "/api/v1/progress",
+            Scope::Work,
+            settle::progress,
+        )
+        .says(TAG, "Tells how far a running attempt is.")
+        .takes("Progress")
+        .answers_nothing(),
+        Route::new(
+            Method::POST,
+            "/api/v1/workers",
+            Scope::Work,
+            registry::register,
+        )
+        .says(
+            TAG,
+            "Registers a worker; a signal to one of that name is forgotten.",
+        )
+        .takes("NewWorker")
+        .answers(201, "The worker.", worker()),
+        Route::new(Method::GET, "/api/v1/workers", Scope::Read, registry::list)
+            .says(
+                TAG,
+                "Lists workers and nodes with the age of their heartbeat.",
+            )
+            .answers(200, "All of them, by name.", Schema::page(worker(), vec![])),
+        Route::new(
+            Method::DELETE,
+            "/api/v1/workers/{name}",
+            Scope::Work,
+            registry::remove,
+        )
+        .says(TAG, "Forgets a worker that has ended.")
+        .answers_nothing(),
+        Route::new(
+            Method::POST,
+            "/api/v1/workers/{name}/quiet",
+            Scope::Operate,
+            registry::quiet,
+        )
+        .says(TAG, "Tells a worker to claim nothing more.")
+        .answers(200, "The worker.", worker()),
+        Route::new(
+            Method::POST,
+            "/api/v1/workers/{name}/stop",
+            Scope::Operate,
+            registry::stop,
+        )
+        .says(TAG, "Tells a worker to finish what it has and end.")
+        .answers(200, "The worker.", worker()),
+        Route::new(
+            Method::POST,
+            "/api/v1/workers/{name}/resume",
+            Scope::Operate,
+            registry::resume,
+        )
+        .says(TAG, "Takes a signal back.")
+        .answers(200, "The worker.", worker()),
+    ]
+}

@@ -1,0 +1,194 @@
+//! What claims over REST share: what retries are owed in each queue, whose turn it is, and who was heard when.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use windlass_api::{ClaimQueue, QueueSettings};
+use windlass_core::fairness::{Credit, Taker, Turns};
+use windlass_core::{JobId, QueueName, Timestamp, WorkerName};
+use windlass_store::AttemptId;
+
+/// So many of each thing are remembered; what is beyond is forgotten, which costs a little fairness and no job.
+const REMEMBERED_MAX: usize = 10_000;
+/// Settings of a queue are read again after so long.
+const SETTINGS_FRESH: Duration = Duration::from_secs(1);
+
+/// What claims over REST share.
+#[derive(Debug, Default)]
+pub(crate) struct Claims(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    credits: BTreeMap<QueueName, Credit>,
+    turns: BTreeMap<Vec<(QueueName, u32)>, Turns>,
+    settings: BTreeMap<QueueName, (Timestamp, Arc<QueueSettings>)>,
+    repeated: VecDeque<(u128, Vec<AttemptId>)>,
+    heard: BTreeMap<WorkerName, Timestamp>,
+    progress: BTreeMap<JobId, Timestamp>,
+}
+
+impl Claims {
+    /// What retries of a queue are owed.
+    pub(super) fn credit(&self, queue: &QueueName) -> Credit {
+        self.state().credits.get(queue).copied().unwrap_or_default()
+    }
+
+    pub(super) fn owe(&self, queue: &QueueName, credit: Credit) {
+        let mut state = self.state();
+        make_room(&mut state.credits);
+        state.credits.insert(queue.clone(), credit);
+    }
+
+    /// Shares free slots among the queues of a claim that may have more, in turns that go on from claim to claim.
+    pub(super) fn share(&self, slots: u32, queues: &[ClaimQueue], hungry: &[bool]) -> Vec<u32> {
+        let key = queues
+            .iter()
+            .map(|queue| (queue.name.clone(), queue.weight))
+            .collect();
+        let takers: Vec<Taker> = queues
+            .iter()
+            .zip(hungry)
+            .map(|(queue, hungry)| Taker {
+                weight: queue.weight,
+                most: if *hungry { slots } else { 0 },
+            })
+            .collect();
+        let mut state = self.state();
+        make_room(&mut state.turns);
+        let turns: &mut Turns = state.turns.entry(key).or_default();
+        turns.share(slots, &takers)
+    }
+
+    /// What is set about a queue, if it was read just now.
+    pub(super) fn settings(&self, queue: &QueueName, now: Timestamp) -> Option<Arc<QueueSettings>> {
+        let state = self.state();
+        let (read_at, settings) = state.settings.get(queue)?;
+        (now.since(*read_at) < SETTINGS_FRESH).then(|| Arc::clone(settings))
+    }
+
+    pub(super) fn keep_settings(
+        &self,
+        queue: &QueueName,
+        settings: &Arc<QueueSettings>,
+        now: Timestamp,
+    ) {
+        let mut state = self.state();
+        make_room(&mut state.settings);
+        state
+            .settings
+            .insert(queue.clone(), (now, Arc::clone(settings)));
+    }
+
+    /// What is set about a queue has changed.
+    pub(crate) fn forget_settings(&self, queue: &QueueName) {
+        self.state().settings.remove(queue);
+    }
+
+    /// What a claim of several queues got, for when it is asked again.
+    pub(super) fn remember(&self, claim: u128, attempts: Vec<AttemptId>) {
+        let mut state = self.state();
+        if state.repeated.len() >= REMEMBERED_MAX {
+            state.repeated.pop_front();
+        }
+        state.repeated.push_back((claim, attempts));
+    }
+
+    pub(super) fn repeated(&self, claim: u128) -> Option<Vec<AttemptId>> {
+        let state = self.state();
+        let found = state
+            .repeated
+            .iter()
+            .rev()
+            .find(|(known, _)| *known == claim);
+        found.map(|(_, attempts)| attempts.clone())
+    }
+
+    /// Whether it is time to write down that a worker was heard.
+    pub(super) fn hear(&self, worker: &WorkerName, every: Duration, now: Timestamp) -> bool {
+        let mut state = self.state();
+        if state
+            .heard
+            .get(worker)
+            .is_some_and(|last| now.since(*last) < every)
+        {
+            return false;
+        }
+        make_room(&mut state.heard);
+        state.heard.insert(worker.clone(), now);
+        true
+    }
+
+    /// Whether a job may tell of its progress again already.
+    pub(super) fn may_tell(&self, job: JobId, every: Duration, now: Timestamp) -> bool {
+        let mut state = self.state();
+        if state
+            .progress
+            .get(&job)
+            .is_some_and(|last| now.since(*last) < every)
+        {
+            return false;
+        }
+        make_room(&mut state.progress);
+        state.progress.insert(job, now);
+        true
+    }
+
+    /// Whether a job told of its progress here.
+    pub(super) fn told_progress(&self, job: JobId) -> bool {
+        self.state().progress.contains_key(&job)
+    }
+
+    /// The attempt is over that told of its progress.
+    pub(super) fn forget_progress(&self, job: JobId) {
+        self.state().progress.remove(&job);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn make_room<K: Ord, V>(map: &mut BTreeMap<K, V>) {
+    while map.len() >= REMEMBERED_MAX {
+        map.pop_first();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(name: &str, weight: u32) -> ClaimQueue {
+        ClaimQueue {
+            name: QueueName::new(name).unwrap(),
+            weight,
+        }
+    }
+
+    #[test]
+    fn turns_go_on_from_claim_to_claim() {
+        let claims = Claims::default();
+        let queues = [queue("a", 3), queue("b", 1)];
+        let mut got = [0, 0];
+        for _ in 0..40 {
+            let shares = claims.share(1, &queues, &[true, true]);
+            got[0] += shares[0];
+            got[1] += shares[1];
+        }
+        assert_eq!(got, [30, 10]);
+        assert_eq!(claims.share(4, &queues, &[false, true]), [0, 4]);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let claims = Claims::default();
+        for number in 0..(REMEMBERED_MAX as u128 + 10) {
+            claims.remember(number, Vec::new());
+            let worker = WorkerName::new(&format!("w{number}")).unwrap();
+            claims.hear(&worker, Duration::ZERO, Timestamp::UNIX_EPOCH);
+        }
+        assert!(claims.repeated(5).is_none() && claims.repeated(20).is_some());
+        assert!(claims.state().heard.len() <= REMEMBERED_MAX);
+    }
+}
