@@ -19,12 +19,7 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    const ALL: [Phase; 4] = [
-        Phase::Resolve,
-        Phase::Connect,
-        Phase::Tls,
-        Phase::FirstByte,
-    ];
+    const ALL: [Phase; 4] = [Phase::Resolve, Phase::Connect, Phase::Tls, Phase::FirstByte];
 
     const fn name(self) -> &'static str {
         match self {
