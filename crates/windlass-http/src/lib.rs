@@ -14,6 +14,7 @@ mod answer;
 mod completion;
 mod connector;
 mod executor;
+pub mod form;
 mod guard;
 mod phases;
 mod request;

@@ -64,7 +64,11 @@ impl World {
     }
 
     pub fn of(http: HttpJobs, store: Arc<dyn Store>) -> World {
-        let clock = VirtualClock::new(t0());
+        World::starting(http, store, t0())
+    }
+
+    pub fn starting(http: HttpJobs, store: Arc<dyn Store>, start: Timestamp) -> World {
+        let clock = VirtualClock::new(start);
         let engine = Arc::new(Engine::new(store, Arc::new(clock.clone()), Ids::seeded(7)));
         let worker = Worker::new(Arc::clone(&engine), worker_config(&http)).expect("a worker");
         World {

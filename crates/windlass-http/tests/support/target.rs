@@ -23,6 +23,13 @@ pub struct Seen {
     pub connection: usize,
 }
 
+impl Seen {
+    /// A header that must be there.
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).expect("the header is sent")
+    }
+}
+
 /// What the target does with a request.
 #[derive(Debug, Clone)]
 pub enum Reply {
@@ -89,7 +96,7 @@ impl Target {
         let (replies, next) = (replies.to_vec(), AtomicUsize::new(0));
         Target::start(move |_| {
             let turn = next.fetch_add(1, Ordering::SeqCst).min(replies.len() - 1);
-            replies[turn].clone()
+            replies.get(turn).cloned().expect("at least one reply")
         })
         .await
     }
@@ -240,13 +247,12 @@ async fn read_request(
 ) -> Option<Seen> {
     let head_end = loop {
         if let Some(at) = buffer.windows(4).position(|four| four == b"\r\n\r\n") {
-            break at;
+            break at + 4;
         }
-        let mut part = [0; 4096];
-        let read = stream.read(&mut part).await.ok().filter(|read| *read > 0)?;
-        buffer.extend_from_slice(&part[..read]);
+        read_some(stream, buffer).await?;
     };
-    let head = String::from_utf8_lossy(&buffer[..head_end]).into_owned();
+    let head: Vec<u8> = buffer.drain(..head_end).collect();
+    let head = String::from_utf8_lossy(&head);
     let mut lines = head.split("\r\n");
     let mut first = lines.next()?.split(' ');
     let (method, path) = (first.next()?.to_owned(), first.next()?.to_owned());
@@ -254,16 +260,14 @@ async fn read_request(
         .filter_map(|line| line.split_once(": "))
         .map(|(name, value)| (name.to_lowercase(), value.to_owned()))
         .collect();
-    let length: usize = headers
+    let length = headers
         .get("content-length")
-        .map_or(0, |text| text.parse().unwrap_or(0));
-    while buffer.len() < head_end + 4 + length {
-        let mut part = [0; 4096];
-        let read = stream.read(&mut part).await.ok().filter(|read| *read > 0)?;
-        buffer.extend_from_slice(&part[..read]);
+        .map_or(Ok(0), |text| text.parse());
+    let length: usize = length.ok()?;
+    while buffer.len() < length {
+        read_some(stream, buffer).await?;
     }
-    let body = buffer[head_end + 4..head_end + 4 + length].to_vec();
-    buffer.drain(..head_end + 4 + length);
+    let body = buffer.drain(..length).collect();
     Some(Seen {
         method,
         path,
@@ -271,6 +275,11 @@ async fn read_request(
         body,
         connection,
     })
+}
+
+async fn read_some(stream: &mut impl Both, buffer: &mut Vec<u8>) -> Option<()> {
+    let read = stream.read_buf(buffer).await;
+    read.ok().filter(|read| *read > 0).map(|_| ())
 }
 
 /// Closing with unread data or a linger of nothing sends a reset.
