@@ -75,13 +75,21 @@ pub struct RunningAttempt {
     slot: Mutex<Option<Arc<Slot>>>,
 }
 
+/// Something that a handler keeps with its attempt.
+enum KeptNote {
+    /// As it is.
+    Value(Value),
+    /// As it stands when the attempt ends.
+    AtTheEnd(Box<dyn Fn() -> Value + Send + Sync>),
+}
+
 /// What a handler left beside its outcome.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Notes {
     lines: Vec<(Timestamp, String)>,
     dropped: usize,
     progress: Option<Value>,
-    kept: BTreeMap<String, Value>,
+    kept: BTreeMap<String, KeptNote>,
 }
 
 impl RunningAttempt {
@@ -174,7 +182,14 @@ impl RunningAttempt {
 
     /// Keeps something with the attempt under a name of its own; the last one counts.
     pub fn keep(&self, name: &str, value: Value) {
-        self.notes().kept.insert(name.to_owned(), value);
+        let kept = KeptNote::Value(value);
+        self.notes().kept.insert(name.to_owned(), kept);
+    }
+
+    /// Keeps something under a name as it stands when the attempt ends, also when that is for its timeout.
+    pub fn keep_at_the_end(&self, name: &str, value: impl Fn() -> Value + Send + Sync + 'static) {
+        let kept = KeptNote::AtTheEnd(Box::new(value));
+        self.notes().kept.insert(name.to_owned(), kept);
     }
 
     /// Keeps the slot of the attempt taken as long as this is held: work that outlives the handler is work all the same.
@@ -195,7 +210,11 @@ impl RunningAttempt {
     /// What goes into the row of history beside the outcome.
     pub(crate) fn detail(&self) -> Option<Value> {
         let notes = self.notes();
-        let mut detail: Map<String, Value> = notes.kept.clone().into_iter().collect();
+        let read = |(name, kept): (&String, &KeptNote)| match kept {
+            KeptNote::Value(value) => (name.clone(), value.clone()),
+            KeptNote::AtTheEnd(value) => (name.clone(), value()),
+        };
+        let mut detail: Map<String, Value> = notes.kept.iter().map(read).collect();
         if !notes.lines.is_empty() || notes.progress.is_some() {
             let line = |(at, line): &(Timestamp, String)| json!({"at": at, "line": line});
             let lines: Vec<Value> = notes.lines.iter().map(line).collect();

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use windlass_core::retry::Preset;
 use windlass_core::{AttemptError, Delivery, Failure, FailureClass, Invalid, Kind, Report};
@@ -159,6 +159,9 @@ impl Inner {
         let sent =
             envelope::seal(attempt, request, &*self.keys, token, self.completion_url()).await?;
         let phases = Phases::start();
+        // A timeout ends the attempt from outside: how far it came is told all the same.
+        let watch = Arc::clone(&phases);
+        attempt.keep_at_the_end("http", move || json!({"timings_ms": watch.to_json()}));
         let work = async {
             let _turn = self.turn(request).await;
             let delivery = attempt.job().delivery;

@@ -166,6 +166,11 @@ async fn a_target_that_hangs_or_trickles_is_timed_out_after_thirty_seconds() {
         assert_eq!(timeline(&history), expected, "at T+30, and again at T+31");
         assert_eq!(history[0].finished_at.since(t0()), Duration::from_secs(30));
         assert_eq!(job.state(), State::Succeeded);
+        let timings = &http_of(&history[0])["timings_ms"];
+        assert!(
+            timings["connect"].is_number() && timings["total"].is_number(),
+            "how far it came"
+        );
         let target = Target::replying(&[hang]).await;
         let (job, history) =
             deliver_to_hanging(&target, once(target.url("/"), Delivery::AtMostOnce), 30).await;
