@@ -1,10 +1,11 @@
 //! A running attempt, as its handler sees it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 use windlass_core::{Job, Timestamp};
 use windlass_store::{AttemptId, Expected, StoreError, Written};
@@ -19,6 +20,9 @@ pub const LOG_LINE_CHARS_MAX: usize = 1000;
 
 /// The collection of documents that hold the progress of running jobs.
 pub const PROGRESS: &str = "progress";
+
+/// The collection of documents that hold what is to be completed later, by the id of the job.
+pub const COMPLETIONS: &str = "completions";
 
 /// Why a handler should stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,12 +75,21 @@ pub struct RunningAttempt {
     slot: Mutex<Option<Arc<Slot>>>,
 }
 
+/// Something that a handler keeps with its attempt.
+enum KeptNote {
+    /// As it is.
+    Value(Value),
+    /// As it stands when the attempt ends.
+    AtTheEnd(Box<dyn Fn() -> Value + Send + Sync>),
+}
+
 /// What a handler left beside its outcome.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Notes {
     lines: Vec<(Timestamp, String)>,
     dropped: usize,
     progress: Option<Value>,
+    kept: BTreeMap<String, KeptNote>,
 }
 
 impl RunningAttempt {
@@ -167,6 +180,18 @@ impl RunningAttempt {
         Ok(())
     }
 
+    /// Keeps something with the attempt under a name of its own; the last one counts.
+    pub fn keep(&self, name: &str, value: Value) {
+        let kept = KeptNote::Value(value);
+        self.notes().kept.insert(name.to_owned(), kept);
+    }
+
+    /// Keeps something under a name as it stands when the attempt ends, also when that is for its timeout.
+    pub fn keep_at_the_end(&self, name: &str, value: impl Fn() -> Value + Send + Sync + 'static) {
+        let kept = KeptNote::AtTheEnd(Box::new(value));
+        self.notes().kept.insert(name.to_owned(), kept);
+    }
+
     /// Keeps the slot of the attempt taken as long as this is held: work that outlives the handler is work all the same.
     pub fn hold_slot(&self) -> impl Send + 'static {
         let slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
@@ -185,14 +210,19 @@ impl RunningAttempt {
     /// What goes into the row of history beside the outcome.
     pub(crate) fn detail(&self) -> Option<Value> {
         let notes = self.notes();
-        if notes.lines.is_empty() && notes.progress.is_none() {
-            return None;
+        let read = |(name, kept): (&String, &KeptNote)| match kept {
+            KeptNote::Value(value) => (name.clone(), value.clone()),
+            KeptNote::AtTheEnd(value) => (name.clone(), value()),
+        };
+        let mut detail: Map<String, Value> = notes.kept.iter().map(read).collect();
+        if !notes.lines.is_empty() || notes.progress.is_some() {
+            let line = |(at, line): &(Timestamp, String)| json!({"at": at, "line": line});
+            let lines: Vec<Value> = notes.lines.iter().map(line).collect();
+            detail.insert("log".to_owned(), lines.into());
+            detail.insert("log_lines_dropped".to_owned(), notes.dropped.into());
+            detail.insert("progress".to_owned(), json!(notes.progress));
         }
-        let line = |(at, line): &(Timestamp, String)| json!({"at": at, "line": line});
-        let lines: Vec<Value> = notes.lines.iter().map(line).collect();
-        Some(json!({
-            "log": lines, "log_lines_dropped": notes.dropped, "progress": notes.progress,
-        }))
+        (!detail.is_empty()).then_some(Value::Object(detail))
     }
 
     fn notes(&self) -> std::sync::MutexGuard<'_, Notes> {

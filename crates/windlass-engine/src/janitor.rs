@@ -7,12 +7,12 @@ use std::time::Duration;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use windlass_core::{JobId, QueueName, Timestamp};
+use windlass_core::{JobId, QueueName, State, Timestamp};
 use windlass_store::{
     Changed, Expected, Filter, Fire, ListedState, PAGE_MAX, Page, RECORDS_MAX, StoreError,
 };
 
-use crate::attempt::PROGRESS;
+use crate::attempt::{COMPLETIONS, PROGRESS};
 use crate::engine::Engine;
 use crate::watchdog::Pulse;
 
@@ -106,7 +106,8 @@ impl Janitor {
         let before = now.saturating_sub(self.config.retention);
         store.trim(Fire::SKIPPED_TOPIC, before, RECORDS_MAX).await?;
         self.forget_schedules(before).await?;
-        self.forget_progress(now).await?;
+        self.forget_told(PROGRESS, now).await?;
+        self.forget_told(COMPLETIONS, now).await?;
         self.forget_nodes(now).await?;
         Ok(removed)
     }
@@ -161,24 +162,26 @@ impl Janitor {
         Ok(gone.count())
     }
 
-    /// What jobs told of their progress goes when they no longer run.
-    async fn forget_progress(&self, now: Timestamp) -> Result<(), StoreError> {
+    /// What is kept beside a job that lives goes when it is over, after a day; what it told of its progress, when it no longer
+    /// runs.
+    async fn forget_told(&self, collection: &str, now: Timestamp) -> Result<(), StoreError> {
         let store = self.engine.store();
         let old = now.saturating_sub(DAY);
-        let told = store.documents(PROGRESS).await?;
+        let told = store.documents(collection).await?;
         for document in told.iter().filter(|one| one.updated_at < old) {
             let Ok(id) = document.name.parse::<JobId>() else {
                 continue;
             };
             let found = store.get(&[id]).await?;
-            let runs = found.iter().flatten().any(|job| job.lease().is_some());
-            if !runs {
+            let needed = found.iter().flatten().any(|job| match job.state() {
+                State::Running => true,
+                State::Waiting => collection == COMPLETIONS,
+                State::Succeeded | State::Dead(_) | State::Cancelled => false,
+            });
+            if !needed {
+                let version = Expected::Version(document.version);
                 store
-                    .remove_document(
-                        PROGRESS,
-                        &document.name,
-                        Expected::Version(document.version),
-                    )
+                    .remove_document(collection, &document.name, version)
                     .await?;
             }
         }

@@ -1,0 +1,82 @@
+//! The token of a request: which attempt of which job, and 256 random bits.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sha2::{Digest as _, Sha256};
+use windlass_core::JobId;
+
+const PREFIX: &str = "wlc_";
+
+/// A token. Who has it may tell how the attempt ended; it is kept nowhere.
+pub(super) struct Token {
+    pub(super) job: JobId,
+    pub(super) attempt: u32,
+    secret: String,
+}
+
+impl Token {
+    pub(super) fn new(job: JobId, attempt: u32) -> Result<Self, String> {
+        let mut bits = [0; 32];
+        let provider = rustls::crypto::ring::default_provider();
+        provider
+            .secure_random
+            .fill(&mut bits)
+            .map_err(|_| "the machine has no random numbers".to_owned())?;
+        Ok(Token {
+            job,
+            attempt,
+            secret: URL_SAFE_NO_PAD.encode(bits),
+        })
+    }
+
+    /// Reads a token that somebody gave; of any length and with any characters.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.strip_prefix(PREFIX)?.splitn(3, '_');
+        let job = parts.next()?.parse().ok()?;
+        let attempt = parts.next()?.parse().ok()?;
+        let secret = parts.next().filter(|secret| secret.len() <= 64)?;
+        Some(Token {
+            job,
+            attempt,
+            secret: secret.to_owned(),
+        })
+    }
+
+    /// What is kept of it.
+    pub(super) fn hash(&self) -> String {
+        URL_SAFE_NO_PAD.encode(Sha256::digest(self.secret.as_bytes()))
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{PREFIX}{}_{}_{}", self.job, self.attempt, self.secret)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_read_back_and_no_two_are_alike() {
+        let job = JobId::from_u128(7);
+        let (one, other) = (Token::new(job, 3).unwrap(), Token::new(job, 3).unwrap());
+        assert_ne!(one.to_string(), other.to_string());
+        let read = Token::parse(&one.to_string()).unwrap();
+        assert_eq!((read.job, read.attempt, read.hash()), (job, 3, one.hash()));
+        assert!(!one.to_string().contains(&one.hash()));
+        for text in [
+            "",
+            "wlc_",
+            "wlc_x_1_s",
+            "wlc_1",
+            &one.to_string()[4..],
+            &"x".repeat(9999),
+        ] {
+            assert!(Token::parse(text).is_none(), "{text}");
+        }
+    }
+}

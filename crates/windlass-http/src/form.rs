@@ -1,0 +1,358 @@
+//! The scheduler form: a schedule and a URL in one flat object, as `{"schedule": "*/10 * * * * *", "api": "https://…"}`.
+//!
+//! Pure: the form becomes a schedule of HTTP jobs; what happens to them becomes the lines that its users look for.
+
+mod lines;
+
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use windlass_core::fields::{Fields, RawFields};
+use windlass_core::retry::{ATTEMPTS_CEILING, AttemptLimit};
+use windlass_core::schedule::{Expression, NewSchedule, Recurrence, Zone};
+use windlass_core::{
+    Delivery, Invalid, Kind, NewJob, PAYLOAD_BYTES_MAX, Payload, ScheduleName, Timestamp,
+};
+
+use crate::request::HttpRequest;
+
+pub use lines::{gave_up_line, next_execution_time, retry_line, status_of};
+
+/// Marks the jobs that come from the form.
+pub const FORM_META: &str = "scheduler_form";
+
+/// How often a failed request of the form is tried again, unless it says otherwise.
+const MAX_RETRY_COUNT_DEFAULT: i64 = 3;
+
+/// What a user of the form asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SchedulerForm {
+    expression: Expression,
+    recurring: bool,
+    job: NewJob,
+}
+
+/// Why a form is refused: a code that its users know, the field and the rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{invalid}")]
+pub struct FormError {
+    /// The code, as `INVALID_SCHEDULE`.
+    pub code: &'static str,
+    /// The field and the rule.
+    pub invalid: Invalid,
+}
+
+impl SchedulerForm {
+    /// Whether an object is meant as this form.
+    pub fn is_meant_by(parts: &RawFields) -> bool {
+        parts.has("schedule") || parts.has("api")
+    }
+
+    /// Reads a form from JSON text.
+    pub fn from_json(text: &str) -> Result<Self, FormError> {
+        let parts = RawFields::parse(text).map_err(refused)?;
+        SchedulerForm::from_parts(&parts)
+    }
+
+    /// Reads a form from the fields of an object.
+    pub fn from_parts(parts: &RawFields) -> Result<Self, FormError> {
+        let others = parts.values_but("body").map_err(refused)?;
+        let mut fields = Fields::of(&others);
+        let form = SchedulerForm::from_fields(&mut fields, parts.raw("body")).map_err(refused)?;
+        fields.finish().map_err(|invalid| FormError {
+            code: "UNKNOWN_FIELD",
+            invalid,
+        })?;
+        Ok(form)
+    }
+
+    fn from_fields(fields: &mut Fields<'_>, body: Option<&str>) -> Result<Self, Invalid> {
+        let expression = fields
+            .parsed("schedule", read_expression)?
+            .ok_or_else(|| Invalid::new("schedule", "is required"))?;
+        let delivery = fields.parsed("type", read_type)?;
+        let recurring = fields.flag("isRecurring")?.unwrap_or(true);
+        let most = i64::from(ATTEMPTS_CEILING) - 1;
+        let retries = fields.integer("maxRetryCount", 0, most)?;
+        let retries = retries.unwrap_or(MAX_RETRY_COUNT_DEFAULT);
+        let payload = read_payload(fields, body)?;
+        let mut job = NewJob {
+            payload,
+            delivery: delivery.unwrap_or_default(),
+            max_attempts: AttemptLimit::from_either(None, Some(retries))?,
+            ..NewJob::new(Kind::http())
+        };
+        job.meta.insert(FORM_META.to_owned(), true.into());
+        job.check()?;
+        Ok(SchedulerForm {
+            expression,
+            recurring,
+            job,
+        })
+    }
+
+    /// The schedule that the form stands for, created at `now`: with `isRecurring: false` its next match, once.
+    pub fn into_schedule(
+        self,
+        name: ScheduleName,
+        now: Timestamp,
+    ) -> Result<NewSchedule, FormError> {
+        let expression = if self.recurring {
+            self.expression
+        } else {
+            let matches = Recurrence::new(self.expression, Zone::utc(), now);
+            let next = matches.next(now).ok_or_else(|| {
+                refused(Invalid::new(
+                    "schedule",
+                    "has no occurrence: it would never fire",
+                ))
+            })?;
+            Expression::At(next.at)
+        };
+        let schedule = NewSchedule::new(name, expression, self.job);
+        schedule
+            .check(now)
+            .map_err(|refusal| refused(Invalid::new("schedule", refusal.rule())))?;
+        Ok(schedule)
+    }
+}
+
+fn read_expression(text: &str) -> Result<Expression, Invalid> {
+    if text.trim_start().starts_with("at ") {
+        return Err(Invalid::new("", "must be a cron expression"));
+    }
+    let parsed: Result<Expression, Invalid> = text.parse();
+    parsed.map_err(|refusal| Invalid::new("", format!("is no schedule: {refusal}")))
+}
+
+fn read_type(text: &str) -> Result<Delivery, Invalid> {
+    match text {
+        "AT_LEAST_ONCE" => Ok(Delivery::AtLeastOnce),
+        "AT_MOST_ONCE" => Ok(Delivery::AtMostOnce),
+        _ => Err(Invalid::new("", "must be AT_LEAST_ONCE or AT_MOST_ONCE")),
+    }
+}
+
+/// The payload of the HTTP job, with the body as it was written; refusals use the form's own names.
+fn read_payload(fields: &mut Fields<'_>, body: Option<&str>) -> Result<Payload, Invalid> {
+    let mut request = serde_json::Map::new();
+    let api = fields
+        .text("api")?
+        .ok_or_else(|| Invalid::new("api", "is required"))?;
+    request.insert("url".to_owned(), api.into());
+    for name in ["method", "headers"] {
+        if let Some(value) = fields.value(name) {
+            request.insert(name.to_owned(), value.clone());
+        }
+    }
+    let text = match body {
+        None => Value::Object(request).to_string(),
+        Some(body) => with_body(&request, body)?,
+    };
+    HttpRequest::from_json(&text).map_err(|refusal| {
+        let field = refusal.field();
+        let own = match field.strip_prefix("url") {
+            Some(rest) => format!("api{rest}"),
+            None => field.to_owned(),
+        };
+        Invalid::new(own, refusal.rule())
+    })?;
+    Payload::parse(&text, PAYLOAD_BYTES_MAX).map_err(|refusal| refusal.within("body"))
+}
+
+fn with_body(request: &serde_json::Map<String, Value>, body: &str) -> Result<String, Invalid> {
+    #[derive(serde::Serialize)]
+    struct Request<'a> {
+        #[serde(flatten)]
+        others: &'a serde_json::Map<String, Value>,
+        body: Box<RawValue>,
+    }
+    let bad = |error: serde_json::Error| Invalid::new("body", format!("must be JSON: {error}"));
+    let body = RawValue::from_string(body.to_owned()).map_err(bad)?;
+    let others = request;
+    serde_json::to_string(&Request { others, body }).map_err(bad)
+}
+
+/// The code of a refusal, by the field that is refused.
+fn refused(invalid: Invalid) -> FormError {
+    let field = invalid.field().split(['.', '[']).next().unwrap_or("");
+    let code = match field {
+        "schedule" => "INVALID_SCHEDULE",
+        "api" => "INVALID_API",
+        "type" => "INVALID_JOB_TYPE",
+        "isRecurring" => "INVALID_IS_RECURRING",
+        "maxRetryCount" | "max_retries" | "max_attempts" => "INVALID_MAX_RETRY_COUNT",
+        "method" => "INVALID_METHOD",
+        "headers" => "INVALID_HEADERS",
+        "body" | "payload" => "INVALID_BODY",
+        _ => "INVALID_REQUEST",
+    };
+    FormError { code, invalid }
+}
+
+impl FormError {
+    /// The refusal as JSON: code, field and rule.
+    pub fn to_json(&self) -> Value {
+        json!({"code": self.code, "field": self.invalid.field(), "rule": self.invalid.rule()})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now() -> Timestamp {
+        "2026-01-01T12:00:03Z".parse().unwrap()
+    }
+
+    fn read(text: &str) -> NewSchedule {
+        let name = ScheduleName::new("form").unwrap();
+        let form = SchedulerForm::from_json(text).unwrap();
+        form.into_schedule(name, now()).unwrap()
+    }
+
+    fn next(schedule: &NewSchedule) -> String {
+        schedule
+            .recurrence(now())
+            .next(now())
+            .unwrap()
+            .at
+            .to_string()
+    }
+
+    #[test]
+    fn the_three_known_forms_are_read_as_they_stand() {
+        let first = read(
+            r#"{"schedule": "*/10 * * * * *", "api": "https://unreliable-api.com/webhook",
+            "type": "AT_LEAST_ONCE", "isRecurring": true, "maxRetryCount": 3}"#,
+        );
+        assert_eq!(next(&first), "2026-01-01T12:00:10Z");
+        assert_eq!(first.job.kind, Kind::http());
+        assert_eq!(first.job.delivery, Delivery::AtLeastOnce);
+        assert_eq!(first.job.max_attempts.unwrap().get(), 4);
+        let request = HttpRequest::check_job(&first.job).unwrap();
+        assert_eq!(request.url, "https://unreliable-api.com/webhook");
+        assert_eq!((request.method.as_str(), request.body.len()), ("POST", 0));
+        let second = read(
+            r#"{"schedule": "0 0 12 * * *", "api": "https://critical-api.com/notification",
+            "type": "AT_MOST_ONCE", "isRecurring": false, "maxRetryCount": 5}"#,
+        );
+        let at = "2026-01-02T12:00:00Z".parse().unwrap();
+        assert_eq!(second.expression, Expression::At(at));
+        assert_eq!(second.job.delivery, Delivery::AtMostOnce);
+        let third = read(
+            r#"{"schedule": "*/5 * * * * *", "api": "https://sometimes-down.com/api",
+            "type": "AT_LEAST_ONCE", "isRecurring": true, "maxRetryCount": 2}"#,
+        );
+        assert_eq!(third.job.max_attempts.unwrap().get(), 3);
+    }
+
+    #[test]
+    fn what_is_left_out_has_its_default_and_the_rest_is_kept() {
+        let plain = read(r#"{"schedule": "* * * * *", "api": "https://a.example"}"#);
+        assert_eq!(plain.job.delivery, Delivery::AtLeastOnce);
+        assert_eq!(plain.job.max_attempts.unwrap().get(), 4);
+        assert!(matches!(plain.expression, Expression::Cron(_)));
+        assert_eq!(plain.job.meta[FORM_META], true);
+        let full = read(
+            r#"{"schedule": "@every 90s", "api": "https://a.example", "maxRetryCount": 0, "method": "PUT",
+            "headers": {"x-a": "1"}, "body": {"b": 1.0,  "a": 2}}"#,
+        );
+        assert_eq!(full.job.max_attempts.unwrap().get(), 1);
+        let request = HttpRequest::check_job(&full.job).unwrap();
+        assert_eq!(request.method, "PUT");
+        assert_eq!(request.headers["x-a"], "1");
+        assert_eq!(request.body, r#"{"b": 1.0,  "a": 2}"#);
+    }
+
+    #[test]
+    fn refusals_have_codes_that_users_know() {
+        let with = |more: &str| {
+            format!(r#"{{"schedule": "* * * * *", "api": "https://a.example"{more}}}"#)
+        };
+        for (code, field, text) in [
+            ("INVALID_REQUEST", "", "[]".to_owned()),
+            (
+                "INVALID_SCHEDULE",
+                "schedule",
+                r#"{"api": "https://a.example"}"#.to_owned(),
+            ),
+            (
+                "INVALID_API",
+                "api",
+                r#"{"schedule": "* * * * *"}"#.to_owned(),
+            ),
+            (
+                "INVALID_API",
+                "api",
+                r#"{"schedule": "* * * * *", "api": "ftp://x"}"#.to_owned(),
+            ),
+            (
+                "INVALID_API",
+                "api",
+                r#"{"schedule": "* * * * *", "api": "http://x:22/"}"#.to_owned(),
+            ),
+            ("INVALID_JOB_TYPE", "type", with(r#", "type": "SOMETIMES""#)),
+            ("INVALID_JOB_TYPE", "type", with(r#", "type": 5"#)),
+            (
+                "INVALID_IS_RECURRING",
+                "isRecurring",
+                with(r#", "isRecurring": "yes""#),
+            ),
+            (
+                "INVALID_MAX_RETRY_COUNT",
+                "maxRetryCount",
+                with(r#", "maxRetryCount": -1"#),
+            ),
+            (
+                "INVALID_MAX_RETRY_COUNT",
+                "maxRetryCount",
+                with(r#", "maxRetryCount": 1000"#),
+            ),
+            ("INVALID_METHOD", "method", with(r#", "method": "TRACE""#)),
+            (
+                "INVALID_HEADERS",
+                "headers.host",
+                with(r#", "headers": {"host": "x"}"#),
+            ),
+            (
+                "INVALID_BODY",
+                "body",
+                with(r#", "method": "GET", "body": "x""#),
+            ),
+            ("UNKNOWN_FIELD", "maxRetries", with(r#", "maxRetries": 3"#)),
+        ] {
+            let refusal = SchedulerForm::from_json(&text).expect_err(&text);
+            assert_eq!(
+                (refusal.code, refusal.invalid.field()),
+                (code, field),
+                "{text}: {refusal}"
+            );
+        }
+        for schedule in [
+            "",
+            "invalid cron",
+            "0 0 25 * * *",
+            "60 * * * * *",
+            "*/0 * * * * *",
+            "0 0 0 30 2 *",
+            "at 2027-01-01T00:00:00Z",
+        ] {
+            let text = format!(r#"{{"schedule": "{schedule}", "api": "https://a.example"}}"#);
+            let refusal = SchedulerForm::from_json(&text).expect_err(schedule);
+            assert_eq!(refusal.code, "INVALID_SCHEDULE", "{schedule}: {refusal}");
+        }
+        let past = r#"{"schedule": "0 0 0 1 1 * 2020", "api": "https://a.example"}"#;
+        let name = ScheduleName::new("form").unwrap();
+        let refusal = SchedulerForm::from_json(past).map(|form| form.into_schedule(name, now()));
+        let refusal = refusal.map_or_else(|refusal| refusal, |made| made.unwrap_err());
+        assert_eq!(refusal.code, "INVALID_SCHEDULE");
+        assert_eq!(refusal.to_json()["field"], "schedule");
+    }
+
+    #[test]
+    fn the_form_is_told_from_a_job() {
+        let meant = |text: &str| SchedulerForm::is_meant_by(&RawFields::parse(text).unwrap());
+        assert!(meant(r#"{"schedule": "x"}"#) && meant(r#"{"api": "x"}"#));
+        assert!(!meant(r#"{"kind": "a", "type": "b"}"#));
+    }
+}

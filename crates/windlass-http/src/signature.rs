@@ -1,0 +1,211 @@
+//! Signatures by the Standard Webhooks convention: `webhook-id`, `webhook-timestamp`, `webhook-signature`.
+//!
+//! What is signed is `id.timestamp.body` with HMAC-SHA256. While a secret is being changed, every valid key signs, so
+//! that a receiver may know the old or the new one.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
+use windlass_core::{Invalid, Timestamp};
+
+/// What a written secret begins with.
+const PREFIX: &str = "whsec_";
+/// Shorter keys can be guessed, longer ones say no more.
+const KEY_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
+
+/// A key that signs requests. Its bytes are never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SigningKey(Vec<u8>);
+
+impl SigningKey {
+    /// Reads a secret: `whsec_` and 24 to 64 bytes in base64. A refusal does not show it.
+    pub fn parse(secret: &str) -> Result<Self, Invalid> {
+        let rule = "must be whsec_ followed by 24 to 64 bytes in base64";
+        let refused = || Invalid::new("", rule);
+        let text = secret.strip_prefix(PREFIX).ok_or_else(refused)?;
+        let bytes = STANDARD.decode(text).map_err(|_| refused())?;
+        if !KEY_BYTES.contains(&bytes.len()) {
+            return Err(refused());
+        }
+        Ok(SigningKey(bytes))
+    }
+
+    fn sign(&self, signed: &[u8]) -> String {
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
+        mac.update(signed);
+        format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()))
+    }
+}
+
+impl fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SigningKey(…)")
+    }
+}
+
+/// Why there is no key.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// Nobody made a secret of that name.
+    #[error("there is no webhook secret named {0:?}: create it, or take it out of `sign`")]
+    Unknown(String),
+    /// The secrets cannot be read now.
+    #[error("the webhook secrets cannot be read: {0}")]
+    Unavailable(String),
+}
+
+/// Where the keys of a secret are found.
+#[async_trait]
+pub trait SigningKeys: Send + Sync + fmt::Debug {
+    /// The valid keys of a secret, the newest first: several while it is being changed.
+    async fn keys(&self, name: &str) -> Result<Vec<SigningKey>, KeyError>;
+}
+
+/// No secrets at all.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoSigningKeys;
+
+#[async_trait]
+impl SigningKeys for NoSigningKeys {
+    async fn keys(&self, name: &str) -> Result<Vec<SigningKey>, KeyError> {
+        Err(KeyError::Unknown(name.to_owned()))
+    }
+}
+
+/// The value of `webhook-signature`: one signature for each key, with spaces between.
+///
+/// The id must not hold a dot: dots keep the parts of what is signed apart.
+pub fn sign(
+    keys: &[SigningKey],
+    id: &str,
+    timestamp: Timestamp,
+    body: &[u8],
+) -> Result<String, Invalid> {
+    if id.is_empty() || id.contains('.') {
+        return Err(Invalid::new(
+            "webhook-id",
+            "must not be empty or hold a dot",
+        ));
+    }
+    let mut signed = format!("{id}.{}.", seconds(timestamp)).into_bytes();
+    signed.extend_from_slice(body);
+    let all: Vec<String> = keys.iter().map(|key| key.sign(&signed)).collect();
+    Ok(all.join(" "))
+}
+
+/// The value of `webhook-timestamp`: whole seconds since 1970.
+pub fn seconds(timestamp: Timestamp) -> i64 {
+    timestamp.as_micros().div_euclid(1_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{HeaderMap, HeaderValue};
+    use standardwebhooks::Webhook;
+
+    const OLD: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    const NEW: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
+
+    fn keys(secrets: &[&str]) -> Vec<SigningKey> {
+        let parse = |secret: &&str| SigningKey::parse(secret).unwrap();
+        secrets.iter().map(parse).collect()
+    }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the other library compares with the time of the machine"
+    )]
+    fn machine_now() -> Timestamp {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        Timestamp::from_micros(i64::try_from(since.unwrap().as_micros()).unwrap()).unwrap()
+    }
+
+    fn headers(secrets: &[&str], at: Timestamp, body: &[u8]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        let signature = sign(&keys(secrets), "msg_1", at, body).unwrap();
+        headers.insert("webhook-id", HeaderValue::from_static("msg_1"));
+        let text = seconds(at).to_string();
+        headers.insert("webhook-timestamp", text.parse().unwrap());
+        headers.insert("webhook-signature", signature.parse().unwrap());
+        headers
+    }
+
+    fn verified(secret: &str, headers: &HeaderMap, body: &[u8]) -> bool {
+        Webhook::new(secret).unwrap().verify(body, headers).is_ok()
+    }
+
+    #[test]
+    fn the_reference_vector_is_signed_as_published() {
+        let at = Timestamp::from_micros(1_614_265_330 * 1_000_000).unwrap();
+        let signature = sign(
+            &keys(&[OLD]),
+            "msg_p5jXN8AQM9LWM0D4loKWxJek",
+            at,
+            br#"{"test": 2432232314}"#,
+        );
+        assert_eq!(
+            signature.unwrap(),
+            "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+        );
+    }
+
+    // HT11
+    #[test]
+    fn another_library_accepts_what_we_sign_and_nothing_else() {
+        let (now, body) = (machine_now(), br#"{"a": 1}"#);
+        let signed = headers(&[OLD], now, body);
+        assert!(verified(OLD, &signed, body));
+        assert!(!verified(NEW, &signed, body), "another secret");
+        assert!(!verified(OLD, &signed, br#"{"a": 2}"#), "another body");
+        let late = now.saturating_sub(std::time::Duration::from_secs(301));
+        assert!(
+            !verified(OLD, &headers(&[OLD], late, body), body),
+            "an old one"
+        );
+        let mut moved = signed.clone();
+        let later = (seconds(now) + 1).to_string();
+        moved.insert("webhook-timestamp", later.parse().unwrap());
+        assert!(!verified(OLD, &moved, body), "another time");
+        let mut renamed = signed;
+        renamed.insert("webhook-id", HeaderValue::from_static("msg_2"));
+        assert!(!verified(OLD, &renamed, body), "another message");
+    }
+
+    #[test]
+    fn while_a_secret_changes_both_keys_sign() {
+        let (now, body) = (machine_now(), b"x");
+        let signed = headers(&[NEW, OLD], now, body);
+        assert!(verified(OLD, &signed, body) && verified(NEW, &signed, body));
+        let text = signed["webhook-signature"].to_str().unwrap();
+        assert_eq!(text.split(' ').count(), 2);
+    }
+
+    #[test]
+    fn bad_secrets_and_ids_are_refused_and_never_shown() {
+        for secret in [
+            "",
+            "whsec_",
+            "whsec_!",
+            "whsec_c2hvcnQ=",
+            "plain",
+            &OLD[6..],
+        ] {
+            let refusal = SigningKey::parse(secret).unwrap_err().to_string();
+            assert!(
+                secret.len() < 7 || !refusal.contains(&secret[6..]),
+                "{refusal}"
+            );
+        }
+        assert_eq!(format!("{:?}", keys(&[OLD])), "[SigningKey(…)]");
+        let now = machine_now();
+        for id in ["", "a.b", "."] {
+            assert!(sign(&keys(&[OLD]), id, now, b"").is_err(), "{id}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Two thousand requests at once, without a thread for each.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::sync::Barrier;
+use windlass_core::QueueName;
+use windlass_engine::{CancellationToken, Engine, Ids, QueueConfig, SystemClock, Worker};
+use windlass_http::HttpJobs;
+use windlass_memory::MemoryStore;
+
+use support::{enqueue, http_job, local, worker_config};
+
+/// Two thousand, or as many as the machine lets a process have sockets for: each request has one on both sides.
+fn crowd() -> usize {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let line = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let soft = line.and_then(|line| line.split_whitespace().nth(3)?.parse::<usize>().ok());
+    let sockets = soft.unwrap_or(1024).saturating_sub(200) / 2;
+    sockets.min(2000)
+}
+
+fn threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").map(Iterator::count);
+    tasks.unwrap_or(0)
+}
+
+/// A target that answers nobody until all have come.
+async fn start_target(requests: usize) -> (std::net::SocketAddr, Arc<Barrier>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let all_here = Arc::new(Barrier::new(requests + 1));
+    let barrier = Arc::clone(&all_here);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let barrier = Arc::clone(&barrier);
+            tokio::spawn(async move {
+                let mut request = Vec::new();
+                while !request.windows(4).any(|four| four == b"\r\n\r\n") {
+                    if stream.read_buf(&mut request).await.unwrap_or(0) == 0 {
+                        return;
+                    }
+                }
+                barrier.wait().await;
+                let _ = stream.write_all(b"HTTP/1.1 204 X\r\n\r\n").await;
+            });
+        }
+    });
+    (address, all_here)
+}
+
+#[tokio::test]
+async fn two_thousand_requests_are_in_flight_at_once_without_a_thread_each() {
+    let requests = crowd();
+    let (address, all_here) = start_target(requests).await;
+    let store = Arc::new(MemoryStore::new());
+    let engine = Arc::new(Engine::new(
+        store,
+        Arc::new(SystemClock::new()),
+        Ids::seeded(1),
+    ));
+    let mut ids = BTreeSet::new();
+    for _ in 0..requests {
+        let job = http_job(json!({"url": format!("http://{address}/")}));
+        ids.insert(enqueue(&engine, job).await);
+    }
+    let http = HttpJobs::new(local()).unwrap();
+    let mut config = worker_config(&http);
+    let slots = u32::try_from(requests).unwrap();
+    config.queues = vec![QueueConfig::new(QueueName::default(), slots)];
+    let worker = Arc::new(Worker::new(Arc::clone(&engine), config).unwrap());
+    let stop = CancellationToken::new();
+    let (running, until) = (Arc::clone(&worker), stop.clone());
+    let before = threads();
+    let running = tokio::spawn(async move { running.run(until, CancellationToken::new()).await });
+    let met = tokio::time::timeout(Duration::from_secs(60), all_here.wait()).await;
+    assert!(met.is_ok(), "all requests are at the target at once");
+    assert!(threads() < before + 100, "{} threads", threads());
+    let all: Vec<_> = ids.iter().copied().collect();
+    let done = async {
+        loop {
+            let found = engine.store().get(&all).await.unwrap();
+            if found
+                .iter()
+                .flatten()
+                .all(|job| job.finished_at().is_some())
+            {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let found = tokio::time::timeout(Duration::from_secs(60), done)
+        .await
+        .unwrap();
+    let once = |job: &windlass_core::Job| (job.attempt, job.failures) == (1, 0);
+    assert!(found.iter().flatten().all(once), "each was sent once");
+    stop.cancel();
+    running.await.unwrap();
+}

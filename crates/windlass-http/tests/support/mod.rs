@@ -1,0 +1,209 @@
+//! HTTP jobs on a store in virtual time, and a real target on this machine that answers by script.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "each test file uses its own part"
+)]
+
+pub mod target;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+use windlass_core::retry::{Cap, Preset, WorkerRetry};
+use windlass_core::{
+    Job, JobId, Kind, NewJob, Outcome, PAYLOAD_BYTES_MAX, Payload, QueueName, State, Timestamp,
+    WorkerName,
+};
+use windlass_engine::{Engine, Ids, QueueConfig, VirtualClock, Worker, WorkerConfig};
+use windlass_http::{HttpConfig, HttpJobs, NoSigningKeys, Resolve, SystemResolver};
+use windlass_memory::MemoryStore;
+use windlass_store::{Attempt, Enqueue, Store};
+
+pub use target::{Reply, Seen, Target};
+
+pub fn t0() -> Timestamp {
+    "2026-01-01T12:00:00Z".parse().expect("a time")
+}
+
+/// Settings under which targets on this machine may be dialled.
+pub fn local() -> HttpConfig {
+    HttpConfig {
+        allow: vec!["127.0.0.0/8".parse().expect("a range")],
+        ..HttpConfig::default()
+    }
+}
+
+/// A store with an engine in virtual time, and a worker of HTTP jobs.
+pub struct World {
+    pub engine: Arc<Engine>,
+    pub clock: VirtualClock,
+    pub worker: Worker,
+    pub http: HttpJobs,
+}
+
+impl World {
+    pub fn new() -> World {
+        World::with(local())
+    }
+
+    pub fn with(config: HttpConfig) -> World {
+        let http = HttpJobs::new(config).expect("settings that work");
+        World::of(http, Arc::new(MemoryStore::new()))
+    }
+
+    pub fn resolving(config: HttpConfig, resolver: Arc<dyn Resolve>) -> World {
+        let http = HttpJobs::with(config, resolver, Arc::new(NoSigningKeys)).expect("settings");
+        World::of(http, Arc::new(MemoryStore::new()))
+    }
+
+    pub fn of(http: HttpJobs, store: Arc<dyn Store>) -> World {
+        World::starting(http, store, t0())
+    }
+
+    pub fn starting(http: HttpJobs, store: Arc<dyn Store>, start: Timestamp) -> World {
+        let clock = VirtualClock::new(start);
+        let engine = Arc::new(Engine::new(store, Arc::new(clock.clone()), Ids::seeded(7)));
+        let worker = Worker::new(Arc::clone(&engine), worker_config(&http)).expect("a worker");
+        World {
+            engine,
+            clock,
+            worker,
+            http,
+        }
+    }
+
+    pub async fn enqueue(&self, payload: Value) -> JobId {
+        self.enqueue_job(http_job(payload)).await
+    }
+
+    pub async fn enqueue_job(&self, job: NewJob) -> JobId {
+        enqueue(&self.engine, job).await
+    }
+
+    /// Enqueues a request and runs it to its end; the job and its history, oldest first.
+    pub async fn deliver(&self, payload: Value) -> (Job, Vec<Attempt>) {
+        self.deliver_job(http_job(payload)).await
+    }
+
+    pub async fn deliver_job(&self, job: NewJob) -> (Job, Vec<Attempt>) {
+        let id = self.enqueue_job(job).await;
+        self.worker.drain(&self.clock).await.expect("a store");
+        (self.job(id).await, self.history(id).await)
+    }
+
+    pub async fn job(&self, id: JobId) -> Job {
+        let found = self.engine.store().get(&[id]).await.expect("a store");
+        found.into_iter().flatten().next().expect("a job")
+    }
+
+    pub async fn state(&self, id: JobId) -> State {
+        self.job(id).await.state()
+    }
+
+    pub async fn history(&self, id: JobId) -> Vec<Attempt> {
+        let attempts = self.engine.store().attempts(id, 100).await;
+        let mut attempts = attempts.expect("a store");
+        attempts.reverse();
+        attempts
+    }
+}
+
+pub async fn enqueue(engine: &Engine, job: NewJob) -> JobId {
+    let now = engine.now();
+    let job = job.into_job(engine.ids().job(now), now).expect("a job");
+    let id = job.id;
+    let enqueued = engine.store().enqueue(Enqueue::all(vec![job.clone()]), now);
+    enqueued.await.expect("a store");
+    engine.enqueued([&job].into_iter(), now);
+    id
+}
+
+/// A worker as the server has it: no cap of its own.
+pub fn worker_config(http: &HttpJobs) -> WorkerConfig {
+    let mut config = WorkerConfig::new(WorkerName::new("w1").expect("a name"));
+    config.queues = vec![QueueConfig::new(QueueName::default(), 100)];
+    config.retry = WorkerRetry {
+        policy: Some(Arc::new(Preset::default().policy())),
+        cap: Cap::Unlimited,
+    };
+    http.register(&mut config);
+    config
+}
+
+pub fn http_job(payload: Value) -> NewJob {
+    NewJob {
+        payload: Payload::parse(&payload.to_string(), PAYLOAD_BYTES_MAX).expect("a payload"),
+        ..NewJob::new(Kind::http())
+    }
+}
+
+/// When each attempt started, in seconds since the start of the test, its retry count, and how it ended.
+pub fn timeline(history: &[Attempt]) -> Vec<(f64, u32, Outcome)> {
+    let row = |row: &Attempt| {
+        let at = row.started_at.since(t0()).as_secs_f64();
+        (at, row.retry_count, row.outcome)
+    };
+    history.iter().map(row).collect()
+}
+
+/// What the row of an attempt says about its answer.
+pub fn http_of(row: &Attempt) -> Value {
+    let detail = row.detail.clone().unwrap_or(json!({}));
+    detail.get("http").cloned().unwrap_or(json!({}))
+}
+
+pub fn error_of(row: &Attempt) -> String {
+    row.error
+        .as_ref()
+        .map(ToString::to_string)
+        .unwrap_or_default()
+}
+
+/// Names that a test makes up, each with its answers one after the other; the last one stays.
+#[derive(Debug, Default)]
+pub struct Names(Mutex<BTreeMap<String, Vec<Vec<IpAddr>>>>);
+
+impl Names {
+    pub fn new() -> Self {
+        Names::default()
+    }
+
+    /// Adds an answer for a name.
+    pub fn answer(self, name: &str, addresses: &[&str]) -> Self {
+        let addresses = addresses
+            .iter()
+            .map(|text| text.parse().expect("an address"));
+        let mut names = self.0.lock().expect("no test panics here");
+        names
+            .entry(name.to_owned())
+            .or_default()
+            .push(addresses.collect());
+        drop(names);
+        self
+    }
+}
+
+#[async_trait]
+impl Resolve for Names {
+    async fn resolve(&self, host: &str) -> io::Result<Vec<IpAddr>> {
+        let mut names = self.0.lock().expect("no test panics here");
+        let Some(answers) = names.get_mut(host) else {
+            return Err(io::Error::other("no such name"));
+        };
+        if answers.len() > 1 {
+            return Ok(answers.remove(0));
+        }
+        Ok(answers.first().cloned().unwrap_or_default())
+    }
+}
+
+pub fn system() -> Arc<dyn Resolve> {
+    Arc::new(SystemResolver)
+}
