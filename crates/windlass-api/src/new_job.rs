@@ -8,8 +8,20 @@ use windlass_core::{Delivery, Invalid, NewJob};
 pub const BULK_MAX: usize = 10_000;
 
 /// Reads a job. Beside the names of its fields it takes `type` (the kind, or a delivery mode), `maxRetryCount` (retries) and
-/// `retry_at` (`run_at`); delivery modes may be in capitals.
+/// `retry_at` (`run_at`); delivery modes may be in capitals; `http` is the payload of an HTTP job, whose kind goes without saying.
 pub fn read_new_job(mut parts: RawFields) -> Result<NewJob, Invalid> {
+    if parts.has("http") {
+        if !parts.has("kind") && !parts.has("type") {
+            let kind = to_raw_value("http").map_err(|error| Invalid::new("kind", error.to_string()))?;
+            parts.put("kind", kind);
+        }
+        parts.rename("http", "payload")?;
+        let job = read_new_job(parts)?;
+        return match job.kind.is_http() {
+            true => Ok(job),
+            false => Err(Invalid::new("http", "goes with the kind `http` only")),
+        };
+    }
     if let Some(raw) = parts.take("type") {
         let name = match delivery_of(&raw) {
             Some(_) => "delivery",

@@ -17,7 +17,7 @@ use crate::request::HttpRequest;
 
 pub use lines::{gave_up_line, next_execution_time, retry_line, status_of};
 
-/// Marks the jobs that come from the form.
+/// The entry of the `meta` of jobs that come from the form: what it said of its schedule.
 pub const FORM_META: &str = "scheduler_form";
 
 /// How often a failed request of the form is tried again, unless it says otherwise.
@@ -81,7 +81,10 @@ impl SchedulerForm {
             max_attempts: AttemptLimit::from_either(None, Some(retries))?,
             ..NewJob::new(Kind::http())
         };
-        job.meta.insert(FORM_META.to_owned(), true.into());
+        let told = json!({
+            "schedule": fields.text("schedule")?, "isRecurring": recurring, "maxRetryCount": retries,
+        });
+        job.meta.insert(FORM_META.to_owned(), told);
         job.check()?;
         Ok(SchedulerForm {
             expression,
@@ -252,7 +255,7 @@ mod tests {
         assert_eq!(plain.job.delivery, Delivery::AtLeastOnce);
         assert_eq!(plain.job.max_attempts.unwrap().get(), 4);
         assert!(matches!(plain.expression, Expression::Cron(_)));
-        assert_eq!(plain.job.meta[FORM_META], true);
+        assert_eq!(plain.job.meta[FORM_META]["schedule"], "* * * * *");
         let full = read(
             r#"{"schedule": "@every 90s", "api": "https://a.example", "maxRetryCount": 0, "method": "PUT",
             "headers": {"x-a": "1"}, "body": {"b": 1.0,  "a": 2}}"#,

@@ -9,6 +9,7 @@ use tracing::error;
 use windlass::{Error, StoreError};
 use windlass_api::{FieldProblem, Malformed, Problem as ProblemJson};
 use windlass_core::Invalid;
+use windlass_http::form::FormError;
 
 use crate::access::Refused;
 
@@ -123,6 +124,14 @@ impl Problem {
 impl From<Invalid> for Problem {
     fn from(invalid: Invalid) -> Self {
         Problem::invalid(&[invalid])
+    }
+}
+
+impl From<FormError> for Problem {
+    fn from(refused: FormError) -> Self {
+        let mut problem = Problem::invalid(std::slice::from_ref(&refused.invalid));
+        problem.json.code = refused.code.to_owned();
+        problem
     }
 }
 

@@ -3,6 +3,7 @@
 mod bulk;
 mod change;
 mod create;
+mod form;
 mod list;
 mod look;
 mod why;

@@ -4,6 +4,7 @@ use serde_json::json;
 use windlass_api::{JobView, read_edit, read_revival};
 use windlass_core::{JobId, Payload};
 
+use super::form;
 use crate::answer::Answer;
 use crate::call::Call;
 use crate::problem::Problem;
@@ -50,6 +51,9 @@ pub(super) async fn edit(call: Call) -> Result<Answer, Problem> {
 /// `DELETE /api/v1/jobs/{id}`.
 pub(super) async fn delete(call: Call) -> Result<Answer, Problem> {
     let id = call.job_id()?;
+    if let Some(schedule) = form::find(&call, id).await? {
+        return form::delete(&call, &schedule).await;
+    }
     call.app.client.purge(id).await?;
     call.audit_plain("job.delete", &id.to_string()).await;
     Ok(Answer::empty())

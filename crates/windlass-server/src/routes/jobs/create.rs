@@ -4,8 +4,11 @@ use axum::http::StatusCode;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use windlass_api::{Content, JobView, read_new_job};
 use windlass_core::{Job, NewJob, Timestamp};
+use windlass_http::HttpRequest;
+use windlass_http::form::SchedulerForm;
 use windlass_store::{Enqueue, EnqueueMode, Enqueued, StoreError};
 
+use super::form;
 use crate::answer::Answer;
 use crate::app::App;
 use crate::call::Call;
@@ -13,7 +16,11 @@ use crate::problem::Problem;
 
 /// `POST /api/v1/jobs`.
 pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
-    let new = read_new_job(call.parts()?)?;
+    let parts = call.parts()?;
+    if SchedulerForm::is_meant_by(&parts) {
+        return form::create(&call, &parts).await;
+    }
+    let new = read_new_job(parts)?;
     let job = made(&call, new)?;
     let stored = enqueue(
         &call.app,
@@ -55,6 +62,9 @@ pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
 pub(super) fn made(call: &Call, new: NewJob) -> Result<Job, Problem> {
     let most = call.app.settings.payload_bytes_max;
     check_payload(&new, most)?;
+    if new.kind.is_http() {
+        HttpRequest::check_job(&new)?;
+    }
     Ok(new.into_job_with(call.new_job_id(), call.now, most)?)
 }
 

@@ -10,6 +10,7 @@ use windlass_api::{AttemptView, JobView, ListPage};
 use windlass_core::{Invalid, Kind, format_duration};
 use windlass_store::Attempt;
 
+use super::form;
 use crate::access::Scope;
 use crate::answer::Answer;
 use crate::call::Call;
@@ -39,8 +40,12 @@ impl Serialize for Watched<'_> {
 /// `GET /api/v1/jobs/{id}`.
 pub(super) async fn get(call: Call) -> Result<Answer, Problem> {
     let id = call.job_id()?;
-    let job = call.app.client.get(id).await?;
-    let job = job.ok_or_else(|| Problem::not_found(format!("job {id}")))?;
+    let Some(job) = call.app.client.get(id).await? else {
+        return match form::find(&call, id).await? {
+            Some(schedule) => form::get(&call, &schedule).await,
+            None => Err(Problem::not_found(format!("job {id}"))),
+        };
+    };
     let progress = match job.lease() {
         Some(_) => call.app.client.progress(id).await?,
         None => None,
@@ -57,8 +62,12 @@ pub(super) async fn get(call: Call) -> Result<Answer, Problem> {
 pub(super) async fn history(call: Call) -> Result<Answer, Problem> {
     let id = call.job_id()?;
     let limit = call.limit(HISTORY_DEFAULT, HISTORY_MAX)?;
-    let job = call.app.client.get(id).await?;
-    let job = job.ok_or_else(|| Problem::not_found(format!("job {id}")))?;
+    let Some(job) = call.app.client.get(id).await? else {
+        return match form::find(&call, id).await? {
+            Some(schedule) => form::history(&call, &schedule, limit).await,
+            None => Err(Problem::not_found(format!("job {id}"))),
+        };
+    };
     let attempts = call.app.client.attempts(id, limit).await?;
     let sees_http = call.caller.may(Scope::ReadPayload);
     let rows = attempts
@@ -68,7 +77,7 @@ pub(super) async fn history(call: Call) -> Result<Answer, Problem> {
 }
 
 /// What an HTTP job was answered is as secret as a payload; whatever else is kept with an attempt is for everybody who reads.
-fn attempt_view(row: Attempt, kind: &Kind, sees_http: bool) -> AttemptView {
+pub(super) fn attempt_view(row: Attempt, kind: &Kind, sees_http: bool) -> AttemptView {
     let detail = row.detail.unwrap_or(Value::Null);
     let (http, log, progress) = if kind.is_http() {
         (Some(detail).filter(|_| sees_http), None, None)
