@@ -25,7 +25,7 @@ use crate::secrets::Secrets;
 pub struct Settings {
     /// The largest payload. 1 MiB.
     pub payload_bytes_max: usize,
-    /// The largest body of a bulk, of outcomes and of other requests about many jobs. 32 MiB.
+    /// The largest body of a bulk, of outcomes and of other requests about many jobs. 16 MiB.
     pub bulk_bytes_max: usize,
     /// The lease of a claim that names none. 30 s.
     pub lease: Duration,
@@ -43,7 +43,7 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             payload_bytes_max: PAYLOAD_BYTES_MAX,
-            bulk_bytes_max: 32 * 1024 * 1024,
+            bulk_bytes_max: 16 * 1024 * 1024,
             lease: Duration::from_secs(30),
             lease_max: Duration::from_secs(3600),
             wait_max: Duration::from_secs(60),

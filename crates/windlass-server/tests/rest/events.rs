@@ -1,0 +1,103 @@
+//! The stream of events.
+
+use serde_json::json;
+
+use crate::support::{Events, Server};
+
+#[tokio::test]
+async fn what_happens_is_heard_in_order() {
+    let server = Server::open().await;
+    let mut events = Events::listen(&server, "/api/v1/events", &[]).await;
+    let id = server
+        .job(&json!({"kind": "a", "retry": "immediate"}))
+        .await;
+    server
+        .run(&json!({"outcome": "failed", "error": "boom"}))
+        .await;
+    server.run(&json!({"outcome": "succeeded"})).await;
+    for name in [
+        "enqueued",
+        "claimed",
+        "started",
+        "failed",
+        "retried",
+        "claimed",
+        "started",
+        "succeeded",
+    ] {
+        let read = events.until(&format!("event: {name}\n")).await;
+        assert_eq!(read.matches("event: ").count(), 1, "{name} is next: {read}");
+        let data = events.until("\n\n").await;
+        assert!(
+            data.contains(&id) && data.contains("\"queue\":\"default\""),
+            "{data}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_reader_gets_only_what_it_asks_for() {
+    let server = Server::open().await;
+    let path = "/api/v1/events?event=dead,succeeded&queue=q&kind=b";
+    let mut events = Events::listen(&server, path, &[]).await;
+    for (kind, queue) in [("a", "q"), ("b", "other"), ("b", "q")] {
+        server.job(&json!({"kind": kind, "queue": queue})).await;
+        let jobs = server.claim(&json!({"queue": queue})).await;
+        let outcome = json!({"id": jobs[0]["id"], "attempt": 1, "outcome": "succeeded"});
+        server
+            .post("/api/v1/settle", &json!({"outcomes": [outcome]}))
+            .await;
+    }
+    let read = events.until("\"queue\":\"q\"").await;
+    assert_eq!(read.matches("event: ").count(), 1, "{read}");
+    assert!(
+        read.contains("event: succeeded") && read.contains("\"kind\":\"b\""),
+        "{read}"
+    );
+    for query in [
+        "event=nothing",
+        "queue=a%20b",
+        "job=x",
+        "last_event_id=x",
+        "colour=1",
+    ] {
+        let refused = server.get(&format!("/api/v1/events?{query}")).await;
+        assert_eq!(refused.status, 422, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_was_cut_off_goes_on_where_it_was() {
+    let server = Server::open().await;
+    let mut events = Events::listen(&server, "/api/v1/events", &[]).await;
+    server.job(&json!({"kind": "first"})).await;
+    let head = events.until("\n\n").await;
+    let read = format!("{head}{}", events.until("\n\n").await);
+    let last = read
+        .lines()
+        .find_map(|line| line.strip_prefix("id: "))
+        .unwrap()
+        .to_owned();
+    drop(events);
+    server.job(&json!({"kind": "second"})).await;
+    server.job(&json!({"kind": "third"})).await;
+    let mut events = Events::listen(&server, "/api/v1/events", &[("Last-Event-ID", &last)]).await;
+    let read = events.until("\"third\"").await;
+    assert!(
+        read.contains("\"second\"") && !read.contains("\"first\""),
+        "{read}"
+    );
+    let other = "0000000000000001-5";
+    let mut events = Events::listen(
+        &server,
+        &format!("/api/v1/events?last_event_id={other}"),
+        &[],
+    )
+    .await;
+    events.until("event: missed").await;
+    let read = events.until("\"third\"").await;
+    assert!(
+        read.contains("\"first\""),
+        "of another run, it gets what is still there: {read}"
+    );
+}

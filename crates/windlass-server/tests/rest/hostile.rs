@@ -1,0 +1,389 @@
+//! Bodies, names, filters and numbers that mean no good.
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use windlass_server::{Settings, routes};
+
+use crate::support::Server;
+
+async fn post_raw(server: &Server, body: &[u8]) -> crate::support::Answer {
+    server.send("POST", "/api/v1/jobs", &[], Some(body)).await
+}
+
+#[tokio::test]
+async fn ap5_json_that_could_harm_is_refused() {
+    let server = Server::open().await;
+    let deep = |depth: usize| {
+        format!(
+            "{{\"kind\":\"a\",\"payload\":{}1{}}}",
+            "[".repeat(depth),
+            "]".repeat(depth)
+        )
+    };
+    let keys: Vec<String> = (0..105_000).map(|n| format!("\"{n}\":1")).collect();
+    let bodies: Vec<Vec<u8>> = vec![
+        deep(10_000).into_bytes(),
+        deep(65).into_bytes(),
+        "[".repeat(500_000).into_bytes(),
+        format!("{{\"kind\":\"a\",\"payload\":{{{}}}}}", keys.join(",")).into_bytes(),
+        br#"{"kind":"a","kind":"b"}"#.to_vec(),
+        br#"{"kind":"a","payload":{"x":1,"x":2}}"#.to_vec(),
+        br#"{"kind":"a","payload":1e999}"#.to_vec(),
+        br#"{"kind":"a","payload":NaN}"#.to_vec(),
+        br#"{"kind":"a","payload":"\ud800"}"#.to_vec(),
+        br#"{"kind":"a","payload":"\u0000"}"#.to_vec(),
+        br#"{"kind":"a","meta":{"\u0000":1}}"#.to_vec(),
+        b"{\"kind\":\"a\",\"payload\":\"\x00\"}".to_vec(),
+        b"{\"kind\":\"\xff\"}".to_vec(),
+        b"\xef\xbb\xbf{\"kind\":\"a\"}".to_vec(),
+        b"".to_vec(),
+        b"null".to_vec(),
+        b"[]".to_vec(),
+        b"\"kind\"".to_vec(),
+        br#"{"kind":"a"} {"kind":"b"}"#.to_vec(),
+        br#"{"kind":"a","meta":{"x":{"$serde_json::private::RawValue":"1"}}}"#.to_vec(),
+    ];
+    for body in &bodies {
+        let refused = post_raw(&server, body).await;
+        let shown = String::from_utf8_lossy(&body[..body.len().min(60)]).into_owned();
+        assert!([400, 422].contains(&refused.status), "{shown}: {refused:?}");
+        assert!(!refused.code().is_empty());
+        assert!(refused.body.len() < 2000, "{shown}: the answer is short");
+    }
+    assert_eq!(server.get("/api/v1/jobs").await.json["data"], json!([]));
+    assert_eq!(post_raw(&server, deep(60).as_bytes()).await.status, 201);
+    let big_number = br#"{"kind":"a","payload":12345678901234567890123456789}"#;
+    let created = post_raw(&server, big_number).await;
+    assert_eq!(created.status, 201);
+    let read = server
+        .get(&format!("/api/v1/jobs/{}", created.text_at("/id")))
+        .await;
+    assert!(
+        read.text()
+            .contains("\"payload\":12345678901234567890123456789"),
+        "kept to the digit"
+    );
+}
+
+#[tokio::test]
+async fn every_route_with_a_body_refuses_what_is_no_json() {
+    let server = Server::open().await;
+    let id = "01890a5d-ac96-774b-bcce-b302099a8057";
+    for route in routes() {
+        if route.method == "GET" {
+            continue;
+        }
+        let path = route
+            .path
+            .replace("{id}", id)
+            .replace("{queue}", "q")
+            .replace("{name}", "n");
+        for body in [
+            &b"{"[..],
+            b"\xff",
+            b"[[",
+            br#"{"a":1,"a":2}"#,
+            br#"{"nobody_knows_this":1}"#,
+        ] {
+            let answer = server
+                .send(route.method.as_str(), &path, &[], Some(body))
+                .await;
+            assert!(
+                [400, 404, 413, 422].contains(&answer.status),
+                "{route:?}: {answer:?}"
+            );
+        }
+        let form = [("Content-Type", "application/x-www-form-urlencoded")];
+        let answer = server
+            .send(route.method.as_str(), &path, &form, Some(b"a=1"))
+            .await;
+        assert!(
+            [404, 413, 415].contains(&answer.status),
+            "{route:?}: {answer:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn ap6_names_are_allowed_by_list() {
+    let server = Server::open().await;
+    let names = [
+        "",
+        "../../etc/passwd",
+        "a\r\nX-Evil: 1",
+        "a\u{7}b",
+        "\u{202e}cba",
+        "🙂",
+        "'; drop table jobs; --",
+        "{{7*7}}",
+        "<script>",
+        "a b",
+        "%00",
+    ];
+    let long = "x".repeat(10_000);
+    for name in names.iter().copied().chain([long.as_str()]) {
+        for field in ["kind", "queue"] {
+            let mut body = json!({"kind": "a"});
+            body[field] = json!(name);
+            let refused = server.post("/api/v1/jobs", &body).await;
+            // A kind may hold dots and slashes: it is a name, and never a path.
+            if field == "kind" && name == "../../etc/passwd" {
+                assert_eq!(refused.status, 201);
+                continue;
+            }
+            assert_eq!(refused.pointer(), format!("/{field}"), "{name}");
+        }
+        let refused = server
+            .post(
+                "/api/v1/schedules",
+                &json!({"name": name, "every": "1h", "job": {"kind": "a"}}),
+            )
+            .await;
+        assert!(
+            refused.status == 422 || name.starts_with("../"),
+            "{name}: {refused:?}"
+        );
+    }
+    for key in ["\u{0}", "a\nb", &"x".repeat(257), ""] {
+        let refused = server
+            .post("/api/v1/jobs", &json!({"kind": "a", "unique_key": key}))
+            .await;
+        assert!([400, 422].contains(&refused.status));
+    }
+}
+
+#[tokio::test]
+async fn ap11_pages_and_filters_are_bounded() {
+    let server = Server::open().await;
+    for (query, pointer) in [
+        ("limit=1000000000", "/limit"),
+        ("limit=0", "/limit"),
+        ("limit=-1", "/limit"),
+        ("limit=1e3", "/limit"),
+        ("offset=1000000000000", "/offset"),
+        ("sort=payload", "/sort"),
+        ("cursor=1", "/cursor"),
+        ("cursor=j%27%20or%201=1", "/cursor"),
+        ("created_from=0", "/created_from"),
+        ("limit=1&limit=2", "/limit"),
+    ] {
+        assert_eq!(
+            server.get(&format!("/api/v1/jobs?{query}")).await.pointer(),
+            pointer,
+            "{query}"
+        );
+    }
+    let long = server
+        .get(&format!("/api/v1/jobs?error={}", "x".repeat(201)))
+        .await;
+    assert_eq!(long.pointer(), "/error");
+}
+
+#[tokio::test]
+async fn ap16_filters_and_cursors_are_values_and_never_sql() {
+    let server = Server::open().await;
+    let id = server
+        .job(&json!({"kind": "a", "tags": ["t"], "unique_key": "u"}))
+        .await;
+    let corpus = [
+        "' or '1'='1",
+        "\" or \"\"=\"",
+        "1; drop table jobs",
+        "%' --",
+        "\\'; select 1",
+        "') union select 1 --",
+        "$1",
+        "?1",
+        "jobs",
+        "null",
+        "%",
+        "_",
+    ];
+    for text in corpus {
+        let escaped: String = text.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        for name in [
+            "tag",
+            "unique_key",
+            "error",
+            "queue",
+            "kind",
+            "schedule",
+            "cursor",
+            "fingerprint",
+            "state",
+        ] {
+            let answer = server.get(&format!("/api/v1/jobs?{name}={escaped}")).await;
+            match answer.status {
+                200 => assert_eq!(answer.json["data"], json!([]), "{name}={text}"),
+                other => assert_eq!(other, 422, "{name}={text}: {answer:?}"),
+            }
+        }
+        let path = format!("/api/v1/jobs?payload_path=%2F{escaped}&payload_value={escaped}");
+        assert_eq!(server.get(&path).await.json["data"], json!([]), "{text}");
+        let body = json!({"filter": {"tag": text}});
+        let pass = server.post("/api/v1/jobs/run-now", &body).await;
+        assert_eq!(pass.json["changed"], 0, "{pass:?}");
+        for path in ["/api/v1/schedules/", "/api/v1/queues/", "/api/v1/jobs/"] {
+            let answer = server.get(&format!("{path}{escaped}")).await;
+            assert!(
+                [200, 404, 422].contains(&answer.status),
+                "{path}{text}: {answer:?}"
+            );
+        }
+    }
+    assert_eq!(
+        server.get(&format!("/api/v1/jobs/{id}")).await.status,
+        200,
+        "the job is still there"
+    );
+}
+
+#[tokio::test]
+async fn ap14_nothing_that_is_given_becomes_a_header() {
+    let server = Server::open().await;
+    let sneaky = "x\r\nSet-Cookie: a=b";
+    let body = json!({"kind": "a", "meta": {"traceparent": sneaky}, "tags": ["ok"]});
+    let created = server.post("/api/v1/jobs", &body).await;
+    assert!(created.header("set-cookie").is_none());
+    let tag = server
+        .post("/api/v1/jobs", &json!({"kind": "a", "tags": [sneaky]}))
+        .await;
+    assert_eq!(tag.pointer(), "/tags/0");
+    let worker = server
+        .post("/api/v1/workers", &json!({"name": sneaky}))
+        .await;
+    assert_eq!(worker.pointer(), "/name");
+    let listed = server.get("/api/v1/jobs?limit=1&tag=a%0d%0ab").await;
+    assert_eq!(listed.pointer(), "/tag");
+}
+
+#[tokio::test]
+async fn ov3_the_largest_payload_passes_and_one_byte_more_does_not() {
+    let settings = Settings {
+        payload_bytes_max: 100_000,
+        bulk_bytes_max: 500_000,
+        ..Settings::default()
+    };
+    let server = Server::with_settings(settings).await;
+    let payload = |bytes: usize| Value::from("x".repeat(bytes - 2));
+    let fits = server
+        .post(
+            "/api/v1/jobs",
+            &json!({"kind": "a", "payload": payload(100_000)}),
+        )
+        .await;
+    assert_eq!(fits.status, 201);
+    let id = fits.text_at("/id");
+    let over = json!({"kind": "a", "payload": payload(100_001)});
+    let refused = server.post("/api/v1/jobs", &over).await;
+    assert_eq!(
+        (refused.status, refused.code().as_str()),
+        (413, "payload_too_large")
+    );
+    let edit = server
+        .patch(
+            &format!("/api/v1/jobs/{id}"),
+            &json!({"payload": payload(100_001)}),
+        )
+        .await;
+    assert_eq!(edit.status, 413);
+    let schedule = json!({"name": "s", "every": "1h", "job": over});
+    assert_eq!(
+        server.post("/api/v1/schedules", &schedule).await.status,
+        413
+    );
+    let large = server
+        .post(
+            "/api/v1/jobs",
+            &json!({"kind": "a", "payload": "x".repeat(1_000_000)}),
+        )
+        .await;
+    assert_eq!(
+        (large.status, large.code().as_str()),
+        (413, "body_too_large")
+    );
+    let bulk = server
+        .post(
+            "/api/v1/jobs/bulk",
+            &json!({"jobs": [over, over, over, over, over]}),
+        )
+        .await;
+    assert_eq!(bulk.status, 413);
+}
+
+#[tokio::test]
+async fn ov3_a_gigabyte_is_refused_before_it_is_read() {
+    let server = Server::open().await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let head = "POST /api/v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1073741824\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 12];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(answer, b"HTTP/1.1 413", "not a byte of the body was sent");
+}
+
+#[tokio::test]
+async fn ov3_a_body_without_end_is_cut_off_at_the_limit() {
+    let server = Server::open().await;
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let (mut reads, mut writes) = stream.into_split();
+    let head = "POST /api/v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+    writes.write_all(head.as_bytes()).await.unwrap();
+    let writing = tokio::spawn(async move {
+        let chunk = format!("10000\r\n{}\r\n", "[".repeat(0x10000));
+        while writes.write_all(chunk.as_bytes()).await.is_ok() {}
+    });
+    let mut answer = vec![0; 12];
+    reads.read_exact(&mut answer).await.unwrap();
+    assert_eq!(answer, b"HTTP/1.1 413");
+    writing.abort();
+}
+
+#[tokio::test]
+async fn ap15_what_is_secret_is_in_no_answer_of_others() {
+    let server = Server::open().await;
+    let secret = "hunter2-very-secret";
+    server
+        .job(&json!({"kind": "a", "payload": {"password": secret}}))
+        .await;
+    let bad = server
+        .post("/api/v1/jobs", &json!({"kind": "a b", "payload": secret}))
+        .await;
+    assert!(
+        !bad.text().contains(secret),
+        "a refusal does not repeat what was given"
+    );
+    let malformed = post_raw(
+        &server,
+        format!("{{\"kind\":\"a\",\"payload\":\"{secret}").as_bytes(),
+    )
+    .await;
+    assert!(!malformed.text().contains(secret));
+    for path in [
+        "/metrics",
+        "/openapi.json",
+        "/readyz",
+        "/livez",
+        "/api/v1/queues",
+        "/api/v1/workers",
+        "/api/v1/dead-letters/groups",
+        "/api/v1/policies",
+    ] {
+        let answer = server.get(path).await;
+        assert_eq!(answer.status, 200, "{path}");
+        assert!(!answer.text().contains(secret), "{path}");
+    }
+    let audit = windlass_server::audit::Audit::new(server.client.engine().clone());
+    let id = server.job(&json!({"kind": "a", "delay": "1h"})).await;
+    server
+        .patch(&format!("/api/v1/jobs/{id}"), &json!({"payload": secret}))
+        .await;
+    let records = audit.list(0, 100).await.unwrap();
+    assert!(!records.is_empty());
+    assert!(
+        !format!("{records:?}").contains(secret),
+        "payloads are in no audit record"
+    );
+    assert!(!format!("{:?}", server.app).contains(secret));
+}

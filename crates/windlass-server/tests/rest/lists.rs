@@ -1,0 +1,180 @@
+//! Lists: filters, pages, searches.
+
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Server};
+
+fn ids(answer: &Answer) -> Vec<String> {
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let data = answer.json["data"].as_array().unwrap();
+    data.iter()
+        .map(|job| job["id"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[tokio::test]
+async fn every_filter_finds_what_it_says() {
+    let server = Server::open().await;
+    let dead = server
+        .job(&json!({"kind": "x:y", "payload": {"customer": {"id": 42}}, "max_attempts": 1}))
+        .await;
+    server
+        .run(&json!({"outcome": "failed", "error": "Connection to 10.0.0.1 refused"}))
+        .await;
+    let tagged = server
+        .job(&json!({"kind": "b", "queue": "mail", "tags": ["blue"], "unique_key": "u/1"}))
+        .await;
+    let later = server.job(&json!({"kind": "b", "delay": "1h"})).await;
+    let group = server.get("/api/v1/dead-letters/groups").await;
+    let group = group.text_at("/data/0/fingerprint");
+    let created = server
+        .get(&format!("/api/v1/jobs/{tagged}"))
+        .await
+        .text_at("/created_at");
+    let finished = server
+        .get(&format!("/api/v1/jobs/{dead}"))
+        .await
+        .text_at("/finished_at");
+    for (query, found) in [
+        ("state=dead".to_owned(), vec![&dead]),
+        ("state=scheduled".to_owned(), vec![&later]),
+        ("queue=mail".to_owned(), vec![&tagged]),
+        ("kind=x:y".to_owned(), vec![&dead]),
+        ("tag=blue".to_owned(), vec![&tagged]),
+        ("unique_key=u%2F1".to_owned(), vec![&tagged]),
+        ("reason=exhausted".to_owned(), vec![&dead]),
+        ("reason=poison".to_owned(), vec![]),
+        (format!("created_from={created}"), vec![&later, &tagged]),
+        (format!("created_before={created}"), vec![&dead]),
+        (format!("finished_from={finished}"), vec![&dead]),
+        (format!("finished_before={finished}"), vec![]),
+        ("error=REFUSED".to_owned(), vec![&dead]),
+        ("error=timeout".to_owned(), vec![]),
+        (format!("fingerprint={group}"), vec![&dead]),
+        (
+            "payload_path=/customer/id&payload_value=42".to_owned(),
+            vec![&dead],
+        ),
+        (
+            "payload_path=/customer/id&payload_value=43".to_owned(),
+            vec![],
+        ),
+        (
+            "schedule=01890a5d-ac96-774b-bcce-b302099a8057".to_owned(),
+            vec![],
+        ),
+        (String::new(), vec![&later, &tagged, &dead]),
+    ] {
+        let answer = server.get(&format!("/api/v1/jobs?{query}")).await;
+        assert_eq!(ids(&answer).iter().collect::<Vec<_>>(), found, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn pages_follow_one_another_to_the_end() {
+    let server = Server::open().await;
+    let mut made = Vec::new();
+    for _ in 0..5 {
+        made.push(server.job(&json!({"kind": "a", "tags": ["x y"]})).await);
+    }
+    made.reverse();
+    let mut path = "/api/v1/jobs?limit=2&tag=x%20y".to_owned();
+    let mut seen = Vec::new();
+    for _ in 0..5 {
+        let page = server.get(&path).await;
+        seen.extend(ids(&page));
+        let Some(cursor) = page.json["next_cursor"].as_str() else {
+            assert!(page.header("link").is_none());
+            break;
+        };
+        let link = page.header("link").unwrap();
+        let next = link
+            .strip_prefix('<')
+            .unwrap()
+            .strip_suffix(">; rel=\"next\"")
+            .unwrap();
+        assert!(next.contains(cursor), "{link}");
+        path = next.to_owned();
+    }
+    assert_eq!(seen, made);
+}
+
+#[tokio::test]
+async fn a_search_says_how_far_it_got() {
+    let server = Server::open().await;
+    for _ in 0..3 {
+        server.job(&json!({"kind": "a", "payload": 1})).await;
+    }
+    let found = server
+        .get("/api/v1/jobs?payload_path=&payload_value=2")
+        .await;
+    assert_eq!(
+        (&found.json["data"], &found.json["scanned"]),
+        (&json!([]), &json!(3))
+    );
+    assert!(found.json["scanned_until"].is_string());
+    assert_eq!(found.json["next_cursor"], Value::Null);
+    let plain = server.get("/api/v1/jobs").await;
+    assert!(plain.json.get("scanned").is_none());
+}
+
+#[tokio::test]
+async fn a_search_over_many_jobs_stops_and_goes_on() {
+    let server = Server::open().await;
+    let first = server.job(&json!({"kind": "a", "payload": "needle"})).await;
+    let hay: Vec<Value> = vec![json!({"kind": "a"}); 10_000];
+    server
+        .post("/api/v1/jobs/bulk", &json!({"jobs": hay}))
+        .await;
+    server
+        .post("/api/v1/jobs/bulk", &json!({"jobs": [{"kind": "a"}]}))
+        .await;
+    let page = server
+        .get("/api/v1/jobs?payload_path=&payload_value=needle")
+        .await;
+    assert_eq!(
+        (ids(&page).len(), &page.json["scanned"]),
+        (0, &json!(10_000))
+    );
+    let cursor = page.text_at("/next_cursor");
+    let page = server
+        .get(&format!(
+            "/api/v1/jobs?payload_path=&payload_value=needle&cursor={cursor}"
+        ))
+        .await;
+    assert_eq!(ids(&page), [first]);
+}
+
+#[tokio::test]
+async fn a_pass_runs_waiting_jobs_of_a_filter_now() {
+    let server = Server::open().await;
+    for _ in 0..3 {
+        server
+            .job(&json!({"kind": "a", "queue": "q", "delay": "1h"}))
+            .await;
+    }
+    let body = json!({"filter": {"queue": "q", "state": "scheduled"}, "limit": 2});
+    let pass = server.post("/api/v1/jobs/run-now", &body).await;
+    assert_eq!(
+        (&pass.json["changed"], &pass.json["conflicts"]),
+        (&json!(2), &json!(0)),
+        "{pass:?}"
+    );
+    assert!(pass.json["next_cursor"].is_string());
+    let queue = server.get("/api/v1/queues/q").await;
+    assert_eq!(
+        (
+            &queue.json["counts"]["ready"],
+            &queue.json["counts"]["scheduled"]
+        ),
+        (&json!(2), &json!(1))
+    );
+    for body in [
+        json!({}),
+        json!({"filter": {}}),
+        json!({"filter": {"queue": "q"}, "more": 1}),
+    ] {
+        let refused = server.post("/api/v1/jobs/run-now", &body).await;
+        assert_eq!(refused.status, 422, "{body}");
+    }
+}

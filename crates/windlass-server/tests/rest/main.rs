@@ -1,0 +1,18 @@
+//! The REST interface, over real HTTP on loopback with a real store.
+
+mod access;
+mod bulk;
+mod dead_letters;
+mod description;
+mod events;
+mod fairness;
+mod hostile;
+mod idempotency;
+mod jobs;
+mod lists;
+mod policies;
+mod queues;
+mod schedules;
+mod support;
+mod system;
+mod workers;

@@ -1,0 +1,251 @@
+//! Schedules: their whole life.
+
+use serde_json::{Value, json};
+
+use crate::support::Server;
+
+fn nightly() -> Value {
+    json!({"name": "nightly", "cron": "0 2 * * *", "job": {"kind": "report", "payload": {"a": 1}}})
+}
+
+#[tokio::test]
+async fn a_schedule_is_created_read_listed_and_deleted() {
+    let server = Server::open().await;
+    let created = server.post("/api/v1/schedules", &nightly()).await;
+    assert_eq!(created.status, 201, "{created:?}");
+    assert_eq!(
+        created.header("location"),
+        Some("/api/v1/schedules/nightly")
+    );
+    assert_eq!(
+        created.json["job"],
+        json!({"kind": "report", "payload": {"a": 1}})
+    );
+    assert!(created.json["next_at"].is_string() && created.header("etag").is_some());
+    let id = created.text_at("/id");
+    for name in ["nightly", id.as_str()] {
+        let read = server.get(&format!("/api/v1/schedules/{name}")).await;
+        assert_eq!((read.status, read.text_at("/id")), (200, id.clone()));
+    }
+    let again = server.post("/api/v1/schedules", &nightly()).await;
+    assert_eq!(
+        (again.status, again.code().as_str()),
+        (409, "schedule_exists")
+    );
+    let mut other = nightly();
+    other["name"] = json!("a/b:c");
+    server.post("/api/v1/schedules", &other).await;
+    let first = server.get("/api/v1/schedules?limit=1").await;
+    assert_eq!(first.json["data"][0]["name"], "a/b:c");
+    let cursor = first.text_at("/next_cursor");
+    let second = server
+        .get(&format!("/api/v1/schedules?limit=1&cursor={cursor}"))
+        .await;
+    assert_eq!(second.json["data"][0]["name"], "nightly");
+    assert_eq!(second.json["next_cursor"], Value::Null);
+    assert_eq!(server.get("/api/v1/schedules/a%2Fb%3Ac").await.status, 200);
+    assert_eq!(server.delete("/api/v1/schedules/nightly").await.status, 204);
+    assert_eq!(server.delete("/api/v1/schedules/nightly").await.status, 404);
+    assert_eq!(server.get("/api/v1/schedules/nightly").await.status, 404);
+}
+
+#[tokio::test]
+async fn a_bad_schedule_is_refused_by_field() {
+    let server = Server::open().await;
+    for (field, value, pointer) in [
+        ("cron", json!("61 * * * *"), "/cron"),
+        ("cron", json!("0 0 30 2 *"), "/cron"),
+        ("timezone", json!("Nowhere/City"), "/timezone"),
+        ("overlap", json!("maybe"), "/overlap"),
+        ("colour", json!(1), "/colour"),
+        ("job", json!({"kind": ""}), "/job/kind"),
+        ("job", Value::Null, "/job"),
+        ("name", json!("no spaces"), "/name"),
+    ] {
+        let mut body = nightly();
+        body[field] = value;
+        let refused = server.post("/api/v1/schedules", &body).await;
+        assert!(refused.pointer().starts_with(pointer), "{refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn put_creates_then_replaces() {
+    let server = Server::open().await;
+    let body = json!({"every": "90s", "job": {"kind": "tick"}});
+    let created = server.put("/api/v1/schedules/pulse", &body).await;
+    assert_eq!(created.status, 201, "{created:?}");
+    let body = json!({"every": "60s", "job": {"kind": "tick"}, "name": "pulse"});
+    let replaced = server.put("/api/v1/schedules/pulse", &body).await;
+    assert_eq!(
+        (replaced.status, replaced.text_at("/every")),
+        (200, "1m".to_owned())
+    );
+    assert_eq!(replaced.text_at("/id"), created.text_at("/id"));
+    let body = json!({"every": "60s", "job": {"kind": "tick"}, "name": "other"});
+    let refused = server.put("/api/v1/schedules/pulse", &body).await;
+    assert_eq!(refused.pointer(), "/name");
+}
+
+#[tokio::test]
+async fn an_edit_of_what_somebody_else_changed_is_refused() {
+    let server = Server::open().await;
+    let created = server.post("/api/v1/schedules", &nightly()).await;
+    let etag = created.header("etag").unwrap().to_owned();
+    let path = "/api/v1/schedules/nightly";
+    let edit = |tag: String, body: Value| {
+        let server = &server;
+        async move {
+            let body = body.to_string();
+            server
+                .send("PATCH", path, &[("If-Match", &tag)], Some(body.as_bytes()))
+                .await
+        }
+    };
+    let edited = edit(etag.clone(), json!({"overlap": "allow"})).await;
+    assert_eq!(
+        (edited.status, edited.text_at("/overlap")),
+        (200, "allow".to_owned())
+    );
+    assert_eq!(
+        edited.text_at("/cron"),
+        "0 2 * * *",
+        "what was not given stays"
+    );
+    let stale = edit(etag.clone(), json!({"overlap": "skip"})).await;
+    assert_eq!(
+        (stale.status, stale.code().as_str()),
+        (412, "precondition_failed")
+    );
+    let fresh = edit(
+        edited.header("etag").unwrap().to_owned(),
+        json!({"overlap": "skip"}),
+    )
+    .await;
+    assert_eq!(fresh.status, 200);
+    let gone = server
+        .send("DELETE", path, &[("If-Match", &etag)], None)
+        .await;
+    assert_eq!(gone.status, 204, "the same definition has the same tag");
+    let missing = server
+        .send(
+            "PUT",
+            path,
+            &[("If-Match", "*")],
+            Some(br#"{"every":"1s","job":{"kind":"a"}}"#),
+        )
+        .await;
+    assert_eq!(missing.status, 412, "`*` is for what is there");
+    let refused = server.patch("/api/v1/schedules/nightly", &json!({})).await;
+    assert_eq!(refused.status, 404);
+}
+
+#[tokio::test]
+async fn a_schedule_is_paused_resumed_and_run_now() {
+    let server = Server::open().await;
+    server.post("/api/v1/schedules", &nightly()).await;
+    let paused = server.act("/api/v1/schedules/nightly/pause").await;
+    assert_eq!(
+        (&paused.json["paused"], &paused.json["next_at"]),
+        (&json!(true), &Value::Null)
+    );
+    let run = server.act("/api/v1/schedules/nightly/run-now").await;
+    assert_eq!(run.status, 201, "{run:?}");
+    let job = server
+        .get(&format!("/api/v1/jobs/{}", run.text_at("/job_id")))
+        .await;
+    assert_eq!(
+        (&job.json["kind"], &job.json["schedule_id"]),
+        (&json!("report"), &paused.json["id"])
+    );
+    let listed = server
+        .get(&format!("/api/v1/jobs?schedule={}", paused.text_at("/id")))
+        .await;
+    assert_eq!(listed.json["data"].as_array().unwrap().len(), 1);
+    let resumed = server.act("/api/v1/schedules/nightly/resume").await;
+    assert_eq!(resumed.json["paused"], false);
+    assert!(resumed.json["next_at"].is_string());
+    for action in ["pause", "resume", "run-now"] {
+        let missing = server
+            .act(&format!("/api/v1/schedules/nothing/{action}"))
+            .await;
+        assert_eq!(missing.status, 404, "{action}");
+    }
+}
+
+#[tokio::test]
+async fn a_range_in_the_past_is_backfilled_once() {
+    let server = Server::open().await;
+    server.post("/api/v1/schedules", &nightly()).await;
+    let range = json!({"from": "2026-01-01T00:00:00Z", "to": "2026-01-03T12:00:00Z"});
+    let made = server
+        .post("/api/v1/schedules/nightly/backfill", &range)
+        .await;
+    assert_eq!(made.json["created"], 3, "{made:?}");
+    let again = server
+        .post("/api/v1/schedules/nightly/backfill", &range)
+        .await;
+    assert_eq!(again.json["created"], 0);
+    let occurrences = server
+        .get("/api/v1/schedules/nightly/occurrences?limit=2")
+        .await;
+    let rows = occurrences.json["data"].as_array().unwrap();
+    assert_eq!(rows[0]["scheduled_for"], "2026-01-03T02:00:00Z");
+    assert_eq!(
+        (&rows[0]["fired"], &rows[0]["state"]),
+        (&json!(true), &json!("ready"))
+    );
+    let cursor = occurrences.text_at("/next_cursor");
+    let rest = server
+        .get(&format!(
+            "/api/v1/schedules/nightly/occurrences?limit=2&cursor={cursor}"
+        ))
+        .await;
+    assert_eq!(
+        rest.json["data"][0]["scheduled_for"],
+        "2026-01-01T02:00:00Z"
+    );
+    for (body, pointer) in [
+        (json!({"from": "2026-01-01T00:00:00Z"}), "/to"),
+        (
+            json!({"from": "2026-01-02T00:00:00Z", "to": "2026-01-01T00:00:00Z"}),
+            "/to",
+        ),
+        (
+            json!({"from": "2026-01-02T00:00:00Z", "to": "2999-01-01T00:00:00Z"}),
+            "/to",
+        ),
+    ] {
+        let refused = server
+            .post("/api/v1/schedules/nightly/backfill", &body)
+            .await;
+        assert_eq!(refused.pointer(), pointer);
+    }
+}
+
+#[tokio::test]
+async fn a_rule_is_previewed_before_and_after_it_is_stored() {
+    let server = Server::open().await;
+    let rule = json!({
+        "cron": "30 2 * * *", "timezone": "America/New_York", "after": "2026-03-07T12:00:00Z", "count": 2,
+    });
+    let preview = server.post("/api/v1/schedules/preview", &rule).await;
+    let rows = preview.json["data"].as_array().unwrap();
+    assert_eq!(rows.len(), 2, "{preview:?}");
+    assert_eq!(rows[0]["at"], "2026-03-08T07:00:00Z");
+    assert!(rows[0]["note"].as_str().unwrap().contains("does not exist"));
+    for (body, pointer) in [
+        (json!({"cron": "nonsense"}), "/cron"),
+        (json!({"cron": "* * * * *", "paused": true}), "/paused"),
+        (json!({"cron": "* * * * *", "count": 100_000}), "/count"),
+        (json!({}), "/cron"),
+    ] {
+        let refused = server.post("/api/v1/schedules/preview", &body).await;
+        assert_eq!(refused.pointer(), pointer);
+    }
+    server.post("/api/v1/schedules", &nightly()).await;
+    let next = server
+        .get("/api/v1/schedules/nightly/preview?count=3")
+        .await;
+    assert_eq!(next.json["data"].as_array().unwrap().len(), 3);
+}

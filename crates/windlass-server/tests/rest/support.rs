@@ -1,0 +1,357 @@
+//! A server on loopback with a fresh store, and a client that speaks plain HTTP/1.1 to it.
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use windlass::{Client, PrometheusRecorder};
+use windlass_server::access::{Access, NewKey, Scope, Scopes, WithoutKeys};
+use windlass_server::{App, Settings, router};
+
+/// Nothing in a test takes longer.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A server of its own, on a SQLite file of its own.
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    pub(crate) client: Client,
+    pub(crate) app: App,
+    pub(crate) access: Access,
+    pub(crate) key: Option<String>,
+    serving: JoinHandle<()>,
+    _directory: TempDir,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+impl Server {
+    /// Open to everybody.
+    pub(crate) async fn open() -> Self {
+        Server::with(Settings::default(), |_| Access::open()).await
+    }
+
+    pub(crate) async fn with_settings(settings: Settings) -> Self {
+        Server::with(settings, |_| Access::open()).await
+    }
+
+    /// With keys, and none of them made yet.
+    pub(crate) async fn closed() -> Self {
+        Server::with(Settings::default(), |client| {
+            Access::by_keys(Arc::clone(client.engine()), WithoutKeys::Closed)
+        })
+        .await
+    }
+
+    async fn with(settings: Settings, access: impl FnOnce(&Client) -> Access) -> Self {
+        let directory = tempfile::tempdir().expect("a directory for a store");
+        let url = format!("sqlite:{}", directory.path().join("jobs.db").display());
+        let recorder = Arc::new(PrometheusRecorder::new());
+        let opened = Client::open_with_recorder(&url, Arc::clone(&recorder) as _).await;
+        let client = opened.expect("a fresh store opens");
+        let access = access(&client);
+        let app = App::new(client.clone(), access.clone())
+            .settings(settings)
+            .metrics(recorder);
+        let service = router(app.clone()).into_make_service_with_connect_info::<SocketAddr>();
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port on loopback");
+        let address = listener
+            .local_addr()
+            .expect("a bound socket has an address");
+        let serving = tokio::spawn(async move {
+            let _ = axum::serve(listener, service).await;
+        });
+        Server {
+            address,
+            client,
+            app,
+            access,
+            key: None,
+            serving,
+            _directory: directory,
+        }
+    }
+
+    /// The text of a new key with these scopes.
+    pub(crate) async fn new_key(&self, scopes: &[Scope]) -> String {
+        let keys = self.access.keys().expect("made with keys");
+        let scopes = scopes
+            .iter()
+            .fold(Scopes::NONE, |sum, scope| sum.with(*scope));
+        let new = NewKey {
+            name: "test".to_owned(),
+            scopes,
+            expires_at: None,
+        };
+        let (key, _) = keys
+            .create(new, self.client.now())
+            .await
+            .expect("a key can be made");
+        key.reveal()
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send("GET", path, &[], None).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.send("POST", path, &[], Some(body.to_string().as_bytes()))
+            .await
+    }
+
+    /// A POST without a body.
+    pub(crate) async fn act(&self, path: &str) -> Answer {
+        self.send("POST", path, &[], None).await
+    }
+
+    pub(crate) async fn put(&self, path: &str, body: &Value) -> Answer {
+        self.send("PUT", path, &[], Some(body.to_string().as_bytes()))
+            .await
+    }
+
+    pub(crate) async fn patch(&self, path: &str, body: &Value) -> Answer {
+        self.send("PATCH", path, &[], Some(body.to_string().as_bytes()))
+            .await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Answer {
+        self.send("DELETE", path, &[], None).await
+    }
+
+    /// One request on a connection of its own.
+    pub(crate) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<&[u8]>,
+    ) -> Answer {
+        let mut head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n",
+            self.address
+        );
+        if let Some(key) = &self.key {
+            head.push_str(&format!("Authorization: Bearer {key}\r\n"));
+        }
+        for (name, value) in headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        let typed = headers
+            .iter()
+            .any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+        if let Some(body) = body {
+            if !typed {
+                head.push_str("Content-Type: application/json\r\n");
+            }
+            head.push_str(&format!("Content-Length: {}\r\n", body.len()));
+        }
+        head.push_str("\r\n");
+        let mut request = head.into_bytes();
+        request.extend_from_slice(body.unwrap_or_default());
+        self.exchange(&request).await
+    }
+
+    /// Sends bytes as they are, and reads one answer.
+    pub(crate) async fn exchange(&self, request: &[u8]) -> Answer {
+        let exchange = async {
+            let mut stream = TcpStream::connect(self.address)
+                .await
+                .expect("the server listens");
+            // A server that refuses a body early may close before it has read all of it.
+            let _ = stream.write_all(request).await;
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer).await;
+            Answer::parse(&answer)
+        };
+        let answered = tokio::time::timeout(PATIENCE, exchange).await;
+        answered.expect("every request is answered in time")
+    }
+
+    /// Creates a job and answers its id.
+    pub(crate) async fn job(&self, body: &Value) -> String {
+        let created = self.post("/api/v1/jobs", body).await;
+        assert_eq!(created.status, 201, "{created:?}");
+        created.text_at("/id")
+    }
+
+    /// Claims with these fields; the jobs.
+    pub(crate) async fn claim(&self, body: &Value) -> Vec<Value> {
+        let claimed = self.post("/api/v1/claim", body).await;
+        assert_eq!(claimed.status, 200, "{claimed:?}");
+        claimed.json["data"]
+            .as_array()
+            .expect("a list of jobs")
+            .clone()
+    }
+
+    /// Claims one job and ends its attempt so.
+    pub(crate) async fn run(&self, outcome: &Value) -> String {
+        let jobs = self.claim(&serde_json::json!({})).await;
+        let job = jobs.first().expect("a job is ready");
+        let mut outcome = outcome.clone();
+        outcome["id"] = job["id"].clone();
+        outcome["attempt"] = job["attempt"].clone();
+        let body = serde_json::json!({"outcomes": [outcome]});
+        let settled = self.post("/api/v1/settle", &body).await;
+        assert_eq!(settled.text_at("/data/0/status"), "done", "{settled:?}");
+        job["id"].as_str().expect("an id").to_owned()
+    }
+}
+
+/// What a server answered.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+    /// The body as JSON, or null if it is something else.
+    pub(crate) json: Value,
+}
+
+impl Answer {
+    fn parse(bytes: &[u8]) -> Self {
+        let end = bytes.windows(4).position(|part| part == b"\r\n\r\n");
+        let end = end.unwrap_or_else(|| panic!("no answer: {:?}", String::from_utf8_lossy(bytes)));
+        let (head, rest) = bytes.split_at(end);
+        let body = rest.get(4..).unwrap_or_default();
+        let head = String::from_utf8_lossy(head).into_owned();
+        let mut lines = head.lines();
+        let status = lines
+            .next()
+            .and_then(|line| line.split(' ').nth(1)?.parse().ok());
+        let headers: Vec<(String, String)> = lines
+            .filter_map(|line| line.split_once(':'))
+            .map(|(name, value)| (name.to_lowercase(), value.trim().to_owned()))
+            .collect();
+        let chunked = headers
+            .iter()
+            .any(|(name, value)| name == "transfer-encoding" && value == "chunked");
+        let body = if chunked {
+            unchunked(body)
+        } else {
+            body.to_vec()
+        };
+        Answer {
+            status: status.expect("a status line"),
+            headers,
+            json: serde_json::from_slice(&body).unwrap_or(Value::Null),
+            body,
+        }
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// The text at a JSON pointer.
+    pub(crate) fn text_at(&self, pointer: &str) -> String {
+        let found = self.json.pointer(pointer).and_then(Value::as_str);
+        found
+            .unwrap_or_else(|| panic!("no text at {pointer}: {self:?}"))
+            .to_owned()
+    }
+
+    /// The code of a problem.
+    pub(crate) fn code(&self) -> String {
+        assert_eq!(
+            self.header("content-type"),
+            Some("application/problem+json"),
+            "{self:?}"
+        );
+        self.text_at("/code")
+    }
+
+    /// The pointer of the first field that breaks a rule.
+    pub(crate) fn pointer(&self) -> String {
+        assert_eq!(
+            (self.status, self.code().as_str()),
+            (422, "invalid"),
+            "{self:?}"
+        );
+        self.text_at("/errors/0/pointer")
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+fn unchunked(mut rest: &[u8]) -> Vec<u8> {
+    let mut body = Vec::new();
+    while let Some(end) = rest.windows(2).position(|part| part == b"\r\n") {
+        let size = std::str::from_utf8(rest.get(..end).unwrap_or_default()).unwrap_or("0");
+        let size = usize::from_str_radix(size, 16).unwrap_or(0);
+        let from = end + 2;
+        match rest.get(from..from + size) {
+            Some(chunk) if size > 0 => body.extend_from_slice(chunk),
+            _ => break,
+        }
+        rest = rest.get(from + size + 2..).unwrap_or_default();
+    }
+    body
+}
+
+/// A connection on which a stream of events is read.
+pub(crate) struct Events {
+    stream: TcpStream,
+    text: String,
+}
+
+impl Events {
+    pub(crate) async fn listen(server: &Server, path: &str, headers: &[(&str, &str)]) -> Self {
+        let mut stream = TcpStream::connect(server.address)
+            .await
+            .expect("the server listens");
+        let mut head = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n", server.address);
+        for (name, value) in headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        head.push_str("\r\n");
+        stream
+            .write_all(head.as_bytes())
+            .await
+            .expect("the server reads");
+        let mut events = Events {
+            stream,
+            text: String::new(),
+        };
+        events.until("retry: 1000").await;
+        events
+    }
+
+    /// Reads until a text has come; what was read up to its end.
+    pub(crate) async fn until(&mut self, text: &str) -> String {
+        let read = async {
+            loop {
+                if let Some(place) = self.text.find(text) {
+                    let end = place + text.len();
+                    let read = self.text.get(..end).unwrap_or_default().to_owned();
+                    self.text.drain(..end);
+                    return read;
+                }
+                let mut bytes = vec![0; 4096];
+                let count = self
+                    .stream
+                    .read(&mut bytes)
+                    .await
+                    .expect("the stream goes on");
+                assert!(count > 0, "the stream ended: {}", self.text);
+                bytes.truncate(count);
+                self.text.push_str(&String::from_utf8_lossy(&bytes));
+            }
+        };
+        tokio::time::timeout(PATIENCE, read)
+            .await
+            .expect("the event comes in time")
+    }
+}
