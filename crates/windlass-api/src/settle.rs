@@ -125,6 +125,7 @@ fn read_failure(fields: &mut Fields<'_>) -> Result<Failure, Invalid> {
             FailureClass::Retryable
         },
         retry_after: fields.duration("retry_after")?,
+        delay: None, // a policy in code is the worker's own
     })
 }
 
