@@ -2,9 +2,11 @@
 //!
 //! The table makes the router, the access check, the check of parameters, `openapi.json` and the tests that walk it.
 
+mod admin;
 mod dead_letters;
 mod events;
 mod jobs;
+mod keys;
 mod policies;
 mod queues;
 mod schedules;
@@ -198,6 +200,8 @@ pub(crate) fn table() -> Vec<Route> {
     all.extend(policies::routes());
     all.extend(workers::routes());
     all.extend(events::routes());
+    all.extend(keys::routes());
+    all.extend(admin::routes());
     all.extend(system::routes());
     all
 }
