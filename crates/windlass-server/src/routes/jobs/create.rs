@@ -42,7 +42,7 @@ pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
             now,
         },
     )?;
-    Ok(answer.location(&format!("/api/v1/jobs/{}", job.id)))
+    Ok(answer.location(&call.address(&format!("/jobs/{}", job.id))))
 }
 
 /// The job that this request asks for, checked.
