@@ -360,10 +360,12 @@ fn a_store_that_cannot_be_opened_is_told_with_an_exit_code() {
     let (code, told) = serve(&format!("sqlite:{}", text(&no_database)));
     assert!(code == 1 && told.contains("cannot be opened"), "{told}");
     let newer = folder.path().join("newer.db");
-    drop(Server::start(
+    let (made, _) = Server::start(
         folder.path(),
         &["--store", &format!("sqlite:{}", text(&newer))],
-    ));
+    )
+    .stop();
+    assert!(made.success());
     let connection = rusqlite::Connection::open(&newer).unwrap();
     connection
         .pragma_update(None, "user_version", 9999)

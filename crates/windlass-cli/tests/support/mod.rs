@@ -1,5 +1,5 @@
 //! A real server in a process of its own, and a small HTTP client.
-#![expect(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, reason = "each test file uses its part")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
