@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use windlass_core::fields::{Fields, RawFields, one_of, refuse_both};
 use windlass_core::{Invalid, JobId, Kind, QueueName, WorkerName};
 
-use crate::new_job::read_list;
+use crate::new_job::{read_each, read_list};
 
 /// The most jobs of one claim.
 pub const CLAIM_LIMIT_MAX: u32 = 1000;
@@ -232,24 +232,17 @@ impl RenewRequest {
             let rule = format!("must list at most {most}, got {}", listed.len());
             return Err(Invalid::new("leases", rule));
         }
-        let read = |(place, raw): (usize, &Box<serde_json::value::RawValue>)| {
-            let read = || {
-                let map = RawFields::parse(raw.get())?.values()?;
-                let mut fields = Fields::of(&map);
-                let lease = LeaseRef::from_fields(&mut fields)?;
-                fields.finish()?;
-                Ok(lease)
-            };
-            read().map_err(|error: Invalid| error.within(&format!("leases[{place}]")))
+        let read = |parts: RawFields| {
+            let map = parts.values()?;
+            let mut fields = Fields::of(&map);
+            let lease = LeaseRef::from_fields(&mut fields)?;
+            fields.finish()?;
+            Ok(lease)
         };
         Ok(RenewRequest {
             worker,
             lease,
-            leases: listed
-                .iter()
-                .enumerate()
-                .map(read)
-                .collect::<Result<_, _>>()?,
+            leases: read_each(&listed, "leases", read).collect::<Result<_, _>>()?,
         })
     }
 }

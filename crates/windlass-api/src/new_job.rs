@@ -80,13 +80,9 @@ impl Bulk {
             let rule = format!("must list 1 to {BULK_MAX} jobs, got {}", jobs.len());
             return Err(Invalid::new("jobs", rule));
         }
-        let read = |(place, raw): (usize, &Box<RawValue>)| {
-            let job = RawFields::parse(raw.get()).and_then(read_new_job);
-            job.map_err(|error| error.within(&format!("jobs[{place}]")))
-        };
         Ok(Bulk {
             mode: mode.unwrap_or_default(),
-            jobs: jobs.iter().enumerate().map(read).collect(),
+            jobs: read_each(&jobs, "jobs", read_new_job).collect(),
         })
     }
 }
@@ -96,6 +92,18 @@ pub(crate) fn read_list(parts: &RawFields, name: &str) -> Result<Vec<Box<RawValu
     let raw = parts.raw(name);
     let raw = raw.ok_or_else(|| Invalid::new(name, "is required"))?;
     serde_json::from_str(raw).map_err(|_| Invalid::new(name, "must be a list"))
+}
+
+/// The objects of a list, each read for itself; a refusal names its place.
+pub(crate) fn read_each<'a, T>(
+    list: &'a [Box<RawValue>],
+    name: &'a str,
+    read: impl Fn(RawFields) -> Result<T, Invalid> + 'a,
+) -> impl Iterator<Item = Result<T, Invalid>> + 'a {
+    list.iter().enumerate().map(move |(place, raw)| {
+        let one = RawFields::parse(raw.get()).and_then(&read);
+        one.map_err(|error| error.within(&format!("{name}[{place}]")))
+    })
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The shapes of the JSON, as JSON Schema: what `openapi.json` says is written here, beside the code that reads it.
 
+mod admin;
 mod jobs;
 mod queues;
 mod schedules;
@@ -216,6 +217,7 @@ pub fn components() -> Vec<(&'static str, Schema)> {
     all.extend(queues::components());
     all.extend(schedules::components());
     all.extend(workers::components());
+    all.extend(admin::components());
     all
 }
 

@@ -1,13 +1,12 @@
 //! How attempts ended, as workers in any language tell it.
 
 use serde_json::Value;
-use serde_json::value::RawValue;
 use windlass_core::fields::{Fields, RawFields};
 use windlass_core::{AttemptError, Failure, FailureClass, Invalid, Payload, Timestamp, WorkerName};
 
 use crate::claim::LeaseRef;
 use crate::duration::instant_or_span;
-use crate::new_job::read_list;
+use crate::new_job::{read_each, read_list};
 
 /// The most outcomes of one request.
 pub const OUTCOMES_MAX: usize = 1000;
@@ -62,12 +61,8 @@ pub fn read_outcomes(
         let rule = format!("must list 1 to {OUTCOMES_MAX}, got {}", listed.len());
         return Err(Invalid::new("outcomes", rule));
     }
-    let read = |(place, raw): (usize, &Box<RawValue>)| {
-        let outcome = RawFields::parse(raw.get()).and_then(|parts| read_outcome(&parts, now));
-        outcome.map_err(|error| error.within(&format!("outcomes[{place}]")))
-    };
-    let outcomes: Result<_, _> = listed.iter().enumerate().map(read).collect();
-    Ok((worker, outcomes?))
+    let outcomes = read_each(&listed, "outcomes", |parts| read_outcome(&parts, now));
+    Ok((worker, outcomes.collect::<Result<_, _>>()?))
 }
 
 fn read_outcome(parts: &RawFields, now: Timestamp) -> Result<ToldOutcome, Invalid> {
@@ -130,6 +125,7 @@ fn read_failure(fields: &mut Fields<'_>) -> Result<Failure, Invalid> {
             FailureClass::Retryable
         },
         retry_after: fields.duration("retry_after")?,
+        delay: None, // a policy in code is the worker's own
     })
 }
 

@@ -1,6 +1,7 @@
 //! `windlass bench`: figures, each beside something measured in the same run.
 
 mod baseline;
+mod http;
 mod load;
 mod postgres;
 mod run;
@@ -20,6 +21,28 @@ pub(crate) enum BenchCommand {
 
     /// Jobs through the Rust SDK: enqueue, drain, pick-up latency, and fresh work in a storm of retries.
     Run(RunBench),
+
+    /// Jobs through the REST interface of a server of its own, beside the same requests answered without a store.
+    Http(HttpBench),
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct HttpBench {
+    /// The store, as a URL; a temporary SQLite file if not given.
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+
+    /// How many jobs are enqueued in batches.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub(crate) jobs: u64,
+
+    /// How many jobs are in one request.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) batch: u32,
+
+    /// How many clients at once, each with a connection.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) clients: u32,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -94,6 +117,7 @@ pub(crate) fn run(command: &BenchCommand, output: &Output) -> anyhow::Result<()>
     match command {
         BenchCommand::Store(bench) => store::run(bench, output),
         BenchCommand::Run(bench) => run::run(bench, output),
+        BenchCommand::Http(bench) => http::run(bench, output),
     }
 }
 

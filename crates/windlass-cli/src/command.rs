@@ -5,11 +5,17 @@ use std::io::Write as _;
 use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::audit::AuditCommand;
 use crate::backup::BackupCommand;
 use crate::bench::BenchCommand;
+use crate::doctor::DoctorCommand;
+use crate::keys::KeysCommand;
 use crate::migrate::MigrateCommand;
 use crate::policy::PolicyCommand;
 use crate::schedule::ScheduleCommand;
+use crate::secrets::SecretsCommand;
+use crate::serve::ServeCommand;
+use crate::settings::ConfigCommand;
 
 /// A durable job queue and scheduler whose heart is retrying right.
 #[derive(Debug, Parser)]
@@ -30,6 +36,26 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Serve(ServeCommand),
+
+    /// Look at the configuration of the server.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+
+    Doctor(DoctorCommand),
+
+    /// Make, list and revoke API keys.
+    #[command(subcommand)]
+    Keys(KeysCommand),
+
+    /// Keep secrets, encrypted.
+    #[command(subcommand)]
+    Secrets(SecretsCommand),
+
+    /// See what operators did, and whether the log is whole.
+    #[command(subcommand)]
+    Audit(AuditCommand),
+
     /// See what a retry policy will do before it does.
     #[command(subcommand)]
     Policy(PolicyCommand),
@@ -68,6 +94,8 @@ pub(crate) enum Command {
 pub(crate) enum Page {
     /// `docs/retry-policies.md`
     RetryPolicies,
+    /// `docs/configuration.md`
+    Configuration,
 }
 
 pub(crate) fn print_completions(shell: Shell) -> anyhow::Result<()> {

@@ -1,14 +1,21 @@
 //! The command `windlass`.
 
+mod audit;
 mod backup;
 mod bench;
 mod clock;
 mod command;
+mod doctor;
+mod keys;
 mod migrate;
 mod output;
 mod policy;
 mod reference;
+mod remote;
 mod schedule;
+mod secrets;
+mod serve;
+mod settings;
 
 use std::process::ExitCode;
 
@@ -24,6 +31,12 @@ fn main() -> ExitCode {
     };
     let output = Output::new(cli.json);
     let done = match cli.command {
+        Command::Serve(command) => serve::run(&command),
+        Command::Config(command) => settings::run(&command, &output),
+        Command::Doctor(command) => doctor::run(&command, &output),
+        Command::Keys(command) => keys::run(&command, &output),
+        Command::Secrets(command) => secrets::run(&command, &output),
+        Command::Audit(command) => audit::run(&command, &output),
         Command::Policy(command) => policy::run(command, &output),
         Command::Schedule(command) => schedule::run(&command, &output),
         Command::Bench(command) => bench::run(&command, &output),

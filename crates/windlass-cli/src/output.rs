@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde_json::json;
 use windlass_core::Invalid;
+use windlass_server::config::ConfigError;
 
 /// The command could not be carried out.
 const FAILED: u8 = 1;
@@ -37,7 +38,8 @@ impl Output {
     /// Tells an error on stderr; the exit code says whether the input is to blame.
     pub(crate) fn fail(&self, error: &anyhow::Error) -> ExitCode {
         let invalid = error.downcast_ref::<Invalid>();
-        let code = if invalid.is_some() { REFUSED } else { FAILED };
+        let refused = invalid.is_some() || error.is::<ConfigError>();
+        let code = if refused { REFUSED } else { FAILED };
         let told = if self.json {
             let field = invalid.map(Invalid::field);
             json!({"error": {"message": format!("{error:#}"), "field": field}}).to_string()

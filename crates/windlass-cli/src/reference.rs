@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use windlass_core::retry::Preset;
+use windlass_server::config::Config;
 
 use crate::command::Page;
 use crate::policy::{Explained, Told, describe_backoff, describe_jitter};
@@ -11,6 +12,7 @@ use crate::policy::{Explained, Told, describe_backoff, describe_jitter};
 pub(crate) fn print(page: Page) -> anyhow::Result<()> {
     let text = match page {
         Page::RetryPolicies => retry_policies()?,
+        Page::Configuration => configuration(),
     };
     Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
 }
@@ -45,6 +47,11 @@ fn retry_policies() -> anyhow::Result<String> {
         )?;
     }
     Ok(page)
+}
+
+/// `docs/configuration.md`: the page's own words, then every setting.
+fn configuration() -> String {
+    String::from(include_str!("reference/configuration.md")) + &Config::reference()
 }
 
 fn sentence(text: &str) -> String {

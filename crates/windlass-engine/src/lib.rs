@@ -28,6 +28,7 @@ mod registry;
 mod scheduler;
 mod slots;
 mod sweeper;
+mod upkeep;
 mod watchdog;
 mod worker;
 
@@ -47,5 +48,6 @@ pub use recorder::Recorder;
 pub use scheduler::{Scheduler, SchedulerConfig, occurrence_job};
 pub use sweeper::{Sweeper, SweeperConfig};
 pub use tokio_util::sync::CancellationToken;
+pub use upkeep::{UpkeepConfig, keep_up};
 pub use watchdog::{Health, PATIENCE_DEFAULT};
 pub use worker::{Stopped, Worker, WorkerConfig};

@@ -51,6 +51,15 @@ impl Caller {
         }
     }
 
+    /// One who was not let in.
+    pub(crate) fn nobody() -> Self {
+        Caller {
+            id: "-".to_owned(),
+            name: "-".to_owned(),
+            scopes: Scopes::NONE,
+        }
+    }
+
     /// Whether it may do what needs `scope`.
     pub fn may(&self, scope: Scope) -> bool {
         self.scopes.include(scope)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use windlass::{Client, PrometheusRecorder};
 use windlass_core::PAYLOAD_BYTES_MAX;
 use windlass_core::retry::{Cap, Preset, WorkerRetry};
@@ -17,6 +18,7 @@ use crate::events::Feed;
 use crate::idempotency::Tidied;
 use crate::rates::Rates;
 use crate::routes::Claims;
+use crate::secrets::Secrets;
 
 /// What the interface is held to.
 #[derive(Debug, Clone)]
@@ -67,6 +69,8 @@ pub struct App {
     pub(crate) claims: Arc<Claims>,
     pub(crate) waiting: Arc<Semaphore>,
     pub(crate) tidied: Arc<Tidied>,
+    pub(crate) secrets: Option<Secrets>,
+    pub(crate) stopping: CancellationToken,
 }
 
 impl App {
@@ -83,6 +87,8 @@ impl App {
             waiting: Arc::new(Semaphore::new(settings.waiting_max)),
             settings: Arc::new(settings),
             metrics: None,
+            secrets: None,
+            stopping: CancellationToken::new(),
             client,
             access,
         }
@@ -105,6 +111,21 @@ impl App {
             metrics: Some(recorder),
             ..self
         }
+    }
+
+    /// With secrets that may be put, listed and removed.
+    #[must_use]
+    pub fn secrets(self, secrets: Secrets) -> Self {
+        App {
+            secrets: Some(secrets),
+            ..self
+        }
+    }
+
+    /// What waits (claims, results, streams of events) ends when this is cancelled.
+    #[must_use]
+    pub fn stopping(self, stopping: CancellationToken) -> Self {
+        App { stopping, ..self }
     }
 
     /// The client whose store it is.

@@ -26,7 +26,9 @@ pub(crate) struct Call {
     pub(crate) now: Timestamp,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
-    /// The path as it was asked, for links.
+    /// Where the router is mounted.
+    pub(crate) prefix: String,
+    /// The path behind that.
     pub(crate) path: String,
     pub(crate) params: Vec<(String, String)>,
     pub(crate) query: Map<String, Value>,
@@ -98,12 +100,17 @@ impl Call {
     /// The URL of the same list from a cursor on.
     pub(crate) fn link(&self, cursor: Option<&String>) -> Option<String> {
         let cursor = cursor?;
-        let mut link = format!("{}?cursor={cursor}", self.path);
+        let mut link = format!("{}{}?cursor={cursor}", self.prefix, self.path);
         for (name, value) in self.query.iter().filter(|(name, _)| *name != "cursor") {
             let value = value.as_str().unwrap_or_default();
             link.push_str(&format!("&{}={}", escaped(name), escaped(value)));
         }
         Some(link)
+    }
+
+    /// The address of something, wherever the router is mounted.
+    pub(crate) fn address(&self, path: &str) -> String {
+        format!("{}/api/v1{path}", self.prefix)
     }
 
     /// Whether this caller sees what jobs carry.

@@ -20,6 +20,7 @@ mod answer;
 mod app;
 pub mod audit;
 mod call;
+pub mod checks;
 pub mod config;
 mod events;
 mod health;
@@ -33,7 +34,9 @@ mod request_id;
 mod routes;
 mod search;
 pub mod secrets;
+mod start;
 
 pub use app::{App, Settings};
 pub use openapi::openapi;
 pub use routes::{RouteInfo, router, routes};
+pub use start::{Server, StartError};

@@ -2,9 +2,11 @@
 //!
 //! The table makes the router, the access check, the check of parameters, `openapi.json` and the tests that walk it.
 
+mod admin;
 mod dead_letters;
 mod events;
 mod jobs;
+mod keys;
 mod policies;
 mod queues;
 mod schedules;
@@ -20,7 +22,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
-use axum::extract::{ConnectInfo, RawPathParams, Request, State};
+use axum::extract::{ConnectInfo, OriginalUri, RawPathParams, Request, State};
 use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use axum::routing::{MethodFilter, on};
@@ -198,6 +200,8 @@ pub(crate) fn table() -> Vec<Route> {
     all.extend(policies::routes());
     all.extend(workers::routes());
     all.extend(events::routes());
+    all.extend(keys::routes());
+    all.extend(admin::routes());
     all.extend(system::routes());
     all
 }
@@ -324,7 +328,11 @@ async fn answer(
         return Err(Invalid::new(unknown, "is not a parameter of this route").into());
     }
     let body = read_body(route, &app.settings, &parts.headers, body).await?;
+    // Where the router is mounted.
+    let asked = parts.extensions.get::<OriginalUri>();
+    let prefix = asked.and_then(|OriginalUri(uri)| uri.path().strip_suffix(parts.uri.path()));
     let call = Call {
+        prefix: prefix.unwrap_or_default().to_owned(),
         path: parts.uri.path().to_owned(),
         app,
         caller,

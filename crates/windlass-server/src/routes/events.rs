@@ -98,6 +98,8 @@ async fn listen(call: Call) -> Result<Answer, Problem> {
         let piece = reader.piece().await;
         Some((Ok(piece), reader))
     });
+    let stopping = call.app.stopping.clone().cancelled_owned();
+    let events = futures_util::StreamExt::take_until(events, stopping);
     let body = Body::from_stream(futures_util::StreamExt::chain(hello, events));
     Ok(Answer::other("text/event-stream", body))
 }

@@ -10,6 +10,7 @@ mod hostile;
 mod idempotency;
 mod jobs;
 mod lists;
+mod mounted;
 mod policies;
 mod queues;
 mod schedules;

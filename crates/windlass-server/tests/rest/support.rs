@@ -35,22 +35,27 @@ impl Drop for Server {
 impl Server {
     /// Open to everybody.
     pub(crate) async fn open() -> Self {
-        Server::with(Settings::default(), |_| Access::open()).await
+        Server::with(Settings::default(), "", |_| Access::open()).await
+    }
+
+    /// Open to everybody, under a path of a larger program.
+    pub(crate) async fn mounted(path: &str) -> Self {
+        Server::with(Settings::default(), path, |_| Access::open()).await
     }
 
     pub(crate) async fn with_settings(settings: Settings) -> Self {
-        Server::with(settings, |_| Access::open()).await
+        Server::with(settings, "", |_| Access::open()).await
     }
 
     /// With keys, and none of them made yet.
     pub(crate) async fn closed() -> Self {
-        Server::with(Settings::default(), |client| {
+        Server::with(Settings::default(), "", |client| {
             Access::by_keys(Arc::clone(client.engine()), WithoutKeys::Closed)
         })
         .await
     }
 
-    async fn with(settings: Settings, access: impl FnOnce(&Client) -> Access) -> Self {
+    async fn with(settings: Settings, path: &str, access: impl FnOnce(&Client) -> Access) -> Self {
         let directory = tempfile::tempdir().expect("a directory for a store");
         let url = format!("sqlite:{}", directory.path().join("jobs.db").display());
         let recorder = Arc::new(PrometheusRecorder::new());
@@ -60,7 +65,11 @@ impl Server {
         let app = App::new(client.clone(), access.clone())
             .settings(settings)
             .metrics(recorder);
-        let service = router(app.clone()).into_make_service_with_connect_info::<SocketAddr>();
+        let routes = match path {
+            "" => router(app.clone()),
+            path => axum::Router::new().nest(path, router(app.clone())),
+        };
+        let service = routes.into_make_service_with_connect_info::<SocketAddr>();
         let listener = TcpListener::bind("127.0.0.1:0")
             .await
             .expect("a port on loopback");

@@ -41,7 +41,7 @@ async fn all_or_none(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
     for new in bulk.jobs {
         jobs.push(made(call, new?)?);
     }
-    let receipts = enqueue(&call.app, jobs, EnqueueMode::AllOrNone, call.now).await?;
+    let receipts = enqueue(&call.app, jobs, EnqueueMode::AllOrNone).await?;
     answer(receipts)
 }
 
@@ -56,7 +56,7 @@ async fn each(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
         .collect();
     let mut stored = Vec::new();
     if !good.is_empty() {
-        stored = enqueue(&call.app, good, EnqueueMode::EachForItself, call.now).await?;
+        stored = enqueue(&call.app, good, EnqueueMode::EachForItself).await?;
     }
     let mut stored = stored.into_iter();
     let missing = || Err(Problem::internal(&"an enqueue without an answer"));

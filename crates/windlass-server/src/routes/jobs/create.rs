@@ -6,7 +6,7 @@ use windlass_api::{Content, JobView, read_new_job};
 use windlass_core::{Job, NewJob, Timestamp};
 use windlass_http::HttpRequest;
 use windlass_http::form::SchedulerForm;
-use windlass_store::{Enqueue, EnqueueMode, Enqueued, StoreError};
+use windlass_store::{EnqueueMode, Enqueued, StoreError};
 
 use super::form;
 use crate::answer::Answer;
@@ -22,13 +22,7 @@ pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
     }
     let new = read_new_job(parts)?;
     let job = made(&call, new)?;
-    let stored = enqueue(
-        &call.app,
-        vec![job.clone()],
-        EnqueueMode::AllOrNone,
-        call.now,
-    )
-    .await?;
+    let stored = enqueue(&call.app, vec![job.clone()], EnqueueMode::AllOrNone).await?;
     let receipt = stored.into_iter().next();
     let receipt = receipt.ok_or_else(|| Problem::internal(&"an enqueue without an answer"))??;
     let job = if receipt.id == job.id {
@@ -55,7 +49,7 @@ pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
             now,
         },
     )?;
-    Ok(answer.location(&format!("/api/v1/jobs/{}", job.id)))
+    Ok(answer.location(&call.address(&format!("/jobs/{}", job.id))))
 }
 
 /// The job that this request asks for, checked.
@@ -85,32 +79,14 @@ pub(super) struct Receipt {
     pub(super) replaced: bool,
 }
 
-/// Stores jobs, and tells what became of each. One of which it is not known is asked for again by its id.
+/// Stores jobs, and tells what became of each.
 pub(super) async fn enqueue(
     app: &App,
     jobs: Vec<Job>,
     mode: EnqueueMode,
-    now: Timestamp,
 ) -> Result<Vec<Result<Receipt, Problem>>, Problem> {
-    let step = |jobs: Vec<Job>| Enqueue { jobs, mode };
-    let mut answers = app.store().enqueue(step(jobs.clone()), now).await;
-    if let Err(StoreError::Indeterminate(_)) = &answers {
-        answers = app.store().enqueue(step(jobs.clone()), now).await;
-    }
-    let mut receipts = Vec::with_capacity(jobs.len());
-    for (job, answer) in jobs.iter().zip(answers?) {
-        let answer = match answer {
-            Enqueued::Duplicate { id, .. } if id == job.id => Enqueued::Created(id),
-            other => other,
-        };
-        match &answer {
-            Enqueued::Created(_) => app.engine().enqueued(std::iter::once(job), now),
-            Enqueued::Replaced(_) => app.engine().due_at(job.run_at, now),
-            Enqueued::Duplicate { .. } | Enqueued::QueueFull { .. } => {}
-        }
-        receipts.push(receipt(answer));
-    }
-    Ok(receipts)
+    let answers = app.engine().enqueue(jobs, mode).await?;
+    Ok(answers.into_iter().map(receipt).collect())
 }
 
 fn receipt(answer: Enqueued) -> Result<Receipt, Problem> {

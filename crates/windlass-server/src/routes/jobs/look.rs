@@ -111,7 +111,11 @@ pub(super) async fn wait(call: Call) -> Result<Answer, Problem> {
     let timeout = asked.unwrap_or(WAIT_DEFAULT.min(most));
     let waiting = call.app.waiting.clone().try_acquire_owned();
     let _waiting = waiting.map_err(|_| Problem::busy("requests that wait"))?;
-    let (status, job) = match call.app.client.wait(id, timeout).await {
+    let ended = tokio::select! {
+        ended = call.app.client.wait(id, timeout) => ended,
+        () = call.app.stopping.cancelled() => Err(Error::NotOver { id, after: timeout }),
+    };
+    let (status, job) = match ended {
         Ok(job) => (StatusCode::OK, Some(job)),
         Err(Error::NotOver { .. }) => (StatusCode::ACCEPTED, call.app.client.get(id).await?),
         Err(other) => return Err(other.into()),

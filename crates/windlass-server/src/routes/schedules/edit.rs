@@ -52,10 +52,8 @@ fn is_of_this_request(call: &Call, found: &Schedule, definition: &NewSchedule) -
 }
 
 fn created(call: &Call, schedule: &Schedule) -> Result<Answer, Problem> {
-    let path = format!(
-        "/api/v1/schedules/{}",
-        escaped(schedule.definition.name.as_str())
-    );
+    let name = escaped(schedule.definition.name.as_str());
+    let path = call.address(&format!("/schedules/{name}"));
     let answer = answer(call, schedule)?.status(StatusCode::CREATED);
     Ok(answer.location(&path))
 }

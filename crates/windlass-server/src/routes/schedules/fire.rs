@@ -16,7 +16,7 @@ pub(super) async fn run_now(call: Call) -> Result<Answer, Problem> {
     call.audit("schedule.run_now", name.as_str(), json!({"job": job}))
         .await;
     let answer = Answer::json(StatusCode::CREATED, &json!({"job_id": job}))?;
-    Ok(answer.location(&format!("/api/v1/jobs/{job}")))
+    Ok(answer.location(&call.address(&format!("/jobs/{job}"))))
 }
 
 pub(super) async fn backfill(call: Call) -> Result<Answer, Problem> {

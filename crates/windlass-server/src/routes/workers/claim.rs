@@ -139,7 +139,7 @@ async fn wait_for_jobs(app: &App, wanted: &Arc<Wanted>) -> Result<Vec<Job>, Prob
         changes.mark_unchanged();
         let jobs = claim_safely(app, wanted).await?;
         let now = clock.now();
-        if !jobs.is_empty() || now >= until {
+        if !jobs.is_empty() || now >= until || app.stopping.is_cancelled() {
             return Ok(jobs);
         }
         if waiting.is_none() {
@@ -152,6 +152,7 @@ async fn wait_for_jobs(app: &App, wanted: &Arc<Wanted>) -> Result<Vec<Job>, Prob
         tokio::select! {
             _ = changes.changed() => {}
             () = clock.sleep_until(at) => {}
+            () = app.stopping.cancelled() => return Ok(Vec::new()),
         }
     }
 }

@@ -69,7 +69,7 @@ pub(super) async fn register(call: Call) -> Result<Answer, Problem> {
         heartbeat_age_ms: 0,
         signal: None,
     };
-    let path = format!("/api/v1/workers/{}", escaped(name.as_str()));
+    let path = call.address(&format!("/workers/{}", escaped(name.as_str())));
     Ok(Answer::json(StatusCode::CREATED, &view)?.location(&path))
 }
 

@@ -1,0 +1,77 @@
+//! Keys, secrets and the audit log.
+
+use super::{Field, Schema};
+
+/// The words for scopes.
+const SCOPES: [&str; 6] = [
+    "enqueue",
+    "work",
+    "read",
+    "read-payload",
+    "operate",
+    "admin",
+];
+
+pub(super) fn components() -> Vec<(&'static str, Schema)> {
+    vec![
+        ("NewKey", new_key()),
+        ("Key", Schema::object(key())),
+        ("NewKeyAnswer", new_key_answer()),
+        ("NewSecret", new_secret()),
+        ("AuditRecord", audit_record()),
+    ]
+}
+
+fn scopes() -> Schema {
+    Schema::list_of(Schema::word(&SCOPES), 1, SCOPES.len())
+}
+
+fn new_key() -> Schema {
+    Schema::object(vec![
+        Field::always("name", Schema::text_of(1, 100)),
+        Field::always("scopes", scopes()),
+        Field::maybe("expires_in", Schema::duration()),
+        Field::maybe("expires_in_ms", Schema::integer(1, 315_360_000_000)),
+        Field::maybe("expires_at", Schema::instant()),
+    ])
+}
+
+fn key() -> Vec<Field> {
+    vec![
+        Field::always(
+            "id",
+            Schema::text().about("The part of the key that may be shown."),
+        ),
+        Field::always("name", Schema::text()),
+        Field::always("scopes", scopes()),
+        Field::always("created_at", Schema::instant()),
+        Field::always("expires_at", Schema::instant().or_null()),
+        Field::always("revoked_at", Schema::instant().or_null()),
+        Field::always("last_used_at", Schema::instant().or_null()),
+    ]
+}
+
+fn new_key_answer() -> Schema {
+    let mut fields = key();
+    let about = "The key itself. It is shown this once, and stored nowhere.";
+    fields.push(Field::always("key", Schema::text().about(about)));
+    Schema::object(fields)
+}
+
+fn new_secret() -> Schema {
+    Schema::object(vec![Field::always("value", Schema::text_of(1, 65_536))])
+}
+
+fn audit_record() -> Schema {
+    Schema::object(vec![
+        Field::always("number", Schema::count()),
+        Field::always("at", Schema::instant()),
+        Field::always("key", Schema::text().about("Whose key, or `local`.")),
+        Field::always("name", Schema::text()),
+        Field::always("action", Schema::text()),
+        Field::always("target", Schema::text()),
+        Field::always("detail", Schema::any()),
+        Field::always("previous", Schema::text()),
+        Field::always("hash", Schema::text()),
+    ])
+}

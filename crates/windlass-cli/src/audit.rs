@@ -1,0 +1,124 @@
+//! `windlass audit`: what operators did, and whether the log is whole.
+
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+use hyper::Method;
+use serde_json::{Value, json};
+use windlass_server::audit::Audit;
+
+use crate::output::Output;
+use crate::remote::RemoteArgs;
+use crate::settings::SettingsArgs;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AuditCommand {
+    /// Lists what operators did, the oldest first.
+    List(ListAudit),
+    /// Checks that no record was changed, removed or slipped in.
+    Verify(VerifyAudit),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListAudit {
+    #[command(flatten)]
+    settings: SettingsArgs,
+
+    #[command(flatten)]
+    remote: RemoteArgs,
+
+    /// Behind the record with this number.
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    after: u64,
+
+    /// So many at most.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    limit: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VerifyAudit {
+    #[command(flatten)]
+    settings: SettingsArgs,
+
+    #[command(flatten)]
+    remote: RemoteArgs,
+
+    /// A hash that an earlier check printed: its record must still be there.
+    #[arg(long, value_name = "HASH")]
+    known: Option<String>,
+}
+
+pub(crate) fn run(command: &AuditCommand, output: &Output) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        match command {
+            AuditCommand::List(list) => {
+                let records = records(list).await?;
+                let text: String = records.iter().map(line).collect();
+                output.print(&records, text)
+            }
+            AuditCommand::Verify(verify) => {
+                let found = verified(verify).await?;
+                let broken = found.get("broken").and_then(Value::as_str);
+                if let Some(broken) = broken {
+                    anyhow::bail!("the audit log is broken: {broken}");
+                }
+                let (count, hash) = (
+                    &found["records"],
+                    found["hash"].as_str().unwrap_or_default(),
+                );
+                let text =
+                    format!("{count} records, none changed; keep this hash elsewhere: {hash}\n");
+                output.print(&found, text)
+            }
+        }
+    })
+}
+
+async fn records(list: &ListAudit) -> anyhow::Result<Vec<Value>> {
+    let limit = usize::try_from(list.limit)?;
+    if let Some(mut server) = list.remote.connect().await? {
+        let path = format!("/api/v1/audit?limit={limit}&cursor=p{:016x}", list.after);
+        let listed = server.expect(Method::GET, &path, None).await?;
+        return Ok(listed
+            .get("data")
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default());
+    }
+    let (_, client) = list.settings.open().await?;
+    let audit = Audit::new(Arc::clone(client.engine()));
+    let records = audit.list(list.after, limit).await?;
+    Ok(records.iter().map(|record| json!(record)).collect())
+}
+
+async fn verified(verify: &VerifyAudit) -> anyhow::Result<Value> {
+    if let Some(mut server) = verify.remote.connect().await? {
+        let known = verify
+            .known
+            .as_deref()
+            .map(|known| format!("?known={known}"));
+        let path = format!("/api/v1/audit/verify{}", known.unwrap_or_default());
+        return server.expect(Method::GET, &path, None).await;
+    }
+    let (_, client) = verify.settings.open().await?;
+    let audit = Audit::new(Arc::clone(client.engine()));
+    Ok(json!(audit.verify(verify.known.as_deref()).await?))
+}
+
+fn line(record: &Value) -> String {
+    let text = |name: &str| {
+        record
+            .get(name)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let number = record.get("number").and_then(Value::as_u64).unwrap_or(0);
+    let (at, name, action, target) = (text("at"), text("name"), text("action"), text("target"));
+    let detail = record.get("detail").cloned().unwrap_or_default();
+    format!("{number:>6} {at} {name}: {action} {target} {detail}\n")
+}

@@ -1,0 +1,213 @@
+//! `windlass keys`: makes, lists and revokes API keys.
+
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+use hyper::Method;
+use serde_json::{Value, json};
+use windlass::Client;
+use windlass_core::{Timestamp, parse_duration};
+use windlass_server::access::{Caller, KeyInfo, Keys, NewKey, Scopes};
+use windlass_server::audit::Audit;
+
+use crate::output::Output;
+use crate::remote::{Remote, RemoteArgs};
+use crate::settings::SettingsArgs;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeysCommand {
+    /// Makes a key and prints it. It is shown this once, and stored as a hash.
+    Create(CreateKey),
+    /// Lists keys, revoked ones too, without their secrets.
+    List(Place),
+    /// Revokes a key for good, by its id. Servers refuse it within a second.
+    Revoke(RevokeKey),
+}
+
+/// Where the keys are.
+#[derive(Debug, Args)]
+pub(crate) struct Place {
+    #[command(flatten)]
+    settings: SettingsArgs,
+
+    #[command(flatten)]
+    remote: RemoteArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CreateKey {
+    #[command(flatten)]
+    place: Place,
+
+    /// What people call it.
+    #[arg(long)]
+    name: String,
+
+    /// What it may do: enqueue, work, read, read-payload, operate, admin.
+    #[arg(long, value_name = "SCOPE", value_delimiter = ',', required = true)]
+    scope: Vec<String>,
+
+    /// After how long it is refused, such as `90d`; never, if not given.
+    #[arg(long, value_name = "DURATION")]
+    expires_in: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RevokeKey {
+    #[command(flatten)]
+    place: Place,
+
+    /// The id of the key: the part behind `wl_`.
+    id: String,
+}
+
+pub(crate) fn run(command: &KeysCommand, output: &Output) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        match command {
+            KeysCommand::Create(create) => {
+                let key = create_key(create).await?;
+                let text = format!(
+                    "{}\n",
+                    key.get("key").and_then(Value::as_str).unwrap_or_default()
+                );
+                output.print(&key, text)
+            }
+            KeysCommand::List(place) => {
+                let keys = list(place).await?;
+                let text: String = keys.iter().map(line).collect();
+                output.print(&keys, text)
+            }
+            KeysCommand::Revoke(revoke) => {
+                let key = revoke_key(revoke).await?;
+                output.print(&key, format!("revoked {}\n", revoke.id))
+            }
+        }
+    })
+}
+
+/// Either a server or the store itself.
+enum Reached {
+    Server(Remote),
+    Store(Client, Keys, Audit),
+}
+
+impl Place {
+    async fn reach(&self) -> anyhow::Result<Reached> {
+        if let Some(remote) = self.remote.connect().await? {
+            return Ok(Reached::Server(remote));
+        }
+        let (_, client) = self.settings.open().await?;
+        let keys = Keys::new(Arc::clone(client.engine()));
+        let audit = Audit::new(Arc::clone(client.engine()));
+        Ok(Reached::Store(client, keys, audit))
+    }
+}
+
+async fn create_key(create: &CreateKey) -> anyhow::Result<Value> {
+    let scopes = Scopes::from_names(&create.scope)?;
+    let expires_in = create.expires_in.as_deref().map(parse_duration).transpose();
+    let expires_in = expires_in.map_err(|invalid| invalid.within("expires_in"))?;
+    match create.place.reach().await? {
+        Reached::Server(mut server) => {
+            let mut body = json!({"name": create.name, "scopes": scopes.names()});
+            if let Some(expires_in) = &create.expires_in {
+                body["expires_in"] = expires_in.as_str().into();
+            }
+            server
+                .expect(Method::POST, "/api/v1/keys", Some(&body))
+                .await
+        }
+        Reached::Store(client, keys, audit) => {
+            let now = client.now();
+            let new = NewKey {
+                name: create.name.clone(),
+                scopes,
+                expires_at: expires_in.map(|span| now.saturating_add(span)),
+            };
+            let (key, info) = keys.create(new, now).await?;
+            let detail = json!({"name": info.name, "scopes": info.scopes.names(), "expires_at": info.expires_at});
+            audit
+                .record(&Caller::local(), "key.create", &info.id, detail)
+                .await;
+            let mut view = view(&info);
+            view["key"] = key.reveal().into();
+            Ok(view)
+        }
+    }
+}
+
+async fn list(place: &Place) -> anyhow::Result<Vec<Value>> {
+    match place.reach().await? {
+        Reached::Server(mut server) => {
+            let listed = server.expect(Method::GET, "/api/v1/keys", None).await?;
+            Ok(listed
+                .get("data")
+                .and_then(Value::as_array)
+                .cloned()
+                .unwrap_or_default())
+        }
+        Reached::Store(_, keys, _) => Ok(keys.list().await?.iter().map(view).collect()),
+    }
+}
+
+async fn revoke_key(revoke: &RevokeKey) -> anyhow::Result<Value> {
+    match revoke.place.reach().await? {
+        Reached::Server(mut server) => {
+            let path = format!("/api/v1/keys/{}", revoke.id);
+            server.expect(Method::DELETE, &path, None).await
+        }
+        Reached::Store(client, keys, audit) => {
+            let info = keys.revoke(&revoke.id, client.now()).await?;
+            audit
+                .record(
+                    &Caller::local(),
+                    "key.revoke",
+                    &info.id,
+                    json!({"name": info.name}),
+                )
+                .await;
+            Ok(view(&info))
+        }
+    }
+}
+
+fn view(key: &KeyInfo) -> Value {
+    json!({
+        "id": key.id, "name": key.name, "scopes": key.scopes.names(), "created_at": key.created_at,
+        "expires_at": key.expires_at, "revoked_at": key.revoked_at, "last_used_at": key.last_used_at,
+    })
+}
+
+fn line(key: &Value) -> String {
+    let text = |name: &str| {
+        key.get(name)
+            .and_then(Value::as_str)
+            .unwrap_or("-")
+            .to_owned()
+    };
+    let scopes: Vec<&str> = key
+        .get("scopes")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    let state = match (
+        text("revoked_at").as_str(),
+        text("expires_at").parse::<Timestamp>(),
+    ) {
+        ("-", Err(_)) => "valid".to_owned(),
+        ("-", Ok(at)) => format!("until {at}"),
+        (at, _) => format!("revoked {at}"),
+    };
+    let used = text("last_used_at");
+    format!(
+        "{}  {:24} {:32} {state}, last used {used}\n",
+        text("id"),
+        text("name"),
+        scopes.join(",")
+    )
+}

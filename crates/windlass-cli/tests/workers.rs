@@ -1,0 +1,178 @@
+//! The reference workers in other languages, against the real server.
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use support::{PATIENCE, Server, printed};
+
+/// The lines that a worker in another language may have.
+const LINES_MAX: usize = 100;
+
+fn example(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../examples/workers")
+        .join(path)
+}
+
+/// A worker's process, killed with its owner.
+struct Worker(Child);
+
+impl Worker {
+    fn start(language: &str, server: &Server, key: &str) -> Self {
+        let (program, path) = match language {
+            "python" => ("python3", "python/worker.py"),
+            _ => ("node", "node/worker.mjs"),
+        };
+        let child = Command::new(program)
+            .arg(example(path))
+            .env("WINDLASS_URL", &server.url)
+            .env("WINDLASS_KEY", key)
+            .env("WORKER", format!("{language}-worker"))
+            .env("LEASE_SECONDS", "3")
+            .env("GRACE_SECONDS", "0.5")
+            .stdout(Stdio::null())
+            .spawn();
+        Worker(child.expect("it starts"))
+    }
+
+    fn stop(mut self) -> bool {
+        let pid = self.0.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-TERM", &pid])
+                .status()
+                .expect("kill")
+                .success()
+        );
+        self.0.wait().expect("its end").success()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "real processes are waited for in real time"
+)]
+fn eventually(what: &str, mut look: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !look() {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+fn the_worker_does_everything(language: &str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().to_str().expect("a plain path");
+    let key = |name: &str, scopes: &str| {
+        printed(&[
+            "keys", "create", "--name", name, "--scope", scopes, "--data", data,
+        ])
+        .trim()
+        .to_owned()
+    };
+    let (admin, work) = (key("admin", "admin"), key("worker", "work"));
+    let server = Server::start(folder.path(), &[]);
+    let ask = |method: &str, path: &str, body: Option<&Value>| {
+        let (status, answer) = server.ask(method, path, Some(&admin), body);
+        assert!(status < 300, "{method} {path}: {status} {answer}");
+        answer
+    };
+    let enqueue = |job: Value| {
+        ask("POST", "/api/v1/jobs", Some(&job))["id"]
+            .as_str()
+            .expect("an id")
+            .to_owned()
+    };
+    let job = |id: &str| ask("GET", &format!("/api/v1/jobs/{id}"), None);
+    let state = |id: &str| job(id)["state"].as_str().expect("a state").to_owned();
+
+    // It runs jobs, and tells results and errors.
+    let good = enqueue(json!({"kind": "greet", "payload": {"name": "Ann"}}));
+    let bad = enqueue(json!({"kind": "greet", "max_attempts": 1}));
+    let strange = enqueue(json!({"kind": "unknown"}));
+    let worker = Worker::start(language, &server, &work);
+    eventually("it ran", || {
+        state(&good) == "succeeded" && state(&bad) == "dead"
+    });
+    assert_eq!(job(&good)["result"], json!({"greeting": "Hello, Ann!"}));
+    assert!(
+        job(&bad)["last_error"].to_string().contains("Error"),
+        "{}",
+        job(&bad)
+    );
+    assert_eq!(
+        state(&strange),
+        "ready",
+        "it claims only what it has a handler for"
+    );
+
+    // It keeps a lease alive for longer than the lease is, and hears that a job is called off.
+    let long = enqueue(json!({"kind": "pause", "payload": {"seconds": 4.5}}));
+    let endless = enqueue(json!({"kind": "pause", "payload": {"seconds": 3600}}));
+    eventually("both started", || {
+        state(&long) == "running" && state(&endless) == "running"
+    });
+    ask("POST", &format!("/api/v1/jobs/{endless}/cancel"), None);
+    eventually("it ended by itself", || state(&long) == "succeeded");
+    assert_eq!(job(&long)["attempt"], 1, "no attempt was lost");
+    eventually("it was called off", || state(&endless) == "cancelled");
+
+    // At the end it gives back what is not over, without a failure.
+    let open = enqueue(json!({"kind": "pause", "payload": {"seconds": 3600}}));
+    eventually("it started", || state(&open) == "running");
+    assert!(worker.stop(), "it ends well");
+    let given_back = job(&open);
+    assert_eq!(
+        (&given_back["state"], &given_back["failures"]),
+        (&json!("ready"), &json!(0)),
+        "{given_back}"
+    );
+}
+
+#[test]
+fn the_python_worker_claims_runs_renews_settles_and_stops() {
+    the_worker_does_everything("python");
+}
+
+#[test]
+fn the_node_worker_claims_runs_renews_settles_and_stops() {
+    the_worker_does_everything("node");
+}
+
+#[test]
+fn reference_workers_stay_short_and_need_nothing() {
+    for path in ["python/worker.py", "node/worker.mjs"] {
+        let text = std::fs::read_to_string(example(path)).unwrap();
+        assert!(
+            text.lines().count() <= LINES_MAX,
+            "{path}: {}",
+            text.lines().count()
+        );
+    }
+    let python = std::fs::read_to_string(example("python/worker.py")).unwrap();
+    let imports: Vec<_> = python
+        .lines()
+        .filter(|line| line.starts_with("import "))
+        .collect();
+    assert_eq!(
+        imports,
+        ["import json, os, signal, sys, threading, time, urllib.error, urllib.request, uuid"]
+    );
+    let node = std::fs::read_to_string(example("node/worker.mjs")).unwrap();
+    assert!(
+        node.lines()
+            .filter(|line| line.starts_with("import "))
+            .all(|line| line.contains("\"node:"))
+    );
+}

@@ -1,0 +1,157 @@
+//! What a store needs even where nothing of its jobs runs: the sweeper, the scheduler and the janitor, without a worker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::engine::Engine;
+use crate::janitor::{Janitor, JanitorConfig};
+use crate::scheduler::{Scheduler, SchedulerConfig};
+use crate::sweeper::{Sweeper, SweeperConfig};
+use crate::watchdog::{PATIENCE_DEFAULT, Pulse, keep_running};
+
+/// How a store is kept up.
+#[derive(Debug, Clone)]
+pub struct UpkeepConfig {
+    /// The name of this node.
+    pub node: String,
+    /// What this node says about itself.
+    pub about: Value,
+    /// How long leases last. 30 s.
+    pub lease: Duration,
+    /// How often expired leases are looked for. 500 ms.
+    pub sweep_every: Duration,
+    /// How long things are kept.
+    pub janitor: JanitorConfig,
+    /// A loop that is busy with one step for so long is started again. 60 s.
+    pub patience: Duration,
+}
+
+impl UpkeepConfig {
+    /// Every setting at its default.
+    pub fn new(node: String) -> Self {
+        let sweeper = SweeperConfig::new(String::new());
+        UpkeepConfig {
+            node,
+            about: Value::Null,
+            lease: sweeper.lease,
+            sweep_every: sweeper.every,
+            janitor: JanitorConfig::default(),
+            patience: PATIENCE_DEFAULT,
+        }
+    }
+}
+
+/// Keeps a store up until it is told to stop.
+pub async fn keep_up(engine: Arc<Engine>, config: UpkeepConfig, stop: CancellationToken) {
+    let sweeper = Arc::new(Sweeper::new(
+        Arc::clone(&engine),
+        SweeperConfig {
+            about: config.about,
+            lease: config.lease,
+            every: config.sweep_every,
+            ..SweeperConfig::new(config.node.clone())
+        },
+    ));
+    let scheduler = Scheduler::new(Arc::clone(&engine), SchedulerConfig::default());
+    let scheduler = Arc::new(scheduler);
+    let janitor = Arc::new(Janitor::new(Arc::clone(&engine), config.janitor));
+    let mut loops = JoinSet::new();
+    let mut keep = |name: &str, run: Run| {
+        let (engine, name) = (Arc::clone(&engine), format!("{} {name}", config.node));
+        loops.spawn(keep_running(
+            engine,
+            name,
+            config.patience,
+            stop.clone(),
+            run,
+        ));
+    };
+    let until = stop.clone();
+    keep(
+        "sweeper",
+        Box::new(move |pulse| Box::pin(Arc::clone(&sweeper).run(until.clone(), pulse))),
+    );
+    let until = stop.clone();
+    keep(
+        "scheduler",
+        Box::new(move |pulse| Box::pin(Arc::clone(&scheduler).run(until.clone(), pulse))),
+    );
+    let until = stop.clone();
+    keep(
+        "janitor",
+        Box::new(move |pulse| Box::pin(Arc::clone(&janitor).run(until.clone(), pulse))),
+    );
+    info!(node = config.node, "keeping the store up");
+    while loops.join_next().await.is_some() {}
+    if let Err(error) = engine.store().remove_node(&config.node).await {
+        warn!(%error, "the node stays listed");
+    }
+}
+
+/// Starts a loop.
+type Run =
+    Box<dyn Fn(Arc<Pulse>) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+
+#[cfg(test)]
+mod tests {
+    use windlass_core::NewJob;
+    use windlass_core::fairness::{Credit, Guards, Pool, Slots};
+    use windlass_memory::MemoryStore;
+    use windlass_store::{Claim, ClaimRetry, Enqueue};
+
+    use super::*;
+    use crate::{Ids, SystemClock};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_job_is_found_without_any_worker_and_the_node_leaves_in_the_end() {
+        let (store, clock) = (Arc::new(MemoryStore::new()), Arc::new(SystemClock::new()));
+        let engine = Arc::new(Engine::new(store, clock, Ids::seeded(1)));
+        let now = engine.now();
+        let id = engine.ids().job(now);
+        let job = NewJob::new("work".parse().unwrap()).into_stored_job(id, now);
+        engine
+            .store()
+            .enqueue(Enqueue::all(vec![job]), now)
+            .await
+            .unwrap();
+        let slots = Slots {
+            free: 1,
+            total: 1,
+            retries_running: 0,
+        };
+        let claim = Claim {
+            id: 1,
+            queue: "default".parse().unwrap(),
+            kinds: None,
+            jobs: None,
+            plan: Guards::default().plan(Pool::Main, slots, Credit::default()),
+            worker: "gone".parse().unwrap(),
+            lease: Duration::from_secs(30),
+            retry: ClaimRetry::default(),
+        };
+        assert_eq!(
+            engine.store().claim(&claim, now).await.unwrap().jobs.len(),
+            1
+        );
+        let stop = CancellationToken::new();
+        let config = UpkeepConfig::new("server".to_owned());
+        let kept = tokio::spawn(keep_up(Arc::clone(&engine), config, stop.clone()));
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let job = engine.store().get(&[id]).await.unwrap().remove(0).unwrap();
+            if job.failures == 1 {
+                break;
+            }
+        }
+        assert_eq!(engine.health().len(), 3);
+        stop.cancel();
+        kept.await.unwrap();
+        assert!(engine.store().nodes().await.unwrap().is_empty());
+        assert!(engine.health().is_empty());
+    }
+}

@@ -1,0 +1,256 @@
+//! What a server looks at before it starts, and `windlass doctor` on demand.
+//!
+//! Measuring and judging are apart: [`Machine::measure`] looks, [`Machine::judge`] is a pure function.
+
+use std::path::Path;
+
+use rustix::fs::statvfs;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use windlass_core::Timestamp;
+
+use crate::config::Config;
+
+/// When this version was made: a clock that is behind it is wrong.
+pub const MADE_AT: &str = "2026-11-01T00:00:00Z";
+/// Files that are open beside connections.
+const FILES_BESIDE: u64 = 64;
+/// With less room the server does not start.
+const SPACE_NEEDED: u64 = 16 * 1024 * 1024;
+/// With less room it says so.
+const SPACE_WANTED: u64 = 512 * 1024 * 1024;
+
+/// How much something matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// All is well.
+    Ok,
+    /// It works, and should be looked at.
+    Warning,
+    /// It cannot work.
+    Failure,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Check {
+    /// What.
+    pub name: &'static str,
+    /// How it is.
+    pub verdict: Verdict,
+    /// What was found, and what to do about it.
+    pub found: String,
+}
+
+impl Check {
+    /// A check with its result.
+    pub fn new(name: &'static str, verdict: Verdict, found: impl Into<String>) -> Self {
+        let found = found.into();
+        Check {
+            name,
+            verdict,
+            found,
+        }
+    }
+}
+
+/// The machine, as far as it matters.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    /// How many files may be open at once.
+    pub files: u64,
+    /// Room in the data directory, in bytes, if it is used at all.
+    pub space: Option<u64>,
+    /// Why the data directory cannot be written to, if it is used and cannot.
+    pub unwritable: Option<String>,
+    /// Whether others may look into the data directory.
+    pub open_to_others: bool,
+    /// What time it is.
+    pub now: Timestamp,
+}
+
+impl Machine {
+    /// Looks at this machine. Raises the number of files that may be open as far as is allowed.
+    pub fn measure(config: &Config, now: Timestamp) -> Self {
+        let embedded = config.keeps_files();
+        let data = config.data.as_path();
+        let space = statvfs(data)
+            .ok()
+            .map(|about| about.f_bavail.saturating_mul(about.f_frsize));
+        Machine {
+            files: raise_files(),
+            space: space.filter(|_| embedded),
+            unwritable: write_test(data).err().filter(|_| embedded),
+            open_to_others: embedded && open_to_others(data),
+            now,
+        }
+    }
+
+    /// What that means for a server of so many connections.
+    pub fn judge(&self, connections: u64, data: &Path) -> Vec<Check> {
+        let data = data.display();
+        let files_needed = connections.saturating_add(FILES_BESIDE);
+        let files = match self.files {
+            files if files >= files_needed => {
+                Check::new("open files", Verdict::Ok, format!("{files} may be open"))
+            }
+            files => Check::new(
+                "open files",
+                Verdict::Warning,
+                format!(
+                    "only {files} may be open, {files_needed} are needed for {connections} connections: raise `ulimit -n`, or lower `http.connections`"
+                ),
+            ),
+        };
+        let made_at: Timestamp = MADE_AT.parse().unwrap_or(Timestamp::UNIX_EPOCH);
+        let clock = match self.now >= made_at {
+            true => Check::new("clock", Verdict::Ok, self.now.to_string()),
+            false => Check::new(
+                "clock",
+                Verdict::Failure,
+                format!(
+                    "it says {}, and this version was made on {MADE_AT}: set the clock",
+                    self.now
+                ),
+            ),
+        };
+        let mut checks = vec![files, clock];
+        if let Some(cause) = &self.unwritable {
+            let found = format!("{data} cannot be written to: {cause}");
+            checks.push(Check::new("data directory", Verdict::Failure, found));
+        } else if self.open_to_others {
+            let found = format!("others may look into {data}: `chmod 700 {data}`");
+            checks.push(Check::new("data directory", Verdict::Warning, found));
+        }
+        if let Some(space) = self.space {
+            let mib = space / (1024 * 1024);
+            let (verdict, found) = match space {
+                ..SPACE_NEEDED => (
+                    Verdict::Failure,
+                    format!("{mib} MiB are left in {data}: free some"),
+                ),
+                SPACE_NEEDED..SPACE_WANTED => (
+                    Verdict::Warning,
+                    format!("only {mib} MiB are left in {data}"),
+                ),
+                _ => (Verdict::Ok, format!("{mib} MiB are left in {data}")),
+            };
+            checks.push(Check::new("space", verdict, found));
+        }
+        checks
+    }
+
+    /// So many connections the files that may be open allow.
+    pub fn connections_allowed(&self, wanted: u64) -> u64 {
+        wanted.min(self.files.saturating_sub(FILES_BESIDE)).max(1)
+    }
+}
+
+/// Raises the soft limit of open files to the hard one; what it is then.
+fn raise_files() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let (soft, hard) = (
+        limit.current.unwrap_or(u64::MAX),
+        limit.maximum.unwrap_or(u64::MAX),
+    );
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    match soft < hard && setrlimit(Resource::Nofile, raised).is_ok() {
+        true => hard,
+        false => soft,
+    }
+}
+
+/// Makes the directory, for its owner alone, and writes something to it.
+fn write_test(data: &Path) -> Result<(), String> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let told = |error: std::io::Error| error.to_string();
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(data)
+        .map_err(told)?;
+    let path = data.join(format!(".write-test-{}", std::process::id()));
+    std::fs::write(&path, b"windlass").map_err(told)?;
+    std::fs::remove_file(&path).map_err(told)
+}
+
+fn open_to_others(data: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::metadata(data).is_ok_and(|about| about.permissions().mode() & 0o077 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> Machine {
+        Machine {
+            files: 20_000,
+            space: Some(10 << 30),
+            unwritable: None,
+            open_to_others: false,
+            now: "2027-01-01T00:00:00Z".parse().unwrap(),
+        }
+    }
+
+    fn worst(machine: &Machine) -> Vec<(&'static str, Verdict)> {
+        let checks = machine.judge(10_000, Path::new("/data"));
+        let bad = checks.iter().filter(|check| check.verdict > Verdict::Ok);
+        bad.map(|check| (check.name, check.verdict)).collect()
+    }
+
+    #[test]
+    fn each_thing_that_is_wrong_is_found() {
+        // CF8
+        use Verdict::{Failure, Warning};
+        assert_eq!(worst(&machine()), []);
+        let few_files = Machine {
+            files: 10_063,
+            ..machine()
+        };
+        assert_eq!(worst(&few_files), [("open files", Warning)]);
+        assert_eq!(few_files.connections_allowed(10_000), 9999);
+        assert_eq!(machine().connections_allowed(10_000), 10_000);
+        let old_clock = Machine {
+            now: Timestamp::UNIX_EPOCH,
+            ..machine()
+        };
+        assert_eq!(worst(&old_clock), [("clock", Failure)]);
+        let read_only = Machine {
+            unwritable: Some("read-only".into()),
+            ..machine()
+        };
+        assert_eq!(worst(&read_only), [("data directory", Failure)]);
+        let open = Machine {
+            open_to_others: true,
+            ..machine()
+        };
+        assert_eq!(worst(&open), [("data directory", Warning)]);
+        let full = Machine {
+            space: Some(SPACE_NEEDED - 1),
+            ..machine()
+        };
+        assert_eq!(worst(&full), [("space", Failure)]);
+        let nearly_full = Machine {
+            space: Some(SPACE_NEEDED),
+            ..machine()
+        };
+        assert_eq!(worst(&nearly_full), [("space", Warning)]);
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_is_found() {
+        assert!(write_test(Path::new("/proc/nothing/here")).is_err());
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("a/b");
+        write_test(&data).unwrap();
+        assert!(!open_to_others(&data), "it was made for its owner alone");
+        assert_eq!(
+            std::fs::read_dir(&data).unwrap().count(),
+            0,
+            "nothing is left of the test"
+        );
+    }
+}

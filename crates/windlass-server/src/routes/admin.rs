@@ -1,0 +1,157 @@
+//! Secrets and the audit log. The value of a secret goes in and never comes out.
+
+use axum::http::{Method, StatusCode};
+use serde_json::{Value, json};
+use windlass_api::schema::{Field, Schema};
+use windlass_api::{Cursor, ListPage};
+use windlass_core::Invalid;
+use windlass_core::fields::Fields;
+
+use super::Route;
+use crate::access::Scope;
+use crate::answer::Answer;
+use crate::call::Call;
+use crate::problem::Problem;
+use crate::secrets::{SecretError, Secrets};
+
+/// Rows of a page of the audit log, at most and unless it is said.
+const PAGE_MAX: usize = 1000;
+const PAGE_DEFAULT: usize = 100;
+
+pub(super) fn routes() -> Vec<Route> {
+    let verified = || {
+        Schema::object(vec![
+            Field::always("records", Schema::count()),
+            Field::always(
+                "hash",
+                Schema::text().about("Of the newest record: keep it elsewhere."),
+            ),
+            Field::always("broken", Schema::text().or_null()),
+        ])
+    };
+    let name = || Schema::object(vec![Field::always("name", Schema::text())]);
+    let rotated = || Schema::object(vec![Field::always("rotated", Schema::count())]);
+    vec![
+        Route::new(Method::GET, "/api/v1/secrets", Scope::Admin, names)
+            .says("secrets", "Lists the names of secrets.")
+            .answers(200, "All names.", Schema::page(name(), vec![])),
+        Route::new(Method::PUT, "/api/v1/secrets/{name}", Scope::Admin, put)
+            .says("secrets", "Keeps a secret, encrypted, under a name.")
+            .takes("NewSecret")
+            .answers_nothing(),
+        Route::new(
+            Method::DELETE,
+            "/api/v1/secrets/{name}",
+            Scope::Admin,
+            remove,
+        )
+        .says("secrets", "Forgets a secret.")
+        .answers_nothing(),
+        Route::new(Method::POST, "/api/v1/secrets/rotate", Scope::Admin, rotate)
+            .says(
+                "secrets",
+                "Encrypts with the current master key what an old one encrypted.",
+            )
+            .answers(200, "How many that were.", rotated()),
+        Route::new(Method::GET, "/api/v1/audit", Scope::Admin, list)
+            .says("audit", "Lists what operators did, the oldest first.")
+            .params([
+                Field::maybe("cursor", Schema::text()),
+                Field::maybe("limit", Schema::integer(1, 1000)),
+            ])
+            .answers(
+                200,
+                "A page.",
+                Schema::page(Schema::named("AuditRecord"), vec![]),
+            ),
+        Route::new(Method::GET, "/api/v1/audit/verify", Scope::Admin, verify)
+            .says(
+                "audit",
+                "Checks that no record was changed, removed or slipped in.",
+            )
+            .params([Field::maybe(
+                "known",
+                Schema::text().about("A hash that was kept elsewhere."),
+            )])
+            .answers(200, "What was found.", verified()),
+    ]
+}
+
+async fn names(call: Call) -> Result<Answer, Problem> {
+    let names = secrets(&call)?.names().await?;
+    let names: Vec<Value> = names
+        .into_iter()
+        .map(|name| json!({"name": name}))
+        .collect();
+    Answer::ok(&ListPage::whole(names))
+}
+
+async fn put(call: Call) -> Result<Answer, Problem> {
+    let map = call.map()?;
+    let mut fields = Fields::of(&map);
+    let value = fields.text("value")?;
+    let value = value.ok_or_else(|| Invalid::new("value", "is required"))?;
+    fields.finish()?;
+    let name = call.param("name");
+    secrets(&call)?.put(name, value.as_bytes()).await?;
+    call.audit("secret.put", name, json!({})).await;
+    Ok(Answer::empty())
+}
+
+async fn remove(call: Call) -> Result<Answer, Problem> {
+    let name = call.param("name");
+    if !secrets(&call)?.remove(name).await? {
+        return Err(Problem::not_found("such secret"));
+    }
+    call.audit("secret.remove", name, json!({})).await;
+    Ok(Answer::empty())
+}
+
+async fn rotate(call: Call) -> Result<Answer, Problem> {
+    let rotated = secrets(&call)?.rotate().await?;
+    call.audit("secret.rotate", "secrets", json!({"rotated": rotated}))
+        .await;
+    Answer::ok(&json!({"rotated": rotated}))
+}
+
+async fn list(call: Call) -> Result<Answer, Problem> {
+    let after = match call.query().parsed("cursor", str::parse)? {
+        None => 0,
+        Some(Cursor::Place(place)) => place,
+        Some(Cursor::Job(_)) => {
+            return Err(Invalid::new("cursor", "must be a `next_cursor` of this list").into());
+        }
+    };
+    let limit = call.limit(PAGE_DEFAULT, PAGE_MAX)?;
+    let records = call.app.audit.list(after, limit).await?;
+    let full = records.len() == limit;
+    let last = records.last().filter(|_| full).map(|record| record.number);
+    let next = last.map(|number| Cursor::Place(number).to_string());
+    let link = call.link(next.as_ref());
+    let answer = Answer::ok(&json!({"data": records, "next_cursor": next}))?;
+    Ok(answer.next(link))
+}
+
+async fn verify(call: Call) -> Result<Answer, Problem> {
+    let known = call.query().text("known")?.map(str::to_owned);
+    Answer::json(
+        StatusCode::OK,
+        &call.app.audit.verify(known.as_deref()).await?,
+    )
+}
+
+fn secrets(call: &Call) -> Result<&Secrets, Problem> {
+    let secrets = call.app.secrets.as_ref();
+    secrets.ok_or_else(|| Problem::not_found("secrets here: this server keeps none"))
+}
+
+impl From<SecretError> for Problem {
+    fn from(error: SecretError) -> Self {
+        match error {
+            SecretError::Invalid(invalid) => invalid.into(),
+            SecretError::Store(error) => error.into(),
+            SecretError::Random(error) => Problem::internal(&error),
+            other => Problem::conflict("master_key", other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! From a configuration to a server that runs, and to its end.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+use windlass::{Client, PrometheusRecorder, RetryPolicy};
+use windlass_core::retry::{Cap, WorkerRetry};
+use windlass_engine::{Engine, JanitorConfig, UpkeepConfig, keep_up};
+
+use crate::access::{Access, Caller, WithoutKeys};
+use crate::app::{App, Settings};
+use crate::audit::Audit;
+use crate::checks::{Machine, Verdict};
+use crate::config::Config;
+use crate::listen::{Limits, ListenError, Listener, TlsFiles};
+use crate::routes::router;
+use crate::secrets::{MasterKey, SecretError, Secrets};
+
+/// So many records of throttled tries are on their way to the store at once.
+const THROTTLED_WRITING_MAX: usize = 4;
+
+/// A server cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Something about this machine.
+    #[error("this machine cannot run the server: {0}")]
+    Machine(String),
+    /// The store cannot be opened.
+    #[error("the store {url} cannot be opened")]
+    Store {
+        /// Which, without its password.
+        url: String,
+        /// Why.
+        #[source]
+        cause: Box<windlass::Error>,
+    },
+    /// Other machines reach it, and there is no key.
+    #[error(
+        "{address} is reachable from other machines and there is no key yet: make one first (`windlass keys create --name admin --scope admin`, with the same `--data` or `--store`), or say `--insecure`"
+    )]
+    NoKeys {
+        /// Where it would listen.
+        address: std::net::SocketAddr,
+    },
+    /// The keys cannot be read.
+    #[error("the keys cannot be read")]
+    Keys(#[source] windlass_store::StoreError),
+    /// The secrets do not open.
+    #[error(transparent)]
+    Secrets(#[from] SecretError),
+    /// It cannot be listened.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+}
+
+impl Config {
+    /// The URL of the store: the one that was set, or a file in the data directory.
+    pub fn store_url(&self) -> String {
+        match &self.store {
+            Some(url) => url.reveal().to_owned(),
+            None => format!("sqlite:{}", self.data.join("windlass.db").display()),
+        }
+    }
+
+    /// The URL of the store, without its password.
+    pub fn store_shown(&self) -> String {
+        self.store
+            .as_ref()
+            .map_or_else(|| self.store_url(), |url| url.shown())
+    }
+
+    /// Whether jobs survive the process.
+    pub fn is_durable(&self) -> bool {
+        !self.store_url().starts_with("memory:")
+    }
+
+    /// Whether the data directory is used.
+    pub fn keeps_files(&self) -> bool {
+        self.store.is_none()
+    }
+
+    /// The store that is configured, opened, with figures going to a recorder.
+    pub async fn open_store(
+        &self,
+        recorder: Arc<PrometheusRecorder>,
+    ) -> Result<Client, StartError> {
+        let opened = Client::open_with_recorder(&self.store_url(), recorder).await;
+        opened.map_err(|cause| StartError::Store {
+            url: self.store_shown(),
+            cause: Box::new(cause),
+        })
+    }
+
+    /// The secrets in a store, with the configured keys; refused if these do not open them all.
+    pub async fn open_secrets(&self, engine: &Arc<Engine>) -> Result<Secrets, SecretError> {
+        let key = self
+            .master_key
+            .as_ref()
+            .map(|key| MasterKey::parse(key.reveal()));
+        let old_keys = self
+            .old_keys
+            .iter()
+            .map(|key| MasterKey::parse(key.reveal()));
+        let old_keys = old_keys.collect::<Result<_, _>>()?;
+        let secrets = Secrets::new(Arc::clone(engine), key.transpose()?, old_keys);
+        secrets.check().await?;
+        Ok(secrets)
+    }
+
+    /// Whether a key must exist before anybody is let in.
+    fn needs_key(&self) -> bool {
+        (self.is_public() || self.behind_proxy) && !self.insecure
+    }
+
+    fn limits(&self, machine: &Machine) -> Limits {
+        let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        Limits {
+            header_time: self.header_time,
+            header_bytes: number(self.header_bytes),
+            header_fields: number(self.header_fields),
+            body_time: self.body_time,
+            body_bytes_per_second: self.body_bytes_per_second,
+            body_bytes_max: self.bulk_bytes,
+            write_time: self.write_time,
+            write_bytes: number(self.write_bytes),
+            idle_time: self.idle_time,
+            connections: number(machine.connections_allowed(self.connections)),
+            connections_per_address: number(self.connections_per_address),
+            streams: u32::try_from(self.streams).unwrap_or(u32::MAX),
+            drain_time: self.shutdown_grace,
+        }
+    }
+
+    fn settings(&self) -> Settings {
+        let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let policy: RetryPolicy = self.retry.policy();
+        Settings {
+            payload_bytes_max: number(self.payload_bytes),
+            bulk_bytes_max: number(self.bulk_bytes),
+            lease: self.lease,
+            lease_max: self.lease_max,
+            wait_max: self.wait_max,
+            waiting_max: number(self.waiting_max),
+            retry: WorkerRetry {
+                policy: Some(Arc::new(policy)),
+                cap: Cap::Unlimited,
+            },
+        }
+    }
+
+    fn upkeep(&self, node: String) -> UpkeepConfig {
+        UpkeepConfig {
+            about: json!({"role": "server", "version": env!("CARGO_PKG_VERSION")}),
+            lease: self.lease,
+            sweep_every: self.sweep_every,
+            janitor: JanitorConfig {
+                retention: self.retention_finished,
+                queues: self.retention_queues.clone(),
+                dead_retention: self.retention_dead,
+                ..JanitorConfig::default()
+            },
+            ..UpkeepConfig::new(node)
+        }
+    }
+}
+
+/// A server that is about to run: its store is open, and its address taken.
+#[derive(Debug)]
+pub struct Server {
+    config: Config,
+    listener: Listener,
+    app: App,
+}
+
+impl Server {
+    /// Checks the machine, opens the store and takes the address.
+    pub async fn start(config: Config) -> Result<Server, StartError> {
+        let recorder = Arc::new(PrometheusRecorder::new());
+        let clock = windlass_engine::SystemClock::new();
+        let machine = Machine::measure(&config, windlass_engine::Clock::now(&clock));
+        for check in machine.judge(config.connections, &config.data) {
+            match check.verdict {
+                Verdict::Ok => {}
+                Verdict::Warning => warn!(check = check.name, "{}", check.found),
+                Verdict::Failure => return Err(StartError::Machine(check.found)),
+            }
+        }
+        config
+            .warnings
+            .iter()
+            .for_each(|warning| warn!("{warning}"));
+        let client = config.open_store(Arc::clone(&recorder)).await?;
+        if !config.is_durable() {
+            warn!(
+                "the store is in memory: nothing is durable, all jobs are gone with this process"
+            );
+        }
+        let secrets = config.open_secrets(client.engine()).await?;
+        let access = access(&config, &client).await?;
+        let tls = config.tls_certificate.clone().zip(config.tls_key.clone());
+        let tls = tls.map(|(certificate, key)| TlsFiles { certificate, key });
+        let limits = config.limits(&machine);
+        let listener = Listener::bind(config.bind, tls.as_ref(), limits).await?;
+        let app = App::new(client, access)
+            .settings(config.settings())
+            .metrics(recorder)
+            .secrets(secrets);
+        Ok(Server {
+            config,
+            listener,
+            app,
+        })
+    }
+
+    /// Where it listens: `http://127.0.0.1:8080`.
+    pub fn url(&self) -> String {
+        self.listener.url()
+    }
+
+    /// The line that tells where it listens and what it keeps jobs in.
+    pub fn banner(&self) -> String {
+        let durable = if self.config.is_durable() {
+            ""
+        } else {
+            " (not durable)"
+        };
+        let (version, url, store) = (
+            env!("CARGO_PKG_VERSION"),
+            self.url(),
+            self.config.store_shown(),
+        );
+        format!("windlass {version} listens on {url}, store {store}{durable}")
+    }
+
+    /// Runs until `stop`; then what runs may finish within the grace period, or until `stop_now`.
+    pub async fn run(self, stop: CancellationToken, stop_now: CancellationToken) {
+        let engine = Arc::clone(self.app.client().engine());
+        let mut loops = JoinSet::new();
+        // Loops stop when the last request has been answered: a worker that settles at the end is still heard.
+        let over = CancellationToken::new();
+        let node = format!(
+            "server-{}-{:08x}",
+            std::process::id(),
+            engine.ids().bits() >> 32
+        );
+        loops.spawn(keep_up(engine, self.config.upkeep(node), over.clone()));
+        let app = self.app.stopping(stop.clone());
+        let cut_off = self
+            .listener
+            .serve(router(app), stop, stop_now.clone())
+            .await;
+        over.cancel();
+        tokio::select! {
+            () = async { while loops.join_next().await.is_some() {} } => {}
+            () = stop_now.cancelled() => {}
+        }
+        info!(cut_off, "stopped");
+    }
+}
+
+/// Who is let in, and how failed tries come into the audit log.
+async fn access(config: &Config, client: &Client) -> Result<Access, StartError> {
+    let engine = client.engine();
+    let without_keys = match config.needs_key() {
+        true => WithoutKeys::Closed,
+        false => WithoutKeys::Open,
+    };
+    let audit = Audit::new(Arc::clone(engine));
+    let writing = Arc::new(Semaphore::new(THROTTLED_WRITING_MAX));
+    let access = Access::by_keys(Arc::clone(engine), without_keys)
+        .allow_hosts(config.hosts.iter().cloned())
+        .on_throttle(Arc::new(move |id, peer, wait| {
+            let peer = peer.map(|peer| peer.to_string());
+            warn!(key = id, peer, ?wait, "tries with wrong keys are throttled");
+            let Ok(permit) = Arc::clone(&writing).try_acquire_owned() else {
+                return; // a flood is in the log, and does not become a flood of writes
+            };
+            let (audit, target) = (audit.clone(), id.unwrap_or("-").to_owned());
+            let detail = json!({"peer": peer, "wait_ms": u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)});
+            tokio::spawn(async move {
+                audit.record(&Caller::nobody(), "access.throttled", &target, detail).await;
+                drop(permit);
+            });
+        }));
+    let no_keys = match access.keys() {
+        Some(keys) => keys.list().await.map_err(StartError::Keys)?.is_empty(),
+        None => true,
+    };
+    if no_keys && config.needs_key() {
+        return Err(StartError::NoKeys {
+            address: config.bind,
+        });
+    }
+    if no_keys && config.is_public() {
+        warn!("everybody who reaches this server may do everything: it has no keys");
+    }
+    Ok(access)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use windlass_core::retry::Preset;
+
+    use super::*;
+    use crate::config::Sources;
+
+    /// Every setting that becomes a number somewhere else, at another value than its default.
+    const SET: &[(&str, &str)] = &[
+        ("jobs.lease", "45s"),
+        ("jobs.lease_max", "2h"),
+        ("jobs.sweep_every", "1s"),
+        ("jobs.retry", "patient"),
+        ("jobs.payload_bytes", "2000"),
+        ("http.bulk_bytes", "40000"),
+        ("http.header_time", "11s"),
+        ("http.header_bytes", "33000"),
+        ("http.header_fields", "90"),
+        ("http.body_time", "31s"),
+        ("http.body_bytes_per_second", "1000"),
+        ("http.write_time", "32s"),
+        ("http.write_bytes", "1001"),
+        ("http.idle_time", "1m 30s"),
+        ("http.connections", "500"),
+        ("http.connections_per_address", "50"),
+        ("http.streams", "10"),
+        ("http.wait_max", "20s"),
+        ("http.waiting_max", "7"),
+        ("retention.finished", "8d"),
+        ("retention.dead", "30d"),
+        ("retention.queues", "mail=14d"),
+        ("shutdown.grace", "5s"),
+    ];
+
+    fn config(flags: &[(&'static str, &str)]) -> Config {
+        let flags = flags.iter().map(|(key, value)| (*key, (*value).to_owned()));
+        let sources = Sources {
+            flags: flags.collect(),
+            ..Sources::default()
+        };
+        Config::load(&sources).expect("a good configuration")
+    }
+
+    #[test]
+    fn every_setting_arrives_where_it_is_used() {
+        let config = config(SET);
+        let machine = Machine {
+            files: 100_000,
+            space: None,
+            unwritable: None,
+            open_to_others: false,
+            now: windlass_core::Timestamp::UNIX_EPOCH,
+        };
+        let seconds = Duration::from_secs;
+        let limits = Limits {
+            header_time: seconds(11),
+            header_bytes: 33_000,
+            header_fields: 90,
+            body_time: seconds(31),
+            body_bytes_per_second: 1000,
+            body_bytes_max: 40_000,
+            write_time: seconds(32),
+            write_bytes: 1001,
+            idle_time: seconds(90),
+            connections: 500,
+            connections_per_address: 50,
+            streams: 10,
+            drain_time: seconds(5),
+        };
+        assert_eq!(config.limits(&machine), limits);
+        let few_files = Machine {
+            files: 164,
+            ..machine
+        };
+        assert_eq!(config.limits(&few_files).connections, 100);
+        let settings = config.settings();
+        assert_eq!(
+            (settings.payload_bytes_max, settings.bulk_bytes_max),
+            (2000, 40_000)
+        );
+        assert_eq!(
+            (settings.lease, settings.lease_max),
+            (seconds(45), seconds(7200))
+        );
+        assert_eq!((settings.wait_max, settings.waiting_max), (seconds(20), 7));
+        assert_eq!(
+            settings.retry.policy,
+            Some(Arc::new(Preset::Patient.policy()))
+        );
+        let upkeep = config.upkeep("node".to_owned());
+        assert_eq!(
+            (upkeep.lease, upkeep.sweep_every),
+            (seconds(45), seconds(1))
+        );
+        let days = |days: u64| seconds(days * 86_400);
+        assert_eq!(upkeep.janitor.retention, days(8));
+        assert_eq!(upkeep.janitor.dead_retention, Some(days(30)));
+        let queues: Vec<_> = upkeep.janitor.queues.values().copied().collect();
+        assert_eq!(queues, [days(14)]);
+    }
+
+    #[test]
+    fn a_key_is_needed_where_others_may_come() {
+        let needs = |flags: &[(&'static str, &str)]| config(flags).needs_key();
+        assert!(!needs(&[]));
+        assert!(
+            needs(&[("behind_proxy", "true")]),
+            "the proxy lets others in"
+        );
+        assert!(!needs(&[("behind_proxy", "true"), ("insecure", "true")]));
+        let public = ("bind", "0.0.0.0:80");
+        assert!(needs(&[public, ("tls.key", "k"), ("tls.certificate", "c")]));
+        assert!(!needs(&[public, ("insecure", "true")]));
+    }
+
+    #[test]
+    fn without_a_url_jobs_are_kept_in_the_data_directory() {
+        let embedded = config(&[("data", "/srv/w")]);
+        assert_eq!(embedded.store_url(), "sqlite:/srv/w/windlass.db");
+        assert!(embedded.keeps_files() && embedded.is_durable());
+        let elsewhere = config(&[("store", "postgres://ann:x@db/jobs")]);
+        assert_eq!(elsewhere.store_shown(), "postgres://ann:…@db/jobs");
+        assert!(!elsewhere.keeps_files());
+        assert!(!config(&[("store", "memory:")]).is_durable());
+    }
+}
