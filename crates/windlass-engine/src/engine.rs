@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::Notify;
-use windlass_core::{Job, JobId, Timestamp};
-use windlass_store::Store;
+use windlass_core::{Job, JobId, State, Timestamp};
+use windlass_store::{CHANGE_MAX, Changed, Store, StoreError};
 
 use crate::clock::Clock;
 use crate::dispatcher::Dispatcher;
@@ -162,8 +162,29 @@ impl Engine {
         all.push(Arc::downgrade(dispatcher));
     }
 
-    /// Tells the handlers of jobs that they were called off, without waiting for the next renewal.
-    pub fn call_off(&self, jobs: &[JobId]) {
+    /// Calls jobs off: waiting ones are cancelled, the handlers of running ones are told, without waiting for a renewal.
+    pub async fn cancel(&self, jobs: &[JobId]) -> Result<Vec<Changed>, StoreError> {
+        let mut answers = Vec::with_capacity(jobs.len());
+        for part in jobs.chunks(CHANGE_MAX) {
+            let now = self.now();
+            let changed = self.store.cancel(part, now).await?;
+            self.call_off(part);
+            let over = part
+                .iter()
+                .zip(&changed)
+                .filter(|(_, changed)| **changed == Changed::Now(State::Cancelled));
+            let over: Vec<JobId> = over.map(|(id, _)| *id).collect();
+            if !over.is_empty() && self.events.is_heard() {
+                for job in self.store.get(&over).await?.into_iter().flatten() {
+                    self.emit_job(now, &JobRef::of(&job), JobEvent::Cancelled);
+                }
+            }
+            answers.extend(changed);
+        }
+        Ok(answers)
+    }
+
+    fn call_off(&self, jobs: &[JobId]) {
         let all = self
             .dispatchers
             .lock()

@@ -1,7 +1,7 @@
 //! Removes what is old, in small steps, and counts what there is.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::json;
@@ -18,6 +18,9 @@ use crate::watchdog::Pulse;
 
 /// The topic of the records of dead jobs that were removed because of their age.
 pub const PURGED_TOPIC: &str = "audit.purged";
+
+/// Between two steps it rests at least so long.
+const REST_MIN: Duration = Duration::from_millis(10);
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -56,12 +59,24 @@ impl Default for JanitorConfig {
 pub struct Janitor {
     engine: Arc<Engine>,
     config: JanitorConfig,
+    /// How far the jobs of a queue were looked at, where there are more than a step looks at.
+    looked_until: Mutex<BTreeMap<(QueueName, ListedState), JobId>>,
 }
 
 impl Janitor {
     /// A janitor.
     pub fn new(engine: Arc<Engine>, config: JanitorConfig) -> Self {
-        Janitor { engine, config }
+        Janitor {
+            engine,
+            config,
+            looked_until: Mutex::default(),
+        }
+    }
+
+    fn looked_until(&self) -> MutexGuard<'_, BTreeMap<(QueueName, ListedState), JobId>> {
+        self.looked_until
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes one small step in every queue; how many jobs were removed.
@@ -71,6 +86,9 @@ impl Janitor {
         if let Some(recorder) = self.engine.recorder() {
             recorder.counts(&counts, now);
         }
+        let longest = self.config.queues.values().copied();
+        let longest = longest.fold(self.config.retention, Duration::max);
+        store.forget(now.saturating_sub(longest)).await?;
         let mut removed = 0;
         for (queue, counts) in &counts {
             let kept = self.config.queues.get(queue);
@@ -87,13 +105,15 @@ impl Janitor {
         }
         let before = now.saturating_sub(self.config.retention);
         store.trim(Fire::SKIPPED_TOPIC, before, RECORDS_MAX).await?;
+        self.forget_schedules(before).await?;
         self.forget_told(PROGRESS, now).await?;
         self.forget_told(COMPLETIONS, now).await?;
         self.forget_nodes(now).await?;
         Ok(removed)
     }
 
-    /// Removes jobs of a queue that ended too long ago, oldest last: a job that ended before an instant was made before it.
+    /// Removes jobs of a queue that ended too long ago, in one small step: a job that ended before an instant was made before
+    /// it. Where others lie in between, the next step goes on from where this one stopped looking.
     async fn purge(
         &self,
         queue: &QueueName,
@@ -108,11 +128,18 @@ impl Janitor {
             finished_before: Some(before),
             ..Filter::state(state)
         };
+        let place = (queue.clone(), state);
+        let stopped = self.looked_until().get(&place).copied();
         let page = Page {
-            after: Some(JobId::new(before, u64::MAX)),
+            after: Some(stopped.unwrap_or_else(|| JobId::new(before, u64::MAX))),
             limit: self.config.batch.min(PAGE_MAX),
         };
-        let jobs = store.list(&filter, page, now).await?.jobs;
+        let listed = store.list(&filter, page, now).await?;
+        match listed.next {
+            Some(next) => self.looked_until().insert(place, next),
+            None => self.looked_until().remove(&place),
+        };
+        let jobs = listed.jobs;
         let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
         if ids.is_empty() {
             return Ok(0);
@@ -161,6 +188,20 @@ impl Janitor {
         Ok(())
     }
 
+    /// A schedule that is over is readable for as long as its jobs are kept.
+    async fn forget_schedules(&self, before: Timestamp) -> Result<(), StoreError> {
+        let store = self.engine.store();
+        for schedule in store.schedules().await? {
+            let over = schedule.next_at.is_none() && !schedule.definition.paused;
+            let old =
+                schedule.last_at.is_none_or(|last| last < before) && schedule.created_at < before;
+            if over && old && store.occurrences(schedule.id, None, 1).await?.is_empty() {
+                store.remove_schedule(schedule.id).await?;
+            }
+        }
+        Ok(())
+    }
+
     async fn forget_nodes(&self, now: Timestamp) -> Result<(), StoreError> {
         let store = self.engine.store();
         let old = now.saturating_sub(self.config.node_retention);
@@ -176,13 +217,20 @@ impl Janitor {
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
         let clock = Arc::clone(self.engine.clock());
         loop {
-            let now = clock.now();
-            pulse.busy(now);
-            if let Err(error) = self.pass(now).await {
+            let started = clock.now();
+            pulse.busy(started);
+            let removed = self.pass(started).await.unwrap_or_else(|error| {
                 warn!(%error, "tidying up failed, trying again at the next look");
-            }
+                0
+            });
             pulse.rest();
-            let next = clock.now().saturating_add(self.config.every);
+            let now = clock.now();
+            // While there is more to remove it goes on, but never takes more than half of the time.
+            let rest = match removed < self.config.batch {
+                true => self.config.every,
+                false => now.since(started).max(REST_MIN),
+            };
+            let next = now.saturating_add(rest);
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = clock.sleep_until(next) => {}

@@ -44,7 +44,7 @@ pub use handler::{Handler, Handlers, Hooks, Running};
 pub use ids::Ids;
 pub use janitor::{Janitor, JanitorConfig, PURGED_TOPIC};
 pub use recorder::Recorder;
-pub use scheduler::{Scheduler, SchedulerConfig};
+pub use scheduler::{Scheduler, SchedulerConfig, occurrence_job};
 pub use sweeper::{Sweeper, SweeperConfig};
 pub use tokio_util::sync::CancellationToken;
 pub use watchdog::{Health, PATIENCE_DEFAULT};

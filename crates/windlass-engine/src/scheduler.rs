@@ -6,17 +6,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use windlass_core::schedule::{Overlap, OverlapDecision, SkipReason, SkippedRange, splay_of};
 use windlass_core::{Concurrency, Job, JobId, Key, Occurrence, Timestamp};
-use windlass_store::{
-    FIRE_MAX, Filter, Fire, Fired, ListedState, PAGE_MAX, Page, Schedule, StoreError,
-};
+use windlass_store::{FIRE_MAX, Fire, Fired, Schedule, StoreError};
 
 use crate::engine::Engine;
 use crate::event::{Event, ScheduleEvent};
 use crate::watchdog::Pulse;
+
+/// So many schedules are fired at once: a store that commits in groups, or on many connections, is kept busy.
+const AT_ONCE: usize = 64;
+
+/// So many earlier occurrences are looked at for one that is not over. While one is not, none or few come after it.
+const LOOKED_BACK: usize = 100;
 
 /// How it looks for occurrences.
 #[derive(Debug, Clone)]
@@ -51,27 +56,32 @@ impl Scheduler {
 
     /// Fires what is due; how many jobs that made.
     pub async fn pass(&self, now: Timestamp) -> Result<usize, StoreError> {
-        let mut made = 0;
-        for schedule in self.engine.store().due(self.config.batch, now).await? {
-            made += self.fire(&schedule, now).await?;
+        let due = self.engine.store().due(self.config.batch, now).await?;
+        let mut firing = futures_util::stream::iter(due)
+            .map(async |schedule| self.fire(&schedule, now).await)
+            .buffer_unordered(AT_ONCE);
+        let (mut made, mut failed) = (0, None);
+        while let Some(fired) = firing.next().await {
+            match fired {
+                Ok(jobs) => made += jobs,
+                Err(error) => failed = Some(error), // the others are fired all the same
+            }
         }
-        Ok(made)
+        failed.map_or(Ok(made), Err)
     }
 
     async fn fire(&self, schedule: &Schedule, now: Timestamp) -> Result<usize, StoreError> {
         let step = self.step(schedule, now).await?;
+        let (jobs, skipped) = (step.fire.jobs.clone(), step.fire.skipped.clone());
+        let Fired::Done { jobs: made } = self.engine.store().fire(step.fire, now).await? else {
+            return Ok(0); // another node was first, or it was just changed
+        };
+        // Only now, and only by whoever fired: a step that came too late must not call off what another one fired.
         if !step.cancel.is_empty() {
-            self.engine.store().cancel(&step.cancel, now).await?;
-            self.engine.call_off(&step.cancel);
+            self.engine.cancel(&step.cancel).await?;
         }
-        let (jobs, skipped) = (step.fire.jobs.clone(), step.fire.skipped);
-        match self.engine.store().fire(step.fire, now).await? {
-            Fired::Stale => Ok(0), // another node was first, or it was just changed
-            Fired::Done { jobs: made } => {
-                self.tell(schedule, &jobs, skipped, now);
-                Ok(made)
-            }
-        }
+        self.tell(schedule, &jobs, &made, &skipped, now);
+        Ok(made.len())
     }
 
     /// Works out what a schedule does now.
@@ -82,13 +92,13 @@ impl Scheduler {
         let due = definition
             .missed()
             .due(&recurrence, last, now, definition.missed_after);
-        let unfinished = self.unfinished(schedule, now).await?;
+        let unfinished = self.unfinished(schedule).await?;
         let mut step = Step {
             fire: Fire {
                 schedule: schedule.id,
                 version: schedule.version,
                 jobs: Vec::new(),
-                skipped: due.skipped,
+                skipped: due.skipped.into_iter().collect(),
                 last_at: schedule.last_at,
                 next_at: None,
             },
@@ -101,12 +111,16 @@ impl Scheduler {
             let meets = unfinished.len() + step.fire.jobs.len();
             match definition.overlap.decide(meets) {
                 OverlapDecision::Fire | OverlapDecision::FireBehind => {
-                    step.fire.jobs.push(self.job(schedule, at, now));
+                    step.fire
+                        .jobs
+                        .push(occurrence_job(&self.engine, schedule, at, now));
                 }
                 OverlapDecision::CancelAndFire => {
                     step.cancel.clone_from(&unfinished);
-                    step.fire.jobs.clear();
-                    step.fire.jobs.push(self.job(schedule, at, now));
+                    step.replace_all();
+                    step.fire
+                        .jobs
+                        .push(occurrence_job(&self.engine, schedule, at, now));
                 }
                 OverlapDecision::Skip => step.skip(at),
             }
@@ -117,59 +131,26 @@ impl Scheduler {
         Ok(step)
     }
 
-    /// The job of an occurrence.
-    fn job(&self, schedule: &Schedule, at: Timestamp, now: Timestamp) -> Job {
-        let id = self.engine.ids().job(now);
-        let wanted = schedule.definition.job.clone();
-        let mut job = wanted.into_stored_job(id, at);
-        let splay = splay_of(schedule.id, at, schedule.definition.splay);
-        job.run_at = job.run_at.saturating_add(splay);
-        job.created_at = now;
-        job.occurrence = Some(Occurrence {
-            schedule_id: schedule.id,
-            scheduled_for: at,
-        });
-        if schedule.definition.overlap == Overlap::Queue && job.concurrency.is_none() {
-            // Those that come behind it wait for it.
-            let key = Key::new(&format!("schedule:{}", schedule.id)).ok();
-            job.concurrency = key.map(|key| Concurrency { key, limit: 1 });
+    /// The jobs of earlier occurrences that are not over, if anything depends on it.
+    async fn unfinished(&self, schedule: &Schedule) -> Result<Vec<JobId>, StoreError> {
+        if schedule.definition.overlap == Overlap::Allow {
+            return Ok(Vec::new());
         }
-        job
+        let store = self.engine.store();
+        let fired = store.occurrences(schedule.id, None, LOOKED_BACK).await?;
+        let jobs: Vec<JobId> = fired.iter().filter_map(|fired| fired.job).collect();
+        let found = store.get(&jobs).await?;
+        let open = found.iter().flatten().filter(|job| !job.state().is_final());
+        Ok(open.map(|job| job.id).collect())
     }
 
-    /// The jobs of earlier occurrences that are not over.
-    async fn unfinished(
-        &self,
-        schedule: &Schedule,
-        now: Timestamp,
-    ) -> Result<Vec<JobId>, StoreError> {
-        let mut found = Vec::new();
-        let open = [
-            ListedState::Running,
-            ListedState::Ready,
-            ListedState::Scheduled,
-        ];
-        for state in open {
-            let filter = Filter {
-                schedule: Some(schedule.id),
-                ..Filter::state(state)
-            };
-            let mut page = Page::first(PAGE_MAX);
-            loop {
-                let listed = self.engine.store().list(&filter, page, now).await?;
-                found.extend(listed.jobs.iter().map(|job| job.id));
-                let Some(next) = listed.next else { break };
-                page.after = Some(next);
-            }
-        }
-        Ok(found)
-    }
-
+    /// Tells what a step did: of the jobs that it was to make, `made` are there.
     fn tell(
         &self,
         schedule: &Schedule,
         jobs: &[Job],
-        skipped: Option<SkippedRange>,
+        made: &[JobId],
+        skipped: &[SkippedRange],
         now: Timestamp,
     ) {
         let name = &schedule.definition.name;
@@ -181,17 +162,22 @@ impl Scheduler {
                 what,
             });
         };
+        let mut skipped = skipped.to_vec();
         for job in jobs {
             let scheduled_for = job.occurrence.map_or(now, |of| of.scheduled_for);
+            if !made.contains(&job.id) {
+                skipped.push(SkippedRange::one(scheduled_for, SkipReason::Duplicate));
+                continue;
+            }
             info!(schedule = %name, %scheduled_for, job.id = %job.id, "fired");
             tell(ScheduleEvent::Fired {
                 scheduled_for,
                 job: job.id,
                 lag: now.since(scheduled_for),
             });
+            self.engine.enqueued(std::iter::once(job), now);
         }
-        self.engine.enqueued(jobs.iter(), now);
-        if let Some(range) = skipped {
+        for range in skipped {
             warn!(schedule = %name, first = %range.first, last = %range.last, reason = range.reason.name(), "skipped");
             tell(ScheduleEvent::Skipped(range));
         }
@@ -199,9 +185,8 @@ impl Scheduler {
 
     /// When the next schedule is due, as far as it is known.
     pub async fn next_at(&self) -> Result<Option<Timestamp>, StoreError> {
-        let schedules = self.engine.store().schedules().await?;
-        let times = schedules.iter().filter_map(|schedule| schedule.next_at);
-        Ok(times.min())
+        let first = self.engine.store().due(1, Timestamp::MAX).await?;
+        Ok(first.first().and_then(|schedule| schedule.next_at))
     }
 
     /// Fires until it is told to stop.
@@ -210,15 +195,18 @@ impl Scheduler {
         loop {
             let now = clock.now();
             pulse.busy(now);
-            if let Err(error) = self.pass(now).await {
-                warn!(%error, "firing schedules failed, trying again at the next look");
-            }
+            let passed = self.pass(now).await;
             let next = self.next_at().await.unwrap_or(None);
             pulse.rest();
             let now = clock.now();
             let poll = now.saturating_add(self.config.every);
-            let soonest = now.saturating_add(LOOK_MIN);
-            let at = next.map_or(poll, |next| next.clamp(soonest, poll));
+            let at = match passed {
+                Ok(_) => next.map_or(poll, |next| next.clamp(now, poll)),
+                Err(error) => {
+                    warn!(%error, "firing schedules failed, trying again at the next look");
+                    poll
+                }
+            };
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = clock.sleep_until(at) => {}
@@ -227,8 +215,25 @@ impl Scheduler {
     }
 }
 
-/// A schedule that cannot be fired is not tried again at once.
-const LOOK_MIN: Duration = Duration::from_millis(1);
+/// The job of an occurrence, which is unique by its nominal instant `at`.
+pub fn occurrence_job(engine: &Engine, schedule: &Schedule, at: Timestamp, now: Timestamp) -> Job {
+    let definition = &schedule.definition;
+    let wanted = definition.job.clone();
+    let mut job = wanted.into_stored_job(engine.ids().job(now), at);
+    let splay = splay_of(schedule.id, at, definition.splay);
+    job.run_at = job.run_at.saturating_add(splay);
+    job.created_at = now;
+    job.occurrence = Some(Occurrence {
+        schedule_id: schedule.id,
+        scheduled_for: at,
+    });
+    if definition.overlap == Overlap::Queue && job.concurrency.is_none() {
+        // Those that come behind it wait for it.
+        let key = Key::new(&format!("schedule:{}", schedule.id)).ok();
+        job.concurrency = key.map(|key| Concurrency { key, limit: 1 });
+    }
+    job
+}
 
 /// What a schedule does in one step.
 struct Step {
@@ -239,19 +244,24 @@ struct Step {
 impl Step {
     /// Leaves an occurrence out, because an earlier one is not over.
     fn skip(&mut self, at: Timestamp) {
-        let alone = SkippedRange {
-            first: at,
-            last: at,
-            reason: SkipReason::Overlap,
-            count: Some(1),
-        };
-        self.fire.skipped = Some(match self.fire.skipped {
-            None => alone,
-            Some(range) => SkippedRange {
-                last: at,
-                count: range.count.map(|count| count + 1),
-                ..range
-            },
-        });
+        match self.fire.skipped.last_mut() {
+            Some(range) if range.reason == SkipReason::Overlap => {
+                range.last = at;
+                range.count = range.count.map(|count| count + 1);
+            }
+            _ => {
+                let alone = SkippedRange::one(at, SkipReason::Overlap);
+                self.fire.skipped.push(alone);
+            }
+        }
+    }
+
+    /// Leaves out what this step was about to fire: a later occurrence takes its place.
+    fn replace_all(&mut self) {
+        let replaced = std::mem::take(&mut self.fire.jobs);
+        let instants = replaced.iter().filter_map(|job| job.occurrence);
+        for of in instants {
+            self.skip(of.scheduled_for);
+        }
     }
 }

@@ -83,6 +83,9 @@ impl State {
                     self.keys.remove(&key);
                 }
             }
+            if let Some(of) = job.occurrence {
+                self.occurrences.remove(&(of.schedule_id, of.scheduled_for));
+            }
             self.attempts.retain(|(job, _), _| job != id);
             Changed::Removed
         };

@@ -23,9 +23,9 @@ use tokio::sync::watch;
 use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp};
 use windlass_store::{
     Attempt, AttemptId, AttemptReport, CHANGE_MAX, Changed, Claim, Claimed, Counts, Document,
-    ENQUEUE_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired, Listed, Node, Page,
-    QueueLimits, RECORDS_MAX, Record, Renewed, SETTLE_MAX, Schedule, Settled, Store, StoreError,
-    Swept, Written, check_batch,
+    ENQUEUE_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired, FiredOccurrence,
+    Listed, Node, Page, QueueLimits, RECORDS_MAX, Record, Renewed, SETTLE_MAX, Schedule,
+    ScheduleRef, Settled, Store, StoreError, Swept, Written, check_batch,
 };
 
 use state::State;
@@ -195,6 +195,10 @@ impl Store for MemoryStore {
         Ok(self.state().schedules())
     }
 
+    async fn schedule(&self, which: &ScheduleRef) -> Result<Option<Schedule>, StoreError> {
+        Ok(self.state().schedule(which))
+    }
+
     async fn due(&self, limit: usize, now: Timestamp) -> Result<Vec<Schedule>, StoreError> {
         Ok(self.state().due(limit, now))
     }
@@ -207,7 +211,16 @@ impl Store for MemoryStore {
     }
 
     async fn remove_schedule(&self, schedule: ScheduleId) -> Result<bool, StoreError> {
-        Ok(self.state().schedules.remove(&schedule).is_some())
+        Ok(self.state().remove_schedule(schedule))
+    }
+
+    async fn occurrences(
+        &self,
+        schedule: ScheduleId,
+        before: Option<Timestamp>,
+        limit: usize,
+    ) -> Result<Vec<FiredOccurrence>, StoreError> {
+        Ok(self.state().occurrences(schedule, before, limit))
     }
 
     async fn beat(&self, name: &str, about: &Value, now: Timestamp) -> Result<(), StoreError> {
@@ -286,6 +299,14 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> Result<usize, StoreError> {
         Ok(self.state().trim(topic, before, limit.min(RECORDS_MAX)))
+    }
+
+    async fn forget(&self, _before: Timestamp) -> Result<usize, StoreError> {
+        Ok(0) // nothing here lies together by its day
+    }
+
+    async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
+        Ok(None)
     }
 
     fn changes(&self) -> watch::Receiver<u64> {

@@ -1,7 +1,9 @@
 //! Schedules and their occurrences.
 
-use windlass_core::Timestamp;
-use windlass_store::{Expected, Fire, Fired, Schedule, Written};
+use windlass_core::{ScheduleId, Timestamp};
+use windlass_store::{
+    Expected, Fire, Fired, FiredOccurrence, PAGE_MAX, Schedule, ScheduleRef, Written,
+};
 
 use crate::state::State;
 
@@ -34,6 +36,16 @@ impl State {
         schedules
     }
 
+    pub(crate) fn schedule(&self, which: &ScheduleRef) -> Option<Schedule> {
+        match which {
+            ScheduleRef::Id(id) => self.schedules.get(id).cloned(),
+            ScheduleRef::Name(name) => {
+                let mut all = self.schedules.values();
+                all.find(|one| one.definition.name == *name).cloned()
+            }
+        }
+    }
+
     pub(crate) fn due(&self, limit: usize, now: Timestamp) -> Vec<Schedule> {
         let is_due = |schedule: &&Schedule| schedule.next_at.is_some_and(|next| next <= now);
         let mut due: Vec<Schedule> = self.schedules.values().filter(is_due).cloned().collect();
@@ -52,22 +64,49 @@ impl State {
         schedule.version += 1;
         schedule.last_at = fire.last_at;
         schedule.next_at = fire.next_at;
-        if let Some(record) = fire.skipped_record() {
-            self.append(Fire::SKIPPED_TOPIC, &[record], now);
-        }
-        let mut made = 0;
+        self.append(Fire::SKIPPED_TOPIC, &fire.skipped_records(), now);
+        let mut made = Vec::new();
         for job in fire.jobs {
             let occurrence = job.occurrence.map(|of| (of.schedule_id, of.scheduled_for));
-            if occurrence.is_none_or(|occurrence| self.occurrences.insert(occurrence)) {
-                let key = job.unique.as_ref().map(|unique| &unique.key);
-                let held = key.is_some_and(|key| self.key_holder(&job.queue, key, now).is_some());
-                if !held {
-                    self.take_key(&job);
-                    self.put(job);
-                    made += 1;
-                }
+            if occurrence.is_some_and(|occurrence| self.occurrences.contains_key(&occurrence)) {
+                continue;
+            }
+            let key = job.unique.as_ref().map(|unique| &unique.key);
+            let held = key.is_some_and(|key| self.key_holder(&job.queue, key, now).is_some());
+            if let Some(occurrence) = occurrence {
+                let fired = Some(job.id).filter(|_| !held);
+                self.occurrences.insert(occurrence, fired);
+            }
+            if !held {
+                self.take_key(&job);
+                made.push(job.id);
+                self.put(job);
             }
         }
         Fired::Done { jobs: made }
+    }
+
+    pub(crate) fn occurrences(
+        &self,
+        schedule: ScheduleId,
+        before: Option<Timestamp>,
+        limit: usize,
+    ) -> Vec<FiredOccurrence> {
+        let of_schedule = self
+            .occurrences
+            .range((schedule, Timestamp::MIN)..=(schedule, Timestamp::MAX));
+        let older = of_schedule
+            .rev()
+            .filter(|((_, at), _)| before.is_none_or(|before| *at < before));
+        let fired = older.map(|((_, at), job)| FiredOccurrence {
+            scheduled_for: *at,
+            job: *job,
+        });
+        fired.take(limit.min(PAGE_MAX)).collect()
+    }
+
+    pub(crate) fn remove_schedule(&mut self, schedule: ScheduleId) -> bool {
+        self.occurrences.retain(|(of, _), _| *of != schedule);
+        self.schedules.remove(&schedule).is_some()
     }
 }

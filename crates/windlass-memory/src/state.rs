@@ -24,7 +24,8 @@ pub(crate) struct State {
     /// The latest claims, to answer them again.
     pub(crate) claims: VecDeque<(u128, Vec<AttemptId>)>,
     pub(crate) schedules: BTreeMap<ScheduleId, Schedule>,
-    pub(crate) occurrences: BTreeSet<(ScheduleId, Timestamp)>,
+    /// The occurrences that were fired, with their jobs.
+    pub(crate) occurrences: BTreeMap<(ScheduleId, Timestamp), Option<JobId>>,
     pub(crate) documents: BTreeMap<(String, String), Document>,
     pub(crate) records: BTreeMap<(String, u64), Record>,
     pub(crate) last_cursor: u64,

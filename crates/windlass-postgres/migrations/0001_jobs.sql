@@ -151,6 +151,7 @@ create index schedules_due on windlass.schedules (next_at, id) where next_at is 
 create table windlass.occurrences (
     schedule uuid        not null,
     at       timestamptz not null,
+    job      uuid,                  -- none where another job held its unique key
     primary key (schedule, at)
 );
 

@@ -11,6 +11,7 @@ use crate::keys;
 use crate::param::params;
 use crate::read::{DEAD, FINISHED, Found, JOBS, find};
 use crate::row::uuids;
+use crate::schedule;
 use crate::session::Session;
 use crate::settings::Settings;
 use crate::write::{self, Columns};
@@ -246,6 +247,7 @@ pub(crate) async fn purge(
     let gone = uuids(removed.iter().map(|found| found.job.id));
     let sql = "delete from windlass.attempts where job = any ($1)";
     session.query(sql, params![gone]).await?;
+    schedule::forget_occurrences(session, removed.iter().map(|found| &found.job)).await?;
     keys::forget(
         session,
         removed.iter().map(|found| (&found.job.queue, &found.job)),

@@ -30,10 +30,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use tokio::task::JoinHandle;
-use windlass_core::Timestamp;
 use windlass_store::StoreError;
 
-use connect::{Class, Connections};
+use connect::Connections;
 use fault::{Fault, Step};
 use settings::Settings;
 use wake::Wake;
@@ -90,21 +89,6 @@ impl PostgresStore {
     /// The version of the schema that is there; 0 if there is none.
     pub async fn schema_version(options: &Options) -> Result<u32, StoreError> {
         with_client(options, async |client| migrate::version(client).await).await
-    }
-
-    /// The instant by the server's clock: nodes whose own clocks differ agree on it.
-    pub async fn server_time(&self) -> Result<Timestamp, StoreError> {
-        self.run(Class::Vital, |mut session| async move {
-            let rows = session.look("select clock_timestamp()", &[]).await?;
-            let row = rows.first().ok_or_else(|| Fault::damaged("no clock"))?;
-            row::time(row, 0)
-        })
-        .await
-    }
-
-    /// Drops finished jobs and history of whole days that ended before then; answers how many partitions.
-    pub async fn drop_days(&self, before: Timestamp) -> Result<usize, StoreError> {
-        upkeep::drop_days(&self.connections, before).await
     }
 }
 

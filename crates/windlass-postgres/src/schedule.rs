@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use tokio_postgres::Row;
 use uuid::Uuid;
 use windlass_core::schedule::NewSchedule;
-use windlass_core::{Job, ScheduleId, Timestamp};
-use windlass_store::{Expected, Fire, Fired, Schedule, Written};
+use windlass_core::{Job, JobId, ScheduleId, Timestamp};
+use windlass_store::{
+    Expected, Fire, Fired, FiredOccurrence, PAGE_MAX, Schedule, ScheduleRef, Written,
+};
 
 use crate::fault::{Fault, Step};
 use crate::general::append_within;
@@ -83,6 +85,42 @@ pub(crate) async fn all(session: &mut Session) -> Step<Vec<Schedule>> {
         .collect()
 }
 
+pub(crate) async fn one(session: &mut Session, which: &ScheduleRef) -> Step<Option<Schedule>> {
+    let rows = match which {
+        ScheduleRef::Id(id) => {
+            let sql = format!("select {COLUMNS} from windlass.schedules where id = $1");
+            session.look(&sql, params![uuid(*id)]).await?
+        }
+        ScheduleRef::Name(name) => {
+            let sql = format!("select {COLUMNS} from windlass.schedules where name = $1");
+            session.look(&sql, params![name.as_str()]).await?
+        }
+    };
+    rows.first().map(read).transpose()
+}
+
+/// The occurrences that were fired before an instant, newest first.
+pub(crate) async fn occurrences(
+    session: &mut Session,
+    schedule: ScheduleId,
+    before: Option<Timestamp>,
+    limit: usize,
+) -> Step<Vec<FiredOccurrence>> {
+    let sql = "select at, job from windlass.occurrences
+         where schedule = $1 and at < $2 order by at desc limit $3";
+    let before = Time(before.unwrap_or(Timestamp::MAX));
+    let params = params![uuid(schedule), before, bigint(limit.min(PAGE_MAX) as u64)];
+    let rows = session.look(sql, params).await?;
+    let fired = rows.iter().map(|found| {
+        let job: Option<Uuid> = found.try_get(1)?;
+        Ok(FiredOccurrence {
+            scheduled_for: row::time(found, 0)?,
+            job: job.map(|job| JobId::from_u128(job.as_u128())),
+        })
+    });
+    fired.collect()
+}
+
 pub(crate) async fn due(
     session: &mut Session,
     limit: usize,
@@ -141,8 +179,9 @@ pub(crate) async fn fire(
         session.roll_back().await?;
         return Ok((Fired::Stale, Vec::new()));
     }
-    if let Some(record) = fire.skipped_record() {
-        append_within(session, Fire::SKIPPED_TOPIC, &[record], now).await?;
+    if !fire.skipped.is_empty() {
+        let records = fire.skipped_records();
+        append_within(session, Fire::SKIPPED_TOPIC, &records, now).await?;
     }
     let new = new_occurrences(session, &fire.jobs).await?;
     let places = new.iter().filter_map(|job| keys::place(job, &job.queue));
@@ -152,6 +191,7 @@ pub(crate) async fn fire(
         .collect();
     let free = |job: &&Job| keys::place(job, &job.queue).is_none_or(|place| held.insert(place));
     let made: Vec<&Job> = new.into_iter().filter(free).collect();
+    name_jobs(session, &made).await?;
     let missed = keys::take(session, &made, now).await?;
     let columns = Columns::of(made.iter().copied(), now);
     let stored = match columns.is_empty() {
@@ -165,8 +205,46 @@ pub(crate) async fn fire(
         return Err(Fault::Collision);
     }
     session.commit().await?;
-    let jobs = made.len();
+    let jobs = made.iter().map(|job| job.id).collect();
     Ok((Fired::Done { jobs }, made.into_iter().cloned().collect()))
+}
+
+/// An occurrence is kept as long as its job.
+pub(crate) async fn forget_occurrences(
+    session: &mut Session,
+    jobs: impl Iterator<Item = &Job>,
+) -> Step<()> {
+    let of = jobs.filter_map(|job| job.occurrence);
+    let (schedules, instants): (Vec<Uuid>, Vec<Time>) = of
+        .map(|of| (uuid(of.schedule_id), Time(of.scheduled_for)))
+        .unzip();
+    if schedules.is_empty() {
+        return Ok(());
+    }
+    let sql = "delete from windlass.occurrences as fired
+         using unnest($1::uuid[], $2::timestamptz[]) as gone (schedule, at)
+         where fired.schedule = gone.schedule and fired.at = gone.at";
+    session.query(sql, params![schedules, instants]).await?;
+    Ok(())
+}
+
+/// Says of occurrences which jobs they became.
+async fn name_jobs(session: &mut Session, made: &[&Job]) -> Step<()> {
+    let (mut schedules, mut instants, mut jobs) = (Vec::new(), Vec::new(), Vec::new());
+    for job in made {
+        if let Some(of) = job.occurrence {
+            schedules.push(uuid(of.schedule_id));
+            instants.push(Time(of.scheduled_for));
+            jobs.push(Uuid::from_u128(job.id.as_u128()));
+        }
+    }
+    let sql = "update windlass.occurrences as fired set job = made.job
+         from unnest($1::uuid[], $2::timestamptz[], $3::uuid[]) as made (schedule, at, job)
+         where fired.schedule = made.schedule and fired.at = made.at";
+    session
+        .query(sql, params![schedules, instants, jobs])
+        .await?;
+    Ok(())
 }
 
 /// The jobs whose occurrence was not fired before, by anybody.

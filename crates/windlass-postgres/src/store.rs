@@ -9,17 +9,17 @@ use tokio::sync::watch;
 use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp};
 use windlass_store::{
     Attempt, AttemptId, AttemptReport, CHANGE_MAX, Changed, Claim, Claimed, Counts, Document,
-    ENQUEUE_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired, Listed, Node, Page,
-    QueueLimits, RECORDS_MAX, Record, Renewed, SETTLE_MAX, Schedule, Settled, Store, StoreError,
-    Swept, Written, check_batch,
+    ENQUEUE_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired, FiredOccurrence,
+    Listed, Node, Page, QueueLimits, RECORDS_MAX, Record, Renewed, SETTLE_MAX, Schedule,
+    ScheduleRef, Settled, Store, StoreError, Swept, Written, check_batch,
 };
 
 use crate::change::{self, Change};
 use crate::claim::{self, Claiming};
 use crate::connect::Class::{self, Other, Vital};
-use crate::fault::Step;
+use crate::fault::{Fault, Step};
 use crate::session::Session;
-use crate::{PostgresStore, enqueue, general, read, schedule, settle};
+use crate::{PostgresStore, enqueue, general, read, row, schedule, settle, upkeep};
 
 impl PostgresStore {
     /// Carries out a step.
@@ -240,6 +240,25 @@ impl Store for PostgresStore {
         .await
     }
 
+    async fn schedule(&self, which: &ScheduleRef) -> Result<Option<Schedule>, StoreError> {
+        self.run(Other, |mut session| async move {
+            schedule::one(&mut session, which).await
+        })
+        .await
+    }
+
+    async fn occurrences(
+        &self,
+        schedule: ScheduleId,
+        before: Option<Timestamp>,
+        limit: usize,
+    ) -> Result<Vec<FiredOccurrence>, StoreError> {
+        self.run(Other, |mut session| async move {
+            schedule::occurrences(&mut session, schedule, before, limit).await
+        })
+        .await
+    }
+
     async fn due(&self, limit: usize, now: Timestamp) -> Result<Vec<Schedule>, StoreError> {
         self.run(Other, |mut session| async move {
             schedule::due(&mut session, limit, now).await
@@ -363,6 +382,19 @@ impl Store for PostgresStore {
         let limit = limit.min(RECORDS_MAX);
         self.run(Other, |mut session| async move {
             general::trim(&mut session, topic, before, limit).await
+        })
+        .await
+    }
+
+    async fn forget(&self, before: Timestamp) -> Result<usize, StoreError> {
+        upkeep::drop_days(&self.connections, before).await
+    }
+
+    async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
+        self.run(Vital, |mut session| async move {
+            let rows = session.look("select clock_timestamp()", &[]).await?;
+            let row = rows.first().ok_or_else(|| Fault::damaged("no clock"))?;
+            row::time(row, 0).map(Some)
         })
         .await
     }

@@ -150,6 +150,9 @@ async fn drop_day(session: &mut Session, table: &str, day: &str) -> Step<()> {
         "finished" => vec![
             format!("lock table windlass.{day}"),
             format!(
+                "delete from windlass.occurrences where job in (select id from windlass.{day})"
+            ),
+            format!(
                 "insert into windlass.tallies (queue, state, count)
                  select queue, state, -count(*) from windlass.{day} group by queue, state"
             ),
@@ -179,7 +182,9 @@ async fn drop_rows(session: &mut Session, table: &str, before: Timestamp) -> Ste
     let sql = match table {
         "finished" => "with gone as (
                  delete from windlass.finished_else where ctid = any (array(
-                     select ctid from windlass.finished_else where finished_at < $1 limit 1000)) returning queue, state
+                     select ctid from windlass.finished_else where finished_at < $1 limit 1000)) returning id, queue, state
+             ), freed as (
+                 delete from windlass.occurrences where job in (select id from gone)
              ), counted as (
                  insert into windlass.tallies (queue, state, count)
                  select queue, state, -count(*) from gone group by queue, state

@@ -158,7 +158,7 @@ async fn all_nodes_are_told_one_time() {
         .unwrap();
     let mut last = Timestamp::MIN;
     for store in [&one, &other, &one, &other] {
-        let now = store.server_time().await.unwrap();
+        let now = store.time().await.unwrap().unwrap();
         assert!(now > last, "whatever the clocks of the nodes say");
         last = now;
     }
@@ -214,7 +214,7 @@ async fn whole_days_of_finished_jobs_are_dropped() {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let now = store.server_time().await.unwrap();
+    let now = store.time().await.unwrap().unwrap();
     let day = Duration::from_secs(86_400);
     let tomorrow = now.saturating_add(day);
     store
@@ -227,13 +227,13 @@ async fn whole_days_of_finished_jobs_are_dropped() {
         .map(|job| report(job, Report::Succeeded(None)));
     store.settle(reports.collect(), tomorrow).await.unwrap();
     assert_eq!(
-        store.drop_days(tomorrow).await.unwrap(),
+        store.forget(tomorrow).await.unwrap(),
         0,
         "the day is not over"
     );
     let counts = store.counts(tomorrow).await.unwrap();
     assert_eq!(counts[&job(1).queue].succeeded, 3);
-    let dropped = store.drop_days(tomorrow.saturating_add(day)).await.unwrap();
+    let dropped = store.forget(tomorrow.saturating_add(day)).await.unwrap();
     assert_eq!(dropped, 2, "finished jobs and history of one day");
     assert_eq!(store.get(&[id(1)]).await.unwrap(), [None]);
     assert!(store.counts(tomorrow).await.unwrap().is_empty());

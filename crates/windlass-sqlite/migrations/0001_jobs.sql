@@ -94,9 +94,12 @@ create table schedules (
     next_at    integer
 ) strict, without rowid;
 
+create index schedules_due on schedules (next_at, id) where next_at is not null;
+
 create table occurrences (
     schedule blob    not null,
     at       integer not null,
+    job      blob,              -- none where another job held its unique key
     primary key (schedule, at)
 ) strict, without rowid;
 

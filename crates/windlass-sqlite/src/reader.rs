@@ -8,8 +8,8 @@ use rusqlite::{Connection, OptionalExtension as _, Row};
 use windlass_core::schedule::NewSchedule;
 use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
 use windlass_store::{
-    Attempt, Document, Filter, Listed, ListedState, Lister, Node, PAGE_MAX, Page, QueueLimits,
-    RECORDS_MAX, Record, Schedule,
+    Attempt, Document, Filter, FiredOccurrence, Listed, ListedState, Lister, Node, PAGE_MAX, Page,
+    QueueLimits, RECORDS_MAX, Record, Schedule, ScheduleRef,
 };
 
 use crate::fault::{Fault, Step};
@@ -152,6 +152,45 @@ impl Reader {
             "select id, version, definition, created_at, last_at, next_at from schedules order by name",
             &[],
             schedule,
+        )
+    }
+
+    pub(crate) fn schedule(&mut self, which: &ScheduleRef) -> Step<Option<Schedule>> {
+        const COLUMNS: &str =
+            "select id, version, definition, created_at, last_at, next_at from schedules where ";
+        let found = match which {
+            ScheduleRef::Id(id) => {
+                let id = id.as_u128().to_be_bytes();
+                self.rows(&format!("{COLUMNS} id = ?1"), &[&id], schedule)
+            }
+            ScheduleRef::Name(name) => {
+                let name = name.as_str();
+                self.rows(&format!("{COLUMNS} name = ?1"), &[&name], schedule)
+            }
+        };
+        Ok(found?.pop())
+    }
+
+    /// The occurrences that were fired before an instant, newest first.
+    pub(crate) fn occurrences(
+        &mut self,
+        schedule: ScheduleId,
+        before: Option<Timestamp>,
+        limit: usize,
+    ) -> Step<Vec<FiredOccurrence>> {
+        let schedule = schedule.as_u128().to_be_bytes();
+        let before = before.map_or(i64::MAX, Timestamp::as_micros);
+        let limit = i64::try_from(limit.min(PAGE_MAX)).unwrap_or(i64::MAX);
+        self.rows(
+            "select at, job from occurrences where schedule = ?1 and at < ?2 order by at desc limit ?3",
+            &[&schedule, &before, &limit],
+            |row| {
+                let job: Option<[u8; 16]> = row.get(1)?;
+                Ok(FiredOccurrence {
+                    scheduled_for: timestamp(row.get(0)?)?,
+                    job: job.map(|job| JobId::from_u128(u128::from_be_bytes(job))),
+                })
+            },
         )
     }
 

@@ -9,9 +9,9 @@ use tokio::sync::watch;
 use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp};
 use windlass_store::{
     Attempt, AttemptId, AttemptReport, CHANGE_MAX, Changed, Claim, Claimed, Counts, Document,
-    ENQUEUE_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired, Listed, ListedState,
-    Node, Page, QueueLimits, RECORDS_MAX, Record, Renewed, SETTLE_MAX, Schedule, Settled, Store,
-    StoreError, Swept, Written, check_batch,
+    ENQUEUE_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired, FiredOccurrence,
+    Listed, ListedState, Node, Page, QueueLimits, RECORDS_MAX, Record, Renewed, SETTLE_MAX,
+    Schedule, ScheduleRef, Settled, Store, StoreError, Swept, Written, check_batch,
 };
 
 use crate::SqliteStore;
@@ -194,6 +194,21 @@ impl Store for SqliteStore {
         self.read(|reader| reader.schedules()).await
     }
 
+    async fn schedule(&self, which: &ScheduleRef) -> Result<Option<Schedule>, StoreError> {
+        let which = which.clone();
+        self.read(move |reader| reader.schedule(&which)).await
+    }
+
+    async fn occurrences(
+        &self,
+        schedule: ScheduleId,
+        before: Option<Timestamp>,
+        limit: usize,
+    ) -> Result<Vec<FiredOccurrence>, StoreError> {
+        self.read(move |reader| reader.occurrences(schedule, before, limit))
+            .await
+    }
+
     async fn due(&self, limit: usize, now: Timestamp) -> Result<Vec<Schedule>, StoreError> {
         self.read(move |reader| reader.due(limit, now)).await
     }
@@ -306,6 +321,14 @@ impl Store for SqliteStore {
             writer.trim(&topic, before, limit)
         })
         .await
+    }
+
+    async fn forget(&self, _before: Timestamp) -> Result<usize, StoreError> {
+        Ok(0) // nothing here lies together by its day
+    }
+
+    async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
+        Ok(None)
     }
 
     fn changes(&self) -> watch::Receiver<u64> {

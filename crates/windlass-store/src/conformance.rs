@@ -87,11 +87,11 @@ macro_rules! conformance {
             read: [
                 get_answers_in_order, list_is_newest_first_in_pages, list_filters, list_looks_at_a_bounded_number,
                 attempts_are_newest_first,
-                counts_tell_every_state,
+                counts_tell_every_state, forget_leaves_what_is_younger_dead_or_alive,
             ],
             schedule: [
                 put_is_compare_and_set, a_name_is_taken_once, due_is_the_longest_due_first, fire_moves_the_schedule_on,
-                an_occurrence_fires_once, a_stale_step_writes_nothing, skipped_occurrences_are_recorded,
+                an_occurrence_fires_once, occurrences_are_kept_as_long_as_their_jobs, a_stale_step_writes_nothing, skipped_occurrences_are_recorded,
             ],
             general: [
                 documents_are_compare_and_set, documents_are_listed_by_name, documents_are_removed_by_version,

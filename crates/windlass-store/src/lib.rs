@@ -20,6 +20,16 @@ mod schedule;
 mod settle;
 mod store;
 pub mod stored;
+mod wrap;
+
+/// What [`wrap_store`] needs to name.
+#[doc(hidden)]
+pub mod wrapped {
+    pub use async_trait::async_trait;
+    pub use serde_json::Value;
+    pub use tokio::sync::watch;
+    pub use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp};
+}
 
 pub use change::{CHANGE_MAX, Changed};
 pub use claim::{CLAIM_MAX, Claim, ClaimRetry, Claimed};
@@ -29,6 +39,6 @@ pub use error::{Cause, StoreError};
 pub use node::Node;
 pub use queue::{Pause, QueueLimits};
 pub use read::{Counts, Filter, Listed, ListedState, Lister, PAGE_MAX, Page, SCAN_MAX};
-pub use schedule::{FIRE_MAX, Fire, Fired, Schedule};
+pub use schedule::{FIRE_MAX, Fire, Fired, FiredOccurrence, Schedule, ScheduleRef, skipped_record};
 pub use settle::{Attempt, AttemptId, AttemptReport, Renewed, SETTLE_MAX, Settled, Swept};
 pub use store::{Store, check_batch};

@@ -10,8 +10,8 @@ use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp}
 
 use crate::{
     Attempt, AttemptId, AttemptReport, Changed, Claim, Claimed, Counts, Document, Enqueue,
-    Enqueued, Expected, Filter, Fire, Fired, Listed, Node, Page, QueueLimits, Record, Renewed,
-    Schedule, Settled, StoreError, Swept, Written,
+    Enqueued, Expected, Filter, Fire, Fired, FiredOccurrence, Listed, Node, Page, QueueLimits,
+    Record, Renewed, Schedule, ScheduleRef, Settled, StoreError, Swept, Written,
 };
 
 /// Where jobs are kept.
@@ -113,12 +113,24 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// All schedules, by name.
     async fn schedules(&self) -> Result<Vec<Schedule>, StoreError>;
 
+    /// One schedule, finished ones too.
+    async fn schedule(&self, which: &ScheduleRef) -> Result<Option<Schedule>, StoreError>;
+
     /// Up to `limit` schedules whose `next_at` has come, the longest due first.
     async fn due(&self, limit: usize, now: Timestamp) -> Result<Vec<Schedule>, StoreError>;
 
     /// Fires occurrences: their jobs, the record of what was skipped, and the schedule's move, in one step. An occurrence
     /// becomes a job at most once, whoever fires it.
     async fn fire(&self, fire: Fire, now: Timestamp) -> Result<Fired, StoreError>;
+
+    /// The occurrences of a schedule that were fired, newest first: up to `limit` of those before an instant, at most
+    /// [`PAGE_MAX`](crate::PAGE_MAX). They are kept as long as their jobs are.
+    async fn occurrences(
+        &self,
+        schedule: ScheduleId,
+        before: Option<Timestamp>,
+        limit: usize,
+    ) -> Result<Vec<FiredOccurrence>, StoreError>;
 
     /// Removes a schedule; its jobs stay. Answers whether it was there.
     async fn remove_schedule(&self, schedule: ScheduleId) -> Result<bool, StoreError>;
@@ -172,6 +184,16 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// [`RECORDS_MAX`](crate::RECORDS_MAX); answers how many.
     async fn trim(&self, topic: &str, before: Timestamp, limit: usize)
     -> Result<usize, StoreError>;
+
+    /// Removes succeeded and cancelled jobs that ended before then, with their history, where that is cheap: as whole days.
+    ///
+    /// What is younger stays, and so does what is dead, waits or runs. It may leave older ones, which [`Store::purge`] removes
+    /// one by one. Answers how many such parts were removed.
+    async fn forget(&self, before: Timestamp) -> Result<usize, StoreError>;
+
+    /// The instant by the clock that all nodes of this store share; none where one process has it alone, whose own clock is
+    /// the one.
+    async fn time(&self) -> Result<Option<Timestamp>, StoreError>;
 
     /// A number that changes when jobs may have become claimable. Only a hint: losing one costs latency, never a job.
     fn changes(&self) -> watch::Receiver<u64>;

@@ -46,7 +46,7 @@ async fn result(
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let client = Client::open("memory:")?;
+    let client = Client::open("memory:").await?;
     let app = Router::new()
         .route("/sign-up", post(sign_up))
         .route("/result/{id}", get(result))

@@ -19,7 +19,7 @@ async fn send_email(job: SendEmail, ctx: Context) -> Result<(), Failure> {
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
-    let client = Client::open("memory:")?; // or sqlite:jobs.db
+    let client = Client::open("memory:").await?; // or sqlite:jobs.db, postgres://…
     let to = "ann@example.org".to_owned();
     let id = client.enqueue(SendEmail { to }).await?.id;
     let over = client.clone();

@@ -40,7 +40,7 @@ async fn first_start(mut events: Subscription) {
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
-    let client = Client::open("memory:")?;
+    let client = Client::open("memory:").await?;
     let id = client.enqueue(Import { rows: 10_000 }).await?.id;
     let signal = first_start(client.events()); // listens from here on
     let worker = Worker::new(&client, ())

@@ -3,6 +3,7 @@
 mod change;
 mod enqueue;
 mod queue;
+mod schedule;
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,6 +21,9 @@ pub use queue::QueueSettings;
 use crate::error::Error;
 use crate::job::Job;
 
+/// While a result is waited for, so long passes between two looks at least.
+const LOOK_REST: Duration = Duration::from_millis(10);
+
 /// While a result is waited for, it is looked for at least this often.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -30,17 +34,18 @@ pub struct Client {
 }
 
 impl Client {
-    /// Opens a store: `memory:` (gone with the process; `memory:name` is shared within it) or `sqlite:path`.
+    /// Opens a store: `memory:` (gone with the process; `memory:name` is shared within it), `sqlite:path` or, with the
+    /// feature `postgres`, `postgres://user@host/database`.
     ///
-    /// Opened again in the same process, it is the same store.
-    pub fn open(url: &str) -> Result<Self, Error> {
-        let engine = crate::open::open(url, None)?;
+    /// Opened again in the same process, it is the same store. A new file, and a database without a schema, are set up.
+    pub async fn open(url: &str) -> Result<Self, Error> {
+        let engine = crate::open::open(url, None).await?;
         Ok(Client { engine })
     }
 
     /// The same, with figures going to a recorder.
-    pub fn open_with_recorder(url: &str, recorder: Arc<dyn Recorder>) -> Result<Self, Error> {
-        let engine = crate::open::open(url, Some(recorder))?;
+    pub async fn open_with_recorder(url: &str, recorder: Arc<dyn Recorder>) -> Result<Self, Error> {
+        let engine = crate::open::open(url, Some(recorder)).await?;
         Ok(Client { engine })
     }
 
@@ -68,7 +73,7 @@ impl Client {
     /// # struct SendEmail { to: String }
     /// # impl Job for SendEmail { const KIND: &'static str = "email:send"; }
     /// # async fn example() -> Result<(), Error> {
-    /// let client = Client::open("memory:")?;
+    /// let client = Client::open("memory:").await?;
     /// let email = SendEmail { to: "ann@example.org".into() };
     /// let receipt = client.enqueue(email).delay(Duration::from_secs(60)).priority(5).await?;
     /// println!("job {}", receipt.id);
@@ -79,7 +84,8 @@ impl Client {
         Enqueue::typed(self, std::slice::from_ref(&job))
     }
 
-    /// Stores many jobs of one type in one step: all of them, or none. The options hold for all.
+    /// Stores many jobs of one type, in steps of up to 10,000: each step all or none. The options hold for all. Ask for the
+    /// receipts with [`Enqueue::all`].
     pub fn enqueue_many<T: Job>(&self, jobs: &[T]) -> Enqueue<'_> {
         Enqueue::typed(self, jobs)
     }
@@ -123,6 +129,7 @@ impl Client {
         let until = clock.now().saturating_add(most);
         let mut changes = self.engine.store().changes();
         loop {
+            let looked_at = clock.now();
             changes.mark_unchanged();
             let job = self.get(id).await?.ok_or(Error::NotFound(id))?;
             if job.state().is_final() {
@@ -134,7 +141,8 @@ impl Client {
             }
             let next = now.saturating_add(LOOK_EVERY).min(until);
             tokio::select! {
-                _ = changes.changed() => {}
+                // On a busy store something changes all the time.
+                _ = changes.changed() => clock.sleep_until(looked_at.saturating_add(LOOK_REST)).await,
                 () = clock.sleep_until(next) => {}
             }
         }

@@ -57,6 +57,23 @@ pub enum Error {
         error: Option<String>,
     },
 
+    /// There is no such schedule.
+    #[error("there is no schedule {0}")]
+    NoSchedule(String),
+
+    /// The schedule is not what its writer believes. Nothing changed.
+    #[error("schedule {name} was changed meanwhile: read it again")]
+    ScheduleChanged {
+        /// The schedule.
+        name: String,
+        /// Its version; none if it is not there.
+        version: Option<u64>,
+    },
+
+    /// The job of a schedule was not made: another one holds its unique key.
+    #[error("the unique key of the job of schedule {0} is taken by another job")]
+    ScheduleHeld(String),
+
     /// What a job left is not what it is asked as.
     #[error("the result of job {0} cannot be decoded")]
     Result(JobId, #[source] serde_json::Error),

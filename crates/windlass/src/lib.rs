@@ -23,6 +23,7 @@ mod options;
 #[cfg(feature = "prometheus")]
 mod prometheus;
 mod queue;
+mod retry_rule;
 mod schedule;
 pub mod testing;
 mod worker;
@@ -37,11 +38,12 @@ pub use options::{Options, Retry};
 #[cfg(feature = "prometheus")]
 pub use prometheus::PrometheusRecorder;
 pub use queue::Queue;
+pub use retry_rule::{FailedAttempt, RetryDecision, RetryRule};
 pub use schedule::Schedule;
 pub use worker::Worker;
 
 pub use windlass_core::retry::{Backoff, Jitter, Preset, RetryPolicy};
-pub use windlass_core::schedule::{Missed, Overlap};
+pub use windlass_core::schedule::{Firing, Missed, NewSchedule, Overlap};
 pub use windlass_core::{
     Consent, DeadReason, Edit, Failures, Invalid, Job as StoredJob, JobId, Outcome, Payload,
     Report, Revival, State, Timestamp, Unrecoverable,
@@ -50,7 +52,10 @@ pub use windlass_engine::{
     Event, Health, Heard, JobEvent, JobRef, Recorder, RunningAttempt, ScheduleEvent, StopReason,
     Stopped, Subscription,
 };
-pub use windlass_store::{Attempt, Filter, ListedState, Page, StoreError};
+pub use windlass_store::{
+    Attempt, Expected, Filter, FiredOccurrence, ListedState, Page, Schedule as StoredSchedule,
+    ScheduleRef, StoreError,
+};
 
 /// The examples of the documentation are compiled, and run where they can be.
 #[cfg(doctest)]

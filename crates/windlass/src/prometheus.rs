@@ -44,7 +44,7 @@ impl MetricConstructor<Histogram> for Buckets {
 /// # use windlass::{Client, Error, PrometheusRecorder};
 /// # fn main() -> Result<(), Error> {
 /// let metrics = Arc::new(PrometheusRecorder::new());
-/// let client = Client::open_with_recorder("memory:", metrics.clone())?;
+/// let client = Client::open_with_recorder("memory:", metrics.clone()).await?;
 /// assert!(metrics.text().contains("windlass_build_info"));
 /// # Ok(())
 /// # }

@@ -36,7 +36,8 @@ use std::time::Duration;
 
 use windlass_core::{Job as StoredJob, JobId, Kind, Timestamp, format_duration};
 use windlass_engine::{Clock as _, Drained, Engine, Ids, VirtualClock, Worker as EngineWorker};
-use windlass_store::{Attempt, Filter, ListedState, PAGE_MAX, Page};
+use windlass_memory::MemoryStore;
+use windlass_store::{Attempt, Filter, ListedState, PAGE_MAX, Page, Store};
 
 use crate::client::Client;
 use crate::error::Error;
@@ -44,7 +45,10 @@ use crate::job::Job;
 use crate::worker::Worker;
 
 /// When the clock of a kit starts.
-const START_MICROS: i64 = 1_767_225_600_000_000; // 2026-01-01T00:00:00Z
+fn start() -> Timestamp {
+    const START_MICROS: i64 = 1_767_225_600_000_000; // 2026-01-01T00:00:00Z
+    Timestamp::from_micros(START_MICROS).unwrap_or(Timestamp::UNIX_EPOCH)
+}
 
 /// A store, and a clock that only the test moves.
 #[derive(Debug)]
@@ -57,21 +61,27 @@ pub struct TestKit {
 impl TestKit {
     /// In memory; the clock starts at the first of January 2026, UTC.
     pub fn new() -> Self {
-        TestKit::open("memory:").expect("memory can always be had")
+        TestKit::on(
+            Arc::new(MemoryStore::new()),
+            VirtualClock::new(start()),
+            Ids::seeded(0),
+        )
     }
 
     /// On a store of your choice, so that a test runs on what production runs on.
-    pub fn open(url: &str) -> Result<Self, Error> {
-        let start = Timestamp::from_micros(START_MICROS).unwrap_or(Timestamp::UNIX_EPOCH);
-        let clock = VirtualClock::new(start);
-        let ids = Ids::seeded(0);
-        let store = crate::open::store(url, &clock, &ids)?;
+    pub async fn open(url: &str) -> Result<Self, Error> {
+        let (clock, ids) = (VirtualClock::new(start()), Ids::seeded(0));
+        let store = crate::open::store(url, clock.now(), &ids).await?;
+        Ok(TestKit::on(store, clock, ids))
+    }
+
+    fn on(store: Arc<dyn Store>, clock: VirtualClock, ids: Ids) -> Self {
         let engine = Engine::new(store, Arc::new(clock.clone()), ids);
-        Ok(TestKit {
+        TestKit {
             client: Client::new(Arc::new(engine)),
             clock,
-            start,
-        })
+            start: start(),
+        }
     }
 
     /// A client of the store.

@@ -190,7 +190,7 @@ async fn old_payloads_and_old_kinds_are_understood() {
         .id;
     let newer = client
         .enqueue_json("greet", &json!({}))
-        .meta("version", json!(3))
+        .meta("payload_version", json!(3))
         .max_attempts(1);
     let newer = newer.await.unwrap().id;
     let worker = kit
@@ -296,7 +296,7 @@ async fn until_told(_: Slow, ctx: Context) -> Result<(), Failure> {
 
 #[tokio::test(start_paused = true)]
 async fn a_running_job_is_called_off_and_a_worker_stops_by_its_signal() {
-    let client = Client::open("memory:").unwrap();
+    let client = Client::open("memory:").await.unwrap();
     let id = client.enqueue(Slow).await.unwrap().id;
     let mut events = client.events();
     let canceller = client.clone();
@@ -351,25 +351,26 @@ async fn one_store_is_shared_within_a_process() {
     let folder = tempfile::tempdir().unwrap();
     let file = format!("sqlite:{}", folder.path().join("jobs.db").display());
     for url in ["memory:shared", &file] {
-        let one = Client::open(url).unwrap();
-        let other = Client::open(url).unwrap();
+        let one = Client::open(url).await.unwrap();
+        let other = Client::open(url).await.unwrap();
         let id = one.enqueue(Add { a: 1, b: 1 }).await.unwrap().id;
         assert!(other.get(id).await.unwrap().is_some(), "{url}");
     }
     let id = Client::open(&file)
+        .await
         .unwrap()
         .enqueue(Add { a: 1, b: 1 })
         .await
         .unwrap()
         .id;
-    let again = Client::open(&file).unwrap();
+    let again = Client::open(&file).await.unwrap();
     assert!(
         again.get(id).await.unwrap().is_some(),
         "it was closed and opened again"
     );
-    let apart = Client::open("memory:").unwrap();
+    let apart = Client::open("memory:").await.unwrap();
     assert!(apart.get(id).await.unwrap().is_none());
-    let Err(Error::Invalid(refused)) = Client::open("mysql://host") else {
+    let Err(Error::Invalid(refused)) = Client::open("mysql://host").await else {
         panic!("there is no such driver");
     };
     assert_eq!(refused.field(), "url");
@@ -377,7 +378,7 @@ async fn one_store_is_shared_within_a_process() {
 
 #[tokio::test]
 async fn a_worker_can_be_spawned() {
-    let client = Client::open("memory:").unwrap();
+    let client = Client::open("memory:").await.unwrap();
     let worker = Worker::new(&client, ()).handle(add);
     let running = tokio::spawn(worker.run_until(std::future::ready(())));
     assert_eq!(running.await.unwrap().unwrap().unsettled, 0);

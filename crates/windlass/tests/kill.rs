@@ -37,7 +37,7 @@ async fn hang(_: Hang, ctx: Context) -> Result<(), Failure> {
 
 #[tokio::main]
 async fn be_killed(url: &str) {
-    let client = Client::open(url).unwrap();
+    let client = Client::open(url).await.unwrap();
     let worker = Worker::new(&client, ()).name("victim").handle(hang);
     worker
         .run_until(std::future::pending::<()>())
@@ -78,7 +78,7 @@ fn cr4_what_a_killed_worker_had_is_lost_and_runs_again() {
         .build()
         .unwrap();
     let (again, once): (Vec<JobId>, JobId) = runtime.block_on(async {
-        let client = Client::open(&url).unwrap();
+        let client = Client::open(&url).await.unwrap();
         let mut again = Vec::new();
         for _ in 0..3 {
             again.push(client.enqueue(Hang).await.unwrap().id);
@@ -87,7 +87,7 @@ fn cr4_what_a_killed_worker_had_is_lost_and_runs_again() {
     });
     start_and_kill(&url, 4);
     runtime.block_on(async {
-        let client = Client::open(&url).unwrap();
+        let client = Client::open(&url).await.unwrap();
         let state = client.state(once).await.unwrap();
         assert_eq!(
             state,

@@ -39,7 +39,9 @@ fn value(text: &str, name: &str) -> f64 {
 #[tokio::test(start_paused = true)]
 async fn l19_what_happens_is_counted() {
     let metrics = Arc::new(PrometheusRecorder::new());
-    let client = Client::open_with_recorder("memory:", metrics.clone()).unwrap();
+    let client = Client::open_with_recorder("memory:", metrics.clone())
+        .await
+        .unwrap();
     let mut events = client.events();
     let works = client.enqueue(Ask { works: true }).await.unwrap().id;
     let dies = client

@@ -76,7 +76,7 @@ pub(super) fn run(bench: &RunBench, output: &Output) -> anyhow::Result<()> {
 }
 
 async fn measure(bench: &RunBench, url: &str, folder: &Path) -> anyhow::Result<Figures> {
-    let client = Client::open(url).map_err(refused)?;
+    let client = Client::open(url).await.map_err(refused)?;
     let mut figures = Figures {
         fdatasync_ms: super::baseline::sync_ms(&folder.join("sync"))?,
         ..Figures::default()

@@ -97,6 +97,22 @@ pub struct Due {
     pub skipped: Option<SkippedRange>,
 }
 
+impl Due {
+    /// All of it as skipped, for one reason.
+    pub fn skipped_for(&self, reason: SkipReason) -> Option<SkippedRange> {
+        let (first, last) = (self.fire.first(), self.fire.last());
+        let first = self.skipped.map(|range| range.first).or(first.copied())?;
+        let last = last.copied().or(self.skipped.map(|range| range.last))?;
+        let count = self.skipped.map_or(Some(0), |range| range.count);
+        Some(SkippedRange {
+            first,
+            last,
+            reason,
+            count: count.map(|count| count + self.fire.len()),
+        })
+    }
+}
+
 /// Why an occurrence does not fire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SkipReason {
@@ -106,6 +122,10 @@ pub enum SkipReason {
     Overlap,
     /// The schedule was paused.
     Paused,
+    /// The rule was changed before it fired.
+    Changed,
+    /// Another job held its unique key.
+    Duplicate,
 }
 
 impl SkipReason {
@@ -115,6 +135,8 @@ impl SkipReason {
             SkipReason::Missed => "missed",
             SkipReason::Overlap => "overlap",
             SkipReason::Paused => "paused",
+            SkipReason::Changed => "changed",
+            SkipReason::Duplicate => "duplicate",
         }
     }
 }
@@ -130,6 +152,18 @@ pub struct SkippedRange {
     pub reason: SkipReason,
     /// How many; none when they are more than ten thousand.
     pub count: Option<usize>,
+}
+
+impl SkippedRange {
+    /// A single occurrence.
+    pub fn one(at: Timestamp, reason: SkipReason) -> Self {
+        SkippedRange {
+            first: at,
+            last: at,
+            reason,
+            count: Some(1),
+        }
+    }
 }
 
 /// The newest occurrences after `after` up to `until`, oldest first.

@@ -5,7 +5,9 @@ use std::time::Duration;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use super::{Expression, MISSED_AFTER_DEFAULT, Missed, Overlap, Recurrence, Zone};
+use super::{
+    Expression, MISSED_AFTER_DEFAULT, Missed, Overlap, Recurrence, SkipReason, SkippedRange, Zone,
+};
 use crate::duration::{check_duration, format_duration};
 use crate::fields::{Fields, RawFields};
 use crate::{Deadline, Invalid, NewJob, PAYLOAD_BYTES_MAX, ScheduleName, Start, Timestamp};
@@ -70,6 +72,41 @@ impl NewSchedule {
             starts_at: self.starts_at,
             ends_at: self.ends_at,
         }
+    }
+
+    /// What is due after `last` up to `now`, if none of it fires, for a reason.
+    pub fn skipped_for(
+        &self,
+        reason: SkipReason,
+        created_at: Timestamp,
+        last: Timestamp,
+        now: Timestamp,
+    ) -> Option<SkippedRange> {
+        let recurrence = self.recurrence(created_at);
+        let due = Missed::Skip.due(&recurrence, last, now, Duration::ZERO);
+        due.skipped_for(reason)
+    }
+
+    /// Its occurrences from one instant to another, both included; refused if there are more than `most`.
+    pub fn occurrences_between(
+        &self,
+        created_at: Timestamp,
+        from: Timestamp,
+        to: Timestamp,
+        most: usize,
+    ) -> Result<Vec<Timestamp>, Invalid> {
+        let recurrence = self.recurrence(created_at);
+        let before = from.saturating_sub(Duration::from_micros(1));
+        let within = recurrence.after(before).map(|firing| firing.at);
+        let found: Vec<Timestamp> = within
+            .take_while(|at| *at <= to)
+            .take(most.saturating_add(1))
+            .collect();
+        if found.len() > most {
+            let rule = format!("must have at most {most} occurrences between `from` and it");
+            return Err(Invalid::new("to", rule));
+        }
+        Ok(found)
     }
 
     /// Refuses a schedule that will not fire after `now`, or whose job cannot be enqueued.

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 use windlass_core::Timestamp;
+use windlass_store::{Store, StoreError};
 
 use super::{Clock, Wait};
 
@@ -48,6 +49,11 @@ impl SystemClock {
     /// A clock that starts at `start` and follows nothing but monotonic time.
     pub fn starting_at(start: Timestamp) -> Self {
         SystemClock::with(start, None)
+    }
+
+    /// A clock for the jobs of a store: it follows the clock that all nodes of the store share, if there is one.
+    pub async fn of_store(store: &Arc<dyn Store>) -> Result<Self, StoreError> {
+        super::shared::following(store).await
     }
 
     /// A clock that follows another wall clock.

@@ -5,6 +5,8 @@
     reason = "each test file uses its own part"
 )]
 
+#[path = "../../../windlass-postgres/tests/support/cluster.rs"]
+pub mod cluster;
 pub mod faulty;
 
 use std::collections::BTreeMap;
@@ -48,6 +50,10 @@ impl World {
         let folder = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(folder.path().join("jobs.db"), t0(), 1).unwrap();
         World::on(Arc::new(store), Some(folder))
+    }
+
+    pub async fn postgres() -> World {
+        World::on(Arc::new(cluster::store().await), None)
     }
 
     pub fn on(store: Arc<dyn Store>, folder: Option<tempfile::TempDir>) -> World {
@@ -221,7 +227,7 @@ pub fn count_by_kind(calls: &Calls) -> BTreeMap<String, usize> {
     counts
 }
 
-/// Runs each scenario in virtual time, on memory and on SQLite.
+/// Runs each scenario in virtual time, on memory, SQLite and PostgreSQL.
 #[macro_export]
 macro_rules! on_every_store {
     ($($(#[$meta:meta])* $name:ident;)*) => {
@@ -230,6 +236,9 @@ macro_rules! on_every_store {
         }
         mod on_sqlite {
             $(#[tokio::test] $(#[$meta])* async fn $name() { super::$name(super::support::World::sqlite()).await; })*
+        }
+        mod on_postgres {
+            $(#[tokio::test] $(#[$meta])* async fn $name() { super::$name(super::support::World::postgres().await).await; })*
         }
     };
 }

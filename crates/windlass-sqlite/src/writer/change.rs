@@ -84,6 +84,7 @@ impl Writer<'_> {
                 .prepare_cached(statement)?
                 .execute([row::blob(id)])?;
         }
+        self.forget_occurrence(&job)?;
         if let Some(unique) = &job.unique {
             let held = self.index.hold(queue, &unique.key, Timestamp::MIN);
             if held.is_some_and(|hold| hold.id == id) {

@@ -1,12 +1,12 @@
 //! Schedules and their occurrences.
 
 use rusqlite::{OptionalExtension as _, params};
-use windlass_core::{ScheduleId, Timestamp};
+use windlass_core::{Job, ScheduleId, Timestamp};
 use windlass_store::{Expected, Fire, Fired, Schedule, Written};
 
 use super::{Answer, Writer};
 use crate::fault::{Fault, Step};
-use crate::row::{signed, unsigned};
+use crate::row::{self, signed, unsigned};
 
 impl Writer<'_> {
     pub(crate) fn put_schedule(
@@ -84,30 +84,49 @@ impl Writer<'_> {
         if moved == 0 {
             return Ok(Ok(Fired::Stale));
         }
-        if let Some(record) = fire.skipped_record() {
+        for record in fire.skipped_records() {
             self.append_one(Fire::SKIPPED_TOPIC, &record, now)?;
         }
-        let mut made = 0;
+        let mut made = Vec::new();
         for job in &fire.jobs {
             let key = job.unique.as_ref().map(|unique| &unique.key);
             let queue = self.names.number(self.connection, job.queue.as_str())?;
             let held = key.is_some_and(|key| self.index.hold(queue, key, now).is_some());
-            if self.is_new_occurrence(job)? && !held {
+            if self.is_new_occurrence(job, held)? && !held {
                 self.create(job, queue)?;
-                made += 1;
+                made.push(job.id);
             }
         }
         Ok(Ok(Fired::Done { jobs: made }))
     }
 
-    fn is_new_occurrence(&mut self, job: &windlass_core::Job) -> Step<bool> {
+    fn is_new_occurrence(&mut self, job: &Job, held: bool) -> Step<bool> {
         let Some(of) = job.occurrence else {
             return Ok(true);
         };
         let mut statement = self.connection.prepare_cached(
-            "insert into occurrences (schedule, at) values (?1, ?2) on conflict do nothing",
+            "insert into occurrences (schedule, at, job) values (?1, ?2, ?3) on conflict do nothing",
         )?;
-        let at = of.scheduled_for.as_micros();
-        Ok(statement.execute(params![of.schedule_id.as_u128().to_be_bytes(), at])? == 1)
+        let (schedule, at) = (
+            of.schedule_id.as_u128().to_be_bytes(),
+            of.scheduled_for.as_micros(),
+        );
+        let fired = Some(row::blob(job.id)).filter(|_| !held);
+        Ok(statement.execute(params![schedule, at, fired])? == 1)
+    }
+
+    /// An occurrence is kept as long as its job.
+    pub(super) fn forget_occurrence(&mut self, job: &Job) -> Step<()> {
+        let Some(of) = job.occurrence else {
+            return Ok(());
+        };
+        let mut statement = self
+            .connection
+            .prepare_cached("delete from occurrences where schedule = ?1 and at = ?2")?;
+        statement.execute(params![
+            of.schedule_id.as_u128().to_be_bytes(),
+            of.scheduled_for.as_micros()
+        ])?;
+        Ok(())
     }
 }

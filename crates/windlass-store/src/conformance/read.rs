@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use windlass_core::retry::AttemptLimit;
-use windlass_core::{DeadReason, Job, JobId, Occurrence, Report, ScheduleId, Tag};
+use windlass_core::{
+    AttemptError, DeadReason, Failure, Job, JobId, Occurrence, Report, ScheduleId, Tag,
+};
 
 use super::build::*;
 use crate::{Counts, Filter, Listed, ListedState, PAGE_MAX, Page, SCAN_MAX};
@@ -280,4 +282,28 @@ pub async fn counts_tell_every_state(store: &Opened) {
         ..Counts::default()
     };
     assert_eq!(counts[&queue("other")], other);
+}
+
+pub async fn forget_leaves_what_is_younger_dead_or_alive(store: &Opened) {
+    put(store, jobs(1..6)).await;
+    let running = take(store, 4, at(0)).await;
+    settle_one(store, &running[0], Report::Succeeded(None), at(10)).await;
+    let end = Report::Failed(Failure::unrecoverable(AttemptError::new("no such user")));
+    settle_one(store, &running[1], end, at(10)).await;
+    settle_one(store, &running[2], failed(), at(10)).await;
+    store.forget(at(5)).await.unwrap();
+    let history = store.attempts(id(1), 10).await.unwrap();
+    assert_eq!(history.len(), 1, "it ended later");
+    // An hour later all of them ended before then: only the succeeded one may go, and with it its history.
+    store.forget(at(3600)).await.unwrap();
+    let left = store
+        .get(&[id(1), id(2), id(3), id(4), id(5)])
+        .await
+        .unwrap();
+    assert!(left[1..].iter().all(Option::is_some), "{left:?}");
+    for dead_or_alive in [id(2), id(3)] {
+        assert_eq!(store.attempts(dead_or_alive, 10).await.unwrap().len(), 1);
+    }
+    let history = store.attempts(id(1), 10).await.unwrap().len();
+    assert_eq!(history, usize::from(left[0].is_some()));
 }

@@ -4,7 +4,7 @@ use windlass_core::schedule::{NewSchedule, SkipReason, SkippedRange};
 use windlass_core::{Job, NewJob, Occurrence, ScheduleId, ScheduleName};
 
 use super::build::*;
-use crate::{Expected, Fire, Fired, Schedule, Written};
+use crate::{Expected, Fire, Fired, FiredOccurrence, Schedule, ScheduleRef, Written};
 
 fn schedule(number: u128, name: &str, next: u64) -> Schedule {
     let name = ScheduleName::new(name).unwrap();
@@ -30,7 +30,7 @@ fn step(schedule: &Schedule, numbers: &[u64]) -> Fire {
         schedule: schedule.id,
         version: schedule.version,
         jobs: numbers.iter().map(fired).collect(),
-        skipped: None,
+        skipped: Vec::new(),
         last_at: numbers.last().map(|number| at(*number)),
         next_at: Some(at(1000)),
     }
@@ -49,6 +49,11 @@ async fn created(store: &Opened, number: u128, name: &str, next: u64) -> Schedul
         version: 1,
         ..schedule
     }
+}
+
+fn made(numbers: &[u64]) -> Fired {
+    let jobs = numbers.iter().map(|number| id(*number)).collect();
+    Fired::Done { jobs }
 }
 
 pub async fn put_is_compare_and_set(store: &Opened) {
@@ -77,7 +82,23 @@ pub async fn put_is_compare_and_set(store: &Opened) {
         version: 2,
         ..changed
     };
-    assert_eq!(store.schedules().await.unwrap(), [kept]);
+    assert_eq!(
+        store.schedules().await.unwrap(),
+        std::slice::from_ref(&kept)
+    );
+    for which in [
+        ScheduleRef::Id(kept.id),
+        ScheduleRef::Name(kept.definition.name.clone()),
+    ] {
+        let found = store.schedule(&which).await.unwrap();
+        assert_eq!(found.as_ref(), Some(&kept), "{which:?}");
+    }
+    for which in [
+        ScheduleRef::Id(ScheduleId::from_u128(9)),
+        ScheduleRef::Name(ScheduleName::new("other").unwrap()),
+    ] {
+        assert_eq!(store.schedule(&which).await.unwrap(), None, "{which:?}");
+    }
     assert!(store.remove_schedule(first.id).await.unwrap());
     assert!(!store.remove_schedule(first.id).await.unwrap());
     assert_eq!(store.schedules().await.unwrap(), []);
@@ -122,7 +143,7 @@ pub async fn fire_moves_the_schedule_on(store: &Opened) {
         .fire(step(&schedule, &[10, 20]), at(25))
         .await
         .unwrap();
-    assert_eq!(fired, Fired::Done { jobs: 2 });
+    assert_eq!(fired, made(&[10, 20]));
     let kept = store.schedules().await.unwrap().remove(0);
     assert_eq!(
         (kept.version, kept.last_at, kept.next_at),
@@ -142,11 +163,41 @@ pub async fn an_occurrence_fires_once(store: &Opened) {
     };
     let mut again = step(&next, &[10, 20]);
     again.jobs[0].id = id(77);
-    assert_eq!(
-        store.fire(again, at(25)).await.unwrap(),
-        Fired::Done { jobs: 1 }
-    );
+    assert_eq!(store.fire(again, at(25)).await.unwrap(), made(&[20]));
     assert_eq!(store.get(&[id(77)]).await.unwrap(), [None]);
+}
+
+pub async fn occurrences_are_kept_as_long_as_their_jobs(store: &Opened) {
+    let schedule = created(store, 1, "s", 10).await;
+    let other = created(store, 2, "other", 10).await;
+    put(
+        store,
+        vec![Job {
+            unique: unique("k"),
+            ..job(5)
+        }],
+    )
+    .await;
+    let mut fire = step(&schedule, &[10, 20, 30]);
+    fire.jobs[1].unique = unique("k");
+    assert_eq!(store.fire(fire, at(35)).await.unwrap(), made(&[10, 30]));
+    store.fire(step(&other, &[15]), at(35)).await.unwrap();
+    let fired = |number: u64, made: bool| FiredOccurrence {
+        scheduled_for: at(number),
+        job: made.then(|| id(number)),
+    };
+    let of = |before, limit| store.occurrences(schedule.id, before, limit);
+    let all = [fired(30, true), fired(20, false), fired(10, true)];
+    assert_eq!(of(None, 10).await.unwrap(), all);
+    assert_eq!(of(None, 2).await.unwrap(), all[..2]);
+    assert_eq!(of(Some(at(30)), 10).await.unwrap(), all[1..]);
+    store.cancel(&[id(10)], at(40)).await.unwrap();
+    store.purge(&[id(10)]).await.unwrap();
+    assert_eq!(of(None, 10).await.unwrap(), all[..2]);
+    store.remove_schedule(schedule.id).await.unwrap();
+    assert_eq!(of(None, 10).await.unwrap(), []);
+    let others = store.occurrences(other.id, None, 10).await.unwrap();
+    assert_eq!(others, [fired(15, true)]);
 }
 
 pub async fn a_stale_step_writes_nothing(store: &Opened) {
@@ -179,16 +230,20 @@ pub async fn skipped_occurrences_are_recorded(store: &Opened) {
         reason: SkipReason::Missed,
         count: Some(4),
     };
+    let other = SkippedRange {
+        first: at(45),
+        last: at(45),
+        reason: SkipReason::Overlap,
+        count: Some(1),
+    };
     let fire = Fire {
-        skipped: Some(range),
+        skipped: vec![range, other],
         ..step(&schedule, &[])
     };
-    assert_eq!(
-        store.fire(fire, at(50)).await.unwrap(),
-        Fired::Done { jobs: 0 }
-    );
+    assert_eq!(store.fire(fire, at(50)).await.unwrap(), made(&[]));
     let records = store.records("schedule.skipped", 0, 10).await.unwrap();
-    assert_eq!(records.len(), 1);
+    assert_eq!(records.len(), 2);
+    assert_eq!(records[1].value["reason"], "overlap");
     assert_eq!(records[0].value["count"], 4);
     assert_eq!(records[0].value["reason"], "missed");
     assert_eq!(records[0].value["first"], at(10).to_string());

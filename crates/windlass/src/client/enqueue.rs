@@ -35,7 +35,7 @@ pub struct Enqueue<'a> {
     pub(crate) options: Options,
     defaults: Options,
     kind: Result<Kind, Invalid>,
-    payloads: Result<Vec<Payload>, Invalid>,
+    payloads: Result<Vec<(Payload, Option<String>)>, Invalid>,
     version: u32,
 }
 
@@ -46,7 +46,10 @@ impl<'a> Enqueue<'a> {
             options: Options::new(),
             defaults: T::defaults(),
             kind: kind_of::<T>(),
-            payloads: jobs.iter().map(payload_of).collect(),
+            payloads: jobs
+                .iter()
+                .map(|job| Ok((payload_of(job)?, job.unique_key())))
+                .collect(),
             version: T::VERSION,
         }
     }
@@ -57,7 +60,7 @@ impl<'a> Enqueue<'a> {
             options: Options::new(),
             defaults: Options::new(),
             kind: Kind::new(kind).map_err(|error| error.within("kind")),
-            payloads: payload_of(payload).map(|payload| vec![payload]),
+            payloads: payload_of(payload).map(|payload| vec![(payload, None)]),
             version: 1,
         }
     }
@@ -79,13 +82,21 @@ impl<'a> Enqueue<'a> {
     fn jobs(self) -> Result<Vec<StoredJob>, Error> {
         let engine = self.client.engine();
         let now = engine.now();
-        let mut options = self.options.over(self.defaults);
+        let mut said = self.options;
         if self.version > 1 {
-            options = options.meta(VERSION, self.version.into());
+            said = said.meta(VERSION, self.version.into());
         }
+        let options = said.clone().over(self.defaults.clone());
         let kind = self.kind?;
-        let made = self.payloads?.into_iter().map(|payload| {
-            let new = options.clone().into_new_job(kind.clone(), payload)?;
+        let made = self.payloads?.into_iter().map(|(payload, unique_key)| {
+            let options = match unique_key {
+                None => options.clone(),
+                Some(key) => {
+                    let own = Options::new().unique_key(&key);
+                    said.clone().over(own.over(self.defaults.clone()))
+                }
+            };
+            let new = options.into_new_job(kind.clone(), payload)?;
             Ok(new.into_job(engine.ids().job(now), now)?)
         });
         made.collect()

@@ -1,13 +1,16 @@
 //! What the tests of the SDK share.
 
+#[path = "../../../windlass-postgres/tests/support/cluster.rs"]
+pub(crate) mod cluster;
+
 use std::time::Duration;
 
 pub(crate) fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-/// Runs each test on a kit in memory, and on one in an SQLite file.
-macro_rules! both_stores {
+/// Runs each test on a kit in memory, on one in an SQLite file, and on one in a PostgreSQL database.
+macro_rules! every_store {
     ($(async fn $name:ident($kit:ident: TestKit) $body:block)*) => {
         $(mod $name {
             use super::*;
@@ -23,10 +26,17 @@ macro_rules! both_stores {
             async fn in_sqlite() {
                 let folder = tempfile::tempdir().unwrap();
                 let url = format!("sqlite:{}", folder.path().join("jobs.db").display());
-                test(TestKit::open(&url).unwrap()).await;
+                test(TestKit::open(&url).await.unwrap()).await;
+            }
+
+            #[cfg(feature = "postgres")]
+            #[tokio::test]
+            async fn in_postgres() {
+                let url = crate::support::cluster::empty_database().await;
+                test(TestKit::open(&url).await.unwrap()).await;
             }
         })*
     };
 }
 
-pub(crate) use both_stores;
+pub(crate) use every_store;

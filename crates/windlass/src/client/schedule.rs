@@ -1,0 +1,423 @@
+//! Schedules as a program and people see and change them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use windlass_core::schedule::{Firing, NewSchedule, SkipReason};
+use windlass_core::{Invalid, Job as StoredJob, JobId, ScheduleId, ScheduleName, Timestamp};
+use windlass_engine::{Event, ScheduleEvent, occurrence_job};
+use windlass_store::{
+    Document, Expected, FIRE_MAX, Fire, Fired, FiredOccurrence, PAGE_MAX,
+    Schedule as StoredSchedule, ScheduleRef, Written,
+};
+
+use super::Client;
+use crate::error::Error;
+use crate::schedule::Schedule;
+
+/// The collection of documents that say which schedules a program declares.
+const SETS: &str = "schedule-sets";
+
+/// So often a change is tried that meets another one.
+const TRIES: usize = 10;
+
+impl Client {
+    /// Creates a schedule, or changes the one of that name. A person's pause stays.
+    pub async fn put_schedule(&self, schedule: &Schedule) -> Result<ScheduleId, Error> {
+        let definition = schedule.checked(self.now())?;
+        for _ in 0..TRIES {
+            let found = self.find(&definition.name).await?;
+            let (paused, expected) = match &found {
+                None => (false, Expected::Absent),
+                Some(found) => (found.definition.paused, Expected::Version(found.version)),
+            };
+            let wanted = NewSchedule {
+                paused,
+                ..definition.clone()
+            };
+            if let Some(found) = &found
+                && found.definition == wanted
+            {
+                return Ok(found.id);
+            }
+            match self.write_schedule(wanted, expected).await {
+                Err(Error::ScheduleChanged { .. }) => {} // by somebody else, just now
+                written => return Ok(written?.id),
+            }
+        }
+        Err(busy(&definition.name))
+    }
+
+    /// Writes a schedule by its name, if the one that is there is what the writer believes. A rule that changes does not fire
+    /// for the past.
+    pub async fn write_schedule(
+        &self,
+        definition: NewSchedule,
+        expected: Expected,
+    ) -> Result<StoredSchedule, Error> {
+        let now = self.now();
+        definition.check(now)?;
+        let found = self.find(&definition.name).await?;
+        let version = found.as_ref().map(|found| found.version);
+        if !expected.allows(version) {
+            return Err(changed(&definition.name, version));
+        }
+        match found {
+            Some(found) => self.redefine(found, definition, now).await,
+            None => {
+                let id = self.engine.ids().schedule(now);
+                let created = StoredSchedule {
+                    id,
+                    version: 0,
+                    definition,
+                    created_at: now,
+                    last_at: None,
+                    next_at: None,
+                };
+                self.write(planned(created), Expected::Absent).await
+            }
+        }
+    }
+
+    /// Gives a schedule another definition. The same rule goes on where it was, and what is due stays due; of another rule,
+    /// what the former one did not fire is recorded as skipped.
+    async fn redefine(
+        &self,
+        found: StoredSchedule,
+        definition: NewSchedule,
+        now: Timestamp,
+    ) -> Result<StoredSchedule, Error> {
+        let rule = |definition: &NewSchedule| definition.recurrence(found.created_at);
+        let was_paused = found.definition.paused;
+        let same_rule = rule(&found.definition) == rule(&definition);
+        let mut kept = match same_rule && was_paused == definition.paused {
+            true => found,
+            false => {
+                let reason = match was_paused {
+                    true => SkipReason::Paused,
+                    false => SkipReason::Changed,
+                };
+                self.skip_until(found, reason, now).await?
+            }
+        };
+        kept.definition = definition;
+        let version = Expected::Version(kept.version);
+        self.write(planned(kept), version).await
+    }
+
+    /// Records what a schedule did not fire up to `now` as skipped; it is dealt with then.
+    async fn skip_until(
+        &self,
+        mut schedule: StoredSchedule,
+        reason: SkipReason,
+        now: Timestamp,
+    ) -> Result<StoredSchedule, Error> {
+        let last = schedule.last_at.unwrap_or(schedule.created_at);
+        let definition = &schedule.definition;
+        let range = definition.skipped_for(reason, schedule.created_at, last, now);
+        let fire = Fire {
+            schedule: schedule.id,
+            version: schedule.version,
+            jobs: Vec::new(),
+            skipped: range.into_iter().collect(),
+            last_at: Some(last.max(now)),
+            next_at: None,
+        };
+        schedule.last_at = fire.last_at;
+        if self.engine.store().fire(fire, now).await? == Fired::Stale {
+            return Err(changed(&definition.name, None));
+        }
+        schedule.version += 1;
+        if let Some(range) = range {
+            self.tell_schedule(&schedule, ScheduleEvent::Skipped(range), now);
+        }
+        Ok(schedule)
+    }
+
+    async fn write(
+        &self,
+        schedule: StoredSchedule,
+        expected: Expected,
+    ) -> Result<StoredSchedule, Error> {
+        let written = self.engine.store().put_schedule(&schedule, expected);
+        match written.await? {
+            Written::Version(version) => Ok(StoredSchedule {
+                version,
+                ..schedule
+            }),
+            Written::Conflict(version) => Err(changed(&schedule.definition.name, version)),
+        }
+    }
+
+    /// The schedules that will fire again, or are paused; by name.
+    pub async fn schedules(&self) -> Result<Vec<StoredSchedule>, Error> {
+        let mut schedules = self.engine.store().schedules().await?;
+        schedules.retain(|one| one.next_at.is_some() || one.definition.paused);
+        Ok(schedules)
+    }
+
+    /// One schedule, also one that is over.
+    pub async fn schedule(&self, which: &ScheduleRef) -> Result<Option<StoredSchedule>, Error> {
+        Ok(self.engine.store().schedule(which).await?)
+    }
+
+    /// A schedule does not fire until it is resumed.
+    pub async fn pause_schedule(&self, name: &str) -> Result<StoredSchedule, Error> {
+        self.set_paused(name, true).await
+    }
+
+    /// A schedule fires again. What it missed while it was paused is recorded as skipped.
+    pub async fn resume_schedule(&self, name: &str) -> Result<StoredSchedule, Error> {
+        self.set_paused(name, false).await
+    }
+
+    async fn set_paused(&self, name: &str, paused: bool) -> Result<StoredSchedule, Error> {
+        let name = checked(name)?;
+        for _ in 0..TRIES {
+            let found = self.find_known(&name).await?;
+            if found.definition.paused == paused {
+                return Ok(found);
+            }
+            let written = if paused {
+                // What is due now is dealt with when it is resumed.
+                let expected = Expected::Version(found.version);
+                let mut kept = found;
+                kept.definition.paused = true;
+                self.write(planned(kept), expected).await
+            } else {
+                let definition = NewSchedule {
+                    paused,
+                    ..found.definition.clone()
+                };
+                self.redefine(found, definition, self.now()).await
+            };
+            match written {
+                Err(Error::ScheduleChanged { .. }) => {} // by somebody else, just now
+                written => return written,
+            }
+        }
+        Err(busy(&name))
+    }
+
+    /// Removes a schedule; its jobs stay. Whether it was there.
+    pub async fn remove_schedule(&self, name: &str) -> Result<bool, Error> {
+        match self.find(&checked(name)?).await? {
+            None => Ok(false),
+            Some(found) => Ok(self.engine.store().remove_schedule(found.id).await?),
+        }
+    }
+
+    /// Runs the job of a schedule now, beside its occurrences: none of them is used up. A schedule that is paused runs too.
+    pub async fn run_schedule_now(&self, name: &str) -> Result<JobId, Error> {
+        let made = self
+            .fire_extra(name, |schedule, now| {
+                // Its instant is nobody else's: not that of an occurrence.
+                let recurrence = schedule.definition.recurrence(schedule.created_at);
+                let tick = Duration::from_micros(1);
+                let mut at = now;
+                while recurrence
+                    .next(at.saturating_sub(tick))
+                    .is_some_and(|next| next.at == at)
+                {
+                    at = at.saturating_add(tick);
+                }
+                Ok(vec![at])
+            })
+            .await?;
+        let job = made.first().map(|job| job.id);
+        job.ok_or_else(|| Error::ScheduleHeld(name.to_owned()))
+    }
+
+    /// Runs the occurrences between two instants, both included, that were not fired: what was missed or skipped, or what lies
+    /// before the schedule was made. At most 1000 of them. How many jobs that made.
+    pub async fn backfill(
+        &self,
+        name: &str,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<usize, Error> {
+        let made = self
+            .fire_extra(name, |schedule, now| {
+                if to > now {
+                    return Err(Invalid::new("to", "must not lie in the future"));
+                }
+                let (definition, created_at) = (&schedule.definition, schedule.created_at);
+                definition.occurrences_between(created_at, from, to, FIRE_MAX)
+            })
+            .await?;
+        Ok(made.len())
+    }
+
+    /// The next occurrences of a schedule, as if it were not paused; at most 1000.
+    pub async fn preview_schedule(&self, name: &str, most: usize) -> Result<Vec<Firing>, Error> {
+        let schedule = self.find_known(&checked(name)?).await?;
+        let recurrence = schedule.definition.recurrence(schedule.created_at);
+        let upcoming = recurrence.after(self.now());
+        Ok(upcoming.take(most.min(PAGE_MAX)).collect())
+    }
+
+    /// The occurrences of a schedule that were fired before an instant, newest first; at most 1000.
+    pub async fn occurrences(
+        &self,
+        name: &str,
+        before: Option<Timestamp>,
+        limit: usize,
+    ) -> Result<Vec<FiredOccurrence>, Error> {
+        let schedule = self.find_known(&checked(name)?).await?;
+        let store = self.engine.store();
+        Ok(store.occurrences(schedule.id, before, limit).await?)
+    }
+
+    /// Makes the schedules of some sets what a program declares: creates, changes, and removes what a set declared before and
+    /// no set does any more.
+    pub(crate) async fn declare(&self, sets: &[(String, Vec<Schedule>)]) -> Result<(), Error> {
+        let store = self.engine.store();
+        let before = store.documents(SETS).await?;
+        let mut declared: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+        for (set, schedules) in sets {
+            let names = declared.entry(set).or_default();
+            for schedule in schedules {
+                self.declare_one(schedule).await?;
+                names.extend(schedule.name().map(ToString::to_string));
+            }
+        }
+        let is_ours = |one: &&Document| declared.contains_key(one.name.as_str());
+        let (ours, others): (Vec<_>, Vec<_>) = before.iter().partition(is_ours);
+        let mut kept: BTreeSet<&str> = others.into_iter().flat_map(names_in).collect();
+        kept.extend(declared.values().flatten().map(String::as_str));
+        for gone in ours.into_iter().flat_map(names_in) {
+            if !kept.contains(gone) {
+                self.remove_schedule(gone).await?;
+            }
+        }
+        for (set, names) in &declared {
+            let value = json!(names);
+            let found = before.iter().find(|one| one.name == *set);
+            if found.is_none_or(|document| document.value != value) {
+                store
+                    .put_document(SETS, set, &value, Expected::Anything, self.now())
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Code may still declare what has fired long ago: such a schedule is not created, and one that is there ends.
+    async fn declare_one(&self, schedule: &Schedule) -> Result<(), Error> {
+        if !schedule.is_over(self.now()) {
+            self.put_schedule(schedule).await?;
+            return Ok(());
+        }
+        let Some(name) = schedule.name() else {
+            return Ok(());
+        };
+        for _ in 0..TRIES {
+            let found = self.find(name).await?;
+            let Some(mut found) = found.filter(|found| found.next_at.is_some()) else {
+                return Ok(());
+            };
+            let expected = Expected::Version(found.version);
+            found.next_at = None;
+            match self.write(found, expected).await {
+                Err(Error::ScheduleChanged { .. }) => {} // by somebody else, just now
+                written => return written.map(|_| ()),
+            }
+        }
+        Err(busy(name))
+    }
+
+    /// Fires instants of a schedule as jobs, now, without moving it on.
+    async fn fire_extra(
+        &self,
+        name: &str,
+        instants: impl Fn(&StoredSchedule, Timestamp) -> Result<Vec<Timestamp>, Invalid>,
+    ) -> Result<Vec<StoredJob>, Error> {
+        let (name, store) = (checked(name)?, self.engine.store());
+        for _ in 0..TRIES {
+            let schedule = self.find_known(&name).await?;
+            let now = self.now();
+            let jobs = instants(&schedule, now)?.into_iter().map(|at| StoredJob {
+                run_at: now,
+                ..occurrence_job(&self.engine, &schedule, at, now)
+            });
+            let jobs: Vec<StoredJob> = jobs.collect();
+            let fire = Fire {
+                schedule: schedule.id,
+                version: schedule.version,
+                jobs: jobs.clone(),
+                skipped: Vec::new(),
+                last_at: schedule.last_at,
+                next_at: schedule.next_at,
+            };
+            if let Fired::Done { jobs: made } = store.fire(fire, now).await? {
+                let made = jobs.into_iter().filter(|job| made.contains(&job.id));
+                let made: Vec<StoredJob> = made.collect();
+                self.tell_fired(&schedule, &made, now);
+                return Ok(made);
+            }
+        }
+        Err(busy(&name))
+    }
+
+    fn tell_fired(&self, schedule: &StoredSchedule, made: &[StoredJob], now: Timestamp) {
+        for job in made {
+            let fired = ScheduleEvent::Fired {
+                scheduled_for: job.occurrence.map_or(now, |of| of.scheduled_for),
+                job: job.id,
+                lag: Duration::ZERO, // it was asked for now
+            };
+            self.tell_schedule(schedule, fired, now);
+        }
+        self.engine.enqueued(made.iter(), now);
+    }
+
+    fn tell_schedule(&self, schedule: &StoredSchedule, what: ScheduleEvent, now: Timestamp) {
+        self.engine.emit(|| Event::Schedule {
+            at: now,
+            id: schedule.id,
+            name: schedule.definition.name.clone(),
+            what,
+        });
+    }
+
+    async fn find(&self, name: &ScheduleName) -> Result<Option<StoredSchedule>, Error> {
+        self.schedule(&ScheduleRef::Name(name.clone())).await
+    }
+
+    async fn find_known(&self, name: &ScheduleName) -> Result<StoredSchedule, Error> {
+        let found = self.find(name).await?;
+        found.ok_or_else(|| Error::NoSchedule(name.to_string()))
+    }
+}
+
+fn checked(name: &str) -> Result<ScheduleName, Invalid> {
+    ScheduleName::new(name).map_err(|error| error.within("name"))
+}
+
+/// The names that a set declares.
+fn names_in(set: &Document) -> impl Iterator<Item = &str> {
+    let listed = set.value.as_array();
+    listed.into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// A schedule that knows when it is due next, unless it is paused.
+fn planned(mut schedule: StoredSchedule) -> StoredSchedule {
+    let recurrence = schedule.definition.recurrence(schedule.created_at);
+    let from = schedule.last_at.unwrap_or(schedule.created_at);
+    let next = recurrence.next(from).map(|firing| firing.at);
+    schedule.next_at = next.filter(|_| !schedule.definition.paused);
+    schedule
+}
+
+fn changed(name: &ScheduleName, version: Option<u64>) -> Error {
+    Error::ScheduleChanged {
+        name: name.to_string(),
+        version,
+    }
+}
+
+fn busy(name: &ScheduleName) -> Error {
+    let rule = format!("{name} is changed by others all the time: try again");
+    Invalid::new("schedule", rule).into()
+}
