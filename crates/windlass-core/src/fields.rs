@@ -183,12 +183,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A whole number from `min` to `max`.
-    pub fn integer(
-        &mut self,
-        name: &str,
-        min: i64,
-        max: i64,
-    ) -> Result<Option<i64>, Invalid> {
+    pub fn integer(&mut self, name: &str, min: i64, max: i64) -> Result<Option<i64>, Invalid> {
         let Some(value) = self.value(name) else {
             return Ok(None);
         };
