@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::Notify;
 use windlass_core::{Job, JobId, State, Timestamp};
-use windlass_store::{CHANGE_MAX, Changed, Store, StoreError};
+use windlass_store::{CHANGE_MAX, Changed, Enqueue, EnqueueMode, Enqueued, Store, StoreError};
 
 use crate::clock::Clock;
 use crate::dispatcher::Dispatcher;
@@ -109,6 +109,35 @@ impl Engine {
             job: job.clone(),
             what,
         });
+    }
+
+    /// Stores jobs, and tells of those that are new. A step of which nobody knows is asked again by the ids of its jobs.
+    pub async fn enqueue(
+        &self,
+        jobs: Vec<Job>,
+        mode: EnqueueMode,
+    ) -> Result<Vec<Enqueued>, StoreError> {
+        let now = self.now();
+        let step = || Enqueue {
+            jobs: jobs.clone(),
+            mode,
+        };
+        let mut answers = self.store.enqueue(step(), now).await;
+        if let Err(StoreError::Indeterminate(_)) = &answers {
+            answers = self.store.enqueue(step(), now).await;
+        }
+        let mut answers = answers?;
+        for (job, answer) in jobs.iter().zip(&mut answers) {
+            if matches!(answer, Enqueued::Duplicate { id, .. } if *id == job.id) {
+                *answer = Enqueued::Created(job.id); // its own duplicate: it was stored
+            }
+            match answer {
+                Enqueued::Created(_) => self.enqueued(std::iter::once(job), now),
+                Enqueued::Replaced(_) => self.due_at(job.run_at, now),
+                Enqueued::Duplicate { .. } | Enqueued::QueueFull { .. } => {}
+            }
+        }
+        Ok(answers)
     }
 
     /// Tells that jobs were stored, and remembers when they are due.

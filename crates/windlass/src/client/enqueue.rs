@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use serde_json::Value;
 use windlass_core::{Invalid, Job as StoredJob, JobId, Kind, Payload};
-use windlass_store::{ENQUEUE_MAX, Enqueue as EnqueueStep, Enqueued, StoreError};
+use windlass_store::{ENQUEUE_MAX, EnqueueMode, Enqueued, StoreError};
 
 use super::{Client, kind_of, payload_of};
 use crate::error::Error;
@@ -72,7 +72,9 @@ impl<'a> Enqueue<'a> {
         let mut receipts = Vec::with_capacity(jobs.len());
         while !jobs.is_empty() {
             let rest = jobs.split_off(jobs.len().min(ENQUEUE_MAX));
-            receipts.extend(store(client, jobs).await?);
+            for answer in client.engine.enqueue(jobs, EnqueueMode::AllOrNone).await? {
+                receipts.push(receipt(answer)?);
+            }
             jobs = rest;
         }
         Ok(receipts)
@@ -114,36 +116,6 @@ impl<'a> IntoFuture for Enqueue<'a> {
             receipts.into_iter().next().ok_or_else(none)
         })
     }
-}
-
-async fn store(client: &Client, jobs: Vec<StoredJob>) -> Result<Vec<Receipt>, Error> {
-    let engine = client.engine();
-    let now = engine.now();
-    let mut answers = engine
-        .store()
-        .enqueue(EnqueueStep::all(jobs.clone()), now)
-        .await;
-    if let Err(StoreError::Indeterminate(_)) = &answers {
-        // Asked again with the same ids, it tells what became of it: a job that is its own duplicate was stored.
-        answers = engine
-            .store()
-            .enqueue(EnqueueStep::all(jobs.clone()), now)
-            .await;
-    }
-    let mut receipts = Vec::with_capacity(jobs.len());
-    for (job, answer) in jobs.iter().zip(answers?) {
-        let answer = match answer {
-            Enqueued::Duplicate { id, .. } if id == job.id => Enqueued::Created(id),
-            other => other,
-        };
-        match &answer {
-            Enqueued::Created(_) => engine.enqueued(std::iter::once(job), now),
-            Enqueued::Replaced(_) => engine.due_at(job.run_at, now),
-            Enqueued::Duplicate { .. } | Enqueued::QueueFull { .. } => {}
-        }
-        receipts.push(receipt(answer)?);
-    }
-    Ok(receipts)
 }
 
 fn receipt(answer: Enqueued) -> Result<Receipt, Error> {
