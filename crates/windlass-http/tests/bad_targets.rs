@@ -202,13 +202,7 @@ async fn a_request_on_its_way_can_be_called_off() {
         let id = world.enqueue_job(once(target.url("/"), delivery)).await;
         let cancel = async {
             target.wait_for(1).await;
-            world
-                .engine
-                .store()
-                .cancel(&[id], world.engine.now())
-                .await
-                .unwrap();
-            world.engine.call_off(&[id]);
+            world.engine.cancel(&[id]).await.unwrap();
         };
         let (drained, ()) = tokio::join!(world.worker.drain(&world.clock), cancel);
         drained.unwrap();
