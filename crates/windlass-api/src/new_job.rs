@@ -12,7 +12,8 @@ pub const BULK_MAX: usize = 10_000;
 pub fn read_new_job(mut parts: RawFields) -> Result<NewJob, Invalid> {
     if parts.has("http") {
         if !parts.has("kind") && !parts.has("type") {
-            let kind = to_raw_value("http").map_err(|error| Invalid::new("kind", error.to_string()))?;
+            let kind =
+                to_raw_value("http").map_err(|error| Invalid::new("kind", error.to_string()))?;
             parts.put("kind", kind);
         }
         parts.rename("http", "payload")?;

@@ -1,6 +1,7 @@
 //! The shapes of the JSON, as JSON Schema: what `openapi.json` says is written here, beside the code that reads it.
 
 mod admin;
+mod form;
 mod jobs;
 mod queues;
 mod schedules;
@@ -218,6 +219,7 @@ pub fn components() -> Vec<(&'static str, Schema)> {
     all.extend(schedules::components());
     all.extend(workers::components());
     all.extend(admin::components());
+    all.extend(form::components());
     all
 }
 

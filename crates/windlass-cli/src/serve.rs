@@ -23,6 +23,10 @@ pub(crate) struct ServeCommand {
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<String>,
 
+    /// Let HTTP jobs reach addresses of this range, which are not public. Can be given several times.
+    #[arg(long, value_name = "CIDR")]
+    allow_target: Vec<String>,
+
     /// Allow other machines to reach it without TLS and without keys.
     #[arg(long)]
     insecure: bool,
@@ -40,7 +44,9 @@ impl ServeCommand {
     fn load(&self) -> anyhow::Result<Config> {
         let mut sources = self.settings.sources();
         let insecure = self.insecure.then(|| "true".to_owned());
+        let targets = (!self.allow_target.is_empty()).then(|| self.allow_target.join(","));
         let flags = [
+            ("http_jobs.allow_targets", targets),
             ("bind", self.bind.clone()),
             ("insecure", insecure),
             ("log.format", self.log_format.clone()),

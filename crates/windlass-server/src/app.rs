@@ -15,6 +15,7 @@ use windlass_store::Store;
 use crate::access::Access;
 use crate::audit::Audit;
 use crate::events::Feed;
+use crate::http_jobs::HttpQueues;
 use crate::idempotency::Tidied;
 use crate::rates::Rates;
 use crate::routes::Claims;
@@ -70,6 +71,7 @@ pub struct App {
     pub(crate) waiting: Arc<Semaphore>,
     pub(crate) tidied: Arc<Tidied>,
     pub(crate) secrets: Option<Secrets>,
+    pub(crate) http_queues: Arc<HttpQueues>,
     pub(crate) stopping: CancellationToken,
 }
 
@@ -88,6 +90,7 @@ impl App {
             settings: Arc::new(settings),
             metrics: None,
             secrets: None,
+            http_queues: Arc::default(),
             stopping: CancellationToken::new(),
             client,
             access,

@@ -3,6 +3,7 @@
 //! The table makes the router, the access check, the check of parameters, `openapi.json` and the tests that walk it.
 
 mod admin;
+mod completions;
 mod dead_letters;
 mod events;
 mod jobs;
@@ -194,6 +195,7 @@ impl fmt::Debug for Route {
 /// Everything that is answered.
 pub(crate) fn table() -> Vec<Route> {
     let mut all = jobs::routes();
+    all.extend(completions::routes());
     all.extend(dead_letters::routes());
     all.extend(queues::routes());
     all.extend(schedules::routes());

@@ -1,5 +1,6 @@
 //! From a configuration to a server that runs, and to its end.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde_json::json;
@@ -10,12 +11,15 @@ use tracing::{info, warn};
 use windlass::{Client, PrometheusRecorder, RetryPolicy};
 use windlass_core::retry::{Cap, WorkerRetry};
 use windlass_engine::{Engine, JanitorConfig, UpkeepConfig, keep_up};
+use windlass_http::{HttpConfig, HttpConfigError, HttpJobs, SystemResolver, TlsRoots};
 
 use crate::access::{Access, Caller, WithoutKeys};
 use crate::app::{App, Settings};
 use crate::audit::Audit;
 use crate::checks::{Machine, Verdict};
 use crate::config::Config;
+use crate::form_log;
+use crate::http_jobs::Executor;
 use crate::listen::{Limits, ListenError, Listener, TlsFiles};
 use crate::routes::router;
 use crate::secrets::{MasterKey, SecretError, Secrets};
@@ -52,6 +56,18 @@ pub enum StartError {
     /// The secrets do not open.
     #[error(transparent)]
     Secrets(#[from] SecretError),
+    /// HTTP jobs cannot be run as they are configured.
+    #[error("HTTP jobs cannot be run")]
+    HttpJobs(#[from] HttpConfigError),
+    /// The file with further authorities cannot be read.
+    #[error("`http_jobs.ca_file` cannot be read: {path}")]
+    Authorities {
+        /// Which file.
+        path: std::path::PathBuf,
+        /// Why.
+        #[source]
+        cause: std::io::Error,
+    },
     /// It cannot be listened.
     #[error(transparent)]
     Listen(#[from] ListenError),
@@ -152,6 +168,37 @@ impl Config {
         }
     }
 
+    /// The handler of HTTP jobs, which never dials the server itself.
+    fn http_jobs(&self, own: SocketAddr, secrets: &Secrets) -> Result<HttpJobs, StartError> {
+        let extra_pem = self.http_jobs_ca_file.as_ref().map(|path| {
+            let unreadable = |cause| StartError::Authorities {
+                path: path.clone(),
+                cause,
+            };
+            std::fs::read(path).map_err(unreadable)
+        });
+        let ranges = self.allow_targets.iter().map(|range| range.parse());
+        let config = HttpConfig {
+            allow: ranges
+                .collect::<Result<_, _>>()
+                .map_err(HttpConfigError::from)?,
+            own: vec![own],
+            roots: TlsRoots {
+                extra_pem: extra_pem.transpose()?,
+            },
+            connect_timeout: self.http_jobs_connect_timeout,
+            per_host: self
+                .http_jobs_per_host
+                .map(|most| usize::try_from(most).unwrap_or(usize::MAX)),
+            completion_url: self
+                .public_url
+                .as_ref()
+                .map(|url| format!("{}/api/v1/completions/", url.trim_end_matches('/'))),
+        };
+        let keys = Arc::new(secrets.clone());
+        Ok(HttpJobs::with(config, Arc::new(SystemResolver), keys)?)
+    }
+
     fn upkeep(&self, node: String) -> UpkeepConfig {
         UpkeepConfig {
             about: json!({"role": "server", "version": env!("CARGO_PKG_VERSION")}),
@@ -173,6 +220,7 @@ impl Config {
 pub struct Server {
     config: Config,
     listener: Listener,
+    http_jobs: Option<HttpJobs>,
     app: App,
 }
 
@@ -205,6 +253,10 @@ impl Server {
         let tls = tls.map(|(certificate, key)| TlsFiles { certificate, key });
         let limits = config.limits(&machine);
         let listener = Listener::bind(config.bind, tls.as_ref(), limits).await?;
+        let http_jobs = match config.http_jobs_run {
+            true => Some(config.http_jobs(listener.address(), &secrets)?),
+            false => None,
+        };
         let app = App::new(client, access)
             .settings(config.settings())
             .metrics(recorder)
@@ -212,6 +264,7 @@ impl Server {
         Ok(Server {
             config,
             listener,
+            http_jobs,
             app,
         })
     }
@@ -247,7 +300,12 @@ impl Server {
             std::process::id(),
             engine.ids().bits() >> 32
         );
-        loops.spawn(keep_up(engine, self.config.upkeep(node), over.clone()));
+        let upkeep = self.config.upkeep(node);
+        if let Some(executor) = self.executor(&upkeep) {
+            loops.spawn(executor.run(stop.clone(), stop_now.clone()));
+        }
+        loops.spawn(form_log::run(Arc::clone(&engine), over.clone()));
+        loops.spawn(keep_up(engine, upkeep, over.clone()));
         let app = self.app.stopping(stop.clone());
         let cut_off = self
             .listener
@@ -259,6 +317,23 @@ impl Server {
             () = stop_now.cancelled() => {}
         }
         info!(cut_off, "stopped");
+    }
+}
+
+impl Server {
+    /// What runs HTTP jobs, if this server does.
+    fn executor(&self, upkeep: &UpkeepConfig) -> Option<Executor> {
+        Some(Executor {
+            engine: Arc::clone(self.app.engine()),
+            queues: Arc::clone(&self.app.http_queues),
+            jobs: self.http_jobs.clone()?,
+            node: upkeep.node.clone(),
+            concurrency: u32::try_from(self.config.http_jobs_concurrency).unwrap_or(u32::MAX),
+            lease: self.config.lease,
+            retry: self.app.settings.retry.clone(),
+            shutdown_grace: self.config.shutdown_grace,
+            janitor: upkeep.janitor.clone(),
+        })
     }
 }
 

@@ -214,11 +214,16 @@ fn bulk_answer() -> Schema {
 }
 
 fn attempt() -> Schema {
+    Schema::object(attempt_fields())
+}
+
+/// One row of history.
+pub(super) fn attempt_fields() -> Vec<Field> {
     let error = Schema::object(vec![
         Field::always("message", Schema::text()),
         Field::maybe("causes", Schema::list(Schema::text())),
     ]);
-    Schema::object(vec![
+    vec![
         Field::always("attempt", Schema::count()),
         Field::always("retry_count", Schema::count().about("Failures before it.")),
         Field::always("outcome", Schema::word(&Outcome::ALL.map(Outcome::name))),
@@ -232,7 +237,7 @@ fn attempt() -> Schema {
         ),
         Field::maybe("log", Schema::any()),
         Field::maybe("progress", Schema::any()),
-    ])
+    ]
 }
 
 fn edit() -> Schema {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use windlass_core::retry::Preset;
 use windlass_core::{QueueName, format_duration};
+use windlass_http::Cidr;
 
 use super::layers::Layers;
 use super::secret::{Secret, StoreUrl};
@@ -140,6 +141,21 @@ settings! {
     "http.waiting_max" waiting_max: u64 = "1000", within(1, 1_000_000),
         "So many requests may wait at once, and so many may listen to events.";
 
+    "http_jobs.run" http_jobs_run: bool = "true", any,
+        "Whether this server runs HTTP jobs.";
+    "http_jobs.concurrency" http_jobs_concurrency: u64 = "100", within(1, 10_000),
+        "The most HTTP jobs of one queue that run at once.";
+    "http_jobs.per_host" http_jobs_per_host: Option<u64> = "", maybe_positive,
+        "The most requests to one host at once; no bound if not set.";
+    "http_jobs.allow_targets" allow_targets: Vec<String> = "[]", cidrs,
+        "Ranges of addresses that HTTP jobs may reach beside public ones: `10.1.0.0/16`. Private, loopback, link-local and metadata addresses are refused otherwise.";
+    "http_jobs.connect_timeout" http_jobs_connect_timeout: Duration = r#""5s""#, longer_than_nothing,
+        "Resolving a target's name, connecting and the TLS handshake may each take so long.";
+    "http_jobs.ca_file" http_jobs_ca_file: Option<PathBuf> = "", any,
+        "Certificates of further authorities that targets may be signed by, in PEM.";
+    "http_jobs.public_url" public_url: Option<String> = "", any,
+        "Where others reach this server, such as `https://jobs.example.org`: sent along with requests that are completed later.";
+
     "retention.finished" retention_finished: Duration = r#""7d""#, whole_days,
         "How long succeeded and cancelled jobs are kept, in whole days. An `Idempotency-Key` is remembered for one day, so a job is kept at least as long.";
     "retention.dead" retention_dead: Option<Duration> = "", maybe_whole_days,
@@ -203,6 +219,21 @@ fn maybe_whole_days(duration: &Option<Duration>) -> Result<(), Broken> {
 
 fn each_whole_days(queues: &BTreeMap<QueueName, Duration>) -> Result<(), Broken> {
     queues.values().try_for_each(whole_days)
+}
+
+fn maybe_positive(number: &Option<u64>) -> Result<(), Broken> {
+    match number {
+        Some(0) => Err("must be at least 1".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+fn cidrs(ranges: &Vec<String>) -> Result<(), Broken> {
+    for range in ranges {
+        let read = range.parse::<Cidr>();
+        read.map_err(|refusal| format!("{range:?}: {}", refusal.rule()))?;
+    }
+    Ok(())
 }
 
 fn log_level(filter: &String) -> Result<(), Broken> {

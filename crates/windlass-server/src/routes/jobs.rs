@@ -46,9 +46,13 @@ pub(super) fn routes() -> Vec<Route> {
     list_params.extend(filter_params());
     vec![
         Route::new(Method::POST, "/api/v1/jobs", Scope::Enqueue, create::create)
-            .says(TAG, "Creates a job.")
-            .takes("NewJob")
-            .answers(201, "It is stored.", Schema::named("CreatedJob"))
+            .says(TAG, "Creates a job; or, by the scheduler form, a schedule of HTTP jobs.")
+            .takes("NewJobOrForm")
+            .answers(
+                201,
+                "It is stored.",
+                Schema::either(vec![Schema::named("CreatedJob"), Schema::named("FormView")]),
+            )
             .answers(
                 200,
                 "Its unique key is taken: the job that was there first.",
@@ -90,8 +94,20 @@ pub(super) fn routes() -> Vec<Route> {
         .takes("RunNowByFilter")
         .answers(200, "How far the pass got.", Schema::named("PassAnswer")),
         Route::new(Method::GET, "/api/v1/jobs/{id}", Scope::Read, look::get)
-            .says(TAG, "One job.")
-            .answers(200, "The job.", job()),
+            .says(TAG, "One job, or a scheduler form over all its occurrences.")
+            .answers(
+                200,
+                "The job.",
+                Schema::either(vec![job(), Schema::named("FormView")]),
+            ),
+        Route::new(
+            Method::GET,
+            "/api/v1/jobs/{id}/schedule",
+            Scope::Read,
+            form::schedule,
+        )
+        .says(TAG, "When a scheduler form runs.")
+        .answers(200, "The schedule.", Schema::named("FormSchedule")),
         Route::new(
             Method::PATCH,
             "/api/v1/jobs/{id}",
@@ -118,12 +134,21 @@ pub(super) fn routes() -> Vec<Route> {
             Scope::Read,
             look::history,
         )
-        .says(TAG, "The ended attempts of a job, newest first.")
-        .params([Field::maybe("limit", Schema::integer(1, 1000))])
+        .says(
+            TAG,
+            "The ended attempts of a job, newest first; of a scheduler form, those of all its occurrences.",
+        )
+        .params([
+            Field::maybe("limit", Schema::integer(1, 1000)),
+            Field::maybe("status", Schema::word(&["SUCCESS", "FAILED"])),
+        ])
         .answers(
             200,
             "The attempts.",
-            Schema::page(Schema::named("Attempt"), vec![]),
+            Schema::page(
+                Schema::either(vec![Schema::named("Attempt"), Schema::named("FormAttempt")]),
+                vec![],
+            ),
         ),
         Route::new(Method::GET, "/api/v1/jobs/{id}/why", Scope::Read, why::why)
             .says(TAG, "Why a job is not running.")

@@ -44,6 +44,10 @@ pub(super) async fn edit(call: Call) -> Result<Answer, Problem> {
     let id = call.job_id()?;
     let edit = read_edit(&call.parts()?, call.now)?;
     check_payload(&call, edit.payload.as_ref())?;
+    if let (Some(queue), Some(job)) = (&edit.queue, call.app.client.get(id).await?) {
+        let (engine, queues) = (call.app.engine(), &call.app.http_queues);
+        queues.note(engine, &job.kind, queue).await?;
+    }
     call.app.client.edit(id, &edit).await?;
     done(call, "job.edit", id).await
 }

@@ -4,7 +4,6 @@ use axum::http::StatusCode;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use windlass_api::{Content, JobView, read_new_job};
 use windlass_core::{Job, NewJob, Timestamp};
-use windlass_http::HttpRequest;
 use windlass_http::form::SchedulerForm;
 use windlass_store::{EnqueueMode, Enqueued, StoreError};
 
@@ -12,6 +11,7 @@ use super::form;
 use crate::answer::Answer;
 use crate::app::App;
 use crate::call::Call;
+use crate::http_jobs::check_request;
 use crate::problem::Problem;
 
 /// `POST /api/v1/jobs`.
@@ -56,9 +56,7 @@ pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
 pub(super) fn made(call: &Call, new: NewJob) -> Result<Job, Problem> {
     let most = call.app.settings.payload_bytes_max;
     check_payload(&new, most)?;
-    if new.kind.is_http() {
-        HttpRequest::check_job(&new)?;
-    }
+    check_request(&new)?;
     Ok(new.into_job_with(call.new_job_id(), call.now, most)?)
 }
 
@@ -85,6 +83,10 @@ pub(super) async fn enqueue(
     jobs: Vec<Job>,
     mode: EnqueueMode,
 ) -> Result<Vec<Result<Receipt, Problem>>, Problem> {
+    for job in &jobs {
+        let queues = &app.http_queues;
+        queues.note(app.engine(), &job.kind, &job.queue).await?;
+    }
     let answers = app.engine().enqueue(jobs, mode).await?;
     Ok(answers.into_iter().map(receipt).collect())
 }

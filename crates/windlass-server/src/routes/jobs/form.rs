@@ -7,7 +7,6 @@ use serde_json::{Map, Value, json};
 use windlass::{Error, Expected};
 use windlass_api::{AttemptView, Content, ListPage};
 use windlass_core::fields::{RawFields, one_of};
-use windlass_core::schedule::Expression;
 use windlass_core::{Delivery, Job, JobId, ScheduleId, ScheduleName, State, Timestamp};
 use windlass_http::form::{FORM_META, SchedulerForm, next_execution_time, status_of};
 use windlass_store::{Attempt, FiredOccurrence, PAGE_MAX, Schedule, ScheduleRef};
@@ -41,7 +40,12 @@ pub(super) async fn create(call: &Call, parts: &RawFields) -> Result<Answer, Pro
         written => written?,
     };
     let id = schedule.id.to_string();
-    call.audit("schedule.create", schedule.definition.name.as_str(), json!({"id": id})).await;
+    call.audit(
+        "schedule.create",
+        schedule.definition.name.as_str(),
+        json!({"id": id}),
+    )
+    .await;
     let view = view(call, &schedule).await?;
     Ok(Answer::json(StatusCode::CREATED, &view)?.location(&format!("/api/v1/jobs/{id}")))
 }
@@ -83,7 +87,9 @@ pub(super) async fn delete(call: &Call, schedule: &Schedule) -> Result<Answer, P
 /// What the form said.
 fn told(schedule: &Schedule, name: &str) -> Value {
     let form = schedule.definition.job.meta.get(FORM_META);
-    form.and_then(|form| form.get(name)).cloned().unwrap_or_default()
+    form.and_then(|form| form.get(name))
+        .cloned()
+        .unwrap_or_default()
 }
 
 async fn view(call: &Call, schedule: &Schedule) -> Result<Value, Problem> {
@@ -107,7 +113,11 @@ async fn view(call: &Call, schedule: &Schedule) -> Result<Value, Problem> {
     if call.content() == Content::Shown {
         let request: Map<String, Value> = definition.job.payload.decode().unwrap_or_default();
         for (name, value) in request {
-            let name = if name == "url" { "api".to_owned() } else { name };
+            let name = if name == "url" {
+                "api".to_owned()
+            } else {
+                name
+            };
             fields.insert(name, value);
         }
     } else {
@@ -147,10 +157,11 @@ pub(super) async fn history(
     schedule: &Schedule,
     limit: usize,
 ) -> Result<Answer, Problem> {
-    let words = [("SUCCESS", "SUCCESS"), ("FAILED", "FAILED")];
-    let wanted = call.query().parsed("status", |text| one_of(text, &words))?;
+    let wanted = wanted_status(call)?;
     let store = call.app.store();
-    let fired = store.occurrences(schedule.id, None, OCCURRENCES_LOOKED_AT).await?;
+    let fired = store
+        .occurrences(schedule.id, None, OCCURRENCES_LOOKED_AT)
+        .await?;
     let mut rows: Vec<FormRow> = Vec::new();
     for occurrence in fired {
         if rows.len() >= limit {
@@ -158,11 +169,19 @@ pub(super) async fn history(
         }
         let Some(job) = occurrence.job else { continue };
         let attempts = store.attempts(job, limit).await?;
-        let told = attempts.into_iter().map(|row| form_row(call, occurrence, job, row));
+        let told = attempts
+            .into_iter()
+            .map(|row| form_row(call, occurrence, job, row));
         rows.extend(told.filter(|row| wanted.is_none_or(|wanted| wanted == row.status)));
     }
     rows.truncate(limit);
     Answer::ok(&ListPage::whole(rows))
+}
+
+/// Which attempts are asked for.
+pub(super) fn wanted_status(call: &Call) -> Result<Option<&'static str>, Problem> {
+    let words = [("SUCCESS", "SUCCESS"), ("FAILED", "FAILED")];
+    Ok(call.query().parsed("status", |text| one_of(text, &words))?)
 }
 
 fn form_row(call: &Call, of: FiredOccurrence, job_id: JobId, row: Attempt) -> FormRow {

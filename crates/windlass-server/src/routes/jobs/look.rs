@@ -8,6 +8,7 @@ use serde_json::Value;
 use windlass::Error;
 use windlass_api::{AttemptView, JobView, ListPage};
 use windlass_core::{Invalid, Kind, format_duration};
+use windlass_http::form::status_of;
 use windlass_store::Attempt;
 
 use super::form;
@@ -18,6 +19,8 @@ use crate::problem::Problem;
 
 const HISTORY_DEFAULT: usize = 10;
 const HISTORY_MAX: usize = 1000;
+/// A job has no more attempts than that, but for snoozes and releases.
+const ATTEMPTS_MAX: usize = 2001;
 const WAIT_DEFAULT: Duration = Duration::from_secs(30);
 
 /// A job with what its running attempt told of its progress.
@@ -68,11 +71,14 @@ pub(super) async fn history(call: Call) -> Result<Answer, Problem> {
             None => Err(Problem::not_found(format!("job {id}"))),
         };
     };
-    let attempts = call.app.client.attempts(id, limit).await?;
-    let sees_http = call.caller.may(Scope::ReadPayload);
-    let rows = attempts
+    let wanted = form::wanted_status(&call)?;
+    let attempts = call.app.client.attempts(id, ATTEMPTS_MAX).await?;
+    let attempts = attempts
         .into_iter()
-        .map(|row| attempt_view(row, &job.kind, sees_http));
+        .filter(|row| wanted.is_none_or(|wanted| wanted == status_of(row.outcome)))
+        .take(limit);
+    let sees_http = call.caller.may(Scope::ReadPayload);
+    let rows = attempts.map(|row| attempt_view(row, &job.kind, sees_http));
     Answer::ok(&ListPage::whole(rows.collect()))
 }
 

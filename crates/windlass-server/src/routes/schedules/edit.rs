@@ -11,13 +11,14 @@ use windlass_store::{Expected, Schedule, ScheduleRef};
 use super::{answer, check_match, named};
 use crate::answer::Answer;
 use crate::call::{Call, escaped};
+use crate::http_jobs::check_request;
 use crate::problem::Problem;
 
 /// So often a change is tried that meets a firing.
 const TRIES: usize = 10;
 
 pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
-    let definition = checked(&call, read_schedule(&call.parts()?)?)?;
+    let definition = checked(&call, read_schedule(&call.parts()?)?).await?;
     let name = definition.name.clone();
     let written = call
         .app
@@ -59,12 +60,16 @@ fn created(call: &Call, schedule: &Schedule) -> Result<Answer, Problem> {
 }
 
 /// Checks what is stored with a schedule: also that a payload is not too large.
-fn checked(call: &Call, definition: NewSchedule) -> Result<NewSchedule, Problem> {
+async fn checked(call: &Call, definition: NewSchedule) -> Result<NewSchedule, Problem> {
     let most = call.app.settings.payload_bytes_max;
     definition.job.payload.check_size(most).map_err(|error| {
         Problem::too_large("payload_too_large", error.within("job.payload").to_string())
     })?;
     definition.check_with(call.app.engine().now(), most)?;
+    let job = &definition.job;
+    check_request(job).map_err(|error| error.within("job"))?;
+    let (engine, queues) = (call.app.engine(), &call.app.http_queues);
+    queues.note(engine, &job.kind, &job.queue).await?;
     Ok(definition)
 }
 
@@ -78,7 +83,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Problem> {
         }
         _ => parts.put("name", written),
     }
-    let definition = checked(&call, read_schedule(&parts)?)?;
+    let definition = checked(&call, read_schedule(&parts)?).await?;
     for _ in 0..TRIES {
         let found = call
             .app
@@ -112,7 +117,7 @@ pub(super) async fn patch(call: Call) -> Result<Answer, Problem> {
         let found = named(&call).await?;
         check_match(&call, Some(&found))?;
         let definition = read_patch(&found.definition, call.parts()?)?;
-        let definition = checked(&call, definition)?;
+        let definition = checked(&call, definition).await?;
         let name = definition.name.clone();
         match call
             .app
