@@ -343,3 +343,20 @@ async fn what_is_kept_of_a_request_goes_when_the_job_is_over_and_not_before() {
     assert_eq!(world.state(id).await, State::Succeeded);
     assert_eq!(kept().await, 0);
 }
+
+#[tokio::test]
+async fn a_target_that_is_done_is_not_asked_again_though_its_answer_was_lost() {
+    let target = Target::replying(&[Reply::Reset, Reply::Status(202)]).await;
+    let world = World::new();
+    let id = world.enqueue(later(&target)).await;
+    world.worker.pass(&world.clock).await.unwrap();
+    assert_eq!(world.history(id).await[0].outcome, Outcome::Failed);
+    let token = token(&target, 0);
+    assert_eq!(
+        tell(&world, &token, &done(json!(1))).await,
+        Completed::Taken(id)
+    );
+    world.worker.pass(&world.clock).await.unwrap();
+    assert_eq!(world.state(id).await, State::Succeeded);
+    assert_eq!(target.seen().len(), 1);
+}
