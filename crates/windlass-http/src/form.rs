@@ -3,6 +3,7 @@
 //! Pure: the form becomes a schedule of HTTP jobs; what happens to them becomes the lines that its users look for.
 
 mod lines;
+mod teller;
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -16,6 +17,7 @@ use windlass_core::{
 use crate::request::HttpRequest;
 
 pub use lines::{gave_up_line, next_execution_time, retry_line, status_of};
+pub use teller::{line_of, tell};
 
 /// The entry of the `meta` of jobs that come from the form: what it said of its schedule.
 pub const FORM_META: &str = "scheduler_form";

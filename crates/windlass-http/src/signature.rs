@@ -16,6 +16,8 @@ use windlass_core::{Invalid, Timestamp};
 const PREFIX: &str = "whsec_";
 /// Shorter keys can be guessed, longer ones say no more.
 const KEY_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
+/// So many keys of one secret are valid at once.
+const KEYS_MAX: usize = 4;
 
 /// A key that signs requests. Its bytes are never shown.
 #[derive(Clone, PartialEq, Eq)]
@@ -32,6 +34,30 @@ impl SigningKey {
             return Err(refused());
         }
         Ok(SigningKey(bytes))
+    }
+
+    /// Reads the keys of a secret as it is kept: one, or several with spaces between while it is being changed, the newest
+    /// first.
+    pub fn parse_all(secrets: &str) -> Result<Vec<Self>, Invalid> {
+        let keys: Vec<Self> = secrets
+            .split_whitespace()
+            .map(SigningKey::parse)
+            .collect::<Result<_, _>>()?;
+        if keys.is_empty() || keys.len() > KEYS_MAX {
+            let rule = format!("must be 1 to {KEYS_MAX} secrets with spaces between");
+            return Err(Invalid::new("", rule));
+        }
+        Ok(keys)
+    }
+
+    /// Makes up a new secret of 32 random bytes.
+    pub fn generate() -> Result<String, KeyError> {
+        let mut bits = [0; 32];
+        let provider = rustls::crypto::ring::default_provider();
+        let filled = provider.secure_random.fill(&mut bits);
+        filled
+            .map_err(|_| KeyError::Unavailable("the machine has no random numbers".to_owned()))?;
+        Ok(format!("{PREFIX}{}", STANDARD.encode(bits)))
     }
 
     fn sign(&self, signed: &[u8]) -> String {
@@ -184,6 +210,22 @@ mod tests {
         assert!(verified(OLD, &signed, body) && verified(NEW, &signed, body));
         let text = signed["webhook-signature"].to_str().unwrap();
         assert_eq!(text.split(' ').count(), 2);
+    }
+
+    #[test]
+    fn a_secret_is_made_up_and_kept_with_its_former_ones() {
+        let (one, other) = (
+            SigningKey::generate().unwrap(),
+            SigningKey::generate().unwrap(),
+        );
+        assert_ne!(one, other);
+        let both = SigningKey::parse_all(&format!("{one} {other}")).unwrap();
+        assert_eq!(both, keys(&[&one, &other]));
+        assert_eq!(SigningKey::parse_all(&one).unwrap().len(), 1);
+        let five = format!("{one} ").repeat(5);
+        for bad in ["", "  ", "plain", five.as_str()] {
+            assert!(SigningKey::parse_all(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

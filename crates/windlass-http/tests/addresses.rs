@@ -349,3 +349,38 @@ async fn proxies_of_the_environment_are_not_used() {
     assert!(String::from_utf8_lossy(&ended.stdout).contains("1 passed"));
     assert_eq!(proxy.connections(), 0);
 }
+
+#[tokio::test]
+async fn the_next_address_of_a_name_is_tried_when_the_first_does_not_answer() {
+    let target = Target::replying(&[Reply::Status(200)]).await;
+    let names = Names::new().answer("two.example", &["127.0.0.2", "127.0.0.1"]);
+    let world = World::resolving(local(), Arc::new(names));
+    let url = format!("http://two.example:{}/", target.address.port());
+    let (job, history) = world.deliver(json!({"url": url})).await;
+    assert_eq!((job.state(), history.len()), (State::Succeeded, 1));
+    assert_eq!(world.http.connections_opened(), 2);
+}
+
+/// A resolver that never answers.
+#[derive(Debug)]
+struct Silent;
+
+#[async_trait::async_trait]
+impl windlass_http::Resolve for Silent {
+    async fn resolve(&self, _: &str) -> std::io::Result<Vec<std::net::IpAddr>> {
+        std::future::pending().await
+    }
+}
+
+#[tokio::test]
+async fn a_resolver_that_is_silent_is_not_waited_for_long() {
+    let config = HttpConfig {
+        connect_timeout: std::time::Duration::from_millis(20),
+        ..local()
+    };
+    let world = World::resolving(config, Arc::new(Silent));
+    let (job, history) = world.deliver(json!({"url": "http://slow.example/"})).await;
+    assert_eq!(job.state(), State::Dead(DeadReason::Exhausted));
+    let expected = "resolving the target's name took longer than 20ms";
+    assert_eq!(error_of(&history[0]), expected);
+}

@@ -16,9 +16,7 @@ use windlass_engine::Clock as _;
 use windlass_http::{HttpConfig, TlsRoots};
 use windlass_store::Attempt;
 
-use support::{
-    Names, Reply, Seen, Target, World, error_of, http_job, http_of, local, t0, timeline,
-};
+use support::{Names, Reply, Target, World, error_of, http_job, http_of, local, t0, timeline};
 
 fn once(url: String, delivery: Delivery) -> NewJob {
     NewJob {
@@ -212,32 +210,31 @@ async fn a_request_on_its_way_can_be_called_off() {
 
 #[tokio::test]
 async fn with_a_bound_for_each_host_the_others_wait_their_turn() {
-    let inside = Arc::new(std::sync::Mutex::new((0, 0)));
-    let seen = Arc::clone(&inside);
-    let target = Target::start(move |_: &Seen| {
-        seen.lock().unwrap().0 += 1;
-        Reply::Status(200)
-    })
-    .await;
-    // A request is inside from its connection to its answer: with a bound of one, one connection serves all.
-    let world = World::with(HttpConfig {
-        per_host: Some(1),
-        ..local()
-    });
-    for _ in 0..20 {
-        world.enqueue(json!({"url": target.url("/")})).await;
+    for (per_host, at_once) in [(Some(2), 2), (None, 5)] {
+        let target = Target::replying(&[Reply::Hang(Vec::new())]).await;
+        let world = World::with(HttpConfig {
+            per_host,
+            ..local()
+        });
+        for _ in 0..5 {
+            let job = once(target.url("/"), Delivery::AtLeastOnce);
+            world.enqueue_job(job).await;
+        }
+        let clock = world.clock.clone();
+        let hanging = async {
+            target.wait_for(at_once).await;
+            clock
+                .sleep_until(t0().saturating_add(Duration::from_secs(30)))
+                .await;
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            done = world.worker.drain(&world.clock) => drop(done.unwrap()),
+            () = hanging => {}
+        }
+        // All five had thirty seconds; the target saw as many as it may have at once.
+        assert_eq!(target.seen().len(), at_once, "{per_host:?}");
     }
-    world.worker.drain(&world.clock).await.unwrap();
-    assert_eq!((inside.lock().unwrap().0, target.connections()), (20, 1));
-    let world = World::new();
-    for _ in 0..20 {
-        world.enqueue(json!({"url": target.url("/")})).await;
-    }
-    world.worker.drain(&world.clock).await.unwrap();
-    assert!(
-        target.connections() > 2,
-        "without a bound they go side by side"
-    );
 }
 
 /// An authority of the test, and what it signs.
@@ -368,4 +365,31 @@ async fn half_a_handshake_ends_with_the_connect_timeout() {
         "nothing was sent"
     );
     assert!(error_of(&history[0]).starts_with("the TLS handshake took longer than"));
+}
+
+// HT9
+#[tokio::test]
+async fn a_target_that_speaks_only_old_tls_gets_nothing() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // Its answer to a version that it does not know: an alert, in the format of TLS 1.0.
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            use tokio::io::AsyncWriteExt as _;
+            let _ = stream.write_all(&[0x15, 3, 1, 0, 2, 2, 70]).await;
+        }
+    });
+    let world = World::resolving(local(), named());
+    let url = format!("https://target.example:{port}/");
+    let (job, history) = world.deliver_job(once(url, Delivery::AtMostOnce)).await;
+    assert_eq!(
+        job.state(),
+        State::Dead(DeadReason::Exhausted),
+        "nothing was sent"
+    );
+    let error = error_of(&history[0]);
+    assert!(
+        error.starts_with("the target's TLS was not accepted"),
+        "{error}"
+    );
 }

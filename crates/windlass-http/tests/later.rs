@@ -314,3 +314,49 @@ async fn the_address_to_tell_goes_along_where_it_is_known() {
     let expected = format!("{base}{}", seen["windlass-completion-token"]);
     assert_eq!(seen["windlass-completion-url"], expected);
 }
+
+#[tokio::test]
+async fn what_is_kept_of_a_request_goes_when_the_job_is_over_and_not_before() {
+    let target = Target::replying(&[Reply::Status(202)]).await;
+    let world = World::new();
+    let payload = json!({"url": target.url("/"), "async": true, "complete_within": "5d"});
+    let id = world.enqueue(payload).await;
+    world.worker.pass(&world.clock).await.unwrap();
+    let day = Duration::from_secs(24 * 3600);
+    let kept = async || {
+        world.clock.advance(2 * day);
+        world.worker.tidy().await.unwrap();
+        world
+            .engine
+            .store()
+            .documents("completions")
+            .await
+            .unwrap()
+            .len()
+    };
+    assert_eq!(kept().await, 1, "the target has time yet");
+    assert_eq!(
+        tell(&world, &token(&target, 0), &done(json!(1))).await,
+        Completed::Taken(id)
+    );
+    world.worker.pass(&world.clock).await.unwrap();
+    assert_eq!(world.state(id).await, State::Succeeded);
+    assert_eq!(kept().await, 0);
+}
+
+#[tokio::test]
+async fn a_target_that_is_done_is_not_asked_again_though_its_answer_was_lost() {
+    let target = Target::replying(&[Reply::Reset, Reply::Status(202)]).await;
+    let world = World::new();
+    let id = world.enqueue(later(&target)).await;
+    world.worker.pass(&world.clock).await.unwrap();
+    assert_eq!(world.history(id).await[0].outcome, Outcome::Failed);
+    let token = token(&target, 0);
+    assert_eq!(
+        tell(&world, &token, &done(json!(1))).await,
+        Completed::Taken(id)
+    );
+    world.worker.pass(&world.clock).await.unwrap();
+    assert_eq!(world.state(id).await, State::Succeeded);
+    assert_eq!(target.seen().len(), 1);
+}

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass_core::{DeadReason, Job, Outcome, ScheduleId, ScheduleName, State, Timestamp};
-use windlass_engine::Clock as _;
+use windlass_engine::{Clock as _, Heard};
 use windlass_http::HttpJobs;
-use windlass_http::form::SchedulerForm;
+use windlass_http::form::{SchedulerForm, line_of};
 use windlass_memory::MemoryStore;
 use windlass_sqlite::SqliteStore;
 use windlass_store::{Expected, Filter, Page, Schedule, Store, Written};
@@ -223,4 +223,50 @@ async fn method_headers_and_body_of_the_form_reach_the_target() {
     );
     let scheduled_for = &seen[0].headers["windlass-scheduled-for"];
     assert_eq!(scheduled_for, "2026-01-01T12:01:00Z");
+}
+
+/// The lines of all events so far.
+async fn lines(world: &World, heard: &mut windlass_engine::Subscription) -> Vec<String> {
+    let mut lines = Vec::new();
+    while let Some(Heard::Event(event)) = heard.try_next() {
+        lines.extend(line_of(&world.engine, &event).await.expect("a store"));
+    }
+    lines
+}
+
+#[tokio::test]
+async fn what_happens_is_told_in_the_known_words() {
+    let target = Target::replying(&[Reply::Status(503)]).await;
+    let world = World::new();
+    let mut heard = world.engine.subscribe();
+    let form = json!({"schedule": "*/10 * * * * *", "api": target.url("/"), "maxRetryCount": 2});
+    let id = create(&world, form).await;
+    let ran = world.worker.run_through(&world.clock, seconds(15));
+    ran.await.unwrap();
+    assert_eq!(
+        lines(&world, &mut heard).await,
+        [
+            format!("Job {id} failed, scheduling retry 1/2 in 1s (at 2026-01-01 12:00:11)"),
+            format!("Job {id} failed, scheduling retry 2/2 in 2s (at 2026-01-01 12:00:13)"),
+            format!(
+                "Job {id} failed after 2 retries, rescheduled for next occurrence: 2026-01-01 12:00:20"
+            ),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn the_end_of_a_one_time_schedule_is_told_and_other_jobs_are_not() {
+    let target = Target::replying(&[Reply::Status(503)]).await;
+    let world = World::new();
+    let mut heard = world.engine.subscribe();
+    let form = json!({
+        "schedule": "*/10 * * * * *", "api": target.url("/"), "type": "AT_MOST_ONCE", "isRecurring": false,
+    });
+    let id = create(&world, form).await;
+    world.enqueue(json!({"url": target.url("/")})).await;
+    let ran = world.worker.run_through(&world.clock, seconds(15));
+    ran.await.unwrap();
+    let expected = [format!("Job {id} failed after 0 retries, schedule deleted")];
+    assert_eq!(lines(&world, &mut heard).await, expected);
 }

@@ -63,14 +63,17 @@ impl Kept {
         self.attempt == token.attempt && same
     }
 
-    /// Whether the request is still the one that counts: the target took it for later, and since then nothing was
-    /// tried that ended. `history` is newest first.
+    /// Whether the request is still the one that counts: since then nothing was tried that ended, and the target took it for
+    /// later, or has done what was asked. A failure that it tells of an attempt that failed anyway is no second one.
+    /// `history` is newest first.
     pub(super) fn is_for_the_attempt_after(&self, history: &[Attempt]) -> bool {
         let mut since = history.iter().take_while(|row| row.attempt > self.attempt);
         let waits = history
             .iter()
             .any(|row| row.attempt == self.attempt && row.outcome == Outcome::Snoozed);
-        waits && since.all(|row| matches!(row.outcome, Outcome::Lost | Outcome::Released))
+        let done = matches!(self.told, Some(Completion::Succeeded(_)));
+        let open = since.all(|row| matches!(row.outcome, Outcome::Lost | Outcome::Released));
+        open && (waits || done)
     }
 }
 
@@ -131,5 +134,31 @@ mod tests {
         assert!(!counts(&[(2, Lost)]));
         assert!(!counts(&[(1, Snoozed)]));
         assert!(!counts(&[]));
+    }
+
+    #[test]
+    fn what_was_done_counts_however_its_attempt_ended() {
+        use Outcome::{Failed, Lost, TimedOut};
+        let token = Token::new(JobId::from_u128(1), 2).unwrap();
+        let counts = |told: Completion, outcomes: &[(u32, Outcome)]| {
+            let mut kept = Kept::of(&token);
+            kept.told = Some(told);
+            let rows: Vec<_> = outcomes
+                .iter()
+                .map(|(n, outcome)| row(*n, *outcome))
+                .collect();
+            kept.is_for_the_attempt_after(&rows)
+        };
+        let failed = || Completion::Failed {
+            error: "no".to_owned(),
+            retryable: true,
+        };
+        assert!(counts(Completion::Succeeded(None), &[(2, TimedOut)]));
+        assert!(counts(Completion::Succeeded(None), &[(3, Lost), (2, Lost)]));
+        assert!(!counts(
+            Completion::Succeeded(None),
+            &[(3, Failed), (2, Lost)]
+        ));
+        assert!(!counts(failed(), &[(2, TimedOut)]));
     }
 }

@@ -115,6 +115,18 @@ fn bad_fields_are_refused_by_name() {
     assert!(HttpRequest::from_json("null").is_err());
 }
 
+#[test]
+fn secrets_of_a_request_are_not_shown() {
+    let request = read(json!({
+        "url": "https://a.example/hook?key=hush", "headers": {"Authorization": "hush"}, "body": "hush",
+    }));
+    let shown = format!("{:?}", request.unwrap());
+    assert!(
+        shown.contains("a.example") && !shown.contains("hush"),
+        "{shown}"
+    );
+}
+
 // HT10
 #[test]
 fn headers_that_are_not_the_jobs_are_refused() {
