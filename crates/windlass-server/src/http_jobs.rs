@@ -163,12 +163,6 @@ impl SigningKeys for Secrets {
         let found = found.map_err(|error| unreadable(error.to_string()))?;
         let secret = found.ok_or_else(|| KeyError::Unknown(name.to_owned()))?;
         let text = std::str::from_utf8(&secret).map_err(|error| unreadable(error.to_string()))?;
-        let keys = text.split_whitespace().map(SigningKey::parse);
-        let keys: Result<Vec<SigningKey>, _> = keys.collect();
-        let keys = keys.map_err(|refusal| unreadable(refusal.to_string()))?;
-        match keys.is_empty() {
-            true => Err(KeyError::Unknown(name.to_owned())),
-            false => Ok(keys),
-        }
+        SigningKey::parse_all(text).map_err(|refusal| unreadable(refusal.to_string()))
     }
 }

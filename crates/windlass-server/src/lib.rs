@@ -23,7 +23,6 @@ mod call;
 pub mod checks;
 pub mod config;
 mod events;
-mod form_log;
 mod health;
 mod http_jobs;
 mod idempotency;

@@ -11,14 +11,13 @@ use tracing::{info, warn};
 use windlass::{Client, PrometheusRecorder, RetryPolicy};
 use windlass_core::retry::{Cap, WorkerRetry};
 use windlass_engine::{Engine, JanitorConfig, UpkeepConfig, keep_up};
-use windlass_http::{HttpConfig, HttpConfigError, HttpJobs, SystemResolver, TlsRoots};
+use windlass_http::{HttpConfig, HttpConfigError, HttpJobs, SystemResolver, TlsRoots, form};
 
 use crate::access::{Access, Caller, WithoutKeys};
 use crate::app::{App, Settings};
 use crate::audit::Audit;
 use crate::checks::{Machine, Verdict};
 use crate::config::Config;
-use crate::form_log;
 use crate::http_jobs::Executor;
 use crate::listen::{Limits, ListenError, Listener, TlsFiles};
 use crate::routes::router;
@@ -304,7 +303,8 @@ impl Server {
         if let Some(executor) = self.executor(&upkeep) {
             loops.spawn(executor.run(stop.clone(), stop_now.clone()));
         }
-        loops.spawn(form_log::run(Arc::clone(&engine), over.clone()));
+        let (told, until) = (Arc::clone(&engine), over.clone());
+        loops.spawn(async move { form::tell(&told, told.subscribe(), until).await });
         loops.spawn(keep_up(engine, upkeep, over.clone()));
         let app = self.app.stopping(stop.clone());
         let cut_off = self

@@ -85,12 +85,9 @@ pub(super) async fn history(call: Call) -> Result<Answer, Problem> {
 /// What an HTTP job was answered is as secret as a payload; whatever else is kept with an attempt is for everybody who reads.
 pub(super) fn attempt_view(row: Attempt, kind: &Kind, sees_http: bool) -> AttemptView {
     let detail = row.detail.unwrap_or(Value::Null);
-    let (http, log, progress) = if kind.is_http() {
-        (Some(detail).filter(|_| sees_http), None, None)
-    } else {
-        let part = |name: &str| detail.get(name).filter(|part| !part.is_null()).cloned();
-        (None, part("log"), part("progress"))
-    };
+    let part = |name: &str| detail.get(name).filter(|part| !part.is_null()).cloned();
+    let http = part("http").filter(|_| sees_http && kind.is_http());
+    let (log, progress) = (part("log"), part("progress"));
     AttemptView {
         attempt: row.attempt,
         retry_count: row.retry_count,
@@ -99,7 +96,7 @@ pub(super) fn attempt_view(row: Attempt, kind: &Kind, sees_http: bool) -> Attemp
         finished_at: row.finished_at,
         worker: row.worker,
         error: row.error,
-        http: http.filter(|http| !http.is_null()),
+        http,
         log,
         progress,
     }
