@@ -127,7 +127,7 @@ impl WorkerConfig {
 }
 
 /// The shortest lease: it is renewed every third of it.
-const LEASE_MIN: Duration = Duration::from_millis(100);
+pub(crate) const LEASE_MIN: Duration = Duration::from_millis(100);
 
 /// How a worker ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -379,10 +379,16 @@ fn sweeper_config(config: &WorkerConfig) -> SweeperConfig {
         .map(|queue| queue.name.as_str())
         .collect();
     let kinds: Vec<_> = config.handlers.kinds().map(Kind::as_str).collect();
+    let about = [
+        ("queues", json!(queues)),
+        ("kinds", json!(kinds)),
+        ("version", json!(env!("CARGO_PKG_VERSION"))),
+    ];
     SweeperConfig {
-        about: json!({
-            "queues": queues, "kinds": kinds, "version": env!("CARGO_PKG_VERSION"),
-        }),
+        about: about
+            .map(|(name, value)| (name.to_owned(), value))
+            .into_iter()
+            .collect(),
         lease: config.lease,
         ..SweeperConfig::new(config.name.as_str().to_owned())
     }

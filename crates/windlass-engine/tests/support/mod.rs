@@ -8,6 +8,7 @@
 #[path = "../../../windlass-postgres/tests/support/cluster.rs"]
 pub mod cluster;
 pub mod faulty;
+pub mod running;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -1,0 +1,254 @@
+//! A store that fails, forgets, hangs or goes away, and workers that die.
+
+use std::sync::Arc;
+
+use windlass_core::{Delivery, NewJob, Outcome, State, WorkerName};
+use windlass_engine::StopReason;
+
+use crate::support::running::{Running, takes, waits};
+use crate::support::{constant, job, new_job, seconds, t0, worker};
+
+#[tokio::test(start_paused = true)]
+async fn tm4_a_lost_lease_cancels_the_handler_and_nothing_it_does_is_told() {
+    let mut run = Running::new();
+    let told = Arc::default();
+    run.start(
+        worker(1)
+            .policy(constant(60, 5))
+            .with("a", waits(Arc::clone(&told))),
+    );
+    let id = run.enqueue(new_job("a")).await;
+    run.until("started", id).await;
+    // As if the worker had been paused: somebody else sweeps its lease.
+    let late = t0().saturating_add(seconds(31.0));
+    let swept = run.engine.store().sweep(10, late, 0).await.unwrap();
+    assert_eq!(swept.lost.len(), 1);
+    let before = job(&run.engine, id).await;
+    run.until("started", id).await;
+    assert_eq!(*told.lock().unwrap(), [StopReason::LeaseLost]);
+    let row = &run.outcomes(id).await[0];
+    assert_eq!(
+        row.1,
+        Outcome::Lost,
+        "CC2: the end of the old attempt changed nothing"
+    );
+    assert_eq!(before.failures, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn l25_outcomes_are_kept_while_the_store_errs_and_settled_when_it_is_back() {
+    let mut run = Running::new();
+    run.start(worker(2).succeeds("a"));
+    run.store.fail("settle");
+    let ids = [
+        run.enqueue(new_job("a")).await,
+        run.enqueue(new_job("a")).await,
+    ];
+    for id in ids {
+        run.until("started", id).await;
+    }
+    tokio::time::sleep(seconds(90.0)).await; // three leases, in paused time
+    for id in ids {
+        assert_eq!(job(&run.engine, id).await.state(), State::Running);
+        assert!(run.outcomes(id).await.is_empty(), "renewed, so not swept");
+    }
+    run.store.heal();
+    for id in ids {
+        run.until("succeeded", id).await;
+        assert_eq!(run.outcomes(id).await.len(), 1, "ran once");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_the_store_takes_no_outcomes_no_more_jobs_are_claimed() {
+    let mut run = Running::new();
+    let build = worker(3).succeeds("a");
+    let calls = Arc::clone(&build.calls);
+    run.start(build);
+    run.store.fail("settle");
+    for _ in 0..50 {
+        run.enqueue(new_job("a")).await;
+    }
+    tokio::time::sleep(seconds(20.0)).await;
+    let started = calls.lock().unwrap().len();
+    assert!(started <= 7, "{started} of 50 started with 3 slots");
+    run.store.heal();
+    tokio::time::sleep(seconds(5.0)).await;
+    assert_eq!(calls.lock().unwrap().len(), 50);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cr6_a_settle_of_unknown_fate_is_repeated_and_counts_once() {
+    let mut run = Running::new();
+    run.start(worker(1).policy(constant(5, 9)).fails("a"));
+    run.store.forget("settle");
+    let id = run.enqueue(new_job("a")).await;
+    run.until("started", id).await;
+    tokio::time::sleep(seconds(1.0)).await;
+    run.store.heal();
+    tokio::time::sleep(seconds(1.0)).await;
+    let once = job(&run.engine, id).await;
+    assert_eq!(
+        (once.attempt, once.failures),
+        (1, 1),
+        "CR7: failed and waiting, both or none"
+    );
+    assert_eq!(run.outcomes(id).await.len(), 1);
+    run.until("started", id).await;
+    assert_eq!(run.elapsed(), seconds(5.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_of_unknown_fate_is_asked_again_and_nothing_is_lost() {
+    let mut run = Running::new();
+    run.start(worker(5).succeeds("a"));
+    run.store.forget("claim");
+    let id = run.enqueue(new_job("a")).await;
+    tokio::time::sleep(seconds(3.0)).await;
+    assert_eq!(job(&run.engine, id).await.state(), State::Running);
+    run.store.heal();
+    run.until("succeeded", id).await;
+    assert_eq!(run.outcomes(id).await.len(), 1);
+    assert_eq!(job(&run.engine, id).await.attempt, 1, "the same lease");
+}
+
+/// ST19: three workers with their own leases, a store that is away for a while, and jobs that take longer than that.
+async fn after_an_outage_of(away: f64, leases: [f64; 3]) {
+    let mut run = Running::new();
+    for (name, lease) in ["w1", "w2", "w3"].into_iter().zip(leases) {
+        let build = worker(30).with("a", takes(200.0)).set(|config| {
+            config.name = WorkerName::new(name).unwrap();
+            config.lease = seconds(lease);
+        });
+        run.start(build);
+    }
+    let mut ids = Vec::new();
+    for n in 0..90 {
+        let delivery = if n % 2 == 0 {
+            Delivery::AtLeastOnce
+        } else {
+            Delivery::AtMostOnce
+        };
+        let job = NewJob {
+            delivery,
+            ..new_job("a")
+        };
+        ids.push(run.enqueue(job).await);
+    }
+    for id in &ids {
+        run.until("started", *id).await;
+    }
+    tokio::time::sleep(seconds(15.3)).await;
+    run.store.away();
+    tokio::time::sleep(seconds(away)).await;
+    run.store.heal();
+    for id in &ids {
+        run.until("succeeded", *id).await;
+        assert_eq!(run.outcomes(*id).await, [(0.0, Outcome::Succeeded)]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn st19_after_an_outage_of_three_leases_nobody_runs_twice() {
+    after_an_outage_of(90.0, [30.0, 30.0, 30.0]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_in_which_a_lease_just_ran_out_nobody_runs_twice() {
+    after_an_outage_of(26.0, [30.0, 30.0, 30.0]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_a_long_lease_does_not_hide_the_silence_from_a_short_one() {
+    after_an_outage_of(90.0, [300.0, 30.0, 20.0]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_starts_after_an_outage_sweeps_nobody_who_lives() {
+    let mut run = Running::new();
+    run.start(worker(1).with("a", takes(200.0)));
+    let id = run.enqueue(new_job("a")).await;
+    run.until("started", id).await;
+    run.store.away();
+    tokio::time::sleep(seconds(90.0)).await;
+    run.store.heal();
+    // The first is back and has given its sign of life, but cannot renew yet.
+    run.store.fail("renew");
+    tokio::time::sleep(seconds(2.0)).await;
+    let second = WorkerName::new("w2").unwrap();
+    let build = worker(1).with("a", takes(200.0));
+    run.start(build.set(|config| config.name = second));
+    tokio::time::sleep(seconds(5.0)).await;
+    run.store.heal();
+    run.until("succeeded", id).await;
+    assert_eq!(run.outcomes(id).await, [(0.0, Outcome::Succeeded)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_died_is_found_within_lease_and_a_second() {
+    let mut run = Running::new();
+    let (dead, _) = worker(1)
+        .set(|config| config.name = WorkerName::new("dead").unwrap())
+        .policy(constant(0, 5))
+        .succeeds("a")
+        .on_engine(&run.engine);
+    let id = run.enqueue(new_job("a")).await;
+    dead.crash_after_claim().await.unwrap();
+    run.start(worker(1).policy(constant(0, 5)).succeeds("a"));
+    run.until("lost", id).await;
+    assert!(run.elapsed() <= seconds(31.0), "{:?}", run.elapsed());
+    run.until("succeeded", id).await;
+    assert!(run.elapsed() <= seconds(31.0), "{:?}", run.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shorter_lease_finds_a_dead_worker_sooner() {
+    let mut run = Running::new();
+    let short = || {
+        worker(1)
+            .set(|config| config.lease = seconds(6.0))
+            .policy(constant(0, 5))
+    };
+    let (dead, _) = short().succeeds("a").on_engine(&run.engine);
+    let id = run.enqueue(new_job("a")).await;
+    dead.crash_after_claim().await.unwrap();
+    run.start(short().succeeds("a"));
+    run.until("succeeded", id).await;
+    assert!(run.elapsed() <= seconds(7.0), "{:?}", run.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loop_that_hangs_is_reported_and_started_again() {
+    let mut run = Running::new();
+    run.start(worker(1).succeeds("a"));
+    run.store.hang("claim");
+    let id = run.enqueue(new_job("a")).await;
+    tokio::time::sleep(seconds(100.0)).await;
+    let health = run.engine.health();
+    let fetcher = health.iter().find(|one| one.name == "w1 fetcher").unwrap();
+    assert!(
+        fetcher.restarts >= 1 && fetcher.stalled_at.is_some(),
+        "{fetcher:?}"
+    );
+    run.store.heal();
+    run.until("succeeded", id).await;
+    let others = health.iter().filter(|one| one.name != "w1 fetcher");
+    assert!(
+        others.into_iter().all(|one| one.restarts == 0),
+        "{health:?}"
+    );
+    assert_eq!(health.len(), 6, "every loop is watched");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_settle_that_hangs_loses_no_outcome() {
+    let mut run = Running::new();
+    run.start(worker(1).succeeds("a"));
+    run.store.hang("settle");
+    let id = run.enqueue(new_job("a")).await;
+    run.until("started", id).await;
+    tokio::time::sleep(seconds(50.0)).await;
+    run.store.heal();
+    run.until("succeeded", id).await;
+    assert_eq!(run.outcomes(id).await, [(0.0, Outcome::Succeeded)]);
+}
