@@ -227,6 +227,14 @@ impl Dispatcher {
         open.len()
     }
 
+    /// Tells every handler to stop, and cuts it off at its next `await`.
+    pub(crate) fn cut_off(&self) {
+        for attempt in self.registry.all() {
+            attempt.stop().fire(StopReason::Shutdown);
+        }
+        self.registry.abort_all();
+    }
+
     /// Gives back a job that was claimed and will not be started.
     pub(crate) fn give_back(self: &Arc<Self>, job: Job) {
         let engine = Arc::clone(&self.engine);

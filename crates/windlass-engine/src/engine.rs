@@ -173,14 +173,11 @@ impl Engine {
         }
     }
 
-    pub(crate) fn add_loop(&self, name: &str, pulse: &Arc<Pulse>) {
+    /// Lists a loop for [`Engine::health`] until what this answers is dropped.
+    pub(crate) fn list_loop(self: &Arc<Self>, name: &str, pulse: &Arc<Pulse>) -> ListedLoop {
         let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
         loops.insert(name.to_owned(), Arc::clone(pulse));
-    }
-
-    pub(crate) fn remove_loop(&self, name: &str) {
-        let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
-        loops.remove(name);
+        ListedLoop(Arc::clone(self), name.to_owned())
     }
 
     /// How the loops of all workers of this process are.
@@ -188,6 +185,16 @@ impl Engine {
         let loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
         let told = loops.iter().map(|(name, pulse)| pulse.health(name));
         told.collect()
+    }
+}
+
+/// A loop that is listed.
+pub(crate) struct ListedLoop(Arc<Engine>, String);
+
+impl Drop for ListedLoop {
+    fn drop(&mut self) {
+        let mut loops = self.0.loops.lock().unwrap_or_else(PoisonError::into_inner);
+        loops.remove(&self.1);
     }
 }
 

@@ -199,6 +199,13 @@ impl Registry {
         open.map(|entry| Arc::clone(&entry.attempt)).collect()
     }
 
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<Arc<RunningAttempt>> {
+        let inner = self.inner();
+        let all = inner.attempts.values();
+        all.map(|entry| Arc::clone(&entry.attempt)).collect()
+    }
+
     /// The attempts of these jobs whose handlers are still there.
     pub(crate) fn running(&self, jobs: &[JobId]) -> Vec<Arc<RunningAttempt>> {
         let inner = self.inner();

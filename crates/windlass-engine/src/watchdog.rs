@@ -83,7 +83,7 @@ pub(crate) async fn keep_running<L, F>(
     F: Future<Output = ()> + Send + 'static,
 {
     let pulse = Arc::new(Pulse::new());
-    engine.add_loop(&name, &pulse);
+    let _listed = engine.list_loop(&name, &pulse);
     let clock = Arc::clone(engine.clock());
     loop {
         pulse.rest();
@@ -114,7 +114,6 @@ pub(crate) async fn keep_running<L, F>(
             break;
         }
     }
-    engine.remove_loop(&name);
 }
 
 /// A task that ends with its owner.

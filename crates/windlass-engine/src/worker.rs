@@ -230,6 +230,9 @@ impl Worker {
 
     /// Runs until `stop`; then running jobs have the grace period to end, and those left are given back. `stop_now` ends the
     /// grace at once.
+    ///
+    /// When this is dropped before it ends, it is as if the process had been killed: its loops end, handlers are told to stop
+    /// and are cut off at their next `await`, and what they had is found when its lease has run out.
     pub fn run(
         &self,
         stop: CancellationToken,
@@ -241,6 +244,7 @@ impl Worker {
 
     async fn run_loops(&self, stop: CancellationToken, stop_now: CancellationToken) -> Stopped {
         let over = CancellationToken::new();
+        let _cut_off = CutOff(self);
         let mut fetching = self.start_fetcher();
         let mut loops = self.start_loops(&over);
         info!(worker = %self.config.name, "started");
@@ -357,6 +361,16 @@ impl Worker {
             stop.clone(),
             run,
         ));
+    }
+}
+
+/// Ends what a run started, in whatever way the run ends. The loops end with their sets.
+struct CutOff<'a>(&'a Worker);
+
+impl Drop for CutOff<'_> {
+    fn drop(&mut self) {
+        self.0.no_claims.cancel();
+        self.0.dispatcher.cut_off();
     }
 }
 

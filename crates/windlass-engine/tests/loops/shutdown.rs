@@ -1,13 +1,14 @@
 //! How a worker ends.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use windlass_core::{DeadReason, Delivery, NewJob, Outcome, State};
-use windlass_engine::{StopReason, Stopped};
+use windlass_core::{DeadReason, Delivery, NewJob, Outcome, State, WorkerName};
+use windlass_engine::{RunningAttempt, StopReason, Stopped};
 
-use crate::support::running::{Running, stuck, takes, waits};
-use crate::support::{job, new_job, seconds, worker};
+use crate::support::running::{Running, Sleeping, stuck, takes, waits};
+use crate::support::{constant, job, new_job, seconds, worker};
 
 #[tokio::test(start_paused = true)]
 async fn l27_shutdown_waits_then_gives_back_what_is_left() {
@@ -76,4 +77,53 @@ async fn a_second_signal_stops_at_once() {
     assert_eq!(stopped.released, 1);
     assert_eq!(run.elapsed(), Duration::ZERO);
     assert_eq!(run.outcomes(id).await, [(0.0, Outcome::Released)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_dropped_takes_its_handlers_with_it() {
+    let mut run = Running::new();
+    let alive = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&alive);
+    let slow = move |attempt: Arc<RunningAttempt>| -> Sleeping {
+        let inside = Inside::enter(&count);
+        Box::pin(async move {
+            let report = stuck(attempt).await;
+            drop(inside);
+            report
+        })
+    };
+    let build = worker(1).policy(constant(0, 9)).with("a", slow);
+    let (dropped, _) = build.on_engine(&run.engine);
+    let id = run.enqueue(new_job("a")).await;
+    let running = dropped.run(run.stop.clone(), run.stop_now.clone());
+    let ended = tokio::time::timeout(seconds(2.0), running).await;
+    assert!(ended.is_err(), "it was dropped");
+    tokio::time::sleep(seconds(1.0)).await;
+    assert_eq!(
+        alive.load(Ordering::SeqCst),
+        0,
+        "nothing runs without renewals"
+    );
+    assert!(run.engine.health().is_empty(), "no loop is left");
+    // Its lease runs out, and another worker has the job.
+    let second = WorkerName::new("w2").unwrap();
+    let build = worker(1).policy(constant(0, 9)).succeeds("a");
+    run.start(build.set(|config| config.name = second));
+    run.until("succeeded", id).await;
+}
+
+/// Counts those who are inside.
+struct Inside(Arc<AtomicU32>);
+
+impl Inside {
+    fn enter(count: &Arc<AtomicU32>) -> Inside {
+        count.fetch_add(1, Ordering::SeqCst);
+        Inside(Arc::clone(count))
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
