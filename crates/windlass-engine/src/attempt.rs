@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use windlass_core::{Job, Timestamp};
+use tracing::info;
+use windlass_core::{Invalid, Job, Timestamp};
 use windlass_store::{AttemptId, Expected, StoreError, Written};
 
 use crate::engine::Engine;
@@ -16,6 +17,12 @@ use crate::slots::Slot;
 pub const LOG_LINES_MAX: usize = 100;
 /// A log line is cut after so many characters.
 pub const LOG_LINE_CHARS_MAX: usize = 1000;
+
+/// What an attempt tells of its progress may have so many bytes, as JSON.
+pub const PROGRESS_BYTES_MAX: usize = 64 * 1024;
+
+/// The store has so long to forget what an attempt told of its progress; later the janitor does it.
+const FORGET_WITHIN: Duration = Duration::from_secs(5);
 
 /// The collection of documents that hold the progress of running jobs.
 pub const PROGRESS: &str = "progress";
@@ -61,6 +68,26 @@ impl Cancellation {
     }
 }
 
+/// What became of a report of progress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Everybody sees it.
+    Told,
+    /// The attempt is over, and its lease lost. Nothing changed.
+    LeaseLost,
+}
+
+/// Why progress could not be told.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgressError {
+    /// It breaks a rule.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// The store refused or failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 /// One attempt of a job while it runs.
 pub struct RunningAttempt {
     job: Job,
@@ -77,6 +104,8 @@ struct Notes {
     lines: Vec<(Timestamp, String)>,
     dropped: usize,
     progress: Option<Value>,
+    /// The version of the document that says so.
+    progress_version: Option<u64>,
 }
 
 impl RunningAttempt {
@@ -144,27 +173,62 @@ impl RunningAttempt {
     /// Tells how far the attempt is: visible at once, and kept with the attempt.
     ///
     /// An attempt that lost its lease tells nothing any more, and never overwrites what a later one told.
-    pub async fn progress(&self, value: Value) -> Result<(), StoreError> {
+    pub async fn progress(&self, value: Value) -> Result<Progress, ProgressError> {
+        let bytes = value.to_string().len();
+        if bytes > PROGRESS_BYTES_MAX {
+            let rule = format!("must be at most {PROGRESS_BYTES_MAX} bytes of JSON, got {bytes}");
+            return Err(Invalid::new("progress", rule).into());
+        }
         let name = self.job.id.to_string();
         let told = json!({"attempt": self.job.attempt, "progress": value});
         let store = self.engine.store();
-        while self.stop.reason() != Some(StopReason::LeaseLost) {
+        loop {
             let before = store.document(PROGRESS, &name).await?;
-            let newest = before
-                .as_ref()
-                .and_then(|one| one.value.get("attempt")?.as_u64());
-            if newest.is_some_and(|attempt| attempt > u64::from(self.job.attempt)) {
-                return Ok(());
+            if !self.has_lease().await? {
+                return Ok(Progress::LeaseLost);
             }
             let expected = before.map_or(Expected::Absent, |one| Expected::Version(one.version));
             let now = self.engine.now();
             let written = store.put_document(PROGRESS, &name, &told, expected, now);
-            if let Written::Version(_) = written.await? {
-                self.notes().progress = Some(value);
-                return Ok(());
+            if let Written::Version(version) = written.await? {
+                let mut notes = self.notes();
+                notes.progress = Some(value);
+                notes.progress_version = Some(version);
+                return Ok(Progress::Told);
             }
         }
-        Ok(())
+    }
+
+    /// Whether the store still has this attempt as the running one.
+    async fn has_lease(&self) -> Result<bool, StoreError> {
+        if self.stop.reason() == Some(StopReason::LeaseLost) {
+            return Ok(false);
+        }
+        let found = self.engine.store().get(&[self.job.id]).await?;
+        let job = found.into_iter().flatten().next();
+        Ok(job.is_some_and(|job| job.lease().is_some() && job.attempt == self.job.attempt))
+    }
+
+    /// Removes what this attempt told of its progress, unless another has told something since.
+    pub(crate) async fn forget_progress(&self) {
+        let Some(version) = self.notes().progress_version else {
+            return;
+        };
+        let name = self.job.id.to_string();
+        let store = self.engine.store();
+        let gone = store.remove_document(PROGRESS, &name, Expected::Version(version));
+        match tokio::time::timeout(FORGET_WITHIN, gone).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => {
+                info!(job.id = name, %error, "what a job told of its progress stays until the janitor comes");
+            }
+            Err(_) => {
+                info!(
+                    job.id = name,
+                    "what a job told of its progress stays until the janitor comes"
+                );
+            }
+        }
     }
 
     /// Keeps the slot of the attempt taken as long as this is held: work that outlives the handler is work all the same.
@@ -176,10 +240,6 @@ impl RunningAttempt {
     pub(crate) fn take_slot(&self) -> Option<Arc<Slot>> {
         let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
         slot.take()
-    }
-
-    pub(crate) fn told_progress(&self) -> bool {
-        self.notes().progress.is_some()
     }
 
     /// What goes into the row of history beside the outcome.

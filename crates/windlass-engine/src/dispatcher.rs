@@ -102,10 +102,11 @@ impl Dispatcher {
                 let hooks = dispatcher.hooks.as_ref();
                 let report = CatchPanic::start(|| {
                     hooks.inspect(|hooks| hooks.before(&attempt));
-                    handler.run(attempt)
+                    handler.run(Arc::clone(&attempt))
                 })
                 .await;
                 dispatcher.report(of, report);
+                attempt.forget_progress().await;
                 drop(returned);
             }
             .instrument(span),

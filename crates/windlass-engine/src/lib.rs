@@ -32,7 +32,8 @@ mod watchdog;
 mod worker;
 
 pub use attempt::{
-    Cancellation, LOG_LINE_CHARS_MAX, LOG_LINES_MAX, PROGRESS, RunningAttempt, StopReason,
+    Cancellation, LOG_LINE_CHARS_MAX, LOG_LINES_MAX, PROGRESS, PROGRESS_BYTES_MAX, Progress,
+    ProgressError, RunningAttempt, StopReason,
 };
 pub use clock::{Clock, SystemClock, VirtualClock, Wait};
 pub use drain::Drained;

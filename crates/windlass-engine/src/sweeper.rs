@@ -59,6 +59,8 @@ pub struct Sweeper {
 struct State {
     beat_at: Option<Timestamp>,
     hold: Option<Hold>,
+    /// What was swept and could not be told yet.
+    untold: Swept,
     /// The shortest lease of all nodes: it is the first to run out while the store is away.
     lease: Duration,
 }
@@ -77,6 +79,7 @@ impl Sweeper {
         let state = State {
             beat_at: None,
             hold: None,
+            untold: Swept::default(),
             lease: config.lease,
         };
         Sweeper {
@@ -89,6 +92,7 @@ impl Sweeper {
     /// Gives a sign of life, and sweeps unless the store was away.
     pub async fn pass(&self, now: Timestamp) -> Result<Swept, StoreError> {
         self.beat(now).await?;
+        self.tell(now).await?;
         if self.held_until().is_some_and(|until| now < until) {
             return Ok(Swept::default());
         }
@@ -98,7 +102,8 @@ impl Sweeper {
             .store()
             .sweep(self.config.batch, now, random)
             .await?;
-        self.tell(&swept, now).await?;
+        self.state().untold.clone_from(&swept);
+        self.tell(now).await?;
         Ok(swept)
     }
 
@@ -148,13 +153,16 @@ impl Sweeper {
         Ok(())
     }
 
-    async fn tell(&self, swept: &Swept, now: Timestamp) -> Result<(), StoreError> {
+    /// Tells what was swept. Until that is done, nothing further is swept.
+    async fn tell(&self, now: Timestamp) -> Result<(), StoreError> {
+        let swept = self.state().untold.clone();
         let lost = swept.lost.iter().map(|(of, _)| of.job);
         let ids: Vec<JobId> = lost.chain(swept.expired.iter().copied()).collect();
         if ids.is_empty() {
             return Ok(());
         }
         let jobs = self.engine.store().get(&ids).await?;
+        self.state().untold = Swept::default();
         let (lost, expired) = jobs.split_at(swept.lost.len());
         for ((of, settlement), job) in swept.lost.iter().zip(lost) {
             let Some(job) = job else { continue };

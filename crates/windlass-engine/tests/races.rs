@@ -21,6 +21,7 @@ use windlass_core::{
 use windlass_engine::{
     Heard, Janitor, JanitorConfig, Scheduler, SchedulerConfig, Subscription, Sweeper, SweeperConfig,
 };
+use windlass_sqlite::SqliteStore;
 use windlass_store::{
     AttemptId, AttemptReport, Changed, Expected, Filter, ListedState, Page, Renewed, Schedule,
     Settled, Swept,
@@ -477,6 +478,27 @@ async fn an_at_most_once_job_that_failed_is_exhausted_and_one_that_timed_out_is_
     assert_eq!(world.state(timed_out).await, State::Dead(DeadReason::Lost));
     assert_eq!(calls.lock().unwrap().len(), 2);
     assert_eq!(world.timeline(timed_out).await, [(0.0, Outcome::TimedOut)]);
+}
+
+#[tokio::test]
+async fn what_an_embedded_store_lost_with_its_former_process_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || {
+        let store = SqliteStore::open(folder.path().join("jobs.db"), t0(), 1).unwrap();
+        World::on(Arc::new(store), None)
+    };
+    let world = open();
+    world.enqueue(new_job("a")).await;
+    let build = || worker(1).policy(constant(1, 9)).succeeds("a");
+    let (killed, _) = build().build(&world);
+    killed.crash_after_claim().await.unwrap();
+    drop((killed, world));
+    let world = open();
+    let mut events = world.engine.subscribe();
+    let (worker, _) = build().build(&world);
+    worker.drain(&world.clock).await.unwrap();
+    let expected = ["lost", "retried", "claimed", "started", "succeeded"];
+    assert_eq!(names(&mut events), expected);
 }
 
 on_every_store! {

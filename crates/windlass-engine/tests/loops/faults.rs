@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use windlass_core::retry::AttemptLimit;
 use windlass_core::{Delivery, NewJob, Outcome, State, WorkerName};
 use windlass_engine::StopReason;
 
@@ -251,4 +252,82 @@ async fn a_settle_that_hangs_loses_no_outcome() {
     run.store.heal();
     run.until("succeeded", id).await;
     assert_eq!(run.outcomes(id).await, [(0.0, Outcome::Succeeded)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_the_store_refuses_waits_for_its_own_time_and_holds_up_no_other() {
+    let mut run = Running::new();
+    run.start(worker(4).succeeds("a"));
+    run.store.refuse("settle");
+    let bad = [
+        run.enqueue(new_job("a")).await,
+        run.enqueue(new_job("a")).await,
+    ];
+    for id in bad {
+        run.until("started", id).await;
+    }
+    tokio::time::sleep(seconds(64.0)).await;
+    let asked = run.store.asked("settle");
+    assert!(asked <= 15, "{asked} times: ever more rarely, each alone");
+    run.store.heal();
+    let good = run.enqueue(new_job("a")).await;
+    run.until("succeeded", good).await;
+    assert_eq!(run.elapsed(), seconds(64.0), "it is not held up");
+    for id in bad {
+        run.until("succeeded", id).await;
+        assert_eq!(run.outcomes(id).await, [(0.0, Outcome::Succeeded)]);
+    }
+    assert!(run.elapsed() <= seconds(64.0 + 60.0), "{:?}", run.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_settle_of_unknown_fate_led_to_is_told_once() {
+    for (name, expected) in [
+        ("good", &["succeeded"][..]),
+        ("bad", &["failed", "retried"][..]),
+        ("last", &["failed", "dead"][..]),
+    ] {
+        let mut run = Running::new();
+        let build = worker(1).policy(constant(60, 9)).succeeds("good");
+        run.start(build.fails("bad").fails("last"));
+        run.store.forget("settle");
+        let once = if name == "last" { 1 } else { 9 };
+        let id = run
+            .enqueue(NewJob {
+                max_attempts: AttemptLimit::from_max_attempts(once).unwrap(),
+                ..new_job(name)
+            })
+            .await;
+        run.until("started", id).await;
+        tokio::time::sleep(seconds(1.0)).await;
+        // It is known what became of it only when that can be read again.
+        run.store.heal();
+        run.store.fail("get");
+        tokio::time::sleep(seconds(5.0)).await;
+        run.store.heal();
+        tokio::time::sleep(seconds(5.0)).await;
+        assert_eq!(run.names(), expected, "{name}");
+        assert_eq!(run.outcomes(id).await.len(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_swept_is_told_even_if_it_cannot_be_read_at_first() {
+    let mut run = Running::new();
+    let (dead, _) = worker(1)
+        .set(|config| config.name = WorkerName::new("dead").unwrap())
+        .policy(constant(60, 5))
+        .succeeds("a")
+        .on_engine(&run.engine);
+    let id = run.enqueue(new_job("a")).await;
+    dead.crash_after_claim().await.unwrap();
+    run.start(worker(1).policy(constant(60, 5)).succeeds("a"));
+    run.store.fail("get");
+    tokio::time::sleep(seconds(40.0)).await;
+    assert_eq!(run.outcomes(id).await.len(), 1, "it is swept");
+    assert_eq!(run.names(), ["enqueued"]);
+    run.store.heal();
+    run.until("lost", id).await;
+    run.until("retried", id).await;
+    run.until("succeeded", id).await;
 }

@@ -23,6 +23,8 @@ struct Faults {
     hang: BTreeSet<&'static str>,
     /// These verbs take so long before they do anything.
     slow: BTreeMap<&'static str, Duration>,
+    /// These verbs refuse what they are asked.
+    refuse: BTreeSet<&'static str>,
     /// Everything fails.
     away: bool,
     /// How often each verb was asked.
@@ -53,6 +55,10 @@ impl Faulty {
         self.faults.lock().unwrap().slow.insert(verb, by);
     }
 
+    pub fn refuse(&self, verb: &'static str) {
+        self.faults.lock().unwrap().refuse.insert(verb);
+    }
+
     pub fn away(&self) {
         self.faults.lock().unwrap().away = true;
     }
@@ -73,19 +79,24 @@ impl Faulty {
 
     /// Whether the verb is done, and whether its answer comes through.
     async fn before(&self, verb: &'static str) -> Result<bool, StoreError> {
-        let (slow, hangs, fails, forgets) = {
+        let (slow, hangs, refuses, fails, forgets) = {
             let mut faults = self.faults.lock().unwrap();
             *faults.asked.entry(verb).or_default() += 1;
             let fails = faults.away || faults.fail.contains(verb);
             let hangs = faults.hang.contains(verb);
             let slow = faults.slow.get(verb).copied();
-            (slow, hangs, fails, faults.forget.contains(verb))
+            let refuses = faults.refuse.contains(verb);
+            (slow, hangs, refuses, fails, faults.forget.contains(verb))
         };
         if let Some(by) = slow {
             tokio::time::sleep(by).await;
         }
         if hangs {
             std::future::pending::<()>().await;
+        }
+        if refuses {
+            let what = "this one is bad".to_owned();
+            return Err(StoreError::Damaged { what, cause: None });
         }
         if fails {
             return Err(StoreError::Unavailable("out of order".into()));
