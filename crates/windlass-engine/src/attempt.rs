@@ -91,7 +91,8 @@ pub enum ProgressError {
 /// One attempt of a job while it runs.
 pub struct RunningAttempt {
     job: Job,
-    deadline: Option<Timestamp>,
+    /// When its timeout is over, by the time that has passed.
+    ends_at: Option<Duration>,
     engine: Arc<Engine>,
     stop: Cancellation,
     notes: Mutex<Notes>,
@@ -111,13 +112,13 @@ struct Notes {
 impl RunningAttempt {
     pub(crate) fn new(
         job: Job,
-        deadline: Option<Timestamp>,
+        ends_at: Option<Duration>,
         engine: Arc<Engine>,
         slot: Option<Slot>,
     ) -> Self {
         RunningAttempt {
             job,
-            deadline,
+            ends_at,
             engine,
             stop: Cancellation::default(),
             notes: Mutex::default(),
@@ -138,14 +139,14 @@ impl RunningAttempt {
         }
     }
 
-    /// When its timeout is over.
-    pub fn deadline(&self) -> Option<Timestamp> {
-        self.deadline
+    /// When its timeout is over, by the time that has passed on the engine's clock.
+    pub(crate) fn ends_at(&self) -> Option<Duration> {
+        self.ends_at
     }
 
     /// How long it may still take; none without a timeout.
     pub fn time_left(&self) -> Option<Duration> {
-        Some(self.deadline?.since(self.engine.now()))
+        Some(self.ends_at?.saturating_sub(self.engine.clock().elapsed()))
     }
 
     /// What everything in this process shares.

@@ -18,34 +18,15 @@ use crate::attempt::RunningAttempt;
 use crate::engine::Engine;
 use crate::event::{Event, JobEvent, JobRef};
 use crate::registry::Registry;
+use crate::retry_wait::RetryWait;
 use crate::slots::Slot;
 use crate::watchdog::Pulse;
-
-/// How ends are settled.
-#[derive(Debug, Clone)]
-pub(crate) struct CommitterConfig {
-    /// From so many ends on that the store has not taken, slots stay taken. As many as the worker has slots.
-    pub(crate) backlog_max: usize,
-    /// The first wait after the store erred; it doubles up to `retry_max`. 50 ms.
-    pub(crate) retry_min: Duration,
-    /// The longest wait after the store erred. 1 s.
-    pub(crate) retry_max: Duration,
-}
-
-impl Default for CommitterConfig {
-    fn default() -> Self {
-        CommitterConfig {
-            backlog_max: 1000,
-            retry_min: Duration::from_millis(50),
-            retry_max: Duration::from_secs(1),
-        }
-    }
-}
 
 /// Settles the ends of one worker's attempts.
 pub(crate) struct Committer {
     engine: Arc<Engine>,
-    config: CommitterConfig,
+    /// From so many ends on that the store has not taken, slots stay taken.
+    backlog_max: usize,
     registry: Arc<Registry>,
     ends: Mutex<Ends>,
     arrived: Notify,
@@ -80,14 +61,10 @@ const ASIDE_MIN: Duration = Duration::from_secs(1);
 const ASIDE_MAX: Duration = Duration::from_secs(60);
 
 impl Committer {
-    pub(crate) fn new(
-        engine: Arc<Engine>,
-        config: CommitterConfig,
-        registry: Arc<Registry>,
-    ) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, backlog_max: usize, registry: Arc<Registry>) -> Self {
         Committer {
             engine,
-            config,
+            backlog_max,
             registry,
             ends: Mutex::default(),
             arrived: Notify::new(),
@@ -113,7 +90,7 @@ impl Committer {
     /// Takes the slot of a handler that is gone: it is free at once, unless too many ends wait already.
     pub(crate) fn park_slot(&self, slot: Option<Arc<Slot>>) {
         let mut ends = self.ends();
-        if ends.count() > self.config.backlog_max {
+        if ends.count() > self.backlog_max {
             ends.parked.extend(slot);
         }
     }
@@ -209,7 +186,7 @@ impl Committer {
 
     fn free_parked(&self) {
         let mut ends = self.ends();
-        let parked = if ends.count() <= self.config.backlog_max {
+        let parked = if ends.count() <= self.backlog_max {
             std::mem::take(&mut ends.parked)
         } else {
             Vec::new()
@@ -225,7 +202,7 @@ impl Committer {
     /// Settles until it is told to stop; what waits then is tried once more.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
         let clock = Arc::clone(self.engine.clock());
-        let mut wait = self.config.retry_min;
+        let mut retry = RetryWait::new();
         loop {
             pulse.rest();
             let next = self.ends().next_at();
@@ -239,16 +216,14 @@ impl Committer {
             let now = clock.now();
             pulse.busy(now);
             let Err(error) = self.pass(now).await else {
-                wait = self.config.retry_min;
+                retry.reset();
                 continue;
             };
-            let waiting = self.backlog();
+            let (waiting, wait) = (self.backlog(), retry.next());
             warn!(%error, waiting, ?wait, "settling failed, the outcomes are kept and tried again");
-            let again_at = clock.now().saturating_add(wait);
-            wait = (wait * 2).min(self.config.retry_max);
             pulse.rest();
             tokio::select! {
-                () = clock.sleep_until(again_at) => {}
+                () = clock.sleep(wait) => {}
                 () = stop.cancelled() => return,
             }
         }

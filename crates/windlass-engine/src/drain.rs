@@ -139,7 +139,10 @@ impl Worker {
         }
         // Nobody may sleep any more: time passes for sleepers, never for timeouts alone.
         if let Some(wake) = clock.next_wake() {
-            let alarm = self.registry.next_alarm();
+            let alarm = self.registry.next_alarm().map(|at| {
+                let left = at.saturating_sub(clock.elapsed());
+                clock.now().saturating_add(left)
+            });
             clock.advance_to(alarm.map_or(wake, |alarm| alarm.min(wake)));
         }
     }

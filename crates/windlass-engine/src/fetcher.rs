@@ -18,6 +18,7 @@ use windlass_store::{CLAIM_MAX, Claim, ClaimRetry, Claimed, StoreError};
 use crate::dispatcher::Dispatcher;
 use crate::engine::Engine;
 use crate::event::{JobEvent, JobRef};
+use crate::retry_wait::RetryWait;
 use crate::slots::Slots;
 use crate::watchdog::Pulse;
 
@@ -94,6 +95,8 @@ struct Open {
     claim: Claim,
     queue: usize,
     pool: Pool,
+    /// It was asked before, and nobody knows what came of it.
+    unknown: bool,
 }
 
 impl Fetcher {
@@ -121,8 +124,7 @@ impl Fetcher {
     /// Claims what fits and starts it; how many jobs.
     pub(crate) async fn pass(&self, now: Timestamp) -> Result<usize, StoreError> {
         let mut started = 0;
-        let open = self.state().open.clone();
-        if let Some(open) = open {
+        if let Some(open) = self.open() {
             started += self.claim(open, now).await?;
         }
         started += self.fill(now).await?;
@@ -201,7 +203,13 @@ impl Fetcher {
             return Ok(0);
         }
         let claim = self.claim_of(of, plan);
-        self.claim(Open { claim, queue, pool }, now).await
+        let open = Open {
+            claim,
+            queue,
+            pool,
+            unknown: false,
+        };
+        self.claim(open, now).await
     }
 
     fn claim_of(&self, of: &QueueConfig, plan: ClaimPlan) -> Claim {
@@ -224,14 +232,28 @@ impl Fetcher {
     /// Claims and starts. While it is not known what became of a claim, it stays open and is asked again by its name.
     async fn claim(&self, open: Open, now: Timestamp) -> Result<usize, StoreError> {
         self.state().open = Some(open.clone());
-        let claimed = self.engine.store().claim(&open.claim, now).await?;
-        self.state().open = None;
+        let claimed = self.engine.store().claim(&open.claim, now).await;
+        let claimed = claimed.inspect_err(|error| {
+            if !open.unknown && !matches!(error, StoreError::Indeterminate(_)) {
+                self.state().open = None; // nothing came of it
+            }
+        })?;
         self.count(&open, &claimed);
         let count = claimed.jobs.len();
         for job in claimed.jobs {
             self.start(job, &open, now);
         }
+        self.state().open = None;
         Ok(count)
+    }
+
+    /// The claim of which it is not known what became of it.
+    fn open(&self) -> Option<Open> {
+        let open = self.state().open.clone()?;
+        Some(Open {
+            unknown: true,
+            ..open
+        })
     }
 
     /// Keeps account of what retries are owed.
@@ -257,11 +279,12 @@ impl Fetcher {
         self.dispatcher.start(job, slot, now);
     }
 
-    /// Claims and starts until it is told to stop.
+    /// Claims and starts until it is told to stop; then gives back what a claim of unknown fate may have got.
     pub(crate) async fn run(self: Arc<Self>, pulse: Arc<Pulse>) {
         let clock = Arc::clone(self.engine.clock());
         let mut changes = self.engine.store().changes();
         let mut poll_at = clock.now();
+        let mut retry = RetryWait::new();
         while !self.stop.is_cancelled() {
             changes.mark_unchanged();
             let now = clock.now();
@@ -270,34 +293,51 @@ impl Fetcher {
                 self.look_at_rates().await;
                 poll_at = now.saturating_add(self.jittered_poll());
             }
-            match self.pass(now).await {
-                Ok(0) => {}
+            let claimed = self.pass(now).await;
+            pulse.rest();
+            match claimed {
+                Ok(0) => {
+                    retry.reset();
+                    self.wait(&mut changes, poll_at, now).await;
+                }
                 Ok(started) => {
+                    retry.reset();
                     debug!(started, "claimed");
-                    continue;
                 }
                 Err(error) => {
-                    warn!(%error, "claiming failed, trying again soon");
-                    pulse.rest();
-                    let soon = clock.now().saturating_add(self.config.poll);
+                    let wait = retry.next();
+                    warn!(%error, ?wait, "claiming failed, trying again");
                     tokio::select! {
-                        () = self.stop.cancelled() => return,
-                        () = clock.sleep_until(soon) => continue,
+                        () = self.stop.cancelled() => {}
+                        () = clock.sleep(wait) => {}
                     }
                 }
             }
+        }
+        while let Some(open) = self.open() {
+            pulse.busy(clock.now());
+            let given_back = self.claim(open, clock.now()).await;
             pulse.rest();
-            self.wait(&mut changes, poll_at).await;
+            if let Err(error) = given_back {
+                let wait = retry.next();
+                warn!(%error, ?wait, "what the last claim got is not known, trying again");
+                clock.sleep(wait).await;
+            }
         }
     }
 
-    /// Waits until there may be something to claim, and a slot for it.
-    async fn wait(&self, changes: &mut tokio::sync::watch::Receiver<u64>, poll_at: Timestamp) {
+    /// Waits until there may be something to claim, and a slot for it. At `looked_at` there was nothing.
+    async fn wait(
+        &self,
+        changes: &mut tokio::sync::watch::Receiver<u64>,
+        poll_at: Timestamp,
+        looked_at: Timestamp,
+    ) {
         let clock = self.engine.clock();
-        let now = clock.now();
         let due_changed = self.engine.due_changed().notified();
-        let rate_at = self.state().rate_step.map(|step| now.saturating_add(step));
-        let times = [self.engine.next_due(now), rate_at];
+        let rate_step = self.state().rate_step;
+        let rate_at = rate_step.map(|step| clock.now().saturating_add(step));
+        let times = [self.engine.next_due(looked_at), rate_at];
         let at = times.into_iter().flatten().fold(poll_at, Timestamp::min);
         tokio::select! {
             () = self.stop.cancelled() => {}
@@ -346,8 +386,13 @@ impl Fetcher {
                 jobs: Some(BTreeSet::from([id])),
                 ..self.claim_of(of, plan)
             };
-            let pool = Pool::Main;
-            if self.claim(Open { claim, queue, pool }, now).await? > 0 {
+            let open = Open {
+                claim,
+                queue,
+                pool: Pool::Main,
+                unknown: false,
+            };
+            if self.claim(open, now).await? > 0 {
                 return Ok(true);
             }
         }

@@ -25,6 +25,7 @@ mod janitor;
 mod observed;
 mod recorder;
 mod registry;
+mod retry_wait;
 mod scheduler;
 mod slots;
 mod sweeper;

@@ -20,6 +20,7 @@ struct Inside {
 }
 
 struct Face {
+    start: Timestamp,
     now: Timestamp,
     sleepers: BTreeMap<(Timestamp, u64), oneshot::Sender<()>>,
     count: u64,
@@ -30,6 +31,7 @@ impl VirtualClock {
     pub fn new(start: Timestamp) -> Self {
         VirtualClock(Arc::new(Inside {
             face: Mutex::new(Face {
+                start,
                 now: start,
                 sleepers: BTreeMap::new(),
                 count: 0,
@@ -98,6 +100,15 @@ impl Clock for VirtualClock {
         Box::pin(async move {
             let _ = woken.await; // the clock outlives its sleepers
         })
+    }
+
+    fn elapsed(&self) -> Duration {
+        let face = self.face();
+        face.now.since(face.start)
+    }
+
+    fn sleep(&self, time: Duration) -> Wait {
+        self.sleep_until(self.now().saturating_add(time))
     }
 }
 

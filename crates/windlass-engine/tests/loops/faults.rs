@@ -1,12 +1,15 @@
 //! A store that fails, forgets, hangs or goes away, and workers that die.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use windlass_core::retry::AttemptLimit;
-use windlass_core::{Delivery, NewJob, Outcome, State, WorkerName};
-use windlass_engine::StopReason;
+use windlass_core::{Delivery, NewJob, Outcome, QueueName, State, Timeout, Timestamp, WorkerName};
+use windlass_engine::{Engine, Event, Ids, Recorder, StopReason};
+use windlass_store::{Counts, Store};
 
-use crate::support::running::{Running, takes, waits};
+use crate::support::running::{Running, stuck, takes, waits};
 use crate::support::{constant, job, new_job, seconds, t0, worker};
 
 #[tokio::test(start_paused = true)]
@@ -238,7 +241,7 @@ async fn a_loop_that_hangs_is_reported_and_started_again() {
         others.into_iter().all(|one| one.restarts == 0),
         "{health:?}"
     );
-    assert_eq!(health.len(), 6, "every loop is watched");
+    assert_eq!(health.len(), 7, "every loop is watched");
 }
 
 #[tokio::test(start_paused = true)]
@@ -330,4 +333,71 @@ async fn what_was_swept_is_told_even_if_it_cannot_be_read_at_first() {
     run.until("lost", id).await;
     run.until("retried", id).await;
     run.until("succeeded", id).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_hangs_stops_no_timeout_and_costs_no_lease() {
+    let mut run = Running::new();
+    run.start(worker(2).with("stuck", stuck).with("a", takes(50.0)));
+    let long = run.enqueue(new_job("a")).await;
+    run.until("started", long).await;
+    tokio::time::sleep(seconds(9.0)).await;
+    let short = NewJob {
+        timeout: Some(Timeout::After(seconds(3.0))),
+        ..new_job("stuck")
+    };
+    let id = run.enqueue(short).await;
+    run.until("started", id).await;
+    run.store.hang("renew");
+    run.until("timed_out", id).await;
+    assert_eq!(run.elapsed(), seconds(12.0));
+    // It hung once; the next one is asked while the lease still lives.
+    tokio::time::sleep(seconds(1.0)).await;
+    run.store.heal();
+    run.until("succeeded", long).await;
+    assert_eq!(run.outcomes(long).await, [(0.0, Outcome::Succeeded)]);
+}
+
+/// Panics at every event, and whenever the store answered.
+#[derive(Debug)]
+struct PanickingRecorder;
+
+impl Recorder for PanickingRecorder {
+    fn event(&self, _: &Event) {
+        panic!("event");
+    }
+
+    fn store_op(&self, _: &'static str, _: Duration) {
+        panic!("store_op");
+    }
+
+    fn counts(&self, _: &BTreeMap<QueueName, Counts>, _: Timestamp) {
+        panic!("counts");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recorder_that_panics_loses_figures_and_no_job() {
+    let mut run = Running::new();
+    let store: Arc<dyn Store> = Arc::clone(&run.store) as Arc<dyn Store>;
+    let clock = Arc::clone(run.engine.clock());
+    let recorder = Some(Arc::new(PanickingRecorder) as Arc<dyn Recorder>);
+    run.engine = Arc::new(Engine::with_recorder(
+        store,
+        clock,
+        Ids::seeded(3),
+        recorder,
+    ));
+    run.events = run.engine.subscribe();
+    run.start(worker(10).succeeds("a"));
+    let mut ids = Vec::new();
+    for _ in 0..10 {
+        ids.push(run.enqueue(new_job("a")).await);
+    }
+    for id in ids {
+        run.until("succeeded", id).await;
+        assert_eq!(run.outcomes(id).await, [(0.0, Outcome::Succeeded)]);
+    }
+    let health = run.engine.health();
+    assert!(health.iter().all(|one| one.restarts == 0), "{health:?}");
 }

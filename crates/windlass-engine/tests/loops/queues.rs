@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use windlass_core::{NewJob, QueueName, Report, Start};
 use windlass_engine::{QueueConfig, RunningAttempt};
 use windlass_store::{Pause, QueueLimits};
 
 use crate::support::running::{Running, Sleeping};
-use crate::support::{job, new_job, seconds, t0, worker};
+use crate::support::{constant, job, new_job, seconds, t0, worker};
 
 #[tokio::test(start_paused = true)]
 async fn what_nobody_told_is_found_by_the_poll() {
@@ -111,4 +112,38 @@ async fn several_queues_share_the_slots_by_weight() {
     let counts = run.engine.store().counts(run.engine.now()).await.unwrap();
     let succeeded: u64 = counts.values().map(|count| count.succeeded).sum();
     assert_eq!(succeeded, 200, "what one queue leaves, the other gets");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_fails_once_is_asked_again_soon_whatever_the_poll_is() {
+    let mut run = Running::new();
+    let build = worker(1).policy(constant(0, 9)).succeeds("a");
+    run.start(build.set(|config| config.poll = seconds(60.0)));
+    tokio::time::sleep(seconds(1.0)).await;
+    run.store.forget("claim");
+    let id = run.enqueue(new_job("a")).await;
+    tokio::time::sleep(seconds(0.1)).await;
+    run.store.heal();
+    run.until("succeeded", id).await;
+    assert!(run.elapsed() <= seconds(2.2), "{:?}", run.elapsed());
+    assert_eq!(run.outcomes(id).await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_due_time_that_falls_into_a_pass_is_not_forgotten() {
+    for offset in [5, 15, 25, 30, 35, 45, 55, 65] {
+        let mut run = Running::new();
+        run.store.slow("claim", seconds(0.02));
+        run.start(worker(5).succeeds("a"));
+        tokio::time::sleep(seconds(0.3)).await;
+        let at = |millis| NewJob {
+            start: Start::At(t0().saturating_add(Duration::from_millis(millis))),
+            ..new_job("a")
+        };
+        run.enqueue(at(500)).await;
+        let second = run.enqueue(at(500 + offset)).await;
+        run.until("started", second).await;
+        let late = run.elapsed() - Duration::from_millis(500 + offset);
+        assert!(late <= seconds(0.1), "{offset} ms after: {late:?} late");
+    }
 }

@@ -127,3 +127,67 @@ impl Drop for Inside {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_does_not_keep_a_worker_from_stopping() {
+    for (verb, at_once, bound) in [
+        ("remove_node", false, 2.0),
+        ("remove_node", true, 2.0),
+        ("settle", false, 41.0), // the grace, and what comes after it
+        ("settle", true, 3.0),
+        ("claim", true, 3.0),
+        ("sweep", false, 2.0),
+    ] {
+        let mut run = Running::new();
+        run.start(worker(1).succeeds("a"));
+        tokio::time::sleep(seconds(5.0)).await;
+        run.store.hang(verb);
+        run.enqueue(new_job("a")).await;
+        tokio::time::sleep(seconds(1.0)).await;
+        let before = run.elapsed();
+        if at_once {
+            run.stop_now.cancel();
+        }
+        let stopped = run.stop().await;
+        let took = run.elapsed() - before;
+        assert!(took <= seconds(bound), "{verb}, {at_once}: {took:?}");
+        assert_eq!(stopped.unsettled, usize::from(verb == "settle"), "{verb}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_claim_of_unknown_fate_got_is_given_back_at_shutdown() {
+    let mut run = Running::new();
+    run.start(worker(1).succeeds("a"));
+    run.store.forget("claim");
+    let once = NewJob {
+        delivery: Delivery::AtMostOnce,
+        ..new_job("a")
+    };
+    let id = run.enqueue(once).await;
+    tokio::time::sleep(seconds(0.5)).await;
+    assert_eq!(job(&run.engine, id).await.state(), State::Running);
+    run.stop.cancel();
+    tokio::time::sleep(seconds(5.0)).await;
+    run.store.heal();
+    run.stop().await;
+    let given_back = job(&run.engine, id).await;
+    assert_eq!(given_back.state(), State::Waiting, "it never started");
+    assert_eq!(run.outcomes(id).await, [(0.0, Outcome::Released)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_is_not_waited_for_when_nothing_runs() {
+    let mut run = Running::new();
+    run.start(worker(1).succeeds("a"));
+    tokio::time::sleep(seconds(5.0)).await;
+    run.store.away();
+    tokio::time::sleep(seconds(5.0)).await;
+    let before = run.elapsed();
+    run.stop().await;
+    let took = run.elapsed() - before;
+    assert!(
+        took <= seconds(1.0),
+        "{took:?}: a claim that failed got nothing"
+    );
+}
