@@ -90,7 +90,7 @@ pub enum FailureClass {
     Unknown,
 }
 
-/// A failed attempt: the error, its class, and how long the handler asks to wait.
+/// A failed attempt: the error, its class, and how long to wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// What went wrong.
@@ -99,6 +99,8 @@ pub struct Failure {
     pub class: FailureClass,
     /// The shortest wait before the next attempt that the handler or the target asks for.
     pub retry_after: Option<Duration>,
+    /// The delay in place of the policy's, where the worker's own code decides it.
+    pub delay: Option<Duration>,
 }
 
 impl Failure {
@@ -108,6 +110,7 @@ impl Failure {
             error,
             class: FailureClass::Retryable,
             retry_after: None,
+            delay: None,
         }
     }
 

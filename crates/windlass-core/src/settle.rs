@@ -9,7 +9,7 @@ use crate::failure::{AttemptError, Failure, FailureClass};
 use crate::job::Delivery;
 use crate::retry::{AttemptLimit, RetryPolicy};
 use crate::state::{DeadReason, State};
-use crate::{Payload, Timestamp, format_duration};
+use crate::{DURATION_MAX, Payload, Timestamp, format_duration};
 
 /// A handler's or target's `retry_after` counts up to here.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -271,7 +271,8 @@ fn after_failure(
             DeadReason::Exhausted
         });
     };
-    let delay = policy.delay(settlement.failures, running.previous_delay, random);
+    let by_policy = || policy.delay(settlement.failures, running.previous_delay, random);
+    let delay = failure.delay.unwrap_or_else(by_policy).min(DURATION_MAX);
     let asked = failure.retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
     Ok(delay.max(asked))
 }

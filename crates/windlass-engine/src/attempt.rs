@@ -1,6 +1,7 @@
 //! A running attempt, as its handler sees it.
 
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -48,6 +49,8 @@ pub struct Cancellation(Arc<Signal>);
 struct Signal {
     token: CancellationToken,
     reason: OnceLock<StopReason>,
+    /// How many wait for it.
+    awaited: AtomicUsize,
 }
 
 impl Cancellation {
@@ -58,13 +61,35 @@ impl Cancellation {
 
     /// Ends when the handler should stop.
     pub async fn wait(&self) -> StopReason {
+        let _awaited = Awaited::new(&self.0.awaited);
         self.0.token.cancelled().await;
         self.reason().unwrap_or(StopReason::Cancelled)
+    }
+
+    /// Whether somebody waits for it, who was not told yet.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.reason().is_none() && self.0.awaited.load(Ordering::SeqCst) > 0
     }
 
     pub(crate) fn fire(&self, reason: StopReason) {
         let _ = self.0.reason.set(reason); // the first reason stays
         self.0.token.cancel();
+    }
+}
+
+/// Counts one who waits.
+struct Awaited<'a>(&'a AtomicUsize);
+
+impl<'a> Awaited<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Awaited(count)
+    }
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

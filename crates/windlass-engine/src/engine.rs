@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use windlass_core::{Job, JobId, Timestamp};
-use windlass_store::Store;
+use windlass_core::{Job, JobId, State, Timestamp};
+use windlass_store::{CHANGE_MAX, Changed, Enqueue, EnqueueMode, Enqueued, Store, StoreError};
 
 use crate::clock::Clock;
 use crate::dispatcher::Dispatcher;
@@ -116,6 +116,35 @@ impl Engine {
         });
     }
 
+    /// Stores jobs, and tells of those that are new. A step of which nobody knows is asked again by the ids of its jobs.
+    pub async fn enqueue(
+        &self,
+        jobs: Vec<Job>,
+        mode: EnqueueMode,
+    ) -> Result<Vec<Enqueued>, StoreError> {
+        let now = self.now();
+        let step = || Enqueue {
+            jobs: jobs.clone(),
+            mode,
+        };
+        let mut answers = self.store.enqueue(step(), now).await;
+        if let Err(StoreError::Indeterminate(_)) = &answers {
+            answers = self.store.enqueue(step(), now).await;
+        }
+        let mut answers = answers?;
+        for (job, answer) in jobs.iter().zip(&mut answers) {
+            if matches!(answer, Enqueued::Duplicate { id, .. } if *id == job.id) {
+                *answer = Enqueued::Created(job.id); // its own duplicate: it was stored
+            }
+            match answer {
+                Enqueued::Created(_) => self.enqueued(std::iter::once(job), now),
+                Enqueued::Replaced(_) => self.due_at(job.run_at, now),
+                Enqueued::Duplicate { .. } | Enqueued::QueueFull { .. } => {}
+            }
+        }
+        Ok(answers)
+    }
+
     /// Tells that jobs were stored, and remembers when they are due.
     pub fn enqueued<'a>(&self, jobs: impl Iterator<Item = &'a Job>, now: Timestamp) {
         for job in jobs {
@@ -172,8 +201,29 @@ impl Engine {
         all.push(Arc::downgrade(dispatcher));
     }
 
-    /// Tells the handlers of jobs that they were called off, without waiting for the next renewal.
-    pub fn call_off(&self, jobs: &[JobId]) {
+    /// Calls jobs off: waiting ones are cancelled, the handlers of running ones are told, without waiting for a renewal.
+    pub async fn cancel(&self, jobs: &[JobId]) -> Result<Vec<Changed>, StoreError> {
+        let mut answers = Vec::with_capacity(jobs.len());
+        for part in jobs.chunks(CHANGE_MAX) {
+            let now = self.now();
+            let changed = self.store.cancel(part, now).await?;
+            self.call_off(part);
+            let over = part
+                .iter()
+                .zip(&changed)
+                .filter(|(_, changed)| **changed == Changed::Now(State::Cancelled));
+            let over: Vec<JobId> = over.map(|(id, _)| *id).collect();
+            if !over.is_empty() && self.events.is_heard() {
+                for job in self.store.get(&over).await?.into_iter().flatten() {
+                    self.emit_job(now, &JobRef::of(&job), JobEvent::Cancelled);
+                }
+            }
+            answers.extend(changed);
+        }
+        Ok(answers)
+    }
+
+    fn call_off(&self, jobs: &[JobId]) {
         let all = self
             .dispatchers
             .lock()

@@ -204,7 +204,7 @@ impl Events {
     /// Tells everybody; an event that nobody listens to is not even made.
     pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
         let heard = self.sender.receiver_count() > 0;
-        if !heard && self.recorder.is_none() {
+        if !self.is_heard() {
             return;
         }
         let event = event();
@@ -218,6 +218,11 @@ impl Events {
 
     pub(crate) fn subscribe(&self) -> Subscription {
         Subscription(self.sender.subscribe())
+    }
+
+    /// Whether anybody would hear an event.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.recorder.is_some() || self.sender.receiver_count() > 0
     }
 
     pub(crate) fn recorder(&self) -> Option<&Arc<dyn Recorder>> {

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
-use windlass_core::fairness::{ClaimPlan, Credit, Guards, Mix, Pool, Taker, Turns};
+use windlass_core::fairness::{ClaimPlan, Credit, Guards, Pool, Taker, Turns};
 use windlass_core::retry::{RetryPolicy, WorkerRetry};
-use windlass_core::{Job, JobId, Kind, QueueName, Timestamp, WorkerName};
+use windlass_core::{Job, Kind, QueueName, Timestamp, WorkerName};
 use windlass_store::{CLAIM_MAX, Claim, ClaimRetry, Claimed, StoreError};
 
 use crate::dispatcher::Dispatcher;
@@ -90,9 +90,10 @@ struct State {
     rate_step: Option<Duration>,
 }
 
+/// A claim, and the slots it is for.
 #[derive(Clone)]
-struct Open {
-    claim: Claim,
+pub(crate) struct Open {
+    pub(crate) claim: Claim,
     queue: usize,
     pool: Pool,
     /// It was asked before, and nobody knows what came of it.
@@ -196,20 +197,24 @@ impl Fetcher {
         plan: ClaimPlan,
         now: Timestamp,
     ) -> Result<usize, StoreError> {
-        let Some(of) = self.config.queues.get(queue) else {
-            return Ok(0);
-        };
-        if plan.fresh_max == 0 && plan.retries_max == 0 {
-            return Ok(0);
+        match self.open_claim(queue, pool, plan) {
+            Some(open) => self.claim(open, now).await,
+            None => Ok(0),
         }
-        let claim = self.claim_of(of, plan);
-        let open = Open {
-            claim,
+    }
+
+    /// A claim that is not asked yet; none if it could get nothing.
+    pub(crate) fn open_claim(&self, queue: usize, pool: Pool, plan: ClaimPlan) -> Option<Open> {
+        let of = self.config.queues.get(queue)?;
+        if plan.fresh_max == 0 && plan.retries_max == 0 {
+            return None;
+        }
+        Some(Open {
+            claim: self.claim_of(of, plan),
             queue,
             pool,
             unknown: false,
-        };
-        self.claim(open, now).await
+        })
     }
 
     fn claim_of(&self, of: &QueueConfig, plan: ClaimPlan) -> Claim {
@@ -230,7 +235,7 @@ impl Fetcher {
     }
 
     /// Claims and starts. While it is not known what became of a claim, it stays open and is asked again by its name.
-    async fn claim(&self, open: Open, now: Timestamp) -> Result<usize, StoreError> {
+    pub(crate) async fn claim(&self, open: Open, now: Timestamp) -> Result<usize, StoreError> {
         self.state().open = Some(open.clone());
         let claimed = self.engine.store().claim(&open.claim, now).await;
         let claimed = claimed.inspect_err(|error| {
@@ -370,50 +375,6 @@ impl Fetcher {
         let drawn = self.engine.ids().bits() >> 40;
         let part = drawn as f64 / (1_u64 << 24) as f64;
         self.config.poll.mul_f64(0.8 + 0.4 * part)
-    }
-
-    /// Claims one job and starts it; whether it could be had.
-    pub(crate) async fn claim_one(&self, id: JobId, now: Timestamp) -> Result<bool, StoreError> {
-        let plan = ClaimPlan {
-            limit: 1,
-            fresh_max: 1,
-            retries_max: 1,
-            mix: Mix::Strict,
-            max_inflight_retries: None,
-        };
-        for (queue, of) in self.config.queues.iter().enumerate() {
-            let claim = Claim {
-                jobs: Some(BTreeSet::from([id])),
-                ..self.claim_of(of, plan)
-            };
-            let open = Open {
-                claim,
-                queue,
-                pool: Pool::Main,
-                unknown: false,
-            };
-            if self.claim(open, now).await? > 0 {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Claims as `pass` does and starts nothing, as a process that is killed in between. How many were claimed.
-    pub(crate) async fn claim_and_vanish(&self, now: Timestamp) -> Result<usize, StoreError> {
-        let mut claimed = 0;
-        for queue in 0..self.config.queues.len() {
-            let plan = self
-                .guards(queue)
-                .plan(Pool::Main, self.slots.of(queue), Credit::default());
-            let of = self.config.queues.get(queue);
-            let Some(of) = of.filter(|_| plan.limit > 0) else {
-                continue;
-            };
-            let claim = self.claim_of(of, plan);
-            claimed += self.engine.store().claim(&claim, now).await?.jobs.len();
-        }
-        Ok(claimed)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -1,11 +1,11 @@
 //! The attempts that this worker has, from the claim until they are settled and their handlers have returned.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::task::AbortHandle;
+use tokio::task::{self, AbortHandle};
 use windlass_core::JobId;
 use windlass_store::AttemptId;
 
@@ -249,6 +249,17 @@ impl Registry {
         let inner = self.inner();
         let running = inner.attempts.values().filter(|entry| !entry.returned);
         running.count()
+    }
+
+    /// Whether every handler that is still there sleeps, or waits to be told to stop.
+    pub(crate) fn all_idle(&self, sleepers: &HashSet<task::Id>) -> bool {
+        let sleeps = |entry: &Entry| {
+            let task = entry.task.as_ref();
+            task.is_some_and(|task| sleepers.contains(&task.id()))
+        };
+        let inner = self.inner();
+        let mut running = inner.attempts.values().filter(|entry| !entry.returned);
+        running.all(|entry| sleeps(entry) || entry.attempt.stop().is_awaited())
     }
 
     pub(crate) fn is_empty(&self) -> bool {

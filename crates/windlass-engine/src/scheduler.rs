@@ -72,18 +72,16 @@ impl Scheduler {
 
     async fn fire(&self, schedule: &Schedule, now: Timestamp) -> Result<usize, StoreError> {
         let step = self.step(schedule, now).await?;
-        if !step.cancel.is_empty() {
-            self.engine.store().cancel(&step.cancel, now).await?;
-            self.engine.call_off(&step.cancel);
-        }
         let (jobs, skipped) = (step.fire.jobs.clone(), step.fire.skipped.clone());
-        match self.engine.store().fire(step.fire, now).await? {
-            Fired::Stale => Ok(0), // another node was first, or it was just changed
-            Fired::Done { jobs: made } => {
-                self.tell(schedule, &jobs, &skipped, now);
-                Ok(made)
-            }
+        let Fired::Done { jobs: made } = self.engine.store().fire(step.fire, now).await? else {
+            return Ok(0); // another node was first, or it was just changed
+        };
+        // Only now, and only by whoever fired: a step that came too late must not call off what another one fired.
+        if !step.cancel.is_empty() {
+            self.engine.cancel(&step.cancel).await?;
         }
+        self.tell(schedule, &jobs, &made, &skipped, now);
+        Ok(made.len())
     }
 
     /// Works out what a schedule does now.
@@ -119,7 +117,7 @@ impl Scheduler {
                 }
                 OverlapDecision::CancelAndFire => {
                     step.cancel.clone_from(&unfinished);
-                    step.fire.jobs.clear();
+                    step.replace_all();
                     step.fire
                         .jobs
                         .push(occurrence_job(&self.engine, schedule, at, now));
@@ -146,7 +144,15 @@ impl Scheduler {
         Ok(open.map(|job| job.id).collect())
     }
 
-    fn tell(&self, schedule: &Schedule, jobs: &[Job], skipped: &[SkippedRange], now: Timestamp) {
+    /// Tells what a step did: of the jobs that it was to make, `made` are there.
+    fn tell(
+        &self,
+        schedule: &Schedule,
+        jobs: &[Job],
+        made: &[JobId],
+        skipped: &[SkippedRange],
+        now: Timestamp,
+    ) {
         let name = &schedule.definition.name;
         let tell = |what: ScheduleEvent| {
             self.engine.emit(|| Event::Schedule {
@@ -156,19 +162,24 @@ impl Scheduler {
                 what,
             });
         };
+        let mut skipped = skipped.to_vec();
         for job in jobs {
             let scheduled_for = job.occurrence.map_or(now, |of| of.scheduled_for);
+            if !made.contains(&job.id) {
+                skipped.push(SkippedRange::one(scheduled_for, SkipReason::Duplicate));
+                continue;
+            }
             info!(schedule = %name, %scheduled_for, job.id = %job.id, "fired");
             tell(ScheduleEvent::Fired {
                 scheduled_for,
                 job: job.id,
                 lag: now.since(scheduled_for),
             });
+            self.engine.enqueued(std::iter::once(job), now);
         }
-        self.engine.enqueued(jobs.iter(), now);
         for range in skipped {
             warn!(schedule = %name, first = %range.first, last = %range.last, reason = range.reason.name(), "skipped");
-            tell(ScheduleEvent::Skipped(*range));
+            tell(ScheduleEvent::Skipped(range));
         }
     }
 
@@ -184,15 +195,18 @@ impl Scheduler {
         loop {
             let now = clock.now();
             pulse.busy(now);
-            if let Err(error) = self.pass(now).await {
-                warn!(%error, "firing schedules failed, trying again at the next look");
-            }
+            let passed = self.pass(now).await;
             let next = self.next_at().await.unwrap_or(None);
             pulse.rest();
             let now = clock.now();
             let poll = now.saturating_add(self.config.every);
-            let soonest = now.saturating_add(LOOK_MIN);
-            let at = next.map_or(poll, |next| next.clamp(soonest, poll));
+            let at = match passed {
+                Ok(_) => next.map_or(poll, |next| next.clamp(now, poll)),
+                Err(error) => {
+                    warn!(%error, "firing schedules failed, trying again at the next look");
+                    poll
+                }
+            };
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = clock.sleep_until(at) => {}
@@ -221,9 +235,6 @@ pub fn occurrence_job(engine: &Engine, schedule: &Schedule, at: Timestamp, now: 
     job
 }
 
-/// A schedule that cannot be fired is not tried again at once.
-const LOOK_MIN: Duration = Duration::from_millis(1);
-
 /// What a schedule does in one step.
 struct Step {
     fire: Fire,
@@ -233,18 +244,24 @@ struct Step {
 impl Step {
     /// Leaves an occurrence out, because an earlier one is not over.
     fn skip(&mut self, at: Timestamp) {
-        let alone = SkippedRange {
-            first: at,
-            last: at,
-            reason: SkipReason::Overlap,
-            count: Some(1),
-        };
         match self.fire.skipped.last_mut() {
             Some(range) if range.reason == SkipReason::Overlap => {
                 range.last = at;
                 range.count = range.count.map(|count| count + 1);
             }
-            _ => self.fire.skipped.push(alone),
+            _ => {
+                let alone = SkippedRange::one(at, SkipReason::Overlap);
+                self.fire.skipped.push(alone);
+            }
+        }
+    }
+
+    /// Leaves out what this step was about to fire: a later occurrence takes its place.
+    fn replace_all(&mut self) {
+        let replaced = std::mem::take(&mut self.fire.jobs);
+        let instants = replaced.iter().filter_map(|job| job.occurrence);
+        for of in instants {
+            self.skip(of.scheduled_for);
         }
     }
 }

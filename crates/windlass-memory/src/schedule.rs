@@ -65,7 +65,7 @@ impl State {
         schedule.last_at = fire.last_at;
         schedule.next_at = fire.next_at;
         self.append(Fire::SKIPPED_TOPIC, &fire.skipped_records(), now);
-        let mut made = 0;
+        let mut made = Vec::new();
         for job in fire.jobs {
             let occurrence = job.occurrence.map(|of| (of.schedule_id, of.scheduled_for));
             if occurrence.is_some_and(|occurrence| self.occurrences.contains_key(&occurrence)) {
@@ -79,8 +79,8 @@ impl State {
             }
             if !held {
                 self.take_key(&job);
+                made.push(job.id);
                 self.put(job);
-                made += 1;
             }
         }
         Fired::Done { jobs: made }

@@ -205,7 +205,7 @@ pub(crate) async fn fire(
         return Err(Fault::Collision);
     }
     session.commit().await?;
-    let jobs = made.len();
+    let jobs = made.iter().map(|job| job.id).collect();
     Ok((Fired::Done { jobs }, made.into_iter().cloned().collect()))
 }
 

@@ -18,7 +18,7 @@ pub struct Schedule {
     pub definition: NewSchedule,
     /// When it was created.
     pub created_at: Timestamp,
-    /// The last occurrence that was fired or skipped.
+    /// Up to here every occurrence is dealt with: fired, or skipped.
     pub last_at: Option<Timestamp>,
     /// When it is due next; none if it is paused or finished.
     pub next_at: Option<Timestamp>,
@@ -81,12 +81,12 @@ pub struct FiredOccurrence {
 }
 
 /// What became of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fired {
-    /// It is written; so many jobs were new. An occurrence that was fired before is not fired again.
+    /// It is written. An occurrence that was fired before is not fired again, and one whose unique key is held makes no job.
     Done {
-        /// How many jobs were made.
-        jobs: usize,
+        /// The jobs that were made, in the order they were given.
+        jobs: Vec<JobId>,
     },
     /// The schedule has changed since: nothing was written.
     Stale,

@@ -21,6 +21,9 @@ pub use queue::QueueSettings;
 use crate::error::Error;
 use crate::job::Job;
 
+/// While a result is waited for, so long passes between two looks at least.
+const LOOK_REST: Duration = Duration::from_millis(10);
+
 /// While a result is waited for, it is looked for at least this often.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -81,7 +84,8 @@ impl Client {
         Enqueue::typed(self, std::slice::from_ref(&job))
     }
 
-    /// Stores many jobs of one type in one step: all of them, or none. The options hold for all.
+    /// Stores many jobs of one type, in steps of up to 10,000: each step all or none. The options hold for all. Ask for the
+    /// receipts with [`Enqueue::all`].
     pub fn enqueue_many<T: Job>(&self, jobs: &[T]) -> Enqueue<'_> {
         Enqueue::typed(self, jobs)
     }
@@ -125,6 +129,7 @@ impl Client {
         let until = clock.now().saturating_add(most);
         let mut changes = self.engine.store().changes();
         loop {
+            let looked_at = clock.now();
             changes.mark_unchanged();
             let job = self.get(id).await?.ok_or(Error::NotFound(id))?;
             if job.state().is_final() {
@@ -136,7 +141,8 @@ impl Client {
             }
             let next = now.saturating_add(LOOK_EVERY).min(until);
             tokio::select! {
-                _ = changes.changed() => {}
+                // On a busy store something changes all the time.
+                _ = changes.changed() => clock.sleep_until(looked_at.saturating_add(LOOK_REST)).await,
                 () = clock.sleep_until(next) => {}
             }
         }

@@ -54,7 +54,7 @@ enum Cause {
 pub(crate) type Classifier = fn(&(dyn Error + 'static)) -> Option<Class>;
 
 impl Failure {
-    /// Runs it again, by the job's policy. The same as `?`.
+    /// Runs it again, by the job's policy, whatever a [`Classify`] says of the error.
     pub fn retry(error: impl Into<Failure>) -> Self {
         error.into().asking(Class::Retry)
     }
@@ -77,7 +77,7 @@ impl Failure {
         }
     }
 
-    /// Calls it off: it is cancelled, and did not fail.
+    /// Calls it off: it is cancelled, and did not fail. The reason is kept in the attempt's log.
     pub fn cancel(reason: impl Into<Failure>) -> Self {
         reason.into().asking(Class::Cancel)
     }

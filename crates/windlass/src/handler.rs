@@ -12,6 +12,7 @@ use windlass_engine::{Handler as EngineHandler, Running, RunningAttempt};
 use crate::context::Context;
 use crate::failure::{Classifier, Failure};
 use crate::job::{Job, VERSION};
+use crate::retry_rule::{RetryRule, decided};
 
 /// The largest result that is kept: 64 KiB.
 pub const RESULT_BYTES_MAX: usize = 64 * 1024;
@@ -50,33 +51,41 @@ where
     type Job = T;
 
     async fn call(&self, job: T, context: Context<S>) -> Result<Option<Payload>, Failure> {
-        let left = self(job, context).await.map_err(Into::into)?;
-        kept(&left)
+        let left = self(job, context.clone()).await.map_err(Into::into)?;
+        Ok(kept(&left, &context))
     }
 }
 
-/// What a handler leaves; nothing at all for `()`.
-fn kept(left: &impl Serialize) -> Result<Option<Payload>, Failure> {
-    let payload = Payload::from_serialize(left, RESULT_BYTES_MAX);
-    let payload =
-        payload.map_err(|error| Failure::unrecoverable(format!("the result {}", error.rule())))?;
-    Ok(Some(payload).filter(|payload| payload.as_str() != "null"))
+/// What a handler leaves; nothing at all for `()`. The job succeeded also if that cannot be kept.
+fn kept<S>(left: &impl Serialize, context: &Context<S>) -> Option<Payload> {
+    match Payload::from_serialize(left, RESULT_BYTES_MAX) {
+        Ok(payload) => Some(payload).filter(|payload| payload.as_str() != "null"),
+        Err(error) => {
+            context.log(format!("the result is not kept: it {}", error.rule()));
+            None
+        }
+    }
+}
+
+/// What the handlers of a worker share.
+pub(crate) struct Shared<S> {
+    pub(crate) state: Arc<S>,
+    pub(crate) classifiers: Vec<Classifier>,
+    pub(crate) rule: Option<Box<dyn RetryRule>>,
 }
 
 /// A handler as the engine wants it.
 pub(crate) struct Adapter<S, H, Shape> {
     handler: Arc<H>,
-    state: Arc<S>,
-    classifiers: Arc<[Classifier]>,
+    shared: Arc<Shared<S>>,
     shape: PhantomData<fn() -> Shape>,
 }
 
 impl<S, H, Shape> Adapter<S, H, Shape> {
-    pub(crate) fn new(handler: Arc<H>, state: Arc<S>, classifiers: Arc<[Classifier]>) -> Self {
+    pub(crate) fn new(handler: Arc<H>, shared: Arc<Shared<S>>) -> Self {
         Adapter {
             handler,
-            state,
-            classifiers,
+            shared,
             shape: PhantomData,
         }
     }
@@ -89,23 +98,42 @@ where
     Shape: 'static,
 {
     fn run(&self, attempt: Arc<RunningAttempt>) -> Running {
-        let job = match decode::<H::Job>(attempt.job()) {
-            Ok(job) => job,
-            Err(why) => {
-                let failure = CoreFailure::retryable(AttemptError::new(why));
-                return Box::pin(std::future::ready(Report::Failed(failure)));
-            }
-        };
         let handler = Arc::clone(&self.handler);
-        let classifiers = Arc::clone(&self.classifiers);
-        let engine = Arc::clone(attempt.engine());
-        let context = Context::new(Arc::clone(&self.state), attempt);
+        let shared = Arc::clone(&self.shared);
         Box::pin(async move {
-            match handler.call(job, context).await {
-                Ok(left) => Report::Succeeded(left),
-                Err(failure) => failure.into_report(&classifiers, engine.now()),
+            let report = report(&*handler, &shared, &attempt).await;
+            match &shared.rule {
+                Some(rule) => decided(&**rule, attempt.job(), report),
+                None => report,
             }
         })
+    }
+}
+
+/// How an attempt ended.
+async fn report<S, H, Shape>(
+    handler: &H,
+    shared: &Shared<S>,
+    attempt: &Arc<RunningAttempt>,
+) -> Report
+where
+    H: Handler<S, Shape>,
+{
+    let job = match decode::<H::Job>(attempt.job()) {
+        Ok(job) => job,
+        Err(why) => return Report::Failed(CoreFailure::retryable(AttemptError::new(why))),
+    };
+    let context = Context::new(Arc::clone(&shared.state), Arc::clone(attempt));
+    match handler.call(job, context).await {
+        Ok(left) => Report::Succeeded(left),
+        Err(failure) => {
+            let text = failure.to_string();
+            let report = failure.into_report(&shared.classifiers, attempt.engine().now());
+            if report == Report::Cancelled {
+                attempt.log(&format!("cancelled: {text}"));
+            }
+            report
+        }
     }
 }
 

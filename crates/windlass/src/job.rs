@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::options::Options;
 
 /// The entry of a job's `meta` that says which version of its type wrote the payload; absent for the first.
-pub(crate) const VERSION: &str = "version";
+pub(crate) const VERSION: &str = "payload_version";
 
 /// A type whose values are jobs: the payload is its JSON, the kind picks the handler.
 ///
@@ -30,6 +30,11 @@ pub(crate) const VERSION: &str = "version";
 ///     }
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a job",
+    label = "its first argument must be a job",
+    note = "a job is a type that serialises and says its kind: `impl windlass::Job for {Self} {{ const KIND: &'static str = \"…\"; }}`"
+)]
 pub trait Job: Serialize + DeserializeOwned + Send + 'static {
     /// Picks the handler: `[A-Za-z0-9_.:/-]{1,128}`.
     const KIND: &'static str;
@@ -45,6 +50,12 @@ pub trait Job: Serialize + DeserializeOwned + Send + 'static {
     /// A retry policy given here belongs to the kind: it is the worker's, so that a new one holds for waiting jobs too.
     fn defaults() -> Options {
         Options::new()
+    }
+
+    /// The unique key of this job: while a job with it waits or runs in the same queue, another enqueue is a duplicate. An
+    /// enqueue may say another one.
+    fn unique_key(&self) -> Option<String> {
+        None
     }
 
     /// Turns the payload of an older version into one of this version.

@@ -23,6 +23,7 @@ mod options;
 #[cfg(feature = "prometheus")]
 mod prometheus;
 mod queue;
+mod retry_rule;
 mod schedule;
 pub mod testing;
 mod worker;
@@ -37,6 +38,7 @@ pub use options::{Options, Retry};
 #[cfg(feature = "prometheus")]
 pub use prometheus::PrometheusRecorder;
 pub use queue::Queue;
+pub use retry_rule::{FailedAttempt, RetryDecision, RetryRule};
 pub use schedule::Schedule;
 pub use worker::Worker;
 

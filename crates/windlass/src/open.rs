@@ -26,7 +26,7 @@ pub(crate) async fn open(
     if url == "memory:" {
         return engine(url, recorder).await;
     }
-    let slot = slot(url);
+    let slot = slot(&place(url));
     let mut open = slot.lock().await;
     if let Some(engine) = open.upgrade() {
         if recorder.is_some() {
@@ -39,6 +39,21 @@ pub(crate) async fn open(
     let engine = engine(url, recorder).await?;
     *open = Arc::downgrade(&engine);
     Ok(engine)
+}
+
+/// What a URL stands for: a file is the same file however its path is written.
+fn place(url: &str) -> String {
+    let path = url.strip_prefix("sqlite:");
+    let path = path.map(|rest| std::path::Path::new(rest.strip_prefix("//").unwrap_or(rest)));
+    let folder = path.and_then(|path| match path.parent()? {
+        here if here.as_os_str().is_empty() => Some(std::path::Path::new(".")),
+        folder => Some(folder),
+    });
+    let folder = folder.and_then(|folder| folder.canonicalize().ok());
+    match (folder, path.and_then(std::path::Path::file_name)) {
+        (Some(folder), Some(file)) => format!("sqlite:{}", folder.join(file).display()),
+        _ => url.to_owned(),
+    }
 }
 
 /// The slot of a URL; those of stores that are closed, and that nobody waits for, are forgotten.

@@ -53,6 +53,9 @@ impl Schedule {
 
     fn new<T: Job>(name: &str, expression: Result<Expression, Invalid>, job: &T) -> Self {
         let mut defaults = T::defaults();
+        if let Some(key) = job.unique_key() {
+            defaults = Options::new().unique_key(&key).over(defaults);
+        }
         if T::VERSION > 1 {
             defaults = defaults.meta(VERSION, T::VERSION.into());
         }

@@ -17,10 +17,11 @@ use windlass_engine::{
 use crate::client::Client;
 use crate::error::Error;
 use crate::failure::{Classifier, Classify, classifier};
-use crate::handler::{Adapter, Handler};
+use crate::handler::{Adapter, Handler, Shared};
 use crate::job::Job;
 use crate::options::Retry;
 use crate::queue::Queue;
+use crate::retry_rule::RetryRule;
 use crate::schedule::Schedule;
 
 /// The slots of the queue `default`, where none is named.
@@ -28,8 +29,7 @@ const SLOTS_DEFAULT: u32 = 10;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-type Make<S> =
-    Box<dyn Fn(Arc<S>, Arc<[Classifier]>) -> Arc<dyn EngineHandler> + Send + Sync + 'static>;
+type Make<S> = Box<dyn Fn(&Arc<Shared<S>>) -> Arc<dyn EngineHandler> + Send + Sync + 'static>;
 type Before = Arc<dyn Fn(&RunningAttempt) + Send + Sync>;
 type After = Arc<dyn Fn(&RunningAttempt, &Report) + Send + Sync>;
 type Signal = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -61,6 +61,7 @@ pub struct Worker<S = ()> {
     handlers: Vec<(Vec<String>, Make<S>)>,
     kind_retry: BTreeMap<String, Arc<RetryPolicy>>,
     classifiers: Vec<Classifier>,
+    rule: Option<Box<dyn RetryRule>>,
     before: Vec<Before>,
     after: Vec<After>,
     schedules: Vec<(String, Vec<Schedule>)>,
@@ -81,6 +82,7 @@ impl<S: Send + Sync + 'static> Worker<S> {
             handlers: Vec::new(),
             kind_retry: BTreeMap::new(),
             classifiers: Vec::new(),
+            rule: None,
             before: Vec::new(),
             after: Vec::new(),
             schedules: Vec::new(),
@@ -127,11 +129,10 @@ impl<S: Send + Sync + 'static> Worker<S> {
             }
         }
         let handler = Arc::new(handler);
-        let make: Make<S> = Box::new(move |state, classifiers| {
+        let make: Make<S> = Box::new(move |shared| {
             Arc::new(Adapter::<S, H, Shape>::new(
                 Arc::clone(&handler),
-                state,
-                classifiers,
+                Arc::clone(shared),
             ))
         });
         self.handlers.push((kinds, make));
@@ -147,6 +148,25 @@ impl<S: Send + Sync + 'static> Worker<S> {
     /// The policy of jobs that nobody else has one for; `standard` if not said. Its limit is the cap, unless one is set.
     pub fn retry(mut self, policy: impl Into<Retry>) -> Self {
         self.config.retry.policy = Some(policy.into().into_policy());
+        self
+    }
+
+    /// Decides in code what a failed attempt leads to. The policy still gives the limit of attempts, and is what counts where no
+    /// handler returned: for timeouts and workers that died.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use windlass::{Client, FailedAttempt, RetryDecision, Worker};
+    /// # fn example(client: &Client) {
+    /// Worker::new(client, ()).retry_rule(|failed: &FailedAttempt| match failed.error.message() {
+    ///     "locked" => RetryDecision::After(Duration::from_millis(50)),
+    ///     "no such account" => RetryDecision::Never,
+    ///     _ => RetryDecision::ByPolicy,
+    /// });
+    /// # }
+    /// ```
+    pub fn retry_rule(mut self, rule: impl RetryRule) -> Self {
+        self.rule = Some(Box::new(rule));
         self
     }
 
@@ -284,9 +304,7 @@ impl<S: Send + Sync + 'static> Worker<S> {
         if !problems.is_empty() {
             return Err(Error::Worker(problems));
         }
-        for (set, schedules) in &schedules {
-            client.declare(set, schedules).await?;
-        }
+        client.declare(&schedules).await?;
         Ok(EngineWorker::new(Arc::clone(client.engine()), config)?)
     }
 
@@ -314,9 +332,13 @@ impl<S: Send + Sync + 'static> Worker<S> {
                 Err(error) => problems.push(error),
             }
         }
-        let classifiers: Arc<[Classifier]> = self.classifiers.into();
+        let shared = Arc::new(Shared {
+            state: self.state,
+            classifiers: self.classifiers,
+            rule: self.rule,
+        });
         for (kinds, make) in &self.handlers {
-            let handler = make(Arc::clone(&self.state), Arc::clone(&classifiers));
+            let handler = make(&shared);
             for kind in kinds {
                 match Kind::new(kind) {
                     Err(error) => problems.push(error.within("kind")),

@@ -190,7 +190,7 @@ async fn old_payloads_and_old_kinds_are_understood() {
         .id;
     let newer = client
         .enqueue_json("greet", &json!({}))
-        .meta("version", json!(3))
+        .meta("payload_version", json!(3))
         .max_attempts(1);
     let newer = newer.await.unwrap().id;
     let worker = kit

@@ -1,4 +1,4 @@
-//! The client and schedules as a program meets them. In virtual time, in memory and in SQLite.
+//! The client as a program meets it. In virtual time, on every store.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -16,8 +16,7 @@ use support::{every_store, seconds};
 use windlass::testing::TestKit;
 use windlass::{
     Backoff, Consent, Context, DeadReason, Edit, Error, Failure, Failures, Filter, Jitter, Job,
-    ListedState, Overlap, Page, Preset, QueueSettings, RetryPolicy, Revival, Schedule, State,
-    StoreError, Worker,
+    ListedState, Page, Preset, QueueSettings, RetryPolicy, Revival, State, StoreError, Worker,
 };
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -233,92 +232,4 @@ every_store! {
         assert_eq!(client.state(first).await.unwrap(), Some(State::Waiting));
         assert_eq!(client.state(second).await.unwrap(), Some(State::Succeeded));
     }
-
-    async fn schedules_fire_and_go_with_the_code(kit: TestKit) {
-        let client = kit.client();
-        let minutely = || Schedule::cron("minutely", "* * * * *", Add { a: 1, b: 1 });
-        let often = || Schedule::every("often", seconds(30.0), Add { a: 2, b: 2 });
-        let worker = |schedules: Vec<Schedule>| Worker::new(client, ()).handle(add).schedules("tests", schedules);
-        let both = kit.worker(worker(vec![minutely(), often()])).await.unwrap();
-        let ran = both.run_for(seconds(120.0)).await.unwrap();
-        assert_eq!(ran.attempts, 2 + 4);
-        let one = kit.worker(worker(vec![minutely()])).await.unwrap();
-        let names: Vec<_> = client.schedules().await.unwrap().iter().map(|one| one.definition.name.to_string()).collect();
-        assert_eq!(names, ["minutely"], "what the code no longer declares is removed");
-        client.pause_schedule("minutely").await.unwrap();
-        assert_eq!(one.run_for(seconds(180.0)).await.unwrap().attempts, 0);
-        client.resume_schedule("minutely").await.unwrap();
-        assert_eq!(one.run_for(seconds(60.0)).await.unwrap().attempts, 1);
-        let skipped = client.engine().store().records("schedule.skipped", 0, 10).await.unwrap();
-        assert_eq!(skipped[0].value["reason"], "paused");
-        assert_eq!(skipped[0].value["count"], 3);
-    }
-
-    async fn what_code_declares_may_have_fired_long_ago_or_be_paused(kit: TestKit) {
-        let client = kit.client();
-        let soon = kit.now().saturating_add(seconds(10.0));
-        let worker = || {
-            let once = Schedule::at("once", soon, Add { a: 1, b: 1 });
-            let often = Schedule::every("often", seconds(60.0), Add { a: 1, b: 1 });
-            Worker::new(client, ()).handle(add).schedules("tests", [once, often])
-        };
-        let first = kit.worker(worker()).await.unwrap();
-        assert_eq!(first.run_for(seconds(30.0)).await.unwrap().attempts, 1);
-        client.pause_schedule("often").await.unwrap();
-        let before = client.schedules().await.unwrap();
-        kit.advance(seconds(300.0));
-        let next = kit.worker(worker()).await.unwrap();
-        assert_eq!(client.schedules().await.unwrap(), before, "still paused, and nothing else changed");
-        assert_eq!(before.len(), 1, "one that has fired for good is not listed");
-        assert_eq!(next.run_for(seconds(300.0)).await.unwrap().attempts, 0);
-    }
-
-    async fn an_occurrence_that_meets_an_unfinished_one_does_as_overlap_says(kit: TestKit) {
-        let client = kit.client();
-        let count = async |state| {
-            let filter = Filter { kind: Some(Slow::KIND.parse().unwrap()), ..Filter::state(state) };
-            client.list(&filter, Page::first(99)).await.unwrap().jobs.len()
-        };
-        for (overlap, waiting, cancelled, skipped) in [
-            (Overlap::Skip, 1, 0, 3),
-            (Overlap::Queue, 2, 0, 2),
-            (Overlap::Allow, 4, 0, 0),
-            (Overlap::CancelRunning, 1, 3, 0),
-        ] {
-            let name = format!("{overlap:?}");
-            let schedule = Schedule::every(&name, seconds(60.0), Slow).overlap(overlap);
-            // Nobody here runs the jobs of the schedule: they stay unfinished.
-            let worker = Worker::new(client, ()).handle(add).schedules(&name, [schedule]);
-            let worker = kit.worker(worker).await.unwrap();
-            let before = client.engine().store().records("schedule.skipped", 0, 100).await.unwrap().len();
-            let cancelled_before = count(ListedState::Cancelled).await;
-            worker.run_for(seconds(240.0)).await.unwrap();
-            let after = client.engine().store().records("schedule.skipped", 0, 100).await.unwrap().len();
-            assert_eq!(count(ListedState::Ready).await, waiting, "{name}");
-            assert_eq!(count(ListedState::Cancelled).await - cancelled_before, cancelled, "{name}");
-            assert_eq!(after - before, skipped, "{name}");
-            client.remove_schedule(&name).await.unwrap();
-            let filter = Filter::state(ListedState::Ready);
-            for job in client.list(&filter, Page::first(99)).await.unwrap().jobs {
-                client.cancel(job.id).await.unwrap();
-            }
-        }
-    }
-
-    async fn a_schedule_that_was_away_catches_up_once(kit: TestKit) {
-        let client = kit.client();
-        let schedule = Schedule::cron("tens", "*/10 * * * * *", Add { a: 1, b: 1 });
-        let worker = Worker::new(client, ()).handle(add).schedules("tests", [schedule]);
-        let worker = kit.worker(worker).await.unwrap();
-        kit.advance(seconds(603.0));
-        assert_eq!(worker.pass().await.unwrap().attempts, 1, "one for all that was missed, or in time");
-        assert_eq!(worker.run_for(seconds(27.0)).await.unwrap().attempts, 3, "then the grid");
-    }
-}
-
-#[derive(Serialize, Deserialize)]
-struct Slow;
-
-impl Job for Slow {
-    const KIND: &'static str = "slow";
 }

@@ -69,7 +69,7 @@ pub(super) fn run(bench: &RunBench, output: &Output) -> anyhow::Result<()> {
         .unwrap_or_else(|| format!("sqlite:{}", folder.path().join("bench.db").display()));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        .enable_time()
+        .enable_all()
         .build()?;
     let figures = runtime.block_on(measure(bench, &url, folder.path()))?;
     output.print(&figures, &figures)

@@ -122,6 +122,10 @@ pub enum SkipReason {
     Overlap,
     /// The schedule was paused.
     Paused,
+    /// The rule was changed before it fired.
+    Changed,
+    /// Another job held its unique key.
+    Duplicate,
 }
 
 impl SkipReason {
@@ -131,6 +135,8 @@ impl SkipReason {
             SkipReason::Missed => "missed",
             SkipReason::Overlap => "overlap",
             SkipReason::Paused => "paused",
+            SkipReason::Changed => "changed",
+            SkipReason::Duplicate => "duplicate",
         }
     }
 }
@@ -146,6 +152,18 @@ pub struct SkippedRange {
     pub reason: SkipReason,
     /// How many; none when they are more than ten thousand.
     pub count: Option<usize>,
+}
+
+impl SkippedRange {
+    /// A single occurrence.
+    pub fn one(at: Timestamp, reason: SkipReason) -> Self {
+        SkippedRange {
+            first: at,
+            last: at,
+            reason,
+            count: Some(1),
+        }
+    }
 }
 
 /// The newest occurrences after `after` up to `until`, oldest first.

@@ -74,16 +74,17 @@ impl NewSchedule {
         }
     }
 
-    /// What was due after `last` while it was paused: none of it will fire.
-    pub fn skipped_while_paused(
+    /// What is due after `last` up to `now`, if none of it fires, for a reason.
+    pub fn skipped_for(
         &self,
+        reason: SkipReason,
         created_at: Timestamp,
         last: Timestamp,
         now: Timestamp,
     ) -> Option<SkippedRange> {
         let recurrence = self.recurrence(created_at);
         let due = Missed::Skip.due(&recurrence, last, now, Duration::ZERO);
-        due.skipped_for(SkipReason::Paused)
+        due.skipped_for(reason)
     }
 
     /// Its occurrences from one instant to another, both included; refused if there are more than `most`.

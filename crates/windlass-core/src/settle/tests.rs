@@ -339,6 +339,23 @@ fn retry_after_lengthens_the_delay_and_never_shortens_it() {
 }
 
 #[test]
+fn a_delay_that_code_decides_takes_the_place_of_the_policys() {
+    let policy = Preset::Patient.policy();
+    let delay_with = |delay, retry_after| {
+        let report = Report::Failed(Failure {
+            delay: Some(delay),
+            retry_after,
+            ..Failure::retryable(AttemptError::new("busy"))
+        });
+        settle(&running(&policy), report, at(T0), 0).delay.unwrap()
+    };
+    let ms = Duration::from_millis;
+    assert_eq!(delay_with(ms(3), None), ms(3), "shorter, too");
+    assert_eq!(delay_with(ms(3), Some(ms(9))), ms(9));
+    assert_eq!(delay_with(Duration::MAX, None), crate::DURATION_MAX);
+}
+
+#[test]
 fn retry_after_does_not_pass_the_limit() {
     let policy = Preset::None.policy();
     let report = Report::Failed(Failure {

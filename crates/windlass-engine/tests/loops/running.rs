@@ -166,9 +166,7 @@ async fn a_running_job_that_is_called_off_is_told() {
     assert_eq!(job(&run.engine, id).await.state(), State::Cancelled);
     let id = run.enqueue(new_job("a")).await;
     run.until("started", id).await;
-    let now = run.engine.now();
-    run.engine.store().cancel(&[id], now).await.unwrap();
-    run.engine.call_off(&[id]);
+    run.engine.cancel(&[id]).await.unwrap();
     run.until("cancelled", id).await;
     assert_eq!(
         run.elapsed(),

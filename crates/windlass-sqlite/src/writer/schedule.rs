@@ -87,14 +87,14 @@ impl Writer<'_> {
         for record in fire.skipped_records() {
             self.append_one(Fire::SKIPPED_TOPIC, &record, now)?;
         }
-        let mut made = 0;
+        let mut made = Vec::new();
         for job in &fire.jobs {
             let key = job.unique.as_ref().map(|unique| &unique.key);
             let queue = self.names.number(self.connection, job.queue.as_str())?;
             let held = key.is_some_and(|key| self.index.hold(queue, key, now).is_some());
             if self.is_new_occurrence(job, held)? && !held {
                 self.create(job, queue)?;
-                made += 1;
+                made.push(job.id);
             }
         }
         Ok(Ok(Fired::Done { jobs: made }))

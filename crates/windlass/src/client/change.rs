@@ -10,14 +10,7 @@ use crate::error::Error;
 impl Client {
     /// Calls a job off: a waiting one is cancelled, a running one is told to stop. The state it is in then.
     pub async fn cancel(&self, id: JobId) -> Result<State, Error> {
-        let now = self.now();
-        let changed = self.engine.store().cancel(&[id], now).await?;
-        self.engine.call_off(&[id]);
-        let state = answer(id, changed)?;
-        if state == State::Cancelled {
-            self.tell(id, JobEvent::Cancelled).await?;
-        }
-        Ok(state)
+        answer(id, self.engine.cancel(&[id]).await?)
     }
 
     /// Runs a dead or cancelled job again.

@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use serde_json::Value;
 use windlass_core::{Invalid, Job as StoredJob, JobId, Kind, Payload};
-use windlass_store::{ENQUEUE_MAX, Enqueue as EnqueueStep, Enqueued, StoreError};
+use windlass_store::{ENQUEUE_MAX, EnqueueMode, Enqueued, StoreError};
 
 use super::{Client, kind_of, payload_of};
 use crate::error::Error;
@@ -35,7 +35,7 @@ pub struct Enqueue<'a> {
     pub(crate) options: Options,
     defaults: Options,
     kind: Result<Kind, Invalid>,
-    payloads: Result<Vec<Payload>, Invalid>,
+    payloads: Result<Vec<(Payload, Option<String>)>, Invalid>,
     version: u32,
 }
 
@@ -46,7 +46,10 @@ impl<'a> Enqueue<'a> {
             options: Options::new(),
             defaults: T::defaults(),
             kind: kind_of::<T>(),
-            payloads: jobs.iter().map(payload_of).collect(),
+            payloads: jobs
+                .iter()
+                .map(|job| Ok((payload_of(job)?, job.unique_key())))
+                .collect(),
             version: T::VERSION,
         }
     }
@@ -57,7 +60,7 @@ impl<'a> Enqueue<'a> {
             options: Options::new(),
             defaults: Options::new(),
             kind: Kind::new(kind).map_err(|error| error.within("kind")),
-            payloads: payload_of(payload).map(|payload| vec![payload]),
+            payloads: payload_of(payload).map(|payload| vec![(payload, None)]),
             version: 1,
         }
     }
@@ -69,7 +72,9 @@ impl<'a> Enqueue<'a> {
         let mut receipts = Vec::with_capacity(jobs.len());
         while !jobs.is_empty() {
             let rest = jobs.split_off(jobs.len().min(ENQUEUE_MAX));
-            receipts.extend(store(client, jobs).await?);
+            for answer in client.engine.enqueue(jobs, EnqueueMode::AllOrNone).await? {
+                receipts.push(receipt(answer)?);
+            }
             jobs = rest;
         }
         Ok(receipts)
@@ -79,13 +84,21 @@ impl<'a> Enqueue<'a> {
     fn jobs(self) -> Result<Vec<StoredJob>, Error> {
         let engine = self.client.engine();
         let now = engine.now();
-        let mut options = self.options.over(self.defaults);
+        let mut said = self.options;
         if self.version > 1 {
-            options = options.meta(VERSION, self.version.into());
+            said = said.meta(VERSION, self.version.into());
         }
+        let options = said.clone().over(self.defaults.clone());
         let kind = self.kind?;
-        let made = self.payloads?.into_iter().map(|payload| {
-            let new = options.clone().into_new_job(kind.clone(), payload)?;
+        let made = self.payloads?.into_iter().map(|(payload, unique_key)| {
+            let options = match unique_key {
+                None => options.clone(),
+                Some(key) => {
+                    let own = Options::new().unique_key(&key);
+                    said.clone().over(own.over(self.defaults.clone()))
+                }
+            };
+            let new = options.into_new_job(kind.clone(), payload)?;
             Ok(new.into_job(engine.ids().job(now), now)?)
         });
         made.collect()
@@ -103,36 +116,6 @@ impl<'a> IntoFuture for Enqueue<'a> {
             receipts.into_iter().next().ok_or_else(none)
         })
     }
-}
-
-async fn store(client: &Client, jobs: Vec<StoredJob>) -> Result<Vec<Receipt>, Error> {
-    let engine = client.engine();
-    let now = engine.now();
-    let mut answers = engine
-        .store()
-        .enqueue(EnqueueStep::all(jobs.clone()), now)
-        .await;
-    if let Err(StoreError::Indeterminate(_)) = &answers {
-        // Asked again with the same ids, it tells what became of it: a job that is its own duplicate was stored.
-        answers = engine
-            .store()
-            .enqueue(EnqueueStep::all(jobs.clone()), now)
-            .await;
-    }
-    let mut receipts = Vec::with_capacity(jobs.len());
-    for (job, answer) in jobs.iter().zip(answers?) {
-        let answer = match answer {
-            Enqueued::Duplicate { id, .. } if id == job.id => Enqueued::Created(id),
-            other => other,
-        };
-        match &answer {
-            Enqueued::Created(_) => engine.enqueued(std::iter::once(job), now),
-            Enqueued::Replaced(_) => engine.due_at(job.run_at, now),
-            Enqueued::Duplicate { .. } | Enqueued::QueueFull { .. } => {}
-        }
-        receipts.push(receipt(answer)?);
-    }
-    Ok(receipts)
 }
 
 fn receipt(answer: Enqueued) -> Result<Receipt, Error> {

@@ -1,15 +1,15 @@
 //! Schedules as a program and people see and change them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass_core::schedule::{Firing, NewSchedule, SkippedRange};
+use windlass_core::schedule::{Firing, NewSchedule, SkipReason};
 use windlass_core::{Invalid, Job as StoredJob, JobId, ScheduleId, ScheduleName, Timestamp};
 use windlass_engine::{Event, ScheduleEvent, occurrence_job};
 use windlass_store::{
     Document, Expected, FIRE_MAX, Fire, Fired, FiredOccurrence, PAGE_MAX,
-    Schedule as StoredSchedule, ScheduleRef, Written, skipped_record,
+    Schedule as StoredSchedule, ScheduleRef, Written,
 };
 
 use super::Client;
@@ -60,27 +60,93 @@ impl Client {
         definition.check(now)?;
         let found = self.find(&definition.name).await?;
         let version = found.as_ref().map(|found| found.version);
-        let changed = |version| Error::ScheduleChanged {
-            name: definition.name.to_string(),
-            version,
-        };
         if !expected.allows(version) {
-            return Err(changed(version));
+            return Err(changed(&definition.name, version));
         }
-        let mut kept = found.unwrap_or_else(|| StoredSchedule {
-            id: self.engine.ids().schedule(now),
-            version: 0,
-            definition: definition.clone(),
-            created_at: now,
-            last_at: None,
+        match found {
+            Some(found) => self.redefine(found, definition, now).await,
+            None => {
+                let id = self.engine.ids().schedule(now);
+                let created = StoredSchedule {
+                    id,
+                    version: 0,
+                    definition,
+                    created_at: now,
+                    last_at: None,
+                    next_at: None,
+                };
+                self.write(planned(created), Expected::Absent).await
+            }
+        }
+    }
+
+    /// Gives a schedule another definition. The same rule goes on where it was, and what is due stays due; of another rule,
+    /// what the former one did not fire is recorded as skipped.
+    async fn redefine(
+        &self,
+        found: StoredSchedule,
+        definition: NewSchedule,
+        now: Timestamp,
+    ) -> Result<StoredSchedule, Error> {
+        let rule = |definition: &NewSchedule| definition.recurrence(found.created_at);
+        let was_paused = found.definition.paused;
+        let same_rule = rule(&found.definition) == rule(&definition);
+        let mut kept = match same_rule && was_paused == definition.paused {
+            true => found,
+            false => {
+                let reason = match was_paused {
+                    true => SkipReason::Paused,
+                    false => SkipReason::Changed,
+                };
+                self.skip_until(found, reason, now).await?
+            }
+        };
+        kept.definition = definition;
+        let version = Expected::Version(kept.version);
+        self.write(planned(kept), version).await
+    }
+
+    /// Records what a schedule did not fire up to `now` as skipped; it is dealt with then.
+    async fn skip_until(
+        &self,
+        mut schedule: StoredSchedule,
+        reason: SkipReason,
+        now: Timestamp,
+    ) -> Result<StoredSchedule, Error> {
+        let last = schedule.last_at.unwrap_or(schedule.created_at);
+        let definition = &schedule.definition;
+        let range = definition.skipped_for(reason, schedule.created_at, last, now);
+        let fire = Fire {
+            schedule: schedule.id,
+            version: schedule.version,
+            jobs: Vec::new(),
+            skipped: range.into_iter().collect(),
+            last_at: Some(last.max(now)),
             next_at: None,
-        });
-        kept.definition = definition.clone();
-        plan(&mut kept, now);
-        let believed = version.map_or(Expected::Absent, Expected::Version);
-        match self.engine.store().put_schedule(&kept, believed).await? {
-            Written::Version(version) => Ok(StoredSchedule { version, ..kept }),
-            Written::Conflict(version) => Err(changed(version)),
+        };
+        schedule.last_at = fire.last_at;
+        if self.engine.store().fire(fire, now).await? == Fired::Stale {
+            return Err(changed(&definition.name, None));
+        }
+        schedule.version += 1;
+        if let Some(range) = range {
+            self.tell_schedule(&schedule, ScheduleEvent::Skipped(range), now);
+        }
+        Ok(schedule)
+    }
+
+    async fn write(
+        &self,
+        schedule: StoredSchedule,
+        expected: Expected,
+    ) -> Result<StoredSchedule, Error> {
+        let written = self.engine.store().put_schedule(&schedule, expected);
+        match written.await? {
+            Written::Version(version) => Ok(StoredSchedule {
+                version,
+                ..schedule
+            }),
+            Written::Conflict(version) => Err(changed(&schedule.definition.name, version)),
         }
     }
 
@@ -98,29 +164,40 @@ impl Client {
 
     /// A schedule does not fire until it is resumed.
     pub async fn pause_schedule(&self, name: &str) -> Result<StoredSchedule, Error> {
-        self.change_schedule(name, |schedule, _| {
-            schedule.definition.paused = true;
-            schedule.next_at = None;
-            None
-        })
-        .await
+        self.set_paused(name, true).await
     }
 
     /// A schedule fires again. What it missed while it was paused is recorded as skipped.
     pub async fn resume_schedule(&self, name: &str) -> Result<StoredSchedule, Error> {
-        self.change_schedule(name, |schedule, now| {
-            if !schedule.definition.paused {
-                return None;
+        self.set_paused(name, false).await
+    }
+
+    async fn set_paused(&self, name: &str, paused: bool) -> Result<StoredSchedule, Error> {
+        let name = checked(name)?;
+        for _ in 0..TRIES {
+            let found = self.find_known(&name).await?;
+            if found.definition.paused == paused {
+                return Ok(found);
             }
-            schedule.definition.paused = false;
-            let last = schedule.last_at.unwrap_or(schedule.created_at);
-            let definition = &schedule.definition;
-            let skipped = definition.skipped_while_paused(schedule.created_at, last, now);
-            schedule.last_at = skipped.map(|range| range.last).or(schedule.last_at);
-            plan(schedule, now);
-            skipped
-        })
-        .await
+            let written = if paused {
+                // What is due now is dealt with when it is resumed.
+                let expected = Expected::Version(found.version);
+                let mut kept = found;
+                kept.definition.paused = true;
+                self.write(planned(kept), expected).await
+            } else {
+                let definition = NewSchedule {
+                    paused,
+                    ..found.definition.clone()
+                };
+                self.redefine(found, definition, self.now()).await
+            };
+            match written {
+                Err(Error::ScheduleChanged { .. }) => {} // by somebody else, just now
+                written => return written,
+            }
+        }
+        Err(busy(&name))
     }
 
     /// Removes a schedule; its jobs stay. Whether it was there.
@@ -192,27 +269,62 @@ impl Client {
         Ok(store.occurrences(schedule.id, before, limit).await?)
     }
 
-    /// Makes the schedules of a set what a program declares: creates, changes, and removes those that are gone from it.
-    pub(crate) async fn declare(&self, set: &str, schedules: &[Schedule]) -> Result<(), Error> {
+    /// Makes the schedules of some sets what a program declares: creates, changes, and removes what a set declared before and
+    /// no set does any more.
+    pub(crate) async fn declare(&self, sets: &[(String, Vec<Schedule>)]) -> Result<(), Error> {
         let store = self.engine.store();
-        let before = store.document(SETS, set).await?;
-        let mut names = BTreeSet::new();
-        for schedule in schedules {
-            if !schedule.is_over(self.now()) {
-                self.put_schedule(schedule).await?;
+        let before = store.documents(SETS).await?;
+        let mut declared: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+        for (set, schedules) in sets {
+            let names = declared.entry(set).or_default();
+            for schedule in schedules {
+                self.declare_one(schedule).await?;
+                names.extend(schedule.name().map(ToString::to_string));
             }
-            names.extend(schedule.name().map(ToString::to_string));
         }
-        for gone in declared_before(before.as_ref(), &names) {
-            self.remove_schedule(&gone).await?;
+        let is_ours = |one: &&Document| declared.contains_key(one.name.as_str());
+        let (ours, others): (Vec<_>, Vec<_>) = before.iter().partition(is_ours);
+        let mut kept: BTreeSet<&str> = others.into_iter().flat_map(names_in).collect();
+        kept.extend(declared.values().flatten().map(String::as_str));
+        for gone in ours.into_iter().flat_map(names_in) {
+            if !kept.contains(gone) {
+                self.remove_schedule(gone).await?;
+            }
         }
-        let value = json!(names);
-        if before.is_none_or(|document| document.value != value) {
-            store
-                .put_document(SETS, set, &value, Expected::Anything, self.now())
-                .await?;
+        for (set, names) in &declared {
+            let value = json!(names);
+            let found = before.iter().find(|one| one.name == *set);
+            if found.is_none_or(|document| document.value != value) {
+                store
+                    .put_document(SETS, set, &value, Expected::Anything, self.now())
+                    .await?;
+            }
         }
         Ok(())
+    }
+
+    /// Code may still declare what has fired long ago: such a schedule is not created, and one that is there ends.
+    async fn declare_one(&self, schedule: &Schedule) -> Result<(), Error> {
+        if !schedule.is_over(self.now()) {
+            self.put_schedule(schedule).await?;
+            return Ok(());
+        }
+        let Some(name) = schedule.name() else {
+            return Ok(());
+        };
+        for _ in 0..TRIES {
+            let found = self.find(name).await?;
+            let Some(mut found) = found.filter(|found| found.next_at.is_some()) else {
+                return Ok(());
+            };
+            let expected = Expected::Version(found.version);
+            found.next_at = None;
+            match self.write(found, expected).await {
+                Err(Error::ScheduleChanged { .. }) => {} // by somebody else, just now
+                written => return written.map(|_| ()),
+            }
+        }
+        Err(busy(name))
     }
 
     /// Fires instants of a schedule as jobs, now, without moving it on.
@@ -238,10 +350,9 @@ impl Client {
                 last_at: schedule.last_at,
                 next_at: schedule.next_at,
             };
-            if let Fired::Done { .. } = store.fire(fire, now).await? {
-                let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
-                let made = store.get(&ids).await?;
-                let made: Vec<StoredJob> = made.into_iter().flatten().collect();
+            if let Fired::Done { jobs: made } = store.fire(fire, now).await? {
+                let made = jobs.into_iter().filter(|job| made.contains(&job.id));
+                let made: Vec<StoredJob> = made.collect();
                 self.tell_fired(&schedule, &made, now);
                 return Ok(made);
             }
@@ -251,44 +362,23 @@ impl Client {
 
     fn tell_fired(&self, schedule: &StoredSchedule, made: &[StoredJob], now: Timestamp) {
         for job in made {
-            self.engine.emit(|| Event::Schedule {
-                at: now,
-                id: schedule.id,
-                name: schedule.definition.name.clone(),
-                what: ScheduleEvent::Fired {
-                    scheduled_for: job.occurrence.map_or(now, |of| of.scheduled_for),
-                    job: job.id,
-                    lag: Duration::ZERO,
-                },
-            });
+            let fired = ScheduleEvent::Fired {
+                scheduled_for: job.occurrence.map_or(now, |of| of.scheduled_for),
+                job: job.id,
+                lag: Duration::ZERO, // it was asked for now
+            };
+            self.tell_schedule(schedule, fired, now);
         }
         self.engine.enqueued(made.iter(), now);
     }
 
-    async fn change_schedule(
-        &self,
-        name: &str,
-        change: impl Fn(&mut StoredSchedule, Timestamp) -> Option<SkippedRange>,
-    ) -> Result<StoredSchedule, Error> {
-        let (name, store) = (checked(name)?, self.engine.store());
-        for _ in 0..TRIES {
-            let mut schedule = self.find_known(&name).await?;
-            let expected = Expected::Version(schedule.version);
-            let now = self.now();
-            let skipped = change(&mut schedule, now);
-            let Written::Version(version) = store.put_schedule(&schedule, expected).await? else {
-                continue;
-            };
-            if let Some(range) = skipped {
-                let record = skipped_record(schedule.id, &range);
-                store.append(Fire::SKIPPED_TOPIC, &[record], now).await?;
-            }
-            return Ok(StoredSchedule {
-                version,
-                ..schedule
-            });
-        }
-        Err(busy(&name))
+    fn tell_schedule(&self, schedule: &StoredSchedule, what: ScheduleEvent, now: Timestamp) {
+        self.engine.emit(|| Event::Schedule {
+            at: now,
+            id: schedule.id,
+            name: schedule.definition.name.clone(),
+            what,
+        });
     }
 
     async fn find(&self, name: &ScheduleName) -> Result<Option<StoredSchedule>, Error> {
@@ -305,21 +395,26 @@ fn checked(name: &str) -> Result<ScheduleName, Invalid> {
     ScheduleName::new(name).map_err(|error| error.within("name"))
 }
 
-/// The names that a set had and no longer has.
-fn declared_before(before: Option<&Document>, names: &BTreeSet<String>) -> Vec<String> {
-    let listed = before.and_then(|document| document.value.as_array());
-    let known = listed.into_iter().flatten().filter_map(Value::as_str);
-    let gone = known.filter(|name| !names.contains(*name));
-    gone.map(str::to_owned).collect()
+/// The names that a set declares.
+fn names_in(set: &Document) -> impl Iterator<Item = &str> {
+    let listed = set.value.as_array();
+    listed.into_iter().flatten().filter_map(Value::as_str)
 }
 
-/// Works out when a schedule is due next, if it is not paused.
-fn plan(schedule: &mut StoredSchedule, now: Timestamp) {
+/// A schedule that knows when it is due next, unless it is paused.
+fn planned(mut schedule: StoredSchedule) -> StoredSchedule {
     let recurrence = schedule.definition.recurrence(schedule.created_at);
-    let from = schedule.last_at.map_or(now, |last| last.max(now));
+    let from = schedule.last_at.unwrap_or(schedule.created_at);
     let next = recurrence.next(from).map(|firing| firing.at);
     schedule.next_at = next.filter(|_| !schedule.definition.paused);
-    schedule.last_at = Some(from);
+    schedule
+}
+
+fn changed(name: &ScheduleName, version: Option<u64>) -> Error {
+    Error::ScheduleChanged {
+        name: name.to_string(),
+        version,
+    }
 }
 
 fn busy(name: &ScheduleName) -> Error {

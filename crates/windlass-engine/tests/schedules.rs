@@ -1,0 +1,250 @@
+//! Schedules that overlap, meet another scheduler, or cannot fire; and what is kept for how long. On every store.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "what a test may"
+)]
+
+mod support;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+use support::faulty::Faulty;
+use support::{World, new_job, seconds, t0, worker};
+use tokio::sync::Notify;
+use windlass_core::schedule::{Expression, Missed, NewSchedule, Overlap};
+use windlass_core::{JobId, NewJob, QueueName, ScheduleName};
+use windlass_engine::{
+    Clock as _, Engine, Ids, Janitor, JanitorConfig, Scheduler, SchedulerConfig, VirtualClock,
+};
+use windlass_memory::MemoryStore;
+use windlass_store::{
+    Enqueue, Expected, Filter, ListedState, Page, SCAN_MAX, Schedule, Store, StoreError,
+};
+
+async fn put(engine: &Engine, name: &str, every: f64, change: impl FnOnce(&mut NewSchedule)) {
+    let expression = Expression::every(seconds(every)).unwrap();
+    let name = ScheduleName::new(name).unwrap();
+    let mut definition = NewSchedule::new(name, expression, new_job("nobody"));
+    change(&mut definition);
+    let schedule = Schedule {
+        id: engine.ids().schedule(t0()),
+        version: 0,
+        definition,
+        created_at: t0(),
+        last_at: None,
+        next_at: Some(t0().saturating_add(seconds(every))),
+    };
+    let written = engine.store().put_schedule(&schedule, Expected::Absent);
+    written.await.unwrap();
+}
+
+fn scheduler(engine: &Arc<Engine>) -> Scheduler {
+    Scheduler::new(Arc::clone(engine), SchedulerConfig::default())
+}
+
+async fn count(engine: &Engine, state: ListedState) -> usize {
+    let (filter, page) = (Filter::state(state), Page::first(100));
+    let listed = engine.store().list(&filter, page, engine.now());
+    listed.await.unwrap().jobs.len()
+}
+
+async fn skipped(engine: &Engine) -> Vec<Value> {
+    let records = engine.store().records("schedule.skipped", 0, 100);
+    let records = records.await.unwrap();
+    records.into_iter().map(|record| record.value).collect()
+}
+
+on_every_store! {
+    what_one_step_leaves_out_is_recorded;
+    each_range_of_skipped_occurrences_has_its_own_reason;
+    what_lies_behind_jobs_that_are_kept_longer_is_removed_too;
+    a_thousand_schedules_in_one_second_fire_once_each;
+}
+
+async fn what_one_step_leaves_out_is_recorded(world: World) {
+    put(&world.engine, "s", 60.0, |schedule| {
+        schedule.overlap = Overlap::CancelRunning;
+        schedule.missed = Some(Missed::All);
+    })
+    .await;
+    world.clock.advance(seconds(301.0));
+    let made = scheduler(&world.engine).pass(world.engine.now()).await;
+    assert_eq!(
+        made.unwrap(),
+        1,
+        "the last of five takes the place of the others"
+    );
+    let told = skipped(&world.engine).await;
+    assert_eq!(told.len(), 1);
+    assert_eq!(
+        (&told[0]["reason"], &told[0]["count"]),
+        (&"overlap".into(), &4.into())
+    );
+}
+
+async fn each_range_of_skipped_occurrences_has_its_own_reason(world: World) {
+    put(&world.engine, "s", 2.0, |_| {}).await;
+    world.clock.advance(seconds(20.5));
+    let made = scheduler(&world.engine).pass(world.engine.now()).await;
+    assert_eq!(made.unwrap(), 1);
+    let told = skipped(&world.engine).await;
+    let range = |value: &Value| {
+        let text = |field: &str| value[field].as_str().unwrap()[17..19].to_owned();
+        (
+            text("first"),
+            text("last"),
+            value["reason"].as_str().unwrap().to_owned(),
+        )
+    };
+    let ranges: Vec<_> = told.iter().map(range).collect();
+    let named =
+        |first: &str, last: &str, why: &str| (first.to_owned(), last.to_owned(), why.to_owned());
+    assert_eq!(
+        ranges,
+        [named("02", "14", "missed"), named("18", "20", "overlap")]
+    );
+}
+
+async fn what_lies_behind_jobs_that_are_kept_longer_is_removed_too(world: World) {
+    let short = QueueName::new("short").unwrap();
+    let brief = NewJob {
+        queue: short.clone(),
+        ..new_job("a")
+    };
+    let old = world.enqueue(brief).await;
+    let now = world.engine.now();
+    // More than one list looks at, in front of it.
+    let crowd = (0..SCAN_MAX + 500).map(|_| {
+        new_job("a")
+            .into_job(world.engine.ids().job(now), now)
+            .unwrap()
+    });
+    let crowd: Vec<_> = crowd.collect();
+    let ids: Vec<JobId> = crowd.iter().map(|job| job.id).collect();
+    let store = world.engine.store();
+    for part in crowd.chunks(1000) {
+        store
+            .enqueue(Enqueue::all(part.to_vec()), now)
+            .await
+            .unwrap();
+    }
+    store.cancel(&[old], now).await.unwrap();
+    for part in ids.chunks(1000) {
+        store.cancel(part, now).await.unwrap();
+    }
+    let day = Duration::from_secs(24 * 3600);
+    let config = JanitorConfig {
+        queues: [(short, day)].into(),
+        ..JanitorConfig::default()
+    };
+    let janitor = Janitor::new(Arc::clone(&world.engine), config);
+    world.clock.advance(2 * day);
+    for _ in 0..5 {
+        janitor.pass(world.engine.now()).await.unwrap();
+    }
+    assert_eq!(store.get(&[old]).await.unwrap(), [None]);
+    assert!(store.get(&ids[..1]).await.unwrap()[0].is_some());
+}
+
+async fn a_thousand_schedules_in_one_second_fire_once_each(world: World) {
+    for number in 0..1000 {
+        put(&world.engine, &format!("s{number}"), 60.0, |_| {}).await;
+    }
+    world.clock.advance(seconds(60.0));
+    let (one, other) = (scheduler(&world.engine), scheduler(&world.engine));
+    let now = world.engine.now();
+    let (a, b) = tokio::join!(one.pass(now), other.pass(now));
+    assert_eq!(a.unwrap() + b.unwrap(), 1000);
+    assert_eq!(one.pass(now).await.unwrap(), 0);
+    let counts = world.engine.store().counts(now).await.unwrap();
+    assert_eq!(counts[&QueueName::default()].ready, 1000);
+}
+
+/// A store whose first answer to `due` comes late.
+#[derive(Debug)]
+struct Late {
+    store: Arc<dyn Store>,
+    asked: AtomicBool,
+    go_on: Notify,
+}
+
+impl Late {
+    async fn around<T>(
+        &self,
+        verb: &'static str,
+        step: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let answer = step.await;
+        if verb == "due" && !self.asked.swap(true, Ordering::SeqCst) {
+            self.go_on.notified().await;
+        }
+        answer
+    }
+}
+
+windlass_store::wrap_store!(Late);
+
+#[tokio::test]
+async fn a_scheduler_that_comes_late_calls_off_nothing_that_another_fired() {
+    let store = Arc::new(Late {
+        store: Arc::new(MemoryStore::new()),
+        asked: AtomicBool::new(false),
+        go_on: Notify::new(),
+    });
+    let clock = VirtualClock::new(t0());
+    let shared: Arc<dyn Store> = Arc::clone(&store) as Arc<dyn Store>;
+    let engine = Arc::new(Engine::new(shared, Arc::new(clock.clone()), Ids::seeded(7)));
+    put(&engine, "s", 60.0, |schedule| {
+        schedule.overlap = Overlap::CancelRunning;
+    })
+    .await;
+    clock.advance(seconds(60.0));
+    let (late, first) = (scheduler(&engine), scheduler(&engine));
+    let now = clock.now();
+    let in_time = async {
+        let made = first.pass(now).await.unwrap();
+        store.go_on.notify_one();
+        made
+    };
+    let (late, in_time) = tokio::join!(late.pass(now), in_time);
+    assert_eq!((late.unwrap(), in_time), (0, 1));
+    assert_eq!(count(&engine, ListedState::Ready).await, 1);
+    assert_eq!(count(&engine, ListedState::Cancelled).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_schedule_that_cannot_fire_is_tried_again_now_and_then() {
+    let store = Faulty::new(Arc::new(MemoryStore::new()));
+    let clock = windlass_engine::SystemClock::starting_at(t0());
+    let shared: Arc<dyn Store> = Arc::clone(&store) as Arc<dyn Store>;
+    let engine = Arc::new(Engine::new(shared, Arc::new(clock), Ids::seeded(7)));
+    put(&engine, "s", 60.0, |_| {}).await;
+    let (worker, _) = worker(1).succeeds("a").on_engine(&engine);
+    let stop = windlass_engine::CancellationToken::new();
+    let running = worker.run(stop.clone(), stop.clone());
+    store.fail("fire");
+    let watch = async {
+        engine
+            .clock()
+            .sleep_until(t0().saturating_add(seconds(70.0)))
+            .await;
+        let asked = store.asked("fire");
+        store.heal();
+        engine
+            .clock()
+            .sleep_until(t0().saturating_add(seconds(72.0)))
+            .await;
+        let fired = count(&engine, ListedState::Ready).await;
+        stop.cancel();
+        (asked, fired)
+    };
+    let (_, (asked, fired)) = tokio::join!(running, watch);
+    assert!((5..=20).contains(&asked), "{asked} times in ten seconds");
+    assert_eq!(fired, 1);
+}
