@@ -55,8 +55,9 @@ async fn start_on(store: &dyn Store) -> Result<Timestamp, Error> {
     let beats = store.nodes().await?.into_iter().map(|node| node.beat_at);
     let mut latest = beats.fold(start(), Timestamp::max);
     for state in ListedState::ALL {
-        let newest = store.list(&Filter::state(state), Page::first(1), latest);
-        let made = newest.await?.jobs.into_iter().map(|job| job.created_at);
+        let filter = Filter::state(state);
+        let newest = store.list(&filter, Page::first(1), latest).await?;
+        let made = newest.jobs.into_iter().map(|job| job.created_at);
         latest = made.fold(latest, Timestamp::max);
     }
     let used = latest > start() || !store.counts(latest).await?.is_empty();

@@ -401,3 +401,38 @@ async fn a_recorder_that_panics_loses_figures_and_no_job() {
     let health = run.engine.health();
     assert!(health.iter().all(|one| one.restarts == 0), "{health:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_shorter_patience_starts_a_hanging_loop_again_sooner() {
+    let mut run = Running::new();
+    run.start(
+        worker(1)
+            .succeeds("a")
+            .set(|config| config.patience = seconds(8.0)),
+    );
+    run.store.hang("claim");
+    let id = run.enqueue(new_job("a")).await;
+    tokio::time::sleep(seconds(11.0)).await;
+    run.store.heal();
+    run.until("succeeded", id).await;
+    assert!(run.elapsed() <= seconds(20.0), "{:?}", run.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_has_the_cancel_grace_to_return_after_its_timeout() {
+    for grace in [0.5, 40.0] {
+        let mut run = Running::new();
+        let build = worker(1).with("stuck", stuck).succeeds("b");
+        run.start(build.set(|config| config.cancel_grace = seconds(grace)));
+        let slow = NewJob {
+            timeout: Some(Timeout::After(seconds(10.0))),
+            max_attempts: AttemptLimit::from_max_attempts(1).unwrap(),
+            ..new_job("stuck")
+        };
+        let id = run.enqueue(slow).await;
+        run.until("started", id).await;
+        let behind = run.enqueue(new_job("b")).await;
+        run.until("succeeded", behind).await;
+        assert_eq!(run.elapsed(), seconds(10.0 + grace));
+    }
+}
