@@ -83,7 +83,7 @@ impl TestKit {
     }
 
     /// On a store of your choice, so that a test runs on what production runs on. On a store that has been used before, time
-    /// goes on from where it was left.
+    /// goes on after what happened in it.
     pub async fn open(url: &str) -> Result<Self, Error> {
         let store = crate::open::store(url, start(), &Ids::seeded(0)).await?;
         let start = start_on(&*store).await?;
