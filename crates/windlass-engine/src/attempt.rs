@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
-use windlass_core::{Job, Timestamp};
+use tracing::info;
+use windlass_core::{Invalid, Job, Timestamp};
 use windlass_store::{AttemptId, Expected, StoreError, Written};
 
 use crate::engine::Engine;
@@ -17,6 +19,12 @@ use crate::slots::Slot;
 pub const LOG_LINES_MAX: usize = 100;
 /// A log line is cut after so many characters.
 pub const LOG_LINE_CHARS_MAX: usize = 1000;
+
+/// What an attempt tells of its progress may have so many bytes, as JSON.
+pub const PROGRESS_BYTES_MAX: usize = 64 * 1024;
+
+/// The store has so long to forget what an attempt told of its progress; later the janitor does it.
+const FORGET_WITHIN: Duration = Duration::from_secs(5);
 
 /// The collection of documents that hold the progress of running jobs.
 pub const PROGRESS: &str = "progress";
@@ -45,6 +53,8 @@ pub struct Cancellation(Arc<Signal>);
 struct Signal {
     token: CancellationToken,
     reason: OnceLock<StopReason>,
+    /// How many wait for it.
+    awaited: AtomicUsize,
 }
 
 impl Cancellation {
@@ -55,8 +65,14 @@ impl Cancellation {
 
     /// Ends when the handler should stop.
     pub async fn wait(&self) -> StopReason {
+        let _awaited = Awaited::new(&self.0.awaited);
         self.0.token.cancelled().await;
         self.reason().unwrap_or(StopReason::Cancelled)
+    }
+
+    /// Whether somebody waits for it, who was not told yet.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.reason().is_none() && self.0.awaited.load(Ordering::SeqCst) > 0
     }
 
     pub(crate) fn fire(&self, reason: StopReason) {
@@ -65,10 +81,47 @@ impl Cancellation {
     }
 }
 
+/// Counts one who waits.
+struct Awaited<'a>(&'a AtomicUsize);
+
+impl<'a> Awaited<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Awaited(count)
+    }
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// What became of a report of progress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Everybody sees it.
+    Told,
+    /// The attempt is over, and its lease lost. Nothing changed.
+    LeaseLost,
+}
+
+/// Why progress could not be told.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgressError {
+    /// It breaks a rule.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// The store refused or failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 /// One attempt of a job while it runs.
 pub struct RunningAttempt {
     job: Job,
-    deadline: Option<Timestamp>,
+    /// When its timeout is over, by the time that has passed.
+    ends_at: Option<Duration>,
     engine: Arc<Engine>,
     stop: Cancellation,
     notes: Mutex<Notes>,
@@ -90,18 +143,20 @@ struct Notes {
     dropped: usize,
     progress: Option<Value>,
     kept: BTreeMap<String, KeptNote>,
+    /// The version of the document that says so.
+    progress_version: Option<u64>,
 }
 
 impl RunningAttempt {
     pub(crate) fn new(
         job: Job,
-        deadline: Option<Timestamp>,
+        ends_at: Option<Duration>,
         engine: Arc<Engine>,
         slot: Option<Slot>,
     ) -> Self {
         RunningAttempt {
             job,
-            deadline,
+            ends_at,
             engine,
             stop: Cancellation::default(),
             notes: Mutex::default(),
@@ -122,14 +177,14 @@ impl RunningAttempt {
         }
     }
 
-    /// When its timeout is over.
-    pub fn deadline(&self) -> Option<Timestamp> {
-        self.deadline
+    /// When its timeout is over, by the time that has passed on the engine's clock.
+    pub(crate) fn ends_at(&self) -> Option<Duration> {
+        self.ends_at
     }
 
     /// How long it may still take; none without a timeout.
     pub fn time_left(&self) -> Option<Duration> {
-        Some(self.deadline?.since(self.engine.now()))
+        Some(self.ends_at?.saturating_sub(self.engine.clock().elapsed()))
     }
 
     /// What everything in this process shares.
@@ -157,27 +212,62 @@ impl RunningAttempt {
     /// Tells how far the attempt is: visible at once, and kept with the attempt.
     ///
     /// An attempt that lost its lease tells nothing any more, and never overwrites what a later one told.
-    pub async fn progress(&self, value: Value) -> Result<(), StoreError> {
+    pub async fn progress(&self, value: Value) -> Result<Progress, ProgressError> {
+        let bytes = value.to_string().len();
+        if bytes > PROGRESS_BYTES_MAX {
+            let rule = format!("must be at most {PROGRESS_BYTES_MAX} bytes of JSON, got {bytes}");
+            return Err(Invalid::new("progress", rule).into());
+        }
         let name = self.job.id.to_string();
         let told = json!({"attempt": self.job.attempt, "progress": value});
         let store = self.engine.store();
-        while self.stop.reason() != Some(StopReason::LeaseLost) {
+        loop {
             let before = store.document(PROGRESS, &name).await?;
-            let newest = before
-                .as_ref()
-                .and_then(|one| one.value.get("attempt")?.as_u64());
-            if newest.is_some_and(|attempt| attempt > u64::from(self.job.attempt)) {
-                return Ok(());
+            if !self.has_lease().await? {
+                return Ok(Progress::LeaseLost);
             }
             let expected = before.map_or(Expected::Absent, |one| Expected::Version(one.version));
             let now = self.engine.now();
             let written = store.put_document(PROGRESS, &name, &told, expected, now);
-            if let Written::Version(_) = written.await? {
-                self.notes().progress = Some(value);
-                return Ok(());
+            if let Written::Version(version) = written.await? {
+                let mut notes = self.notes();
+                notes.progress = Some(value);
+                notes.progress_version = Some(version);
+                return Ok(Progress::Told);
             }
         }
-        Ok(())
+    }
+
+    /// Whether the store still has this attempt as the running one.
+    async fn has_lease(&self) -> Result<bool, StoreError> {
+        if self.stop.reason() == Some(StopReason::LeaseLost) {
+            return Ok(false);
+        }
+        let found = self.engine.store().get(&[self.job.id]).await?;
+        let job = found.into_iter().flatten().next();
+        Ok(job.is_some_and(|job| job.lease().is_some() && job.attempt == self.job.attempt))
+    }
+
+    /// Removes what this attempt told of its progress, unless another has told something since.
+    pub(crate) async fn forget_progress(&self) {
+        let Some(version) = self.notes().progress_version else {
+            return;
+        };
+        let name = self.job.id.to_string();
+        let store = self.engine.store();
+        let gone = store.remove_document(PROGRESS, &name, Expected::Version(version));
+        match tokio::time::timeout(FORGET_WITHIN, gone).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => {
+                info!(job.id = name, %error, "what a job told of its progress stays until the janitor comes");
+            }
+            Err(_) => {
+                info!(
+                    job.id = name,
+                    "what a job told of its progress stays until the janitor comes"
+                );
+            }
+        }
     }
 
     /// Keeps something with the attempt under a name of its own; the last one counts.
@@ -201,10 +291,6 @@ impl RunningAttempt {
     pub(crate) fn take_slot(&self) -> Option<Arc<Slot>> {
         let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
         slot.take()
-    }
-
-    pub(crate) fn told_progress(&self) -> bool {
-        self.notes().progress.is_some()
     }
 
     /// What goes into the row of history beside the outcome.

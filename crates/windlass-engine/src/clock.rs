@@ -9,6 +9,7 @@ mod virtual_time;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use windlass_core::Timestamp;
 
@@ -25,4 +26,10 @@ pub trait Clock: Send + Sync + fmt::Debug {
 
     /// Ends when it is `at`, or later.
     fn sleep_until(&self, at: Timestamp) -> Wait;
+
+    /// How much time has passed since the clock began, whatever was done to the wall clock meanwhile.
+    fn elapsed(&self) -> Duration;
+
+    /// Ends when so much time has passed, whatever is done to the wall clock meanwhile.
+    fn sleep(&self, time: Duration) -> Wait;
 }

@@ -5,58 +5,39 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
-use windlass_core::{Outcome, Report, Settlement, Timestamp, Verdict};
-use windlass_store::{AttemptReport, Expected, SETTLE_MAX, Settled, StoreError};
+use tracing::warn;
+use windlass_core::{JobId, Outcome, Report, Settlement, Timestamp, Verdict};
+use windlass_store::{AttemptReport, SETTLE_MAX, Settled, StoreError};
 
-use crate::attempt::{PROGRESS, RunningAttempt};
+use crate::attempt::RunningAttempt;
 use crate::engine::Engine;
 use crate::event::{Event, JobEvent, JobRef};
 use crate::registry::Registry;
+use crate::retry_wait::RetryWait;
 use crate::slots::Slot;
 use crate::watchdog::Pulse;
-
-/// How ends are settled.
-#[derive(Debug, Clone)]
-pub(crate) struct CommitterConfig {
-    /// From so many ends on that the store has not taken, slots stay taken. As many as the worker has slots.
-    pub(crate) backlog_max: usize,
-    /// The first wait after the store erred; it doubles up to `retry_max`. 50 ms.
-    pub(crate) retry_min: Duration,
-    /// The longest wait after the store erred. 1 s.
-    pub(crate) retry_max: Duration,
-}
-
-impl Default for CommitterConfig {
-    fn default() -> Self {
-        CommitterConfig {
-            backlog_max: 1000,
-            retry_min: Duration::from_millis(50),
-            retry_max: Duration::from_secs(1),
-        }
-    }
-}
 
 /// Settles the ends of one worker's attempts.
 pub(crate) struct Committer {
     engine: Arc<Engine>,
-    config: CommitterConfig,
+    /// From so many ends on that the store has not taken, slots stay taken.
+    backlog_max: usize,
     registry: Arc<Registry>,
     ends: Mutex<Ends>,
     arrived: Notify,
     emptied: Notify,
-    one_by_one: AtomicBool,
 }
 
 #[derive(Default)]
 struct Ends {
     waiting: VecDeque<End>,
+    /// What the store refused: each is asked alone, at its own time, so that it holds up no other.
+    aside: Vec<End>,
     /// In a group that the store is asked to take.
     asked: usize,
     /// Slots that stay taken until fewer ends wait.
@@ -69,32 +50,38 @@ struct End {
     report: Report,
     random: u64,
     told_at: Timestamp,
+    /// How often the store refused it.
+    refused: u32,
+    /// After that, it is asked again from then on.
+    again_at: Timestamp,
 }
 
+/// An end that was refused is asked again after this, which doubles up to [`ASIDE_MAX`].
+const ASIDE_MIN: Duration = Duration::from_secs(1);
+const ASIDE_MAX: Duration = Duration::from_secs(60);
+
 impl Committer {
-    pub(crate) fn new(
-        engine: Arc<Engine>,
-        config: CommitterConfig,
-        registry: Arc<Registry>,
-    ) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, backlog_max: usize, registry: Arc<Registry>) -> Self {
         Committer {
             engine,
-            config,
+            backlog_max,
             registry,
             ends: Mutex::default(),
             arrived: Notify::new(),
             emptied: Notify::new(),
-            one_by_one: AtomicBool::new(false),
         }
     }
 
     /// Takes how an attempt ended.
     pub(crate) fn push(&self, attempt: Arc<RunningAttempt>, report: Report) {
+        let now = self.engine.now();
         let end = End {
             attempt,
             report,
             random: self.engine.ids().bits(),
-            told_at: self.engine.now(),
+            told_at: now,
+            refused: 0,
+            again_at: now,
         };
         self.ends().waiting.push_back(end);
         self.arrived.notify_one();
@@ -103,15 +90,14 @@ impl Committer {
     /// Takes the slot of a handler that is gone: it is free at once, unless too many ends wait already.
     pub(crate) fn park_slot(&self, slot: Option<Arc<Slot>>) {
         let mut ends = self.ends();
-        if ends.waiting.len() + ends.asked > self.config.backlog_max {
+        if ends.count() > self.backlog_max {
             ends.parked.extend(slot);
         }
     }
 
     /// How many ends the store has not taken yet.
     pub(crate) fn backlog(&self) -> usize {
-        let ends = self.ends();
-        ends.waiting.len() + ends.asked
+        self.ends().count()
     }
 
     /// Forgets everything, as a process does that is killed.
@@ -119,54 +105,64 @@ impl Committer {
         *self.ends() = Ends::default();
     }
 
-    /// Settles what waits, in one group; how many ends left.
+    /// Settles what waits in one group, and alone what was refused before; how many ends left.
     pub(crate) async fn pass(&self, now: Timestamp) -> Result<usize, StoreError> {
-        if !self.one_by_one.load(Ordering::Relaxed) {
-            return self.settle(SETTLE_MAX, now).await;
+        let mut settled = self.settle(Group::waiting(self), now).await?;
+        while let Some(alone) = Group::aside(self, now) {
+            settled += self.settle(alone, now).await?;
         }
-        // The group failed: one bad end must not hold up the others.
-        let mut settled = 0;
-        let mut failed = None;
-        let waiting = self.ends().waiting.len();
-        for _ in 0..waiting {
-            match self.settle(1, now).await {
-                Ok(count) => settled += count,
-                Err(error) if is_away(&error) => return Err(error),
-                Err(error) => failed = Some(error),
-            }
-        }
-        match failed {
-            Some(error) => Err(error),
-            None => {
-                self.one_by_one.store(false, Ordering::Relaxed);
-                Ok(settled)
-            }
-        }
+        Ok(settled)
     }
 
-    async fn settle(&self, most: usize, now: Timestamp) -> Result<usize, StoreError> {
-        let mut group = Group::take(self, most);
+    async fn settle(&self, mut group: Group<'_>, now: Timestamp) -> Result<usize, StoreError> {
         if group.ends.is_empty() {
             return Ok(0);
         }
         let reports = group.ends.iter().map(End::as_report).collect();
-        let settled = self.engine.store().settle(reports, now).await;
-        let settled = settled.inspect_err(|error| {
-            let apart = !is_away(error);
-            self.one_by_one.fetch_or(apart, Ordering::Relaxed);
-        })?;
-        let ends = std::mem::take(&mut group.ends);
+        let answers = match self.engine.store().settle(reports, now).await {
+            Err(error) if is_refusal(&error) => {
+                group.set_aside(&error, now);
+                return Ok(0);
+            }
+            answers => answers?,
+        };
+        let count = group.ends.len();
+        let mut repeated = Vec::new();
+        for (end, answer) in std::mem::take(&mut group.ends).into_iter().zip(&answers) {
+            match answer {
+                Settled::Repeated => repeated.push(end),
+                answer => self.tell(&end, answer, now),
+            }
+        }
+        group.ends = repeated; // if it cannot be seen what became of them, they are asked again
+        for (end, seen) in self.look_after(&group.ends).await? {
+            self.tell(end, &seen, now);
+        }
+        group.ends.clear();
         drop(group);
-        let count = ends.len();
-        for (end, answer) in ends.iter().zip(&settled) {
-            self.tell(end, answer, now);
-            self.registry.settled(end.attempt.id());
-        }
-        for end in ends.iter().filter(|end| end.attempt.told_progress()) {
-            self.forget_progress(&end.attempt).await;
-        }
         self.free_parked();
         Ok(count)
+    }
+
+    /// What became of ends that the store had taken before its answer was lost.
+    async fn look_after<'e>(&self, ends: &'e [End]) -> Result<Vec<(&'e End, Settled)>, StoreError> {
+        let store = self.engine.store();
+        let ids: Vec<JobId> = ends.iter().map(|end| end.attempt.job().id).collect();
+        let mut seen = Vec::new();
+        for (end, job) in ends.iter().zip(store.get(&ids).await?) {
+            let of = end.attempt.id();
+            let Some(job) = job else {
+                seen.push((end, Settled::Repeated)); // it is over and purged
+                continue;
+            };
+            let later = job.attempt.saturating_sub(of.attempt);
+            let limit = usize::try_from(later).unwrap_or(usize::MAX);
+            let rows = store.attempts(of.job, limit.saturating_add(1)).await?;
+            let row = rows.into_iter().find(|row| row.attempt == of.attempt);
+            let settlement = row.and_then(|row| row.settlement(&job));
+            seen.push((end, settlement.map_or(Settled::Repeated, Settled::Done)));
+        }
+        Ok(seen)
     }
 
     /// Tells what the store made of an end.
@@ -185,25 +181,17 @@ impl Committer {
                 warn!(job.id = %job.id, attempt = job.attempt, "the lease was lost before the end was settled");
             }
         }
-    }
-
-    async fn forget_progress(&self, attempt: &RunningAttempt) {
-        let store = self.engine.store();
-        let name = attempt.job().id.to_string();
-        let gone = store.remove_document(PROGRESS, &name, Expected::Anything);
-        if let Err(error) = gone.await {
-            info!(job.id = name, %error, "what a job told of its progress stays until the janitor comes");
-        }
+        self.registry.settled(end.attempt.id());
     }
 
     fn free_parked(&self) {
         let mut ends = self.ends();
-        let parked = if ends.waiting.len() + ends.asked <= self.config.backlog_max {
+        let parked = if ends.count() <= self.backlog_max {
             std::mem::take(&mut ends.parked)
         } else {
             Vec::new()
         };
-        let empty = ends.waiting.is_empty() && ends.asked == 0;
+        let empty = ends.count() == 0;
         drop(ends);
         drop(parked);
         if empty {
@@ -214,28 +202,28 @@ impl Committer {
     /// Settles until it is told to stop; what waits then is tried once more.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
         let clock = Arc::clone(self.engine.clock());
-        let mut wait = self.config.retry_min;
+        let mut retry = RetryWait::new();
         loop {
             pulse.rest();
-            if self.ends().waiting.is_empty() {
+            let next = self.ends().next_at();
+            if next != Some(Timestamp::MIN) {
                 tokio::select! {
                     () = self.arrived.notified() => {}
+                    () = clock.sleep_until(next.unwrap_or(Timestamp::MAX)) => {}
                     () = stop.cancelled() => return,
                 }
             }
             let now = clock.now();
             pulse.busy(now);
             let Err(error) = self.pass(now).await else {
-                wait = self.config.retry_min;
+                retry.reset();
                 continue;
             };
-            let waiting = self.backlog();
+            let (waiting, wait) = (self.backlog(), retry.next());
             warn!(%error, waiting, ?wait, "settling failed, the outcomes are kept and tried again");
-            let again_at = clock.now().saturating_add(wait);
-            wait = (wait * 2).min(self.config.retry_max);
             pulse.rest();
             tokio::select! {
-                () = clock.sleep_until(again_at) => {}
+                () = clock.sleep(wait) => {}
                 () = stop.cancelled() => return,
             }
         }
@@ -270,7 +258,22 @@ impl End {
     }
 }
 
-/// Ends that the store is asked to take. Unless they are taken out, they go back: nothing is lost when the asking is cut off.
+impl Ends {
+    /// How many the store has not taken yet.
+    fn count(&self) -> usize {
+        self.waiting.len() + self.aside.len() + self.asked
+    }
+
+    /// When there is something to ask: at once, later, or not yet.
+    fn next_at(&self) -> Option<Timestamp> {
+        if !self.waiting.is_empty() {
+            return Some(Timestamp::MIN);
+        }
+        self.aside.iter().map(|end| end.again_at).min()
+    }
+}
+
+/// Ends that the store is asked to take. Those that are left in it go back: nothing is lost when the asking is cut off.
 struct Group<'a> {
     committer: &'a Committer,
     ends: Vec<End>,
@@ -278,16 +281,46 @@ struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    fn take(committer: &'a Committer, most: usize) -> Self {
+    /// What waits, as much as a step takes.
+    fn waiting(committer: &'a Committer) -> Self {
         let mut all = committer.ends();
-        let count = all.waiting.len().min(most);
+        let count = all.waiting.len().min(SETTLE_MAX);
         let ends: Vec<End> = all.waiting.drain(..count).collect();
         all.asked += count;
         drop(all);
         Group {
             committer,
-            taken: ends.len(),
+            taken: count,
             ends,
+        }
+    }
+
+    /// One that was refused, if it is time to ask again.
+    fn aside(committer: &'a Committer, now: Timestamp) -> Option<Self> {
+        let mut all = committer.ends();
+        let due = all.aside.iter().position(|end| end.again_at <= now)?;
+        let end = all.aside.swap_remove(due);
+        all.asked += 1;
+        drop(all);
+        Some(Group {
+            committer,
+            taken: 1,
+            ends: vec![end],
+        })
+    }
+
+    /// The store refused it. Of many, nobody knows which one it meant: each is asked alone. One alone waits for its time.
+    fn set_aside(&mut self, error: &StoreError, now: Timestamp) {
+        let alone = self.ends.len() == 1;
+        for end in &mut self.ends {
+            end.refused = end.refused.saturating_add(1);
+            if alone {
+                let doubled = 2_u32.saturating_pow(end.refused - 1);
+                let wait = ASIDE_MIN.saturating_mul(doubled).min(ASIDE_MAX);
+                end.again_at = now.saturating_add(wait);
+                let of = end.attempt.id();
+                warn!(job.id = %of.job, attempt = of.attempt, %error, ?wait, "the store refuses how an attempt ended, trying again");
+            }
         }
     }
 }
@@ -296,7 +329,12 @@ impl Drop for Group<'_> {
     fn drop(&mut self) {
         let mut all = self.committer.ends();
         all.asked = all.asked.saturating_sub(self.taken);
-        all.waiting.extend(self.ends.drain(..));
+        for end in self.ends.drain(..) {
+            match end.refused {
+                0 => all.waiting.push_back(end),
+                _ => all.aside.push(end),
+            }
+        }
     }
 }
 
@@ -306,9 +344,15 @@ impl fmt::Debug for Committer {
     }
 }
 
-/// Whether the store takes nothing at all, so that asking for each end alone does not help.
-fn is_away(error: &StoreError) -> bool {
-    matches!(error, StoreError::Unavailable(_) | StoreError::Stopped(_))
+/// Whether the store means what it was asked, and not its own condition: asking for others may help.
+fn is_refusal(error: &StoreError) -> bool {
+    !matches!(
+        error,
+        StoreError::Unavailable(_)
+            | StoreError::Stopped(_)
+            | StoreError::StorageFull(_)
+            | StoreError::Indeterminate(_)
+    )
 }
 
 /// Tells how an attempt ended, and what becomes of its job.

@@ -42,6 +42,11 @@ impl Default for DispatcherConfig {
     }
 }
 
+/// A renewal that failed is tried again after a thirtieth of a lease, and so long at most.
+const RENEW_AGAIN_MAX: Duration = Duration::from_secs(1);
+/// While there is no alarm, it is looked for one so often.
+const ALARMS_EVERY: Duration = Duration::from_secs(3600);
+
 /// Runs the handlers of one worker.
 pub(crate) struct Dispatcher {
     engine: Arc<Engine>,
@@ -75,16 +80,19 @@ impl Dispatcher {
 
     /// Starts the handler of a job that was claimed.
     pub(crate) fn start(self: &Arc<Self>, job: Job, slot: Slot, now: Timestamp) {
-        let deadline = match job.timeout {
-            Timeout::After(timeout) => Some(now.saturating_add(timeout)),
+        let ends_at = match job.timeout {
+            Timeout::After(timeout) => Some(self.in_time(timeout)),
             Timeout::None => None,
         };
         let named = JobRef::of(&job);
         let handler = self.handlers.get(&job.kind).cloned();
         let engine = Arc::clone(&self.engine);
-        let attempt = Arc::new(RunningAttempt::new(job, deadline, engine, Some(slot)));
+        let attempt = Arc::new(RunningAttempt::new(job, ends_at, engine, Some(slot)));
         let of = attempt.id();
-        self.registry.add(&attempt);
+        if !self.registry.add(&attempt) {
+            warn!(job.id = %named.id, attempt = named.attempt, "claimed an attempt that runs already");
+            return;
+        }
         let Some(handler) = handler else {
             // Only kinds that have one are asked for.
             warn!(kind = %named.kind, "claimed a job without a handler, giving it back");
@@ -102,10 +110,11 @@ impl Dispatcher {
                 let hooks = dispatcher.hooks.as_ref();
                 let report = CatchPanic::start(|| {
                     hooks.inspect(|hooks| hooks.before(&attempt));
-                    handler.run(attempt)
+                    handler.run(Arc::clone(&attempt))
                 })
                 .await;
                 dispatcher.report(of, report);
+                attempt.forget_progress().await;
                 drop(returned);
             }
             .instrument(span),
@@ -137,6 +146,10 @@ impl Dispatcher {
     }
 
     fn returned(&self, attempt: &Arc<RunningAttempt>) {
+        // Nothing, unless the handler was cut off before anybody knew how it ended: then it is given back.
+        if let Some(attempt) = self.registry.report(attempt.id()) {
+            self.tell(&attempt, Report::Released { started: true });
+        }
         let slot = attempt.take_slot();
         self.registry.returned(attempt.id());
         // While outcomes pile up, as the store does not take them, no further jobs are claimed.
@@ -145,21 +158,26 @@ impl Dispatcher {
 
     /// Does what is due: timeouts, handlers that do not stop, renewals.
     pub(crate) async fn pass(&self, now: Timestamp) -> Result<(), StoreError> {
-        for alarm in self.registry.ring(now) {
+        self.ring();
+        if self.renews_at(now) <= now {
+            self.renew(now).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends attempts whose timeout is over, and cuts off handlers that do not stop.
+    fn ring(&self) {
+        for alarm in self.registry.ring(self.engine.clock().elapsed()) {
             match alarm {
                 Alarm::Abort(task) => task.abort(),
                 Alarm::TimedOut(attempt) => {
                     if let Timeout::After(timeout) = attempt.job().timeout {
                         self.report(attempt.id(), Report::TimedOut { timeout });
                     }
-                    self.stop(&attempt, StopReason::TimedOut, now);
+                    self.stop(&attempt, StopReason::TimedOut);
                 }
             }
         }
-        if self.renews_at(now) <= now {
-            self.renew(now).await?;
-        }
-        Ok(())
     }
 
     /// Renews every lease that this worker has.
@@ -169,14 +187,14 @@ impl Dispatcher {
             let store = self.engine.store();
             let renewed = store.renew(batch, self.config.lease, now).await?;
             for (of, answer) in batch.iter().zip(renewed) {
-                self.heed(*of, answer, now);
+                self.heed(*of, answer);
             }
         }
         *self.renewed_at() = Some(now);
         Ok(())
     }
 
-    fn heed(&self, of: AttemptId, answer: Renewed, now: Timestamp) {
+    fn heed(&self, of: AttemptId, answer: Renewed) {
         match answer {
             Renewed::Until {
                 cancel_requested: false,
@@ -190,24 +208,29 @@ impl Dispatcher {
                     attempt.stop().fire(StopReason::Cancelled);
                 }
             }
-            Renewed::LeaseLost => self.lose(of, now),
+            Renewed::LeaseLost => self.lose(of),
         }
     }
 
     /// Another worker may have the job: the handler is told to stop, and what it does is not told any more.
-    fn lose(&self, of: AttemptId, now: Timestamp) {
+    fn lose(&self, of: AttemptId) {
         let Some(attempt) = self.registry.lose(of) else {
             return; // it had ended, and the store has just heard of it
         };
         warn!(job.id = %of.job, attempt = of.attempt, "the lease is lost, the handler is told to stop");
         self.call_after(&attempt, &Report::Lost);
-        self.stop(&attempt, StopReason::LeaseLost, now);
+        self.stop(&attempt, StopReason::LeaseLost);
     }
 
-    fn stop(&self, attempt: &RunningAttempt, reason: StopReason, now: Timestamp) {
+    fn stop(&self, attempt: &RunningAttempt, reason: StopReason) {
         attempt.stop().fire(reason);
-        let at = now.saturating_add(self.config.cancel_grace);
+        let at = self.in_time(self.config.cancel_grace);
         self.registry.abort_at(attempt.id(), at);
+    }
+
+    /// When so much more time has passed.
+    fn in_time(&self, time: Duration) -> Duration {
+        self.engine.clock().elapsed().saturating_add(time)
     }
 
     /// Tells the handlers of these jobs that they were called off.
@@ -218,49 +241,74 @@ impl Dispatcher {
     }
 
     /// Gives back every job whose handler has not returned; how many.
-    pub(crate) fn release_all(&self, now: Timestamp) -> usize {
+    pub(crate) fn release_all(&self) -> usize {
         let open = self.registry.unreported();
         for attempt in &open {
             self.report(attempt.id(), Report::Released { started: true });
-            self.stop(attempt, StopReason::Shutdown, now);
+            self.stop(attempt, StopReason::Shutdown);
         }
         open.len()
+    }
+
+    /// Tells every handler to stop, and cuts it off at its next `await`.
+    pub(crate) fn cut_off(&self) {
+        for attempt in self.registry.all() {
+            attempt.stop().fire(StopReason::Shutdown);
+        }
+        self.registry.abort_all();
     }
 
     /// Gives back a job that was claimed and will not be started.
     pub(crate) fn give_back(self: &Arc<Self>, job: Job) {
         let engine = Arc::clone(&self.engine);
         let attempt = Arc::new(RunningAttempt::new(job, None, engine, None));
-        self.registry.add(&attempt);
+        if !self.registry.add(&attempt) {
+            return; // it runs already, and is ended like all that run
+        }
         self.report(attempt.id(), Report::Released { started: false });
         self.registry.returned(attempt.id());
     }
 
-    /// Looks after the running attempts until it is told to stop.
-    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
+    /// Ends attempts in time until it is told to stop. Apart from the renewals, so that a store that hangs stops no alarm.
+    pub(crate) async fn run_alarms(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
         let clock = Arc::clone(self.engine.clock());
-        let mut again_at = None;
         loop {
-            let now = clock.now();
-            let renews_at = again_at.unwrap_or_else(|| self.renews_at(now));
-            let alarm = self.registry.next_alarm();
-            let next = alarm.map_or(renews_at, |alarm| alarm.min(renews_at));
             pulse.rest();
+            let alarm = self.registry.next_alarm();
+            let left = alarm.map(|at| at.saturating_sub(clock.elapsed()));
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.registry.sooner().notified() => continue,
-                () = clock.sleep_until(next) => {}
+                () = clock.sleep(left.unwrap_or(ALARMS_EVERY)) => {}
+            }
+            pulse.busy(clock.now());
+            self.ring();
+        }
+    }
+
+    /// Renews leases until it is told to stop.
+    pub(crate) async fn run_renewals(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
+        let clock = Arc::clone(self.engine.clock());
+        let mut again_at = None;
+        loop {
+            pulse.rest();
+            let at = again_at.unwrap_or_else(|| self.renews_at(clock.now()));
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = clock.sleep_until(at) => {}
             }
             let now = clock.now();
             pulse.busy(now);
-            again_at = match self.pass(now).await {
-                Ok(()) => None,
-                Err(error) => {
-                    warn!(%error, "renewing leases failed, trying again soon");
-                    let soon = (self.config.lease / 30).min(Duration::from_secs(1));
-                    Some(clock.now().saturating_add(soon))
-                }
+            let renewed = tokio::select! {
+                renewed = self.renew(now) => renewed,
+                // One that hangs must not cost the leases: there is time to ask again.
+                () = clock.sleep(self.config.lease / 6) => Err(StoreError::Unavailable("no answer".into())),
             };
+            again_at = renewed.err().map(|error| {
+                warn!(%error, "renewing leases failed, trying again soon");
+                let soon = (self.config.lease / 30).min(RENEW_AGAIN_MAX);
+                clock.now().saturating_add(soon)
+            });
         }
     }
 

@@ -2,8 +2,10 @@
 //!
 //! The passes are those of the loops, in a fixed order, so that a test sees what a running worker would do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use windlass_core::fairness::{ClaimPlan, Credit, Mix, Pool};
 use windlass_core::{Job, JobId, QueueName, Timestamp};
 use windlass_store::{Filter, ListedState, PAGE_MAX, Page, QueueLimits, StoreError};
 
@@ -78,14 +80,47 @@ impl Worker {
 
     /// Runs one attempt of one job that is due, and nothing else. Whether it could be claimed.
     pub async fn run_one(&self, clock: &VirtualClock, id: JobId) -> Result<bool, StoreError> {
-        let claimed = self.fetcher.claim_one(id, self.engine.now()).await?;
+        let plan = ClaimPlan {
+            limit: 1,
+            fresh_max: 1,
+            retries_max: 1,
+            mix: Mix::Strict,
+            max_inflight_retries: None,
+        };
+        let mut claimed = false;
+        for queue in 0..self.config().queues.len() {
+            let Some(mut open) = self.fetcher.open_claim(queue, Pool::Main, plan) else {
+                continue;
+            };
+            open.claim.jobs = Some(BTreeSet::from([id]));
+            claimed = claimed || self.fetcher.claim(open, self.engine.now()).await? > 0;
+        }
         self.finish_running(clock).await?;
         Ok(claimed)
     }
 
     /// Claims what fits and forgets it, as a process that is killed before a handler starts. How many.
     pub async fn crash_after_claim(&self) -> Result<usize, StoreError> {
-        self.fetcher.claim_and_vanish(self.engine.now()).await
+        let now = self.engine.now();
+        let mut claimed = 0;
+        for (queue, of) in self.config().queues.iter().enumerate() {
+            for (pool, slots) in [
+                (Pool::Main, self.slots.of(queue)),
+                (Pool::RetryLane, self.slots.of_lane(queue, now)),
+            ] {
+                let plan = of.guards.plan(pool, slots, Credit::default());
+                if let Some(open) = self.fetcher.open_claim(queue, pool, plan) {
+                    claimed += self
+                        .engine
+                        .store()
+                        .claim(&open.claim, now)
+                        .await?
+                        .jobs
+                        .len();
+                }
+            }
+        }
+        Ok(claimed)
     }
 
     /// Claims, runs the handlers and forgets how they ended, as a process that is killed before it tells. How many.
@@ -114,33 +149,38 @@ impl Worker {
         Ok(())
     }
 
-    /// Waits until a handler returns; time passes when they sleep.
+    /// Waits until a handler returns. Time passes only when each of them sleeps or waits to be told to stop: one that waits for
+    /// anything else, as an answer from afar, gets it at the same instant.
     async fn wait_for_handlers(&self, clock: &VirtualClock) {
-        let somebody_sleeps = async {
-            if clock.sleepers() == 0 {
-                clock.wait_for_sleeper().await;
-            }
-        };
-        tokio::select! {
-            biased;
-            () = self.registry.gone().notified() => return,
-            () = somebody_sleeps => {}
-        }
-        // Time is the same for all of them: the others get their turn to fall asleep or to return first.
         let running = self.registry.running_count();
-        for _ in 0..TURNS {
+        let quiet = tokio::time::sleep(QUIET);
+        tokio::pin!(quiet);
+        let all_idle = loop {
             if self.registry.running_count() < running {
                 return; // its end is settled before time passes
             }
-            if clock.sleepers() >= running {
-                break;
+            if self.registry.all_idle(&clock.sleepers()) {
+                break true;
             }
-            tokio::task::yield_now().await;
-        }
-        // Nobody may sleep any more: time passes for sleepers, never for timeouts alone.
-        if let Some(wake) = clock.next_wake() {
-            let alarm = self.registry.next_alarm();
-            clock.advance_to(alarm.map_or(wake, |alarm| alarm.min(wake)));
+            tokio::select! {
+                biased;
+                () = self.registry.gone().notified() => return,
+                () = clock.wait_for_sleeper() => {}
+                () = tokio::time::sleep(TICK) => {}
+                // It may wait for another one that sleeps.
+                () = &mut quiet, if clock.next_wake().is_some() => break false,
+            }
+        };
+        let alarm = self.registry.next_alarm().map(|at| {
+            let left = at.saturating_sub(clock.elapsed());
+            clock.now().saturating_add(left)
+        });
+        match (clock.next_wake(), alarm) {
+            (Some(wake), Some(alarm)) => clock.advance_to(wake.min(alarm)),
+            (Some(wake), None) => clock.advance_to(wake),
+            (None, Some(alarm)) if all_idle => clock.advance_to(alarm),
+            // Only somebody else can tell it to stop.
+            (None, _) => self.registry.gone().notified().await,
         }
     }
 
@@ -200,8 +240,10 @@ impl Worker {
     }
 }
 
-/// How often the other tasks get their turn before time passes.
-const TURNS: usize = 5000;
+/// So often it is looked whether all handlers wait for time to pass.
+const TICK: Duration = Duration::from_millis(1);
+/// When nothing happens for so long although one of them waits for something else, time passes for the others.
+const QUIET: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Until {

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use windlass_core::{Job, JobId, Settlement, State, Timestamp, Verdict};
@@ -14,7 +16,7 @@ use crate::dispatcher::Dispatcher;
 use crate::event::{Event, Events, JobEvent, JobRef, Subscription};
 use crate::ids::Ids;
 use crate::observed::Observed;
-use crate::recorder::Recorder;
+use crate::recorder::{Guarded, Recorder};
 use crate::watchdog::{Health, Pulse};
 
 /// So many events are kept for a reader, unless configured otherwise.
@@ -22,6 +24,8 @@ pub const EVENTS_KEPT: usize = 4096;
 
 /// So many due times are remembered; later ones are found by looking.
 const DUE_TIMES_MAX: usize = 10_000;
+/// A due time that has passed is kept so long, for fetchers that are slow to look.
+const DUE_TIMES_KEPT: Duration = Duration::from_secs(60);
 
 /// One store with its clock, in one process. Clients and workers share it.
 pub struct Engine {
@@ -48,6 +52,7 @@ impl Engine {
         ids: Ids,
         recorder: Option<Arc<dyn Recorder>>,
     ) -> Self {
+        let recorder = recorder.map(|recorder| Arc::new(Guarded(recorder)) as Arc<dyn Recorder>);
         let store = match &recorder {
             None => store,
             Some(recorder) => Arc::new(Observed::new(
@@ -168,24 +173,29 @@ impl Engine {
             return; // the store itself tells that something changed
         }
         let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = due.first().copied();
+        while due
+            .first()
+            .is_some_and(|first| now.since(*first) > DUE_TIMES_KEPT)
+        {
+            due.pop_first();
+        }
+        let next = due.range(now..).next().copied();
         due.insert(at);
         if due.len() > DUE_TIMES_MAX {
             due.pop_last();
         }
-        if first.is_none_or(|first| at < first) {
+        if next.is_none_or(|next| at < next) {
             drop(due);
             self.due_changed.notify_waiters();
         }
     }
 
-    /// The next time that a job is known to be due; those that have passed are forgotten.
-    pub fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
-        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
-        while due.first().is_some_and(|first| *first <= now) {
-            due.pop_first();
-        }
-        due.first().copied()
+    /// The next time after `looked_at` that a job is known to be due. It may have come already: each fetcher asks for what
+    /// came after its own last look.
+    pub fn next_due(&self, looked_at: Timestamp) -> Option<Timestamp> {
+        let due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        let later = (Bound::Excluded(looked_at), Bound::Unbounded);
+        due.range(later).next().copied()
     }
 
     pub(crate) fn due_changed(&self) -> &Notify {
@@ -233,14 +243,11 @@ impl Engine {
         }
     }
 
-    pub(crate) fn add_loop(&self, name: &str, pulse: &Arc<Pulse>) {
+    /// Lists a loop for [`Engine::health`] until what this answers is dropped.
+    pub(crate) fn list_loop(self: &Arc<Self>, name: &str, pulse: &Arc<Pulse>) -> ListedLoop {
         let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
         loops.insert(name.to_owned(), Arc::clone(pulse));
-    }
-
-    pub(crate) fn remove_loop(&self, name: &str) {
-        let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
-        loops.remove(name);
+        ListedLoop(Arc::clone(self), name.to_owned())
     }
 
     /// How the loops of all workers of this process are.
@@ -248,6 +255,16 @@ impl Engine {
         let loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
         let told = loops.iter().map(|(name, pulse)| pulse.health(name));
         told.collect()
+    }
+}
+
+/// A loop that is listed.
+pub(crate) struct ListedLoop(Arc<Engine>, String);
+
+impl Drop for ListedLoop {
+    fn drop(&mut self) {
+        let mut loops = self.0.loops.lock().unwrap_or_else(PoisonError::into_inner);
+        loops.remove(&self.1);
     }
 }
 

@@ -10,14 +10,15 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
-use windlass_core::fairness::{ClaimPlan, Credit, Guards, Mix, Pool, Taker, Turns};
+use windlass_core::fairness::{ClaimPlan, Credit, Guards, Pool, Taker, Turns};
 use windlass_core::retry::{RetryPolicy, WorkerRetry};
-use windlass_core::{Job, JobId, Kind, QueueName, Timestamp, WorkerName};
+use windlass_core::{Job, Kind, QueueName, Timestamp, WorkerName};
 use windlass_store::{CLAIM_MAX, Claim, ClaimRetry, Claimed, StoreError};
 
 use crate::dispatcher::Dispatcher;
 use crate::engine::Engine;
 use crate::event::{JobEvent, JobRef};
+use crate::retry_wait::RetryWait;
 use crate::slots::Slots;
 use crate::watchdog::Pulse;
 
@@ -89,11 +90,14 @@ struct State {
     rate_step: Option<Duration>,
 }
 
+/// A claim, and the slots it is for.
 #[derive(Clone)]
-struct Open {
-    claim: Claim,
+pub(crate) struct Open {
+    pub(crate) claim: Claim,
     queue: usize,
     pool: Pool,
+    /// It was asked before, and nobody knows what came of it.
+    unknown: bool,
 }
 
 impl Fetcher {
@@ -121,8 +125,7 @@ impl Fetcher {
     /// Claims what fits and starts it; how many jobs.
     pub(crate) async fn pass(&self, now: Timestamp) -> Result<usize, StoreError> {
         let mut started = 0;
-        let open = self.state().open.clone();
-        if let Some(open) = open {
+        if let Some(open) = self.open() {
             started += self.claim(open, now).await?;
         }
         started += self.fill(now).await?;
@@ -194,14 +197,24 @@ impl Fetcher {
         plan: ClaimPlan,
         now: Timestamp,
     ) -> Result<usize, StoreError> {
-        let Some(of) = self.config.queues.get(queue) else {
-            return Ok(0);
-        };
-        if plan.fresh_max == 0 && plan.retries_max == 0 {
-            return Ok(0);
+        match self.open_claim(queue, pool, plan) {
+            Some(open) => self.claim(open, now).await,
+            None => Ok(0),
         }
-        let claim = self.claim_of(of, plan);
-        self.claim(Open { claim, queue, pool }, now).await
+    }
+
+    /// A claim that is not asked yet; none if it could get nothing.
+    pub(crate) fn open_claim(&self, queue: usize, pool: Pool, plan: ClaimPlan) -> Option<Open> {
+        let of = self.config.queues.get(queue)?;
+        if plan.fresh_max == 0 && plan.retries_max == 0 {
+            return None;
+        }
+        Some(Open {
+            claim: self.claim_of(of, plan),
+            queue,
+            pool,
+            unknown: false,
+        })
     }
 
     fn claim_of(&self, of: &QueueConfig, plan: ClaimPlan) -> Claim {
@@ -222,16 +235,30 @@ impl Fetcher {
     }
 
     /// Claims and starts. While it is not known what became of a claim, it stays open and is asked again by its name.
-    async fn claim(&self, open: Open, now: Timestamp) -> Result<usize, StoreError> {
+    pub(crate) async fn claim(&self, open: Open, now: Timestamp) -> Result<usize, StoreError> {
         self.state().open = Some(open.clone());
-        let claimed = self.engine.store().claim(&open.claim, now).await?;
-        self.state().open = None;
+        let claimed = self.engine.store().claim(&open.claim, now).await;
+        let claimed = claimed.inspect_err(|error| {
+            if !open.unknown && !matches!(error, StoreError::Indeterminate(_)) {
+                self.state().open = None; // nothing came of it
+            }
+        })?;
         self.count(&open, &claimed);
         let count = claimed.jobs.len();
         for job in claimed.jobs {
             self.start(job, &open, now);
         }
+        self.state().open = None;
         Ok(count)
+    }
+
+    /// The claim of which it is not known what became of it.
+    fn open(&self) -> Option<Open> {
+        let open = self.state().open.clone()?;
+        Some(Open {
+            unknown: true,
+            ..open
+        })
     }
 
     /// Keeps account of what retries are owed.
@@ -257,11 +284,12 @@ impl Fetcher {
         self.dispatcher.start(job, slot, now);
     }
 
-    /// Claims and starts until it is told to stop.
+    /// Claims and starts until it is told to stop; then gives back what a claim of unknown fate may have got.
     pub(crate) async fn run(self: Arc<Self>, pulse: Arc<Pulse>) {
         let clock = Arc::clone(self.engine.clock());
         let mut changes = self.engine.store().changes();
         let mut poll_at = clock.now();
+        let mut retry = RetryWait::new();
         while !self.stop.is_cancelled() {
             changes.mark_unchanged();
             let now = clock.now();
@@ -270,34 +298,51 @@ impl Fetcher {
                 self.look_at_rates().await;
                 poll_at = now.saturating_add(self.jittered_poll());
             }
-            match self.pass(now).await {
-                Ok(0) => {}
+            let claimed = self.pass(now).await;
+            pulse.rest();
+            match claimed {
+                Ok(0) => {
+                    retry.reset();
+                    self.wait(&mut changes, poll_at, now).await;
+                }
                 Ok(started) => {
+                    retry.reset();
                     debug!(started, "claimed");
-                    continue;
                 }
                 Err(error) => {
-                    warn!(%error, "claiming failed, trying again soon");
-                    pulse.rest();
-                    let soon = clock.now().saturating_add(self.config.poll);
+                    let wait = retry.next();
+                    warn!(%error, ?wait, "claiming failed, trying again");
                     tokio::select! {
-                        () = self.stop.cancelled() => return,
-                        () = clock.sleep_until(soon) => continue,
+                        () = self.stop.cancelled() => {}
+                        () = clock.sleep(wait) => {}
                     }
                 }
             }
+        }
+        while let Some(open) = self.open() {
+            pulse.busy(clock.now());
+            let given_back = self.claim(open, clock.now()).await;
             pulse.rest();
-            self.wait(&mut changes, poll_at).await;
+            if let Err(error) = given_back {
+                let wait = retry.next();
+                warn!(%error, ?wait, "what the last claim got is not known, trying again");
+                clock.sleep(wait).await;
+            }
         }
     }
 
-    /// Waits until there may be something to claim, and a slot for it.
-    async fn wait(&self, changes: &mut tokio::sync::watch::Receiver<u64>, poll_at: Timestamp) {
+    /// Waits until there may be something to claim, and a slot for it. At `looked_at` there was nothing.
+    async fn wait(
+        &self,
+        changes: &mut tokio::sync::watch::Receiver<u64>,
+        poll_at: Timestamp,
+        looked_at: Timestamp,
+    ) {
         let clock = self.engine.clock();
-        let now = clock.now();
         let due_changed = self.engine.due_changed().notified();
-        let rate_at = self.state().rate_step.map(|step| now.saturating_add(step));
-        let times = [self.engine.next_due(now), rate_at];
+        let rate_step = self.state().rate_step;
+        let rate_at = rate_step.map(|step| clock.now().saturating_add(step));
+        let times = [self.engine.next_due(looked_at), rate_at];
         let at = times.into_iter().flatten().fold(poll_at, Timestamp::min);
         tokio::select! {
             () = self.stop.cancelled() => {}
@@ -330,45 +375,6 @@ impl Fetcher {
         let drawn = self.engine.ids().bits() >> 40;
         let part = drawn as f64 / (1_u64 << 24) as f64;
         self.config.poll.mul_f64(0.8 + 0.4 * part)
-    }
-
-    /// Claims one job and starts it; whether it could be had.
-    pub(crate) async fn claim_one(&self, id: JobId, now: Timestamp) -> Result<bool, StoreError> {
-        let plan = ClaimPlan {
-            limit: 1,
-            fresh_max: 1,
-            retries_max: 1,
-            mix: Mix::Strict,
-            max_inflight_retries: None,
-        };
-        for (queue, of) in self.config.queues.iter().enumerate() {
-            let claim = Claim {
-                jobs: Some(BTreeSet::from([id])),
-                ..self.claim_of(of, plan)
-            };
-            let pool = Pool::Main;
-            if self.claim(Open { claim, queue, pool }, now).await? > 0 {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Claims as `pass` does and starts nothing, as a process that is killed in between. How many were claimed.
-    pub(crate) async fn claim_and_vanish(&self, now: Timestamp) -> Result<usize, StoreError> {
-        let mut claimed = 0;
-        for queue in 0..self.config.queues.len() {
-            let plan = self
-                .guards(queue)
-                .plan(Pool::Main, self.slots.of(queue), Credit::default());
-            let of = self.config.queues.get(queue);
-            let Some(of) = of.filter(|_| plan.limit > 0) else {
-                continue;
-            };
-            let claim = self.claim_of(of, plan);
-            claimed += self.engine.store().claim(&claim, now).await?.jobs.len();
-        }
-        Ok(claimed)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -25,6 +25,7 @@ mod janitor;
 mod observed;
 mod recorder;
 mod registry;
+mod retry_wait;
 mod scheduler;
 mod slots;
 mod sweeper;
@@ -33,8 +34,8 @@ mod watchdog;
 mod worker;
 
 pub use attempt::{
-    COMPLETIONS, Cancellation, LOG_LINE_CHARS_MAX, LOG_LINES_MAX, PROGRESS, RunningAttempt,
-    StopReason,
+    COMPLETIONS, Cancellation, LOG_LINE_CHARS_MAX, LOG_LINES_MAX, PROGRESS, PROGRESS_BYTES_MAX,
+    Progress, ProgressError, RunningAttempt, StopReason,
 };
 pub use clock::{Clock, SystemClock, VirtualClock, Wait};
 pub use drain::Drained;

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Duration;
+
+use tracing::warn;
 
 use windlass_core::{QueueName, Timestamp};
 use windlass_store::Counts;
@@ -19,4 +23,31 @@ pub trait Recorder: Send + Sync + fmt::Debug {
 
     /// How many jobs there are, as the janitor counts them now and then.
     fn counts(&self, counts: &BTreeMap<QueueName, Counts>, now: Timestamp);
+}
+
+/// A recorder whose panics stay its own: the loops that call it must not break for a figure.
+#[derive(Debug)]
+pub(crate) struct Guarded(pub(crate) Arc<dyn Recorder>);
+
+impl Guarded {
+    fn call(&self, record: impl FnOnce(&dyn Recorder)) {
+        let called = AssertUnwindSafe(|| record(&*self.0));
+        if std::panic::catch_unwind(called).is_err() {
+            warn!("the recorder panicked, a figure is lost");
+        }
+    }
+}
+
+impl Recorder for Guarded {
+    fn event(&self, event: &Event) {
+        self.call(|recorder| recorder.event(event));
+    }
+
+    fn store_op(&self, op: &'static str, took: Duration) {
+        self.call(|recorder| recorder.store_op(op, took));
+    }
+
+    fn counts(&self, counts: &BTreeMap<QueueName, Counts>, now: Timestamp) {
+        self.call(|recorder| recorder.counts(counts, now));
+    }
 }

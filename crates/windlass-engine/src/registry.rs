@@ -1,11 +1,12 @@
 //! The attempts that this worker has, from the claim until they are settled and their handlers have returned.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::task::AbortHandle;
-use windlass_core::{JobId, Timestamp};
+use tokio::task::{self, AbortHandle};
+use windlass_core::JobId;
 use windlass_store::AttemptId;
 
 use crate::attempt::RunningAttempt;
@@ -25,15 +26,16 @@ pub(crate) struct Registry {
 #[derive(Debug, Default)]
 struct Inner {
     attempts: HashMap<AttemptId, Entry>,
-    /// When something is to be done about an attempt: its timeout, or the end of its patience.
-    alarms: BTreeSet<(Timestamp, AttemptId)>,
+    /// When something is to be done about an attempt: its timeout, or the end of its patience. By the time that has passed:
+    /// a wall clock that jumps must end nobody.
+    alarms: BTreeSet<(Duration, AttemptId)>,
 }
 
 #[derive(Debug)]
 struct Entry {
     attempt: Arc<RunningAttempt>,
     task: Option<AbortHandle>,
-    alarm: Option<Timestamp>,
+    alarm: Option<Duration>,
     /// How it ended was told to the committer, or is not to be told any more.
     reported: bool,
     /// The store knows how it ended.
@@ -52,10 +54,15 @@ pub(crate) enum Alarm {
 }
 
 impl Registry {
-    pub(crate) fn add(&self, attempt: &Arc<RunningAttempt>) {
+    /// Adds an attempt; whether it was not there yet.
+    #[must_use]
+    pub(crate) fn add(&self, attempt: &Arc<RunningAttempt>) -> bool {
         let mut inner = self.inner();
         let of = attempt.id();
-        let alarm = attempt.deadline();
+        if inner.attempts.contains_key(&of) {
+            return false;
+        }
+        let alarm = attempt.ends_at();
         let sooner = alarm.is_some_and(|at| inner.next_alarm().is_none_or(|next| at < next));
         if let Some(at) = alarm {
             inner.alarms.insert((at, of));
@@ -75,6 +82,7 @@ impl Registry {
         if sooner {
             self.sooner.notify_one();
         }
+        true
     }
 
     /// Remembers the task of an attempt that was just added.
@@ -145,7 +153,7 @@ impl Registry {
     }
 
     /// The handler was told to stop: at `at` it is cut off.
-    pub(crate) fn abort_at(&self, of: AttemptId, at: Timestamp) {
+    pub(crate) fn abort_at(&self, of: AttemptId, at: Duration) {
         let mut inner = self.inner();
         let Some(entry) = inner.attempts.get_mut(&of).filter(|entry| !entry.returned) else {
             return;
@@ -159,12 +167,12 @@ impl Registry {
         self.sooner.notify_one();
     }
 
-    /// What is to be done at `now`.
-    pub(crate) fn ring(&self, now: Timestamp) -> Vec<Alarm> {
+    /// What is to be done after so much time.
+    pub(crate) fn ring(&self, elapsed: Duration) -> Vec<Alarm> {
         let mut inner = self.inner();
         let mut rung = Vec::new();
         while let Some((at, of)) = inner.alarms.first().copied()
-            && at <= now
+            && at <= elapsed
         {
             inner.alarms.pop_first();
             let Some(entry) = inner.attempts.get_mut(&of) else {
@@ -181,7 +189,7 @@ impl Registry {
     }
 
     /// When the next alarm rings.
-    pub(crate) fn next_alarm(&self) -> Option<Timestamp> {
+    pub(crate) fn next_alarm(&self) -> Option<Duration> {
         self.inner().next_alarm()
     }
 
@@ -197,6 +205,13 @@ impl Registry {
         let inner = self.inner();
         let open = inner.attempts.values().filter(|entry| !entry.reported);
         open.map(|entry| Arc::clone(&entry.attempt)).collect()
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<Arc<RunningAttempt>> {
+        let inner = self.inner();
+        let all = inner.attempts.values();
+        all.map(|entry| Arc::clone(&entry.attempt)).collect()
     }
 
     /// The attempts of these jobs whose handlers are still there.
@@ -236,6 +251,17 @@ impl Registry {
         running.count()
     }
 
+    /// Whether every handler that is still there sleeps, or waits to be told to stop.
+    pub(crate) fn all_idle(&self, sleepers: &HashSet<task::Id>) -> bool {
+        let sleeps = |entry: &Entry| {
+            let task = entry.task.as_ref();
+            task.is_some_and(|task| sleepers.contains(&task.id()))
+        };
+        let inner = self.inner();
+        let mut running = inner.attempts.values().filter(|entry| !entry.returned);
+        running.all(|entry| sleeps(entry) || entry.attempt.stop().is_awaited())
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.inner().attempts.is_empty()
     }
@@ -271,7 +297,7 @@ impl Registry {
 }
 
 impl Inner {
-    fn next_alarm(&self) -> Option<Timestamp> {
+    fn next_alarm(&self) -> Option<Duration> {
         self.alarms.first().map(|(at, _)| *at)
     }
 }

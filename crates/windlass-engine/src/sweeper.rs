@@ -1,21 +1,23 @@
 //! Ends the attempts of workers that died, and buries jobs whose deadline has passed.
 //!
-//! It also gives this node's sign of life. When nobody at all could reach the store for a lease, it was the store that was
-//! away, and the workers get one lease to renew theirs before anything is swept.
+//! It also gives this node's sign of life. When nobody could reach the store for so long that leases may have run out, it was
+//! the store that was away, and the workers get one lease to renew theirs before anything is swept. Whoever comes back first
+//! tells that with its sign of life, and every other sweeper heeds it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use windlass_core::{DeadReason, JobId, Timestamp, Verdict, outage_grace};
-use windlass_store::{StoreError, Swept};
+use windlass_core::{DeadReason, Hold, JobId, SignsOfLife, Timestamp, Verdict, outage_hold};
+use windlass_store::{Node, StoreError, Swept};
 
 use crate::committer::tell_settlement;
 use crate::engine::Engine;
 use crate::event::{JobEvent, JobRef};
 use crate::watchdog::Pulse;
+use crate::worker::LEASE_MIN;
 
 /// How it sweeps.
 #[derive(Debug, Clone)]
@@ -23,10 +25,10 @@ pub struct SweeperConfig {
     /// The name of this node.
     pub node: String,
     /// What this node says about itself.
-    pub about: Value,
+    pub about: Map<String, Value>,
     /// How long leases last. 30 s.
     pub lease: Duration,
-    /// How often it looks: a lost job is found so long after its lease at the latest. 500 ms.
+    /// How often it looks: a lost job is found so long after its lease at the latest. 500 ms, or a third of a shorter lease.
     pub every: Duration,
     /// At most so many in one step. 1000.
     pub batch: usize,
@@ -37,7 +39,7 @@ impl SweeperConfig {
     pub fn new(node: String) -> Self {
         SweeperConfig {
             node,
-            about: Value::Null,
+            about: Map::new(),
             lease: Duration::from_secs(30),
             every: Duration::from_millis(500),
             batch: 1000,
@@ -53,26 +55,45 @@ pub struct Sweeper {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     beat_at: Option<Timestamp>,
-    hold_until: Option<Timestamp>,
+    hold: Option<Hold>,
+    /// What was swept and could not be told yet.
+    untold: Swept,
+    /// The shortest lease of all nodes: it is the first to run out while the store is away.
+    lease: Duration,
 }
+
+/// However long its own leases last, a node looks after the others so often: theirs may be shorter.
+const BEAT_EVERY_MAX: Duration = Duration::from_secs(10);
+
+/// Where a node tells, with its sign of life, until when expired leases are left alone.
+const HOLD_UNTIL: &str = "hold_until";
+/// Where it tells how long its leases last.
+const LEASE_MS: &str = "lease_ms";
 
 impl Sweeper {
     /// A sweeper.
     pub fn new(engine: Arc<Engine>, config: SweeperConfig) -> Self {
+        let state = State {
+            beat_at: None,
+            hold: None,
+            untold: Swept::default(),
+            lease: config.lease,
+        };
         Sweeper {
             engine,
             config,
-            state: Mutex::default(),
+            state: Mutex::new(state),
         }
     }
 
     /// Gives a sign of life, and sweeps unless the store was away.
     pub async fn pass(&self, now: Timestamp) -> Result<Swept, StoreError> {
         self.beat(now).await?;
-        if self.state().hold_until.is_some_and(|until| now < until) {
+        self.tell(now).await?;
+        if self.held_until().is_some_and(|until| now < until) {
             return Ok(Swept::default());
         }
         let random = self.engine.ids().bits();
@@ -81,50 +102,67 @@ impl Sweeper {
             .store()
             .sweep(self.config.batch, now, random)
             .await?;
-        self.tell(&swept, now).await?;
+        self.state().untold.clone_from(&swept);
+        self.tell(now).await?;
         Ok(swept)
     }
 
     /// Looks when anybody last gave a sign of life, then gives one.
     async fn beat(&self, now: Timestamp) -> Result<(), StoreError> {
-        let beats_at = self
-            .state()
-            .beat_at
-            .map(|at| at.saturating_add(self.config.lease / 3));
-        if beats_at.is_some_and(|at| now < at) {
+        let State {
+            beat_at: own,
+            lease,
+            ..
+        } = *self.state();
+        let every = (lease / 3).min(BEAT_EVERY_MAX);
+        if own.is_some_and(|at| now < at.saturating_add(every)) {
             return Ok(());
         }
-        let store = self.engine.store();
-        let nodes = store.nodes().await?;
-        let newest = nodes.iter().map(|node| node.beat_at).max();
-        if let Some(until) = outage_grace(newest, now, self.config.lease) {
-            info!(%until, "nobody reached the store for a lease: nothing is swept until then");
-            self.state().hold_until = Some(until);
+        let nodes = self.engine.store().nodes().await?;
+        let leases = nodes.iter().filter_map(lease_of);
+        let lease = leases.fold(self.config.lease, Duration::min);
+        self.state().lease = lease;
+        let signs = SignsOfLife {
+            newest: nodes.iter().map(|node| node.beat_at).max(),
+            own,
+            held_until: nodes.iter().filter_map(hold_of).max(),
+        };
+        if let Some(hold) = outage_hold(signs, now, lease)
+            && self.held_until() < Some(hold.until)
+        {
+            info!(until = %hold.until, "the store was away: nothing is swept until then");
+            self.state().hold = Some(hold);
         }
-        store
-            .beat(&self.config.node, &self.config.about, now)
-            .await?;
-        self.state().beat_at = Some(now);
-        Ok(())
+        self.vouch(now).await
     }
 
-    /// Gives a sign of life for time that passed without this loop, in which the worker was well all the same.
+    /// Gives a sign of life. Alone, it is for time that passed without this loop, in which the worker was well all the same.
     pub(crate) async fn vouch(&self, now: Timestamp) -> Result<(), StoreError> {
+        let mut about = self.config.about.clone();
+        about.insert(
+            LEASE_MS.to_owned(),
+            json!(self.config.lease.as_millis() as u64),
+        );
+        let hold = self.state().hold;
+        if let Some(hold) = hold.filter(|hold| hold.everybody && now < hold.until) {
+            about.insert(HOLD_UNTIL.to_owned(), json!(hold.until));
+        }
         let store = self.engine.store();
-        store
-            .beat(&self.config.node, &self.config.about, now)
-            .await?;
+        store.beat(&self.config.node, &about.into(), now).await?;
         self.state().beat_at = Some(now);
         Ok(())
     }
 
-    async fn tell(&self, swept: &Swept, now: Timestamp) -> Result<(), StoreError> {
+    /// Tells what was swept. Until that is done, nothing further is swept.
+    async fn tell(&self, now: Timestamp) -> Result<(), StoreError> {
+        let swept = self.state().untold.clone();
         let lost = swept.lost.iter().map(|(of, _)| of.job);
         let ids: Vec<JobId> = lost.chain(swept.expired.iter().copied()).collect();
         if ids.is_empty() {
             return Ok(());
         }
         let jobs = self.engine.store().get(&ids).await?;
+        self.state().untold = Swept::default();
         let (lost, expired) = jobs.split_at(swept.lost.len());
         for ((of, settlement), job) in swept.lost.iter().zip(lost) {
             let Some(job) = job else { continue };
@@ -150,7 +188,7 @@ impl Sweeper {
 
     /// Until when expired leases are left alone.
     pub(crate) fn held_until(&self) -> Option<Timestamp> {
-        self.state().hold_until
+        Some(self.state().hold?.until)
     }
 
     /// Sweeps until it is told to stop.
@@ -170,7 +208,7 @@ impl Sweeper {
             let wait = if full {
                 Duration::ZERO
             } else {
-                self.config.every
+                self.config.every.min(self.state().lease / 3)
             };
             let next = clock.now().saturating_add(wait);
             tokio::select! {
@@ -183,4 +221,15 @@ impl Sweeper {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Until when a node leaves expired leases alone, as it tells.
+fn hold_of(node: &Node) -> Option<Timestamp> {
+    node.about.get(HOLD_UNTIL)?.as_str()?.parse().ok()
+}
+
+/// How long the leases of a node last, as it tells.
+fn lease_of(node: &Node) -> Option<Duration> {
+    let told = node.about.get(LEASE_MS)?.as_u64()?;
+    Some(Duration::from_millis(told).max(LEASE_MIN))
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -20,7 +20,7 @@ pub struct UpkeepConfig {
     /// The name of this node.
     pub node: String,
     /// What this node says about itself.
-    pub about: Value,
+    pub about: Map<String, Value>,
     /// How long leases last. 30 s.
     pub lease: Duration,
     /// How often expired leases are looked for. 500 ms.
@@ -37,7 +37,7 @@ impl UpkeepConfig {
         let sweeper = SweeperConfig::new(String::new());
         UpkeepConfig {
             node,
-            about: Value::Null,
+            about: Map::new(),
             lease: sweeper.lease,
             sweep_every: sweeper.every,
             janitor: JanitorConfig::default(),
@@ -63,13 +63,7 @@ pub async fn keep_up(engine: Arc<Engine>, config: UpkeepConfig, stop: Cancellati
     let mut loops = JoinSet::new();
     let mut keep = |name: &str, run: Run| {
         let (engine, name) = (Arc::clone(&engine), format!("{} {name}", config.node));
-        loops.spawn(keep_running(
-            engine,
-            name,
-            config.patience,
-            stop.clone(),
-            run,
-        ));
+        loops.spawn(keep_running(engine, name, config.patience, run));
     };
     let until = stop.clone();
     keep(

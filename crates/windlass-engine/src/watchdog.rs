@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
 use tracing::error;
 use windlass_core::Timestamp;
 
+use crate::clock::Clock;
 use crate::engine::Engine;
+use crate::retry_wait::RetryWait;
 
 /// A loop may be busy with one step for so long.
 pub const PATIENCE_DEFAULT: Duration = Duration::from_secs(60);
@@ -61,6 +62,21 @@ impl Pulse {
         Timestamp::from_micros(self.busy_since.load(Ordering::Relaxed))
     }
 
+    /// Ends when the loop has been busy with one step for too long.
+    async fn stalls(&self, clock: &dyn Clock, patience: Duration) {
+        loop {
+            clock.sleep(patience / 4).await;
+            let now = clock.now();
+            if self
+                .busy_since()
+                .is_some_and(|since| now.since(since) >= patience)
+            {
+                self.stalled.store(now.as_micros(), Ordering::Relaxed);
+                return;
+            }
+        }
+    }
+
     pub(crate) fn health(&self, name: &str) -> Health {
         Health {
             name: name.to_owned(),
@@ -71,51 +87,47 @@ impl Pulse {
     }
 }
 
-/// Runs a loop until it ends by itself after `stop`; starts it again when it hangs or panics before.
+/// Runs a loop until it ends by itself; starts it again when it hangs or panics before.
 pub(crate) async fn keep_running<L, F>(
     engine: Arc<Engine>,
     name: String,
     patience: Duration,
-    stop: CancellationToken,
     run: L,
 ) where
     L: Fn(Arc<Pulse>) -> F,
     F: Future<Output = ()> + Send + 'static,
 {
     let pulse = Arc::new(Pulse::new());
-    engine.add_loop(&name, &pulse);
-    let clock = Arc::clone(engine.clock());
+    let _listed = engine.list_loop(&name, &pulse);
+    let clock = engine.clock();
+    let mut retry = RetryWait::new();
     loop {
         pulse.rest();
+        let started = clock.elapsed();
         let mut task = Cut(tokio::spawn(run(Arc::clone(&pulse))));
-        let ended = loop {
-            let look_at = clock.now().saturating_add(patience / 4);
-            tokio::select! {
-                ended = &mut task.0 => break Some(ended),
-                () = clock.sleep_until(look_at) => {}
-            }
-            let now = clock.now();
-            if pulse
-                .busy_since()
-                .is_some_and(|since| now.since(since) >= patience)
-            {
-                pulse.stalled.store(now.as_micros(), Ordering::Relaxed);
-                break None;
-            }
+        let ended = tokio::select! {
+            ended = &mut task.0 => Some(ended),
+            () = pulse.stalls(&**clock, patience) => None,
         };
         match ended {
-            Some(Ok(())) => break,
+            Some(Ok(())) => return,
             Some(Err(failed)) => error!(name, error = %failed, "a loop broke, starting it again"),
-            None => error!(name, ?patience, "a loop hangs, starting it again"),
+            None => {
+                error!(name, ?patience, "a loop hangs, starting it again");
+                task.0.abort();
+                let _ = (&mut task.0).await; // two of them at once would be worse than none
+            }
         }
-        drop(task);
         pulse.restarts.fetch_add(1, Ordering::Relaxed);
-        if stop.is_cancelled() {
-            break;
+        if clock.elapsed().saturating_sub(started) > RAN_WELL {
+            retry.reset();
         }
+        clock.sleep(retry.next()).await;
     }
-    engine.remove_loop(&name);
 }
+
+/// A loop that ran so long is started again at once; one that breaks at once is given more and more time.
+const RAN_WELL: Duration = Duration::from_secs(10);
 
 /// A task that ends with its owner.
 pub(crate) struct Cut(pub(crate) tokio::task::JoinHandle<()>);

@@ -11,10 +11,11 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 use windlass_core::retry::{RetryPolicy, WorkerRetry};
-use windlass_core::{Invalid, Kind, Timestamp, WorkerName};
+use windlass_core::{Invalid, Kind, WorkerName};
 use windlass_store::CLAIM_MAX;
 
-use crate::committer::{Committer, CommitterConfig};
+use crate::clock::Wait;
+use crate::committer::Committer;
 use crate::dispatcher::{Dispatcher, DispatcherConfig};
 use crate::engine::Engine;
 use crate::fetcher::{Fetcher, FetcherConfig, QueueConfig};
@@ -28,6 +29,8 @@ use crate::watchdog::{PATIENCE_DEFAULT, Pulse, keep_running};
 
 /// After the handlers are gone, so long is waited for the store to take the last ends.
 const LAST_ENDS: Duration = Duration::from_secs(5);
+/// So long it has for the last things it is asked, and for those ends if the worker is to stop at once.
+const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// What a worker is to do.
 #[derive(Clone)]
@@ -127,7 +130,7 @@ impl WorkerConfig {
 }
 
 /// The shortest lease: it is renewed every third of it.
-const LEASE_MIN: Duration = Duration::from_millis(100);
+pub(crate) const LEASE_MIN: Duration = Duration::from_millis(100);
 
 /// How a worker ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -176,13 +179,10 @@ impl Worker {
             .collect();
         let slots = Arc::new(Slots::new(total, &queues));
         let registry = Arc::new(Registry::default());
-        let ends = CommitterConfig {
-            backlog_max: usize::try_from(total).unwrap_or(usize::MAX),
-            ..CommitterConfig::default()
-        };
+        let backlog_max = usize::try_from(total).unwrap_or(usize::MAX);
         let committer = Arc::new(Committer::new(
             Arc::clone(&engine),
-            ends,
+            backlog_max,
             Arc::clone(&registry),
         ));
         let dispatcher = Arc::new(Dispatcher::new(
@@ -230,6 +230,9 @@ impl Worker {
 
     /// Runs until `stop`; then running jobs have the grace period to end, and those left are given back. `stop_now` ends the
     /// grace at once.
+    ///
+    /// When this is dropped before it ends, it is as if the process had been killed: its loops end, handlers are told to stop
+    /// and are cut off at their next `await`, and what they had is found when its lease has run out.
     pub fn run(
         &self,
         stop: CancellationToken,
@@ -241,6 +244,7 @@ impl Worker {
 
     async fn run_loops(&self, stop: CancellationToken, stop_now: CancellationToken) -> Stopped {
         let over = CancellationToken::new();
+        let _cut_off = CutOff(self);
         let mut fetching = self.start_fetcher();
         let mut loops = self.start_loops(&over);
         info!(worker = %self.config.name, "started");
@@ -250,17 +254,21 @@ impl Worker {
         }
         self.no_claims.cancel();
         info!(worker = %self.config.name, running = self.slots.used(), "stopping");
-        let grace_until = self.engine.now().saturating_add(self.config.shutdown_grace);
+        let mut grace = self.engine.clock().sleep(self.config.shutdown_grace);
         // A claim that is on its way still answers: what it gets is given back.
         tokio::select! {
             _ = fetching.join_next() => {}
-            () = self.engine.clock().sleep_until(grace_until) => {}
+            () = &mut grace => {}
             () = stop_now.cancelled() => {}
         }
-        let released = self.wind_down(grace_until, &stop_now).await;
-        over.cancel();
         fetching.shutdown().await;
-        while loops.join_next().await.is_some() {}
+        let released = self.wind_down(grace, &stop_now).await;
+        over.cancel();
+        self.within(LAST_WORD, async {
+            while loops.join_next().await.is_some() {}
+        })
+        .await;
+        loops.shutdown().await;
         let unsettled = self.committer.backlog();
         if unsettled > 0 {
             error!(
@@ -268,13 +276,11 @@ impl Worker {
                 "the store did not take the last ends: their leases expire"
             );
         }
-        if let Err(error) = self
-            .engine
-            .store()
-            .remove_node(self.config.name.as_str())
-            .await
-        {
-            warn!(%error, "the node stays listed");
+        let removed = self.engine.store().remove_node(self.config.name.as_str());
+        match self.within(LAST_WORD, removed).await {
+            Some(Ok(())) => {}
+            Some(Err(error)) => warn!(%error, "the node stays listed"),
+            None => warn!("the store does not answer: the node stays listed"),
         }
         info!(worker = %self.config.name, released, "stopped");
         Stopped {
@@ -283,35 +289,42 @@ impl Worker {
         }
     }
 
+    /// Waits for something, but not longer than that.
+    async fn within<T>(&self, time: Duration, what: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            done = what => Some(done),
+            () = self.engine.clock().sleep(time) => None,
+        }
+    }
+
     /// Lets running jobs end, gives back those that do not, and waits for the store to know all of it.
-    async fn wind_down(&self, grace_until: Timestamp, stop_now: &CancellationToken) -> usize {
-        let clock = self.engine.clock();
+    async fn wind_down(&self, grace: Wait, stop_now: &CancellationToken) -> usize {
         tokio::select! {
             () = self.registry.wait_until_empty() => return 0,
-            () = clock.sleep_until(grace_until) => {}
+            () = grace => {}
             () = stop_now.cancelled() => {}
         }
-        let released = self.dispatcher.release_all(clock.now());
+        let released = self.dispatcher.release_all();
         // What is left is told to stop, and cut off after its grace.
-        let cut_off = clock.now().saturating_add(self.config.cancel_grace);
         tokio::select! {
             () = self.registry.wait_until_empty() => return released,
-            () = clock.sleep_until(cut_off) => {}
+            () = self.engine.clock().sleep(self.config.cancel_grace) => {}
             () = stop_now.cancelled() => {}
         }
         self.registry.abort_all();
-        let last = clock.now().saturating_add(LAST_ENDS);
-        tokio::select! {
-            () = self.committer.wait_until_empty() => {}
-            () = clock.sleep_until(last) => {}
-        }
+        let last_ends = match stop_now.is_cancelled() {
+            true => LAST_WORD,
+            false => LAST_ENDS,
+        };
+        self.within(last_ends, self.committer.wait_until_empty())
+            .await;
         released
     }
 
     fn start_fetcher(&self) -> JoinSet<()> {
         let mut fetching = JoinSet::new();
         let fetcher = Arc::clone(&self.fetcher);
-        self.keep(&mut fetching, "fetcher", &self.no_claims, move |pulse| {
+        self.keep(&mut fetching, "fetcher", move |pulse| {
             Arc::clone(&fetcher).run(pulse)
         });
         fetching
@@ -319,44 +332,51 @@ impl Worker {
 
     fn start_loops(&self, over: &CancellationToken) -> JoinSet<()> {
         let mut loops = JoinSet::new();
-        let stop = || over.clone();
-        let (dispatcher, until) = (Arc::clone(&self.dispatcher), stop());
-        self.keep(&mut loops, "dispatcher", over, move |pulse| {
-            Arc::clone(&dispatcher).run(until.clone(), pulse)
+        let (dispatcher, until) = (Arc::clone(&self.dispatcher), over.clone());
+        self.keep(&mut loops, "alarms", move |pulse| {
+            Arc::clone(&dispatcher).run_alarms(until.clone(), pulse)
         });
-        let (committer, until) = (Arc::clone(&self.committer), stop());
-        self.keep(&mut loops, "committer", over, move |pulse| {
+        let (dispatcher, until) = (Arc::clone(&self.dispatcher), over.clone());
+        self.keep(&mut loops, "renewals", move |pulse| {
+            Arc::clone(&dispatcher).run_renewals(until.clone(), pulse)
+        });
+        let (committer, until) = (Arc::clone(&self.committer), over.clone());
+        self.keep(&mut loops, "committer", move |pulse| {
             Arc::clone(&committer).run(until.clone(), pulse)
         });
         let (sweeper, until) = (Arc::clone(&self.sweeper), self.no_claims.clone());
-        self.keep(&mut loops, "sweeper", &self.no_claims, move |pulse| {
+        self.keep(&mut loops, "sweeper", move |pulse| {
             Arc::clone(&sweeper).run(until.clone(), pulse)
         });
         let (scheduler, until) = (Arc::clone(&self.scheduler), self.no_claims.clone());
-        self.keep(&mut loops, "scheduler", &self.no_claims, move |pulse| {
+        self.keep(&mut loops, "scheduler", move |pulse| {
             Arc::clone(&scheduler).run(until.clone(), pulse)
         });
         let (janitor, until) = (Arc::clone(&self.janitor), self.no_claims.clone());
-        self.keep(&mut loops, "janitor", &self.no_claims, move |pulse| {
+        self.keep(&mut loops, "janitor", move |pulse| {
             Arc::clone(&janitor).run(until.clone(), pulse)
         });
         loops
     }
 
-    fn keep<L, F>(&self, loops: &mut JoinSet<()>, name: &str, stop: &CancellationToken, run: L)
+    fn keep<L, F>(&self, loops: &mut JoinSet<()>, name: &str, run: L)
     where
         L: Fn(Arc<Pulse>) -> F + Send + Sync + 'static,
         F: Future<Output = ()> + Send + 'static,
     {
         let name = format!("{} {name}", self.config.name);
         let engine = Arc::clone(&self.engine);
-        loops.spawn(keep_running(
-            engine,
-            name,
-            self.config.patience,
-            stop.clone(),
-            run,
-        ));
+        loops.spawn(keep_running(engine, name, self.config.patience, run));
+    }
+}
+
+/// Ends what a run started, in whatever way the run ends. The loops end with their sets.
+struct CutOff<'a>(&'a Worker);
+
+impl Drop for CutOff<'_> {
+    fn drop(&mut self) {
+        self.0.no_claims.cancel();
+        self.0.dispatcher.cut_off();
     }
 }
 
@@ -379,10 +399,16 @@ fn sweeper_config(config: &WorkerConfig) -> SweeperConfig {
         .map(|queue| queue.name.as_str())
         .collect();
     let kinds: Vec<_> = config.handlers.kinds().map(Kind::as_str).collect();
+    let about = [
+        ("queues", json!(queues)),
+        ("kinds", json!(kinds)),
+        ("version", json!(env!("CARGO_PKG_VERSION"))),
+    ];
     SweeperConfig {
-        about: json!({
-            "queues": queues, "kinds": kinds, "version": env!("CARGO_PKG_VERSION"),
-        }),
+        about: about
+            .map(|(name, value)| (name.to_owned(), value))
+            .into_iter()
+            .collect(),
         lease: config.lease,
         ..SweeperConfig::new(config.name.as_str().to_owned())
     }

@@ -21,6 +21,7 @@ use windlass_core::{
 use windlass_engine::{
     Heard, Janitor, JanitorConfig, Scheduler, SchedulerConfig, Subscription, Sweeper, SweeperConfig,
 };
+use windlass_sqlite::SqliteStore;
 use windlass_store::{
     AttemptId, AttemptReport, Changed, Expected, Filter, ListedState, Page, Renewed, Schedule,
     Settled, Swept,
@@ -194,12 +195,55 @@ async fn tm2_after_a_jump_ahead_leases_get_their_grace_and_due_jobs_run(world: W
     );
     assert!(world.job(later).await.is_ready(jumped));
     // One lease later, what was not renewed again is swept.
-    world.clock.advance(seconds(29.0));
-    let before = world.engine.now();
-    assert_eq!(sweeper.pass(before).await.unwrap(), Swept::default());
+    for step in [10.0, 10.0, 9.0] {
+        world.clock.advance(seconds(step));
+        let now = world.engine.now();
+        assert_eq!(sweeper.pass(now).await.unwrap(), Swept::default());
+    }
     world.clock.advance(seconds(1.0));
     let swept = sweeper.pass(world.engine.now()).await.unwrap();
     assert_eq!(swept.lost.len(), 1);
+}
+
+async fn st19_after_an_outage_no_sweeper_ends_what_lives(world: World) {
+    let id = world.enqueue(new_job("a")).await;
+    let (worker, _) = worker(1).policy(constant(0, 9)).succeeds("a").build(&world);
+    let sweeper = |name: &str| {
+        Sweeper::new(
+            Arc::clone(&world.engine),
+            SweeperConfig::new(name.to_owned()),
+        )
+    };
+    let mut sweepers = vec![sweeper("n1"), sweeper("n2")];
+    for sweeper in &sweepers {
+        sweeper.pass(t0()).await.unwrap();
+    }
+    worker.crash_after_claim().await.unwrap();
+    world.clock.advance(seconds(90.0));
+    // One that starts only now knows of the outage too.
+    sweepers.push(sweeper("n3"));
+    for step in [0.0, 10.0, 10.0, 9.9] {
+        world.clock.advance(seconds(step));
+        for sweeper in &sweepers {
+            let swept = sweeper.pass(world.engine.now()).await.unwrap();
+            assert_eq!(swept, Swept::default());
+        }
+    }
+    let of = AttemptId {
+        job: id,
+        attempt: 1,
+    };
+    let now = world.engine.now();
+    let renewed = world.engine.store().renew(&[of], seconds(30.0), now).await;
+    assert!(matches!(renewed.unwrap()[..], [Renewed::Until { .. }]));
+    // Its worker dies after all: it is found when its lease is over, and no later.
+    let mut lost = Vec::new();
+    for _ in 0..3 {
+        world.clock.advance(seconds(10.0));
+        let swept = sweepers[1].pass(world.engine.now()).await.unwrap();
+        lost.push(swept.lost.len());
+    }
+    assert_eq!(lost, [0, 0, 1]);
 }
 
 async fn what_is_old_is_removed_and_dead_jobs_stay(world: World) {
@@ -436,11 +480,33 @@ async fn an_at_most_once_job_that_failed_is_exhausted_and_one_that_timed_out_is_
     assert_eq!(world.timeline(timed_out).await, [(0.0, Outcome::TimedOut)]);
 }
 
+#[tokio::test]
+async fn what_an_embedded_store_lost_with_its_former_process_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || {
+        let store = SqliteStore::open(folder.path().join("jobs.db"), t0(), 1).unwrap();
+        World::on(Arc::new(store), None)
+    };
+    let world = open();
+    world.enqueue(new_job("a")).await;
+    let build = || worker(1).policy(constant(1, 9)).succeeds("a");
+    let (killed, _) = build().build(&world);
+    killed.crash_after_claim().await.unwrap();
+    drop((killed, world));
+    let world = open();
+    let mut events = world.engine.subscribe();
+    let (worker, _) = build().build(&world);
+    worker.drain(&world.clock).await.unwrap();
+    let expected = ["lost", "retried", "claimed", "started", "succeeded"];
+    assert_eq!(names(&mut events), expected);
+}
+
 on_every_store! {
     cc3_a_sweep_on_an_old_picture_changes_nothing;
     cc7_of_cancel_complete_sweep_and_run_now_one_wins;
     tm11_two_schedulers_fire_an_occurrence_once;
     tm2_after_a_jump_ahead_leases_get_their_grace_and_due_jobs_run;
+    st19_after_an_outage_no_sweeper_ends_what_lives;
     what_is_old_is_removed_and_dead_jobs_stay;
     every_event_is_told;
     two_workers_never_share_a_job;

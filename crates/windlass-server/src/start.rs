@@ -200,7 +200,10 @@ impl Config {
 
     fn upkeep(&self, node: String) -> UpkeepConfig {
         UpkeepConfig {
-            about: json!({"role": "server", "version": env!("CARGO_PKG_VERSION")}),
+            about: [("role", "server"), ("version", env!("CARGO_PKG_VERSION"))]
+                .map(|(name, value)| (name.to_owned(), value.into()))
+                .into_iter()
+                .collect(),
             lease: self.lease,
             sweep_every: self.sweep_every,
             janitor: JanitorConfig {

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rusqlite::Connection;
-use windlass_core::{Job, Key, QueueName};
+use windlass_core::{Job, Key, QueueName, Settlement};
 use windlass_store::stored::LastAttempt;
 use windlass_store::{AttemptId, QueueLimits, StoreError};
 
@@ -49,6 +49,8 @@ pub(crate) struct Writer<'c> {
     pub(crate) claims: VecDeque<(u128, Vec<AttemptId>)>,
     /// The claims of this group, which are remembered once it is on disk.
     pub(crate) new_claims: Vec<(u128, Vec<AttemptId>)>,
+    /// Attempts of a former process that were ended when the store was opened, until a sweep has told of them.
+    pub(crate) lost_at_opening: Vec<(AttemptId, Settlement)>,
     /// How many jobs ended in this group, by queue and state.
     unsaved: BTreeMap<(u32, i64), i64>,
     /// SQLite's count of changed rows after the last group.
@@ -84,6 +86,7 @@ impl<'c> Writer<'c> {
             queues: BTreeMap::new(),
             claims: VecDeque::new(),
             new_claims: Vec::new(),
+            lost_at_opening: Vec::new(),
             unsaved: BTreeMap::new(),
             changes: 0,
             log: Log::open(path)?,

@@ -114,6 +114,10 @@ async fn the_attempts_of_a_former_process_are_lost() {
     let store = SqliteStore::open(folder.path().join("jobs.db"), at(5), 0).unwrap();
     assert_eq!(store.lost_at_opening(), 1);
     let store: Opened = Arc::new(store);
+    let told = store.sweep(10, at(5), 0).await.unwrap().lost;
+    assert_eq!(told.len(), 1, "the first sweep tells of them");
+    assert_eq!(told[0].0.job, id(1));
+    assert_eq!(store.sweep(10, at(5), 0).await.unwrap().lost, []);
     let lost = find(&store, id(1)).await;
     assert_eq!(
         (lost.state(), lost.failures, lost.run_at),

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use windlass_core::{
-    AttemptError, JobId, Outcome, Report, Settlement, Timestamp, Verdict, WorkerName,
+    AttemptError, Job, JobId, Outcome, Report, Settlement, State, Timestamp, Verdict, WorkerName,
 };
 
 /// The most leases one renewal, settle or sweep takes.
@@ -93,4 +93,36 @@ pub struct Attempt {
     pub error: Option<AttemptError>,
     /// More, for an HTTP job.
     pub detail: Option<Value>,
+}
+
+impl Attempt {
+    /// What the end of this attempt led to, as far as the job still shows it: none when it has moved on since.
+    pub fn settlement(self, job: &Job) -> Option<Settlement> {
+        let waiting = Verdict::Waiting { run_at: job.run_at };
+        let verdict = match job.state() {
+            _ if job.attempt != self.attempt => Verdict::Waiting {
+                run_at: self.finished_at, // it was claimed again since
+            },
+            State::Waiting => waiting,
+            State::Running => return None,
+            State::Succeeded => Verdict::Succeeded,
+            State::Dead(reason) => Verdict::Dead(reason),
+            State::Cancelled => Verdict::Cancelled,
+        };
+        let counts = self.outcome.counts_as_failure();
+        let delay = match verdict {
+            Verdict::Waiting { run_at } if counts => Some(run_at.since(self.finished_at)),
+            _ => None,
+        };
+        Some(Settlement {
+            outcome: self.outcome,
+            verdict,
+            failures: self.retry_count.saturating_add(u32::from(counts)),
+            snoozes: job.snoozes,
+            losses_in_a_row: job.losses_in_a_row,
+            delay,
+            error: self.error,
+            result: None,
+        })
+    }
 }

@@ -58,7 +58,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     ) -> Result<Vec<Settled>, StoreError>;
 
     /// Ends up to `limit` attempts whose lease has expired at `now` as lost, and buries waiting jobs whose deadline has
-    /// passed, those that are longest over first. A lease that was renewed is not expired. `random` draws the jitter.
+    /// passed, those that are longest over first. A lease that was renewed is not expired. `random` draws the jitter. What a store
+    /// that one process has alone ended by itself when it was opened, it tells with the first sweep.
     async fn sweep(&self, limit: usize, now: Timestamp, random: u64) -> Result<Swept, StoreError>;
 
     /// Calls jobs off: a waiting one is cancelled, a running one is asked to stop.

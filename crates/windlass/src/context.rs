@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use windlass_core::{Job as StoredJob, JobId, Timestamp};
-use windlass_engine::{RunningAttempt, StopReason};
+use windlass_engine::{Progress, ProgressError, RunningAttempt, StopReason};
 
 use crate::client::{Client, Enqueue};
 use crate::error::Error;
@@ -100,9 +100,15 @@ impl<S> Context<S> {
         self.attempt.log(line.as_ref());
     }
 
-    /// Tells how far the attempt is: others see it at once, and it is kept with the attempt.
-    pub async fn progress(&self, told: impl Into<Value>) -> Result<(), Error> {
-        Ok(self.attempt.progress(told.into()).await?)
+    /// Tells how far the attempt is: others see it at once, and it is kept with the attempt. At most 64 KiB of JSON.
+    ///
+    /// An attempt that lost its lease changes nothing, and is told so.
+    pub async fn progress(&self, told: impl Into<Value>) -> Result<Progress, Error> {
+        let told = self.attempt.progress(told.into()).await;
+        told.map_err(|error| match error {
+            ProgressError::Invalid(error) => Error::Invalid(error),
+            ProgressError::Store(error) => Error::Store(error),
+        })
     }
 
     /// Enqueues a job from within this one: it carries on the trace, and its `meta` names its `parent`.

@@ -49,8 +49,8 @@ pub use windlass_core::{
     Report, Revival, State, Timestamp, Unrecoverable,
 };
 pub use windlass_engine::{
-    Event, Health, Heard, JobEvent, JobRef, Recorder, RunningAttempt, ScheduleEvent, StopReason,
-    Stopped, Subscription,
+    Event, Health, Heard, JobEvent, JobRef, Progress, Recorder, RunningAttempt, ScheduleEvent,
+    StopReason, Stopped, Subscription,
 };
 pub use windlass_store::{
     Attempt, Expected, Filter, FiredOccurrence, ListedState, Page, Schedule as StoredSchedule,

@@ -42,7 +42,8 @@ impl MetricConstructor<Histogram> for Buckets {
 /// ```
 /// # use std::sync::Arc;
 /// # use windlass::{Client, Error, PrometheusRecorder};
-/// # fn main() -> Result<(), Error> {
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Error> {
 /// let metrics = Arc::new(PrometheusRecorder::new());
 /// let client = Client::open_with_recorder("memory:", metrics.clone()).await?;
 /// assert!(metrics.text().contains("windlass_build_info"));

@@ -50,6 +50,20 @@ fn start() -> Timestamp {
     Timestamp::from_micros(START_MICROS).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
+/// When the clock of a kit starts on a store: after all that happened in it.
+async fn start_on(store: &dyn Store) -> Result<Timestamp, Error> {
+    let beats = store.nodes().await?.into_iter().map(|node| node.beat_at);
+    let mut latest = beats.fold(start(), Timestamp::max);
+    for state in ListedState::ALL {
+        let filter = Filter::state(state);
+        let newest = store.list(&filter, Page::first(1), latest).await?;
+        let made = newest.jobs.into_iter().map(|job| job.created_at);
+        latest = made.fold(latest, Timestamp::max);
+    }
+    let used = latest > start() || !store.counts(latest).await?.is_empty();
+    Ok(latest.saturating_add(Duration::from_secs(u64::from(used))))
+}
+
 /// A store, and a clock that only the test moves.
 #[derive(Debug)]
 pub struct TestKit {
@@ -68,19 +82,22 @@ impl TestKit {
         )
     }
 
-    /// On a store of your choice, so that a test runs on what production runs on.
+    /// On a store of your choice, so that a test runs on what production runs on. On a store that has been used before, time
+    /// goes on after what happened in it.
     pub async fn open(url: &str) -> Result<Self, Error> {
-        let (clock, ids) = (VirtualClock::new(start()), Ids::seeded(0));
-        let store = crate::open::store(url, clock.now(), &ids).await?;
-        Ok(TestKit::on(store, clock, ids))
+        let store = crate::open::store(url, start(), &Ids::seeded(0)).await?;
+        let start = start_on(&*store).await?;
+        // Other ids than those that were made before.
+        let ids = Ids::seeded(start.as_micros().unsigned_abs());
+        Ok(TestKit::on(store, VirtualClock::new(start), ids))
     }
 
     fn on(store: Arc<dyn Store>, clock: VirtualClock, ids: Ids) -> Self {
         let engine = Engine::new(store, Arc::new(clock.clone()), ids);
         TestKit {
             client: Client::new(Arc::new(engine)),
+            start: clock.now(),
             clock,
-            start: start(),
         }
     }
 

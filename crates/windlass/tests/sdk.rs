@@ -18,6 +18,7 @@ use windlass::{
     Backoff, Consent, Context, DeadReason, Edit, Error, Failure, Failures, Filter, Jitter, Job,
     ListedState, Page, Preset, QueueSettings, RetryPolicy, Revival, State, StoreError, Worker,
 };
+use windlass_core::Timeout;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Add {
@@ -104,6 +105,7 @@ every_store! {
         assert_eq!(job.delivery.name(), "at_most_once");
         assert_eq!(job.max_attempts.unwrap().get(), 4);
         assert_eq!(job.retry.unwrap().preset(), Some(Preset::Patient));
+        assert_eq!(job.timeout, Timeout::After(seconds(3.0)));
         assert_eq!(job.deadline, Some(deadline));
         assert_eq!(job.unique.unwrap().unique_for, Some(seconds(50.0)));
         assert_eq!(job.concurrency.unwrap().limit, 2);
@@ -115,7 +117,7 @@ every_store! {
         assert_eq!(job.run_at, kit.now().saturating_add(seconds(4.0)));
         assert_eq!(job.deadline, Some(kit.now().saturating_add(seconds(5.0))));
         assert_eq!(job.max_attempts.unwrap().get(), 1);
-        assert_eq!(format!("{:?}", job.timeout), "None");
+        assert_eq!(job.timeout, Timeout::None);
     }
 
     async fn what_breaks_a_rule_is_refused_by_name(kit: TestKit) {

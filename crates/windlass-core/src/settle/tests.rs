@@ -443,6 +443,10 @@ fn outcomes_count_as_the_table_says() {
     );
 }
 
+fn seconds() -> impl Strategy<Value = Option<Duration>> {
+    proptest::option::of(any::<u64>().prop_map(Duration::from_secs))
+}
+
 fn any_report() -> impl Strategy<Value = Report> {
     let class = prop_oneof![
         Just(FailureClass::Retryable),
@@ -451,10 +455,11 @@ fn any_report() -> impl Strategy<Value = Report> {
     ];
     prop_oneof![
         Just(Report::Succeeded(None)),
-        (class, proptest::option::of(any::<u64>())).prop_map(|(class, seconds)| {
+        (class, seconds(), seconds()).prop_map(|(class, retry_after, delay)| {
             Report::Failed(Failure {
                 class,
-                retry_after: seconds.map(Duration::from_secs),
+                retry_after,
+                delay,
                 ..Failure::retryable(AttemptError::new("boom"))
             })
         }),

@@ -111,6 +111,14 @@ impl Clock for SystemClock {
             }
         })
     }
+
+    fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn sleep(&self, time: Duration) -> Wait {
+        Box::pin(tokio::time::sleep(time))
+    }
 }
 
 impl Reading {

@@ -1,11 +1,12 @@
 //! Time that a test moves by hand: it works around every store, as nothing but the test lets it pass.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
+use tokio::task;
 use windlass_core::Timestamp;
 
 use super::{Clock, Wait};
@@ -20,9 +21,16 @@ struct Inside {
 }
 
 struct Face {
+    start: Timestamp,
     now: Timestamp,
-    sleepers: BTreeMap<(Timestamp, u64), oneshot::Sender<()>>,
+    sleepers: BTreeMap<(Timestamp, u64), Sleeper>,
     count: u64,
+}
+
+/// Somebody who sleeps, and the task that does.
+struct Sleeper {
+    wake: oneshot::Sender<()>,
+    task: Option<task::Id>,
 }
 
 impl VirtualClock {
@@ -30,6 +38,7 @@ impl VirtualClock {
     pub fn new(start: Timestamp) -> Self {
         VirtualClock(Arc::new(Inside {
             face: Mutex::new(Face {
+                start,
                 now: start,
                 sleepers: BTreeMap::new(),
                 count: 0,
@@ -52,22 +61,22 @@ impl VirtualClock {
             .sleepers
             .split_off(&(to.saturating_add(Duration::from_micros(1)), 0));
         for (_, sleeper) in std::mem::replace(&mut face.sleepers, later) {
-            let _ = sleeper.send(()); // it may have given up
+            let _ = sleeper.wake.send(()); // it may have given up
         }
     }
 
     /// When the first sleeper wants to wake up.
     pub fn next_wake(&self) -> Option<Timestamp> {
         let mut face = self.face();
-        face.sleepers.retain(|_, sleeper| !sleeper.is_closed());
+        face.sleepers.retain(|_, sleeper| !sleeper.wake.is_closed());
         face.sleepers.keys().next().map(|(at, _)| *at)
     }
 
-    /// How many sleep.
-    pub(crate) fn sleepers(&self) -> usize {
+    /// The tasks that sleep.
+    pub(crate) fn sleepers(&self) -> HashSet<task::Id> {
         let mut face = self.face();
-        face.sleepers.retain(|_, sleeper| !sleeper.is_closed());
-        face.sleepers.len()
+        face.sleepers.retain(|_, sleeper| !sleeper.wake.is_closed());
+        face.sleepers.values().filter_map(|one| one.task).collect()
     }
 
     /// Ends when somebody has begun to sleep.
@@ -90,14 +99,24 @@ impl Clock for VirtualClock {
         if at <= face.now {
             return Box::pin(std::future::ready(()));
         }
-        let (sleeper, woken) = oneshot::channel();
+        let (wake, woken) = oneshot::channel();
+        let task = task::try_id();
         face.count += 1;
         let place = (at, face.count);
-        face.sleepers.insert(place, sleeper);
+        face.sleepers.insert(place, Sleeper { wake, task });
         self.0.slept.notify_one();
         Box::pin(async move {
             let _ = woken.await; // the clock outlives its sleepers
         })
+    }
+
+    fn elapsed(&self) -> Duration {
+        let face = self.face();
+        face.now.since(face.start)
+    }
+
+    fn sleep(&self, time: Duration) -> Wait {
+        self.sleep_until(self.now().saturating_add(time))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use windlass_store::{Store, StoreError};
 
@@ -20,6 +21,10 @@ struct Faults {
     forget: BTreeSet<&'static str>,
     /// These verbs never answer.
     hang: BTreeSet<&'static str>,
+    /// These verbs take so long before they do anything.
+    slow: BTreeMap<&'static str, Duration>,
+    /// These verbs refuse what they are asked.
+    refuse: BTreeSet<&'static str>,
     /// Everything fails.
     away: bool,
     /// How often each verb was asked.
@@ -46,6 +51,14 @@ impl Faulty {
         self.faults.lock().unwrap().hang.insert(verb);
     }
 
+    pub fn slow(&self, verb: &'static str, by: Duration) {
+        self.faults.lock().unwrap().slow.insert(verb, by);
+    }
+
+    pub fn refuse(&self, verb: &'static str) {
+        self.faults.lock().unwrap().refuse.insert(verb);
+    }
+
     pub fn away(&self) {
         self.faults.lock().unwrap().away = true;
     }
@@ -66,15 +79,24 @@ impl Faulty {
 
     /// Whether the verb is done, and whether its answer comes through.
     async fn before(&self, verb: &'static str) -> Result<bool, StoreError> {
-        let (hangs, fails, forgets) = {
+        let (slow, hangs, refuses, fails, forgets) = {
             let mut faults = self.faults.lock().unwrap();
             *faults.asked.entry(verb).or_default() += 1;
             let fails = faults.away || faults.fail.contains(verb);
             let hangs = faults.hang.contains(verb);
-            (hangs, fails, faults.forget.contains(verb))
+            let slow = faults.slow.get(verb).copied();
+            let refuses = faults.refuse.contains(verb);
+            (slow, hangs, refuses, fails, faults.forget.contains(verb))
         };
+        if let Some(by) = slow {
+            tokio::time::sleep(by).await;
+        }
         if hangs {
             std::future::pending::<()>().await;
+        }
+        if refuses {
+            let what = "this one is bad".to_owned();
+            return Err(StoreError::Damaged { what, cause: None });
         }
         if fails {
             return Err(StoreError::Unavailable("out of order".into()));

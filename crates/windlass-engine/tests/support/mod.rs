@@ -8,6 +8,7 @@
 #[path = "../../../windlass-postgres/tests/support/cluster.rs"]
 pub mod cluster;
 pub mod faulty;
+pub mod running;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -38,7 +39,8 @@ pub fn seconds(seconds: f64) -> Duration {
 pub struct World {
     pub engine: Arc<Engine>,
     pub clock: VirtualClock,
-    folder: Option<tempfile::TempDir>,
+    pub store: Arc<dyn Store>,
+    pub folder: Option<tempfile::TempDir>,
 }
 
 impl World {
@@ -58,10 +60,12 @@ impl World {
 
     pub fn on(store: Arc<dyn Store>, folder: Option<tempfile::TempDir>) -> World {
         let clock = VirtualClock::new(t0());
-        let engine = Engine::new(store, Arc::new(clock.clone()), Ids::seeded(7));
+        let shared = Arc::clone(&store);
+        let engine = Engine::new(shared, Arc::new(clock.clone()), Ids::seeded(7));
         World {
             engine: Arc::new(engine),
             clock,
+            store,
             folder,
         }
     }

@@ -124,12 +124,13 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Ends the attempts of a process that is gone: this is the only one now.
+    /// Ends the attempts of a process that is gone: this is the only one now. The first sweep tells of them.
     pub(crate) fn sweep_former_process(&mut self, now: Timestamp, random: u64) -> Step<usize> {
         let orphans = self.index.all_running();
         let mut random = Random::new(random);
         for id in &orphans {
-            self.lose(*id, now, random.bits())?;
+            let lost = self.lose(*id, now, random.bits())?;
+            self.lost_at_opening.push(lost);
         }
         self.names.forget_policies(self.connection)?;
         Ok(orphans.len())

@@ -112,7 +112,9 @@ impl Writer<'_> {
         self.index.promote(now);
         let mut random = Random::new(random);
         let mut swept = Swept::default();
-        for id in self.index.expired_leases(now, limit) {
+        let untold = self.lost_at_opening.len().min(limit);
+        swept.lost.extend(self.lost_at_opening.drain(..untold));
+        for id in self.index.expired_leases(now, limit - untold) {
             swept.lost.push(self.lose(id, now, random.bits())?);
         }
         for id in self.index.overdue(now, limit - swept.lost.len()) {

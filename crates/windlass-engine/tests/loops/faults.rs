@@ -1,0 +1,438 @@
+//! A store that fails, forgets, hangs or goes away, and workers that die.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use windlass_core::retry::AttemptLimit;
+use windlass_core::{Delivery, NewJob, Outcome, QueueName, State, Timeout, Timestamp, WorkerName};
+use windlass_engine::{Engine, Event, Ids, Recorder, StopReason};
+use windlass_store::{Counts, Store};
+
+use crate::support::running::{Running, stuck, takes, waits};
+use crate::support::{constant, job, new_job, seconds, t0, worker};
+
+#[tokio::test(start_paused = true)]
+async fn tm4_a_lost_lease_cancels_the_handler_and_nothing_it_does_is_told() {
+    let mut run = Running::new();
+    let told = Arc::default();
+    run.start(
+        worker(1)
+            .policy(constant(60, 5))
+            .with("a", waits(Arc::clone(&told))),
+    );
+    let id = run.enqueue(new_job("a")).await;
+    run.until("started", id).await;
+    // As if the worker had been paused: somebody else sweeps its lease.
+    let late = t0().saturating_add(seconds(31.0));
+    let swept = run.engine.store().sweep(10, late, 0).await.unwrap();
+    assert_eq!(swept.lost.len(), 1);
+    let before = job(&run.engine, id).await;
+    run.until("started", id).await;
+    assert_eq!(*told.lock().unwrap(), [StopReason::LeaseLost]);
+    let row = &run.outcomes(id).await[0];
+    assert_eq!(
+        row.1,
+        Outcome::Lost,
+        "CC2: the end of the old attempt changed nothing"
+    );
+    assert_eq!(before.failures, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn l25_outcomes_are_kept_while_the_store_errs_and_settled_when_it_is_back() {
+    let mut run = Running::new();
+    run.start(worker(2).succeeds("a"));
+    run.store.fail("settle");
+    let ids = [
+        run.enqueue(new_job("a")).await,
+        run.enqueue(new_job("a")).await,
+    ];
+    for id in ids {
+        run.until("started", id).await;
+    }
+    tokio::time::sleep(seconds(90.0)).await; // three leases, in paused time
+    for id in ids {
+        assert_eq!(job(&run.engine, id).await.state(), State::Running);
+        assert!(run.outcomes(id).await.is_empty(), "renewed, so not swept");
+    }
+    run.store.heal();
+    for id in ids {
+        run.until("succeeded", id).await;
+        assert_eq!(run.outcomes(id).await.len(), 1, "ran once");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_the_store_takes_no_outcomes_no_more_jobs_are_claimed() {
+    let mut run = Running::new();
+    let build = worker(3).succeeds("a");
+    let calls = Arc::clone(&build.calls);
+    run.start(build);
+    run.store.fail("settle");
+    for _ in 0..50 {
+        run.enqueue(new_job("a")).await;
+    }
+    tokio::time::sleep(seconds(20.0)).await;
+    let started = calls.lock().unwrap().len();
+    assert!(started <= 7, "{started} of 50 started with 3 slots");
+    run.store.heal();
+    tokio::time::sleep(seconds(5.0)).await;
+    assert_eq!(calls.lock().unwrap().len(), 50);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cr6_a_settle_of_unknown_fate_is_repeated_and_counts_once() {
+    let mut run = Running::new();
+    run.start(worker(1).policy(constant(5, 9)).fails("a"));
+    run.store.forget("settle");
+    let id = run.enqueue(new_job("a")).await;
+    run.until("started", id).await;
+    tokio::time::sleep(seconds(1.0)).await;
+    run.store.heal();
+    tokio::time::sleep(seconds(1.0)).await;
+    let once = job(&run.engine, id).await;
+    assert_eq!(
+        (once.attempt, once.failures),
+        (1, 1),
+        "CR7: failed and waiting, both or none"
+    );
+    assert_eq!(run.outcomes(id).await.len(), 1);
+    run.until("started", id).await;
+    assert_eq!(run.elapsed(), seconds(5.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_of_unknown_fate_is_asked_again_and_nothing_is_lost() {
+    let mut run = Running::new();
+    run.start(worker(5).succeeds("a"));
+    run.store.forget("claim");
+    let id = run.enqueue(new_job("a")).await;
+    tokio::time::sleep(seconds(3.0)).await;
+    assert_eq!(job(&run.engine, id).await.state(), State::Running);
+    run.store.heal();
+    run.until("succeeded", id).await;
+    assert_eq!(run.outcomes(id).await.len(), 1);
+    assert_eq!(job(&run.engine, id).await.attempt, 1, "the same lease");
+}
+
+/// ST19: three workers with their own leases, a store that is away for a while, and jobs that take longer than that.
+async fn after_an_outage_of(away: f64, leases: [f64; 3]) {
+    let mut run = Running::new();
+    for (name, lease) in ["w1", "w2", "w3"].into_iter().zip(leases) {
+        let build = worker(30).with("a", takes(200.0)).set(|config| {
+            config.name = WorkerName::new(name).unwrap();
+            config.lease = seconds(lease);
+        });
+        run.start(build);
+    }
+    let mut ids = Vec::new();
+    for n in 0..90 {
+        let delivery = if n % 2 == 0 {
+            Delivery::AtLeastOnce
+        } else {
+            Delivery::AtMostOnce
+        };
+        let job = NewJob {
+            delivery,
+            ..new_job("a")
+        };
+        ids.push(run.enqueue(job).await);
+    }
+    for id in &ids {
+        run.until("started", *id).await;
+    }
+    tokio::time::sleep(seconds(15.3)).await;
+    run.store.away();
+    tokio::time::sleep(seconds(away)).await;
+    run.store.heal();
+    for id in &ids {
+        run.until("succeeded", *id).await;
+        assert_eq!(run.outcomes(*id).await, [(0.0, Outcome::Succeeded)]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn st19_after_an_outage_of_three_leases_nobody_runs_twice() {
+    after_an_outage_of(90.0, [30.0, 30.0, 30.0]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_in_which_a_lease_just_ran_out_nobody_runs_twice() {
+    after_an_outage_of(26.0, [30.0, 30.0, 30.0]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_a_long_lease_does_not_hide_the_silence_from_a_short_one() {
+    after_an_outage_of(90.0, [300.0, 30.0, 20.0]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_starts_after_an_outage_sweeps_nobody_who_lives() {
+    let mut run = Running::new();
+    run.start(worker(1).with("a", takes(200.0)));
+    let id = run.enqueue(new_job("a")).await;
+    run.until("started", id).await;
+    run.store.away();
+    tokio::time::sleep(seconds(90.0)).await;
+    run.store.heal();
+    // The first is back and has given its sign of life, but cannot renew yet.
+    run.store.fail("renew");
+    tokio::time::sleep(seconds(2.0)).await;
+    let second = WorkerName::new("w2").unwrap();
+    let build = worker(1).with("a", takes(200.0));
+    run.start(build.set(|config| config.name = second));
+    tokio::time::sleep(seconds(5.0)).await;
+    run.store.heal();
+    run.until("succeeded", id).await;
+    assert_eq!(run.outcomes(id).await, [(0.0, Outcome::Succeeded)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_died_is_found_within_lease_and_a_second() {
+    let mut run = Running::new();
+    let (dead, _) = worker(1)
+        .set(|config| config.name = WorkerName::new("dead").unwrap())
+        .policy(constant(0, 5))
+        .succeeds("a")
+        .on_engine(&run.engine);
+    let id = run.enqueue(new_job("a")).await;
+    dead.crash_after_claim().await.unwrap();
+    run.start(worker(1).policy(constant(0, 5)).succeeds("a"));
+    run.until("lost", id).await;
+    assert!(run.elapsed() <= seconds(31.0), "{:?}", run.elapsed());
+    run.until("succeeded", id).await;
+    assert!(run.elapsed() <= seconds(31.0), "{:?}", run.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shorter_lease_finds_a_dead_worker_sooner() {
+    let mut run = Running::new();
+    let short = || {
+        worker(1)
+            .set(|config| config.lease = seconds(6.0))
+            .policy(constant(0, 5))
+    };
+    let (dead, _) = short().succeeds("a").on_engine(&run.engine);
+    let id = run.enqueue(new_job("a")).await;
+    dead.crash_after_claim().await.unwrap();
+    run.start(short().succeeds("a"));
+    run.until("succeeded", id).await;
+    assert!(run.elapsed() <= seconds(7.0), "{:?}", run.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loop_that_hangs_is_reported_and_started_again() {
+    let mut run = Running::new();
+    run.start(worker(1).succeeds("a"));
+    run.store.hang("claim");
+    let id = run.enqueue(new_job("a")).await;
+    tokio::time::sleep(seconds(100.0)).await;
+    let health = run.engine.health();
+    let fetcher = health.iter().find(|one| one.name == "w1 fetcher").unwrap();
+    assert!(
+        fetcher.restarts >= 1 && fetcher.stalled_at.is_some(),
+        "{fetcher:?}"
+    );
+    run.store.heal();
+    run.until("succeeded", id).await;
+    let others = health.iter().filter(|one| one.name != "w1 fetcher");
+    assert!(
+        others.into_iter().all(|one| one.restarts == 0),
+        "{health:?}"
+    );
+    assert_eq!(health.len(), 7, "every loop is watched");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_settle_that_hangs_loses_no_outcome() {
+    let mut run = Running::new();
+    run.start(worker(1).succeeds("a"));
+    run.store.hang("settle");
+    let id = run.enqueue(new_job("a")).await;
+    run.until("started", id).await;
+    tokio::time::sleep(seconds(50.0)).await;
+    run.store.heal();
+    run.until("succeeded", id).await;
+    assert_eq!(run.outcomes(id).await, [(0.0, Outcome::Succeeded)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_the_store_refuses_waits_for_its_own_time_and_holds_up_no_other() {
+    let mut run = Running::new();
+    run.start(worker(4).succeeds("a"));
+    run.store.refuse("settle");
+    let bad = [
+        run.enqueue(new_job("a")).await,
+        run.enqueue(new_job("a")).await,
+    ];
+    for id in bad {
+        run.until("started", id).await;
+    }
+    tokio::time::sleep(seconds(64.0)).await;
+    let asked = run.store.asked("settle");
+    assert!(asked <= 15, "{asked} times: ever more rarely, each alone");
+    run.store.heal();
+    let good = run.enqueue(new_job("a")).await;
+    run.until("succeeded", good).await;
+    assert_eq!(run.elapsed(), seconds(64.0), "it is not held up");
+    for id in bad {
+        run.until("succeeded", id).await;
+        assert_eq!(run.outcomes(id).await, [(0.0, Outcome::Succeeded)]);
+    }
+    assert!(run.elapsed() <= seconds(64.0 + 60.0), "{:?}", run.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_settle_of_unknown_fate_led_to_is_told_once() {
+    for (name, expected) in [
+        ("good", &["succeeded"][..]),
+        ("bad", &["failed", "retried"][..]),
+        ("last", &["failed", "dead"][..]),
+    ] {
+        let mut run = Running::new();
+        let build = worker(1).policy(constant(60, 9)).succeeds("good");
+        run.start(build.fails("bad").fails("last"));
+        run.store.forget("settle");
+        let once = if name == "last" { 1 } else { 9 };
+        let id = run
+            .enqueue(NewJob {
+                max_attempts: AttemptLimit::from_max_attempts(once).unwrap(),
+                ..new_job(name)
+            })
+            .await;
+        run.until("started", id).await;
+        tokio::time::sleep(seconds(1.0)).await;
+        // It is known what became of it only when that can be read again.
+        run.store.heal();
+        run.store.fail("get");
+        tokio::time::sleep(seconds(5.0)).await;
+        run.store.heal();
+        tokio::time::sleep(seconds(5.0)).await;
+        assert_eq!(run.names(), expected, "{name}");
+        assert_eq!(run.outcomes(id).await.len(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_swept_is_told_even_if_it_cannot_be_read_at_first() {
+    let mut run = Running::new();
+    let (dead, _) = worker(1)
+        .set(|config| config.name = WorkerName::new("dead").unwrap())
+        .policy(constant(60, 5))
+        .succeeds("a")
+        .on_engine(&run.engine);
+    let id = run.enqueue(new_job("a")).await;
+    dead.crash_after_claim().await.unwrap();
+    run.start(worker(1).policy(constant(60, 5)).succeeds("a"));
+    run.store.fail("get");
+    tokio::time::sleep(seconds(40.0)).await;
+    assert_eq!(run.outcomes(id).await.len(), 1, "it is swept");
+    assert_eq!(run.names(), ["enqueued"]);
+    run.store.heal();
+    run.until("lost", id).await;
+    run.until("retried", id).await;
+    run.until("succeeded", id).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_hangs_stops_no_timeout_and_costs_no_lease() {
+    let mut run = Running::new();
+    run.start(worker(2).with("stuck", stuck).with("a", takes(50.0)));
+    let long = run.enqueue(new_job("a")).await;
+    run.until("started", long).await;
+    tokio::time::sleep(seconds(9.0)).await;
+    let short = NewJob {
+        timeout: Some(Timeout::After(seconds(3.0))),
+        ..new_job("stuck")
+    };
+    let id = run.enqueue(short).await;
+    run.until("started", id).await;
+    run.store.hang("renew");
+    run.until("timed_out", id).await;
+    assert_eq!(run.elapsed(), seconds(12.0));
+    // It hung once; the next one is asked while the lease still lives.
+    tokio::time::sleep(seconds(1.0)).await;
+    run.store.heal();
+    run.until("succeeded", long).await;
+    assert_eq!(run.outcomes(long).await, [(0.0, Outcome::Succeeded)]);
+}
+
+/// Panics at every event, and whenever the store answered.
+#[derive(Debug)]
+struct PanickingRecorder;
+
+impl Recorder for PanickingRecorder {
+    fn event(&self, _: &Event) {
+        panic!("event");
+    }
+
+    fn store_op(&self, _: &'static str, _: Duration) {
+        panic!("store_op");
+    }
+
+    fn counts(&self, _: &BTreeMap<QueueName, Counts>, _: Timestamp) {
+        panic!("counts");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recorder_that_panics_loses_figures_and_no_job() {
+    let mut run = Running::new();
+    let store: Arc<dyn Store> = Arc::clone(&run.store) as Arc<dyn Store>;
+    let clock = Arc::clone(run.engine.clock());
+    let recorder = Some(Arc::new(PanickingRecorder) as Arc<dyn Recorder>);
+    run.engine = Arc::new(Engine::with_recorder(
+        store,
+        clock,
+        Ids::seeded(3),
+        recorder,
+    ));
+    run.events = run.engine.subscribe();
+    run.start(worker(10).succeeds("a"));
+    let mut ids = Vec::new();
+    for _ in 0..10 {
+        ids.push(run.enqueue(new_job("a")).await);
+    }
+    for id in ids {
+        run.until("succeeded", id).await;
+        assert_eq!(run.outcomes(id).await, [(0.0, Outcome::Succeeded)]);
+    }
+    let health = run.engine.health();
+    assert!(health.iter().all(|one| one.restarts == 0), "{health:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shorter_patience_starts_a_hanging_loop_again_sooner() {
+    let mut run = Running::new();
+    run.start(
+        worker(1)
+            .succeeds("a")
+            .set(|config| config.patience = seconds(8.0)),
+    );
+    run.store.hang("claim");
+    let id = run.enqueue(new_job("a")).await;
+    tokio::time::sleep(seconds(11.0)).await;
+    run.store.heal();
+    run.until("succeeded", id).await;
+    assert!(run.elapsed() <= seconds(20.0), "{:?}", run.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_has_the_cancel_grace_to_return_after_its_timeout() {
+    for grace in [0.5, 40.0] {
+        let mut run = Running::new();
+        let build = worker(1).with("stuck", stuck).succeeds("b");
+        run.start(build.set(|config| config.cancel_grace = seconds(grace)));
+        let slow = NewJob {
+            timeout: Some(Timeout::After(seconds(10.0))),
+            max_attempts: AttemptLimit::from_max_attempts(1).unwrap(),
+            ..new_job("stuck")
+        };
+        let id = run.enqueue(slow).await;
+        run.until("started", id).await;
+        let behind = run.enqueue(new_job("b")).await;
+        run.until("succeeded", behind).await;
+        assert_eq!(run.elapsed(), seconds(10.0 + grace));
+    }
+}

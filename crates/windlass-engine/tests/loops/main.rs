@@ -1,0 +1,15 @@
+//! A worker that runs: its loops, in memory, in paused time. No test sleeps: time jumps to the next timer.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "what a test may"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod faults;
+mod queues;
+mod running;
+mod shutdown;

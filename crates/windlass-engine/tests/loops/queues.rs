@@ -1,0 +1,149 @@
+//! What is claimed, from where and when.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use windlass_core::{NewJob, QueueName, Report, Start};
+use windlass_engine::{QueueConfig, RunningAttempt};
+use windlass_store::{Pause, QueueLimits};
+
+use crate::support::running::{Running, Sleeping};
+use crate::support::{constant, job, new_job, seconds, t0, worker};
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_told_is_found_by_the_poll() {
+    let mut run = Running::new();
+    run.start(
+        worker(1)
+            .set(|config| config.poll = seconds(100.0))
+            .succeeds("a"),
+    );
+    // As another process would: this one is not told when it is due. Sweeps wake nobody here.
+    run.store.fail("sweep");
+    let later = NewJob {
+        start: Start::After(seconds(3.0)),
+        ..new_job("a")
+    };
+    let now = run.engine.now();
+    let made = later.into_job(run.engine.ids().job(now), now).unwrap();
+    let id = made.id;
+    let step = windlass_store::Enqueue::all(vec![made]);
+    run.engine.store().enqueue(step, now).await.unwrap();
+    run.until("succeeded", id).await;
+    assert!(
+        (seconds(80.0)..=seconds(120.0)).contains(&run.elapsed()),
+        "{:?}",
+        run.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_queue_gives_nothing_until_it_is_resumed() {
+    let mut run = Running::new();
+    run.start(worker(1).succeeds("a"));
+    let paused = QueueLimits {
+        paused: Some(Pause {
+            by: "ann".to_owned(),
+            at: t0(),
+        }),
+        ..QueueLimits::default()
+    };
+    let queue = QueueName::default();
+    let store = run.engine.store();
+    store.put_queue(&queue, &paused).await.unwrap();
+    let id = run.enqueue(new_job("a")).await;
+    tokio::time::sleep(seconds(10.0)).await;
+    assert_eq!(job(&run.engine, id).await.attempt, 0);
+    let engine = Arc::clone(&run.engine);
+    engine
+        .store()
+        .put_queue(&queue, &QueueLimits::default())
+        .await
+        .unwrap();
+    run.until("succeeded", id).await;
+    assert_eq!(run.elapsed(), seconds(10.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_queues_share_the_slots_by_weight() {
+    let mut run = Running::new();
+    let counts = [Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0))];
+    let (heavy, light) = (Arc::clone(&counts[0]), Arc::clone(&counts[1]));
+    let counted = |count: Arc<AtomicUsize>| {
+        move |attempt: Arc<RunningAttempt>| -> Sleeping {
+            let count = Arc::clone(&count);
+            Box::pin(async move {
+                let clock = Arc::clone(attempt.engine().clock());
+                clock
+                    .sleep_until(clock.now().saturating_add(seconds(1.0)))
+                    .await;
+                count.fetch_add(1, Ordering::SeqCst);
+                Report::Succeeded(None)
+            })
+        }
+    };
+    let queue = |name: &str, weight| QueueConfig {
+        weight,
+        ..QueueConfig::new(QueueName::new(name).unwrap(), 4)
+    };
+    for _ in 0..100 {
+        for name in ["heavy", "light"] {
+            let job = NewJob {
+                queue: QueueName::new(name).unwrap(),
+                ..new_job(name)
+            };
+            run.enqueue(job).await;
+        }
+    }
+    run.start(
+        worker(1)
+            .with("heavy", counted(heavy))
+            .with("light", counted(light))
+            .set(|config| {
+                config.queues = vec![queue("heavy", 3), queue("light", 1)];
+                config.concurrency = Some(4);
+            }),
+    );
+    tokio::time::sleep(seconds(20.5)).await;
+    let done = counts.map(|count| count.load(Ordering::SeqCst));
+    assert_eq!(done, [60, 20]);
+    tokio::time::sleep(seconds(60.0)).await;
+    let counts = run.engine.store().counts(run.engine.now()).await.unwrap();
+    let succeeded: u64 = counts.values().map(|count| count.succeeded).sum();
+    assert_eq!(succeeded, 200, "what one queue leaves, the other gets");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_fails_once_is_asked_again_soon_whatever_the_poll_is() {
+    let mut run = Running::new();
+    let build = worker(1).policy(constant(0, 9)).succeeds("a");
+    run.start(build.set(|config| config.poll = seconds(60.0)));
+    tokio::time::sleep(seconds(1.0)).await;
+    run.store.forget("claim");
+    let id = run.enqueue(new_job("a")).await;
+    tokio::time::sleep(seconds(0.1)).await;
+    run.store.heal();
+    run.until("succeeded", id).await;
+    assert!(run.elapsed() <= seconds(2.2), "{:?}", run.elapsed());
+    assert_eq!(run.outcomes(id).await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_due_time_that_falls_into_a_pass_is_not_forgotten() {
+    for offset in [5, 15, 25, 30, 35, 45, 55, 65] {
+        let mut run = Running::new();
+        run.store.slow("claim", seconds(0.02));
+        run.start(worker(5).succeeds("a"));
+        tokio::time::sleep(seconds(0.3)).await;
+        let at = |millis| NewJob {
+            start: Start::At(t0().saturating_add(Duration::from_millis(millis))),
+            ..new_job("a")
+        };
+        run.enqueue(at(500)).await;
+        let second = run.enqueue(at(500 + offset)).await;
+        run.until("started", second).await;
+        let late = run.elapsed() - Duration::from_millis(500 + offset);
+        assert!(late <= seconds(0.1), "{offset} ms after: {late:?} late");
+    }
+}

@@ -1,0 +1,140 @@
+//! Workers whose loops run in paused time, on a store in memory that does as it is told. Time jumps to the next timer.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use windlass_core::{JobId, NewJob, Outcome, Report};
+use windlass_engine::{
+    CancellationToken, Engine, Heard, Ids, RunningAttempt, StopReason, Stopped, Subscription,
+    SystemClock,
+};
+use windlass_memory::MemoryStore;
+use windlass_store::Store;
+
+use super::faulty::Faulty;
+use super::{Build, failed, seconds, t0};
+
+pub struct Running {
+    pub engine: Arc<Engine>,
+    pub store: Arc<Faulty>,
+    pub events: Subscription,
+    pub stop: CancellationToken,
+    pub stop_now: CancellationToken,
+    pub workers: Vec<tokio::task::JoinHandle<Stopped>>,
+}
+
+impl Running {
+    pub fn new() -> Running {
+        Running::with_clock(SystemClock::starting_at(t0()))
+    }
+
+    pub fn with_clock(clock: SystemClock) -> Running {
+        let store = Faulty::new(Arc::new(MemoryStore::new()));
+        let clock = Arc::new(clock);
+        let shared = Arc::clone(&store) as Arc<dyn Store>;
+        let engine = Arc::new(Engine::new(shared, clock, Ids::seeded(3)));
+        let events = engine.subscribe();
+        Running {
+            engine,
+            store,
+            events,
+            stop: CancellationToken::new(),
+            stop_now: CancellationToken::new(),
+            workers: Vec::new(),
+        }
+    }
+
+    pub fn start(&mut self, build: Build) {
+        let (worker, _) = build.on_engine(&self.engine);
+        let (stop, now) = (self.stop.clone(), self.stop_now.clone());
+        self.workers
+            .push(tokio::spawn(async move { worker.run(stop, now).await }));
+    }
+
+    pub async fn enqueue(&self, job: NewJob) -> JobId {
+        super::enqueue(&self.engine, job).await
+    }
+
+    /// Waits for the next event of that name about a job, for an hour of paused time.
+    pub async fn until(&mut self, name: &str, id: JobId) {
+        let found = async {
+            loop {
+                match self.events.next().await {
+                    Some(Heard::Event(event))
+                        if event.name() == name && event.job() == Some(id) =>
+                    {
+                        return;
+                    }
+                    Some(_) => {}
+                    None => panic!("no more events"),
+                }
+            }
+        };
+        let found = tokio::time::timeout(seconds(3600.0), found).await;
+        assert!(found.is_ok(), "{name} did not happen within an hour");
+    }
+
+    /// The names of the events that were told since the last look.
+    pub fn names(&mut self) -> Vec<&'static str> {
+        let heard = std::iter::from_fn(|| self.events.try_next());
+        let name = |heard| match heard {
+            Heard::Event(event) => event.name(),
+            Heard::Missed(_) => panic!("too many events for the test"),
+        };
+        heard.map(name).collect()
+    }
+
+    pub async fn stop(&mut self) -> Stopped {
+        self.stop.cancel();
+        let mut last = Stopped::default();
+        for worker in self.workers.drain(..) {
+            last = worker.await.unwrap();
+        }
+        last
+    }
+
+    pub async fn outcomes(&self, id: JobId) -> Vec<(f64, Outcome)> {
+        let mut rows = self.engine.store().attempts(id, 1000).await.unwrap();
+        rows.reverse();
+        rows.iter()
+            .map(|row| (row.started_at.since(t0()).as_secs_f64(), row.outcome))
+            .collect()
+    }
+
+    pub fn elapsed(&self) -> Duration {
+        self.engine.now().since(t0())
+    }
+}
+
+/// A handler that takes so long.
+pub fn takes(time: f64) -> impl Fn(Arc<RunningAttempt>) -> Sleeping + Send + Sync + 'static {
+    move |attempt| {
+        let clock = Arc::clone(attempt.engine().clock());
+        Box::pin(async move {
+            let until = clock.now().saturating_add(seconds(time));
+            clock.sleep_until(until).await;
+            Report::Succeeded(None)
+        })
+    }
+}
+
+pub type Sleeping = std::pin::Pin<Box<dyn Future<Output = Report> + Send>>;
+
+/// A handler that waits until it is told to stop, and says why.
+pub fn waits(
+    told: Arc<Mutex<Vec<StopReason>>>,
+) -> impl Fn(Arc<RunningAttempt>) -> Sleeping + Send + Sync + 'static {
+    move |attempt| {
+        let told = Arc::clone(&told);
+        Box::pin(async move {
+            let reason = attempt.stop().wait().await;
+            told.lock().unwrap().push(reason);
+            failed("told to stop")
+        })
+    }
+}
+
+/// A handler that never ends by itself.
+pub fn stuck(_: Arc<RunningAttempt>) -> Sleeping {
+    Box::pin(std::future::pending())
+}
