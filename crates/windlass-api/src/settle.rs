@@ -117,15 +117,15 @@ fn read_failure(fields: &mut Fields<'_>) -> Result<Failure, Invalid> {
         None => return Err(Invalid::new("error", "is required: say what went wrong")),
     };
     let hopeless = fields.flag("unrecoverable")?.unwrap_or(false);
+    let class = if hopeless {
+        FailureClass::Unrecoverable
+    } else {
+        FailureClass::Retryable
+    };
     Ok(Failure {
-        error,
-        class: if hopeless {
-            FailureClass::Unrecoverable
-        } else {
-            FailureClass::Retryable
-        },
+        class,
         retry_after: fields.duration("retry_after")?,
-        delay: None, // a policy in code is the worker's own
+        ..Failure::retryable(error)
     })
 }
 

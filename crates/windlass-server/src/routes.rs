@@ -21,12 +21,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, OriginalUri, RawPathParams, Request, State};
 use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use axum::routing::{MethodFilter, on};
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use tracing::debug;
 use windlass_api::Query;
 use windlass_api::schema::{Field, Schema};
@@ -234,7 +234,8 @@ pub fn routes() -> Vec<RouteInfo> {
 pub fn router(app: App) -> Router {
     let mut router = Router::new();
     for route in table() {
-        let filter = MethodFilter::try_from(route.method.clone()).unwrap_or(MethodFilter::GET);
+        let filter = MethodFilter::try_from(route.method.clone())
+            .expect("the table has only methods that axum knows");
         let path = route.path;
         let route = Arc::new(route);
         let handler = move |State(app): State<App>, params: RawPathParams, request: Request| {
@@ -371,17 +372,19 @@ async fn read_body(
     if told.is_some_and(|told: u64| told > u64::try_from(most).unwrap_or(u64::MAX)) {
         return Err(too_large()); // before a byte of it is read
     }
-    let body = to_bytes(body, most).await.map_err(|error| {
-        let limit = std::error::Error::source(&error).is_some_and(|source| {
-            // The error of the limit has no type that can be named here.
-            source.to_string().contains("length limit")
-        });
-        if limit || error.to_string().contains("length limit") {
-            return too_large();
+    let mut body_read = Vec::new();
+    let mut pieces = body.into_data_stream();
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(|_| {
+            let detail = "the body ended before it was whole";
+            Problem::new(StatusCode::BAD_REQUEST, "broken_body", detail)
+        })?;
+        if body_read.len() + piece.len() > most {
+            return Err(too_large());
         }
-        let detail = "the body ended before it was whole";
-        Problem::new(StatusCode::BAD_REQUEST, "broken_body", detail)
-    })?;
+        body_read.extend_from_slice(&piece);
+    }
+    let body = Bytes::from(body_read);
     if body.is_empty() {
         if route.body_required {
             let detail = "this route takes a body of JSON";

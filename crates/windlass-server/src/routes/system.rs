@@ -31,7 +31,7 @@ pub(super) fn routes() -> Vec<Route> {
             .answers(503, "Something is not.", status()),
         Route::new(Method::GET, "/metrics", Scope::Read, metrics)
             .says(TAG, "Metrics for Prometheus.")
-            .content_type("text/plain")
+            .content_type("application/openmetrics-text")
             .answers(200, "The figures.", Schema::text()),
         Route::new(Method::GET, "/openapi.json", Needs::Nothing, describe)
             .says(TAG, "This description.")
