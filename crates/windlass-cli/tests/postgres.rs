@@ -2,6 +2,7 @@
 
 #[path = "../../windlass-postgres/tests/support/cluster.rs"]
 mod cluster;
+mod support;
 
 use std::process::{Command, Output};
 
@@ -94,4 +95,84 @@ fn what_is_wrong_is_told() {
     let missing = windlass(&["bench", "store", "--driver", "postgres"]);
     assert_eq!(missing.status.code(), Some(2), "{missing:?}");
     assert!(text(&missing.stderr).contains("--url"), "{missing:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_servers_share_a_database_and_its_keys() {
+    let url = cluster::empty_database().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let admin = support::printed(&[
+        "keys", "create", "--name", "admin", "--scope", "admin", "--store", &url,
+    ]);
+    let admin = admin.trim();
+    let start = || support::Server::start(folder.path(), &["--store", &url]);
+    let (here, there) = (start(), start());
+    let job = serde_json::json!({"kind": "a"});
+    let (status, made) = here.ask("POST", "/api/v1/jobs", Some(admin), Some(&job));
+    assert_eq!(status, 201, "{made}");
+    let path = format!("/api/v1/jobs/{}", made["id"].as_str().expect("an id"));
+    assert_eq!(there.ask("GET", &path, Some(admin), None).0, 200);
+    // A key that was revoked on one is refused on the other within a second.
+    let new = serde_json::json!({"name": "short-lived", "scopes": ["read"]});
+    let (_, key) = here.ask("POST", "/api/v1/keys", Some(admin), Some(&new));
+    let (id, secret) = (
+        key["id"].as_str().expect("an id"),
+        key["key"].as_str().expect("a key"),
+    );
+    let known = |wanted: u16| {
+        (0..600).any(|_| {
+            let found = there.ask("GET", &path, Some(secret), None).0 == wanted;
+            if !found {
+                std::thread::sleep(std::time::Duration::from_millis(100));
+            }
+            found
+        })
+    };
+    assert!(known(200), "it is known everywhere");
+    assert_eq!(
+        here.ask("DELETE", &format!("/api/v1/keys/{id}"), Some(admin), None)
+            .0,
+        200
+    );
+    assert!(known(401), "it is revoked everywhere");
+    // Both write one audit log.
+    let verified = here.ask("GET", "/api/v1/audit/verify", Some(admin), None).1;
+    assert_eq!(verified["broken"], serde_json::Value::Null, "{verified}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_refuses_a_schema_that_is_newer_and_a_role_that_may_not_write() {
+    // CF4
+    let url = cluster::empty_database().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().to_str().expect("a plain path");
+    let refused = |url: &str| {
+        support::refused(&[
+            "serve",
+            "--bind",
+            "127.0.0.1:0",
+            "--data",
+            data,
+            "--store",
+            url,
+        ])
+    };
+    let client = cluster::client(&url).await;
+    // Without a schema, and without the right to make one.
+    client
+        .batch_execute("create role guest login")
+        .await
+        .unwrap();
+    let as_guest = url.replacen("windlass@", "guest@", 1);
+    let (code, told) = refused(&as_guest);
+    assert!(code == 1 && told.contains("permission denied"), "{told}");
+    assert!(windlass(&["migrate", "up", "--url", &url]).status.success());
+    let newer =
+        "insert into windlass.migrations (number, name, checksum) values (9999, 'later', 0)";
+    client.batch_execute(newer).await.unwrap();
+    let (code, told) = refused(&url);
+    assert!(
+        code == 1 && told.contains("9999") && told.contains("newer build"),
+        "{told}"
+    );
 }

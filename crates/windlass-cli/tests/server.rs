@@ -360,10 +360,12 @@ fn a_store_that_cannot_be_opened_is_told_with_an_exit_code() {
     let (code, told) = serve(&format!("sqlite:{}", text(&no_database)));
     assert!(code == 1 && told.contains("cannot be opened"), "{told}");
     let newer = folder.path().join("newer.db");
-    drop(Server::start(
+    let (made, _) = Server::start(
         folder.path(),
         &["--store", &format!("sqlite:{}", text(&newer))],
-    ));
+    )
+    .stop();
+    assert!(made.success());
     let connection = rusqlite::Connection::open(&newer).unwrap();
     connection
         .pragma_update(None, "user_version", 9999)
@@ -539,5 +541,31 @@ fn a_page_of_another_site_cannot_use_a_server_without_keys() {
         !windlass(&["keys", "list", "--url", "ftp://x"])
             .status
             .success()
+    );
+}
+
+#[test]
+fn jobs_through_the_rest_interface_are_measured() {
+    let small = ["--jobs", "300", "--batch", "30", "--clients", "3"];
+    let measured = printed(&[&["bench", "http", "--json"][..], &small].concat());
+    let figures: serde_json::Value = serde_json::from_str(&measured).unwrap();
+    for key in [
+        "enqueue_batch_per_s",
+        "without_store_batch_per_s",
+        "enqueue_one_per_s",
+        "without_store_one_per_s",
+        "claim_settle_per_s",
+        "batch_ratio",
+        "one_ratio",
+    ] {
+        let figure = figures[key].as_f64();
+        assert!(
+            figure.is_some_and(|figure| figure > 0.0),
+            "{key}: {figures}"
+        );
+    }
+    assert_eq!(
+        (&figures["clients"], &figures["batch"]),
+        (&json!(3), &json!(30))
     );
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::json;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -18,6 +19,9 @@ use crate::config::Config;
 use crate::listen::{Limits, ListenError, Listener, TlsFiles};
 use crate::routes::router;
 use crate::secrets::{MasterKey, SecretError, Secrets};
+
+/// So many records of throttled tries are on their way to the store at once.
+const THROTTLED_WRITING_MAX: usize = 4;
 
 /// A server cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -266,15 +270,20 @@ async fn access(config: &Config, client: &Client) -> Result<Access, StartError> 
         false => WithoutKeys::Open,
     };
     let audit = Audit::new(Arc::clone(engine));
+    let writing = Arc::new(Semaphore::new(THROTTLED_WRITING_MAX));
     let access = Access::by_keys(Arc::clone(engine), without_keys)
         .allow_hosts(config.hosts.iter().cloned())
         .on_throttle(Arc::new(move |id, peer, wait| {
             let peer = peer.map(|peer| peer.to_string());
             warn!(key = id, peer, ?wait, "tries with wrong keys are throttled");
+            let Ok(permit) = Arc::clone(&writing).try_acquire_owned() else {
+                return; // a flood is in the log, and does not become a flood of writes
+            };
             let (audit, target) = (audit.clone(), id.unwrap_or("-").to_owned());
             let detail = json!({"peer": peer, "wait_ms": u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)});
             tokio::spawn(async move {
                 audit.record(&Caller::nobody(), "access.throttled", &target, detail).await;
+                drop(permit);
             });
         }));
     let no_keys = match access.keys() {

@@ -97,7 +97,7 @@ settings! {
 
     "log.format" log_format: LogFormat = r#""text""#, any,
         "`text` for people, `json` for programs.";
-    "log.level" log_level: String = r#""info""#, log_level,
+    "log.level" log_level: String = r#""info""#, |filter: &String| log_level(filter),
         "What is logged: `error`, `warn`, `info`, `debug` or `trace`, or a filter like `info,windlass_server=debug`.";
 
     "jobs.lease" lease: Duration = r#""30s""#, between(1, 86_400),
@@ -205,7 +205,7 @@ fn each_whole_days(queues: &BTreeMap<QueueName, Duration>) -> Result<(), Broken>
     queues.values().try_for_each(whole_days)
 }
 
-fn log_level(filter: &String) -> Result<(), Broken> {
+fn log_level(filter: &str) -> Result<(), Broken> {
     let read = filter.parse::<tracing_subscriber::EnvFilter>();
     read.map(drop)
         .map_err(|error| format!("must be a level or a filter: {error}"))
