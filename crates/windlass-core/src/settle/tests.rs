@@ -453,9 +453,9 @@ fn any_report() -> impl Strategy<Value = Report> {
         Just(Report::Succeeded(None)),
         (class, proptest::option::of(any::<u64>())).prop_map(|(class, seconds)| {
             Report::Failed(Failure {
-                error: AttemptError::new("boom"),
                 class,
                 retry_after: seconds.map(Duration::from_secs),
+                ..Failure::retryable(AttemptError::new("boom"))
             })
         }),
         any::<u64>().prop_map(|seconds| Report::TimedOut {
