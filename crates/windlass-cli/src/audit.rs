@@ -66,10 +66,11 @@ pub(crate) fn run(command: &AuditCommand, output: &Output) -> anyhow::Result<()>
                 if let Some(broken) = broken {
                     anyhow::bail!("the audit log is broken: {broken}");
                 }
-                let (count, hash) = (
-                    &found["records"],
-                    found["hash"].as_str().unwrap_or_default(),
-                );
+                let count = found.get("records").and_then(Value::as_u64).unwrap_or(0);
+                let hash = found
+                    .get("hash")
+                    .and_then(Value::as_str)
+                    .unwrap_or_default();
                 let text =
                     format!("{count} records, none changed; keep this hash elsewhere: {hash}\n");
                 output.print(&found, text)

@@ -114,7 +114,7 @@ async fn create_key(create: &CreateKey) -> anyhow::Result<Value> {
         Reached::Server(mut server) => {
             let mut body = json!({"name": create.name, "scopes": scopes.names()});
             if let Some(expires_in) = &create.expires_in {
-                body["expires_in"] = expires_in.as_str().into();
+                add(&mut body, "expires_in", expires_in);
             }
             server
                 .expect(Method::POST, "/api/v1/keys", Some(&body))
@@ -133,7 +133,7 @@ async fn create_key(create: &CreateKey) -> anyhow::Result<Value> {
                 .record(&Caller::local(), "key.create", &info.id, detail)
                 .await;
             let mut view = view(&info);
-            view["key"] = key.reveal().into();
+            add(&mut view, "key", &key.reveal());
             Ok(view)
         }
     }
@@ -171,6 +171,12 @@ async fn revoke_key(revoke: &RevokeKey) -> anyhow::Result<Value> {
                 .await;
             Ok(view(&info))
         }
+    }
+}
+
+fn add(object: &mut Value, name: &str, text: &str) {
+    if let Value::Object(fields) = object {
+        fields.insert(name.to_owned(), text.into());
     }
 }
 

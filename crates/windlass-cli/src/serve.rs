@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 use windlass_server::Server;
-use windlass_server::config::{Config, LogFormat};
+use windlass_server::config::{Config, LogFormat, Sources};
 
 use crate::settings::{SettingsArgs, restrict_new_files};
 
@@ -41,7 +41,7 @@ pub(crate) struct ServeCommand {
 }
 
 impl ServeCommand {
-    fn load(&self) -> anyhow::Result<Config> {
+    fn sources(&self) -> Sources {
         let mut sources = self.settings.sources();
         let insecure = self.insecure.then(|| "true".to_owned());
         let targets = (!self.allow_target.is_empty()).then(|| self.allow_target.join(","));
@@ -56,12 +56,12 @@ impl ServeCommand {
             .into_iter()
             .filter_map(|(key, value)| Some((key, value?)));
         sources.flags.extend(given);
-        Ok(Config::load(&sources)?)
+        sources
     }
 }
 
 pub(crate) fn run(command: &ServeCommand) -> anyhow::Result<()> {
-    let config = command.load()?;
+    let config = Config::load(&command.sources())?;
     start_logging(&config)?;
     restrict_new_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -124,7 +124,11 @@ mod tests {
     /// Where a server with these arguments would listen.
     fn bound(arguments: &[&str]) -> Option<SocketAddr> {
         let alone = Alone::try_parse_from([&["serve"], arguments].concat()).ok()?;
-        Some(alone.serve.load().ok()?.bind)
+        let sources = Sources {
+            environment: Vec::new(),
+            ..alone.serve.sources()
+        };
+        Some(Config::load(&sources).ok()?.bind)
     }
 
     #[test]

@@ -37,9 +37,18 @@ fn client(world: &World, client: u64) {
                 number += 1;
             }
             Ok((503, _)) | Err(_) => std::thread::sleep(Duration::from_millis(5)),
-            Ok((status, answer)) => panic!("{status} {answer}"),
+            Ok((status, answer)) => assert_eq!(status, 201, "{answer}"),
         }
     }
+}
+
+/// A port that stays free while the server is down: not one of those that connections are given, as they would take it.
+fn free_address() -> SocketAddr {
+    let start = std::process::id() % 10_000;
+    let ports = (0..10_000).map(|offset| 15_000 + (start + offset) % 10_000);
+    let mut addresses = ports.filter_map(|port| format!("127.0.0.1:{port}").parse().ok());
+    let free = addresses.find(|address: &SocketAddr| std::net::TcpListener::bind(address).is_ok());
+    free.expect("a free port")
 }
 
 #[test]
@@ -47,10 +56,7 @@ fn every_acknowledged_job_is_there_once_after_ten_kills() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().to_str().expect("a plain path").to_owned();
     // The same port each time, so that clients find it again; every client has a connection.
-    let free = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let free = free_address();
     let start = || {
         let mut serve = command(&[
             "serve",

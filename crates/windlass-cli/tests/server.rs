@@ -543,3 +543,29 @@ fn a_page_of_another_site_cannot_use_a_server_without_keys() {
             .success()
     );
 }
+
+#[test]
+fn jobs_through_the_rest_interface_are_measured() {
+    let small = ["--jobs", "300", "--batch", "30", "--clients", "3"];
+    let measured = printed(&[&["bench", "http", "--json"][..], &small].concat());
+    let figures: serde_json::Value = serde_json::from_str(&measured).unwrap();
+    for key in [
+        "enqueue_batch_per_s",
+        "without_store_batch_per_s",
+        "enqueue_one_per_s",
+        "without_store_one_per_s",
+        "claim_settle_per_s",
+        "batch_ratio",
+        "one_ratio",
+    ] {
+        let figure = figures[key].as_f64();
+        assert!(
+            figure.is_some_and(|figure| figure > 0.0),
+            "{key}: {figures}"
+        );
+    }
+    assert_eq!(
+        (&figures["clients"], &figures["batch"]),
+        (&json!(3), &json!(30))
+    );
+}

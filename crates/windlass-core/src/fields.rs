@@ -417,6 +417,25 @@ mod tests {
     }
 
     #[test]
+    fn a_field_has_one_name_however_it_is_spelled() {
+        let parse = |text: &str| RawFields::parse(text).unwrap();
+        let mut fields = parse(r#"{"type": "a"}"#);
+        assert_eq!(fields.rename("type", "kind"), Ok(()));
+        assert_eq!(fields.rename("absent", "kind"), Ok(()));
+        assert_eq!(
+            (fields.has("type"), fields.raw("kind")),
+            (false, Some("\"a\""))
+        );
+        let mut both = parse(r#"{"type": "a", "kind": "b"}"#);
+        assert_eq!(both.rename("type", "kind").unwrap_err().field(), "type");
+        let raw = fields.take("kind").unwrap();
+        fields.put("other", raw);
+        let names: Vec<&str> = fields.iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["other"]);
+        assert_eq!(fields.values().unwrap().len(), 1);
+    }
+
+    #[test]
     fn null_is_the_same_as_absent() {
         let value = json!({"a": null});
         let mut fields = Fields::new(&value).unwrap();

@@ -57,7 +57,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .await?;
     let answer = told_at_end.await??;
     let value: serde_json::Value = serde_json::from_str(&answer)?;
-    println!("40 + 2 = {}", value["result"]);
+    let result = value.get("result").ok_or("the job left no result")?;
+    println!("40 + 2 = {result}");
     serving.abort();
     Ok(())
 }

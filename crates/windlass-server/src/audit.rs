@@ -154,7 +154,7 @@ impl Audit {
             };
             if let (Some(last), Some(head)) = (&last, &head) {
                 store
-                    .append(AUDIT_TOPIC, &[head.value.clone()], last.at)
+                    .append(AUDIT_TOPIC, std::slice::from_ref(&head.value), last.at)
                     .await?;
             }
             let mut record = AuditRecord {

@@ -90,7 +90,7 @@ impl MasterKey {
     pub fn fingerprint(&self) -> String {
         let mut hash = Sha256::new();
         hash.update(b"windlass master key");
-        hash.update(&*self.0);
+        hash.update(*self.0);
         to_hex(hash.finalize().get(..6).unwrap_or_default())
     }
 

@@ -180,7 +180,7 @@ impl Load {
                 if jobs.is_empty() {
                     return Ok(());
                 }
-                let outcome = |job: &Value| json!({"id": job["id"], "attempt": job["attempt"], "outcome": "succeeded"});
+                let outcome = |job: &Value| json!({"id": job.get("id"), "attempt": job.get("attempt"), "outcome": "succeeded"});
                 let outcomes: Vec<Value> = jobs.iter().map(outcome).collect();
                 let settle = json!({"worker": "bench", "outcomes": outcomes});
                 remote.expect(Method::POST, "/api/v1/settle", Some(&settle)).await?;

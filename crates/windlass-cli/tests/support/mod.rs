@@ -71,16 +71,13 @@ impl Server {
         BufReader::new(stdout)
             .read_line(&mut banner)
             .expect("a line");
+        let mut told = String::new();
         if banner.is_empty() {
-            let mut told = String::new();
-            let _ = child
-                .stderr
-                .take()
-                .expect("its stderr")
-                .read_to_string(&mut told);
+            let stderr = child.stderr.take();
+            let _ = stderr.expect("its stderr").read_to_string(&mut told);
             let _ = child.wait();
-            panic!("the server did not start: {told}");
         }
+        assert!(!banner.is_empty(), "the server did not start: {told}");
         let url = banner
             .split_whitespace()
             .find(|word| word.starts_with("http"))

@@ -98,7 +98,7 @@ settings! {
 
     "log.format" log_format: LogFormat = r#""text""#, any,
         "`text` for people, `json` for programs.";
-    "log.level" log_level: String = r#""info""#, log_level,
+    "log.level" log_level: String = r#""info""#, |filter: &String| log_level(filter),
         "What is logged: `error`, `warn`, `info`, `debug` or `trace`, or a filter like `info,windlass_server=debug`.";
 
     "jobs.lease" lease: Duration = r#""30s""#, between(1, 86_400),
@@ -228,7 +228,7 @@ fn maybe_positive(number: &Option<u64>) -> Result<(), Broken> {
     }
 }
 
-fn cidrs(ranges: &Vec<String>) -> Result<(), Broken> {
+fn cidrs(ranges: &[String]) -> Result<(), Broken> {
     for range in ranges {
         let read = range.parse::<Cidr>();
         read.map_err(|refusal| format!("{range:?}: {}", refusal.rule()))?;
@@ -236,7 +236,7 @@ fn cidrs(ranges: &Vec<String>) -> Result<(), Broken> {
     Ok(())
 }
 
-fn log_level(filter: &String) -> Result<(), Broken> {
+fn log_level(filter: &str) -> Result<(), Broken> {
     let read = filter.parse::<tracing_subscriber::EnvFilter>();
     read.map(drop)
         .map_err(|error| format!("must be a level or a filter: {error}"))

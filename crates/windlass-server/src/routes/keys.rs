@@ -68,7 +68,9 @@ async fn create(call: Call) -> Result<Answer, Problem> {
         json!({"name": info.name, "scopes": info.scopes.names(), "expires_at": info.expires_at});
     call.audit("key.create", &info.id, detail).await;
     let mut answer = view(&info);
-    answer["key"] = key.reveal().into();
+    if let Value::Object(fields) = &mut answer {
+        fields.insert("key".to_owned(), key.reveal().into());
+    }
     Answer::json(StatusCode::CREATED, &answer)
 }
 

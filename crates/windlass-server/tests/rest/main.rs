@@ -1,4 +1,10 @@
 //! The REST interface, over real HTTP on loopback with a real store.
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "what a test may, its helpers may"
+)]
 
 mod access;
 mod bulk;

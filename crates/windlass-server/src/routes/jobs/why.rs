@@ -146,10 +146,10 @@ async fn running(
         queue: job.concurrency.is_none().then(|| queue.clone()),
         ..Filter::state(ListedState::Running)
     };
-    all_of(app, &filter, now).await
+    jobs_behind(app, &filter, None, now).await
 }
 
-/// How many ready jobs of its queue come before it.
+/// How many ready jobs of its queue come before it: most of those are older, so these are looked at first.
 async fn ahead(app: &App, job: &Job, now: Timestamp) -> Result<u64, Problem> {
     if !job.is_ready(now) {
         return Ok(0);
@@ -158,17 +158,25 @@ async fn ahead(app: &App, job: &Job, now: Timestamp) -> Result<u64, Problem> {
         queue: Some(job.queue.clone()),
         ..Filter::state(ListedState::Ready)
     };
-    let ready = all_of(app, &filter, now).await?;
-    Ok(count(
-        ready
-            .iter()
-            .filter(|other| other.claim_order() < job.claim_order()),
-    ))
+    let older = jobs_behind(app, &filter, Some(job.id), now).await?;
+    let newer = jobs_behind(app, &filter, None, now).await?;
+    let newer = newer.iter().filter(|other| other.id > job.id);
+    let first = |other: &&Job| other.claim_order() < job.claim_order();
+    Ok(count(older.iter().chain(newer).filter(first)))
 }
 
-async fn all_of(app: &App, filter: &Filter, now: Timestamp) -> Result<Vec<Job>, Problem> {
+/// The jobs of a filter behind a cursor, a bounded number of them.
+async fn jobs_behind(
+    app: &App,
+    filter: &Filter,
+    after: Option<JobId>,
+    now: Timestamp,
+) -> Result<Vec<Job>, Problem> {
     let mut found = Vec::new();
-    let mut page = Page::first(PAGE_MAX);
+    let mut page = Page {
+        after,
+        limit: PAGE_MAX,
+    };
     loop {
         let listed = app.store().list(filter, page, now).await?;
         found.extend(listed.jobs);

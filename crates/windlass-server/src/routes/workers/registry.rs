@@ -51,7 +51,7 @@ pub(super) async fn register(call: Call) -> Result<Answer, Problem> {
         Kind::new(text).map(|_| ())
     })?;
     let slots = fields.integer("slots", 1, 1_000_000)?;
-    let version = fields.parsed("version", |text| WorkerName::new(text))?;
+    let version = fields.parsed("version", WorkerName::new)?;
     fields.finish()?;
     let about = json!({
         "type": "rest", "registered": true, "queues": queues, "kinds": kinds, "slots": slots,
