@@ -1,4 +1,5 @@
 //! The reference workers in other languages, against the real server.
+#![allow(clippy::indexing_slicing, reason = "what a test may")]
 
 mod support;
 
