@@ -1,5 +1,4 @@
 //! The reference workers in other languages, against the real server.
-#![allow(clippy::indexing_slicing, reason = "what a test may")]
 
 mod support;
 
