@@ -3,7 +3,7 @@
 #   schemathesis.sh WINDLASS SCHEMATHESIS [EXAMPLES]
 # The seed is fixed, so that the same requests are made every time.
 set -euo pipefail
-windlass=$1 schemathesis=$2 examples=${3:-20}
+windlass=$(realpath "$1") schemathesis=$(realpath -s "$2") examples=${3:-20}
 
 work=$(mktemp -d)
 key=$("$windlass" keys create --data "$work" --name schemathesis --scope admin | grep -oE 'wl_[A-Za-z0-9_]+' | head -n 1)
@@ -20,6 +20,7 @@ for _ in $(seq 200); do
 done
 [ -n "$url" ] || { echo "the server does not say where it listens" >&2; exit 1; }
 
+cd "$work" # what the tester keeps goes with it
 # The stream of events does not end. A job that is read again may have been changed by another request in between.
 "$schemathesis" run "$url/openapi.json" \
     --exclude-path /api/v1/events --exclude-path-regex '^/docs' \
