@@ -147,7 +147,7 @@ settings! {
         "The most HTTP jobs of one queue that run at once.";
     "http_jobs.per_host" http_jobs_per_host: Option<u64> = "", maybe_positive,
         "The most requests to one host at once; no bound if not set.";
-    "http_jobs.allow_targets" allow_targets: Vec<String> = "[]", cidrs,
+    "http_jobs.allow_targets" allow_targets: Vec<String> = "[]", |ranges: &Vec<String>| cidrs(ranges),
         "Ranges of addresses that HTTP jobs may reach beside public ones: `10.1.0.0/16`. Private, loopback, link-local and metadata addresses are refused otherwise.";
     "http_jobs.connect_timeout" http_jobs_connect_timeout: Duration = r#""5s""#, longer_than_nothing,
         "Resolving a target's name, connecting and the TLS handshake may each take so long.";
