@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::json;
 use support::{Server, ask, command};
 
-const CLIENTS: u64 = 100;
+const CLIENTS: u64 = 500;
 const KILLS: usize = 10;
 /// So many jobs are acknowledged between two kills.
 const JOBS_BETWEEN: u64 = 200;

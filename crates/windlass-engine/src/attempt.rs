@@ -63,9 +63,14 @@ impl Cancellation {
         self.0.reason.get().copied()
     }
 
-    /// Ends when the handler should stop.
+    /// Ends when the handler should stop. In a drain, a handler that waits for it has nothing else to do, and time passes.
     pub async fn wait(&self) -> StopReason {
         let _awaited = Awaited::new(&self.0.awaited);
+        self.wait_beside_work().await
+    }
+
+    /// The same for a handler that is at work meanwhile, as with a request to somebody else: in a drain no time passes for it.
+    pub async fn wait_beside_work(&self) -> StopReason {
         self.0.token.cancelled().await;
         self.reason().unwrap_or(StopReason::Cancelled)
     }

@@ -170,7 +170,7 @@ impl Inner {
         let came = tokio::select! {
             biased;
             came = work => came,
-            reason = attempt.stop().wait() => return Ok(stopped(attempt, reason, &phases)),
+            reason = attempt.stop().wait_beside_work() => return Ok(stopped(attempt, reason, &phases)),
         };
         let now = attempt.engine().now();
         attempt.keep("http", kept(&came, &phases));

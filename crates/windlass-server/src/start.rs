@@ -167,8 +167,8 @@ impl Config {
         }
     }
 
-    /// The handler of HTTP jobs, which never dials the server itself.
-    fn http_jobs(&self, own: SocketAddr, secrets: &Secrets) -> Result<HttpJobs, StartError> {
+    /// How HTTP jobs are run, which never dial the server itself.
+    fn http_config(&self, own: SocketAddr) -> Result<HttpConfig, StartError> {
         let extra_pem = self.http_jobs_ca_file.as_ref().map(|path| {
             let unreadable = |cause| StartError::Authorities {
                 path: path.clone(),
@@ -177,7 +177,7 @@ impl Config {
             std::fs::read(path).map_err(unreadable)
         });
         let ranges = self.allow_targets.iter().map(|range| range.parse());
-        let config = HttpConfig {
+        Ok(HttpConfig {
             allow: ranges
                 .collect::<Result<_, _>>()
                 .map_err(HttpConfigError::from)?,
@@ -193,8 +193,12 @@ impl Config {
                 .public_url
                 .as_ref()
                 .map(|url| format!("{}/api/v1/completions/", url.trim_end_matches('/'))),
-        };
+        })
+    }
+
+    fn http_jobs(&self, own: SocketAddr, secrets: &Secrets) -> Result<HttpJobs, StartError> {
         let keys = Arc::new(secrets.clone());
+        let config = self.http_config(own)?;
         Ok(HttpJobs::with(config, Arc::new(SystemResolver), keys)?)
     }
 
@@ -409,6 +413,10 @@ mod tests {
         ("http.streams", "10"),
         ("http.wait_max", "20s"),
         ("http.waiting_max", "7"),
+        ("http_jobs.per_host", "3"),
+        ("http_jobs.allow_targets", "10.0.0.0/8, 192.168.1.1"),
+        ("http_jobs.connect_timeout", "2s"),
+        ("http_jobs.public_url", "https://jobs.example/"),
         ("retention.finished", "8d"),
         ("retention.dead", "30d"),
         ("retention.queues", "mail=14d"),
@@ -470,6 +478,18 @@ mod tests {
             settings.retry.policy,
             Some(Arc::new(Preset::Patient.policy()))
         );
+        let own = config.bind;
+        let http = config.http_config(own).expect("a good configuration");
+        let allowed: Vec<_> = http.allow.iter().map(ToString::to_string).collect();
+        assert_eq!(allowed, ["10.0.0.0/8", "192.168.1.1/32"]);
+        assert_eq!((http.per_host, http.connect_timeout), (Some(3), seconds(2)));
+        assert_eq!(http.own, [own]);
+        let completions = "https://jobs.example/api/v1/completions/";
+        assert_eq!(http.completion_url.as_deref(), Some(completions));
+        let mut missing = config.clone();
+        missing.http_jobs_ca_file = Some("/nowhere/ca.pem".into());
+        let refused = missing.http_config(own);
+        assert!(matches!(refused, Err(StartError::Authorities { .. })));
         let upkeep = config.upkeep("node".to_owned());
         assert_eq!(
             (upkeep.lease, upkeep.sweep_every),

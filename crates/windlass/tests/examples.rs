@@ -8,13 +8,28 @@
 
 use std::process::Command;
 
-/// Builds and runs an example.
+/// An example as a run of all tests has built it beside this one; built now, where only this test is run.
+fn example(name: &str) -> Command {
+    let this = std::env::current_exe().expect("this program");
+    let folder = this
+        .parent()
+        .and_then(|deps| deps.parent())
+        .expect("a folder");
+    let program = folder.join("examples").join(name);
+    let source = format!("{}/examples/{name}.rs", env!("CARGO_MANIFEST_DIR"));
+    let written = |path: &std::path::Path| path.metadata().and_then(|file| file.modified()).ok();
+    if written(&program) > written(source.as_ref()) {
+        return Command::new(program);
+    }
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["run", "--quiet", "--all-features", "--example", name]);
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+    cargo
+}
+
+/// Runs an example.
 fn run(name: &str) -> String {
-    let output = Command::new(env!("CARGO"))
-        .args(["run", "--quiet", "--all-features", "--example", name])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output()
-        .expect("cargo starts");
+    let output = example(name).output().expect("it starts");
     assert!(output.status.success(), "{name}: {output:?}");
     String::from_utf8(output.stdout).expect("it prints text")
 }

@@ -1,6 +1,5 @@
 //! Logs what happens to jobs of the form, in the words that its users look for.
 
-use serde_json::Value;
 use tracing::{info, warn};
 use windlass_core::{Job, JobId};
 use windlass_engine::{CancellationToken, Engine, Event, Heard, JobEvent, Subscription};
@@ -72,5 +71,5 @@ async fn job_of_form(engine: &Engine, id: JobId) -> Result<Option<Job>, StoreErr
         .into_iter()
         .flatten()
         .next();
-    Ok(found.filter(|job| job.meta.get(FORM_META) == Some(&Value::Bool(true))))
+    Ok(found.filter(|job| job.meta.contains_key(FORM_META)))
 }

@@ -1,0 +1,332 @@
+//! HTTP jobs, the scheduler form and later completions, through the real server to a real target.
+
+mod support;
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use support::{PATIENCE, Server, command};
+
+/// What the target saw of one request.
+#[derive(Debug)]
+struct Seen {
+    path: String,
+    headers: Vec<(String, String)>,
+    body: String,
+}
+
+impl Seen {
+    fn header(&self, name: &str) -> &str {
+        let found = self.headers.iter().find(|(key, _)| key == name);
+        found.map_or("", |(_, value)| value)
+    }
+}
+
+/// A target that answers with the status that the path begins with, as `/503/x`, and tells what it saw.
+fn target() -> (SocketAddr, Receiver<Seen>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let (tell, seen) = channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let tell = tell.clone();
+            std::thread::spawn(move || {
+                let mut reader = BufReader::new(stream);
+                while let Some(request) = read_request(&mut reader) {
+                    let status = request.path.trim_start_matches('/');
+                    let status = status.split('/').next().unwrap_or("200").to_owned();
+                    let answer = format!("HTTP/1.1 {status} X\r\nContent-Length: 5\r\n\r\nhello");
+                    let _ = tell.send(request);
+                    if reader.get_mut().write_all(answer.as_bytes()).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (address, seen)
+}
+
+fn read_request(reader: &mut impl std::io::BufRead) -> Option<Seen> {
+    let mut line = String::new();
+    reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
+    let path = line.split(' ').nth(1)?.to_owned();
+    let mut headers = Vec::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
+        let Some((name, value)) = line.trim().split_once(':') else {
+            break;
+        };
+        headers.push((name.to_lowercase(), value.trim().to_owned()));
+    }
+    let length = headers.iter().find(|(name, _)| name == "content-length");
+    let length = length
+        .and_then(|(_, value)| value.parse().ok())
+        .unwrap_or(0);
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let body = String::from_utf8_lossy(&body).into_owned();
+    Some(Seen {
+        path,
+        headers,
+        body,
+    })
+}
+
+fn serve(data: &std::path::Path) -> Server {
+    Server::start(data, &["--allow-target", "127.0.0.0/8"])
+}
+
+/// Looks until the answer is as it should be.
+fn until(server: &Server, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    let begun = Instant::now();
+    loop {
+        let answer = server.get(path);
+        if is_so(&answer) {
+            return answer;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{path} stays {answer}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+#[test]
+fn an_http_job_is_delivered_from_any_queue() {
+    let data = tempfile::tempdir().expect("a folder");
+    let (target, seen) = target();
+    let server = serve(data.path());
+    let job = json!({"http": {"url": format!("http://{target}/200/x"), "body": {"a": 1}}, "queue": "hooks"});
+    let id = text(&server.post("/api/v1/jobs", &job), "id").to_owned();
+    let request = seen.recv_timeout(PATIENCE).expect("the request");
+    assert_eq!(
+        (request.path.as_str(), request.body.as_str()),
+        ("/200/x", r#"{"a":1}"#)
+    );
+    assert_eq!(request.header("idempotency-key"), id);
+    assert_eq!(request.header("windlass-attempt"), "1");
+    let path = format!("/api/v1/jobs/{id}");
+    until(&server, &path, |job| text(job, "state") == "succeeded");
+    let history = server.get(&format!("{path}/history"));
+    assert_eq!(history.pointer("/data/0/http/status"), Some(&json!(200)));
+    assert_eq!(history.pointer("/data/0/http/body"), Some(&json!("hello")));
+}
+
+#[test]
+fn a_closed_address_is_refused_at_once_and_a_bad_request_before_it_is_stored() {
+    let data = tempfile::tempdir().expect("a folder");
+    let (target, seen) = target();
+    let server = Server::start(data.path(), &[]);
+    let job = json!({"http": {"url": format!("http://{target}/200/x")}});
+    let id = text(&server.post("/api/v1/jobs", &job), "id").to_owned();
+    let path = format!("/api/v1/jobs/{id}");
+    let dead = until(&server, &path, |job| text(job, "state") == "dead");
+    assert_eq!(text(&dead, "dead_reason"), "unrecoverable");
+    assert_eq!(
+        text(&dead, "last_error"),
+        "the target's address is not allowed"
+    );
+    assert!(seen.try_recv().is_err(), "nothing was dialled");
+    for (job, pointer) in [
+        (json!({"http": {"url": "ftp://a.example"}}), "/payload/url"),
+        (
+            json!({"http": {"url": "https://a.example"}, "kind": "mail"}),
+            "/http",
+        ),
+        (json!({"kind": "http", "payload": {}}), "/payload/url"),
+    ] {
+        let (status, problem) = server.ask("POST", "/api/v1/jobs", None, Some(&job));
+        assert_eq!(status, 422, "{problem}");
+        assert_eq!(
+            problem.pointer("/errors/0/pointer"),
+            Some(&json!(pointer)),
+            "{problem}"
+        );
+    }
+}
+
+#[test]
+fn the_scheduler_form_works_as_it_is_written() {
+    let data = tempfile::tempdir().expect("a folder");
+    let (target, seen) = target();
+    let server = serve(data.path());
+    let form = json!({"schedule": "*/2 * * * * *", "api": format!("http://{target}/503/x"),
+        "type": "AT_LEAST_ONCE", "isRecurring": false, "maxRetryCount": 1});
+    let made = server.post("/api/v1/jobs", &form);
+    let id = text(&made, "id").to_owned();
+    assert_eq!(text(&made, "jobId"), id);
+    assert_eq!(made.get("next_execution_time"), made.get("next_run_at"));
+    let path = format!("/api/v1/jobs/{id}");
+    for retry_count in ["0", "1"] {
+        let request = seen.recv_timeout(PATIENCE).expect("the request");
+        assert_eq!(request.header("windlass-retry-count"), retry_count);
+        assert_eq!(request.body, "");
+    }
+    let two = |rows: &Value| {
+        rows.get("data")
+            .and_then(Value::as_array)
+            .is_some_and(|rows| rows.len() == 2)
+    };
+    let rows = until(
+        &server,
+        &format!("{path}/history?limit=10&status=FAILED"),
+        two,
+    );
+    for (place, retry_count) in [(0, 1), (1, 0)] {
+        let row = rows.pointer(&format!("/data/{place}")).expect("a row");
+        assert_eq!(row.get("retry_count"), Some(&json!(retry_count)));
+        assert_eq!(text(row, "status"), "FAILED");
+        assert_eq!(row.get("execution_time"), row.get("started_at"));
+        assert_eq!(row.pointer("/http/status"), Some(&json!(503)));
+    }
+    assert_eq!(
+        server
+            .get(&format!("{path}/history?status=SUCCESS"))
+            .get("data"),
+        Some(&json!([]))
+    );
+    let over = until(&server, &path, |form| {
+        form.get("finished") == Some(&json!(true))
+    });
+    assert_eq!(over.get("next_execution_time"), Some(&Value::Null));
+    assert_eq!(text(&over, "schedule"), "*/2 * * * * *");
+    assert_eq!(
+        server.get(&format!("{path}/schedule")).get("next_at"),
+        Some(&Value::Null)
+    );
+    let listed = server.get("/api/v1/schedules");
+    assert_eq!(listed.get("data"), Some(&json!([])), "gone from the list");
+    let (_, log) = server.stop();
+    assert!(
+        log.contains(&format!("Job {id} failed, scheduling retry 1/1 in 1s (at ")),
+        "{log}"
+    );
+    assert!(
+        log.contains(&format!(
+            "Job {id} failed after 1 retries, schedule deleted"
+        )),
+        "{log}"
+    );
+}
+
+#[test]
+fn a_form_that_breaks_a_rule_is_refused_by_its_known_code() {
+    let data = tempfile::tempdir().expect("a folder");
+    let server = serve(data.path());
+    for (form, code) in [
+        (
+            json!({"schedule": "invalid cron", "api": "https://a.example"}),
+            "INVALID_SCHEDULE",
+        ),
+        (
+            json!({"schedule": "0 0 0 30 2 *", "api": "https://a.example"}),
+            "INVALID_SCHEDULE",
+        ),
+        (
+            json!({"schedule": "* * * * *", "api": "nowhere"}),
+            "INVALID_API",
+        ),
+        (
+            json!({"schedule": "* * * * *", "api": "https://a.example", "type": "SOMETIMES"}),
+            "INVALID_JOB_TYPE",
+        ),
+        (
+            json!({"schedule": "* * * * *", "api": "https://a.example", "maxRetryCount": -1}),
+            "INVALID_MAX_RETRY_COUNT",
+        ),
+        (
+            json!({"schedule": "* * * * *", "api": "https://a.example", "colour": "red"}),
+            "UNKNOWN_FIELD",
+        ),
+    ] {
+        let (status, problem) = server.ask("POST", "/api/v1/jobs", None, Some(&form));
+        assert_eq!((status, text(&problem, "code")), (422, code), "{problem}");
+    }
+}
+
+#[test]
+fn a_form_recurs_until_it_is_deleted() {
+    let data = tempfile::tempdir().expect("a folder");
+    let (target, seen) = target();
+    let server = serve(data.path());
+    let form =
+        json!({"schedule": "@every 1s", "api": format!("http://{target}/200/x"), "body": {"n": 1}});
+    let id = text(&server.post("/api/v1/jobs", &form), "id").to_owned();
+    for _ in 0..3 {
+        let request = seen.recv_timeout(PATIENCE).expect("the request");
+        assert_eq!(request.header("windlass-retry-count"), "0");
+        assert_eq!(request.body, r#"{"n": 1}"#.replace(": ", ":"));
+    }
+    let path = format!("/api/v1/jobs/{id}");
+    assert_eq!(server.ask("DELETE", &path, None, None).0, 204);
+    assert_eq!(server.ask("GET", &path, None, None).0, 404);
+}
+
+#[test]
+fn a_target_may_tell_later_and_only_with_its_token() {
+    let data = tempfile::tempdir().expect("a folder");
+    let (target, seen) = target();
+    let data_path = data.path().display().to_string();
+    let mut serving = command(&["serve", "--bind", "127.0.0.1:0", "--data", &data_path]);
+    serving.args(["--allow-target", "127.0.0.0/8"]);
+    serving.env("WINDLASS_HTTP_JOBS_PUBLIC_URL", "https://jobs.example.org/");
+    let server = Server::spawn(serving);
+    let job = json!({"http": {"url": format!("http://{target}/202/x"), "async": true, "complete_within": "10m"}});
+    let id = text(&server.post("/api/v1/jobs", &job), "id").to_owned();
+    let request = seen.recv_timeout(PATIENCE).expect("the request");
+    let url = request
+        .headers
+        .iter()
+        .find(|(_, value)| value.starts_with("https://jobs.example.org/"));
+    let (_, url) = url.expect("where to tell");
+    let place = url
+        .strip_prefix("https://jobs.example.org")
+        .expect("a path")
+        .to_owned();
+    let path = format!("/api/v1/jobs/{id}");
+    until(&server, &path, |job| text(job, "state") == "scheduled");
+    let done = json!({"outcome": "succeeded", "result": {"paid": true}});
+    let wrong = format!("{}x", &place);
+    assert_eq!(server.ask("POST", &wrong, None, Some(&done)).0, 404);
+    assert_eq!(server.post(&place, &done), json!({"id": id}));
+    let over = until(&server, &path, |job| text(job, "state") == "succeeded");
+    assert_eq!(over.get("result"), Some(&json!({"paid": true})));
+    assert_eq!(
+        server.post(&place, &done),
+        json!({"id": id}),
+        "told twice is told once"
+    );
+    let other = json!({"outcome": "failed", "error": "no"});
+    assert_eq!(server.ask("POST", &place, None, Some(&other)).0, 409);
+}
+
+#[test]
+fn settings_of_http_jobs_are_kept() {
+    let data = tempfile::tempdir().expect("a folder");
+    let (target, seen) = target();
+    let data_path = data.path().display().to_string();
+    let mut serving = command(&["serve", "--bind", "127.0.0.1:0", "--data", &data_path]);
+    serving.env("WINDLASS_HTTP_JOBS_RUN", "false");
+    let server = Server::spawn(serving);
+    let job = json!({"http": {"url": format!("http://{target}/200/x")}});
+    let id = text(&server.post("/api/v1/jobs", &job), "id").to_owned();
+    server.stop();
+    assert!(seen.try_recv().is_err());
+    let server = serve(data.path());
+    seen.recv_timeout(PATIENCE).expect("another server runs it");
+    until(&server, &format!("/api/v1/jobs/{id}"), |job| {
+        text(job, "state") == "succeeded"
+    });
+    let mut bad = command(&["serve", "--data", &data_path, "--allow-target", "somewhere"]);
+    let refused = bad.output().expect("it starts");
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(told.contains("http_jobs.allow_targets"), "{told}");
+}
