@@ -2,10 +2,10 @@
 
 mod support;
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Instant;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use support::{PATIENCE, Server, command};
@@ -83,14 +83,16 @@ fn serve(data: &std::path::Path) -> Server {
 
 /// Looks until the answer is as it should be.
 fn until(server: &Server, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-    let begun = Instant::now();
+    const BETWEEN: Duration = Duration::from_millis(20);
+    let mut left = PATIENCE;
     loop {
         let answer = server.get(path);
         if is_so(&answer) {
             return answer;
         }
-        assert!(begun.elapsed() < PATIENCE, "{path} stays {answer}");
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!left.is_zero(), "{path} stays {answer}");
+        left = left.saturating_sub(BETWEEN);
+        std::thread::sleep(BETWEEN);
     }
 }
 
