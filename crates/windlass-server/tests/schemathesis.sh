@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Starts the server on a new store and checks it against its own description, with requests that are made up.
 #   schemathesis.sh WINDLASS SCHEMATHESIS [EXAMPLES]
-# The seed is fixed, so that the same requests are made every time.
+# The seed is fixed and there is one worker, so that the same requests are made every time. (With two, Python 3.11 itself fails now and
+# then: its parser counts how deep it is for all threads together.)
 set -euo pipefail
 windlass=$(realpath "$1") schemathesis=$(realpath -s "$2") examples=${3:-20}
 
@@ -26,7 +27,7 @@ cd "$work" # what the tester keeps goes with it
     --exclude-path /api/v1/events --exclude-path-regex '^/docs' \
     --phases examples,coverage,fuzzing --max-examples "$examples" --seed 20261115 \
     --checks not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,response_headers_conformance \
-    --header "Authorization: Bearer $key" --request-timeout 20 --workers 2
+    --header "Authorization: Bearer $key" --request-timeout 20 --workers 1
 kill -0 "$server" || { echo "the server died" >&2; cat "$work/log" >&2; exit 1; }
 if grep -q panicked "$work/log"; then
     cat "$work/log" >&2
