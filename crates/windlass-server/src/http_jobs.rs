@@ -114,7 +114,7 @@ impl Executor {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = self.queues.more.notified() => {}
-                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = self.engine.clock().sleep(LOOK_EVERY) => {}
             }
         }
         while workers.join_next().await.is_some() {}
