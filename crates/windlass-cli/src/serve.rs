@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 use windlass_server::Server;
 use windlass_server::config::{Config, LogFormat, Sources};
+use windlass_server::log::LogLines;
 
 use crate::settings::{SettingsArgs, restrict_new_files};
 
@@ -62,20 +63,22 @@ impl ServeCommand {
 
 pub(crate) fn run(command: &ServeCommand) -> anyhow::Result<()> {
     let config = Config::load(&command.sources())?;
-    start_logging(&config)?;
+    let log = start_logging(&config)?;
     restrict_new_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(serve(config))
+    let served = runtime.block_on(serve(config, log.clone()));
+    log.flush();
+    served
 }
 
-async fn serve(config: Config) -> anyhow::Result<()> {
+async fn serve(config: Config, log: LogLines) -> anyhow::Result<()> {
     let (stop, stop_now) = (CancellationToken::new(), CancellationToken::new());
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let server = tokio::select! {
-        started = Server::start(config) => started?,
+        started = Server::start(config) => started?.log(log),
         _ = terminate.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
     };
@@ -95,16 +98,17 @@ async fn serve(config: Config) -> anyhow::Result<()> {
 }
 
 /// Log lines go to stderr, so that stdout has the one line that a program may wait for.
-fn start_logging(config: &Config) -> anyhow::Result<()> {
+fn start_logging(config: &Config) -> anyhow::Result<LogLines> {
+    let log = LogLines::to(std::io::stderr(), config.log_format)?;
     let filter: EnvFilter = config.log_level.parse()?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+        .with_writer(log.clone());
     match config.log_format {
         LogFormat::Text => lines.with_ansi(false).init(),
         LogFormat::Json => lines.json().flatten_event(true).init(),
     }
-    Ok(())
+    Ok(log)
 }
 
 #[cfg(test)]

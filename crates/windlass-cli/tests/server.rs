@@ -94,6 +94,29 @@ fn log_lines_are_text_or_json_and_have_no_payload() {
 }
 
 #[test]
+fn a_log_that_nobody_reads_holds_up_no_request_and_its_lines_are_counted() {
+    // OV8: the test does not read stderr before the end, and a pipe holds little.
+    let folder = folder();
+    let server = Server::start(folder.path(), &["--log-level", "trace"]);
+    let enough = (0..200).find(|_| {
+        let jobs: Vec<_> = (0..200).map(|_| json!({"kind": "a"})).collect();
+        server.post("/api/v1/jobs/bulk", &json!({ "jobs": jobs }));
+        for _ in 0..100 {
+            server.get("/livez");
+        }
+        let metrics = server.text("/metrics");
+        let line = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix("windlass_log_lines_dropped_total "));
+        line.is_some_and(|count| count != "0")
+    });
+    assert!(enough.is_some(), "the log never blocked");
+    let (status, log) = server.stop();
+    assert!(status.success());
+    assert!(log.contains("log lines were left out"), "{log}");
+}
+
+#[test]
 fn a_signal_lets_requests_end_and_waiting_ones_do_not_hold_it_up() {
     let folder = folder();
     let server = Server::start(folder.path(), &[]);

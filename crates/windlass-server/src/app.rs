@@ -17,6 +17,7 @@ use crate::audit::Audit;
 use crate::events::Feed;
 use crate::http_jobs::HttpQueues;
 use crate::idempotency::Tidied;
+use crate::log::LogLines;
 use crate::rates::Rates;
 use crate::routes::Claims;
 use crate::secrets::Secrets;
@@ -65,6 +66,7 @@ pub struct App {
     pub(crate) audit: Audit,
     pub(crate) settings: Arc<Settings>,
     pub(crate) metrics: Option<Arc<PrometheusRecorder>>,
+    pub(crate) log: Option<LogLines>,
     pub(crate) feed: Arc<Feed>,
     pub(crate) rates: Arc<Rates>,
     pub(crate) claims: Arc<Claims>,
@@ -89,6 +91,7 @@ impl App {
             waiting: Arc::new(Semaphore::new(settings.waiting_max)),
             settings: Arc::new(settings),
             metrics: None,
+            log: None,
             secrets: None,
             http_queues: Arc::default(),
             stopping: CancellationToken::new(),
@@ -112,6 +115,15 @@ impl App {
     pub fn metrics(self, recorder: Arc<PrometheusRecorder>) -> Self {
         App {
             metrics: Some(recorder),
+            ..self
+        }
+    }
+
+    /// With a log whose lines are counted at `/metrics` where they were left out.
+    #[must_use]
+    pub fn log(self, log: LogLines) -> Self {
+        App {
+            log: Some(log),
             ..self
         }
     }

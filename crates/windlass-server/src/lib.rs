@@ -27,6 +27,7 @@ mod health;
 mod http_jobs;
 mod idempotency;
 pub mod listen;
+pub mod log;
 mod metrics;
 mod openapi;
 mod problem;

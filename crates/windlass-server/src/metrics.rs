@@ -16,6 +16,9 @@ pub(crate) async fn metrics(call: Call) -> Result<Answer, Problem> {
     // Counts are taken now and then; a reader of metrics wants those of this moment.
     let counts = call.app.store().counts(call.now).await?;
     windlass_engine::Recorder::counts(&**recorder, &counts, call.now);
+    if let Some(log) = &call.app.log {
+        recorder.log_lines_dropped(log.dropped());
+    }
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(Answer::other(kind, recorder.text()))
 }

@@ -20,6 +20,7 @@ use crate::checks::{Machine, Verdict};
 use crate::config::Config;
 use crate::http_jobs::Executor;
 use crate::listen::{Limits, ListenError, Listener, TlsFiles};
+use crate::log::LogLines;
 use crate::routes::router;
 use crate::secrets::{MasterKey, SecretError, Secrets};
 
@@ -273,6 +274,15 @@ impl Server {
             http_jobs,
             app,
         })
+    }
+
+    /// With a log whose lines are counted where they were left out.
+    #[must_use]
+    pub fn log(self, log: LogLines) -> Server {
+        Server {
+            app: self.app.log(log),
+            ..self
+        }
     }
 
     /// Where it listens: `http://127.0.0.1:8080`.

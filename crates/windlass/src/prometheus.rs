@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -66,6 +67,9 @@ pub struct PrometheusRecorder {
     schedule_skipped: Family<Labels, Counter>,
     leases_lost: Family<Labels, Counter>,
     store_op: Histograms,
+    log_lines_dropped: Counter,
+    /// Held while gauges are filled anew and while they are read: nobody sees them half filled.
+    filling: Mutex<()>,
 }
 
 impl PrometheusRecorder {
@@ -88,6 +92,8 @@ impl PrometheusRecorder {
             schedule_skipped: Family::default(),
             leases_lost: Family::default(),
             store_op: histograms(),
+            log_lines_dropped: Counter::default(),
+            filling: Mutex::default(),
         };
         recorder.register();
         recorder
@@ -143,6 +149,9 @@ impl PrometheusRecorder {
         registry.register("leases_lost", "Attempts whose worker died or hung", lost);
         let op = self.store_op.clone();
         registry.register("store_op_seconds", "Time a verb of the store took", op);
+        let dropped = self.log_lines_dropped.clone();
+        let help = "Log lines left out because nobody took them";
+        registry.register("log_lines_dropped", help, dropped);
         let build: Family<Labels, Gauge> = Family::default();
         let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
         build.get_or_create(&version).set(1);
@@ -151,10 +160,16 @@ impl PrometheusRecorder {
 
     /// All metrics in the text form that Prometheus reads.
     pub fn text(&self) -> String {
+        let _whole = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = String::new();
         // Writing into memory does not fail.
         let _ = encode(&mut text, &self.registry);
         text
+    }
+
+    /// So many log lines were left out so far.
+    pub fn log_lines_dropped(&self, so_far: u64) {
+        self.log_lines_dropped.inner().store(so_far, Relaxed);
     }
 
     /// The label of a queue.
@@ -241,6 +256,7 @@ impl Recorder for PrometheusRecorder {
     }
 
     fn counts(&self, counts: &BTreeMap<QueueName, Counts>, now: Timestamp) {
+        let _whole = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
         // A queue that has no jobs any more is not shown with those it had.
         self.depth.clear();
         self.oldest_ready.clear();

@@ -138,6 +138,13 @@ impl Server {
         body
     }
 
+    /// What a path answers, if it is not JSON.
+    pub(crate) fn text(&self, path: &str) -> String {
+        let answer = ask_text(self.address, "GET", path, None, None).expect("an answer");
+        assert_eq!(answer.0, 200, "{path}: {}", answer.1);
+        answer.1
+    }
+
     pub(crate) fn post(&self, path: &str, body: &Value) -> Value {
         let (status, answer) = self.ask("POST", path, None, Some(body));
         assert!((200..300).contains(&status), "{path}: {status} {answer}");
@@ -160,6 +167,17 @@ pub(crate) fn ask(
     key: Option<&str>,
     body: Option<&Value>,
 ) -> std::io::Result<(u16, Value)> {
+    let (status, body) = ask_text(address, method, path, key, body)?;
+    Ok((status, serde_json::from_str(&body).unwrap_or(Value::Null)))
+}
+
+fn ask_text(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    key: Option<&str>,
+    body: Option<&Value>,
+) -> std::io::Result<(u16, String)> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let body = body.map(Value::to_string).unwrap_or_default();
@@ -189,5 +207,5 @@ pub(crate) fn ask(
     if told.is_some_and(|told| told.trim().parse() != Ok(body.len())) {
         return Err(broken());
     }
-    Ok((status, serde_json::from_str(body).unwrap_or(Value::Null)))
+    Ok((status, body.to_owned()))
 }
