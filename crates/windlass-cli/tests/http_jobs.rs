@@ -310,6 +310,84 @@ fn a_target_may_tell_later_and_only_with_its_token() {
 }
 
 #[test]
+fn http_jobs_are_retried_as_their_queue_is_set_to_be() {
+    let data = tempfile::tempdir().expect("a folder");
+    let (target, seen) = target();
+    let server = serve(data.path());
+    let settings = |retry: Value| {
+        // More slots are kept for fresh jobs than there are: the policy holds all the same.
+        let body = json!({"retry": retry, "fresh_reserve": 100_000});
+        let (status, answer) =
+            server.ask("PUT", "/api/v1/queues/hooks/settings", None, Some(&body));
+        assert_eq!(status, 200, "{answer}");
+    };
+    let job = json!({"http": {"url": format!("http://{target}/500/x")}, "queue": "hooks"});
+    let enqueue = || {
+        let id = text(&server.post("/api/v1/jobs", &job), "id").to_owned();
+        seen.recv_timeout(PATIENCE).expect("the request");
+        format!("/api/v1/jobs/{id}")
+    };
+    settings(json!({"preset": "standard", "max_attempts": 1}));
+    let dead = until(&server, &enqueue(), |job| text(job, "state") == "dead");
+    assert_eq!(dead["dead_reason"], "exhausted", "{dead}");
+    // A change is followed while the server runs.
+    settings(json!("patient"));
+    let retried = (0..100).find(|_| {
+        let path = enqueue();
+        let failed = until(&server, &path, |job| job["failures"] == 1);
+        text(&failed, "state") != "dead"
+    });
+    assert!(retried.is_some(), "the new policy is never followed");
+}
+
+#[test]
+fn an_http_job_gets_no_payload_that_is_no_request() {
+    let data = tempfile::tempdir().expect("a folder");
+    let server = serve(data.path());
+    let job = json!({"http": {"url": "https://a.example/"}, "delay": "1h"});
+    let path = format!(
+        "/api/v1/jobs/{}",
+        text(&server.post("/api/v1/jobs", &job), "id")
+    );
+    let bad = json!({"payload": {"url": "ftp://a.example/"}});
+    let (status, problem) = server.ask("PATCH", &path, None, Some(&bad));
+    assert_eq!(status, 422, "{problem}");
+    assert_eq!(
+        problem.pointer("/errors/0/pointer"),
+        Some(&json!("/payload/url"))
+    );
+    let good = json!({"payload": {"url": "https://b.example/"}});
+    assert_eq!(server.ask("PATCH", &path, None, Some(&good)).0, 200);
+    server.ask("POST", &format!("{path}/cancel"), None, None);
+    let revive = format!("{path}/revive");
+    assert_eq!(server.ask("POST", &revive, None, Some(&bad)).0, 422);
+    assert_eq!(text(&server.get(&path), "state"), "cancelled");
+}
+
+#[test]
+fn http_jobs_in_too_many_queues_are_refused_before_they_are_stored() {
+    let data = tempfile::tempdir().expect("a folder");
+    let server = serve(data.path());
+    let job = |queue: usize| json!({"http": {"url": "https://a.example/"}, "queue": format!("q{queue}"), "delay": "1h"});
+    let jobs: Vec<Value> = (0..102).map(job).collect();
+    let each = json!({"jobs": jobs, "mode": "each"});
+    let answer = server.post("/api/v1/jobs/bulk", &each);
+    assert_eq!(
+        (&answer["created"], &answer["refused"]),
+        (&json!(100), &json!(2)),
+        "{answer}"
+    );
+    let (status, problem) = server.ask("POST", "/api/v1/jobs", None, Some(&job(200)));
+    assert_eq!(status, 422, "{problem}");
+    assert_eq!(problem.pointer("/errors/0/pointer"), Some(&json!("/queue")));
+    server.post("/api/v1/jobs", &job(7));
+    server.post("/api/v1/jobs", &json!({"kind": "mail", "queue": "q200"}));
+    let schedule = json!({"name": "s", "every": "1h", "job": job(200)});
+    let (status, problem) = server.ask("POST", "/api/v1/schedules", None, Some(&schedule));
+    assert_eq!(status, 422, "{problem}");
+}
+
+#[test]
 fn settings_of_http_jobs_are_kept() {
     let data = tempfile::tempdir().expect("a folder");
     let (target, seen) = target();

@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use windlass_core::{Job, JobId, Settlement, State, Timestamp, Verdict};
+use windlass_core::{Job, JobId, Kind, QueueName, Settlement, State, Timestamp, Verdict};
 use windlass_store::{CHANGE_MAX, Changed, Enqueue, EnqueueMode, Enqueued, Store, StoreError};
 
 use crate::clock::Clock;
 use crate::committer::tell_settlement;
 use crate::dispatcher::Dispatcher;
 use crate::event::{Event, Events, JobEvent, JobRef, Subscription};
+use crate::http_queues::HttpQueues;
 use crate::ids::Ids;
 use crate::observed::Observed;
 use crate::recorder::{Guarded, Recorder};
@@ -36,6 +37,7 @@ pub struct Engine {
     due: Mutex<BTreeSet<Timestamp>>,
     due_changed: Notify,
     dispatchers: Mutex<Vec<Weak<Dispatcher>>>,
+    http_queues: HttpQueues,
     loops: Mutex<BTreeMap<String, Arc<Pulse>>>,
 }
 
@@ -69,6 +71,7 @@ impl Engine {
             due: Mutex::default(),
             due_changed: Notify::new(),
             dispatchers: Mutex::default(),
+            http_queues: HttpQueues::default(),
             loops: Mutex::default(),
         }
     }
@@ -124,6 +127,9 @@ impl Engine {
         mode: EnqueueMode,
     ) -> Result<Vec<Enqueued>, StoreError> {
         let now = self.now();
+        for job in &jobs {
+            self.note_queue(&job.kind, &job.queue).await?;
+        }
         let step = || Enqueue {
             jobs: jobs.clone(),
             mode,
@@ -144,6 +150,18 @@ impl Engine {
             }
         }
         Ok(answers)
+    }
+
+    /// To be told before jobs of a kind wait in a queue that are not stored by [`Engine::enqueue`]: HTTP jobs are run where
+    /// they are known to be.
+    pub async fn note_queue(&self, kind: &Kind, queue: &QueueName) -> Result<(), StoreError> {
+        let (store, now) = (&*self.store, self.now());
+        self.http_queues.note(store, kind, queue, now).await
+    }
+
+    /// The queues that HTTP jobs wait in.
+    pub fn http_queues(&self) -> &HttpQueues {
+        &self.http_queues
     }
 
     /// Tells that jobs were stored, and remembers when they are due.

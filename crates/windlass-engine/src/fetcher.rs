@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 use windlass_core::fairness::{ClaimPlan, Credit, Guards, Pool, Taker, Turns};
 use windlass_core::retry::{RetryPolicy, WorkerRetry};
-use windlass_core::{Job, Kind, QueueName, Timestamp, WorkerName};
+use windlass_core::{Invalid, Job, Kind, QueueName, Timestamp, WorkerName};
 use windlass_store::{CLAIM_MAX, Claim, ClaimRetry, Claimed, StoreError};
 
 use crate::dispatcher::Dispatcher;
@@ -50,6 +50,15 @@ impl QueueConfig {
     }
 }
 
+/// How the jobs of a queue are claimed: what may change while a worker runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct QueueRules {
+    /// How fresh work and retries share its slots.
+    pub guards: Guards,
+    /// The policy of jobs that have none of their own and no kind with one.
+    pub retry: Option<Arc<RetryPolicy>>,
+}
+
 /// What is claimed, and how.
 #[derive(Debug, Clone)]
 pub(crate) struct FetcherConfig {
@@ -81,6 +90,8 @@ pub(crate) struct Fetcher {
 
 #[derive(Default)]
 struct State {
+    /// How each queue is claimed now.
+    rules: Vec<QueueRules>,
     turns: Turns,
     /// What retries are owed, for each queue.
     credits: Vec<Credit>,
@@ -108,7 +119,12 @@ impl Fetcher {
         dispatcher: Arc<Dispatcher>,
         stop: CancellationToken,
     ) -> Self {
+        let rules = |queue: &QueueConfig| QueueRules {
+            guards: queue.guards,
+            retry: queue.retry.clone(),
+        };
         let state = State {
+            rules: config.queues.iter().map(rules).collect(),
             credits: vec![Credit::default(); config.queues.len()],
             ..State::default()
         };
@@ -186,8 +202,27 @@ impl Fetcher {
     }
 
     fn guards(&self, queue: usize) -> Guards {
-        let of = self.config.queues.get(queue);
-        of.map_or_else(Guards::default, |of| of.guards)
+        let state = self.state();
+        let rules = state.rules.get(queue);
+        rules.map_or_else(Guards::default, |rules| rules.guards)
+    }
+
+    /// Claims by other rules from now on. The slots of a retry lane were set aside at the start, and stay.
+    pub(crate) fn set_rules(&self, queue: &QueueName, rules: QueueRules) -> Result<(), Invalid> {
+        let mut queues = self.config.queues.iter();
+        let place = queues.position(|of| of.name == *queue);
+        let of = place.and_then(|place| self.config.queues.get(place));
+        let of = of.ok_or_else(|| Invalid::new("queue", "must be one that the worker serves"))?;
+        let guards = Guards {
+            retry_lane: of.guards.retry_lane,
+            ..rules.guards
+        };
+        guards.check(of.concurrency)?;
+        let mut state = self.state();
+        if let Some(kept) = place.and_then(|place| state.rules.get_mut(place)) {
+            *kept = QueueRules { guards, ..rules };
+        }
+        Ok(())
     }
 
     async fn ask(
@@ -209,15 +244,21 @@ impl Fetcher {
         if plan.fresh_max == 0 && plan.retries_max == 0 {
             return None;
         }
+        let retry = self.state().rules.get(queue)?.retry.clone();
         Some(Open {
-            claim: self.claim_of(of, plan),
+            claim: self.claim_of(of, retry, plan),
             queue,
             pool,
             unknown: false,
         })
     }
 
-    fn claim_of(&self, of: &QueueConfig, plan: ClaimPlan) -> Claim {
+    fn claim_of(
+        &self,
+        of: &QueueConfig,
+        retry: Option<Arc<RetryPolicy>>,
+        plan: ClaimPlan,
+    ) -> Claim {
         Claim {
             id: self.engine.ids().claim_id(),
             queue: of.name.clone(),
@@ -229,7 +270,7 @@ impl Fetcher {
             retry: ClaimRetry {
                 worker: self.config.retry.clone(),
                 kinds: self.config.kind_retry.clone(),
-                queue: of.retry.clone(),
+                queue: retry,
             },
         }
     }
@@ -263,10 +304,10 @@ impl Fetcher {
 
     /// Keeps account of what retries are owed.
     fn count(&self, open: &Open, claimed: &Claimed) {
+        let guards = self.guards(open.queue);
         if open.pool == Pool::Main
             && let Some(credit) = self.state().credits.get_mut(open.queue)
         {
-            let guards = self.guards(open.queue);
             *credit = guards.credit_after(*credit, &open.claim.plan, claimed.taken());
         }
     }

@@ -11,14 +11,14 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 use windlass_core::retry::{RetryPolicy, WorkerRetry};
-use windlass_core::{Invalid, Kind, WorkerName};
+use windlass_core::{Invalid, Kind, QueueName, WorkerName};
 use windlass_store::CLAIM_MAX;
 
 use crate::clock::Wait;
 use crate::committer::Committer;
 use crate::dispatcher::{Dispatcher, DispatcherConfig};
 use crate::engine::Engine;
-use crate::fetcher::{Fetcher, FetcherConfig, QueueConfig};
+use crate::fetcher::{Fetcher, FetcherConfig, QueueConfig, QueueRules};
 use crate::handler::{Handlers, Hooks};
 use crate::janitor::{Janitor, JanitorConfig};
 use crate::registry::Registry;
@@ -61,6 +61,8 @@ pub struct WorkerConfig {
     pub patience: Duration,
     /// How long things are kept.
     pub janitor: JanitorConfig,
+    /// Whether it fires schedules and removes what is old. True; false where [`keep_up`](crate::keep_up) runs beside it.
+    pub keeps_up: bool,
 }
 
 impl fmt::Debug for WorkerConfig {
@@ -90,6 +92,7 @@ impl WorkerConfig {
             cancel_grace: Duration::from_secs(5),
             patience: PATIENCE_DEFAULT,
             janitor: JanitorConfig::default(),
+            keeps_up: true,
         }
     }
 
@@ -223,6 +226,11 @@ impl Worker {
         })
     }
 
+    /// Claims the jobs of a queue by other rules from now on, but for the retry lane, which stays as it was configured.
+    pub fn set_rules(&self, queue: &QueueName, rules: QueueRules) -> Result<(), Invalid> {
+        self.fetcher.set_rules(queue, rules)
+    }
+
     /// What it is to do.
     pub fn config(&self) -> &WorkerConfig {
         &self.config
@@ -348,6 +356,9 @@ impl Worker {
         self.keep(&mut loops, "sweeper", move |pulse| {
             Arc::clone(&sweeper).run(until.clone(), pulse)
         });
+        if !self.config.keeps_up {
+            return loops;
+        }
         let (scheduler, until) = (Arc::clone(&self.scheduler), self.no_claims.clone());
         self.keep(&mut loops, "scheduler", move |pulse| {
             Arc::clone(&scheduler).run(until.clone(), pulse)

@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(first.job.kind, Kind::http());
         assert_eq!(first.job.delivery, Delivery::AtLeastOnce);
         assert_eq!(first.job.max_attempts.unwrap().get(), 4);
-        let request = HttpRequest::check_job(&first.job).unwrap();
+        let request = HttpRequest::check_payload(&first.job.payload, first.job.delivery).unwrap();
         assert_eq!(request.url, "https://unreliable-api.com/webhook");
         assert_eq!((request.method.as_str(), request.body.len()), ("POST", 0));
         let second = read(
@@ -263,7 +263,7 @@ mod tests {
             "headers": {"x-a": "1"}, "body": {"b": 1.0,  "a": 2}}"#,
         );
         assert_eq!(full.job.max_attempts.unwrap().get(), 1);
-        let request = HttpRequest::check_job(&full.job).unwrap();
+        let request = HttpRequest::check_payload(&full.job.payload, full.job.delivery).unwrap();
         assert_eq!(request.method, "PUT");
         assert_eq!(request.headers["x-a"], "1");
         assert_eq!(request.body, r#"{"b": 1.0,  "a": 2}"#);

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Uri, header::CONTENT_TYPE};
 use serde_json::Value;
 use windlass_core::fields::{Fields, RawFields, one_of};
-use windlass_core::{DURATION_MAX, Delivery, Invalid, Key, NewJob, Payload};
+use windlass_core::{DURATION_MAX, Delivery, Invalid, Key, Payload};
 
 /// How long the target has to complete a request that it took for later, unless the job says otherwise.
 pub const COMPLETE_WITHIN_DEFAULT: Duration = Duration::from_secs(3600);
@@ -66,11 +66,11 @@ impl HttpRequest {
         Ok(request)
     }
 
-    /// Checks a job of kind `http` before it is stored.
-    pub fn check_job(job: &NewJob) -> Result<Self, Invalid> {
-        let request = HttpRequest::from_json(job.payload.as_str())
+    /// Checks the payload of a job of kind `http` before it is stored.
+    pub fn check_payload(payload: &Payload, delivery: Delivery) -> Result<Self, Invalid> {
+        let request = HttpRequest::from_json(payload.as_str())
             .map_err(|refusal| refusal.within("payload"))?;
-        if request.complete_within.is_some() && job.delivery == Delivery::AtMostOnce {
+        if request.complete_within.is_some() && delivery == Delivery::AtMostOnce {
             let rule =
                 "needs at_least_once: a job that waits for its completion is started a second time";
             return Err(Invalid::new("payload.async", rule));

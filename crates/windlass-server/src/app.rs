@@ -15,7 +15,6 @@ use windlass_store::Store;
 use crate::access::Access;
 use crate::audit::Audit;
 use crate::events::Feed;
-use crate::http_jobs::HttpQueues;
 use crate::idempotency::Tidied;
 use crate::log::LogLines;
 use crate::rates::Rates;
@@ -73,7 +72,6 @@ pub struct App {
     pub(crate) waiting: Arc<Semaphore>,
     pub(crate) tidied: Arc<Tidied>,
     pub(crate) secrets: Option<Secrets>,
-    pub(crate) http_queues: Arc<HttpQueues>,
     pub(crate) stopping: CancellationToken,
 }
 
@@ -93,7 +91,6 @@ impl App {
             metrics: None,
             log: None,
             secrets: None,
-            http_queues: Arc::default(),
             stopping: CancellationToken::new(),
             client,
             access,

@@ -1,86 +1,62 @@
 //! The server's own worker: it runs HTTP jobs, in every queue that has had one.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde_json::json;
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
+use windlass::Error;
+use windlass_core::fairness::Guards;
 use windlass_core::retry::WorkerRetry;
-use windlass_core::{Invalid, Kind, NewJob, QueueName, WorkerName};
-use windlass_engine::{Engine, JanitorConfig, QueueConfig, Worker, WorkerConfig};
+use windlass_core::{Delivery, Invalid, Kind, NewJob, Payload, QueueName, WorkerName};
+use windlass_engine::{Engine, HTTP_QUEUES_MAX, QueueConfig, QueueRules, Worker, WorkerConfig};
 use windlass_http::{HttpJobs, HttpRequest, KeyError, SigningKey, SigningKeys};
-use windlass_store::{Expected, Store, StoreError};
 
+use crate::queue_settings::settings_of;
 use crate::secrets::Secrets;
 
-/// The collection of documents that name the queues that HTTP jobs wait in.
-const QUEUES: &str = "http-queues";
-
-/// The server serves at most so many queues.
-const QUEUES_MAX: usize = 100;
-
-/// Queues that another node noted are looked for so often.
+/// Queues that another node noted, and settings that it changed, are looked for so often.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Refuses an HTTP job whose payload is no request; other jobs are not its business.
 pub(crate) fn check_request(new: &NewJob) -> Result<(), Invalid> {
-    match new.kind.is_http() {
-        true => HttpRequest::check_job(new).map(drop),
+    check_payload(&new.kind, new.delivery, &new.payload)
+}
+
+/// The same of a payload that a job is given later.
+pub(crate) fn check_payload(
+    kind: &Kind,
+    delivery: Delivery,
+    payload: &Payload,
+) -> Result<(), Invalid> {
+    match kind.is_http() {
+        true => HttpRequest::check_payload(payload, delivery).map(drop),
         false => Ok(()),
     }
 }
 
-/// The queues that HTTP jobs wait in, as far as this process knows.
-#[derive(Debug, Default)]
-pub(crate) struct HttpQueues {
-    known: Mutex<BTreeSet<QueueName>>,
-    more: Notify,
-}
-
-impl HttpQueues {
-    /// Notes that HTTP jobs will wait in a queue, before the first of them does: so it will be served.
-    pub(crate) async fn note(
-        &self,
-        engine: &Engine,
-        kind: &Kind,
-        queue: &QueueName,
-    ) -> Result<(), StoreError> {
-        if !kind.is_http() || self.known().contains(queue) {
-            return Ok(());
-        }
-        let (store, any) = (engine.store(), Expected::Anything);
-        store
-            .put_document(QUEUES, queue.as_str(), &json!({}), any, engine.now())
-            .await?;
-        self.known().insert(queue.clone());
-        self.more.notify_one();
-        Ok(())
+/// Refuses HTTP jobs in a further queue where there are as many as can be run; notes the queue if not.
+pub(crate) async fn check_queue(
+    engine: &Engine,
+    kind: &Kind,
+    queue: &QueueName,
+) -> Result<(), Error> {
+    let queues = engine.http_queues();
+    if !kind.is_http() || queues.knows(queue) {
+        return Ok(());
     }
-
-    /// Takes in what other nodes, and this one before it was restarted, have noted; all that is known then.
-    async fn learn(&self, store: &dyn Store) -> Result<BTreeSet<QueueName>, StoreError> {
-        let noted = store.documents(QUEUES).await?;
-        let noted = noted.iter().filter_map(|one| one.name.parse().ok());
-        let mut known = self.known();
-        known.extend(noted);
-        Ok(known.clone())
-    }
-
-    fn known(&self) -> MutexGuard<'_, BTreeSet<QueueName>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    queues.learn(engine.store()).await?;
+    queues.check_room(kind, queue)?;
+    Ok(engine.note_queue(kind, queue).await?)
 }
 
 /// How the server runs HTTP jobs.
 #[derive(Debug, Clone)]
 pub(crate) struct Executor {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) queues: Arc<HttpQueues>,
     pub(crate) jobs: HttpJobs,
     /// The name of this node.
     pub(crate) node: String,
@@ -89,68 +65,104 @@ pub(crate) struct Executor {
     pub(crate) lease: Duration,
     pub(crate) retry: WorkerRetry,
     pub(crate) shutdown_grace: Duration,
-    pub(crate) janitor: JanitorConfig,
 }
 
 impl Executor {
     /// Serves `default` and every queue that is noted, one worker each, until it is told to stop.
     pub(crate) async fn run(self, stop: CancellationToken, stop_now: CancellationToken) {
-        let mut served = BTreeSet::new();
-        let mut workers = JoinSet::new();
+        let mut served: BTreeMap<QueueName, Arc<Worker>> = BTreeMap::new();
+        let mut running = JoinSet::new();
         while !stop.is_cancelled() {
-            let mut wanted = match self.queues.learn(self.engine.store()).await {
-                Ok(wanted) => wanted,
-                Err(error) => {
-                    warn!(%error, "the queues of HTTP jobs are not known, trying again");
-                    BTreeSet::new()
-                }
-            };
-            wanted.insert(QueueName::default());
-            for queue in wanted {
-                if served.len() < QUEUES_MAX && served.insert(queue.clone()) {
-                    self.serve(queue, &mut workers, &stop, &stop_now);
+            for queue in self.wanted().await {
+                let Some(rules) = self.rules(&queue).await else {
+                    continue;
+                };
+                if let Some(worker) = served.get(&queue) {
+                    follow(worker, &queue, rules);
+                } else if served.len() < HTTP_QUEUES_MAX
+                    && let Some(worker) = self.worker(&queue, rules)
+                {
+                    let (stop, stop_now) = (stop.clone(), stop_now.clone());
+                    served.insert(queue, Arc::clone(&worker));
+                    running.spawn(async move { worker.run(stop, stop_now).await });
                 }
             }
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = self.queues.more.notified() => {}
+                () = self.engine.http_queues().changed() => {}
                 () = self.engine.clock().sleep(LOOK_EVERY) => {}
             }
         }
-        while workers.join_next().await.is_some() {}
+        while running.join_next().await.is_some() {}
     }
 
-    fn serve(
-        &self,
-        queue: QueueName,
-        workers: &mut JoinSet<()>,
-        stop: &CancellationToken,
-        stop_now: &CancellationToken,
-    ) {
-        let worker = match self.worker(queue.clone()) {
-            Ok(worker) => worker,
+    async fn wanted(&self) -> BTreeSet<QueueName> {
+        let learned = self.engine.http_queues().learn(self.engine.store()).await;
+        let mut wanted = learned.unwrap_or_else(|error| {
+            warn!(%error, "the queues of HTTP jobs are not known, trying again");
+            BTreeSet::new()
+        });
+        wanted.insert(QueueName::default());
+        wanted
+    }
+
+    /// How a queue is set to be claimed.
+    async fn rules(&self, queue: &QueueName) -> Option<QueueRules> {
+        match settings_of(self.engine.store(), queue).await {
+            Ok(settings) => Some(QueueRules {
+                guards: settings.guards,
+                retry: settings.retry,
+            }),
+            Err(problem) => {
+                warn!(%queue, ?problem, "the settings of a queue are not known, trying again");
+                None
+            }
+        }
+    }
+
+    fn worker(&self, queue: &QueueName, rules: QueueRules) -> Option<Arc<Worker>> {
+        let made = self.config(queue).and_then(|config| {
+            let worker = Worker::new(Arc::clone(&self.engine), config)?;
+            follow(&worker, queue, rules);
+            Ok(worker)
+        });
+        match made {
+            Ok(worker) => {
+                info!(%queue, concurrency = self.concurrency, "HTTP jobs are run");
+                Some(Arc::new(worker))
+            }
             Err(problem) => {
                 error!(%queue, %problem, "HTTP jobs of this queue are not run");
-                return;
+                None
             }
-        };
-        info!(%queue, concurrency = self.concurrency, "HTTP jobs are run");
-        let (stop, stop_now) = (stop.clone(), stop_now.clone());
-        workers.spawn(async move {
-            worker.run(stop, stop_now).await;
-        });
+        }
     }
 
-    fn worker(&self, queue: QueueName) -> Result<Worker, Invalid> {
+    fn config(&self, queue: &QueueName) -> Result<WorkerConfig, Invalid> {
         let name = WorkerName::new(&format!("{}-http-{queue}", self.node))?;
         let mut config = WorkerConfig::new(name);
-        config.queues = vec![QueueConfig::new(queue, self.concurrency)];
+        config.queues = vec![QueueConfig::new(queue.clone(), self.concurrency)];
         config.retry = self.retry.clone();
         config.lease = self.lease;
         config.shutdown_grace = self.shutdown_grace;
-        config.janitor = self.janitor.clone();
+        config.keeps_up = false; // the server does, once for all
         self.jobs.register(&mut config);
-        Worker::new(Arc::clone(&self.engine), config)
+        Ok(config)
+    }
+}
+
+/// Claims a queue by these rules from now on; guards that do not fit the worker are left at their defaults.
+fn follow(worker: &Worker, queue: &QueueName, rules: QueueRules) {
+    let plain = QueueRules {
+        guards: Guards::default(),
+        retry: rules.retry.clone(),
+    };
+    let followed = worker.set_rules(queue, rules).or_else(|problem| {
+        warn!(%queue, %problem, "the guards of a queue do not fit HTTP jobs");
+        worker.set_rules(queue, plain)
+    });
+    if let Err(problem) = followed {
+        error!(%queue, %problem, "the settings of a queue cannot be followed");
     }
 }
 

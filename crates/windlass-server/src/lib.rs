@@ -31,6 +31,7 @@ pub mod log;
 mod metrics;
 mod openapi;
 mod problem;
+mod queue_settings;
 mod rates;
 mod request_id;
 mod routes;

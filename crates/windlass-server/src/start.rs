@@ -342,14 +342,12 @@ impl Server {
     fn executor(&self, upkeep: &UpkeepConfig) -> Option<Executor> {
         Some(Executor {
             engine: Arc::clone(self.app.engine()),
-            queues: Arc::clone(&self.app.http_queues),
             jobs: self.http_jobs.clone()?,
             node: upkeep.node.clone(),
             concurrency: u32::try_from(self.config.http_jobs_concurrency).unwrap_or(u32::MAX),
             lease: self.config.lease,
             retry: self.app.settings.retry.clone(),
             shutdown_grace: self.config.shutdown_grace,
-            janitor: upkeep.janitor.clone(),
         })
     }
 }

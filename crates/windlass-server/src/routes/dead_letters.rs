@@ -166,6 +166,9 @@ async fn revive(call: Call) -> Result<Answer, Problem> {
     let revival = read_revival(&rest, call.now)?;
     super::jobs::check_payload(&call, revival.payload.as_ref())?;
     let found = pass(&call, &wanted).await?;
+    for job in &found.jobs {
+        super::jobs::check_request(job, revival.payload.as_ref())?;
+    }
     let ids: Vec<JobId> = found.jobs.iter().map(|job| job.id).collect();
     let changed = call.app.store().revive(&ids, &revival, call.now).await?;
     if let Some(run_at) = revival.run_at {

@@ -8,21 +8,18 @@ use windlass_api::schema::Schema;
 use windlass_api::{Cursor, JobFilter, ListPage, QueueSettings};
 use windlass_core::fields::{Fields, one_of};
 use windlass_core::{Invalid, JobId, QueueName, Timestamp};
-use windlass_store::{Counts, Expected, PAGE_MAX, QueueLimits};
+use windlass_store::{Counts, PAGE_MAX, QueueLimits};
 
 use super::Route;
 use super::jobs::PassAnswer;
 use crate::access::Scope;
 use crate::answer::Answer;
-use crate::app::App;
 use crate::call::Call;
 use crate::problem::Problem;
+use crate::queue_settings;
 use crate::search::search;
 
 const TAG: &str = "queues";
-
-/// The collection of what is set about queues, beside the limits that the store itself holds.
-const SETTINGS: &str = "queue-settings";
 
 /// One pass removes so many jobs unless it is said.
 const PURGE_DEFAULT: usize = 1000;
@@ -94,22 +91,14 @@ async fn list(call: Call) -> Result<Answer, Problem> {
     let store = call.app.store();
     let counts = store.counts(call.now).await?;
     let limits = store.queues().await?;
-    let settings = store.documents(SETTINGS).await?;
-    let set = settings
-        .iter()
-        .filter_map(|one| QueueName::new(&one.name).ok());
-    let names: BTreeSet<QueueName> = counts
-        .keys()
-        .cloned()
-        .chain(limits.keys().cloned())
-        .chain(set)
-        .collect();
-    let view = |name: &QueueName| {
-        let document = settings.iter().find(|one| one.name == name.as_str());
-        let guards = document.map(|one| &one.value);
-        let counts = counts.get(name).copied().unwrap_or_default();
-        let limits = limits.get(name).cloned().unwrap_or_default();
-        view(&call, name, counts, limits, guards)
+    let kept = queue_settings::kept(store).await?;
+    let names = counts.keys().chain(limits.keys()).chain(kept.keys());
+    let names: BTreeSet<&QueueName> = names.collect();
+    let view = |name: &&QueueName| {
+        let counts = counts.get(*name).copied().unwrap_or_default();
+        let limits = limits.get(*name).cloned().unwrap_or_default();
+        let settings = queue_settings::together(&limits, kept.get(*name))?;
+        Ok(view(&call, name, counts, limits, &settings))
     };
     let views: Result<Vec<Value>, Problem> = names.iter().map(view).collect();
     Answer::ok(&ListPage::whole(views?))
@@ -122,15 +111,11 @@ async fn get(call: Call) -> Result<Answer, Problem> {
 
 async fn answer(call: &Call, name: &QueueName) -> Result<Answer, Problem> {
     let store = call.app.store();
-    let counts = store
-        .counts(call.now)
-        .await?
-        .remove(name)
-        .unwrap_or_default();
+    let mut counts = store.counts(call.now).await?;
+    let counts = counts.remove(name).unwrap_or_default();
     let limits = store.queues().await?.remove(name).unwrap_or_default();
-    let document = store.document(SETTINGS, name.as_str()).await?;
-    let guards = document.as_ref().map(|one| &one.value);
-    Answer::ok(&view(call, name, counts, limits, guards)?)
+    let settings = queue_settings::settings_of(store, name).await?;
+    Answer::ok(&view(call, name, counts, limits, &settings))
 }
 
 fn view(
@@ -138,10 +123,10 @@ fn view(
     name: &QueueName,
     counts: Counts,
     limits: QueueLimits,
-    kept: Option<&Value>,
-) -> Result<Value, Problem> {
+    settings: &QueueSettings,
+) -> Value {
     let oldest_ms = counts.oldest_ready.map(|at| millis(call.now, at));
-    Ok(json!({
+    json!({
         "name": name,
         "depth": counts.scheduled + counts.ready,
         "counts": {
@@ -152,66 +137,28 @@ fn view(
         "last_minute": call.app.rates.of(name, call.now),
         "oldest_ready_at": counts.oldest_ready,
         "oldest_ready_ms": oldest_ms,
-        "paused": limits.paused.clone().map(|pause| json!({"by": pause.by, "at": pause.at})),
-        "settings": together(&limits, kept)?.to_json(),
-    }))
+        "paused": limits.paused.map(|pause| json!({"by": pause.by, "at": pause.at})),
+        "settings": settings.to_json(),
+    })
 }
 
 fn millis(now: Timestamp, earlier: Timestamp) -> u64 {
     u64::try_from(now.since(earlier).as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What the store holds a queue to, and what is kept beside it.
-fn together(limits: &QueueLimits, kept: Option<&Value>) -> Result<QueueSettings, Problem> {
-    let kept = kept
-        .and_then(Value::as_object)
-        .map(QueueSettings::from_fields)
-        .transpose();
-    let kept = kept.map_err(|error| Problem::internal(&error))?;
-    Ok(QueueSettings {
-        max_depth: limits.max_depth,
-        concurrency: limits.concurrency,
-        rate: limits.rate,
-        ..kept.unwrap_or_default()
-    })
-}
-
-/// What is set about a queue.
-pub(super) async fn settings_of(app: &App, name: &QueueName) -> Result<QueueSettings, Problem> {
-    let limits = app.store().queues().await?.remove(name).unwrap_or_default();
-    let document = app.store().document(SETTINGS, name.as_str()).await?;
-    together(&limits, document.as_ref().map(|one| &one.value))
-}
-
 async fn get_settings(call: Call) -> Result<Answer, Problem> {
     let name = call.name("queue")?;
-    Answer::ok(&settings_of(&call.app, &name).await?.to_json())
+    let settings = queue_settings::settings_of(call.app.store(), &name).await?;
+    Answer::ok(&settings.to_json())
 }
 
 async fn put_settings(call: Call) -> Result<Answer, Problem> {
     let name: QueueName = call.name("queue")?;
     let settings = QueueSettings::from_fields(&call.map()?)?;
-    let store = call.app.store();
-    let before = store.queues().await?.remove(&name).unwrap_or_default();
-    let limits = QueueLimits {
-        paused: before.paused,
-        max_depth: settings.max_depth,
-        concurrency: settings.concurrency,
-        rate: settings.rate,
-    };
     let told = settings.to_json();
-    let kept = QueueSettings {
-        max_depth: None,
-        concurrency: None,
-        rate: None,
-        ..settings
-    };
-    let kept = kept.to_json();
-    store
-        .put_document(SETTINGS, name.as_str(), &kept, Expected::Anything, call.now)
-        .await?;
-    store.put_queue(&name, &limits).await?;
+    queue_settings::set(call.app.store(), &name, settings, call.now).await?;
     call.app.claims.forget_settings(&name);
+    call.app.engine().http_queues().look_again();
     call.audit("queue.settings", name.as_str(), told.clone())
         .await;
     Answer::ok(&told)

@@ -34,6 +34,9 @@ impl Client {
     /// Changes a waiting job: payload, priority, time or queue.
     pub async fn edit(&self, id: JobId, edit: &Edit) -> Result<State, Error> {
         let now = self.now();
+        if let (Some(queue), Some(job)) = (&edit.queue, self.get(id).await?) {
+            self.engine.note_queue(&job.kind, queue).await?;
+        }
         let changed = self.engine.store().edit(id, edit, now).await?;
         if let Some(run_at) = edit.run_at {
             self.engine.due_at(run_at, now);

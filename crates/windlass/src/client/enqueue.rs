@@ -13,7 +13,7 @@ use crate::job::{Job, VERSION};
 use crate::options::Options;
 
 /// What became of a job that was enqueued.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Receipt {
     /// The job; where its unique key was taken, the one that was there first.
     pub id: JobId,
@@ -73,7 +73,7 @@ impl<'a> Enqueue<'a> {
         while !jobs.is_empty() {
             let rest = jobs.split_off(jobs.len().min(ENQUEUE_MAX));
             for answer in client.engine.enqueue(jobs, EnqueueMode::AllOrNone).await? {
-                receipts.push(receipt(answer)?);
+                receipts.push(answer.try_into()?);
             }
             jobs = rest;
         }
@@ -118,30 +118,35 @@ impl<'a> IntoFuture for Enqueue<'a> {
     }
 }
 
-fn receipt(answer: Enqueued) -> Result<Receipt, Error> {
-    let plain = |id| Receipt {
-        id,
-        duplicate: false,
-        payload_differs: false,
-        replaced: false,
-    };
-    Ok(match answer {
-        Enqueued::Created(id) => plain(id),
-        Enqueued::Duplicate {
+impl TryFrom<Enqueued> for Receipt {
+    type Error = StoreError;
+
+    /// What the store answered; an error where the queue is full, as nothing was stored then.
+    fn try_from(answer: Enqueued) -> Result<Self, StoreError> {
+        let plain = |id| Receipt {
             id,
-            payload_differs,
-        } => Receipt {
-            duplicate: true,
-            payload_differs,
-            ..plain(id)
-        },
-        Enqueued::Replaced(id) => Receipt {
-            duplicate: true,
-            replaced: true,
-            ..plain(id)
-        },
-        Enqueued::QueueFull { queue, max_depth } => {
-            return Err(StoreError::QueueFull { queue, max_depth }.into());
+            duplicate: false,
+            payload_differs: false,
+            replaced: false,
+        };
+        match answer {
+            Enqueued::Created(id) => Ok(plain(id)),
+            Enqueued::Duplicate {
+                id,
+                payload_differs,
+            } => Ok(Receipt {
+                duplicate: true,
+                payload_differs,
+                ..plain(id)
+            }),
+            Enqueued::Replaced(id) => Ok(Receipt {
+                duplicate: true,
+                replaced: true,
+                ..plain(id)
+            }),
+            Enqueued::QueueFull { queue, max_depth } => {
+                Err(StoreError::QueueFull { queue, max_depth })
+            }
         }
-    })
+    }
 }

@@ -58,6 +58,8 @@ impl Client {
     ) -> Result<StoredSchedule, Error> {
         let now = self.now();
         definition.check(now)?;
+        let job = &definition.job;
+        self.engine.note_queue(&job.kind, &job.queue).await?;
         let found = self.find(&definition.name).await?;
         let version = found.as_ref().map(|found| found.version);
         if !expected.allows(version) {

@@ -2,11 +2,12 @@
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use windlass::Receipt;
 use windlass_api::{Bulk, BulkMode};
 use windlass_core::{Invalid, Job};
 use windlass_store::EnqueueMode;
 
-use super::create::{Receipt, enqueue, made};
+use super::create::{enqueue, made};
 use crate::answer::Answer;
 use crate::call::Call;
 use crate::problem::Problem;
@@ -39,17 +40,21 @@ async fn all_or_none(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
     }
     let mut jobs = Vec::with_capacity(bulk.jobs.len());
     for new in bulk.jobs {
-        jobs.push(made(call, new?)?);
+        jobs.push(made(call, new?).await?);
     }
     let receipts = enqueue(&call.app, jobs, EnqueueMode::AllOrNone).await?;
     answer(receipts)
 }
 
 async fn each(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
-    let jobs = bulk.jobs.into_iter();
-    let jobs = jobs.map(|new| made(call, new.map_err(Problem::from)?));
-    let made: Vec<Result<Job, Problem>> = jobs.collect();
-    let good: Vec<Job> = made
+    let mut jobs: Vec<Result<Job, Problem>> = Vec::with_capacity(bulk.jobs.len());
+    for new in bulk.jobs {
+        jobs.push(match new {
+            Ok(new) => made(call, new).await,
+            Err(invalid) => Err(invalid.into()),
+        });
+    }
+    let good: Vec<Job> = jobs
         .iter()
         .filter_map(|job| job.as_ref().ok())
         .cloned()
@@ -60,7 +65,7 @@ async fn each(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
     }
     let mut stored = stored.into_iter();
     let missing = || Err(Problem::internal(&"an enqueue without an answer"));
-    let receipts = made.into_iter().map(|job| match job {
+    let receipts = jobs.into_iter().map(|job| match job {
         Ok(_) => stored.next().unwrap_or_else(missing),
         Err(problem) => Err(problem),
     });

@@ -2,11 +2,12 @@
 
 use serde_json::json;
 use windlass_api::{JobView, read_edit, read_revival};
-use windlass_core::{JobId, Payload};
+use windlass_core::{Invalid, Job, JobId, Payload};
 
 use super::form;
 use crate::answer::Answer;
 use crate::call::Call;
+use crate::http_jobs::{self, check_queue};
 use crate::problem::Problem;
 
 /// `POST /api/v1/jobs/{id}/cancel`.
@@ -21,6 +22,9 @@ pub(super) async fn revive(call: Call) -> Result<Answer, Problem> {
     let id = call.job_id()?;
     let revival = read_revival(&call.parts()?, call.now)?;
     check_payload(&call, revival.payload.as_ref())?;
+    if let Some(job) = call.app.client.get(id).await? {
+        check_request(&job, revival.payload.as_ref())?;
+    }
     call.app.client.revive(id, &revival).await?;
     done(call, "job.revive", id).await
 }
@@ -44,9 +48,11 @@ pub(super) async fn edit(call: Call) -> Result<Answer, Problem> {
     let id = call.job_id()?;
     let edit = read_edit(&call.parts()?, call.now)?;
     check_payload(&call, edit.payload.as_ref())?;
-    if let (Some(queue), Some(job)) = (&edit.queue, call.app.client.get(id).await?) {
-        let (engine, queues) = (call.app.engine(), &call.app.http_queues);
-        queues.note(engine, &job.kind, queue).await?;
+    if let Some(job) = call.app.client.get(id).await? {
+        check_request(&job, edit.payload.as_ref())?;
+        if let Some(queue) = &edit.queue {
+            check_queue(call.app.engine(), &job.kind, queue).await?;
+        }
     }
     call.app.client.edit(id, &edit).await?;
     done(call, "job.edit", id).await
@@ -72,6 +78,16 @@ pub(in crate::routes) fn check_payload(
     let checked = payload.map_or(Ok(()), |payload| payload.check_size(most));
     checked.map_err(|error| {
         Problem::too_large("payload_too_large", error.within("payload").to_string())
+    })
+}
+
+/// Refuses a payload that is no request where the job is an HTTP job.
+pub(in crate::routes) fn check_request(
+    job: &Job,
+    payload: Option<&Payload>,
+) -> Result<(), Invalid> {
+    payload.map_or(Ok(()), |payload| {
+        http_jobs::check_payload(&job.kind, job.delivery, payload)
     })
 }
 

@@ -2,17 +2,18 @@
 
 use axum::http::StatusCode;
 use serde::ser::{Serialize, SerializeMap, Serializer};
+use windlass::Receipt;
 use windlass_api::{Content, JobView, read_new_job};
 use windlass_core::{Job, NewJob, Timestamp};
 use windlass_http::form::SchedulerForm;
 use windlass_http::{DEPTH_HEADER, DEPTH_META};
-use windlass_store::{EnqueueMode, Enqueued, StoreError};
+use windlass_store::EnqueueMode;
 
 use super::form;
 use crate::answer::Answer;
 use crate::app::App;
 use crate::call::Call;
-use crate::http_jobs::check_request;
+use crate::http_jobs::{check_queue, check_request};
 use crate::problem::Problem;
 
 /// `POST /api/v1/jobs`.
@@ -22,7 +23,7 @@ pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
         return form::create(&call, &parts).await;
     }
     let new = read_new_job(parts)?;
-    let job = made(&call, new)?;
+    let job = made(&call, new).await?;
     let stored = enqueue(&call.app, vec![job.clone()], EnqueueMode::AllOrNone).await?;
     let receipt = stored.into_iter().next();
     let receipt = receipt.ok_or_else(|| Problem::internal(&"an enqueue without an answer"))??;
@@ -54,10 +55,11 @@ pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
 }
 
 /// The job that this request asks for, checked.
-pub(super) fn made(call: &Call, new: NewJob) -> Result<Job, Problem> {
+pub(super) async fn made(call: &Call, new: NewJob) -> Result<Job, Problem> {
     let most = call.app.settings.payload_bytes_max;
     check_payload(&new, most)?;
     check_request(&new)?;
+    check_queue(call.app.engine(), &new.kind, &new.queue).await?;
     let new = with_depth(call, new);
     Ok(new.into_job_with(call.new_job_id(), call.now, most)?)
 }
@@ -80,47 +82,15 @@ pub(super) fn check_payload(new: &NewJob, most: usize) -> Result<(), Problem> {
     })
 }
 
-/// What became of a job.
-#[derive(Debug, Clone, Copy, serde::Serialize)]
-pub(super) struct Receipt {
-    pub(super) id: windlass_core::JobId,
-    pub(super) duplicate: bool,
-    pub(super) payload_differs: bool,
-    pub(super) replaced: bool,
-}
-
 /// Stores jobs, and tells what became of each.
 pub(super) async fn enqueue(
     app: &App,
     jobs: Vec<Job>,
     mode: EnqueueMode,
 ) -> Result<Vec<Result<Receipt, Problem>>, Problem> {
-    for job in &jobs {
-        let queues = &app.http_queues;
-        queues.note(app.engine(), &job.kind, &job.queue).await?;
-    }
     let answers = app.engine().enqueue(jobs, mode).await?;
-    Ok(answers.into_iter().map(receipt).collect())
-}
-
-fn receipt(answer: Enqueued) -> Result<Receipt, Problem> {
-    let (id, duplicate, payload_differs, replaced) = match answer {
-        Enqueued::Created(id) => (id, false, false, false),
-        Enqueued::Duplicate {
-            id,
-            payload_differs,
-        } => (id, true, payload_differs, false),
-        Enqueued::Replaced(id) => (id, true, false, true),
-        Enqueued::QueueFull { queue, max_depth } => {
-            return Err(StoreError::QueueFull { queue, max_depth }.into());
-        }
-    };
-    Ok(Receipt {
-        id,
-        duplicate,
-        payload_differs,
-        replaced,
-    })
+    let receipts = answers.into_iter().map(Receipt::try_from);
+    Ok(receipts.map(|receipt| Ok(receipt?)).collect())
 }
 
 /// A job with what became of the request. What it carries was just given, and is not repeated.

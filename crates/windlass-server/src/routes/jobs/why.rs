@@ -102,7 +102,7 @@ async fn surroundings(app: &App, job: &Job, now: Timestamp) -> Result<Surroundin
         let full = count(same()) >= u64::from(mine.limit);
         full.then(|| held_by(&format!("concurrency_key {}", mine.key), same()))?
     });
-    let settings = crate::routes::queues::settings_of(app, &job.queue).await?;
+    let settings = crate::queue_settings::settings_of(app.store(), &job.queue).await?;
     let cap = settings.guards.max_inflight_retries;
     let retries = count(in_queue().filter(|other| other.failures > 0));
     Ok(Surroundings {

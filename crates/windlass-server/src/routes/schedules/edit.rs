@@ -11,7 +11,7 @@ use windlass_store::{Expected, Schedule, ScheduleRef};
 use super::{answer, check_match, named};
 use crate::answer::Answer;
 use crate::call::{Call, escaped};
-use crate::http_jobs::check_request;
+use crate::http_jobs::{check_queue, check_request};
 use crate::problem::Problem;
 
 /// So often a change is tried that meets a firing.
@@ -68,8 +68,11 @@ async fn checked(call: &Call, definition: NewSchedule) -> Result<NewSchedule, Pr
     definition.check_with(call.app.engine().now(), most)?;
     let job = &definition.job;
     check_request(job).map_err(|error| error.within("job"))?;
-    let (engine, queues) = (call.app.engine(), &call.app.http_queues);
-    queues.note(engine, &job.kind, &job.queue).await?;
+    let room = check_queue(call.app.engine(), &job.kind, &job.queue).await;
+    room.map_err(|error| match error {
+        Error::Invalid(invalid) => Error::Invalid(invalid.within("job")),
+        other => other,
+    })?;
     Ok(definition)
 }
 

@@ -22,7 +22,7 @@ use crate::answer::Answer;
 use crate::app::App;
 use crate::call::Call;
 use crate::problem::Problem;
-use crate::routes::queues::settings_of;
+use crate::queue_settings::settings_of;
 
 /// A claim that waits looks at least this often: a job may become due without anybody telling.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -342,7 +342,7 @@ async fn fresh_settings(
     if let Some(settings) = app.claims.settings(queue, now) {
         return Ok(settings);
     }
-    let settings = Arc::new(settings_of(app, queue).await?);
+    let settings = Arc::new(settings_of(app.store(), queue).await?);
     app.claims.keep_settings(queue, &settings, now);
     Ok(settings)
 }

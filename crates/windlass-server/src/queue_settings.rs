@@ -1,0 +1,78 @@
+//! What is set about a queue: the limits that the store itself holds it to, and what is kept in a document beside them.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use windlass_api::QueueSettings;
+use windlass_core::{QueueName, Timestamp};
+use windlass_store::{Expected, QueueLimits, Store, StoreError};
+
+use crate::problem::Problem;
+
+/// The collection of the documents.
+const COLLECTION: &str = "queue-settings";
+
+/// What is set about one queue.
+pub(crate) async fn settings_of(
+    store: &dyn Store,
+    name: &QueueName,
+) -> Result<QueueSettings, Problem> {
+    let limits = store.queues().await?.remove(name).unwrap_or_default();
+    let document = store.document(COLLECTION, name.as_str()).await?;
+    together(&limits, document.as_ref().map(|one| &one.value))
+}
+
+/// What is kept beside the limits, for all queues that have something.
+pub(crate) async fn kept(store: &dyn Store) -> Result<BTreeMap<QueueName, Value>, StoreError> {
+    let documents = store.documents(COLLECTION).await?;
+    let named = |name: &str| QueueName::new(name).ok();
+    let kept = documents
+        .into_iter()
+        .filter_map(|one| Some((named(&one.name)?, one.value)));
+    Ok(kept.collect())
+}
+
+/// The limits of a queue and what is kept beside them.
+pub(crate) fn together(
+    limits: &QueueLimits,
+    kept: Option<&Value>,
+) -> Result<QueueSettings, Problem> {
+    let kept = kept
+        .and_then(Value::as_object)
+        .map(QueueSettings::from_fields)
+        .transpose();
+    let kept = kept.map_err(|error| Problem::internal(&error))?;
+    Ok(QueueSettings {
+        max_depth: limits.max_depth,
+        concurrency: limits.concurrency,
+        rate: limits.rate,
+        ..kept.unwrap_or_default()
+    })
+}
+
+/// Sets all that is set about a queue. A pause stays.
+pub(crate) async fn set(
+    store: &dyn Store,
+    name: &QueueName,
+    settings: QueueSettings,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let before = store.queues().await?.remove(name).unwrap_or_default();
+    let limits = QueueLimits {
+        paused: before.paused,
+        max_depth: settings.max_depth,
+        concurrency: settings.concurrency,
+        rate: settings.rate,
+    };
+    let beside = QueueSettings {
+        max_depth: None,
+        concurrency: None,
+        rate: None,
+        ..settings
+    };
+    let (beside, any) = (beside.to_json(), Expected::Anything);
+    store
+        .put_document(COLLECTION, name.as_str(), &beside, any, now)
+        .await?;
+    store.put_queue(name, &limits).await
+}
