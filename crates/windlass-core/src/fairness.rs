@@ -16,6 +16,7 @@ pub use turns::{Taker, Turns};
 use crate::Invalid;
 use crate::duration::check_duration;
 use crate::job::Lane;
+use crate::timestamp::Timestamp;
 
 const WHOLE: i64 = 1_000_000;
 
@@ -72,6 +73,30 @@ pub struct Rate {
     /// In how long.
     #[serde(with = "crate::duration::text")]
     pub period: Duration,
+}
+
+impl Rate {
+    /// When a further job may start, where those that started have used it up: when and how many, the oldest first.
+    pub fn used_up_until(
+        self,
+        starts: impl IntoIterator<Item = (Timestamp, u32)>,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let counted = starts.into_iter();
+        let counted: Vec<_> = counted
+            .filter(|(at, _)| now.since(*at) < self.period)
+            .collect();
+        let mut left: u64 = counted.iter().map(|(_, count)| u64::from(*count)).sum();
+        let mut until = None;
+        for (at, count) in counted {
+            if left < u64::from(self.count) {
+                break;
+            }
+            left -= u64::from(count);
+            until = Some(at.saturating_add(self.period));
+        }
+        until
+    }
 }
 
 impl Default for Guards {

@@ -129,6 +129,18 @@ impl State {
     }
 }
 
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            State::Waiting => f.write_str("waiting"),
+            State::Running => f.write_str("running"),
+            State::Succeeded => f.write_str("succeeded"),
+            State::Dead(reason) => write!(f, "dead ({reason})"),
+            State::Cancelled => f.write_str("cancelled"),
+        }
+    }
+}
+
 impl fmt::Display for DeadReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())

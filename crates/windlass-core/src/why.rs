@@ -64,6 +64,8 @@ pub enum Reason {
     Behind {
         /// How many.
         jobs: u64,
+        /// Whether there may be more: not all were counted.
+        or_more: bool,
     },
     /// Nothing holds it back: the next free slot takes it.
     Next,
@@ -84,6 +86,8 @@ pub struct Surroundings {
     pub rate_until: Option<Timestamp>,
     /// How many ready jobs of its queue come before it.
     pub ahead: u64,
+    /// Whether more may come before it than were counted.
+    pub ahead_or_more: bool,
 }
 
 /// All reasons why the job is not running at `now`, the one to look at first in front. Never empty.
@@ -131,7 +135,10 @@ pub fn why_not_running(job: &Job, around: &Surroundings, now: Timestamp) -> Vec<
         reasons.push(Reason::RateHeld { until });
     }
     if around.ahead > 0 && job.run_at <= now {
-        reasons.push(Reason::Behind { jobs: around.ahead });
+        reasons.push(Reason::Behind {
+            jobs: around.ahead,
+            or_more: around.ahead_or_more,
+        });
     }
     if reasons.is_empty() {
         reasons.push(Reason::Next);
@@ -170,7 +177,10 @@ impl fmt::Display for Reason {
             Reason::RateHeld { until } => {
                 write!(f, "the rate of its queue is used up until {until}")
             }
-            Reason::Behind { jobs } => write!(f, "{jobs} jobs come before it"),
+            Reason::Behind { jobs, or_more } => {
+                let or_more = if *or_more { "at least " } else { "" };
+                write!(f, "{or_more}{jobs} jobs come before it")
+            }
             Reason::Next => f.write_str("nothing holds it back: the next free slot takes it"),
         }
     }
@@ -228,6 +238,7 @@ mod tests {
             retries_held: Some(5),
             rate_until: Some(at(LATER)),
             ahead: 3,
+            ahead_or_more: true,
         };
         job.run_at = at(NOW);
         assert_eq!(
@@ -238,7 +249,7 @@ mod tests {
                 format!("concurrency_key eu is held by job {by} until 2026-01-01T00:05:00Z"),
                 "5 retries of its queue are running, as many as may".to_owned(),
                 "the rate of its queue is used up until 2026-01-01T00:05:00Z".to_owned(),
-                "3 jobs come before it".to_owned(),
+                "at least 3 jobs come before it".to_owned(),
             ]
         );
     }

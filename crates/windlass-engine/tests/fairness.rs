@@ -235,7 +235,7 @@ async fn a_queue_keeps_its_rate_and_concurrency(world: World) {
     };
     let store = world.engine.store();
     store
-        .put_queue(&QueueName::default(), &limits)
+        .put_queue(&QueueName::default(), &limits, None)
         .await
         .unwrap();
     fresh(&world, 12).await;

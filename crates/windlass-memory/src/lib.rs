@@ -173,10 +173,21 @@ impl Store for MemoryStore {
         Ok(self.state().counts(now))
     }
 
-    async fn put_queue(&self, queue: &QueueName, limits: &QueueLimits) -> Result<(), StoreError> {
-        self.state().queues.insert(queue.clone(), limits.clone());
+    async fn put_queue(
+        &self,
+        queue: &QueueName,
+        limits: &QueueLimits,
+        expected: Option<&QueueLimits>,
+    ) -> Result<bool, StoreError> {
+        let mut state = self.state();
+        let found = state.queues.get(queue).cloned().unwrap_or_default();
+        if expected.is_some_and(|expected| *expected != found) {
+            return Ok(false);
+        }
+        state.queues.insert(queue.clone(), limits.clone());
+        drop(state);
         self.wake();
-        Ok(())
+        Ok(true)
     }
 
     async fn queues(&self) -> Result<BTreeMap<QueueName, QueueLimits>, StoreError> {

@@ -56,6 +56,12 @@ impl State {
             *count += 1;
             counts.retrying += u64::from(job.state() == JobState::Waiting && job.failures > 0);
         }
+        for (queue, counts) in &mut queues {
+            let rate = self.queues.get(queue).and_then(|limits| limits.rate);
+            let starts = self.starts.get(queue);
+            let starts = starts.into_iter().flatten().map(|at| (*at, 1));
+            counts.rate_until = rate.and_then(|rate| rate.used_up_until(starts, now));
+        }
         queues
     }
 }

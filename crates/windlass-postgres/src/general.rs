@@ -19,24 +19,27 @@ pub(crate) async fn put_queue(
     session: &mut Session,
     queue: &QueueName,
     limits: &QueueLimits,
-) -> Step<()> {
-    let json = serde_json::to_string(limits).map_err(|error| Fault::damaged(error.to_string()))?;
+    expected: Option<&QueueLimits>,
+) -> Step<bool> {
+    let json = |limits: &QueueLimits| {
+        serde_json::to_string(limits).map_err(|error| Fault::damaged(error.to_string()))
+    };
     let sql =
         "insert into windlass.queues (name, limits, bounded, max_depth) values ($1, $2, $3, $4)
          on conflict (name) do update
-         set limits = excluded.limits, bounded = excluded.bounded, max_depth = excluded.max_depth";
+         set limits = excluded.limits, bounded = excluded.bounded, max_depth = excluded.max_depth
+         where $5::text is null or queues.limits = $5
+         returning 1";
     let max_depth = limits.max_depth.map(bigint);
     let unbounded = QueueLimits {
         max_depth: limits.max_depth,
         ..QueueLimits::default()
     };
-    session
-        .alone(
-            sql,
-            params![queue.as_str(), json, *limits != unbounded, max_depth],
-        )
-        .await?;
-    Ok(())
+    let bounded = *limits != unbounded;
+    let expected = expected.map(json).transpose()?;
+    let params = params![queue.as_str(), json(limits)?, bounded, max_depth, expected];
+    let written = session.alone(sql, params).await?;
+    Ok(!written.is_empty())
 }
 
 pub(crate) async fn queues(session: &mut Session) -> Step<BTreeMap<QueueName, QueueLimits>> {

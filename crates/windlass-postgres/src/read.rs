@@ -11,6 +11,7 @@ use windlass_store::{
 };
 
 use crate::fault::{Fault, Step};
+use crate::general;
 use crate::param::{Time, bigint, params};
 use crate::row::{self, ENDED, LIVING, uuids};
 use crate::session::Session;
@@ -279,5 +280,21 @@ pub(crate) async fn counts(
         };
         *of_state = number(&found, 2)?;
     }
+    for (queue, limits) in general::queues(session).await? {
+        if let (Some(rate), Some(of)) = (limits.rate, counts.get_mut(&queue)) {
+            of.rate_until = rate.used_up_until(starts(session, &queue).await?, now);
+        }
+    }
     Ok(counts)
+}
+
+/// When jobs of a queue with a rate were started, and how many, the oldest first.
+async fn starts(session: &mut Session, queue: &QueueName) -> Step<Vec<(Timestamp, u32)>> {
+    let sql = "select at, count from windlass.starts where queue = $1 order by at";
+    let rows = session.look(sql, params![queue.as_str()]).await?;
+    let start = |found: &Row| {
+        let count: i32 = found.try_get(1)?;
+        Ok((row::time(found, 0)?, u32::try_from(count).unwrap_or(0)))
+    };
+    rows.iter().map(start).collect()
 }

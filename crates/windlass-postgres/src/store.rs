@@ -206,13 +206,19 @@ impl Store for PostgresStore {
         .await
     }
 
-    async fn put_queue(&self, queue: &QueueName, limits: &QueueLimits) -> Result<(), StoreError> {
-        self.run(Other, |mut session| async move {
-            general::put_queue(&mut session, queue, limits).await
-        })
-        .await?;
+    async fn put_queue(
+        &self,
+        queue: &QueueName,
+        limits: &QueueLimits,
+        expected: Option<&QueueLimits>,
+    ) -> Result<bool, StoreError> {
+        let written = self
+            .run(Other, |mut session| async move {
+                general::put_queue(&mut session, queue, limits, expected).await
+            })
+            .await?;
         self.wake.ring();
-        Ok(())
+        Ok(written)
     }
 
     async fn queues(&self) -> Result<BTreeMap<QueueName, QueueLimits>, StoreError> {

@@ -126,7 +126,10 @@ async fn nodes_together_keep_to_the_concurrency_of_a_queue() {
         concurrency: Some(7),
         ..QueueLimits::default()
     };
-    nodes[0].put_queue(&job(1).queue, &limits).await.unwrap();
+    nodes[0]
+        .put_queue(&job(1).queue, &limits, None)
+        .await
+        .unwrap();
     nodes[0]
         .enqueue(Enqueue::all(jobs(1..100)), at(0))
         .await
@@ -149,7 +152,10 @@ async fn nodes_together_keep_to_the_depth_of_a_queue() {
         max_depth: Some(100),
         ..QueueLimits::default()
     };
-    nodes[0].put_queue(&job(1).queue, &limits).await.unwrap();
+    nodes[0]
+        .put_queue(&job(1).queue, &limits, None)
+        .await
+        .unwrap();
     let before = Enqueue::all(jobs(0..95));
     nodes[0].enqueue(before, at(0)).await.unwrap();
     let enqueues = (100..120_u64).map(|number| {

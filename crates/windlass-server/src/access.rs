@@ -223,6 +223,26 @@ impl Access {
         }
     }
 
+    /// Whether one who was let in may still do what needs `needed`: a key may be revoked or expire while a request goes on.
+    pub(crate) async fn still_allows(
+        &self,
+        caller: &Caller,
+        needed: Scope,
+        now: Timestamp,
+    ) -> Result<bool, Refused> {
+        if self.is_open(now).await? {
+            return Ok(true);
+        }
+        let Some(keys) = &self.0.keys else {
+            return Ok(false);
+        };
+        let found = keys.find(&caller.id, now).await;
+        let found = found.map_err(Refused::Unavailable)?;
+        let valid = found
+            .filter(|key| key.revoked_at.is_none() && key.expires_at.is_none_or(|at| at > now));
+        Ok(valid.is_some_and(|key| key.scopes.include(needed)))
+    }
+
     /// Whether one who sent this header from this address may do what needs `needed`.
     ///
     /// What is answered to a wrong secret and to an unknown id is the same. `peer` is where the connection comes from.

@@ -7,8 +7,8 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Response, StatusCode};
 use tracing::error;
 use windlass::{Error, StoreError};
-use windlass_api::{FieldProblem, Malformed, Problem as ProblemJson};
-use windlass_core::Invalid;
+use windlass_api::{FieldProblem, Malformed, Problem as ProblemJson, pointer_of};
+use windlass_core::{DeadReason, Invalid, State};
 use windlass_http::form::FormError;
 
 use crate::access::Refused;
@@ -74,6 +74,16 @@ impl Problem {
         let mut problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail);
         problem.json.errors = problems.iter().map(FieldProblem::from).collect();
         problem
+    }
+
+    /// The same problem of a part of what was sent.
+    pub(crate) fn within(mut self, part: &str) -> Self {
+        let place = pointer_of(part);
+        for problem in &mut self.json.errors {
+            problem.pointer = format!("{place}{}", problem.pointer);
+        }
+        self.json.detail = format!("{part}: {}", self.json.detail);
+        self
     }
 
     pub(crate) fn hint(mut self, hint: &str) -> Self {
@@ -161,10 +171,17 @@ impl From<Error> for Problem {
             Error::Invalid(invalid) => invalid.into(),
             Error::Store(error) => error.into(),
             Error::NotFound(id) => Problem::not_found(format!("job {id}")),
+            Error::Conflict {
+                state: State::Dead(DeadReason::Lost),
+                ..
+            } => Problem::conflict("wrong_state", error.to_string())
+                .hint("it may have run: `force` revives it all the same, `resolve` says that it did succeed"),
             Error::Conflict { .. } => Problem::conflict("wrong_state", error.to_string())
                 .hint("look at the job: its `state` decides what can be done"),
             Error::KeyTaken(_) => Problem::conflict("unique_key_taken", error.to_string()),
             Error::NoSchedule(_) => Problem::not_found("such schedule"),
+            Error::QueueChanged(_) => Problem::conflict("queue_busy", error.to_string())
+                .retry_after(Duration::from_secs(1)),
             Error::ScheduleChanged { .. } => Problem::conflict("schedule_busy", error.to_string())
                 .retry_after(Duration::from_secs(1)),
             Error::ScheduleHeld(_) => Problem::conflict("unique_key_taken", error.to_string()),

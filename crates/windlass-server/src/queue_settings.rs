@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+use windlass::{Client, Error};
 use windlass_api::QueueSettings;
 use windlass_core::{QueueName, Timestamp};
 use windlass_store::{Expected, QueueLimits, Store, StoreError};
@@ -52,27 +53,26 @@ pub(crate) fn together(
 
 /// Sets all that is set about a queue. A pause stays.
 pub(crate) async fn set(
-    store: &dyn Store,
+    client: &Client,
     name: &QueueName,
-    settings: QueueSettings,
+    settings: &QueueSettings,
     now: Timestamp,
-) -> Result<(), StoreError> {
-    let before = store.queues().await?.remove(name).unwrap_or_default();
-    let limits = QueueLimits {
-        paused: before.paused,
-        max_depth: settings.max_depth,
-        concurrency: settings.concurrency,
-        rate: settings.rate,
-    };
+) -> Result<(), Error> {
     let beside = QueueSettings {
         max_depth: None,
         concurrency: None,
         rate: None,
-        ..settings
+        ..settings.clone()
     };
     let (beside, any) = (beside.to_json(), Expected::Anything);
+    let store = client.engine().store();
     store
         .put_document(COLLECTION, name.as_str(), &beside, any, now)
         .await?;
-    store.put_queue(name, &limits).await
+    let bounds = windlass::QueueSettings {
+        max_depth: settings.max_depth,
+        concurrency: settings.concurrency,
+        rate: settings.rate.map(|rate| (rate.count, rate.period)),
+    };
+    client.limit_queue(name.as_str(), &bounds).await
 }

@@ -485,6 +485,11 @@ impl Index {
         u32::try_from(starts.len()).unwrap_or(u32::MAX)
     }
 
+    /// When jobs of a queue were started, the oldest first; only of late, and where it has a rate.
+    pub(crate) fn starts(&self, queue: u32) -> impl Iterator<Item = Timestamp> + '_ {
+        self.starts.get(&queue).into_iter().flatten().copied()
+    }
+
     pub(crate) fn note_start(&mut self, queue: u32, now: Timestamp) {
         self.starts.entry(queue).or_default().push_back(now);
         self.undo.push(Undo::Start(queue));

@@ -166,10 +166,15 @@ impl Store for SqliteStore {
             .await
     }
 
-    async fn put_queue(&self, queue: &QueueName, limits: &QueueLimits) -> Result<(), StoreError> {
-        let (queue, limits) = (queue.clone(), limits.clone());
+    async fn put_queue(
+        &self,
+        queue: &QueueName,
+        limits: &QueueLimits,
+        expected: Option<&QueueLimits>,
+    ) -> Result<bool, StoreError> {
+        let (queue, limits, expected) = (queue.clone(), limits.clone(), expected.cloned());
         self.write(Class::Other, 1, move |writer| {
-            writer.put_queue(&queue, &limits)
+            writer.put_queue(&queue, &limits, expected.as_ref())
         })
         .await
     }

@@ -97,6 +97,7 @@ macro_rules! conformance {
                 documents_are_compare_and_set, documents_are_listed_by_name, documents_are_removed_by_version,
                 records_are_read_in_order_from_a_cursor, records_are_trimmed_from_the_oldest, nodes_beat,
                 queue_limits_are_kept,
+                limits_are_not_written_over_what_the_writer_did_not_see,
             ],
         }
     };

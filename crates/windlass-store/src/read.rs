@@ -203,4 +203,6 @@ pub struct Counts {
     pub cancelled: u64,
     /// The `run_at` of the job that is ready for longest.
     pub oldest_ready: Option<Timestamp>,
+    /// When a further one may start, where the rate of the queue is used up.
+    pub rate_until: Option<Timestamp>,
 }

@@ -98,8 +98,14 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// How many jobs of each queue are in each state. A queue without jobs is not named.
     async fn counts(&self, now: Timestamp) -> Result<BTreeMap<QueueName, Counts>, StoreError>;
 
-    /// Sets the limits of a queue.
-    async fn put_queue(&self, queue: &QueueName, limits: &QueueLimits) -> Result<(), StoreError>;
+    /// Sets the limits of a queue, if they are what the writer believes, where it says; answers whether they were. A queue
+    /// that has none is at the default.
+    async fn put_queue(
+        &self,
+        queue: &QueueName,
+        limits: &QueueLimits,
+        expected: Option<&QueueLimits>,
+    ) -> Result<bool, StoreError>;
 
     /// The limits of the queues that have any.
     async fn queues(&self) -> Result<BTreeMap<QueueName, QueueLimits>, StoreError>;

@@ -28,7 +28,7 @@ macro_rules! wrap_store {
                 list(filter: &Filter, page: Page, now: Timestamp) -> Listed;
                 attempts(job: JobId, limit: usize) -> Vec<Attempt>;
                 counts(now: Timestamp) -> BTreeMap<QueueName, Counts>;
-                put_queue(queue: &QueueName, limits: &QueueLimits) -> ();
+                put_queue(queue: &QueueName, limits: &QueueLimits, expected: Option<&QueueLimits>) -> bool;
                 queues() -> BTreeMap<QueueName, QueueLimits>;
                 put_schedule(schedule: &Schedule, expected: Expected) -> Written;
                 schedules() -> Vec<Schedule>;

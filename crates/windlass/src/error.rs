@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use windlass_core::{Invalid, JobId, State, format_duration};
+use windlass_core::{Invalid, JobId, QueueName, State, format_duration};
 use windlass_store::StoreError;
 
 /// Something could not be done. Each variant is something a caller does differently.
@@ -25,7 +25,7 @@ pub enum Error {
     NotFound(JobId),
 
     /// The job is in a state in which that cannot be done. Nothing changed.
-    #[error("job {id} is {state:?}: that does not apply")]
+    #[error("job {id} is {state}: that does not apply")]
     Conflict {
         /// The job.
         id: JobId,
@@ -47,7 +47,7 @@ pub enum Error {
     },
 
     /// The job is over, and did not succeed.
-    #[error("job {id} did not succeed: it is {state:?}{}", because(.error))]
+    #[error("job {id} did not succeed: it is {state}{}", because(.error))]
     DidNotSucceed {
         /// The job.
         id: JobId,
@@ -69,6 +69,10 @@ pub enum Error {
         /// Its version; none if it is not there.
         version: Option<u64>,
     },
+
+    /// A queue is changed by others all the time. Nothing changed; try again.
+    #[error("queue {0} is changed by others all the time: try again")]
+    QueueChanged(QueueName),
 
     /// The job of a schedule was not made: another one holds its unique key.
     #[error("the unique key of the job of schedule {0} is taken by another job")]

@@ -11,6 +11,7 @@ pub(super) fn components() -> Vec<(&'static str, Schema)> {
         ("CreatedJob", created_job()),
         ("JobFilter", Schema::object(filter_fields())),
         ("Bulk", bulk()),
+        ("Receipt", receipt()),
         ("BulkAnswer", bulk_answer()),
         ("Attempt", attempt()),
         ("Edit", edit()),
@@ -198,14 +199,18 @@ fn bulk() -> Schema {
     ])
 }
 
+fn receipt() -> Schema {
+    let mut fields = vec![Field::always("id", Schema::id())];
+    fields.extend(duplicate_fields());
+    Schema::object(fields)
+}
+
 fn bulk_answer() -> Schema {
-    let mut receipt = vec![Field::always("id", Schema::id())];
-    receipt.extend(duplicate_fields());
     let refused = Schema::object(vec![Field::always("problem", Schema::named("Problem"))]);
     Schema::object(vec![
         Field::always(
             "data",
-            Schema::list(Schema::either(vec![Schema::object(receipt), refused])),
+            Schema::list(Schema::either(vec![Schema::named("Receipt"), refused])),
         ),
         Field::always("created", Schema::count()),
         Field::always("duplicates", Schema::count()),

@@ -416,3 +416,30 @@ proptest! {
         prop_assert!(taken.retries == 0 || retries_running + taken.retries + reserved <= total);
     }
 }
+
+#[test]
+fn a_used_up_rate_says_when_the_next_may_start() {
+    let rate = Rate {
+        count: 3,
+        period: Duration::from_secs(10),
+    };
+    let second =
+        |n: i64| Timestamp::UNIX_EPOCH.saturating_add(Duration::from_secs(n.unsigned_abs()));
+    let until = |starts: &[(i64, u32)], now| {
+        let starts = starts.iter().map(|(at, count)| (second(*at), *count));
+        rate.used_up_until(starts, second(now))
+    };
+    assert_eq!(until(&[], 5), None);
+    assert_eq!(until(&[(0, 2)], 5), None);
+    assert_eq!(until(&[(0, 2), (4, 1)], 5), Some(second(10)));
+    assert_eq!(
+        until(&[(0, 1), (1, 1), (4, 3)], 5),
+        Some(second(14)),
+        "more than the rate now allows"
+    );
+    assert_eq!(
+        until(&[(0, 2), (4, 1)], 10),
+        None,
+        "the first two no longer count"
+    );
+}

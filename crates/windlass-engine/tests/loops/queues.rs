@@ -51,14 +51,14 @@ async fn a_paused_queue_gives_nothing_until_it_is_resumed() {
     };
     let queue = QueueName::default();
     let store = run.engine.store();
-    store.put_queue(&queue, &paused).await.unwrap();
+    store.put_queue(&queue, &paused, None).await.unwrap();
     let id = run.enqueue(new_job("a")).await;
     tokio::time::sleep(seconds(10.0)).await;
     assert_eq!(job(&run.engine, id).await.attempt, 0);
     let engine = Arc::clone(&run.engine);
     engine
         .store()
-        .put_queue(&queue, &QueueLimits::default())
+        .put_queue(&queue, &QueueLimits::default(), None)
         .await
         .unwrap();
     run.until("succeeded", id).await;

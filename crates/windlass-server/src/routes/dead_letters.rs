@@ -169,17 +169,21 @@ async fn revive(call: Call) -> Result<Answer, Problem> {
     for job in &found.jobs {
         super::jobs::check_request(job, revival.payload.as_ref())?;
     }
-    let ids: Vec<JobId> = found.jobs.iter().map(|job| job.id).collect();
-    let changed = call.app.store().revive(&ids, &revival, call.now).await?;
+    // Jobs that were named may be in another state.
+    let is_dead = |job: &&Job| matches!(job.state(), State::Dead(_));
+    let (dead, others): (Vec<&Job>, Vec<&Job>) = found.jobs.iter().partition(is_dead);
+    let ids: Vec<JobId> = dead.iter().map(|job| job.id).collect();
+    let mut changed = call.app.store().revive(&ids, &revival, call.now).await?;
     if let Some(run_at) = revival.run_at {
         call.app.engine().due_at(run_at, call.now);
     }
-    for (job, changed) in found.jobs.iter().zip(&changed) {
+    for (job, changed) in dead.iter().zip(&changed) {
         if matches!(changed, Changed::Now(_)) {
             let engine = call.app.engine();
             engine.emit_job(call.now, &JobRef::of(job), JobEvent::Revived);
         }
     }
+    changed.extend(others.iter().map(|job| Changed::Conflict(job.state())));
     let answer = PassAnswer::new(&changed, &found);
     call.audit("dead_letters.revive", "jobs", wanted.told(&answer))
         .await;

@@ -16,7 +16,7 @@ use windlass_core::{Invalid, JobId, Kind, QueueName, ScheduleId};
 use windlass_engine::{Clock, Event};
 
 use super::Route;
-use crate::access::Scope;
+use crate::access::{Access, Caller, Scope};
 use crate::answer::Answer;
 use crate::call::Call;
 use crate::events::{EventId, Feed, Next, event_json};
@@ -76,6 +76,7 @@ async fn listen(call: Call) -> Result<Answer, Problem> {
         Some(last) => Some(last),
         None => call.header(&LAST_EVENT_ID),
     };
+    let last = last.filter(|last| !last.is_empty()); // a reader that has seen no event yet
     let last = last.map(|last| {
         let rule = "must be the `id` of an event of this stream";
         EventId::parse(last).ok_or_else(|| Invalid::new("last_event_id", rule))
@@ -91,12 +92,15 @@ async fn listen(call: Call) -> Result<Answer, Problem> {
         wanted,
         last,
         clock: Arc::clone(call.app.engine().clock()),
+        access: call.app.access.clone(),
+        caller: call.caller.clone(),
         _permit: permit.map_err(|_| Problem::busy("streams"))?,
     };
     let hello = stream::once(async { Ok::<_, Infallible>(Bytes::from_static(b"retry: 1000\n\n")) });
     let events = stream::unfold(reader, |mut reader| async move {
         let piece = reader.piece().await;
-        Some((Ok(piece), reader))
+        let may_listen = reader.may_listen().await;
+        may_listen.then_some((Ok(piece), reader))
     });
     let stopping = call.app.stopping.clone().cancelled_owned();
     let events = futures_util::StreamExt::take_until(events, stopping);
@@ -155,6 +159,8 @@ struct Reader {
     wanted: Wanted,
     last: EventId,
     clock: Arc<dyn Clock>,
+    access: Access,
+    caller: Caller,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -163,18 +169,35 @@ impl Reader {
     async fn piece(&mut self) -> Bytes {
         let until = self.clock.now().saturating_add(QUIET);
         let mut text = String::new();
-        for _ in 0..PIECE_MAX {
+        for events in 1.. {
             let next = tokio::select! {
                 biased;
+                () = self.clock.sleep_until(until) => break,
                 next = self.feed.next(self.last) => next,
                 () = std::future::ready(()), if !text.is_empty() => break,
-                () = self.clock.sleep_until(until) => {
-                    return Bytes::from_static(b": nothing happened\n\n");
-                }
             };
             text.push_str(&self.take(next));
+            if events % PIECE_MAX == 0 {
+                if !text.is_empty() {
+                    break;
+                }
+                tokio::task::yield_now().await; // many events that nobody wants here
+            }
         }
-        Bytes::from(text)
+        match text.is_empty() {
+            true => Bytes::from_static(b": nothing happened\n\n"),
+            false => Bytes::from(text),
+        }
+    }
+
+    /// Whether its key is still good. A store that cannot tell now is asked again at the next piece.
+    async fn may_listen(&self) -> bool {
+        let now = self.clock.now();
+        let allowed = self
+            .access
+            .still_allows(&self.caller, Scope::Read, now)
+            .await;
+        allowed.unwrap_or(true)
     }
 
     fn take(&mut self, next: Next) -> String {

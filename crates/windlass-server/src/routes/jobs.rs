@@ -55,8 +55,8 @@ pub(super) fn routes() -> Vec<Route> {
             )
             .answers(
                 200,
-                "Its unique key is taken: the job that was there first.",
-                Schema::named("CreatedJob"),
+                "Its unique key is taken: the job that was there first; only its id for a key that may not read.",
+                Schema::either(vec![Schema::named("CreatedJob"), Schema::named("Receipt")]),
             )
             .idempotent(),
         Route::new(

@@ -156,7 +156,7 @@ async fn put_settings(call: Call) -> Result<Answer, Problem> {
     let name: QueueName = call.name("queue")?;
     let settings = QueueSettings::from_fields(&call.map()?)?;
     let told = settings.to_json();
-    queue_settings::set(call.app.store(), &name, settings, call.now).await?;
+    queue_settings::set(&call.app.client, &name, &settings, call.now).await?;
     call.app.claims.forget_settings(&name);
     call.app.engine().http_queues().look_again();
     call.audit("queue.settings", name.as_str(), told.clone())
@@ -211,7 +211,8 @@ async fn purge(call: Call) -> Result<Answer, Problem> {
     let ids: Vec<JobId> = found.jobs.iter().map(|job| job.id).collect();
     let changed = call.app.store().purge(&ids).await?;
     let answer = PassAnswer::new(&changed, &found);
-    let detail = json!({"state": state, "finished_before": finished_before, "removed": ids.len()});
+    let detail =
+        json!({"state": state, "finished_before": finished_before, "removed": answer.changed()});
     call.audit("queue.purge", name.as_str(), detail).await;
     Answer::ok(&answer)
 }

@@ -251,3 +251,18 @@ async fn what_operators_do_is_recorded_with_their_key() {
     }
     assert!(records.iter().all(|record| record.name == "test"));
 }
+
+#[tokio::test]
+async fn who_may_only_enqueue_learns_nothing_of_the_job_that_was_first() {
+    let mut server = Server::closed().await;
+    let first = json!({"kind": "a", "unique_key": "u", "meta": {"card": "4111"}, "tags": ["vip"]});
+    server.key = Some(server.new_key(&[Scope::Admin]).await);
+    let id = server.job(&first).await;
+    let mine = json!({"kind": "a", "unique_key": "u"});
+    let all = server.post("/api/v1/jobs", &mine).await;
+    assert_eq!(all.json["tags"], json!(["vip"]), "{all:?}");
+    server.key = Some(server.new_key(&[Scope::Enqueue]).await);
+    let told = server.post("/api/v1/jobs", &mine).await;
+    let receipt = json!({"id": id, "duplicate": true, "payload_differs": false, "replaced": false});
+    assert_eq!((told.status, &told.json), (200, &receipt));
+}

@@ -63,3 +63,23 @@ async fn each_for_itself_tells_what_is_wrong_with_which() {
     assert_eq!(data[1]["problem"]["errors"][0]["pointer"], "/jobs/1/kind");
     assert_eq!(data[4]["problem"]["code"], "queue_full");
 }
+
+#[tokio::test]
+async fn what_is_wrong_with_an_http_job_is_told_with_its_place() {
+    let server = Server::open().await;
+    let jobs = json!([{"kind": "a"}, {"http": {"url": "ftp://a.example/"}}]);
+    for mode in ["all_or_none", "each"] {
+        let body = json!({"jobs": jobs, "mode": mode});
+        let answer = server.post("/api/v1/jobs/bulk", &body).await;
+        let problem = match mode {
+            "each" => answer.json["data"][1]["problem"].clone(),
+            _ => answer.json.clone(),
+        };
+        assert_eq!(
+            problem["errors"][0]["pointer"], "/jobs/1/payload/url",
+            "{answer:?}"
+        );
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.starts_with("jobs[1]: "), "{detail}");
+    }
+}

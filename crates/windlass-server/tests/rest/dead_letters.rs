@@ -78,7 +78,8 @@ async fn a_group_is_revived_in_passes_and_only_that() {
 async fn jobs_are_revived_by_their_ids() {
     let server = Server::open().await;
     let id = dead(&server, "a", "boom").await;
-    let waiting = server.job(&json!({"kind": "a"})).await;
+    let waiting = server.job(&json!({"kind": "a", "delay": "1h"})).await;
+    server.act(&format!("/api/v1/jobs/{waiting}/cancel")).await;
     let pass = server
         .post(
             "/api/v1/dead-letters/revive",
@@ -101,4 +102,19 @@ async fn jobs_are_revived_by_their_ids() {
         let refused = server.post("/api/v1/dead-letters/revive", &body).await;
         assert_eq!(refused.status, 422, "{body}: {refused:?}");
     }
+}
+
+#[tokio::test]
+async fn the_audit_log_names_jobs_and_keeps_no_payloads() {
+    let server = Server::open().await;
+    let id = dead(&server, "a", "boom").await;
+    server
+        .post("/api/v1/dead-letters/revive", &json!({"ids": [id]}))
+        .await;
+    let searched = json!({"filter": {"payload_path": "/card", "payload_value": "4111"}});
+    server.post("/api/v1/dead-letters/revive", &searched).await;
+    let audit = server.get("/api/v1/audit").await;
+    let text = audit.json.to_string();
+    assert!(text.contains(&id) && text.contains("/card"), "{text}");
+    assert!(!text.contains("4111"), "{text}");
 }

@@ -1,6 +1,7 @@
 //! The stream of events.
 
 use serde_json::json;
+use windlass_server::access::Scope;
 
 use crate::support::{Events, Server};
 
@@ -100,4 +101,26 @@ async fn a_reader_that_was_cut_off_goes_on_where_it_was() {
         read.contains("\"first\""),
         "of another run, it gets what is still there: {read}"
     );
+}
+
+#[tokio::test]
+async fn a_revoked_key_hears_nothing_more() {
+    let mut server = Server::closed().await;
+    let admin = server.new_key(&[Scope::Admin]).await;
+    let reader = server.new_key(&[Scope::Read]).await;
+    let authorization = format!("Bearer {reader}");
+    let heard = [("Authorization", authorization.as_str())];
+    let mut events = Events::listen(&server, "/api/v1/events", &heard).await;
+    server.key = Some(admin);
+    server.job(&json!({"kind": "before"})).await;
+    events.until("\"kind\":\"before\"").await;
+    let keys = server.get("/api/v1/keys").await;
+    let keys = keys.json["data"].as_array().unwrap().clone();
+    let key = keys.iter().find(|key| key["scopes"] == json!(["read"]));
+    let id = key.unwrap()["id"].as_str().unwrap();
+    let revoked = server.delete(&format!("/api/v1/keys/{id}")).await;
+    assert!(revoked.status < 300, "{revoked:?}");
+    server.job(&json!({"kind": "after"})).await;
+    let rest = events.until("\r\n0\r\n\r\n").await; // the end of the answer
+    assert!(!rest.contains("after"), "{rest}");
 }

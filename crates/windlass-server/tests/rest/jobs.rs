@@ -266,6 +266,11 @@ async fn a_lost_job_is_resolved_or_revived_by_force() {
     }
     let plain = server.act(&format!("/api/v1/jobs/{first}/revive")).await;
     assert_eq!(plain.status, 409);
+    assert!(
+        plain.text_at("/detail").contains("is dead (lost)"),
+        "{plain:?}"
+    );
+    assert!(plain.text_at("/hint").contains("force"), "{plain:?}");
     let forced = server
         .post(
             &format!("/api/v1/jobs/{first}/revive"),
@@ -360,6 +365,10 @@ async fn why_tells_what_holds_a_job_back() {
     let id = server
         .job(&json!({"kind": "a", "queue": "q", "concurrency_key": "k"}))
         .await;
+    // A node of the server keeps the store up, and runs nothing of this.
+    let (store, now) = (server.client.engine().store(), server.client.now());
+    let about = json!({"role": "server", "version": "1"});
+    store.beat("server-1", &about, now).await.unwrap();
     let why = server.get(&format!("/api/v1/jobs/{id}/why")).await;
     assert_eq!(codes(&why), ["no_worker"], "{why:?}");
     server
@@ -389,6 +398,15 @@ async fn why_tells_what_holds_a_job_back() {
         .await;
     let why = server.get(&format!("/api/v1/jobs/{later}/why")).await;
     assert_eq!(codes(&why), ["not_due"]);
+    let rate = json!({"rate": {"count": 1, "period": "1h"}});
+    server.put("/api/v1/queues/limited/settings", &rate).await;
+    let limited = json!({"kind": "a", "queue": "limited"});
+    let (_, held) = (server.job(&limited).await, server.job(&limited).await);
+    server
+        .claim(&json!({"queue": "limited", "worker": "other"}))
+        .await;
+    let why = server.get(&format!("/api/v1/jobs/{held}/why")).await;
+    assert_eq!(codes(&why), ["rate_held"], "{why:?}");
     let running = server.get(&format!("/api/v1/jobs/{id}/why")).await;
     assert_eq!(
         (codes(&running), running.text_at("/state")),

@@ -149,11 +149,14 @@ async fn a_search_over_many_jobs_stops_and_goes_on() {
 async fn a_pass_runs_waiting_jobs_of_a_filter_now() {
     let server = Server::open().await;
     for _ in 0..3 {
+        server.job(&json!({"kind": "a", "retry": "patient"})).await;
+    }
+    for _ in 0..3 {
         server
-            .job(&json!({"kind": "a", "queue": "q", "delay": "1h"}))
+            .run(&json!({"outcome": "failed", "error": "boom"}))
             .await;
     }
-    let body = json!({"filter": {"queue": "q", "state": "scheduled"}, "limit": 2});
+    let body = json!({"filter": {"queue": "default", "state": "scheduled"}, "limit": 2});
     let pass = server.post("/api/v1/jobs/run-now", &body).await;
     assert_eq!(
         (&pass.json["changed"], &pass.json["conflicts"]),
@@ -161,7 +164,7 @@ async fn a_pass_runs_waiting_jobs_of_a_filter_now() {
         "{pass:?}"
     );
     assert!(pass.json["next_cursor"].is_string());
-    let queue = server.get("/api/v1/queues/q").await;
+    let queue = server.get("/api/v1/queues/default").await;
     assert_eq!(
         (
             &queue.json["counts"]["ready"],
@@ -177,4 +180,89 @@ async fn a_pass_runs_waiting_jobs_of_a_filter_now() {
         let refused = server.post("/api/v1/jobs/run-now", &body).await;
         assert_eq!(refused.status, 422, "{body}");
     }
+}
+
+#[tokio::test]
+async fn a_page_of_large_jobs_ends_early_and_none_is_left_out() {
+    let server = Server::open().await;
+    let large = "x".repeat(1_000_000);
+    let mut created = Vec::new();
+    for _ in 0..40 {
+        created.push(server.job(&json!({"kind": "a", "payload": large})).await);
+    }
+    created.reverse();
+    let (mut seen, mut pages) = (Vec::new(), 0);
+    let mut path = "/api/v1/jobs?limit=1000".to_owned();
+    loop {
+        let page = server.get(&path).await;
+        assert!(page.body.len() < 20_000_000, "{} bytes", page.body.len());
+        seen.extend(ids(&page));
+        pages += 1;
+        match page.json["next_cursor"].as_str() {
+            Some(cursor) => path = format!("/api/v1/jobs?limit=1000&cursor={cursor}"),
+            None => break,
+        }
+    }
+    assert_eq!(seen, created);
+    assert!(pages > 1, "40 MB are not one page");
+}
+
+#[tokio::test]
+async fn what_was_enqueued_later_is_not_walked_over() {
+    let server = Server::open().await;
+    let old = server.job(&json!({"kind": "a"})).await;
+    let job = server.get(&format!("/api/v1/jobs/{old}")).await;
+    let created = job.text_at("/created_at");
+    let jobs: Vec<Value> = (0..9_999).map(|_| json!({"kind": "b"})).collect();
+    for _ in 0..3 {
+        server
+            .post("/api/v1/jobs/bulk", &json!({"jobs": jobs}))
+            .await;
+    }
+    let upto = server
+        .get(&format!("/api/v1/jobs?created_before={created}"))
+        .await;
+    assert_eq!(
+        (ids(&upto).len(), &upto.json["next_cursor"]),
+        (0, &Value::Null)
+    );
+    let from = format!("/api/v1/jobs?created_from={created}&tag=none");
+    let mut pages = 0;
+    let mut cursor = String::new();
+    loop {
+        let page = server.get(&format!("{from}{cursor}")).await;
+        assert!(ids(&page).is_empty());
+        pages += 1;
+        assert!(pages < 100, "it comes to an end");
+        match page.json["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_pass_by_filter_leaves_fresh_jobs_their_time() {
+    let server = Server::open().await;
+    let fresh = server.job(&json!({"kind": "a", "delay": "30d"})).await;
+    let retry = server.job(&json!({"kind": "a", "retry": "patient"})).await;
+    server
+        .run(&json!({"outcome": "failed", "error": "boom"}))
+        .await;
+    let all = json!({"filter": {"kind": "a"}});
+    let passed = server.post("/api/v1/jobs/run-now", &all).await;
+    assert_eq!(passed.json["changed"], 1, "{passed:?}");
+    let state = async |id: &str| {
+        server
+            .get(&format!("/api/v1/jobs/{id}"))
+            .await
+            .text_at("/state")
+    };
+    assert_eq!(state(&retry).await, "ready");
+    assert_eq!(state(&fresh).await, "scheduled");
+    let named = server
+        .post("/api/v1/jobs/run-now", &json!({"ids": [fresh]}))
+        .await;
+    assert_eq!(named.json["changed"], 1, "{named:?}");
+    assert_eq!(state(&fresh).await, "ready");
 }

@@ -131,3 +131,18 @@ async fn a_purge_removes_what_is_spelled_out_and_is_recorded() {
         .count();
     assert_eq!(purges, 3);
 }
+
+#[tokio::test]
+async fn pauses_and_settings_do_not_undo_each_other() {
+    let server = Server::open().await;
+    for round in 1..=50 {
+        let path = format!("/api/v1/queues/q{round}");
+        let (pause, settings) = (format!("{path}/pause"), format!("{path}/settings"));
+        let wanted = json!({"max_depth": round});
+        let (paused, set) = tokio::join!(server.act(&pause), server.put(&settings, &wanted));
+        assert_eq!((paused.status, set.status), (200, 200));
+        let queue = server.get(&path).await;
+        assert!(queue.json["paused"].is_object(), "{queue:?}");
+        assert_eq!(queue.json["settings"]["max_depth"], round);
+    }
+}

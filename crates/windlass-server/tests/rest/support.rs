@@ -12,10 +12,13 @@ use windlass::{Client, PrometheusRecorder};
 use windlass_server::access::{Access, NewKey, Scope, Scopes, WithoutKeys};
 use windlass_server::{App, Settings, router};
 
+#[path = "../../../windlass-postgres/tests/support/cluster.rs"]
+mod cluster;
+
 /// Nothing in a test takes longer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A server of its own, on a SQLite file of its own.
+/// A server of its own, on a SQLite file of its own; on a PostgreSQL database if `WINDLASS_TEST_STORE` says so.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) client: Client,
@@ -57,7 +60,11 @@ impl Server {
 
     async fn with(settings: Settings, path: &str, access: impl FnOnce(&Client) -> Access) -> Self {
         let directory = tempfile::tempdir().expect("a directory for a store");
-        let url = format!("sqlite:{}", directory.path().join("jobs.db").display());
+        let url = match std::env::var("WINDLASS_TEST_STORE").as_deref() {
+            Err(_) => format!("sqlite:{}", directory.path().join("jobs.db").display()),
+            Ok("postgres") => cluster::database().await,
+            Ok(other) => panic!("WINDLASS_TEST_STORE is `postgres` or not set, not {other}"),
+        };
         let recorder = Arc::new(PrometheusRecorder::new());
         let opened = Client::open_with_recorder(&url, Arc::clone(&recorder) as _).await;
         let client = opened.expect("a fresh store opens");

@@ -34,8 +34,12 @@ impl Writer<'_> {
             *of_state += u64::try_from(count).unwrap_or(0);
         }
         let mut named = BTreeMap::new();
-        for (queue, counts) in queues {
-            named.insert(self.names.queue(queue)?, counts);
+        for (queue, mut counts) in queues {
+            let name = self.names.queue(queue)?;
+            let rate = self.limits(&name).and_then(|limits| limits.rate);
+            let starts = self.index.starts(queue).map(|at| (at, 1));
+            counts.rate_until = rate.and_then(|rate| rate.used_up_until(starts, now));
+            named.insert(name, counts);
         }
         Ok(Ok(named))
     }

@@ -10,7 +10,16 @@ use crate::fault::{Fault, Step};
 use crate::row::{signed, unsigned};
 
 impl Writer<'_> {
-    pub(crate) fn put_queue(&mut self, queue: &QueueName, limits: &QueueLimits) -> Answer<()> {
+    pub(crate) fn put_queue(
+        &mut self,
+        queue: &QueueName,
+        limits: &QueueLimits,
+        expected: Option<&QueueLimits>,
+    ) -> Answer<bool> {
+        let found = self.queues.get(queue).cloned().unwrap_or_default();
+        if expected.is_some_and(|expected| *expected != found) {
+            return Ok(Ok(false));
+        }
         let json =
             serde_json::to_string(limits).map_err(|error| Fault::damaged(error.to_string()))?;
         let mut statement = self
@@ -19,7 +28,7 @@ impl Writer<'_> {
         statement.execute(params![queue.as_str(), json])?;
         drop(statement);
         self.queues.insert(queue.clone(), limits.clone());
-        Ok(Ok(()))
+        Ok(Ok(true))
     }
 
     pub(crate) fn put_document(

@@ -366,7 +366,10 @@ pub async fn a_paused_queue_gives_nothing(store: &Opened) {
         paused,
         ..QueueLimits::default()
     };
-    store.put_queue(&queue("default"), &limits).await.unwrap();
+    store
+        .put_queue(&queue("default"), &limits, None)
+        .await
+        .unwrap();
     assert!(take(store, 5, at(2)).await.is_empty());
     let settled = settle_one(store, &running, Report::Succeeded(None), at(2)).await;
     assert_eq!(
@@ -375,7 +378,7 @@ pub async fn a_paused_queue_gives_nothing(store: &Opened) {
         "running jobs finish"
     );
     store
-        .put_queue(&queue("default"), &QueueLimits::default())
+        .put_queue(&queue("default"), &QueueLimits::default(), None)
         .await
         .unwrap();
     assert_eq!(take(store, 5, at(3)).await.len(), 1);

@@ -348,7 +348,10 @@ async fn bound_to(store: &Opened, max_depth: u64) {
         max_depth: Some(max_depth),
         ..QueueLimits::default()
     };
-    store.put_queue(&queue("default"), &limits).await.unwrap();
+    store
+        .put_queue(&queue("default"), &limits, None)
+        .await
+        .unwrap();
 }
 
 pub async fn a_full_queue_takes_all_or_none(store: &Opened) {

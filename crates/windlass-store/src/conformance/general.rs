@@ -139,12 +139,44 @@ pub async fn queue_limits_are_kept(store: &Opened) {
             period: Duration::from_millis(1500),
         }),
     };
-    store.put_queue(&queue("mail"), &limits).await.unwrap();
     store
-        .put_queue(&queue("b"), &QueueLimits::default())
+        .put_queue(&queue("mail"), &limits, None)
+        .await
+        .unwrap();
+    store
+        .put_queue(&queue("b"), &QueueLimits::default(), None)
         .await
         .unwrap();
     let queues = store.queues().await.unwrap();
     assert_eq!(queues.len(), 2);
     assert_eq!(queues[&queue("mail")], limits);
+}
+
+pub async fn limits_are_not_written_over_what_the_writer_did_not_see(store: &Opened) {
+    let (name, none) = (queue("mail"), QueueLimits::default());
+    let bounded = QueueLimits {
+        max_depth: Some(5),
+        ..QueueLimits::default()
+    };
+    let paused = QueueLimits {
+        paused: Some(Pause {
+            by: "ann".into(),
+            at: at(1),
+        }),
+        ..bounded.clone()
+    };
+    let put = async |limits: &QueueLimits, expected: &QueueLimits| {
+        store
+            .put_queue(&name, limits, Some(expected))
+            .await
+            .unwrap()
+    };
+    assert!(
+        put(&bounded, &none).await,
+        "what has no limits is at the default"
+    );
+    assert!(!put(&paused, &none).await, "somebody set it meanwhile");
+    assert!(put(&paused, &bounded).await);
+    assert!(!put(&none, &bounded).await);
+    assert_eq!(store.queues().await.unwrap()[&name], paused);
 }

@@ -9,7 +9,10 @@ use super::build::*;
 use crate::{Claim, QueueLimits};
 
 async fn limit(store: &Opened, limits: QueueLimits) {
-    store.put_queue(&queue("default"), &limits).await.unwrap();
+    store
+        .put_queue(&queue("default"), &limits, None)
+        .await
+        .unwrap();
 }
 
 fn keyed(number: u64, limit: u32) -> Job {
@@ -90,7 +93,14 @@ pub async fn a_queue_starts_no_more_than_its_rate(store: &Opened) {
     put(store, jobs(0..20)).await;
     assert_eq!(take(store, 2, at(0)).await.len(), 2);
     assert_eq!(take(store, 9, at(4)).await.len(), 1);
+    let until = async |now| store.counts(now).await.unwrap()[&queue("default")].rate_until;
+    assert_eq!(
+        until(at(4)).await,
+        Some(at(10)),
+        "the first two started at 0"
+    );
     assert!(take(store, 9, at_micros(9_999_999)).await.is_empty());
+    assert_eq!(until(at(10)).await, None);
     assert_eq!(
         take(store, 9, at(10)).await.len(),
         2,

@@ -219,7 +219,7 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
         Command::Purge(jobs) => told(&store.purge(&ids(jobs)).await),
         Command::Limits(queue, which) => told(
             &store
-                .put_queue(&queue_of(*queue), &limits_of(*which, now))
+                .put_queue(&queue_of(*queue), &limits_of(*which, now), None)
                 .await,
         ),
         Command::Counts => told(&store.counts(now).await),

@@ -274,6 +274,7 @@ pub async fn counts_tell_every_state(store: &Opened) {
         dead: 0,
         cancelled: 1,
         oldest_ready: Some(at(0)),
+        rate_until: None,
     };
     assert_eq!(counts[&queue("default")], expected);
     let other = Counts {

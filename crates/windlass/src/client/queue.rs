@@ -20,51 +20,59 @@ pub struct QueueSettings {
     pub rate: Option<(u32, Duration)>,
 }
 
+/// So often a change is tried that meets another one.
+const TRIES: usize = 100;
+
 impl Client {
     /// Sets the bounds of a queue; whether it is paused stays.
     pub async fn limit_queue(&self, name: &str, settings: &QueueSettings) -> Result<(), Error> {
-        let queue = queue_name(name)?;
-        let before = self.queue_limits(&queue).await?;
         let rate = settings.rate.map(|(count, period)| Rate { count, period });
-        let limits = QueueLimits {
+        self.change_queue(name, |before| QueueLimits {
             paused: before.paused,
             max_depth: settings.max_depth,
             concurrency: settings.concurrency,
             rate,
-        };
-        Ok(self.engine.store().put_queue(&queue, &limits).await?)
+        })
+        .await
     }
 
     /// Nothing more is claimed from a queue, by anybody, until it is resumed. Running jobs go on.
     pub async fn pause_queue(&self, name: &str, by: &str) -> Result<(), Error> {
-        let queue = queue_name(name)?;
-        let paused = Some(Pause {
+        let pause = Pause {
             by: by.to_owned(),
             at: self.now(),
-        });
-        let limits = QueueLimits {
-            paused,
-            ..self.queue_limits(&queue).await?
         };
-        Ok(self.engine.store().put_queue(&queue, &limits).await?)
+        self.change_queue(name, |before| QueueLimits {
+            paused: Some(pause.clone()),
+            ..before
+        })
+        .await
     }
 
     /// Jobs of a queue are claimed again.
     pub async fn resume_queue(&self, name: &str) -> Result<(), Error> {
-        let queue = queue_name(name)?;
-        let limits = QueueLimits {
+        self.change_queue(name, |before| QueueLimits {
             paused: None,
-            ..self.queue_limits(&queue).await?
-        };
-        Ok(self.engine.store().put_queue(&queue, &limits).await?)
+            ..before
+        })
+        .await
     }
 
-    async fn queue_limits(&self, queue: &QueueName) -> Result<QueueLimits, Error> {
-        let mut queues = self.engine.store().queues().await?;
-        Ok(queues.remove(queue).unwrap_or_default())
+    /// Changes what a queue is held to; what others change meanwhile is not lost.
+    async fn change_queue(
+        &self,
+        name: &str,
+        change: impl Fn(QueueLimits) -> QueueLimits,
+    ) -> Result<(), Error> {
+        let queue = QueueName::new(name).map_err(|error| error.within("queue"))?;
+        let store = self.engine.store();
+        for _ in 0..TRIES {
+            let before = store.queues().await?.remove(&queue).unwrap_or_default();
+            let limits = change(before.clone());
+            if store.put_queue(&queue, &limits, Some(&before)).await? {
+                return Ok(());
+            }
+        }
+        Err(Error::QueueChanged(queue))
     }
-}
-
-fn queue_name(name: &str) -> Result<QueueName, Error> {
-    Ok(QueueName::new(name).map_err(|error| error.within("queue"))?)
 }

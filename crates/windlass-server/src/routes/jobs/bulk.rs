@@ -39,8 +39,9 @@ async fn all_or_none(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
         return Err(Problem::invalid(&wrong).hint("nothing was stored"));
     }
     let mut jobs = Vec::with_capacity(bulk.jobs.len());
-    for new in bulk.jobs {
-        jobs.push(made(call, new?).await?);
+    for (place, new) in bulk.jobs.into_iter().enumerate() {
+        let job = made(call, new?).await;
+        jobs.push(job.map_err(|problem| problem.within(&format!("jobs[{place}]")))?);
     }
     let receipts = enqueue(&call.app, jobs, EnqueueMode::AllOrNone).await?;
     answer(receipts)
@@ -48,9 +49,12 @@ async fn all_or_none(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
 
 async fn each(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
     let mut jobs: Vec<Result<Job, Problem>> = Vec::with_capacity(bulk.jobs.len());
-    for new in bulk.jobs {
+    for (place, new) in bulk.jobs.into_iter().enumerate() {
         jobs.push(match new {
-            Ok(new) => made(call, new).await,
+            Ok(new) => {
+                let job = made(call, new).await;
+                job.map_err(|problem| problem.within(&format!("jobs[{place}]")))
+            }
             Err(invalid) => Err(invalid.into()),
         });
     }

@@ -10,6 +10,7 @@ use windlass_http::{DEPTH_HEADER, DEPTH_META};
 use windlass_store::EnqueueMode;
 
 use super::form;
+use crate::access::Scope;
 use crate::answer::Answer;
 use crate::app::App;
 use crate::call::Call;
@@ -27,6 +28,10 @@ pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
     let stored = enqueue(&call.app, vec![job.clone()], EnqueueMode::AllOrNone).await?;
     let receipt = stored.into_iter().next();
     let receipt = receipt.ok_or_else(|| Problem::internal(&"an enqueue without an answer"))??;
+    if receipt.id != job.id && !call.caller.may(Scope::Read) {
+        // What the job that was there first is like is not theirs to read.
+        return Answer::ok(&receipt);
+    }
     let job = if receipt.id == job.id {
         job
     } else {

@@ -16,6 +16,9 @@ use crate::search::{Found, search};
 /// One pass changes so many jobs unless it is said.
 const PASS_DEFAULT: usize = 100;
 
+/// The audit log names so many of the jobs that were named.
+const IDS_TOLD_MAX: usize = 100;
+
 /// A page of jobs, and how far a search got.
 #[derive(Serialize)]
 struct JobPage<'a> {
@@ -76,7 +79,10 @@ pub(super) async fn run_now(call: Call) -> Result<Answer, Problem> {
     let (wanted, rest) = pass_request(&call, call.map()?)?;
     Fields::of(&rest).finish()?;
     let found = pass(&call, &wanted).await?;
-    let ids: Vec<JobId> = found.jobs.iter().map(|job| job.id).collect();
+    // A filter is about retries that wait: fresh jobs with a time of their own must be named to be run before it.
+    let by_name = wanted.ids.is_some();
+    let meant = found.jobs.iter().filter(|job| by_name || job.failures > 0);
+    let ids: Vec<JobId> = meant.map(|job| job.id).collect();
     let changed = call.app.store().run_now(&ids, call.now).await?;
     let answer = PassAnswer::new(&changed, &found);
     call.audit("jobs.run_now", "jobs", wanted.told(&answer))
@@ -96,8 +102,11 @@ pub(in crate::routes) struct PassRequest {
 impl PassRequest {
     /// What the audit keeps of it.
     pub(in crate::routes) fn told(&self, answer: &PassAnswer) -> Value {
+        let ids = self.ids.as_ref();
         serde_json::json!({
-            "filter": self.told, "ids": self.ids.as_ref().map(Vec::len),
+            "filter": self.told,
+            "ids": ids.map(|ids| ids.iter().take(IDS_TOLD_MAX).collect::<Vec<_>>()),
+            "ids_given": ids.map(Vec::len),
             "changed": answer.changed, "conflicts": answer.conflicts,
         })
     }
@@ -113,6 +122,11 @@ pub(in crate::routes) struct PassAnswer {
 }
 
 impl PassAnswer {
+    /// How many jobs it changed.
+    pub(in crate::routes) fn changed(&self) -> usize {
+        self.changed
+    }
+
     pub(in crate::routes) fn new(changed: &[Changed], found: &Found) -> Self {
         let done = |one: &&Changed| matches!(one, Changed::Now(_) | Changed::Removed);
         let done = changed.iter().filter(done).count();
@@ -161,7 +175,7 @@ pub(in crate::routes) fn pass_request(
     };
     let request = PassRequest {
         filter,
-        told,
+        told: without_values(told),
         ids,
         limit: limit
             .and_then(|limit| limit.try_into().ok())
@@ -169,6 +183,14 @@ pub(in crate::routes) fn pass_request(
         after,
     };
     Ok((request, map))
+}
+
+/// What was asked, without what was looked for in payloads: the audit log is not for those who may read them alone.
+fn without_values(mut asked: Value) -> Value {
+    if let Some(value) = asked.get_mut("payload_value") {
+        *value = Value::from("…");
+    }
+    asked
 }
 
 /// A list of job ids under `ids`.

@@ -2,19 +2,20 @@
 
 use serde::Serialize;
 use serde_json::Value;
-use windlass_core::{
-    Job, JobId, QueueName, Reason, State, Surroundings, Timestamp, why_not_running,
-};
-use windlass_store::{Filter, ListedState, PAGE_MAX, Page};
+use windlass_core::{Job, JobId, Reason, State, Surroundings, Timestamp, why_not_running};
+use windlass_store::{Filter, ListedState, Node, PAGE_MAX};
 
 use crate::answer::Answer;
 use crate::app::App;
 use crate::call::Call;
 use crate::problem::Problem;
 use crate::routes::workers::is_alive;
+use crate::search::Walk;
 
 /// So many jobs that run, or come before it, are looked at.
 const LOOKED_AT_MAX: usize = 10_000;
+/// So often the store is asked for more of them: it may find none where it has many others.
+const STEPS_MAX: usize = 200;
 
 #[derive(Serialize)]
 struct Why {
@@ -69,120 +70,136 @@ fn code_of(reason: &Reason) -> &'static str {
 }
 
 async fn surroundings(app: &App, job: &Job, now: Timestamp) -> Result<Surroundings, Problem> {
-    let limits = app
-        .store()
-        .queues()
-        .await?
-        .remove(&job.queue)
-        .unwrap_or_default();
-    let nodes = app.store().nodes().await?;
-    let serves = |about: &Value| {
-        names(about, "queues", job.queue.as_str()) && names(about, "kinds", job.kind.as_str())
-    };
-    let workers = nodes
-        .iter()
-        .filter(|node| is_alive(node, now) && serves(&node.about))
-        .count();
-    let running = running(app, &job.queue, job, now).await?;
-    let in_queue = || running.iter().filter(|other| other.queue == job.queue);
-    let full = limits
-        .concurrency
-        .filter(|most| count(in_queue()) >= u64::from(*most));
-    let by_queue = full.and_then(|_| held_by("the limit of its queue", in_queue()));
+    let store = app.store();
+    let limits = store.queues().await?.remove(&job.queue).unwrap_or_default();
+    let counts = store.counts(now).await?.remove(&job.queue);
+    let nodes = store.nodes().await?;
+    let serves = |node: &&Node| is_alive(node, now) && serves(&node.about, job);
+    let workers = nodes.iter().filter(serves).count();
+    let settings = crate::queue_settings::settings_of(store, &job.queue).await?;
+    let running = running(app, job, now).await?;
+    let by_queue = running
+        .queue
+        .limit_held("the limit of its queue", limits.concurrency);
     let by_key = job.concurrency.as_ref().and_then(|mine| {
-        let same = || {
-            let same = |other: &&Job| {
-                other
-                    .concurrency
-                    .as_ref()
-                    .is_some_and(|of| of.key == mine.key)
-            };
-            running.iter().filter(move |other| same(other))
-        };
-        let full = count(same()) >= u64::from(mine.limit);
-        full.then(|| held_by(&format!("concurrency_key {}", mine.key), same()))?
+        let limit = format!("concurrency_key {}", mine.key);
+        running.key.limit_held(&limit, Some(mine.limit))
     });
-    let settings = crate::queue_settings::settings_of(app.store(), &job.queue).await?;
     let cap = settings.guards.max_inflight_retries;
-    let retries = count(in_queue().filter(|other| other.failures > 0));
+    let (ahead, ahead_or_more) = ahead(app, job, now).await?;
     Ok(Surroundings {
         paused_by: limits.paused.map(|pause| pause.by),
         workers: u64::try_from(workers).unwrap_or(u64::MAX),
         limit_held: by_key.or(by_queue),
-        retries_held: cap.filter(|cap| retries >= u64::from(*cap)),
-        rate_until: None,
-        ahead: ahead(app, job, now).await?,
+        retries_held: cap.filter(|cap| running.retries >= u64::from(*cap)),
+        rate_until: counts.and_then(|counts| counts.rate_until),
+        ahead,
+        ahead_or_more,
     })
 }
 
-/// Whether a list in what a node says about itself has a name; a node that does not say takes all.
-fn names(about: &Value, list: &str, name: &str) -> bool {
-    match about.get(list).and_then(Value::as_array) {
-        None => true,
-        Some(list) => list.iter().any(|one| one == name),
+/// Whether a node takes a job, by what it says about itself: a worker names its queues. One that names no kinds takes all but
+/// HTTP jobs, which must be meant.
+fn serves(about: &Value, job: &Job) -> bool {
+    let names = |list: &str, name: &str| {
+        let list = about.get(list).and_then(Value::as_array);
+        list.map(|list| list.iter().any(|one| one == name))
+    };
+    names("queues", job.queue.as_str()) == Some(true)
+        && names("kinds", job.kind.as_str()).unwrap_or(!job.kind.is_http())
+}
+
+/// Jobs that run under the same limit.
+#[derive(Default)]
+struct Under {
+    count: u64,
+    /// One of them, and the end of its lease.
+    holder: Option<(JobId, Timestamp)>,
+}
+
+impl Under {
+    fn add(&mut self, job: &Job) {
+        self.count += 1;
+        let holder = job.lease().map(|lease| (job.id, lease.until));
+        self.holder = self.holder.or(holder);
+    }
+
+    fn limit_held(&self, limit: &str, most: Option<u32>) -> Option<(String, JobId, Timestamp)> {
+        most.filter(|most| self.count >= u64::from(*most))?;
+        let (job, until) = self.holder?;
+        Some((limit.to_owned(), job, until))
     }
 }
 
-fn count<'a>(jobs: impl Iterator<Item = &'a Job>) -> u64 {
-    u64::try_from(jobs.count()).unwrap_or(u64::MAX)
+/// The jobs that run in the queue of a job, and in all queues with its key.
+#[derive(Default)]
+struct RunningBeside {
+    queue: Under,
+    key: Under,
+    retries: u64,
 }
 
-fn held_by<'a>(
-    limit: &str,
-    mut jobs: impl Iterator<Item = &'a Job>,
-) -> Option<(String, JobId, Timestamp)> {
-    let holder = jobs.next()?;
-    Some((limit.to_owned(), holder.id, holder.lease()?.until))
-}
-
-/// The jobs that run in its queue, or in all queues where its own key is limited.
-async fn running(
-    app: &App,
-    queue: &QueueName,
-    job: &Job,
-    now: Timestamp,
-) -> Result<Vec<Job>, Problem> {
+async fn running(app: &App, job: &Job, now: Timestamp) -> Result<RunningBeside, Problem> {
     let filter = Filter {
-        queue: job.concurrency.is_none().then(|| queue.clone()),
+        queue: job.concurrency.is_none().then(|| job.queue.clone()),
         ..Filter::state(ListedState::Running)
     };
-    jobs_behind(app, &filter, None, now).await
+    let mut beside = RunningBeside::default();
+    walk_over(app, filter, None, now, |other| {
+        if other.queue == job.queue {
+            beside.queue.add(other);
+            beside.retries += u64::from(other.failures > 0);
+        }
+        let key = |of: &Job| of.concurrency.as_ref().map(|of| of.key.clone());
+        if key(other).is_some() && key(other) == key(job) {
+            beside.key.add(other);
+        }
+    })
+    .await?;
+    Ok(beside)
 }
 
-/// How many ready jobs of its queue come before it: most of those are older, so these are looked at first.
-async fn ahead(app: &App, job: &Job, now: Timestamp) -> Result<u64, Problem> {
+/// How many ready jobs of its queue come before it, and whether there may be more. Most of those are older, so these are looked
+/// at first.
+async fn ahead(app: &App, job: &Job, now: Timestamp) -> Result<(u64, bool), Problem> {
     if !job.is_ready(now) {
-        return Ok(0);
+        return Ok((0, false));
     }
     let filter = Filter {
         queue: Some(job.queue.clone()),
         ..Filter::state(ListedState::Ready)
     };
-    let older = jobs_behind(app, &filter, Some(job.id), now).await?;
-    let newer = jobs_behind(app, &filter, None, now).await?;
-    let newer = newer.iter().filter(|other| other.id > job.id);
-    let first = |other: &&Job| other.claim_order() < job.claim_order();
-    Ok(count(older.iter().chain(newer).filter(first)))
+    let mut first = 0;
+    let mut count = |other: &Job| first += u64::from(other.claim_order() < job.claim_order());
+    let older = walk_over(app, filter.clone(), Some(job.id), now, &mut count).await?;
+    let newer = Filter {
+        created_from: Some(job.created_at),
+        ..filter
+    };
+    let newer = walk_over(app, newer, None, now, |other| {
+        if other.id > job.id {
+            count(other);
+        }
+    })
+    .await?;
+    Ok((first, !older || !newer))
 }
 
-/// The jobs of a filter behind a cursor, a bounded number of them.
-async fn jobs_behind(
+/// Shows the jobs of a filter behind a cursor, a bounded number of them; whether that was all.
+async fn walk_over(
     app: &App,
-    filter: &Filter,
+    filter: Filter,
     after: Option<JobId>,
     now: Timestamp,
-) -> Result<Vec<Job>, Problem> {
-    let mut found = Vec::new();
-    let mut page = Page {
-        after,
-        limit: PAGE_MAX,
-    };
-    loop {
-        let listed = app.store().list(filter, page, now).await?;
-        found.extend(listed.jobs);
-        match listed.next {
-            Some(next) if found.len() < LOOKED_AT_MAX => page.after = Some(next),
-            _ => return Ok(found),
-        }
+    mut show: impl FnMut(&Job),
+) -> Result<bool, Problem> {
+    let mut walk = Walk::new(filter, after);
+    let (mut seen, mut steps) = (0, 0);
+    while !walk.is_over() && seen < LOOKED_AT_MAX && steps < STEPS_MAX {
+        let jobs = walk.step(app.store(), PAGE_MAX, now).await?;
+        jobs.iter().for_each(&mut show);
+        seen += jobs.len();
+        steps += 1;
     }
+    Ok(walk.saw_all())
 }
