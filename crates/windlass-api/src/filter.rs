@@ -246,6 +246,7 @@ fn payload_match(path: Option<&str>, value: Option<&str>) -> Result<Option<Paylo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use windlass_core::{JobId, NewJob};
 
     fn filter(query: &str) -> Result<JobFilter, Invalid> {
@@ -318,5 +319,21 @@ mod tests {
         assert!(!read.is_empty() && JobFilter::default().is_empty());
         let unknown = serde_json::json!({"color": 1});
         assert!(JobFilter::from_fields(unknown.as_object().unwrap()).is_err());
+    }
+
+    proptest! {
+        /// AP17
+        #[test]
+        fn no_query_panics(query in "[a-z_=&%+0-9é/\\PC]{0,80}", name in 0..14_usize, value in any::<String>()) {
+            let _ = filter(&query);
+            let names = [
+                "state", "queue", "kind", "tag", "unique_key", "schedule", "reason", "created_from", "created_before",
+                "finished_from", "finished_before", "error", "fingerprint", "payload_path",
+            ];
+            let map = serde_json::json!({names[name]: value.clone(), "payload_value": value});
+            if let Some(map) = map.as_object() {
+                let _ = JobFilter::from_fields(map);
+            }
+        }
     }
 }

@@ -66,6 +66,7 @@ impl FromStr for Cursor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn a_cursor_comes_back_and_nothing_else_does() {
@@ -88,6 +89,18 @@ mod tests {
             "é",
         ] {
             assert!(text.parse::<Cursor>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        /// AP17
+        #[test]
+        fn no_text_panics_and_what_is_read_is_what_was_written(text in "[jp]?[0-9a-fA-FxX+é-]{0,40}", bits: u128) {
+            if let Ok(cursor) = text.parse::<Cursor>() {
+                prop_assert_eq!(cursor.to_string(), text.to_lowercase());
+            }
+            let cursor = Cursor::Job(JobId::from_u128(bits));
+            prop_assert_eq!(cursor.to_string().parse(), Ok(cursor));
         }
     }
 }

@@ -1,17 +1,20 @@
 //! What every body must keep before it is read: whole JSON that means the same to everybody.
 
-use std::collections::HashSet;
 use std::fmt;
 
-use serde::Deserializer;
-use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
-use windlass_core::JSON_DEPTH_MAX;
+use windlass_core::{JSON_DEPTH_MAX, JsonRules};
 
 /// A body holds a payload, which may be as deep as JSON may be, within a job within a list.
 const BODY_DEPTH_MAX: usize = JSON_DEPTH_MAX + 4;
 
 /// One object has at most so many names: to find a repeated one, they are kept.
 const NAMES_MAX: usize = 100_000;
+
+const RULES: JsonRules = JsonRules {
+    depth_max: BODY_DEPTH_MAX,
+    names_max: Some(NAMES_MAX),
+    without_nul: true,
+};
 
 /// A body that is not the JSON it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,123 +37,10 @@ pub fn check_strict(body: &[u8]) -> Result<&str, Malformed> {
         let rule = "the body must not begin with a byte order mark";
         return Err(Malformed(rule.to_owned()));
     }
-    let mut reader = serde_json::Deserializer::from_str(text);
-    let read = Strict { depth: 0 }.deserialize(&mut reader);
-    read.and_then(|()| reader.end())
+    RULES
+        .check(text)
         .map_err(|error| Malformed(format!("the body must be valid JSON: {error}")))?;
     Ok(text)
-}
-
-#[derive(Clone, Copy)]
-struct Strict {
-    depth: usize,
-}
-
-impl Strict {
-    fn deeper<E: de::Error>(self) -> Result<Strict, E> {
-        if self.depth == BODY_DEPTH_MAX {
-            return Err(E::custom(format!("nested deeper than {BODY_DEPTH_MAX}")));
-        }
-        Ok(Strict {
-            depth: self.depth + 1,
-        })
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for Strict {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-/// A name, checked as every text is.
-struct Name;
-
-impl<'de> DeserializeSeed<'de> for Name {
-    type Value = String;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
-        deserializer.deserialize_str(self)
-    }
-}
-
-impl Visitor<'_> for Name {
-    type Value = String;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a name")
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<String, E> {
-        check_text(text)?;
-        Ok(text.to_owned())
-    }
-}
-
-fn check_text<E: de::Error>(text: &str) -> Result<(), E> {
-    if text.contains('\0') {
-        return Err(E::custom("text must not hold NUL characters"));
-    }
-    Ok(())
-}
-
-impl<'de> Visitor<'de> for Strict {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<(), E> {
-        check_text(text)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        let inner = self.deeper()?;
-        while items.next_element_seed(inner)?.is_some() {}
-        Ok(())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
-        let inner = self.deeper()?;
-        let mut names = HashSet::new();
-        while let Some(name) = entries.next_key_seed(Name)? {
-            if names.len() == NAMES_MAX {
-                let rule = format!("an object has more than {NAMES_MAX} names");
-                return Err(de::Error::custom(rule));
-            }
-            if names.contains(&name) {
-                let shown: String = name.chars().take(40).collect();
-                let rule = format!("{shown:?} is given twice in one object");
-                return Err(de::Error::custom(rule));
-            }
-            names.insert(name);
-            entries.next_value_seed(inner)?;
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod fingerprint;
 mod id;
 mod invalid;
 mod job;
+mod json_rules;
 mod name;
 mod new_job;
 mod outage;
@@ -33,6 +34,7 @@ pub use job::{
     Concurrency, Conflict, Delivery, Edit, End, Ended, Failures, Job, Lane, Lease, Occurrence,
     OnDuplicate, Revival, Standing, Timeout, Unique,
 };
+pub use json_rules::JsonRules;
 pub use name::{Key, Kind, QueueName, ScheduleName, Tag, WorkerName};
 pub use new_job::{Deadline, HTTP_TIMEOUT_DEFAULT, NewJob, Start, TIMEOUT_DEFAULT};
 pub use outage::{Hold, SignsOfLife, outage_hold};

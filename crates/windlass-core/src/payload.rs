@@ -3,17 +3,24 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serde::de::{self, DeserializeOwned, DeserializeSeed, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, DeserializeOwned};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 use serde_json::value::RawValue;
 
 use crate::Invalid;
+use crate::json_rules::JsonRules;
 
 /// The largest payload unless configured otherwise: 1 MiB.
 pub const PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
 
 /// How deep lists and objects may be nested.
 pub const JSON_DEPTH_MAX: usize = 64;
+
+const RULES: JsonRules = JsonRules {
+    depth_max: JSON_DEPTH_MAX,
+    names_max: None,
+    without_nul: false,
+};
 
 /// JSON text that is known to be whole: every handler can decode it as JSON. Copies share the text.
 #[derive(Clone, Default)]
@@ -25,10 +32,8 @@ impl Payload {
     /// Numbers that no `f64` holds and broken Unicode escapes are refused too: they would fail in the handler.
     pub fn parse(text: &str, bytes_max: usize) -> Result<Self, Invalid> {
         check_size(text.len(), bytes_max)?;
-        let mut reader = serde_json::Deserializer::from_str(text);
-        let checked = Whole { depth: 0 }.deserialize(&mut reader);
-        checked
-            .and_then(|()| reader.end())
+        RULES
+            .check(text)
             .map_err(|error| Invalid::new("", format!("must be valid JSON: {error}")))?;
         Ok(Payload::from_stored(text))
     }
@@ -98,77 +103,6 @@ fn check_size(bytes: usize, bytes_max: usize) -> Result<(), Invalid> {
         return Err(Invalid::new("", rule));
     }
     Ok(())
-}
-
-/// Walks a whole JSON value and keeps nothing of it.
-#[derive(Clone, Copy)]
-struct Whole {
-    depth: usize,
-}
-
-impl Whole {
-    fn deeper<E: de::Error>(self) -> Result<Whole, E> {
-        if self.depth == JSON_DEPTH_MAX {
-            return Err(E::custom(format!("nested deeper than {JSON_DEPTH_MAX}")));
-        }
-        Ok(Whole {
-            depth: self.depth + 1,
-        })
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for Whole {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Whole {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        let inner = self.deeper()?;
-        while items.next_element_seed(inner)?.is_some() {}
-        Ok(())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
-        let inner = self.deeper()?;
-        while entries.next_key_seed(inner)?.is_some() {
-            entries.next_value_seed(inner)?;
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
