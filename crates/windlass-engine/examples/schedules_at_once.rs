@@ -1,6 +1,8 @@
 //! Many schedules that are due in the same second: how late each one fires.
 //!
-//! `cargo run --release -p windlass-engine --example schedules_at_once -- 10000`
+//! `cargo run --release -p windlass-engine --example schedules_at_once -- 10000 [postgres://…]`
+//!
+//! A PostgreSQL database that is named is measured too; it must be one that nobody else uses.
 #![allow(clippy::print_stdout, reason = "its figures are what it is for")]
 
 use std::sync::Arc;
@@ -105,5 +107,12 @@ async fn main() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     let now = SystemClock::new().now();
     let store = SqliteStore::open(folder.path().join("jobs.db"), now, 1)?;
-    run("sqlite", Arc::new(store), many).await
+    run("sqlite", Arc::new(store), many).await?;
+    if let Some(url) = std::env::args().nth(2) {
+        let options = windlass_postgres::Options::parse(&url)?;
+        windlass_postgres::PostgresStore::migrate(&options).await?;
+        let store = windlass_postgres::PostgresStore::connect(options).await?;
+        run("postgres", Arc::new(store), many).await?;
+    }
+    Ok(())
 }
