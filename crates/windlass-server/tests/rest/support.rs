@@ -169,6 +169,22 @@ impl Server {
         self.exchange(&request).await
     }
 
+    /// Asks, and resets the connection before there is an answer.
+    pub(crate) async fn post_and_reset(&self, path: &str, body: &Value) {
+        let body = body.to_string();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            self.address,
+            body.len()
+        );
+        let mut stream = TcpStream::connect(self.address)
+            .await
+            .expect("the server listens");
+        let asked = stream.write_all(format!("{head}{body}").as_bytes()).await;
+        asked.expect("the server reads");
+        stream.set_zero_linger().expect("a connection can be reset");
+    }
+
     /// Sends bytes as they are, and reads one answer.
     pub(crate) async fn exchange(&self, request: &[u8]) -> Answer {
         let exchange = async {

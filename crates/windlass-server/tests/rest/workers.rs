@@ -131,6 +131,26 @@ async fn the_same_claim_id_gets_the_same_jobs_for_the_same_worker_only() {
 }
 
 #[tokio::test]
+async fn a_client_that_asks_again_by_its_claim_id_keeps_the_jobs_it_gets() {
+    let server = Server::open().await;
+    for round in 0..50 {
+        let queue = format!("q{round}");
+        let id = server
+            .job(&json!({"kind": "a", "queue": queue, "delivery": "at_most_once"}))
+            .await;
+        let body = json!({"queue": queue, "worker": "w", "claim_id": "c"});
+        server.post_and_reset("/api/v1/claim", &body).await;
+        assert_eq!(server.claim(&body).await.len(), 1, "round {round}");
+        let another = json!({"queue": queue, "worker": "another"});
+        assert!(server.claim(&another).await.is_empty(), "round {round}");
+        let body =
+            json!({"worker": "w", "outcomes": [{"id": id, "attempt": 1, "outcome": "succeeded"}]});
+        let settled = server.post("/api/v1/settle", &body).await;
+        assert_eq!(settled.text_at("/data/0/status"), "done", "round {round}");
+    }
+}
+
+#[tokio::test]
 async fn a_claim_that_waits_gets_the_job_that_comes() {
     let server = Server::open().await;
     let body = json!({"wait": "30s"});

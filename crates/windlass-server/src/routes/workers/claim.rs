@@ -157,13 +157,16 @@ async fn wait_for_jobs(app: &App, wanted: &Arc<Wanted>) -> Result<Vec<Job>, Prob
     }
 }
 
-/// Claims in a task of its own: where the client has gone meanwhile, the jobs are given back at once.
+/// Claims in a task of its own: where the client has gone meanwhile, the jobs are given back at once. Those of a claim with
+/// a name are not: whoever asks again by that name may hold them already.
 async fn claim_safely(app: &App, wanted: &Arc<Wanted>) -> Result<Vec<Job>, Problem> {
     let (tell, told) = oneshot::channel();
     let (app, wanted) = (app.clone(), Arc::clone(wanted));
     tokio::spawn(async move {
         let claimed = claim_once(&app, &wanted).await;
-        if let Err(Ok(jobs)) = tell.send(claimed) {
+        if let Err(Ok(jobs)) = tell.send(claimed)
+            && wanted.named.is_none()
+        {
             give_back(&app, &jobs).await;
         }
     });
