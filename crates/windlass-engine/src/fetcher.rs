@@ -13,7 +13,7 @@ use tracing::{debug, warn};
 use windlass_core::fairness::{ClaimPlan, Credit, Guards, Pool, Taker, Turns};
 use windlass_core::retry::{RetryPolicy, WorkerRetry};
 use windlass_core::{Invalid, Job, Kind, QueueName, Timestamp, WorkerName};
-use windlass_store::{CLAIM_MAX, Claim, ClaimRetry, Claimed, StoreError};
+use windlass_store::{CLAIM_MAX, Claim, ClaimRetry, Claimed, StoreError, WorkerPlace};
 
 use crate::dispatcher::Dispatcher;
 use crate::engine::Engine;
@@ -266,6 +266,7 @@ impl Fetcher {
             jobs: None,
             plan,
             worker: self.config.worker.clone(),
+            place: WorkerPlace::Here,
             lease: self.config.lease,
             retry: ClaimRetry {
                 worker: self.config.retry.clone(),

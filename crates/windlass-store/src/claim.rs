@@ -26,10 +26,21 @@ pub struct Claim {
     pub plan: ClaimPlan,
     /// Who takes them.
     pub worker: WorkerName,
+    /// Where that one lives.
+    pub place: WorkerPlace,
     /// How long each lease lasts.
     pub lease: Duration,
     /// What is known about retrying beside the jobs themselves.
     pub retry: ClaimRetry,
+}
+
+/// Where the worker of a claim lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkerPlace {
+    /// In the process that has the store open. A store that one process has alone ends its leases when the next one opens it.
+    Here,
+    /// In another process, which asks through this one and may outlive it. Its leases, and the answer to its claim id, stay.
+    Elsewhere,
 }
 
 /// What the worker, its handlers and the queue say about retrying; stamped on every job that is claimed.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use windlass_core::fairness::{ClaimPlan, Taken};
 use windlass_core::{Job, JobId, Lane, Timestamp};
 use windlass_store::stored::LastAttempt;
-use windlass_store::{AttemptId, CLAIM_MAX, Claim, Claimed};
+use windlass_store::{AttemptId, CLAIM_MAX, Claim, Claimed, WorkerPlace};
 
 use super::{Answer, Writer};
 use crate::fault::{Fault, Step};
@@ -218,6 +218,9 @@ impl Writer<'_> {
                 &job,
             )?;
             self.place(&mut job, waiting.queue, waiting.kind, true);
+        }
+        if claim.place == WorkerPlace::Elsewhere {
+            row::keep_claim(self.connection, id, claim.id)?;
         }
         Ok(job)
     }

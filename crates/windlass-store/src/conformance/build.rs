@@ -13,6 +13,7 @@ use windlass_core::{
 
 use crate::{
     AttemptId, AttemptReport, Claim, ClaimRetry, Enqueue, Enqueued, Settled, Store, StoreError,
+    WorkerPlace,
 };
 
 /// The store that a case is given.
@@ -106,6 +107,7 @@ pub fn claim(limit: u32) -> Claim {
         jobs: None,
         plan: ratio(Some(0.2)).plan(Pool::Main, slots, Credit::default()),
         worker: WorkerName::new("w1").unwrap(),
+        place: WorkerPlace::Here,
         lease: Duration::from_secs(30),
         retry: worker(Preset::Patient.policy()),
     }

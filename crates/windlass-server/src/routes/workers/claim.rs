@@ -15,7 +15,7 @@ use windlass_core::{
     Invalid, Job, JobId, QueueName, Report, Timestamp, WorkerName, format_duration,
 };
 use windlass_engine::{JobEvent, JobRef};
-use windlass_store::{AttemptId, AttemptReport, Claim, ClaimRetry};
+use windlass_store::{AttemptId, AttemptReport, Claim, ClaimRetry, WorkerPlace};
 
 use super::registry::{hear, signal_of};
 use crate::answer::Answer;
@@ -312,6 +312,7 @@ async fn claim_from(
         jobs: request.ids.clone() as Option<BTreeSet<JobId>>,
         plan,
         worker: wanted.worker.clone(),
+        place: WorkerPlace::Elsewhere,
         lease: wanted.lease,
         retry: ClaimRetry {
             worker: app.settings.retry.clone(),
