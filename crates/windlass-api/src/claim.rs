@@ -46,7 +46,7 @@ pub struct ClaimRequest {
     pub queues: Vec<ClaimQueue>,
     /// How it goes through them.
     pub order: QueueOrder,
-    /// The kinds that the worker has handlers for; all if none are named.
+    /// The kinds that the worker has handlers for; all but HTTP jobs if none are named.
     pub kinds: Option<BTreeSet<Kind>>,
     /// Only these jobs, if some are named.
     pub ids: Option<BTreeSet<JobId>>,

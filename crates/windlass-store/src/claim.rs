@@ -18,8 +18,8 @@ pub struct Claim {
     pub id: u128,
     /// The queue to take from.
     pub queue: QueueName,
-    /// The kinds that the worker has handlers for; all of them if none are named.
-    pub kinds: Option<BTreeSet<Kind>>,
+    /// The kinds that the worker has handlers for.
+    pub kinds: Kinds,
     /// Only these jobs, if some are named.
     pub jobs: Option<BTreeSet<JobId>>,
     /// How many, and how they are shared between fresh work and retries.
@@ -32,6 +32,15 @@ pub struct Claim {
     pub lease: Duration,
     /// What is known about retrying beside the jobs themselves.
     pub retry: ClaimRetry,
+}
+
+/// The kinds of jobs that a claim takes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kinds {
+    /// These.
+    Only(BTreeSet<Kind>),
+    /// Every other.
+    AllBut(BTreeSet<Kind>),
 }
 
 /// Where the worker of a claim lives.
@@ -63,11 +72,29 @@ pub struct Claimed {
     pub both_waited: bool,
 }
 
+impl Kinds {
+    /// Every kind.
+    pub const ALL: Kinds = Kinds::AllBut(BTreeSet::new());
+
+    /// Whether a kind is among them.
+    pub fn contain(&self, kind: &Kind) -> bool {
+        let (kinds, wanted) = self.parts();
+        kinds.contains(kind) == wanted
+    }
+
+    /// The kinds that are named, and whether those are meant, or all others.
+    pub fn parts(&self) -> (&BTreeSet<Kind>, bool) {
+        match self {
+            Kinds::Only(kinds) => (kinds, true),
+            Kinds::AllBut(kinds) => (kinds, false),
+        }
+    }
+}
+
 impl Claim {
     /// Whether the claim is for such a job, its state and time aside.
     pub fn wants(&self, id: JobId, kind: &Kind) -> bool {
-        self.kinds.as_ref().is_none_or(|kinds| kinds.contains(kind))
-            && self.jobs.as_ref().is_none_or(|jobs| jobs.contains(&id))
+        self.kinds.contain(kind) && self.jobs.as_ref().is_none_or(|jobs| jobs.contains(&id))
     }
 
     /// The lease of a job that this claim takes at `now`.

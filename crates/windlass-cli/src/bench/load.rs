@@ -133,7 +133,7 @@ impl Load {
         let claim = Claim {
             id: self.serial.fetch_add(1, Ordering::Relaxed).into(),
             queue: QueueName::default(),
-            kinds: None,
+            kinds: windlass_store::Kinds::ALL,
             jobs: None,
             plan: Guards::default().plan(Pool::Main, slots, Credit::default()),
             worker: WorkerName::new("bench")?,

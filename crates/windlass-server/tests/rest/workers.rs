@@ -76,6 +76,20 @@ async fn a_claim_takes_only_the_queues_kinds_and_ids_it_names() {
 }
 
 #[tokio::test]
+async fn an_http_job_goes_only_to_a_worker_that_names_its_kind() {
+    let server = Server::open().await;
+    let request = json!({"http": {"url": "https://example.com/secret"}, "priority": 9});
+    let http = server.job(&request).await;
+    let plain = server.job(&json!({"kind": "a"})).await;
+    let jobs = server.claim(&json!({"limit": 9})).await;
+    assert_eq!((jobs.len(), &jobs[0]["id"]), (1, &json!(plain)));
+    let by_id = json!({"limit": 9, "ids": [http]});
+    assert!(server.claim(&by_id).await.is_empty());
+    let jobs = server.claim(&json!({"limit": 9, "kinds": ["http"]})).await;
+    assert_eq!((jobs.len(), &jobs[0]["id"]), (1, &json!(http)));
+}
+
+#[tokio::test]
 async fn queues_are_taken_by_weight_or_in_order() {
     let server = Server::open().await;
     for queue in ["a", "b"] {

@@ -12,10 +12,10 @@ use tracing::warn;
 use windlass_api::{ClaimRequest, Content, JobView, QueueOrder, QueueSettings};
 use windlass_core::fairness::{Guards, Pool, Slots};
 use windlass_core::{
-    Invalid, Job, JobId, QueueName, Report, Timestamp, WorkerName, format_duration,
+    Invalid, Job, JobId, Kind, QueueName, Report, Timestamp, WorkerName, format_duration,
 };
 use windlass_engine::{JobEvent, JobRef};
-use windlass_store::{AttemptId, AttemptReport, Claim, ClaimRetry, WorkerPlace};
+use windlass_store::{AttemptId, AttemptReport, Claim, ClaimRetry, Kinds, WorkerPlace};
 
 use super::registry::{hear, signal_of};
 use crate::answer::Answer;
@@ -98,6 +98,15 @@ impl Wanted {
             lease,
             named,
         })
+    }
+
+    /// Requests are the server's own to send: they may hold secrets, and a worker that takes all it finds knows nothing of
+    /// them. One that does says so.
+    fn kinds(&self) -> Kinds {
+        match &self.request.kinds {
+            Some(kinds) => Kinds::Only(kinds.clone()),
+            None => Kinds::AllBut(BTreeSet::from([Kind::http()])),
+        }
     }
 
     /// The store's name for one step of the claim.
@@ -308,7 +317,7 @@ async fn claim_from(
     let claim = Claim {
         id: wanted.claim_id(app, queue, round),
         queue: queue.clone(),
-        kinds: request.kinds.clone(),
+        kinds: wanted.kinds(),
         jobs: request.ids.clone() as Option<BTreeSet<JobId>>,
         plan,
         worker: wanted.worker.clone(),
