@@ -1,0 +1,124 @@
+//! Workers go on: leases are prolonged.
+
+use std::time::Duration;
+
+use serde_json::json;
+use windlass_api::{LeaseRef, RenewRequest};
+use windlass_core::{Job, JobId, Report, Timeout, Timestamp, WorkerName};
+use windlass_store::{AttemptId, AttemptReport, Renewed, Settled};
+
+use super::claim::check_lease;
+use super::lease::{Became, is_of};
+use super::registry::{hear, signal_of};
+use crate::answer::Answer;
+use crate::app::App;
+use crate::call::Call;
+use crate::problem::Problem;
+
+/// The most leases of one renewal.
+const LEASES_MAX: usize = 1000;
+
+/// `POST /api/v1/renew`. An attempt that has used up its timeout is ended instead: nobody extends for ever.
+pub(super) async fn renew(call: Call) -> Result<Answer, Problem> {
+    let request = RenewRequest::read(&call.parts()?, LEASES_MAX)?;
+    let lease = request.lease.unwrap_or(call.app.settings.lease);
+    check_lease(lease, call.app.settings.lease_max)?;
+    let app = &call.app;
+    let worker = request.worker.as_ref();
+    hear(app, worker, || json!({"type": "rest"})).await?;
+    let ids: Vec<JobId> = request.leases.iter().map(|of| of.id).collect();
+    let jobs = app.store().get(&ids).await?;
+    let fate = |(of, job): (&LeaseRef, &Option<Job>)| fate(*of, job.as_ref(), worker, call.now);
+    let fates: Vec<Fate> = request.leases.iter().zip(&jobs).map(fate).collect();
+    let (mut live, mut over) = (Vec::new(), Vec::new());
+    for (of, fate) in request.leases.iter().zip(&fates) {
+        let of = AttemptId {
+            job: of.id,
+            attempt: of.attempt,
+        };
+        match fate {
+            Fate::Renew => live.push(of),
+            Fate::TimedOut(timeout) => over.push((of, *timeout)),
+            Fate::Lost => {}
+        }
+    }
+    end_timed_out(app, &over, &jobs).await?;
+    let now = app.engine().now();
+    let renewed = if live.is_empty() {
+        Vec::new()
+    } else {
+        app.store().renew(&live, lease, now).await?
+    };
+    let mut renewed = renewed.into_iter();
+    let told = request
+        .leases
+        .iter()
+        .zip(&fates)
+        .map(|(of, fate)| match fate {
+            Fate::Lost => Became::lease_lost(*of),
+            Fate::TimedOut(_) => Became::new(*of, "timed_out"),
+            Fate::Renew => match renewed.next() {
+                Some(Renewed::Until {
+                    until,
+                    cancel_requested,
+                }) => Became {
+                    lease_until: Some(until),
+                    cancel_requested: Some(cancel_requested),
+                    ..Became::new(*of, "renewed")
+                },
+                Some(Renewed::LeaseLost) | None => Became::lease_lost(*of),
+            },
+        });
+    let data: Vec<Became> = told.collect();
+    let signal = signal_of(app, worker).await?;
+    Answer::ok(&json!({"data": data, "signal": signal}))
+}
+
+/// What is done about one lease.
+enum Fate {
+    Renew,
+    TimedOut(Duration),
+    Lost,
+}
+
+fn fate(of: LeaseRef, job: Option<&Job>, worker: Option<&WorkerName>, now: Timestamp) -> Fate {
+    let ours =
+        |job: &&Job| job.lease().is_some() && job.attempt == of.attempt && is_of(job, worker);
+    let Some(job) = job.filter(ours) else {
+        return Fate::Lost;
+    };
+    match job.timeout {
+        Timeout::After(timeout) if now.since(job.started_at.unwrap_or(now)) >= timeout => {
+            Fate::TimedOut(timeout)
+        }
+        _ => Fate::Renew,
+    }
+}
+
+async fn end_timed_out(
+    app: &App,
+    over: &[(AttemptId, Duration)],
+    jobs: &[Option<Job>],
+) -> Result<(), Problem> {
+    if over.is_empty() {
+        return Ok(());
+    }
+    let report = |(of, timeout): &(AttemptId, Duration)| AttemptReport {
+        of: *of,
+        report: Report::TimedOut { timeout: *timeout },
+        random: app.engine().ids().bits(),
+        detail: None,
+    };
+    let now = app.engine().now();
+    let settled = app
+        .store()
+        .settle(over.iter().map(report).collect(), now)
+        .await?;
+    for ((of, _), answer) in over.iter().zip(&settled) {
+        let job = jobs.iter().flatten().find(|job| job.id == of.job);
+        if let (Some(job), Settled::Done(settlement)) = (job, answer) {
+            app.engine().settled(job, settlement, now);
+        }
+    }
+    Ok(())
+}
