@@ -11,7 +11,7 @@ fn settle(job: &Value, outcome: Value) -> Value {
     let mut outcome = outcome;
     outcome["id"] = job["id"].clone();
     outcome["attempt"] = job["attempt"].clone();
-    json!({"outcomes": [outcome]})
+    json!({"worker": job["worker"], "outcomes": [outcome]})
 }
 
 #[tokio::test]
@@ -324,17 +324,26 @@ async fn ap12_a_worker_that_lies_changes_nothing() {
     let server = Server::open().await;
     let id = server.job(&json!({"kind": "a"})).await;
     let jobs = server.claim(&json!({"worker": "honest"})).await;
-    let lie = |worker: Value, attempt: u32| json!({"worker": worker, "outcomes": [{"id": id, "attempt": attempt, "outcome": "succeeded"}]});
-    for body in [
-        lie(json!("liar"), 1),
-        lie(Value::Null, 2),
-        lie(Value::Null, 7),
+    for (worker, attempt, reason) in [
+        (json!("liar"), 1, "other_worker"),
+        (Value::Null, 1, "other_worker"),
+        (json!("honest"), 2, "unknown"),
+        (Value::Null, 7, "unknown"),
     ] {
-        let settled = server.post("/api/v1/settle", &body).await;
-        assert_eq!(settled.json["data"][0]["status"], "lease_lost", "{body}");
-        let renew = json!({"worker": body["worker"], "leases": [{"id": id, "attempt": body["outcomes"][0]["attempt"]}]});
-        let renewed = server.post("/api/v1/renew", &renew).await;
-        assert_eq!(renewed.json["data"][0]["status"], "lease_lost", "{renew}");
+        let of = json!({"id": id, "attempt": attempt, "outcome": "succeeded"});
+        let settle = json!({"worker": worker, "outcomes": [of]});
+        let renew = json!({"worker": worker, "leases": [{"id": id, "attempt": attempt}]});
+        for answer in [
+            server.post("/api/v1/settle", &settle).await,
+            server.post("/api/v1/renew", &renew).await,
+        ] {
+            let told = &answer.json["data"][0];
+            assert_eq!(told["status"], "lease_lost", "{settle}");
+            assert_eq!(told["reason"], reason, "{settle}");
+        }
+        let progress = json!({"worker": worker, "id": id, "attempt": attempt, "progress": 1});
+        let refused = server.post("/api/v1/progress", &progress).await;
+        assert_eq!(refused.code(), "lease_lost", "{progress}");
     }
     let job = server.get(&format!("/api/v1/jobs/{id}")).await;
     assert_eq!(
@@ -365,6 +374,42 @@ async fn ap12_a_worker_that_lies_changes_nothing() {
         server.post("/api/v1/renew", &forever).await.pointer(),
         "/lease"
     );
+}
+
+#[tokio::test]
+async fn what_was_told_before_is_known_while_another_worker_has_the_job() {
+    let server = Server::open().await;
+    let id = server
+        .job(&json!({"kind": "a", "retry": "immediate"}))
+        .await;
+    let first = server.claim(&json!({"worker": "w1"})).await;
+    let failed = settle(&first[0], json!({"outcome": "failed", "error": "x"}));
+    server.post("/api/v1/settle", &failed).await;
+    assert_eq!(server.claim(&json!({"worker": "w2"})).await.len(), 1);
+    let again = server.post("/api/v1/settle", &failed).await;
+    assert_eq!(again.json["data"][0]["status"], "repeated");
+    let other = settle(&first[0], json!({"outcome": "succeeded"}));
+    let late = server.post("/api/v1/settle", &other).await;
+    assert_eq!(late.json["data"][0]["status"], "lease_lost");
+    assert_eq!(late.json["data"][0]["reason"], "over");
+    let job = server.get(&format!("/api/v1/jobs/{id}")).await;
+    assert_eq!(job.text_at("/state"), "running");
+}
+
+#[tokio::test]
+async fn what_is_told_twice_in_one_request_is_answered_as_it_stands_then() {
+    let server = Server::open().await;
+    let id = server.job(&json!({"kind": "a"})).await;
+    server.claim(&json!({})).await;
+    let outcome = json!({"id": id, "attempt": 1, "outcome": "succeeded"});
+    let body = json!({"outcomes": [outcome, outcome]});
+    let settled = server.post("/api/v1/settle", &body).await;
+    let told = |place: usize| {
+        let told = &settled.json["data"][place];
+        (told["status"].clone(), told["state"].clone())
+    };
+    assert_eq!(told(0), (json!("done"), json!("succeeded")));
+    assert_eq!(told(1), (json!("repeated"), json!("succeeded")));
 }
 
 #[tokio::test]
@@ -419,7 +464,7 @@ async fn progress_is_seen_while_it_runs_and_kept_with_the_attempt() {
     let server = Server::open().await;
     let id = server.job(&json!({"kind": "a"})).await;
     let jobs = server.claim(&json!({"worker": "w"})).await;
-    let body = json!({"id": id, "attempt": 1, "progress": {"percent": 50}});
+    let body = json!({"worker": "w", "id": id, "attempt": 1, "progress": {"percent": 50}});
     assert_eq!(server.post("/api/v1/progress", &body).await.status, 204);
     let flood = server.post("/api/v1/progress", &body).await;
     assert_eq!(
@@ -428,10 +473,10 @@ async fn progress_is_seen_while_it_runs_and_kept_with_the_attempt() {
     );
     let job = server.get(&format!("/api/v1/jobs/{id}")).await;
     assert_eq!(job.json["progress"], json!({"percent": 50}));
-    let large = json!({"id": id, "attempt": 1, "progress": "x".repeat(20_000)});
+    let large = json!({"worker": "w", "id": id, "attempt": 1, "progress": "x".repeat(20_000)});
     assert_eq!(server.post("/api/v1/progress", &large).await.status, 413);
     for body in [
-        json!({"id": id, "attempt": 2, "progress": 1}),
+        json!({"worker": "w", "id": id, "attempt": 2, "progress": 1}),
         json!({"id": id, "attempt": 1, "worker": "other", "progress": 1}),
     ] {
         let lost = server.post("/api/v1/progress", &body).await;

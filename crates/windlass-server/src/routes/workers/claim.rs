@@ -17,6 +17,7 @@ use windlass_core::{
 use windlass_engine::{JobEvent, JobRef};
 use windlass_store::{AttemptId, AttemptReport, Claim, ClaimRetry, Kinds, WorkerPlace};
 
+use super::lease::speaker;
 use super::registry::{hear, signal_of};
 use crate::answer::Answer;
 use crate::app::App;
@@ -83,11 +84,7 @@ impl Wanted {
             let rule = format!("must be at most {}", format_duration(settings.wait_max));
             return Err(Invalid::new("wait", rule).into());
         }
-        let anonymous = || WorkerName::new(&format!("key {}", call.caller.id));
-        let worker = match &request.worker {
-            Some(worker) => worker.clone(),
-            None => anonymous()?,
-        };
+        let worker = speaker(call, request.worker.as_ref())?;
         let named = request
             .claim_id
             .as_ref()

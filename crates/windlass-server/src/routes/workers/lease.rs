@@ -2,7 +2,11 @@
 
 use serde::Serialize;
 use windlass_api::LeaseRef;
-use windlass_core::{Job, JobId, Timestamp, WorkerName};
+use windlass_core::{Job, JobId, Payload, Timestamp, WorkerName};
+
+use crate::app::App;
+use crate::call::Call;
+use crate::problem::Problem;
 
 /// What became of one outcome or one lease.
 #[derive(Debug, Serialize)]
@@ -10,6 +14,8 @@ pub(super) struct Became {
     pub(super) id: JobId,
     pub(super) attempt: u32,
     pub(super) status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reason: Option<Lost>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) state: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -30,6 +36,7 @@ impl Became {
             id: of.id,
             attempt: of.attempt,
             status,
+            reason: None,
             state: None,
             run_at: None,
             dead_reason: None,
@@ -39,12 +46,74 @@ impl Became {
         }
     }
 
-    pub(super) fn lease_lost(of: LeaseRef) -> Self {
-        Became::new(of, "lease_lost")
+    pub(super) fn lease_lost(of: LeaseRef, reason: Lost) -> Self {
+        Became {
+            reason: Some(reason),
+            ..Became::new(of, "lease_lost")
+        }
     }
 }
 
-/// Whether a job is the worker's own to tell about; one that does not say who it is, is believed.
-pub(super) fn is_of(job: &Job, worker: Option<&WorkerName>) -> bool {
-    worker.is_none_or(|worker| job.worker.as_ref() == Some(worker))
+/// What a worker has to say about an attempt.
+pub(super) enum Claimed {
+    /// It runs it.
+    Running,
+    /// It is over: its row of history answers what is told of it.
+    Over,
+    /// Nothing.
+    Not(Lost),
+}
+
+/// Why an attempt is not the worker's.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Lost {
+    /// There is no such job or attempt.
+    Unknown,
+    /// It has ended.
+    Over,
+    /// It was claimed under another name.
+    OtherWorker,
+}
+
+impl Claimed {
+    /// Only the running attempt is guarded by its worker's name: once it is over, another worker may have the job.
+    pub(super) fn by(worker: &WorkerName, of: LeaseRef, job: Option<&Job>) -> Self {
+        match job {
+            Some(job) if job.attempt == of.attempt && job.lease().is_some() => {
+                match job.worker.as_ref() == Some(worker) {
+                    true => Claimed::Running,
+                    false => Claimed::Not(Lost::OtherWorker),
+                }
+            }
+            Some(job) if of.attempt <= job.attempt => Claimed::Over,
+            _ => Claimed::Not(Lost::Unknown),
+        }
+    }
+}
+
+/// The name by which a caller claims and tells: the one it gives, or one that its key has for itself.
+pub(super) fn speaker(call: &Call, named: Option<&WorkerName>) -> Result<WorkerName, Problem> {
+    match named {
+        Some(worker) => Ok(worker.clone()),
+        None => Ok(WorkerName::new(&format!("key {}", call.caller.id))?),
+    }
+}
+
+/// So many jobs are read at once: each may be large.
+const READ_MAX: usize = 50;
+
+/// The jobs with these ids, without their payloads.
+pub(super) async fn jobs_of(app: &App, ids: &[JobId]) -> Result<Vec<Option<Job>>, Problem> {
+    let mut jobs = Vec::with_capacity(ids.len());
+    for some in ids.chunks(READ_MAX) {
+        let found = app.store().get(some).await?.into_iter();
+        jobs.extend(found.map(|job| {
+            job.map(|job| Job {
+                payload: Payload::default(),
+                ..job
+            })
+        }));
+    }
+    Ok(jobs)
 }

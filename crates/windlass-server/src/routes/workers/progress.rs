@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde_json::json;
 use windlass_api::read_progress;
-use windlass_core::{Invalid, Job};
+use windlass_core::Invalid;
 use windlass_engine::PROGRESS;
 use windlass_store::{Expected, Written};
 
-use super::lease::is_of;
+use super::lease::{Claimed, Lost, speaker};
 use crate::answer::Answer;
 use crate::call::Call;
 use crate::problem::Problem;
@@ -27,15 +27,13 @@ pub(super) async fn progress(call: Call) -> Result<Answer, Problem> {
         let detail = format!("`progress` must be at most {PROGRESS_BYTES_MAX} bytes, got {size}");
         return Err(Problem::too_large("progress_too_large", detail));
     }
-    let lost = || {
-        let detail = "the attempt is over, or somebody else's";
-        Problem::conflict("lease_lost", detail).hint("stop: nothing it does is counted any more")
-    };
+    let worker = speaker(&call, worker.as_ref())?;
     let job = app.client.get(of.id).await?;
-    let ours = |job: &Job| job.lease().is_some() && job.attempt == of.attempt;
-    let job = job
-        .filter(|job| ours(job) && is_of(job, worker.as_ref()))
-        .ok_or_else(lost)?;
+    let job = match (Claimed::by(&worker, of, job.as_ref()), job) {
+        (Claimed::Running, Some(job)) => job,
+        (Claimed::Not(reason), _) => return Err(lost(reason)),
+        _ => return Err(lost(Lost::Over)),
+    };
     if !app.claims.may_tell(job.id, PROGRESS_EVERY, call.now) {
         let status = axum::http::StatusCode::TOO_MANY_REQUESTS;
         let detail = "a job tells of its progress at most ten times a second";
@@ -51,7 +49,7 @@ pub(super) async fn progress(call: Call) -> Result<Answer, Problem> {
             .as_ref()
             .and_then(|one| one.value.get("attempt")?.as_u64());
         if newest.is_some_and(|attempt| attempt > u64::from(job.attempt)) {
-            return Err(lost());
+            return Err(lost(Lost::Over));
         }
         let expected = before.map_or(Expected::Absent, |one| Expected::Version(one.version));
         let written = app
@@ -62,4 +60,13 @@ pub(super) async fn progress(call: Call) -> Result<Answer, Problem> {
         }
     }
     Err(Invalid::new("progress", "is told by others at the same time: try again").into())
+}
+
+fn lost(reason: Lost) -> Problem {
+    let detail = match reason {
+        Lost::Unknown => "there is no such attempt",
+        Lost::Over => "the attempt is over",
+        Lost::OtherWorker => "the attempt was claimed under another worker's name",
+    };
+    Problem::conflict("lease_lost", detail).hint("stop: nothing it does is counted any more")
 }

@@ -8,7 +8,7 @@ use windlass_core::{Job, JobId, Report, Timeout, Timestamp, WorkerName};
 use windlass_store::{AttemptId, AttemptReport, Renewed, Settled};
 
 use super::claim::check_lease;
-use super::lease::{Became, is_of};
+use super::lease::{Became, Claimed, Lost, jobs_of, speaker};
 use super::registry::{hear, signal_of};
 use crate::answer::Answer;
 use crate::app::App;
@@ -27,8 +27,9 @@ pub(super) async fn renew(call: Call) -> Result<Answer, Problem> {
     let worker = request.worker.as_ref();
     hear(app, worker, || json!({"type": "rest"})).await?;
     let ids: Vec<JobId> = request.leases.iter().map(|of| of.id).collect();
-    let jobs = app.store().get(&ids).await?;
-    let fate = |(of, job): (&LeaseRef, &Option<Job>)| fate(*of, job.as_ref(), worker, call.now);
+    let jobs = jobs_of(app, &ids).await?;
+    let speaker = speaker(&call, worker)?;
+    let fate = |(of, job): (&LeaseRef, &Option<Job>)| fate(*of, job.as_ref(), &speaker, call.now);
     let fates: Vec<Fate> = request.leases.iter().zip(&jobs).map(fate).collect();
     let (mut live, mut over) = (Vec::new(), Vec::new());
     for (of, fate) in request.leases.iter().zip(&fates) {
@@ -39,7 +40,7 @@ pub(super) async fn renew(call: Call) -> Result<Answer, Problem> {
         match fate {
             Fate::Renew => live.push(of),
             Fate::TimedOut(timeout) => over.push((of, *timeout)),
-            Fate::Lost => {}
+            Fate::Lost(_) => {}
         }
     }
     end_timed_out(app, &over, &jobs).await?;
@@ -55,7 +56,7 @@ pub(super) async fn renew(call: Call) -> Result<Answer, Problem> {
         .iter()
         .zip(&fates)
         .map(|(of, fate)| match fate {
-            Fate::Lost => Became::lease_lost(*of),
+            Fate::Lost(reason) => Became::lease_lost(*of, *reason),
             Fate::TimedOut(_) => Became::new(*of, "timed_out"),
             Fate::Renew => match renewed.next() {
                 Some(Renewed::Until {
@@ -66,7 +67,7 @@ pub(super) async fn renew(call: Call) -> Result<Answer, Problem> {
                     cancel_requested: Some(cancel_requested),
                     ..Became::new(*of, "renewed")
                 },
-                Some(Renewed::LeaseLost) | None => Became::lease_lost(*of),
+                Some(Renewed::LeaseLost) | None => Became::lease_lost(*of, Lost::Over),
             },
         });
     let data: Vec<Became> = told.collect();
@@ -78,14 +79,14 @@ pub(super) async fn renew(call: Call) -> Result<Answer, Problem> {
 enum Fate {
     Renew,
     TimedOut(Duration),
-    Lost,
+    Lost(Lost),
 }
 
-fn fate(of: LeaseRef, job: Option<&Job>, worker: Option<&WorkerName>, now: Timestamp) -> Fate {
-    let ours =
-        |job: &&Job| job.lease().is_some() && job.attempt == of.attempt && is_of(job, worker);
-    let Some(job) = job.filter(ours) else {
-        return Fate::Lost;
+fn fate(of: LeaseRef, job: Option<&Job>, worker: &WorkerName, now: Timestamp) -> Fate {
+    let job = match (Claimed::by(worker, of, job), job) {
+        (Claimed::Running, Some(job)) => job,
+        (Claimed::Not(reason), _) => return Fate::Lost(reason),
+        _ => return Fate::Lost(Lost::Over),
     };
     match job.timeout {
         Timeout::After(timeout) if now.since(job.started_at.unwrap_or(now)) >= timeout => {

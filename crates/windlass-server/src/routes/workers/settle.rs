@@ -5,11 +5,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use windlass::RESULT_BYTES_MAX;
 use windlass_api::{LeaseRef, Told, ToldOutcome, read_outcomes};
-use windlass_core::{Job, JobId, Report, State, Timeout, Timestamp, Verdict};
+use windlass_core::{
+    Job, JobId, Report, Settlement, State, Timeout, Timestamp, Verdict, WorkerName,
+};
 use windlass_engine::PROGRESS;
 use windlass_store::{AttemptId, AttemptReport, Expected, Settled};
 
-use super::lease::{Became, is_of};
+use super::lease::{Became, Claimed, Lost, jobs_of, speaker};
 use crate::answer::Answer;
 use crate::app::App;
 use crate::call::Call;
@@ -22,11 +24,15 @@ pub(super) async fn settle(call: Call) -> Result<Answer, Problem> {
         check_result(place, outcome)?;
     }
     let app = &call.app;
+    let worker = speaker(&call, worker.as_ref())?;
     let ids: Vec<JobId> = outcomes.iter().map(|outcome| outcome.of.id).collect();
-    let jobs = app.store().get(&ids).await?;
+    let jobs = jobs_of(app, &ids).await?;
+    let told = outcomes.iter().zip(&jobs);
+    let told = told.map(|(outcome, job)| told_of(&worker, outcome.of, job.as_ref()));
+    let told: Vec<Result<&Job, Lost>> = told.collect();
     let mut reports = Vec::with_capacity(outcomes.len());
-    for (outcome, job) in outcomes.iter().zip(&jobs) {
-        if let Some(job) = job.as_ref().filter(|job| is_of(job, worker.as_ref())) {
+    for (outcome, job) in outcomes.iter().zip(&told) {
+        if let Ok(job) = job {
             reports.push(report(app, outcome, job, call.now).await?);
         }
     }
@@ -36,16 +42,37 @@ pub(super) async fn settle(call: Call) -> Result<Answer, Problem> {
     } else {
         app.store().settle(reports, now).await?
     };
+    // What is told twice may be told twice in one request: then only the store knows where the job stands now.
+    let later = match settled.contains(&Settled::Repeated) {
+        true => jobs_of(app, &ids).await?,
+        false => Vec::new(),
+    };
     let mut settled = settled.iter();
     let mut data = Vec::with_capacity(outcomes.len());
-    for (outcome, job) in outcomes.iter().zip(&jobs) {
-        let ours = job.as_ref().filter(|job| is_of(job, worker.as_ref()));
-        data.push(match ours.and_then(|job| Some((job, settled.next()?))) {
-            Some((job, answer)) => became(app, outcome.of, job, answer, now).await?,
-            None => Became::lease_lost(outcome.of),
+    for (place, (outcome, job)) in outcomes.iter().zip(told).enumerate() {
+        let answer = job.and_then(|job| Ok((job, settled.next().ok_or(Lost::Over)?)));
+        data.push(match answer {
+            Err(reason) => Became::lease_lost(outcome.of, reason),
+            Ok((_, Settled::LeaseLost)) => Became::lease_lost(outcome.of, Lost::Over),
+            Ok((job, Settled::Repeated)) => {
+                let later = later.get(place).and_then(Option::as_ref);
+                repeated(outcome.of, later.unwrap_or(job), now)
+            }
+            Ok((job, Settled::Done(settlement))) => {
+                done(app, outcome.of, job, settlement, now).await?
+            }
         });
     }
     Answer::ok(&json!({"data": data}))
+}
+
+/// The job that a worker may tell something about. What it tells of an attempt that is over changes nothing, but may have
+/// been told before.
+fn told_of<'a>(worker: &WorkerName, of: LeaseRef, job: Option<&'a Job>) -> Result<&'a Job, Lost> {
+    match Claimed::by(worker, of, job) {
+        Claimed::Not(reason) => Err(reason),
+        Claimed::Running | Claimed::Over => job.ok_or(Lost::Unknown),
+    }
 }
 
 fn check_result(place: usize, outcome: &ToldOutcome) -> Result<(), Problem> {
@@ -111,23 +138,20 @@ fn detail(log: &[String], progress: Option<Value>, now: Timestamp) -> Option<Val
     Some(json!({"log": lines, "log_lines_dropped": 0, "progress": progress}))
 }
 
-async fn became(
+fn repeated(of: LeaseRef, job: &Job, now: Timestamp) -> Became {
+    Became {
+        state: Some(job.state().name(job.run_at, now)),
+        ..Became::new(of, "repeated")
+    }
+}
+
+async fn done(
     app: &App,
     of: LeaseRef,
     job: &Job,
-    answer: &Settled,
+    settlement: &Settlement,
     now: Timestamp,
 ) -> Result<Became, Problem> {
-    let settlement = match answer {
-        Settled::LeaseLost => return Ok(Became::lease_lost(of)),
-        Settled::Repeated => {
-            return Ok(Became {
-                state: Some(job.state().name(job.run_at, now)),
-                ..Became::new(of, "repeated")
-            });
-        }
-        Settled::Done(settlement) => settlement,
-    };
     app.engine().settled(job, settlement, now);
     forget_progress(app, job.id).await?;
     let run_at = match settlement.verdict {
