@@ -173,6 +173,12 @@ fn a_worker_elsewhere_keeps_its_jobs_over_a_restart_of_the_server() {
             let job = json!({"kind": "k", "queue": queue, "delivery": delivery});
             server.post("/api/v1/jobs", &job);
         }
+        // So that it is not the first queue's turn.
+        server.post("/api/v1/jobs", &json!({"kind": "k", "queue": "a"}));
+        server.post(
+            "/api/v1/claim",
+            &json!({"queues": ["a", "b"], "worker": "other"}),
+        );
         let claim = json!({"queues": ["a", "b"], "limit": 3, "worker": "w", "claim_id": signal, "lease": "1h"});
         let claimed = field(&server.post("/api/v1/claim", &claim), "data");
         server.signal(signal);

@@ -218,6 +218,22 @@ impl Server {
             .clone()
     }
 
+    /// Waits until a worker has been heard.
+    pub(crate) async fn until_heard(&self, worker: &str) {
+        let heard = async {
+            loop {
+                let list = self.get("/api/v1/workers").await;
+                let names = list.json["data"].as_array().expect("a list of workers");
+                if names.iter().any(|one| one["name"] == worker) {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, heard)
+            .await
+            .expect("it is heard in time");
+    }
+
     /// Claims one job and ends its attempt so.
     pub(crate) async fn run(&self, outcome: &Value) -> String {
         let jobs = self.claim(&serde_json::json!({})).await;
