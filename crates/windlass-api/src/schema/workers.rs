@@ -112,7 +112,10 @@ fn settle_answer() -> Schema {
     let settled = Schema::object(vec![
         Field::always("id", Schema::id()),
         Field::always("attempt", Schema::count()),
-        Field::always("status", Schema::word(&["done", "repeated", "lease_lost"])),
+        Field::always(
+            "status",
+            Schema::word(&["done", "repeated", "timed_out", "lease_lost"]),
+        ),
         Field::maybe("reason", lost()),
         Field::maybe("state", Schema::text()),
         Field::maybe("run_at", Schema::instant()),

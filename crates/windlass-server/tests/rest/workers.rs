@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use windlass::Timestamp;
 use windlass_server::Settings;
 
 use crate::support::Server;
@@ -260,6 +261,61 @@ async fn ap12_an_attempt_is_not_prolonged_beyond_its_timeout() {
     assert_eq!(history.json["data"][0]["outcome"], "timed_out");
     let renewed = server.post("/api/v1/renew", &body).await;
     assert_eq!(renewed.json["data"][0]["status"], "lease_lost");
+}
+
+#[tokio::test]
+async fn a_lease_ends_with_the_timeout_of_its_attempt() {
+    let server = Server::open().await;
+    let id = server
+        .job(&json!({"kind": "a", "timeout": "5s", "retry": "patient"}))
+        .await;
+    let jobs = server.claim(&json!({"worker": "w", "lease": "1h"})).await;
+    let time = |job: &Value, name: &str| job[name].as_str().unwrap().parse::<Timestamp>().unwrap();
+    let started_at = time(&jobs[0], "started_at");
+    let end = started_at.saturating_add(Duration::from_secs(6));
+    assert_eq!(time(&jobs[0], "lease_until"), end, "with a second to tell");
+    let body = json!({"worker": "w", "lease": "1h", "leases": [{"id": id, "attempt": 1}]});
+    let renewed = server.post("/api/v1/renew", &body).await;
+    assert_eq!(time(&renewed.json["data"][0], "lease_until"), end);
+    let store = server.client.engine().store();
+    let soon = started_at.saturating_add(Duration::from_secs(5));
+    assert!(store.sweep(9, soon, 0).await.unwrap().lost.is_empty());
+    assert_eq!(store.sweep(9, end, 0).await.unwrap().lost.len(), 1);
+    let history = server.get(&format!("/api/v1/jobs/{id}/history")).await;
+    assert_eq!(history.json["data"][0]["outcome"], "timed_out");
+    let unlimited = json!({"kind": "a", "queue": "q", "timeout": "none"});
+    server.job(&unlimited).await;
+    let jobs = server.claim(&json!({"queue": "q", "lease": "1h"})).await;
+    let length = time(&jobs[0], "lease_until").since(time(&jobs[0], "started_at"));
+    assert_eq!(length, Duration::from_secs(3600));
+}
+
+#[tokio::test]
+async fn a_success_that_comes_after_the_timeout_is_none() {
+    let server = Server::open().await;
+    for (outcome, becomes) in [
+        (json!({"outcome": "succeeded"}), ("timed_out", "timed_out")),
+        (json!({"outcome": "released"}), ("timed_out", "timed_out")),
+        (json!({"outcome": "timed_out"}), ("done", "timed_out")),
+        (
+            json!({"outcome": "failed", "error": "x"}),
+            ("done", "failed"),
+        ),
+    ] {
+        let new = json!({"kind": "a", "timeout_ms": 1, "retry": "patient"});
+        let id = server.job(&new).await;
+        let jobs = server.claim(&json!({"ids": [id]})).await;
+        let until: Timestamp = jobs[0]["lease_until"].as_str().unwrap().parse().unwrap();
+        while server.client.now() < until {
+            server.get("/api/v1/workers").await;
+        }
+        let settled = server
+            .post("/api/v1/settle", &settle(&jobs[0], outcome))
+            .await;
+        let history = server.get(&format!("/api/v1/jobs/{id}/history")).await;
+        assert_eq!(settled.text_at("/data/0/status"), becomes.0);
+        assert_eq!(history.text_at("/data/0/outcome"), becomes.1);
+    }
 }
 
 #[tokio::test]

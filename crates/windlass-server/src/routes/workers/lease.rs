@@ -1,8 +1,12 @@
 //! What workers hold, and what became of it.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use serde::Serialize;
 use windlass_api::LeaseRef;
 use windlass_core::{Job, JobId, Payload, Timestamp, WorkerName};
+use windlass_store::{AttemptId, Renewed};
 
 use crate::app::App;
 use crate::call::Call;
@@ -116,4 +120,29 @@ pub(super) async fn jobs_of(app: &App, ids: &[JobId]) -> Result<Vec<Option<Job>>
         }));
     }
     Ok(jobs)
+}
+
+/// Prolongs the leases of running attempts, none beyond its timeout: nobody can stop a worker elsewhere, but nobody waits for
+/// it any longer. The answers by job.
+pub(super) async fn prolong<'a>(
+    app: &App,
+    jobs: impl Iterator<Item = &'a Job>,
+    lease: Duration,
+    now: Timestamp,
+) -> Result<BTreeMap<JobId, Renewed>, Problem> {
+    let mut leases: BTreeMap<Duration, Vec<AttemptId>> = BTreeMap::new();
+    for job in jobs {
+        let left = job.lease_until_max().map(|until| until.since(now));
+        let lease = left.map_or(lease, |left| left.min(lease));
+        leases.entry(lease).or_default().push(AttemptId {
+            job: job.id,
+            attempt: job.attempt,
+        });
+    }
+    let mut renewed = BTreeMap::new();
+    for (lease, attempts) in leases {
+        let answers = app.store().renew(&attempts, lease, now).await?;
+        renewed.extend(attempts.iter().map(|of| of.job).zip(answers));
+    }
+    Ok(renewed)
 }

@@ -8,7 +8,7 @@ use windlass_core::{Job, JobId, Report, Timeout, Timestamp, WorkerName};
 use windlass_store::{AttemptId, AttemptReport, Renewed, Settled};
 
 use super::claim::check_lease;
-use super::lease::{Became, Claimed, Lost, jobs_of, speaker};
+use super::lease::{Became, Claimed, Lost, jobs_of, prolong, speaker};
 use super::registry::{hear, signal_of};
 use crate::answer::Answer;
 use crate::app::App;
@@ -31,26 +31,15 @@ pub(super) async fn renew(call: Call) -> Result<Answer, Problem> {
     let speaker = speaker(&call, worker)?;
     let fate = |(of, job): (&LeaseRef, &Option<Job>)| fate(*of, job.as_ref(), &speaker, call.now);
     let fates: Vec<Fate> = request.leases.iter().zip(&jobs).map(fate).collect();
-    let (mut live, mut over) = (Vec::new(), Vec::new());
-    for (of, fate) in request.leases.iter().zip(&fates) {
-        let of = AttemptId {
-            job: of.id,
-            attempt: of.attempt,
-        };
-        match fate {
-            Fate::Renew => live.push(of),
-            Fate::TimedOut(timeout) => over.push((of, *timeout)),
-            Fate::Lost(_) => {}
-        }
-    }
-    end_timed_out(app, &over, &jobs).await?;
-    let now = app.engine().now();
-    let renewed = if live.is_empty() {
-        Vec::new()
-    } else {
-        app.store().renew(&live, lease, now).await?
-    };
-    let mut renewed = renewed.into_iter();
+    let attempts = || jobs.iter().zip(&fates);
+    let over = attempts().filter_map(|(job, fate)| match fate {
+        Fate::TimedOut(timeout) => Some((job.as_ref()?, *timeout)),
+        _ => None,
+    });
+    end_timed_out(app, over.collect()).await?;
+    let live = attempts().filter(|(_, fate)| matches!(fate, Fate::Renew));
+    let live = live.filter_map(|(job, _)| job.as_ref());
+    let renewed = prolong(app, live, lease, app.engine().now()).await?;
     let told = request
         .leases
         .iter()
@@ -58,13 +47,13 @@ pub(super) async fn renew(call: Call) -> Result<Answer, Problem> {
         .map(|(of, fate)| match fate {
             Fate::Lost(reason) => Became::lease_lost(*of, *reason),
             Fate::TimedOut(_) => Became::new(*of, "timed_out"),
-            Fate::Renew => match renewed.next() {
+            Fate::Renew => match renewed.get(&of.id) {
                 Some(Renewed::Until {
                     until,
                     cancel_requested,
                 }) => Became {
-                    lease_until: Some(until),
-                    cancel_requested: Some(cancel_requested),
+                    lease_until: Some(*until),
+                    cancel_requested: Some(*cancel_requested),
                     ..Became::new(*of, "renewed")
                 },
                 Some(Renewed::LeaseLost) | None => Became::lease_lost(*of, Lost::Over),
@@ -96,28 +85,24 @@ fn fate(of: LeaseRef, job: Option<&Job>, worker: &WorkerName, now: Timestamp) ->
     }
 }
 
-async fn end_timed_out(
-    app: &App,
-    over: &[(AttemptId, Duration)],
-    jobs: &[Option<Job>],
-) -> Result<(), Problem> {
+async fn end_timed_out(app: &App, over: Vec<(&Job, Duration)>) -> Result<(), Problem> {
     if over.is_empty() {
         return Ok(());
     }
-    let report = |(of, timeout): &(AttemptId, Duration)| AttemptReport {
-        of: *of,
+    let report = |(job, timeout): &(&Job, Duration)| AttemptReport {
+        of: AttemptId {
+            job: job.id,
+            attempt: job.attempt,
+        },
         report: Report::TimedOut { timeout: *timeout },
         random: app.engine().ids().bits(),
         detail: None,
     };
     let now = app.engine().now();
-    let settled = app
-        .store()
-        .settle(over.iter().map(report).collect(), now)
-        .await?;
-    for ((of, _), answer) in over.iter().zip(&settled) {
-        let job = jobs.iter().flatten().find(|job| job.id == of.job);
-        if let (Some(job), Settled::Done(settlement)) = (job, answer) {
+    let reports = over.iter().map(report).collect();
+    let settled = app.store().settle(reports, now).await?;
+    for ((job, _), answer) in over.iter().zip(&settled) {
+        if let Settled::Done(settlement) = answer {
             app.engine().settled(job, settlement, now);
         }
     }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use windlass::RESULT_BYTES_MAX;
 use windlass_api::{LeaseRef, Told, ToldOutcome, read_outcomes};
 use windlass_core::{
-    Job, JobId, Report, Settlement, State, Timeout, Timestamp, Verdict, WorkerName,
+    Job, JobId, Outcome, Report, Settlement, State, Timeout, Timestamp, Verdict, WorkerName,
 };
 use windlass_engine::PROGRESS;
 use windlass_store::{AttemptId, AttemptReport, Expected, Settled};
@@ -59,7 +59,7 @@ pub(super) async fn settle(call: Call) -> Result<Answer, Problem> {
                 repeated(outcome.of, later.unwrap_or(job), now)
             }
             Ok((job, Settled::Done(settlement))) => {
-                done(app, outcome.of, job, settlement, now).await?
+                done(app, outcome, job, settlement, now).await?
             }
         });
     }
@@ -86,14 +86,19 @@ fn check_result(place: usize, outcome: &ToldOutcome) -> Result<(), Problem> {
     })
 }
 
-/// What the store is told. The timeout of an attempt is the job's, whatever its worker believes.
+/// What the store is told. The timeout of an attempt is the job's, whatever its worker believes: only a failure still counts
+/// as what it is when it comes too late.
 async fn report(
     app: &App,
     outcome: &ToldOutcome,
     job: &Job,
     now: Timestamp,
 ) -> Result<AttemptReport, Problem> {
+    let late = job.lease_until_max().is_some_and(|until| now >= until);
     let report = match &outcome.told {
+        told if late && !matches!(told, Told::Failed(_)) => Report::TimedOut {
+            timeout: ran(job, now),
+        },
         Told::Succeeded(result) => Report::Succeeded(result.clone()),
         Told::Failed(failure) => Report::Failed(failure.clone()),
         Told::TimedOut => Report::TimedOut {
@@ -147,7 +152,7 @@ fn repeated(of: LeaseRef, job: &Job, now: Timestamp) -> Became {
 
 async fn done(
     app: &App,
-    of: LeaseRef,
+    outcome: &ToldOutcome,
     job: &Job,
     settlement: &Settlement,
     now: Timestamp,
@@ -159,6 +164,11 @@ async fn done(
         _ => None,
     };
     let state = settlement.verdict.state();
+    let status = match (&outcome.told, settlement.outcome) {
+        (Told::TimedOut, _) => "done",
+        (_, Outcome::TimedOut) => "timed_out",
+        _ => "done",
+    };
     Ok(Became {
         state: Some(state.name(run_at.unwrap_or(now), now)),
         run_at,
@@ -167,7 +177,7 @@ async fn done(
             _ => None,
         },
         failures: Some(settlement.failures),
-        ..Became::new(of, "done")
+        ..Became::new(outcome.of, status)
     })
 }
 

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tracing::warn;
 use windlass_api::{QueueOrder, QueueSettings};
 use windlass_core::fairness::{ClaimPlan, Credit, Guards, Pool, Slots};
 use windlass_core::{Job, QueueName, Timestamp};
 use windlass_engine::{JobEvent, JobRef};
-use windlass_store::{Claim, ClaimRetry, WorkerPlace};
+use windlass_store::{Claim, ClaimRetry, Renewed, WorkerPlace};
 
+use super::super::lease::prolong;
 use super::Wanted;
 use crate::app::App;
 use crate::problem::Problem;
@@ -108,12 +110,13 @@ impl<'a> Steps<'a> {
         let plan = guards.plan(Pool::Main, slots, claims.credit(queue));
         let mut claim = self.next_claim(queue, plan);
         claim.retry.queue.clone_from(&settings.retry);
-        let claimed = self.app.store().claim(&claim, now).await?;
+        let mut claimed = self.app.store().claim(&claim, now).await?;
         let credit = guards.credit_after(claims.credit(queue), &plan, claimed.taken());
         claims.owe(queue, credit);
         for job in &claimed.jobs {
             tell_claimed(self.app, job, now);
         }
+        cut_leases(self.app, &mut claimed.jobs, now).await;
         let full = claimed.jobs.len() >= usize::try_from(free).unwrap_or(usize::MAX);
         self.keep(claimed.jobs);
         Ok(full)
@@ -184,6 +187,27 @@ impl<'a> Steps<'a> {
         let sizes = jobs.iter().map(|job| job.payload.as_str().len());
         self.bytes += sizes.sum::<usize>();
         self.jobs.extend(jobs);
+    }
+}
+
+/// Lets no lease outlast the timeout of its attempt. Where that fails, a later renewal or report finds the timeout over.
+async fn cut_leases(app: &App, jobs: &mut [Job], now: Timestamp) {
+    let end = |job: &Job| job.lease().map(|lease| lease.until);
+    let long = |job: &&mut Job| {
+        job.lease_until_max()
+            .is_some_and(|max| Some(max) < end(job))
+    };
+    let mut long: Vec<&mut Job> = jobs.iter_mut().filter(long).collect();
+    let renewed = prolong(app, long.iter().map(|job| &**job), Duration::MAX, now).await;
+    let renewed = renewed.unwrap_or_else(|problem| {
+        warn!(?problem, "leases outlast their timeouts");
+        BTreeMap::new()
+    });
+    for job in &mut long {
+        if let Some(Renewed::Until { until, .. }) = renewed.get(&job.id) {
+            let cut = job.renew(*until);
+            cut.unwrap_or_else(|conflict| warn!(%conflict, "a job that was claimed does not run"));
+        }
     }
 }
 
