@@ -29,6 +29,13 @@ pub struct ClaimQueue {
     pub weight: u32,
 }
 
+impl ClaimQueue {
+    /// One with the same share as the others.
+    pub fn plain(name: QueueName) -> Self {
+        ClaimQueue { name, weight: 1 }
+    }
+}
+
 /// How a claim goes through its queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum QueueOrder {
@@ -42,11 +49,11 @@ pub enum QueueOrder {
 /// A claim.
 #[derive(Debug, Clone)]
 pub struct ClaimRequest {
-    /// From where.
-    pub queues: Vec<ClaimQueue>,
+    /// From where, if it says.
+    pub queues: Option<Vec<ClaimQueue>>,
     /// How it goes through them.
     pub order: QueueOrder,
-    /// The kinds that the worker has handlers for; all if none are named.
+    /// The kinds that the worker has handlers for; all but HTTP jobs if none are named.
     pub kinds: Option<BTreeSet<Kind>>,
     /// Only these jobs, if some are named.
     pub ids: Option<BTreeSet<JobId>>,
@@ -100,14 +107,13 @@ impl ClaimRequest {
     }
 }
 
-/// `queues` (names, or objects with a weight), or `queue`; the default queue if nothing is said.
-fn read_queues(fields: &mut Fields<'_>) -> Result<Vec<ClaimQueue>, Invalid> {
+/// `queues` (names, or objects with a weight), or `queue`.
+fn read_queues(fields: &mut Fields<'_>) -> Result<Option<Vec<ClaimQueue>>, Invalid> {
     let one = fields.parsed("queue", QueueName::new)?;
     let many = fields.list("queues")?;
     refuse_both(one.is_some() && many.is_some(), "queue", "queues")?;
-    let plain = |name| ClaimQueue { name, weight: 1 };
     let Some(many) = many else {
-        return Ok(vec![plain(one.unwrap_or_default())]);
+        return Ok(one.map(|name| vec![ClaimQueue::plain(name)]));
     };
     if many.is_empty() || many.len() > CLAIM_QUEUES_MAX {
         let rule = format!(
@@ -120,7 +126,7 @@ fn read_queues(fields: &mut Fields<'_>) -> Result<Vec<ClaimQueue>, Invalid> {
     for (place, value) in many.iter().enumerate() {
         let within = |error: Invalid| error.within(&format!("queues[{place}]"));
         let queue = match value {
-            Value::String(name) => QueueName::new(name).map(plain),
+            Value::String(name) => QueueName::new(name).map(ClaimQueue::plain),
             other => read_weighted(other),
         };
         let queue = queue.map_err(within)?;
@@ -129,7 +135,7 @@ fn read_queues(fields: &mut Fields<'_>) -> Result<Vec<ClaimQueue>, Invalid> {
         }
         queues.push(queue);
     }
-    Ok(queues)
+    Ok(Some(queues))
 }
 
 fn read_weighted(value: &Value) -> Result<ClaimQueue, Invalid> {
@@ -277,7 +283,12 @@ mod tests {
             "retries_running": 2,
         }))
         .unwrap();
-        let weights: Vec<_> = read.queues.iter().map(|queue| queue.weight).collect();
+        let weights: Vec<_> = read
+            .queues
+            .iter()
+            .flatten()
+            .map(|queue| queue.weight)
+            .collect();
         assert_eq!(weights, [1, 3]);
         assert_eq!((read.order, read.limit), (QueueOrder::Strict, 10));
         assert_eq!(read.lease, Some(Duration::from_secs(60)));
@@ -285,19 +296,13 @@ mod tests {
         assert_eq!((read.slots, read.retries_running), (Some(12), 2));
         assert!(read.ids.unwrap().contains(&id));
         let plain = claim(&json!({})).unwrap();
-        assert_eq!(
-            plain.queues,
-            vec![ClaimQueue {
-                name: QueueName::default(),
-                weight: 1
-            }]
-        );
+        assert_eq!(plain.queues, None);
         assert_eq!(
             (plain.limit, plain.lease, plain.wait),
             (1, None, Duration::ZERO)
         );
         let one = claim(&json!({"queue": "q"})).unwrap();
-        assert_eq!(one.queues[0].name.as_str(), "q");
+        assert_eq!(one.queues.unwrap()[0].name.as_str(), "q");
     }
 
     #[test]

@@ -160,6 +160,56 @@ fn the_node_worker_claims_runs_renews_settles_and_stops() {
 }
 
 #[test]
+fn a_worker_elsewhere_keeps_its_jobs_over_a_restart_of_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Server::start(folder.path(), &[]);
+    for signal in ["TERM", "KILL"] {
+        for queue in ["a", "b", "a", "b"] {
+            let delivery = if queue == "a" {
+                "at_most_once"
+            } else {
+                "at_least_once"
+            };
+            let job = json!({"kind": "k", "queue": queue, "delivery": delivery});
+            server.post("/api/v1/jobs", &job);
+        }
+        // So that it is not the first queue's turn.
+        server.post("/api/v1/jobs", &json!({"kind": "k", "queue": "a"}));
+        server.post(
+            "/api/v1/claim",
+            &json!({"queues": ["a", "b"], "worker": "other"}),
+        );
+        let claim = json!({"queues": ["a", "b"], "limit": 3, "worker": "w", "claim_id": signal, "lease": "1h"});
+        let claimed = field(&server.post("/api/v1/claim", &claim), "data");
+        server.signal(signal);
+        server.wait();
+        server = Server::start(folder.path(), &[]);
+        let again = field(&server.post("/api/v1/claim", &claim), "data");
+        assert_eq!(ids(&again), ids(&claimed), "the same claim: {signal}");
+        let outcome =
+            |id: &String| json!({"id": id, "attempt": 1, "outcome": "succeeded", "result": signal});
+        let outcomes: Vec<Value> = ids(&claimed).iter().map(outcome).collect();
+        assert_eq!(outcomes.len(), 3);
+        let body = json!({"worker": "w", "outcomes": outcomes});
+        let settled = field(&server.post("/api/v1/settle", &body), "data");
+        for told in settled.as_array().unwrap() {
+            assert_eq!(field(told, "status"), "done", "{signal}: {told}");
+        }
+        let rest = json!({"queues": ["a", "b"], "limit": 9, "worker": "w"});
+        let rest = field(&server.post("/api/v1/claim", &rest), "data");
+        assert_eq!(ids(&rest).len(), 1, "{signal}: {rest}");
+    }
+}
+
+/// The ids of jobs, in order.
+fn ids(jobs: &Value) -> Vec<String> {
+    let jobs = jobs.as_array().expect("a list of jobs");
+    let mut ids: Vec<String> = jobs.iter().map(|job| text(job, "id")).collect();
+    ids.sort();
+    ids
+}
+
+#[test]
 fn reference_workers_stay_short_and_need_nothing() {
     for path in ["python/worker.py", "node/worker.mjs"] {
         let text = std::fs::read_to_string(example(path)).unwrap();

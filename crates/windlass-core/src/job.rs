@@ -33,6 +33,9 @@ pub enum Delivery {
     AtMostOnce,
 }
 
+/// How much later than its timeout an attempt may be reported by a worker that nobody can stop.
+const REPORT_GRACE: Duration = Duration::from_secs(1);
+
 /// How long one attempt may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Timeout {
@@ -242,6 +245,18 @@ impl Job {
         match &self.standing {
             Standing::Running(lease) => Some(lease),
             _ => None,
+        }
+    }
+
+    /// Until when a lease of the running attempt lasts at most, where nobody can stop its worker: the timeout, and a moment
+    /// in which its report may still come in. A lease that was cut there has ended by the timeout.
+    pub fn lease_until_max(&self) -> Option<Timestamp> {
+        match self.timeout {
+            Timeout::After(timeout) => {
+                let limit = timeout.saturating_add(REPORT_GRACE);
+                Some(self.started_at?.saturating_add(limit))
+            }
+            Timeout::None => None,
         }
     }
 

@@ -13,7 +13,7 @@ use tracing::{debug, warn};
 use windlass_core::fairness::{ClaimPlan, Credit, Guards, Pool, Taker, Turns};
 use windlass_core::retry::{RetryPolicy, WorkerRetry};
 use windlass_core::{Invalid, Job, Kind, QueueName, Timestamp, WorkerName};
-use windlass_store::{CLAIM_MAX, Claim, ClaimRetry, Claimed, StoreError};
+use windlass_store::{CLAIM_MAX, Claim, ClaimRetry, Claimed, Kinds, StoreError, WorkerPlace};
 
 use crate::dispatcher::Dispatcher;
 use crate::engine::Engine;
@@ -262,10 +262,11 @@ impl Fetcher {
         Claim {
             id: self.engine.ids().claim_id(),
             queue: of.name.clone(),
-            kinds: Some(self.config.kinds.clone()),
+            kinds: Kinds::Only(self.config.kinds.clone()),
             jobs: None,
             plan,
             worker: self.config.worker.clone(),
+            place: WorkerPlace::Here,
             lease: self.config.lease,
             retry: ClaimRetry {
                 worker: self.config.retry.clone(),

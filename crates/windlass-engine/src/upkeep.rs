@@ -96,7 +96,7 @@ mod tests {
     use windlass_core::NewJob;
     use windlass_core::fairness::{Credit, Guards, Pool, Slots};
     use windlass_memory::MemoryStore;
-    use windlass_store::{Claim, ClaimRetry, Enqueue};
+    use windlass_store::{Claim, ClaimRetry, Enqueue, Kinds, WorkerPlace};
 
     use super::*;
     use crate::{Ids, SystemClock};
@@ -121,10 +121,11 @@ mod tests {
         let claim = Claim {
             id: 1,
             queue: "default".parse().unwrap(),
-            kinds: None,
+            kinds: Kinds::ALL,
             jobs: None,
             plan: Guards::default().plan(Pool::Main, slots, Credit::default()),
             worker: "gone".parse().unwrap(),
+            place: WorkerPlace::Here,
             lease: Duration::from_secs(30),
             retry: ClaimRetry::default(),
         };

@@ -17,7 +17,9 @@ use std::time::{Duration, Instant, SystemTime};
 use windlass_core::fairness::{Credit, Guards, Pool, Slots};
 use windlass_core::{Job, JobId, Kind, NewJob, QueueName, Random, Report, Timestamp, WorkerName};
 use windlass_postgres::{Options, PostgresStore};
-use windlass_store::{AttemptId, AttemptReport, Claim, ClaimRetry, Enqueue, Store};
+use windlass_store::{
+    AttemptId, AttemptReport, Claim, ClaimRetry, Enqueue, Kinds, Store, WorkerPlace,
+};
 
 /// So many jobs in one step.
 const BATCH: u32 = 100;
@@ -167,10 +169,11 @@ fn claim(number: u64) -> Result<Claim, windlass_core::Invalid> {
     Ok(Claim {
         id: u128::from(number),
         queue: QueueName::default(),
-        kinds: None,
+        kinds: Kinds::ALL,
         jobs: None,
         plan: Guards::default().plan(Pool::Main, slots, Credit::default()),
         worker: WorkerName::new("steady")?,
+        place: WorkerPlace::Here,
         lease: Duration::from_secs(60),
         retry: ClaimRetry::default(),
     })

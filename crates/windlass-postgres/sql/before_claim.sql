@@ -1,4 +1,5 @@
--- What a claim must know.  $1 queue, $2 claim, $3 now, $4 kinds, $5-$7 where fresh jobs begin, $8-$10 where retries begin
+-- What a claim must know.  $1 queue, $2 claim, $3 now, $4 kinds, $5-$7 where fresh jobs begin, $8-$10 where retries begin,
+--   $11 whether those kinds or all others
 select
     exists (select from windlass.claims where id = $2),
     exists (select from windlass.queues where name = $1 and bounded),
@@ -6,10 +7,10 @@ select
     exists (
         select from windlass.jobs
         where queue = $1 and lane = 0 and due and (rank, run_at, id) >= ($5, $6, $7) and run_at <= $3
-          and (deadline is null or deadline >= $3) and ($4::text[] is null or kind = any ($4))
+          and (deadline is null or deadline >= $3) and (kind = any ($4)) = $11
     ),
     exists (
         select from windlass.jobs
         where queue = $1 and lane = 1 and due and (rank, run_at, id) >= ($8, $9, $10) and run_at <= $3
-          and (deadline is null or deadline >= $3) and ($4::text[] is null or kind = any ($4))
+          and (deadline is null or deadline >= $3) and (kind = any ($4)) = $11
     )

@@ -1,11 +1,11 @@
 -- The first jobs of a lane that a claim may take, behind a place in the order.
 --   $1 queue, $2 lane, $3 now, $4 kinds, $5 ids, $6-$8 where to begin, $9 how many, $10 whether jobs with a key, $11 keys
---   that run and $12 how often
+--   that run and $12 how often, $13 whether those kinds or all others
 select id, rank, run_at, concurrency_key, concurrency_limit
 from windlass.jobs
 where queue = $1 and lane = $2 and due and (rank, run_at, id) > ($6, $7, $8) and run_at <= $3
   and (deadline is null or deadline >= $3)
-  and ($4::text[] is null or kind = any ($4)) and ($5::uuid[] is null or id = any ($5))
+  and (kind = any ($4)) = $13 and ($5::uuid[] is null or id = any ($5))
   and (concurrency_key is null or $10 and not exists (
       select from unnest($11::text[], $12::integer[]) as running (key, count)
       where running.key = concurrency_key and running.count >= concurrency_limit

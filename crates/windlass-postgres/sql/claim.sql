@@ -1,6 +1,7 @@
 -- Takes the first jobs of a lane, unless the queue or one of its jobs has bounds or the claim was made before.
 --   $1 queue, $2 lane, $3 now, $4 kinds, $5-$7 where to begin, $8 how many, $9 claim, $10 whether to look before,
---   $11 lease, $12 settings, $13 worker
+--   $11 lease, $12 settings, $13 worker,
+--   $14 whether those kinds or all others
 with taken as (
     update windlass.jobs
     set due = false, lease_until = $11, settings = $12, worker = $13, attempt = attempt + 1, started_at = $3,
@@ -9,7 +10,7 @@ with taken as (
         select id from windlass.jobs
         where queue = $1 and lane = $2 and due and (rank, run_at, id) >= ($5, $6, $7) and run_at <= $3
           and (deadline is null or deadline >= $3) and concurrency_key is null
-          and ($4::text[] is null or kind = any ($4))
+          and (kind = any ($4)) = $14
           and not ($10 and exists (
               select from windlass.queues where name = $1 and bounded
               union all select from windlass.jobs where queue = $1 and due and concurrency_key is not null

@@ -1,6 +1,7 @@
--- The first job of a lane before the place where claims begin.  $1 queue, $2 lane, $3-$5 the place, $6 kinds
+-- The first job of a lane before the place where claims begin.  $1 queue, $2 lane, $3-$5 the place, $6 kinds,
+--   $7 whether those kinds or all others
 select rank, run_at, id
 from windlass.jobs
-where queue = $1 and lane = $2 and due and (rank, run_at, id) < ($3, $4, $5) and ($6::text[] is null or kind = any ($6))
+where queue = $1 and lane = $2 and due and (rank, run_at, id) < ($3, $4, $5) and (kind = any ($6)) = $7
 order by rank, run_at, id
 limit 1

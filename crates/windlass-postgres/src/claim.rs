@@ -27,7 +27,9 @@ pub(crate) struct Claiming<'a> {
     now: Timestamp,
     id: uuid::Uuid,
     queue: &'a str,
-    kinds: Option<Vec<&'a str>>,
+    kinds: Vec<&'a str>,
+    /// Whether those kinds are meant, or all others.
+    wanted: bool,
     worker: &'a str,
     lease: Time,
     settings: i32,
@@ -66,13 +68,14 @@ struct Before {
 
 impl<'a> Claiming<'a> {
     pub(crate) fn new(claim: &'a Claim, settings: i32, now: Timestamp) -> Self {
-        let kinds = claim.kinds.as_ref();
+        let (kinds, wanted) = claim.kinds.parts();
         Claiming {
             claim,
             now,
             id: uuid::Uuid::from_u128(claim.id),
             queue: claim.queue.as_str(),
-            kinds: kinds.map(|kinds| kinds.iter().map(|kind| kind.as_str()).collect()),
+            kinds: kinds.iter().map(|kind| kind.as_str()).collect(),
+            wanted,
             worker: claim.worker.as_str(),
             lease: Time(now.saturating_add(claim.lease)),
             settings,
@@ -172,6 +175,7 @@ async fn look(
         retry_rank,
         retry_at,
         retry_id,
+        claiming.wanted,
     ];
     let (lane, limit) = (1_i16, i64::from(first));
     let take = params![
@@ -188,6 +192,7 @@ async fn look(
         claiming.lease,
         claiming.settings,
         claiming.worker,
+        claiming.wanted,
     ];
     let [promoted, before, rows] = session
         .queries([
@@ -241,6 +246,7 @@ async fn take(
         claiming.lease,
         claiming.settings,
         claiming.worker,
+        claiming.wanted,
     ];
     match last {
         true => session.last(&TAKE, params).await,

@@ -131,15 +131,21 @@ impl Wake {
             tokio::time::sleep(pause).await;
             let started = tokio::time::Instant::now();
             for ((queue, lane, kinds), (rank, at, id)) in self.marks.all() {
-                let kinds = kinds.as_ref();
-                let kinds: &Option<Vec<&str>> =
-                    &kinds.map(|kinds| kinds.iter().map(|kind| kind.as_str()).collect());
+                let (kinds, wanted) = kinds.parts();
+                let kinds: &Vec<&str> = &kinds.iter().map(|kind| kind.as_str()).collect();
                 let queue = &queue;
                 let found = connections
                     .run(Class::Other, |mut session| async move {
                         let sql = include_str!("../sql/look_back.sql");
-                        let params =
-                            params![queue.as_str(), lane, rank, Time(at), row::uuid(id), *kinds];
+                        let params = params![
+                            queue.as_str(),
+                            lane,
+                            rank,
+                            Time(at),
+                            row::uuid(id),
+                            *kinds,
+                            wanted
+                        ];
                         let rows = session.query(sql, params).await?;
                         session.commit().await?;
                         let found = rows.first();

@@ -8,7 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
-use windlass_core::{JobId, Kind, QueueName, Timestamp};
+use windlass_core::{JobId, QueueName, Timestamp};
+use windlass_store::Kinds;
 
 /// A place in the order of claims: rank, time, id.
 pub(crate) type Place = (i32, Timestamp, JobId);
@@ -17,7 +18,7 @@ pub(crate) type Place = (i32, Timestamp, JobId);
 pub(crate) const FRONT: Place = (i32::MIN, Timestamp::MIN, JobId::from_u128(0));
 
 /// A lane, as claims with the same kinds see it.
-pub(crate) type Lane = (QueueName, i16, Option<BTreeSet<Kind>>);
+pub(crate) type Lane = (QueueName, i16, Kinds);
 
 #[derive(Debug, Default)]
 pub(crate) struct Watermarks {
@@ -60,7 +61,8 @@ impl Watermarks {
     /// A job waits at that place now.
     pub(crate) fn lower(&self, queue: &QueueName, lane: i16, to: Place) {
         let mut lanes = self.lanes();
-        let from = (queue.clone(), lane, None);
+        let first = Kinds::Only(BTreeSet::new());
+        let from = (queue.clone(), lane, first);
         let same = |(of, number, _): &Lane| of == queue && *number == lane;
         for (_, mark) in lanes.range_mut(from..).take_while(|(lane, _)| same(lane)) {
             mark.place = mark.place.min(to);
@@ -103,7 +105,7 @@ mod tests {
     }
 
     fn lane() -> Lane {
-        (QueueName::default(), 0, None)
+        (QueueName::default(), 0, Kinds::ALL)
     }
 
     #[test]
@@ -113,7 +115,7 @@ mod tests {
         assert_eq!(from, FRONT);
         marks.advance(&lane(), told, place(5));
         assert_eq!(marks.begin(&lane()).0, place(5));
-        let other = (QueueName::default(), 1, None);
+        let other = (QueueName::default(), 1, Kinds::ALL);
         assert_eq!(marks.begin(&other).0, FRONT, "another lane");
     }
 

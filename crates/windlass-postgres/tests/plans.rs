@@ -23,17 +23,31 @@ fn statements() -> Vec<(&'static str, String)> {
         })
     };
     let places: Vec<&str> = place.split(", ").collect();
-    let mut claim = vec!["'default'::text", "0::smallint", "now()", "null::text[]"];
+    let mut claim = vec![
+        "'default'::text",
+        "0::smallint",
+        "now()",
+        "'{http}'::text[]",
+    ];
     claim.extend(&places);
-    claim.extend(["1000", "gen_random_uuid()", "true", "now()", "1", "'w1'"]);
+    claim.extend([
+        "1000",
+        "gen_random_uuid()",
+        "true",
+        "now()",
+        "1",
+        "'w1'",
+        "false",
+    ]);
     let mut before = vec![
         "'default'::text",
         "gen_random_uuid()",
         "now()",
-        "null::text[]",
+        "'{http}'::text[]",
     ];
     before.extend(&places);
     before.extend(&places);
+    before.push("false");
     let attempts = "array(select 1 from generate_series(1, 100))";
     let nothing = "array(select null::text from generate_series(1, 100))";
     vec![

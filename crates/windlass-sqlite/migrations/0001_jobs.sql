@@ -41,6 +41,7 @@ create table states (
     lease_until      integer,
     policy           integer,
     effective_max    integer,
+    claim            blob,               -- by which it runs, if its worker lives in another process
     cancel_requested integer not null,
     finished_at      integer,
     result           text,

@@ -1,6 +1,6 @@
 -- Every job that is not over, with where it stands.
 select
     jobs.id, jobs.queue, jobs.kind, jobs.priority, jobs.run_at, jobs.extra,
-    states.state, states.run_at, states.failures
+    states.state, states.run_at, states.failures, states.attempt, states.claim
 from jobs left join states on states.id = jobs.id
 where states.state is null or states.state < 2

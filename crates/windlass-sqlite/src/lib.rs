@@ -56,8 +56,8 @@ type Read = Box<dyn FnOnce(&mut Reader) + Send>;
 impl SqliteStore {
     /// Opens the file, which is made if it is not there, readable for its owner only.
     ///
-    /// The attempts of a former process are ended as lost: nobody runs them any more. `random` draws the jitter of their
-    /// retries.
+    /// The attempts of workers that lived in a former process are ended as lost: nobody runs them any more. `random` draws
+    /// the jitter of their retries. Those of workers elsewhere go on.
     pub fn open(path: impl AsRef<Path>, now: Timestamp, random: u64) -> Result<Self, StoreError> {
         let failed = |error: std::io::Error| StoreError::Unavailable(error.into());
         lock::private_file(path.as_ref()).map_err(failed)?;

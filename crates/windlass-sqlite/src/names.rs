@@ -1,6 +1,6 @@
 //! Queues, kinds, workers and policies as small numbers.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use rusqlite::Connection;
@@ -115,11 +115,19 @@ impl Names {
         self.policies.insert(number, Arc::clone(policy));
     }
 
-    /// Forgets all policies: only running jobs are told one, and there are none.
-    pub(crate) fn forget_policies(&mut self, connection: &Connection) -> Step<()> {
-        connection.execute("delete from policies", [])?;
-        self.policies.clear();
-        self.policy_numbers.clear();
+    /// Forgets all policies but those that running jobs were told.
+    pub(crate) fn keep_policies(
+        &mut self,
+        connection: &Connection,
+        kept: &BTreeSet<i64>,
+    ) -> Step<()> {
+        let mut statement = connection.prepare_cached("delete from policies where id = ?1")?;
+        for number in self.policies.keys().filter(|number| !kept.contains(number)) {
+            statement.execute([number])?;
+        }
+        self.policies.retain(|number, _| kept.contains(number));
+        self.policy_numbers
+            .retain(|_, number| kept.contains(number));
         self.last_policy = None;
         Ok(())
     }

@@ -10,8 +10,8 @@ use windlass_store::stored::{Asked, LastAttempt, extra_of};
 
 pub(crate) use attempt::{attempts, insert_attempt};
 pub(crate) use state::{
-    CANCELLED, DEAD_FROM, RUNNING, SUCCEEDED, WAITING, dead_number, end_state, put_state,
-    start_state, state_number, succeed_state,
+    CANCELLED, DEAD_FROM, RUNNING, SUCCEEDED, WAITING, dead_number, end_state, keep_claim,
+    put_state, request_cancel, start_state, state_number, succeed_state,
 };
 pub(crate) use value::{blob, id_of, signed, timestamp, unsigned, value};
 

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
+use windlass_core::retry::Preset;
 use windlass_core::{Delivery, Job, Outcome, Report, State, Unique};
 use windlass_sqlite::SqliteStore;
 use windlass_store::conformance::build::*;
-use windlass_store::{Enqueued, StoreError};
+use windlass_store::{Claim, Enqueued, Settled, StoreError, WorkerPlace};
 
 fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder")
@@ -128,6 +129,43 @@ async fn the_attempts_of_a_former_process_are_lost() {
         Outcome::Lost
     );
     assert_eq!(state_of(&store, id(2)).await, State::Waiting);
+}
+
+#[tokio::test]
+async fn the_attempts_of_workers_elsewhere_outlive_the_process() {
+    let folder = folder();
+    let store = open(folder.path());
+    put(&store, jobs(1..4)).await;
+    let asked = Claim {
+        place: WorkerPlace::Elsewhere,
+        retry: worker(Preset::Standard.policy()),
+        ..claim(2)
+    };
+    let claimed = store.claim(&asked, at(0)).await.unwrap().jobs;
+    store.cancel(&[id(2)], at(1)).await.unwrap();
+    take_one(&store, at(1)).await;
+    drop(store);
+    let store = SqliteStore::open(folder.path().join("jobs.db"), at(5), 0).unwrap();
+    assert_eq!(store.lost_at_opening(), 1, "the one of this process");
+    let store: Opened = Arc::new(store);
+    let again = store.claim(&asked, at(5)).await.unwrap().jobs;
+    assert_eq!(
+        again[0], claimed[0],
+        "with its lease, its policy and its limit"
+    );
+    assert!(again[1].lease().unwrap().cancel_requested);
+    assert_eq!(again.len(), 2);
+    let settled = settle_one(&store, &again[0], failed(), at(6)).await;
+    assert!(matches!(settled, Settled::Done(_)), "{settled:?}");
+    assert_eq!(store.sweep(9, at(6), 0).await.unwrap().lost.len(), 1);
+    let lost = store.sweep(9, at(31), 0).await.unwrap().lost;
+    assert_eq!(lost[0].0.job, id(2), "its lease ends as usual");
+    // What runs again in this process is this process's.
+    let retried = take(&store, 9, at(100)).await;
+    assert_eq!(retried.len(), 2);
+    drop(store);
+    let store = SqliteStore::open(folder.path().join("jobs.db"), at(100), 0).unwrap();
+    assert_eq!(store.lost_at_opening(), 2);
 }
 
 #[tokio::test]

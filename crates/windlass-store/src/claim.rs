@@ -18,18 +18,38 @@ pub struct Claim {
     pub id: u128,
     /// The queue to take from.
     pub queue: QueueName,
-    /// The kinds that the worker has handlers for; all of them if none are named.
-    pub kinds: Option<BTreeSet<Kind>>,
+    /// The kinds that the worker has handlers for.
+    pub kinds: Kinds,
     /// Only these jobs, if some are named.
     pub jobs: Option<BTreeSet<JobId>>,
     /// How many, and how they are shared between fresh work and retries.
     pub plan: ClaimPlan,
     /// Who takes them.
     pub worker: WorkerName,
+    /// Where that one lives.
+    pub place: WorkerPlace,
     /// How long each lease lasts.
     pub lease: Duration,
     /// What is known about retrying beside the jobs themselves.
     pub retry: ClaimRetry,
+}
+
+/// The kinds of jobs that a claim takes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kinds {
+    /// These.
+    Only(BTreeSet<Kind>),
+    /// Every other.
+    AllBut(BTreeSet<Kind>),
+}
+
+/// Where the worker of a claim lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkerPlace {
+    /// In the process that has the store open. A store that one process has alone ends its leases when the next one opens it.
+    Here,
+    /// In another process, which asks through this one and may outlive it. Its leases, and the answer to its claim id, stay.
+    Elsewhere,
 }
 
 /// What the worker, its handlers and the queue say about retrying; stamped on every job that is claimed.
@@ -52,11 +72,29 @@ pub struct Claimed {
     pub both_waited: bool,
 }
 
+impl Kinds {
+    /// Every kind.
+    pub const ALL: Kinds = Kinds::AllBut(BTreeSet::new());
+
+    /// Whether a kind is among them.
+    pub fn contain(&self, kind: &Kind) -> bool {
+        let (kinds, wanted) = self.parts();
+        kinds.contains(kind) == wanted
+    }
+
+    /// The kinds that are named, and whether those are meant, or all others.
+    pub fn parts(&self) -> (&BTreeSet<Kind>, bool) {
+        match self {
+            Kinds::Only(kinds) => (kinds, true),
+            Kinds::AllBut(kinds) => (kinds, false),
+        }
+    }
+}
+
 impl Claim {
     /// Whether the claim is for such a job, its state and time aside.
     pub fn wants(&self, id: JobId, kind: &Kind) -> bool {
-        self.kinds.as_ref().is_none_or(|kinds| kinds.contains(kind))
-            && self.jobs.as_ref().is_none_or(|jobs| jobs.contains(&id))
+        self.kinds.contain(kind) && self.jobs.as_ref().is_none_or(|jobs| jobs.contains(&id))
     }
 
     /// The lease of a job that this claim takes at `now`.

@@ -32,7 +32,7 @@ pub mod wrapped {
 }
 
 pub use change::{CHANGE_MAX, Changed};
-pub use claim::{CLAIM_MAX, Claim, ClaimRetry, Claimed};
+pub use claim::{CLAIM_MAX, Claim, ClaimRetry, Claimed, Kinds, WorkerPlace};
 pub use document::{Document, Expected, RECORDS_MAX, Record, Written};
 pub use enqueue::{ENQUEUE_MAX, Enqueue, EnqueueMode, Enqueued};
 pub use error::{Cause, StoreError};

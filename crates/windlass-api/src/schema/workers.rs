@@ -112,13 +112,22 @@ fn settle_answer() -> Schema {
     let settled = Schema::object(vec![
         Field::always("id", Schema::id()),
         Field::always("attempt", Schema::count()),
-        Field::always("status", Schema::word(&["done", "repeated", "lease_lost"])),
+        Field::always(
+            "status",
+            Schema::word(&["done", "repeated", "timed_out", "lease_lost"]),
+        ),
+        Field::maybe("reason", lost()),
         Field::maybe("state", Schema::text()),
         Field::maybe("run_at", Schema::instant()),
         Field::maybe("dead_reason", Schema::text()),
         Field::maybe("failures", Schema::count()),
     ]);
     Schema::object(vec![Field::always("data", Schema::list(settled))])
+}
+
+/// Why an attempt is not the worker's.
+fn lost() -> Schema {
+    Schema::word(&["unknown", "over", "other_worker"])
 }
 
 fn renewal() -> Schema {
@@ -141,6 +150,7 @@ fn renew_answer() -> Schema {
             "status",
             Schema::word(&["renewed", "lease_lost", "timed_out"]),
         ),
+        Field::maybe("reason", lost()),
         Field::maybe("lease_until", Schema::instant()),
         Field::maybe("cancel_requested", Schema::flag()),
     ]);

@@ -8,7 +8,7 @@ use windlass_core::fairness::{Credit, Guards, Pool, Slots};
 use windlass_core::{
     Job, JobId, Kind, NewJob, Payload, QueueName, Random, Report, Start, Timestamp, WorkerName,
 };
-use windlass_store::{AttemptId, AttemptReport, Claim, ClaimRetry, Enqueue, Store};
+use windlass_store::{AttemptId, AttemptReport, Claim, ClaimRetry, Enqueue, Store, WorkerPlace};
 
 use super::StoreBench;
 use crate::clock;
@@ -133,10 +133,11 @@ impl Load {
         let claim = Claim {
             id: self.serial.fetch_add(1, Ordering::Relaxed).into(),
             queue: QueueName::default(),
-            kinds: None,
+            kinds: windlass_store::Kinds::ALL,
             jobs: None,
             plan: Guards::default().plan(Pool::Main, slots, Credit::default()),
             worker: WorkerName::new("bench")?,
+            place: WorkerPlace::Here,
             lease: Duration::from_secs(3600),
             retry: ClaimRetry::default(),
         };

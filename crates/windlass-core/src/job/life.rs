@@ -1,6 +1,6 @@
 //! What changes on a job when something happens to it. Whether it may happen is the state machine's answer.
 
-use crate::job::{End, Ended, Job, Lease, Standing};
+use crate::job::{End, Ended, Job, Lease, Standing, Timeout};
 use crate::settle::{Report, Running, Settlement, Verdict, has_expired, settle};
 use crate::state::{Consent, Event, State};
 use crate::{Payload, QueueName, Timestamp, WorkerName};
@@ -92,10 +92,19 @@ impl Job {
         Ok(())
     }
 
-    /// Decides what a report of the running attempt leads to; `None` where no attempt is running.
+    /// Decides what a report of the running attempt leads to; `None` where no attempt is running. A lease that was cut at the
+    /// timeout is not lost when it expires: it has timed out.
     pub fn decide(&self, report: Report, now: Timestamp, random: u64) -> Option<Settlement> {
         let Standing::Running(lease) = &self.standing else {
             return None;
+        };
+        let report = match (report, self.timeout) {
+            (Report::Lost, Timeout::After(timeout))
+                if self.lease_until_max() == Some(lease.until) =>
+            {
+                Report::TimedOut { timeout }
+            }
+            (report, _) => report,
         };
         let running = Running {
             delivery: self.delivery,
@@ -213,6 +222,7 @@ mod tests {
     use super::*;
     use crate::job::Lane;
     use crate::retry::{AttemptLimit, Preset};
+    use crate::settle::Outcome;
     use crate::state::DeadReason;
     use crate::timestamp::at;
     use crate::{
@@ -314,6 +324,23 @@ mod tests {
         assert_eq!((job.failures, job.attempt), (0, 1));
         assert_eq!((job.run_at, &job.payload), (run_at, &payload));
         assert_eq!((job.first_started_at, job.previous_delay), (None, None));
+    }
+
+    #[test]
+    fn a_lease_that_was_cut_at_the_timeout_times_out() {
+        let mut job = running(Preset::Standard);
+        job.timeout = Timeout::After(Duration::from_secs(5));
+        let until = job.lease_until_max().unwrap();
+        assert_eq!(until, at("2026-01-01T00:00:06Z"));
+        let outcome = |job: &Job| job.decide(Report::Lost, until, 0).unwrap().outcome;
+        assert_eq!(outcome(&job), Outcome::Lost, "its lease was another");
+        job.renew(until).unwrap();
+        assert_eq!(outcome(&job), Outcome::TimedOut);
+        job.timeout = Timeout::None;
+        assert_eq!(
+            (job.lease_until_max(), outcome(&job)),
+            (None, Outcome::Lost)
+        );
     }
 
     #[test]

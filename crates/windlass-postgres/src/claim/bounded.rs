@@ -225,6 +225,7 @@ impl Candidates {
                     keyed,
                     keys,
                     counts,
+                    claiming.wanted,
                 ],
             )
             .await?;

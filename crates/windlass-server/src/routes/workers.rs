@@ -2,7 +2,10 @@
 
 mod claim;
 mod claims;
+mod lease;
+mod progress;
 mod registry;
+mod renew;
 mod settle;
 
 use axum::http::Method;
@@ -39,7 +42,7 @@ pub(super) fn routes() -> Vec<Route> {
                 "What became of each, in order.",
                 Schema::named("SettleAnswer"),
             ),
-        Route::new(Method::POST, "/api/v1/renew", Scope::Work, settle::renew)
+        Route::new(Method::POST, "/api/v1/renew", Scope::Work, renew::renew)
             .says(TAG, "Prolongs leases, and is a sign of life.")
             .takes("Renewal")
             .many()
@@ -52,7 +55,7 @@ pub(super) fn routes() -> Vec<Route> {
             Method::POST,
             "/api/v1/progress",
             Scope::Work,
-            settle::progress,
+            progress::progress,
         )
         .says(TAG, "Tells how far a running attempt is.")
         .takes("Progress")

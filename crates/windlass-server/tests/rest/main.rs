@@ -8,6 +8,7 @@
 
 mod access;
 mod bulk;
+mod claims;
 mod dead_letters;
 mod description;
 mod events;

@@ -176,6 +176,22 @@ impl Server {
         self.exchange(&request).await
     }
 
+    /// Asks, and resets the connection before there is an answer.
+    pub(crate) async fn post_and_reset(&self, path: &str, body: &Value) {
+        let body = body.to_string();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            self.address,
+            body.len()
+        );
+        let mut stream = TcpStream::connect(self.address)
+            .await
+            .expect("the server listens");
+        let asked = stream.write_all(format!("{head}{body}").as_bytes()).await;
+        asked.expect("the server reads");
+        stream.set_zero_linger().expect("a connection can be reset");
+    }
+
     /// Sends bytes as they are, and reads one answer.
     pub(crate) async fn exchange(&self, request: &[u8]) -> Answer {
         let exchange = async {
@@ -207,6 +223,22 @@ impl Server {
             .as_array()
             .expect("a list of jobs")
             .clone()
+    }
+
+    /// Waits until a worker has been heard.
+    pub(crate) async fn until_heard(&self, worker: &str) {
+        let heard = async {
+            loop {
+                let list = self.get("/api/v1/workers").await;
+                let names = list.json["data"].as_array().expect("a list of workers");
+                if names.iter().any(|one| one["name"] == worker) {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, heard)
+            .await
+            .expect("it is heard in time");
     }
 
     /// Claims one job and ends its attempt so.

@@ -1,180 +1,18 @@
-//! Workers: claim, settle, renew, progress, signals.
+//! Workers: settle, renew, progress, signals.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use windlass::Timestamp;
 use windlass_server::Settings;
 
-use crate::support::{Events, Server};
+use crate::support::Server;
 
 fn settle(job: &Value, outcome: Value) -> Value {
     let mut outcome = outcome;
     outcome["id"] = job["id"].clone();
     outcome["attempt"] = job["attempt"].clone();
-    json!({"outcomes": [outcome]})
-}
-
-#[tokio::test]
-async fn a_claim_leases_jobs_with_their_payloads() {
-    let server = Server::open().await;
-    server.job(&json!({"kind": "a", "payload": {"n": 1}})).await;
-    let jobs = server.claim(&json!({"worker": "w1", "lease": "1m"})).await;
-    assert_eq!(jobs.len(), 1);
-    let job = &jobs[0];
-    assert_eq!(
-        (&job["state"], &job["attempt"]),
-        (&json!("running"), &json!(1))
-    );
-    assert_eq!(
-        (&job["payload"], &job["worker"]),
-        (&json!({"n": 1}), &json!("w1"))
-    );
-    assert!(job["lease_until"].is_string());
-    assert!(server.claim(&json!({})).await.is_empty());
-    for (body, pointer) in [
-        (json!({"limit": 1_000_000}), "/limit"),
-        (json!({"lease": "2h"}), "/lease"),
-        (json!({"lease_ms": 0}), "/lease"),
-        (json!({"wait": "10m"}), "/wait"),
-        (json!({"queues": ["a", 5]}), "/queues/1"),
-        (json!({"colour": 1}), "/colour"),
-    ] {
-        assert_eq!(server.post("/api/v1/claim", &body).await.pointer(), pointer);
-    }
-}
-
-#[tokio::test]
-async fn a_claim_takes_only_the_queues_kinds_and_ids_it_names() {
-    let server = Server::open().await;
-    server.job(&json!({"kind": "a", "queue": "x"})).await;
-    let wanted = server.job(&json!({"kind": "b", "queue": "y"})).await;
-    server.job(&json!({"kind": "b", "queue": "y"})).await;
-    assert!(
-        server
-            .claim(&json!({"queues": ["z"], "limit": 9}))
-            .await
-            .is_empty()
-    );
-    assert!(
-        server
-            .claim(&json!({"queues": ["x"], "kinds": ["b"], "limit": 9}))
-            .await
-            .is_empty()
-    );
-    let by_id = server
-        .claim(&json!({"queues": ["x", "y"], "ids": [wanted], "limit": 9}))
-        .await;
-    assert_eq!(by_id.len(), 1);
-    assert_eq!(by_id[0]["id"], wanted.as_str());
-    assert_eq!(
-        server
-            .claim(&json!({"queues": ["x", "y"], "limit": 9}))
-            .await
-            .len(),
-        2
-    );
-}
-
-#[tokio::test]
-async fn queues_are_taken_by_weight_or_in_order() {
-    let server = Server::open().await;
-    for queue in ["a", "b"] {
-        let jobs = vec![json!({"kind": "k", "queue": queue}); 30];
-        server
-            .post("/api/v1/jobs/bulk", &json!({"jobs": jobs}))
-            .await;
-    }
-    let mut from_a = 0;
-    let queues = json!([{"name": "a", "weight": 3}, {"name": "b", "weight": 1}]);
-    for _ in 0..8 {
-        let jobs = server.claim(&json!({"queues": queues, "limit": 1})).await;
-        from_a += i32::from(jobs[0]["queue"] == "a");
-    }
-    assert_eq!(from_a, 6);
-    let strict = server
-        .claim(&json!({"queues": ["b", "a"], "order": "strict", "limit": 40}))
-        .await;
-    let from_b = strict.iter().filter(|job| job["queue"] == "b").count();
-    assert_eq!(
-        (strict.len(), from_b),
-        (40, 28),
-        "all that is left of b, then a"
-    );
-}
-
-#[tokio::test]
-async fn the_same_claim_id_gets_the_same_jobs_for_the_same_worker_only() {
-    let server = Server::open().await;
-    for queue in ["a", "b", "a", "b", "a"] {
-        server.job(&json!({"kind": "k", "queue": queue})).await;
-    }
-    let ids = |jobs: &[Value]| {
-        let mut ids: Vec<String> = jobs.iter().map(|job| job["id"].to_string()).collect();
-        ids.sort();
-        ids
-    };
-    let one = json!({"queue": "a", "limit": 1, "claim_id": "c1", "worker": "w"});
-    let first = server.claim(&one).await;
-    assert_eq!(ids(&server.claim(&one).await), ids(&first));
-    let many = json!({"queues": ["a", "b"], "limit": 2, "claim_id": "c2", "worker": "w"});
-    let second = server.claim(&many).await;
-    assert_eq!(second.len(), 2);
-    assert_eq!(ids(&server.claim(&many).await), ids(&second));
-    let other = json!({"queues": ["a", "b"], "limit": 2, "claim_id": "c2", "worker": "w2"});
-    let theirs = server.claim(&other).await;
-    assert!(theirs.iter().all(|job| !second.contains(job)));
-    assert_eq!(
-        theirs.len(),
-        2,
-        "another worker's claim of that name is another claim"
-    );
-}
-
-#[tokio::test]
-async fn a_claim_that_waits_gets_the_job_that_comes() {
-    let server = Server::open().await;
-    let body = json!({"wait": "30s"});
-    let job = json!({"kind": "a"});
-    let (claimed, id) = tokio::join!(server.claim(&body), server.job(&job));
-    assert_eq!(claimed[0]["id"], id.as_str());
-    let body = json!({"wait": "30s", "queue": "later"});
-    let job = json!({"kind": "a", "queue": "later", "delay_ms": 50});
-    let (claimed, id) = tokio::join!(server.claim(&body), server.job(&job));
-    assert_eq!(claimed[0]["id"], id.as_str());
-    assert!(server.claim(&json!({"wait_ms": 1})).await.is_empty());
-}
-
-#[tokio::test]
-async fn as_many_requests_wait_as_may_and_no_more() {
-    let settings = Settings {
-        waiting_max: 1,
-        ..Settings::default()
-    };
-    let server = Server::with_settings(settings).await;
-    let listening = Events::listen(&server, "/api/v1/events", &[]).await;
-    for busy in [
-        server.post("/api/v1/claim", &json!({"wait": "30s"})).await,
-        server.get("/api/v1/events").await,
-    ] {
-        assert_eq!((busy.status, busy.code().as_str()), (503, "busy"));
-        assert_eq!(busy.header("retry-after"), Some("1"));
-    }
-    assert!(
-        server.claim(&json!({})).await.is_empty(),
-        "one that does not wait is answered"
-    );
-    drop(listening);
-    let mut freed = 503;
-    for _ in 0..1000 {
-        freed = server
-            .post("/api/v1/claim", &json!({"wait_ms": 1}))
-            .await
-            .status;
-        if freed == 200 {
-            break;
-        }
-    }
-    assert_eq!(freed, 200, "a place is free again");
+    json!({"worker": job["worker"], "outcomes": [outcome]})
 }
 
 #[tokio::test]
@@ -290,17 +128,26 @@ async fn ap12_a_worker_that_lies_changes_nothing() {
     let server = Server::open().await;
     let id = server.job(&json!({"kind": "a"})).await;
     let jobs = server.claim(&json!({"worker": "honest"})).await;
-    let lie = |worker: Value, attempt: u32| json!({"worker": worker, "outcomes": [{"id": id, "attempt": attempt, "outcome": "succeeded"}]});
-    for body in [
-        lie(json!("liar"), 1),
-        lie(Value::Null, 2),
-        lie(Value::Null, 7),
+    for (worker, attempt, reason) in [
+        (json!("liar"), 1, "other_worker"),
+        (Value::Null, 1, "other_worker"),
+        (json!("honest"), 2, "unknown"),
+        (Value::Null, 7, "unknown"),
     ] {
-        let settled = server.post("/api/v1/settle", &body).await;
-        assert_eq!(settled.json["data"][0]["status"], "lease_lost", "{body}");
-        let renew = json!({"worker": body["worker"], "leases": [{"id": id, "attempt": body["outcomes"][0]["attempt"]}]});
-        let renewed = server.post("/api/v1/renew", &renew).await;
-        assert_eq!(renewed.json["data"][0]["status"], "lease_lost", "{renew}");
+        let of = json!({"id": id, "attempt": attempt, "outcome": "succeeded"});
+        let settle = json!({"worker": worker, "outcomes": [of]});
+        let renew = json!({"worker": worker, "leases": [{"id": id, "attempt": attempt}]});
+        for answer in [
+            server.post("/api/v1/settle", &settle).await,
+            server.post("/api/v1/renew", &renew).await,
+        ] {
+            let told = &answer.json["data"][0];
+            assert_eq!(told["status"], "lease_lost", "{settle}");
+            assert_eq!(told["reason"], reason, "{settle}");
+        }
+        let progress = json!({"worker": worker, "id": id, "attempt": attempt, "progress": 1});
+        let refused = server.post("/api/v1/progress", &progress).await;
+        assert_eq!(refused.code(), "lease_lost", "{progress}");
     }
     let job = server.get(&format!("/api/v1/jobs/{id}")).await;
     assert_eq!(
@@ -331,6 +178,42 @@ async fn ap12_a_worker_that_lies_changes_nothing() {
         server.post("/api/v1/renew", &forever).await.pointer(),
         "/lease"
     );
+}
+
+#[tokio::test]
+async fn what_was_told_before_is_known_while_another_worker_has_the_job() {
+    let server = Server::open().await;
+    let id = server
+        .job(&json!({"kind": "a", "retry": "immediate"}))
+        .await;
+    let first = server.claim(&json!({"worker": "w1"})).await;
+    let failed = settle(&first[0], json!({"outcome": "failed", "error": "x"}));
+    server.post("/api/v1/settle", &failed).await;
+    assert_eq!(server.claim(&json!({"worker": "w2"})).await.len(), 1);
+    let again = server.post("/api/v1/settle", &failed).await;
+    assert_eq!(again.json["data"][0]["status"], "repeated");
+    let other = settle(&first[0], json!({"outcome": "succeeded"}));
+    let late = server.post("/api/v1/settle", &other).await;
+    assert_eq!(late.json["data"][0]["status"], "lease_lost");
+    assert_eq!(late.json["data"][0]["reason"], "over");
+    let job = server.get(&format!("/api/v1/jobs/{id}")).await;
+    assert_eq!(job.text_at("/state"), "running");
+}
+
+#[tokio::test]
+async fn what_is_told_twice_in_one_request_is_answered_as_it_stands_then() {
+    let server = Server::open().await;
+    let id = server.job(&json!({"kind": "a"})).await;
+    server.claim(&json!({})).await;
+    let outcome = json!({"id": id, "attempt": 1, "outcome": "succeeded"});
+    let body = json!({"outcomes": [outcome, outcome]});
+    let settled = server.post("/api/v1/settle", &body).await;
+    let told = |place: usize| {
+        let told = &settled.json["data"][place];
+        (told["status"].clone(), told["state"].clone())
+    };
+    assert_eq!(told(0), (json!("done"), json!("succeeded")));
+    assert_eq!(told(1), (json!("repeated"), json!("succeeded")));
 }
 
 #[tokio::test]
@@ -381,11 +264,66 @@ async fn ap12_an_attempt_is_not_prolonged_beyond_its_timeout() {
 }
 
 #[tokio::test]
+async fn a_lease_ends_with_the_timeout_of_its_attempt() {
+    let server = Server::open().await;
+    let id = server
+        .job(&json!({"kind": "a", "timeout": "5s", "retry": "patient"}))
+        .await;
+    let jobs = server.claim(&json!({"worker": "w", "lease": "1h"})).await;
+    let time = |job: &Value, name: &str| job[name].as_str().unwrap().parse::<Timestamp>().unwrap();
+    let started_at = time(&jobs[0], "started_at");
+    let end = started_at.saturating_add(Duration::from_secs(6));
+    assert_eq!(time(&jobs[0], "lease_until"), end, "with a second to tell");
+    let body = json!({"worker": "w", "lease": "1h", "leases": [{"id": id, "attempt": 1}]});
+    let renewed = server.post("/api/v1/renew", &body).await;
+    assert_eq!(time(&renewed.json["data"][0], "lease_until"), end);
+    let store = server.client.engine().store();
+    let soon = started_at.saturating_add(Duration::from_secs(5));
+    assert!(store.sweep(9, soon, 0).await.unwrap().lost.is_empty());
+    assert_eq!(store.sweep(9, end, 0).await.unwrap().lost.len(), 1);
+    let history = server.get(&format!("/api/v1/jobs/{id}/history")).await;
+    assert_eq!(history.json["data"][0]["outcome"], "timed_out");
+    let unlimited = json!({"kind": "a", "queue": "q", "timeout": "none"});
+    server.job(&unlimited).await;
+    let jobs = server.claim(&json!({"queue": "q", "lease": "1h"})).await;
+    let length = time(&jobs[0], "lease_until").since(time(&jobs[0], "started_at"));
+    assert_eq!(length, Duration::from_secs(3600));
+}
+
+#[tokio::test]
+async fn a_success_that_comes_after_the_timeout_is_none() {
+    let server = Server::open().await;
+    for (outcome, becomes) in [
+        (json!({"outcome": "succeeded"}), ("timed_out", "timed_out")),
+        (json!({"outcome": "released"}), ("timed_out", "timed_out")),
+        (json!({"outcome": "timed_out"}), ("done", "timed_out")),
+        (
+            json!({"outcome": "failed", "error": "x"}),
+            ("done", "failed"),
+        ),
+    ] {
+        let new = json!({"kind": "a", "timeout_ms": 1, "retry": "patient"});
+        let id = server.job(&new).await;
+        let jobs = server.claim(&json!({"ids": [id]})).await;
+        let until: Timestamp = jobs[0]["lease_until"].as_str().unwrap().parse().unwrap();
+        while server.client.now() < until {
+            server.get("/api/v1/workers").await;
+        }
+        let settled = server
+            .post("/api/v1/settle", &settle(&jobs[0], outcome))
+            .await;
+        let history = server.get(&format!("/api/v1/jobs/{id}/history")).await;
+        assert_eq!(settled.text_at("/data/0/status"), becomes.0);
+        assert_eq!(history.text_at("/data/0/outcome"), becomes.1);
+    }
+}
+
+#[tokio::test]
 async fn progress_is_seen_while_it_runs_and_kept_with_the_attempt() {
     let server = Server::open().await;
     let id = server.job(&json!({"kind": "a"})).await;
     let jobs = server.claim(&json!({"worker": "w"})).await;
-    let body = json!({"id": id, "attempt": 1, "progress": {"percent": 50}});
+    let body = json!({"worker": "w", "id": id, "attempt": 1, "progress": {"percent": 50}});
     assert_eq!(server.post("/api/v1/progress", &body).await.status, 204);
     let flood = server.post("/api/v1/progress", &body).await;
     assert_eq!(
@@ -394,10 +332,10 @@ async fn progress_is_seen_while_it_runs_and_kept_with_the_attempt() {
     );
     let job = server.get(&format!("/api/v1/jobs/{id}")).await;
     assert_eq!(job.json["progress"], json!({"percent": 50}));
-    let large = json!({"id": id, "attempt": 1, "progress": "x".repeat(20_000)});
+    let large = json!({"worker": "w", "id": id, "attempt": 1, "progress": "x".repeat(20_000)});
     assert_eq!(server.post("/api/v1/progress", &large).await.status, 413);
     for body in [
-        json!({"id": id, "attempt": 2, "progress": 1}),
+        json!({"worker": "w", "id": id, "attempt": 2, "progress": 1}),
         json!({"id": id, "attempt": 1, "worker": "other", "progress": 1}),
     ] {
         let lost = server.post("/api/v1/progress", &body).await;
@@ -431,7 +369,7 @@ async fn workers_register_are_listed_and_are_told_to_stop() {
     let claimed = server
         .post(
             "/api/v1/claim",
-            &json!({"worker": "w/1", "queue": "q", "wait": "30s"}),
+            &json!({"worker": "w/1", "queue": "q", "wait_ms": 1}),
         )
         .await;
     assert_eq!(

@@ -3,7 +3,9 @@
 use rusqlite::{Connection, Row, Statement, params};
 use serde_json::Value;
 use windlass_core::retry::AttemptLimit;
-use windlass_core::{DeadReason, End, Ended, Job, Lease, Payload, Standing, State, Timestamp};
+use windlass_core::{
+    DeadReason, End, Ended, Job, JobId, Lease, Payload, Standing, State, Timestamp,
+};
 use windlass_store::stored::{LastAttempt, result_of};
 
 use super::value::{
@@ -87,6 +89,20 @@ pub(crate) fn start_state(
     Ok(())
 }
 
+/// Writes by which claim a job runs whose worker lives in another process.
+pub(crate) fn keep_claim(connection: &Connection, id: JobId, claim: u128) -> Step<()> {
+    let mut statement = connection.prepare_cached(include_str!("../../sql/keep_claim.sql"))?;
+    statement.execute(params![blob(id), claim.to_be_bytes()])?;
+    Ok(())
+}
+
+/// Writes that the running attempt of a job is asked to stop.
+pub(crate) fn request_cancel(connection: &Connection, job: &Job) -> Step<()> {
+    let mut statement = connection.prepare_cached(include_str!("../../sql/request_cancel.sql"))?;
+    let changed = statement.execute(params![blob(job.id), job.attempt])?;
+    check_running(changed, job)
+}
+
 /// Writes the end of the running attempt of a job: only what an end changes, and only if it still runs.
 pub(crate) fn end_state(connection: &Connection, job: &Job, last: &LastAttempt) -> Step<()> {
     let mut statement = connection.prepare_cached(include_str!("../../sql/end_state.sql"))?;
@@ -106,7 +122,7 @@ pub(crate) fn end_state(connection: &Connection, job: &Job, last: &LastAttempt) 
         last.outcome.map(outcome_number),
         last.detail.as_ref().map(Value::to_string),
     ])?;
-    check_ended(changed, job)
+    check_running(changed, job)
 }
 
 /// The end that most attempts have, which changes least.
@@ -122,10 +138,10 @@ pub(crate) fn succeed_state(
         result_of(job),
         last.detail.as_ref().map(Value::to_string),
     ])?;
-    check_ended(changed, job)
+    check_running(changed, job)
 }
 
-fn check_ended(changed: usize, job: &Job) -> Step<()> {
+fn check_running(changed: usize, job: &Job) -> Step<()> {
     if changed != 1 {
         return Err(Fault::damaged(format!(
             "job {} does not run on disk",

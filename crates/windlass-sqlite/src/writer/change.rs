@@ -147,8 +147,11 @@ impl Writer<'_> {
             return self.finish(job, &last, now);
         }
         if job.state() == State::Running {
+            row::request_cancel(self.connection, job)?;
             self.index.take(job.id);
-            return self.write(job, &last);
+            let (queue, kind) = self.numbers(job)?;
+            self.place(job, queue, kind, true);
+            return Ok(());
         }
         let queue = self.names.number(self.connection, job.queue.as_str())?;
         self.rewrite(job, &last)?;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use windlass_core::fairness::{ClaimPlan, Taken};
 use windlass_core::{Job, JobId, Lane, Timestamp};
 use windlass_store::stored::LastAttempt;
-use windlass_store::{AttemptId, CLAIM_MAX, Claim, Claimed};
+use windlass_store::{AttemptId, CLAIM_MAX, Claim, Claimed, WorkerPlace};
 
 use super::{Answer, Writer};
 use crate::fault::{Fault, Step};
@@ -59,13 +59,12 @@ impl Writer<'_> {
         plan: ClaimPlan,
         now: Timestamp,
     ) -> Step<(Vec<Job>, bool)> {
-        let wanted: Option<Vec<u32>> = claim.kinds.as_ref().map(|kinds| {
-            kinds
-                .iter()
-                .filter_map(|kind| self.names.known(kind.as_str()))
-                .collect()
-        });
-        let wants = |kind: u32| wanted.as_ref().is_none_or(|wanted| wanted.contains(&kind));
+        let (kinds, wanted) = claim.kinds.parts();
+        let kinds: Vec<u32> = kinds
+            .iter()
+            .filter_map(|kind| self.names.known(kind.as_str()))
+            .collect();
+        let wants = |kind: u32| kinds.contains(&kind) == wanted;
         let (mut taken, mut chosen) = (Taken::default(), Vec::new());
         let mut fresh = self.index.foremost(queue, Lane::Fresh, wants, now);
         let mut retry = self.index.foremost(queue, Lane::Retry, wants, now);
@@ -218,6 +217,9 @@ impl Writer<'_> {
                 &job,
             )?;
             self.place(&mut job, waiting.queue, waiting.kind, true);
+        }
+        if claim.place == WorkerPlace::Elsewhere {
+            row::keep_claim(self.connection, id, claim.id)?;
         }
         Ok(job)
     }

@@ -1,8 +1,10 @@
 //! Reading the order of the jobs from the file.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use windlass_core::{Concurrency, Lane, Random, Timestamp};
+use windlass_core::{Concurrency, JobId, Lane, Random, Timestamp};
+use windlass_store::AttemptId;
 use windlass_store::stored::Extra;
 
 use super::Writer;
@@ -68,6 +70,7 @@ impl Writer<'_> {
 
     fn load_jobs(&mut self) -> Step<()> {
         let mut running = Vec::new();
+        let mut claims: BTreeMap<[u8; 16], Vec<AttemptId>> = BTreeMap::new();
         {
             let mut statement = self
                 .connection
@@ -88,6 +91,11 @@ impl Writer<'_> {
                 let state: Option<i64> = row.get(6)?;
                 if state == Some(1) {
                     running.push((id, queue, kind));
+                    let attempt = row.get(9)?;
+                    if let Some(claim) = row.get(10)? {
+                        let of = AttemptId { job: id, attempt };
+                        claims.entry(claim).or_default().push(of);
+                    }
                     continue;
                 }
                 let failures: Option<u32> = row.get(8)?;
@@ -121,18 +129,35 @@ impl Writer<'_> {
             self.index
                 .put(id, Entry::Running(Arc::new(Running { job, queue, kind })));
         }
+        let claims = claims.into_iter();
+        self.claims = claims
+            .map(|(claim, attempts)| (u128::from_be_bytes(claim), attempts))
+            .collect();
         Ok(())
     }
 
-    /// Ends the attempts of a process that is gone: this is the only one now. The first sweep tells of them.
+    /// Ends the attempts of workers that lived in a process that is gone: this is the only one now. The first sweep tells of
+    /// them. Workers elsewhere may still be at work.
     pub(crate) fn sweep_former_process(&mut self, now: Timestamp, random: u64) -> Step<usize> {
-        let orphans = self.index.all_running();
+        let elsewhere = self.claims.iter().flat_map(|(_, attempts)| attempts);
+        let elsewhere: BTreeSet<JobId> = elsewhere.map(|of| of.job).collect();
+        let mut orphans = self.index.all_running();
+        orphans.retain(|id| !elsewhere.contains(id));
         let mut random = Random::new(random);
         for id in &orphans {
             let lost = self.lose(*id, now, random.bits())?;
             self.lost_at_opening.push(lost);
         }
-        self.names.forget_policies(self.connection)?;
+        let mut policies = BTreeSet::new();
+        let mut statement = self
+            .connection
+            .prepare_cached("select policy from states where id = ?1")?;
+        for id in elsewhere {
+            let policy =
+                statement.query_row([row::blob(id)], |row| row.get::<_, Option<i64>>(0))?;
+            policies.extend(policy);
+        }
+        self.names.keep_policies(self.connection, &policies)?;
         Ok(orphans.len())
     }
 }

@@ -12,7 +12,8 @@ use windlass_core::{
 };
 
 use crate::{
-    AttemptId, AttemptReport, Claim, ClaimRetry, Enqueue, Enqueued, Settled, Store, StoreError,
+    AttemptId, AttemptReport, Claim, ClaimRetry, Enqueue, Enqueued, Kinds, Settled, Store,
+    StoreError, WorkerPlace,
 };
 
 /// The store that a case is given.
@@ -102,10 +103,11 @@ pub fn claim(limit: u32) -> Claim {
     Claim {
         id: CLAIMS.fetch_add(1, Ordering::Relaxed).into(),
         queue: QueueName::default(),
-        kinds: None,
+        kinds: Kinds::ALL,
         jobs: None,
         plan: ratio(Some(0.2)).plan(Pool::Main, slots, Credit::default()),
         worker: WorkerName::new("w1").unwrap(),
+        place: WorkerPlace::Here,
         lease: Duration::from_secs(30),
         retry: worker(Preset::Patient.policy()),
     }

@@ -9,7 +9,7 @@ use windlass_core::retry::{AttemptLimit, Preset};
 use windlass_core::{Job, JobId, Lane, Report, State, Verdict, WorkerName};
 
 use super::build::*;
-use crate::{Claim, Pause, QueueLimits, Settled};
+use crate::{Claim, Kinds, Pause, QueueLimits, Settled};
 
 fn ids(jobs: &[Job]) -> Vec<JobId> {
     jobs.iter().map(|job| job.id).collect()
@@ -152,7 +152,7 @@ pub async fn takes_only_the_kinds_it_wants(store: &Opened) {
     )
     .await;
     let asked = Claim {
-        kinds: Some(BTreeSet::from([kind("a"), kind("c")])),
+        kinds: Kinds::Only(BTreeSet::from([kind("a"), kind("c")])),
         ..claim(10)
     };
     assert_eq!(
@@ -160,11 +160,48 @@ pub async fn takes_only_the_kinds_it_wants(store: &Opened) {
         [id(2), id(3)]
     );
     let none = Claim {
-        kinds: Some(BTreeSet::new()),
+        kinds: Kinds::Only(BTreeSet::new()),
         ..claim(10)
     };
     assert!(store.claim(&none, at(0)).await.unwrap().jobs.is_empty());
     assert_eq!(state_of(store, id(1)).await, State::Waiting);
+}
+
+pub async fn leaves_the_kinds_it_does_not_want(store: &Opened) {
+    let strange = |number| Job {
+        kind: kind("b"),
+        priority: 9,
+        ..job(number)
+    };
+    put(store, vec![strange(1), job(2), strange(3), job(4)]).await;
+    fail_once(store, 3..5).await;
+    let asked = |limit| Claim {
+        kinds: Kinds::AllBut(BTreeSet::from([kind("b")])),
+        ..claim(limit)
+    };
+    let named = Claim {
+        jobs: Some(BTreeSet::from([id(1), id(3)])),
+        ..asked(10)
+    };
+    assert!(store.claim(&named, at(9)).await.unwrap().jobs.is_empty());
+    let claimed = store.claim(&asked(10), at(9)).await.unwrap().jobs;
+    let claimed: BTreeSet<JobId> = claimed.iter().map(|job| job.id).collect();
+    assert_eq!(claimed, BTreeSet::from([id(2), id(4)]), "in both lanes");
+    assert_eq!(state_of(store, id(1)).await, State::Waiting);
+    assert_eq!(state_of(store, id(3)).await, State::Waiting);
+    // Nobody's claim of the others hides what comes before it.
+    put(
+        store,
+        vec![Job {
+            run_at: at(1),
+            ..job(5)
+        }],
+    )
+    .await;
+    assert_eq!(
+        ids(&store.claim(&asked(1), at(9)).await.unwrap().jobs),
+        [id(5)]
+    );
 }
 
 pub async fn takes_only_the_jobs_it_names(store: &Opened) {

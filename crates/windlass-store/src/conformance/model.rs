@@ -16,8 +16,8 @@ use windlass_core::{
 
 use super::build::*;
 use crate::{
-    AttemptId, AttemptReport, Claim, Enqueue, EnqueueMode, Expected, Filter, ListedState, Page,
-    Pause, QueueLimits,
+    AttemptId, AttemptReport, Claim, Enqueue, EnqueueMode, Expected, Filter, Kinds, ListedState,
+    Page, Pause, QueueLimits,
 };
 
 /// How many different jobs a sequence speaks of.
@@ -290,7 +290,11 @@ fn claim_of(command: &Command) -> Claim {
     };
     Claim {
         queue: queue_of(*queue),
-        kinds: kinds.map(|a| BTreeSet::from([kind(if a { "a" } else { "b" })])),
+        kinds: match kinds {
+            None => Kinds::ALL,
+            Some(true) => Kinds::Only(BTreeSet::from([kind("a")])),
+            Some(false) => Kinds::AllBut(BTreeSet::from([kind("a")])),
+        },
         jobs: named
             .as_ref()
             .map(|numbers| numbers.iter().map(|number| id(*number)).collect()),

@@ -1,4 +1,6 @@
-//! Claims jobs for a worker in any language, by the same guards that the engine's own fetcher keeps.
+//! Claims jobs for a worker in any language, and waits for some if it is asked to.
+
+mod steps;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,20 +11,16 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::oneshot;
 use tracing::warn;
-use windlass_api::{ClaimRequest, Content, JobView, QueueOrder, QueueSettings};
-use windlass_core::fairness::{Guards, Pool, Slots};
-use windlass_core::{
-    Invalid, Job, JobId, QueueName, Report, Timestamp, WorkerName, format_duration,
-};
-use windlass_engine::{JobEvent, JobRef};
-use windlass_store::{AttemptId, AttemptReport, Claim, ClaimRetry};
+use windlass_api::{ClaimQueue, ClaimRequest, Content, JobView};
+use windlass_core::{Invalid, Job, JobId, Kind, QueueName, Report, WorkerName, format_duration};
+use windlass_store::{AttemptId, AttemptReport, Kinds};
 
-use super::registry::{hear, signal_of};
+use super::lease::{jobs_of, speaker};
+use super::registry::{Signal, hear, signal_of};
 use crate::answer::Answer;
 use crate::app::App;
 use crate::call::Call;
 use crate::problem::Problem;
-use crate::queue_settings::settings_of;
 
 /// A claim that waits looks at least this often: a job may become due without anybody telling.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -30,28 +28,19 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 #[derive(Serialize)]
 struct ClaimAnswer<'a> {
     data: Vec<JobView<'a>>,
-    signal: Option<&'static str>,
+    signal: Option<Signal>,
 }
 
 /// `POST /api/v1/claim`.
 pub(super) async fn claim(call: Call) -> Result<Answer, Problem> {
     let request = ClaimRequest::from_fields(&call.map()?)?;
-    let wanted = Wanted::new(&call, request)?;
+    let wanted = Wanted::new(&call, request).await?;
     let about = || {
-        let queues: Vec<_> = wanted
-            .request
-            .queues
-            .iter()
-            .map(|queue| &queue.name)
-            .collect();
+        let queues: Vec<_> = wanted.queues.iter().map(|queue| &queue.name).collect();
         json!({"type": "rest", "queues": queues, "kinds": wanted.request.kinds})
     };
     hear(&call.app, wanted.request.worker.as_ref(), about).await?;
-    let signal = signal_of(&call.app, wanted.request.worker.as_ref()).await?;
-    let jobs = match signal {
-        Some(_) => Vec::new(),
-        None => wait_for_jobs(&call.app, &Arc::new(wanted)).await?,
-    };
+    let (jobs, signal) = wait_for_jobs(&call.app, &Arc::new(wanted)).await?;
     let now = call.app.engine().now();
     let view = |job| JobView {
         job,
@@ -68,6 +57,8 @@ pub(super) async fn claim(call: Call) -> Result<Answer, Problem> {
 #[derive(Debug)]
 struct Wanted {
     request: ClaimRequest,
+    /// The queues that it names, or those of the jobs that it names.
+    queues: Vec<ClaimQueue>,
     worker: WorkerName,
     lease: Duration,
     /// What the name of the claim, of the worker and of its key make together: nobody else's claim is repeated by it.
@@ -75,7 +66,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn new(call: &Call, request: ClaimRequest) -> Result<Self, Problem> {
+    async fn new(call: &Call, request: ClaimRequest) -> Result<Self, Problem> {
         let settings = &call.app.settings;
         let lease = request.lease.unwrap_or(settings.lease);
         check_lease(lease, settings.lease_max)?;
@@ -83,30 +74,49 @@ impl Wanted {
             let rule = format!("must be at most {}", format_duration(settings.wait_max));
             return Err(Invalid::new("wait", rule).into());
         }
-        let anonymous = || WorkerName::new(&format!("key {}", call.caller.id));
-        let worker = match &request.worker {
-            Some(worker) => worker.clone(),
-            None => anonymous()?,
-        };
+        let worker = speaker(call, request.worker.as_ref())?;
         let named = request
             .claim_id
             .as_ref()
             .map(|id| format!("{}\n{worker}\n{id}", call.caller.id));
+        let queues = match (&request.queues, &request.ids) {
+            (Some(queues), _) => queues.clone(),
+            (None, Some(ids)) => queues_of(&call.app, ids).await?,
+            (None, None) => vec![ClaimQueue::plain(QueueName::default())],
+        };
         Ok(Wanted {
             request,
+            queues,
             worker,
             lease,
             named,
         })
     }
 
-    /// The store's name for one step of the claim.
-    fn claim_id(&self, app: &App, queue: &QueueName, round: usize) -> u128 {
-        match &self.named {
-            None => app.engine().ids().claim_id(),
-            Some(named) => digest(&format!("{named}\n{queue}\n{round}")),
+    /// Requests are the server's own to send: they may hold secrets, and a worker that takes all it finds knows nothing of
+    /// them. One that does says so.
+    fn kinds(&self) -> Kinds {
+        match &self.request.kinds {
+            Some(kinds) => Kinds::Only(kinds.clone()),
+            None => Kinds::AllBut(BTreeSet::from([Kind::http()])),
         }
     }
+
+    /// The store's name for the n-th step of the claim in a queue.
+    fn claim_id(&self, app: &App, queue: &QueueName, nth: u32) -> u128 {
+        match &self.named {
+            None => app.engine().ids().claim_id(),
+            Some(named) => digest(&format!("{named}\n{queue}\n{nth}")),
+        }
+    }
+}
+
+/// The queues of these jobs.
+async fn queues_of(app: &App, ids: &BTreeSet<JobId>) -> Result<Vec<ClaimQueue>, Problem> {
+    let ids: Vec<JobId> = ids.iter().copied().collect();
+    let jobs = jobs_of(app, &ids).await?.into_iter().flatten();
+    let names: BTreeSet<QueueName> = jobs.map(|job| job.queue).collect();
+    Ok(names.into_iter().map(ClaimQueue::plain).collect())
 }
 
 /// Refuses a lease that is too long, or none at all.
@@ -129,18 +139,27 @@ fn digest(text: &str) -> u128 {
         .fold(0, |sum, byte| sum << 8 | u128::from(*byte))
 }
 
-/// Claims, and waits until there is something to claim, as long as the request may.
-async fn wait_for_jobs(app: &App, wanted: &Arc<Wanted>) -> Result<Vec<Job>, Problem> {
+/// Claims, and waits until there is something to claim, as long as the request may. A worker that is to be quiet waits too:
+/// it would only ask again.
+async fn wait_for_jobs(
+    app: &App,
+    wanted: &Arc<Wanted>,
+) -> Result<(Vec<Job>, Option<Signal>), Problem> {
     let clock = Arc::clone(app.engine().clock());
     let until = clock.now().saturating_add(wanted.request.wait);
     let mut changes = app.store().changes();
     let mut waiting = None;
+    let mut jobs = claimed_before(app, wanted).await?;
     loop {
         changes.mark_unchanged();
-        let jobs = claim_safely(app, wanted).await?;
+        let signal = signal_of(app, wanted.request.worker.as_ref()).await?;
+        if jobs.is_empty() && signal.is_none() {
+            jobs = claim_safely(app, wanted).await?;
+        }
         let now = clock.now();
-        if !jobs.is_empty() || now >= until || app.stopping.is_cancelled() {
-            return Ok(jobs);
+        let over = now >= until || app.stopping.is_cancelled();
+        if !jobs.is_empty() || over || signal == Some(Signal::Stop) {
+            return Ok((jobs, signal));
         }
         if waiting.is_none() {
             let permit = app.waiting.clone().try_acquire_owned();
@@ -152,18 +171,35 @@ async fn wait_for_jobs(app: &App, wanted: &Arc<Wanted>) -> Result<Vec<Job>, Prob
         tokio::select! {
             _ = changes.changed() => {}
             () = clock.sleep_until(at) => {}
-            () = app.stopping.cancelled() => return Ok(Vec::new()),
+            () = app.stopping.cancelled() => {}
         }
     }
 }
 
-/// Claims in a task of its own: where the client has gone meanwhile, the jobs are given back at once.
+/// The jobs of a claim that is asked again by its name.
+async fn claimed_before(app: &App, wanted: &Wanted) -> Result<Vec<Job>, Problem> {
+    let Some(named) = &wanted.named else {
+        return Ok(Vec::new());
+    };
+    let _turn = app.claims.turn(digest(named)).await;
+    steps::take_again(app, wanted).await
+}
+
+/// Claims in a task of its own: where the client has gone meanwhile, the jobs are given back at once. Those of a claim with
+/// a name are not: whoever asks again by that name may hold them already.
 async fn claim_safely(app: &App, wanted: &Arc<Wanted>) -> Result<Vec<Job>, Problem> {
     let (tell, told) = oneshot::channel();
     let (app, wanted) = (app.clone(), Arc::clone(wanted));
     tokio::spawn(async move {
-        let claimed = claim_once(&app, &wanted).await;
-        if let Err(Ok(jobs)) = tell.send(claimed) {
+        let turn = wanted.named.as_deref().map(digest);
+        let _turn = match turn {
+            Some(name) => Some(app.claims.turn(name).await),
+            None => None,
+        };
+        let claimed = steps::take(&app, &wanted).await;
+        if let Err(Ok(jobs)) = tell.send(claimed)
+            && wanted.named.is_none()
+        {
             give_back(&app, &jobs).await;
         }
     });
@@ -191,158 +227,4 @@ fn attempt_of(job: &Job) -> AttemptId {
         job: job.id,
         attempt: job.attempt,
     }
-}
-
-async fn claim_once(app: &App, wanted: &Wanted) -> Result<Vec<Job>, Problem> {
-    let request = &wanted.request;
-    let several = request.queues.len() > 1;
-    let name = wanted
-        .named
-        .as_ref()
-        .map(|named| digest(named))
-        .filter(|_| several);
-    if let Some(attempts) = name.and_then(|name| app.claims.repeated(name)) {
-        return still_running(app, &attempts).await;
-    }
-    let jobs = match request.order {
-        QueueOrder::Strict => claim_strict(app, wanted).await?,
-        QueueOrder::Weighted => claim_weighted(app, wanted).await?,
-    };
-    if let Some(name) = name.filter(|_| !jobs.is_empty()) {
-        app.claims
-            .remember(name, jobs.iter().map(attempt_of).collect());
-    }
-    Ok(jobs)
-}
-
-async fn still_running(app: &App, attempts: &[AttemptId]) -> Result<Vec<Job>, Problem> {
-    let ids: Vec<JobId> = attempts.iter().map(|of| of.job).collect();
-    let found = app.store().get(&ids).await?;
-    let alive = found.into_iter().zip(attempts).filter_map(|(job, of)| {
-        job.filter(|job| job.lease().is_some() && job.attempt == of.attempt)
-    });
-    Ok(alive.collect())
-}
-
-/// The first queue is emptied before the second.
-async fn claim_strict(app: &App, wanted: &Wanted) -> Result<Vec<Job>, Problem> {
-    let mut jobs = Vec::new();
-    for queue in &wanted.request.queues {
-        let free = room(wanted, &jobs);
-        if free == 0 {
-            break;
-        }
-        let got = claim_from(app, wanted, &queue.name, free, 0, &jobs).await?;
-        jobs.extend(got);
-    }
-    Ok(jobs)
-}
-
-/// Each queue gets its share; what one leaves, others get.
-async fn claim_weighted(app: &App, wanted: &Wanted) -> Result<Vec<Job>, Problem> {
-    let queues = &wanted.request.queues;
-    let mut hungry = vec![true; queues.len()];
-    let mut jobs = Vec::new();
-    for round in 0.. {
-        let free = room(wanted, &jobs);
-        if free == 0 || !hungry.contains(&true) {
-            break;
-        }
-        let shares = app.claims.share(free, queues, &hungry);
-        for ((queue, share), hungry) in queues.iter().zip(shares).zip(&mut hungry) {
-            // Where the shares add up to more than there is room for, the first in turn go first.
-            let share = share.min(room(wanted, &jobs));
-            if share == 0 {
-                continue;
-            }
-            let got = claim_from(app, wanted, &queue.name, share, round, &jobs).await?;
-            *hungry = got.len() >= usize::try_from(share).unwrap_or(usize::MAX);
-            jobs.extend(got);
-        }
-    }
-    Ok(jobs)
-}
-
-fn room(wanted: &Wanted, jobs: &[Job]) -> u32 {
-    let taken = u32::try_from(jobs.len()).unwrap_or(u32::MAX);
-    wanted.request.limit.saturating_sub(taken)
-}
-
-/// One step: some slots, one queue.
-async fn claim_from(
-    app: &App,
-    wanted: &Wanted,
-    queue: &QueueName,
-    free: u32,
-    round: usize,
-    before: &[Job],
-) -> Result<Vec<Job>, Problem> {
-    let now = app.engine().now();
-    let settings = fresh_settings(app, queue, now).await?;
-    let request = &wanted.request;
-    // How many slots a worker has in all only it can say; without that, none is kept free of retries.
-    let (total, guards) = match request.slots {
-        Some(total) => (total.max(free), settings.guards),
-        None => (
-            free,
-            Guards {
-                fresh_reserve: Some(0),
-                ..settings.guards
-            },
-        ),
-    };
-    let retries = before.iter().filter(|job| job.failures > 0).count();
-    let retries = u32::try_from(retries).unwrap_or(u32::MAX);
-    let slots = Slots {
-        total,
-        free,
-        retries_running: match request.slots {
-            Some(_) => request.retries_running.saturating_add(retries),
-            None => 0,
-        },
-    };
-    let plan = guards.plan(Pool::Main, slots, app.claims.credit(queue));
-    let claim = Claim {
-        id: wanted.claim_id(app, queue, round),
-        queue: queue.clone(),
-        kinds: request.kinds.clone(),
-        jobs: request.ids.clone() as Option<BTreeSet<JobId>>,
-        plan,
-        worker: wanted.worker.clone(),
-        lease: wanted.lease,
-        retry: ClaimRetry {
-            worker: app.settings.retry.clone(),
-            kinds: std::collections::BTreeMap::new(),
-            queue: settings.retry.clone(),
-        },
-    };
-    let claimed = app.store().claim(&claim, now).await?;
-    let credit = guards.credit_after(app.claims.credit(queue), &plan, claimed.taken());
-    app.claims.owe(queue, credit);
-    for job in &claimed.jobs {
-        tell_claimed(app, job, now);
-    }
-    Ok(claimed.jobs)
-}
-
-fn tell_claimed(app: &App, job: &Job, now: Timestamp) {
-    let waited = now.since(job.run_at.max(job.created_at));
-    let lane = job.lane();
-    let named = JobRef::of(job);
-    app.engine()
-        .emit_job(now, &named, JobEvent::Claimed { waited, lane });
-    app.engine().emit_job(now, &named, JobEvent::Started);
-}
-
-async fn fresh_settings(
-    app: &App,
-    queue: &QueueName,
-    now: Timestamp,
-) -> Result<Arc<QueueSettings>, Problem> {
-    if let Some(settings) = app.claims.settings(queue, now) {
-        return Ok(settings);
-    }
-    let settings = Arc::new(settings_of(app.store(), queue).await?);
-    app.claims.keep_settings(queue, &settings, now);
-    Ok(settings)
 }

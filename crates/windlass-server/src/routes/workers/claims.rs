@@ -1,29 +1,33 @@
 //! What claims over REST share: what retries are owed in each queue, whose turn it is, and who was heard when.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use windlass_api::{ClaimQueue, QueueSettings};
 use windlass_core::fairness::{Credit, Taker, Turns};
 use windlass_core::{JobId, QueueName, Timestamp, WorkerName};
-use windlass_store::AttemptId;
 
 /// So many of each thing are remembered; what is beyond is forgotten, which costs a little fairness and no job.
 const REMEMBERED_MAX: usize = 10_000;
+/// So many claims with a name may go on at once.
+const NAMED_TURNS: usize = 32;
 /// Settings of a queue are read again after so long.
 const SETTINGS_FRESH: Duration = Duration::from_secs(1);
 
 /// What claims over REST share.
 #[derive(Debug, Default)]
-pub(crate) struct Claims(Mutex<State>);
+pub(crate) struct Claims {
+    state: Mutex<State>,
+    /// Claims with a name take turns; those of different names share a few.
+    named: [tokio::sync::Mutex<()>; NAMED_TURNS],
+}
 
 #[derive(Debug, Default)]
 struct State {
     credits: BTreeMap<QueueName, Credit>,
     turns: BTreeMap<Vec<(QueueName, u32)>, Turns>,
     settings: BTreeMap<QueueName, (Timestamp, Arc<QueueSettings>)>,
-    repeated: VecDeque<(u128, Vec<AttemptId>)>,
     heard: BTreeMap<WorkerName, Timestamp>,
     progress: BTreeMap<JobId, Timestamp>,
 }
@@ -85,23 +89,11 @@ impl Claims {
         self.state().settings.remove(queue);
     }
 
-    /// What a claim of several queues got, for when it is asked again.
-    pub(super) fn remember(&self, claim: u128, attempts: Vec<AttemptId>) {
-        let mut state = self.state();
-        if state.repeated.len() >= REMEMBERED_MAX {
-            state.repeated.pop_front();
-        }
-        state.repeated.push_back((claim, attempts));
-    }
-
-    pub(super) fn repeated(&self, claim: u128) -> Option<Vec<AttemptId>> {
-        let state = self.state();
-        let found = state
-            .repeated
-            .iter()
-            .rev()
-            .find(|(known, _)| *known == claim);
-        found.map(|(_, attempts)| attempts.clone())
+    /// Whose turn it is among claims of the same name: one that is asked again waits for the first.
+    pub(super) async fn turn(&self, claim: u128) -> tokio::sync::MutexGuard<'_, ()> {
+        let [first, ..] = &self.named;
+        let place = usize::try_from(claim % NAMED_TURNS as u128).unwrap_or(0);
+        self.named.get(place).unwrap_or(first).lock().await
     }
 
     /// Whether it is time to write down that a worker was heard.
@@ -145,7 +137,7 @@ impl Claims {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -183,12 +175,10 @@ mod tests {
     #[test]
     fn what_is_remembered_is_bounded() {
         let claims = Claims::default();
-        for number in 0..(REMEMBERED_MAX as u128 + 10) {
-            claims.remember(number, Vec::new());
+        for number in 0..(REMEMBERED_MAX + 10) {
             let worker = WorkerName::new(&format!("w{number}")).unwrap();
             claims.hear(&worker, Duration::ZERO, Timestamp::UNIX_EPOCH);
         }
-        assert!(claims.repeated(5).is_none() && claims.repeated(20).is_some());
         assert!(claims.state().heard.len() <= REMEMBERED_MAX);
     }
 }

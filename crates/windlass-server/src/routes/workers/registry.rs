@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use windlass_api::ListPage;
 use windlass_core::fields::Fields;
@@ -35,7 +35,17 @@ struct WorkerView {
     about: Value,
     heartbeat_at: Timestamp,
     heartbeat_age_ms: u64,
-    signal: Option<&'static str>,
+    signal: Option<Signal>,
+}
+
+/// What an operator tells a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Signal {
+    /// Claim nothing more for now.
+    Quiet,
+    /// Finish and end.
+    Stop,
 }
 
 /// `POST /api/v1/workers`.
@@ -124,7 +134,7 @@ pub(super) async fn hear(
 pub(super) async fn signal_of(
     app: &App,
     worker: Option<&WorkerName>,
-) -> Result<Option<&'static str>, Problem> {
+) -> Result<Option<Signal>, Problem> {
     let Some(worker) = worker else {
         return Ok(None);
     };
@@ -132,12 +142,8 @@ pub(super) async fn signal_of(
     Ok(document.and_then(|one| word(&one.value)))
 }
 
-fn word(value: &Value) -> Option<&'static str> {
-    match value.as_str() {
-        Some("quiet") => Some("quiet"),
-        Some("stop") => Some("stop"),
-        _ => None,
-    }
+fn word(value: &Value) -> Option<Signal> {
+    Signal::deserialize(value).ok()
 }
 
 /// `GET /api/v1/workers`.
@@ -151,7 +157,7 @@ pub(super) async fn list(call: Call) -> Result<Answer, Problem> {
     Answer::ok(&ListPage::whole(views.collect()))
 }
 
-fn view(node: Node, signal: Option<&'static str>, now: Timestamp) -> WorkerView {
+fn view(node: Node, signal: Option<Signal>, now: Timestamp) -> WorkerView {
     WorkerView {
         heartbeat_age_ms: u64::try_from(now.since(node.beat_at).as_millis()).unwrap_or(u64::MAX),
         name: node.name,
@@ -181,12 +187,12 @@ async fn known(call: &Call, name: &WorkerName) -> Result<Node, Problem> {
 
 /// `POST /api/v1/workers/{name}/quiet`.
 pub(super) async fn quiet(call: Call) -> Result<Answer, Problem> {
-    signal(call, "worker.quiet", Some("quiet")).await
+    signal(call, "worker.quiet", Some(Signal::Quiet)).await
 }
 
 /// `POST /api/v1/workers/{name}/stop`.
 pub(super) async fn stop(call: Call) -> Result<Answer, Problem> {
-    signal(call, "worker.stop", Some("stop")).await
+    signal(call, "worker.stop", Some(Signal::Stop)).await
 }
 
 /// `POST /api/v1/workers/{name}/resume`.
@@ -194,7 +200,7 @@ pub(super) async fn resume(call: Call) -> Result<Answer, Problem> {
     signal(call, "worker.resume", None).await
 }
 
-async fn signal(call: Call, action: &str, signal: Option<&'static str>) -> Result<Answer, Problem> {
+async fn signal(call: Call, action: &str, signal: Option<Signal>) -> Result<Answer, Problem> {
     let name: WorkerName = call.name("name")?;
     let node = known(&call, &name).await?;
     let store = call.app.store();
@@ -202,7 +208,7 @@ async fn signal(call: Call, action: &str, signal: Option<&'static str>) -> Resul
     match signal {
         Some(signal) => {
             store
-                .put_document(SIGNALS, name.as_str(), &signal.into(), any, call.now)
+                .put_document(SIGNALS, name.as_str(), &json!(signal), any, call.now)
                 .await?
         }
         None => store.remove_document(SIGNALS, name.as_str(), any).await?,

@@ -1,0 +1,234 @@
+//! A claim over REST in steps: each takes some jobs of one queue, by the same guards that the engine's own fetcher keeps.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::warn;
+use windlass_api::{QueueOrder, QueueSettings};
+use windlass_core::fairness::{ClaimPlan, Credit, Guards, Pool, Slots};
+use windlass_core::{Job, QueueName, Timestamp};
+use windlass_engine::{JobEvent, JobRef};
+use windlass_store::{Claim, ClaimRetry, Renewed, WorkerPlace};
+
+use super::super::lease::prolong;
+use super::Wanted;
+use crate::app::App;
+use crate::problem::Problem;
+use crate::queue_settings::settings_of;
+
+/// So many jobs are taken in one step: each may be as large as a payload may be.
+const STEP_MAX: u32 = 64;
+/// A claim ends with the step that brings its payloads to this size; what is left waits for the next one.
+const BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Takes as many jobs as the claim wants. Once there are some, they are answered whatever goes wrong: they are leased.
+pub(super) async fn take(app: &App, wanted: &Wanted) -> Result<Vec<Job>, Problem> {
+    let mut steps = Steps::new(app, wanted);
+    let taken = match wanted.request.order {
+        QueueOrder::Strict => steps.take_strict().await,
+        QueueOrder::Weighted => steps.take_weighted().await,
+    };
+    match taken {
+        Err(problem) if steps.jobs.is_empty() => return Err(problem),
+        Err(problem) => warn!(?problem, jobs = steps.jobs.len(), "a claim ended early"),
+        Ok(()) => {}
+    }
+    Ok(steps.jobs)
+}
+
+/// The jobs that the same claim took before, as far as they still run: each step is known to the store by its name.
+pub(super) async fn take_again(app: &App, wanted: &Wanted) -> Result<Vec<Job>, Problem> {
+    let mut steps = Steps::new(app, wanted);
+    for queue in &wanted.queues {
+        while steps.step_again(&queue.name).await? {}
+    }
+    Ok(steps.jobs)
+}
+
+struct Steps<'a> {
+    app: &'a App,
+    wanted: &'a Wanted,
+    jobs: Vec<Job>,
+    bytes: usize,
+    /// How many steps each queue has had.
+    asked: BTreeMap<QueueName, u32>,
+}
+
+impl<'a> Steps<'a> {
+    fn new(app: &'a App, wanted: &'a Wanted) -> Self {
+        Steps {
+            app,
+            wanted,
+            jobs: Vec::new(),
+            bytes: 0,
+            asked: BTreeMap::new(),
+        }
+    }
+
+    /// The first queue is emptied before the second.
+    async fn take_strict(&mut self) -> Result<(), Problem> {
+        for queue in &self.wanted.queues {
+            while self.room() > 0 && self.step(&queue.name, self.room()).await? {}
+        }
+        Ok(())
+    }
+
+    /// Each queue gets its share; what one leaves, others get.
+    async fn take_weighted(&mut self) -> Result<(), Problem> {
+        let queues = &self.wanted.queues;
+        let mut hungry = vec![true; queues.len()];
+        while self.room() > 0 && hungry.contains(&true) {
+            let shares = self.app.claims.share(self.room(), queues, &hungry);
+            for ((queue, share), hungry) in queues.iter().zip(shares).zip(&mut hungry) {
+                // Where the shares add up to more than there is room for, the first in turn go first.
+                let share = share.min(self.room());
+                if share > 0 {
+                    *hungry = self.step(&queue.name, share).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How many jobs the next step may take.
+    fn room(&self) -> u32 {
+        let taken = u32::try_from(self.jobs.len()).unwrap_or(u32::MAX);
+        let room = self.wanted.request.limit.saturating_sub(taken);
+        match self.bytes < BYTES_MAX {
+            true => room.min(STEP_MAX),
+            false => 0,
+        }
+    }
+
+    /// Takes up to so many jobs of a queue; answers whether it got them all, so that there may be more.
+    async fn step(&mut self, queue: &QueueName, free: u32) -> Result<bool, Problem> {
+        let claims = &self.app.claims;
+        let now = self.app.engine().now();
+        let settings = fresh_settings(self.app, queue, now).await?;
+        let (guards, slots) = self.slots(settings.guards, free);
+        let plan = guards.plan(Pool::Main, slots, claims.credit(queue));
+        let mut claim = self.next_claim(queue, plan);
+        claim.retry.queue.clone_from(&settings.retry);
+        let mut claimed = self.app.store().claim(&claim, now).await?;
+        let credit = guards.credit_after(claims.credit(queue), &plan, claimed.taken());
+        claims.owe(queue, credit);
+        for job in &claimed.jobs {
+            tell_claimed(self.app, job, now);
+        }
+        cut_leases(self.app, &mut claimed.jobs, now).await;
+        let full = claimed.jobs.len() >= usize::try_from(free).unwrap_or(usize::MAX);
+        self.keep(claimed.jobs);
+        Ok(full)
+    }
+
+    /// Asks for what the next step in a queue got before; answers whether that was anything.
+    async fn step_again(&mut self, queue: &QueueName) -> Result<bool, Problem> {
+        let none = Slots {
+            total: 0,
+            free: 0,
+            retries_running: 0,
+        };
+        let plan = Guards::default().plan(Pool::Main, none, Credit::default());
+        let claim = self.next_claim(queue, plan);
+        let now = self.app.engine().now();
+        let claimed = self.app.store().claim(&claim, now).await?;
+        let any = !claimed.jobs.is_empty();
+        self.keep(claimed.jobs);
+        Ok(any)
+    }
+
+    /// How many slots a worker has in all only it can say; without that, none is kept free of retries.
+    fn slots(&self, guards: Guards, free: u32) -> (Guards, Slots) {
+        let request = &self.wanted.request;
+        let Some(total) = request.slots else {
+            let slots = Slots {
+                total: free,
+                free,
+                retries_running: 0,
+            };
+            let guards = Guards {
+                fresh_reserve: Some(0),
+                ..guards
+            };
+            return (guards, slots);
+        };
+        let retries = self.jobs.iter().filter(|job| job.failures > 0).count();
+        let retries = u32::try_from(retries).unwrap_or(u32::MAX);
+        let slots = Slots {
+            total: total.max(free),
+            free,
+            retries_running: request.retries_running.saturating_add(retries),
+        };
+        (guards, slots)
+    }
+
+    fn next_claim(&mut self, queue: &QueueName, plan: ClaimPlan) -> Claim {
+        let nth = self.asked.entry(queue.clone()).or_default();
+        let id = self.wanted.claim_id(self.app, queue, *nth);
+        *nth += 1;
+        Claim {
+            id,
+            queue: queue.clone(),
+            kinds: self.wanted.kinds(),
+            jobs: self.wanted.request.ids.clone(),
+            plan,
+            worker: self.wanted.worker.clone(),
+            place: WorkerPlace::Elsewhere,
+            lease: self.wanted.lease,
+            retry: ClaimRetry {
+                worker: self.app.settings.retry.clone(),
+                ..ClaimRetry::default()
+            },
+        }
+    }
+
+    fn keep(&mut self, jobs: Vec<Job>) {
+        let sizes = jobs.iter().map(|job| job.payload.as_str().len());
+        self.bytes += sizes.sum::<usize>();
+        self.jobs.extend(jobs);
+    }
+}
+
+/// Lets no lease outlast the timeout of its attempt. Where that fails, a later renewal or report finds the timeout over.
+async fn cut_leases(app: &App, jobs: &mut [Job], now: Timestamp) {
+    let end = |job: &Job| job.lease().map(|lease| lease.until);
+    let long = |job: &&mut Job| {
+        job.lease_until_max()
+            .is_some_and(|max| Some(max) < end(job))
+    };
+    let mut long: Vec<&mut Job> = jobs.iter_mut().filter(long).collect();
+    let renewed = prolong(app, long.iter().map(|job| &**job), Duration::MAX, now).await;
+    let renewed = renewed.unwrap_or_else(|problem| {
+        warn!(?problem, "leases outlast their timeouts");
+        BTreeMap::new()
+    });
+    for job in &mut long {
+        if let Some(Renewed::Until { until, .. }) = renewed.get(&job.id) {
+            let cut = job.renew(*until);
+            cut.unwrap_or_else(|conflict| warn!(%conflict, "a job that was claimed does not run"));
+        }
+    }
+}
+
+fn tell_claimed(app: &App, job: &Job, now: Timestamp) {
+    let waited = now.since(job.run_at.max(job.created_at));
+    let lane = job.lane();
+    let named = JobRef::of(job);
+    app.engine()
+        .emit_job(now, &named, JobEvent::Claimed { waited, lane });
+    app.engine().emit_job(now, &named, JobEvent::Started);
+}
+
+async fn fresh_settings(
+    app: &App,
+    queue: &QueueName,
+    now: Timestamp,
+) -> Result<Arc<QueueSettings>, Problem> {
+    if let Some(settings) = app.claims.settings(queue, now) {
+        return Ok(settings);
+    }
+    let settings = Arc::new(settings_of(app.store(), queue).await?);
+    app.claims.keep_settings(queue, &settings, now);
+    Ok(settings)
+}
