@@ -37,6 +37,7 @@ mod request_id;
 mod routes;
 mod search;
 pub mod secrets;
+mod serve;
 mod start;
 
 pub use app::{App, Settings};
