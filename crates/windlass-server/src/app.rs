@@ -21,6 +21,9 @@ use crate::rates::Rates;
 use crate::routes::Claims;
 use crate::secrets::Secrets;
 
+/// So many requests that change something are worked on at once; others wait for their turn.
+const CHANGING_MAX: u32 = 1000;
+
 /// What the interface is held to.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -70,6 +73,8 @@ pub struct App {
     pub(crate) rates: Arc<Rates>,
     pub(crate) claims: Arc<Claims>,
     pub(crate) waiting: Arc<Semaphore>,
+    /// Requests that change something: they run to their end, with or without their client.
+    pub(crate) changing: Arc<Semaphore>,
     pub(crate) tidied: Arc<Tidied>,
     pub(crate) secrets: Option<Secrets>,
     pub(crate) stopping: CancellationToken,
@@ -87,6 +92,7 @@ impl App {
             claims: Arc::default(),
             tidied: Arc::default(),
             waiting: Arc::new(Semaphore::new(settings.waiting_max)),
+            changing: Arc::new(Semaphore::new(CHANGING_MAX as usize)),
             settings: Arc::new(settings),
             metrics: None,
             log: None,
@@ -143,6 +149,11 @@ impl App {
     /// The client whose store it is.
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// Waits until every request that changes something has ended. Where none begins any more, that is the end.
+    pub(crate) async fn all_changed(&self) {
+        let _ = self.changing.acquire_many(CHANGING_MAX).await;
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {

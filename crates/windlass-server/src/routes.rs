@@ -77,6 +77,8 @@ pub(crate) struct Route {
     pub(crate) answers: Vec<(u16, &'static str, Option<Schema>)>,
     pub(crate) content_type: &'static str,
     pub(crate) idempotent: bool,
+    /// Whether it is given up where its client has gone.
+    pub(crate) ends_with_client: bool,
     limit: BodyLimit,
     pub(crate) handler: Handler,
 }
@@ -88,6 +90,8 @@ impl Route {
         A: Future<Output = Result<Answer, Problem>> + Send + 'static,
     {
         Route {
+            // What only looks changes nothing that could be left half done.
+            ends_with_client: method.is_safe(),
             method,
             path,
             needs: needs.into(),
@@ -164,6 +168,12 @@ impl Route {
     /// It creates something: with an `Idempotency-Key`, only once.
     fn idempotent(mut self) -> Self {
         self.idempotent = true;
+        self
+    }
+
+    /// It waits for something, for nobody once its client has gone. It can be given up between any two steps.
+    fn ends_with_client(mut self) -> Self {
+        self.ends_with_client = true;
         self
     }
 
@@ -254,4 +264,58 @@ pub fn router(app: App) -> Router {
         .fallback(nothing_here)
         .method_not_allowed_fallback(other_method)
         .with_state(app)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use axum::body::Body;
+    use tokio::sync::Notify;
+    use windlass::Client;
+
+    use super::*;
+    use crate::access::Access;
+
+    /// Asks a route that has two steps, and goes away after the first. Whether the second was done.
+    async fn is_done_without_client(change: impl FnOnce(Route) -> Route, method: Method) -> bool {
+        let (entered, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let done = Arc::new(AtomicBool::new(false));
+        let (inside, gate, note) = (entered.clone(), goes_on.clone(), done.clone());
+        let handler = move |_: Call| {
+            let (inside, gate, note) = (inside.clone(), gate.clone(), note.clone());
+            async move {
+                inside.notify_one();
+                gate.notified().await;
+                note.store(true, Ordering::SeqCst);
+                Ok(Answer::empty())
+            }
+        };
+        let route = change(Route::new(method, "/two", Needs::Nothing, handler));
+        let client = Client::open("memory:").await.expect("a store in memory");
+        let app = App::new(client, Access::open());
+        let serving = serve(
+            Arc::new(route),
+            app.clone(),
+            Vec::new(),
+            Request::new(Body::empty()),
+        );
+        tokio::select! {
+            _ = serving => {}
+            () = entered.notified() => {}
+        }
+        goes_on.notify_one();
+        let all = tokio::time::timeout(Duration::from_secs(30), app.all_changed());
+        all.await.expect("every request ends");
+        done.load(Ordering::SeqCst)
+    }
+
+    #[tokio::test]
+    async fn what_changes_something_is_done_to_its_end_without_its_client() {
+        assert!(is_done_without_client(|route| route, Method::POST).await);
+        assert!(is_done_without_client(|route| route, Method::DELETE).await);
+        assert!(!is_done_without_client(|route| route, Method::GET).await);
+        assert!(!is_done_without_client(Route::ends_with_client, Method::POST).await);
+    }
 }

@@ -1,4 +1,7 @@
 //! One request, from its headers to its answer.
+//!
+//! The connection drops a request whose client goes away, wherever it is. So one that changes something is worked on in a task
+//! of its own from the moment it was read: it is done and audited, or not begun.
 
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
@@ -32,7 +35,7 @@ pub(crate) async fn serve(
     let id = request_id(request.headers(), app.engine().ids());
     let begun = app.engine().now();
     let clock = Arc::clone(app.engine().clock());
-    let answered = AssertUnwindSafe(answer(&route, app, params, request))
+    let answered = AssertUnwindSafe(answer(Arc::clone(&route), app, params, request))
         .catch_unwind()
         .await;
     let answered = answered.unwrap_or_else(|_| Err(Problem::internal(&"a route panicked")));
@@ -64,7 +67,7 @@ pub(crate) fn finish(answered: Result<Answer, Problem>, id: &str) -> Response<Bo
 }
 
 async fn answer(
-    route: &Route,
+    route: Arc<Route>,
     app: App,
     params: Vec<(String, String)>,
     request: Request,
@@ -89,7 +92,7 @@ async fn answer(
     if let Some(unknown) = query.keys().find(|name| !known(name)) {
         return Err(Invalid::new(unknown, "is not a parameter of this route").into());
     }
-    let body = read_body(route, &app.settings, &parts.headers, body).await?;
+    let body = read_body(&route, &app.settings, &parts.headers, body).await?;
     // Where the router is mounted.
     let asked = parts.extensions.get::<OriginalUri>();
     let prefix = asked.and_then(|OriginalUri(uri)| uri.path().strip_suffix(parts.uri.path()));
@@ -105,6 +108,21 @@ async fn answer(
         query,
         seeded: None,
     };
+    if route.ends_with_client {
+        return handle(&route, call).await;
+    }
+    let changing = Arc::clone(&call.app.changing).acquire_owned().await;
+    let changing = changing.map_err(|closed| Problem::internal(&closed))?;
+    let handled = tokio::spawn(async move {
+        let answered = handle(&route, call).await;
+        drop(changing);
+        answered
+    });
+    let handled = handled.await;
+    handled.unwrap_or_else(|panicked| Err(Problem::internal(&panicked)))
+}
+
+async fn handle(route: &Route, call: Call) -> Result<Answer, Problem> {
     if route.idempotent {
         return idempotency::once(call, route, &|call| (route.handler)(call)).await;
     }

@@ -326,8 +326,14 @@ impl Server {
         let app = self.app.stopping(stop.clone());
         let cut_off = self
             .listener
-            .serve(router(app), stop, stop_now.clone())
+            .serve(router(app.clone()), stop, stop_now.clone())
             .await;
+        // Requests whose clients have gone.
+        tokio::select! {
+            () = app.all_changed() => {}
+            () = tokio::time::sleep(self.config.shutdown_grace) => {}
+            () = stop_now.cancelled() => {}
+        }
         over.cancel();
         tokio::select! {
             () = async { while loops.join_next().await.is_some() {} } => {}

@@ -1,11 +1,13 @@
 //! Bodies, names, filters and numbers that mean no good.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use windlass_server::{Settings, routes};
 
-use crate::support::Server;
+use crate::support::{PATIENCE, Server};
 
 async fn post_raw(server: &Server, body: &[u8]) -> crate::support::Answer {
     server.send("POST", "/api/v1/jobs", &[], Some(body)).await
@@ -386,4 +388,34 @@ async fn ap15_what_is_secret_is_in_no_answer_of_others() {
         "payloads are in no audit record"
     );
     assert!(!format!("{:?}", server.app).contains(secret));
+}
+
+#[tokio::test]
+async fn whoever_hangs_up_has_done_nothing_that_is_not_audited() {
+    let server = Server::open().await;
+    for number in 0..100 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let head = format!(
+            "POST /api/v1/queues/q{number}/pause HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // Sometimes before the server has looked at it, sometimes while it works on it.
+        for _ in 0..number % 10 {
+            tokio::task::yield_now().await;
+        }
+    }
+    let audit = windlass_server::audit::Audit::new(server.client.engine().clone());
+    let mut seen = (0, 0);
+    for _ in 0..PATIENCE.as_millis() / 10 {
+        let queues = server.get("/api/v1/queues").await.json["data"].clone();
+        let queues = queues.as_array().expect("a list").clone();
+        let paused = queues.iter().filter(|queue| queue["paused"].is_object());
+        let records = audit.list(0, 1000).await.unwrap();
+        seen = (paused.count(), records.len());
+        if seen.0 > 0 && seen.0 == seen.1 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("paused and audited: {seen:?}");
 }
