@@ -14,6 +14,7 @@ use windlass_store::Store;
 
 use crate::access::Access;
 use crate::audit::Audit;
+use crate::bodies::Bodies;
 use crate::events::Feed;
 use crate::idempotency::Tidied;
 use crate::log::LogLines;
@@ -23,6 +24,9 @@ use crate::secrets::Secrets;
 
 /// So many requests that change something are worked on at once; others wait for their turn.
 const CHANGING_MAX: u32 = 1000;
+
+/// The largest body of a request about many jobs, unless it is set. 16 MiB.
+pub(crate) const BULK_BYTES_DEFAULT: usize = 16 * 1024 * 1024;
 
 /// What the interface is held to.
 #[derive(Debug, Clone)]
@@ -47,7 +51,7 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             payload_bytes_max: PAYLOAD_BYTES_MAX,
-            bulk_bytes_max: 16 * 1024 * 1024,
+            bulk_bytes_max: BULK_BYTES_DEFAULT,
             lease: Duration::from_secs(30),
             lease_max: Duration::from_secs(3600),
             wait_max: Duration::from_secs(60),
@@ -75,6 +79,7 @@ pub struct App {
     pub(crate) waiting: Arc<Semaphore>,
     /// Requests that change something: they run to their end, with or without their client.
     pub(crate) changing: Arc<Semaphore>,
+    pub(crate) bodies: Bodies,
     pub(crate) tidied: Arc<Tidied>,
     pub(crate) secrets: Option<Secrets>,
     pub(crate) stopping: CancellationToken,
@@ -93,6 +98,7 @@ impl App {
             tidied: Arc::default(),
             waiting: Arc::new(Semaphore::new(settings.waiting_max)),
             changing: Arc::new(Semaphore::new(CHANGING_MAX as usize)),
+            bodies: Bodies::new(settings.bulk_bytes_max),
             settings: Arc::new(settings),
             metrics: None,
             log: None,
@@ -108,6 +114,7 @@ impl App {
     pub fn settings(self, settings: Settings) -> Self {
         App {
             waiting: Arc::new(Semaphore::new(settings.waiting_max)),
+            bodies: Bodies::new(settings.bulk_bytes_max),
             settings: Arc::new(settings),
             ..self
         }

@@ -19,6 +19,7 @@ pub mod access;
 mod answer;
 mod app;
 pub mod audit;
+mod bodies;
 mod call;
 pub mod checks;
 pub mod config;

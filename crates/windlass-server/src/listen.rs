@@ -34,6 +34,8 @@ use tracing::{debug, warn};
 
 pub use tls::{TlsError, TlsFiles};
 
+use crate::app::BULK_BYTES_DEFAULT;
+
 use activity::{Activity, Times, WritePace};
 use body::{Answer, BodyPace, Paced};
 use framing::{Framing, HeadLimits};
@@ -79,7 +81,7 @@ impl Default for Limits {
             header_fields: 100,
             body_time: Duration::from_secs(30),
             body_bytes_per_second: 16 * 1024,
-            body_bytes_max: 16 * 1024 * 1024,
+            body_bytes_max: BULK_BYTES_DEFAULT as u64,
             write_time: Duration::from_secs(30),
             write_bytes: 64 * 1024,
             idle_time: Duration::from_secs(60),

@@ -24,6 +24,7 @@ use axum::extract::{RawPathParams, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::routing::{MethodFilter, on};
 use windlass_api::schema::{Field, Schema};
+use windlass_core::JOB_BYTES_MAX;
 
 pub(crate) use workers::Claims;
 
@@ -178,11 +179,11 @@ impl Route {
     }
 
     pub(crate) fn body_bytes_max(&self, settings: &Settings) -> usize {
-        /// Everything about a job but its payload.
-        const JOB_BYTES: usize = 256 * 1024;
         match (self.takes, self.limit) {
             (None, _) => 0,
-            (Some(_), BodyLimit::OneJob) => settings.payload_bytes_max.saturating_add(JOB_BYTES),
+            (Some(_), BodyLimit::OneJob) => {
+                settings.payload_bytes_max.saturating_add(JOB_BYTES_MAX)
+            }
             (Some(_), BodyLimit::Many) => settings.bulk_bytes_max,
         }
     }

@@ -12,6 +12,7 @@ use axum::extract::{ConnectInfo, OriginalUri, Request};
 use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode};
 use futures_util::{FutureExt as _, StreamExt as _};
+use tokio::runtime::Handle;
 use tracing::debug;
 use windlass_api::Query;
 use windlass_core::Invalid;
@@ -19,11 +20,15 @@ use windlass_core::Invalid;
 use crate::access::{Caller, Scopes};
 use crate::answer::Answer;
 use crate::app::{App, Settings};
+use crate::bodies::Room;
 use crate::call::Call;
 use crate::idempotency;
 use crate::problem::Problem;
 use crate::request_id::{REQUEST_ID, request_id};
 use crate::routes::{Needs, Route};
+
+/// A larger body is read, as JSON, on a thread where it holds up nobody else.
+const LARGE_BYTES: usize = 256 * 1024;
 
 /// Answers a request to a route, whatever happens.
 pub(crate) async fn serve(
@@ -92,7 +97,8 @@ async fn answer(
     if let Some(unknown) = query.keys().find(|name| !known(name)) {
         return Err(Invalid::new(unknown, "is not a parameter of this route").into());
     }
-    let body = read_body(&route, &app.settings, &parts.headers, body).await?;
+    let mut room = app.bodies.room();
+    let body = read_body(&route, &app.settings, &parts.headers, body, &mut room).await?;
     // Where the router is mounted.
     let asked = parts.extensions.get::<OriginalUri>();
     let prefix = asked.and_then(|OriginalUri(uri)| uri.path().strip_suffix(parts.uri.path()));
@@ -113,12 +119,18 @@ async fn answer(
     }
     let changing = Arc::clone(&call.app.changing).acquire_owned().await;
     let changing = changing.map_err(|closed| Problem::internal(&closed))?;
-    let handled = tokio::spawn(async move {
+    let is_large = call.body.len() > LARGE_BYTES;
+    let handling = async move {
         let answered = handle(&route, call).await;
-        drop(changing);
+        drop((changing, room));
         answered
-    });
-    let handled = handled.await;
+    };
+    let handled = if is_large {
+        let runtime = Handle::current();
+        tokio::task::spawn_blocking(move || runtime.block_on(handling)).await
+    } else {
+        tokio::spawn(handling).await
+    };
     handled.unwrap_or_else(|panicked| Err(Problem::internal(&panicked)))
 }
 
@@ -135,6 +147,7 @@ async fn read_body(
     settings: &Settings,
     headers: &HeaderMap,
     body: Body,
+    room: &mut Room,
 ) -> Result<Bytes, Problem> {
     let most = route.body_bytes_max(settings);
     let too_large = || {
@@ -161,6 +174,7 @@ async fn read_body(
         if body_read.len() + piece.len() > most {
             return Err(too_large());
         }
+        room.grow_to(body_read.len() + piece.len())?;
         body_read.extend_from_slice(&piece);
     }
     let body = Bytes::from(body_read);

@@ -552,6 +552,21 @@ mod tests {
         assert_eq!(queues, [days(14)]);
     }
 
+    #[test]
+    fn the_defaults_are_the_same_wherever_they_are_said() {
+        let config = config(&[]);
+        let machine = Machine {
+            files: 100_000,
+            space: None,
+            unwritable: None,
+            open_to_others: false,
+            now: windlass_core::Timestamp::UNIX_EPOCH,
+        };
+        assert_eq!(config.limits(&machine), Limits::default());
+        let (set, plain) = (config.settings(), Settings::default());
+        assert_eq!(format!("{set:?}"), format!("{plain:?}"));
+    }
+
     #[tokio::test]
     async fn a_loop_that_ends_early_ends_the_server() {
         let serve = std::future::pending::<usize>;

@@ -343,6 +343,52 @@ async fn ov3_a_body_without_end_is_cut_off_at_the_limit() {
 }
 
 #[tokio::test]
+async fn ov3_large_bodies_are_bounded_together_and_small_ones_still_pass() {
+    let settings = Settings {
+        payload_bytes_max: 100_000,
+        bulk_bytes_max: 200_000,
+        ..Settings::default()
+    };
+    let server = Server::with_settings(settings).await;
+    let head = "POST /api/v1/jobs/bulk HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 200000\r\n\r\n";
+    let (refused, mut told) = tokio::sync::mpsc::channel(1);
+    let mut unfinished = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let (address, refused) = (server.address, refused.clone());
+        unfinished.spawn(async move {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(head.as_bytes()).await.unwrap();
+            let _ = stream.write_all(&[b' '; 190_000]).await; // and then nothing
+            let mut answer = vec![0; 12];
+            stream.read_exact(&mut answer).await.unwrap();
+            let _ = refused.try_send(answer);
+        });
+    }
+    let first = tokio::time::timeout(PATIENCE, told.recv()).await;
+    let first = first.expect("not all of them fit").unwrap();
+    assert_eq!(first, b"HTTP/1.1 503");
+    server.job(&json!({"kind": "a"})).await;
+    unfinished.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_list_that_is_too_long_is_refused_whatever_is_in_it() {
+    let server = Server::open().await;
+    let zeros = format!("[{}0]", "0,".repeat(1_000_000));
+    for (path, list) in [
+        ("/api/v1/jobs/bulk", "jobs"),
+        ("/api/v1/settle", "outcomes"),
+        ("/api/v1/renew", "leases"),
+    ] {
+        for field in [list, "nobody_knows_this"] {
+            let body = format!("{{\"{field}\":{zeros}}}");
+            let refused = server.send("POST", path, &[], Some(body.as_bytes())).await;
+            assert_eq!(refused.pointer(), format!("/{field}"), "{path}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn ap15_what_is_secret_is_in_no_answer_of_others() {
     let server = Server::open().await;
     let secret = "hunter2-very-secret";
