@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use windlass_core::fields::{Fields, RawFields, one_of, refuse_both};
 use windlass_core::{Invalid, JobId, Kind, QueueName, WorkerName};
 
-use crate::new_job::{read_each, read_list};
+use crate::new_job::{OTHERS_BYTES_MAX, read_each, read_list};
 
 /// The most jobs of one claim.
 pub const CLAIM_LIMIT_MAX: u32 = 1000;
@@ -223,6 +223,7 @@ pub struct RenewRequest {
 impl RenewRequest {
     /// Reads `worker`, `lease` and `leases`.
     pub fn read(parts: &RawFields, most: usize) -> Result<Self, Invalid> {
+        parts.check_others("leases", OTHERS_BYTES_MAX)?;
         let others = parts.values_but("leases")?;
         let mut fields = Fields::of(&others);
         let worker = fields.parsed("worker", WorkerName::new)?;
@@ -230,14 +231,10 @@ impl RenewRequest {
         fields.value("leases");
         fields.finish()?;
         let listed = if parts.has("leases") {
-            read_list(parts, "leases")?
+            read_list(parts, "leases", 0, most)?
         } else {
             Vec::new()
         };
-        if listed.len() > most {
-            let rule = format!("must list at most {most}, got {}", listed.len());
-            return Err(Invalid::new("leases", rule));
-        }
         let read = |parts: RawFields| {
             let map = parts.values()?;
             let mut fields = Fields::of(&map);

@@ -1,5 +1,9 @@
 //! Jobs as a client writes them, other spellings included.
 
+use std::fmt;
+
+use serde::Deserializer;
+use serde::de::{DeserializeSeed, IgnoredAny, SeqAccess, Visitor};
 use serde_json::value::{RawValue, to_raw_value};
 use windlass_core::fields::{Fields, RawFields, one_of};
 use windlass_core::{Delivery, Invalid, NewJob};
@@ -67,6 +71,7 @@ pub struct Bulk {
 impl Bulk {
     /// Reads `{"mode": "all_or_none" | "each", "jobs": […]}`.
     pub fn read(parts: &RawFields) -> Result<Self, Invalid> {
+        parts.check_others("jobs", OTHERS_BYTES_MAX)?;
         let others = parts.values_but("jobs")?;
         let mut fields = Fields::of(&others);
         let words = [
@@ -76,11 +81,7 @@ impl Bulk {
         let mode = fields.parsed("mode", |text| one_of(text, &words))?;
         fields.value("jobs");
         fields.finish()?;
-        let jobs: Vec<Box<RawValue>> = read_list(parts, "jobs")?;
-        if jobs.is_empty() || jobs.len() > BULK_MAX {
-            let rule = format!("must list 1 to {BULK_MAX} jobs, got {}", jobs.len());
-            return Err(Invalid::new("jobs", rule));
-        }
+        let jobs = read_list(parts, "jobs", 1, BULK_MAX)?;
         Ok(Bulk {
             mode: mode.unwrap_or_default(),
             jobs: read_each(&jobs, "jobs", read_new_job).collect(),
@@ -88,11 +89,60 @@ impl Bulk {
     }
 }
 
-/// A field that lists things, each as its text.
-pub(crate) fn read_list(parts: &RawFields, name: &str) -> Result<Vec<Box<RawValue>>, Invalid> {
+/// Everything beside the list of a request about many things is short.
+pub(crate) const OTHERS_BYTES_MAX: usize = 64 * 1024;
+
+/// A field that lists so many things, each as its text.
+pub(crate) fn read_list(
+    parts: &RawFields,
+    name: &str,
+    least: usize,
+    most: usize,
+) -> Result<Vec<Box<RawValue>>, Invalid> {
     let raw = parts.raw(name);
     let raw = raw.ok_or_else(|| Invalid::new(name, "is required"))?;
-    serde_json::from_str(raw).map_err(|_| Invalid::new(name, "must be a list"))
+    let mut reader = serde_json::Deserializer::from_str(raw);
+    let read = UpTo(most).deserialize(&mut reader);
+    let (list, count) = read.map_err(|_| Invalid::new(name, "must be a list"))?;
+    if !(least..=most).contains(&count) {
+        let rule = format!("must list {least} to {most}, got {count}");
+        return Err(Invalid::new(name, rule));
+    }
+    Ok(list)
+}
+
+/// Reads the first so many of a list and counts all: what is too long is not even held.
+struct UpTo(usize);
+
+impl<'de> DeserializeSeed<'de> for UpTo {
+    type Value = (Vec<Box<RawValue>>, usize);
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for UpTo {
+    type Value = (Vec<Box<RawValue>>, usize);
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+        let mut list = Vec::new();
+        while list.len() < self.0 {
+            match items.next_element()? {
+                Some(item) => list.push(item),
+                None => break,
+            }
+        }
+        let mut count = list.len();
+        while items.next_element::<IgnoredAny>()?.is_some() {
+            count += 1;
+        }
+        Ok((list, count))
+    }
 }
 
 /// The objects of a list, each read for itself; a refusal names its place.
@@ -156,6 +206,18 @@ mod tests {
     }
 
     #[test]
+    fn a_list_that_is_too_long_is_counted_and_not_held() {
+        let text = format!(r#"{{"jobs":[{}0]}}"#, "0,".repeat(20));
+        let parts = RawFields::parse(&text).unwrap();
+        let mut reader = serde_json::Deserializer::from_str(parts.raw("jobs").unwrap());
+        let (held, count) = UpTo(5).deserialize(&mut reader).unwrap();
+        assert_eq!((held.len(), count), (5, 21));
+        let refused = read_list(&parts, "jobs", 1, 20).unwrap_err();
+        assert_eq!(refused.to_string(), "`jobs` must list 1 to 20, got 21");
+        assert_eq!(read_list(&parts, "jobs", 1, 21).unwrap().len(), 21);
+    }
+
+    #[test]
     fn a_bulk_tells_of_each_job() {
         let text = r#"{"mode":"each","jobs":[{"kind":"a"},{"kind":"b c"},5]}"#;
         let bulk = Bulk::read(&RawFields::parse(text).unwrap()).unwrap();
@@ -165,13 +227,25 @@ mod tests {
         assert_eq!(bulk.jobs[2].as_ref().unwrap_err().field(), "jobs[2]");
         for (text, field) in [
             (r#"{"jobs":[]}"#, "jobs"),
+            (
+                &format!(r#"{{"jobs":[{}0]}}"#, "0,".repeat(BULK_MAX)),
+                "jobs",
+            ),
+            (
+                &format!(
+                    r#"{{"jobs":[{{"kind":"a"}}],"more":[{}0]}}"#,
+                    "0,".repeat(40_000)
+                ),
+                "more",
+            ),
             (r#"{"jobs":5}"#, "jobs"),
             ("{}", "jobs"),
             (r#"{"jobs":[{"kind":"a"}],"mode":"some"}"#, "mode"),
             (r#"{"jobs":[{"kind":"a"}],"more":1}"#, "more"),
         ] {
             let refused = Bulk::read(&RawFields::parse(text).unwrap()).unwrap_err();
-            assert_eq!(refused.field(), field, "{text}");
+            let shown: String = text.chars().take(50).collect();
+            assert_eq!(refused.field(), field, "{shown}");
         }
         let many = vec![r#"{"kind":"a"}"#; BULK_MAX + 1].join(",");
         let refused = Bulk::read(&RawFields::parse(&format!("{{\"jobs\":[{many}]}}")).unwrap());

@@ -6,7 +6,7 @@ use windlass_core::{AttemptError, Failure, FailureClass, Invalid, Payload, Times
 
 use crate::claim::LeaseRef;
 use crate::duration::instant_or_span;
-use crate::new_job::{read_each, read_list};
+use crate::new_job::{OTHERS_BYTES_MAX, read_each, read_list};
 
 /// The most outcomes of one request.
 pub const OUTCOMES_MAX: usize = 1000;
@@ -51,16 +51,13 @@ pub fn read_outcomes(
     parts: &RawFields,
     now: Timestamp,
 ) -> Result<(Option<WorkerName>, Vec<ToldOutcome>), Invalid> {
+    parts.check_others("outcomes", OTHERS_BYTES_MAX)?;
     let others = parts.values_but("outcomes")?;
     let mut fields = Fields::of(&others);
     let worker = fields.parsed("worker", WorkerName::new)?;
     fields.value("outcomes");
     fields.finish()?;
-    let listed = read_list(parts, "outcomes")?;
-    if listed.is_empty() || listed.len() > OUTCOMES_MAX {
-        let rule = format!("must list 1 to {OUTCOMES_MAX}, got {}", listed.len());
-        return Err(Invalid::new("outcomes", rule));
-    }
+    let listed = read_list(parts, "outcomes", 1, OUTCOMES_MAX)?;
     let outcomes = read_each(&listed, "outcomes", |parts| read_outcome(&parts, now));
     Ok((worker, outcomes.collect::<Result<_, _>>()?))
 }

@@ -93,8 +93,7 @@ async fn serve(config: Config, log: LogLines) -> anyhow::Result<()> {
             signalled.cancel();
         }
     });
-    server.run(stop, stop_now).await;
-    Ok(())
+    Ok(server.run(stop, stop_now).await?)
 }
 
 /// Log lines go to stderr, so that stdout has the one line that a program may wait for.

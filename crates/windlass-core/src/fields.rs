@@ -72,6 +72,21 @@ impl RawFields {
         self.values_but("")
     }
 
+    /// Refuses other fields that are too long together, before any is decoded: decoded, JSON can take many times its room.
+    pub fn check_others(&self, name: &str, bytes_max: usize) -> Result<(), Invalid> {
+        let others = self.0.iter().filter(|(field, _)| *field != name);
+        let mut bytes = 0_usize;
+        for (field, raw) in others {
+            bytes = bytes.saturating_add(raw.get().len());
+            if bytes > bytes_max {
+                let rule =
+                    format!("is too long: all but `{name}` may be {bytes_max} bytes together");
+                return Err(Invalid::new(field.as_str(), rule));
+            }
+        }
+        Ok(())
+    }
+
     /// All other fields, decoded: as deep as JSON may be, and without what no store can keep.
     pub fn values_but(&self, name: &str) -> Result<Map<String, Value>, Invalid> {
         let others = self.0.iter().filter(|(field, _)| *field != name);

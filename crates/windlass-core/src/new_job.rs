@@ -18,6 +18,9 @@ pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(3600);
 /// The timeout of an HTTP job that names none.
 pub const HTTP_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
+/// Everything about a job but its payload has at most so many bytes, written out.
+pub const JOB_BYTES_MAX: usize = 256 * 1024;
+
 const TAGS_MAX: usize = 32;
 const META_ENTRIES_MAX: usize = 64;
 const META_BYTES_MAX: usize = 16 * 1024;

@@ -14,12 +14,19 @@ use windlass_store::Store;
 
 use crate::access::Access;
 use crate::audit::Audit;
+use crate::bodies::Bodies;
 use crate::events::Feed;
 use crate::idempotency::Tidied;
 use crate::log::LogLines;
 use crate::rates::Rates;
 use crate::routes::Claims;
 use crate::secrets::Secrets;
+
+/// So many requests that change something are worked on at once; others wait for their turn.
+const CHANGING_MAX: u32 = 1000;
+
+/// The largest body of a request about many jobs, unless it is set. 16 MiB.
+pub(crate) const BULK_BYTES_DEFAULT: usize = 16 * 1024 * 1024;
 
 /// What the interface is held to.
 #[derive(Debug, Clone)]
@@ -44,7 +51,7 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             payload_bytes_max: PAYLOAD_BYTES_MAX,
-            bulk_bytes_max: 16 * 1024 * 1024,
+            bulk_bytes_max: BULK_BYTES_DEFAULT,
             lease: Duration::from_secs(30),
             lease_max: Duration::from_secs(3600),
             wait_max: Duration::from_secs(60),
@@ -70,6 +77,9 @@ pub struct App {
     pub(crate) rates: Arc<Rates>,
     pub(crate) claims: Arc<Claims>,
     pub(crate) waiting: Arc<Semaphore>,
+    /// Requests that change something: they run to their end, with or without their client.
+    pub(crate) changing: Arc<Semaphore>,
+    pub(crate) bodies: Bodies,
     pub(crate) tidied: Arc<Tidied>,
     pub(crate) secrets: Option<Secrets>,
     pub(crate) stopping: CancellationToken,
@@ -87,6 +97,8 @@ impl App {
             claims: Arc::default(),
             tidied: Arc::default(),
             waiting: Arc::new(Semaphore::new(settings.waiting_max)),
+            changing: Arc::new(Semaphore::new(CHANGING_MAX as usize)),
+            bodies: Bodies::new(settings.bulk_bytes_max),
             settings: Arc::new(settings),
             metrics: None,
             log: None,
@@ -102,6 +114,7 @@ impl App {
     pub fn settings(self, settings: Settings) -> Self {
         App {
             waiting: Arc::new(Semaphore::new(settings.waiting_max)),
+            bodies: Bodies::new(settings.bulk_bytes_max),
             settings: Arc::new(settings),
             ..self
         }
@@ -143,6 +156,11 @@ impl App {
     /// The client whose store it is.
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// Waits until every request that changes something has ended. Where none begins any more, that is the end.
+    pub(crate) async fn all_changed(&self) {
+        let _ = self.changing.acquire_many(CHANGING_MAX).await;
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {

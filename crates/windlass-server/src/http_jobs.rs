@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 use windlass::Error;
@@ -89,11 +89,19 @@ impl Executor {
             }
             tokio::select! {
                 () = stop.cancelled() => {}
+                Some(ended) = running.join_next() => {
+                    ended.map_or_else(broke, drop);
+                    if !stop.is_cancelled() {
+                        return; // the server does not go on with half of its workers
+                    }
+                }
                 () = self.engine.http_queues().changed() => {}
                 () = self.engine.clock().sleep(LOOK_EVERY) => {}
             }
         }
-        while running.join_next().await.is_some() {}
+        while let Some(ended) = running.join_next().await {
+            ended.map_or_else(broke, drop);
+        }
     }
 
     async fn wanted(&self) -> BTreeSet<QueueName> {
@@ -148,6 +156,13 @@ impl Executor {
         config.keeps_up = false; // the server does, once for all
         self.jobs.register(&mut config);
         Ok(config)
+    }
+}
+
+/// What broke in a worker breaks whoever runs it.
+fn broke(ended: JoinError) {
+    if let Ok(panic) = ended.try_into_panic() {
+        std::panic::resume_unwind(panic);
     }
 }
 

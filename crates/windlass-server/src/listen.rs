@@ -34,11 +34,13 @@ use tracing::{debug, warn};
 
 pub use tls::{TlsError, TlsFiles};
 
-use activity::Activity;
+use crate::app::BULK_BYTES_DEFAULT;
+
+use activity::{Activity, Times, WritePace};
 use body::{Answer, BodyPace, Paced};
 use framing::{Framing, HeadLimits};
 use places::{Kind, Place, PlaceLimits, Places};
-use stream::{Guarded, WritePace};
+use stream::Guarded;
 
 /// What a connection may cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,7 +81,7 @@ impl Default for Limits {
             header_fields: 100,
             body_time: Duration::from_secs(30),
             body_bytes_per_second: 16 * 1024,
-            body_bytes_max: 16 * 1024 * 1024,
+            body_bytes_max: BULK_BYTES_DEFAULT as u64,
             write_time: Duration::from_secs(30),
             write_bytes: 64 * 1024,
             idle_time: Duration::from_secs(60),
@@ -248,15 +250,19 @@ impl Connection {
 
     async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let limits = Arc::clone(&self.limits);
-        let activity = Arc::new(Activity::new(limits.header_time, limits.idle_time));
-        let framing = Framing::new(HeadLimits {
-            bytes: limits.header_bytes,
-            fields: limits.header_fields,
-        });
         let pace = WritePace {
             stretch: limits.write_time,
             bytes: limits.write_bytes,
         };
+        let activity = Arc::new(Activity::new(Times {
+            header: limits.header_time,
+            idle: limits.idle_time,
+            write: pace,
+        }));
+        let framing = Framing::new(HeadLimits {
+            bytes: limits.header_bytes,
+            fields: limits.header_fields,
+        });
         let stream = Guarded::new(stream, framing, Arc::clone(&activity), pace);
         let (peer, stop) = (self.peer, self.stop.clone());
         let service = {

@@ -1,7 +1,9 @@
 //! `openapi.json`, made from the table of routes, and the explorer that shows it.
 
-use std::sync::Arc;
+use std::borrow::Cow;
+use std::sync::{Arc, LazyLock};
 
+use axum::body::Bytes;
 use serde_json::{Map, Value, json};
 use utoipa_swagger_ui::{Config, serve};
 use windlass_api::schema::{Field, Schema, components};
@@ -139,13 +141,24 @@ fn responses(route: &Route) -> Value {
     Value::Object(responses)
 }
 
+/// `GET /openapi.json`, written out once.
+pub(crate) async fn describe(_: Call) -> Result<Answer, Problem> {
+    static WRITTEN: LazyLock<Bytes> = LazyLock::new(|| openapi().to_string().into());
+    Ok(Answer::other("application/json", WRITTEN.clone()))
+}
+
 /// `GET /docs/…`: the explorer, whose files come with the program.
 pub(crate) async fn docs(call: Call) -> Result<Answer, Problem> {
     // Relative, so that it holds wherever the router is mounted.
     let config = Arc::new(Config::from("../openapi.json"));
     let found = serve(call.param("file"), config).map_err(|error| Problem::internal(&error))?;
     let file = found.ok_or_else(|| Problem::not_found("such file"))?;
-    Ok(Answer::other(file.content_type, file.bytes.into_owned()))
+    // They are large, and everybody may ask for them: what comes with the program is not copied.
+    let bytes = match file.bytes {
+        Cow::Borrowed(bytes) => Bytes::from_static(bytes),
+        Cow::Owned(bytes) => Bytes::from(bytes),
+    };
+    Ok(Answer::other(file.content_type, bytes))
 }
 
 #[cfg(test)]

@@ -16,32 +16,25 @@ mod workers;
 
 use std::fmt;
 use std::future::Future;
-use std::net::SocketAddr;
-use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
-use axum::extract::{ConnectInfo, OriginalUri, RawPathParams, Request, State};
-use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
-use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use axum::extract::{RawPathParams, Request, State};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::routing::{MethodFilter, on};
-use futures_util::{FutureExt as _, StreamExt as _};
-use tracing::debug;
-use windlass_api::Query;
 use windlass_api::schema::{Field, Schema};
-use windlass_core::Invalid;
+use windlass_core::JOB_BYTES_MAX;
 
 pub(crate) use workers::Claims;
 
-use crate::access::{Caller, Scope};
+use crate::access::Scope;
 use crate::answer::Answer;
 use crate::app::{App, Settings};
 use crate::call::Call;
-use crate::idempotency;
 use crate::problem::Problem;
-use crate::request_id::{REQUEST_ID, request_id};
+use crate::request_id::request_id;
+use crate::serve::{finish, serve};
 
 /// What a request must show before it is let in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,8 +78,10 @@ pub(crate) struct Route {
     pub(crate) answers: Vec<(u16, &'static str, Option<Schema>)>,
     pub(crate) content_type: &'static str,
     pub(crate) idempotent: bool,
+    /// Whether it is given up where its client has gone.
+    pub(crate) ends_with_client: bool,
     limit: BodyLimit,
-    handler: Handler,
+    pub(crate) handler: Handler,
 }
 
 impl Route {
@@ -96,6 +91,8 @@ impl Route {
         A: Future<Output = Result<Answer, Problem>> + Send + 'static,
     {
         Route {
+            // What only looks changes nothing that could be left half done.
+            ends_with_client: method.is_safe(),
             method,
             path,
             needs: needs.into(),
@@ -175,12 +172,18 @@ impl Route {
         self
     }
 
-    fn body_bytes_max(&self, settings: &Settings) -> usize {
-        /// Everything about a job but its payload.
-        const JOB_BYTES: usize = 256 * 1024;
+    /// It waits for something, for nobody once its client has gone. It can be given up between any two steps.
+    fn ends_with_client(mut self) -> Self {
+        self.ends_with_client = true;
+        self
+    }
+
+    pub(crate) fn body_bytes_max(&self, settings: &Settings) -> usize {
         match (self.takes, self.limit) {
             (None, _) => 0,
-            (Some(_), BodyLimit::OneJob) => settings.payload_bytes_max.saturating_add(JOB_BYTES),
+            (Some(_), BodyLimit::OneJob) => {
+                settings.payload_bytes_max.saturating_add(JOB_BYTES_MAX)
+            }
             (Some(_), BodyLimit::Many) => settings.bulk_bytes_max,
         }
     }
@@ -264,154 +267,56 @@ pub fn router(app: App) -> Router {
         .with_state(app)
 }
 
-/// One request, from its headers to its answer.
-async fn serve(
-    route: Arc<Route>,
-    app: App,
-    params: Vec<(String, String)>,
-    request: Request,
-) -> Response<Body> {
-    let id = request_id(request.headers(), app.engine().ids());
-    let begun = app.engine().now();
-    let clock = Arc::clone(app.engine().clock());
-    let answered = AssertUnwindSafe(answer(&route, app, params, request))
-        .catch_unwind()
-        .await;
-    let answered = answered.unwrap_or_else(|_| Err(Problem::internal(&"a route panicked")));
-    let status = match &answered {
-        Ok(answer) => answer.status.as_u16(),
-        Err(problem) => problem.status(),
-    };
-    let took = clock.now().since(begun);
-    debug!(request_id = id, method = %route.method, route = route.path, status, ?took, "answered");
-    finish(answered, &id)
-}
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
 
-fn finish(answered: Result<Answer, Problem>, id: &str) -> Response<Body> {
-    let mut response = match answered {
-        Ok(answer) => answer.into_response(),
-        Err(problem) => problem.request_id(id).into_response(),
-    };
-    let headers = response.headers_mut();
-    if let Ok(id) = HeaderValue::from_str(id) {
-        headers.insert(REQUEST_ID, id);
-    }
-    headers.insert(
-        "x-content-type-options",
-        HeaderValue::from_static("nosniff"),
-    );
-    headers.insert("cache-control", HeaderValue::from_static("no-store"));
-    response
-}
+    use axum::body::Body;
+    use tokio::sync::Notify;
+    use windlass::Client;
 
-async fn answer(
-    route: &Route,
-    app: App,
-    params: Vec<(String, String)>,
-    request: Request,
-) -> Result<Answer, Problem> {
-    let now = app.engine().now();
-    let (parts, body) = request.into_parts();
-    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
-    let peer = peer.map(|ConnectInfo(peer)| peer.ip());
-    let caller = match route.needs {
-        Needs::Nothing => Caller {
-            scopes: crate::access::Scopes::NONE,
-            ..Caller::local()
-        },
-        Needs::Scope(scope) => {
-            app.access.check_browser(&parts.headers, now).await?;
-            let authorization = parts.headers.get(AUTHORIZATION);
-            app.access.check(authorization, peer, scope, now).await?
-        }
-    };
-    let query = Query::pairs(parts.uri.query().unwrap_or_default())?;
-    let known = |name: &String| route.params.iter().any(|param| param.name() == name);
-    if let Some(unknown) = query.keys().find(|name| !known(name)) {
-        return Err(Invalid::new(unknown, "is not a parameter of this route").into());
-    }
-    let body = read_body(route, &app.settings, &parts.headers, body).await?;
-    // Where the router is mounted.
-    let asked = parts.extensions.get::<OriginalUri>();
-    let prefix = asked.and_then(|OriginalUri(uri)| uri.path().strip_suffix(parts.uri.path()));
-    let call = Call {
-        prefix: prefix.unwrap_or_default().to_owned(),
-        path: parts.uri.path().to_owned(),
-        app,
-        caller,
-        now,
-        headers: parts.headers,
-        body,
-        params,
-        query,
-        seeded: None,
-    };
-    if route.idempotent {
-        return idempotency::once(call, route, &|call| (route.handler)(call)).await;
-    }
-    (route.handler)(call).await
-}
+    use super::*;
+    use crate::access::Access;
 
-/// Reads a body that is not too large, and only where one is expected.
-async fn read_body(
-    route: &Route,
-    settings: &Settings,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<Bytes, Problem> {
-    let most = route.body_bytes_max(settings);
-    let too_large = || {
-        let detail = if most == 0 {
-            "this route takes no body".to_owned()
-        } else {
-            format!("the body must be at most {most} bytes")
+    /// Asks a route that has two steps, and goes away after the first. Whether the second was done.
+    async fn is_done_without_client(change: impl FnOnce(Route) -> Route, method: Method) -> bool {
+        let (entered, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let done = Arc::new(AtomicBool::new(false));
+        let (inside, gate, note) = (entered.clone(), goes_on.clone(), done.clone());
+        let handler = move |_: Call| {
+            let (inside, gate, note) = (inside.clone(), gate.clone(), note.clone());
+            async move {
+                inside.notify_one();
+                gate.notified().await;
+                note.store(true, Ordering::SeqCst);
+                Ok(Answer::empty())
+            }
         };
-        Problem::too_large("body_too_large", detail)
-    };
-    let told = headers
-        .get(CONTENT_LENGTH)
-        .and_then(|told| told.to_str().ok()?.parse().ok());
-    if told.is_some_and(|told: u64| told > u64::try_from(most).unwrap_or(u64::MAX)) {
-        return Err(too_large()); // before a byte of it is read
-    }
-    let mut body_read = Vec::new();
-    let mut pieces = body.into_data_stream();
-    while let Some(piece) = pieces.next().await {
-        let piece = piece.map_err(|_| {
-            let detail = "the body ended before it was whole";
-            Problem::new(StatusCode::BAD_REQUEST, "broken_body", detail)
-        })?;
-        if body_read.len() + piece.len() > most {
-            return Err(too_large());
+        let route = change(Route::new(method, "/two", Needs::Nothing, handler));
+        let client = Client::open("memory:").await.expect("a store in memory");
+        let app = App::new(client, Access::open());
+        let serving = serve(
+            Arc::new(route),
+            app.clone(),
+            Vec::new(),
+            Request::new(Body::empty()),
+        );
+        tokio::select! {
+            _ = serving => {}
+            () = entered.notified() => {}
         }
-        body_read.extend_from_slice(&piece);
+        goes_on.notify_one();
+        let all = tokio::time::timeout(Duration::from_secs(30), app.all_changed());
+        all.await.expect("every request ends");
+        done.load(Ordering::SeqCst)
     }
-    let body = Bytes::from(body_read);
-    if body.is_empty() {
-        if route.body_required {
-            let detail = "this route takes a body of JSON";
-            return Err(Problem::new(
-                StatusCode::BAD_REQUEST,
-                "malformed_json",
-                detail,
-            ));
-        }
-        return Ok(body);
+
+    #[tokio::test]
+    async fn what_changes_something_is_done_to_its_end_without_its_client() {
+        assert!(is_done_without_client(|route| route, Method::POST).await);
+        assert!(is_done_without_client(|route| route, Method::DELETE).await);
+        assert!(!is_done_without_client(|route| route, Method::GET).await);
+        assert!(!is_done_without_client(Route::ends_with_client, Method::POST).await);
     }
-    let kind = headers
-        .get(CONTENT_TYPE)
-        .and_then(|kind| kind.to_str().ok());
-    let kind = kind
-        .unwrap_or_default()
-        .split(';')
-        .next()
-        .unwrap_or_default()
-        .trim();
-    if !kind.eq_ignore_ascii_case("application/json") {
-        let detail = "the body must be sent as `Content-Type: application/json`";
-        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-        return Err(Problem::new(status, "unsupported_media_type", detail)
-            .hint("curl: add -H 'Content-Type: application/json'"));
-    }
-    Ok(body)
 }

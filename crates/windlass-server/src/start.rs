@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use windlass::{Client, PrometheusRecorder, RetryPolicy};
@@ -72,6 +72,11 @@ pub enum StartError {
     #[error(transparent)]
     Listen(#[from] ListenError),
 }
+
+/// A server that ran cannot go on: a part that must run as long as it does ended before. Better none than half of one.
+#[derive(Debug, thiserror::Error)]
+#[error("a loop of the server ended: start it again, and report what the log says before this")]
+pub struct LoopEnded(#[source] Option<JoinError>);
 
 impl Config {
     /// The URL of the store: the one that was set, or a file in the data directory.
@@ -306,7 +311,11 @@ impl Server {
     }
 
     /// Runs until `stop`; then what runs may finish within the grace period, or until `stop_now`.
-    pub async fn run(self, stop: CancellationToken, stop_now: CancellationToken) {
+    pub async fn run(
+        self,
+        stop: CancellationToken,
+        stop_now: CancellationToken,
+    ) -> Result<(), LoopEnded> {
         let engine = Arc::clone(self.app.client().engine());
         let mut loops = JoinSet::new();
         // Loops stop when the last request has been answered: a worker that settles at the end is still heard.
@@ -324,17 +333,50 @@ impl Server {
         loops.spawn(async move { form::tell(&told, told.subscribe(), until).await });
         loops.spawn(keep_up(engine, upkeep, over.clone()));
         let app = self.app.stopping(stop.clone());
-        let cut_off = self
+        let serving = self
             .listener
-            .serve(router(app), stop, stop_now.clone())
-            .await;
+            .serve(router(app.clone()), stop.clone(), stop_now.clone());
+        let cut_off = beside(&mut loops, serving, &stop).await?;
+        // Requests whose clients have gone.
+        tokio::select! {
+            () = app.all_changed() => {}
+            () = tokio::time::sleep(self.config.shutdown_grace) => {}
+            () = stop_now.cancelled() => {}
+        }
         over.cancel();
         tokio::select! {
-            () = async { while loops.join_next().await.is_some() {} } => {}
+            ended = all_ended(&mut loops) => ended?,
             () = stop_now.cancelled() => {}
         }
         info!(cut_off, "stopped");
+        Ok(())
     }
+}
+
+/// What `serving` comes to, beside loops that may only end after `stop`, and never break.
+async fn beside<T>(
+    loops: &mut JoinSet<()>,
+    serving: impl Future<Output = T>,
+    stop: &CancellationToken,
+) -> Result<T, LoopEnded> {
+    tokio::pin!(serving);
+    loop {
+        let ended = tokio::select! {
+            served = &mut serving => return Ok(served),
+            Some(ended) = loops.join_next() => ended,
+        };
+        ended.map_err(|broke| LoopEnded(Some(broke)))?;
+        if !stop.is_cancelled() {
+            return Err(LoopEnded(None));
+        }
+    }
+}
+
+async fn all_ended(loops: &mut JoinSet<()>) -> Result<(), LoopEnded> {
+    while let Some(ended) = loops.join_next().await {
+        ended.map_err(|broke| LoopEnded(Some(broke)))?;
+    }
+    Ok(())
 }
 
 impl Server {
@@ -508,6 +550,42 @@ mod tests {
         assert_eq!(upkeep.janitor.dead_retention, Some(days(30)));
         let queues: Vec<_> = upkeep.janitor.queues.values().copied().collect();
         assert_eq!(queues, [days(14)]);
+    }
+
+    #[test]
+    fn the_defaults_are_the_same_wherever_they_are_said() {
+        let config = config(&[]);
+        let machine = Machine {
+            files: 100_000,
+            space: None,
+            unwritable: None,
+            open_to_others: false,
+            now: windlass_core::Timestamp::UNIX_EPOCH,
+        };
+        assert_eq!(config.limits(&machine), Limits::default());
+        let (set, plain) = (config.settings(), Settings::default());
+        assert_eq!(format!("{set:?}"), format!("{plain:?}"));
+    }
+
+    #[tokio::test]
+    async fn a_loop_that_ends_early_ends_the_server() {
+        let serve = std::future::pending::<usize>;
+        let (running, stopped) = (CancellationToken::new(), CancellationToken::new());
+        stopped.cancel();
+        let mut ends = JoinSet::new();
+        ends.spawn(async {});
+        let ended = beside(&mut ends, serve(), &running).await;
+        assert!(matches!(ended, Err(LoopEnded(None))));
+        // At the end, loops end; but one that panics is told even then.
+        ends.spawn(async {});
+        ends.spawn(async { panic!("a loop breaks") });
+        let ended = beside(&mut ends, serve(), &stopped).await;
+        assert!(ended.is_err_and(|ended| ended.0.is_some_and(|broke| broke.is_panic())));
+        ends.spawn(async {});
+        let served = beside(&mut ends, tokio::task::yield_now(), &stopped).await;
+        assert!(served.is_ok());
+        ends.spawn(async { panic!("a loop breaks") });
+        assert!(all_ended(&mut ends).await.is_err());
     }
 
     #[test]

@@ -241,6 +241,44 @@ async fn one_who_does_not_read_the_answer_is_closed() {
 }
 
 #[tokio::test]
+async fn one_who_reads_in_good_time_gets_all_of_a_large_answer() {
+    let limits = Limits {
+        idle_time: Duration::from_millis(1100),
+        ..Limits::default()
+    };
+    let server = start(limits).await;
+    let mut slow = server.connect().await;
+    let head = b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    slow.write_all(head).await.unwrap();
+    let mut first = [0; 12];
+    slow.read_exact(&mut first).await.unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200");
+    // Two others are idle until they are closed, one after the other: meanwhile the first reads nothing.
+    for _ in 0..2 {
+        let idle = server.send(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        assert!(idle.contains("alive"), "{idle}");
+    }
+    let rest = read_to_end(&mut slow).await;
+    assert_eq!(rest.matches('x').count(), 10_000_000);
+}
+
+#[tokio::test]
+async fn one_who_does_not_take_an_answer_over_http2_is_closed() {
+    // AP8: the window of the stream is shut, so nothing of the answer can even be sent.
+    let limits = Limits {
+        write_time: Duration::from_millis(100),
+        ..Limits::default()
+    };
+    let server = start(limits).await;
+    let mut stream = server.connect().await;
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]));
+    bytes.extend(frame(1, 0b101, 1, &get_over_http2("/large")));
+    stream.write_all(&bytes).await.unwrap();
+    assert!(read_to_end(&mut stream).await.len() < 1000);
+}
+
+#[tokio::test]
 async fn bodies_that_are_too_large_are_refused_early() {
     // OV3: nothing of a gigabyte is read, and an endless one is cut off.
     let limits = Limits {
@@ -389,10 +427,11 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// `GET /hold` as the static table of HPACK has it, with a literal path and authority.
-fn get_hold() -> Vec<u8> {
-    let mut block = vec![0x82, 0x86, 0x04, 5];
-    block.extend_from_slice(b"/hold");
+/// A `GET` as the static table of HPACK has it, with a literal path and authority.
+fn get_over_http2(path: &str) -> Vec<u8> {
+    let length = u8::try_from(path.len()).expect("a short path");
+    let mut block = vec![0x82, 0x86, 0x04, length];
+    block.extend_from_slice(path.as_bytes());
     block.extend_from_slice(&[0x01, 1, b'a']);
     block
 }
@@ -408,12 +447,12 @@ async fn floods_of_http2_frames_end_the_connection() {
     let rapid_reset: Vec<u8> = (0..20_000)
         .flat_map(|number| {
             let stream = number * 2 + 1;
-            let mut both = frame(1, 0b101, stream, &get_hold());
+            let mut both = frame(1, 0b101, stream, &get_over_http2("/hold"));
             both.extend(frame(3, 0, stream, &[0, 0, 0, 8]));
             both
         })
         .collect();
-    let mut continuation = frame(1, 1, 1, &get_hold());
+    let mut continuation = frame(1, 1, 1, &get_over_http2("/hold"));
     for _ in 0..10_000 {
         let mut block = vec![0x40, 1, b'x', 100];
         block.extend([b'y'; 100]);
@@ -451,7 +490,7 @@ async fn more_streams_than_allowed_are_refused_not_served() {
     let mut stream = server.connect().await;
     stream.write_all(PREFACE).await.unwrap();
     let all: Vec<u8> = (0..50)
-        .flat_map(|number| frame(1, 0b101, number * 2 + 1, &get_hold()))
+        .flat_map(|number| frame(1, 0b101, number * 2 + 1, &get_over_http2("/hold")))
         .collect();
     stream.write_all(&all).await.unwrap();
     // 45 of them are reset (frame type 3) while five are held.

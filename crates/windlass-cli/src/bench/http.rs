@@ -99,7 +99,7 @@ async fn measure(bench: &HttpBench, folder: &std::path::Path) -> anyhow::Result<
     figures.one_ratio = figures.enqueue_one_per_s / figures.without_store_one_per_s;
     stop.cancel();
     bare_stop.cancel();
-    running.await?;
+    running.await??;
     Ok(figures)
 }
 

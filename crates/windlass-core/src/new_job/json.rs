@@ -7,7 +7,7 @@ use serde::ser::{Error as _, SerializeMap};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::{Map, Value};
 
-use super::{Deadline, NewJob, Start};
+use super::{Deadline, JOB_BYTES_MAX, NewJob, Start};
 use crate::duration::format_duration;
 use crate::fields::{Fields, RawFields};
 use crate::job::{Concurrency, OnDuplicate, Timeout, Unique};
@@ -26,6 +26,7 @@ impl NewJob {
             Some(raw) => Payload::parse(raw, usize::MAX).map_err(|e| e.within("payload"))?,
             None => Payload::default(),
         };
+        parts.check_others("payload", JOB_BYTES_MAX)?;
         let others = parts.values_but("payload")?;
         let mut fields = Fields::of(&others);
         let job = NewJob::from_fields(&mut fields, payload)?;

@@ -112,7 +112,7 @@ settings! {
     "jobs.payload_bytes" payload_bytes: u64 = "1048576", within(1, 64 * 1024 * 1024),
         "The largest payload.";
 
-    "http.bulk_bytes" bulk_bytes: u64 = "33554432", within(1024, 1024 * 1024 * 1024),
+    "http.bulk_bytes" bulk_bytes: u64 = "16777216", within(1024, 1024 * 1024 * 1024),
         "The largest body of a request about many jobs. No body is larger.";
     "http.header_time" header_time: Duration = r#""10s""#, longer_than_nothing,
         "The head of a request comes within this time.";

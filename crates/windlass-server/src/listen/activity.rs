@@ -1,6 +1,7 @@
 //! What a connection is doing, and until when it may.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -9,11 +10,30 @@ use tokio::time::Instant;
 /// More requests that the other side itself gave up than this end a connection, if they are most of its requests.
 const GIVEN_UP_MAX: u64 = 100;
 
+/// How long a connection may be in each phase.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Times {
+    /// A head comes within this time.
+    pub(super) header: Duration,
+    /// So long there may be no request.
+    pub(super) idle: Duration,
+    /// How slowly an answer may be taken.
+    pub(super) write: WritePace,
+}
+
+/// How slowly the other side may read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WritePace {
+    /// In each stretch of so long …
+    pub(super) stretch: Duration,
+    /// … it takes at least so many bytes, or all that there are.
+    pub(super) bytes: usize,
+}
+
 /// What a connection is doing.
 #[derive(Debug)]
 pub(super) struct Activity {
-    header_time: Duration,
-    idle_time: Duration,
+    times: Times,
     now: Mutex<Now>,
     changed: Notify,
 }
@@ -26,21 +46,45 @@ struct Now {
     /// Since when a head is coming in.
     head_since: Option<Instant>,
     idle_since: Instant,
+    /// Whether the network has not taken all that was answered.
+    unwritten: bool,
+    /// Answers of which the other side has something to take, by the number of their request.
+    sending: HashMap<u64, Stretch>,
+}
+
+/// The time in which the other side must take some of an answer.
+#[derive(Debug)]
+struct Stretch {
+    until: Instant,
+    taken: usize,
+}
+
+impl Now {
+    /// When the phase that it is in lasts too long.
+    fn until(&self, times: &Times) -> Option<Instant> {
+        match (self.in_flight, self.head_since) {
+            (0, _) if self.unwritten => None, // the stream has its own limit
+            (0, Some(since)) => Some(since + times.header),
+            (0, None) => Some(self.idle_since + times.idle),
+            _ => self.sending.values().map(|stretch| stretch.until).min(),
+        }
+    }
 }
 
 impl Activity {
     /// Of a new connection, whose first head is expected from now on.
-    pub(super) fn new(header_time: Duration, idle_time: Duration) -> Self {
+    pub(super) fn new(times: Times) -> Self {
         let now = Instant::now();
         Activity {
-            header_time,
-            idle_time,
+            times,
             now: Mutex::new(Now {
                 requests: 0,
                 in_flight: 0,
                 given_up: 0,
                 head_since: Some(now),
                 idle_since: now,
+                unwritten: false,
+                sending: HashMap::new(),
             }),
             changed: Notify::new(),
         }
@@ -58,16 +102,35 @@ impl Activity {
         self.changed.notify_one();
     }
 
+    /// The network does not take more for now.
+    pub(super) fn write_waits(&self) {
+        self.lock().unwritten = true;
+        self.changed.notify_one();
+    }
+
+    /// The network has taken all: what comes next has its whole time.
+    pub(super) fn all_written(&self) {
+        let mut now = self.lock();
+        let at = Instant::now();
+        now.unwritten = false;
+        now.idle_since = at;
+        now.head_since = now.head_since.map(|_| at);
+        drop(now);
+        self.changed.notify_one();
+    }
+
     /// A request begins; it ends with what is returned.
-    pub(super) fn request_began(self: &std::sync::Arc<Self>) -> InFlight {
+    pub(super) fn request_began(self: &Arc<Self>) -> InFlight {
         let mut now = self.lock();
         now.requests += 1;
         now.in_flight += 1;
         now.head_since = None;
+        let number = now.requests;
         drop(now);
         self.changed.notify_one();
         InFlight {
-            activity: std::sync::Arc::clone(self),
+            activity: Arc::clone(self),
+            number,
             answered: false,
         }
     }
@@ -80,21 +143,16 @@ impl Activity {
                 if now.given_up > GIVEN_UP_MAX && now.given_up * 2 > now.requests {
                     return;
                 }
-                match (now.in_flight, now.head_since) {
-                    (0, Some(since)) => Some(since + self.header_time),
-                    (0, None) => Some(now.idle_since + self.idle_time),
-                    _ => None,
-                }
+                now.until(&self.times)
             };
-            let Some(until) = until else {
-                self.changed.notified().await;
-                continue;
-            };
-            tokio::select! {
-                () = tokio::time::sleep_until(until) => {}
-                () = self.changed.notified() => continue,
+            match until {
+                None => self.changed.notified().await,
+                Some(until) if until <= Instant::now() => return,
+                Some(until) => tokio::select! {
+                    () = tokio::time::sleep_until(until) => {}
+                    () = self.changed.notified() => {}
+                },
             }
-            return;
         }
     }
 
@@ -106,14 +164,37 @@ impl Activity {
 /// A request that is being answered.
 #[derive(Debug)]
 pub(super) struct InFlight {
-    activity: std::sync::Arc<Activity>,
+    activity: Arc<Activity>,
+    number: u64,
     answered: bool,
 }
 
 impl InFlight {
-    /// The answer is there: whoever goes away from now on has not given up.
+    /// The answer is there, to be taken: whoever goes away from now on has not given up.
     pub(super) fn answered(&mut self) {
         self.answered = true;
+        self.hands_out(0);
+        self.activity.changed.notify_one();
+    }
+
+    /// The other side has taken what it was given before, and is given so many bytes more.
+    pub(super) fn hands_out(&self, bytes: usize) {
+        let pace = self.activity.times.write;
+        let fresh = || Stretch {
+            until: Instant::now() + pace.stretch,
+            taken: 0,
+        };
+        let mut now = self.activity.lock();
+        let stretch = now.sending.entry(self.number).or_insert_with(fresh);
+        stretch.taken = stretch.taken.saturating_add(bytes);
+        if stretch.taken >= pace.bytes {
+            *stretch = fresh();
+        }
+    }
+
+    /// The other side has taken all that there is for now.
+    pub(super) fn waits(&self) {
+        self.activity.lock().sending.remove(&self.number);
     }
 }
 
@@ -123,6 +204,7 @@ impl Drop for InFlight {
         now.in_flight = now.in_flight.saturating_sub(1);
         now.given_up += u64::from(!self.answered);
         now.idle_since = Instant::now();
+        now.sending.remove(&self.number);
         drop(now);
         self.activity.changed.notify_one();
     }
@@ -130,12 +212,18 @@ impl Drop for InFlight {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
-    const HEADER: Duration = Duration::from_secs(10);
-    const IDLE: Duration = Duration::from_secs(60);
+    fn fresh() -> Arc<Activity> {
+        Arc::new(Activity::new(Times {
+            header: Duration::from_secs(10),
+            idle: Duration::from_secs(60),
+            write: WritePace {
+                stretch: Duration::from_secs(30),
+                bytes: 1000,
+            },
+        }))
+    }
 
     async fn ends_after(activity: &Activity) -> u64 {
         let start = Instant::now();
@@ -145,7 +233,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_phase_has_its_own_time() {
-        let activity = Arc::new(Activity::new(HEADER, IDLE));
+        let activity = fresh();
         assert_eq!(ends_after(&activity).await, 10, "nothing was ever sent");
         let mut request = activity.request_began();
         let endless = tokio::time::timeout(Duration::from_secs(1000), activity.overdue()).await;
@@ -165,12 +253,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_who_gives_up_most_of_its_requests_is_ended() {
-        let activity = Arc::new(Activity::new(HEADER, IDLE));
+        let activity = fresh();
         for _ in 0..=GIVEN_UP_MAX {
             activity.request_began();
         }
         assert_eq!(ends_after(&activity).await, 0);
-        let activity = Arc::new(Activity::new(HEADER, IDLE));
+        let activity = fresh();
         for _ in 0..=GIVEN_UP_MAX {
             activity.request_began();
             for _ in 0..2 {
@@ -178,5 +266,43 @@ mod tests {
             }
         }
         assert_eq!(ends_after(&activity).await, 60);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_answer_is_taken_at_a_pace() {
+        let activity = fresh();
+        let (mut slow, mut other) = (activity.request_began(), activity.request_began());
+        other.answered();
+        other.waits();
+        slow.answered();
+        assert_eq!(ends_after(&activity).await, 30, "nothing was taken");
+        slow.hands_out(1000);
+        let drip = async {
+            loop {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                slow.hands_out(10);
+                other.hands_out(2000);
+            }
+        };
+        tokio::select! {
+            seconds = ends_after(&activity) => assert_eq!(seconds, 30, "a little now and then"),
+            () = drip => {}
+        }
+        slow.waits();
+        other.waits();
+        let endless = tokio::time::timeout(Duration::from_secs(1000), activity.overdue()).await;
+        assert!(endless.is_err(), "there is nothing to take");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_idle_once_the_network_has_taken_all() {
+        let activity = fresh();
+        activity.write_waits();
+        activity.request_began().answered();
+        activity.bytes_came(false);
+        let endless = tokio::time::timeout(Duration::from_secs(1000), activity.overdue()).await;
+        assert!(endless.is_err(), "the stream watches this phase");
+        activity.all_written();
+        assert_eq!(ends_after(&activity).await, 10, "a head had begun");
     }
 }

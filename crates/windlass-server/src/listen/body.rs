@@ -1,4 +1,4 @@
-//! Bodies: what comes in must keep a pace and end, what goes out keeps its request in flight.
+//! Bodies: what comes in must keep a pace and end, what goes out keeps its request in flight and is handed out in pieces.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -103,39 +103,73 @@ impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Paced<B> {
     }
 }
 
+/// A larger part of an answer is handed out in pieces of so many bytes: so it shows how fast they are taken.
+const PIECE_BYTES: usize = 32 * 1024;
+
 /// The body of an answer: its request is over when it is.
 #[derive(Debug)]
 pub(super) struct Answer<B> {
     body: B,
-    _in_flight: InFlight,
+    /// What the body gave and was not handed out yet.
+    rest: Bytes,
+    in_flight: InFlight,
 }
 
 impl<B> Answer<B> {
     pub(super) fn new(body: B, in_flight: InFlight) -> Self {
         Answer {
             body,
-            _in_flight: in_flight,
+            rest: Bytes::new(),
+            in_flight,
         }
+    }
+
+    fn piece(&mut self) -> Frame<Bytes> {
+        let piece = self.rest.split_to(self.rest.len().min(PIECE_BYTES));
+        self.in_flight.hands_out(piece.len());
+        Frame::data(piece)
     }
 }
 
-impl<B: Body + Unpin> Body for Answer<B> {
-    type Data = B::Data;
+impl<B: Body<Data = Bytes> + Unpin> Body for Answer<B> {
+    type Data = Bytes;
     type Error = B::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        if !self.rest.is_empty() {
+            return Poll::Ready(Some(Ok(self.piece())));
+        }
+        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
+            self.in_flight.waits();
+            return Poll::Pending;
+        };
+        let frame = frame.map(|frame| {
+            frame.map(|frame| match frame.into_data() {
+                Ok(data) => {
+                    self.rest = data;
+                    self.piece()
+                }
+                Err(trailers) => trailers,
+            })
+        });
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let (rest, of_body) = (self.rest.len() as u64, self.body.size_hint());
+        let mut hint = SizeHint::new();
+        hint.set_lower(of_body.lower() + rest);
+        if let Some(upper) = of_body.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint
     }
 }
 

@@ -5,27 +5,17 @@ use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-use super::activity::Activity;
+use super::activity::{Activity, WritePace};
 use super::framing::Framing;
 
 /// So much is read at once.
 const READ_BYTES: usize = 16 * 1024;
 /// So much memory a connection keeps while nothing comes.
 const KEPT_BYTES: usize = 1024;
-
-/// How slowly the other side may read.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct WritePace {
-    /// In each stretch of so long …
-    pub(super) stretch: Duration,
-    /// … it takes at least so many bytes, or all that there are.
-    pub(super) bytes: usize,
-}
 
 /// A connection between the network and the HTTP library.
 #[derive(Debug)]
@@ -38,6 +28,8 @@ pub(super) struct Guarded<S> {
     handed: usize,
     pace: WritePace,
     stall: Option<Stall>,
+    /// Whether the network has not taken all that was written.
+    unwritten: bool,
 }
 
 /// The other side does not take what it is sent.
@@ -62,6 +54,7 @@ impl<S> Guarded<S> {
             handed: 0,
             pace,
             stall: None,
+            unwritten: false,
         }
     }
 
@@ -84,6 +77,9 @@ impl<S> Guarded<S> {
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
+                if !std::mem::replace(&mut self.unwritten, true) {
+                    self.activity.write_waits();
+                }
                 let until = Instant::now() + self.pace.stretch;
                 let stall = self.stall.get_or_insert_with(|| Stall {
                     over: Box::pin(tokio::time::sleep_until(until)),
@@ -155,6 +151,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         if let Poll::Ready(Ok(())) = flushed {
             self.stall = None; // it took all that there was
+            if std::mem::take(&mut self.unwritten) {
+                self.activity.all_written();
+            }
         }
         let flushed = flushed.map_ok(|()| 0);
         self.watch(cx, flushed).map_ok(|_| ())

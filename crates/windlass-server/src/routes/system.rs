@@ -9,7 +9,7 @@ use crate::answer::Answer;
 use crate::call::Call;
 use crate::health::{live, ready};
 use crate::metrics::metrics;
-use crate::openapi::{docs, openapi};
+use crate::openapi::{describe, docs};
 use crate::problem::Problem;
 
 const TAG: &str = "system";
@@ -49,10 +49,6 @@ pub(super) fn routes() -> Vec<Route> {
             .content_type("text/html")
             .answers(200, "The file.", Schema::text()),
     ]
-}
-
-async fn describe(_: Call) -> Result<Answer, Problem> {
-    Answer::ok(&openapi())
 }
 
 /// Relative, so that it holds wherever the router is mounted.

@@ -28,6 +28,7 @@ pub(super) fn routes() -> Vec<Route> {
                 "Claims ready jobs, each under a lease; waits for some if it is asked to.",
             )
             .may_take("Claim")
+            .ends_with_client()
             .answers(
                 200,
                 "The jobs, with their payloads.",

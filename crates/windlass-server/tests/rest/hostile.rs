@@ -1,11 +1,13 @@
 //! Bodies, names, filters and numbers that mean no good.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use windlass_server::{Settings, routes};
 
-use crate::support::Server;
+use crate::support::{PATIENCE, Server};
 
 async fn post_raw(server: &Server, body: &[u8]) -> crate::support::Answer {
     server.send("POST", "/api/v1/jobs", &[], Some(body)).await
@@ -341,6 +343,52 @@ async fn ov3_a_body_without_end_is_cut_off_at_the_limit() {
 }
 
 #[tokio::test]
+async fn ov3_large_bodies_are_bounded_together_and_small_ones_still_pass() {
+    let settings = Settings {
+        payload_bytes_max: 100_000,
+        bulk_bytes_max: 200_000,
+        ..Settings::default()
+    };
+    let server = Server::with_settings(settings).await;
+    let head = "POST /api/v1/jobs/bulk HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 200000\r\n\r\n";
+    let (refused, mut told) = tokio::sync::mpsc::channel(1);
+    let mut unfinished = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let (address, refused) = (server.address, refused.clone());
+        unfinished.spawn(async move {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(head.as_bytes()).await.unwrap();
+            let _ = stream.write_all(&[b' '; 190_000]).await; // and then nothing
+            let mut answer = vec![0; 12];
+            stream.read_exact(&mut answer).await.unwrap();
+            let _ = refused.try_send(answer);
+        });
+    }
+    let first = tokio::time::timeout(PATIENCE, told.recv()).await;
+    let first = first.expect("not all of them fit").unwrap();
+    assert_eq!(first, b"HTTP/1.1 503");
+    server.job(&json!({"kind": "a"})).await;
+    unfinished.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_list_that_is_too_long_is_refused_whatever_is_in_it() {
+    let server = Server::open().await;
+    let zeros = format!("[{}0]", "0,".repeat(1_000_000));
+    for (path, list) in [
+        ("/api/v1/jobs/bulk", "jobs"),
+        ("/api/v1/settle", "outcomes"),
+        ("/api/v1/renew", "leases"),
+    ] {
+        for field in [list, "nobody_knows_this"] {
+            let body = format!("{{\"{field}\":{zeros}}}");
+            let refused = server.send("POST", path, &[], Some(body.as_bytes())).await;
+            assert_eq!(refused.pointer(), format!("/{field}"), "{path}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn ap15_what_is_secret_is_in_no_answer_of_others() {
     let server = Server::open().await;
     let secret = "hunter2-very-secret";
@@ -386,4 +434,34 @@ async fn ap15_what_is_secret_is_in_no_answer_of_others() {
         "payloads are in no audit record"
     );
     assert!(!format!("{:?}", server.app).contains(secret));
+}
+
+#[tokio::test]
+async fn whoever_hangs_up_has_done_nothing_that_is_not_audited() {
+    let server = Server::open().await;
+    for number in 0..100 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let head = format!(
+            "POST /api/v1/queues/q{number}/pause HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // Sometimes before the server has looked at it, sometimes while it works on it.
+        for _ in 0..number % 10 {
+            tokio::task::yield_now().await;
+        }
+    }
+    let audit = windlass_server::audit::Audit::new(server.client.engine().clone());
+    let mut seen = (0, 0);
+    for _ in 0..PATIENCE.as_millis() / 10 {
+        let queues = server.get("/api/v1/queues").await.json["data"].clone();
+        let queues = queues.as_array().expect("a list").clone();
+        let paused = queues.iter().filter(|queue| queue["paused"].is_object());
+        let records = audit.list(0, 1000).await.unwrap();
+        seen = (paused.count(), records.len());
+        if seen.0 > 0 && seen.0 == seen.1 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("paused and audited: {seen:?}");
 }

@@ -1,0 +1,208 @@
+//! One request, from its headers to its answer.
+//!
+//! The connection drops a request whose client goes away, wherever it is. So one that changes something is worked on in a task
+//! of its own from the moment it was read: it is done and audited, or not begun.
+
+use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{ConnectInfo, OriginalUri, Request};
+use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue, Response, StatusCode};
+use futures_util::{FutureExt as _, StreamExt as _};
+use tokio::runtime::Handle;
+use tracing::debug;
+use windlass_api::Query;
+use windlass_core::Invalid;
+
+use crate::access::{Caller, Scopes};
+use crate::answer::Answer;
+use crate::app::{App, Settings};
+use crate::bodies::Room;
+use crate::call::Call;
+use crate::idempotency;
+use crate::problem::Problem;
+use crate::request_id::{REQUEST_ID, request_id};
+use crate::routes::{Needs, Route};
+
+/// A larger body is read, as JSON, on a thread where it holds up nobody else.
+const LARGE_BYTES: usize = 256 * 1024;
+
+/// Answers a request to a route, whatever happens.
+pub(crate) async fn serve(
+    route: Arc<Route>,
+    app: App,
+    params: Vec<(String, String)>,
+    request: Request,
+) -> Response<Body> {
+    let id = request_id(request.headers(), app.engine().ids());
+    let begun = app.engine().now();
+    let clock = Arc::clone(app.engine().clock());
+    let answered = AssertUnwindSafe(answer(Arc::clone(&route), app, params, request))
+        .catch_unwind()
+        .await;
+    let answered = answered.unwrap_or_else(|_| Err(Problem::internal(&"a route panicked")));
+    let status = match &answered {
+        Ok(answer) => answer.status.as_u16(),
+        Err(problem) => problem.status(),
+    };
+    let took = clock.now().since(begun);
+    debug!(request_id = id, method = %route.method, route = route.path, status, ?took, "answered");
+    finish(answered, &id)
+}
+
+/// The answer as it is sent.
+pub(crate) fn finish(answered: Result<Answer, Problem>, id: &str) -> Response<Body> {
+    let mut response = match answered {
+        Ok(answer) => answer.into_response(),
+        Err(problem) => problem.request_id(id).into_response(),
+    };
+    let headers = response.headers_mut();
+    if let Ok(id) = HeaderValue::from_str(id) {
+        headers.insert(REQUEST_ID, id);
+    }
+    headers.insert(
+        "x-content-type-options",
+        HeaderValue::from_static("nosniff"),
+    );
+    headers.insert("cache-control", HeaderValue::from_static("no-store"));
+    response
+}
+
+async fn answer(
+    route: Arc<Route>,
+    app: App,
+    params: Vec<(String, String)>,
+    request: Request,
+) -> Result<Answer, Problem> {
+    let now = app.engine().now();
+    let (parts, body) = request.into_parts();
+    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
+    let peer = peer.map(|ConnectInfo(peer)| peer.ip());
+    let caller = match route.needs {
+        Needs::Nothing => Caller {
+            scopes: Scopes::NONE,
+            ..Caller::local()
+        },
+        Needs::Scope(scope) => {
+            app.access.check_browser(&parts.headers, now).await?;
+            let authorization = parts.headers.get(AUTHORIZATION);
+            app.access.check(authorization, peer, scope, now).await?
+        }
+    };
+    let query = Query::pairs(parts.uri.query().unwrap_or_default())?;
+    let known = |name: &String| route.params.iter().any(|param| param.name() == name);
+    if let Some(unknown) = query.keys().find(|name| !known(name)) {
+        return Err(Invalid::new(unknown, "is not a parameter of this route").into());
+    }
+    let mut room = app.bodies.room();
+    let body = read_body(&route, &app.settings, &parts.headers, body, &mut room).await?;
+    // Where the router is mounted.
+    let asked = parts.extensions.get::<OriginalUri>();
+    let prefix = asked.and_then(|OriginalUri(uri)| uri.path().strip_suffix(parts.uri.path()));
+    let call = Call {
+        prefix: prefix.unwrap_or_default().to_owned(),
+        path: parts.uri.path().to_owned(),
+        app,
+        caller,
+        now,
+        headers: parts.headers,
+        body,
+        params,
+        query,
+        seeded: None,
+    };
+    if route.ends_with_client {
+        return handle(&route, call).await;
+    }
+    let changing = Arc::clone(&call.app.changing).acquire_owned().await;
+    let changing = changing.map_err(|closed| Problem::internal(&closed))?;
+    let is_large = call.body.len() > LARGE_BYTES;
+    let handling = async move {
+        let answered = handle(&route, call).await;
+        drop((changing, room));
+        answered
+    };
+    let handled = if is_large {
+        let runtime = Handle::current();
+        tokio::task::spawn_blocking(move || runtime.block_on(handling)).await
+    } else {
+        tokio::spawn(handling).await
+    };
+    handled.unwrap_or_else(|panicked| Err(Problem::internal(&panicked)))
+}
+
+async fn handle(route: &Route, call: Call) -> Result<Answer, Problem> {
+    if route.idempotent {
+        return idempotency::once(call, route, &|call| (route.handler)(call)).await;
+    }
+    (route.handler)(call).await
+}
+
+/// Reads a body that is not too large, and only where one is expected.
+async fn read_body(
+    route: &Route,
+    settings: &Settings,
+    headers: &HeaderMap,
+    body: Body,
+    room: &mut Room,
+) -> Result<Bytes, Problem> {
+    let most = route.body_bytes_max(settings);
+    let too_large = || {
+        let detail = if most == 0 {
+            "this route takes no body".to_owned()
+        } else {
+            format!("the body must be at most {most} bytes")
+        };
+        Problem::too_large("body_too_large", detail)
+    };
+    let told = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|told| told.to_str().ok()?.parse().ok());
+    if told.is_some_and(|told: u64| told > u64::try_from(most).unwrap_or(u64::MAX)) {
+        return Err(too_large()); // before a byte of it is read
+    }
+    let mut body_read = Vec::new();
+    let mut pieces = body.into_data_stream();
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(|_| {
+            let detail = "the body ended before it was whole";
+            Problem::new(StatusCode::BAD_REQUEST, "broken_body", detail)
+        })?;
+        if body_read.len() + piece.len() > most {
+            return Err(too_large());
+        }
+        room.grow_to(body_read.len() + piece.len())?;
+        body_read.extend_from_slice(&piece);
+    }
+    let body = Bytes::from(body_read);
+    if body.is_empty() {
+        if route.body_required {
+            let detail = "this route takes a body of JSON";
+            return Err(Problem::new(
+                StatusCode::BAD_REQUEST,
+                "malformed_json",
+                detail,
+            ));
+        }
+        return Ok(body);
+    }
+    let kind = headers
+        .get(CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok());
+    let kind = kind
+        .unwrap_or_default()
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim();
+    if !kind.eq_ignore_ascii_case("application/json") {
+        let detail = "the body must be sent as `Content-Type: application/json`";
+        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        return Err(Problem::new(status, "unsupported_media_type", detail)
+            .hint("curl: add -H 'Content-Type: application/json'"));
+    }
+    Ok(body)
+}
