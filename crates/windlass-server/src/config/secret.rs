@@ -121,13 +121,12 @@ impl StoreUrl {
         self.0.reveal()
     }
 
-    /// Where the password is.
+    /// Where the password is: up to the last `@`, since one that was not escaped may have every letter in it.
     fn password(&self) -> Option<(usize, usize)> {
         let url = self.reveal();
         let start = url.find("://")? + 3;
         let rest = url.get(start..)?;
-        let end = rest.find('/').unwrap_or(rest.len());
-        let at = rest.get(..end)?.rfind('@')?;
+        let at = rest.rfind('@')?;
         let colon = rest.get(..at)?.find(':')?;
         Some((start + colon + 1, start + at))
     }
@@ -199,6 +198,15 @@ mod tests {
                 "postgres://ann:…@db:5432/jobs?a=b",
             ),
             ("postgres://ann@db/jobs", "postgres://ann@db/jobs"),
+            ("postgres://ann@db:5432/jobs", "postgres://ann@db:5432/jobs"),
+            (
+                "postgres://ann:s3cret/x?y#z@db/jobs",
+                "postgres://ann:…@db/jobs",
+            ),
+            (
+                "postgres://ann:/s3cret@x@db/jobs",
+                "postgres://ann:…@db/jobs",
+            ),
             (
                 "postgres://db/jobs?user=x&password=s3cret",
                 "postgres://db/jobs?user=x&password=…",
