@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Stdio;
@@ -16,6 +16,20 @@ fn folder() -> tempfile::TempDir {
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("a plain path")
+}
+
+/// What a request for jobs with this `Host` gets.
+fn asked_as(server: &Server, host: &str) -> String {
+    let port = server.address.port();
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+    write!(
+        stream,
+        "GET /api/v1/jobs HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    )
+    .expect("a request");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
 }
 
 #[test]
@@ -262,6 +276,13 @@ fn a_public_bind_is_refused_without_tls_and_without_a_key() {
         data,
         "--insecure",
     ]));
+    let asked = |host: &str| asked_as(&insecure, host);
+    assert!(asked("192.0.2.7:8080").starts_with("HTTP/1.1 200"));
+    let by_name = asked("evil.example");
+    assert!(
+        by_name.starts_with("HTTP/1.1 403") && by_name.contains("`hosts`"),
+        "{by_name}"
+    );
     let (_, log) = insecure.stop();
     assert!(
         log.contains("everybody who reaches this server may do everything"),
@@ -538,7 +559,6 @@ fn tls_is_offered_with_a_certificate_and_its_key() {
 
 #[test]
 fn a_page_of_another_site_cannot_use_a_server_without_keys() {
-    use std::io::Read as _;
     let folder = folder();
     let server = Server::start(folder.path(), &[]);
     for (fields, status) in [

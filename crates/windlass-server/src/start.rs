@@ -361,21 +361,28 @@ async fn access(config: &Config, client: &Client) -> Result<Access, StartError> 
     };
     let audit = Audit::new(Arc::clone(engine));
     let writing = Arc::new(Semaphore::new(THROTTLED_WRITING_MAX));
-    let access = Access::by_keys(Arc::clone(engine), without_keys)
-        .allow_hosts(config.hosts.iter().cloned())
-        .on_throttle(Arc::new(move |id, peer, wait| {
-            let peer = peer.map(|peer| peer.to_string());
-            warn!(key = id, peer, ?wait, "tries with wrong keys are throttled");
-            let Ok(permit) = Arc::clone(&writing).try_acquire_owned() else {
-                return; // a flood is in the log, and does not become a flood of writes
-            };
-            let (audit, target) = (audit.clone(), id.unwrap_or("-").to_owned());
-            let detail = json!({"peer": peer, "wait_ms": u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)});
-            tokio::spawn(async move {
-                audit.record(&Caller::nobody(), "access.throttled", &target, detail).await;
-                drop(permit);
-            });
-        }));
+    let access =
+        Access::by_keys(Arc::clone(engine), without_keys).allow_hosts(config.hosts.iter().cloned());
+    let access = match config.insecure {
+        true => access.allow_addresses(),
+        false => access,
+    };
+    let access = access.on_throttle(Arc::new(move |id, peer, wait| {
+        let peer = peer.map(|peer| peer.to_string());
+        warn!(key = id, peer, ?wait, "tries with wrong keys are throttled");
+        let Ok(permit) = Arc::clone(&writing).try_acquire_owned() else {
+            return; // a flood is in the log, and does not become a flood of writes
+        };
+        let (audit, target) = (audit.clone(), id.unwrap_or("-").to_owned());
+        let detail =
+            json!({"peer": peer, "wait_ms": u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)});
+        tokio::spawn(async move {
+            audit
+                .record(&Caller::nobody(), "access.throttled", &target, detail)
+                .await;
+            drop(permit);
+        });
+    }));
     let no_keys = match access.keys() {
         Some(keys) => keys.list().await.map_err(StartError::Keys)?.is_empty(),
         None => true,

@@ -203,6 +203,31 @@ async fn tries_that_fail_are_throttled_told_once_and_the_right_key_of_others_sti
 }
 
 #[tokio::test]
+async fn an_address_that_waits_cannot_guess_the_secret_of_an_id_without_a_bound() {
+    // AP4
+    let access = access(&engine());
+    let victim = key(&access, Scope::Read).await;
+    let nonsense = HeaderValue::from_static("Bearer wl_nonsense");
+    for _ in 0..20 {
+        let refused = access.check(Some(&nonsense), HOME, Scope::Read, noon());
+        assert!(matches!(refused.await, Err(Refused::Malformed)));
+    }
+    let forged = header(&victim.with_secret_of(&ApiKey::generate().unwrap()));
+    for _ in 0..5 {
+        let refused = access.check(Some(&forged), HOME, Scope::Read, noon());
+        assert!(matches!(refused.await, Err(Refused::Throttled { .. })));
+    }
+    let right = header(&victim);
+    let refused = access.check(Some(&right), HOME, Scope::Read, noon());
+    assert!(
+        matches!(refused.await, Err(Refused::Throttled { .. })),
+        "after five wrong secrets not even the right one is looked at"
+    );
+    let later = access.check(Some(&right), HOME, Scope::Read, later(1));
+    assert!(later.await.is_ok(), "the wait of the id is over");
+}
+
+#[tokio::test]
 async fn keys_are_stored_hashed_and_listed_with_their_last_use() {
     let engine = engine();
     let access = access(&engine);

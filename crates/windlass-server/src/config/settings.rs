@@ -89,7 +89,7 @@ settings! {
     "insecure" insecure: bool = "false", any,
         "Allows a public `bind` without TLS and without keys. Everybody who reaches the server may do everything.";
     "hosts" hosts: Vec<String> = "[]", any,
-        "While there is no key, the server answers only requests whose `Host` is a name of loopback or one of these.";
+        "While there is no key, the server answers only requests whose `Host` is a name of loopback, one of these, or, with `insecure`, any address.";
 
     "tls.certificate" tls_certificate: Option<PathBuf> = "", any,
         "The certificate and those that it is signed by, in PEM. With `tls.key`, the server speaks TLS.";
