@@ -9,6 +9,7 @@ mod doctor;
 mod keys;
 mod migrate;
 mod output;
+mod place;
 mod policy;
 mod reference;
 mod remote;

@@ -1,10 +1,12 @@
 //! The configuration of a server, as commands take it: a file, the environment, and flags.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use windlass::{Client, PrometheusRecorder};
+use windlass_postgres::{Options, PostgresStore};
 use windlass_server::config::{Config, Sources};
 
 use crate::output::Output;
@@ -48,29 +50,51 @@ impl SettingsArgs {
         Ok(Config::load(&self.sources())?)
     }
 
+    /// Opens the store that is configured, for a command that only looks: one that is not there is refused, not made.
+    pub(crate) async fn open_existing(&self) -> anyhow::Result<(Config, Client)> {
+        let config = self.load()?;
+        anyhow::ensure!(
+            store_exists(&config).await?,
+            "there is no store {}: look at `--data`, `--store` and the configuration",
+            config.store_shown()
+        );
+        let client = open(&config).await?;
+        Ok((config, client))
+    }
+
     /// Opens the store that is configured, for a command of one moment.
     pub(crate) async fn open(&self) -> anyhow::Result<(Config, Client)> {
         let config = self.load()?;
-        restrict_new_files();
-        if config.keeps_files() {
-            make_private(&config.data)?;
-        }
-        let client = config
-            .open_store(Arc::new(PrometheusRecorder::new()))
-            .await?;
+        let client = open(&config).await?;
         Ok((config, client))
     }
+}
+
+/// Whether the store that is configured was made before. A memory store is there as soon as it is asked for.
+pub(crate) async fn store_exists(config: &Config) -> anyhow::Result<bool> {
+    let url = config.store_url();
+    match url.split_once(':') {
+        Some(("sqlite", path)) => Ok(Path::new(path.strip_prefix("//").unwrap_or(path)).exists()),
+        Some(("postgres" | "postgresql", _)) => {
+            let version = PostgresStore::schema_version(&Options::parse(&url)?).await;
+            let version = version
+                .with_context(|| format!("the store {} cannot be opened", config.store_shown()))?;
+            Ok(version > 0)
+        }
+        _ => Ok(true),
+    }
+}
+
+/// Opens the store that is configured.
+pub(crate) async fn open(config: &Config) -> anyhow::Result<Client> {
+    restrict_new_files();
+    let recorder = Arc::new(PrometheusRecorder::new());
+    Ok(config.open_store(recorder).await?)
 }
 
 /// Files that this process makes from now on are for their owner alone.
 pub(crate) fn restrict_new_files() {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-}
-
-fn make_private(directory: &std::path::Path) -> anyhow::Result<()> {
-    use std::os::unix::fs::DirBuilderExt as _;
-    let mut builder = std::fs::DirBuilder::new();
-    Ok(builder.recursive(true).mode(0o700).create(directory)?)
 }
 
 #[derive(Debug, Subcommand)]

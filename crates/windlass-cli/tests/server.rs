@@ -475,6 +475,7 @@ fn the_configuration_is_checked_printed_and_made() {
 fn the_doctor_looks_at_everything() {
     // CF8
     let folder = folder();
+    drop(Server::start(folder.path(), &[]));
     let told = printed(&["doctor", "--data", text(folder.path())]);
     for name in ["open files", "clock", "space", "store", "secrets"] {
         assert!(told.contains(name), "{name}: {told}");

@@ -16,7 +16,7 @@ use windlass_http::{HttpConfig, HttpConfigError, HttpJobs, SystemResolver, TlsRo
 use crate::access::{Access, Caller, WithoutKeys};
 use crate::app::{App, Settings};
 use crate::audit::Audit;
-use crate::checks::{Machine, Verdict};
+use crate::checks::{Machine, Verdict, make_private};
 use crate::config::Config;
 use crate::http_jobs::Executor;
 use crate::listen::{Limits, ListenError, Listener, TlsFiles};
@@ -104,6 +104,12 @@ impl Config {
         &self,
         recorder: Arc<PrometheusRecorder>,
     ) -> Result<Client, StartError> {
+        if self.keeps_files() {
+            make_private(&self.data).map_err(|cause| {
+                let data = self.data.display();
+                StartError::Machine(format!("{data} cannot be made: {cause}"))
+            })?;
+        }
         let opened = Client::open_with_recorder(&self.store_url(), recorder).await;
         opened.map_err(|cause| StartError::Store {
             url: self.store_shown(),
@@ -113,6 +119,13 @@ impl Config {
 
     /// The secrets in a store, with the configured keys; refused if these do not open them all.
     pub async fn open_secrets(&self, engine: &Arc<Engine>) -> Result<Secrets, SecretError> {
+        let secrets = self.secrets(engine)?;
+        secrets.check().await?;
+        Ok(secrets)
+    }
+
+    /// The secrets in a store, with the configured keys, whether these open them or not.
+    pub fn secrets(&self, engine: &Arc<Engine>) -> Result<Secrets, SecretError> {
         let key = self
             .master_key
             .as_ref()
@@ -122,9 +135,7 @@ impl Config {
             .iter()
             .map(|key| MasterKey::parse(key.reveal()));
         let old_keys = old_keys.collect::<Result<_, _>>()?;
-        let secrets = Secrets::new(Arc::clone(engine), key.transpose()?, old_keys);
-        secrets.check().await?;
-        Ok(secrets)
+        Ok(Secrets::new(Arc::clone(engine), key.transpose()?, old_keys))
     }
 
     /// Whether a key must exist before anybody is let in.
