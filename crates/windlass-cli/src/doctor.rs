@@ -7,17 +7,17 @@ use windlass_server::config::Config;
 
 use crate::clock;
 use crate::output::Output;
-use crate::settings::{SettingsArgs, open, store_exists};
+use crate::settings::{ServerArgs, open, store_exists};
 
 /// Looks at the machine, the configuration, the store and the secrets, and says what to do about what is wrong.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorCommand {
     #[command(flatten)]
-    settings: SettingsArgs,
+    server: ServerArgs,
 }
 
 pub(crate) fn run(command: &DoctorCommand, output: &Output) -> anyhow::Result<()> {
-    let config = command.settings.load()?;
+    let config = command.server.load()?;
     let machine = Machine::measure(&config, clock::now());
     let mut checks = machine.judge(config.connections, &config.data);
     for warning in &config.warnings {

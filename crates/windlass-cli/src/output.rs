@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use windlass_core::Invalid;
 use windlass_server::access::KeyError;
 use windlass_server::config::ConfigError;
@@ -37,6 +37,15 @@ impl Output {
             text.to_string()
         };
         Ok(std::io::stdout().lock().write_all(printed.as_bytes())?)
+    }
+
+    /// Prints a result on one line, for those who read line by line.
+    pub(crate) fn print_line(&self, json: &Value, text: impl Display) -> std::io::Result<()> {
+        let mut stdout = std::io::stdout().lock();
+        match self.json {
+            true => writeln!(stdout, "{json}"),
+            false => writeln!(stdout, "{text}"),
+        }
     }
 
     /// Tells an error on stderr; the exit code says whether the input is to blame.

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use serde_json::json;
-use support::{PATIENCE, Server, command, printed, refused, windlass};
+use support::{Server, command, printed, refused, windlass};
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a folder")
@@ -437,41 +437,6 @@ fn a_store_that_cannot_be_opened_is_told_with_an_exit_code() {
 }
 
 #[test]
-fn the_configuration_is_checked_printed_and_made() {
-    let folder = folder();
-    let path = folder.path().join("windlass.toml");
-    std::fs::write(&path, printed(&["config", "init"])).unwrap();
-    assert_eq!(
-        printed(&["config", "check", "--config", text(&path)]),
-        "the configuration is fine\n"
-    );
-    std::fs::write(&path, "bnid = \"x\"\n[http]\nidle_time = 5\n").unwrap();
-    for command in [
-        &["config", "check"][..],
-        &["config", "print"],
-        &["serve"],
-        &["doctor"],
-    ] {
-        let (code, told) = refused(&[command, &["--config", text(&path)]].concat());
-        assert_eq!(code, 2, "{told}");
-        assert!(
-            told.contains("windlass.toml:1: `bnid` is not a setting: did you mean `bind`?"),
-            "{told}"
-        );
-        assert!(
-            told.contains("windlass.toml:3: `http.idle_time` must be a duration"),
-            "{told}"
-        );
-    }
-    let set = printed(&["config", "print", "--data", "/somewhere", "--json"]);
-    let set: serde_json::Value = serde_json::from_str(&set).unwrap();
-    assert_eq!(
-        set["data"],
-        json!({"value": "\"/somewhere\"", "origin": "--data"})
-    );
-}
-
-#[test]
 fn the_doctor_looks_at_everything() {
     // CF8
     let folder = folder();
@@ -496,64 +461,6 @@ fn the_doctor_looks_at_everything() {
     let told = String::from_utf8_lossy(&few.stdout).into_owned();
     assert!(
         told.contains("warning  open files       only 200 may be open"),
-        "{told}"
-    );
-}
-
-#[test]
-fn tls_is_offered_with_a_certificate_and_its_key() {
-    let folder = folder();
-    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
-    let write = |name: &str, content: String| {
-        let path = folder.path().join(name);
-        std::fs::write(&path, content).unwrap();
-        path.display().to_string()
-    };
-    let certificate = write("cert.pem", made.cert.pem());
-    let key = write("key.pem", made.signing_key.serialize_pem());
-    let config = write(
-        "tls.toml",
-        format!("[tls]\ncertificate = {certificate:?}\nkey = {key:?}\n"),
-    );
-    let data = folder.path().join("data");
-    let server = Server::start(&data, &["--config", &config]);
-    assert!(server.url.starts_with("https://"), "{}", server.url);
-    let asked = std::process::Command::new("curl")
-        .args([
-            "--silent",
-            "--show-error",
-            "--max-time",
-            &PATIENCE.as_secs().to_string(),
-            "--cacert",
-            &certificate,
-        ])
-        .args([
-            "--resolve",
-            &format!("localhost:{}:127.0.0.1", server.address.port()),
-        ])
-        .arg(format!("https://localhost:{}/livez", server.address.port()))
-        .output()
-        .unwrap();
-    assert!(
-        String::from_utf8_lossy(&asked.stdout).contains("ok"),
-        "{asked:?}"
-    );
-    drop(server);
-    let swapped = write(
-        "bad.toml",
-        format!("[tls]\ncertificate = {key:?}\nkey = {certificate:?}\n"),
-    );
-    let (code, told) = refused(&[
-        "serve",
-        "--bind",
-        "127.0.0.1:0",
-        "--data",
-        text(&data),
-        "--config",
-        &swapped,
-    ]);
-    assert!(
-        code == 1 && told.contains("cannot be read: it must be PEM"),
         "{told}"
     );
 }

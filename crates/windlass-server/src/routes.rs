@@ -43,6 +43,9 @@ use crate::idempotency;
 use crate::problem::Problem;
 use crate::request_id::{REQUEST_ID, request_id};
 
+/// So large may everything about a job be but its payload.
+pub(crate) const JOB_BYTES: usize = 256 * 1024;
+
 /// What a request must show before it is let in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needs {
@@ -176,8 +179,6 @@ impl Route {
     }
 
     fn body_bytes_max(&self, settings: &Settings) -> usize {
-        /// Everything about a job but its payload.
-        const JOB_BYTES: usize = 256 * 1024;
         match (self.takes, self.limit) {
             (None, _) => 0,
             (Some(_), BodyLimit::OneJob) => settings.payload_bytes_max.saturating_add(JOB_BYTES),

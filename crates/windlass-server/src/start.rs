@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use windlass::{Client, PrometheusRecorder, RetryPolicy};
-use windlass_core::retry::{Cap, WorkerRetry};
+use windlass::{Client, PrometheusRecorder};
+use windlass_core::retry::{AttemptLimit, Cap, WorkerRetry};
 use windlass_engine::{Engine, JanitorConfig, UpkeepConfig, keep_up};
 use windlass_http::{HttpConfig, HttpConfigError, HttpJobs, SystemResolver, TlsRoots, form};
 
@@ -164,7 +164,10 @@ impl Config {
 
     fn settings(&self) -> Settings {
         let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
-        let policy: RetryPolicy = self.retry.policy();
+        let cap = self.retry_cap.and_then(|cap| {
+            let cap = AttemptLimit::from_max_attempts(i64::try_from(cap).ok()?);
+            cap.ok().flatten()
+        });
         Settings {
             payload_bytes_max: number(self.payload_bytes),
             bulk_bytes_max: number(self.bulk_bytes),
@@ -173,8 +176,8 @@ impl Config {
             wait_max: self.wait_max,
             waiting_max: number(self.waiting_max),
             retry: WorkerRetry {
-                policy: Some(Arc::new(policy)),
-                cap: Cap::Unlimited,
+                policy: Some(Arc::new(self.retry.clone())),
+                cap: cap.map_or(Cap::Unlimited, Cap::At),
             },
         }
     }
@@ -316,6 +319,16 @@ impl Server {
         format!("windlass {version} listens on {url}, store {store}{durable}")
     }
 
+    /// The same for programs.
+    pub fn about(&self) -> Value {
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "url": self.url(),
+            "store": self.config.store_shown(),
+            "durable": self.config.is_durable(),
+        })
+    }
+
     /// Runs until `stop`; then what runs may finish within the grace period, or until `stop_now`.
     pub async fn run(self, stop: CancellationToken, stop_now: CancellationToken) {
         let engine = Arc::clone(self.app.client().engine());
@@ -424,8 +437,9 @@ mod tests {
         ("jobs.lease_max", "2h"),
         ("jobs.sweep_every", "1s"),
         ("jobs.retry", "patient"),
+        ("jobs.retry_cap", "7"),
         ("jobs.payload_bytes", "2000"),
-        ("http.bulk_bytes", "40000"),
+        ("http.bulk_bytes", "400000"),
         ("http.header_time", "11s"),
         ("http.header_bytes", "33000"),
         ("http.header_fields", "90"),
@@ -475,7 +489,7 @@ mod tests {
             header_fields: 90,
             body_time: seconds(31),
             body_bytes_per_second: 1000,
-            body_bytes_max: 40_000,
+            body_bytes_max: 400_000,
             write_time: seconds(32),
             write_bytes: 1001,
             idle_time: seconds(90),
@@ -493,7 +507,7 @@ mod tests {
         let settings = config.settings();
         assert_eq!(
             (settings.payload_bytes_max, settings.bulk_bytes_max),
-            (2000, 40_000)
+            (2000, 400_000)
         );
         assert_eq!(
             (settings.lease, settings.lease_max),
@@ -504,6 +518,8 @@ mod tests {
             settings.retry.policy,
             Some(Arc::new(Preset::Patient.policy()))
         );
+        let cap = AttemptLimit::from_max_attempts(7).unwrap().unwrap();
+        assert_eq!(settings.retry.cap, Cap::At(cap));
         let own = config.bind;
         let http = config.http_config(own).expect("a good configuration");
         let allowed: Vec<_> = http.allow.iter().map(ToString::to_string).collect();

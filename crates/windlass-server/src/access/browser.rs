@@ -51,7 +51,8 @@ impl Hosts {
         let address = bare
             .parse::<std::net::IpAddr>()
             .is_ok_and(|ip| self.addresses || ip.to_canonical().is_loopback());
-        address || name == "localhost" || self.names.iter().any(|known| known == name)
+        let known = |known: &String| known == name || known.trim_matches(['[', ']']) == bare;
+        address || name == "localhost" || self.names.iter().any(known)
     }
 }
 
