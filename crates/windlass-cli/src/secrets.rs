@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use hyper::Method;
 use serde_json::{Value, json};
 use windlass_core::Invalid;
+use windlass_http::SigningKey;
 use windlass_server::secrets::{MasterKey, SECRET_BYTES_MAX};
 
 use crate::output::Output;
@@ -17,13 +18,23 @@ pub(crate) enum SecretsCommand {
     /// Prints a new master key, for `secrets.master_key`.
     NewKey,
     /// Keeps what comes from stdin, without a newline at its end, encrypted under a name.
-    Put(Named),
+    Put(PutSecret),
     /// Lists the names of secrets.
     List(Place),
     /// Forgets a secret.
     Remove(Named),
     /// Encrypts with the current master key what an old one encrypted; after it, the old one can go.
     Rotate(Place),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PutSecret {
+    #[command(flatten)]
+    named: Named,
+
+    /// Make up a secret that webhooks are signed with, instead of reading one, and print it this once.
+    #[arg(long)]
+    generate: bool,
 }
 
 #[derive(Debug, Args)]
@@ -55,7 +66,15 @@ pub(crate) fn run(command: &SecretsCommand, output: &Output) -> anyhow::Result<(
                     format!("{text}\n"),
                 )
             }
-            SecretsCommand::Put(named) => {
+            SecretsCommand::Put(PutSecret { named, generate }) if *generate => {
+                let secret = SigningKey::generate()?;
+                put(named, &secret).await?;
+                output.print(
+                    &json!({"name": named.name, "secret": secret}),
+                    format!("{secret}\n"),
+                )
+            }
+            SecretsCommand::Put(PutSecret { named, .. }) => {
                 put(named, &read_value()?).await?;
                 output.print(
                     &json!({"name": named.name}),
