@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use hyper::Method;
 use serde_json::{Value, json};
 use windlass_core::{Invalid, Timestamp, parse_duration};
-use windlass_server::access::{KeyInfo, Keys, NewKey, Scopes};
+use windlass_server::access::{KeyError, KeyInfo, Keys, NewKey, Scopes};
 
 use crate::output::Output;
 use crate::place::{Opened, Place, Reached, rows};
@@ -102,7 +102,13 @@ async fn create_key(create: &CreateKey) -> anyhow::Result<Value> {
                 scopes,
                 expires_at: expires_in.map(|span| now.saturating_add(span)),
             };
-            let (key, info) = keys_of(&store).create(new, now).await?;
+            let made = keys_of(&store).create(new, now).await;
+            let (key, info) = made.map_err(|error| match error {
+                KeyError::Invalid(broken) if broken.field() == "scopes" => {
+                    of_flag("--scope")(broken).into()
+                }
+                error => error,
+            })?;
             let detail = json!({"name": info.name, "scopes": info.scopes.names(), "expires_at": info.expires_at});
             store.record("key.create", &info.id, detail).await;
             let mut view = view(&info);

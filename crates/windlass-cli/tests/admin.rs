@@ -110,6 +110,10 @@ fn a_secret_that_is_too_long_or_empty_is_refused_and_none_is_cut() {
         assert_eq!(left, code, "{} bytes: {told}", secret.len());
         assert!(code == 0 || told.contains("`secret` must"), "{told}");
     }
+    // The path of one with this name would be the path of an action.
+    let rotate = ["secrets", "put", "rotate", "--data", data];
+    let (code, told) = run(&[(MASTER_KEY, &key)], &rotate, b"s3cret");
+    assert!(code == 2 && told.contains("must not be `rotate`"), "{told}");
 }
 
 #[test]
@@ -151,7 +155,15 @@ fn a_running_server_is_asked_for_secrets_keys_and_the_audit_log() {
     let told: Value = serde_json::from_str(&told).expect("JSON");
     assert_eq!((code, &told["error"]["field"]), (2, &json!("/name")));
     let (code, told) = asked(&["keys", "revoke", "a/b#c"], b"");
-    assert!(code != 0 && told.contains("a/b#c"), "{told}");
+    assert!(code == 2 && told.contains("`id` must be"), "{told}");
+    for path in ["/api/v1/secrets/a%00b", "/api/v1/keys/5CkDn0V9tQ1%00"] {
+        let (status, problem) = server.ask("DELETE", path, Some(admin.trim()), None);
+        assert_eq!(
+            (status, &problem["code"]),
+            (422, &json!("invalid")),
+            "{path}"
+        );
+    }
     let (code, told) = asked(&["secrets", "remove", "hook"], b"");
     assert_eq!(code, 0, "{told}");
     assert_eq!(asked(&["secrets", "list"], b""), (0, String::new()));
@@ -179,12 +191,36 @@ fn a_running_server_is_asked_for_secrets_keys_and_the_audit_log() {
 }
 
 #[test]
+fn the_first_key_of_an_open_server_is_an_admins() {
+    let folder = folder();
+    let server = Server::start(folder.path(), &[]);
+    let reader = json!({"name": "reader", "scopes": ["read"]});
+    let (status, problem) = server.ask("POST", "/api/v1/keys", None, Some(&reader));
+    assert_eq!(
+        (status, &problem["errors"][0]["pointer"]),
+        (422, &json!("/scopes"))
+    );
+    assert_eq!(
+        server.ask("GET", "/api/v1/keys", None, None).0,
+        200,
+        "still open"
+    );
+    let admin = json!({"name": "admin", "scopes": ["admin"]});
+    let admin = server.post("/api/v1/keys", &admin);
+    let admin = admin["key"].as_str().expect("a key");
+    let made = server.ask("POST", "/api/v1/keys", Some(admin), Some(&reader));
+    assert_eq!(made.0, 201);
+}
+
+#[test]
 fn a_refusal_names_the_flag_that_was_given() {
     let folder = folder();
     let create = ["keys", "create", "--name", "a", "--data"];
     let create = [&create[..], &[text(folder.path())]].concat();
-    let (code, told) = refused(&[&create[..], &["--scope", "everything"]].concat());
-    assert!(code == 2 && told.contains("`--scope` must"), "{told}");
+    for scope in ["everything", "read"] {
+        let (code, told) = refused(&[&create[..], &["--scope", scope]].concat());
+        assert!(code == 2 && told.contains("`--scope` must"), "{told}");
+    }
     let soon = ["--scope", "admin", "--expires-in", "soon"];
     let (code, told) = refused(&[&create[..], &soon].concat());
     assert!(code == 2 && told.contains("`--expires-in` must"), "{told}");
