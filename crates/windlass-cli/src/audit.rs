@@ -1,15 +1,12 @@
 //! `windlass audit`: what operators did, and whether the log is whole.
 
-use std::sync::Arc;
-
 use clap::{Args, Subcommand};
 use hyper::Method;
 use serde_json::{Value, json};
-use windlass_server::audit::Audit;
 
 use crate::output::Output;
-use crate::remote::RemoteArgs;
-use crate::settings::SettingsArgs;
+use crate::place::{Place, Reached, rows};
+use crate::remote::escaped;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuditCommand {
@@ -22,10 +19,7 @@ pub(crate) enum AuditCommand {
 #[derive(Debug, Args)]
 pub(crate) struct ListAudit {
     #[command(flatten)]
-    settings: SettingsArgs,
-
-    #[command(flatten)]
-    remote: RemoteArgs,
+    place: Place,
 
     /// Behind the record with this number.
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
@@ -39,10 +33,7 @@ pub(crate) struct ListAudit {
 #[derive(Debug, Args)]
 pub(crate) struct VerifyAudit {
     #[command(flatten)]
-    settings: SettingsArgs,
-
-    #[command(flatten)]
-    remote: RemoteArgs,
+    place: Place,
 
     /// A hash that an earlier check printed: its record must still be there.
     #[arg(long, value_name = "HASH")]
@@ -81,33 +72,28 @@ pub(crate) fn run(command: &AuditCommand, output: &Output) -> anyhow::Result<()>
 
 async fn records(list: &ListAudit) -> anyhow::Result<Vec<Value>> {
     let limit = usize::try_from(list.limit)?;
-    if let Some(mut server) = list.remote.connect().await? {
-        let path = format!("/api/v1/audit?limit={limit}&cursor=p{:016x}", list.after);
-        let listed = server.expect(Method::GET, &path, None).await?;
-        return Ok(listed
-            .get("data")
-            .and_then(Value::as_array)
-            .cloned()
-            .unwrap_or_default());
+    match list.place.find().await? {
+        Reached::Server(mut server) => {
+            let path = format!("/api/v1/audit?limit={limit}&cursor=p{:016x}", list.after);
+            Ok(rows(&server.expect(Method::GET, &path, None).await?))
+        }
+        Reached::Store(store) => {
+            let records = store.audit().list(list.after, limit).await?;
+            Ok(records.iter().map(|record| json!(record)).collect())
+        }
     }
-    let (_, client) = list.settings.open().await?;
-    let audit = Audit::new(Arc::clone(client.engine()));
-    let records = audit.list(list.after, limit).await?;
-    Ok(records.iter().map(|record| json!(record)).collect())
 }
 
 async fn verified(verify: &VerifyAudit) -> anyhow::Result<Value> {
-    if let Some(mut server) = verify.remote.connect().await? {
-        let known = verify
-            .known
-            .as_deref()
-            .map(|known| format!("?known={known}"));
-        let path = format!("/api/v1/audit/verify{}", known.unwrap_or_default());
-        return server.expect(Method::GET, &path, None).await;
+    let known = verify.known.as_deref();
+    match verify.place.find().await? {
+        Reached::Server(mut server) => {
+            let known = known.map(|known| format!("?known={}", escaped(known)));
+            let path = format!("/api/v1/audit/verify{}", known.unwrap_or_default());
+            server.expect(Method::GET, &path, None).await
+        }
+        Reached::Store(store) => Ok(json!(store.audit().verify(known).await?)),
     }
-    let (_, client) = verify.settings.open().await?;
-    let audit = Audit::new(Arc::clone(client.engine()));
-    Ok(json!(audit.verify(verify.known.as_deref()).await?))
 }
 
 fn line(record: &Value) -> String {

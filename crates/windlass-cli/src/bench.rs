@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
+use windlass_core::Invalid;
 
 use crate::output::Output;
 
@@ -103,6 +104,19 @@ pub(crate) struct StoreBench {
     pub(crate) clients: u32,
 }
 
+impl StoreBench {
+    /// Refuses where the jobs of another driver would be: they would not be measured there.
+    fn refuse_unused(&self) -> Result<(), Invalid> {
+        if self.url.is_some() && self.driver != Driver::Postgres {
+            return Err(Invalid::new("--url", "goes with `--driver postgres`"));
+        }
+        if self.path.is_some() && self.driver != Driver::Sqlite {
+            return Err(Invalid::new("--path", "goes with `--driver sqlite`"));
+        }
+        Ok(())
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Driver {
     /// In memory: nothing is durable.
@@ -115,7 +129,10 @@ pub(crate) enum Driver {
 
 pub(crate) fn run(command: &BenchCommand, output: &Output) -> anyhow::Result<()> {
     match command {
-        BenchCommand::Store(bench) => store::run(bench, output),
+        BenchCommand::Store(bench) => {
+            bench.refuse_unused()?;
+            store::run(bench, output)
+        }
         BenchCommand::Run(bench) => run::run(bench, output),
         BenchCommand::Http(bench) => http::run(bench, output),
     }

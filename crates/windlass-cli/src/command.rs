@@ -96,6 +96,8 @@ pub(crate) enum Page {
     RetryPolicies,
     /// `docs/configuration.md`
     Configuration,
+    /// `docs/metrics.md`
+    Metrics,
 }
 
 pub(crate) fn print_completions(shell: Shell) -> anyhow::Result<()> {

@@ -3,20 +3,21 @@
 use clap::Args;
 use serde_json::json;
 use windlass_server::checks::{Check, Machine, Verdict};
+use windlass_server::config::Config;
 
 use crate::clock;
 use crate::output::Output;
-use crate::settings::SettingsArgs;
+use crate::settings::{ServerArgs, open, store_exists};
 
 /// Looks at the machine, the configuration, the store and the secrets, and says what to do about what is wrong.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorCommand {
     #[command(flatten)]
-    settings: SettingsArgs,
+    server: ServerArgs,
 }
 
 pub(crate) fn run(command: &DoctorCommand, output: &Output) -> anyhow::Result<()> {
-    let config = command.settings.load()?;
+    let config = command.server.load()?;
     let machine = Machine::measure(&config, clock::now());
     let mut checks = machine.judge(config.connections, &config.data);
     for warning in &config.warnings {
@@ -29,7 +30,7 @@ pub(crate) fn run(command: &DoctorCommand, output: &Output) -> anyhow::Result<()
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    checks.extend(runtime.block_on(look_at_store(&command.settings)));
+    checks.extend(runtime.block_on(look_at_store(&config)));
     let failed = checks
         .iter()
         .filter(|check| check.verdict == Verdict::Failure)
@@ -43,11 +44,23 @@ pub(crate) fn run(command: &DoctorCommand, output: &Output) -> anyhow::Result<()
     Ok(())
 }
 
-async fn look_at_store(settings: &SettingsArgs) -> Vec<Check> {
-    let opened = settings.open().await;
-    let (config, client) = match opened {
-        Ok(opened) => opened,
-        Err(error) => return vec![Check::new("store", Verdict::Failure, format!("{error:#}"))],
+/// Looks into the store, and makes none.
+async fn look_at_store(config: &Config) -> Vec<Check> {
+    let failed = |error: anyhow::Error| {
+        let found = format!("{error:#}");
+        vec![Check::new("store", Verdict::Failure, found)]
+    };
+    match store_exists(config).await {
+        Ok(true) => {}
+        Ok(false) => {
+            let found = format!("{}: not there yet, a start makes it", config.store_shown());
+            return vec![Check::new("store", Verdict::Ok, found)];
+        }
+        Err(error) => return failed(error),
+    }
+    let client = match open(config).await {
+        Ok(client) => client,
+        Err(error) => return failed(error),
     };
     let mut checks = vec![Check::new("store", Verdict::Ok, config.store_shown())];
     if !config.is_durable() {

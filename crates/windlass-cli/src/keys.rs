@@ -5,14 +5,12 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 use hyper::Method;
 use serde_json::{Value, json};
-use windlass::Client;
-use windlass_core::{Timestamp, parse_duration};
-use windlass_server::access::{Caller, KeyInfo, Keys, NewKey, Scopes};
-use windlass_server::audit::Audit;
+use windlass_core::{Invalid, Timestamp, parse_duration};
+use windlass_server::access::{KeyError, KeyInfo, Keys, NewKey, Scopes};
 
 use crate::output::Output;
-use crate::remote::{Remote, RemoteArgs};
-use crate::settings::SettingsArgs;
+use crate::place::{Opened, Place, Reached, rows};
+use crate::remote::escaped;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysCommand {
@@ -22,16 +20,6 @@ pub(crate) enum KeysCommand {
     List(Place),
     /// Revokes a key for good, by its id. Servers refuse it within a second.
     Revoke(RevokeKey),
-}
-
-/// Where the keys are.
-#[derive(Debug, Args)]
-pub(crate) struct Place {
-    #[command(flatten)]
-    settings: SettingsArgs,
-
-    #[command(flatten)]
-    remote: RemoteArgs,
 }
 
 #[derive(Debug, Args)]
@@ -88,29 +76,16 @@ pub(crate) fn run(command: &KeysCommand, output: &Output) -> anyhow::Result<()> 
     })
 }
 
-/// Either a server or the store itself.
-enum Reached {
-    Server(Remote),
-    Store(Client, Keys, Audit),
-}
-
-impl Place {
-    async fn reach(&self) -> anyhow::Result<Reached> {
-        if let Some(remote) = self.remote.connect().await? {
-            return Ok(Reached::Server(remote));
-        }
-        let (_, client) = self.settings.open().await?;
-        let keys = Keys::new(Arc::clone(client.engine()));
-        let audit = Audit::new(Arc::clone(client.engine()));
-        Ok(Reached::Store(client, keys, audit))
-    }
+fn keys_of(store: &Opened) -> Keys {
+    Keys::new(Arc::clone(store.client.engine()))
 }
 
 async fn create_key(create: &CreateKey) -> anyhow::Result<Value> {
-    let scopes = Scopes::from_names(&create.scope)?;
+    let of_flag = |flag: &'static str| move |broken: Invalid| Invalid::new(flag, broken.rule());
+    let scopes = Scopes::from_names(&create.scope).map_err(of_flag("--scope"))?;
     let expires_in = create.expires_in.as_deref().map(parse_duration).transpose();
-    let expires_in = expires_in.map_err(|invalid| invalid.within("expires_in"))?;
-    match create.place.reach().await? {
+    let expires_in = expires_in.map_err(of_flag("--expires-in"))?;
+    match create.place.find_or_make().await? {
         Reached::Server(mut server) => {
             let mut body = json!({"name": create.name, "scopes": scopes.names()});
             if let Some(expires_in) = &create.expires_in {
@@ -120,18 +95,22 @@ async fn create_key(create: &CreateKey) -> anyhow::Result<Value> {
                 .expect(Method::POST, "/api/v1/keys", Some(&body))
                 .await
         }
-        Reached::Store(client, keys, audit) => {
-            let now = client.now();
+        Reached::Store(store) => {
+            let now = store.client.now();
             let new = NewKey {
                 name: create.name.clone(),
                 scopes,
                 expires_at: expires_in.map(|span| now.saturating_add(span)),
             };
-            let (key, info) = keys.create(new, now).await?;
+            let made = keys_of(&store).create(new, now).await;
+            let (key, info) = made.map_err(|error| match error {
+                KeyError::Invalid(broken) if broken.field() == "scopes" => {
+                    of_flag("--scope")(broken).into()
+                }
+                error => error,
+            })?;
             let detail = json!({"name": info.name, "scopes": info.scopes.names(), "expires_at": info.expires_at});
-            audit
-                .record(&Caller::local(), "key.create", &info.id, detail)
-                .await;
+            store.record("key.create", &info.id, detail).await;
             let mut view = view(&info);
             add(&mut view, "key", &key.reveal());
             Ok(view)
@@ -140,35 +119,26 @@ async fn create_key(create: &CreateKey) -> anyhow::Result<Value> {
 }
 
 async fn list(place: &Place) -> anyhow::Result<Vec<Value>> {
-    match place.reach().await? {
+    match place.find().await? {
         Reached::Server(mut server) => {
             let listed = server.expect(Method::GET, "/api/v1/keys", None).await?;
-            Ok(listed
-                .get("data")
-                .and_then(Value::as_array)
-                .cloned()
-                .unwrap_or_default())
+            Ok(rows(&listed))
         }
-        Reached::Store(_, keys, _) => Ok(keys.list().await?.iter().map(view).collect()),
+        Reached::Store(store) => Ok(keys_of(&store).list().await?.iter().map(view).collect()),
     }
 }
 
 async fn revoke_key(revoke: &RevokeKey) -> anyhow::Result<Value> {
-    match revoke.place.reach().await? {
+    match revoke.place.find().await? {
         Reached::Server(mut server) => {
-            let path = format!("/api/v1/keys/{}", revoke.id);
+            let path = format!("/api/v1/keys/{}", escaped(&revoke.id));
             server.expect(Method::DELETE, &path, None).await
         }
-        Reached::Store(client, keys, audit) => {
-            let info = keys.revoke(&revoke.id, client.now()).await?;
-            audit
-                .record(
-                    &Caller::local(),
-                    "key.revoke",
-                    &info.id,
-                    json!({"name": info.name}),
-                )
-                .await;
+        Reached::Store(store) => {
+            let now = store.client.now();
+            let info = keys_of(&store).revoke(&revoke.id, now).await?;
+            let detail = json!({"name": info.name});
+            store.record("key.revoke", &info.id, detail).await;
             Ok(view(&info))
         }
     }

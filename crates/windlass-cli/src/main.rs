@@ -9,6 +9,7 @@ mod doctor;
 mod keys;
 mod migrate;
 mod output;
+mod place;
 mod policy;
 mod reference;
 mod remote;
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
     };
     let output = Output::new(cli.json);
     let done = match cli.command {
-        Command::Serve(command) => serve::run(&command),
+        Command::Serve(command) => serve::run(&command, &output),
         Command::Config(command) => settings::run(&command, &output),
         Command::Doctor(command) => doctor::run(&command, &output),
         Command::Keys(command) => keys::run(&command, &output),

@@ -5,9 +5,13 @@ use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use windlass_core::Invalid;
+use windlass_server::access::KeyError;
 use windlass_server::config::ConfigError;
+use windlass_server::secrets::SecretError;
+
+use crate::remote::Refusal;
 
 /// The command could not be carried out.
 const FAILED: u8 = 1;
@@ -35,13 +39,26 @@ impl Output {
         Ok(std::io::stdout().lock().write_all(printed.as_bytes())?)
     }
 
+    /// Prints a result on one line, for those who read line by line.
+    pub(crate) fn print_line(&self, json: &Value, text: impl Display) -> std::io::Result<()> {
+        let mut stdout = std::io::stdout().lock();
+        match self.json {
+            true => writeln!(stdout, "{json}"),
+            false => writeln!(stdout, "{text}"),
+        }
+    }
+
     /// Tells an error on stderr; the exit code says whether the input is to blame.
     pub(crate) fn fail(&self, error: &anyhow::Error) -> ExitCode {
-        let invalid = error.downcast_ref::<Invalid>();
-        let refused = invalid.is_some() || error.is::<ConfigError>();
+        let invalid = broken_rule(error);
+        let remote = error
+            .downcast_ref::<Refusal>()
+            .filter(|refusal| refusal.blames_input());
+        let refused = invalid.is_some() || remote.is_some() || error.is::<ConfigError>();
         let code = if refused { REFUSED } else { FAILED };
         let told = if self.json {
             let field = invalid.map(Invalid::field);
+            let field = field.or_else(|| remote.and_then(Refusal::field));
             json!({"error": {"message": format!("{error:#}"), "field": field}}).to_string()
         } else {
             format!("error: {error:#}")
@@ -52,6 +69,20 @@ impl Output {
         }
         ExitCode::from(code)
     }
+}
+
+/// The rule that the input breaks, if that is what went wrong.
+fn broken_rule(error: &anyhow::Error) -> Option<&Invalid> {
+    let of_key = || match error.downcast_ref()? {
+        KeyError::Invalid(invalid) => Some(invalid),
+        _ => None,
+    };
+    let of_secret = || match error.downcast_ref()? {
+        SecretError::Invalid(invalid) => Some(invalid),
+        _ => None,
+    };
+    let plain = error.downcast_ref::<Invalid>();
+    plain.or_else(of_key).or_else(of_secret)
 }
 
 /// Tells what is wrong with the command line itself; `--help` and `--version` come here too.

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
+use windlass::METRICS;
 use windlass_core::retry::Preset;
 use windlass_server::config::Config;
 
@@ -13,6 +14,7 @@ pub(crate) fn print(page: Page) -> anyhow::Result<()> {
     let text = match page {
         Page::RetryPolicies => retry_policies()?,
         Page::Configuration => configuration(),
+        Page::Metrics => metrics()?,
     };
     Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
 }
@@ -52,6 +54,19 @@ fn retry_policies() -> anyhow::Result<String> {
 /// `docs/configuration.md`: the page's own words, then every setting.
 fn configuration() -> String {
     String::from(include_str!("reference/configuration.md")) + &Config::reference()
+}
+
+/// `docs/metrics.md`: the page's own words, then every metric.
+fn metrics() -> anyhow::Result<String> {
+    let mut page = String::from(include_str!("reference/metrics.md"));
+    writeln!(page, "| metric | kind | labels | what |\n|---|---|---|---|")?;
+    for metric in METRICS {
+        let (name, kind, help) = (metric.full_name(), metric.kind.name(), metric.help);
+        let labels = metric.labels.iter().map(|label| format!("`{label}`"));
+        let labels = labels.collect::<Vec<_>>().join(", ");
+        writeln!(page, "| `{name}` | {kind} | {labels} | {help} |")?;
+    }
+    Ok(page)
 }
 
 fn sentence(text: &str) -> String {

@@ -1,5 +1,7 @@
 //! A running server, over its REST interface.
 
+use std::env::VarError;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +19,10 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use windlass_core::Invalid;
 
+/// So long connecting may take, the TLS handshake included.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// So long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(100);
 /// The largest answer.
@@ -38,8 +43,17 @@ impl RemoteArgs {
         let Some(url) = &self.url else {
             return Ok(None);
         };
-        let key = std::env::var("WINDLASS_KEY").ok();
-        Ok(Some(Remote::connect(url, key).await?))
+        let key = match std::env::var("WINDLASS_KEY") {
+            Ok(key) => Some(key),
+            Err(VarError::NotPresent) => None,
+            Err(VarError::NotUnicode(_)) => {
+                return Err(Invalid::new("WINDLASS_KEY", "must be UTF-8").into());
+            }
+        };
+        let connecting = Remote::connect(url, key);
+        let connected = tokio::time::timeout(CONNECT_PATIENCE, connecting).await;
+        let connected = connected.with_context(|| format!("no server answers at {url}"))?;
+        Ok(Some(connected?))
     }
 }
 
@@ -158,13 +172,57 @@ impl Remote {
         if answered.status.is_success() {
             return Ok(answered.body);
         }
-        let told = answered.body.get("detail").and_then(Value::as_str);
-        bail!(
-            "the server refused ({}): {}",
-            answered.status.as_u16(),
-            told.unwrap_or("it does not say why")
-        )
+        Err(Refusal::of(&answered).into())
     }
+}
+
+/// A server did not do what it was asked for.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    status: StatusCode,
+    detail: String,
+    field: Option<String>,
+}
+
+impl Refusal {
+    fn of(answered: &Answered) -> Self {
+        let detail = answered.body.get("detail").and_then(Value::as_str);
+        let field = answered.body.pointer("/errors/0/pointer");
+        Refusal {
+            status: answered.status,
+            detail: detail.unwrap_or("it does not say why").to_owned(),
+            field: field.and_then(Value::as_str).map(str::to_owned),
+        }
+    }
+
+    /// Whether what it was asked for breaks a rule.
+    pub(crate) fn blames_input(&self) -> bool {
+        matches!(self.status.as_u16(), 400 | 413 | 422)
+    }
+
+    /// The field that breaks it, where one is named.
+    pub(crate) fn field(&self) -> Option<&str> {
+        self.field.as_deref()
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let status = self.status.as_u16();
+        write!(f, "the server refused ({status}): {}", self.detail)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// A text as a part of a path or a value of a query.
+pub(crate) fn escaped(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let bytes = text.bytes().map(|byte| match plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    });
+    bytes.collect()
 }
 
 async fn shake_hands<S>(stream: S) -> Result<SendRequest<Full<Bytes>>, hyper::Error>
@@ -186,4 +244,27 @@ fn tls() -> anyhow::Result<TlsConnector> {
         .with_root_certificates(roots)
         .with_no_client_auth();
     Ok(TlsConnector::from(Arc::new(config)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_plain_letter_is_escaped() {
+        assert_eq!(escaped("5CkDn0-V9_t.Q~"), "5CkDn0-V9_t.Q~");
+        assert_eq!(escaped("a/../b?c#d é%"), "a%2F..%2Fb%3Fc%23d%20%C3%A9%25");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_never_shakes_hands_is_given_up() {
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let remote = RemoteArgs {
+            url: Some(format!("https://{}", silent.local_addr().unwrap())),
+        };
+        let day = Duration::from_secs(86_400);
+        let given_up = tokio::time::timeout(day, remote.connect()).await;
+        let told = given_up.expect("it ends").err().expect("a refusal");
+        assert!(told.to_string().starts_with("no server answers at"));
+    }
 }

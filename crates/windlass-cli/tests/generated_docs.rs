@@ -2,34 +2,33 @@
 
 use std::process::Command;
 
-#[test]
-fn retry_policies_have_not_drifted() {
+/// Compares what `windlass reference` prints with the page of the repository.
+fn check(page: &str, committed: &str) {
     let windlass = env!("CARGO_BIN_EXE_windlass");
-    let generated = Command::new(windlass)
-        .args(["reference", "retry-policies"])
-        .output()
-        .unwrap();
+    let generated = Command::new(windlass).args(["reference", page]).output();
+    let generated = generated.expect("it starts");
     assert!(generated.status.success());
-    let committed = include_str!("../../../docs/retry-policies.md");
-    let fresh = String::from_utf8(generated.stdout).unwrap();
+    let fresh = String::from_utf8(generated.stdout).expect("text");
     assert!(
         fresh == committed,
-        "docs/retry-policies.md has drifted: cargo run -- reference retry-policies > docs/retry-policies.md"
+        "docs/{page}.md has drifted: cargo run -- reference {page} > docs/{page}.md"
     );
 }
 
 #[test]
+fn retry_policies_have_not_drifted() {
+    let page = include_str!("../../../docs/retry-policies.md");
+    check("retry-policies", page);
+}
+
+#[test]
 fn the_configuration_has_not_drifted() {
-    let windlass = env!("CARGO_BIN_EXE_windlass");
-    let generated = Command::new(windlass)
-        .args(["reference", "configuration"])
-        .output()
-        .unwrap();
-    assert!(generated.status.success());
-    let committed = include_str!("../../../docs/configuration.md");
-    let fresh = String::from_utf8(generated.stdout).unwrap();
-    assert!(
-        fresh == committed,
-        "docs/configuration.md has drifted: cargo run -- reference configuration > docs/configuration.md"
-    );
+    let page = include_str!("../../../docs/configuration.md");
+    check("configuration", page);
+}
+
+#[test]
+fn the_metrics_have_not_drifted() {
+    let page = include_str!("../../../docs/metrics.md");
+    check("metrics", page);
 }

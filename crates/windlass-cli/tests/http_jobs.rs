@@ -8,7 +8,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{PATIENCE, Server, command};
+use support::{PATIENCE, Server, command, printed};
+use windlass_core::Timestamp;
+use windlass_http::SigningKey;
 
 /// What the target saw of one request.
 #[derive(Debug)]
@@ -385,6 +387,97 @@ fn http_jobs_in_too_many_queues_are_refused_before_they_are_stored() {
     let schedule = json!({"name": "s", "every": "1h", "job": job(200)});
     let (status, problem) = server.ask("POST", "/api/v1/schedules", None, Some(&schedule));
     assert_eq!(status, 422, "{problem}");
+}
+
+#[test]
+fn a_secret_that_the_command_made_up_signs() {
+    let data = tempfile::tempdir().expect("a folder");
+    let (target, seen) = target();
+    let data_path = data.path().display().to_string();
+    let master = printed(&["secrets", "new-key"]);
+    let with_key = |arguments: &[&str]| {
+        let mut command = command(&[arguments, &["--data", &data_path]].concat());
+        command.env("WINDLASS_SECRETS_MASTER_KEY", master.trim());
+        command
+    };
+    let made = with_key(&["secrets", "put", "hook", "--generate", "--json"]).output();
+    let made: Value = serde_json::from_slice(&made.expect("it starts").stdout).expect("JSON");
+    let key = SigningKey::parse(text(&made, "secret")).expect("a secret that signs");
+    let serve = [
+        "serve",
+        "--bind",
+        "127.0.0.1:0",
+        "--allow-target",
+        "127.0.0.1",
+    ];
+    let server = Server::spawn(with_key(&serve));
+    let http = json!({"url": format!("http://{target}/200/x"), "body": "b", "sign": "hook"});
+    server.post("/api/v1/jobs", &json!({ "http": http }));
+    let request = seen.recv_timeout(PATIENCE).expect("the request");
+    let seconds = request.header("webhook-timestamp").parse::<i64>();
+    let at = Timestamp::from_micros(seconds.expect("seconds") * 1_000_000).expect("a time");
+    let id = request.header("webhook-id");
+    let signed = windlass_http::sign(&[key], id, at, request.body.as_bytes());
+    assert_eq!(
+        request.header("webhook-signature"),
+        signed.expect("a signature")
+    );
+}
+
+#[test]
+fn one_queue_runs_as_many_http_jobs_at_once_as_is_configured() {
+    let data = tempfile::tempdir().expect("a folder");
+    let (target, seen) = target();
+    let held = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let slow = format!("http://{}/", held.local_addr().expect("an address"));
+    let data_path = data.path().display().to_string();
+    let mut serving = command(&["serve", "--bind", "127.0.0.1:0", "--data", &data_path]);
+    serving.args(["--allow-target", "127.0.0.0/8"]);
+    serving.env("WINDLASS_HTTP_JOBS_CONCURRENCY", "1");
+    let server = Server::spawn(serving);
+    for _ in 0..5 {
+        server.post(
+            "/api/v1/jobs",
+            &json!({"http": {"url": slow}, "queue": "a"}),
+        );
+    }
+    let (unanswered, _) = held.accept().expect("the first request");
+    let quick = json!({"http": {"url": format!("http://{target}/200/x")}, "queue": "b"});
+    server.post("/api/v1/jobs", &quick);
+    seen.recv_timeout(PATIENCE).expect("another queue goes on");
+    held.set_nonblocking(true).expect("a listener");
+    assert!(held.accept().is_err(), "one at a time");
+    drop(unanswered);
+}
+
+#[test]
+fn a_target_may_be_signed_by_an_authority_of_the_operator() {
+    let data = tempfile::tempdir().expect("a folder");
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("one");
+    let write = |name: &str, content: String| {
+        let path = data.path().join(name);
+        std::fs::write(&path, content).expect("a file");
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&path, private).expect("permissions");
+        path.display().to_string()
+    };
+    let certificate = write("cert.pem", made.cert.pem());
+    let key = write("key.pem", made.signing_key.serialize_pem());
+    let mut target = command(&["serve", "--bind", "127.0.0.1:0", "--store", "memory:"]);
+    target.env("WINDLASS_TLS_CERTIFICATE", &certificate);
+    target.env("WINDLASS_TLS_KEY", &key);
+    let target = Server::spawn(target);
+    let url = format!("{}/livez", target.url);
+    let job = json!({"http": {"url": url, "method": "GET"}, "max_attempts": 1});
+    for (authorities, state) in [("none", "dead"), (certificate.as_str(), "succeeded")] {
+        let serving = ["serve", "--bind", "127.0.0.1:0", "--store", "memory:"];
+        let mut serving = command(&[&serving[..], &["--allow-target", "127.0.0.1"]].concat());
+        serving.env("WINDLASS_HTTP_JOBS_CA_FILE", authorities);
+        let server = Server::spawn(serving);
+        let id = text(&server.post("/api/v1/jobs", &job), "id").to_owned();
+        let path = format!("/api/v1/jobs/{id}");
+        until(&server, &path, |job| text(job, "state") == state);
+    }
 }
 
 #[test]

@@ -2,13 +2,13 @@
 
 mod support;
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Stdio;
 
 use serde_json::json;
-use support::{PATIENCE, Server, command, printed, refused, windlass};
+use support::{Server, command, printed, refused, windlass};
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a folder")
@@ -16,6 +16,20 @@ fn folder() -> tempfile::TempDir {
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("a plain path")
+}
+
+/// What a request for jobs with this `Host` gets.
+fn asked_as(server: &Server, host: &str) -> String {
+    let port = server.address.port();
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+    write!(
+        stream,
+        "GET /api/v1/jobs HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    )
+    .expect("a request");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
 }
 
 #[test]
@@ -262,6 +276,13 @@ fn a_public_bind_is_refused_without_tls_and_without_a_key() {
         data,
         "--insecure",
     ]));
+    let asked = |host: &str| asked_as(&insecure, host);
+    assert!(asked("192.0.2.7:8080").starts_with("HTTP/1.1 200"));
+    let by_name = asked("evil.example");
+    assert!(
+        by_name.starts_with("HTTP/1.1 403") && by_name.contains("`hosts`"),
+        "{by_name}"
+    );
     let (_, log) = insecure.stop();
     assert!(
         log.contains("everybody who reaches this server may do everything"),
@@ -416,44 +437,10 @@ fn a_store_that_cannot_be_opened_is_told_with_an_exit_code() {
 }
 
 #[test]
-fn the_configuration_is_checked_printed_and_made() {
-    let folder = folder();
-    let path = folder.path().join("windlass.toml");
-    std::fs::write(&path, printed(&["config", "init"])).unwrap();
-    assert_eq!(
-        printed(&["config", "check", "--config", text(&path)]),
-        "the configuration is fine\n"
-    );
-    std::fs::write(&path, "bnid = \"x\"\n[http]\nidle_time = 5\n").unwrap();
-    for command in [
-        &["config", "check"][..],
-        &["config", "print"],
-        &["serve"],
-        &["doctor"],
-    ] {
-        let (code, told) = refused(&[command, &["--config", text(&path)]].concat());
-        assert_eq!(code, 2, "{told}");
-        assert!(
-            told.contains("windlass.toml:1: `bnid` is not a setting: did you mean `bind`?"),
-            "{told}"
-        );
-        assert!(
-            told.contains("windlass.toml:3: `http.idle_time` must be a duration"),
-            "{told}"
-        );
-    }
-    let set = printed(&["config", "print", "--data", "/somewhere", "--json"]);
-    let set: serde_json::Value = serde_json::from_str(&set).unwrap();
-    assert_eq!(
-        set["data"],
-        json!({"value": "\"/somewhere\"", "origin": "--data"})
-    );
-}
-
-#[test]
 fn the_doctor_looks_at_everything() {
     // CF8
     let folder = folder();
+    drop(Server::start(folder.path(), &[]));
     let told = printed(&["doctor", "--data", text(folder.path())]);
     for name in ["open files", "clock", "space", "store", "secrets"] {
         assert!(told.contains(name), "{name}: {told}");
@@ -479,66 +466,7 @@ fn the_doctor_looks_at_everything() {
 }
 
 #[test]
-fn tls_is_offered_with_a_certificate_and_its_key() {
-    let folder = folder();
-    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
-    let write = |name: &str, content: String| {
-        let path = folder.path().join(name);
-        std::fs::write(&path, content).unwrap();
-        path.display().to_string()
-    };
-    let certificate = write("cert.pem", made.cert.pem());
-    let key = write("key.pem", made.signing_key.serialize_pem());
-    let config = write(
-        "tls.toml",
-        format!("[tls]\ncertificate = {certificate:?}\nkey = {key:?}\n"),
-    );
-    let data = folder.path().join("data");
-    let server = Server::start(&data, &["--config", &config]);
-    assert!(server.url.starts_with("https://"), "{}", server.url);
-    let asked = std::process::Command::new("curl")
-        .args([
-            "--silent",
-            "--show-error",
-            "--max-time",
-            &PATIENCE.as_secs().to_string(),
-            "--cacert",
-            &certificate,
-        ])
-        .args([
-            "--resolve",
-            &format!("localhost:{}:127.0.0.1", server.address.port()),
-        ])
-        .arg(format!("https://localhost:{}/livez", server.address.port()))
-        .output()
-        .unwrap();
-    assert!(
-        String::from_utf8_lossy(&asked.stdout).contains("ok"),
-        "{asked:?}"
-    );
-    drop(server);
-    let swapped = write(
-        "bad.toml",
-        format!("[tls]\ncertificate = {key:?}\nkey = {certificate:?}\n"),
-    );
-    let (code, told) = refused(&[
-        "serve",
-        "--bind",
-        "127.0.0.1:0",
-        "--data",
-        text(&data),
-        "--config",
-        &swapped,
-    ]);
-    assert!(
-        code == 1 && told.contains("cannot be read: it must be PEM"),
-        "{told}"
-    );
-}
-
-#[test]
 fn a_page_of_another_site_cannot_use_a_server_without_keys() {
-    use std::io::Read as _;
     let folder = folder();
     let server = Server::start(folder.path(), &[]);
     for (fields, status) in [

@@ -75,6 +75,16 @@ fn a_store_is_measured_and_copied() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("is there already"));
     let refused = windlass(&arguments);
     assert_eq!(refused.status.code(), Some(1), "the file is there already");
+    // What another driver would need is refused, not overlooked.
+    for (driver, flag) in [
+        ("sqlite", "--url"),
+        ("memory", "--url"),
+        ("memory", "--path"),
+    ] {
+        let refused = windlass(&["bench", "store", "--driver", driver, flag, "somewhere"]);
+        assert_eq!(refused.status.code(), Some(2), "{driver} {flag}");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains(flag));
+    }
 }
 
 #[test]

@@ -202,7 +202,16 @@ impl Access {
     #[must_use]
     pub fn allow_hosts(mut self, hosts: impl IntoIterator<Item = String>) -> Self {
         if let Some(inside) = Arc::get_mut(&mut self.0) {
-            inside.hosts = Hosts::new(hosts);
+            inside.hosts.add_names(hosts);
+        }
+        self
+    }
+
+    /// An open server answers to every address in `Host`, as others than this machine write it. To be said before the first clone.
+    #[must_use]
+    pub fn allow_addresses(mut self) -> Self {
+        if let Some(inside) = Arc::get_mut(&mut self.0) {
+            inside.hosts.add_addresses();
         }
         self
     }
@@ -312,13 +321,15 @@ impl Access {
         now: Timestamp,
         why: Refused,
     ) -> Refused {
-        if let Some(retry_after) = self.0.throttle.address_waits(peer, now) {
-            return Refused::Throttled { retry_after };
-        }
-        if let Counted::Waits(wait) = self.0.throttle.failed(id, peer, now)
-            && let Some(told) = &self.0.on_throttle
-        {
-            told(id, peer, wait);
+        match self.0.throttle.failed(id, peer, now) {
+            Counted::Free => {}
+            Counted::Waits(wait) => {
+                if let Some(told) = &self.0.on_throttle {
+                    told(id, peer, wait);
+                }
+            }
+            // That the address waits was told when it began: a flood of ids is not told one by one.
+            Counted::AddressWaits(retry_after) => return Refused::Throttled { retry_after },
         }
         why
     }

@@ -69,18 +69,15 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Looks at this machine. Raises the number of files that may be open as far as is allowed.
+    /// Looks at this machine, and makes nothing: where the data directory is not there yet, the one that it will be made in is
+    /// looked at. Raises the number of files that may be open as far as is allowed.
     pub fn measure(config: &Config, now: Timestamp) -> Self {
-        let embedded = config.keeps_files();
-        let data = config.data.as_path();
-        let space = statvfs(data)
-            .ok()
-            .map(|about| about.f_bavail.saturating_mul(about.f_frsize));
+        let data = Some(config.data.as_path()).filter(|_| config.keeps_files());
         Machine {
             files: raise_files(),
-            space: space.filter(|_| embedded),
-            unwritable: write_test(data).err().filter(|_| embedded),
-            open_to_others: embedded && open_to_others(data),
+            space: data.and_then(space_left),
+            unwritable: data.and_then(|data| write_test(data).err()),
+            open_to_others: data.is_some_and(open_to_others),
             now,
         }
     }
@@ -162,16 +159,29 @@ fn raise_files() -> u64 {
     }
 }
 
-/// Makes the directory, for its owner alone, and writes something to it.
-fn write_test(data: &Path) -> Result<(), String> {
+/// Makes a directory that is not there yet, for its owner alone.
+pub(crate) fn make_private(directory: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(directory)
+}
+
+/// The directory itself, or the nearest one above it that is there.
+fn nearest(directory: &Path) -> &Path {
+    let above = directory.ancestors().find(|above| above.exists());
+    // A relative path whose first part is not there yet will be made right here.
+    above.unwrap_or(Path::new("."))
+}
+
+fn space_left(directory: &Path) -> Option<u64> {
+    let about = statvfs(nearest(directory)).ok()?;
+    Some(about.f_bavail.saturating_mul(about.f_frsize))
+}
+
+/// Writes something where the directory is, or will be.
+fn write_test(data: &Path) -> Result<(), String> {
     let told = |error: std::io::Error| error.to_string();
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(data)
-        .map_err(told)?;
-    let path = data.join(format!(".write-test-{}", std::process::id()));
+    let path = nearest(data).join(format!(".write-test-{}", std::process::id()));
     std::fs::write(&path, b"windlass").map_err(told)?;
     std::fs::remove_file(&path).map_err(told)
 }
@@ -246,11 +256,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("a/b");
         write_test(&data).unwrap();
-        assert!(!open_to_others(&data), "it was made for its owner alone");
-        assert_eq!(
-            std::fs::read_dir(&data).unwrap().count(),
-            0,
-            "nothing is left of the test"
+        assert!(
+            space_left(&data).is_some_and(|bytes| bytes > 0),
+            "the room is known before the first start"
         );
+        let left = std::fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(left, 0, "nothing is made, and nothing is left of the test");
+        make_private(&data).unwrap();
+        assert!(!open_to_others(&data), "it was made for its owner alone");
+        assert!(space_left(Path::new("not-there-yet/data")).is_some());
     }
 }

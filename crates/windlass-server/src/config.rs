@@ -2,6 +2,8 @@
 //!
 //! All problems are told at once, each with the file, line and nearest name. Every setting is declared once, in `settings`.
 
+mod files;
+mod json;
 mod layers;
 mod print;
 mod rules;
@@ -17,6 +19,7 @@ pub use settings::{Config, SETTINGS, Setting};
 pub use value::LogFormat;
 
 use layers::Layers;
+use settings::Partial;
 
 /// Where values may come from.
 #[derive(Debug, Clone, Default)]
@@ -97,13 +100,29 @@ impl fmt::Display for ConfigError {
 impl Config {
     /// Reads everything, checks it, and tells all problems at once.
     pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
+        Config::load_with(sources, |_, _| Vec::new())
+    }
+
+    /// The same for a server, which also needs the files that settings name.
+    pub fn load_for_server(sources: &Sources) -> Result<Config, ConfigError> {
+        Config::load_with(sources, |read, layers| {
+            let mut warnings = std::mem::take(&mut layers.warnings);
+            let problems = read.broken_files(|key| layers.origin(key), &mut warnings);
+            layers.warnings = warnings;
+            problems
+        })
+    }
+
+    fn load_with(
+        sources: &Sources,
+        look: impl FnOnce(&Partial, &mut Layers) -> Vec<Problem>,
+    ) -> Result<Config, ConfigError> {
         let mut problems = Vec::new();
         let mut layers = Layers::collect(sources, &mut problems);
-        let config = Config::read(&mut layers, &mut problems);
-        if let Some(config) = &config {
-            problems.extend(config.broken_rules());
-        }
-        match config {
+        let read = Partial::read(&mut layers, &mut problems);
+        problems.extend(read.broken_rules(|key| layers.origin(key)));
+        problems.extend(look(&read, &mut layers));
+        match read.whole(layers) {
             Some(config) if problems.is_empty() => Ok(config),
             _ => Err(ConfigError(problems)),
         }

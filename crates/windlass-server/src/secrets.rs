@@ -24,6 +24,8 @@ pub const SECRET_BYTES_MAX: usize = 64 * 1024;
 /// The most secrets.
 pub const SECRETS_MAX: usize = 10_000;
 const NAME_CHARS_MAX: usize = 128;
+/// So often rotation looks for what others sealed with an old key meanwhile.
+const ROTATIONS_MAX: usize = 10;
 
 /// Something about secrets went wrong. No message has anything secret in it.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +50,11 @@ pub enum SecretError {
         /// The fingerprint of the key that sealed it.
         key: String,
     },
+    /// Others go on sealing with an old key.
+    #[error(
+        "secrets are still being sealed with an old master key: give every node the new one as `secrets.master_key` first"
+    )]
+    StillOld,
     /// A secret does not open, though its key is given.
     #[error("secret {0} does not open: it was changed in the store")]
     Changed(String),
@@ -164,6 +171,7 @@ impl Secrets {
 
     /// The secret of a name.
     pub async fn get(&self, name: &str) -> Result<Option<Zeroizing<Vec<u8>>>, SecretError> {
+        check_form(name)?;
         let found = self.engine.store().document(COLLECTION, name).await?;
         found.map(|document| self.open(&document)).transpose()
     }
@@ -176,6 +184,7 @@ impl Secrets {
 
     /// Forgets a secret. Whether it was there.
     pub async fn remove(&self, name: &str) -> Result<bool, SecretError> {
+        check_form(name)?;
         let store = self.engine.store();
         if store.document(COLLECTION, name).await?.is_none() {
             return Ok(false);
@@ -186,26 +195,33 @@ impl Secrets {
         Ok(true)
     }
 
-    /// Seals everything that an old key sealed with the current one; how many that were.
+    /// Seals everything that an old key sealed with the current one, until nothing is left; how many that were.
     pub async fn rotate(&self) -> Result<usize, SecretError> {
         let current = self.current()?.fingerprint();
         self.check().await?;
         let store = self.engine.store();
         let mut rotated = 0;
-        for document in store.documents(COLLECTION).await? {
-            let name = &document.name;
-            if read(&document)?.key == current {
-                continue;
+        // One that was changed meanwhile may have been sealed with the old key again, by a node that knows no other.
+        for _ in 0..ROTATIONS_MAX {
+            let mut left = false;
+            for document in store.documents(COLLECTION).await? {
+                let name = &document.name;
+                if read(&document)?.key == current {
+                    continue;
+                }
+                left = true;
+                let sealed = self.seal(name, &self.open(&document)?)?;
+                let (version, now) = (Expected::Version(document.version), self.engine.now());
+                let written = store
+                    .put_document(COLLECTION, name, &sealed, version, now)
+                    .await?;
+                rotated += usize::from(matches!(written, Written::Version(_)));
             }
-            let sealed = self.seal(name, &self.open(&document)?)?;
-            let (version, now) = (Expected::Version(document.version), self.engine.now());
-            // One that was changed meanwhile was sealed with the current key by whoever changed it.
-            let written = store
-                .put_document(COLLECTION, name, &sealed, version, now)
-                .await?;
-            rotated += usize::from(matches!(written, Written::Version(_)));
+            if !left {
+                return Ok(rotated);
+            }
         }
-        Ok(rotated)
+        Err(SecretError::StillOld)
     }
 
     fn current(&self) -> Result<&MasterKey, SecretError> {
@@ -258,7 +274,15 @@ fn read(document: &Document) -> Result<Sealed, SecretError> {
     sealed.map_err(|_| SecretError::Changed(document.name.clone()))
 }
 
+/// A name for a new secret: `rotate` is the name of an action beside them.
 fn check_name(name: &str) -> Result<(), Invalid> {
+    match name {
+        "rotate" => Err(Invalid::new("name", "must not be `rotate`")),
+        name => check_form(name),
+    }
+}
+
+fn check_form(name: &str) -> Result<(), Invalid> {
     let allowed = |letter: char| letter.is_ascii_alphanumeric() || "_.:-".contains(letter);
     if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.chars().all(allowed) {
         let rule =
@@ -283,157 +307,4 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use windlass_engine::{Ids, SystemClock};
-    use windlass_memory::MemoryStore;
-
-    use super::*;
-
-    fn engine() -> Arc<Engine> {
-        let (store, clock) = (Arc::new(MemoryStore::new()), Arc::new(SystemClock::new()));
-        Arc::new(Engine::new(store, clock, Ids::seeded(1)))
-    }
-
-    fn key() -> MasterKey {
-        MasterKey::generate().expect("randomness")
-    }
-
-    fn secrets(engine: &Arc<Engine>, key: &MasterKey, old: &[&MasterKey]) -> Secrets {
-        let old = old.iter().map(|key| (*key).clone()).collect();
-        Secrets::new(Arc::clone(engine), Some(key.clone()), old)
-    }
-
-    async fn stored(engine: &Engine) -> Vec<Document> {
-        engine
-            .store()
-            .documents(COLLECTION)
-            .await
-            .expect("documents")
-    }
-
-    #[tokio::test]
-    async fn a_secret_is_read_back_and_not_in_the_store_as_it_is() {
-        let (engine, key) = (engine(), key());
-        let secrets = secrets(&engine, &key, &[]);
-        secrets.put("hook", b"s3cret").await.unwrap();
-        secrets.put("hook", b"s3cret").await.unwrap();
-        assert_eq!(
-            secrets.get("hook").await.unwrap().unwrap().as_slice(),
-            b"s3cret"
-        );
-        assert!(secrets.get("other").await.unwrap().is_none());
-        assert_eq!(secrets.names().await.unwrap(), ["hook"]);
-        let text = format!("{:?} {:?} {:?}", stored(&engine).await, secrets, key);
-        assert!(!text.contains("s3cret") && !text.contains(&to_hex(b"s3cret")));
-        assert!(!text.contains(&key.reveal()));
-        assert!(secrets.remove("hook").await.unwrap());
-        assert!(!secrets.remove("hook").await.unwrap());
-    }
-
-    #[tokio::test]
-    async fn a_wrong_or_missing_key_is_refused_and_nothing_is_overwritten() {
-        // CF7
-        let engine = engine();
-        secrets(&engine, &key(), &[])
-            .put("hook", b"s3cret")
-            .await
-            .unwrap();
-        let before = stored(&engine).await;
-        let wrong = secrets(&engine, &key(), &[&key()]);
-        assert!(matches!(
-            wrong.check().await,
-            Err(SecretError::WrongMasterKey { .. })
-        ));
-        assert!(matches!(
-            wrong.get("hook").await,
-            Err(SecretError::WrongMasterKey { .. })
-        ));
-        assert!(matches!(
-            wrong.rotate().await,
-            Err(SecretError::WrongMasterKey { .. })
-        ));
-        let none = Secrets::new(Arc::clone(&engine), None, Vec::new());
-        assert!(none.check().await.is_err());
-        assert!(matches!(
-            none.put("new", b"x").await,
-            Err(SecretError::NoMasterKey)
-        ));
-        assert_eq!(stored(&engine).await, before);
-    }
-
-    #[tokio::test]
-    async fn keys_are_changed_with_the_old_one_in_the_list() {
-        let (engine, old, new) = (engine(), key(), key());
-        secrets(&engine, &old, &[]).put("a", b"1").await.unwrap();
-        let both = secrets(&engine, &new, &[&old]);
-        both.check().await.unwrap();
-        both.put("b", b"2").await.unwrap();
-        assert_eq!(both.get("a").await.unwrap().unwrap().as_slice(), b"1");
-        assert_eq!(both.rotate().await.unwrap(), 1);
-        assert_eq!(both.rotate().await.unwrap(), 0);
-        let only_new = secrets(&engine, &new, &[]);
-        only_new.check().await.unwrap();
-        assert_eq!(only_new.get("a").await.unwrap().unwrap().as_slice(), b"1");
-    }
-
-    #[tokio::test]
-    async fn a_secret_that_was_changed_or_moved_does_not_open() {
-        let (engine, key) = (engine(), key());
-        let secrets = secrets(&engine, &key, &[]);
-        secrets.put("hook", b"s3cret").await.unwrap();
-        let sealed = stored(&engine).await.remove(0).value;
-        let store = engine.store();
-        for (name, field, value) in [
-            ("moved", "key", sealed["key"].clone()),
-            ("changed", "sealed", "00".into()),
-            ("renonced", "nonce", "ff".repeat(24).into()),
-            ("short", "nonce", "ff".into()),
-            ("nonsense", "sealed", "zz".into()),
-        ] {
-            let mut value_of = sealed.clone();
-            value_of[field] = value;
-            store
-                .put_document(
-                    COLLECTION,
-                    name,
-                    &value_of,
-                    Expected::Anything,
-                    engine.now(),
-                )
-                .await
-                .unwrap();
-            assert!(
-                matches!(secrets.get(name).await, Err(SecretError::Changed(_))),
-                "{name}"
-            );
-        }
-    }
-
-    #[tokio::test]
-    async fn bad_names_sizes_and_keys_are_refused() {
-        let secrets = secrets(&engine(), &key(), &[]);
-        for name in ["", "a b", "a/b", "é", &"x".repeat(129)] {
-            assert!(
-                matches!(secrets.put(name, b"x").await, Err(SecretError::Invalid(_))),
-                "{name}"
-            );
-        }
-        for size in [0, SECRET_BYTES_MAX + 1] {
-            let refused = secrets.put("a", &vec![0; size]).await;
-            assert!(matches!(refused, Err(SecretError::Invalid(_))), "{size}");
-        }
-        secrets.put("a", &vec![0; SECRET_BYTES_MAX]).await.unwrap();
-        for text in ["", "00", &"0".repeat(63), &"g".repeat(64), &"0".repeat(66)] {
-            assert!(MasterKey::parse(text).is_err(), "{text}");
-        }
-        assert!(MasterKey::parse(&format!(" {}\n", key().reveal())).is_ok());
-    }
-
-    proptest! {
-        #[test]
-        fn random_text_is_no_master_key(text in "\\PC{0,70}") {
-            let _ = MasterKey::parse(&text);
-        }
-    }
-}
+mod tests;

@@ -3,20 +3,20 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use windlass::{Client, PrometheusRecorder, RetryPolicy};
-use windlass_core::retry::{Cap, WorkerRetry};
+use windlass::{Client, PrometheusRecorder};
+use windlass_core::retry::{AttemptLimit, Cap, WorkerRetry};
 use windlass_engine::{Engine, JanitorConfig, UpkeepConfig, keep_up};
 use windlass_http::{HttpConfig, HttpConfigError, HttpJobs, SystemResolver, TlsRoots, form};
 
 use crate::access::{Access, Caller, WithoutKeys};
 use crate::app::{App, Settings};
 use crate::audit::Audit;
-use crate::checks::{Machine, Verdict};
+use crate::checks::{Machine, Verdict, make_private};
 use crate::config::Config;
 use crate::http_jobs::Executor;
 use crate::listen::{Limits, ListenError, Listener, TlsFiles};
@@ -109,6 +109,12 @@ impl Config {
         &self,
         recorder: Arc<PrometheusRecorder>,
     ) -> Result<Client, StartError> {
+        if self.keeps_files() {
+            make_private(&self.data).map_err(|cause| {
+                let data = self.data.display();
+                StartError::Machine(format!("{data} cannot be made: {cause}"))
+            })?;
+        }
         let opened = Client::open_with_recorder(&self.store_url(), recorder).await;
         opened.map_err(|cause| StartError::Store {
             url: self.store_shown(),
@@ -118,6 +124,13 @@ impl Config {
 
     /// The secrets in a store, with the configured keys; refused if these do not open them all.
     pub async fn open_secrets(&self, engine: &Arc<Engine>) -> Result<Secrets, SecretError> {
+        let secrets = self.secrets(engine)?;
+        secrets.check().await?;
+        Ok(secrets)
+    }
+
+    /// The secrets in a store, with the configured keys, whether these open them or not.
+    pub fn secrets(&self, engine: &Arc<Engine>) -> Result<Secrets, SecretError> {
         let key = self
             .master_key
             .as_ref()
@@ -127,9 +140,7 @@ impl Config {
             .iter()
             .map(|key| MasterKey::parse(key.reveal()));
         let old_keys = old_keys.collect::<Result<_, _>>()?;
-        let secrets = Secrets::new(Arc::clone(engine), key.transpose()?, old_keys);
-        secrets.check().await?;
-        Ok(secrets)
+        Ok(Secrets::new(Arc::clone(engine), key.transpose()?, old_keys))
     }
 
     /// Whether a key must exist before anybody is let in.
@@ -158,7 +169,10 @@ impl Config {
 
     fn settings(&self) -> Settings {
         let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
-        let policy: RetryPolicy = self.retry.policy();
+        let cap = self.retry_cap.and_then(|cap| {
+            let cap = AttemptLimit::from_max_attempts(i64::try_from(cap).ok()?);
+            cap.ok().flatten()
+        });
         Settings {
             payload_bytes_max: number(self.payload_bytes),
             bulk_bytes_max: number(self.bulk_bytes),
@@ -167,8 +181,8 @@ impl Config {
             wait_max: self.wait_max,
             waiting_max: number(self.waiting_max),
             retry: WorkerRetry {
-                policy: Some(Arc::new(policy)),
-                cap: Cap::Unlimited,
+                policy: Some(Arc::new(self.retry.clone())),
+                cap: cap.map_or(Cap::Unlimited, Cap::At),
             },
         }
     }
@@ -310,6 +324,16 @@ impl Server {
         format!("windlass {version} listens on {url}, store {store}{durable}")
     }
 
+    /// The same for programs.
+    pub fn about(&self) -> Value {
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "url": self.url(),
+            "store": self.config.store_shown(),
+            "durable": self.config.is_durable(),
+        })
+    }
+
     /// Runs until `stop`; then what runs may finish within the grace period, or until `stop_now`.
     pub async fn run(
         self,
@@ -403,21 +427,28 @@ async fn access(config: &Config, client: &Client) -> Result<Access, StartError> 
     };
     let audit = Audit::new(Arc::clone(engine));
     let writing = Arc::new(Semaphore::new(THROTTLED_WRITING_MAX));
-    let access = Access::by_keys(Arc::clone(engine), without_keys)
-        .allow_hosts(config.hosts.iter().cloned())
-        .on_throttle(Arc::new(move |id, peer, wait| {
-            let peer = peer.map(|peer| peer.to_string());
-            warn!(key = id, peer, ?wait, "tries with wrong keys are throttled");
-            let Ok(permit) = Arc::clone(&writing).try_acquire_owned() else {
-                return; // a flood is in the log, and does not become a flood of writes
-            };
-            let (audit, target) = (audit.clone(), id.unwrap_or("-").to_owned());
-            let detail = json!({"peer": peer, "wait_ms": u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)});
-            tokio::spawn(async move {
-                audit.record(&Caller::nobody(), "access.throttled", &target, detail).await;
-                drop(permit);
-            });
-        }));
+    let access =
+        Access::by_keys(Arc::clone(engine), without_keys).allow_hosts(config.hosts.iter().cloned());
+    let access = match config.insecure {
+        true => access.allow_addresses(),
+        false => access,
+    };
+    let access = access.on_throttle(Arc::new(move |id, peer, wait| {
+        let peer = peer.map(|peer| peer.to_string());
+        warn!(key = id, peer, ?wait, "tries with wrong keys are throttled");
+        let Ok(permit) = Arc::clone(&writing).try_acquire_owned() else {
+            return; // a flood is in the log, and does not become a flood of writes
+        };
+        let (audit, target) = (audit.clone(), id.unwrap_or("-").to_owned());
+        let detail =
+            json!({"peer": peer, "wait_ms": u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)});
+        tokio::spawn(async move {
+            audit
+                .record(&Caller::nobody(), "access.throttled", &target, detail)
+                .await;
+            drop(permit);
+        });
+    }));
     let no_keys = match access.keys() {
         Some(keys) => keys.list().await.map_err(StartError::Keys)?.is_empty(),
         None => true,
@@ -448,8 +479,9 @@ mod tests {
         ("jobs.lease_max", "2h"),
         ("jobs.sweep_every", "1s"),
         ("jobs.retry", "patient"),
+        ("jobs.retry_cap", "7"),
         ("jobs.payload_bytes", "2000"),
-        ("http.bulk_bytes", "40000"),
+        ("http.bulk_bytes", "400000"),
         ("http.header_time", "11s"),
         ("http.header_bytes", "33000"),
         ("http.header_fields", "90"),
@@ -499,7 +531,7 @@ mod tests {
             header_fields: 90,
             body_time: seconds(31),
             body_bytes_per_second: 1000,
-            body_bytes_max: 40_000,
+            body_bytes_max: 400_000,
             write_time: seconds(32),
             write_bytes: 1001,
             idle_time: seconds(90),
@@ -517,7 +549,7 @@ mod tests {
         let settings = config.settings();
         assert_eq!(
             (settings.payload_bytes_max, settings.bulk_bytes_max),
-            (2000, 40_000)
+            (2000, 400_000)
         );
         assert_eq!(
             (settings.lease, settings.lease_max),
@@ -528,6 +560,8 @@ mod tests {
             settings.retry.policy,
             Some(Arc::new(Preset::Patient.policy()))
         );
+        let cap = AttemptLimit::from_max_attempts(7).unwrap().unwrap();
+        assert_eq!(settings.retry.cap, Cap::At(cap));
         let own = config.bind;
         let http = config.http_config(own).expect("a good configuration");
         let allowed: Vec<_> = http.allow.iter().map(ToString::to_string).collect();

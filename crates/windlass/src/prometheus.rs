@@ -12,10 +12,14 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric as Registered, Registry};
 use windlass_core::{DeadReason, QueueName, Timestamp};
 use windlass_engine::{Event, JobEvent, Recorder, ScheduleEvent};
 use windlass_store::Counts;
+
+mod table;
+
+pub use table::{METRICS, Metric, MetricKind};
 
 /// Queues beyond this many share the label `other`: labels are bounded.
 const QUEUES_MAX: usize = 200;
@@ -99,63 +103,27 @@ impl PrometheusRecorder {
         recorder
     }
 
-    /// Every metric with its help.
+    /// Every metric, with what the table says about it.
     fn register(&mut self) {
-        let registry = &mut self.registry;
-        let retries = self.retries.clone();
-        registry.register(
-            "retries",
-            "Failed attempts after which another follows",
-            retries,
-        );
-        let exhausted = self.retry_exhausted.clone();
-        registry.register(
-            "retry_exhausted",
-            "Jobs dead because no attempt was left",
-            exhausted,
-        );
-        let latency = self.retry_latency.clone();
-        registry.register(
-            "retry_latency_seconds",
-            "Time in backoff before a retry",
-            latency,
-        );
-        let enqueued = self.enqueued.clone();
-        registry.register("jobs_enqueued", "Jobs stored", enqueued);
-        let finished = self.finished.clone();
-        registry.register("jobs_finished", "Jobs that are over, by outcome", finished);
-        let wait = self.wait.clone();
-        registry.register(
-            "job_wait_seconds",
-            "Time a job was due before it was claimed",
-            wait,
-        );
-        let run = self.run.clone();
-        registry.register("job_run_seconds", "Time an attempt took", run);
-        let depth = self.depth.clone();
-        registry.register("queue_depth", "Jobs in a queue, by state", depth);
-        let oldest = self.oldest_ready.clone();
-        let help = "For how long the oldest ready job is due";
-        registry.register("queue_oldest_ready_seconds", help, oldest);
-        let lag = self.schedule_lag.clone();
-        registry.register("schedule_lag_seconds", "How late occurrences fired", lag);
-        let skipped = self.schedule_skipped.clone();
-        registry.register(
-            "schedule_skipped",
-            "Occurrences that did not fire, by reason",
-            skipped,
-        );
-        let lost = self.leases_lost.clone();
-        registry.register("leases_lost", "Attempts whose worker died or hung", lost);
-        let op = self.store_op.clone();
-        registry.register("store_op_seconds", "Time a verb of the store took", op);
-        let dropped = self.log_lines_dropped.clone();
-        let help = "Log lines left out because nobody took them";
-        registry.register("log_lines_dropped", help, dropped);
         let build: Family<Labels, Gauge> = Family::default();
         let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
         build.get_or_create(&version).set(1);
-        registry.register("build_info", "Always 1", build);
+        let to = &mut self.registry;
+        add(to, "jobs_enqueued", self.enqueued.clone());
+        add(to, "jobs_finished", self.finished.clone());
+        add(to, "job_wait_seconds", self.wait.clone());
+        add(to, "job_run_seconds", self.run.clone());
+        add(to, "retries", self.retries.clone());
+        add(to, "retry_exhausted", self.retry_exhausted.clone());
+        add(to, "retry_latency_seconds", self.retry_latency.clone());
+        add(to, "leases_lost", self.leases_lost.clone());
+        add(to, "queue_depth", self.depth.clone());
+        add(to, "queue_oldest_ready_seconds", self.oldest_ready.clone());
+        add(to, "schedule_lag_seconds", self.schedule_lag.clone());
+        add(to, "schedule_skipped", self.schedule_skipped.clone());
+        add(to, "store_op_seconds", self.store_op.clone());
+        add(to, "log_lines_dropped", self.log_lines_dropped.clone());
+        add(to, "build_info", build);
     }
 
     /// All metrics in the text form that Prometheus reads.
@@ -233,6 +201,12 @@ impl PrometheusRecorder {
     }
 }
 
+fn add(registry: &mut Registry, name: &'static str, metric: impl Registered) {
+    let about = METRICS.iter().find(|about| about.name == name);
+    let about = about.expect("every metric is in the table, which a test checks");
+    registry.register(about.name, about.help, metric);
+}
+
 impl Recorder for PrometheusRecorder {
     fn event(&self, event: &Event) {
         match event {
@@ -294,5 +268,76 @@ impl Default for PrometheusRecorder {
 impl fmt::Debug for PrometheusRecorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("PrometheusRecorder")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is told about each metric: its kind, and the labels that it was seen with.
+    fn told(text: &str) -> BTreeMap<&str, (&str, BTreeSet<&str>)> {
+        let mut told = BTreeMap::new();
+        let mut current = "";
+        for line in text.lines() {
+            if let Some((name, kind)) = line
+                .strip_prefix("# TYPE ")
+                .and_then(|rest| rest.split_once(' '))
+            {
+                current = name;
+                told.insert(name, (kind, BTreeSet::new()));
+            } else if let Some((_, labels)) = line.split_once('{') {
+                let labels = labels.split_once('}').map_or("", |(labels, _)| labels);
+                let names = labels
+                    .split(',')
+                    .filter_map(|label| Some(label.split_once('=')?.0));
+                let seen = told.get_mut(current).map(|(_, seen)| seen);
+                seen.into_iter()
+                    .for_each(|seen| seen.extend(names.clone().filter(|name| *name != "le")));
+            }
+        }
+        told
+    }
+
+    #[test]
+    fn the_table_says_what_is_recorded() {
+        let recorder = PrometheusRecorder::new();
+        let queue = QueueName::new("mail").unwrap();
+        let second = Duration::from_secs(1);
+        for event in [
+            JobEvent::Enqueued,
+            JobEvent::Claimed {
+                waited: second,
+                lane: windlass_core::Lane::Fresh,
+            },
+            JobEvent::Succeeded { ran: second },
+            JobEvent::Lost,
+        ] {
+            recorder.job(&queue, &event);
+        }
+        let labels = recorder.queue(&queue);
+        recorder.retries.get_or_create(&labels).inc();
+        recorder.retry_exhausted.get_or_create(&labels).inc();
+        recorder.retry_latency.get_or_create(&labels).observe(1.0);
+        let counts = BTreeMap::from([(queue, Counts::default())]);
+        recorder.counts(&counts, Timestamp::UNIX_EPOCH);
+        let reason = vec![("reason", "paused".to_owned())];
+        recorder.schedule_skipped.get_or_create(&reason).inc();
+        recorder.schedule_lag.observe(1.0);
+        recorder.store_op("claim", second);
+        let text = recorder.text();
+        let told = told(&text);
+        for metric in METRICS {
+            let name = format!("windlass_{}", metric.name);
+            let labels: BTreeSet<&str> = metric.labels.iter().copied().collect();
+            assert_eq!(
+                told.get(name.as_str()),
+                Some(&(metric.kind.name(), labels)),
+                "{name}"
+            );
+            let help = format!("# HELP {name} {}.", metric.help);
+            assert!(text.contains(&help), "{help}");
+        }
+        assert_eq!(told.len(), METRICS.len(), "{text}");
     }
 }

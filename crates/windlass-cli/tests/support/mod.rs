@@ -78,11 +78,10 @@ impl Server {
             let _ = child.wait();
         }
         assert!(!banner.is_empty(), "the server did not start: {told}");
-        let url = banner
-            .split_whitespace()
-            .find(|word| word.starts_with("http"))
-            .expect("a URL");
-        let url = url.trim_end_matches(',').to_owned();
+        let mut words =
+            banner.split(|letter: char| letter.is_whitespace() || "\",".contains(letter));
+        let url = words.find(|word| word.starts_with("http"));
+        let url = url.expect("a URL").to_owned();
         let address = url
             .rsplit('/')
             .next()

@@ -25,6 +25,11 @@ pub enum TlsError {
 }
 
 impl TlsRoots {
+    /// Refuses what no certificate can be read from.
+    pub fn check(&self) -> Result<(), TlsError> {
+        self.store().map(drop)
+    }
+
     pub(crate) fn connector(&self) -> Result<TlsConnector, TlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)

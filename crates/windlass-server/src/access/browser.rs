@@ -2,14 +2,25 @@
 
 use axum::http::{HeaderMap, HeaderValue, Uri, header};
 
-/// The names that an open server answers to.
+/// The names that an open server answers to, beside those of loopback.
 #[derive(Debug, Default)]
-pub(super) struct Hosts(Vec<String>);
+pub(super) struct Hosts {
+    /// These, in small letters.
+    names: Vec<String>,
+    /// Every address that is written out, too: another site's name can be made to point here, an address cannot.
+    addresses: bool,
+}
 
 impl Hosts {
-    /// These, beside the names of loopback.
-    pub(super) fn new(more: impl IntoIterator<Item = String>) -> Self {
-        Hosts(more.into_iter().map(|host| host.to_lowercase()).collect())
+    /// Answers to these names too.
+    pub(super) fn add_names(&mut self, more: impl IntoIterator<Item = String>) {
+        self.names
+            .extend(more.into_iter().map(|host| host.to_lowercase()));
+    }
+
+    /// Answers to every address that is written out, too.
+    pub(super) fn add_addresses(&mut self) {
+        self.addresses = true;
     }
 
     /// Refuses a request that a page of another site caused, or that came under a strange name.
@@ -20,7 +31,7 @@ impl Hosts {
             .is_none_or(|host| self.knows(host_name(host)))
         {
             return Err(
-                "this server is open to its own machine only: `Host` must be `localhost` or an address of loopback",
+                "a server without keys answers to known names only: `Host` must be `localhost`, an address of loopback (with `insecure`, any address), or among the setting `hosts`",
             );
         }
         let fetched_from = text(headers.get("sec-fetch-site"));
@@ -37,10 +48,11 @@ impl Hosts {
 
     fn knows(&self, name: &str) -> bool {
         let bare = name.trim_start_matches('[').trim_end_matches(']');
-        let loopback = bare
+        let address = bare
             .parse::<std::net::IpAddr>()
-            .is_ok_and(|ip| ip.to_canonical().is_loopback());
-        loopback || name == "localhost" || self.0.iter().any(|known| known == name)
+            .is_ok_and(|ip| self.addresses || ip.to_canonical().is_loopback());
+        let known = |known: &String| known == name || known.trim_matches(['[', ']']) == bare;
+        address || name == "localhost" || self.names.iter().any(known)
     }
 }
 
@@ -73,12 +85,17 @@ mod tests {
     use super::*;
 
     fn check(headers: &[(&'static str, &str)]) -> bool {
-        let hosts = Hosts::new(["Jobs.Example".to_owned()]);
+        let mut hosts = Hosts::default();
+        hosts.add_names(["Jobs.Example".to_owned()]);
+        hosts.check(&map(headers)).is_ok()
+    }
+
+    fn map(headers: &[(&'static str, &str)]) -> HeaderMap {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.insert(*name, HeaderValue::from_str(value).unwrap());
         }
-        hosts.check(&map).is_ok()
+        map
     }
 
     #[test]
@@ -111,6 +128,19 @@ mod tests {
             assert!(!check(&[("host", host)]), "{host}");
         }
         assert!(check(&[]), "HTTP/1.0 without a Host is no browser");
+    }
+
+    #[test]
+    fn with_addresses_every_address_is_known_and_a_strange_name_is_not() {
+        let mut hosts = Hosts::default();
+        hosts.add_addresses();
+        for host in ["192.0.2.7:8080", "10.0.0.1", "[2001:db8::1]:8080"] {
+            assert!(hosts.check(&map(&[("host", host)])).is_ok(), "{host}");
+        }
+        for host in ["evil.example", "10.0.0.1.nip.example:80", ""] {
+            let refused = hosts.check(&map(&[("host", host)])).unwrap_err();
+            assert!(refused.contains("`hosts`"), "{host}: {refused}");
+        }
     }
 
     #[test]

@@ -34,11 +34,9 @@ impl ApiKey {
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.strip_prefix(PREFIX)?.split('_');
         let (id, secret, checksum) = (parts.next()?, parts.next()?, parts.next()?);
-        let sized = id.len() == ID_CHARS
-            && secret.len() == SECRET_CHARS
-            && checksum.len() == CHECKSUM_CHARS;
-        let alphanumeric = |part: &str| part.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        if !sized || parts.next().is_some() || !alphanumeric(id) || !alphanumeric(secret) {
+        let sized = secret.len() == SECRET_CHARS && checksum.len() == CHECKSUM_CHARS;
+        let alphanumeric = secret.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        if !sized || parts.next().is_some() || !ApiKey::is_id(id) || !alphanumeric {
             return None;
         }
         let key = ApiKey {
@@ -46,6 +44,11 @@ impl ApiKey {
             secret: secret.to_owned(),
         };
         (key.checksum() == checksum).then_some(key)
+    }
+
+    /// Whether a text has the form of a public id.
+    pub(super) fn is_id(text: &str) -> bool {
+        text.len() == ID_CHARS && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
     }
 
     /// The part that may be shown, and that finds the key.

@@ -14,13 +14,13 @@ use windlass_engine::Engine;
 use windlass_store::{Expected, StoreError, Written};
 
 use super::key::{ApiKey, KeyHash};
-use super::scope::Scopes;
+use super::scope::{Scope, Scopes};
 
 /// The collection of the keys.
 pub const KEYS: &str = "api_keys";
 /// The collection of when they were last used: apart, so that use never races with a change of the key.
 const USED: &str = "api_keys_used";
-/// So many keys at most, revoked ones included.
+/// So many keys at most. When there are as many, one that was revoked or has expired makes room for a new one.
 pub const KEYS_MAX: usize = 10_000;
 /// The longest name of a key.
 const NAME_CHARS_MAX: usize = 100;
@@ -49,6 +49,14 @@ pub struct KeyInfo {
     pub(super) hash: KeyHash,
 }
 
+impl KeyInfo {
+    /// Since when it opens nothing any more, if that is so.
+    fn ended_at(&self, now: Timestamp) -> Option<Timestamp> {
+        let expired_at = self.expires_at.filter(|at| *at <= now);
+        self.revoked_at.into_iter().chain(expired_at).min()
+    }
+}
+
 /// A key to be made.
 #[derive(Debug, Clone)]
 pub struct NewKey {
@@ -69,6 +77,9 @@ pub enum KeyError {
     /// There is no such key.
     #[error("there is no key {0}: `windlass keys list` names them")]
     NotFound(String),
+    /// Another key has its id, which chance hardly ever does.
+    #[error("the id of the new key is taken: try again")]
+    Taken,
     /// The store did not take it.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -112,6 +123,7 @@ impl Stored {
 /// The keys of one store.
 pub struct Keys {
     engine: Arc<Engine>,
+    most: usize,
     known: Mutex<Option<Known>>,
     reading: tokio::sync::Mutex<()>,
     touched: Mutex<BTreeMap<String, Timestamp>>,
@@ -129,22 +141,36 @@ impl Keys {
     pub fn new(engine: Arc<Engine>) -> Self {
         Keys {
             engine,
+            most: KEYS_MAX,
             known: Mutex::default(),
             reading: tokio::sync::Mutex::default(),
             touched: Mutex::default(),
         }
     }
 
+    /// As many keys at most.
+    #[cfg(test)]
+    pub(super) fn with_most(engine: Arc<Engine>, most: usize) -> Self {
+        Keys {
+            most,
+            ..Keys::new(engine)
+        }
+    }
+
     /// Makes a key. Its text is answered once and stored nowhere.
+    ///
+    /// The first one must be an admin's: it closes the server to everybody without a key, and another could make no further one.
     pub async fn create(&self, new: NewKey, now: Timestamp) -> Result<(ApiKey, KeyInfo), KeyError> {
         check_name(&new.name)?;
         if new.expires_at.is_some_and(|at| at <= now) {
             return Err(Invalid::new("expires_at", "must lie ahead").into());
         }
-        if self.read().await?.len() >= KEYS_MAX {
-            let rule = format!("must be at most {KEYS_MAX} in all");
-            return Err(Invalid::new("keys", rule).into());
+        let all = self.read().await?;
+        if all.is_empty() && !new.scopes.include(Scope::Admin) {
+            let rule = "must have `admin` among them: it is the first key, and only an admin makes further ones";
+            return Err(Invalid::new("scopes", rule).into());
         }
+        self.make_room(&all, now).await?;
         let key = ApiKey::generate().map_err(KeyError::Random)?;
         let stored = Stored {
             name: new.name,
@@ -154,10 +180,38 @@ impl Keys {
             expires_at: new.expires_at,
             revoked_at: None,
         };
-        self.write(key.id(), &stored, Expected::Absent, now).await?;
+        match self.write(key.id(), &stored, Expected::Absent, now).await? {
+            Written::Version(_) => {}
+            Written::Conflict(_) => return Err(KeyError::Taken),
+        }
         let value = serde_json::to_value(&stored).unwrap_or_default();
         let (info, _) = Stored::read(key.id(), &value)?;
         Ok((key, info))
+    }
+
+    /// Forgets the key that ended longest ago, if there are as many as may be; refuses where none has ended.
+    async fn make_room(
+        &self,
+        all: &BTreeMap<String, KeyInfo>,
+        now: Timestamp,
+    ) -> Result<(), KeyError> {
+        if all.len() < self.most {
+            return Ok(());
+        }
+        let ended = all
+            .values()
+            .filter_map(|key| Some((key.ended_at(now)?, &key.id)));
+        let Some((_, oldest)) = ended.min() else {
+            let rule = format!("must be at most {} in all: revoke some", self.most);
+            return Err(Invalid::new("keys", rule).into());
+        };
+        let store = self.engine.store();
+        for collection in [KEYS, USED] {
+            store
+                .remove_document(collection, oldest, Expected::Anything)
+                .await?;
+        }
+        Ok(())
     }
 
     /// All keys by age, with when they were last used.
@@ -175,6 +229,9 @@ impl Keys {
 
     /// Revokes a key for good. It stays listed; a second time changes nothing.
     pub async fn revoke(&self, id: &str, now: Timestamp) -> Result<KeyInfo, KeyError> {
+        if !ApiKey::is_id(id) {
+            return Err(Invalid::new("id", "must be the part of a key behind `wl_`").into());
+        }
         loop {
             let found = self.engine.store().document(KEYS, id).await?;
             let found = found.ok_or_else(|| KeyError::NotFound(id.to_owned()))?;

@@ -31,14 +31,23 @@ fn access(engine: &Arc<Engine>) -> Access {
     Access::by_keys(Arc::clone(engine), WithoutKeys::Open)
 }
 
+/// A key; an admin has the first one.
 async fn key(access: &Access, scope: Scope) -> ApiKey {
-    let new = NewKey {
+    let keys = access.keys().expect("access by keys");
+    let first = keys.list().await.expect("a list").is_empty();
+    if first && scope != Scope::Admin {
+        let admin = new_key(Scope::Admin);
+        keys.create(admin, noon()).await.expect("a key");
+    }
+    keys.create(new_key(scope), noon()).await.expect("a key").0
+}
+
+fn new_key(scope: Scope) -> NewKey {
+    NewKey {
         name: "test".to_owned(),
         scopes: Scopes::NONE.with(scope),
         expires_at: Some(later(100)),
-    };
-    let keys = access.keys().expect("access by keys");
-    keys.create(new, noon()).await.expect("a key").0
+    }
 }
 
 fn header(key: &ApiKey) -> HeaderValue {
@@ -203,6 +212,31 @@ async fn tries_that_fail_are_throttled_told_once_and_the_right_key_of_others_sti
 }
 
 #[tokio::test]
+async fn an_address_that_waits_cannot_guess_the_secret_of_an_id_without_a_bound() {
+    // AP4
+    let access = access(&engine());
+    let victim = key(&access, Scope::Read).await;
+    let nonsense = HeaderValue::from_static("Bearer wl_nonsense");
+    for _ in 0..20 {
+        let refused = access.check(Some(&nonsense), HOME, Scope::Read, noon());
+        assert!(matches!(refused.await, Err(Refused::Malformed)));
+    }
+    let forged = header(&victim.with_secret_of(&ApiKey::generate().unwrap()));
+    for _ in 0..5 {
+        let refused = access.check(Some(&forged), HOME, Scope::Read, noon());
+        assert!(matches!(refused.await, Err(Refused::Throttled { .. })));
+    }
+    let right = header(&victim);
+    let refused = access.check(Some(&right), HOME, Scope::Read, noon());
+    assert!(
+        matches!(refused.await, Err(Refused::Throttled { .. })),
+        "after five wrong secrets not even the right one is looked at"
+    );
+    let later = access.check(Some(&right), HOME, Scope::Read, later(1));
+    assert!(later.await.is_ok(), "the wait of the id is over");
+}
+
+#[tokio::test]
 async fn keys_are_stored_hashed_and_listed_with_their_last_use() {
     let engine = engine();
     let access = access(&engine);
@@ -222,7 +256,8 @@ async fn keys_are_stored_hashed_and_listed_with_their_last_use() {
         // The use is written aside.
         tokio::task::yield_now().await;
         let listed = keys.list().await.unwrap();
-        if let Some(at) = listed[0].last_used_at {
+        let found = listed.iter().find(|info| info.id == key.id()).unwrap();
+        if let Some(at) = found.last_used_at {
             break at;
         }
     };
@@ -245,8 +280,70 @@ async fn bad_names_and_times_are_refused_and_an_unknown_key_cannot_be_revoked() 
             "{name}"
         );
     }
-    let refused = keys.revoke("nobody", noon()).await;
+    let refused = keys.revoke("5CkDn0V9tQ1x", noon()).await;
     assert!(matches!(refused, Err(KeyError::NotFound(_))));
+    for strange in [
+        "",
+        "nobody",
+        "5CkDn0V9tQ1\0",
+        "5CkDn0V9tQ1é",
+        "5CkDn0V9tQ1xx",
+    ] {
+        let refused = keys.revoke(strange, noon()).await;
+        assert!(matches!(refused, Err(KeyError::Invalid(_))), "{strange}");
+    }
+}
+
+#[tokio::test]
+async fn the_first_key_is_an_admins() {
+    let access = access(&engine());
+    let keys = access.keys().unwrap();
+    for scope in Scope::ALL {
+        let made = keys.create(new_key(scope), noon()).await;
+        match scope {
+            Scope::Admin => assert!(made.is_ok()),
+            _ => {
+                let refused = made.unwrap_err().to_string();
+                assert!(refused.contains("`scopes` must have `admin`"), "{refused}");
+            }
+        }
+    }
+    assert!(keys.create(new_key(Scope::Read), noon()).await.is_ok());
+}
+
+#[tokio::test]
+async fn keys_that_ended_make_room_for_new_ones() {
+    let keys = Keys::with_most(engine(), 3);
+    let mut made = Vec::new();
+    for seconds in 0..3 {
+        let admin = NewKey {
+            expires_at: (seconds == 2).then(|| later(60)),
+            ..new_key(Scope::Admin)
+        };
+        made.push(keys.create(admin, later(seconds)).await.unwrap().1.id);
+    }
+    let create = |at| keys.create(new_key(Scope::Read), at);
+    let refused = create(later(10)).await.unwrap_err().to_string();
+    assert!(
+        refused.contains("at most 3 in all: revoke some"),
+        "{refused}"
+    );
+    keys.revoke(&made[1], later(20)).await.unwrap();
+    let listed = async || {
+        let listed = keys.list().await.unwrap();
+        listed.into_iter().map(|key| key.id).collect::<Vec<_>>()
+    };
+    let second = create(later(30)).await.unwrap().1.id;
+    assert_eq!(
+        listed().await,
+        [made[0].clone(), made[2].clone(), second.clone()]
+    );
+    let third = create(later(61)).await.unwrap().1.id;
+    assert_eq!(
+        listed().await,
+        [made[0].clone(), second, third],
+        "the expired one is gone"
+    );
 }
 
 #[tokio::test]

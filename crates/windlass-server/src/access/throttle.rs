@@ -66,6 +66,8 @@ pub(super) enum Counted {
     Free,
     /// A wait of so long began.
     Waits(Duration),
+    /// The address waits already, and for so long.
+    AddressWaits(Duration),
 }
 
 impl Throttle {
@@ -81,7 +83,7 @@ impl Throttle {
     }
 
     /// How long this address has to wait before it may fail again.
-    pub(super) fn address_waits(&self, peer: Option<IpAddr>, now: Timestamp) -> Option<Duration> {
+    fn address_waits(&self, peer: Option<IpAddr>, now: Timestamp) -> Option<Duration> {
         let all = self
             .by_address
             .lock()
@@ -90,10 +92,15 @@ impl Throttle {
     }
 
     /// Counts a failure.
+    ///
+    /// An id is counted also while its address waits: who let the address wait first would else try secrets without a bound.
     pub(super) fn failed(&self, id: Option<&str>, peer: Option<IpAddr>, now: Timestamp) -> Counted {
         let peer = peer.map(network);
-        let of_address = count(&self.by_address, peer, ADDRESS_FREE, now);
         let of_id = id.and_then(|id| count(&self.by_id, (id.to_owned(), peer), ID_FREE, now));
+        if let Some(wait) = self.address_waits(peer, now) {
+            return Counted::AddressWaits(wait);
+        }
+        let of_address = count(&self.by_address, peer, ADDRESS_FREE, now);
         match of_address.max(of_id) {
             Some(wait) => Counted::Waits(wait),
             None => Counted::Free,

@@ -5,18 +5,17 @@ use std::path::{Path, PathBuf};
 
 use toml_edit::{Document, Item, Table, Value};
 
-use super::secret::{Secret, others_may_read};
+use super::secret::{Privacy, Secret, privacy};
 use super::settings::{SETTINGS, Setting};
 use super::value::{Broken, Environment, Readable};
 use super::{Origin, Problem, Sources};
 
 /// Variables that begin like settings and are none.
-const OTHER_VARIABLES: [&str; 5] = [
+const OTHER_VARIABLES: [&str; 4] = [
     "WINDLASS_CONFIG",
     "WINDLASS_POSTGRES_URL",
     "WINDLASS_URL",
     "WINDLASS_KEY",
-    "WINDLASS_LOG",
 ];
 
 /// Everything that was said, before it is read.
@@ -60,24 +59,47 @@ impl Layers {
     }
 
     fn check_variables(&self, problems: &mut Vec<Problem>) {
+        let mut refuse = |name: &str, rule: String| {
+            problems.push(Problem {
+                origin: Origin::Variable(name.to_owned()),
+                key: String::new(),
+                rule,
+            });
+        };
         let known: Vec<String> = SETTINGS.iter().flat_map(variables).collect();
-        let unknown = self
+        let ours = self
             .environment
             .keys()
             .filter(|name| name.starts_with("WINDLASS_"));
-        for name in unknown {
-            let other = OTHER_VARIABLES.contains(&name.as_str());
+        for name in ours {
+            let other = OTHER_VARIABLES.contains(&name.as_str()) || self.tells_a_service(name);
             if !other && !known.contains(name) {
-                problems.push(Problem {
-                    origin: Origin::Variable(name.clone()),
-                    key: String::new(),
-                    rule: format!(
-                        "is not a setting{}",
-                        meant(name, known.iter().map(String::as_str))
-                    ),
-                });
+                let meant = meant(name, known.iter().map(String::as_str));
+                refuse(name, format!("is not a setting{meant}"));
+            }
+            let plain = name.strip_suffix("_FILE").filter(|_| known.contains(name));
+            if let Some(plain) = plain.filter(|plain| self.environment.contains_key(*plain)) {
+                refuse(name, format!("says what {plain} says too: set one of them"));
             }
         }
+    }
+
+    /// Whether Kubernetes set a variable to tell where a service is: one called `windlass` has names that begin like settings.
+    /// The host of the service is always told too, so a mistyped setting is not taken for one.
+    fn tells_a_service(&self, variable: &str) -> bool {
+        let of_service = |host: &String| {
+            let service = host.strip_suffix("_SERVICE_HOST")?;
+            let rest = variable.strip_prefix(service)?;
+            let numbered = rest.strip_prefix("_PORT_").unwrap_or_default();
+            Some(
+                matches!(rest, "_SERVICE_HOST" | "_PORT")
+                    || rest.starts_with("_SERVICE_PORT")
+                    || numbered.starts_with(|first: char| first.is_ascii_digit()),
+            )
+        };
+        self.environment
+            .keys()
+            .any(|host| of_service(host) == Some(true))
     }
 
     fn parse(&mut self, text: &str, problems: &mut Vec<Problem>) {
@@ -131,6 +153,11 @@ impl Layers {
         }
     }
 
+    /// Where the value of a setting comes from.
+    pub(super) fn origin(&self, key: &str) -> Origin {
+        self.origins.get(key).cloned().unwrap_or(Origin::Default)
+    }
+
     /// Reads one setting from the strongest place that says it.
     pub(super) fn read<T: Readable>(
         &mut self,
@@ -161,8 +188,7 @@ impl Layers {
         default: &str,
     ) -> (Origin, Result<T, Broken>) {
         if let Some(text) = self.flags.get(key) {
-            let flag = format!("--{}", key.replace(['.', '_'], "-"));
-            return (Origin::Flag(flag), T::from_text(text));
+            return (Origin::Flag(flag_of(key)), T::from_text(text));
         }
         let variable = format!("WINDLASS_{}", key.replace('.', "_").to_uppercase());
         if let Some(text) = self.environment.get(&variable) {
@@ -189,18 +215,31 @@ impl Layers {
         value: &T,
         problems: &mut Vec<Problem>,
     ) {
+        let by_variable = match origin {
+            Origin::Variable(name) if name.ends_with("_FILE") => self.environment.get(name),
+            _ => None,
+        };
+        let files = value.secret_files().into_iter();
+        for file in files.chain(by_variable.map(PathBuf::from)) {
+            if privacy(&file) == Privacy::OpenByOthers {
+                self.warnings.push(Privacy::warning(key, &file));
+            }
+        }
         if !value.secrets_written_out() {
             return;
         }
-        match origin {
-            Origin::File { line, .. } if others_may_read(&self.path) => {
+        match (origin, privacy(&self.path)) {
+            (Origin::File { .. }, Privacy::OpenByOthers) => {
+                self.warnings.push(Privacy::warning(key, &self.path));
+            }
+            (Origin::File { line, .. }, Privacy::Open) => {
                 let rule = format!(
                     "is a secret in a file that others may read: `chmod 600 {}`, or refer to it by {{ file = … }} or {{ env = … }}",
                     self.path.display()
                 );
                 problems.push(self.in_file(*line, key, rule));
             }
-            Origin::Flag(flag) => {
+            (Origin::Flag(flag), _) => {
                 let told = format!(
                     "{flag} has a secret in it, which everybody on this machine may see: use the environment or a file"
                 );
@@ -220,6 +259,14 @@ fn default_of<T: Readable>(default: &str) -> Result<T, Broken> {
         .parse()
         .map_err(|error| format!("has a bad default: {error}"))?;
     T::from_toml(&value, &Environment::new())
+}
+
+/// The flag that says a setting, as the command line calls it.
+fn flag_of(key: &str) -> String {
+    match key {
+        "http_jobs.allow_targets" => "--allow-target".to_owned(),
+        key => format!("--{}", key.replace(['.', '_'], "-")),
+    }
 }
 
 /// The variables that say a setting.

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use super::json::to_json;
 use super::{Config, SETTINGS, Setting};
 
 impl Config {
@@ -24,11 +25,19 @@ impl Config {
 
     /// The same for programs.
     pub fn to_json(&self) -> Value {
-        let settings = self.shown().into_iter().map(|(key, value)| {
-            (
-                key.to_owned(),
-                json!({"value": value, "origin": self.origin(key).to_string()}),
-            )
+        let settings = SETTINGS.iter().zip(self.shown());
+        let settings = settings.map(|(setting, (key, shown))| {
+            let value = shown.parse().map(|value| to_json(&value));
+            let value = match value {
+                // What may be unset is written so in a file.
+                Ok(Value::String(text)) if setting.default.is_empty() && text == "none" => {
+                    Value::Null
+                }
+                Ok(value) => value,
+                Err(_) => shown.into(),
+            };
+            let origin = self.origin(key).to_string();
+            (key.to_owned(), json!({"value": value, "origin": origin}))
         });
         Value::Object(settings.collect())
     }

@@ -1,8 +1,9 @@
 //! Values that are not shown: written out, or better, referred to by a file or a variable.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use rustix::fs::{StatVfsMountFlags, statvfs};
 use toml_edit::Value;
 use zeroize::Zeroizing;
 
@@ -41,22 +42,57 @@ impl Secret {
     }
 }
 
-/// Refuses a file that others than its owner may read.
+/// Refuses a file that others than its owner may read, where that can be changed.
 fn check_private(path: &Path) -> Result<(), Broken> {
-    match others_may_read(path) {
-        true => Err(format!(
-            "names the file {0}, which others may read: `chmod 600 {0}`",
-            path.display()
-        )),
-        false => Ok(()),
+    match privacy(path) {
+        Privacy::Open => Err(Privacy::refusal(path)),
+        Privacy::Kept | Privacy::OpenByOthers => Ok(()),
     }
 }
 
 /// Whether others than its owner may read a file.
-pub(super) fn others_may_read(path: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt as _;
-    let mode = std::fs::metadata(path).map(|about| about.permissions().mode());
-    mode.is_ok_and(|mode| mode & 0o077 != 0)
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Privacy {
+    /// They may not.
+    Kept,
+    /// They may, and whoever runs this can change that.
+    Open,
+    /// They may, and whoever runs this cannot change it: the file has another owner or cannot be written, as those that
+    /// containers mount under `/run/secrets`.
+    OpenByOthers,
+}
+
+impl Privacy {
+    fn of(mode: u32, own: bool, writable: bool) -> Self {
+        match (mode & 0o077 != 0, own && writable) {
+            (false, _) => Privacy::Kept,
+            (true, true) => Privacy::Open,
+            (true, false) => Privacy::OpenByOthers,
+        }
+    }
+
+    pub(super) fn refusal(path: &Path) -> Broken {
+        let path = path.display();
+        format!("names the file {path}, which others may read: `chmod 600 {path}`")
+    }
+
+    pub(super) fn warning(key: &str, path: &Path) -> String {
+        let path = path.display();
+        format!(
+            "`{key}` names the file {path}, which others on this machine may read, and which was given so"
+        )
+    }
+}
+
+/// Who may read a file; one that is not there is nobody's.
+pub(super) fn privacy(path: &Path) -> Privacy {
+    use std::os::unix::fs::MetadataExt as _;
+    let Ok(about) = std::fs::metadata(path) else {
+        return Privacy::Kept;
+    };
+    let own = about.uid() == rustix::process::geteuid().as_raw();
+    let read_only = statvfs(path).is_ok_and(|on| on.f_flag.contains(StatVfsMountFlags::RDONLY));
+    Privacy::of(about.mode(), own, !read_only)
 }
 
 impl Readable for Secret {
@@ -103,6 +139,13 @@ impl Readable for Secret {
     fn secrets_written_out(&self) -> bool {
         self.from == From::WrittenOut
     }
+
+    fn secret_files(&self) -> Vec<PathBuf> {
+        match &self.from {
+            From::File(path) => vec![path.into()],
+            From::WrittenOut | From::Variable(_) => Vec::new(),
+        }
+    }
 }
 
 impl fmt::Debug for Secret {
@@ -121,13 +164,12 @@ impl StoreUrl {
         self.0.reveal()
     }
 
-    /// Where the password is.
+    /// Where the password is: up to the last `@`, since one that was not escaped may have every letter in it.
     fn password(&self) -> Option<(usize, usize)> {
         let url = self.reveal();
         let start = url.find("://")? + 3;
         let rest = url.get(start..)?;
-        let end = rest.find('/').unwrap_or(rest.len());
-        let at = rest.get(..end)?.rfind('@')?;
+        let at = rest.rfind('@')?;
         let colon = rest.get(..at)?.find(':')?;
         Some((start + colon + 1, start + at))
     }
@@ -172,6 +214,10 @@ impl Readable for StoreUrl {
     fn secrets_written_out(&self) -> bool {
         self.0.secrets_written_out() && self.shown() != self.reveal()
     }
+
+    fn secret_files(&self) -> Vec<PathBuf> {
+        self.0.secret_files()
+    }
 }
 
 const SCHEMES: [&str; 4] = ["memory:", "sqlite:", "postgres://", "postgresql://"];
@@ -191,6 +237,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_file_is_refused_where_its_owner_runs_this_and_could_close_it() {
+        // CF5: containers mount secrets with mode 0444, of another owner or on a read-only mount.
+        for (mode, own, writable, privacy) in [
+            (0o600, true, true, Privacy::Kept),
+            (0o400, false, false, Privacy::Kept),
+            (0o640, true, true, Privacy::Open),
+            (0o604, true, true, Privacy::Open),
+            (0o444, false, true, Privacy::OpenByOthers),
+            (0o444, true, false, Privacy::OpenByOthers),
+        ] {
+            assert_eq!(Privacy::of(mode, own, writable), privacy, "{mode:o}");
+        }
+        let own = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(privacy(own.path()), Privacy::Kept);
+        assert_eq!(privacy(Path::new("/nowhere")), Privacy::Kept);
+    }
+
+    #[test]
     fn a_password_in_a_url_is_not_shown() {
         for (url, shown) in [
             ("postgres://ann:s3cret@db/jobs", "postgres://ann:…@db/jobs"),
@@ -199,6 +263,15 @@ mod tests {
                 "postgres://ann:…@db:5432/jobs?a=b",
             ),
             ("postgres://ann@db/jobs", "postgres://ann@db/jobs"),
+            ("postgres://ann@db:5432/jobs", "postgres://ann@db:5432/jobs"),
+            (
+                "postgres://ann:s3cret/x?y#z@db/jobs",
+                "postgres://ann:…@db/jobs",
+            ),
+            (
+                "postgres://ann:/s3cret@x@db/jobs",
+                "postgres://ann:…@db/jobs",
+            ),
             (
                 "postgres://db/jobs?user=x&password=s3cret",
                 "postgres://db/jobs?user=x&password=…",

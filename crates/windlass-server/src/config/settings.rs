@@ -3,11 +3,13 @@
 //! Reading, printing, the example file and the reference page all come from here.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use windlass_core::retry::Preset;
+use axum::http::Uri;
+use tracing_subscriber::filter::LevelFilter;
+use windlass_core::retry::RetryPolicy;
 use windlass_core::{QueueName, format_duration};
 use windlass_http::Cidr;
 
@@ -15,6 +17,7 @@ use super::layers::Layers;
 use super::secret::{Secret, StoreUrl};
 use super::value::{Broken, LogFormat, Readable};
 use super::{Origin, Problem};
+use crate::secrets::MasterKey;
 
 /// What can be set.
 #[derive(Debug, Clone, Copy)]
@@ -58,17 +61,30 @@ macro_rules! settings {
             secret: <$type as Readable>::SECRET,
         }),*];
 
-        impl Config {
+        /// What could be read of it: nothing where a value breaks a rule of its own.
+        pub(super) struct Partial {
+            $(pub(super) $field: Option<$type>,)*
+        }
+
+        impl Partial {
             /// Reads every setting; what is wrong is added to the problems.
-            pub(super) fn read(layers: &mut Layers, problems: &mut Vec<Problem>) -> Option<Config> {
-                $(let $field = layers.read::<$type>($key, $default, $rule, problems);)*
-                Some(Config {
-                    $($field: $field?,)*
-                    origins: std::mem::take(&mut layers.origins),
-                    warnings: std::mem::take(&mut layers.warnings),
-                })
+            pub(super) fn read(layers: &mut Layers, problems: &mut Vec<Problem>) -> Self {
+                Partial {
+                    $($field: layers.read::<$type>($key, $default, $rule, problems),)*
+                }
             }
 
+            /// The whole of it, if everything could be read.
+            pub(super) fn whole(self, layers: Layers) -> Option<Config> {
+                Some(Config {
+                    $($field: self.$field?,)*
+                    origins: layers.origins,
+                    warnings: layers.warnings,
+                })
+            }
+        }
+
+        impl Config {
             /// Each setting as it would be written in a file; nothing secret.
             pub(super) fn shown(&self) -> Vec<(&'static str, String)> {
                 vec![$(($key, self.$field.show())),*]
@@ -88,8 +104,8 @@ settings! {
         "Says that a proxy in front takes care of TLS, so that a public `bind` without `tls` is fine. Keys are still needed.";
     "insecure" insecure: bool = "false", any,
         "Allows a public `bind` without TLS and without keys. Everybody who reaches the server may do everything.";
-    "hosts" hosts: Vec<String> = "[]", any,
-        "While there is no key, the server answers only requests whose `Host` is a name of loopback or one of these.";
+    "hosts" hosts: Vec<String> = "[]", |hosts: &Vec<String>| host_names(hosts),
+        "While there is no key, the server answers only requests whose `Host` is a name of loopback, one of these, or, with `insecure`, any address.";
 
     "tls.certificate" tls_certificate: Option<PathBuf> = "", any,
         "The certificate and those that it is signed by, in PEM. With `tls.key`, the server speaks TLS.";
@@ -107,10 +123,12 @@ settings! {
         "The longest lease that a worker may ask for.";
     "jobs.sweep_every" sweep_every: Duration = r#""500ms""#, longer_than_nothing,
         "How often expired leases are looked for.";
-    "jobs.retry" retry: Preset = r#""standard""#, any,
-        "The retry policy of jobs that neither have one of their own nor from their queue.";
+    "jobs.retry" retry: RetryPolicy = r#""standard""#, any,
+        "The retry policy of jobs that neither have one of their own nor from their queue: a preset's name, or a table with the fields that a policy has in JSON, such as `preset`, `max_retries` and `base_ms`.";
+    "jobs.retry_cap" retry_cap: Option<u64> = "", |cap: &Option<u64>| maybe_within(1, 1000, cap),
+        "The most attempts of a job that this server grants, whatever the job or its policy asks for; as many as they ask for, if not set. `1` is fail fast.";
     "jobs.payload_bytes" payload_bytes: u64 = "1048576", within(1, 64 * 1024 * 1024),
-        "The largest payload.";
+        "The largest payload. `http.bulk_bytes` must have room for it and for the rest of a job.";
 
     "http.bulk_bytes" bulk_bytes: u64 = "16777216", within(1024, 1024 * 1024 * 1024),
         "The largest body of a request about many jobs. No body is larger.";
@@ -153,7 +171,7 @@ settings! {
         "Resolving a target's name, connecting and the TLS handshake may each take so long.";
     "http_jobs.ca_file" http_jobs_ca_file: Option<PathBuf> = "", any,
         "Certificates of further authorities that targets may be signed by, in PEM.";
-    "http_jobs.public_url" public_url: Option<String> = "", any,
+    "http_jobs.public_url" public_url: Option<String> = "", |url: &Option<String>| maybe_url(url.as_deref()),
         "Where others reach this server, such as `https://jobs.example.org`: sent along with requests that are completed later.";
 
     "retention.finished" retention_finished: Duration = r#""7d""#, whole_days,
@@ -166,9 +184,9 @@ settings! {
     "shutdown.grace" shutdown_grace: Duration = r#""30s""#, any,
         "At the end, running requests and jobs have so long to finish. A second signal ends the waiting.";
 
-    "secrets.master_key" master_key: Option<Secret> = "", any,
+    "secrets.master_key" master_key: Option<Secret> = "", |key: &Option<Secret>| master_keys(key.as_slice()),
         "The key that secrets in the store are encrypted with: 64 hexadecimal digits, as `windlass secrets new-key` prints them.";
-    "secrets.old_keys" old_keys: Vec<Secret> = "[]", any,
+    "secrets.old_keys" old_keys: Vec<Secret> = "[]", |keys: &Vec<Secret>| master_keys(keys),
         "Former master keys: what they encrypted can still be read, until `windlass secrets rotate` has written it anew.";
 }
 
@@ -221,6 +239,10 @@ fn each_whole_days(queues: &BTreeMap<QueueName, Duration>) -> Result<(), Broken>
     queues.values().try_for_each(whole_days)
 }
 
+fn maybe_within(min: u64, max: u64, number: &Option<u64>) -> Result<(), Broken> {
+    number.as_ref().map_or(Ok(()), within(min, max))
+}
+
 fn maybe_positive(number: &Option<u64>) -> Result<(), Broken> {
     match number {
         Some(0) => Err("must be at least 1".to_owned()),
@@ -236,7 +258,53 @@ fn cidrs(ranges: &[String]) -> Result<(), Broken> {
     Ok(())
 }
 
+/// Names as they stand in `Host`, without a port.
+fn host_names(hosts: &[String]) -> Result<(), Broken> {
+    for host in hosts {
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        let is_name = |name: &str| {
+            let allowed = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
+            !name.is_empty() && name.len() <= 253 && name.chars().all(allowed)
+        };
+        if !is_name(host) && bare.parse::<IpAddr>().is_err() {
+            return Err(format!(
+                "must be names like \"jobs.example.org\" or addresses, without scheme, port and path, got {host:?}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn maybe_url(url: Option<&str>) -> Result<(), Broken> {
+    let Some(url) = url else { return Ok(()) };
+    let good = |uri: &Uri| {
+        let secure = matches!(uri.scheme_str(), Some("http" | "https"));
+        let host = uri.host().is_some_and(|host| !host.is_empty());
+        secure && host && uri.query().is_none() && !url.contains(['@', '#'])
+    };
+    match url.parse::<Uri>() {
+        Ok(uri) if good(&uri) => Ok(()),
+        _ => Err("must be like https://jobs.example.org, without user, query and fragment".into()),
+    }
+}
+
+fn master_keys(keys: &[Secret]) -> Result<(), Broken> {
+    let digits = "must be 64 hexadecimal digits, as `windlass secrets new-key` prints them";
+    let mut read = keys.iter().map(|key| MasterKey::parse(key.reveal()));
+    read.try_for_each(|key| key.map(drop))
+        .map_err(|_| digits.to_owned())
+}
+
 fn log_level(filter: &str) -> Result<(), Broken> {
+    // A word alone is taken for the name of a module, and a typo of a level would log nothing else.
+    let is_level = |word: &str| word.parse::<LevelFilter>().is_ok();
+    let mut parts = filter.split(',').map(str::trim);
+    let typo = parts.find(|part| !part.contains(['=', '[', ']', '{', '}']) && !is_level(part));
+    if let Some(typo) = typo {
+        return Err(format!(
+            "must be a level (error, warn, info, debug, trace, off) or a filter like \"info,windlass_server=debug\", got {typo:?}"
+        ));
+    }
     let read = filter.parse::<tracing_subscriber::EnvFilter>();
     read.map(drop)
         .map_err(|error| format!("must be a level or a filter: {error}"))

@@ -4,8 +4,11 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use proptest::prelude::*;
 use tempfile::TempDir;
+use windlass_core::retry::RetryPolicy;
 
 use super::*;
+
+mod refused;
 
 /// A file of its owner alone.
 fn file(content: impl AsRef<[u8]>) -> (TempDir, PathBuf) {
@@ -57,6 +60,8 @@ fn with(
     })
 }
 
+const MASTER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
 /// Another value than the default of every setting, which goes together with all the other ones.
 const OTHERS: &[(&str, &str)] = &[
     ("bind", r#""0.0.0.0:9000""#),
@@ -73,8 +78,9 @@ const OTHERS: &[(&str, &str)] = &[
     ("jobs.lease_max", r#""2h""#),
     ("jobs.sweep_every", r#""1s""#),
     ("jobs.retry", r#""patient""#),
+    ("jobs.retry_cap", "7"),
     ("jobs.payload_bytes", "2000"),
-    ("http.bulk_bytes", "40000"),
+    ("http.bulk_bytes", "400000"),
     ("http.header_time", r#""11s""#),
     ("http.header_bytes", "33000"),
     ("http.header_fields", "90"),
@@ -118,8 +124,8 @@ fn every_setting_is_read_from_a_file_and_shown_with_its_line() {
         .map(|(key, value)| format!("{key} = {value}"))
         .collect();
     let (_dir, path) = file(content.join("\n"));
-    let environment =
-        [("MASTER", "m"), ("OLD", "o")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let environment = [("MASTER", MASTER_KEY), ("OLD", MASTER_KEY)]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()));
     let config = Config::load(&Sources {
         file: Some(path.clone()),
         environment: environment.into(),
@@ -170,7 +176,7 @@ fn every_setting_has_a_variable_that_is_read_as_text() {
     for (key, value) in others() {
         let setting = SETTINGS.iter().find(|setting| setting.key == key).unwrap();
         let text = if setting.secret && value.contains("env") {
-            "sqlite:x".to_owned()
+            MASTER_KEY.to_owned()
         } else {
             plain(value)
         };
@@ -182,7 +188,7 @@ fn every_setting_has_a_variable_that_is_read_as_text() {
             ("WINDLASS_TLS_CERTIFICATE", "c"),
             ("WINDLASS_JOBS_PAYLOAD_BYTES", "1000"),
             ("WINDLASS_HTTP_CONNECTIONS_PER_ADDRESS", "5"),
-            ("WINDLASS_SECRETS_MASTER_KEY", "m"),
+            ("WINDLASS_SECRETS_MASTER_KEY", MASTER_KEY),
         ] {
             if !environment.iter().any(|(known, _)| known == name) {
                 environment.push((name.to_owned(), value.to_owned()));
@@ -194,196 +200,6 @@ fn every_setting_has_a_variable_that_is_read_as_text() {
         };
         let config = Config::load(&sources).unwrap();
         assert_eq!(config.origin(key), Origin::Variable(setting.variable()));
-    }
-}
-
-#[test]
-fn all_problems_are_told_at_once_with_line_and_nearest_name() {
-    // CF1
-    let content = "bnid = \"127.0.0.1:1\"\n\n[http]\nheader_tiem = \"1s\"\nidle_time = 60\nconnections = -1\n[jobs]\nlease = \"1 parsec\"\n[zebra]\nx = 1\n";
-    assert_eq!(
-        refused(content),
-        [
-            ":1: `bnid` is not a setting: did you mean `bind`?",
-            ":4: `http.header_tiem` is not a setting: did you mean `http.header_time`?",
-            ":9: `zebra` is not a setting: `windlass config print` names them all",
-            ":8: `jobs.lease` must be a duration like \"1m 30s\" (units w d h m s ms us), got \"1 parsec\"",
-            ":5: `http.idle_time` must be a duration like \"1m 30s\", got an integer",
-            ":6: `http.connections` must not be negative",
-        ]
-    );
-    assert_eq!(
-        refused("http = 3\n"),
-        [":1: `http` is a section: write `[http]`"]
-    );
-    let doubled = refused("data = \"a\"\ndata = \"b\"\n");
-    assert!(doubled[0].starts_with(":2: duplicate key"), "{doubled:?}");
-    let broken = refused("data = \"a\"\nbind = [\n");
-    assert!(
-        broken[0].starts_with(":2: ") || broken[0].starts_with(":3: "),
-        "{broken:?}"
-    );
-    assert_eq!(
-        refused("  \n"),
-        [":1: is empty: `windlass config init` prints an example"]
-    );
-    assert_eq!(refused(b"data = \"a\"\n\xff\xfe"), [":2: must be UTF-8"]);
-    let missing = Config::load(&Sources {
-        file: Some("/nowhere/windlass.toml".into()),
-        ..Sources::default()
-    });
-    assert!(
-        missing
-            .unwrap_err()
-            .to_string()
-            .contains("/nowhere/windlass.toml: cannot be read")
-    );
-    let unknown = with(&[("WINDLASS_BNID", "x")], &[])
-        .unwrap_err()
-        .to_string();
-    assert!(
-        unknown.contains("WINDLASS_BNID: is not a setting: did you mean `WINDLASS_BIND`?"),
-        "{unknown}"
-    );
-}
-
-#[test]
-fn what_cannot_work_is_refused_with_the_rule() {
-    // CF2
-    for (content, rule) in [
-        (
-            "jobs.lease = \"2s\"\njobs.sweep_every = \"1s\"",
-            "`jobs.lease` must be at least three times `jobs.sweep_every`: 3s",
-        ),
-        ("jobs.lease = \"0s\"", "`jobs.lease` must be from 1s to 1d"),
-        (
-            "jobs.lease_max = \"10s\"",
-            "`jobs.lease_max` must be at least `jobs.lease`",
-        ),
-        (
-            "jobs.sweep_every = \"0s\"",
-            "`jobs.sweep_every` must be longer than nothing",
-        ),
-        (
-            "jobs.retry = \"often\"",
-            "`jobs.retry` must be among standard, ",
-        ),
-        (
-            "jobs.payload_bytes = 0",
-            "`jobs.payload_bytes` must be from 1 to ",
-        ),
-        (
-            "http.bulk_bytes = 2000",
-            "`jobs.payload_bytes` must be at most `http.bulk_bytes`",
-        ),
-        (
-            "http.connections = 0",
-            "`http.connections` must be from 1 to 1000000, got 0",
-        ),
-        (
-            "http.connections = 10",
-            "`http.connections_per_address` must be at most `http.connections`",
-        ),
-        (
-            "http.waiting_max = 0",
-            "`http.waiting_max` must be from 1 to 1000000, got 0",
-        ),
-        (
-            "retention.finished = \"12h\"",
-            "`retention.finished` must be whole days, at least one: \"7d\"",
-        ),
-        (
-            "retention.finished = \"0d\"",
-            "`retention.finished` must be whole days",
-        ),
-        (
-            "retention.dead = \"36h\"",
-            "`retention.dead` must be whole days",
-        ),
-        (
-            "retention.queues.mail = \"1h\"",
-            "`retention.queues` must be whole days",
-        ),
-        (
-            "retention.queues = { \"a b\" = \"1d\" }",
-            "`retention.queues` names a queue that must be",
-        ),
-        (
-            "tls.key = \"k\"",
-            "`tls.certificate` is needed beside `tls.key`",
-        ),
-        (
-            "tls.certificate = \"c\"",
-            "`tls.key` is needed beside `tls.certificate`",
-        ),
-        (
-            "log.level = \"loud=very\"",
-            "`log.level` must be a level or a filter",
-        ),
-        (
-            "log.format = \"xml\"",
-            "`log.format` must be `text` or `json`, got \"xml\"",
-        ),
-        (
-            "store = \"mysql://x\"",
-            "`store` must begin with `sqlite:`, `postgres://` or `memory:`",
-        ),
-        (
-            "bind = \"8080\"",
-            "`bind` must be an address and a port like 127.0.0.1:8080, got \"8080\"",
-        ),
-        (
-            "secrets.old_keys = [\"a\"]",
-            "`secrets.old_keys` need a new `secrets.master_key` beside them",
-        ),
-        (
-            "secrets.master_key = { env = \"NOT_SET\" }",
-            "`secrets.master_key` names the variable NOT_SET, which is not set",
-        ),
-        (
-            "secrets.master_key = { path = \"x\" }",
-            "`secrets.master_key` must be a secret: ",
-        ),
-        (
-            "secrets.master_key = { file = \"/nowhere\" }",
-            "`secrets.master_key` names the file /nowhere, which cannot be read",
-        ),
-    ] {
-        let problems = refused(content);
-        assert!(
-            problems.iter().any(|problem| problem.contains(rule)),
-            "{content}: {problems:?}"
-        );
-    }
-}
-
-#[test]
-fn a_public_bind_needs_tls_a_proxy_or_a_plain_word() {
-    // CF6
-    for public in [
-        "0.0.0.0:80",
-        "[::]:80",
-        "192.0.2.1:80",
-        "[::ffff:192.0.2.1]:80",
-    ] {
-        let problem = with(&[], &[("bind", public)]).unwrap_err().to_string();
-        assert!(
-            problem.contains("--bind: `bind` is reachable from other machines without TLS"),
-            "{problem}"
-        );
-        for covered in [("insecure", "true"), ("behind_proxy", "true")] {
-            assert!(with(&[], &[("bind", public), covered]).is_ok());
-        }
-        let tls = [("bind", public), ("tls.key", "k"), ("tls.certificate", "c")];
-        assert!(with(&[], &tls).is_ok());
-    }
-    for private in [
-        "127.0.0.1:80",
-        "[::1]:80",
-        "127.9.9.9:0",
-        "[::ffff:127.0.0.1]:80",
-    ] {
-        assert!(with(&[], &[("bind", private)]).is_ok(), "{private}");
     }
 }
 
@@ -440,6 +256,30 @@ fn secrets_that_others_may_read_are_refused_and_none_is_shown() {
 }
 
 #[test]
+fn a_retry_policy_is_a_name_a_table_or_json_and_is_shown_as_it_can_be_read_again() {
+    let policy = serde_json::json!({"preset": "full-jitter", "max_retries": 9, "base_ms": 250});
+    let wanted = RetryPolicy::from_json(&policy).unwrap();
+    let table = "{ preset = \"full-jitter\", max_retries = 9, base_ms = 250 }";
+    let in_file = load(format!("jobs.retry = {table}")).unwrap();
+    assert_eq!(in_file.retry, wanted);
+    let section = load(
+        "[jobs.retry]\npreset = \"full-jitter\"\nmax_retries = 9\nbase_ms = 250\n[http]\nstreams = 7\n",
+    );
+    assert_eq!(section.unwrap().retry, wanted);
+    let variable = with(&[("WINDLASS_JOBS_RETRY", &policy.to_string())], &[]).unwrap();
+    assert_eq!(variable.retry, wanted);
+    let shown = variable.shown();
+    let shown = shown.iter().find(|(key, _)| *key == "jobs.retry").unwrap();
+    let again = load(format!("jobs.retry = {}", shown.1)).unwrap();
+    assert_eq!(again.retry, wanted);
+    assert_eq!(
+        variable.to_json()["jobs.retry"]["value"],
+        wanted.to_json(),
+        "values are JSON, not TOML in a text"
+    );
+}
+
+#[test]
 fn the_example_file_says_every_default_and_is_one() {
     let example = Config::example();
     let defaults = with(&[], &[]).unwrap();
@@ -490,6 +330,12 @@ fn what_is_printed_says_where_each_value_comes_from() {
         config.to_json()["log.level"]["origin"],
         "WINDLASS_LOG_LEVEL"
     );
+    let json = config.to_json();
+    assert_eq!(json["insecure"]["value"], false);
+    assert_eq!(json["http.streams"]["value"], 100);
+    assert_eq!(json["hosts"]["value"], serde_json::json!([]));
+    assert_eq!(json["bind"]["value"], "127.0.0.1:1");
+    assert_eq!(json["retention.dead"]["value"], serde_json::Value::Null);
 }
 
 proptest! {

@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use toml_edit::Value;
-use windlass_core::retry::Preset;
+use windlass_core::retry::{Preset, RetryPolicy};
 use windlass_core::{QueueName, format_duration, parse_duration};
 
+use super::json::{to_json, to_toml};
 use super::secret::Secret;
 
 /// What a value may refer to: variables of the environment.
@@ -43,9 +44,14 @@ pub(super) trait Readable: Sized {
     /// As it would be written in a file; nothing secret.
     fn show(&self) -> String;
 
-    /// The secrets in it that were written out where it was said.
+    /// Whether a secret in it was written out where it was said.
     fn secrets_written_out(&self) -> bool {
         false
+    }
+
+    /// The files that secrets in it came from.
+    fn secret_files(&self) -> Vec<PathBuf> {
+        Vec::new()
     }
 }
 
@@ -256,20 +262,43 @@ fn read_queue(name: &str) -> Result<QueueName, Broken> {
     QueueName::new(name).map_err(|invalid| format!("names a queue that {}", invalid.rule()))
 }
 
-impl Readable for Preset {
-    const KIND: &'static str = "the name of a retry policy";
+impl Readable for RetryPolicy {
+    const KIND: &'static str = "the name of a retry policy, or a table of its values";
 
     fn from_text(text: &str) -> Result<Self, Broken> {
+        if text.trim_start().starts_with('{') {
+            let json = serde_json::from_str(text);
+            return read_policy(&json.map_err(|error| format!("must be JSON: {error}"))?);
+        }
         let found = Preset::ALL.into_iter().find(|preset| preset.name() == text);
-        found.ok_or_else(|| {
+        let found = found.ok_or_else(|| {
             let names = Preset::ALL.map(|preset| preset.name()).join(", ");
-            format!("must be among {names}, got {}", shown(text))
-        })
+            format!("must be among {names}, or a table, got {}", shown(text))
+        });
+        Ok(found?.policy())
+    }
+
+    fn from_toml(value: &Value, _: &Environment) -> Result<Self, Broken> {
+        match value {
+            Value::String(text) => Self::from_text(text.value()),
+            Value::InlineTable(_) => read_policy(&to_json(value)),
+            other => Err(wrong_type(Self::KIND, other)),
+        }
     }
 
     fn show(&self) -> String {
-        quoted(self.name())
+        match self.preset() {
+            Some(preset) => quoted(preset.name()),
+            None => to_toml(&self.to_json()).map_or_else(String::new, |table| table.to_string()),
+        }
     }
+}
+
+fn read_policy(json: &serde_json::Value) -> Result<RetryPolicy, Broken> {
+    RetryPolicy::from_json(json).map_err(|invalid| match invalid.field() {
+        "" => invalid.rule().to_owned(),
+        field => format!("has a `{field}` that {}", invalid.rule()),
+    })
 }
 
 /// How log lines look.
@@ -329,6 +358,10 @@ impl<T: Readable> Readable for Option<T> {
     fn secrets_written_out(&self) -> bool {
         self.as_ref().is_some_and(T::secrets_written_out)
     }
+
+    fn secret_files(&self) -> Vec<PathBuf> {
+        self.as_ref().map(T::secret_files).unwrap_or_default()
+    }
 }
 
 impl Readable for Vec<Secret> {
@@ -360,5 +393,9 @@ impl Readable for Vec<Secret> {
 
     fn secrets_written_out(&self) -> bool {
         self.iter().any(Readable::secrets_written_out)
+    }
+
+    fn secret_files(&self) -> Vec<PathBuf> {
+        self.iter().flat_map(Readable::secret_files).collect()
     }
 }

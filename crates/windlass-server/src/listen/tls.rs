@@ -18,6 +18,13 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
+impl TlsFiles {
+    /// Refuses files that TLS cannot be offered with.
+    pub fn check(&self) -> Result<(), TlsError> {
+        acceptor(self).map(drop)
+    }
+}
+
 /// TLS cannot be offered.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {

@@ -106,7 +106,7 @@ impl From<KeyError> for Problem {
             KeyError::Invalid(invalid) => invalid.into(),
             KeyError::NotFound(id) => Problem::not_found(format!("key {id}")),
             KeyError::Store(error) => error.into(),
-            KeyError::Random(error) => Problem::internal(&error),
+            error @ (KeyError::Random(_) | KeyError::Taken) => Problem::internal(&error),
         }
     }
 }

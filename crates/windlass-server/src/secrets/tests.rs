@@ -1,0 +1,218 @@
+//! Secrets are sealed, opened, changed and refused.
+
+use proptest::prelude::*;
+use windlass_engine::{Ids, SystemClock};
+use windlass_memory::MemoryStore;
+
+use super::*;
+
+fn engine() -> Arc<Engine> {
+    let (store, clock) = (Arc::new(MemoryStore::new()), Arc::new(SystemClock::new()));
+    Arc::new(Engine::new(store, clock, Ids::seeded(1)))
+}
+
+fn key() -> MasterKey {
+    MasterKey::generate().expect("randomness")
+}
+
+fn secrets(engine: &Arc<Engine>, key: &MasterKey, old: &[&MasterKey]) -> Secrets {
+    let old = old.iter().map(|key| (*key).clone()).collect();
+    Secrets::new(Arc::clone(engine), Some(key.clone()), old)
+}
+
+async fn stored(engine: &Engine) -> Vec<Document> {
+    engine
+        .store()
+        .documents(COLLECTION)
+        .await
+        .expect("documents")
+}
+
+#[tokio::test]
+async fn a_secret_is_read_back_and_not_in_the_store_as_it_is() {
+    let (engine, key) = (engine(), key());
+    let secrets = secrets(&engine, &key, &[]);
+    secrets.put("hook", b"s3cret").await.unwrap();
+    secrets.put("hook", b"s3cret").await.unwrap();
+    assert_eq!(
+        secrets.get("hook").await.unwrap().unwrap().as_slice(),
+        b"s3cret"
+    );
+    assert!(secrets.get("other").await.unwrap().is_none());
+    assert_eq!(secrets.names().await.unwrap(), ["hook"]);
+    let text = format!("{:?} {:?} {:?}", stored(&engine).await, secrets, key);
+    assert!(!text.contains("s3cret") && !text.contains(&to_hex(b"s3cret")));
+    assert!(!text.contains(&key.reveal()));
+    assert!(secrets.remove("hook").await.unwrap());
+    assert!(!secrets.remove("hook").await.unwrap());
+}
+
+#[tokio::test]
+async fn a_wrong_or_missing_key_is_refused_and_nothing_is_overwritten() {
+    // CF7
+    let engine = engine();
+    secrets(&engine, &key(), &[])
+        .put("hook", b"s3cret")
+        .await
+        .unwrap();
+    let before = stored(&engine).await;
+    let wrong = secrets(&engine, &key(), &[&key()]);
+    assert!(matches!(
+        wrong.check().await,
+        Err(SecretError::WrongMasterKey { .. })
+    ));
+    assert!(matches!(
+        wrong.get("hook").await,
+        Err(SecretError::WrongMasterKey { .. })
+    ));
+    assert!(matches!(
+        wrong.rotate().await,
+        Err(SecretError::WrongMasterKey { .. })
+    ));
+    let none = Secrets::new(Arc::clone(&engine), None, Vec::new());
+    assert!(none.check().await.is_err());
+    assert!(matches!(
+        none.put("new", b"x").await,
+        Err(SecretError::NoMasterKey)
+    ));
+    assert_eq!(stored(&engine).await, before);
+}
+
+#[tokio::test]
+async fn keys_are_changed_with_the_old_one_in_the_list() {
+    let (engine, old, new) = (engine(), key(), key());
+    secrets(&engine, &old, &[]).put("a", b"1").await.unwrap();
+    let both = secrets(&engine, &new, &[&old]);
+    both.check().await.unwrap();
+    both.put("b", b"2").await.unwrap();
+    assert_eq!(both.get("a").await.unwrap().unwrap().as_slice(), b"1");
+    assert_eq!(both.rotate().await.unwrap(), 1);
+    assert_eq!(both.rotate().await.unwrap(), 0);
+    let only_new = secrets(&engine, &new, &[]);
+    only_new.check().await.unwrap();
+    assert_eq!(only_new.get("a").await.unwrap().unwrap().as_slice(), b"1");
+}
+
+/// A store in which another node seals a secret with its own key before each of the first so many writes.
+#[derive(Debug)]
+struct Raced {
+    store: Arc<MemoryStore>,
+    other: Secrets,
+    left: std::sync::atomic::AtomicUsize,
+}
+
+impl Raced {
+    async fn around<T>(
+        &self,
+        verb: &'static str,
+        step: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        use std::sync::atomic::Ordering::SeqCst;
+        let less = |left: usize| left.checked_sub(1);
+        if verb == "put_document" && self.left.fetch_update(SeqCst, SeqCst, less).is_ok() {
+            let put = self.other.put("hook", b"anew").await;
+            put.expect("the other node writes");
+        }
+        step.await
+    }
+}
+
+windlass_store::wrap_store!(Raced);
+
+async fn rotated_beside(writes: usize) -> (Arc<Engine>, MasterKey, Result<usize, SecretError>) {
+    let (store, clock) = (Arc::new(MemoryStore::new()), Arc::new(SystemClock::new()));
+    let engine = Engine::new(
+        Arc::clone(&store) as _,
+        Arc::clone(&clock) as _,
+        Ids::seeded(1),
+    );
+    let (engine, old, new) = (Arc::new(engine), key(), key());
+    let other = secrets(&engine, &old, &[]);
+    other.put("hook", b"1").await.expect("a secret");
+    let left = writes.into();
+    let raced = Arc::new(Raced { store, other, left });
+    let raced = Engine::new(raced, clock, Ids::seeded(2));
+    let rotated = secrets(&Arc::new(raced), &new, &[&old]).rotate().await;
+    (engine, new, rotated)
+}
+
+#[tokio::test]
+async fn rotation_goes_on_until_nothing_is_sealed_with_an_old_key() {
+    let (engine, new, rotated) = rotated_beside(1).await;
+    assert_eq!(rotated.unwrap(), 1);
+    let only_new = secrets(&engine, &new, &[]);
+    let hook = only_new.get("hook").await.unwrap().unwrap();
+    assert_eq!(
+        hook.as_slice(),
+        b"anew",
+        "what the other node wrote, and nothing lost"
+    );
+    let (_, _, rotated) = rotated_beside(usize::MAX).await;
+    assert!(matches!(rotated, Err(SecretError::StillOld)));
+}
+
+#[tokio::test]
+async fn a_secret_that_was_changed_or_moved_does_not_open() {
+    let (engine, key) = (engine(), key());
+    let secrets = secrets(&engine, &key, &[]);
+    secrets.put("hook", b"s3cret").await.unwrap();
+    let sealed = stored(&engine).await.remove(0).value;
+    let store = engine.store();
+    for (name, field, value) in [
+        ("moved", "key", sealed["key"].clone()),
+        ("changed", "sealed", "00".into()),
+        ("renonced", "nonce", "ff".repeat(24).into()),
+        ("short", "nonce", "ff".into()),
+        ("nonsense", "sealed", "zz".into()),
+    ] {
+        let mut value_of = sealed.clone();
+        value_of[field] = value;
+        store
+            .put_document(
+                COLLECTION,
+                name,
+                &value_of,
+                Expected::Anything,
+                engine.now(),
+            )
+            .await
+            .unwrap();
+        assert!(
+            matches!(secrets.get(name).await, Err(SecretError::Changed(_))),
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn bad_names_sizes_and_keys_are_refused() {
+    let secrets = secrets(&engine(), &key(), &[]);
+    for name in ["", "a b", "a/b", "é", "a\0b", &"x".repeat(129)] {
+        assert!(
+            matches!(secrets.put(name, b"x").await, Err(SecretError::Invalid(_))),
+            "{name}"
+        );
+        let removed = secrets.remove(name).await;
+        assert!(matches!(removed, Err(SecretError::Invalid(_))), "{name}");
+        let got = secrets.get(name).await;
+        assert!(matches!(got, Err(SecretError::Invalid(_))), "{name}");
+    }
+    let action = secrets.put("rotate", b"x").await;
+    assert!(matches!(action, Err(SecretError::Invalid(_))));
+    for size in [0, SECRET_BYTES_MAX + 1] {
+        let refused = secrets.put("a", &vec![0; size]).await;
+        assert!(matches!(refused, Err(SecretError::Invalid(_))), "{size}");
+    }
+    secrets.put("a", &vec![0; SECRET_BYTES_MAX]).await.unwrap();
+    for text in ["", "00", &"0".repeat(63), &"g".repeat(64), &"0".repeat(66)] {
+        assert!(MasterKey::parse(text).is_err(), "{text}");
+    }
+    assert!(MasterKey::parse(&format!(" {}\n", key().reveal())).is_ok());
+}
+
+proptest! {
+    #[test]
+    fn random_text_is_no_master_key(text in "\\PC{0,70}") {
+        let _ = MasterKey::parse(&text);
+    }
+}

@@ -1,0 +1,153 @@
+//! Every metric, said once: its name, kind, labels and meaning. The recorder and the reference page both come from here.
+
+/// What a metric counts, and under which name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Metric {
+    /// Its name without the prefix and without what its kind puts behind it.
+    pub(super) name: &'static str,
+    /// How it moves.
+    pub kind: MetricKind,
+    /// The labels that it has.
+    pub labels: &'static [&'static str],
+    /// What it counts.
+    pub help: &'static str,
+}
+
+/// How a metric moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricKind {
+    /// It only grows.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+    /// How often it was how large.
+    Histogram,
+}
+
+impl MetricKind {
+    /// As Prometheus calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
+        }
+    }
+}
+
+impl Metric {
+    /// Its whole name, as it is asked for.
+    pub fn full_name(&self) -> String {
+        let end = match self.kind {
+            MetricKind::Counter => "_total",
+            MetricKind::Gauge | MetricKind::Histogram => "",
+        };
+        format!("windlass_{}{end}", self.name)
+    }
+}
+
+const fn metric(
+    name: &'static str,
+    kind: MetricKind,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Metric {
+    Metric {
+        name,
+        kind,
+        labels,
+        help,
+    }
+}
+
+/// All metrics, in the order of the reference page.
+pub const METRICS: &[Metric] = {
+    use MetricKind::{Counter, Gauge, Histogram};
+    &[
+        metric(
+            "jobs_enqueued",
+            Counter,
+            &["queue"],
+            "Jobs stored by this process",
+        ),
+        metric(
+            "jobs_finished",
+            Counter,
+            &["queue", "outcome"],
+            "Jobs that are over: succeeded, dead, cancelled",
+        ),
+        metric(
+            "job_wait_seconds",
+            Histogram,
+            &["queue"],
+            "How long a job was due before it was claimed",
+        ),
+        metric(
+            "job_run_seconds",
+            Histogram,
+            &["queue"],
+            "How long an attempt took",
+        ),
+        metric(
+            "retries",
+            Counter,
+            &["queue"],
+            "Failed attempts after which another follows",
+        ),
+        metric(
+            "retry_exhausted",
+            Counter,
+            &["queue"],
+            "Jobs dead because no attempt was left",
+        ),
+        metric(
+            "retry_latency_seconds",
+            Histogram,
+            &["queue"],
+            "Time in backoff before a retry",
+        ),
+        metric(
+            "leases_lost",
+            Counter,
+            &["queue"],
+            "Attempts whose worker died or hung, found by this process",
+        ),
+        metric(
+            "queue_depth",
+            Gauge,
+            &["queue", "state"],
+            "Jobs in the store, counted every ten seconds",
+        ),
+        metric(
+            "queue_oldest_ready_seconds",
+            Gauge,
+            &["queue"],
+            "For how long the oldest ready job is due",
+        ),
+        metric(
+            "schedule_lag_seconds",
+            Histogram,
+            &[],
+            "How late occurrences fired",
+        ),
+        metric(
+            "schedule_skipped",
+            Counter,
+            &["reason"],
+            "Occurrences that did not fire",
+        ),
+        metric(
+            "store_op_seconds",
+            Histogram,
+            &["op"],
+            "How long a verb of the store took",
+        ),
+        metric(
+            "log_lines_dropped",
+            Counter,
+            &[],
+            "Log lines of the server that were left out because nobody took them",
+        ),
+        metric("build_info", Gauge, &["version"], "Always 1"),
+    ]
+};
