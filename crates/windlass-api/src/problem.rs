@@ -31,7 +31,7 @@ pub struct Problem {
 /// One field that breaks a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FieldProblem {
-    /// Where, as a JSON pointer; for a parameter of the query, its name.
+    /// Where, as a JSON pointer; a parameter of the query is told like a field of its name.
     pub pointer: String,
     /// Which rule.
     pub rule: String,

@@ -77,6 +77,7 @@ pub struct App {
     pub(crate) rates: Arc<Rates>,
     pub(crate) claims: Arc<Claims>,
     pub(crate) waiting: Arc<Semaphore>,
+    pub(crate) listening: Arc<Semaphore>,
     /// Requests that change something: they run to their end, with or without their client.
     pub(crate) changing: Arc<Semaphore>,
     pub(crate) bodies: Bodies,
@@ -97,6 +98,7 @@ impl App {
             claims: Arc::default(),
             tidied: Arc::default(),
             waiting: Arc::new(Semaphore::new(settings.waiting_max)),
+            listening: Arc::new(Semaphore::new(settings.waiting_max)),
             changing: Arc::new(Semaphore::new(CHANGING_MAX as usize)),
             bodies: Bodies::new(settings.bulk_bytes_max),
             settings: Arc::new(settings),
@@ -114,6 +116,7 @@ impl App {
     pub fn settings(self, settings: Settings) -> Self {
         App {
             waiting: Arc::new(Semaphore::new(settings.waiting_max)),
+            listening: Arc::new(Semaphore::new(settings.waiting_max)),
             bodies: Bodies::new(settings.bulk_bytes_max),
             settings: Arc::new(settings),
             ..self

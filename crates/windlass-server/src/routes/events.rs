@@ -86,7 +86,7 @@ async fn listen(call: Call) -> Result<Answer, Problem> {
         Some(last) => feed.behind(last),
         None => feed.now(),
     };
-    let permit = call.app.waiting.clone().try_acquire_owned();
+    let permit = call.app.listening.clone().try_acquire_owned();
     let reader = Reader {
         feed,
         wanted,

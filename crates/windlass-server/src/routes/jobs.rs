@@ -89,7 +89,7 @@ pub(super) fn routes() -> Vec<Route> {
         )
         .says(
             TAG,
-            "Makes waiting jobs of a filter due now, one pass of them.",
+            "Makes waiting retries of a filter, or jobs by their ids, due now, one pass of them.",
         )
         .takes("RunNowByFilter")
         .answers(200, "How far the pass got.", Schema::named("PassAnswer")),

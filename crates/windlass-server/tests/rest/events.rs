@@ -1,6 +1,7 @@
 //! The stream of events.
 
 use serde_json::json;
+use windlass_server::Settings;
 use windlass_server::access::Scope;
 
 use crate::support::{Events, Server};
@@ -123,4 +124,22 @@ async fn a_revoked_key_hears_nothing_more() {
     server.job(&json!({"kind": "after"})).await;
     let rest = events.until("\r\n0\r\n\r\n").await; // the end of the answer
     assert!(!rest.contains("after"), "{rest}");
+}
+
+#[tokio::test]
+async fn those_who_listen_are_bounded_and_keep_nobody_from_waiting() {
+    let settings = Settings {
+        waiting_max: 1,
+        ..Settings::default()
+    };
+    let server = Server::with_settings(settings).await;
+    let first = Events::listen(&server, "/api/v1/events", &[]).await;
+    let second = server.get("/api/v1/events").await;
+    assert_eq!((second.status, second.code().as_str()), (503, "busy"));
+    let id = server.job(&json!({"kind": "a"})).await;
+    let waited = server
+        .get(&format!("/api/v1/jobs/{id}/wait?timeout_ms=1"))
+        .await;
+    assert_eq!(waited.status, 202, "{waited:?}");
+    drop(first);
 }
