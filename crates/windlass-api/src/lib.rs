@@ -32,6 +32,6 @@ pub use policy::{ExplainRequest, ExplanationView, PresetView};
 pub use problem::{FieldProblem, Problem, pointer_of};
 pub use query::Query;
 pub use queue::QueueSettings;
-pub use schedule::{ScheduleView, read_patch, read_schedule};
+pub use schedule::{Definition, ScheduleView, read_patch, read_schedule};
 pub use settle::{LOG_LINES_MAX, OUTCOMES_MAX, Told, ToldOutcome, read_outcomes};
 pub use strict::{Malformed, check_strict};

@@ -11,6 +11,9 @@ use windlass_core::{Delivery, Invalid, NewJob};
 /// The most jobs of one bulk.
 pub const BULK_MAX: usize = 10_000;
 
+/// What is in `meta` under names that begin so, no client writes.
+const OWN_META: &str = "windlass.";
+
 /// Reads a job. Beside the names of its fields it takes `type` (the kind, or a delivery mode), `maxRetryCount` (retries) and
 /// `retry_at` (`run_at`); delivery modes may be in capitals; `http` is the payload of an HTTP job, whose kind goes without saying.
 pub fn read_new_job(mut parts: RawFields) -> Result<NewJob, Invalid> {
@@ -41,7 +44,12 @@ pub fn read_new_job(mut parts: RawFields) -> Result<NewJob, Invalid> {
         let lower = delivery_of(&raw).and_then(|mode| to_raw_value(mode.name()).ok());
         parts.put("delivery", lower.unwrap_or(raw));
     }
-    NewJob::from_parts(&parts)
+    let job = NewJob::from_parts(&parts)?;
+    if let Some(own) = job.meta.keys().find(|name| name.starts_with(OWN_META)) {
+        let rule = format!("must not be given: what begins with `{OWN_META}` is Windlass's own");
+        return Err(Invalid::new(own, rule).within("meta"));
+    }
+    Ok(job)
 }
 
 fn delivery_of(raw: &RawValue) -> Option<Delivery> {

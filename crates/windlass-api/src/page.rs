@@ -26,12 +26,44 @@ impl<T> ListPage<T> {
 }
 
 /// A place in a list, which means nothing to whoever holds it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cursor {
     /// Behind this job.
     Job(JobId),
-    /// Behind this place of a list that is counted.
+    /// Behind this number or instant.
     Place(u64),
+    /// Behind this name.
+    Name(String),
+}
+
+impl Cursor {
+    /// Reads a cursor of a list of jobs.
+    pub fn job(text: &str) -> Result<JobId, Invalid> {
+        match text.parse()? {
+            Cursor::Job(id) => Ok(id),
+            _ => Err(of_another_list()),
+        }
+    }
+
+    /// Reads a cursor of a list in the order of numbers.
+    pub fn place(text: &str) -> Result<u64, Invalid> {
+        match text.parse()? {
+            Cursor::Place(place) => Ok(place),
+            _ => Err(of_another_list()),
+        }
+    }
+
+    /// Reads a cursor of a list in the order of names.
+    pub fn name(text: &str) -> Result<String, Invalid> {
+        match text.parse()? {
+            Cursor::Name(name) => Ok(name),
+            _ => Err(of_another_list()),
+        }
+    }
+}
+
+fn of_another_list() -> Invalid {
+    Invalid::new("", "must be a `next_cursor` of this list")
 }
 
 impl fmt::Display for Cursor {
@@ -39,6 +71,10 @@ impl fmt::Display for Cursor {
         match self {
             Cursor::Job(id) => write!(f, "j{:032x}", id.as_u128()),
             Cursor::Place(place) => write!(f, "p{place:016x}"),
+            Cursor::Name(name) => {
+                f.write_str("n")?;
+                name.bytes().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
         }
     }
 }
@@ -47,19 +83,24 @@ impl FromStr for Cursor {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
-        let hex = |digits: &str, length: usize| {
-            let plain = digits.len() == length && digits.bytes().all(|b| b.is_ascii_hexdigit());
-            u128::from_str_radix(digits, 16).ok().filter(|_| plain)
+        let read = |kind: char| {
+            let digits = text.strip_prefix(kind)?;
+            let plain = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+            plain.then_some(digits)
         };
-        let job = text.strip_prefix('j').and_then(|digits| hex(digits, 32));
-        let place = text.strip_prefix('p').and_then(|digits| hex(digits, 16));
-        job.map(|bits| Cursor::Job(JobId::from_u128(bits)))
-            .or_else(|| {
-                place
-                    .and_then(|place| place.try_into().ok())
-                    .map(Cursor::Place)
-            })
-            .ok_or_else(|| Invalid::new("", "must be a `next_cursor` of this list"))
+        let job = || u128::from_str_radix(read('j').filter(|digits| digits.len() == 32)?, 16).ok();
+        let place = || u64::from_str_radix(read('p').filter(|digits| digits.len() == 16)?, 16).ok();
+        let name = || {
+            let digits = read('n').filter(|digits| digits.len().is_multiple_of(2))?;
+            let starts = (0..digits.len()).step_by(2);
+            let bytes = starts.map(|start| digits.get(start..start + 2));
+            let bytes = bytes.map(|pair| u8::from_str_radix(pair?, 16).ok());
+            String::from_utf8(bytes.collect::<Option<_>>()?).ok()
+        };
+        let job = job().map(|bits| Cursor::Job(JobId::from_u128(bits)));
+        let found = job.or_else(|| place().map(Cursor::Place));
+        let found = found.or_else(|| name().map(Cursor::Name));
+        found.ok_or_else(of_another_list)
     }
 }
 
@@ -75,6 +116,8 @@ mod tests {
             Cursor::Job(JobId::from_u128(7)),
             Cursor::Place(0),
             Cursor::Place(u64::MAX),
+            Cursor::Name(String::new()),
+            Cursor::Name("a/b:é".to_owned()),
         ] {
             assert_eq!(cursor.to_string().parse(), Ok(cursor));
         }
@@ -83,6 +126,8 @@ mod tests {
             "j",
             "p",
             "j1",
+            "n1",
+            "nff",
             "x00",
             "p+00000000000001",
             "j' or 1=1 --                       ",
@@ -92,10 +137,24 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_cursor_of_another_list_is_refused() {
+        let (job, name) = (
+            Cursor::Job(JobId::from_u128(7)),
+            Cursor::Name("a".to_owned()),
+        );
+        assert_eq!(Cursor::job(&job.to_string()), Ok(JobId::from_u128(7)));
+        assert_eq!(Cursor::name(&name.to_string()).as_deref(), Ok("a"));
+        assert_eq!(Cursor::place(&Cursor::Place(3).to_string()), Ok(3));
+        assert!(Cursor::job(&name.to_string()).is_err());
+        assert!(Cursor::name(&job.to_string()).is_err());
+        assert!(Cursor::place(&job.to_string()).is_err());
+    }
+
     proptest! {
         /// AP17
         #[test]
-        fn no_text_panics_and_what_is_read_is_what_was_written(text in "[jp]?[0-9a-fA-FxX+é-]{0,40}", bits: u128) {
+        fn no_text_panics_and_what_is_read_is_what_was_written(text in "[jpn]?[0-9a-fA-FxX+é-]{0,40}", bits: u128) {
             if let Ok(cursor) = text.parse::<Cursor>() {
                 prop_assert_eq!(cursor.to_string(), text.to_lowercase());
             }

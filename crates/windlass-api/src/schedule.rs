@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde_json::value::to_raw_value;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use windlass_core::fields::RawFields;
 use windlass_core::schedule::NewSchedule;
 use windlass_core::{Invalid, ScheduleId, Timestamp};
@@ -55,13 +55,43 @@ pub fn read_patch(before: &NewSchedule, mut patch: RawFields) -> Result<NewSched
     NewSchedule::from_parts(&whole, job)
 }
 
+/// What was asked for.
+#[derive(Debug, Clone, Copy)]
+pub enum Definition<'a> {
+    /// As it is understood.
+    Read(&'a NewSchedule),
+    /// As it was written, where it cannot be read any more.
+    Unreadable {
+        /// The name of the schedule.
+        name: &'a str,
+        /// What was written.
+        text: &'a str,
+        /// Why it cannot be read.
+        reason: &'a str,
+    },
+}
+
+impl Definition<'_> {
+    fn fields(self) -> Result<RawFields, Box<dyn std::error::Error>> {
+        match self {
+            Definition::Read(definition) => {
+                Ok(RawFields::parse(&serde_json::to_string(definition)?)?)
+            }
+            Definition::Unreadable { name, text, .. } => match RawFields::parse(text) {
+                Ok(fields) => Ok(fields),
+                Err(_) => Ok(RawFields::parse(&json!({"name": name}).to_string())?),
+            },
+        }
+    }
+}
+
 /// A schedule as it is answered.
 #[derive(Debug, Clone)]
 pub struct ScheduleView<'a> {
     /// Its id.
     pub id: ScheduleId,
     /// What was asked for.
-    pub definition: &'a NewSchedule,
+    pub definition: Definition<'a>,
     /// When it was created.
     pub created_at: Timestamp,
     /// The last occurrence that was fired or skipped.
@@ -75,8 +105,7 @@ pub struct ScheduleView<'a> {
 impl Serialize for ScheduleView<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::{Error as _, SerializeMap};
-        let text = serde_json::to_string(self.definition).map_err(S::Error::custom)?;
-        let mut parts = RawFields::parse(&text).map_err(S::Error::custom)?;
+        let mut parts = self.definition.fields().map_err(S::Error::custom)?;
         if self.content != Content::Shown {
             let job = parts.take("job");
             let job =
@@ -93,8 +122,16 @@ impl Serialize for ScheduleView<'_> {
         map.serialize_entry("created_at", &self.created_at)?;
         map.serialize_entry("last_at", &self.last_at)?;
         map.serialize_entry("next_at", &self.next_at)?;
-        let finished = self.next_at.is_none() && !self.definition.paused;
-        map.serialize_entry("finished", &finished)?;
+        match self.definition {
+            Definition::Read(definition) => {
+                let finished = self.next_at.is_none() && !definition.paused;
+                map.serialize_entry("finished", &finished)?;
+            }
+            Definition::Unreadable { reason, .. } => {
+                map.serialize_entry("finished", &false)?;
+                map.serialize_entry("error", reason)?;
+            }
+        }
         if self.content == Content::Withheld {
             map.serialize_entry("payload_withheld", &true)?;
         }
@@ -105,7 +142,6 @@ impl Serialize for ScheduleView<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn parts(value: &Value) -> RawFields {
         RawFields::parse(&value.to_string()).unwrap()
@@ -155,7 +191,7 @@ mod tests {
         let seen = |content| {
             serde_json::to_value(ScheduleView {
                 id: ScheduleId::from_u128(1),
-                definition: &definition,
+                definition: Definition::Read(&definition),
                 created_at: Timestamp::UNIX_EPOCH,
                 last_at: None,
                 next_at: None,
@@ -174,5 +210,36 @@ mod tests {
         );
         assert_eq!(withheld["payload_withheld"], true);
         assert_eq!(withheld["finished"], true);
+    }
+
+    #[test]
+    fn one_that_cannot_be_read_is_shown_as_it_was_written() {
+        let seen = |text: &str, content| {
+            serde_json::to_value(ScheduleView {
+                id: ScheduleId::from_u128(1),
+                definition: Definition::Unreadable {
+                    name: "s",
+                    text,
+                    reason: "timezone: is gone",
+                },
+                created_at: Timestamp::UNIX_EPOCH,
+                last_at: None,
+                next_at: None,
+                content,
+            })
+            .unwrap()
+        };
+        let text = r#"{"name":"s","timezone":"Mars","job":{"kind":"a","payload":1}}"#;
+        let shown = seen(text, Content::Shown);
+        assert_eq!(
+            (&shown["timezone"], &shown["next_at"]),
+            (&json!("Mars"), &Value::Null)
+        );
+        assert_eq!(
+            (&shown["error"], &shown["finished"]),
+            (&json!("timezone: is gone"), &json!(false))
+        );
+        assert_eq!(seen(text, Content::Withheld)["job"], json!({"kind": "a"}));
+        assert_eq!(seen("not JSON", Content::Shown)["name"], "s");
     }
 }

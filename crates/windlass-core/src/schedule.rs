@@ -15,7 +15,7 @@ pub use cron::Cron;
 pub use expression::Expression;
 pub use missed::{CATCH_UP_MAX, Due, MISSED_AFTER_DEFAULT, Missed, SkipReason, SkippedRange};
 pub use new_schedule::NewSchedule;
-pub use overlap::{Overlap, OverlapDecision};
+pub use overlap::Overlap;
 pub use recurrence::{ClockChange, Firing, Recurrence, WallTime};
 pub use splay::splay_of;
 pub use zone::Zone;

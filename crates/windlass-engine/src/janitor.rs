@@ -9,11 +9,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use windlass_core::{JobId, QueueName, State, Timestamp};
 use windlass_store::{
-    Changed, Expected, Filter, Fire, ListedState, PAGE_MAX, Page, RECORDS_MAX, StoreError,
+    Changed, Expected, Filter, Fire, ListedState, PAGE_MAX, Page, RECORDS_MAX, Schedule, StoreError,
 };
 
 use crate::attempt::{COMPLETIONS, PROGRESS};
 use crate::engine::Engine;
+use crate::http_queues::forget_queues;
 use crate::watchdog::Pulse;
 
 /// The topic of the records of dead jobs that were removed because of their age.
@@ -23,6 +24,9 @@ pub const PURGED_TOPIC: &str = "audit.purged";
 const REST_MIN: Duration = Duration::from_millis(10);
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// In one pass so many documents beside jobs, and so many schedules, are looked at.
+const WALKED: usize = 100;
 
 /// How long things are kept.
 #[derive(Debug, Clone)]
@@ -61,6 +65,8 @@ pub struct Janitor {
     config: JanitorConfig,
     /// How far the jobs of a queue were looked at, where there are more than a step looks at.
     looked_until: Mutex<BTreeMap<(QueueName, ListedState), JobId>>,
+    /// How far the walks through what has names have come; one that is over begins anew.
+    walked_until: Mutex<BTreeMap<&'static str, String>>,
 }
 
 impl Janitor {
@@ -70,7 +76,14 @@ impl Janitor {
             engine,
             config,
             looked_until: Mutex::default(),
+            walked_until: Mutex::default(),
         }
+    }
+
+    fn walked_until(&self) -> MutexGuard<'_, BTreeMap<&'static str, String>> {
+        self.walked_until
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn looked_until(&self) -> MutexGuard<'_, BTreeMap<(QueueName, ListedState), JobId>> {
@@ -104,8 +117,8 @@ impl Janitor {
             }
         }
         let before = now.saturating_sub(self.config.retention);
-        store.trim(Fire::SKIPPED_TOPIC, before, RECORDS_MAX).await?;
         self.forget_schedules(before).await?;
+        forget_queues(store, &counts, now).await?;
         self.forget_told(PROGRESS, now).await?;
         self.forget_told(COMPLETIONS, now).await?;
         self.forget_nodes(now).await?;
@@ -163,40 +176,65 @@ impl Janitor {
     }
 
     /// What is kept beside a job that lives goes when it is over, after a day; what it told of its progress, when it no longer
-    /// runs.
-    async fn forget_told(&self, collection: &str, now: Timestamp) -> Result<(), StoreError> {
+    /// runs. Its name is the id of the job: behind the name of a young one there is nothing old.
+    async fn forget_told(
+        &self,
+        collection: &'static str,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
         let store = self.engine.store();
         let old = now.saturating_sub(DAY);
-        let told = store.documents(collection).await?;
-        for document in told.iter().filter(|one| one.updated_at < old) {
-            let Ok(id) = document.name.parse::<JobId>() else {
-                continue;
-            };
-            let found = store.get(&[id]).await?;
-            let needed = found.iter().flatten().any(|job| match job.state() {
+        let after = self.walked_until().remove(collection).unwrap_or_default();
+        let names = store.document_names(collection, &after, WALKED).await?;
+        let ids = names.iter().filter_map(|name| name.parse().ok());
+        let ids: Vec<JobId> = ids
+            .take_while(|id| *id < JobId::new(old, u64::MAX))
+            .collect();
+        if let Some(last) = names.last().filter(|_| ids.len() == WALKED) {
+            self.walked_until().insert(collection, last.clone());
+        }
+        let jobs = store.get(&ids).await?;
+        for (id, job) in ids.iter().zip(jobs) {
+            let needed = job.is_some_and(|job| match job.state() {
                 State::Running => true,
                 State::Waiting => collection == COMPLETIONS,
                 State::Succeeded | State::Dead(_) | State::Cancelled => false,
             });
             if !needed {
-                let version = Expected::Version(document.version);
-                store
-                    .remove_document(collection, &document.name, version)
-                    .await?;
+                let name = id.to_string();
+                let told = store.document(collection, &name).await?;
+                if let Some(told) = told.filter(|told| told.updated_at < old) {
+                    let version = Expected::Version(told.version);
+                    store.remove_document(collection, &name, version).await?;
+                }
             }
         }
         Ok(())
     }
 
-    /// A schedule that is over is readable for as long as its jobs are kept.
+    /// A schedule that is over is readable for as long as its jobs are kept, and so is what it skipped.
     async fn forget_schedules(&self, before: Timestamp) -> Result<(), StoreError> {
+        const WALK: &str = "schedules";
         let store = self.engine.store();
-        for schedule in store.schedules().await? {
+        let schedules = store.schedules().await?;
+        let after = self.walked_until().remove(WALK).unwrap_or_default();
+        let name = |schedule: &Schedule| schedule.definition.name.to_string();
+        let mut walked = schedules.iter().filter(|one| name(one) > after);
+        for schedule in walked.by_ref().take(WALKED) {
+            let topic = Fire::skipped_topic(schedule.id);
+            store.trim(&topic, before, RECORDS_MAX).await?;
+            self.walked_until().insert(WALK, name(schedule));
+        }
+        if walked.next().is_none() {
+            self.walked_until().remove(WALK);
+        }
+        for schedule in schedules {
             let over = schedule.next_at.is_none() && !schedule.definition.paused;
             let old =
                 schedule.last_at.is_none_or(|last| last < before) && schedule.created_at < before;
             if over && old && store.occurrences(schedule.id, None, 1).await?.is_empty() {
-                store.remove_schedule(schedule.id).await?;
+                let version = Expected::Version(schedule.version);
+                store.remove_schedule(schedule.id, version).await?;
             }
         }
         Ok(())

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
-use windlass_core::schedule::{Overlap, OverlapDecision, SkipReason, SkippedRange, splay_of};
-use windlass_core::{Concurrency, Job, JobId, Key, Occurrence, Timestamp};
-use windlass_store::{FIRE_MAX, Fire, Fired, Schedule, StoreError};
+use tracing::{error, info, warn};
+use windlass_core::schedule::{Overlap, SkipReason, SkippedRange, splay_of};
+use windlass_core::{Concurrency, Job, JobId, Key, Occurrence, ScheduleId, Timestamp};
+use windlass_store::{Fire, Fired, Schedule, StoreError, read_skipped};
 
 use crate::engine::Engine;
 use crate::event::{Event, ScheduleEvent};
@@ -22,6 +22,12 @@ const AT_ONCE: usize = 64;
 
 /// So many earlier occurrences are looked at for one that is not over. While one is not, none or few come after it.
 const LOOKED_BACK: usize = 100;
+
+/// So many steps back are taken at most, where people ran jobs beside the occurrences.
+const STEPS_BACK: usize = 10;
+
+/// Marks, in the `meta` of a job, that a person ran a schedule beside its occurrences.
+pub const RUN_NOW_META: &str = "windlass.run_now";
 
 /// How it looks for occurrences.
 #[derive(Debug, Clone)]
@@ -71,6 +77,8 @@ impl Scheduler {
     }
 
     async fn fire(&self, schedule: &Schedule, now: Timestamp) -> Result<usize, StoreError> {
+        let job = &schedule.definition.job;
+        self.engine.note_queue(&job.kind, &job.queue).await?;
         let step = self.step(schedule, now).await?;
         let (jobs, skipped) = (step.fire.jobs.clone(), step.fire.skipped.clone());
         let Fired::Done { jobs: made } = self.engine.store().fire(step.fire, now).await? else {
@@ -93,55 +101,90 @@ impl Scheduler {
             .missed()
             .due(&recurrence, last, now, definition.missed_after);
         let unfinished = self.unfinished(schedule).await?;
-        let mut step = Step {
-            fire: Fire {
-                schedule: schedule.id,
-                version: schedule.version,
-                jobs: Vec::new(),
-                skipped: due.skipped.into_iter().collect(),
-                last_at: schedule.last_at,
-                next_at: None,
-            },
-            cancel: Vec::new(),
-        };
-        if let Some(range) = due.skipped {
-            step.fire.last_at = Some(range.last);
-        }
-        for at in due.fire.into_iter().take(FIRE_MAX) {
-            let meets = unfinished.len() + step.fire.jobs.len();
-            match definition.overlap.decide(meets) {
-                OverlapDecision::Fire | OverlapDecision::FireBehind => {
-                    step.fire
-                        .jobs
-                        .push(occurrence_job(&self.engine, schedule, at, now));
-                }
-                OverlapDecision::CancelAndFire => {
-                    step.cancel.clone_from(&unfinished);
-                    step.replace_all();
-                    step.fire
-                        .jobs
-                        .push(occurrence_job(&self.engine, schedule, at, now));
-                }
-                OverlapDecision::Skip => step.skip(at),
+        let overlap = definition.overlap;
+        let fired = overlap.lets_fire(due.fire.len(), definition.missed(), unfinished.len());
+        let (left_out, fired) = due.fire.split_at(due.fire.len() - fired);
+        let jobs = fired.iter().map(|at| {
+            let mut job = occurrence_job(&self.engine, schedule, *at, now);
+            if overlap.in_turn(fired.len()) {
+                run_in_turn(&mut job, schedule.id);
             }
-            step.fire.last_at = step.fire.last_at.max(Some(at));
+            job
+        });
+        let mut fire = Fire {
+            jobs: jobs.collect(),
+            skipped: due.skipped.into_iter().collect(),
+            ..Fire::nothing(schedule)
+        };
+        if let (Some(first), Some(last)) = (left_out.first(), left_out.last()) {
+            let range = SkippedRange {
+                first: *first,
+                last: *last,
+                reason: SkipReason::Overlap,
+                count: Some(left_out.len()),
+            };
+            self.leave_out(schedule, range, &mut fire).await?;
         }
-        let from = step.fire.last_at.unwrap_or(last);
-        step.fire.next_at = recurrence.next(from).map(|firing| firing.at);
-        Ok(step)
+        let skipped = due.skipped.map(|range| range.last);
+        let dealt_with = due.fire.last().copied().max(skipped);
+        fire.last_at = dealt_with.max(schedule.last_at);
+        fire.next_at = definition.next_at(schedule.created_at, fire.last_at);
+        let cancel = match overlap {
+            Overlap::CancelRunning if !fire.jobs.is_empty() => unfinished,
+            _ => Vec::new(),
+        };
+        Ok(Step { fire, cancel })
     }
 
-    /// The jobs of earlier occurrences that are not over, if anything depends on it.
+    /// Records that occurrences are left out because an earlier one is not over. Where those before them were left out for
+    /// the same reason, their record is lengthened.
+    async fn leave_out(
+        &self,
+        schedule: &Schedule,
+        mut range: SkippedRange,
+        fire: &mut Fire,
+    ) -> Result<(), StoreError> {
+        let topic = Fire::skipped_topic(schedule.id);
+        let newest = self.engine.store().newest_records(&topic, None, 1).await?;
+        let newest = newest.first().filter(|_| fire.skipped.is_empty());
+        if let Some((cursor, before)) =
+            newest.and_then(|record| Some((record.cursor, read_skipped(&record.value)?)))
+            && before.reason == SkipReason::Overlap
+            && Some(before.last) == schedule.last_at
+        {
+            range.first = before.first;
+            range.count = range.count.zip(before.count).map(|(more, few)| more + few);
+            fire.lengthened = Some(cursor);
+        }
+        fire.skipped.push(range);
+        Ok(())
+    }
+
+    /// The earlier jobs that are not over, if anything depends on it. However many a person ran beside the occurrences, it
+    /// looks as far back.
     async fn unfinished(&self, schedule: &Schedule) -> Result<Vec<JobId>, StoreError> {
         if schedule.definition.overlap == Overlap::Allow {
             return Ok(Vec::new());
         }
         let store = self.engine.store();
-        let fired = store.occurrences(schedule.id, None, LOOKED_BACK).await?;
-        let jobs: Vec<JobId> = fired.iter().filter_map(|fired| fired.job).collect();
-        let found = store.get(&jobs).await?;
-        let open = found.iter().flatten().filter(|job| !job.state().is_final());
-        Ok(open.map(|job| job.id).collect())
+        let (mut before, mut looked_at, mut unfinished) = (None, 0, Vec::new());
+        for _ in 0..STEPS_BACK {
+            let fired = store.occurrences(schedule.id, before, LOOKED_BACK).await?;
+            let jobs: Vec<JobId> = fired.iter().filter_map(|fired| fired.job).collect();
+            let found = store.get(&jobs).await?;
+            looked_at += found
+                .iter()
+                .flatten()
+                .filter(|job| !is_run_now(job))
+                .count();
+            let open = found.iter().flatten().filter(|job| !job.state().is_final());
+            unfinished.extend(open.map(|job| job.id));
+            before = fired.last().map(|fired| fired.scheduled_for);
+            if looked_at >= LOOKED_BACK || fired.len() < LOOKED_BACK {
+                break;
+            }
+        }
+        Ok(unfinished)
     }
 
     /// Tells what a step did: of the jobs that it was to make, `made` are there.
@@ -183,6 +226,18 @@ impl Scheduler {
         }
     }
 
+    /// Tells which schedules cannot fire, for their definition cannot be read.
+    async fn tell_unreadable(&self) {
+        match self.engine.store().unreadable_schedules().await {
+            Ok(unreadable) => {
+                for one in unreadable {
+                    error!(schedule = %one.name, reason = %one.reason, "a schedule cannot be read and does not fire: put it anew or delete it");
+                }
+            }
+            Err(error) => warn!(%error, "schedules that cannot be read are not known"),
+        }
+    }
+
     /// When the next schedule is due, as far as it is known.
     pub async fn next_at(&self) -> Result<Option<Timestamp>, StoreError> {
         let first = self.engine.store().due(1, Timestamp::MAX).await?;
@@ -192,6 +247,7 @@ impl Scheduler {
     /// Fires until it is told to stop.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
         let clock = Arc::clone(self.engine.clock());
+        self.tell_unreadable().await;
         loop {
             let now = clock.now();
             pulse.busy(now);
@@ -216,7 +272,7 @@ impl Scheduler {
 }
 
 /// The job of an occurrence, which is unique by its nominal instant `at`.
-pub fn occurrence_job(engine: &Engine, schedule: &Schedule, at: Timestamp, now: Timestamp) -> Job {
+fn occurrence_job(engine: &Engine, schedule: &Schedule, at: Timestamp, now: Timestamp) -> Job {
     let definition = &schedule.definition;
     let wanted = definition.job.clone();
     let mut job = wanted.into_stored_job(engine.ids().job(now), at);
@@ -227,41 +283,35 @@ pub fn occurrence_job(engine: &Engine, schedule: &Schedule, at: Timestamp, now: 
         schedule_id: schedule.id,
         scheduled_for: at,
     });
-    if definition.overlap == Overlap::Queue && job.concurrency.is_none() {
-        // Those that come behind it wait for it.
-        let key = Key::new(&format!("schedule:{}", schedule.id)).ok();
-        job.concurrency = key.map(|key| Concurrency { key, limit: 1 });
+    job
+}
+
+/// The job of a schedule that a person runs now, for an instant: by its rule, or beside its occurrences.
+pub fn extra_job(engine: &Engine, schedule: &Schedule, at: Timestamp, now: Timestamp) -> Job {
+    let mut job = occurrence_job(engine, schedule, at, now);
+    let from_now = schedule.definition.job.clone().into_stored_job(job.id, now);
+    job.run_at = now;
+    job.deadline = from_now.deadline;
+    if schedule.definition.overlap.in_turn(1) {
+        run_in_turn(&mut job, schedule.id);
     }
     job
+}
+
+fn is_run_now(job: &Job) -> bool {
+    job.meta.contains_key(RUN_NOW_META)
+}
+
+/// Those that come behind it wait for it, unless it has a key of its own.
+fn run_in_turn(job: &mut Job, schedule: ScheduleId) {
+    if job.concurrency.is_none() {
+        let key = Key::new(&format!("schedule:{schedule}")).ok();
+        job.concurrency = key.map(|key| Concurrency { key, limit: 1 });
+    }
 }
 
 /// What a schedule does in one step.
 struct Step {
     fire: Fire,
     cancel: Vec<JobId>,
-}
-
-impl Step {
-    /// Leaves an occurrence out, because an earlier one is not over.
-    fn skip(&mut self, at: Timestamp) {
-        match self.fire.skipped.last_mut() {
-            Some(range) if range.reason == SkipReason::Overlap => {
-                range.last = at;
-                range.count = range.count.map(|count| count + 1);
-            }
-            _ => {
-                let alone = SkippedRange::one(at, SkipReason::Overlap);
-                self.fire.skipped.push(alone);
-            }
-        }
-    }
-
-    /// Leaves out what this step was about to fire: a later occurrence takes its place.
-    fn replace_all(&mut self) {
-        let replaced = std::mem::take(&mut self.fire.jobs);
-        let instants = replaced.iter().filter_map(|job| job.occurrence);
-        for of in instants {
-            self.skip(of.scheduled_for);
-        }
-    }
 }

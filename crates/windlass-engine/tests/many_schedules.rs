@@ -18,7 +18,7 @@ use support::{World, new_job, t0};
 use windlass_core::schedule::{Missed, NewSchedule};
 use windlass_core::{QueueName, ScheduleId, ScheduleName, Timestamp};
 use windlass_engine::{Engine, Event, Heard, ScheduleEvent, Scheduler, SchedulerConfig};
-use windlass_store::{Expected, PAGE_MAX, Schedule, Written};
+use windlass_store::{Expected, Fire, PAGE_MAX, Schedule, Written};
 
 const MANY: usize = 10_000;
 
@@ -63,9 +63,13 @@ async fn fired(engine: &Engine, schedule: ScheduleId) -> Vec<Timestamp> {
 }
 
 async fn skipped(engine: &Engine) -> Vec<Value> {
-    let records = engine.store().records("schedule.skipped", 0, 100);
-    let records = records.await.unwrap();
-    records.into_iter().map(|record| record.value).collect()
+    let mut skipped = Vec::new();
+    for schedule in engine.store().schedules().await.unwrap() {
+        let topic = Fire::skipped_topic(schedule.id);
+        let records = engine.store().records(&topic, 0, 100).await.unwrap();
+        skipped.extend(records.into_iter().map(|record| record.value));
+    }
+    skipped
 }
 
 async fn ten_thousand_schedules_due_in_one_second_fire_once_each(world: World) {
@@ -170,7 +174,10 @@ async fn a_change_at_the_instant_of_firing_is_the_old_rule_or_the_new_one_once(w
             match number % 2 {
                 0 => put(engine, &edited, Expected::Version(found.version)).await,
                 _ => {
-                    store.remove_schedule(found.id).await.unwrap();
+                    store
+                        .remove_schedule(found.id, Expected::Anything)
+                        .await
+                        .unwrap();
                     Written::Version(0)
                 }
             }
@@ -188,7 +195,10 @@ async fn a_change_at_the_instant_of_firing_is_the_old_rule_or_the_new_one_once(w
             // Who changes it knows which version it was: either it fired before, and the writer is told, or it did not.
             let told = matches!(changed, Written::Conflict(_));
             assert_eq!(told, made == 1, "{changed:?}");
-            store.remove_schedule(found.id).await.unwrap();
+            store
+                .remove_schedule(found.id, Expected::Anything)
+                .await
+                .unwrap();
         }
         assert_eq!(scheduler.pass(now).await.unwrap(), 0, "never a second time");
     }

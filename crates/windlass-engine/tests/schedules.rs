@@ -13,18 +13,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::faulty::Faulty;
 use support::{World, new_job, seconds, t0, worker};
 use tokio::sync::Notify;
 use windlass_core::schedule::{Expression, Missed, NewSchedule, Overlap};
 use windlass_core::{JobId, NewJob, QueueName, ScheduleName};
 use windlass_engine::{
-    Clock as _, Engine, Ids, Janitor, JanitorConfig, Scheduler, SchedulerConfig, VirtualClock,
+    COMPLETIONS, Clock as _, Engine, Ids, Janitor, JanitorConfig, RUN_NOW_META, Scheduler,
+    SchedulerConfig, VirtualClock, extra_job,
 };
 use windlass_memory::MemoryStore;
 use windlass_store::{
-    Enqueue, Expected, Filter, ListedState, Page, SCAN_MAX, Schedule, Store, StoreError,
+    Enqueue, Expected, Filter, Fire, ListedState, Page, SCAN_MAX, Schedule, Store, StoreError,
 };
 
 async fn put(engine: &Engine, name: &str, every: f64, change: impl FnOnce(&mut NewSchedule)) {
@@ -55,9 +56,13 @@ async fn count(engine: &Engine, state: ListedState) -> usize {
 }
 
 async fn skipped(engine: &Engine) -> Vec<Value> {
-    let records = engine.store().records("schedule.skipped", 0, 100);
-    let records = records.await.unwrap();
-    records.into_iter().map(|record| record.value).collect()
+    let mut skipped = Vec::new();
+    for schedule in engine.store().schedules().await.unwrap() {
+        let topic = Fire::skipped_topic(schedule.id);
+        let records = engine.store().records(&topic, 0, 100).await.unwrap();
+        skipped.extend(records.into_iter().map(|record| record.value));
+    }
+    skipped
 }
 
 on_every_store! {
@@ -65,6 +70,110 @@ on_every_store! {
     each_range_of_skipped_occurrences_has_its_own_reason;
     what_lies_behind_jobs_that_are_kept_longer_is_removed_too;
     a_thousand_schedules_in_one_second_fire_once_each;
+    all_that_was_missed_fires_in_turn_at_the_default_overlap;
+    the_newest_of_what_is_due_wins;
+    what_people_ran_hides_no_unfinished_occurrence;
+    completions_of_jobs_that_are_over_are_forgotten_in_steps;
+}
+
+async fn all_that_was_missed_fires_in_turn_at_the_default_overlap(world: World) {
+    put(&world.engine, "s", 60.0, |schedule| {
+        schedule.missed = Some(Missed::All);
+    })
+    .await;
+    world.clock.advance(seconds(330.0));
+    let scheduler = scheduler(&world.engine);
+    let made = scheduler.pass(world.engine.now()).await.unwrap();
+    assert_eq!(made, 5, "they do not keep each other from it");
+    assert_eq!(skipped(&world.engine).await, [] as [Value; 0]);
+    let (filter, page) = (Filter::state(ListedState::Ready), Page::first(100));
+    let listed = world.engine.store().list(&filter, page, world.engine.now());
+    let keys: Vec<_> = listed
+        .await
+        .unwrap()
+        .jobs
+        .into_iter()
+        .map(|job| job.concurrency.unwrap())
+        .collect();
+    assert!(
+        keys.iter().all(|key| key.limit == 1 && *key == keys[0]),
+        "one behind the other"
+    );
+    world.clock.advance(seconds(60.0));
+    assert_eq!(scheduler.pass(world.engine.now()).await.unwrap(), 0);
+    assert_eq!(skipped(&world.engine).await[0]["reason"], "overlap");
+}
+
+async fn the_newest_of_what_is_due_wins(world: World) {
+    put(&world.engine, "s", 60.0, |_| {}).await;
+    world.clock.advance(seconds(330.0));
+    let made = scheduler(&world.engine).pass(world.engine.now()).await;
+    assert_eq!(made.unwrap(), 1);
+    let schedule = world.engine.store().schedules().await.unwrap().remove(0);
+    let fired = world.engine.store().occurrences(schedule.id, None, 10);
+    let newest = t0().saturating_add(seconds(300.0));
+    assert_eq!(fired.await.unwrap()[0].scheduled_for, newest);
+}
+
+async fn what_people_ran_hides_no_unfinished_occurrence(world: World) {
+    put(&world.engine, "s", 60.0, |_| {}).await;
+    world.clock.advance(seconds(60.0));
+    let scheduler = scheduler(&world.engine);
+    assert_eq!(scheduler.pass(world.engine.now()).await.unwrap(), 1);
+    let (store, now) = (world.engine.store(), world.engine.now());
+    let schedule = store.schedules().await.unwrap().remove(0);
+    let ran = (1..=120).map(|number| {
+        let at = now.saturating_add(Duration::from_micros(number));
+        let mut job = extra_job(&world.engine, &schedule, at, now);
+        job.meta.insert(RUN_NOW_META.to_owned(), true.into());
+        job
+    });
+    let fire = Fire {
+        jobs: ran.collect(),
+        ..Fire::nothing(&schedule)
+    };
+    let ids: Vec<JobId> = fire.jobs.iter().map(|job| job.id).collect();
+    store.fire(fire, now).await.unwrap();
+    store.cancel(&ids, now).await.unwrap();
+    world.clock.advance(seconds(60.0));
+    let made = scheduler.pass(world.engine.now()).await.unwrap();
+    assert_eq!(made, 0, "the first occurrence is not over");
+}
+
+async fn completions_of_jobs_that_are_over_are_forgotten_in_steps(world: World) {
+    const MANY: usize = 130;
+    let store = world.engine.store();
+    let (over, waits) = (
+        world.enqueue(new_job("nobody")).await,
+        world.enqueue(new_job("nobody")).await,
+    );
+    store.cancel(&[over], world.engine.now()).await.unwrap();
+    let mut names: Vec<String> = (0..MANY)
+        .map(|_| world.engine.ids().job(t0()).to_string())
+        .collect();
+    names.extend([over, waits].map(|id| id.to_string()));
+    for name in &names {
+        let (value, now) = (json!({}), world.engine.now());
+        let written = store.put_document(COMPLETIONS, name, &value, Expected::Absent, now);
+        written.await.unwrap();
+    }
+    let janitor = Janitor::new(Arc::clone(&world.engine), JanitorConfig::default());
+    let left = async || store.document_names(COMPLETIONS, "", 1000).await.unwrap();
+    janitor.pass(world.engine.now()).await.unwrap();
+    assert_eq!(left().await.len(), names.len(), "they are young");
+    world.clock.advance(seconds(24.0 * 3600.0 + 1.0));
+    janitor.pass(world.engine.now()).await.unwrap();
+    let after_one = left().await.len();
+    assert!(
+        after_one > 1 && after_one < names.len(),
+        "{after_one}: a bounded step"
+    );
+    janitor.pass(world.engine.now()).await.unwrap();
+    assert_eq!(
+        left().await,
+        [waits.to_string()],
+        "it may still be completed"
+    );
 }
 
 async fn what_one_step_leaves_out_is_recorded(world: World) {
@@ -107,7 +216,7 @@ async fn each_range_of_skipped_occurrences_has_its_own_reason(world: World) {
         |first: &str, last: &str, why: &str| (first.to_owned(), last.to_owned(), why.to_owned());
     assert_eq!(
         ranges,
-        [named("02", "14", "missed"), named("18", "20", "overlap")]
+        [named("02", "14", "missed"), named("16", "18", "overlap")]
     );
 }
 

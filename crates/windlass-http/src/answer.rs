@@ -123,13 +123,23 @@ pub(crate) fn not_completed(within: Duration) -> Failure {
     Failure::retryable(AttemptError::new(text))
 }
 
+/// What is kept of the head of an answer: status and headers without secrets.
+pub(crate) fn head_json(
+    status: StatusCode,
+    version: Version,
+    headers: &HeaderMap,
+) -> Map<String, Value> {
+    let mut kept = Map::new();
+    kept.insert("status".to_owned(), status.as_u16().into());
+    kept.insert("version".to_owned(), format!("{version:?}").into());
+    kept.insert("headers".to_owned(), shown_headers(headers));
+    kept
+}
+
 impl Answer {
     /// What is kept with the attempt: status, headers without secrets, the beginning of the body.
     pub(crate) fn to_json(&self) -> Map<String, Value> {
-        let mut kept = Map::new();
-        kept.insert("status".to_owned(), self.status.as_u16().into());
-        kept.insert("version".to_owned(), format!("{:?}", self.version).into());
-        kept.insert("headers".to_owned(), shown_headers(&self.headers));
+        let mut kept = head_json(self.status, self.version, &self.headers);
         let short = self.body.get(..BODY_KEPT_MAX).unwrap_or(&self.body);
         let text = String::from_utf8_lossy(short).replace('\0', "\u{fffd}");
         kept.insert("body".to_owned(), text.into());

@@ -124,11 +124,15 @@ pub async fn complete(
             return Ok(Completed::Unknown);
         };
         if let Some(told) = &kept.told {
-            return Ok(if told == completion {
-                Completed::Repeated(token.job)
-            } else {
-                Completed::TooLate(token.job)
-            });
+            if told != completion {
+                return Ok(Completed::TooLate(token.job));
+            }
+            let job = store.get(&[token.job]).await?.into_iter().flatten().next();
+            if job.is_some_and(|job| job.attempt == token.attempt) {
+                // No attempt has heard of it yet: who told it first may not have lived to make the job due.
+                wake(engine, token.job, token.attempt).await?;
+            }
+            return Ok(Completed::Repeated(token.job));
         }
         let job = store.get(&[token.job]).await?.into_iter().flatten().next();
         let state = job.as_ref().map(|job| job.state());
@@ -153,12 +157,14 @@ async fn wake(engine: &Engine, job: JobId, attempt: u32) -> Result<(), StoreErro
     const LOOKS: u32 = 200;
     const BETWEEN: Duration = Duration::from_millis(10);
     let store = engine.store();
+    let mut changes = store.changes();
     for _ in 0..LOOKS {
         let found = store.get(&[job]).await?.into_iter().flatten().next();
         match found.map(|job| (job.state(), job.attempt)) {
-            Some((State::Running, running)) if running == attempt => {
-                tokio::time::sleep(BETWEEN).await;
-            }
+            Some((State::Running, running)) if running == attempt => tokio::select! {
+                _ = changes.changed() => {}
+                () = engine.clock().sleep(BETWEEN) => {}
+            },
             Some((State::Waiting, _)) => {
                 store.run_now(&[job], engine.now()).await?;
                 return Ok(());

@@ -1,7 +1,8 @@
 //! Opens connections to targets: resolves once, asks the guard about every address, and dials what was asked about.
 //!
 //! Invariant: no socket is opened to an address that the guard did not allow, and a name with one refused address is
-//! refused whole. Proxies of the environment are not looked at.
+//! refused whole. Nothing is sent to an address that this process listens on, however it was named. Proxies of the
+//! environment are not looked at.
 
 mod stream;
 mod tls;
@@ -79,7 +80,7 @@ struct Inner {
     guard: Guard,
     own: Vec<SocketAddr>,
     resolver: Arc<dyn Resolve>,
-    resolving: Semaphore,
+    resolving: Arc<Semaphore>,
     tls: TlsConnector,
     timeout: Duration,
     opened: AtomicU64,
@@ -97,7 +98,7 @@ impl Connector {
             guard,
             own,
             resolver,
-            resolving: Semaphore::new(RESOLVING_MAX),
+            resolving: Arc::new(Semaphore::new(RESOLVING_MAX)),
             tls,
             timeout,
             opened: AtomicU64::new(0),
@@ -152,7 +153,11 @@ impl Connector {
         if found.is_empty() {
             return Err(DialError::Unresolved("it has no address".to_owned()));
         }
-        let allowed = |ip: &IpAddr| self.0.guard.allows(*ip) && !self.is_own(*ip, port);
+        let allowed = |ip: &IpAddr| {
+            // The unspecified address is another name of this machine.
+            let named = !ip.to_canonical().is_unspecified();
+            named && self.0.guard.allows(*ip) && !self.is_own(*ip, port)
+        };
         if !found.iter().all(allowed) {
             return Err(DialError::Refused);
         }
@@ -162,8 +167,16 @@ impl Connector {
 
     async fn resolve(&self, host: &str) -> Result<Vec<IpAddr>, DialError> {
         let asked = async {
-            let _turn = self.0.resolving.acquire().await;
-            self.0.resolver.resolve(host).await
+            let turn = Arc::clone(&self.0.resolving).acquire_owned().await;
+            let (resolver, host) = (Arc::clone(&self.0.resolver), host.to_owned());
+            // The system's resolver cannot be called off: whoever stops waiting for it leaves it its turn.
+            let asked = tokio::spawn(async move {
+                let _turn = turn;
+                resolver.resolve(&host).await
+            });
+            asked
+                .await
+                .unwrap_or_else(|gone| Err(io::Error::other(gone)))
         };
         let found = self.within("resolving the target's name", asked).await?;
         found.map_err(|error| DialError::Unresolved(error.to_string()))
@@ -178,7 +191,7 @@ impl Connector {
         })
     }
 
-    /// Dials one address after the other until one answers.
+    /// Dials one address after the other until one answers. Each has its share of the time, the last one all that is left.
     async fn dial(
         &self,
         addresses: &[SocketAddr],
@@ -186,19 +199,30 @@ impl Connector {
     ) -> Result<TcpStream, DialError> {
         phases.begin(Phase::Connect);
         let dialled = async {
-            let mut failed = DialError::Unresolved("it has no address".to_owned());
-            for address in addresses {
-                self.0.opened.fetch_add(1, Ordering::Relaxed);
-                match TcpStream::connect(address).await {
-                    Ok(stream) => return Ok(stream),
-                    Err(error) => failed = DialError::Unreachable(error.to_string()),
+            let Some((last, others)) = addresses.split_last() else {
+                return Err(DialError::Unresolved("it has no address".to_owned()));
+            };
+            let share = self.0.timeout / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+            for address in others {
+                if let Ok(Ok(stream)) = timeout(share, self.open(*address)).await {
+                    return Ok(stream);
                 }
             }
-            Err(failed)
+            let opened = self.open(*last).await;
+            opened.map_err(|error| DialError::Unreachable(error.to_string()))
         };
         let stream = self.within("connecting to the target", dialled).await??;
+        let peer = stream.peer_addr();
+        if !peer.is_ok_and(|peer| !self.is_own(peer.ip(), peer.port())) {
+            return Err(DialError::Refused);
+        }
         phases.end(Phase::Connect);
         Ok(stream)
+    }
+
+    async fn open(&self, address: SocketAddr) -> io::Result<TcpStream> {
+        self.0.opened.fetch_add(1, Ordering::Relaxed);
+        TcpStream::connect(address).await
     }
 
     async fn within<T>(

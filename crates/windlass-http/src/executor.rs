@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use windlass_core::retry::Preset;
 use windlass_core::{AttemptError, Delivery, Failure, FailureClass, Invalid, Kind, Report};
@@ -161,7 +161,7 @@ impl Inner {
         let phases = Phases::start();
         // A timeout ends the attempt from outside: how far it came is told all the same.
         let watch = Arc::clone(&phases);
-        attempt.keep_at_the_end("http", move || json!({"timings_ms": watch.to_json()}));
+        attempt.keep_at_the_end("http", move || watch.so_far().into());
         let work = async {
             let _turn = self.turn(request).await;
             let delivery = attempt.job().delivery;
@@ -222,13 +222,15 @@ fn stopped(attempt: &RunningAttempt, reason: StopReason, phases: &Phases) -> Rep
 
 /// What is kept with the attempt. Of a refused address nothing is: not even how long it took to find out.
 fn kept(came: &Result<Answer, Trouble>, phases: &Phases) -> Value {
-    let mut kept = match came {
-        Ok(answer) => answer.to_json(),
-        Err(Trouble::Refused) => return Value::Object(Map::new()),
-        Err(_) => Map::new(),
-    };
-    kept.insert("timings_ms".to_owned(), phases.to_json());
-    Value::Object(kept)
+    match came {
+        Ok(answer) => {
+            let mut kept = answer.to_json();
+            kept.insert("timings_ms".to_owned(), phases.to_json());
+            Value::Object(kept)
+        }
+        Err(Trouble::Refused) => Value::Object(Map::new()),
+        Err(_) => Value::Object(phases.so_far()),
+    }
 }
 
 fn unrecoverable(text: &str) -> Report {

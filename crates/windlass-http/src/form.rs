@@ -52,14 +52,15 @@ impl SchedulerForm {
     /// Reads a form from JSON text.
     pub fn from_json(text: &str) -> Result<Self, FormError> {
         let parts = RawFields::parse(text).map_err(refused)?;
-        SchedulerForm::from_parts(&parts)
+        SchedulerForm::from_parts(&parts, PAYLOAD_BYTES_MAX)
     }
 
-    /// Reads a form from the fields of an object.
-    pub fn from_parts(parts: &RawFields) -> Result<Self, FormError> {
+    /// Reads a form from the fields of an object; its request may have so many bytes.
+    pub fn from_parts(parts: &RawFields, payload_bytes_max: usize) -> Result<Self, FormError> {
         let others = parts.values_but("body").map_err(refused)?;
         let mut fields = Fields::of(&others);
-        let form = SchedulerForm::from_fields(&mut fields, parts.raw("body")).map_err(refused)?;
+        let form = SchedulerForm::from_fields(&mut fields, parts.raw("body"), payload_bytes_max);
+        let form = form.map_err(refused)?;
         fields.finish().map_err(|invalid| FormError {
             code: "UNKNOWN_FIELD",
             invalid,
@@ -67,7 +68,11 @@ impl SchedulerForm {
         Ok(form)
     }
 
-    fn from_fields(fields: &mut Fields<'_>, body: Option<&str>) -> Result<Self, Invalid> {
+    fn from_fields(
+        fields: &mut Fields<'_>,
+        body: Option<&str>,
+        payload_bytes_max: usize,
+    ) -> Result<Self, Invalid> {
         let expression = fields
             .parsed("schedule", read_expression)?
             .ok_or_else(|| Invalid::new("schedule", "is required"))?;
@@ -76,7 +81,7 @@ impl SchedulerForm {
         let most = i64::from(ATTEMPTS_CEILING) - 1;
         let retries = fields.integer("maxRetryCount", 0, most)?;
         let retries = retries.unwrap_or(MAX_RETRY_COUNT_DEFAULT);
-        let payload = read_payload(fields, body)?;
+        let payload = read_payload(fields, body, payload_bytes_max)?;
         let mut job = NewJob {
             payload,
             delivery: delivery.unwrap_or_default(),
@@ -87,7 +92,7 @@ impl SchedulerForm {
             "schedule": fields.text("schedule")?, "isRecurring": recurring, "maxRetryCount": retries,
         });
         job.meta.insert(FORM_META.to_owned(), told);
-        job.check()?;
+        job.check_with(payload_bytes_max)?;
         Ok(SchedulerForm {
             expression,
             recurring,
@@ -115,7 +120,7 @@ impl SchedulerForm {
         };
         let schedule = NewSchedule::new(name, expression, self.job);
         schedule
-            .check(now)
+            .check_with(now, usize::MAX) // the payload was checked when it was read
             .map_err(|refusal| refused(Invalid::new("schedule", refusal.rule())))?;
         Ok(schedule)
     }
@@ -138,7 +143,11 @@ fn read_type(text: &str) -> Result<Delivery, Invalid> {
 }
 
 /// The payload of the HTTP job, with the body as it was written; refusals use the form's own names.
-fn read_payload(fields: &mut Fields<'_>, body: Option<&str>) -> Result<Payload, Invalid> {
+fn read_payload(
+    fields: &mut Fields<'_>,
+    body: Option<&str>,
+    payload_bytes_max: usize,
+) -> Result<Payload, Invalid> {
     let mut request = serde_json::Map::new();
     let api = fields
         .text("api")?
@@ -161,7 +170,7 @@ fn read_payload(fields: &mut Fields<'_>, body: Option<&str>) -> Result<Payload, 
         };
         Invalid::new(own, refusal.rule())
     })?;
-    Payload::parse(&text, PAYLOAD_BYTES_MAX).map_err(|refusal| refusal.within("body"))
+    Payload::parse(&text, payload_bytes_max).map_err(|refusal| refusal.within("body"))
 }
 
 fn with_body(request: &serde_json::Map<String, Value>, body: &str) -> Result<String, Invalid> {

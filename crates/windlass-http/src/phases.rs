@@ -1,4 +1,4 @@
-//! How long each part of a request took.
+//! How long each part of a request took, and how far it came.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -47,6 +47,7 @@ struct Inner {
     begun: Vec<(Phase, Instant)>,
     took: Vec<(Phase, Duration)>,
     connected: bool,
+    head: Option<Map<String, Value>>,
 }
 
 impl Phases {
@@ -96,6 +97,18 @@ impl Phases {
     /// Whether a connection was made for this request.
     pub(crate) fn is_connected(&self) -> bool {
         self.inner().connected
+    }
+
+    /// The head of the answer came, of which this is kept.
+    pub(crate) fn answered(&self, head: Map<String, Value>) {
+        self.inner().head = Some(head);
+    }
+
+    /// What is kept where the whole answer did not come: its head, if that did, and the times.
+    pub(crate) fn so_far(&self) -> Map<String, Value> {
+        let mut kept = self.inner().head.clone().unwrap_or_default();
+        kept.insert("timings_ms".to_owned(), self.to_json());
+        kept
     }
 
     /// The times so far, in milliseconds; `total` runs until now.

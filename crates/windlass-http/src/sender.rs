@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio_util::sync::CancellationToken;
 use windlass_core::Delivery;
 
-use crate::answer::{Answer, BODY_READ_MAX, Trouble};
+use crate::answer::{Answer, BODY_READ_MAX, Trouble, head_json};
 use crate::connector::{Connector, DialError};
 use crate::phases::{Phase, Phases};
 
@@ -81,7 +81,13 @@ impl Sender {
             phases.begin(Phase::FirstByte);
             let sent = phases.around(client.request(request)).await;
             phases.end(Phase::FirstByte);
-            read(sent.map_err(|error| trouble(&error))?).await
+            let response = sent.map_err(|error| trouble(&error))?;
+            phases.answered(head_json(
+                response.status(),
+                response.version(),
+                response.headers(),
+            ));
+            read(response).await
         };
         tokio::select! {
             answer = answered => answer,

@@ -323,6 +323,34 @@ async fn our_own_address_is_refused_also_where_its_range_is_open() {
     assert_eq!(target.connections(), 0);
 }
 
+// HT12: the unspecified address is this machine, whatever is open.
+#[tokio::test]
+async fn no_other_name_of_this_machine_reaches_our_own_address() {
+    let target = Target::replying(&[Reply::Status(200)]).await;
+    let port = target.address.port();
+    let ranges = ["0.0.0.0/0", "::/0", "0.0.0.0/32"];
+    let world = World::with(HttpConfig {
+        allow: ranges.map(|range| range.parse().unwrap()).to_vec(),
+        own: vec![target.address],
+        ..HttpConfig::default()
+    });
+    for host in ["0.0.0.0", "0", "[::]", "[::ffff:0.0.0.0]"] {
+        let url = format!("http://{host}:{port}/");
+        let Ok(request) = HttpRequest::from_json(&json!({"url": url}).to_string()) else {
+            continue; // refused before it is stored
+        };
+        drop(request);
+        let (job, history) = world.deliver(json!({"url": url})).await;
+        let dead = State::Dead(DeadReason::Unrecoverable);
+        assert_eq!(
+            (job.state(), error_of(&history[0]).as_str()),
+            (dead, REFUSAL),
+            "{host}"
+        );
+    }
+    assert_eq!(target.connections(), 0);
+}
+
 // HT5
 #[tokio::test]
 async fn proxies_of_the_environment_are_not_used() {
@@ -383,4 +411,39 @@ async fn a_resolver_that_is_silent_is_not_waited_for_long() {
     assert_eq!(job.state(), State::Dead(DeadReason::Exhausted));
     let expected = "resolving the target's name took longer than 20ms";
     assert_eq!(error_of(&history[0]), expected);
+}
+
+/// Listens at an address and takes no connection, so that who dials it waits.
+async fn silent_listener(address: std::net::SocketAddr) -> Vec<tokio::net::TcpStream> {
+    let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+    socket.bind(address).expect("a free address");
+    let listener = socket.listen(1).expect("it listens");
+    std::mem::forget(listener); // until the test's process ends
+    let mut waiting = Vec::new();
+    for _ in 0..8 {
+        let dialled = tokio::net::TcpStream::connect(address);
+        let patience = std::time::Duration::from_millis(200);
+        match tokio::time::timeout(patience, dialled).await {
+            Ok(stream) => waiting.push(stream.expect("a place in the queue")),
+            Err(_) => return waiting,
+        }
+    }
+    panic!("the queue of a listener never fills")
+}
+
+#[tokio::test]
+async fn an_address_that_is_silent_leaves_the_next_one_its_share_of_the_time() {
+    let target = Target::replying(&[Reply::Status(200)]).await;
+    let port = target.address.port();
+    let _full = silent_listener(([127, 0, 0, 2], port).into()).await;
+    let names = Names::new().answer("two.example", &["127.0.0.2", "127.0.0.1"]);
+    let world = World::resolving(local(), Arc::new(names));
+    let url = format!("http://two.example:{port}/");
+    let (job, history) = world.deliver(json!({"url": url})).await;
+    assert_eq!(
+        (job.state(), history.len()),
+        (State::Succeeded, 1),
+        "{:?}",
+        history[0].error
+    );
 }

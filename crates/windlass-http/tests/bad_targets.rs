@@ -93,6 +93,9 @@ async fn an_answer_that_does_not_hold_together_is_a_failure_of_unknown_outcome()
         let (job, row) = deliver_once(&target, Delivery::AtLeastOnce).await;
         assert_eq!(job.state(), State::Dead(DeadReason::Exhausted), "{name}");
         assert_eq!(row.outcome, Outcome::Failed, "{name}: {}", error_of(&row));
+        if name == "closed in the body" {
+            assert_eq!(http_of(&row)["status"], 200, "the head came");
+        }
         let (job, row) = deliver_once(&target, Delivery::AtMostOnce).await;
         assert_eq!(
             job.state(),
@@ -156,7 +159,10 @@ async fn deliver_to_hanging(target: &Target, job: NewJob, seconds: u64) -> (Job,
 #[tokio::test]
 async fn a_target_that_hangs_or_trickles_is_timed_out_after_thirty_seconds() {
     let head = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nabc".to_vec();
-    for hang in [Reply::Hang(Vec::new()), Reply::Hang(head)] {
+    for (hang, status) in [
+        (Reply::Hang(Vec::new()), json!(null)),
+        (Reply::Hang(head), json!(200)),
+    ] {
         let target = Target::replying(&[hang.clone(), Reply::Status(200)]).await;
         let (job, history) =
             deliver_to_hanging(&target, http_job(json!({"url": target.url("/")})), 30).await;
@@ -164,6 +170,7 @@ async fn a_target_that_hangs_or_trickles_is_timed_out_after_thirty_seconds() {
         assert_eq!(timeline(&history), expected, "at T+30, and again at T+31");
         assert_eq!(history[0].finished_at.since(t0()), Duration::from_secs(30));
         assert_eq!(job.state(), State::Succeeded);
+        assert_eq!(http_of(&history[0])["status"], status, "as far as it came");
         let timings = &http_of(&history[0])["timings_ms"];
         assert!(
             timings["connect"].is_number() && timings["total"].is_number(),

@@ -4,6 +4,7 @@ mod support;
 
 use serde_json::json;
 use windlass_core::{DeadReason, Delivery, NewJob, Outcome, State};
+use windlass_http::DEPTH_META;
 
 use support::{Reply, Target, World, error_of, http_job, http_of, timeline};
 
@@ -17,7 +18,7 @@ async fn a_request_is_delivered_with_all_that_is_sent_along() {
     let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let mut job = http_job(payload);
     job.meta.insert("traceparent".to_owned(), json!(trace));
-    job.meta.insert("depth".to_owned(), json!(2));
+    job.meta.insert(DEPTH_META.to_owned(), json!(2));
     let (job, history) = world.deliver_job(job).await;
     assert_eq!(job.state(), State::Succeeded);
     let seen = &target.seen()[0];
@@ -182,7 +183,7 @@ async fn a_chain_of_jobs_that_is_too_deep_sends_nothing() {
     let target = Target::replying(&[Reply::Status(200)]).await;
     let world = World::new();
     let mut job = http_job(json!({"url": target.url("/")}));
-    job.meta.insert("depth".to_owned(), json!(8));
+    job.meta.insert(DEPTH_META.to_owned(), json!(8));
     let (job, _) = world.deliver_job(job).await;
     assert_eq!(job.state(), State::Dead(DeadReason::Unrecoverable));
     assert_eq!(target.connections(), 0);

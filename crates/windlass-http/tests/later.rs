@@ -1,10 +1,19 @@
 //! Requests that a target takes for later: it tells their end with a token, once.
 
+#[path = "../../windlass-engine/tests/support/faulty.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each test program uses a part of it"
+)]
+mod faulty;
 mod support;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use faulty::Faulty;
 use serde_json::{Value, json};
 use windlass_core::{DeadReason, Ended, JobId, Outcome, Payload, Standing, State};
 use windlass_http::{Completed, Completion, HttpConfig, HttpJobs, complete};
@@ -359,4 +368,22 @@ async fn a_target_that_is_done_is_not_asked_again_though_its_answer_was_lost() {
     world.worker.pass(&world.clock).await.unwrap();
     assert_eq!(world.state(id).await, State::Succeeded);
     assert_eq!(target.seen().len(), 1);
+}
+
+// The first telling was written down, and its job was not made due: the second telling does it.
+#[tokio::test]
+async fn a_telling_that_was_cut_off_is_made_good_by_the_next_one() {
+    let store = Faulty::new(Arc::new(MemoryStore::new()));
+    let (world, target, id) = accepted(Arc::clone(&store) as _).await;
+    let token = token(&target, 0);
+    store.fail("run_now");
+    let cut = complete(&world.engine, &token, &done(json!(1))).await;
+    assert!(cut.is_err());
+    store.heal();
+    world.worker.pass(&world.clock).await.unwrap();
+    assert_eq!(world.state(id).await, State::Waiting, "it is not due yet");
+    let again = tell(&world, &token, &done(json!(1))).await;
+    assert_eq!(again, Completed::Repeated(id));
+    world.worker.pass(&world.clock).await.unwrap();
+    assert_eq!(world.state(id).await, State::Succeeded);
 }

@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use serde_json::Value;
 use windlass_core::Timestamp;
-use windlass_store::{Document, Expected, RECORDS_MAX, Record, Written};
+use windlass_store::{Document, Expected, PAGE_MAX, RECORDS_MAX, Record, Written};
 
 use crate::state::State;
 
@@ -50,6 +50,21 @@ impl State {
         documents.map(|(_, document)| document.clone()).collect()
     }
 
+    pub(crate) fn document_names(
+        &self,
+        collection: &str,
+        after: &str,
+        limit: usize,
+    ) -> Vec<String> {
+        let from = Bound::Excluded((collection.to_owned(), after.to_owned()));
+        let behind = self.documents.range((from, Bound::Unbounded));
+        let names = behind.take_while(|((of, _), _)| of == collection);
+        names
+            .map(|((_, name), _)| name.clone())
+            .take(limit.min(PAGE_MAX))
+            .collect()
+    }
+
     pub(crate) fn remove_document(
         &mut self,
         collection: &str,
@@ -89,6 +104,20 @@ impl State {
             .range((from, Bound::Unbounded))
             .take_while(|((of, _), _)| of == topic);
         rows.map(|(_, record)| record.clone())
+            .take(limit.min(RECORDS_MAX))
+            .collect()
+    }
+
+    pub(crate) fn newest_records(
+        &self,
+        topic: &str,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Vec<Record> {
+        let until = (topic.to_owned(), before.unwrap_or(u64::MAX));
+        let rows = self.records.range((topic.to_owned(), 0)..until);
+        rows.rev()
+            .map(|(_, record)| record.clone())
             .take(limit.min(RECORDS_MAX))
             .collect()
     }

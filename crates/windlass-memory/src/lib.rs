@@ -25,7 +25,7 @@ use windlass_store::{
     Attempt, AttemptId, AttemptReport, CHANGE_MAX, Changed, Claim, Claimed, Counts, Document,
     ENQUEUE_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired, FiredOccurrence,
     Listed, Node, Page, QueueLimits, RECORDS_MAX, Record, Renewed, SETTLE_MAX, Schedule,
-    ScheduleRef, Settled, Store, StoreError, Swept, Written, check_batch,
+    ScheduleRef, Settled, Store, StoreError, Swept, UnreadableSchedule, Written, check_batch,
 };
 
 use state::State;
@@ -221,8 +221,16 @@ impl Store for MemoryStore {
         Ok(fired)
     }
 
-    async fn remove_schedule(&self, schedule: ScheduleId) -> Result<bool, StoreError> {
-        Ok(self.state().remove_schedule(schedule))
+    async fn unreadable_schedules(&self) -> Result<Vec<UnreadableSchedule>, StoreError> {
+        Ok(Vec::new()) // nothing here is read back from text
+    }
+
+    async fn remove_schedule(
+        &self,
+        schedule: ScheduleId,
+        expected: Expected,
+    ) -> Result<Written, StoreError> {
+        Ok(self.state().remove_schedule(schedule, expected))
     }
 
     async fn occurrences(
@@ -274,6 +282,15 @@ impl Store for MemoryStore {
         Ok(self.state().documents(collection))
     }
 
+    async fn document_names(
+        &self,
+        collection: &str,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<String>, StoreError> {
+        Ok(self.state().document_names(collection, after, limit))
+    }
+
     async fn remove_document(
         &self,
         collection: &str,
@@ -301,6 +318,15 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> Result<Vec<Record>, StoreError> {
         Ok(self.state().records(topic, after, limit))
+    }
+
+    async fn newest_records(
+        &self,
+        topic: &str,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Record>, StoreError> {
+        Ok(self.state().newest_records(topic, before, limit))
     }
 
     async fn trim(

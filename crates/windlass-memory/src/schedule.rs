@@ -64,7 +64,14 @@ impl State {
         schedule.version += 1;
         schedule.last_at = fire.last_at;
         schedule.next_at = fire.next_at;
-        self.append(Fire::SKIPPED_TOPIC, &fire.skipped_records(), now);
+        if let Some(definition) = &fire.definition {
+            schedule.definition = definition.clone();
+        }
+        let topic = Fire::skipped_topic(fire.schedule);
+        if let Some(cursor) = fire.lengthened {
+            self.records.remove(&(topic.clone(), cursor));
+        }
+        self.append(&topic, &fire.skipped_records(), now);
         let mut made = Vec::new();
         for job in fire.jobs {
             let occurrence = job.occurrence.map(|of| (of.schedule_id, of.scheduled_for));
@@ -105,8 +112,15 @@ impl State {
         fired.take(limit.min(PAGE_MAX)).collect()
     }
 
-    pub(crate) fn remove_schedule(&mut self, schedule: ScheduleId) -> bool {
+    pub(crate) fn remove_schedule(&mut self, schedule: ScheduleId, expected: Expected) -> Written {
+        let found = self.schedules.get(&schedule).map(|found| found.version);
+        let Some(version) = found.filter(|_| expected.allows(found)) else {
+            return Written::Conflict(found);
+        };
+        let topic = Fire::skipped_topic(schedule);
+        self.records.retain(|(of, _), _| *of != topic);
         self.occurrences.retain(|(of, _), _| *of != schedule);
-        self.schedules.remove(&schedule).is_some()
+        self.schedules.remove(&schedule);
+        Written::Version(version)
     }
 }

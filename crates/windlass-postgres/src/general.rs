@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use tokio_postgres::Row;
 use windlass_core::{QueueName, Timestamp};
-use windlass_store::{Document, Expected, Node, QueueLimits, RECORDS_MAX, Record, Written};
+use windlass_store::{
+    Document, Expected, Node, PAGE_MAX, QueueLimits, RECORDS_MAX, Record, Written,
+};
 
 use crate::fault::{Fault, Step};
 use crate::param::{Time, bigint, params};
@@ -180,6 +182,18 @@ pub(crate) async fn documents(session: &mut Session, collection: &str) -> Step<V
     rows.iter().map(read_document).collect()
 }
 
+pub(crate) async fn document_names(
+    session: &mut Session,
+    collection: &str,
+    after: &str,
+    limit: usize,
+) -> Step<Vec<String>> {
+    let sql = "select name from windlass.documents where collection = $1 and name > $2 order by name limit $3";
+    let limit = bigint(limit.min(PAGE_MAX) as u64);
+    let rows = session.look(sql, params![collection, after, limit]).await?;
+    rows.iter().map(|found| Ok(found.try_get(0)?)).collect()
+}
+
 pub(crate) async fn append(
     session: &mut Session,
     topic: &str,
@@ -213,17 +227,31 @@ pub(crate) async fn records(
 ) -> Step<Vec<Record>> {
     let sql = "select cursor, at, value from windlass.records where topic = $1 and cursor > $2 order by cursor limit $3";
     let limit = bigint(limit.min(RECORDS_MAX) as u64);
-    let record = |found: &Row| {
-        Ok(Record {
-            cursor: version(found)?,
-            at: row::time(found, 1)?,
-            value: value(found.try_get(2)?)?,
-        })
-    };
     let rows = session
         .look(sql, params![topic, bigint(after), limit])
         .await?;
-    rows.iter().map(record).collect()
+    rows.iter().map(read_record).collect()
+}
+
+pub(crate) async fn newest_records(
+    session: &mut Session,
+    topic: &str,
+    before: Option<u64>,
+    limit: usize,
+) -> Step<Vec<Record>> {
+    let sql = "select cursor, at, value from windlass.records where topic = $1 and cursor < $2 order by cursor desc limit $3";
+    let before = before.map_or(i64::MAX, bigint);
+    let limit = bigint(limit.min(RECORDS_MAX) as u64);
+    let rows = session.look(sql, params![topic, before, limit]).await?;
+    rows.iter().map(read_record).collect()
+}
+
+fn read_record(found: &Row) -> Step<Record> {
+    Ok(Record {
+        cursor: version(found)?,
+        at: row::time(found, 1)?,
+        value: value(found.try_get(2)?)?,
+    })
 }
 
 pub(crate) async fn trim(

@@ -7,7 +7,8 @@ use uuid::Uuid;
 use windlass_core::schedule::NewSchedule;
 use windlass_core::{Job, JobId, ScheduleId, Timestamp};
 use windlass_store::{
-    Expected, Fire, Fired, FiredOccurrence, PAGE_MAX, Schedule, ScheduleRef, Written,
+    Expected, Fire, Fired, FiredOccurrence, PAGE_MAX, Schedule, ScheduleRef, UnreadableSchedule,
+    Written,
 };
 
 use crate::fault::{Fault, Step};
@@ -18,7 +19,7 @@ use crate::row;
 use crate::session::Session;
 use crate::write::{Columns, How};
 
-const COLUMNS: &str = "id, version, definition, created_at, last_at, next_at";
+const COLUMNS: &str = "id, version, definition, created_at, last_at, next_at, name";
 
 fn uuid(id: ScheduleId) -> Uuid {
     Uuid::from_u128(id.as_u128())
@@ -75,7 +76,25 @@ pub(crate) async fn put(
     Ok(Written::Version(next))
 }
 
+/// The schedules that can be read, by name.
 pub(crate) async fn all(session: &mut Session) -> Step<Vec<Schedule>> {
+    Ok(kept(session)
+        .await?
+        .into_iter()
+        .filter_map(Result::ok)
+        .collect())
+}
+
+/// Those that cannot.
+pub(crate) async fn unreadable(session: &mut Session) -> Step<Vec<UnreadableSchedule>> {
+    Ok(kept(session)
+        .await?
+        .into_iter()
+        .filter_map(Result::err)
+        .collect())
+}
+
+async fn kept(session: &mut Session) -> Step<Vec<Result<Schedule, UnreadableSchedule>>> {
     let sql = format!("select {COLUMNS} from windlass.schedules order by name");
     session
         .look(&sql, params![])
@@ -96,7 +115,8 @@ pub(crate) async fn one(session: &mut Session, which: &ScheduleRef) -> Step<Opti
             session.look(&sql, params![name.as_str()]).await?
         }
     };
-    rows.first().map(read).transpose()
+    let found = rows.first().map(read).transpose()?;
+    Ok(found.and_then(Result::ok))
 }
 
 /// The occurrences that were fired before an instant, newest first.
@@ -121,39 +141,83 @@ pub(crate) async fn occurrences(
     fired.collect()
 }
 
+/// The longest due of the schedules that can be read.
 pub(crate) async fn due(
     session: &mut Session,
     limit: usize,
     now: Timestamp,
 ) -> Step<Vec<Schedule>> {
     let sql = format!(
-        "select {COLUMNS} from windlass.schedules where next_at <= $1 order by next_at, id limit $2"
+        "select {COLUMNS} from windlass.schedules where next_at <= $1 order by next_at, id limit $2 offset $3"
     );
-    let params = params![Time(now), bigint(limit as u64)];
-    session.look(&sql, params).await?.iter().map(read).collect()
+    let (mut due, mut looked_at) = (Vec::new(), 0);
+    loop {
+        let wanted = limit - due.len();
+        let params = params![Time(now), bigint(wanted as u64), bigint(looked_at as u64)];
+        let rows = session.look(&sql, params).await?;
+        for found in &rows {
+            due.extend(read(found)?);
+        }
+        looked_at += rows.len();
+        if rows.len() < wanted || due.len() == limit {
+            return Ok(due);
+        }
+    }
 }
 
-fn read(found: &Row) -> Step<Schedule> {
+/// A schedule, or what there is of one whose definition cannot be read.
+fn read(found: &Row) -> Step<Result<Schedule, UnreadableSchedule>> {
     let id: Uuid = found.try_get(0)?;
+    let id = ScheduleId::from_u128(id.as_u128());
     let version: i64 = found.try_get(1)?;
-    let definition = NewSchedule::from_json(found.try_get(2)?);
-    Ok(Schedule {
-        id: ScheduleId::from_u128(id.as_u128()),
-        version: u64::try_from(version).unwrap_or(0),
-        definition: definition.map_err(|error| Fault::damaged(format!("a schedule: {error}")))?,
-        created_at: row::time(found, 3)?,
-        last_at: row::optional_time(found, 4)?,
-        next_at: row::optional_time(found, 5)?,
+    let version = u64::try_from(version).unwrap_or(0);
+    let text: &str = found.try_get(2)?;
+    let (created_at, last_at) = (row::time(found, 3)?, row::optional_time(found, 4)?);
+    Ok(match NewSchedule::from_json(text) {
+        Ok(definition) => Ok(Schedule {
+            id,
+            version,
+            definition,
+            created_at,
+            last_at,
+            next_at: row::optional_time(found, 5)?,
+        }),
+        Err(refused) => Err(UnreadableSchedule {
+            id,
+            name: found.try_get(6)?,
+            version,
+            definition: text.to_owned(),
+            reason: refused.to_string(),
+            created_at,
+            last_at,
+        }),
     })
 }
 
-pub(crate) async fn remove(session: &mut Session, schedule: ScheduleId) -> Step<bool> {
+pub(crate) async fn remove(
+    session: &mut Session,
+    schedule: ScheduleId,
+    expected: Expected,
+) -> Step<Written> {
     let id = uuid(schedule);
-    let sql = "delete from windlass.schedules where id = $1 returning id";
-    let removed = session.query(sql, params![id]).await?;
-    let sql = "delete from windlass.occurrences where schedule = $1";
-    session.last(sql, params![id]).await?;
-    Ok(!removed.is_empty())
+    let sql = "select version from windlass.schedules where id = $1 for update";
+    let rows = session.query(sql, params![id]).await?;
+    let found: Option<i64> = rows.first().map(|row| row.try_get(0)).transpose()?;
+    let found = found.map(|version| u64::try_from(version).unwrap_or(0));
+    let Some(version) = found.filter(|_| expected.allows(found)) else {
+        session.roll_back().await?;
+        return Ok(Written::Conflict(found));
+    };
+    for sql in [
+        "delete from windlass.schedules where id = $1",
+        "delete from windlass.occurrences where schedule = $1",
+    ] {
+        session.query(sql, params![id]).await?;
+    }
+    let sql = "delete from windlass.records where topic = $1";
+    let topic = Fire::skipped_topic(schedule);
+    session.last(sql, params![topic]).await?;
+    Ok(Written::Version(version))
 }
 
 /// Fires occurrences; answers which jobs are new.
@@ -162,7 +226,12 @@ pub(crate) async fn fire(
     fire: &Fire,
     now: Timestamp,
 ) -> Step<(Fired, Vec<Job>)> {
-    let sql = "update windlass.schedules set version = version + 1, last_at = $3, next_at = $4
+    let definition = fire.definition.as_ref().map(serde_json::to_string);
+    let definition = definition
+        .transpose()
+        .map_err(|error| Fault::damaged(format!("a schedule: {error}")))?;
+    let sql = "update windlass.schedules
+         set version = version + 1, last_at = $3, next_at = $4, definition = coalesce($5, definition)
          where id = $1 and version = $2 returning id";
     let moved = session
         .query(
@@ -172,6 +241,7 @@ pub(crate) async fn fire(
                 bigint(fire.version),
                 fire.last_at.map(Time),
                 fire.next_at.map(Time),
+                definition,
             ],
         )
         .await?;
@@ -179,10 +249,7 @@ pub(crate) async fn fire(
         session.roll_back().await?;
         return Ok((Fired::Stale, Vec::new()));
     }
-    if !fire.skipped.is_empty() {
-        let records = fire.skipped_records();
-        append_within(session, Fire::SKIPPED_TOPIC, &records, now).await?;
-    }
+    record_skipped(session, fire, now).await?;
     let new = new_occurrences(session, &fire.jobs).await?;
     let places = new.iter().filter_map(|job| keys::place(job, &job.queue));
     let mut held: BTreeSet<keys::Place> = keys::holders(session, &places.collect(), now)
@@ -207,6 +274,18 @@ pub(crate) async fn fire(
     session.commit().await?;
     let jobs = made.iter().map(|job| job.id).collect();
     Ok((Fired::Done { jobs }, made.into_iter().cloned().collect()))
+}
+
+async fn record_skipped(session: &mut Session, fire: &Fire, now: Timestamp) -> Step<()> {
+    let topic = Fire::skipped_topic(fire.schedule);
+    if let Some(cursor) = fire.lengthened {
+        let sql = "delete from windlass.records where topic = $1 and cursor = $2";
+        session.query(sql, params![topic, bigint(cursor)]).await?;
+    }
+    if !fire.skipped.is_empty() {
+        append_within(session, &topic, &fire.skipped_records(), now).await?;
+    }
+    Ok(())
 }
 
 /// An occurrence is kept as long as its job.

@@ -11,7 +11,7 @@ use windlass_store::{
     Attempt, AttemptId, AttemptReport, CHANGE_MAX, Changed, Claim, Claimed, Counts, Document,
     ENQUEUE_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired, FiredOccurrence,
     Listed, Node, Page, QueueLimits, RECORDS_MAX, Record, Renewed, SETTLE_MAX, Schedule,
-    ScheduleRef, Settled, Store, StoreError, Swept, Written, check_batch,
+    ScheduleRef, Settled, Store, StoreError, Swept, UnreadableSchedule, Written, check_batch,
 };
 
 use crate::change::{self, Change};
@@ -253,6 +253,13 @@ impl Store for PostgresStore {
         .await
     }
 
+    async fn unreadable_schedules(&self) -> Result<Vec<UnreadableSchedule>, StoreError> {
+        self.run(Other, |mut session| async move {
+            schedule::unreadable(&mut session).await
+        })
+        .await
+    }
+
     async fn occurrences(
         &self,
         schedule: ScheduleId,
@@ -286,9 +293,13 @@ impl Store for PostgresStore {
         Ok(fired)
     }
 
-    async fn remove_schedule(&self, schedule: ScheduleId) -> Result<bool, StoreError> {
+    async fn remove_schedule(
+        &self,
+        schedule: ScheduleId,
+        expected: Expected,
+    ) -> Result<Written, StoreError> {
         self.run(Other, |mut session| async move {
-            schedule::remove(&mut session, schedule).await
+            schedule::remove(&mut session, schedule, expected).await
         })
         .await
     }
@@ -342,6 +353,18 @@ impl Store for PostgresStore {
         .await
     }
 
+    async fn document_names(
+        &self,
+        collection: &str,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<String>, StoreError> {
+        self.run(Other, |mut session| async move {
+            general::document_names(&mut session, collection, after, limit).await
+        })
+        .await
+    }
+
     async fn remove_document(
         &self,
         collection: &str,
@@ -375,6 +398,18 @@ impl Store for PostgresStore {
     ) -> Result<Vec<Record>, StoreError> {
         self.run(Other, |mut session| async move {
             general::records(&mut session, topic, after, limit).await
+        })
+        .await
+    }
+
+    async fn newest_records(
+        &self,
+        topic: &str,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Record>, StoreError> {
+        self.run(Other, |mut session| async move {
+            general::newest_records(&mut session, topic, before, limit).await
         })
         .await
     }

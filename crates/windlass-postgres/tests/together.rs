@@ -12,6 +12,7 @@ use windlass_postgres::PostgresStore;
 use windlass_store::conformance::build::{
     Opened, at, attempt_of, claim, enqueue_one, id, job, jobs, key, report, unique,
 };
+use windlass_store::conformance::schedule::{lose_a_zone, unreadable_schedules_stand_aside};
 use windlass_store::{Enqueue, Enqueued, QueueLimits, Renewed, Settled, StoreError};
 
 async fn nodes(count: usize) -> (Vec<Opened>, String) {
@@ -331,4 +332,16 @@ async fn load_never_costs_a_lease() {
     other.batch_execute("rollback").await.unwrap();
     store.claim(&claim(1), at(2)).await.expect("it goes on");
     assert_eq!(id(1), running[0].id);
+}
+
+// TM7
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schedule_whose_zone_is_gone_stops_alone() {
+    let (nodes, url) = nodes(1).await;
+    let (lost, kept) = lose_a_zone(&nodes[0], async || {
+        let sql = "update windlass.schedules set definition = replace(definition, 'Europe/Berlin', 'Mars/Olympus') where name = 'lost'";
+        cluster::client(&url).await.batch_execute(sql).await.unwrap();
+    })
+    .await;
+    unreadable_schedules_stand_aside(&nodes[0], &lost, &kept).await;
 }

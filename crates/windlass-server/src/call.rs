@@ -78,14 +78,7 @@ impl Call {
 
     /// The limit and the cursor of a page of jobs.
     pub(crate) fn page(&self) -> Result<(usize, Option<JobId>), Problem> {
-        let mut query = self.query();
-        let after = match query.parsed("cursor", str::parse)? {
-            None => None,
-            Some(Cursor::Job(id)) => Some(id),
-            Some(Cursor::Place(_)) => {
-                return Err(Invalid::new("cursor", "must be a `next_cursor` of this list").into());
-            }
-        };
+        let after = self.query().parsed("cursor", Cursor::job)?;
         Ok((self.limit(PAGE_DEFAULT, PAGE_MAX)?, after))
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use axum::http::HeaderMap;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -13,7 +14,9 @@ use windlass_core::fairness::Guards;
 use windlass_core::retry::WorkerRetry;
 use windlass_core::{Delivery, Invalid, Kind, NewJob, Payload, QueueName, WorkerName};
 use windlass_engine::{Engine, HTTP_QUEUES_MAX, QueueConfig, QueueRules, Worker, WorkerConfig};
-use windlass_http::{HttpJobs, HttpRequest, KeyError, SigningKey, SigningKeys};
+use windlass_http::{
+    DEPTH_HEADER, DEPTH_META, HttpJobs, HttpRequest, KeyError, SigningKey, SigningKeys,
+};
 
 use crate::queue_settings::settings_of;
 use crate::secrets::Secrets;
@@ -38,6 +41,16 @@ pub(crate) fn check_payload(
     }
 }
 
+/// An HTTP job that another one asked for is one step further from where it began: a chain of them comes to an end.
+pub(crate) fn with_depth(headers: &HeaderMap, mut new: NewJob) -> NewJob {
+    let depth = headers.get(DEPTH_HEADER);
+    let depth = depth.and_then(|depth| depth.to_str().ok()?.parse::<u32>().ok());
+    if let Some(depth) = depth.filter(|_| new.kind.is_http()) {
+        new.meta.insert(DEPTH_META.to_owned(), depth.into());
+    }
+    new
+}
+
 /// Refuses HTTP jobs in a further queue where there are as many as can be run; notes the queue if not.
 pub(crate) async fn check_queue(
     engine: &Engine,
@@ -45,10 +58,10 @@ pub(crate) async fn check_queue(
     queue: &QueueName,
 ) -> Result<(), Error> {
     let queues = engine.http_queues();
-    if !kind.is_http() || queues.knows(queue) {
+    if !kind.is_http() || queues.knows(queue, engine.now()) {
         return Ok(());
     }
-    queues.learn(engine.store()).await?;
+    queues.learn(engine.store(), engine.now()).await?;
     queues.check_room(kind, queue)?;
     Ok(engine.note_queue(kind, queue).await?)
 }
@@ -70,31 +83,34 @@ pub(crate) struct Executor {
 impl Executor {
     /// Serves `default` and every queue that is noted, one worker each, until it is told to stop.
     pub(crate) async fn run(self, stop: CancellationToken, stop_now: CancellationToken) {
-        let mut served: BTreeMap<QueueName, Arc<Worker>> = BTreeMap::new();
+        let mut served: BTreeMap<QueueName, Served> = BTreeMap::new();
         let mut running = JoinSet::new();
         while !stop.is_cancelled() {
-            for queue in self.wanted().await {
+            let wanted = self.wanted().await;
+            if let Some(wanted) = &wanted {
+                served.retain(|queue, one| one.goes_on(wanted.contains(queue)));
+            }
+            for queue in wanted.into_iter().flatten() {
                 let Some(rules) = self.rules(&queue).await else {
                     continue;
                 };
-                if let Some(worker) = served.get(&queue) {
-                    follow(worker, &queue, rules);
+                if let Some(one) = served.get(&queue) {
+                    follow(&one.worker, &queue, rules);
                 } else if served.len() < HTTP_QUEUES_MAX
                     && let Some(worker) = self.worker(&queue, rules)
                 {
-                    let (stop, stop_now) = (stop.clone(), stop_now.clone());
-                    served.insert(queue, Arc::clone(&worker));
+                    let one = Served {
+                        worker: Arc::clone(&worker),
+                        stop: stop.child_token(),
+                    };
+                    let (stop, stop_now) = (one.stop.clone(), stop_now.clone());
+                    served.insert(queue, one);
                     running.spawn(async move { worker.run(stop, stop_now).await });
                 }
             }
             tokio::select! {
                 () = stop.cancelled() => {}
-                Some(ended) = running.join_next() => {
-                    ended.map_or_else(broke, drop);
-                    if !stop.is_cancelled() {
-                        return; // the server does not go on with half of its workers
-                    }
-                }
+                Some(ended) = running.join_next() => ended.map_or_else(broke, drop),
                 () = self.engine.http_queues().changed() => {}
                 () = self.engine.clock().sleep(LOOK_EVERY) => {}
             }
@@ -104,14 +120,18 @@ impl Executor {
         }
     }
 
-    async fn wanted(&self) -> BTreeSet<QueueName> {
-        let learned = self.engine.http_queues().learn(self.engine.store()).await;
-        let mut wanted = learned.unwrap_or_else(|error| {
-            warn!(%error, "the queues of HTTP jobs are not known, trying again");
-            BTreeSet::new()
-        });
-        wanted.insert(QueueName::default());
-        wanted
+    async fn wanted(&self) -> Option<BTreeSet<QueueName>> {
+        let (store, now) = (self.engine.store(), self.engine.now());
+        match self.engine.http_queues().learn(store, now).await {
+            Ok(mut wanted) => {
+                wanted.insert(QueueName::default());
+                Some(wanted)
+            }
+            Err(error) => {
+                warn!(%error, "the queues of HTTP jobs are not known, trying again");
+                None
+            }
+        }
     }
 
     /// How a queue is set to be claimed.
@@ -156,6 +176,22 @@ impl Executor {
         config.keeps_up = false; // the server does, once for all
         self.jobs.register(&mut config);
         Ok(config)
+    }
+}
+
+/// A queue that is served.
+struct Served {
+    worker: Arc<Worker>,
+    stop: CancellationToken,
+}
+
+impl Served {
+    /// Whether it stays; the worker of a queue that nobody wants stops.
+    fn goes_on(&self, wanted: bool) -> bool {
+        if !wanted {
+            self.stop.cancel();
+        }
+        wanted
     }
 }
 

@@ -9,12 +9,12 @@ use windlass_core::schedule::NewSchedule;
 use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
 use windlass_store::{
     Attempt, Document, Filter, FiredOccurrence, Listed, ListedState, Lister, Node, PAGE_MAX, Page,
-    QueueLimits, RECORDS_MAX, Record, Schedule, ScheduleRef,
+    QueueLimits, RECORDS_MAX, Record, Schedule, ScheduleRef, UnreadableSchedule,
 };
 
 use crate::fault::{Fault, Step};
 use crate::names::Names;
-use crate::row::{self, id_of, timestamp, unsigned, value};
+use crate::row::{self, id_of, signed, timestamp, unsigned, value};
 use crate::schema;
 use crate::writer::Living;
 
@@ -147,28 +147,37 @@ impl Reader {
         Ok(queues)
     }
 
+    /// The schedules that can be read, by name.
     pub(crate) fn schedules(&mut self) -> Step<Vec<Schedule>> {
-        self.rows(
-            "select id, version, definition, created_at, last_at, next_at from schedules order by name",
-            &[],
-            schedule,
-        )
+        let kept = self.kept_schedules("order by name", &[])?;
+        Ok(kept.into_iter().filter_map(Result::ok).collect())
+    }
+
+    /// Those that cannot.
+    pub(crate) fn unreadable_schedules(&mut self) -> Step<Vec<UnreadableSchedule>> {
+        let kept = self.kept_schedules("order by name", &[])?;
+        Ok(kept.into_iter().filter_map(Result::err).collect())
     }
 
     pub(crate) fn schedule(&mut self, which: &ScheduleRef) -> Step<Option<Schedule>> {
-        const COLUMNS: &str =
-            "select id, version, definition, created_at, last_at, next_at from schedules where ";
         let found = match which {
             ScheduleRef::Id(id) => {
-                let id = id.as_u128().to_be_bytes();
-                self.rows(&format!("{COLUMNS} id = ?1"), &[&id], schedule)
+                self.kept_schedules("where id = ?1", &[&id.as_u128().to_be_bytes()])
             }
-            ScheduleRef::Name(name) => {
-                let name = name.as_str();
-                self.rows(&format!("{COLUMNS} name = ?1"), &[&name], schedule)
-            }
+            ScheduleRef::Name(name) => self.kept_schedules("where name = ?1", &[&name.as_str()]),
         };
-        Ok(found?.pop())
+        Ok(found?.pop().and_then(Result::ok))
+    }
+
+    fn kept_schedules(
+        &self,
+        which: &str,
+        parameters: &[&dyn rusqlite::ToSql],
+    ) -> Step<Vec<Result<Schedule, UnreadableSchedule>>> {
+        let sql = format!(
+            "select id, version, definition, created_at, last_at, next_at, name from schedules {which}"
+        );
+        self.rows(&sql, parameters, schedule)
     }
 
     /// The occurrences that were fired before an instant, newest first.
@@ -194,14 +203,20 @@ impl Reader {
         )
     }
 
+    /// The longest due of the schedules that can be read.
     pub(crate) fn due(&mut self, limit: usize, now: Timestamp) -> Step<Vec<Schedule>> {
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        self.rows(
-            "select id, version, definition, created_at, last_at, next_at from schedules \
-             where next_at <= ?1 order by next_at, id limit ?2",
-            &[&now.as_micros(), &limit],
-            schedule,
-        )
+        let mut statement = self.connection.prepare_cached(
+            "select id, version, definition, created_at, last_at, next_at, name from schedules \
+             where next_at <= ?1 order by next_at, id",
+        )?;
+        let mut rows = statement.query([now.as_micros()])?;
+        let mut due = Vec::new();
+        while due.len() < limit
+            && let Some(row) = rows.next()?
+        {
+            due.extend(schedule(row)?);
+        }
+        Ok(due)
     }
 
     pub(crate) fn nodes(&mut self) -> Step<Vec<Node>> {
@@ -236,19 +251,42 @@ impl Reader {
         )
     }
 
+    pub(crate) fn document_names(
+        &mut self,
+        collection: &str,
+        after: &str,
+        limit: usize,
+    ) -> Step<Vec<String>> {
+        let limit = i64::try_from(limit.min(PAGE_MAX)).unwrap_or(i64::MAX);
+        self.rows(
+            "select name from documents where collection = ?1 and name > ?2 order by name limit ?3",
+            &[&collection, &after, &limit],
+            |row| Ok(row.get(0)?),
+        )
+    }
+
+    pub(crate) fn newest_records(
+        &mut self,
+        topic: &str,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Step<Vec<Record>> {
+        let before = before.map_or(i64::MAX, signed);
+        let limit = i64::try_from(limit.min(RECORDS_MAX)).unwrap_or(i64::MAX);
+        self.rows(
+            "select cursor, at, value from records where topic = ?1 and cursor < ?2 order by cursor desc limit ?3",
+            &[&topic, &before, &limit],
+            record,
+        )
+    }
+
     pub(crate) fn records(&mut self, topic: &str, after: u64, limit: usize) -> Step<Vec<Record>> {
         let after = i64::try_from(after).unwrap_or(i64::MAX);
         let limit = i64::try_from(limit.min(RECORDS_MAX)).unwrap_or(i64::MAX);
         self.rows(
             "select cursor, at, value from records where topic = ?1 and cursor > ?2 order by cursor limit ?3",
             &[&topic, &after, &limit],
-            |row| {
-                Ok(Record {
-                    cursor: unsigned(row, 0)?,
-                    at: timestamp(row.get(1)?)?,
-                    value: value(&row.get::<_, String>(2)?)?,
-                })
-            },
+            record,
         )
     }
 
@@ -284,18 +322,40 @@ fn states(filter: &Filter) -> RangeInclusive<i64> {
     }
 }
 
-fn schedule(row: &Row<'_>) -> Step<Schedule> {
+/// A schedule, or what there is of one whose definition cannot be read.
+fn schedule(row: &Row<'_>) -> Step<Result<Schedule, UnreadableSchedule>> {
     let id: [u8; 16] = row.get(0)?;
-    let definition: String = row.get(2)?;
+    let id = ScheduleId::from_u128(u128::from_be_bytes(id));
+    let version = unsigned(row, 1)?;
+    let text: String = row.get(2)?;
     let optional = |micros: Option<i64>| micros.map(timestamp).transpose();
-    Ok(Schedule {
-        id: ScheduleId::from_u128(u128::from_be_bytes(id)),
-        version: unsigned(row, 1)?,
-        definition: NewSchedule::from_json(&definition)
-            .map_err(|error| Fault::damaged(format!("a schedule: {error}")))?,
-        created_at: timestamp(row.get(3)?)?,
-        last_at: optional(row.get(4)?)?,
-        next_at: optional(row.get(5)?)?,
+    let (created_at, last_at) = (timestamp(row.get(3)?)?, optional(row.get(4)?)?);
+    Ok(match NewSchedule::from_json(&text) {
+        Ok(definition) => Ok(Schedule {
+            id,
+            version,
+            definition,
+            created_at,
+            last_at,
+            next_at: optional(row.get(5)?)?,
+        }),
+        Err(refused) => Err(UnreadableSchedule {
+            id,
+            name: row.get(6)?,
+            version,
+            definition: text,
+            reason: refused.to_string(),
+            created_at,
+            last_at,
+        }),
+    })
+}
+
+fn record(row: &Row<'_>) -> Step<Record> {
+    Ok(Record {
+        cursor: unsigned(row, 0)?,
+        at: timestamp(row.get(1)?)?,
+        value: value(&row.get::<_, String>(2)?)?,
     })
 }
 

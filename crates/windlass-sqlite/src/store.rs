@@ -11,7 +11,8 @@ use windlass_store::{
     Attempt, AttemptId, AttemptReport, CHANGE_MAX, Changed, Claim, Claimed, Counts, Document,
     ENQUEUE_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired, FiredOccurrence,
     Listed, ListedState, Node, Page, QueueLimits, RECORDS_MAX, Record, Renewed, SETTLE_MAX,
-    Schedule, ScheduleRef, Settled, Store, StoreError, Swept, Written, check_batch,
+    Schedule, ScheduleRef, Settled, Store, StoreError, Swept, UnreadableSchedule, Written,
+    check_batch,
 };
 
 use crate::SqliteStore;
@@ -204,6 +205,10 @@ impl Store for SqliteStore {
         self.read(move |reader| reader.schedule(&which)).await
     }
 
+    async fn unreadable_schedules(&self) -> Result<Vec<UnreadableSchedule>, StoreError> {
+        self.read(|reader| reader.unreadable_schedules()).await
+    }
+
     async fn occurrences(
         &self,
         schedule: ScheduleId,
@@ -226,9 +231,13 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn remove_schedule(&self, schedule: ScheduleId) -> Result<bool, StoreError> {
+    async fn remove_schedule(
+        &self,
+        schedule: ScheduleId,
+        expected: Expected,
+    ) -> Result<Written, StoreError> {
         self.write(Class::Other, 1, move |writer| {
-            writer.remove_schedule(schedule)
+            writer.remove_schedule(schedule, expected)
         })
         .await
     }
@@ -277,6 +286,17 @@ impl Store for SqliteStore {
         self.read(move |reader| reader.documents(&collection)).await
     }
 
+    async fn document_names(
+        &self,
+        collection: &str,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<String>, StoreError> {
+        let (collection, after) = (collection.to_owned(), after.to_owned());
+        self.read(move |reader| reader.document_names(&collection, &after, limit))
+            .await
+    }
+
     async fn remove_document(
         &self,
         collection: &str,
@@ -312,6 +332,17 @@ impl Store for SqliteStore {
     ) -> Result<Vec<Record>, StoreError> {
         let topic = topic.to_owned();
         self.read(move |reader| reader.records(&topic, after, limit))
+            .await
+    }
+
+    async fn newest_records(
+        &self,
+        topic: &str,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Record>, StoreError> {
+        let topic = topic.to_owned();
+        self.read(move |reader| reader.newest_records(&topic, before, limit))
             .await
     }
 

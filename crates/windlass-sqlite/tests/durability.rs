@@ -9,6 +9,7 @@ use windlass_core::retry::Preset;
 use windlass_core::{Delivery, Job, Outcome, Report, State, Unique};
 use windlass_sqlite::SqliteStore;
 use windlass_store::conformance::build::*;
+use windlass_store::conformance::schedule::{lose_a_zone, unreadable_schedules_stand_aside};
 use windlass_store::{Claim, Enqueued, Settled, StoreError, WorkerPlace};
 
 fn folder() -> TempDir {
@@ -398,4 +399,18 @@ async fn the_log_is_bounded() {
     }
     let mebibyte = 1024 * 1024;
     assert!(largest < 136 * mebibyte, "{} MiB", largest / mebibyte);
+}
+
+// TM7
+#[tokio::test]
+async fn a_schedule_whose_zone_is_gone_stops_alone() {
+    let folder = folder();
+    let store = open(folder.path());
+    let (lost, kept) = lose_a_zone(&store, async || {
+        let file = rusqlite::Connection::open(folder.path().join("jobs.db")).unwrap();
+        let sql = "update schedules set definition = replace(definition, 'Europe/Berlin', 'Mars/Olympus') where name = 'lost'";
+        assert_eq!(file.execute(sql, []).unwrap(), 1);
+    })
+    .await;
+    unreadable_schedules_stand_aside(&store, &lost, &kept).await;
 }

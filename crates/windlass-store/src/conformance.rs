@@ -92,10 +92,11 @@ macro_rules! conformance {
             schedule: [
                 put_is_compare_and_set, a_name_is_taken_once, due_is_the_longest_due_first, fire_moves_the_schedule_on,
                 an_occurrence_fires_once, occurrences_are_kept_as_long_as_their_jobs, a_stale_step_writes_nothing, skipped_occurrences_are_recorded,
+                a_step_gives_another_definition,
             ],
             general: [
-                documents_are_compare_and_set, documents_are_listed_by_name, documents_are_removed_by_version,
-                records_are_read_in_order_from_a_cursor, records_are_trimmed_from_the_oldest, nodes_beat,
+                documents_are_compare_and_set, documents_are_listed_by_name, names_of_documents_come_in_pages, documents_are_removed_by_version,
+                records_are_read_in_order_from_a_cursor, records_are_read_from_the_newest, records_are_trimmed_from_the_oldest, nodes_beat,
                 queue_limits_are_kept,
                 limits_are_not_written_over_what_the_writer_did_not_see,
             ],

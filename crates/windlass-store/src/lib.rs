@@ -39,6 +39,9 @@ pub use error::{Cause, StoreError};
 pub use node::Node;
 pub use queue::{Pause, QueueLimits};
 pub use read::{Counts, Filter, Listed, ListedState, Lister, PAGE_MAX, Page, SCAN_MAX};
-pub use schedule::{FIRE_MAX, Fire, Fired, FiredOccurrence, Schedule, ScheduleRef, skipped_record};
+pub use schedule::{
+    FIRE_MAX, Fire, Fired, FiredOccurrence, Schedule, ScheduleRef, UnreadableSchedule,
+    read_skipped, skipped_record,
+};
 pub use settle::{Attempt, AttemptId, AttemptReport, Renewed, SETTLE_MAX, Settled, Swept};
 pub use store::{Store, check_batch};

@@ -24,6 +24,27 @@ pub struct Schedule {
     pub next_at: Option<Timestamp>,
 }
 
+/// A schedule whose definition cannot be read any more: its time zone is gone, or a newer build wrote it.
+///
+/// It does not fire. It can be written anew, by its id and version, or removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnreadableSchedule {
+    /// Its id.
+    pub id: ScheduleId,
+    /// Its name.
+    pub name: String,
+    /// Counts up with every change and every firing.
+    pub version: u64,
+    /// What was asked for, as it was written.
+    pub definition: String,
+    /// Why it cannot be read.
+    pub reason: String,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// Up to here every occurrence is dealt with.
+    pub last_at: Option<Timestamp>,
+}
+
 /// Which schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScheduleRef {
@@ -33,7 +54,8 @@ pub enum ScheduleRef {
     Name(ScheduleName),
 }
 
-/// One step of a schedule: occurrences become jobs or are skipped, and the schedule moves on. All of it or none.
+/// One step of a schedule: occurrences become jobs or are skipped, the schedule moves on, and may get another definition. All
+/// of it or none.
 #[derive(Debug, Clone)]
 pub struct Fire {
     /// Which schedule.
@@ -44,15 +66,35 @@ pub struct Fire {
     pub jobs: Vec<Job>,
     /// The occurrences that do not, each range with its reason.
     pub skipped: Vec<SkippedRange>,
+    /// The record of skipped occurrences that the first of these ranges contains: it goes.
+    pub lengthened: Option<u64>,
     /// The last occurrence that is dealt with.
     pub last_at: Option<Timestamp>,
     /// When the schedule is due next.
     pub next_at: Option<Timestamp>,
+    /// What the schedule is from now on, under the same name; none leaves it as it is.
+    pub definition: Option<NewSchedule>,
 }
 
 impl Fire {
-    /// The topic of the records of skipped occurrences.
-    pub const SKIPPED_TOPIC: &'static str = "schedule.skipped";
+    /// A step of a schedule that leaves everything as it is.
+    pub fn nothing(schedule: &Schedule) -> Self {
+        Fire {
+            schedule: schedule.id,
+            version: schedule.version,
+            jobs: Vec::new(),
+            skipped: Vec::new(),
+            lengthened: None,
+            last_at: schedule.last_at,
+            next_at: schedule.next_at,
+            definition: None,
+        }
+    }
+
+    /// The topic of the records of the skipped occurrences of a schedule. It goes with the schedule.
+    pub fn skipped_topic(schedule: ScheduleId) -> String {
+        format!("schedule.skipped.{schedule}")
+    }
 
     /// The records of the occurrences that do not fire.
     pub fn skipped_records(&self) -> Vec<Value> {
@@ -63,11 +105,23 @@ impl Fire {
     }
 }
 
-/// The record of occurrences that did not fire, in the topic [`Fire::SKIPPED_TOPIC`].
+/// The record of occurrences that did not fire, in the topic [`Fire::skipped_topic`].
 pub fn skipped_record(schedule: ScheduleId, range: &SkippedRange) -> Value {
     json!({
         "schedule_id": schedule, "first": range.first, "last": range.last,
         "count": range.count, "reason": range.reason.name(),
+    })
+}
+
+/// What such a record says.
+pub fn read_skipped(record: &Value) -> Option<SkippedRange> {
+    let text = |name: &str| record.get(name)?.as_str();
+    let count = record.get("count").and_then(Value::as_u64);
+    Some(SkippedRange {
+        first: text("first")?.parse().ok()?,
+        last: text("last")?.parse().ok()?,
+        reason: text("reason")?.parse().ok()?,
+        count: count.and_then(|count| count.try_into().ok()),
     })
 }
 

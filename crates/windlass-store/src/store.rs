@@ -11,7 +11,8 @@ use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp}
 use crate::{
     Attempt, AttemptId, AttemptReport, Changed, Claim, Claimed, Counts, Document, Enqueue,
     Enqueued, Expected, Filter, Fire, Fired, FiredOccurrence, Listed, Node, Page, QueueLimits,
-    Record, Renewed, Schedule, ScheduleRef, Settled, StoreError, Swept, Written,
+    Record, Renewed, Schedule, ScheduleRef, Settled, StoreError, Swept, UnreadableSchedule,
+    Written,
 };
 
 /// Where jobs are kept.
@@ -117,17 +118,21 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         expected: Expected,
     ) -> Result<Written, StoreError>;
 
-    /// All schedules, by name.
+    /// All schedules, by name, but those that cannot be read.
     async fn schedules(&self) -> Result<Vec<Schedule>, StoreError>;
 
     /// One schedule, finished ones too.
     async fn schedule(&self, which: &ScheduleRef) -> Result<Option<Schedule>, StoreError>;
 
+    /// The schedules whose definition cannot be read, by name. Every other verb passes over them but
+    /// [`Store::put_schedule`], whose name they hold, and [`Store::remove_schedule`].
+    async fn unreadable_schedules(&self) -> Result<Vec<UnreadableSchedule>, StoreError>;
+
     /// Up to `limit` schedules whose `next_at` has come, the longest due first.
     async fn due(&self, limit: usize, now: Timestamp) -> Result<Vec<Schedule>, StoreError>;
 
-    /// Fires occurrences: their jobs, the record of what was skipped, and the schedule's move, in one step. An occurrence
-    /// becomes a job at most once, whoever fires it.
+    /// Fires occurrences: their jobs, the record of what was skipped, the schedule's move and its new definition, in one
+    /// step. An occurrence becomes a job at most once, whoever fires it.
     async fn fire(&self, fire: Fire, now: Timestamp) -> Result<Fired, StoreError>;
 
     /// The occurrences of a schedule that were fired, newest first: up to `limit` of those before an instant, at most
@@ -139,8 +144,13 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         limit: usize,
     ) -> Result<Vec<FiredOccurrence>, StoreError>;
 
-    /// Removes a schedule; its jobs stay. Answers whether it was there.
-    async fn remove_schedule(&self, schedule: ScheduleId) -> Result<bool, StoreError>;
+    /// Removes a schedule and the record of what it skipped, if it still has the version that `expected` says; its jobs
+    /// stay.
+    async fn remove_schedule(
+        &self,
+        schedule: ScheduleId,
+        expected: Expected,
+    ) -> Result<Written, StoreError>;
 
     /// Takes a node's heartbeat.
     async fn beat(&self, name: &str, about: &Value, now: Timestamp) -> Result<(), StoreError>;
@@ -167,6 +177,15 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// The documents of a collection, by name.
     async fn documents(&self, collection: &str) -> Result<Vec<Document>, StoreError>;
 
+    /// The names of the documents of a collection behind a name, in order: up to `limit`, at most
+    /// [`PAGE_MAX`](crate::PAGE_MAX).
+    async fn document_names(
+        &self,
+        collection: &str,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<String>, StoreError>;
+
     /// Removes a document, if it is what the writer believes.
     async fn remove_document(
         &self,
@@ -184,6 +203,14 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         &self,
         topic: &str,
         after: u64,
+        limit: usize,
+    ) -> Result<Vec<Record>, StoreError>;
+
+    /// Records of a topic before a cursor, newest first.
+    async fn newest_records(
+        &self,
+        topic: &str,
+        before: Option<u64>,
         limit: usize,
     ) -> Result<Vec<Record>, StoreError>;
 

@@ -91,7 +91,10 @@ fn attempt() -> Schema {
     let mut fields = vec![
         Field::always("job_id", Schema::id()),
         Field::always("scheduled_for", Schema::instant()),
-        Field::always("status", Schema::word(&["SUCCESS", "FAILED"])),
+        Field::always(
+            "status",
+            Schema::word(&["SUCCESS", "FAILED", "SNOOZED", "RELEASED", "CANCELLED"]),
+        ),
         Field::always("execution_time", Schema::instant()),
     ];
     fields.extend(super::jobs::attempt_fields());

@@ -78,6 +78,12 @@ fn schedule() -> Schema {
         Field::always("last_at", Schema::instant().or_null()),
         Field::always("next_at", Schema::instant().or_null()),
         Field::always("finished", Schema::flag().about("It will not fire again.")),
+        Field::maybe(
+            "error",
+            Schema::text().about(
+                "Why it cannot be read any more, and does not fire; the other fields are as they were written.",
+            ),
+        ),
         Field::maybe("payload_withheld", Schema::flag()),
     ])
 }

@@ -14,7 +14,7 @@ pub const MISSED_AFTER_DEFAULT: Duration = Duration::from_secs(5);
 pub const CATCH_UP_MAX: usize = 100;
 
 /// Skipped occurrences are counted up to here.
-const COUNTED_MAX: usize = 10_000;
+const COUNTED_MAX: usize = 1000;
 
 /// What becomes of occurrences that were missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -141,6 +141,21 @@ impl SkipReason {
     }
 }
 
+impl FromStr for SkipReason {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let all = [
+            SkipReason::Missed,
+            SkipReason::Overlap,
+            SkipReason::Paused,
+            SkipReason::Changed,
+            SkipReason::Duplicate,
+        ];
+        one_of(text, &all.map(|reason| (reason.name(), reason)))
+    }
+}
+
 /// Occurrences that do not fire, recorded as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SkippedRange {
@@ -150,7 +165,7 @@ pub struct SkippedRange {
     pub last: Timestamp,
     /// Why.
     pub reason: SkipReason,
-    /// How many; none when they are more than ten thousand.
+    /// How many; none when they are more than a thousand.
     pub count: Option<usize>,
 }
 
@@ -285,7 +300,7 @@ mod tests {
         assert_eq!(all.fire.len(), CATCH_UP_MAX);
         assert_eq!(all.fire.last(), Some(&at("2026-01-12T12:00:00Z")));
         let skipped = all.skipped.unwrap();
-        assert_eq!(skipped.count, None, "more than ten thousand");
+        assert_eq!(skipped.count, None, "more than a thousand");
         assert_eq!(skipped.first, at("2026-01-01T12:01:00Z"));
         assert!(skipped.last < all.fire[0]);
         let with_one_in_time = due(Missed::All, "* * * * *", LAST, "2026-01-12T12:00:01Z");

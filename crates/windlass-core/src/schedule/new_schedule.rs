@@ -10,7 +10,9 @@ use super::{
 };
 use crate::duration::{check_duration, format_duration};
 use crate::fields::{Fields, RawFields};
-use crate::{Deadline, Invalid, NewJob, PAYLOAD_BYTES_MAX, ScheduleName, Start, Timestamp};
+use crate::{
+    Deadline, Invalid, NewJob, PAYLOAD_BYTES_MAX, ScheduleId, ScheduleName, Start, Timestamp,
+};
 
 /// A rule and the job it enqueues. Upserted by name.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,6 +76,16 @@ impl NewSchedule {
         }
     }
 
+    /// When it is due next, where everything up to `last_at`, or its creation, is dealt with. Never while it is paused.
+    pub fn next_at(&self, created_at: Timestamp, last_at: Option<Timestamp>) -> Option<Timestamp> {
+        if self.paused {
+            return None;
+        }
+        let next = self.recurrence(created_at);
+        let next = next.next(last_at.unwrap_or(created_at));
+        next.map(|firing| firing.at)
+    }
+
     /// What is due after `last` up to `now`, if none of it fires, for a reason.
     pub fn skipped_for(
         &self,
@@ -116,6 +128,10 @@ impl NewSchedule {
 
     /// The same with payloads up to `payload_bytes_max`.
     pub fn check_with(&self, now: Timestamp, payload_bytes_max: usize) -> Result<(), Invalid> {
+        if self.name.as_str().parse::<ScheduleId>().is_ok() {
+            let rule = "must not look like an id: schedules are found by theirs too";
+            return Err(Invalid::new("name", rule));
+        }
         check_duration(self.splay).map_err(|error| error.within("splay"))?;
         check_duration(self.missed_after).map_err(|error| error.within("missed_after"))?;
         if let (Some(start), Some(end)) = (self.starts_at, self.ends_at)
@@ -320,6 +336,19 @@ mod tests {
         let schedule = read(r#""every": "1h""#).unwrap();
         let first = schedule.recurrence(at(NOW)).next(at(NOW)).unwrap();
         assert_eq!(first.at, at("2026-01-01T01:00:00Z"));
+    }
+
+    #[test]
+    fn it_is_due_after_what_is_dealt_with_unless_it_is_paused() {
+        let mut schedule = read(r#""every": "1h""#).unwrap();
+        let (created, first) = (at(NOW), at("2026-01-01T01:00:00Z"));
+        assert_eq!(schedule.next_at(created, None), Some(first));
+        let second = at("2026-01-01T02:00:00Z");
+        assert_eq!(schedule.next_at(created, Some(first)), Some(second));
+        schedule.ends_at = Some(first);
+        assert_eq!(schedule.next_at(created, Some(first)), None);
+        schedule.paused = true;
+        assert_eq!(schedule.next_at(created, None), None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use super::Missed;
 use crate::Invalid;
 use crate::fields::one_of;
 
@@ -17,19 +18,6 @@ pub enum Overlap {
     Allow,
     /// The unfinished one is called off.
     CancelRunning,
-}
-
-/// What becomes of an occurrence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OverlapDecision {
-    /// It fires.
-    Fire,
-    /// It fires, and starts only when the unfinished one is over.
-    FireBehind,
-    /// The unfinished ones are cancelled, and it fires.
-    CancelAndFire,
-    /// It is recorded as skipped.
-    Skip,
 }
 
 impl Overlap {
@@ -50,13 +38,30 @@ impl Overlap {
         }
     }
 
-    /// Decides about an occurrence that meets so many unfinished ones. One that waits for a retry is unfinished too.
-    pub fn decide(self, unfinished: usize) -> OverlapDecision {
-        match (self, unfinished) {
-            (_, 0) | (Overlap::Allow, _) => OverlapDecision::Fire,
-            (Overlap::Queue, 1) => OverlapDecision::FireBehind,
-            (Overlap::Skip | Overlap::Queue, _) => OverlapDecision::Skip,
-            (Overlap::CancelRunning, _) => OverlapDecision::CancelAndFire,
+    /// How many of the occurrences that are due in one look fire, where so many earlier ones are unfinished: the newest of
+    /// them. One that waits for a retry is unfinished too.
+    ///
+    /// Where everything that was missed is to fire, the occurrences of one look do not keep each other from it: they run one
+    /// behind the other, as [`Overlap::in_turn`] says.
+    pub fn lets_fire(self, due: usize, missed: Missed, unfinished: usize) -> usize {
+        let room = match self {
+            Overlap::Allow => return due,
+            Overlap::CancelRunning => return due.min(1),
+            Overlap::Skip => 1_usize.saturating_sub(unfinished),
+            Overlap::Queue => 2_usize.saturating_sub(unfinished),
+        };
+        match missed {
+            Missed::All if room > 0 => due,
+            _ => due.min(room),
+        }
+    }
+
+    /// Whether so many occurrences that fire together run one behind the other.
+    pub fn in_turn(self, together: usize) -> bool {
+        match self {
+            Overlap::Queue => true,
+            Overlap::Skip => together > 1,
+            Overlap::Allow | Overlap::CancelRunning => false,
         }
     }
 }
@@ -75,20 +80,35 @@ mod tests {
 
     #[test]
     fn each_policy_decides_by_what_is_unfinished() {
-        use OverlapDecision::{CancelAndFire, Fire, FireBehind, Skip};
-        for (overlap, decisions) in [
-            (Overlap::Skip, [Fire, Skip, Skip]),
-            (Overlap::Queue, [Fire, FireBehind, Skip]),
-            (Overlap::Allow, [Fire, Fire, Fire]),
-            (Overlap::CancelRunning, [Fire, CancelAndFire, CancelAndFire]),
+        for (overlap, fired) in [
+            (Overlap::Skip, [1, 0, 0]),
+            (Overlap::Queue, [2, 1, 0]),
+            (Overlap::Allow, [5, 5, 5]),
+            (Overlap::CancelRunning, [1, 1, 1]),
         ] {
-            assert_eq!(
-                [0, 1, 2].map(|unfinished| overlap.decide(unfinished)),
-                decisions
-            );
+            for missed in [Missed::Skip, Missed::Once] {
+                let lets = |unfinished| overlap.lets_fire(5, missed, unfinished);
+                assert_eq!([0, 1, 2].map(lets), fired);
+            }
+            assert_eq!(overlap.lets_fire(0, Missed::All, 0), 0);
             assert_eq!(overlap.name().parse(), Ok(overlap));
         }
         assert!("wait".parse::<Overlap>().is_err());
         assert_eq!(Overlap::default(), Overlap::Skip);
+    }
+
+    #[test]
+    fn all_that_was_missed_fires_behind_each_other() {
+        for (overlap, fired) in [
+            (Overlap::Skip, [5, 0, 0]),
+            (Overlap::Queue, [5, 5, 0]),
+            (Overlap::Allow, [5, 5, 5]),
+            (Overlap::CancelRunning, [1, 1, 1]),
+        ] {
+            let lets = |unfinished| overlap.lets_fire(5, Missed::All, unfinished);
+            assert_eq!([0, 1, 2].map(lets), fired);
+        }
+        assert!(Overlap::Skip.in_turn(2) && !Overlap::Skip.in_turn(1));
+        assert!(Overlap::Queue.in_turn(1) && !Overlap::Allow.in_turn(2));
     }
 }

@@ -14,7 +14,7 @@ use crate::signature::{SigningKey, SigningKeys, seconds, sign};
 /// Says how many HTTP jobs led to this request, each the cause of the next.
 pub const DEPTH_HEADER: &str = "windlass-depth";
 /// Where a job that such a request enqueued keeps the number.
-pub const DEPTH_META: &str = "depth";
+pub const DEPTH_META: &str = "windlass.depth";
 /// A chain of HTTP jobs may be so long: one that calls itself ends here.
 pub const DEPTH_MAX: u64 = 8;
 

@@ -35,7 +35,10 @@ pub fn gave_up_line(id: impl Display, retries: u32, next: Option<Timestamp>) -> 
 pub fn status_of(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Succeeded => "SUCCESS",
-        _ => "FAILED",
+        Outcome::Failed | Outcome::TimedOut | Outcome::Lost => "FAILED",
+        Outcome::Snoozed => "SNOOZED",
+        Outcome::Released => "RELEASED",
+        Outcome::Cancelled => "CANCELLED",
     }
 }
 

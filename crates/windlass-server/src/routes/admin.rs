@@ -115,13 +115,7 @@ async fn rotate(call: Call) -> Result<Answer, Problem> {
 }
 
 async fn list(call: Call) -> Result<Answer, Problem> {
-    let after = match call.query().parsed("cursor", str::parse)? {
-        None => 0,
-        Some(Cursor::Place(place)) => place,
-        Some(Cursor::Job(_)) => {
-            return Err(Invalid::new("cursor", "must be a `next_cursor` of this list").into());
-        }
-    };
+    let after = call.query().parsed("cursor", Cursor::place)?.unwrap_or(0);
     let limit = call.limit(PAGE_DEFAULT, PAGE_MAX)?;
     let records = call.app.audit.list(after, limit).await?;
     let full = records.len() == limit;

@@ -192,11 +192,7 @@ async fn purge(call: Call) -> Result<Answer, Problem> {
     let finished_before = fields.timestamp("finished_before")?;
     let most = i64::try_from(PAGE_MAX).unwrap_or(i64::MAX);
     let limit = fields.integer("limit", 1, most)?;
-    let after = match fields.parsed("cursor", str::parse)? {
-        Some(Cursor::Job(id)) => Some(id),
-        Some(Cursor::Place(_)) => return Err(Invalid::new("cursor", "must be of a purge").into()),
-        None => None,
-    };
+    let after = fields.parsed("cursor", Cursor::job)?;
     fields.finish()?;
     let filter = JobFilter {
         state: Some(state),

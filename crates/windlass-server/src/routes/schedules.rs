@@ -7,9 +7,10 @@ mod look;
 use axum::http::Method;
 use axum::http::header::IF_MATCH;
 use sha2::{Digest as _, Sha256};
-use windlass_api::ScheduleView;
 use windlass_api::schema::{Field, Schema};
-use windlass_store::{Schedule, ScheduleRef};
+use windlass_api::{Definition, ScheduleView};
+use windlass_core::ScheduleId;
+use windlass_store::{Expected, Schedule, ScheduleRef, UnreadableSchedule};
 
 use super::Route;
 use super::jobs::page_params;
@@ -43,7 +44,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(Method::GET, "/api/v1/schedules", Scope::Read, look::list)
             .says(
                 TAG,
-                "Lists the schedules that will fire again or are paused, by name.",
+                "Lists the schedules that will fire again, are paused, or cannot be read any more, by name.",
             )
             .params(page_params())
             .answers(200, "A page.", Schema::page(schedule(), vec![])),
@@ -108,6 +109,7 @@ pub(super) fn routes() -> Vec<Route> {
             edit::pause,
         )
         .says(TAG, "It does not fire until it is resumed.")
+        .header(if_match())
         .answers(200, "The schedule.", schedule()),
         Route::new(
             Method::POST,
@@ -119,6 +121,7 @@ pub(super) fn routes() -> Vec<Route> {
             TAG,
             "It fires again; what it missed is recorded as skipped.",
         )
+        .header(if_match())
         .answers(200, "The schedule.", schedule()),
         Route::new(
             Method::POST,
@@ -127,7 +130,8 @@ pub(super) fn routes() -> Vec<Route> {
             fire::run_now,
         )
         .says(TAG, "Runs its job now, beside its occurrences.")
-        .answers(201, "The job.", Schema::named("RunAnswer")),
+        .answers(201, "The job.", Schema::named("RunAnswer"))
+        .idempotent(),
         Route::new(
             Method::POST,
             "/api/v1/schedules/{name}/backfill",
@@ -143,7 +147,8 @@ pub(super) fn routes() -> Vec<Route> {
             200,
             "How many jobs were made.",
             Schema::named("BackfillAnswer"),
-        ),
+        )
+        .idempotent(),
         Route::new(
             Method::GET,
             "/api/v1/schedules/{name}/occurrences",
@@ -173,21 +178,112 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
+/// A schedule that is there.
+enum Found {
+    /// As it is understood.
+    Read(Schedule),
+    /// One that cannot be read any more.
+    Unreadable(UnreadableSchedule),
+}
+
+impl Found {
+    fn id(&self) -> ScheduleId {
+        match self {
+            Found::Read(schedule) => schedule.id,
+            Found::Unreadable(schedule) => schedule.id,
+        }
+    }
+
+    fn name(&self) -> &str {
+        match self {
+            Found::Read(schedule) => schedule.definition.name.as_str(),
+            Found::Unreadable(schedule) => &schedule.name,
+        }
+    }
+
+    /// What a change of it expects.
+    fn version(&self) -> Expected {
+        Expected::Version(match self {
+            Found::Read(schedule) => schedule.version,
+            Found::Unreadable(schedule) => schedule.version,
+        })
+    }
+
+    /// The schedule, if it can be read.
+    fn readable(self) -> Result<Schedule, Problem> {
+        match self {
+            Found::Read(schedule) => Ok(schedule),
+            Found::Unreadable(schedule) => {
+                let detail = format!(
+                    "schedule {} cannot be read any more: {}",
+                    schedule.name, schedule.reason
+                );
+                let problem = Problem::conflict("schedule_unreadable", detail);
+                Err(problem.hint("PUT writes it anew, DELETE removes it"))
+            }
+        }
+    }
+
+    fn view(&self, call: &Call) -> ScheduleView<'_> {
+        let content = call.content();
+        match self {
+            Found::Read(schedule) => view(call, schedule),
+            Found::Unreadable(schedule) => ScheduleView {
+                id: schedule.id,
+                definition: Definition::Unreadable {
+                    name: &schedule.name,
+                    text: &schedule.definition,
+                    reason: &schedule.reason,
+                },
+                created_at: schedule.created_at,
+                last_at: schedule.last_at,
+                next_at: None,
+                content,
+            },
+        }
+    }
+
+    fn etag(&self) -> Result<String, Problem> {
+        match self {
+            Found::Read(schedule) => etag(schedule),
+            Found::Unreadable(schedule) => Ok(tag(schedule.id, schedule.definition.as_bytes())),
+        }
+    }
+}
+
+/// The schedule that is found by name, or by id.
+async fn find(call: &Call, which: &ScheduleRef) -> Result<Option<Found>, Problem> {
+    if let Some(found) = call.app.client.schedule(which).await? {
+        return Ok(Some(Found::Read(found)));
+    }
+    let unreadable = call.app.client.unreadable_schedules().await?;
+    let is_it = |one: &UnreadableSchedule| match which {
+        ScheduleRef::Id(id) => one.id == *id,
+        ScheduleRef::Name(name) => one.name == name.as_str(),
+    };
+    Ok(unreadable.into_iter().find(is_it).map(Found::Unreadable))
+}
+
 /// The schedule that the path names, by name or by id.
-async fn named(call: &Call) -> Result<Schedule, Problem> {
+async fn found(call: &Call) -> Result<Found, Problem> {
     let text = call.param("name");
     let which = match text.parse() {
         Ok(id) => ScheduleRef::Id(id),
         Err(_) => ScheduleRef::Name(call.name("name")?),
     };
-    let found = call.app.client.schedule(&which).await?;
+    let found = find(call, &which).await?;
     found.ok_or_else(|| Problem::not_found("such schedule"))
+}
+
+/// The same, if it can be read.
+async fn named(call: &Call) -> Result<Schedule, Problem> {
+    found(call).await?.readable()
 }
 
 fn view<'a>(call: &Call, schedule: &'a Schedule) -> ScheduleView<'a> {
     ScheduleView {
         id: schedule.id,
-        definition: &schedule.definition,
+        definition: Definition::Read(&schedule.definition),
         created_at: schedule.created_at,
         last_at: schedule.last_at,
         next_at: schedule.next_at,
@@ -203,30 +299,32 @@ fn answer(call: &Call, schedule: &Schedule) -> Result<Answer, Problem> {
 fn etag(schedule: &Schedule) -> Result<String, Problem> {
     let text = serde_json::to_vec(&schedule.definition);
     let text = text.map_err(|error| Problem::internal(&error))?;
+    Ok(tag(schedule.id, &text))
+}
+
+fn tag(id: ScheduleId, definition: &[u8]) -> String {
     let mut digest = Sha256::new();
-    digest.update(schedule.id.to_string());
-    digest.update(&text);
+    digest.update(id.to_string());
+    digest.update(definition);
     let digest = digest.finalize();
     let hex: String = digest
         .iter()
         .take(12)
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    Ok(format!("\"{hex}\""))
+    format!("\"{hex}\"")
 }
 
 /// Refuses a change to a schedule that is not what the client read.
-fn check_match(call: &Call, schedule: Option<&Schedule>) -> Result<(), Problem> {
-    let Some(expected) = call.header(&IF_MATCH) else {
+fn check_match(call: &Call, schedule: Option<&Found>) -> Result<(), Problem> {
+    let Some(expected) = call.headers.get(IF_MATCH) else {
         return Ok(());
     };
-    let found = schedule.map(etag).transpose()?;
-    let fits = match &found {
-        None => false,
-        Some(found) => expected
-            .split(',')
-            .any(|tag| matches!(tag.trim(), "*") || tag.trim() == found),
-    };
+    let found = schedule.map(Found::etag).transpose()?;
+    // What is no text is nobody's tag.
+    let mut expected = expected.to_str().unwrap_or_default().split(',');
+    let fits = found
+        .is_some_and(|found| expected.any(|tag| matches!(tag.trim(), "*") || tag.trim() == found));
     if fits {
         return Ok(());
     }

@@ -13,6 +13,7 @@ mod dead_letters;
 mod description;
 mod events;
 mod fairness;
+mod form;
 mod guide;
 mod hostile;
 mod idempotency;

@@ -2,6 +2,10 @@
 
 use serde_json::{Value, json};
 
+use windlass_core::ScheduleId;
+use windlass_core::schedule::{SkipReason, SkippedRange};
+use windlass_store::{Expected, Fire, ScheduleRef};
+
 use crate::support::Server;
 
 fn nightly() -> Value {
@@ -248,4 +252,224 @@ async fn a_rule_is_previewed_before_and_after_it_is_stored() {
         .get("/api/v1/schedules/nightly/preview?count=3")
         .await;
     assert_eq!(next.json["data"].as_array().unwrap().len(), 3);
+}
+
+/// Stores a schedule that cannot be read back, as one is whose time zone is gone.
+async fn spoiled(server: &Server, name: &str) {
+    server
+        .put(
+            &format!("/api/v1/schedules/{name}"),
+            &json!({"every": "1h", "job": {"kind": "a", "payload": 7}}),
+        )
+        .await;
+    let store = server.client.engine().store();
+    let which = ScheduleRef::Name(name.parse().unwrap());
+    let mut found = store.schedule(&which).await.unwrap().unwrap();
+    found.definition.job.meta.insert("\0".to_owned(), json!(1));
+    let version = Expected::Version(found.version);
+    store.put_schedule(&found, version).await.unwrap();
+    assert_eq!(store.schedule(&which).await.unwrap(), None);
+}
+
+// TM7
+#[tokio::test]
+async fn a_schedule_that_cannot_be_read_is_shown_with_the_reason_and_put_anew() {
+    let server = Server::open().await;
+    server.post("/api/v1/schedules", &nightly()).await;
+    spoiled(&server, "lost").await;
+    let listed = server.get("/api/v1/schedules").await;
+    let names: Vec<_> = listed.json["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| &one["name"])
+        .collect();
+    assert_eq!(names, ["lost", "nightly"], "{listed:?}");
+    let read = server.get("/api/v1/schedules/lost").await;
+    assert_eq!((read.status, &read.json["next_at"]), (200, &Value::Null));
+    assert!(read.text_at("/error").contains("meta"), "{read:?}");
+    assert_eq!(read.json["every"], "1h", "the rest is as it was written");
+    for (method, path) in [("PATCH", ""), ("POST", "/pause"), ("POST", "/run-now")] {
+        let path = format!("/api/v1/schedules/lost{path}");
+        let body: Option<&[u8]> = (method == "PATCH").then_some(b"{}");
+        let refused = server.send(method, &path, &[], body).await;
+        assert_eq!(
+            (refused.status, refused.code().as_str()),
+            (409, "schedule_unreadable")
+        );
+    }
+    let again = json!({"name": "lost", "every": "1h", "job": {"kind": "a"}});
+    let taken = server.post("/api/v1/schedules", &again).await;
+    assert_eq!(taken.code(), "schedule_exists");
+    let anew = server.put("/api/v1/schedules/lost", &again).await;
+    assert_eq!(
+        (anew.status, anew.text_at("/id")),
+        (200, read.text_at("/id"))
+    );
+    assert!(anew.json["next_at"].is_string() && anew.json.get("error").is_none());
+    spoiled(&server, "lost").await;
+    assert_eq!(server.delete("/api/v1/schedules/lost").await.status, 204);
+    assert_eq!(server.get("/api/v1/schedules/lost").await.status, 404);
+}
+
+#[tokio::test]
+async fn a_list_goes_on_behind_a_name_whatever_went_before_it() {
+    let server = Server::open().await;
+    for name in ["a", "b", "c", "d"] {
+        let body = json!({"every": "1h", "job": {"kind": "k"}});
+        server
+            .put(&format!("/api/v1/schedules/{name}"), &body)
+            .await;
+    }
+    let first = server.get("/api/v1/schedules?limit=2").await;
+    server.delete("/api/v1/schedules/a").await;
+    let next = format!(
+        "/api/v1/schedules?limit=2&cursor={}",
+        first.text_at("/next_cursor")
+    );
+    let second = server.get(&next).await;
+    let names: Vec<_> = second.json["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| &one["name"])
+        .collect();
+    assert_eq!(names, ["c", "d"], "an offset would have left one out");
+    assert_eq!(second.json["next_cursor"], Value::Null);
+    let other = server
+        .get("/api/v1/schedules?cursor=p0000000000000001")
+        .await;
+    assert_eq!((other.status, other.pointer().as_str()), (422, "/cursor"));
+}
+
+#[tokio::test]
+async fn what_was_skipped_is_listed_in_pages_however_much_others_skipped() {
+    let server = Server::open().await;
+    server.post("/api/v1/schedules", &nightly()).await;
+    let store = server.client.engine().store();
+    let which = ScheduleRef::Name("nightly".parse().unwrap());
+    let day = |day: usize| format!("2026-01-{day:02}T02:00:00Z").parse().unwrap();
+    let other = Fire::skipped_topic(ScheduleId::from_u128(1));
+    for _ in 0..11 {
+        store
+            .append(&other, &vec![json!({}); 1000], server.client.now())
+            .await
+            .unwrap();
+    }
+    for number in [1, 3, 5] {
+        let found = store.schedule(&which).await.unwrap().unwrap();
+        let fire = Fire {
+            skipped: vec![SkippedRange::one(day(number), SkipReason::Missed)],
+            ..Fire::nothing(&found)
+        };
+        store.fire(fire, server.client.now()).await.unwrap();
+    }
+    let range = json!({"from": "2026-01-02T00:00:00Z", "to": "2026-01-04T12:00:00Z"});
+    server
+        .post("/api/v1/schedules/nightly/backfill", &range)
+        .await;
+    let (mut path, mut rows) = (
+        "/api/v1/schedules/nightly/occurrences?limit=2".to_owned(),
+        Vec::new(),
+    );
+    loop {
+        let page = server.get(&path).await;
+        let found = page.json["data"].as_array().unwrap().clone();
+        assert!(found.len() <= 3, "what has the same instant stays together");
+        rows.extend(found);
+        let Some(cursor) = page.json["next_cursor"].as_str() else {
+            break;
+        };
+        path = format!("/api/v1/schedules/nightly/occurrences?limit=2&cursor={cursor}");
+    }
+    let told: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            (
+                row["scheduled_for"].as_str().unwrap()[8..10].to_owned(),
+                row["fired"] == true,
+            )
+        })
+        .collect();
+    let expected = [
+        ("05", false),
+        ("04", true),
+        ("03", true),
+        ("03", false),
+        ("02", true),
+        ("01", false),
+    ];
+    let mut sorted = told.clone();
+    sorted.sort_by_key(|(day, fired)| std::cmp::Reverse((day.clone(), *fired)));
+    assert_eq!(sorted, expected.map(|(day, fired)| (day.to_owned(), fired)));
+}
+
+#[tokio::test]
+async fn a_repeated_run_with_the_same_key_runs_once() {
+    let server = Server::open().await;
+    server.post("/api/v1/schedules", &nightly()).await;
+    let run = async || {
+        let key = [("Idempotency-Key", "once")];
+        server
+            .send("POST", "/api/v1/schedules/nightly/run-now", &key, None)
+            .await
+    };
+    let (first, second) = (run().await, run().await);
+    assert_eq!((first.status, second.status), (201, 201));
+    assert_eq!(first.text_at("/job_id"), second.text_at("/job_id"));
+    let range = json!({"from": "2026-01-01T00:00:00Z", "to": "2026-01-03T12:00:00Z"}).to_string();
+    for _ in 0..2 {
+        let key = [("Idempotency-Key", "range")];
+        let made = server
+            .send(
+                "POST",
+                "/api/v1/schedules/nightly/backfill",
+                &key,
+                Some(range.as_bytes()),
+            )
+            .await;
+        assert_eq!(made.json["created"], 3, "the same answer again");
+    }
+}
+
+#[tokio::test]
+async fn every_change_heeds_if_match() {
+    let server = Server::open().await;
+    let created = server.post("/api/v1/schedules", &nightly()).await;
+    let etag = created.header("etag").unwrap().to_owned();
+    let path = "/api/v1/schedules/nightly";
+    for stale in ["\"other\"", "\u{fc}"] {
+        for (method, action) in [
+            ("POST", "/pause"),
+            ("POST", "/resume"),
+            ("DELETE", ""),
+            ("PATCH", ""),
+        ] {
+            let address = format!("{path}{action}");
+            let body: Option<&[u8]> = (method == "PATCH").then_some(b"{}");
+            let refused = server
+                .send(method, &address, &[("If-Match", stale)], body)
+                .await;
+            assert_eq!(refused.status, 412, "{method} {address} {stale}");
+        }
+    }
+    let paused = server
+        .send(
+            "POST",
+            &format!("{path}/pause"),
+            &[("If-Match", &etag)],
+            None,
+        )
+        .await;
+    assert_eq!((paused.status, &paused.json["paused"]), (200, &json!(true)));
+}
+
+#[tokio::test]
+async fn a_name_that_looks_like_an_id_is_refused() {
+    let server = Server::open().await;
+    let path = "/api/v1/schedules/018f0000-0000-7000-8000-000000000000";
+    let refused = server
+        .put(path, &json!({"every": "1h", "job": {"kind": "a"}}))
+        .await;
+    assert_eq!((refused.status, refused.pointer().as_str()), (422, "/name"));
 }

@@ -55,38 +55,55 @@ impl Writer<'_> {
         Ok(Ok(Written::Version(next)))
     }
 
-    pub(crate) fn remove_schedule(&mut self, schedule: ScheduleId) -> Answer<bool> {
+    pub(crate) fn remove_schedule(
+        &mut self,
+        schedule: ScheduleId,
+        expected: Expected,
+    ) -> Answer<Written> {
         let id = schedule.as_u128().to_be_bytes();
-        let removed = self
+        let found = self
             .connection
-            .prepare_cached("delete from schedules where id = ?1")?
-            .execute([id])?;
+            .prepare_cached("select version from schedules where id = ?1")?
+            .query_row([id], |row| unsigned(row, 0))
+            .optional()?;
+        let Some(version) = found.filter(|_| expected.allows(found)) else {
+            return Ok(Ok(Written::Conflict(found)));
+        };
+        for sql in [
+            "delete from schedules where id = ?1",
+            "delete from occurrences where schedule = ?1",
+        ] {
+            self.connection.prepare_cached(sql)?.execute([id])?;
+        }
         self.connection
-            .prepare_cached("delete from occurrences where schedule = ?1")?
-            .execute([id])?;
-        Ok(Ok(removed == 1))
+            .prepare_cached("delete from records where topic = ?1")?
+            .execute([Fire::skipped_topic(schedule)])?;
+        Ok(Ok(Written::Version(version)))
     }
 
     pub(crate) fn fire(&mut self, fire: &Fire, now: Timestamp) -> Answer<Fired> {
         self.index.promote(now);
+        let definition = fire.definition.as_ref().map(serde_json::to_string);
+        let definition = definition
+            .transpose()
+            .map_err(|error| Fault::damaged(format!("a schedule: {error}")))?;
         let moved = self
             .connection
             .prepare_cached(
-                "update schedules set version = version + 1, last_at = ?3, next_at = ?4 \
-                 where id = ?1 and version = ?2",
+                "update schedules set version = version + 1, last_at = ?3, next_at = ?4, \
+                 definition = coalesce(?5, definition) where id = ?1 and version = ?2",
             )?
             .execute(params![
                 fire.schedule.as_u128().to_be_bytes(),
                 signed(fire.version),
                 fire.last_at.map(Timestamp::as_micros),
                 fire.next_at.map(Timestamp::as_micros),
+                definition,
             ])?;
         if moved == 0 {
             return Ok(Ok(Fired::Stale));
         }
-        for record in fire.skipped_records() {
-            self.append_one(Fire::SKIPPED_TOPIC, &record, now)?;
-        }
+        self.record_skipped(fire, now)?;
         let mut made = Vec::new();
         for job in &fire.jobs {
             let key = job.unique.as_ref().map(|unique| &unique.key);
@@ -98,6 +115,19 @@ impl Writer<'_> {
             }
         }
         Ok(Ok(Fired::Done { jobs: made }))
+    }
+
+    fn record_skipped(&mut self, fire: &Fire, now: Timestamp) -> Step<()> {
+        let topic = Fire::skipped_topic(fire.schedule);
+        if let Some(cursor) = fire.lengthened {
+            self.connection
+                .prepare_cached("delete from records where topic = ?1 and cursor = ?2")?
+                .execute(params![topic, signed(cursor)])?;
+        }
+        for record in fire.skipped_records() {
+            self.append_one(&topic, &record, now)?;
+        }
+        Ok(())
     }
 
     fn is_new_occurrence(&mut self, job: &Job, held: bool) -> Step<bool> {

@@ -50,6 +50,19 @@ pub async fn documents_are_listed_by_name(store: &Opened) {
     assert_eq!(store.documents("c").await.unwrap(), []);
 }
 
+pub async fn names_of_documents_come_in_pages(store: &Opened) {
+    for (collection, name) in [("a", "z"), ("b", "x"), ("a", "m"), ("aa", "q"), ("a", "n")] {
+        store
+            .put_document(collection, name, &json!({}), Expected::Anything, at(0))
+            .await
+            .unwrap();
+    }
+    let names = |after: &'static str, limit| store.document_names("a", after, limit);
+    assert_eq!(names("", 2).await.unwrap(), ["m", "n"]);
+    assert_eq!(names("n", 2).await.unwrap(), ["z"]);
+    assert_eq!(names("z", 2).await.unwrap(), [] as [&str; 0]);
+}
+
 pub async fn documents_are_removed_by_version(store: &Opened) {
     store
         .put_document("a", "k", &json!(1), Expected::Absent, at(0))
@@ -82,6 +95,18 @@ pub async fn records_are_read_in_order_from_a_cursor(store: &Opened) {
     );
     assert!(rest[0].cursor > first[1].cursor);
     assert_eq!(store.records("none", 0, 10).await.unwrap(), []);
+}
+
+pub async fn records_are_read_from_the_newest(store: &Opened) {
+    let three = [json!(1), json!(2), json!(3)];
+    store.append("audit", &three, at(1)).await.unwrap();
+    store.append("other", &[json!("x")], at(1)).await.unwrap();
+    let newest = store.newest_records("audit", None, 2).await.unwrap();
+    let values: Vec<_> = newest.iter().map(|record| record.value.clone()).collect();
+    assert_eq!(values, [json!(3), json!(2)]);
+    let before = Some(newest[1].cursor);
+    let older = store.newest_records("audit", before, 10).await.unwrap();
+    assert_eq!((older.len(), &older[0].value), (1, &json!(1)));
 }
 
 pub async fn records_are_trimmed_from_the_oldest(store: &Opened) {

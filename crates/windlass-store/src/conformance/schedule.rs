@@ -1,6 +1,6 @@
 //! Schedules and their occurrences.
 
-use windlass_core::schedule::{NewSchedule, SkipReason, SkippedRange};
+use windlass_core::schedule::{NewSchedule, SkipReason, SkippedRange, Zone};
 use windlass_core::{Job, NewJob, Occurrence, ScheduleId, ScheduleName};
 
 use super::build::*;
@@ -27,12 +27,10 @@ fn step(schedule: &Schedule, numbers: &[u64]) -> Fire {
         ..job(*number)
     };
     Fire {
-        schedule: schedule.id,
-        version: schedule.version,
         jobs: numbers.iter().map(fired).collect(),
-        skipped: Vec::new(),
         last_at: numbers.last().map(|number| at(*number)),
         next_at: Some(at(1000)),
+        ..Fire::nothing(schedule)
     }
 }
 
@@ -99,8 +97,10 @@ pub async fn put_is_compare_and_set(store: &Opened) {
     ] {
         assert_eq!(store.schedule(&which).await.unwrap(), None, "{which:?}");
     }
-    assert!(store.remove_schedule(first.id).await.unwrap());
-    assert!(!store.remove_schedule(first.id).await.unwrap());
+    let remove = |version| store.remove_schedule(first.id, Expected::Version(version));
+    assert_eq!(remove(1).await.unwrap(), Written::Conflict(Some(2)));
+    assert_eq!(remove(2).await.unwrap(), Written::Version(2));
+    assert_eq!(remove(2).await.unwrap(), Written::Conflict(None));
     assert_eq!(store.schedules().await.unwrap(), []);
 }
 
@@ -194,7 +194,10 @@ pub async fn occurrences_are_kept_as_long_as_their_jobs(store: &Opened) {
     store.cancel(&[id(10)], at(40)).await.unwrap();
     store.purge(&[id(10)]).await.unwrap();
     assert_eq!(of(None, 10).await.unwrap(), all[..2]);
-    store.remove_schedule(schedule.id).await.unwrap();
+    store
+        .remove_schedule(schedule.id, Expected::Anything)
+        .await
+        .unwrap();
     assert_eq!(of(None, 10).await.unwrap(), []);
     let others = store.occurrences(other.id, None, 10).await.unwrap();
     assert_eq!(others, [fired(15, true)]);
@@ -215,7 +218,10 @@ pub async fn a_stale_step_writes_nothing(store: &Opened) {
         store.schedules().await.unwrap(),
         std::slice::from_ref(&schedule)
     );
-    store.remove_schedule(schedule.id).await.unwrap();
+    store
+        .remove_schedule(schedule.id, Expected::Anything)
+        .await
+        .unwrap();
     assert_eq!(
         store.fire(step(&schedule, &[10]), at(25)).await.unwrap(),
         Fired::Stale
@@ -241,10 +247,102 @@ pub async fn skipped_occurrences_are_recorded(store: &Opened) {
         ..step(&schedule, &[])
     };
     assert_eq!(store.fire(fire, at(50)).await.unwrap(), made(&[]));
-    let records = store.records("schedule.skipped", 0, 10).await.unwrap();
+    let topic = Fire::skipped_topic(schedule.id);
+    let records = store.records(&topic, 0, 10).await.unwrap();
     assert_eq!(records.len(), 2);
     assert_eq!(records[1].value["reason"], "overlap");
     assert_eq!(records[0].value["count"], 4);
     assert_eq!(records[0].value["reason"], "missed");
     assert_eq!(records[0].value["first"], at(10).to_string());
+    let longer = Fire {
+        version: 2,
+        skipped: vec![SkippedRange {
+            last: at(55),
+            count: Some(2),
+            ..other
+        }],
+        lengthened: Some(records[1].cursor),
+        ..step(&schedule, &[])
+    };
+    assert_eq!(store.fire(longer, at(60)).await.unwrap(), made(&[]));
+    let lengthened = store.records(&topic, 0, 10).await.unwrap();
+    assert_eq!(lengthened.len(), 2);
+    assert_eq!(lengthened[0], records[0]);
+    assert_eq!(lengthened[1].value["count"], 2);
+    store
+        .remove_schedule(schedule.id, Expected::Anything)
+        .await
+        .unwrap();
+    assert_eq!(store.records(&topic, 0, 10).await.unwrap(), []);
+}
+
+pub async fn a_step_gives_another_definition(store: &Opened) {
+    let schedule = created(store, 1, "s", 10).await;
+    let mut definition = schedule.definition.clone();
+    definition.paused = true;
+    let range = SkippedRange::one(at(10), SkipReason::Changed);
+    let fire = Fire {
+        definition: Some(definition.clone()),
+        skipped: vec![range],
+        last_at: Some(at(20)),
+        next_at: None,
+        ..Fire::nothing(&schedule)
+    };
+    assert_eq!(store.fire(fire.clone(), at(20)).await.unwrap(), made(&[]));
+    assert_eq!(store.fire(fire, at(20)).await.unwrap(), Fired::Stale);
+    let kept = Schedule {
+        version: 2,
+        definition,
+        last_at: Some(at(20)),
+        next_at: None,
+        ..schedule
+    };
+    assert_eq!(
+        store.schedules().await.unwrap(),
+        std::slice::from_ref(&kept)
+    );
+    let topic = Fire::skipped_topic(kept.id);
+    assert_eq!(store.records(&topic, 0, 10).await.unwrap().len(), 1);
+}
+
+/// Two schedules that are due, of which one is made to lose its time zone by `lose`. For drivers that keep text.
+pub async fn lose_a_zone(store: &Opened, lose: impl AsyncFnOnce()) -> (Schedule, Schedule) {
+    let mut lost = schedule(1, "lost", 10);
+    lost.definition.timezone = Zone::new("Europe/Berlin").unwrap();
+    let written = store.put_schedule(&lost, Expected::Absent).await.unwrap();
+    assert_eq!(written, Written::Version(1));
+    let kept = created(store, 2, "kept", 20).await;
+    lose().await;
+    (lost, kept)
+}
+
+/// A schedule that cannot be read stops alone: it is told with its reason, and can be written anew and removed.
+pub async fn unreadable_schedules_stand_aside(store: &Opened, lost: &Schedule, kept: &Schedule) {
+    let only = std::slice::from_ref(kept);
+    assert_eq!(store.schedules().await.unwrap(), only);
+    assert_eq!(store.due(1, at(30)).await.unwrap(), only);
+    let which = ScheduleRef::Id(lost.id);
+    assert_eq!(store.schedule(&which).await.unwrap(), None);
+    let unreadable = store.unreadable_schedules().await.unwrap();
+    let told: Vec<_> = unreadable.iter().map(|one| (one.id, &*one.name)).collect();
+    assert_eq!(told, [(lost.id, "lost")]);
+    assert!(unreadable[0].reason.contains("timezone"), "{unreadable:?}");
+    assert!(unreadable[0].definition.contains("Mars/Olympus"));
+    assert_eq!(
+        (unreadable[0].version, unreadable[0].created_at),
+        (1, at(0))
+    );
+    let other = schedule(3, "lost", 10);
+    assert_eq!(
+        store.put_schedule(&other, Expected::Absent).await.unwrap(),
+        Written::Conflict(Some(1)),
+        "its name is taken"
+    );
+    let anew = store
+        .put_schedule(lost, Expected::Version(1))
+        .await
+        .unwrap();
+    assert_eq!(anew, Written::Version(2));
+    assert_eq!(store.unreadable_schedules().await.unwrap(), []);
+    assert_eq!(store.due(9, at(30)).await.unwrap().len(), 2);
 }

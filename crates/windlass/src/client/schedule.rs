@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use windlass_core::schedule::{Firing, NewSchedule, SkipReason};
 use windlass_core::{Invalid, Job as StoredJob, JobId, ScheduleId, ScheduleName, Timestamp};
-use windlass_engine::{Event, ScheduleEvent, occurrence_job};
+use windlass_engine::{Event, RUN_NOW_META, ScheduleEvent, extra_job};
 use windlass_store::{
     Document, Expected, FIRE_MAX, Fire, Fired, FiredOccurrence, PAGE_MAX,
-    Schedule as StoredSchedule, ScheduleRef, Written,
+    Schedule as StoredSchedule, ScheduleRef, UnreadableSchedule, Written,
 };
 
 use super::Client;
@@ -21,6 +21,15 @@ const SETS: &str = "schedule-sets";
 
 /// So often a change is tried that meets another one.
 const TRIES: usize = 10;
+
+/// What a person fires.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extra {
+    /// A job beside the occurrences.
+    RunNow,
+    /// Occurrences of the past.
+    Backfill,
+}
 
 impl Client {
     /// Creates a schedule, or changes the one of that name. A person's pause stays.
@@ -41,7 +50,14 @@ impl Client {
             {
                 return Ok(found.id);
             }
-            match self.write_schedule(wanted, expected).await {
+            let mut written = self.write_schedule(wanted.clone(), expected).await;
+            if let Err(Error::ScheduleChanged { .. }) = written
+                && let Some(unreadable) = self.find_unreadable(definition.name.as_str()).await?
+            {
+                let expected = Expected::Version(unreadable.version);
+                written = self.write_schedule(wanted, expected).await;
+            }
+            match written {
                 Err(Error::ScheduleChanged { .. }) => {} // by somebody else, just now
                 written => return Ok(written?.id),
             }
@@ -50,17 +66,24 @@ impl Client {
     }
 
     /// Writes a schedule by its name, if the one that is there is what the writer believes. A rule that changes does not fire
-    /// for the past.
+    /// for the past. One that cannot be read any more is written anew, if its version is given. How large a payload may be is
+    /// the caller's to check.
     pub async fn write_schedule(
         &self,
         definition: NewSchedule,
         expected: Expected,
     ) -> Result<StoredSchedule, Error> {
         let now = self.now();
-        definition.check(now)?;
+        definition.check_with(now, usize::MAX)?;
         let job = &definition.job;
         self.engine.note_queue(&job.kind, &job.queue).await?;
         let found = self.find(&definition.name).await?;
+        if let (None, Expected::Version(version)) = (&found, expected)
+            && let Some(unreadable) = self.find_unreadable(definition.name.as_str()).await?
+            && unreadable.version == version
+        {
+            return self.write_anew(unreadable, definition, now).await;
+        }
         let version = found.as_ref().map(|found| found.version);
         if !expected.allows(version) {
             return Err(changed(&definition.name, version));
@@ -72,69 +95,76 @@ impl Client {
                 let created = StoredSchedule {
                     id,
                     version: 0,
+                    next_at: definition.next_at(now, None),
                     definition,
                     created_at: now,
                     last_at: None,
-                    next_at: None,
                 };
-                self.write(planned(created), Expected::Absent).await
+                self.write(created, Expected::Absent).await
             }
         }
     }
 
-    /// Gives a schedule another definition. The same rule goes on where it was, and what is due stays due; of another rule,
-    /// what the former one did not fire is recorded as skipped.
-    async fn redefine(
+    /// Gives a schedule that cannot be read a definition. What the former one did not fire is not known.
+    async fn write_anew(
         &self,
-        found: StoredSchedule,
+        unreadable: UnreadableSchedule,
         definition: NewSchedule,
         now: Timestamp,
     ) -> Result<StoredSchedule, Error> {
-        let rule = |definition: &NewSchedule| definition.recurrence(found.created_at);
-        let was_paused = found.definition.paused;
-        let same_rule = rule(&found.definition) == rule(&definition);
-        let mut kept = match same_rule && was_paused == definition.paused {
-            true => found,
-            false => {
-                let reason = match was_paused {
-                    true => SkipReason::Paused,
-                    false => SkipReason::Changed,
-                };
-                self.skip_until(found, reason, now).await?
-            }
+        let last_at = Some(unreadable.last_at.map_or(now, |last| last.max(now)));
+        let anew = StoredSchedule {
+            id: unreadable.id,
+            version: unreadable.version,
+            next_at: definition.next_at(unreadable.created_at, last_at),
+            definition,
+            created_at: unreadable.created_at,
+            last_at,
         };
-        kept.definition = definition;
-        let version = Expected::Version(kept.version);
-        self.write(planned(kept), version).await
+        self.write(anew, Expected::Version(unreadable.version))
+            .await
     }
 
-    /// Records what a schedule did not fire up to `now` as skipped; it is dealt with then.
-    async fn skip_until(
+    /// Gives a schedule another definition. The same rule goes on where it was, and what is due stays due; of another rule,
+    /// what the former one did not fire is recorded as skipped, in the same step.
+    async fn redefine(
         &self,
-        mut schedule: StoredSchedule,
-        reason: SkipReason,
+        mut found: StoredSchedule,
+        definition: NewSchedule,
         now: Timestamp,
     ) -> Result<StoredSchedule, Error> {
-        let last = schedule.last_at.unwrap_or(schedule.created_at);
-        let definition = &schedule.definition;
-        let range = definition.skipped_for(reason, schedule.created_at, last, now);
+        let created_at = found.created_at;
+        let rule = |definition: &NewSchedule| definition.recurrence(created_at);
+        let was_paused = found.definition.paused;
+        let same_rule = rule(&found.definition) == rule(&definition);
+        let mut skipped = None;
+        if !same_rule || was_paused != definition.paused {
+            let reason = match was_paused {
+                true => SkipReason::Paused,
+                false => SkipReason::Changed,
+            };
+            let last = found.last_at.unwrap_or(created_at);
+            let former = &found.definition;
+            skipped = former.skipped_for(reason, created_at, last, now);
+            found.last_at = Some(last.max(now));
+        }
+        found.next_at = definition.next_at(created_at, found.last_at);
         let fire = Fire {
-            schedule: schedule.id,
-            version: schedule.version,
-            jobs: Vec::new(),
-            skipped: range.into_iter().collect(),
-            last_at: Some(last.max(now)),
-            next_at: None,
+            last_at: found.last_at,
+            next_at: found.next_at,
+            skipped: skipped.into_iter().collect(),
+            definition: Some(definition.clone()),
+            ..Fire::nothing(&found)
         };
-        schedule.last_at = fire.last_at;
         if self.engine.store().fire(fire, now).await? == Fired::Stale {
             return Err(changed(&definition.name, None));
         }
-        schedule.version += 1;
-        if let Some(range) = range {
-            self.tell_schedule(&schedule, ScheduleEvent::Skipped(range), now);
+        found.version += 1;
+        found.definition = definition;
+        if let Some(range) = skipped {
+            self.tell_schedule(&found, ScheduleEvent::Skipped(range), now);
         }
-        Ok(schedule)
+        Ok(found)
     }
 
     async fn write(
@@ -159,6 +189,16 @@ impl Client {
         Ok(schedules)
     }
 
+    /// The schedules whose definition cannot be read any more, by name. They do not fire; they can be put anew, or removed.
+    pub async fn unreadable_schedules(&self) -> Result<Vec<UnreadableSchedule>, Error> {
+        Ok(self.engine.store().unreadable_schedules().await?)
+    }
+
+    async fn find_unreadable(&self, name: &str) -> Result<Option<UnreadableSchedule>, Error> {
+        let all = self.unreadable_schedules().await?;
+        Ok(all.into_iter().find(|one| one.name == name))
+    }
+
     /// One schedule, also one that is over.
     pub async fn schedule(&self, which: &ScheduleRef) -> Result<Option<StoredSchedule>, Error> {
         Ok(self.engine.store().schedule(which).await?)
@@ -178,23 +218,7 @@ impl Client {
         let name = checked(name)?;
         for _ in 0..TRIES {
             let found = self.find_known(&name).await?;
-            if found.definition.paused == paused {
-                return Ok(found);
-            }
-            let written = if paused {
-                // What is due now is dealt with when it is resumed.
-                let expected = Expected::Version(found.version);
-                let mut kept = found;
-                kept.definition.paused = true;
-                self.write(planned(kept), expected).await
-            } else {
-                let definition = NewSchedule {
-                    paused,
-                    ..found.definition.clone()
-                };
-                self.redefine(found, definition, self.now()).await
-            };
-            match written {
+            match self.set_schedule_paused(found, paused).await {
                 Err(Error::ScheduleChanged { .. }) => {} // by somebody else, just now
                 written => return written,
             }
@@ -202,18 +226,48 @@ impl Client {
         Err(busy(&name))
     }
 
+    /// Pauses or resumes a schedule, if it is still what the caller found.
+    pub async fn set_schedule_paused(
+        &self,
+        found: StoredSchedule,
+        paused: bool,
+    ) -> Result<StoredSchedule, Error> {
+        let expected = Expected::Version(found.version);
+        let mut definition = found.definition.clone();
+        if definition.paused == paused {
+            return Ok(found);
+        }
+        definition.paused = paused;
+        if !paused {
+            return self.redefine(found, definition, self.now()).await;
+        }
+        // What is due now is dealt with when it is resumed.
+        let kept = StoredSchedule {
+            definition,
+            next_at: None,
+            ..found
+        };
+        self.write(kept, expected).await
+    }
+
     /// Removes a schedule; its jobs stay. Whether it was there.
     pub async fn remove_schedule(&self, name: &str) -> Result<bool, Error> {
-        match self.find(&checked(name)?).await? {
-            None => Ok(false),
-            Some(found) => Ok(self.engine.store().remove_schedule(found.id).await?),
-        }
+        let name = checked(name)?;
+        let id = match self.find(&name).await? {
+            Some(found) => Some(found.id),
+            None => self.find_unreadable(name.as_str()).await?.map(|one| one.id),
+        };
+        let Some(id) = id else {
+            return Ok(false);
+        };
+        let removed = self.engine.store().remove_schedule(id, Expected::Anything);
+        Ok(matches!(removed.await?, Written::Version(_)))
     }
 
     /// Runs the job of a schedule now, beside its occurrences: none of them is used up. A schedule that is paused runs too.
     pub async fn run_schedule_now(&self, name: &str) -> Result<JobId, Error> {
         let made = self
-            .fire_extra(name, |schedule, now| {
+            .fire_extra(name, Extra::RunNow, |schedule, now| {
                 // Its instant is nobody else's: not that of an occurrence.
                 let recurrence = schedule.definition.recurrence(schedule.created_at);
                 let tick = Duration::from_micros(1);
@@ -240,7 +294,7 @@ impl Client {
         to: Timestamp,
     ) -> Result<usize, Error> {
         let made = self
-            .fire_extra(name, |schedule, now| {
+            .fire_extra(name, Extra::Backfill, |schedule, now| {
                 if to > now {
                     return Err(Invalid::new("to", "must not lie in the future"));
                 }
@@ -333,24 +387,26 @@ impl Client {
     async fn fire_extra(
         &self,
         name: &str,
+        which: Extra,
         instants: impl Fn(&StoredSchedule, Timestamp) -> Result<Vec<Timestamp>, Invalid>,
     ) -> Result<Vec<StoredJob>, Error> {
         let (name, store) = (checked(name)?, self.engine.store());
         for _ in 0..TRIES {
             let schedule = self.find_known(&name).await?;
+            let job = &schedule.definition.job;
+            self.engine.note_queue(&job.kind, &job.queue).await?;
             let now = self.now();
-            let jobs = instants(&schedule, now)?.into_iter().map(|at| StoredJob {
-                run_at: now,
-                ..occurrence_job(&self.engine, &schedule, at, now)
+            let jobs = instants(&schedule, now)?.into_iter().map(|at| {
+                let mut job = extra_job(&self.engine, &schedule, at, now);
+                if which == Extra::RunNow {
+                    job.meta.insert(RUN_NOW_META.to_owned(), true.into());
+                }
+                job
             });
             let jobs: Vec<StoredJob> = jobs.collect();
             let fire = Fire {
-                schedule: schedule.id,
-                version: schedule.version,
                 jobs: jobs.clone(),
-                skipped: Vec::new(),
-                last_at: schedule.last_at,
-                next_at: schedule.next_at,
+                ..Fire::nothing(&schedule)
             };
             if let Fired::Done { jobs: made } = store.fire(fire, now).await? {
                 let made = jobs.into_iter().filter(|job| made.contains(&job.id));
@@ -401,15 +457,6 @@ fn checked(name: &str) -> Result<ScheduleName, Invalid> {
 fn names_in(set: &Document) -> impl Iterator<Item = &str> {
     let listed = set.value.as_array();
     listed.into_iter().flatten().filter_map(Value::as_str)
-}
-
-/// A schedule that knows when it is due next, unless it is paused.
-fn planned(mut schedule: StoredSchedule) -> StoredSchedule {
-    let recurrence = schedule.definition.recurrence(schedule.created_at);
-    let from = schedule.last_at.unwrap_or(schedule.created_at);
-    let next = recurrence.next(from).map(|firing| firing.at);
-    schedule.next_at = next.filter(|_| !schedule.definition.paused);
-    schedule
 }
 
 fn changed(name: &ScheduleName, version: Option<u64>) -> Error {

@@ -6,7 +6,6 @@ use windlass::Receipt;
 use windlass_api::{Content, JobView, read_new_job};
 use windlass_core::{Job, NewJob, Timestamp};
 use windlass_http::form::SchedulerForm;
-use windlass_http::{DEPTH_HEADER, DEPTH_META};
 use windlass_store::EnqueueMode;
 
 use super::form;
@@ -14,7 +13,7 @@ use crate::access::Scope;
 use crate::answer::Answer;
 use crate::app::App;
 use crate::call::Call;
-use crate::http_jobs::{check_queue, check_request};
+use crate::http_jobs::{check_queue, check_request, with_depth};
 use crate::problem::Problem;
 
 /// `POST /api/v1/jobs`.
@@ -65,18 +64,8 @@ pub(super) async fn made(call: &Call, new: NewJob) -> Result<Job, Problem> {
     check_payload(&new, most)?;
     check_request(&new)?;
     check_queue(call.app.engine(), &new.kind, &new.queue).await?;
-    let new = with_depth(call, new);
+    let new = with_depth(&call.headers, new);
     Ok(new.into_job_with(call.new_job_id(), call.now, most)?)
-}
-
-/// An HTTP job that another one asked for is one step further from where it began: a chain of them comes to an end.
-fn with_depth(call: &Call, mut new: NewJob) -> NewJob {
-    let depth = call.headers.get(DEPTH_HEADER);
-    let depth = depth.and_then(|depth| depth.to_str().ok()?.parse::<u32>().ok());
-    if let Some(depth) = depth.filter(|_| new.kind.is_http()) {
-        new.meta.insert(DEPTH_META.to_owned(), depth.into());
-    }
-    new
 }
 
 pub(super) fn check_payload(new: &NewJob, most: usize) -> Result<(), Problem> {

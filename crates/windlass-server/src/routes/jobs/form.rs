@@ -9,13 +9,17 @@ use windlass_api::{AttemptView, Content, ListPage};
 use windlass_core::fields::{RawFields, one_of};
 use windlass_core::{Delivery, Job, JobId, ScheduleId, ScheduleName, State, Timestamp};
 use windlass_http::form::{FORM_META, SchedulerForm, next_execution_time, status_of};
-use windlass_store::{Attempt, FiredOccurrence, PAGE_MAX, Schedule, ScheduleRef};
+use windlass_store::{Attempt, FiredOccurrence, PAGE_MAX, Schedule, ScheduleRef, Written};
 
-use super::look::attempt_view;
+use super::look::{ATTEMPTS_MAX, attempt_view};
 use crate::access::Scope;
 use crate::answer::Answer;
 use crate::call::Call;
+use crate::http_jobs::with_depth;
 use crate::problem::Problem;
+
+/// So often a deletion is tried that meets a firing.
+const TRIES: usize = 10;
 
 /// The attempts of so many occurrences are looked at for one page of history.
 const OCCURRENCES_LOOKED_AT: usize = PAGE_MAX;
@@ -27,8 +31,9 @@ pub(super) async fn create(call: &Call, parts: &RawFields) -> Result<Answer, Pro
         return Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", detail));
     }
     let name = ScheduleName::new(&format!("form/{}", call.new_job_id()))?;
-    let form = SchedulerForm::from_parts(parts)?;
-    let definition = form.into_schedule(name.clone(), call.now)?;
+    let form = SchedulerForm::from_parts(parts, call.app.settings.payload_bytes_max)?;
+    let mut definition = form.into_schedule(name.clone(), call.now)?;
+    definition.job = with_depth(&call.headers, definition.job);
     let written = call.app.client.write_schedule(definition, Expected::Absent);
     let schedule = match written.await {
         // The same request again, with the same key: it made the same name.
@@ -47,7 +52,7 @@ pub(super) async fn create(call: &Call, parts: &RawFields) -> Result<Answer, Pro
     )
     .await;
     let view = view(call, &schedule).await?;
-    Ok(Answer::json(StatusCode::CREATED, &view)?.location(&format!("/api/v1/jobs/{id}")))
+    Ok(Answer::json(StatusCode::CREATED, &view)?.location(&call.address(&format!("/jobs/{id}"))))
 }
 
 /// The schedule of a form that an id stands for.
@@ -76,12 +81,30 @@ pub(super) async fn schedule(call: Call) -> Result<Answer, Problem> {
     }))
 }
 
-/// `DELETE /api/v1/jobs/{id}` of a form.
+/// `DELETE /api/v1/jobs/{id}` of a form: nothing of it runs again, not even a retry that waits.
 pub(super) async fn delete(call: &Call, schedule: &Schedule) -> Result<Answer, Problem> {
-    let name = schedule.definition.name.as_str();
-    call.app.client.remove_schedule(name).await?;
-    call.audit_plain("schedule.delete", name).await;
-    Ok(Answer::empty())
+    let store = call.app.store();
+    let mut schedule = schedule.clone();
+    for _ in 0..TRIES {
+        let fired = store.occurrences(schedule.id, None, PAGE_MAX).await?;
+        let jobs: Vec<JobId> = fired.iter().filter_map(|fired| fired.job).collect();
+        let version = Expected::Version(schedule.version);
+        let removed = store.remove_schedule(schedule.id, version).await?;
+        if let Written::Version(_) = removed {
+            let found = store.get(&jobs).await?;
+            let open = found.iter().flatten().filter(|job| !job.state().is_final());
+            let open: Vec<JobId> = open.map(|job| job.id).collect();
+            call.app.engine().cancel(&open).await?;
+            let name = schedule.definition.name.as_str();
+            call.audit_plain("schedule.delete", name).await;
+            return Ok(Answer::empty());
+        }
+        // It has fired meanwhile, or is gone.
+        let id = JobId::from_u128(schedule.id.as_u128());
+        let found = find(call, id).await?;
+        schedule = found.ok_or_else(|| Problem::not_found(format!("job {id}")))?;
+    }
+    Err(Problem::busy("changes of this job"))
 }
 
 /// What the form said.
@@ -168,7 +191,7 @@ pub(super) async fn history(
             break;
         }
         let Some(job) = occurrence.job else { continue };
-        let attempts = store.attempts(job, limit).await?;
+        let attempts = store.attempts(job, ATTEMPTS_MAX).await?;
         let told = attempts
             .into_iter()
             .map(|row| form_row(call, occurrence, job, row));

@@ -166,13 +166,7 @@ pub(in crate::routes) fn pass_request(
     }
     let most = i64::try_from(PAGE_MAX).unwrap_or(i64::MAX);
     let limit = fields.integer("limit", 1, most)?;
-    let after = match fields.parsed("cursor", str::parse)? {
-        Some(Cursor::Job(id)) => Some(id),
-        Some(Cursor::Place(_)) => {
-            return Err(Invalid::new("cursor", "must be of a pass like this").into());
-        }
-        None => None,
-    };
+    let after = fields.parsed("cursor", Cursor::job)?;
     let request = PassRequest {
         filter,
         told: without_values(told),

@@ -20,7 +20,7 @@ use crate::problem::Problem;
 const HISTORY_DEFAULT: usize = 10;
 const HISTORY_MAX: usize = 1000;
 /// A job has no more attempts than that, but for snoozes and releases.
-const ATTEMPTS_MAX: usize = 2001;
+pub(super) const ATTEMPTS_MAX: usize = 2001;
 const WAIT_DEFAULT: Duration = Duration::from_secs(30);
 
 /// A job with what its running attempt told of its progress.

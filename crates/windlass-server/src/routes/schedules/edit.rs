@@ -6,12 +6,12 @@ use windlass::Error;
 use windlass_api::{read_patch, read_schedule};
 use windlass_core::schedule::NewSchedule;
 use windlass_core::{Invalid, ScheduleName};
-use windlass_store::{Expected, Schedule, ScheduleRef};
+use windlass_store::{Expected, Schedule, ScheduleRef, Written};
 
-use super::{answer, check_match, named};
+use super::{Found, answer, check_match, find, found};
 use crate::answer::Answer;
 use crate::call::{Call, escaped};
-use crate::http_jobs::{check_queue, check_request};
+use crate::http_jobs::{check_queue, check_request, with_depth};
 use crate::problem::Problem;
 
 /// So often a change is tried that meets a firing.
@@ -60,7 +60,7 @@ fn created(call: &Call, schedule: &Schedule) -> Result<Answer, Problem> {
 }
 
 /// Checks what is stored with a schedule: also that a payload is not too large.
-async fn checked(call: &Call, definition: NewSchedule) -> Result<NewSchedule, Problem> {
+async fn checked(call: &Call, mut definition: NewSchedule) -> Result<NewSchedule, Problem> {
     let most = call.app.settings.payload_bytes_max;
     definition.job.payload.check_size(most).map_err(|error| {
         Problem::too_large("payload_too_large", error.within("job.payload").to_string())
@@ -73,6 +73,7 @@ async fn checked(call: &Call, definition: NewSchedule) -> Result<NewSchedule, Pr
         Error::Invalid(invalid) => Error::Invalid(invalid.within("job")),
         other => other,
     })?;
+    definition.job = with_depth(&call.headers, definition.job);
     Ok(definition)
 }
 
@@ -88,13 +89,9 @@ pub(super) async fn put(call: Call) -> Result<Answer, Problem> {
     }
     let definition = checked(&call, read_schedule(&parts)?).await?;
     for _ in 0..TRIES {
-        let found = call
-            .app
-            .client
-            .schedule(&ScheduleRef::Name(name.clone()))
-            .await?;
+        let found = find(&call, &ScheduleRef::Name(name.clone())).await?;
         check_match(&call, found.as_ref())?;
-        let expected = found.as_ref().map_or(Expected::Absent, version_of);
+        let expected = found.as_ref().map_or(Expected::Absent, Found::version);
         match call
             .app
             .client
@@ -112,22 +109,19 @@ pub(super) async fn put(call: Call) -> Result<Answer, Problem> {
             Err(other) => return Err(other.into()),
         }
     }
-    Err(busy(&name))
+    Err(busy(name.as_str()))
 }
 
 pub(super) async fn patch(call: Call) -> Result<Answer, Problem> {
     for _ in 0..TRIES {
-        let found = named(&call).await?;
+        let found = found(&call).await?;
         check_match(&call, Some(&found))?;
+        let expected = found.version();
+        let found = found.readable()?;
         let definition = read_patch(&found.definition, call.parts()?)?;
         let definition = checked(&call, definition).await?;
         let name = definition.name.clone();
-        match call
-            .app
-            .client
-            .write_schedule(definition, version_of(&found))
-            .await
-        {
+        match call.app.client.write_schedule(definition, expected).await {
             Ok(schedule) => {
                 call.audit_plain("schedule.edit", name.as_str()).await;
                 return answer(&call, &schedule);
@@ -136,39 +130,50 @@ pub(super) async fn patch(call: Call) -> Result<Answer, Problem> {
             Err(other) => return Err(other.into()),
         }
     }
-    Err(busy(&named(&call).await?.definition.name))
+    Err(busy(call.param("name")))
 }
 
-fn version_of(schedule: &Schedule) -> Expected {
-    Expected::Version(schedule.version)
-}
-
-fn busy(name: &ScheduleName) -> Problem {
+fn busy(name: &str) -> Problem {
     let detail = format!("schedule {name} is changed by others all the time");
     Problem::conflict("schedule_busy", detail).retry_after(std::time::Duration::from_secs(1))
 }
 
 pub(super) async fn delete(call: Call) -> Result<Answer, Problem> {
-    let found = named(&call).await?;
-    check_match(&call, Some(&found))?;
-    if !call.app.store().remove_schedule(found.id).await? {
-        return Err(Problem::not_found("such schedule"));
+    for _ in 0..TRIES {
+        let found = found(&call).await?;
+        check_match(&call, Some(&found))?;
+        let store = call.app.store();
+        let removed = store.remove_schedule(found.id(), found.version()).await?;
+        if let Written::Version(_) = removed {
+            call.audit_plain("schedule.delete", found.name()).await;
+            return Ok(Answer::empty());
+        }
     }
-    call.audit_plain("schedule.delete", found.definition.name.as_str())
-        .await;
-    Ok(Answer::empty())
+    Err(busy(call.param("name")))
 }
 
 pub(super) async fn pause(call: Call) -> Result<Answer, Problem> {
-    let name = named(&call).await?.definition.name;
-    let schedule = call.app.client.pause_schedule(name.as_str()).await?;
-    call.audit_plain("schedule.pause", name.as_str()).await;
-    answer(&call, &schedule)
+    set_paused(&call, "schedule.pause", true).await
 }
 
 pub(super) async fn resume(call: Call) -> Result<Answer, Problem> {
-    let name = named(&call).await?.definition.name;
-    let schedule = call.app.client.resume_schedule(name.as_str()).await?;
-    call.audit_plain("schedule.resume", name.as_str()).await;
-    answer(&call, &schedule)
+    set_paused(&call, "schedule.resume", false).await
+}
+
+async fn set_paused(call: &Call, action: &str, paused: bool) -> Result<Answer, Problem> {
+    for _ in 0..TRIES {
+        let found = found(call).await?;
+        check_match(call, Some(&found))?;
+        let found = found.readable()?;
+        match call.app.client.set_schedule_paused(found, paused).await {
+            Ok(schedule) => {
+                call.audit_plain(action, schedule.definition.name.as_str())
+                    .await;
+                return answer(call, &schedule);
+            }
+            Err(Error::ScheduleChanged { .. }) => {}
+            Err(other) => return Err(other.into()),
+        }
+    }
+    Err(busy(call.param("name")))
 }

@@ -5,65 +5,84 @@ use windlass_api::{Cursor, ListPage};
 use windlass_core::fields::{Fields, RawFields};
 use windlass_core::schedule::{Firing, NewSchedule, Recurrence, Zone};
 use windlass_core::{Invalid, NewJob, Timestamp};
-use windlass_store::{Fire, PAGE_MAX, RECORDS_MAX, Schedule};
+use windlass_store::{Fire, PAGE_MAX, RECORDS_MAX, Schedule, read_skipped};
 
-use super::{answer, named, view};
+use super::{Found, found, named};
 use crate::answer::Answer;
 use crate::call::Call;
 use crate::problem::Problem;
 
 const LIST_DEFAULT: usize = 50;
 const PREVIEW_DEFAULT: usize = 10;
-/// So many records of skipped occurrences are looked at.
-const SKIPPED_LOOKED_AT_MAX: usize = 10_000;
 
+/// Those that will fire again, are paused, or cannot be read.
 pub(super) async fn list(call: Call) -> Result<Answer, Problem> {
     let limit = call.limit(LIST_DEFAULT, PAGE_MAX)?;
-    let place = match call.query().parsed("cursor", str::parse)? {
-        None => 0,
-        Some(Cursor::Place(place)) => usize::try_from(place).unwrap_or(usize::MAX),
-        Some(Cursor::Job(_)) => {
-            return Err(Invalid::new("cursor", "must be a `next_cursor` of this list").into());
-        }
-    };
-    let all = call.app.client.schedules().await?;
-    let data: Vec<_> = all
-        .iter()
-        .skip(place)
-        .take(limit)
-        .map(|one| view(&call, one))
+    let after = call.query().parsed("cursor", Cursor::name)?;
+    let client = &call.app.client;
+    let (read, unreadable) = (
+        client.schedules().await?,
+        client.unreadable_schedules().await?,
+    );
+    let read = read.into_iter().map(Found::Read);
+    let mut all: Vec<Found> = read
+        .chain(unreadable.into_iter().map(Found::Unreadable))
+        .filter(|one| after.as_deref().is_none_or(|after| one.name() > after))
         .collect();
-    let end = place.saturating_add(data.len());
-    let next = u64::try_from(end)
-        .ok()
-        .filter(|_| end < all.len() && !data.is_empty());
-    let next_cursor = next.map(|place| Cursor::Place(place).to_string());
+    all.sort_by(|one, other| one.name().cmp(other.name()));
+    let more = all.len() > limit;
+    all.truncate(limit);
+    let last = all.last().filter(|_| more);
+    let next_cursor = last.map(|last| Cursor::Name(last.name().to_owned()).to_string());
     let link = call.link(next_cursor.as_ref());
+    let data: Vec<_> = all.iter().map(|one| one.view(&call)).collect();
     Ok(Answer::ok(&ListPage { data, next_cursor })?.next(link))
 }
 
 pub(super) async fn get(call: Call) -> Result<Answer, Problem> {
-    let schedule = named(&call).await?;
-    answer(&call, &schedule)
+    let found = found(&call).await?;
+    Ok(Answer::ok(&found.view(&call))?.etag(&found.etag()?))
 }
 
-/// What was fired, newest first; on the first page, what was skipped in between too.
+/// What was fired and what was skipped, newest first: a skipped range stands at its first occurrence.
 pub(super) async fn occurrences(call: Call) -> Result<Answer, Problem> {
     let limit = call.limit(LIST_DEFAULT, PAGE_MAX)?;
-    let before = match call.query().parsed("cursor", str::parse)? {
-        None => None,
-        Some(Cursor::Place(place)) => i64::try_from(place).ok().and_then(Timestamp::from_micros),
-        Some(Cursor::Job(_)) => {
-            return Err(Invalid::new("cursor", "must be a `next_cursor` of this list").into());
-        }
-    };
+    let place = call.query().parsed("cursor", Cursor::place)?;
+    let before = place.and_then(|place| i64::try_from(place).ok());
+    let before = before.and_then(Timestamp::from_micros);
     let schedule = named(&call).await?;
+    let mut rows = fired(&call, &schedule, before, limit).await?;
+    rows.extend(skipped(&call, &schedule, before, limit).await?);
+    rows.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+    // Both have as many as fit: what one page leaves out is on the next. What has the same instant stays together.
+    let last = rows.get(limit - 1).map(|(at, _)| *at);
+    let end = rows
+        .iter()
+        .position(|(at, _)| last.is_some_and(|last| *at < last));
+    let full = rows.len() >= limit;
+    rows.truncate(end.unwrap_or(rows.len()));
+    let last = last.filter(|_| full);
+    let place = last.and_then(|last| u64::try_from(last.as_micros()).ok());
+    let next_cursor = place.map(|place| Cursor::Place(place).to_string());
+    let link = call.link(next_cursor.as_ref());
+    let data: Vec<Value> = rows.into_iter().map(|(_, row)| row).collect();
+    Ok(Answer::ok(&ListPage { data, next_cursor })?.next(link))
+}
+
+type Rows = Vec<(Timestamp, Value)>;
+
+/// The newest occurrences that were fired before an instant.
+async fn fired(
+    call: &Call,
+    schedule: &Schedule,
+    before: Option<Timestamp>,
+    limit: usize,
+) -> Result<Rows, Problem> {
     let store = call.app.store();
     let fired = store.occurrences(schedule.id, before, limit).await?;
     let ids: Vec<_> = fired.iter().filter_map(|one| one.job).collect();
     let jobs = store.get(&ids).await?;
-    let mut rows: Vec<(Timestamp, Value)> = Vec::new();
-    for one in &fired {
+    let rows = fired.iter().map(|one| {
         let job = jobs.iter().flatten().find(|job| Some(job.id) == one.job);
         let mut row = json!({"scheduled_for": one.scheduled_for, "fired": one.job.is_some()});
         if let (Some(row), Some(job)) = (row.as_object_mut(), job) {
@@ -72,53 +91,36 @@ pub(super) async fn occurrences(call: Call) -> Result<Answer, Problem> {
             row.insert("state".to_owned(), json!(state));
             row.insert("finished_at".to_owned(), json!(job.finished_at()));
         }
-        rows.push((one.scheduled_for, row));
-    }
-    let oldest = fired
-        .last()
-        .map(|one| one.scheduled_for)
-        .filter(|_| fired.len() == limit);
-    for (first, row) in skipped(&call, &schedule).await? {
-        let fits = before.is_none_or(|before| first < before)
-            && oldest.is_none_or(|oldest| first >= oldest);
-        if fits {
-            rows.push((first, row));
-        }
-    }
-    rows.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
-    let data: Vec<Value> = rows.into_iter().map(|(_, row)| row).collect();
-    let place = oldest.and_then(|oldest| u64::try_from(oldest.as_micros()).ok());
-    let next_cursor = place.map(|place| Cursor::Place(place).to_string());
-    let link = call.link(next_cursor.as_ref());
-    Ok(Answer::ok(&ListPage { data, next_cursor })?.next(link))
+        (one.scheduled_for, row)
+    });
+    Ok(rows.collect())
 }
 
-async fn skipped(call: &Call, schedule: &Schedule) -> Result<Vec<(Timestamp, Value)>, Problem> {
-    let id = schedule.id.to_string();
-    let (mut after, mut found, mut looked_at) = (0, Vec::new(), 0);
-    while looked_at < SKIPPED_LOOKED_AT_MAX {
-        let page = call
-            .app
-            .store()
-            .records(Fire::SKIPPED_TOPIC, after, RECORDS_MAX)
-            .await?;
-        let Some(last) = page.last() else { break };
-        after = last.cursor;
-        looked_at += page.len();
-        for record in page {
-            let told = |name: &str| record.value.get(name).cloned().unwrap_or(Value::Null);
-            let first = told("first").as_str().and_then(|first| first.parse().ok());
-            let Some(first) = first.filter(|_| told("schedule_id") == id.as_str()) else {
-                continue;
-            };
+/// The newest ranges of skipped occurrences that begin before an instant.
+async fn skipped(
+    call: &Call,
+    schedule: &Schedule,
+    before: Option<Timestamp>,
+    limit: usize,
+) -> Result<Rows, Problem> {
+    let topic = Fire::skipped_topic(schedule.id);
+    let (mut cursor, mut rows) = (None, Rows::new());
+    while rows.len() < limit {
+        let store = call.app.store();
+        let page = store.newest_records(&topic, cursor, RECORDS_MAX).await?;
+        let Some(oldest) = page.last() else { break };
+        cursor = Some(oldest.cursor);
+        let ranges = page.iter().filter_map(|record| read_skipped(&record.value));
+        for range in ranges.filter(|range| before.is_none_or(|before| range.first < before)) {
             let row = json!({
-                "scheduled_for": first, "fired": false, "last": told("last"),
-                "count": told("count"), "reason": told("reason"),
+                "scheduled_for": range.first, "fired": false, "last": range.last,
+                "count": range.count, "reason": range.reason.name(),
             });
-            found.push((first, row));
+            rows.push((range.first, row));
         }
     }
-    Ok(found)
+    rows.truncate(limit);
+    Ok(rows)
 }
 
 /// The next occurrences of a schedule.
