@@ -2,8 +2,11 @@
 
 use clap::Args;
 use serde_json::json;
+use windlass::Client;
 use windlass_server::checks::{Check, Machine, Verdict};
 use windlass_server::config::Config;
+use windlass_server::nodes;
+use windlass_store::Node;
 
 use crate::clock;
 use crate::output::Output;
@@ -71,7 +74,32 @@ async fn look_at_store(config: &Config) -> Vec<Check> {
         Ok(_) => Check::new("secrets", Verdict::Ok, "all of them open"),
         Err(error) => Check::new("secrets", Verdict::Failure, error.to_string()),
     });
+    if !config.keeps_one_server() {
+        checks.extend(look_at_servers(config, &client).await);
+    }
     checks
+}
+
+/// Whether the servers that share the store are configured alike, and as this one would be.
+async fn look_at_servers(config: &Config, client: &Client) -> Vec<Check> {
+    let now = client.now();
+    let mut nodes = match client.engine().store().nodes().await {
+        Ok(nodes) => nodes,
+        Err(error) => return vec![Check::new("servers", Verdict::Failure, error.to_string())],
+    };
+    nodes.push(Node {
+        name: "a server with this configuration".to_owned(),
+        about: nodes::about(config).into(),
+        beat_at: now,
+    });
+    let differences = nodes::differences(&nodes, now);
+    if differences.is_empty() {
+        let found = "all that share the store are configured alike";
+        return vec![Check::new("servers", Verdict::Ok, found)];
+    }
+    let told = differences.into_iter();
+    told.map(|told| Check::new("servers", Verdict::Warning, told))
+        .collect()
 }
 
 fn word(verdict: Verdict) -> &'static str {

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde_json::{Value, json};
 use windlass_core::Invalid;
+use windlass_server::StartError;
 use windlass_server::access::KeyError;
 use windlass_server::config::ConfigError;
 use windlass_server::secrets::SecretError;
@@ -81,8 +82,15 @@ fn broken_rule(error: &anyhow::Error) -> Option<&Invalid> {
         SecretError::Invalid(invalid) => Some(invalid),
         _ => None,
     };
+    let of_store = || match error.downcast_ref()? {
+        StartError::Store { cause, .. } => match &**cause {
+            windlass::Error::Invalid(invalid) => Some(invalid),
+            _ => None,
+        },
+        _ => None,
+    };
     let plain = error.downcast_ref::<Invalid>();
-    plain.or_else(of_key).or_else(of_secret)
+    plain.or_else(of_key).or_else(of_secret).or_else(of_store)
 }
 
 /// Tells what is wrong with the command line itself; `--help` and `--version` come here too.

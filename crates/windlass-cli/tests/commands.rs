@@ -1,5 +1,7 @@
 //! The command line as people meet it: every example in the documentation is run and compared.
 
+mod support;
+
 #[test]
 fn commands_print_what_the_documentation_shows() {
     trycmd::TestCases::new()
@@ -7,4 +9,16 @@ fn commands_print_what_the_documentation_shows() {
         .case("../../docs/cli.md")
         .case("../../docs/schedules.md")
         .case("../../README.md");
+}
+
+#[test]
+fn completions_are_printed_for_each_shell_and_know_the_commands() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = support::printed(&["completions", shell]);
+        for command in ["serve", "secrets", "doctor"] {
+            assert!(script.contains(command), "{shell}: {command}");
+        }
+    }
+    assert!(support::printed(&["completions", "bash"]).contains("complete -F _windlass"));
+    assert_eq!(support::refused(&["completions", "basic"]).0, 2);
 }

@@ -101,6 +101,10 @@ fn what_is_wrong_is_told() {
 async fn two_servers_share_a_database_and_its_keys() {
     let url = cluster::empty_database().await;
     let folder = tempfile::tempdir().expect("a folder");
+    let (code, told) = support::refused(&["keys", "list", "--store", &url]);
+    assert!(code == 1 && told.contains("there is no store"), "{told}");
+    let status = windlass(&["migrate", "status", "--url", &url]);
+    assert!(text(&status.stdout).contains("missing"), "nothing was made");
     let admin = support::printed(&[
         "keys", "create", "--name", "admin", "--scope", "admin", "--store", &url,
     ]);
@@ -138,6 +142,44 @@ async fn two_servers_share_a_database_and_its_keys() {
     // Both write one audit log.
     let verified = here.ask("GET", "/api/v1/audit/verify", Some(admin), None).1;
     assert_eq!(verified["broken"], serde_json::Value::Null, "{verified}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_are_configured_differently_are_told() {
+    // CF3
+    let url = cluster::empty_database().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let start = |lease: &str| {
+        let data = folder.path().display().to_string();
+        let serve = ["serve", "--bind", "127.0.0.1:0", "--data", &data];
+        let mut command = support::command(&[&serve[..], &["--store", &url]].concat());
+        command.env("WINDLASS_JOBS_LEASE", lease);
+        support::Server::spawn(command)
+    };
+    let told = |server: &support::Server| server.get("/api/v1/workers")["differences"].clone();
+    let doctor = || support::printed(&["doctor", "--store", &url]);
+    let here = start("30s");
+    assert_eq!(told(&here), serde_json::json!([]));
+    assert!(doctor().contains("configured alike"), "{}", doctor());
+    let _there = start("45s");
+    let found = (0..600).any(|_| {
+        let found = told(&here)[0].is_string();
+        if !found {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        found
+    });
+    assert!(found, "the other server is heard");
+    let differs = "servers differ in `jobs.lease`: \"30s\" on ";
+    let sentences = told(&here);
+    let sentence = sentences[0].as_str().expect("a sentence");
+    assert!(sentence.starts_with(differs), "{sentence}");
+    assert!(sentence.contains("\"45s\" on server-"), "{sentence}");
+    let doctor = doctor();
+    assert!(
+        doctor.contains("warning  servers") && doctor.contains(differs),
+        "{doctor}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -390,6 +390,8 @@ fn a_store_that_cannot_be_opened_is_told_with_an_exit_code() {
         code == 1 && told.contains("cannot be opened") && !told.contains("s3cret"),
         "{told}"
     );
+    let (code, told) = serve("postgres://db/jobs?pool_size=many");
+    assert!(code == 2 && told.contains("`pool_size` must"), "{told}");
     let (code, told) = serve("mysql://db");
     assert!(
         code == 2 && told.contains("`store` must begin with"),

@@ -30,6 +30,7 @@ mod idempotency;
 pub mod listen;
 pub mod log;
 mod metrics;
+pub mod nodes;
 mod openapi;
 mod problem;
 mod queue_settings;

@@ -21,6 +21,7 @@ use crate::config::Config;
 use crate::http_jobs::Executor;
 use crate::listen::{Limits, ListenError, Listener, TlsFiles};
 use crate::log::LogLines;
+use crate::nodes;
 use crate::routes::router;
 use crate::secrets::{MasterKey, SecretError, Secrets};
 
@@ -97,6 +98,11 @@ impl Config {
     /// Whether jobs survive the process.
     pub fn is_durable(&self) -> bool {
         !self.store_url().starts_with("memory:")
+    }
+
+    /// Whether one server alone may have the store open.
+    pub fn keeps_one_server(&self) -> bool {
+        !self.store_url().starts_with("postgres")
     }
 
     /// Whether the data directory is used.
@@ -224,10 +230,7 @@ impl Config {
 
     fn upkeep(&self, node: String) -> UpkeepConfig {
         UpkeepConfig {
-            about: [("role", "server"), ("version", env!("CARGO_PKG_VERSION"))]
-                .map(|(name, value)| (name.to_owned(), value.into()))
-                .into_iter()
-                .collect(),
+            about: nodes::about(self),
             lease: self.lease,
             sweep_every: self.sweep_every,
             janitor: JanitorConfig {

@@ -42,6 +42,12 @@ impl Config {
         Value::Object(settings.collect())
     }
 
+    /// One setting as it would be written in a file; nothing secret.
+    pub(crate) fn shown_of(&self, key: &str) -> Option<String> {
+        let mut shown = self.shown().into_iter();
+        shown.find_map(|(name, value)| (name == key).then_some(value))
+    }
+
     /// An example file: every setting with its meaning and default, commented out.
     pub fn example() -> String {
         let mut text = String::from(

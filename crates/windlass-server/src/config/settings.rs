@@ -118,7 +118,7 @@ settings! {
         "What is logged: `error`, `warn`, `info`, `debug` or `trace`, or a filter like `info,windlass_server=debug`.";
 
     "jobs.lease" lease: Duration = r#""30s""#, between(1, 86_400),
-        "How long a claim holds a job unless it says otherwise, and the time after which a node without a sign of life counts as gone. At least three times `jobs.sweep_every`.";
+        "How long a claim holds a job unless it says otherwise. At least three times `jobs.sweep_every`.";
     "jobs.lease_max" lease_max: Duration = r#""1h""#, between(1, 86_400),
         "The longest lease that a worker may ask for.";
     "jobs.sweep_every" sweep_every: Duration = r#""500ms""#, longer_than_nothing,

@@ -9,10 +9,10 @@ mod renew;
 mod settle;
 
 use axum::http::Method;
-use windlass_api::schema::Schema;
+use windlass_api::schema::{Field, Schema};
 
+pub(super) use crate::nodes::is_alive;
 pub(crate) use claims::Claims;
-pub(super) use registry::is_alive;
 
 use super::Route;
 use crate::access::Scope;
@@ -21,6 +21,10 @@ const TAG: &str = "workers";
 
 pub(super) fn routes() -> Vec<Route> {
     let worker = || Schema::named("Worker");
+    let differences = || {
+        let sentences = Schema::list(Schema::text());
+        Field::always("differences", sentences.about("One sentence each."))
+    };
     vec![
         Route::new(Method::POST, "/api/v1/claim", Scope::Work, claim::claim)
             .says(
@@ -76,9 +80,13 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(Method::GET, "/api/v1/workers", Scope::Read, registry::list)
             .says(
                 TAG,
-                "Lists workers and nodes with the age of their heartbeat.",
+                "Lists workers and nodes with the age of their heartbeat, and what servers of this store are configured differently in.",
             )
-            .answers(200, "All of them, by name.", Schema::page(worker(), vec![])),
+            .answers(
+                200,
+                "All of them, by name.",
+                Schema::page(worker(), vec![differences()]),
+            ),
         Route::new(
             Method::DELETE,
             "/api/v1/workers/{name}",

@@ -13,21 +13,15 @@ use windlass_store::{Expected, Node};
 use crate::answer::Answer;
 use crate::app::App;
 use crate::call::{Call, escaped};
+use crate::nodes::differences;
 use crate::problem::Problem;
 
 /// The collection of signals to workers.
 const SIGNALS: &str = "worker-signals";
 /// A sign of life is written down this often.
 const HEARD_EVERY: Duration = Duration::from_secs(5);
-/// A worker that gave no sign of life for so long is taken for gone.
-const ALIVE: Duration = Duration::from_secs(60);
 const QUEUES_MAX: usize = 100;
 const KINDS_MAX: usize = 1000;
-
-/// Whether a node gave a sign of life lately.
-pub(in crate::routes) fn is_alive(node: &Node, now: Timestamp) -> bool {
-    now.since(node.beat_at) < ALIVE
-}
 
 #[derive(Serialize)]
 struct WorkerView {
@@ -46,6 +40,13 @@ pub(super) enum Signal {
     Quiet,
     /// Finish and end.
     Stop,
+}
+
+#[derive(Serialize)]
+struct Workers {
+    #[serde(flatten)]
+    page: ListPage<WorkerView>,
+    differences: Vec<String>,
 }
 
 /// `POST /api/v1/workers`.
@@ -150,11 +151,13 @@ fn word(value: &Value) -> Option<Signal> {
 pub(super) async fn list(call: Call) -> Result<Answer, Problem> {
     let signals = call.app.store().documents(SIGNALS).await?;
     let nodes = call.app.store().nodes().await?;
+    let differences = differences(&nodes, call.now);
     let views = nodes.into_iter().map(|node| {
         let signal = signals.iter().find(|one| one.name == node.name);
         view(node, signal.and_then(|one| word(&one.value)), call.now)
     });
-    Answer::ok(&ListPage::whole(views.collect()))
+    let page = ListPage::whole(views.collect());
+    Answer::ok(&Workers { page, differences })
 }
 
 fn view(node: Node, signal: Option<Signal>, now: Timestamp) -> WorkerView {

@@ -1,0 +1,143 @@
+//! Servers that share a store should be configured alike: each tells what matters with its heartbeat, and differences are
+//! told in words.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use windlass_core::Timestamp;
+use windlass_store::Node;
+
+use crate::config::Config;
+
+/// A node that gave no sign of life for so long is taken for gone.
+const ALIVE: Duration = Duration::from_secs(60);
+/// Where a server's heartbeat has its settings.
+const SETTINGS: &str = "settings";
+/// The settings that all servers of one store should share: each of them acts on every job.
+const SHARED: [&str; 8] = [
+    "jobs.lease",
+    "jobs.sweep_every",
+    "jobs.retry",
+    "jobs.retry_cap",
+    "jobs.payload_bytes",
+    "retention.finished",
+    "retention.dead",
+    "retention.queues",
+];
+
+/// Whether a node gave a sign of life lately.
+pub fn is_alive(node: &Node, now: Timestamp) -> bool {
+    now.since(node.beat_at) < ALIVE
+}
+
+/// What a server says about itself.
+pub fn about(config: &Config) -> Map<String, Value> {
+    let shared = SHARED.iter().filter_map(|key| {
+        let shown = config.shown_of(key)?;
+        Some(((*key).to_owned(), shown.into()))
+    });
+    let version = env!("CARGO_PKG_VERSION");
+    let about = [
+        ("role", "server".into()),
+        ("version", version.into()),
+        (SETTINGS, Value::Object(shared.collect())),
+    ];
+    about
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+}
+
+/// In what servers that are alive differ, one sentence each.
+pub fn differences(nodes: &[Node], now: Timestamp) -> Vec<String> {
+    let mut said: BTreeMap<&str, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
+    for node in nodes.iter().filter(|node| is_alive(node, now)) {
+        let Some(settings) = node.about.get(SETTINGS).and_then(Value::as_object) else {
+            continue; // a worker, or a version before this one
+        };
+        let version = node
+            .about
+            .get("version")
+            .map(|version| ("version", version));
+        let settings = settings.iter().map(|(key, value)| (key.as_str(), value));
+        for (key, value) in settings.chain(version) {
+            let values = said.entry(key).or_default();
+            let value = value.as_str().unwrap_or("?");
+            values.entry(value).or_default().push(&node.name);
+        }
+    }
+    let differing = said.into_iter().filter(|(_, values)| values.len() > 1);
+    differing
+        .map(|(key, values)| {
+            let each = values
+                .into_iter()
+                .map(|(value, names)| format!("{value} on {}", names.join(", ")));
+            let each = each.collect::<Vec<_>>().join("; ");
+            format!("servers differ in `{key}`: {each}")
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::Sources;
+
+    fn node(name: &str, flags: &[(&'static str, &str)], beat_at: Timestamp) -> Node {
+        let flags = flags.iter().map(|(key, value)| (*key, (*value).to_owned()));
+        let sources = Sources {
+            flags: flags.collect(),
+            ..Sources::default()
+        };
+        let config = Config::load(&sources).expect("a good configuration");
+        Node {
+            name: name.to_owned(),
+            about: about(&config).into(),
+            beat_at,
+        }
+    }
+
+    #[test]
+    fn each_setting_that_differs_among_living_servers_is_told() {
+        let now = Timestamp::UNIX_EPOCH.saturating_add(Duration::from_secs(100));
+        let gone = Timestamp::UNIX_EPOCH;
+        let alike = [
+            node("a", &[], now),
+            node("b", &[("log.level", "debug")], now),
+        ];
+        assert_eq!(differences(&alike, now), [""; 0]);
+        for (key, value) in [
+            ("jobs.lease", "45s"),
+            ("jobs.sweep_every", "1s"),
+            ("jobs.retry", "patient"),
+            ("jobs.retry_cap", "3"),
+            ("jobs.payload_bytes", "1000"),
+            ("retention.finished", "9d"),
+            ("retention.dead", "30d"),
+            ("retention.queues", "mail=14d"),
+        ] {
+            let nodes = [node("a", &[], now), node("b", &[(key, value)], now)];
+            let told = differences(&nodes, now);
+            assert_eq!(told.len(), 1, "{key}: {told:?}");
+            assert!(told[0].contains(&format!("`{key}`")), "{told:?}");
+            let over = [node("a", &[], now), node("b", &[(key, value)], gone)];
+            assert_eq!(differences(&over, now), [""; 0], "a server that is gone");
+        }
+        let mut older = node("c", &[], now);
+        older.about["version"] = json!("0.0.9");
+        let worker = Node {
+            about: json!({"version": "7"}),
+            ..node("w", &[], now)
+        };
+        let told = differences(
+            &[node("a", &[], now), node("b", &[], now), older, worker],
+            now,
+        );
+        let version = env!("CARGO_PKG_VERSION");
+        let wanted = format!("servers differ in `version`: 0.0.9 on c; {version} on a, b");
+        assert_eq!(told, [wanted]);
+    }
+}
