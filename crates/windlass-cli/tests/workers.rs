@@ -277,10 +277,10 @@ fn the_worker_heeds_signals(language: &str) {
     signal("quiet");
     let id = world.enqueue(json!({"kind": "greet", "payload": {"name": "Ann"}}));
     let sign_of_life = || {
-        text(
-            &workers().as_array().expect("a list").clone()[0],
-            "heartbeat_at",
-        )
+        let workers = workers();
+        let mut workers = workers.as_array().expect("a list").iter();
+        let worker = workers.find(|worker| text(worker, "name") == "w");
+        text(worker.expect("it is listed"), "heartbeat_at")
     };
     let before = sign_of_life();
     eventually("it goes on", || sign_of_life() > before);
