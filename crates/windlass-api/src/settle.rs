@@ -106,10 +106,7 @@ fn read_until(fields: &mut Fields<'_>, now: Timestamp) -> Result<Timestamp, Inva
 fn read_failure(fields: &mut Fields<'_>) -> Result<Failure, Invalid> {
     let error = match fields.value("error") {
         Some(Value::String(text)) => AttemptError::new(text),
-        Some(value @ Value::Object(_)) => serde_json::from_value(value.clone()).map_err(|_| {
-            let rule = "must be text, or an object with `message` and `causes`";
-            Invalid::new("error", rule)
-        })?,
+        Some(value @ Value::Object(_)) => read_error(value)?,
         Some(_) => return Err(Invalid::new("error", "must be text or an object")),
         None => return Err(Invalid::new("error", "is required: say what went wrong")),
     };
@@ -124,6 +121,15 @@ fn read_failure(fields: &mut Fields<'_>) -> Result<Failure, Invalid> {
         retry_after: fields.duration("retry_after")?,
         ..Failure::retryable(error)
     })
+}
+
+fn read_error(value: &Value) -> Result<AttemptError, Invalid> {
+    let mut fields = Fields::new(value)?;
+    fields.value("message");
+    fields.value("causes");
+    fields.finish().map_err(|error| error.within("error"))?;
+    let rule = "must be text, or an object with `message` and `causes`";
+    serde_json::from_value(value.clone()).map_err(|_| Invalid::new("error", rule))
 }
 
 fn read_log(fields: &mut Fields<'_>) -> Result<Vec<String>, Invalid> {
@@ -201,9 +207,10 @@ mod tests {
             (json!({}), "outcome"),
             (json!({"outcome": "failed"}), "error"),
             (json!({"outcome": "failed", "error": 5}), "error"),
+            (json!({"outcome": "failed", "error": {}}), "error"),
             (
-                json!({"outcome": "failed", "error": {"text": "x"}}),
-                "error",
+                json!({"outcome": "failed", "error": {"message": "x", "text": "x"}}),
+                "error.text",
             ),
             (
                 json!({"outcome": "failed", "error": "x", "result": 1}),

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
-use support::{Server, ask, command};
+use support::{Server, ask, command, free_address};
 
 const CLIENTS: u64 = 500;
 const KILLS: usize = 10;
@@ -40,15 +40,6 @@ fn client(world: &World, client: u64) {
             Ok((status, answer)) => assert_eq!(status, 201, "{answer}"),
         }
     }
-}
-
-/// A port that stays free while the server is down: not one of those that connections are given, as they would take it.
-fn free_address() -> SocketAddr {
-    let start = std::process::id() % 10_000;
-    let ports = (0..10_000).map(|offset| 15_000 + (start + offset) % 10_000);
-    let mut addresses = ports.filter_map(|port| format!("127.0.0.1:{port}").parse().ok());
-    let free = addresses.find(|address: &SocketAddr| std::net::TcpListener::bind(address).is_ok());
-    free.expect("a free port")
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 mod change;
 mod claim;
+mod claims;
 mod counts;
 mod document;
 mod enqueue;
@@ -14,7 +15,7 @@ mod schedule;
 mod settle;
 mod statements;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -29,12 +30,10 @@ use crate::log::Log;
 use crate::names::Names;
 use crate::row;
 use crate::schema;
+use claims::Claims;
 use statements::Statements;
 
 pub(crate) use living::Living;
-
-/// So many claims can be asked again.
-const CLAIMS_KEPT: usize = 1024;
 
 /// What a verb answers: an outer error is the disk's, an inner one the contract's.
 pub(crate) type Answer<T> = Step<Result<T, StoreError>>;
@@ -45,10 +44,7 @@ pub(crate) struct Writer<'c> {
     pub(crate) names: Names,
     pub(crate) index: Index,
     pub(crate) queues: BTreeMap<QueueName, QueueLimits>,
-    /// The latest claims, to answer them again.
-    pub(crate) claims: VecDeque<(u128, Vec<AttemptId>)>,
-    /// The claims of this group, which are remembered once it is on disk.
-    pub(crate) new_claims: Vec<(u128, Vec<AttemptId>)>,
+    pub(crate) claims: Claims,
     /// Attempts of a former process that were ended when the store was opened, until a sweep has told of them.
     pub(crate) lost_at_opening: Vec<(AttemptId, Settlement)>,
     /// How many jobs ended in this group, by queue and state.
@@ -84,8 +80,7 @@ impl<'c> Writer<'c> {
             connection,
             index: Index::default(),
             queues: BTreeMap::new(),
-            claims: VecDeque::new(),
-            new_claims: Vec::new(),
+            claims: Claims::default(),
             lost_at_opening: Vec::new(),
             unsaved: BTreeMap::new(),
             changes: 0,
@@ -131,9 +126,7 @@ impl<'c> Writer<'c> {
         match done {
             Ok(answers) => {
                 self.index.keep();
-                self.claims.extend(self.new_claims.drain(..));
-                let over = self.claims.len().saturating_sub(CLAIMS_KEPT);
-                self.claims.drain(..over);
+                self.claims.keep();
                 // A group that wrote nothing, such as claims that found nothing, is not synced.
                 let changes = self.connection.total_changes();
                 self.stats.commits += u64::from(changes != self.changes);
@@ -143,7 +136,7 @@ impl<'c> Writer<'c> {
             Err(fault) => {
                 self.index.take_back();
                 self.unsaved.clear();
-                self.new_claims.clear();
+                self.claims.take_back();
                 if let Fault::DamagedJob(id, _) = &fault {
                     self.index.set_aside(*id);
                 }

@@ -8,12 +8,9 @@ import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 
 const env = process.env;
-const URL_ = env.WINDLASS_URL ?? "http://127.0.0.1:8080";
-const QUEUES = (env.QUEUES ?? "default").split(",");
-const SLOTS = Number(env.SLOTS ?? 4);
-const LEASE = Number(env.LEASE_SECONDS ?? 30);
-const GRACE = Number(env.GRACE_SECONDS ?? 20);
-const NAME = env.WORKER ?? `node-${process.pid}`;
+const [URL_, NAME] = [env.WINDLASS_URL ?? "http://127.0.0.1:8080", env.WORKER ?? `node-${process.pid}`];
+const [QUEUES, SLOTS] = [(env.QUEUES ?? "default").split(","), Number(env.SLOTS ?? 4)];
+const [LEASE, GRACE] = [Number(env.LEASE_SECONDS ?? 30), Number(env.GRACE_SECONDS ?? 20)];
 
 // Handlers: what one returns is the result; what it throws is the error of this attempt.
 const HANDLERS = {
@@ -26,46 +23,58 @@ const running = new Map();
 const stopping = new AbortController();
 
 // Asks the server; tries again while it is away or busy. Every call here may safely be made twice.
-async function call(path, body, { seconds = 40, tries = 8 } = {}) {
+async function call(path, told, { seconds = 40, tries = 8 } = {}) {
   const headers = { "content-type": "application/json" };
   if (env.WINDLASS_KEY) headers.authorization = `Bearer ${env.WINDLASS_KEY}`;
+  const body = JSON.stringify({ worker: NAME, ...told });
   for (let attempt = 0; attempt < tries; attempt++) {
-    try {
-      const signal = AbortSignal.timeout(seconds * 1000);
-      const answer = await fetch(URL_ + path, { method: "POST", headers, body: JSON.stringify(body), signal });
-      if (answer.ok) return await answer.json();
-      if (![429, 502, 503, 504].includes(answer.status)) {
-        console.error(`${path}: ${answer.status} ${await answer.text()}`);
-        process.exit(1);
-      }
-    } catch (away) {
-      console.error(`${path}: ${away.message}`);
-    }
+    const signal = AbortSignal.timeout(seconds * 1000);
+    const answer = await fetch(URL_ + path, { method: "POST", headers, body, signal }).catch((away) => away);
+    const said = await answer.text?.().catch(() => "");
+    if (answer.ok && said) return JSON.parse(said);
+    const problem = new Error(`${path}: ${answer.status ?? answer.message} ${said ?? ""}`);
+    console.error(problem.message);
+    if (answer.status < 500 && ![200, 408, 429].includes(answer.status)) throw problem; // it never takes this
     await sleep(Math.min(100 * 2 ** attempt, 5000));
   }
-  return null;
 }
 
+// Claims or renews. Who is only quiet goes on asking, and gets nothing until it is resumed.
+async function ask(path, told, how) {
+  const answer = await call(path, { lease: `${LEASE}s`, ...told }, how).catch(() => {
+    process.exitCode = 1; // nothing works without the server: end, and give back what can be given back
+    return { signal: "stop" };
+  });
+  if (answer?.signal === "stop") stopping.abort();
+  return answer?.data ?? [];
+}
+
+// Tells how an attempt ended, until the server has heard it or the lease is lost. It is renewed all the while.
 async function settle(job, outcome) {
-  // If it is gone, somebody else has told how it ended, or its lease is lost.
-  if (!running.delete(job.id)) return;
-  await call("/api/v1/settle", { worker: NAME, outcomes: [{ id: job.id, attempt: job.attempt, ...outcome }] });
+  while (running.get(job.id) === job) {
+    try {
+      const told = { id: job.id, attempt: job.attempt, ...outcome };
+      if (!(await call("/api/v1/settle", { outcomes: [told] })) && !stopping.signal.aborted) continue;
+    } catch (refused) {
+      const error = `its result cannot be told: ${refused.message}`; // it is too large, or no JSON
+      if (outcome.outcome === "succeeded") return settle(job, { outcome: "failed", error });
+    }
+    if (running.get(job.id) === job) running.delete(job.id);
+  }
 }
 
 async function run(job) {
   try {
-    const result = (await HANDLERS[job.kind](job.payload, job)) ?? null;
-    await settle(job, { outcome: "succeeded", result });
+    job.outcome = { outcome: "succeeded", result: (await HANDLERS[job.kind](job.payload, job)) ?? null };
   } catch (error) {
-    await settle(job, job.cancelled ? { outcome: "cancelled" } : { outcome: "failed", error: String(error) });
+    job.outcome = job.cancelled ? { outcome: "cancelled" } : { outcome: "failed", error: String(error) };
   }
+  await settle(job, job.outcome);
 }
 
 async function renew() {
   const leases = [...running.values()].map(({ id, attempt }) => ({ id, attempt }));
-  const body = { worker: NAME, lease: `${LEASE}s`, leases };
-  const answer = await call("/api/v1/renew", body, { seconds: LEASE / 3, tries: 1 });
-  for (const renewed of answer?.data ?? []) {
+  for (const renewed of await ask("/api/v1/renew", { leases }, { seconds: LEASE / 3, tries: 1 })) {
     const job = running.get(renewed.id);
     if (!job || (renewed.status === "renewed" && !renewed.cancel_requested)) continue;
     // A lost lease is not ours any more: what the handler does from now on counts for nothing.
@@ -73,25 +82,19 @@ async function renew() {
     job.cancelled = Boolean(renewed.cancel_requested);
     job.stop.abort();
   }
-  if (answer?.signal) stopping.abort();
 }
 
 for (const name of ["SIGTERM", "SIGINT"]) process.on(name, () => stopping.abort());
-const renewing = setInterval(renew, (LEASE * 1000) / 3);
+setInterval(renew, (LEASE * 1000) / 3);
 while (!stopping.signal.aborted) {
   const free = SLOTS - running.size;
-  if (free === 0) {
-    await sleep(20);
-    continue;
-  }
-  const claim = { queues: QUEUES, kinds: Object.keys(HANDLERS), limit: free, slots: SLOTS, lease: `${LEASE}s` };
-  const answer = await call("/api/v1/claim", { ...claim, wait: "2s", worker: NAME, claim_id: randomUUID() });
-  for (const job of answer?.data ?? []) {
-    running.set(job.id, Object.assign(job, { stop: new AbortController(), cancelled: false }));
+  if (free === 0) await sleep(20);
+  const claim = { queues: QUEUES, kinds: Object.keys(HANDLERS), limit: free, slots: SLOTS, claim_id: randomUUID() };
+  for (const job of free === 0 ? [] : await ask("/api/v1/claim", { ...claim, wait: "2s" })) {
+    running.set(job.id, Object.assign(job, { stop: new AbortController(), cancelled: false, outcome: null }));
     run(job);
   }
 }
 for (const until = Date.now() + GRACE * 1000; running.size > 0 && Date.now() < until; ) await sleep(20);
-clearInterval(renewing);
-await Promise.all([...running.values()].map((job) => settle(job, { outcome: "released", started: true })));
-process.exit(0);
+for (const job of running.values()) await settle(job, job.outcome ?? { outcome: "released", started: true });
+process.exit();

@@ -5,6 +5,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -32,6 +33,16 @@ pub(crate) fn printed(arguments: &[&str]) -> String {
     let done = windlass(arguments);
     assert!(done.status.success(), "{arguments:?}: {done:?}");
     String::from_utf8(done.stdout).expect("text")
+}
+
+/// A port that stays free while the server is down: not one of those that connections are given, as they would take it.
+pub(crate) fn free_address() -> SocketAddr {
+    static ASKED: AtomicU32 = AtomicU32::new(0); // tests of one process ask at once
+    let start = (std::process::id() + 100 * ASKED.fetch_add(1, Ordering::Relaxed)) % 10_000;
+    let ports = (0..10_000).map(|offset| 15_000 + (start + offset) % 10_000);
+    let mut addresses = ports.filter_map(|port| format!("127.0.0.1:{port}").parse().ok());
+    let free = addresses.find(|address: &SocketAddr| std::net::TcpListener::bind(address).is_ok());
+    free.expect("a free port")
 }
 
 /// What a command that fails says, and its exit code.
@@ -105,6 +116,11 @@ impl Server {
             .args([&format!("-{name}"), &self.pid().to_string()])
             .status();
         assert!(sent.expect("kill").success());
+    }
+
+    /// Whether its process has ended.
+    pub(crate) fn is_gone(&mut self) -> bool {
+        self.child.try_wait().expect("its end").is_some()
     }
 
     /// Waits for its end; what it logged.

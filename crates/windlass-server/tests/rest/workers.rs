@@ -154,6 +154,16 @@ async fn ap12_a_worker_that_lies_changes_nothing() {
         (&job.json["state"], &job.json["lease_until"]),
         (&json!("running"), &jobs[0]["lease_until"])
     );
+    // What is told of an error is cut, not refused: the failure itself must be heard.
+    let other = server.job(&json!({"kind": "a", "queue": "errors"})).await;
+    let jobs = server.claim(&json!({"queue": "errors"})).await;
+    let text = "x".repeat(500_000);
+    let error = json!({"message": text, "causes": [text]});
+    let failed = settle(&jobs[0], json!({"outcome": "failed", "error": error}));
+    let told = server.post("/api/v1/settle", &failed).await;
+    assert_eq!(told.text_at("/data/0/status"), "done");
+    let failed = server.get(&format!("/api/v1/jobs/{other}")).await;
+    assert!(failed.json["last_error"].to_string().len() < 10_000);
     let large = json!("x".repeat(70_000));
     let body =
         json!({"outcomes": [{"id": id, "attempt": 1, "outcome": "succeeded", "result": large}]});

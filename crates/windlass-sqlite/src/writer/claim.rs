@@ -26,7 +26,7 @@ impl Writer<'_> {
             Some(named) => self.choose_named(claim, named.iter().copied(), queue, plan, now)?,
             None => self.choose(claim, queue, plan, now)?,
         };
-        self.remember(claim.id, &jobs);
+        self.remember(claim, &jobs);
         Ok(Ok(Claimed { jobs, both_waited }))
     }
 
@@ -225,8 +225,7 @@ impl Writer<'_> {
     }
 
     fn claimed_before(&mut self, claim: u128) -> Step<Option<Claimed>> {
-        let known = self.new_claims.iter().chain(&self.claims);
-        let Some((_, attempts)) = known.into_iter().find(|(id, _)| *id == claim) else {
+        let Some(attempts) = self.claims.of(claim) else {
             return Ok(None);
         };
         let alive: Vec<AttemptId> = attempts
@@ -245,13 +244,13 @@ impl Writer<'_> {
     }
 
     /// A claim that got nothing is not worth remembering: asked again, it may get something.
-    fn remember(&mut self, claim: u128, jobs: &[Job]) {
+    fn remember(&mut self, claim: &Claim, jobs: &[Job]) {
         let attempts = jobs.iter().map(|job| AttemptId {
             job: job.id,
             attempt: job.attempt,
         });
         if !jobs.is_empty() {
-            self.new_claims.push((claim, attempts.collect()));
+            self.claims.note(claim.place, claim.id, attempts.collect());
         }
     }
 }

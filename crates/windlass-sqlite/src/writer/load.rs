@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use windlass_core::{Concurrency, JobId, Lane, Random, Timestamp};
-use windlass_store::AttemptId;
+use windlass_core::{Concurrency, Lane, Random, Timestamp};
 use windlass_store::stored::Extra;
+use windlass_store::{AttemptId, WorkerPlace};
 
 use super::Writer;
 use crate::fault::{Fault, Step};
@@ -129,35 +129,33 @@ impl Writer<'_> {
             self.index
                 .put(id, Entry::Running(Arc::new(Running { job, queue, kind })));
         }
-        let claims = claims.into_iter();
-        self.claims = claims
-            .map(|(claim, attempts)| (u128::from_be_bytes(claim), attempts))
-            .collect();
+        for (claim, attempts) in claims {
+            let claim = u128::from_be_bytes(claim);
+            self.claims.note(WorkerPlace::Elsewhere, claim, attempts);
+        }
+        self.claims.keep();
         Ok(())
     }
 
     /// Ends the attempts of workers that lived in a process that is gone: this is the only one now. The first sweep tells of
     /// them. Workers elsewhere may still be at work.
     pub(crate) fn sweep_former_process(&mut self, now: Timestamp, random: u64) -> Step<usize> {
-        let elsewhere = self.claims.iter().flat_map(|(_, attempts)| attempts);
-        let elsewhere: BTreeSet<JobId> = elsewhere.map(|of| of.job).collect();
-        let mut orphans = self.index.all_running();
-        orphans.retain(|id| !elsewhere.contains(id));
         let mut random = Random::new(random);
-        for id in &orphans {
-            let lost = self.lose(*id, now, random.bits())?;
-            self.lost_at_opening.push(lost);
-        }
-        let mut policies = BTreeSet::new();
-        let mut statement = self
-            .connection
-            .prepare_cached("select policy from states where id = ?1")?;
-        for id in elsewhere {
-            let policy =
-                statement.query_row([row::blob(id)], |row| row.get::<_, Option<i64>>(0))?;
-            policies.extend(policy);
+        let (mut lost, mut policies) = (0, BTreeSet::new());
+        for id in self.index.all_running() {
+            let (elsewhere, policy): (bool, Option<i64>) = self
+                .connection
+                .prepare_cached("select claim is not null, policy from states where id = ?1")?
+                .query_row([row::blob(id)], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            if elsewhere {
+                policies.extend(policy);
+                continue;
+            }
+            let orphan = self.lose(id, now, random.bits())?;
+            self.lost_at_opening.push(orphan);
+            lost += 1;
         }
         self.names.keep_policies(self.connection, &policies)?;
-        Ok(orphans.len())
+        Ok(lost)
     }
 }
