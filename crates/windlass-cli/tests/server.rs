@@ -94,6 +94,39 @@ fn log_lines_are_text_or_json_and_have_no_payload() {
 }
 
 #[test]
+fn the_log_has_the_cause_of_a_failure_under_the_id_of_its_request() {
+    let folder = folder();
+    let server = Server::start(folder.path(), &[]);
+    let path = "/api/v1/queues/q/settings";
+    assert_eq!(server.ask("PUT", path, None, Some(&json!({}))).0, 200);
+    assert!(server.stop().0.success());
+    let store = rusqlite::Connection::open(folder.path().join("windlass.db")).unwrap();
+    let damaged = store.execute(
+        "update documents set value = '{\"nobody_knows\":1}' where name = 'q'",
+        [],
+    );
+    assert_eq!(damaged, Ok(1));
+    drop(store);
+    let log_level = ["--log-format", "json", "--log-level", "error"];
+    let server = Server::start(folder.path(), &log_level);
+    let asked = [
+        server.ask("GET", path, None, None),
+        server.ask("POST", "/api/v1/queues/q/pause", None, None),
+    ];
+    let (_, log) = server.stop();
+    let lines = log.lines().map(|line| serde_json::from_str(line).unwrap());
+    let lines: Vec<serde_json::Value> = lines.collect();
+    for (status, answer) in asked {
+        assert_eq!(status, 500, "{answer}");
+        let line = lines
+            .iter()
+            .find(|line| line["span"]["request_id"] == answer["request_id"]);
+        let cause = line.expect("a line of this request")["cause"].to_string();
+        assert!(cause.contains("nobody_knows"), "{cause}");
+    }
+}
+
+#[test]
 fn a_log_that_nobody_reads_holds_up_no_request_and_its_lines_are_counted() {
     // OV8: the test does not read stderr before the end, and a pipe holds little.
     let folder = folder();
@@ -560,6 +593,25 @@ fn a_page_of_another_site_cannot_use_a_server_without_keys() {
             "{fields}: {answer}"
         );
     }
+    // HTTP/2 has the name in `:authority`, and no `Host`.
+    let over_http2 = |fields: &[&str]| {
+        let url = format!("http://{}/api/v1/jobs", server.address);
+        let mut curl = std::process::Command::new("curl");
+        let limit = PATIENCE.as_secs().to_string();
+        curl.args(["--silent", "--http2-prior-knowledge", "--max-time", &limit]);
+        fields.iter().for_each(|field| {
+            curl.args(["--header", field]);
+        });
+        let asked = curl.args(["--write-out", "%{http_code}", "--output", "/dev/null", &url]);
+        let told = asked.output().unwrap().stdout;
+        String::from_utf8(told).unwrap()
+    };
+    let origin = |host: String| format!("Origin: http://{host}");
+    assert_eq!(over_http2(&[]), "200");
+    assert_eq!(over_http2(&["Host: evil.example"]), "403");
+    let same = origin(server.address.to_string());
+    assert_eq!(over_http2(&[&same]), "200");
+    assert_eq!(over_http2(&[&origin("evil.example".to_owned())]), "403");
     assert!(
         !windlass(&["keys", "list", "--url", "ftp://x"])
             .status

@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use windlass_core::Timestamp;
 use windlass_engine::Engine;
 use windlass_store::StoreError;
@@ -306,12 +306,17 @@ impl Access {
     /// Refuses what a browser sends on behalf of another site, while the server is open.
     ///
     /// Such a request has another `Origin` or `Sec-Fetch-Site`, or comes under a name that was made to point here
-    /// (DNS rebinding), which `Host` tells. With keys this cannot harm: a page of another site has none.
-    pub async fn check_browser(&self, headers: &HeaderMap, now: Timestamp) -> Result<(), Refused> {
+    /// (DNS rebinding), which `Host` or the URI tells. With keys this cannot harm: a page of another site has none.
+    pub async fn check_browser(
+        &self,
+        uri: &Uri,
+        headers: &HeaderMap,
+        now: Timestamp,
+    ) -> Result<(), Refused> {
         if self.0.keys.is_none() || !self.is_open(now).await? {
             return Ok(());
         }
-        self.0.hosts.check(headers).map_err(Refused::CrossSite)
+        self.0.hosts.check(uri, headers).map_err(Refused::CrossSite)
     }
 }
 

@@ -13,7 +13,7 @@ use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode};
 use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::runtime::Handle;
-use tracing::debug;
+use tracing::{Instrument as _, debug, error_span};
 use windlass_api::Query;
 use windlass_core::Invalid;
 
@@ -40,17 +40,22 @@ pub(crate) async fn serve(
     let id = request_id(request.headers(), app.engine().ids());
     let begun = app.engine().now();
     let clock = Arc::clone(app.engine().clock());
-    let answered = AssertUnwindSafe(answer(Arc::clone(&route), app, params, request))
-        .catch_unwind()
-        .await;
-    let answered = answered.unwrap_or_else(|_| Err(Problem::internal(&"a route panicked")));
-    let status = match &answered {
-        Ok(answer) => answer.status.as_u16(),
-        Err(problem) => problem.status(),
+    // Whatever is logged on the way carries the id. An error's span is there at every level.
+    let span = error_span!("request", request_id = id);
+    let answering = async {
+        let answered = AssertUnwindSafe(answer(Arc::clone(&route), app, params, request))
+            .catch_unwind()
+            .await;
+        let answered = answered.unwrap_or_else(|_| Err(Problem::internal(&"a route panicked")));
+        let status = match &answered {
+            Ok(answer) => answer.status.as_u16(),
+            Err(problem) => problem.status(),
+        };
+        let took = clock.now().since(begun);
+        debug!(method = %route.method, route = route.path, status, ?took, "answered");
+        answered
     };
-    let took = clock.now().since(begun);
-    debug!(request_id = id, method = %route.method, route = route.path, status, ?took, "answered");
-    finish(answered, &id)
+    finish(answering.instrument(span).await, &id)
 }
 
 /// The answer as it is sent.
@@ -87,9 +92,12 @@ async fn answer(
             ..Caller::local()
         },
         Needs::Scope(scope) => {
-            app.access.check_browser(&parts.headers, now).await?;
+            let access = &app.access;
+            access
+                .check_browser(&parts.uri, &parts.headers, now)
+                .await?;
             let authorization = parts.headers.get(AUTHORIZATION);
-            app.access.check(authorization, peer, scope, now).await?
+            access.check(authorization, peer, scope, now).await?
         }
     };
     let query = Query::pairs(parts.uri.query().unwrap_or_default())?;
@@ -125,6 +133,7 @@ async fn answer(
         drop((changing, room));
         answered
     };
+    let handling = handling.in_current_span();
     let handled = if is_large {
         let runtime = Handle::current();
         tokio::task::spawn_blocking(move || runtime.block_on(handling)).await

@@ -12,13 +12,12 @@ impl Hosts {
         Hosts(more.into_iter().map(|host| host.to_lowercase()).collect())
     }
 
-    /// Refuses a request that a page of another site caused, or that came under a strange name.
-    pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), &'static str> {
-        let host = text(headers.get(header::HOST)).map(str::to_lowercase);
-        if !host
-            .as_deref()
-            .is_none_or(|host| self.knows(host_name(host)))
-        {
+    /// Refuses a request that a page of another site caused, or that came under a strange name. HTTP/2 has the name in the URI.
+    pub(super) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), &'static str> {
+        let in_uri = uri.authority().map(|authority| authority.as_str());
+        let named = [in_uri, text(headers.get(header::HOST))];
+        let named: Vec<String> = named.into_iter().flatten().map(str::to_lowercase).collect();
+        if named.is_empty() || !named.iter().all(|host| self.knows(host_name(host))) {
             return Err(
                 "this server is open to its own machine only: `Host` must be `localhost` or an address of loopback",
             );
@@ -28,7 +27,7 @@ impl Hosts {
             return Err("a page of another site may not use a server without keys");
         }
         let origin = text(headers.get(header::ORIGIN)).map(str::to_lowercase);
-        let same = |origin: &str| authority(origin).is_some() && authority(origin) == host;
+        let same = |origin: &str| authority(origin).as_ref() == named.first();
         if !origin.as_deref().is_none_or(same) {
             return Err("`Origin` must be this server while it has no keys");
         }
@@ -73,12 +72,16 @@ mod tests {
     use super::*;
 
     fn check(headers: &[(&'static str, &str)]) -> bool {
+        check_at("/", headers)
+    }
+
+    fn check_at(uri: &'static str, headers: &[(&'static str, &str)]) -> bool {
         let hosts = Hosts::new(["Jobs.Example".to_owned()]);
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.insert(*name, HeaderValue::from_str(value).unwrap());
         }
-        hosts.check(&map).is_ok()
+        hosts.check(&Uri::from_static(uri), &map).is_ok()
     }
 
     #[test]
@@ -110,7 +113,18 @@ mod tests {
         ] {
             assert!(!check(&[("host", host)]), "{host}");
         }
-        assert!(check(&[]), "HTTP/1.0 without a Host is no browser");
+        assert!(!check(&[]), "no name at all");
+    }
+
+    #[test]
+    fn the_name_in_the_uri_counts_as_much() {
+        let (here, evil) = ("http://localhost:8080/", "http://evil.example/");
+        assert!(check_at(here, &[]));
+        assert!(check_at(here, &[("origin", "http://localhost:8080")]));
+        assert!(!check_at(here, &[("origin", "http://localhost:3000")]));
+        assert!(!check_at(evil, &[]));
+        assert!(!check_at(evil, &[("host", "localhost")]));
+        assert!(!check_at(here, &[("host", "evil.example")]));
     }
 
     #[test]
