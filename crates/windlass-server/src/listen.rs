@@ -39,7 +39,8 @@ use crate::app::BULK_BYTES_DEFAULT;
 use activity::{Activity, Times, WritePace};
 use body::{Answer, BodyPace, Paced};
 use framing::{Framing, HeadLimits};
-use places::{Kind, Place, PlaceLimits, Places};
+pub(crate) use places::RESERVE;
+use places::{Place, PlaceLimits, Places};
 use stream::Guarded;
 
 /// What a connection may cost.
@@ -112,6 +113,8 @@ pub enum ListenError {
 
 /// Paths that are answered even when all places are taken.
 const HEALTH: [&str; 3] = ["/livez", "/readyz", "/metrics"];
+/// In the reserve, a head comes within this time.
+const RESERVE_HEADER_TIME: Duration = Duration::from_secs(1);
 /// After its time, a connection has so long to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(1);
 /// While the system gives no more connections, so long is waited.
@@ -188,14 +191,21 @@ impl Listener {
                 debug!(%peer, "all places are taken");
                 continue; // dropped: the other side sees it closed
             };
+            let place = Arc::new(place);
             let connection = Connection {
                 router: router.clone(),
                 limits: Arc::clone(&self.limits),
                 peer,
-                place: Arc::new(place),
+                place: Arc::clone(&place),
                 stop: stop.clone(),
             };
-            connections.spawn(connection.accept(socket, self.tls.clone()));
+            let served = connection.accept(socket, self.tls.clone());
+            connections.spawn(async move {
+                tokio::select! {
+                    () = served => {}
+                    () = place.lost() => debug!(%peer, "its place was given to another one"),
+                }
+            });
         }
         drop(self.socket); // new ones are refused from now on
         drain(connections, self.limits.drain_time, stop_now).await
@@ -240,11 +250,18 @@ impl Connection {
         let Some(tls) = tls else {
             return self.serve(socket).await;
         };
-        let handshake = tokio::time::timeout(self.limits.header_time, tls.accept(socket));
+        let handshake = tokio::time::timeout(self.header_time(), tls.accept(socket));
         match handshake.await {
             Ok(Ok(stream)) => self.serve(stream).await,
             Ok(Err(error)) => debug!(peer = %self.peer, %error, "no TLS"),
             Err(_) => debug!(peer = %self.peer, "no TLS in time"),
+        }
+    }
+
+    fn header_time(&self) -> Duration {
+        match self.place.is_reserve() {
+            true => self.limits.header_time.min(RESERVE_HEADER_TIME),
+            false => self.limits.header_time,
         }
     }
 
@@ -255,7 +272,7 @@ impl Connection {
             bytes: limits.write_bytes,
         };
         let activity = Arc::new(Activity::new(Times {
-            header: limits.header_time,
+            header: self.header_time(),
             idle: limits.idle_time,
             write: pace,
         }));
@@ -298,6 +315,7 @@ impl Connection {
         activity: Arc<Activity>,
     ) -> Result<Response<Answer<Body>>, std::convert::Infallible> {
         let mut in_flight = activity.request_began();
+        self.place.speaks();
         let mut response = match self.refusal(&request) {
             Some(status) => refuse(status),
             None => {
@@ -313,7 +331,7 @@ impl Connection {
             }
         };
         in_flight.answered();
-        if self.place.kind == Kind::Reserve || self.stop.is_cancelled() {
+        if self.place.is_reserve() || self.stop.is_cancelled() {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(header::CONNECTION, close);
         }
@@ -323,7 +341,7 @@ impl Connection {
     /// What is answered without a look at the route.
     fn refusal(&self, request: &Request<Incoming>) -> Option<StatusCode> {
         let is_health = HEALTH.contains(&request.uri().path());
-        if self.place.kind == Kind::Reserve && !is_health {
+        if self.place.is_reserve() && !is_health {
             return Some(StatusCode::SERVICE_UNAVAILABLE);
         }
         let length = request.headers().get(header::CONTENT_LENGTH);

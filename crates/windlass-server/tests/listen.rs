@@ -338,6 +338,9 @@ async fn connections_are_bounded_and_health_still_answers() {
     for _ in 0..50 {
         more.push(server.connect().await);
     }
+    // They say nothing, and lose their places to one who asks.
+    let health = server.send(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    assert!(health.contains("alive"), "{health}");
     drop(more);
     idle.pop();
     let again = async {
