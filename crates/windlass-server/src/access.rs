@@ -163,7 +163,7 @@ pub struct Access(Arc<Inside>);
 struct Inside {
     keys: Option<Keys>,
     without_keys: WithoutKeys,
-    throttle: Throttle,
+    throttle: Option<Throttle>,
     on_throttle: Option<OnThrottle>,
     hosts: Hosts,
 }
@@ -183,7 +183,7 @@ impl Access {
         Access(Arc::new(Inside {
             keys,
             without_keys,
-            throttle: Throttle::default(),
+            throttle: Some(Throttle::default()),
             on_throttle: None,
             hosts: Hosts::default(),
         }))
@@ -194,6 +194,16 @@ impl Access {
     pub fn on_throttle(mut self, told: OnThrottle) -> Self {
         if let Some(inside) = Arc::get_mut(&mut self.0) {
             inside.on_throttle = Some(told);
+        }
+        self
+    }
+
+    /// Without throttling failed tries: for a program that does so in front of the router, and for tests. To be said before the
+    /// first clone.
+    #[must_use]
+    pub fn unthrottled(mut self) -> Self {
+        if let Some(inside) = Arc::get_mut(&mut self.0) {
+            inside.throttle = None;
         }
         self
     }
@@ -255,7 +265,9 @@ impl Access {
         let Some(given) = bearer(authorization).and_then(ApiKey::parse) else {
             return Err(self.failed(None, peer, now, Refused::Malformed));
         };
-        if let Some(retry_after) = self.0.throttle.id_waits(given.id(), peer, now) {
+        let throttle = self.0.throttle.as_ref();
+        let waits = throttle.and_then(|throttle| throttle.id_waits(given.id(), peer, now));
+        if let Some(retry_after) = waits {
             return Err(Refused::Throttled { retry_after });
         }
         let found = keys
@@ -275,7 +287,9 @@ impl Access {
         if key.expires_at.is_some_and(|at| at <= now) {
             return Err(self.failed(Some(given.id()), peer, now, Refused::Expired));
         }
-        self.0.throttle.succeeded(&key.id, peer);
+        if let Some(throttle) = throttle {
+            throttle.succeeded(&key.id, peer);
+        }
         keys.touch(&key.id, now);
         Ok(Caller {
             id: key.id,
@@ -292,10 +306,13 @@ impl Access {
         now: Timestamp,
         why: Refused,
     ) -> Refused {
-        if let Some(retry_after) = self.0.throttle.address_waits(peer, now) {
+        let Some(throttle) = &self.0.throttle else {
+            return why;
+        };
+        if let Some(retry_after) = throttle.address_waits(peer, now) {
             return Refused::Throttled { retry_after };
         }
-        if let Counted::Waits(wait) = self.0.throttle.failed(id, peer, now)
+        if let Counted::Waits(wait) = throttle.failed(id, peer, now)
             && let Some(told) = &self.0.on_throttle
         {
             told(id, peer, wait);

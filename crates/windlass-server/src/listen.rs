@@ -34,11 +34,17 @@ use tracing::{debug, warn};
 
 pub use tls::{TlsError, TlsFiles};
 
+use windlass_engine::Ids;
+
 use crate::app::BULK_BYTES_DEFAULT;
+use crate::problem::Problem;
+use crate::request_id::request_id;
+use crate::serve::finish;
 
 use activity::{Activity, Times, WritePace};
+pub(crate) use body::BodyError;
 use body::{Answer, BodyPace, Paced};
-use framing::{Framing, HeadLimits};
+use framing::{Framing, HeadLimits, REFUSED, TOO_LARGE};
 pub(crate) use places::RESERVE;
 use places::{Place, PlaceLimits, Places};
 use stream::Guarded;
@@ -170,6 +176,7 @@ impl Listener {
             all: self.limits.connections,
             per_address: self.limits.connections_per_address,
         });
+        let ids = Arc::new(Ids::unpredictable());
         let mut connections = JoinSet::new();
         loop {
             let accepted = tokio::select! {
@@ -197,6 +204,7 @@ impl Listener {
                 limits: Arc::clone(&self.limits),
                 peer,
                 place: Arc::clone(&place),
+                ids: Arc::clone(&ids),
                 stop: stop.clone(),
             };
             let served = connection.accept(socket, self.tls.clone());
@@ -240,6 +248,7 @@ struct Connection {
     limits: Arc<Limits>,
     peer: SocketAddr,
     place: Arc<Place>,
+    ids: Arc<Ids>,
     stop: CancellationToken,
 }
 
@@ -317,7 +326,7 @@ impl Connection {
         let mut in_flight = activity.request_began();
         self.place.speaks();
         let mut response = match self.refusal(&request) {
-            Some(status) => refuse(status),
+            Some(problem) => finish(Err(problem), &request_id(request.headers(), &self.ids)),
             None => {
                 let pace = BodyPace {
                     time: self.limits.body_time,
@@ -339,45 +348,34 @@ impl Connection {
     }
 
     /// What is answered without a look at the route.
-    fn refusal(&self, request: &Request<Incoming>) -> Option<StatusCode> {
+    fn refusal(&self, request: &Request<Incoming>) -> Option<Problem> {
+        if request.method().as_str() == REFUSED {
+            return Some(match request.uri().path() {
+                TOO_LARGE => {
+                    let detail = "the head of the request is too large";
+                    let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+                    Problem::new(status, "head_too_large", detail)
+                }
+                _ => {
+                    let detail =
+                        "the head of the request is malformed, or could be read in two ways";
+                    Problem::new(StatusCode::BAD_REQUEST, "malformed_request", detail)
+                }
+            });
+        }
         let is_health = HEALTH.contains(&request.uri().path());
         if self.place.is_reserve() && !is_health {
-            return Some(StatusCode::SERVICE_UNAVAILABLE);
+            return Some(Problem::busy("connections"));
         }
         let length = request.headers().get(header::CONTENT_LENGTH);
         let length: Option<u64> = length.and_then(|length| length.to_str().ok()?.parse().ok());
         let too_large = length.is_some_and(|length| length > self.limits.body_bytes_max);
-        too_large.then_some(StatusCode::PAYLOAD_TOO_LARGE)
+        too_large.then(|| {
+            let most = self.limits.body_bytes_max;
+            let detail = format!("the body is larger than any route takes, which is {most} bytes");
+            Problem::too_large("body_too_large", detail)
+        })
     }
-}
-
-/// An answer of the connection itself, in the form that all errors have.
-fn refuse(status: StatusCode) -> Response<Body> {
-    let (code, detail) = match status {
-        StatusCode::PAYLOAD_TOO_LARGE => (
-            "payload_too_large",
-            "the body is larger than any route takes",
-        ),
-        _ => (
-            "too_many_connections",
-            "all connections are taken: try again later",
-        ),
-    };
-    let title = status.canonical_reason().unwrap_or_default();
-    let problem = serde_json::json!({
-        "type": "about:blank", "title": title, "status": status.as_u16(), "code": code, "detail": detail,
-    });
-    let mut response = Response::new(Body::from(problem.to_string()));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("application/problem+json"),
-    );
-    if status == StatusCode::SERVICE_UNAVAILABLE {
-        headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-    }
-    response
 }
 
 /// The HTTP library, held to the limits.

@@ -3,11 +3,13 @@
 //! The connection drops a request whose client goes away, wherever it is. So one that changes something is worked on in a task
 //! of its own from the moment it was read: it is done and audited, or not begun.
 
+use std::error::Error;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
+use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{ConnectInfo, OriginalUri, Request};
 use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode};
@@ -23,6 +25,7 @@ use crate::app::{App, Settings};
 use crate::bodies::Room;
 use crate::call::Call;
 use crate::idempotency;
+use crate::listen::BodyError;
 use crate::problem::Problem;
 use crate::request_id::{REQUEST_ID, request_id};
 use crate::routes::{Needs, Route};
@@ -30,11 +33,14 @@ use crate::routes::{Needs, Route};
 /// A larger body is read, as JSON, on a thread where it holds up nobody else.
 const LARGE_BYTES: usize = 256 * 1024;
 
+/// The names and values of a path, if they are text.
+pub(crate) type PathParams = Result<Vec<(String, String)>, RawPathParamsRejection>;
+
 /// Answers a request to a route, whatever happens.
 pub(crate) async fn serve(
     route: Arc<Route>,
     app: App,
-    params: Vec<(String, String)>,
+    params: PathParams,
     request: Request,
 ) -> Response<Body> {
     let id = request_id(request.headers(), app.engine().ids());
@@ -79,7 +85,7 @@ pub(crate) fn finish(answered: Result<Answer, Problem>, id: &str) -> Response<Bo
 async fn answer(
     route: Arc<Route>,
     app: App,
-    params: Vec<(String, String)>,
+    params: PathParams,
     request: Request,
 ) -> Result<Answer, Problem> {
     let now = app.engine().now();
@@ -100,6 +106,7 @@ async fn answer(
             access.check(authorization, peer, scope, now).await?
         }
     };
+    let params = params.map_err(|_| Problem::not_found("such path: its names are UTF-8"))?;
     let query = Query::pairs(parts.uri.query().unwrap_or_default())?;
     let known = |name: &String| route.params.iter().any(|param| param.name() == name);
     if let Some(unknown) = query.keys().find(|name| !known(name)) {
@@ -150,6 +157,16 @@ async fn handle(route: &Route, call: Call) -> Result<Answer, Problem> {
     (route.handler)(call).await
 }
 
+/// Why the listener did not read a body to its end, if it was the listener.
+fn body_error<'a>(mut error: &'a (dyn Error + 'static)) -> Option<&'a BodyError> {
+    loop {
+        match error.downcast_ref() {
+            Some(found) => return Some(found),
+            None => error = error.source()?,
+        }
+    }
+}
+
 /// Reads a body that is not too large, and only where one is expected.
 async fn read_body(
     route: &Route,
@@ -160,11 +177,7 @@ async fn read_body(
 ) -> Result<Bytes, Problem> {
     let most = route.body_bytes_max(settings);
     let too_large = || {
-        let detail = if most == 0 {
-            "this route takes no body".to_owned()
-        } else {
-            format!("the body must be at most {most} bytes")
-        };
+        let detail = format!("the body must be at most {most} bytes");
         Problem::too_large("body_too_large", detail)
     };
     let told = headers
@@ -176,9 +189,16 @@ async fn read_body(
     let mut body_read = Vec::new();
     let mut pieces = body.into_data_stream();
     while let Some(piece) = pieces.next().await {
-        let piece = piece.map_err(|_| {
-            let detail = "the body ended before it was whole";
-            Problem::new(StatusCode::BAD_REQUEST, "broken_body", detail)
+        let piece = piece.map_err(|error| match body_error(&error) {
+            Some(BodyError::TooSlow) => {
+                let detail = "the body came too slowly";
+                Problem::new(StatusCode::REQUEST_TIMEOUT, "body_too_slow", detail)
+            }
+            Some(BodyError::TooLarge) => too_large(),
+            Some(BodyError::Broken(_)) | None => {
+                let detail = "the body ended before it was whole";
+                Problem::new(StatusCode::BAD_REQUEST, "broken_body", detail)
+            }
         })?;
         if body_read.len() + piece.len() > most {
             return Err(too_large());
@@ -187,6 +207,13 @@ async fn read_body(
         body_read.extend_from_slice(&piece);
     }
     let body = Bytes::from(body_read);
+    if route.takes.is_none() {
+        // Some clients send an empty object with every request.
+        return match body.trim_ascii() {
+            b"" | b"{}" => Ok(Bytes::new()),
+            _ => Err(Invalid::new("", "must be empty: this route takes no body").into()),
+        };
+    }
     if body.is_empty() {
         if route.body_required {
             let detail = "this route takes a body of JSON";
