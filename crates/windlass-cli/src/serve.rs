@@ -8,6 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 use windlass_server::Server;
+use windlass_server::checks::forbid_core_dumps;
 use windlass_server::config::{Config, LogFormat, Sources};
 use windlass_server::log::LogLines;
 
@@ -65,6 +66,7 @@ pub(crate) fn run(command: &ServeCommand) -> anyhow::Result<()> {
     let config = Config::load(&command.sources())?;
     let log = start_logging(&config)?;
     restrict_new_files();
+    forbid_core_dumps();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;

@@ -152,19 +152,60 @@ fn a_log_that_nobody_reads_holds_up_no_request_and_its_lines_are_counted() {
 #[test]
 fn a_signal_lets_requests_end_and_waiting_ones_do_not_hold_it_up() {
     let folder = folder();
-    let server = Server::start(folder.path(), &[]);
+    let mut start = command(&["serve", "--bind", "127.0.0.1:0", "--data"]);
+    start.arg(folder.path());
+    // Whatever were held up would be so for longer than the test waits for an answer.
+    start.env("WINDLASS_HTTP_WAIT_MAX", "1h");
+    start.env("WINDLASS_SHUTDOWN_GRACE", "1h");
+    let server = Server::spawn(start);
     let address = server.address;
-    let claim = json!({"queues": ["default"], "worker": "w", "limit": 1, "wait": "50s"});
+    let claim = json!({"queues": ["default"], "worker": "w", "limit": 1, "wait": "1h"});
     let waiting = std::thread::spawn(move || {
         support::ask(address, "POST", "/api/v1/claim", None, Some(&claim))
     });
-    // It waits when the server counts it among its connections; a stop before that is answered too.
-    server.get("/livez");
+    // The server knows the worker once it has begun to claim.
+    let began = (0..PATIENCE.as_millis() / 10).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        server.get("/api/v1/workers").to_string().contains("\"w\"")
+    });
+    assert!(began, "the claim never came");
     let (status, log) = server.stop();
     assert!(status.success(), "{log}");
-    if let Ok((status, answer)) = waiting.join().unwrap() {
-        assert_eq!(status, 200, "{answer}");
-    }
+    let (status, answer) = waiting.join().unwrap().expect("an answer");
+    assert_eq!((status, &answer["data"]), (200, &json!([])), "{answer}");
+}
+
+#[test]
+fn a_body_that_comes_too_slowly_is_told_so() {
+    use std::io::Read as _;
+    let folder = folder();
+    let mut start = command(&["serve", "--bind", "127.0.0.1:0", "--data"]);
+    start
+        .arg(folder.path())
+        .env("WINDLASS_HTTP_BODY_TIME", "100ms");
+    let server = Server::spawn(start);
+    let mut stream = std::net::TcpStream::connect(server.address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let head = "POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(b"{\"kind\":").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    assert!(answer.contains("\"body_too_slow\""), "{answer}");
+}
+
+#[test]
+fn a_crash_leaves_no_picture_of_its_memory() {
+    // AP15
+    let folder = folder();
+    let server = Server::start(folder.path(), &[]);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.pid())).unwrap();
+    let core = limits
+        .lines()
+        .find(|line| line.starts_with("Max core file size"));
+    let words: Vec<&str> = core.expect("a line").split_whitespace().collect();
+    assert_eq!(words[4..6], ["0", "0"]);
 }
 
 #[test]

@@ -157,6 +157,16 @@ impl Machine {
     }
 }
 
+/// From now on this process leaves no picture of its memory behind, which has keys and payloads in it.
+pub fn forbid_core_dumps() {
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    // Less is always allowed.
+    let _ = setrlimit(Resource::Core, none);
+}
+
 /// Raises the soft limit of open files to the hard one; what it is then.
 fn raise_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
