@@ -6,6 +6,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 use windlass_server::Server;
+use windlass_server::checks::forbid_core_dumps;
 use windlass_server::config::{Config, LogFormat};
 use windlass_server::log::LogLines;
 
@@ -24,6 +25,7 @@ pub(crate) fn run(command: &ServeCommand, output: &Output) -> anyhow::Result<()>
     let config = command.server.load()?;
     let log = start_logging(&config)?;
     restrict_new_files();
+    forbid_core_dumps();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;

@@ -124,6 +124,105 @@ fn an_http_job_is_delivered_from_any_queue() {
 }
 
 #[test]
+fn nothing_of_a_job_becomes_a_header_of_its_request() {
+    // AP14
+    let data = tempfile::tempdir().expect("a folder");
+    let (target, seen) = target();
+    let server = serve(data.path());
+    let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    for (parent, sent) in [
+        (good.to_owned(), good),
+        (format!("{good}\r\nX-Evil: 1"), ""),
+        ("x\nX-Evil: 1".to_owned(), ""),
+    ] {
+        let http = json!({"url": format!("http://{target}/200/x")});
+        let job =
+            json!({"http": http, "meta": {"traceparent": parent, "X-Evil": "a\r\nX-Evil: 1"}});
+        server.post("/api/v1/jobs", &job);
+        let request = seen.recv_timeout(PATIENCE).expect("the request");
+        assert_eq!(request.header("traceparent"), sent);
+        assert_eq!(request.header("x-evil"), "", "{request:?}");
+    }
+    let headers = json!({"X-Fine": "a\r\nX-Evil: 1"});
+    let job = json!({"http": {"url": format!("http://{target}/200/x"), "headers": headers}});
+    let (status, refused) = server.ask("POST", "/api/v1/jobs", None, Some(&job));
+    assert_eq!(status, 422, "{refused}");
+}
+
+#[test]
+fn nothing_that_is_secret_is_logged_at_any_level() {
+    // AP15
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().display().to_string();
+    let make_key = [
+        "keys", "create", "--name", "a", "--scope", "admin", "--data", &data,
+    ];
+    let key = printed(&make_key).trim().to_owned();
+    let master_key = printed(&["secrets", "new-key"]).trim().to_owned();
+    let mut start = command(&["serve", "--bind", "127.0.0.1:0", "--data", &data]);
+    start.args(["--allow-target", "127.0.0.0/8", "--log-level", "trace"]);
+    start.env("WINDLASS_SECRETS_MASTER_KEY", &master_key);
+    // The log is read as it is written: else the server would leave lines out.
+    let log = folder.path().join("log");
+    start.stderr(std::fs::File::create(&log).expect("a file"));
+    let server = Server::spawn_logging(start);
+    let ask = |method: &str, path: &str, body: &Value| {
+        let (status, answer) = server.ask(method, path, Some(&key), Some(body));
+        assert!((200..300).contains(&status), "{path}: {status} {answer}");
+        answer
+    };
+    let signing_key = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    ask(
+        "PUT",
+        "/api/v1/secrets/hook",
+        &json!({"value": signing_key}),
+    );
+    let (target, seen) = target();
+    let http = json!({
+        "url": format!("http://{target}/500/x?token=query-4711"), "sign": "hook",
+        "headers": {"X-Token": "header-4711"}, "body": {"card": "body-4711"},
+    });
+    ask("POST", "/api/v1/jobs", &json!({"http": http}));
+    let request = seen.recv_timeout(PATIENCE).expect("the request");
+    assert_eq!(request.header("x-token"), "header-4711");
+    let signature = request.header("webhook-signature").to_owned();
+    assert!(!signature.is_empty());
+    let job =
+        json!({"kind": "a", "queue": "q", "payload": "payload-4711", "meta": {"m": "meta-4711"}});
+    ask("POST", "/api/v1/jobs", &job);
+    let claimed = ask(
+        "POST",
+        "/api/v1/claim",
+        &json!({"queues": ["q"], "worker": "w"}),
+    );
+    let of = claimed.pointer("/data/0").expect("a job");
+    let outcome = json!({"id": of["id"], "attempt": 1, "outcome": "failed", "error": "error-4711"});
+    ask("POST", "/api/v1/settle", &json!({"outcomes": [outcome]}));
+    server.ask(
+        "POST",
+        "/api/v1/jobs",
+        Some(&key),
+        Some(&json!({"kind": "refused-4711 ", "payload": 1})),
+    );
+    server.ask("GET", "/api/v1/jobs", Some("wl_wrong_4711"), None);
+    assert!(server.stop().0.success());
+    let log = std::fs::read_to_string(&log).expect("the log");
+    assert!(log.contains("answered") && log.contains("TRACE"), "{log}");
+    let secret_part = key.rsplit('_').nth(1).expect("a part of the key");
+    for secret in [
+        &key,
+        secret_part,
+        &master_key,
+        signing_key,
+        &signature,
+        "4711",
+    ] {
+        let line = log.lines().find(|line| line.contains(secret));
+        assert_eq!(line, None, "{secret}");
+    }
+}
+
+#[test]
 fn a_closed_address_is_refused_at_once_and_a_bad_request_before_it_is_stored() {
     let data = tempfile::tempdir().expect("a folder");
     let (target, seen) = target();

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use serde_json::json;
-use support::{Server, command, printed, refused, windlass};
+use support::{PATIENCE, Server, command, printed, refused, windlass};
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a folder")
@@ -108,6 +108,39 @@ fn log_lines_are_text_or_json_and_have_no_payload() {
 }
 
 #[test]
+fn the_log_has_the_cause_of_a_failure_under_the_id_of_its_request() {
+    let folder = folder();
+    let server = Server::start(folder.path(), &[]);
+    let path = "/api/v1/queues/q/settings";
+    assert_eq!(server.ask("PUT", path, None, Some(&json!({}))).0, 200);
+    assert!(server.stop().0.success());
+    let store = rusqlite::Connection::open(folder.path().join("windlass.db")).unwrap();
+    let damaged = store.execute(
+        "update documents set value = '{\"nobody_knows\":1}' where name = 'q'",
+        [],
+    );
+    assert_eq!(damaged, Ok(1));
+    drop(store);
+    let log_level = ["--log-format", "json", "--log-level", "error"];
+    let server = Server::start(folder.path(), &log_level);
+    let asked = [
+        server.ask("GET", path, None, None),
+        server.ask("POST", "/api/v1/queues/q/pause", None, None),
+    ];
+    let (_, log) = server.stop();
+    let lines = log.lines().map(|line| serde_json::from_str(line).unwrap());
+    let lines: Vec<serde_json::Value> = lines.collect();
+    for (status, answer) in asked {
+        assert_eq!(status, 500, "{answer}");
+        let line = lines
+            .iter()
+            .find(|line| line["span"]["request_id"] == answer["request_id"]);
+        let cause = line.expect("a line of this request")["cause"].to_string();
+        assert!(cause.contains("nobody_knows"), "{cause}");
+    }
+}
+
+#[test]
 fn a_log_that_nobody_reads_holds_up_no_request_and_its_lines_are_counted() {
     // OV8: the test does not read stderr before the end, and a pipe holds little.
     let folder = folder();
@@ -133,19 +166,60 @@ fn a_log_that_nobody_reads_holds_up_no_request_and_its_lines_are_counted() {
 #[test]
 fn a_signal_lets_requests_end_and_waiting_ones_do_not_hold_it_up() {
     let folder = folder();
-    let server = Server::start(folder.path(), &[]);
+    let mut start = command(&["serve", "--bind", "127.0.0.1:0", "--data"]);
+    start.arg(folder.path());
+    // Whatever were held up would be so for longer than the test waits for an answer.
+    start.env("WINDLASS_HTTP_WAIT_MAX", "1h");
+    start.env("WINDLASS_SHUTDOWN_GRACE", "1h");
+    let server = Server::spawn(start);
     let address = server.address;
-    let claim = json!({"queues": ["default"], "worker": "w", "limit": 1, "wait": "50s"});
+    let claim = json!({"queues": ["default"], "worker": "w", "limit": 1, "wait": "1h"});
     let waiting = std::thread::spawn(move || {
         support::ask(address, "POST", "/api/v1/claim", None, Some(&claim))
     });
-    // It waits when the server counts it among its connections; a stop before that is answered too.
-    server.get("/livez");
+    // The server knows the worker once it has begun to claim.
+    let began = (0..PATIENCE.as_millis() / 10).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        server.get("/api/v1/workers").to_string().contains("\"w\"")
+    });
+    assert!(began, "the claim never came");
     let (status, log) = server.stop();
     assert!(status.success(), "{log}");
-    if let Ok((status, answer)) = waiting.join().unwrap() {
-        assert_eq!(status, 200, "{answer}");
-    }
+    let (status, answer) = waiting.join().unwrap().expect("an answer");
+    assert_eq!((status, &answer["data"]), (200, &json!([])), "{answer}");
+}
+
+#[test]
+fn a_body_that_comes_too_slowly_is_told_so() {
+    use std::io::Read as _;
+    let folder = folder();
+    let mut start = command(&["serve", "--bind", "127.0.0.1:0", "--data"]);
+    start
+        .arg(folder.path())
+        .env("WINDLASS_HTTP_BODY_TIME", "100ms");
+    let server = Server::spawn(start);
+    let mut stream = std::net::TcpStream::connect(server.address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let head = "POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(b"{\"kind\":").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    assert!(answer.contains("\"body_too_slow\""), "{answer}");
+}
+
+#[test]
+fn a_crash_leaves_no_picture_of_its_memory() {
+    // AP15
+    let folder = folder();
+    let server = Server::start(folder.path(), &[]);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.pid())).unwrap();
+    let core = limits
+        .lines()
+        .find(|line| line.starts_with("Max core file size"));
+    let words: Vec<&str> = core.expect("a line").split_whitespace().collect();
+    assert_eq!(words[4..6], ["0", "0"]);
 }
 
 #[test]
@@ -490,6 +564,25 @@ fn a_page_of_another_site_cannot_use_a_server_without_keys() {
             "{fields}: {answer}"
         );
     }
+    // HTTP/2 has the name in `:authority`, and no `Host`.
+    let over_http2 = |fields: &[&str]| {
+        let url = format!("http://{}/api/v1/jobs", server.address);
+        let mut curl = std::process::Command::new("curl");
+        let limit = PATIENCE.as_secs().to_string();
+        curl.args(["--silent", "--http2-prior-knowledge", "--max-time", &limit]);
+        fields.iter().for_each(|field| {
+            curl.args(["--header", field]);
+        });
+        let asked = curl.args(["--write-out", "%{http_code}", "--output", "/dev/null", &url]);
+        let told = asked.output().unwrap().stdout;
+        String::from_utf8(told).unwrap()
+    };
+    let origin = |host: String| format!("Origin: http://{host}");
+    assert_eq!(over_http2(&[]), "200");
+    assert_eq!(over_http2(&["Host: evil.example"]), "403");
+    let same = origin(server.address.to_string());
+    assert_eq!(over_http2(&[&same]), "200");
+    assert_eq!(over_http2(&[&origin("evil.example".to_owned())]), "403");
     assert!(
         !windlass(&["keys", "list", "--url", "ftp://x"])
             .status

@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use windlass_core::Timestamp;
 use windlass_engine::Engine;
 use windlass_store::StoreError;
@@ -163,7 +163,7 @@ pub struct Access(Arc<Inside>);
 struct Inside {
     keys: Option<Keys>,
     without_keys: WithoutKeys,
-    throttle: Throttle,
+    throttle: Option<Throttle>,
     on_throttle: Option<OnThrottle>,
     hosts: Hosts,
 }
@@ -183,7 +183,7 @@ impl Access {
         Access(Arc::new(Inside {
             keys,
             without_keys,
-            throttle: Throttle::default(),
+            throttle: Some(Throttle::default()),
             on_throttle: None,
             hosts: Hosts::default(),
         }))
@@ -194,6 +194,16 @@ impl Access {
     pub fn on_throttle(mut self, told: OnThrottle) -> Self {
         if let Some(inside) = Arc::get_mut(&mut self.0) {
             inside.on_throttle = Some(told);
+        }
+        self
+    }
+
+    /// Without throttling failed tries: for a program that does so in front of the router, and for tests. To be said before the
+    /// first clone.
+    #[must_use]
+    pub fn unthrottled(mut self) -> Self {
+        if let Some(inside) = Arc::get_mut(&mut self.0) {
+            inside.throttle = None;
         }
         self
     }
@@ -284,7 +294,9 @@ impl Access {
         let Some(given) = bearer(authorization).and_then(ApiKey::parse) else {
             return Err(self.failed(None, peer, now, Refused::Malformed));
         };
-        if let Some(retry_after) = self.0.throttle.id_waits(given.id(), peer, now) {
+        let throttle = self.0.throttle.as_ref();
+        let waits = throttle.and_then(|throttle| throttle.id_waits(given.id(), peer, now));
+        if let Some(retry_after) = waits {
             return Err(Refused::Throttled { retry_after });
         }
         let found = keys
@@ -304,7 +316,9 @@ impl Access {
         if key.expires_at.is_some_and(|at| at <= now) {
             return Err(self.failed(Some(given.id()), peer, now, Refused::Expired));
         }
-        self.0.throttle.succeeded(&key.id, peer);
+        if let Some(throttle) = throttle {
+            throttle.succeeded(&key.id, peer);
+        }
         keys.touch(&key.id, now);
         Ok(Caller {
             id: key.id,
@@ -321,7 +335,10 @@ impl Access {
         now: Timestamp,
         why: Refused,
     ) -> Refused {
-        match self.0.throttle.failed(id, peer, now) {
+        let Some(throttle) = &self.0.throttle else {
+            return why;
+        };
+        match throttle.failed(id, peer, now) {
             Counted::Free => {}
             Counted::Waits(wait) => {
                 if let Some(told) = &self.0.on_throttle {
@@ -337,12 +354,17 @@ impl Access {
     /// Refuses what a browser sends on behalf of another site, while the server is open.
     ///
     /// Such a request has another `Origin` or `Sec-Fetch-Site`, or comes under a name that was made to point here
-    /// (DNS rebinding), which `Host` tells. With keys this cannot harm: a page of another site has none.
-    pub async fn check_browser(&self, headers: &HeaderMap, now: Timestamp) -> Result<(), Refused> {
+    /// (DNS rebinding), which `Host` or the URI tells. With keys this cannot harm: a page of another site has none.
+    pub async fn check_browser(
+        &self,
+        uri: &Uri,
+        headers: &HeaderMap,
+        now: Timestamp,
+    ) -> Result<(), Refused> {
         if self.0.keys.is_none() || !self.is_open(now).await? {
             return Ok(());
         }
-        self.0.hosts.check(headers).map_err(Refused::CrossSite)
+        self.0.hosts.check(uri, headers).map_err(Refused::CrossSite)
     }
 }
 

@@ -9,10 +9,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use windlass_core::Timestamp;
 
 use crate::config::Config;
+use crate::listen::RESERVE;
 
 /// When this version was made: a clock that is behind it is wrong.
 pub const MADE_AT: &str = "2026-11-01T00:00:00Z";
-/// Files that are open beside connections.
+/// Files that are open beside connections: the store's, the log, the listener, the runtime's own.
 const FILES_BESIDE: u64 = 64;
 /// With less room the server does not start.
 const SPACE_NEEDED: u64 = 16 * 1024 * 1024;
@@ -58,6 +59,8 @@ impl Check {
 pub struct Machine {
     /// How many files may be open at once.
     pub files: u64,
+    /// How many of them HTTP jobs want for their requests.
+    pub outgoing: u64,
     /// Room in the data directory, in bytes, if it is used at all.
     pub space: Option<u64>,
     /// Why the data directory cannot be written to, if it is used and cannot.
@@ -75,6 +78,11 @@ impl Machine {
         let data = Some(config.data.as_path()).filter(|_| config.keeps_files());
         Machine {
             files: raise_files(),
+            outgoing: match config.http_jobs_run {
+                // One that is in use, and one that is closed or kept for the next request.
+                true => config.http_jobs_concurrency.saturating_mul(2),
+                false => 0,
+            },
             space: data.and_then(space_left),
             unwritable: data.and_then(|data| write_test(data).err()),
             open_to_others: data.is_some_and(open_to_others),
@@ -85,7 +93,8 @@ impl Machine {
     /// What that means for a server of so many connections.
     pub fn judge(&self, connections: u64, data: &Path) -> Vec<Check> {
         let data = data.display();
-        let files_needed = connections.saturating_add(FILES_BESIDE);
+        let files_needed = connections.saturating_add(FILES_BESIDE + RESERVE as u64);
+        let files_needed = files_needed.saturating_add(self.outgoing);
         let files = match self.files {
             files if files >= files_needed => {
                 Check::new("open files", Verdict::Ok, format!("{files} may be open"))
@@ -138,8 +147,21 @@ impl Machine {
 
     /// So many connections the files that may be open allow.
     pub fn connections_allowed(&self, wanted: u64) -> u64 {
-        wanted.min(self.files.saturating_sub(FILES_BESIDE)).max(1)
+        // Where there are few files, HTTP jobs get by with a part.
+        let outgoing = self.outgoing.min(self.files / 4);
+        let beside = FILES_BESIDE + RESERVE as u64 + outgoing;
+        wanted.min(self.files.saturating_sub(beside)).max(1)
     }
+}
+
+/// From now on this process leaves no picture of its memory behind, which has keys and payloads in it.
+pub fn forbid_core_dumps() {
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    // Less is always allowed.
+    let _ = setrlimit(Resource::Core, none);
 }
 
 /// Raises the soft limit of open files to the hard one; what it is then.
@@ -197,7 +219,8 @@ mod tests {
 
     fn machine() -> Machine {
         Machine {
-            files: 20_000,
+            files: 10_328,
+            outgoing: 200,
             space: Some(10 << 30),
             unwritable: None,
             open_to_others: false,
@@ -217,11 +240,16 @@ mod tests {
         use Verdict::{Failure, Warning};
         assert_eq!(worst(&machine()), []);
         let few_files = Machine {
-            files: 10_063,
+            files: 10_327,
             ..machine()
         };
         assert_eq!(worst(&few_files), [("open files", Warning)]);
         assert_eq!(few_files.connections_allowed(10_000), 9999);
+        let very_few = Machine {
+            files: 256,
+            ..machine()
+        };
+        assert_eq!(very_few.connections_allowed(10_000), 64);
         assert_eq!(machine().connections_allowed(10_000), 10_000);
         let old_clock = Machine {
             now: Timestamp::UNIX_EPOCH,

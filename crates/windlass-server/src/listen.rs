@@ -34,12 +34,19 @@ use tracing::{debug, warn};
 
 pub use tls::{TlsError, TlsFiles};
 
+use windlass_engine::Ids;
+
 use crate::app::BULK_BYTES_DEFAULT;
+use crate::problem::Problem;
+use crate::request_id::request_id;
+use crate::serve::finish;
 
 use activity::{Activity, Times, WritePace};
+pub(crate) use body::BodyError;
 use body::{Answer, BodyPace, Paced};
-use framing::{Framing, HeadLimits};
-use places::{Kind, Place, PlaceLimits, Places};
+use framing::{Framing, HeadLimits, REFUSED, TOO_LARGE};
+pub(crate) use places::RESERVE;
+use places::{Place, PlaceLimits, Places};
 use stream::Guarded;
 
 /// What a connection may cost.
@@ -112,6 +119,8 @@ pub enum ListenError {
 
 /// Paths that are answered even when all places are taken.
 const HEALTH: [&str; 3] = ["/livez", "/readyz", "/metrics"];
+/// In the reserve, a head comes within this time.
+const RESERVE_HEADER_TIME: Duration = Duration::from_secs(1);
 /// After its time, a connection has so long to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(1);
 /// While the system gives no more connections, so long is waited.
@@ -167,6 +176,7 @@ impl Listener {
             all: self.limits.connections,
             per_address: self.limits.connections_per_address,
         });
+        let ids = Arc::new(Ids::unpredictable());
         let mut connections = JoinSet::new();
         loop {
             let accepted = tokio::select! {
@@ -188,14 +198,22 @@ impl Listener {
                 debug!(%peer, "all places are taken");
                 continue; // dropped: the other side sees it closed
             };
+            let place = Arc::new(place);
             let connection = Connection {
                 router: router.clone(),
                 limits: Arc::clone(&self.limits),
                 peer,
-                place: Arc::new(place),
+                place: Arc::clone(&place),
+                ids: Arc::clone(&ids),
                 stop: stop.clone(),
             };
-            connections.spawn(connection.accept(socket, self.tls.clone()));
+            let served = connection.accept(socket, self.tls.clone());
+            connections.spawn(async move {
+                tokio::select! {
+                    () = served => {}
+                    () = place.lost() => debug!(%peer, "its place was given to another one"),
+                }
+            });
         }
         drop(self.socket); // new ones are refused from now on
         drain(connections, self.limits.drain_time, stop_now).await
@@ -230,6 +248,7 @@ struct Connection {
     limits: Arc<Limits>,
     peer: SocketAddr,
     place: Arc<Place>,
+    ids: Arc<Ids>,
     stop: CancellationToken,
 }
 
@@ -240,11 +259,18 @@ impl Connection {
         let Some(tls) = tls else {
             return self.serve(socket).await;
         };
-        let handshake = tokio::time::timeout(self.limits.header_time, tls.accept(socket));
+        let handshake = tokio::time::timeout(self.header_time(), tls.accept(socket));
         match handshake.await {
             Ok(Ok(stream)) => self.serve(stream).await,
             Ok(Err(error)) => debug!(peer = %self.peer, %error, "no TLS"),
             Err(_) => debug!(peer = %self.peer, "no TLS in time"),
+        }
+    }
+
+    fn header_time(&self) -> Duration {
+        match self.place.is_reserve() {
+            true => self.limits.header_time.min(RESERVE_HEADER_TIME),
+            false => self.limits.header_time,
         }
     }
 
@@ -255,7 +281,7 @@ impl Connection {
             bytes: limits.write_bytes,
         };
         let activity = Arc::new(Activity::new(Times {
-            header: limits.header_time,
+            header: self.header_time(),
             idle: limits.idle_time,
             write: pace,
         }));
@@ -298,8 +324,9 @@ impl Connection {
         activity: Arc<Activity>,
     ) -> Result<Response<Answer<Body>>, std::convert::Infallible> {
         let mut in_flight = activity.request_began();
+        self.place.speaks();
         let mut response = match self.refusal(&request) {
-            Some(status) => refuse(status),
+            Some(problem) => finish(Err(problem), &request_id(request.headers(), &self.ids)),
             None => {
                 let pace = BodyPace {
                     time: self.limits.body_time,
@@ -313,7 +340,7 @@ impl Connection {
             }
         };
         in_flight.answered();
-        if self.place.kind == Kind::Reserve || self.stop.is_cancelled() {
+        if self.place.is_reserve() || self.stop.is_cancelled() {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(header::CONNECTION, close);
         }
@@ -321,45 +348,34 @@ impl Connection {
     }
 
     /// What is answered without a look at the route.
-    fn refusal(&self, request: &Request<Incoming>) -> Option<StatusCode> {
+    fn refusal(&self, request: &Request<Incoming>) -> Option<Problem> {
+        if request.method().as_str() == REFUSED {
+            return Some(match request.uri().path() {
+                TOO_LARGE => {
+                    let detail = "the head of the request is too large";
+                    let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+                    Problem::new(status, "head_too_large", detail)
+                }
+                _ => {
+                    let detail =
+                        "the head of the request is malformed, or could be read in two ways";
+                    Problem::new(StatusCode::BAD_REQUEST, "malformed_request", detail)
+                }
+            });
+        }
         let is_health = HEALTH.contains(&request.uri().path());
-        if self.place.kind == Kind::Reserve && !is_health {
-            return Some(StatusCode::SERVICE_UNAVAILABLE);
+        if self.place.is_reserve() && !is_health {
+            return Some(Problem::busy("connections"));
         }
         let length = request.headers().get(header::CONTENT_LENGTH);
         let length: Option<u64> = length.and_then(|length| length.to_str().ok()?.parse().ok());
         let too_large = length.is_some_and(|length| length > self.limits.body_bytes_max);
-        too_large.then_some(StatusCode::PAYLOAD_TOO_LARGE)
+        too_large.then(|| {
+            let most = self.limits.body_bytes_max;
+            let detail = format!("the body is larger than any route takes, which is {most} bytes");
+            Problem::too_large("body_too_large", detail)
+        })
     }
-}
-
-/// An answer of the connection itself, in the form that all errors have.
-fn refuse(status: StatusCode) -> Response<Body> {
-    let (code, detail) = match status {
-        StatusCode::PAYLOAD_TOO_LARGE => (
-            "payload_too_large",
-            "the body is larger than any route takes",
-        ),
-        _ => (
-            "too_many_connections",
-            "all connections are taken: try again later",
-        ),
-    };
-    let title = status.canonical_reason().unwrap_or_default();
-    let problem = serde_json::json!({
-        "type": "about:blank", "title": title, "status": status.as_u16(), "code": code, "detail": detail,
-    });
-    let mut response = Response::new(Body::from(problem.to_string()));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("application/problem+json"),
-    );
-    if status == StatusCode::SERVICE_UNAVAILABLE {
-        headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-    }
-    response
 }
 
 /// The HTTP library, held to the limits.

@@ -1,11 +1,11 @@
 //! Log lines on their way out: they never hold up what they tell of.
 //!
 //! Lines wait in a bounded queue for a thread that writes them. Where they come faster than they can be written, or nobody reads
-//! them, lines are left out and counted.
+//! them, lines are left out and counted. So are lines that are too long: half a line of JSON is of no use.
 
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
@@ -14,10 +14,11 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::config::LogFormat;
 
-/// So many lines may wait to be written.
+/// So many lines may wait to be written, and so many bytes of them.
 const LINES_MAX: usize = 10_000;
+const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// A longer line is cut.
+/// A longer line is left out.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
 /// At the end of the process, lines that wait have so long to be written.
@@ -27,7 +28,21 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub struct LogLines {
     lines: SyncSender<Entry>,
-    dropped: Arc<AtomicU64>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    /// Lines that were left out.
+    dropped: AtomicU64,
+    /// Bytes that wait to be written.
+    waiting_bytes: AtomicUsize,
+}
+
+impl Counts {
+    fn drop_one(&self) {
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug)]
@@ -49,16 +64,16 @@ impl LogLines {
         most: usize,
     ) -> io::Result<Self> {
         let (lines, waiting) = sync_channel(most);
-        let dropped = Arc::new(AtomicU64::new(0));
-        let counted = Arc::clone(&dropped);
+        let counts: Arc<Counts> = Arc::default();
+        let counted = Arc::clone(&counts);
         let thread = std::thread::Builder::new().name("log".to_owned());
         thread.spawn(move || write_all(target, format, &waiting, &counted))?;
-        Ok(LogLines { lines, dropped })
+        Ok(LogLines { lines, counts })
     }
 
     /// How many lines were left out.
     pub fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
+        self.counts.dropped.load(Ordering::Relaxed)
     }
 
     /// Waits until what was logged so far is written, but not for long: nobody may be reading.
@@ -72,8 +87,12 @@ impl LogLines {
     }
 
     fn send(&self, line: Vec<u8>) {
-        if self.lines.try_send(Entry::Line(line)).is_err() {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+        let (bytes, waiting) = (line.len(), &self.counts.waiting_bytes);
+        let before = waiting.fetch_add(bytes, Ordering::Relaxed);
+        let fits = before.saturating_add(bytes) <= WAITING_BYTES_MAX;
+        if !fits || self.lines.try_send(Entry::Line(line)).is_err() {
+            waiting.fetch_sub(bytes, Ordering::Relaxed);
+            self.counts.drop_one();
         }
     }
 }
@@ -83,12 +102,18 @@ fn write_all(
     mut target: impl Write,
     format: LogFormat,
     waiting: &Receiver<Entry>,
-    dropped: &AtomicU64,
+    counts: &Counts,
 ) {
     let mut told = 0;
     while let Ok(entry) = waiting.recv() {
         let written = match entry {
-            Entry::Line(line) => target.write_all(&line),
+            Entry::Line(line) => {
+                let written = target.write_all(&line);
+                counts
+                    .waiting_bytes
+                    .fetch_sub(line.len(), Ordering::Relaxed);
+                written
+            }
             Entry::Flush(tell) => {
                 let flushed = target.flush();
                 let _ = tell.try_send(()); // whoever asked may have gone
@@ -96,10 +121,10 @@ fn write_all(
             }
         };
         if written.is_err() {
-            dropped.fetch_add(1, Ordering::Relaxed);
+            counts.drop_one();
             continue;
         }
-        let missing = dropped.load(Ordering::Relaxed);
+        let missing = counts.dropped.load(Ordering::Relaxed);
         if missing > told && target.write_all(note(missing, format).as_bytes()).is_ok() {
             told = missing;
         }
@@ -108,7 +133,7 @@ fn write_all(
 
 /// The line that tells readers of the log what is not in it.
 fn note(missing: u64, format: LogFormat) -> String {
-    let message = "log lines were left out because nobody took them";
+    let message = "log lines were left out because nobody took them, or they were too long";
     match format {
         LogFormat::Text => format!("WARN {message}: {missing} so far\n"),
         LogFormat::Json => {
@@ -123,12 +148,15 @@ fn note(missing: u64, format: LogFormat) -> String {
 pub struct LogLine<'a> {
     lines: &'a LogLines,
     bytes: Vec<u8>,
+    is_too_long: bool,
 }
 
 impl Write for LogLine<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let room = LINE_BYTES_MAX.saturating_sub(self.bytes.len());
-        self.bytes.extend(bytes.iter().take(room));
+        self.is_too_long |= self.bytes.len() + bytes.len() > LINE_BYTES_MAX;
+        if !self.is_too_long {
+            self.bytes.extend_from_slice(bytes);
+        }
         Ok(bytes.len())
     }
 
@@ -139,6 +167,10 @@ impl Write for LogLine<'_> {
 
 impl Drop for LogLine<'_> {
     fn drop(&mut self) {
+        if self.is_too_long {
+            self.lines.counts.drop_one();
+            return;
+        }
         let mut line = std::mem::take(&mut self.bytes);
         if line.is_empty() {
             return;
@@ -157,6 +189,7 @@ impl<'a> MakeWriter<'a> for LogLines {
         LogLine {
             lines: self,
             bytes: Vec::new(),
+            is_too_long: false,
         }
     }
 }
@@ -244,16 +277,43 @@ mod tests {
     }
 
     #[test]
-    fn what_was_logged_is_written_in_order_and_a_long_line_is_cut() {
+    fn what_was_logged_is_written_in_order_and_a_line_that_is_too_long_is_left_out_whole() {
         let memory = Memory::default();
-        let lines = LogLines::to(memory.clone(), LogFormat::Text).unwrap();
-        log(&lines, "first\n");
-        log(&lines, &"x".repeat(LINE_BYTES_MAX + 10));
-        log(&lines, "last\n");
+        let lines = LogLines::to(memory.clone(), LogFormat::Json).unwrap();
+        log(&lines, "\"first\"\n");
+        let quoted = |length: usize| format!("\"{}\"", "x".repeat(length - 2));
+        log(&lines, &quoted(LINE_BYTES_MAX));
+        log(&lines, &quoted(LINE_BYTES_MAX + 1));
+        log(&lines, "\"last\"\n");
         lines.flush();
         let all = memory.0.lock().unwrap().clone();
         let all = String::from_utf8(all).unwrap();
-        let lengths: Vec<_> = all.lines().map(str::len).collect();
-        assert_eq!(lengths, [5, LINE_BYTES_MAX, 4]);
+        let whole = |line: &str| serde_json::from_str::<serde_json::Value>(line).is_ok();
+        assert!(all.lines().all(whole), "every line is whole");
+        let texts = all.lines().filter(|line| line.starts_with('"'));
+        let lengths: Vec<_> = texts.map(str::len).collect();
+        assert_eq!(lengths, [7, LINE_BYTES_MAX, 6]);
+        assert_eq!(lines.dropped(), 1);
+    }
+
+    #[test]
+    fn the_bytes_that_wait_are_bounded_and_room_comes_back() {
+        let (open, let_through) = channel();
+        let (taken, told) = channel();
+        let gate = Gate { let_through, taken };
+        let lines = LogLines::to(gate, LogFormat::Text).unwrap();
+        let long = "x".repeat(LINE_BYTES_MAX - 1);
+        let fit = WAITING_BYTES_MAX / LINE_BYTES_MAX;
+        for _ in 0..fit + 3 {
+            log(&lines, &long);
+        }
+        assert_eq!(lines.dropped(), 3);
+        drop(told);
+        for _ in 0..fit + 1 {
+            open.send(()).unwrap();
+        }
+        lines.flush();
+        log(&lines, &long);
+        assert_eq!(lines.dropped(), 3);
     }
 }

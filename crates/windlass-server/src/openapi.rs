@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
 use axum::body::Bytes;
+use axum::http::header::{CONTENT_SECURITY_POLICY, X_FRAME_OPTIONS};
 use serde_json::{Map, Value, json};
 use utoipa_swagger_ui::{Config, serve};
 use windlass_api::schema::{Field, Schema, components};
@@ -158,7 +159,10 @@ pub(crate) async fn docs(call: Call) -> Result<Answer, Problem> {
         Cow::Borrowed(bytes) => Bytes::from_static(bytes),
         Cow::Owned(bytes) => Bytes::from(bytes),
     };
-    Ok(Answer::other(file.content_type, bytes))
+    // A page of another site must not show it in a frame and have it clicked.
+    Ok(Answer::other(file.content_type, bytes)
+        .header(CONTENT_SECURITY_POLICY, "frame-ancestors 'none'")
+        .header(X_FRAME_OPTIONS, "DENY"))
 }
 
 #[cfg(test)]

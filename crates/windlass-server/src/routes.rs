@@ -20,6 +20,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{RawPathParams, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::routing::{MethodFilter, on};
@@ -62,6 +63,9 @@ enum BodyLimit {
     /// Of many jobs.
     Many,
 }
+
+/// What is read of a body that should not be there: enough for an empty object.
+const NO_BODY_BYTES: usize = 1024;
 
 /// One route.
 #[derive(Clone)]
@@ -180,7 +184,7 @@ impl Route {
 
     pub(crate) fn body_bytes_max(&self, settings: &Settings) -> usize {
         match (self.takes, self.limit) {
-            (None, _) => 0,
+            (None, _) => NO_BODY_BYTES,
             (Some(_), BodyLimit::OneJob) => {
                 settings.payload_bytes_max.saturating_add(JOB_BYTES_MAX)
             }
@@ -235,6 +239,8 @@ pub fn routes() -> Vec<RouteInfo> {
     table().into_iter().map(info).collect()
 }
 
+type RawParams = Result<RawPathParams, RawPathParamsRejection>;
+
 /// The REST interface, to be served or mounted.
 pub fn router(app: App) -> Router {
     let mut router = Router::new();
@@ -243,11 +249,11 @@ pub fn router(app: App) -> Router {
             .expect("the table has only methods that axum knows");
         let path = route.path;
         let route = Arc::new(route);
-        let handler = move |State(app): State<App>, params: RawPathParams, request: Request| {
-            let params = params
-                .iter()
-                .map(|(name, value)| (name.to_owned(), value.to_owned()));
-            let params: Vec<(String, String)> = params.collect();
+        let handler = move |State(app): State<App>, params: RawParams, request: Request| {
+            let params = params.map(|params| {
+                let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+                params.iter().map(owned).collect()
+            });
             serve(Arc::clone(&route), app, params, request)
         };
         router = router.route(path, on(filter, handler));
@@ -299,7 +305,7 @@ mod tests {
         let serving = serve(
             Arc::new(route),
             app.clone(),
-            Vec::new(),
+            Ok(Vec::new()),
             Request::new(Body::empty()),
         );
         tokio::select! {

@@ -3,17 +3,19 @@
 //! The connection drops a request whose client goes away, wherever it is. So one that changes something is worked on in a task
 //! of its own from the moment it was read: it is done and audited, or not begun.
 
+use std::error::Error;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
+use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{ConnectInfo, OriginalUri, Request};
 use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode};
 use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::runtime::Handle;
-use tracing::debug;
+use tracing::{Instrument as _, debug, error_span};
 use windlass_api::Query;
 use windlass_core::Invalid;
 
@@ -23,6 +25,7 @@ use crate::app::{App, Settings};
 use crate::bodies::Room;
 use crate::call::Call;
 use crate::idempotency;
+use crate::listen::BodyError;
 use crate::problem::Problem;
 use crate::request_id::{REQUEST_ID, request_id};
 use crate::routes::{Needs, Route};
@@ -30,27 +33,35 @@ use crate::routes::{Needs, Route};
 /// A larger body is read, as JSON, on a thread where it holds up nobody else.
 const LARGE_BYTES: usize = 256 * 1024;
 
+/// The names and values of a path, if they are text.
+pub(crate) type PathParams = Result<Vec<(String, String)>, RawPathParamsRejection>;
+
 /// Answers a request to a route, whatever happens.
 pub(crate) async fn serve(
     route: Arc<Route>,
     app: App,
-    params: Vec<(String, String)>,
+    params: PathParams,
     request: Request,
 ) -> Response<Body> {
     let id = request_id(request.headers(), app.engine().ids());
     let begun = app.engine().now();
     let clock = Arc::clone(app.engine().clock());
-    let answered = AssertUnwindSafe(answer(Arc::clone(&route), app, params, request))
-        .catch_unwind()
-        .await;
-    let answered = answered.unwrap_or_else(|_| Err(Problem::internal(&"a route panicked")));
-    let status = match &answered {
-        Ok(answer) => answer.status.as_u16(),
-        Err(problem) => problem.status(),
+    // Whatever is logged on the way carries the id. An error's span is there at every level.
+    let span = error_span!("request", request_id = id);
+    let answering = async {
+        let answered = AssertUnwindSafe(answer(Arc::clone(&route), app, params, request))
+            .catch_unwind()
+            .await;
+        let answered = answered.unwrap_or_else(|_| Err(Problem::internal(&"a route panicked")));
+        let status = match &answered {
+            Ok(answer) => answer.status.as_u16(),
+            Err(problem) => problem.status(),
+        };
+        let took = clock.now().since(begun);
+        debug!(method = %route.method, route = route.path, status, ?took, "answered");
+        answered
     };
-    let took = clock.now().since(begun);
-    debug!(request_id = id, method = %route.method, route = route.path, status, ?took, "answered");
-    finish(answered, &id)
+    finish(answering.instrument(span).await, &id)
 }
 
 /// The answer as it is sent.
@@ -74,7 +85,7 @@ pub(crate) fn finish(answered: Result<Answer, Problem>, id: &str) -> Response<Bo
 async fn answer(
     route: Arc<Route>,
     app: App,
-    params: Vec<(String, String)>,
+    params: PathParams,
     request: Request,
 ) -> Result<Answer, Problem> {
     let now = app.engine().now();
@@ -87,11 +98,15 @@ async fn answer(
             ..Caller::local()
         },
         Needs::Scope(scope) => {
-            app.access.check_browser(&parts.headers, now).await?;
+            let access = &app.access;
+            access
+                .check_browser(&parts.uri, &parts.headers, now)
+                .await?;
             let authorization = parts.headers.get(AUTHORIZATION);
-            app.access.check(authorization, peer, scope, now).await?
+            access.check(authorization, peer, scope, now).await?
         }
     };
+    let params = params.map_err(|_| Problem::not_found("such path: its names are UTF-8"))?;
     let query = Query::pairs(parts.uri.query().unwrap_or_default())?;
     let known = |name: &String| route.params.iter().any(|param| param.name() == name);
     if let Some(unknown) = query.keys().find(|name| !known(name)) {
@@ -125,6 +140,7 @@ async fn answer(
         drop((changing, room));
         answered
     };
+    let handling = handling.in_current_span();
     let handled = if is_large {
         let runtime = Handle::current();
         tokio::task::spawn_blocking(move || runtime.block_on(handling)).await
@@ -141,6 +157,16 @@ async fn handle(route: &Route, call: Call) -> Result<Answer, Problem> {
     (route.handler)(call).await
 }
 
+/// Why the listener did not read a body to its end, if it was the listener.
+fn body_error<'a>(mut error: &'a (dyn Error + 'static)) -> Option<&'a BodyError> {
+    loop {
+        match error.downcast_ref() {
+            Some(found) => return Some(found),
+            None => error = error.source()?,
+        }
+    }
+}
+
 /// Reads a body that is not too large, and only where one is expected.
 async fn read_body(
     route: &Route,
@@ -151,11 +177,7 @@ async fn read_body(
 ) -> Result<Bytes, Problem> {
     let most = route.body_bytes_max(settings);
     let too_large = || {
-        let detail = if most == 0 {
-            "this route takes no body".to_owned()
-        } else {
-            format!("the body must be at most {most} bytes")
-        };
+        let detail = format!("the body must be at most {most} bytes");
         Problem::too_large("body_too_large", detail)
     };
     let told = headers
@@ -167,9 +189,16 @@ async fn read_body(
     let mut body_read = Vec::new();
     let mut pieces = body.into_data_stream();
     while let Some(piece) = pieces.next().await {
-        let piece = piece.map_err(|_| {
-            let detail = "the body ended before it was whole";
-            Problem::new(StatusCode::BAD_REQUEST, "broken_body", detail)
+        let piece = piece.map_err(|error| match body_error(&error) {
+            Some(BodyError::TooSlow) => {
+                let detail = "the body came too slowly";
+                Problem::new(StatusCode::REQUEST_TIMEOUT, "body_too_slow", detail)
+            }
+            Some(BodyError::TooLarge) => too_large(),
+            Some(BodyError::Broken(_)) | None => {
+                let detail = "the body ended before it was whole";
+                Problem::new(StatusCode::BAD_REQUEST, "broken_body", detail)
+            }
         })?;
         if body_read.len() + piece.len() > most {
             return Err(too_large());
@@ -178,6 +207,13 @@ async fn read_body(
         body_read.extend_from_slice(&piece);
     }
     let body = Bytes::from(body_read);
+    if route.takes.is_none() {
+        // Some clients send an empty object with every request.
+        return match body.trim_ascii() {
+            b"" | b"{}" => Ok(Bytes::new()),
+            _ => Err(Invalid::new("", "must be empty: this route takes no body").into()),
+        };
+    }
     if body.is_empty() {
         if route.body_required {
             let detail = "this route takes a body of JSON";

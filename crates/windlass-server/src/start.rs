@@ -522,6 +522,7 @@ mod tests {
         let config = config(SET);
         let machine = Machine {
             files: 100_000,
+            outgoing: 0,
             space: None,
             unwritable: None,
             open_to_others: false,
@@ -545,7 +546,7 @@ mod tests {
         };
         assert_eq!(config.limits(&machine), limits);
         let few_files = Machine {
-            files: 164,
+            files: 228,
             ..machine
         };
         assert_eq!(config.limits(&few_files).connections, 100);
@@ -594,6 +595,7 @@ mod tests {
         let config = config(&[]);
         let machine = Machine {
             files: 100_000,
+            outgoing: 0,
             space: None,
             unwritable: None,
             open_to_others: false,

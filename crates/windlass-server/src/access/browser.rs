@@ -23,13 +23,12 @@ impl Hosts {
         self.addresses = true;
     }
 
-    /// Refuses a request that a page of another site caused, or that came under a strange name.
-    pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), &'static str> {
-        let host = text(headers.get(header::HOST)).map(str::to_lowercase);
-        if !host
-            .as_deref()
-            .is_none_or(|host| self.knows(host_name(host)))
-        {
+    /// Refuses a request that a page of another site caused, or that came under a strange name. HTTP/2 has the name in the URI.
+    pub(super) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), &'static str> {
+        let in_uri = uri.authority().map(|authority| authority.as_str());
+        let named = [in_uri, text(headers.get(header::HOST))];
+        let named: Vec<String> = named.into_iter().flatten().map(str::to_lowercase).collect();
+        if named.is_empty() || !named.iter().all(|host| self.knows(host_name(host))) {
             return Err(
                 "a server without keys answers to known names only: `Host` must be `localhost`, an address of loopback (with `insecure`, any address), or among the setting `hosts`",
             );
@@ -39,7 +38,7 @@ impl Hosts {
             return Err("a page of another site may not use a server without keys");
         }
         let origin = text(headers.get(header::ORIGIN)).map(str::to_lowercase);
-        let same = |origin: &str| authority(origin).is_some() && authority(origin) == host;
+        let same = |origin: &str| authority(origin).as_ref() == named.first();
         if !origin.as_deref().is_none_or(same) {
             return Err("`Origin` must be this server while it has no keys");
         }
@@ -85,9 +84,13 @@ mod tests {
     use super::*;
 
     fn check(headers: &[(&'static str, &str)]) -> bool {
+        check_at("/", headers)
+    }
+
+    fn check_at(uri: &'static str, headers: &[(&'static str, &str)]) -> bool {
         let mut hosts = Hosts::default();
         hosts.add_names(["Jobs.Example".to_owned()]);
-        hosts.check(&map(headers)).is_ok()
+        hosts.check(&Uri::from_static(uri), &map(headers)).is_ok()
     }
 
     fn map(headers: &[(&'static str, &str)]) -> HeaderMap {
@@ -127,7 +130,18 @@ mod tests {
         ] {
             assert!(!check(&[("host", host)]), "{host}");
         }
-        assert!(check(&[]), "HTTP/1.0 without a Host is no browser");
+        assert!(!check(&[]), "no name at all");
+    }
+
+    #[test]
+    fn the_name_in_the_uri_counts_as_much() {
+        let (here, evil) = ("http://localhost:8080/", "http://evil.example/");
+        assert!(check_at(here, &[]));
+        assert!(check_at(here, &[("origin", "http://localhost:8080")]));
+        assert!(!check_at(here, &[("origin", "http://localhost:3000")]));
+        assert!(!check_at(evil, &[]));
+        assert!(!check_at(evil, &[("host", "localhost")]));
+        assert!(!check_at(here, &[("host", "evil.example")]));
     }
 
     #[test]
@@ -135,10 +149,17 @@ mod tests {
         let mut hosts = Hosts::default();
         hosts.add_addresses();
         for host in ["192.0.2.7:8080", "10.0.0.1", "[2001:db8::1]:8080"] {
-            assert!(hosts.check(&map(&[("host", host)])).is_ok(), "{host}");
+            assert!(
+                hosts
+                    .check(&Uri::from_static("/"), &map(&[("host", host)]))
+                    .is_ok(),
+                "{host}"
+            );
         }
         for host in ["evil.example", "10.0.0.1.nip.example:80", ""] {
-            let refused = hosts.check(&map(&[("host", host)])).unwrap_err();
+            let refused = hosts
+                .check(&Uri::from_static("/"), &map(&[("host", host)]))
+                .unwrap_err();
             assert!(refused.contains("`hosts`"), "{host}: {refused}");
         }
     }

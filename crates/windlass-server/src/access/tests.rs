@@ -351,12 +351,25 @@ async fn a_browser_of_another_site_is_kept_out_of_an_open_server_only() {
     let access = access(&engine());
     let mut headers = HeaderMap::new();
     headers.insert("host", HeaderValue::from_static("evil.example"));
-    let refused = access.check_browser(&headers, noon()).await.unwrap_err();
+    let refused = access
+        .check_browser(&Uri::from_static("/"), &headers, noon())
+        .await
+        .unwrap_err();
     assert_eq!(
         (refused.status(), refused.code()),
         (StatusCode::FORBIDDEN, "cross_site")
     );
     key(&access, Scope::Read).await;
-    assert!(access.check_browser(&headers, noon()).await.is_ok());
-    assert!(Access::open().check_browser(&headers, noon()).await.is_ok());
+    assert!(
+        access
+            .check_browser(&Uri::from_static("/"), &headers, noon())
+            .await
+            .is_ok()
+    );
+    assert!(
+        Access::open()
+            .check_browser(&Uri::from_static("/"), &headers, noon())
+            .await
+            .is_ok()
+    );
 }

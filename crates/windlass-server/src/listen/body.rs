@@ -23,12 +23,12 @@ pub(super) struct BodyPace {
 
 /// Why a body was not read to its end.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum BodyError {
+pub(crate) enum BodyError {
     /// It came too slowly.
     #[error("the body came too slowly")]
     TooSlow,
-    /// It is too large. The text is one that the router knows as "too large".
-    #[error("length limit exceeded")]
+    /// It is too large.
+    #[error("the body is larger than any route takes")]
     TooLarge,
     /// The connection broke, or it was no body.
     #[error("the body could not be read")]

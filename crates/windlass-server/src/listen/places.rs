@@ -1,11 +1,14 @@
 //! How many connections there may be, in all and from one address.
 //!
 //! Past its bound a connection is not turned away at once: a few places are kept in reserve, where one request is answered,
-//! with health if that was asked for and with 503 else. So a flooded server still tells how it is.
+//! with health if that was asked for and with 503 else. Whoever takes such a place and says nothing loses it to the next one.
+//! So a flooded server still tells how it is.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::CancellationToken;
 
 use crate::access::network;
 
@@ -17,7 +20,7 @@ pub(super) struct PlaceLimits {
 }
 
 /// Places in reserve, in all and for one address.
-const RESERVE: usize = 64;
+pub(crate) const RESERVE: usize = 64;
 const RESERVE_PER_ADDRESS: usize = 4;
 
 /// Counts connections.
@@ -30,17 +33,31 @@ pub(super) struct Places {
 #[derive(Debug, Default)]
 struct Taken {
     all: usize,
-    reserve: usize,
-    by_address: HashMap<IpAddr, (usize, usize)>,
+    by_address: HashMap<IpAddr, usize>,
+    /// The oldest first.
+    reserve: BTreeMap<u64, Reserved>,
+    reserved: u64,
+}
+
+/// A place in reserve.
+#[derive(Debug)]
+struct Reserved {
+    address: IpAddr,
+    /// Whether nothing was asked on it yet.
+    silent: bool,
+    lost: CancellationToken,
 }
 
 /// What kind of place a connection has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+#[derive(Debug, Clone)]
+enum Kind {
     /// It may ask for everything.
     Full,
-    /// It may ask once, for health.
-    Reserve,
+    /// It may ask once, for health, until the place is lost.
+    Reserve {
+        number: u64,
+        lost: CancellationToken,
+    },
 }
 
 /// A place, until it is dropped.
@@ -48,7 +65,7 @@ pub(super) enum Kind {
 pub(super) struct Place {
     places: Arc<Places>,
     address: IpAddr,
-    pub(super) kind: Kind,
+    kind: Kind,
 }
 
 impl Places {
@@ -63,15 +80,14 @@ impl Places {
     pub(super) fn take(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
         let address = network(address);
         let mut taken = self.lock();
-        let (full, reserve) = taken.by_address.get(&address).copied().unwrap_or_default();
-        let kind = if taken.all < self.limits.all && full < self.limits.per_address {
+        let here = taken.by_address.get(&address).copied().unwrap_or_default();
+        let kind = if taken.all < self.limits.all && here < self.limits.per_address {
+            taken.all += 1;
+            *taken.by_address.entry(address).or_default() += 1;
             Kind::Full
-        } else if taken.reserve < RESERVE && reserve < RESERVE_PER_ADDRESS {
-            Kind::Reserve
         } else {
-            return None;
+            taken.reserve(address)?
         };
-        taken.count(address, kind, |count| count + 1);
         Some(Place {
             places: Arc::clone(self),
             address,
@@ -85,15 +101,54 @@ impl Places {
 }
 
 impl Taken {
-    fn count(&mut self, address: IpAddr, kind: Kind, change: impl Fn(usize) -> usize) {
-        let of_address = self.by_address.entry(address).or_default();
-        let (all, here) = match kind {
-            Kind::Full => (&mut self.all, &mut of_address.0),
-            Kind::Reserve => (&mut self.reserve, &mut of_address.1),
+    /// A place in reserve; one who is silent loses his where there is none left.
+    fn reserve(&mut self, address: IpAddr) -> Option<Kind> {
+        let of_address = |one: &Reserved| one.address == address;
+        if self.reserve.values().filter(|one| of_address(one)).count() >= RESERVE_PER_ADDRESS {
+            self.take_from_silent(of_address)?;
+        } else if self.reserve.len() >= RESERVE {
+            self.take_from_silent(|_| true)?;
+        }
+        let (number, lost) = (self.reserved, CancellationToken::new());
+        self.reserved += 1;
+        let reserved = Reserved {
+            address,
+            silent: true,
+            lost: lost.clone(),
         };
-        (*all, *here) = (change(*all), change(*here));
-        if *of_address == (0, 0) {
-            self.by_address.remove(&address);
+        self.reserve.insert(number, reserved);
+        Some(Kind::Reserve { number, lost })
+    }
+
+    fn take_from_silent(&mut self, of: impl Fn(&Reserved) -> bool) -> Option<()> {
+        let mut places = self.reserve.iter();
+        let (number, _) = places.find(|(_, one)| one.silent && of(one))?;
+        let number = *number;
+        self.reserve.remove(&number)?.lost.cancel();
+        Some(())
+    }
+}
+
+impl Place {
+    /// Whether only health is answered on it, once.
+    pub(super) fn is_reserve(&self) -> bool {
+        matches!(self.kind, Kind::Reserve { .. })
+    }
+
+    /// A request came: the place is not lost to another one any more.
+    pub(super) fn speaks(&self) {
+        if let Kind::Reserve { number, .. } = &self.kind
+            && let Some(reserved) = self.places.lock().reserve.get_mut(number)
+        {
+            reserved.silent = false;
+        }
+    }
+
+    /// Ends when the place is another one's.
+    pub(super) async fn lost(&self) {
+        match &self.kind {
+            Kind::Full => std::future::pending().await,
+            Kind::Reserve { lost, .. } => lost.cancelled().await,
         }
     }
 }
@@ -101,7 +156,22 @@ impl Taken {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.places.lock();
-        taken.count(self.address, self.kind, |count| count.saturating_sub(1));
+        match &self.kind {
+            Kind::Reserve { number, .. } => {
+                taken.reserve.remove(number);
+            }
+            Kind::Full => {
+                taken.all = taken.all.saturating_sub(1);
+                let left = taken
+                    .by_address
+                    .get(&self.address)
+                    .map_or(0, |here| here - 1);
+                match left {
+                    0 => taken.by_address.remove(&self.address),
+                    left => taken.by_address.insert(self.address, left),
+                };
+            }
+        }
     }
 }
 
@@ -113,6 +183,10 @@ mod tests {
         IpAddr::V4(number.into())
     }
 
+    fn is_lost(place: &Place) -> bool {
+        matches!(&place.kind, Kind::Reserve { lost, .. } if lost.is_cancelled())
+    }
+
     #[test]
     fn an_address_and_all_together_are_bounded_and_places_come_back() {
         let limits = PlaceLimits {
@@ -120,37 +194,46 @@ mod tests {
             per_address: 3,
         };
         let places = Places::new(limits);
-        let kinds = |address: u32, count: usize| -> Vec<Option<Place>> {
-            (0..count).map(|_| places.take(ip(address))).collect()
+        let take = |address: u32, count: usize| -> Vec<Place> {
+            let taken = (0..count).map(|_| places.take(ip(address)));
+            taken.map(|place| place.expect("a place")).collect()
         };
-        let first = kinds(1, 8);
-        let kind_of = |place: &Option<Place>| place.as_ref().map(|place| place.kind);
-        let of: Vec<_> = first.iter().map(kind_of).collect();
-        let (full, reserve) = (Some(Kind::Full), Some(Kind::Reserve));
-        assert_eq!(
-            of,
-            [full, full, full, reserve, reserve, reserve, reserve, None]
-        );
-        let second = kinds(2, 3);
-        assert_eq!(
-            second.iter().map(kind_of).collect::<Vec<_>>(),
-            [full, full, reserve]
-        );
+        let reserves = |places: &[Place]| places.iter().map(Place::is_reserve).collect::<Vec<_>>();
+        let first = take(1, 5);
+        assert_eq!(reserves(&first), [false, false, false, true, true]);
+        let second = take(2, 3);
+        assert_eq!(reserves(&second), [false, false, true]);
         drop(first);
-        assert_eq!(kind_of(&places.take(ip(2))), full);
+        assert_eq!(reserves(&take(2, 1)), [false]);
         drop(second);
-        assert!(places.lock().by_address.is_empty());
+        let taken = places.lock();
+        assert!(taken.by_address.is_empty() && taken.reserve.is_empty() && taken.all == 0);
     }
 
     #[test]
-    fn the_reserve_is_bounded_too() {
+    fn one_who_is_silent_in_the_reserve_loses_his_place_to_the_next() {
         let places = Places::new(PlaceLimits {
             all: 0,
             per_address: 1,
         });
-        let taken: Vec<_> = (0..100)
+        let here: Vec<Place> = (0..4).filter_map(|_| places.take(ip(1))).collect();
+        here[0].speaks();
+        let next = places.take(ip(1)).unwrap();
+        let lost: Vec<bool> = here.iter().map(is_lost).collect();
+        assert_eq!(lost, [false, true, false, false], "the oldest silent one");
+        next.speaks();
+        here[2].speaks();
+        here[3].speaks();
+        assert!(places.take(ip(1)).is_none(), "all of them are answered");
+        let others: Vec<_> = (2..1000)
             .filter_map(|number| places.take(ip(number)))
             .collect();
-        assert_eq!(taken.len(), RESERVE);
+        assert_eq!(
+            others.iter().filter(|place| !is_lost(place)).count(),
+            RESERVE - 4
+        );
+        assert_eq!(places.lock().reserve.len(), RESERVE);
+        drop((here, next, others));
+        assert_eq!(places.lock().reserve.len(), 0);
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use windlass_server::access::Scope;
 use windlass_server::{Settings, routes};
 
 use crate::support::{PATIENCE, Server};
@@ -68,43 +69,104 @@ async fn ap5_json_that_could_harm_is_refused() {
     );
 }
 
+/// A server with something behind every path: a job, a queue, a schedule, a worker, a policy.
+async fn furnished() -> (Server, impl Fn(&str) -> String) {
+    let server = Server::open().await;
+    let id = server.job(&json!({"kind": "a", "queue": "n"})).await;
+    let schedule = json!({"name": "n", "every": "1h", "job": {"kind": "a"}});
+    server.post("/api/v1/schedules", &schedule).await;
+    server.post("/api/v1/workers", &json!({"name": "n"})).await;
+    let path_of = move |path: &str| {
+        let path = path.replace("{id}", &id).replace("{preset}", "standard");
+        path.replace("{queue}", "n").replace("{name}", "n")
+    };
+    (server, path_of)
+}
+
 #[tokio::test]
 async fn every_route_with_a_body_refuses_what_is_no_json() {
-    let server = Server::open().await;
-    let id = "01890a5d-ac96-774b-bcce-b302099a8057";
+    let (server, path_of) = furnished().await;
+    let described = windlass_server::openapi();
+    let (mut with_body, mut without) = (0, 0);
     for route in routes() {
-        if route.method == "GET" {
+        let method = route.method.as_str();
+        let about = &described["paths"][route.path][method.to_lowercase()];
+        let takes_body = about["requestBody"].is_object();
+        let send = async |kind: &str, body: &[u8]| {
+            let kind = [("Content-Type", kind)];
+            let path = path_of(route.path);
+            server.send(method, &path, &kind, Some(body)).await
+        };
+        if !takes_body {
+            without += 1;
+            let refused = send("application/json", br#"{"a":1}"#).await;
+            assert_eq!(
+                (refused.status, refused.code().as_str()),
+                (422, "invalid"),
+                "{route:?}"
+            );
             continue;
         }
-        let path = route
-            .path
-            .replace("{id}", id)
-            .replace("{queue}", "q")
-            .replace("{name}", "n");
-        for body in [
-            &b"{"[..],
-            b"\xff",
-            b"[[",
-            br#"{"a":1,"a":2}"#,
-            br#"{"nobody_knows_this":1}"#,
-        ] {
-            let answer = server
-                .send(route.method.as_str(), &path, &[], Some(body))
-                .await;
-            assert!(
-                [400, 404, 413, 422].contains(&answer.status),
-                "{route:?}: {answer:?}"
-            );
+        with_body += 1;
+        for body in [&b"{"[..], b"\xff", b"[[", br#"{"a":1,"a":2}"#] {
+            let refused = send("application/json", body).await;
+            let told = (refused.status, refused.code());
+            assert_eq!(told, (400, "malformed_json".to_owned()), "{route:?}");
         }
-        let form = [("Content-Type", "application/x-www-form-urlencoded")];
-        let answer = server
-            .send(route.method.as_str(), &path, &form, Some(b"a=1"))
-            .await;
-        assert!(
-            [404, 413, 415].contains(&answer.status),
-            "{route:?}: {answer:?}"
-        );
+        let unknown = send("application/json", br#"{"nobody_knows_this":1}"#).await;
+        assert_eq!(unknown.status, 422, "{route:?}: {unknown:?}");
+        let form = send("application/x-www-form-urlencoded", b"a=1").await;
+        assert_eq!(form.status, 415, "{route:?}: {form:?}");
     }
+    assert!(with_body > 15 && without > 30, "{with_body} {without}");
+}
+
+#[tokio::test]
+async fn an_empty_object_is_no_body_where_none_is_taken() {
+    let server = Server::open().await;
+    for body in [&b"{}"[..], b" {}\n"] {
+        let paused = server
+            .send("POST", "/api/v1/queues/q/pause", &[], Some(body))
+            .await;
+        assert_eq!(paused.status, 200, "{paused:?}");
+    }
+    let long = vec![b' '; 2000];
+    let refused = server
+        .send("POST", "/api/v1/queues/q/pause", &[], Some(&long))
+        .await;
+    assert_eq!(
+        (refused.status, refused.code().as_str()),
+        (413, "body_too_large")
+    );
+}
+
+#[tokio::test]
+async fn a_path_that_is_no_text_is_answered_as_every_other_and_only_with_a_key() {
+    let mut server = Server::closed().await;
+    let key = server.new_key(&[Scope::Read]).await;
+    let missing = server.get("/api/v1/jobs/%ff").await;
+    assert_eq!(
+        (missing.status, missing.code().as_str()),
+        (401, "key_missing")
+    );
+    server.key = Some(key);
+    let unknown = server.get("/api/v1/jobs/%ff").await;
+    assert_eq!(
+        (unknown.status, unknown.code().as_str()),
+        (404, "not_found")
+    );
+    assert!(unknown.header("x-request-id").is_some());
+}
+
+#[tokio::test]
+async fn the_explorer_is_shown_in_no_frame() {
+    let server = Server::open().await;
+    let page = server.get("/docs/index.html").await;
+    assert_eq!(
+        page.header("content-security-policy"),
+        Some("frame-ancestors 'none'")
+    );
+    assert_eq!(page.header("x-frame-options"), Some("DENY"));
 }
 
 #[tokio::test]

@@ -50,10 +50,10 @@ impl Server {
         Server::with(settings, "", |_| Access::open()).await
     }
 
-    /// With keys, and none of them made yet.
+    /// With keys, and none of them made yet. Failed tries are not throttled, so that each is answered as the first.
     pub(crate) async fn closed() -> Self {
         Server::with(Settings::default(), "", |client| {
-            Access::by_keys(Arc::clone(client.engine()), WithoutKeys::Closed)
+            Access::by_keys(Arc::clone(client.engine()), WithoutKeys::Closed).unthrottled()
         })
         .await
     }
