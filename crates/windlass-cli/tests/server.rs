@@ -537,7 +537,7 @@ fn the_doctor_looks_at_everything() {
     let told = String::from_utf8_lossy(&few.stdout).into_owned();
     assert!(
         told.contains("warning  open files       only 200 may be open"),
-        "{told}"
+        "{few:?}"
     );
 }
 

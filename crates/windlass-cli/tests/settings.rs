@@ -271,7 +271,10 @@ fn the_retry_policy_and_its_cap_are_those_of_the_configuration() {
         let claimed = server.post("/api/v1/claim", &claim);
         let leased = &claimed["data"][0];
         let failed = json!({"id": leased["id"], "attempt": leased["attempt"], "outcome": "failed", "error": "no"});
-        server.post("/api/v1/settle", &json!({"outcomes": [failed]}));
+        server.post(
+            "/api/v1/settle",
+            &json!({"worker": "w", "outcomes": [failed]}),
+        );
         assert_eq!(
             server.get(&path)["state"],
             state,

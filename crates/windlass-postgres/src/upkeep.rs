@@ -111,12 +111,12 @@ pub(crate) async fn drop_days(
             })
             .await?;
         for day in &days {
-            connections
+            let gone = connections
                 .run(Class::Other, |mut session| async move {
                     drop_day(&mut session, table, day).await
                 })
                 .await?;
-            dropped += 1;
+            dropped += usize::from(gone);
         }
         while connections
             .run(Class::Other, |mut session| async move {
@@ -142,9 +142,11 @@ async fn old_days(session: &mut Session, table: &str, before: Timestamp) -> Step
 /// History of jobs that live or are dead is kept, whatever its age.
 const KEPT: &str = "exists (select from windlass.jobs where id = job) or exists (select from windlass.dead where id = job)";
 
-async fn drop_day(session: &mut Session, table: &str, day: &str) -> Step<()> {
+/// Whether it was dropped.
+async fn drop_day(session: &mut Session, table: &str, day: &str) -> Step<bool> {
     if !lock(session).await? {
-        return session.roll_back().await; // another node is at it
+        session.roll_back().await?; // another node is at it
+        return Ok(false);
     }
     let statements = match table {
         "finished" => vec![
@@ -170,7 +172,8 @@ async fn drop_day(session: &mut Session, table: &str, day: &str) -> Step<()> {
     for sql in statements {
         session.query(&sql, params![]).await?;
     }
-    session.commit().await
+    session.commit().await?;
+    Ok(true)
 }
 
 /// Removes rows that have no day of their own, in small steps; answers how many.

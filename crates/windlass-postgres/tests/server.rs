@@ -233,7 +233,15 @@ async fn whole_days_of_finished_jobs_are_dropped() {
     );
     let counts = store.counts(tomorrow).await.unwrap();
     assert_eq!(counts[&job(1).queue].succeeded, 3);
-    let dropped = store.forget(tomorrow.saturating_add(day)).await.unwrap();
+    // While the days to come are made, the others are left to the next time.
+    let mut dropped = 0;
+    for _ in 0..100 {
+        dropped += store.forget(tomorrow.saturating_add(day)).await.unwrap();
+        if dropped >= 2 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     assert_eq!(dropped, 2, "finished jobs and history of one day");
     assert_eq!(store.get(&[id(1)]).await.unwrap(), [None]);
     assert!(store.counts(tomorrow).await.unwrap().is_empty());

@@ -25,8 +25,9 @@ async fn nothing_of_a_deleted_form_runs_again() {
     let made = server.post("/api/v1/jobs", &form()).await;
     let id = made.text_at("/id");
     let waits = run_now(&server, &id).await;
+    let failed = json!({"outcome": "failed", "error": "no"});
     server
-        .run(&json!({"outcome": "failed", "error": "no"}))
+        .run_claimed(&json!({"kinds": ["http"]}), &failed)
         .await;
     let path = format!("/api/v1/jobs/{waits}");
     let retry = server.get(&path).await;
@@ -54,7 +55,9 @@ async fn the_history_of_a_form_is_filtered_before_it_is_cut() {
         json!({"outcome": "succeeded"}),
     ] {
         server.act(&format!("/api/v1/jobs/{job}/run-now")).await;
-        server.run(&outcome).await;
+        server
+            .run_claimed(&json!({"kinds": ["http"]}), &outcome)
+            .await;
     }
     let history = async |query: &str| {
         let path = format!("/api/v1/jobs/{id}/history?{query}");

@@ -143,6 +143,7 @@ async fn an_empty_object_is_no_body_where_none_is_taken() {
 #[tokio::test]
 async fn a_path_that_is_no_text_is_answered_as_every_other_and_only_with_a_key() {
     let mut server = Server::closed().await;
+    server.new_key(&[Scope::Admin]).await;
     let key = server.new_key(&[Scope::Read]).await;
     let missing = server.get("/api/v1/jobs/%ff").await;
     assert_eq!(

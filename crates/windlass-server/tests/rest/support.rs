@@ -243,7 +243,12 @@ impl Server {
 
     /// Claims one job and ends its attempt so.
     pub(crate) async fn run(&self, outcome: &Value) -> String {
-        let jobs = self.claim(&serde_json::json!({})).await;
+        self.run_claimed(&serde_json::json!({}), outcome).await
+    }
+
+    /// Claims one job by these fields and ends its attempt so.
+    pub(crate) async fn run_claimed(&self, claim: &Value, outcome: &Value) -> String {
+        let jobs = self.claim(claim).await;
         let job = jobs.first().expect("a job is ready");
         let mut outcome = outcome.clone();
         outcome["id"] = job["id"].clone();
