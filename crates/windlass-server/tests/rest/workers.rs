@@ -329,6 +329,22 @@ async fn a_success_that_comes_after_the_timeout_is_none() {
 }
 
 #[tokio::test]
+async fn a_success_that_was_told_in_time_is_known_after_the_timeout() {
+    let server = Server::open().await;
+    server.job(&json!({"kind": "a", "timeout": "1s"})).await;
+    let jobs = server.claim(&json!({})).await;
+    let body = settle(&jobs[0], json!({"outcome": "succeeded"}));
+    let first = server.post("/api/v1/settle", &body).await;
+    assert_eq!(first.text_at("/data/0/status"), "done");
+    let until: Timestamp = jobs[0]["lease_until"].as_str().unwrap().parse().unwrap();
+    while server.client.now() < until {
+        server.get("/api/v1/workers").await;
+    }
+    let again = server.post("/api/v1/settle", &body).await;
+    assert_eq!(again.text_at("/data/0/status"), "repeated");
+}
+
+#[tokio::test]
 async fn progress_is_seen_while_it_runs_and_kept_with_the_attempt() {
     let server = Server::open().await;
     let id = server.job(&json!({"kind": "a"})).await;

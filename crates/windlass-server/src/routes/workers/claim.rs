@@ -171,7 +171,7 @@ async fn wait_for_jobs(
         tokio::select! {
             _ = changes.changed() => {}
             () = clock.sleep_until(at) => {}
-            () = app.stopping.cancelled() => {}
+            () = app.stopping.cancelled() => return Ok((jobs, signal)),
         }
     }
 }

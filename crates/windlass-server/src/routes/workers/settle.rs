@@ -94,7 +94,8 @@ async fn report(
     job: &Job,
     now: Timestamp,
 ) -> Result<AttemptReport, Problem> {
-    let late = job.lease_until_max().is_some_and(|until| now >= until);
+    let runs = job.lease().is_some() && job.attempt == outcome.of.attempt;
+    let late = runs && job.lease_until_max().is_some_and(|until| now >= until);
     let report = match &outcome.told {
         told if late && !matches!(told, Told::Failed(_)) => Report::TimedOut {
             timeout: ran(job, now),
