@@ -1,6 +1,7 @@
 //! `windlass serve`: runs the server until it is told to stop.
 
 use std::io::Write as _;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
@@ -62,6 +63,9 @@ impl ServeCommand {
     }
 }
 
+/// What was cut off and does not end by itself is not waited for any longer.
+const LAST_WORK: Duration = Duration::from_secs(1);
+
 pub(crate) fn run(command: &ServeCommand) -> anyhow::Result<()> {
     let config = Config::load(&command.sources())?;
     let log = start_logging(&config)?;
@@ -71,6 +75,7 @@ pub(crate) fn run(command: &ServeCommand) -> anyhow::Result<()> {
         .enable_all()
         .build()?;
     let served = runtime.block_on(serve(config, log.clone()));
+    runtime.shutdown_timeout(LAST_WORK);
     log.flush();
     served
 }
