@@ -1,5 +1,7 @@
 //! `windlass serve`: runs the server until it is told to stop.
 
+use std::time::Duration;
+
 use anyhow::Context as _;
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
@@ -21,6 +23,9 @@ pub(crate) struct ServeCommand {
     server: ServerArgs,
 }
 
+/// What was cut off and does not end by itself is not waited for any longer.
+const LAST_WORK: Duration = Duration::from_secs(1);
+
 pub(crate) fn run(command: &ServeCommand, output: &Output) -> anyhow::Result<()> {
     let config = command.server.load()?;
     let log = start_logging(&config)?;
@@ -30,6 +35,7 @@ pub(crate) fn run(command: &ServeCommand, output: &Output) -> anyhow::Result<()>
         .enable_all()
         .build()?;
     let served = runtime.block_on(serve(config, log.clone(), output));
+    runtime.shutdown_timeout(LAST_WORK);
     log.flush();
     served
 }

@@ -174,7 +174,6 @@ impl InFlight {
     pub(super) fn answered(&mut self) {
         self.answered = true;
         self.hands_out(0);
-        self.activity.changed.notify_one();
     }
 
     /// The other side has taken what it was given before, and is given so many bytes more.
@@ -185,10 +184,16 @@ impl InFlight {
             taken: 0,
         };
         let mut now = self.activity.lock();
+        let stretches = now.sending.len();
         let stretch = now.sending.entry(self.number).or_insert_with(fresh);
         stretch.taken = stretch.taken.saturating_add(bytes);
         if stretch.taken >= pace.bytes {
             *stretch = fresh();
+        }
+        let is_new = now.sending.len() > stretches;
+        drop(now);
+        if is_new {
+            self.activity.changed.notify_one();
         }
     }
 
@@ -292,6 +297,15 @@ mod tests {
         other.waits();
         let endless = tokio::time::timeout(Duration::from_secs(1000), activity.overdue()).await;
         assert!(endless.is_err(), "there is nothing to take");
+        let more = async {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            slow.hands_out(10);
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            seconds = ends_after(&activity) => assert_eq!(seconds, 35, "there is something again"),
+            () = more => {}
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,0 +1,184 @@
+//! What a configuration becomes, and when a server ends.
+
+use std::time::Duration;
+
+use windlass_core::retry::Preset;
+
+use super::*;
+use crate::config::Sources;
+
+/// Every setting that becomes a number somewhere else, at another value than its default.
+const SET: &[(&str, &str)] = &[
+    ("jobs.lease", "45s"),
+    ("jobs.lease_max", "2h"),
+    ("jobs.sweep_every", "1s"),
+    ("jobs.retry", "patient"),
+    ("jobs.retry_cap", "7"),
+    ("jobs.payload_bytes", "2000"),
+    ("http.bulk_bytes", "400000"),
+    ("http.header_time", "11s"),
+    ("http.header_bytes", "33000"),
+    ("http.header_fields", "90"),
+    ("http.body_time", "31s"),
+    ("http.body_bytes_per_second", "1000"),
+    ("http.write_time", "32s"),
+    ("http.write_bytes", "1001"),
+    ("http.idle_time", "1m 30s"),
+    ("http.connections", "500"),
+    ("http.connections_per_address", "50"),
+    ("http.streams", "10"),
+    ("http.wait_max", "20s"),
+    ("http.waiting_max", "7"),
+    ("http_jobs.per_host", "3"),
+    ("http_jobs.allow_targets", "10.0.0.0/8, 192.168.1.1"),
+    ("http_jobs.connect_timeout", "2s"),
+    ("http_jobs.public_url", "https://jobs.example/"),
+    ("retention.finished", "8d"),
+    ("retention.dead", "30d"),
+    ("retention.queues", "mail=14d"),
+    ("shutdown.grace", "5s"),
+];
+
+fn config(flags: &[(&'static str, &str)]) -> Config {
+    let flags = flags.iter().map(|(key, value)| (*key, (*value).to_owned()));
+    let sources = Sources {
+        flags: flags.collect(),
+        ..Sources::default()
+    };
+    Config::load(&sources).expect("a good configuration")
+}
+
+#[test]
+fn every_setting_arrives_where_it_is_used() {
+    let config = config(SET);
+    let machine = Machine {
+        files: 100_000,
+        outgoing: 0,
+        space: None,
+        unwritable: None,
+        open_to_others: false,
+        now: windlass_core::Timestamp::UNIX_EPOCH,
+    };
+    let seconds = Duration::from_secs;
+    let limits = Limits {
+        header_time: seconds(11),
+        header_bytes: 33_000,
+        header_fields: 90,
+        body_time: seconds(31),
+        body_bytes_per_second: 1000,
+        body_bytes_max: 400_000,
+        write_time: seconds(32),
+        write_bytes: 1001,
+        idle_time: seconds(90),
+        connections: 500,
+        connections_per_address: 50,
+        streams: 10,
+        drain_time: seconds(5),
+    };
+    assert_eq!(config.limits(&machine), limits);
+    let few_files = Machine {
+        files: 228,
+        ..machine
+    };
+    assert_eq!(config.limits(&few_files).connections, 100);
+    let settings = config.settings();
+    assert_eq!(
+        (settings.payload_bytes_max, settings.bulk_bytes_max),
+        (2000, 400_000)
+    );
+    assert_eq!(
+        (settings.lease, settings.lease_max),
+        (seconds(45), seconds(7200))
+    );
+    assert_eq!((settings.wait_max, settings.waiting_max), (seconds(20), 7));
+    assert_eq!(
+        settings.retry.policy,
+        Some(Arc::new(Preset::Patient.policy()))
+    );
+    let cap = AttemptLimit::from_max_attempts(7).unwrap().unwrap();
+    assert_eq!(settings.retry.cap, Cap::At(cap));
+    let own = config.bind;
+    let http = config.http_config(own).expect("a good configuration");
+    let allowed: Vec<_> = http.allow.iter().map(ToString::to_string).collect();
+    assert_eq!(allowed, ["10.0.0.0/8", "192.168.1.1/32"]);
+    assert_eq!((http.per_host, http.connect_timeout), (Some(3), seconds(2)));
+    assert_eq!(http.own, [own]);
+    let completions = "https://jobs.example/api/v1/completions/";
+    assert_eq!(http.completion_url.as_deref(), Some(completions));
+    let mut missing = config.clone();
+    missing.http_jobs_ca_file = Some("/nowhere/ca.pem".into());
+    let refused = missing.http_config(own);
+    assert!(matches!(refused, Err(StartError::Authorities { .. })));
+    let upkeep = config.upkeep("node".to_owned());
+    assert_eq!(
+        (upkeep.lease, upkeep.sweep_every),
+        (seconds(45), seconds(1))
+    );
+    let days = |days: u64| seconds(days * 86_400);
+    assert_eq!(upkeep.janitor.retention, days(8));
+    assert_eq!(upkeep.janitor.dead_retention, Some(days(30)));
+    let queues: Vec<_> = upkeep.janitor.queues.values().copied().collect();
+    assert_eq!(queues, [days(14)]);
+}
+
+#[test]
+fn the_defaults_are_the_same_wherever_they_are_said() {
+    let config = config(&[]);
+    let machine = Machine {
+        files: 100_000,
+        outgoing: 0,
+        space: None,
+        unwritable: None,
+        open_to_others: false,
+        now: windlass_core::Timestamp::UNIX_EPOCH,
+    };
+    assert_eq!(config.limits(&machine), Limits::default());
+    let (set, plain) = (config.settings(), Settings::default());
+    assert_eq!(format!("{set:?}"), format!("{plain:?}"));
+}
+
+#[tokio::test]
+async fn a_loop_that_ends_early_ends_the_server() {
+    let serve = std::future::pending::<usize>;
+    let (running, stopped) = (CancellationToken::new(), CancellationToken::new());
+    stopped.cancel();
+    let mut ends = JoinSet::new();
+    ends.spawn(async {});
+    let ended = beside(&mut ends, serve(), &running).await;
+    assert!(matches!(ended, Err(LoopEnded(None))));
+    // At the end, loops end; but one that panics is told even then.
+    ends.spawn(async {});
+    ends.spawn(async { panic!("a loop breaks") });
+    let ended = beside(&mut ends, serve(), &stopped).await;
+    assert!(ended.is_err_and(|ended| ended.0.is_some_and(|broke| broke.is_panic())));
+    ends.spawn(async {});
+    let served = beside(&mut ends, tokio::task::yield_now(), &stopped).await;
+    assert!(served.is_ok());
+    ends.spawn(async { panic!("a loop breaks") });
+    assert!(all_ended(&mut ends).await.is_err());
+}
+
+#[test]
+fn a_key_is_needed_where_others_may_come() {
+    let needs = |flags: &[(&'static str, &str)]| config(flags).needs_key();
+    assert!(!needs(&[]));
+    assert!(
+        needs(&[("behind_proxy", "true")]),
+        "the proxy lets others in"
+    );
+    assert!(!needs(&[("behind_proxy", "true"), ("insecure", "true")]));
+    let public = ("bind", "0.0.0.0:80");
+    assert!(needs(&[public, ("tls.key", "k"), ("tls.certificate", "c")]));
+    assert!(!needs(&[public, ("insecure", "true")]));
+}
+
+#[test]
+fn without_a_url_jobs_are_kept_in_the_data_directory() {
+    let embedded = config(&[("data", "/srv/w")]);
+    assert_eq!(embedded.store_url(), "sqlite:/srv/w/windlass.db");
+    assert!(embedded.keeps_files() && embedded.is_durable());
+    let elsewhere = config(&[("store", "postgres://ann:x@db/jobs")]);
+    assert_eq!(elsewhere.store_shown(), "postgres://ann:…@db/jobs");
+    assert!(!elsewhere.keeps_files());
+    assert!(!config(&[("store", "memory:")]).is_durable());
+}
