@@ -186,11 +186,13 @@ impl Janitor {
         let old = now.saturating_sub(DAY);
         let after = self.walked_until().remove(collection).unwrap_or_default();
         let names = store.document_names(collection, &after, WALKED).await?;
-        let ids = names.iter().filter_map(|name| name.parse().ok());
-        let ids: Vec<JobId> = ids
-            .take_while(|id| *id < JobId::new(old, u64::MAX))
-            .collect();
-        if let Some(last) = names.last().filter(|_| ids.len() == WALKED) {
+        let mut ids: Vec<JobId> = names.iter().filter_map(|name| name.parse().ok()).collect();
+        let young = ids.iter().position(|id| *id > JobId::new(old, u64::MAX));
+        ids.truncate(young.unwrap_or(ids.len()));
+        if let Some(last) = names.last()
+            && names.len() == WALKED
+            && young.is_none()
+        {
             self.walked_until().insert(collection, last.clone());
         }
         let jobs = store.get(&ids).await?;

@@ -247,6 +247,7 @@ impl Scheduler {
     /// Fires until it is told to stop.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
         let clock = Arc::clone(self.engine.clock());
+        pulse.busy(clock.now());
         self.tell_unreadable().await;
         loop {
             let now = clock.now();

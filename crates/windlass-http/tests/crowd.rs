@@ -17,15 +17,29 @@ use windlass_memory::MemoryStore;
 
 use support::{enqueue, http_job, local, worker_config};
 
-/// Two thousand, or as many as the machine lets a process have sockets for: each request has one on both sides.
-fn crowd() -> usize {
-    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let line = limits
-        .lines()
-        .find(|line| line.starts_with("Max open files"));
-    let soft = line.and_then(|line| line.split_whitespace().nth(3)?.parse::<usize>().ok());
-    let sockets = soft.unwrap_or(1024).saturating_sub(200) / 2;
-    sockets.min(2000)
+const REQUESTS: usize = 2000;
+
+/// Lets this process have a socket on both sides of every request.
+fn make_room_for_sockets() {
+    const NEEDED: usize = 2 * REQUESTS + 200;
+    let soft_limit = || {
+        let limits = std::fs::read_to_string("/proc/self/limits").expect("the limits");
+        let mut lines = limits.lines();
+        let line = lines.find(|line| line.starts_with("Max open files"));
+        let soft = line.and_then(|line| line.split_whitespace().nth(3)?.parse::<usize>().ok());
+        soft.expect("the limit of open files")
+    };
+    if soft_limit() < NEEDED {
+        let ours = std::process::id().to_string();
+        let more = format!("--nofile={NEEDED}:");
+        let mut raise = std::process::Command::new("prlimit");
+        let _ = raise.args(["--pid", &ours, &more]).status();
+    }
+    let limit = soft_limit();
+    assert!(
+        limit >= NEEDED,
+        "{limit} open files are too few: `ulimit -n {NEEDED}`"
+    );
 }
 
 fn threads() -> usize {
@@ -59,8 +73,8 @@ async fn start_target(requests: usize) -> (std::net::SocketAddr, Arc<Barrier>) {
 
 #[tokio::test]
 async fn two_thousand_requests_are_in_flight_at_once_without_a_thread_each() {
-    let requests = crowd();
-    let (address, all_here) = start_target(requests).await;
+    make_room_for_sockets();
+    let (address, all_here) = start_target(REQUESTS).await;
     let store = Arc::new(MemoryStore::new());
     let engine = Arc::new(Engine::new(
         store,
@@ -68,13 +82,13 @@ async fn two_thousand_requests_are_in_flight_at_once_without_a_thread_each() {
         Ids::seeded(1),
     ));
     let mut ids = BTreeSet::new();
-    for _ in 0..requests {
+    for _ in 0..REQUESTS {
         let job = http_job(json!({"url": format!("http://{address}/")}));
         ids.insert(enqueue(&engine, job).await);
     }
     let http = HttpJobs::new(local()).unwrap();
     let mut config = worker_config(&http);
-    let slots = u32::try_from(requests).unwrap();
+    let slots = u32::try_from(REQUESTS).unwrap();
     config.queues = vec![QueueConfig::new(QueueName::default(), slots)];
     let worker = Arc::new(Worker::new(Arc::clone(&engine), config).unwrap());
     let stop = CancellationToken::new();

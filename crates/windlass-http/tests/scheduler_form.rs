@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -61,18 +61,32 @@ async fn jobs(world: &World, schedule: ScheduleId) -> Vec<Job> {
     jobs
 }
 
+/// When requests came, by the clock on the target's wall.
+type Came = Arc<Mutex<Vec<Timestamp>>>;
+
+/// A target in a world, which looks at the clock whenever a request comes.
+async fn watching(world: &World, replies: &[Reply]) -> (Target, Came) {
+    let came = Came::default();
+    let (times, clock, replies) = (Arc::clone(&came), world.clock.clone(), replies.to_vec());
+    let target = Target::start(move |_| {
+        let mut times = times.lock().expect("nobody panics with it");
+        times.push(clock.now());
+        let turn = times.len().min(replies.len()) - 1;
+        replies.get(turn).cloned().expect("at least one reply")
+    });
+    (target.await, came)
+}
+
 /// What the target saw: how many seconds after the start each request came, and its retry count.
-fn seen(target: &Target) -> Vec<(i64, u32)> {
-    let start = t0().as_micros() / 1_000_000;
-    let time = |text: &str| text.parse::<i64>().expect("seconds") - start;
-    let one = |seen: &support::Seen| {
-        let retries = seen.header("windlass-retry-count").parse();
-        (
-            time(seen.header("webhook-timestamp")),
-            retries.expect("a number"),
-        )
+fn seen(target: &Target, came: &Came) -> Vec<(u64, u32)> {
+    let came = came.lock().expect("nobody panics with it").clone();
+    let requests = target.seen();
+    assert_eq!(came.len(), requests.len());
+    let one = |(came, request): (Timestamp, support::Seen)| {
+        let retries = request.header("windlass-retry-count").parse();
+        (came.since(t0()).as_secs(), retries.expect("a number"))
     };
-    target.seen().iter().map(one).collect()
+    came.into_iter().zip(requests).map(one).collect()
 }
 
 /// A world on memory, and one on a file in the folder.
@@ -86,7 +100,7 @@ fn worlds(folder: &tempfile::TempDir) -> [World; 2] {
 async fn a_failing_target_is_tried_at_0_1_3_and_7_seconds_and_then_at_the_next_occurrence() {
     let folder = tempfile::tempdir().unwrap();
     for world in worlds(&folder) {
-        let target = Target::replying(&[Reply::Status(503)]).await;
+        let (target, came) = watching(&world, &[Reply::Status(503)]).await;
         let form = json!({
             "schedule": "*/10 * * * * *", "api": target.url("/webhook"), "type": "AT_LEAST_ONCE",
             "isRecurring": true, "maxRetryCount": 3,
@@ -98,7 +112,7 @@ async fn a_failing_target_is_tried_at_0_1_3_and_7_seconds_and_then_at_the_next_o
             .await
             .unwrap();
         let expected = [(10, 0), (11, 1), (13, 2), (17, 3), (20, 0)];
-        assert_eq!(seen(&target), expected);
+        assert_eq!(seen(&target, &came), expected);
         let first = jobs(&world, id).await.remove(0);
         assert_eq!(first.state(), State::Dead(DeadReason::Exhausted));
         let history = world.history(first.id).await;
@@ -117,7 +131,7 @@ async fn a_failing_target_is_tried_at_0_1_3_and_7_seconds_and_then_at_the_next_o
 async fn at_most_once_is_never_tried_again_and_its_one_time_schedule_is_over() {
     let folder = tempfile::tempdir().unwrap();
     for world in worlds(&folder) {
-        let target = Target::replying(&[Reply::Status(503)]).await;
+        let (target, came) = watching(&world, &[Reply::Status(503)]).await;
         let form = json!({
             "schedule": "0 0 12 * * *", "api": target.url("/"), "type": "AT_MOST_ONCE",
             "isRecurring": false, "maxRetryCount": 5,
@@ -129,7 +143,7 @@ async fn at_most_once_is_never_tried_again_and_its_one_time_schedule_is_over() {
             .run_through(&world.clock, seconds(3 * day))
             .await
             .unwrap();
-        assert_eq!(seen(&target), [(86_400, 0)]);
+        assert_eq!(seen(&target, &came), [(86_400, 0)]);
         let jobs = jobs(&world, id).await;
         assert_eq!(jobs.len(), 1);
         assert_eq!(jobs[0].state(), State::Dead(DeadReason::Exhausted));
@@ -151,7 +165,7 @@ async fn a_success_on_the_third_attempt_leads_to_the_next_occurrence_with_count_
     let folder = tempfile::tempdir().unwrap();
     for world in worlds(&folder) {
         let replies = [503, 503, 204, 200].map(Reply::Status);
-        let target = Target::replying(&replies).await;
+        let (target, came) = watching(&world, &replies).await;
         let form = json!({
             "schedule": "*/5 * * * * *", "api": target.url("/"), "type": "AT_LEAST_ONCE",
             "isRecurring": true, "maxRetryCount": 2,
@@ -162,7 +176,7 @@ async fn a_success_on_the_third_attempt_leads_to_the_next_occurrence_with_count_
             .run_through(&world.clock, seconds(10))
             .await
             .unwrap();
-        assert_eq!(seen(&target), [(5, 0), (6, 1), (8, 2), (10, 0)]);
+        assert_eq!(seen(&target, &came), [(5, 0), (6, 1), (8, 2), (10, 0)]);
         for job in jobs(&world, id).await {
             assert_eq!(job.state(), State::Succeeded);
         }
@@ -171,8 +185,9 @@ async fn a_success_on_the_third_attempt_leads_to_the_next_occurrence_with_count_
 
 #[tokio::test]
 async fn a_target_that_hangs_fails_after_thirty_seconds_and_is_tried_one_second_later() {
-    let target = Target::replying(&[Reply::Hang(Vec::new()), Reply::Status(200)]).await;
     let world = World::new();
+    let replies = [Reply::Hang(Vec::new()), Reply::Status(200)];
+    let (target, came) = watching(&world, &replies).await;
     let form = json!({"schedule": "0 * * * * *", "api": target.url("/")});
     create(&world, form).await;
     let clock = world.clock.clone();
@@ -185,7 +200,7 @@ async fn a_target_that_hangs_fails_after_thirty_seconds_and_is_tried_one_second_
         done = world.worker.run_through(&world.clock, seconds(100)) => drop(done.unwrap()),
         () = hanging => {}
     }
-    assert_eq!(seen(&target), [(60, 0), (91, 1)]);
+    assert_eq!(seen(&target, &came), [(60, 0), (91, 1)]);
 }
 
 #[tokio::test]
@@ -194,14 +209,14 @@ async fn after_ten_minutes_away_at_least_once_catches_up_once_and_at_most_once_n
         ("AT_LEAST_ONCE", vec![(606, 0), (610, 0), (620, 0)]),
         ("AT_MOST_ONCE", vec![(610, 0), (620, 0)]),
     ] {
-        let target = Target::replying(&[Reply::Status(200)]).await;
         let world = World::new();
+        let (target, came) = watching(&world, &[Reply::Status(200)]).await;
         let form = json!({"schedule": "*/10 * * * * *", "api": target.url("/"), "type": delivery});
         create(&world, form).await;
         world.clock.advance_to(seconds(606)); // nobody looked
         let ran = world.worker.run_through(&world.clock, seconds(620));
         ran.await.unwrap();
-        assert_eq!(seen(&target), times, "{delivery}");
+        assert_eq!(seen(&target, &came), times, "{delivery}");
     }
 }
 

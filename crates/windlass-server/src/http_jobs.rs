@@ -229,3 +229,59 @@ impl SigningKeys for Secrets {
         SigningKey::parse_all(text).map_err(|refusal| unreadable(refusal.to_string()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use windlass_core::Timestamp;
+    use windlass_engine::{Ids, Janitor, JanitorConfig, VirtualClock};
+    use windlass_http::HttpConfig;
+    use windlass_memory::MemoryStore;
+
+    use super::*;
+
+    /// Lets time pass until exactly these workers are there; those that are.
+    async fn served(engine: &Engine, clock: &VirtualClock, workers: &[&str]) -> Vec<String> {
+        let mut names = Vec::new();
+        for _ in 0..10_000 {
+            let nodes = engine.store().nodes().await.expect("a store");
+            names = nodes.into_iter().map(|node| node.name).collect();
+            if names == workers {
+                break;
+            }
+            clock.advance(Duration::from_millis(100));
+            tokio::task::yield_now().await;
+        }
+        names
+    }
+
+    #[tokio::test]
+    async fn a_queue_that_is_forgotten_gives_its_worker_back() {
+        let clock = VirtualClock::new(Timestamp::UNIX_EPOCH);
+        let store = Arc::new(MemoryStore::new());
+        let engine = Engine::new(store, Arc::new(clock.clone()), Ids::seeded(1));
+        let engine = Arc::new(engine);
+        let hooks = "hooks".parse().unwrap();
+        engine.note_queue(&Kind::http(), &hooks).await.unwrap();
+        let executor = Executor {
+            engine: Arc::clone(&engine),
+            jobs: HttpJobs::new(HttpConfig::default()).unwrap(),
+            node: "n".to_owned(),
+            concurrency: 1,
+            lease: Duration::from_secs(30),
+            retry: WorkerRetry::default(),
+            shutdown_grace: Duration::ZERO,
+        };
+        let both = ["n-http-default", "n-http-hooks"];
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(executor.run(stop.clone(), CancellationToken::new()));
+        assert_eq!(served(&engine, &clock, &both).await, both);
+        clock.advance(Duration::from_secs(25 * 3600));
+        let janitor = Janitor::new(Arc::clone(&engine), JanitorConfig::default());
+        janitor.pass(engine.now()).await.unwrap();
+        assert_eq!(served(&engine, &clock, &both[..1]).await, both[..1]);
+        engine.note_queue(&Kind::http(), &hooks).await.unwrap();
+        assert_eq!(served(&engine, &clock, &both).await, both);
+        stop.cancel();
+        running.await.unwrap();
+    }
+}

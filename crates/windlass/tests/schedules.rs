@@ -318,6 +318,20 @@ every_store! {
     }
 }
 
+#[tokio::test]
+async fn what_code_declares_fires_though_the_store_says_that_it_is_over() {
+    let kit = TestKit::new();
+    let client = kit.client();
+    client.put_schedule(&minutely("m")).await.unwrap();
+    let mut found = client.schedules().await.unwrap().remove(0);
+    let next_at = found.next_at.take();
+    let version = Expected::Version(found.version);
+    let store = client.engine().store();
+    store.put_schedule(&found, version).await.unwrap();
+    client.put_schedule(&minutely("m")).await.unwrap();
+    assert_eq!(client.schedules().await.unwrap()[0].next_at, next_at);
+}
+
 // TM12: whatever the store answers in the middle of an edit, the schedule has the old rule or the new one, and fires by it.
 #[tokio::test]
 async fn an_edit_that_the_store_breaks_off_does_not_end_a_schedule() {

@@ -181,7 +181,7 @@ pub(super) fn routes() -> Vec<Route> {
 /// A schedule that is there.
 enum Found {
     /// As it is understood.
-    Read(Schedule),
+    Read(Box<Schedule>),
     /// One that cannot be read any more.
     Unreadable(UnreadableSchedule),
 }
@@ -212,7 +212,7 @@ impl Found {
     /// The schedule, if it can be read.
     fn readable(self) -> Result<Schedule, Problem> {
         match self {
-            Found::Read(schedule) => Ok(schedule),
+            Found::Read(schedule) => Ok(*schedule),
             Found::Unreadable(schedule) => {
                 let detail = format!(
                     "schedule {} cannot be read any more: {}",
@@ -254,7 +254,7 @@ impl Found {
 /// The schedule that is found by name, or by id.
 async fn find(call: &Call, which: &ScheduleRef) -> Result<Option<Found>, Problem> {
     if let Some(found) = call.app.client.schedule(which).await? {
-        return Ok(Some(Found::Read(found)));
+        return Ok(Some(Found::Read(Box::new(found))));
     }
     let unreadable = call.app.client.unreadable_schedules().await?;
     let is_it = |one: &UnreadableSchedule| match which {

@@ -47,6 +47,7 @@ impl Client {
             };
             if let Some(found) = &found
                 && found.definition == wanted
+                && found.next_at == wanted.next_at(found.created_at, found.last_at)
             {
                 return Ok(found.id);
             }

@@ -24,7 +24,7 @@ pub(super) async fn list(call: Call) -> Result<Answer, Problem> {
         client.schedules().await?,
         client.unreadable_schedules().await?,
     );
-    let read = read.into_iter().map(Found::Read);
+    let read = read.into_iter().map(|one| Found::Read(Box::new(one)));
     let mut all: Vec<Found> = read
         .chain(unreadable.into_iter().map(Found::Unreadable))
         .filter(|one| after.as_deref().is_none_or(|after| one.name() > after))
