@@ -1,6 +1,6 @@
 //! What a JSON text must keep, found by walking over all of it once; nothing of it is kept.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::Deserializer;
@@ -103,7 +103,7 @@ impl<'de> Visitor<'de> for Walk {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
         let inner = self.deeper()?;
-        let mut names = HashSet::new();
+        let mut names = BTreeSet::new();
         while let Some(name) = entries.next_key_seed(Name(self.rules))? {
             if let Some((name, most)) = name.zip(self.rules.names_max) {
                 if names.len() == most {

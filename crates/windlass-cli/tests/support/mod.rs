@@ -1,6 +1,8 @@
 //! A real server in a process of its own, and a small HTTP client.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod target;
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;

@@ -362,12 +362,14 @@ proptest! {
             credit = guards.credit_after(credit, &plan, taken);
             given.push((free, taken.retries));
         }
+        // As the ratio is kept: to the millionth.
+        let share = Ratio::new(share).unwrap().get();
         for start in 0..given.len() {
             let (mut slots, mut retries) = (0, 0);
             for (free, of_retries) in &given[start..] {
                 slots += free;
                 retries += of_retries;
-                let promised = (share * f64::from(slots) - 0.001).ceil() + 1.0;
+                let promised = (share * f64::from(slots) - 1e-9).ceil() + 1.0;
                 prop_assert!(f64::from(retries) <= promised, "{} of {} from {}: {:?}", retries, slots, start, given);
             }
         }

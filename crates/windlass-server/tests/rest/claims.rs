@@ -178,7 +178,7 @@ async fn as_many_requests_wait_as_may_and_no_more() {
     };
     let server = Server::with_settings(settings).await;
     let long = json!({"wait": "60s", "queue": "other"});
-    let short = json!({"wait_ms": 1});
+    let short = json!({"wait": "200ms"}); // longer than a claim takes, so that it does wait
     let others = async {
         for _ in 0..1000 {
             let busy = server.post("/api/v1/claim", &short).await;
@@ -204,10 +204,7 @@ async fn as_many_requests_wait_as_may_and_no_more() {
     }
     let mut freed = 503;
     for _ in 0..1000 {
-        freed = server
-            .post("/api/v1/claim", &json!({"wait_ms": 1}))
-            .await
-            .status;
+        freed = server.post("/api/v1/claim", &short).await.status;
         if freed == 200 {
             break;
         }
