@@ -6,6 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use futures_util::future::Shared;
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -262,11 +264,15 @@ impl Worker {
         }
         self.no_claims.cancel();
         info!(worker = %self.config.name, running = self.slots.used(), "stopping");
-        let mut grace = self.engine.clock().sleep(self.config.shutdown_grace);
+        let grace = self
+            .engine
+            .clock()
+            .sleep(self.config.shutdown_grace)
+            .shared();
         // A claim that is on its way still answers: what it gets is given back.
         tokio::select! {
             _ = fetching.join_next() => {}
-            () = &mut grace => {}
+            () = grace.clone() => {}
             () = stop_now.cancelled() => {}
         }
         fetching.shutdown().await;
@@ -306,7 +312,7 @@ impl Worker {
     }
 
     /// Lets running jobs end, gives back those that do not, and waits for the store to know all of it.
-    async fn wind_down(&self, grace: Wait, stop_now: &CancellationToken) -> usize {
+    async fn wind_down(&self, grace: Shared<Wait>, stop_now: &CancellationToken) -> usize {
         tokio::select! {
             () = self.registry.wait_until_empty() => return 0,
             () = grace => {}
