@@ -13,12 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use serde_json::Value;
-use support::{World, new_job, t0};
+use support::{World, new_job, skipped, t0};
 use windlass_core::schedule::{Missed, NewSchedule};
 use windlass_core::{QueueName, ScheduleId, ScheduleName, Timestamp};
 use windlass_engine::{Engine, Event, Heard, ScheduleEvent, Scheduler, SchedulerConfig};
-use windlass_store::{Expected, Fire, PAGE_MAX, Schedule, Written};
+use windlass_store::{Expected, PAGE_MAX, Schedule, Written};
 
 const MANY: usize = 10_000;
 
@@ -60,16 +59,6 @@ async fn fired(engine: &Engine, schedule: ScheduleId) -> Vec<Timestamp> {
     let store = engine.store();
     let occurrences = store.occurrences(schedule, None, PAGE_MAX).await.unwrap();
     occurrences.iter().map(|one| one.scheduled_for).collect()
-}
-
-async fn skipped(engine: &Engine) -> Vec<Value> {
-    let mut skipped = Vec::new();
-    for schedule in engine.store().schedules().await.unwrap() {
-        let topic = Fire::skipped_topic(schedule.id);
-        let records = engine.store().records(&topic, 0, 100).await.unwrap();
-        skipped.extend(records.into_iter().map(|record| record.value));
-    }
-    skipped
 }
 
 async fn ten_thousand_schedules_due_in_one_second_fire_once_each(world: World) {

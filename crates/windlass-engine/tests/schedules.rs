@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use support::faulty::Faulty;
-use support::{World, new_job, seconds, t0, worker};
+use support::{World, new_job, seconds, skipped, t0, worker};
 use tokio::sync::Notify;
 use windlass_core::schedule::{Expression, Missed, NewSchedule, Overlap};
 use windlass_core::{JobId, NewJob, QueueName, ScheduleName};
@@ -53,16 +53,6 @@ async fn count(engine: &Engine, state: ListedState) -> usize {
     let (filter, page) = (Filter::state(state), Page::first(100));
     let listed = engine.store().list(&filter, page, engine.now());
     listed.await.unwrap().jobs.len()
-}
-
-async fn skipped(engine: &Engine) -> Vec<Value> {
-    let mut skipped = Vec::new();
-    for schedule in engine.store().schedules().await.unwrap() {
-        let topic = Fire::skipped_topic(schedule.id);
-        let records = engine.store().records(&topic, 0, 100).await.unwrap();
-        skipped.extend(records.into_iter().map(|record| record.value));
-    }
-    skipped
 }
 
 on_every_store! {

@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 
 use tokio_postgres::Row;
 use uuid::Uuid;
-use windlass_core::schedule::NewSchedule;
 use windlass_core::{Job, JobId, ScheduleId, Timestamp};
 use windlass_store::{
-    Expected, Fire, Fired, FiredOccurrence, PAGE_MAX, Schedule, ScheduleRef, UnreadableSchedule,
-    Written,
+    Expected, Fire, Fired, FiredOccurrence, PAGE_MAX, Schedule, ScheduleRef, StoredSchedule,
+    UnreadableSchedule, Written,
 };
 
 use crate::fault::{Fault, Step};
@@ -168,30 +167,17 @@ pub(crate) async fn due(
 /// A schedule, or what there is of one whose definition cannot be read.
 fn read(found: &Row) -> Step<Result<Schedule, UnreadableSchedule>> {
     let id: Uuid = found.try_get(0)?;
-    let id = ScheduleId::from_u128(id.as_u128());
     let version: i64 = found.try_get(1)?;
-    let version = u64::try_from(version).unwrap_or(0);
-    let text: &str = found.try_get(2)?;
-    let (created_at, last_at) = (row::time(found, 3)?, row::optional_time(found, 4)?);
-    Ok(match NewSchedule::from_json(text) {
-        Ok(definition) => Ok(Schedule {
-            id,
-            version,
-            definition,
-            created_at,
-            last_at,
-            next_at: row::optional_time(found, 5)?,
-        }),
-        Err(refused) => Err(UnreadableSchedule {
-            id,
-            name: found.try_get(6)?,
-            version,
-            definition: text.to_owned(),
-            reason: refused.to_string(),
-            created_at,
-            last_at,
-        }),
-    })
+    let stored = StoredSchedule {
+        id: ScheduleId::from_u128(id.as_u128()),
+        name: found.try_get(6)?,
+        version: u64::try_from(version).unwrap_or(0),
+        definition: found.try_get(2)?,
+        created_at: row::time(found, 3)?,
+        last_at: row::optional_time(found, 4)?,
+        next_at: row::optional_time(found, 5)?,
+    };
+    Ok(stored.read())
 }
 
 pub(crate) async fn remove(

@@ -367,7 +367,7 @@ impl Server {
         // Requests whose clients have gone.
         tokio::select! {
             () = app.all_changed() => {}
-            () = tokio::time::sleep(self.config.shutdown_grace) => {}
+            () = app.engine().clock().sleep(self.config.shutdown_grace) => {}
             () = stop_now.cancelled() => {}
         }
         over.cancel();

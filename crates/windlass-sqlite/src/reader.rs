@@ -5,11 +5,10 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension as _, Row};
-use windlass_core::schedule::NewSchedule;
 use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
 use windlass_store::{
     Attempt, Document, Filter, FiredOccurrence, Listed, ListedState, Lister, Node, PAGE_MAX, Page,
-    QueueLimits, RECORDS_MAX, Record, Schedule, ScheduleRef, UnreadableSchedule,
+    QueueLimits, RECORDS_MAX, Record, Schedule, ScheduleRef, StoredSchedule, UnreadableSchedule,
 };
 
 use crate::fault::{Fault, Step};
@@ -325,30 +324,17 @@ fn states(filter: &Filter) -> RangeInclusive<i64> {
 /// A schedule, or what there is of one whose definition cannot be read.
 fn schedule(row: &Row<'_>) -> Step<Result<Schedule, UnreadableSchedule>> {
     let id: [u8; 16] = row.get(0)?;
-    let id = ScheduleId::from_u128(u128::from_be_bytes(id));
-    let version = unsigned(row, 1)?;
-    let text: String = row.get(2)?;
     let optional = |micros: Option<i64>| micros.map(timestamp).transpose();
-    let (created_at, last_at) = (timestamp(row.get(3)?)?, optional(row.get(4)?)?);
-    Ok(match NewSchedule::from_json(&text) {
-        Ok(definition) => Ok(Schedule {
-            id,
-            version,
-            definition,
-            created_at,
-            last_at,
-            next_at: optional(row.get(5)?)?,
-        }),
-        Err(refused) => Err(UnreadableSchedule {
-            id,
-            name: row.get(6)?,
-            version,
-            definition: text,
-            reason: refused.to_string(),
-            created_at,
-            last_at,
-        }),
-    })
+    let stored = StoredSchedule {
+        id: ScheduleId::from_u128(u128::from_be_bytes(id)),
+        name: row.get(6)?,
+        version: unsigned(row, 1)?,
+        definition: row.get(2)?,
+        created_at: timestamp(row.get(3)?)?,
+        last_at: optional(row.get(4)?)?,
+        next_at: optional(row.get(5)?)?,
+    };
+    Ok(stored.read())
 }
 
 fn record(row: &Row<'_>) -> Step<Record> {

@@ -40,8 +40,8 @@ pub use node::Node;
 pub use queue::{Pause, QueueLimits};
 pub use read::{Counts, Filter, Listed, ListedState, Lister, PAGE_MAX, Page, SCAN_MAX};
 pub use schedule::{
-    FIRE_MAX, Fire, Fired, FiredOccurrence, Schedule, ScheduleRef, UnreadableSchedule,
-    read_skipped, skipped_record,
+    FIRE_MAX, Fire, Fired, FiredOccurrence, Schedule, ScheduleRef, StoredSchedule,
+    UnreadableSchedule, read_skipped, skipped_record,
 };
 pub use settle::{Attempt, AttemptId, AttemptReport, Renewed, SETTLE_MAX, Settled, Swept};
 pub use store::{Store, check_batch};

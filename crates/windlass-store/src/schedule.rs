@@ -45,6 +45,50 @@ pub struct UnreadableSchedule {
     pub last_at: Option<Timestamp>,
 }
 
+/// A schedule as a database holds it: its definition is a text.
+#[derive(Debug)]
+pub struct StoredSchedule {
+    /// Its id.
+    pub id: ScheduleId,
+    /// Its name.
+    pub name: String,
+    /// Counts up with every change and every firing.
+    pub version: u64,
+    /// What was asked for, as it was written.
+    pub definition: String,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// Up to here every occurrence is dealt with.
+    pub last_at: Option<Timestamp>,
+    /// When it is due next.
+    pub next_at: Option<Timestamp>,
+}
+
+impl StoredSchedule {
+    /// The schedule, or what there is of one whose definition cannot be read.
+    pub fn read(self) -> Result<Schedule, UnreadableSchedule> {
+        match NewSchedule::from_json(&self.definition) {
+            Ok(definition) => Ok(Schedule {
+                id: self.id,
+                version: self.version,
+                definition,
+                created_at: self.created_at,
+                last_at: self.last_at,
+                next_at: self.next_at,
+            }),
+            Err(refused) => Err(UnreadableSchedule {
+                id: self.id,
+                name: self.name,
+                version: self.version,
+                definition: self.definition,
+                reason: refused.to_string(),
+                created_at: self.created_at,
+                last_at: self.last_at,
+            }),
+        }
+    }
+}
+
 /// Which schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScheduleRef {

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use serde_json::Value;
 use windlass_core::fairness::Guards;
 use windlass_core::retry::{Backoff, Jitter, Preset, RetryPolicy, WorkerRetry};
 use windlass_core::{
@@ -25,7 +26,7 @@ use windlass_engine::{
 };
 use windlass_memory::MemoryStore;
 use windlass_sqlite::SqliteStore;
-use windlass_store::{Attempt, Enqueue, Enqueued, Store};
+use windlass_store::{Attempt, Enqueue, Enqueued, Fire, Store};
 
 pub fn t0() -> Timestamp {
     "2026-01-01T12:00:00Z".parse().unwrap()
@@ -110,6 +111,21 @@ pub async fn enqueue(engine: &Engine, new: NewJob) -> JobId {
         [Enqueued::Created(id)] => id,
         ref other => panic!("{other:?}"),
     }
+}
+
+/// The records of what schedules left out, one schedule after the other.
+pub async fn skipped(engine: &Engine) -> Vec<Value> {
+    let mut skipped = Vec::new();
+    for schedule in engine.store().schedules().await.expect("a store") {
+        let topic = Fire::skipped_topic(schedule.id);
+        let records = engine
+            .store()
+            .records(&topic, 0, 100)
+            .await
+            .expect("a store");
+        skipped.extend(records.into_iter().map(|record| record.value));
+    }
+    skipped
 }
 
 pub async fn job(engine: &Engine, id: JobId) -> Job {

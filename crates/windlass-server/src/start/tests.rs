@@ -48,17 +48,22 @@ fn config(flags: &[(&'static str, &str)]) -> Config {
     Config::load(&sources).expect("a good configuration")
 }
 
-#[test]
-fn every_setting_arrives_where_it_is_used() {
-    let config = config(SET);
-    let machine = Machine {
+/// A machine that holds nothing back.
+fn machine() -> Machine {
+    Machine {
         files: 100_000,
         outgoing: 0,
         space: None,
         unwritable: None,
         open_to_others: false,
         now: windlass_core::Timestamp::UNIX_EPOCH,
-    };
+    }
+}
+
+#[test]
+fn every_setting_arrives_where_it_is_used() {
+    let config = config(SET);
+    let machine = machine();
     let seconds = Duration::from_secs;
     let limits = Limits {
         header_time: seconds(11),
@@ -124,14 +129,7 @@ fn every_setting_arrives_where_it_is_used() {
 #[test]
 fn the_defaults_are_the_same_wherever_they_are_said() {
     let config = config(&[]);
-    let machine = Machine {
-        files: 100_000,
-        outgoing: 0,
-        space: None,
-        unwritable: None,
-        open_to_others: false,
-        now: windlass_core::Timestamp::UNIX_EPOCH,
-    };
+    let machine = machine();
     assert_eq!(config.limits(&machine), Limits::default());
     let (set, plain) = (config.settings(), Settings::default());
     assert_eq!(format!("{set:?}"), format!("{plain:?}"));
