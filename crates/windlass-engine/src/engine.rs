@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use windlass_core::{Job, JobId, Kind, QueueName, Settlement, State, Timestamp, Verdict};
 use windlass_store::{CHANGE_MAX, Changed, Enqueue, EnqueueMode, Enqueued, Store, StoreError};
 
@@ -216,8 +217,10 @@ impl Engine {
         due.range(later).next().copied()
     }
 
-    pub(crate) fn due_changed(&self) -> &Notify {
-        &self.due_changed
+    /// Ends when an earlier time becomes the next at which a job is known to be due. To be made before
+    /// [`Engine::next_due`] is asked, so that no change is missed.
+    pub fn due_changed(&self) -> Notified<'_> {
+        self.due_changed.notified()
     }
 
     pub(crate) fn add_dispatcher(&self, dispatcher: &Arc<Dispatcher>) {

@@ -381,7 +381,7 @@ impl Fetcher {
         looked_at: Timestamp,
     ) {
         let clock = self.engine.clock();
-        let due_changed = self.engine.due_changed().notified();
+        let due_changed = self.engine.due_changed();
         let rate_step = self.state().rate_step;
         let rate_at = rate_step.map(|step| clock.now().saturating_add(step));
         let times = [self.engine.next_due(looked_at), rate_at];

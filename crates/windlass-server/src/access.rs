@@ -42,11 +42,14 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// The id of one who needs no key.
+    pub(crate) const LOCAL: &'static str = "local";
+
     /// One who needs no key: the machine itself, or a command that opened the store.
     pub fn local() -> Self {
         Caller {
-            id: "local".to_owned(),
-            name: "local".to_owned(),
+            id: Caller::LOCAL.to_owned(),
+            name: Caller::LOCAL.to_owned(),
             scopes: Scopes::ALL,
         }
     }
@@ -242,24 +245,28 @@ impl Access {
         }
     }
 
-    /// Whether one who was let in may still do what needs `needed`: a key may be revoked or expire while a request goes on.
-    pub(crate) async fn still_allows(
+    /// Checks again whether one who was let in may do what needs `needed`: a key may be revoked or expire while a request
+    /// waits. To be asked right before such a request hands anything out.
+    pub(crate) async fn recheck(
         &self,
         caller: &Caller,
         needed: Scope,
         now: Timestamp,
-    ) -> Result<bool, Refused> {
+    ) -> Result<(), Refused> {
         if self.is_open(now).await? {
-            return Ok(true);
+            return Ok(());
         }
-        let Some(keys) = &self.0.keys else {
-            return Ok(false);
+        let Some(keys) = self.0.keys.as_ref().filter(|_| caller.id != Caller::LOCAL) else {
+            return Err(Refused::Missing);
         };
         let found = keys.find(&caller.id, now).await;
-        let found = found.map_err(Refused::Unavailable)?;
-        let valid = found
-            .filter(|key| key.revoked_at.is_none() && key.expires_at.is_none_or(|at| at > now));
-        Ok(valid.is_some_and(|key| key.scopes.include(needed)))
+        let key = found.map_err(Refused::Unavailable)?;
+        let key = key.ok_or(Refused::Unknown)?;
+        check_valid(&key, now)?;
+        match key.scopes.include(needed) {
+            true => Ok(()),
+            false => Err(Refused::Scope { needed }),
+        }
     }
 
     /// Whether one who sent this header from this address may do what needs `needed`.
@@ -310,11 +317,8 @@ impl Access {
         let Some(key) = found.filter(|_| matches) else {
             return Err(self.failed(Some(given.id()), peer, now, Refused::Unknown));
         };
-        if key.revoked_at.is_some() {
-            return Err(self.failed(Some(given.id()), peer, now, Refused::Revoked));
-        }
-        if key.expires_at.is_some_and(|at| at <= now) {
-            return Err(self.failed(Some(given.id()), peer, now, Refused::Expired));
+        if let Err(refused) = check_valid(&key, now) {
+            return Err(self.failed(Some(given.id()), peer, now, refused));
         }
         if let Some(throttle) = throttle {
             throttle.succeeded(&key.id, peer);
@@ -376,6 +380,17 @@ impl fmt::Debug for Access {
             .field("without_keys", without)
             .finish_non_exhaustive()
     }
+}
+
+/// Refuses a key that was right once.
+fn check_valid(key: &KeyInfo, now: Timestamp) -> Result<(), Refused> {
+    if key.revoked_at.is_some() {
+        return Err(Refused::Revoked);
+    }
+    if key.expires_at.is_some_and(|at| at <= now) {
+        return Err(Refused::Expired);
+    }
+    Ok(())
 }
 
 /// The token of `Bearer <token>`.

@@ -18,8 +18,9 @@ use crate::bodies::Bodies;
 use crate::events::Feed;
 use crate::idempotency::Tidied;
 use crate::log::LogLines;
+use crate::permits::Permits;
 use crate::rates::Rates;
-use crate::routes::Claims;
+use crate::routes::{Claims, Lines, Signals};
 use crate::secrets::Secrets;
 
 /// So many requests that change something are worked on at once; others wait for their turn.
@@ -41,7 +42,7 @@ pub struct Settings {
     pub lease_max: Duration,
     /// The longest that a request may wait for jobs, or for the end of one. 60 s.
     pub wait_max: Duration,
-    /// So many requests may wait at once, and so many listen to events. 1000.
+    /// At most this many requests wait at once, and at most this many listen to events; one key gets half of them. 1000.
     pub waiting_max: usize,
     /// The policy of jobs that nobody else has one for, and the cap on what they ask for. `standard`, no cap.
     pub retry: WorkerRetry,
@@ -76,8 +77,10 @@ pub struct App {
     pub(crate) feed: Arc<Feed>,
     pub(crate) rates: Arc<Rates>,
     pub(crate) claims: Arc<Claims>,
-    pub(crate) waiting: Arc<Semaphore>,
-    pub(crate) listening: Arc<Semaphore>,
+    pub(crate) lines: Lines,
+    pub(crate) signals: Arc<Signals>,
+    pub(crate) waiting: Permits,
+    pub(crate) listening: Permits,
     /// Requests that change something: they run to their end, with or without their client.
     pub(crate) changing: Arc<Semaphore>,
     pub(crate) bodies: Bodies,
@@ -96,9 +99,11 @@ impl App {
             feed: Feed::start(client.engine(), Arc::clone(&rates)),
             rates,
             claims: Arc::default(),
+            lines: Lines::default(),
+            signals: Arc::default(),
             tidied: Arc::default(),
-            waiting: Arc::new(Semaphore::new(settings.waiting_max)),
-            listening: Arc::new(Semaphore::new(settings.waiting_max)),
+            waiting: Permits::new("long polls", settings.waiting_max),
+            listening: Permits::new("event streams", settings.waiting_max),
             changing: Arc::new(Semaphore::new(CHANGING_MAX as usize)),
             bodies: Bodies::new(settings.bulk_bytes_max),
             settings: Arc::new(settings),
@@ -115,8 +120,8 @@ impl App {
     #[must_use]
     pub fn settings(self, settings: Settings) -> Self {
         App {
-            waiting: Arc::new(Semaphore::new(settings.waiting_max)),
-            listening: Arc::new(Semaphore::new(settings.waiting_max)),
+            waiting: Permits::new("long polls", settings.waiting_max),
+            listening: Permits::new("event streams", settings.waiting_max),
             bodies: Bodies::new(settings.bulk_bytes_max),
             settings: Arc::new(settings),
             ..self

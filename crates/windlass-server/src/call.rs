@@ -106,6 +106,12 @@ impl Call {
         format!("{}/api/v1{path}", self.prefix)
     }
 
+    /// Refuses a caller whose key was revoked or has expired while its request waited.
+    pub(crate) async fn recheck(&self, needed: Scope) -> Result<(), Problem> {
+        let now = self.app.engine().now();
+        Ok(self.app.access.recheck(&self.caller, needed, now).await?)
+    }
+
     /// Whether this caller sees what jobs carry.
     pub(crate) fn content(&self) -> Content {
         if self.caller.may(Scope::ReadPayload) {

@@ -32,6 +32,7 @@ pub mod log;
 mod metrics;
 pub mod nodes;
 mod openapi;
+mod permits;
 mod problem;
 mod queue_settings;
 mod rates;

@@ -59,7 +59,7 @@ impl Problem {
     }
 
     pub(crate) fn busy(what: &str) -> Self {
-        let detail = format!("as many {what} as may are open");
+        let detail = format!("too many {what}; retry after 1 s");
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
             .retry_after(Duration::from_secs(1))
     }

@@ -27,7 +27,7 @@ use axum::routing::{MethodFilter, on};
 use windlass_api::schema::{Field, Schema};
 use windlass_core::JOB_BYTES_MAX;
 
-pub(crate) use workers::Claims;
+pub(crate) use workers::{Claims, Lines, Signals};
 
 use crate::access::Scope;
 use crate::answer::Answer;

@@ -7,6 +7,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::RawPathParamsRejection;
@@ -32,6 +33,9 @@ use crate::routes::{Needs, Route};
 
 /// A larger body is read, as JSON, on a thread where it holds up nobody else.
 const LARGE_BYTES: usize = 256 * 1024;
+
+/// A request whose body or turn took longer to come has its key checked again before it is worked on.
+const RECHECK_AFTER: Duration = Duration::from_secs(1);
 
 /// The names and values of a path, if they are text.
 pub(crate) type PathParams = Result<Vec<(String, String)>, RawPathParamsRejection>;
@@ -151,6 +155,11 @@ async fn answer(
 }
 
 async fn handle(route: &Route, call: Call) -> Result<Answer, Problem> {
+    if let Needs::Scope(scope) = route.needs
+        && call.app.engine().now().since(call.now) >= RECHECK_AFTER
+    {
+        call.recheck(scope).await?;
+    }
     if route.idempotent {
         return idempotency::once(call, route, &|call| (route.handler)(call)).await;
     }

@@ -4,7 +4,7 @@
 //! was revoked on any node is refused everywhere a second later, and a flood of unknown ids reaches no store.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -124,16 +124,17 @@ impl Stored {
 pub struct Keys {
     engine: Arc<Engine>,
     most: usize,
-    known: Mutex<Option<Known>>,
+    known: Mutex<Known>,
     reading: tokio::sync::Mutex<()>,
     touched: Mutex<BTreeMap<String, Timestamp>>,
 }
 
 /// All keys as they were at one moment.
-#[derive(Debug, Clone)]
+#[derive(Debug, Default)]
 struct Known {
-    at: Timestamp,
-    keys: Arc<BTreeMap<String, KeyInfo>>,
+    keys: Option<(Timestamp, Arc<BTreeMap<String, KeyInfo>>)>,
+    /// How often this node itself changed a key: what was read before a change is not kept after it.
+    changes: u64,
 }
 
 impl Keys {
@@ -292,20 +293,24 @@ impl Keys {
         if let Some(keys) = self.known(now) {
             return Ok(keys);
         }
+        let changes = self.known_keys().changes;
         let keys = Arc::new(self.read().await?);
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        *known = Some(Known {
-            at: now,
-            keys: Arc::clone(&keys),
-        });
+        let mut known = self.known_keys();
+        if known.changes == changes {
+            known.keys = Some((now, Arc::clone(&keys)));
+        }
         Ok(keys)
     }
 
     fn known(&self, now: Timestamp) -> Option<Arc<BTreeMap<String, KeyInfo>>> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = known.as_ref()?;
-        let fresh = now.since(known.at) < FRESH_FOR && known.at.since(now) < FRESH_FOR;
-        fresh.then(|| Arc::clone(&known.keys))
+        let known = self.known_keys();
+        let (at, keys) = known.keys.as_ref()?;
+        let fresh = now.since(*at) < FRESH_FOR && at.since(now) < FRESH_FOR;
+        fresh.then(|| Arc::clone(keys))
+    }
+
+    fn known_keys(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn read(&self) -> Result<BTreeMap<String, KeyInfo>, StoreError> {
@@ -329,7 +334,8 @@ impl Keys {
         let store = self.engine.store();
         let written = store.put_document(KEYS, id, &value, expected, now).await?;
         // What this node itself changed holds here at once.
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let mut known = self.known_keys();
+        (known.keys, known.changes) = (None, known.changes + 1);
         Ok(written)
     }
 }

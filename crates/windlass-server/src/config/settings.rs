@@ -157,7 +157,7 @@ settings! {
     "http.wait_max" wait_max: Duration = r#""60s""#, between(1, 3600),
         "The longest that a request may wait for jobs, or for the end of one.";
     "http.waiting_max" waiting_max: u64 = "1000", within(1, 1_000_000),
-        "So many requests may wait at once, and so many may listen to events.";
+        "At most this many requests wait at once, and at most this many listen to events. One API key gets at most half of them.";
 
     "http_jobs.run" http_jobs_run: bool = "true", any,
         "Whether this server runs HTTP jobs.";

@@ -8,7 +8,6 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderName, Method};
 use futures_util::stream;
-use tokio::sync::OwnedSemaphorePermit;
 use windlass_api::Query;
 use windlass_api::schema::{Field, Schema};
 use windlass_core::fields::one_of;
@@ -20,6 +19,7 @@ use crate::access::{Access, Caller, Scope};
 use crate::answer::Answer;
 use crate::call::Call;
 use crate::events::{EventId, Feed, Next, event_json};
+use crate::permits::Permit;
 use crate::problem::Problem;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -86,7 +86,7 @@ async fn listen(call: Call) -> Result<Answer, Problem> {
         Some(last) => feed.behind(last),
         None => feed.now(),
     };
-    let permit = call.app.listening.clone().try_acquire_owned();
+    let permit = call.app.listening.take(&call.caller)?;
     let reader = Reader {
         feed,
         wanted,
@@ -94,7 +94,7 @@ async fn listen(call: Call) -> Result<Answer, Problem> {
         clock: Arc::clone(call.app.engine().clock()),
         access: call.app.access.clone(),
         caller: call.caller.clone(),
-        _permit: permit.map_err(|_| Problem::busy("streams"))?,
+        _permit: permit,
     };
     let hello = stream::once(async { Ok::<_, Infallible>(Bytes::from_static(b"retry: 1000\n\n")) });
     let events = stream::unfold(reader, |mut reader| async move {
@@ -161,7 +161,7 @@ struct Reader {
     clock: Arc<dyn Clock>,
     access: Access,
     caller: Caller,
-    _permit: OwnedSemaphorePermit,
+    _permit: Permit,
 }
 
 impl Reader {
@@ -190,14 +190,12 @@ impl Reader {
         }
     }
 
-    /// Whether its key is still good. A store that cannot tell now is asked again at the next piece.
+    /// Whether its key is still good. Where the keys cannot be read now, the stream ends: the reader connects again and
+    /// goes on behind its last event.
     async fn may_listen(&self) -> bool {
         let now = self.clock.now();
-        let allowed = self
-            .access
-            .still_allows(&self.caller, Scope::Read, now)
-            .await;
-        allowed.unwrap_or(true)
+        let checked = self.access.recheck(&self.caller, Scope::Read, now);
+        checked.await.is_ok()
     }
 
     fn take(&mut self, next: Next) -> String {

@@ -3,16 +3,20 @@
 mod claim;
 mod claims;
 mod lease;
+mod line;
 mod progress;
 mod registry;
 mod renew;
 mod settle;
+mod signals;
 
 use axum::http::Method;
 use windlass_api::schema::{Field, Schema};
 
 pub(super) use crate::nodes::is_alive;
 pub(crate) use claims::Claims;
+pub(crate) use line::Lines;
+pub(crate) use signals::Signals;
 
 use super::Route;
 use crate::access::Scope;

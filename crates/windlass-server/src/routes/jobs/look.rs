@@ -112,12 +112,12 @@ pub(super) async fn wait(call: Call) -> Result<Answer, Problem> {
         return Err(Invalid::new("timeout", rule).into());
     }
     let timeout = asked.unwrap_or(WAIT_DEFAULT.min(most));
-    let waiting = call.app.waiting.clone().try_acquire_owned();
-    let _waiting = waiting.map_err(|_| Problem::busy("requests that wait"))?;
+    let _waiting = call.app.waiting.take(&call.caller)?;
     let ended = tokio::select! {
         ended = call.app.client.wait(id, timeout) => ended,
         () = call.app.stopping.cancelled() => Err(Error::NotOver { id, after: timeout }),
     };
+    call.recheck(Scope::Read).await?;
     let (status, job) = match ended {
         Ok(job) => (StatusCode::OK, Some(job)),
         Err(Error::NotOver { .. }) => (StatusCode::ACCEPTED, call.app.client.get(id).await?),

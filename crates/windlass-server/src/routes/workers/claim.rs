@@ -13,17 +13,17 @@ use tokio::sync::oneshot;
 use tracing::warn;
 use windlass_api::{ClaimQueue, ClaimRequest, Content, JobView};
 use windlass_core::{Invalid, Job, JobId, Kind, QueueName, Report, WorkerName, format_duration};
-use windlass_store::{AttemptId, AttemptReport, Kinds};
+use windlass_store::{AttemptId, AttemptReport, Kinds, Settled};
 
 use super::lease::{jobs_of, speaker};
-use super::registry::{Signal, hear, signal_of};
+use super::line::{Interest, Position};
+use super::registry::hear;
+use super::signals::Signal;
+use crate::access::{Caller, Scope};
 use crate::answer::Answer;
 use crate::app::App;
 use crate::call::Call;
 use crate::problem::Problem;
-
-/// A claim that waits looks at least this often: a job may become due without anybody telling.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 #[derive(Serialize)]
 struct ClaimAnswer<'a> {
@@ -60,6 +60,7 @@ struct Wanted {
     /// The queues that it names, or those of the jobs that it names.
     queues: Vec<ClaimQueue>,
     worker: WorkerName,
+    caller: Caller,
     lease: Duration,
     /// What the name of the claim, of the worker and of its key make together: nobody else's claim is repeated by it.
     named: Option<String>,
@@ -88,6 +89,7 @@ impl Wanted {
             request,
             queues,
             worker,
+            caller: call.caller.clone(),
             lease,
             named,
         })
@@ -100,6 +102,24 @@ impl Wanted {
             Some(kinds) => Kinds::Only(kinds.clone()),
             None => Kinds::AllBut(BTreeSet::from([Kind::http()])),
         }
+    }
+
+    fn interest(&self) -> Interest {
+        let request = &self.request;
+        Interest {
+            queues: self.queues.iter().map(|queue| queue.name.clone()).collect(),
+            kinds: request.kinds.clone(),
+            ids: request.ids.clone(),
+            slots: request.slots,
+            retries_running: request.retries_running,
+        }
+    }
+
+    /// Refuses a claim whose key was revoked or has expired while it waited.
+    async fn recheck(&self, app: &App) -> Result<(), Problem> {
+        let now = app.engine().now();
+        let checked = app.access.recheck(&self.caller, Scope::Work, now).await;
+        Ok(checked?)
     }
 
     /// The store's name for the n-th step of the claim in a queue.
@@ -145,35 +165,62 @@ async fn wait_for_jobs(
     app: &App,
     wanted: &Arc<Wanted>,
 ) -> Result<(Vec<Job>, Option<Signal>), Problem> {
-    let clock = Arc::clone(app.engine().clock());
-    let until = clock.now().saturating_add(wanted.request.wait);
-    let mut changes = app.store().changes();
-    let mut waiting = None;
-    let mut jobs = claimed_before(app, wanted).await?;
+    let (engine, worker) = (app.engine(), wanted.request.worker.as_ref());
+    let mut over = engine.clock().sleep(wanted.request.wait);
+    let jobs = claimed_before(app, wanted).await?;
+    let (mut position, mut permit) = (None, None);
+    let mut changes = app.signals.changes();
     loop {
         changes.mark_unchanged();
-        let signal = signal_of(app, wanted.request.worker.as_ref()).await?;
-        if jobs.is_empty() && signal.is_none() {
-            jobs = claim_safely(app, wanted).await?;
-        }
-        let now = clock.now();
-        let over = now >= until || app.stopping.is_cancelled();
-        if !jobs.is_empty() || over || signal == Some(Signal::Stop) {
+        let signal = app.signals.get(engine, worker).await?;
+        if !jobs.is_empty() || signal == Some(Signal::Stop) {
             return Ok((jobs, signal));
         }
-        if waiting.is_none() {
-            let permit = app.waiting.clone().try_acquire_owned();
-            waiting = Some(permit.map_err(|_| Problem::busy("requests that wait"))?);
+        if wanted.request.wait.is_zero() {
+            return match signal {
+                Some(_) => Ok((jobs, signal)),
+                None => Ok((claim_safely(app, wanted).await?, signal)),
+            };
         }
-        let look_at = now.saturating_add(LOOK_EVERY).min(until);
-        let due_at = app.engine().next_due(now);
-        let at = due_at.map_or(look_at, |due_at| due_at.min(look_at));
+        match signal {
+            Some(_) => position = None,
+            None => position = position.or_else(|| Some(app.lines.join(wanted.interest()))),
+        }
+        if let Some(position) = position.as_ref().filter(|position| position.looks_now()) {
+            let jobs = look(app, wanted, position).await?;
+            if !jobs.is_empty() {
+                return Ok((jobs, signal));
+            }
+        }
+        if permit.is_none() {
+            permit = Some(app.waiting.take(&wanted.caller)?);
+        }
+        let turn = async {
+            match &position {
+                Some(position) => position.turn(engine).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            _ = changes.changed() => {}
-            () = clock.sleep_until(at) => {}
+            () = &mut over => return Ok((jobs, signal)),
             () = app.stopping.cancelled() => return Ok((jobs, signal)),
+            () = app.signals.changed(engine, &mut changes) => {}
+            () = turn => {}
         }
     }
+}
+
+/// Claims on behalf of a line, and tells it what came of it.
+async fn look(app: &App, wanted: &Arc<Wanted>, position: &Position) -> Result<Vec<Job>, Problem> {
+    let look = position.begin(app.engine());
+    let jobs = claim_safely(app, wanted).await?;
+    if jobs.is_empty() {
+        let rate_step = steps::rate_step(app, wanted);
+        position.found_nothing(look, rate_step, app.engine().ids().bits());
+    } else {
+        position.found();
+    }
+    Ok(jobs)
 }
 
 /// The jobs of a claim that is asked again by its name.
@@ -182,7 +229,9 @@ async fn claimed_before(app: &App, wanted: &Wanted) -> Result<Vec<Job>, Problem>
         return Ok(Vec::new());
     };
     let _turn = app.claims.turn(digest(named)).await;
-    steps::take_again(app, wanted).await
+    let jobs = steps::take_again(app, wanted).await?;
+    wanted.recheck(app).await?;
+    Ok(jobs)
 }
 
 /// Claims in a task of its own: where the client has gone meanwhile, the jobs are given back at once. Those of a claim with
@@ -196,7 +245,7 @@ async fn claim_safely(app: &App, wanted: &Arc<Wanted>) -> Result<Vec<Job>, Probl
             Some(name) => Some(app.claims.turn(name).await),
             None => None,
         };
-        let claimed = steps::take(&app, &wanted).await;
+        let claimed = claim_for_key(&app, &wanted).await;
         if let Err(Ok(jobs)) = tell.send(claimed)
             && wanted.named.is_none()
         {
@@ -204,6 +253,21 @@ async fn claim_safely(app: &App, wanted: &Arc<Wanted>) -> Result<Vec<Job>, Probl
         }
     });
     told.await.map_err(|error| Problem::internal(&error))?
+}
+
+/// Claims for a key that is good now. If it is revoked or expires meanwhile, the jobs of this claim are given back.
+async fn claim_for_key(app: &App, wanted: &Wanted) -> Result<Vec<Job>, Problem> {
+    wanted.recheck(app).await?;
+    let begun_at = app.engine().now();
+    let jobs = steps::take(app, wanted).await?;
+    if let Err(problem) = wanted.recheck(app).await {
+        // An earlier request by the same name may have handed out what was claimed before this one began.
+        let is_new = |job: &Job| job.started_at.is_some_and(|at| at >= begun_at);
+        let new: Vec<Job> = jobs.into_iter().filter(is_new).collect();
+        give_back(app, &new).await;
+        return Err(problem);
+    }
+    Ok(jobs)
 }
 
 async fn give_back(app: &App, jobs: &[Job]) {
@@ -217,10 +281,21 @@ async fn give_back(app: &App, jobs: &[Job]) {
     if reports.is_empty() {
         return;
     }
-    if let Err(error) = app.store().settle(reports, app.engine().now()).await {
-        warn!(%error, jobs = jobs.len(), "jobs of a client that has gone wait for the end of their lease");
+    let now = app.engine().now();
+    let settled = app.store().settle(reports, now).await;
+    let settled = settled.unwrap_or_else(|error| {
+        warn!(%error, jobs = jobs.len(), "giving back claimed jobs failed; their leases expire");
+        Vec::new()
+    });
+    for (job, answer) in jobs.iter().zip(&settled) {
+        if let Settled::Done(settlement) = answer {
+            app.engine().settled(job, settlement, now);
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;
 
 fn attempt_of(job: &Job) -> AttemptId {
     AttemptId {

@@ -3,21 +3,20 @@
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Value, json};
 use windlass_api::ListPage;
 use windlass_core::fields::Fields;
 use windlass_core::{Invalid, Kind, QueueName, Timestamp, WorkerName};
-use windlass_store::{Expected, Node};
+use windlass_store::Node;
 
+use super::signals::Signal;
 use crate::answer::Answer;
 use crate::app::App;
 use crate::call::{Call, escaped};
 use crate::nodes::differences;
 use crate::problem::Problem;
 
-/// The collection of signals to workers.
-const SIGNALS: &str = "worker-signals";
 /// A sign of life is written down this often.
 const HEARD_EVERY: Duration = Duration::from_secs(5);
 const QUEUES_MAX: usize = 100;
@@ -30,16 +29,6 @@ struct WorkerView {
     heartbeat_at: Timestamp,
     heartbeat_age_ms: u64,
     signal: Option<Signal>,
-}
-
-/// What an operator tells a worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Signal {
-    /// Claim nothing more for now.
-    Quiet,
-    /// Finish and end.
-    Stop,
 }
 
 #[derive(Serialize)]
@@ -69,8 +58,9 @@ pub(super) async fn register(call: Call) -> Result<Answer, Problem> {
         "version": version,
     });
     let store = call.app.store();
-    store
-        .remove_document(SIGNALS, name.as_str(), Expected::Anything)
+    let signals = &call.app.signals;
+    signals
+        .put(call.app.engine(), &name, None, call.now)
         .await?;
     store.beat(name.as_str(), &about, call.now).await?;
     let view = WorkerView {
@@ -131,30 +121,14 @@ pub(super) async fn hear(
     Ok(())
 }
 
-/// The signal to a worker, if there is one.
-pub(super) async fn signal_of(
-    app: &App,
-    worker: Option<&WorkerName>,
-) -> Result<Option<Signal>, Problem> {
-    let Some(worker) = worker else {
-        return Ok(None);
-    };
-    let document = app.store().document(SIGNALS, worker.as_str()).await?;
-    Ok(document.and_then(|one| word(&one.value)))
-}
-
-fn word(value: &Value) -> Option<Signal> {
-    Signal::deserialize(value).ok()
-}
-
 /// `GET /api/v1/workers`.
 pub(super) async fn list(call: Call) -> Result<Answer, Problem> {
-    let signals = call.app.store().documents(SIGNALS).await?;
+    let signals = call.app.signals.all(call.app.engine()).await?;
     let nodes = call.app.store().nodes().await?;
     let differences = differences(&nodes, call.now);
     let views = nodes.into_iter().map(|node| {
-        let signal = signals.iter().find(|one| one.name == node.name);
-        view(node, signal.and_then(|one| word(&one.value)), call.now)
+        let signal = signals.get(&node.name).copied();
+        view(node, signal, call.now)
     });
     let page = ListPage::whole(views.collect());
     Answer::ok(&Workers { page, differences })
@@ -175,9 +149,9 @@ pub(super) async fn remove(call: Call) -> Result<Answer, Problem> {
     let name: WorkerName = call.name("name")?;
     known(&call, &name).await?;
     call.app.store().remove_node(name.as_str()).await?;
-    let store = call.app.store();
-    store
-        .remove_document(SIGNALS, name.as_str(), Expected::Anything)
+    let signals = &call.app.signals;
+    signals
+        .put(call.app.engine(), &name, None, call.now)
         .await?;
     Ok(Answer::empty())
 }
@@ -206,16 +180,10 @@ pub(super) async fn resume(call: Call) -> Result<Answer, Problem> {
 async fn signal(call: Call, action: &str, signal: Option<Signal>) -> Result<Answer, Problem> {
     let name: WorkerName = call.name("name")?;
     let node = known(&call, &name).await?;
-    let store = call.app.store();
-    let any = Expected::Anything;
-    match signal {
-        Some(signal) => {
-            store
-                .put_document(SIGNALS, name.as_str(), &json!(signal), any, call.now)
-                .await?
-        }
-        None => store.remove_document(SIGNALS, name.as_str(), any).await?,
-    };
+    let signals = &call.app.signals;
+    signals
+        .put(call.app.engine(), &name, signal, call.now)
+        .await?;
     call.audit_plain(action, name.as_str()).await;
     Answer::ok(&view(node, signal, call.now))
 }

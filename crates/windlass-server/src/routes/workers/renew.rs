@@ -9,7 +9,7 @@ use windlass_store::{AttemptId, AttemptReport, Renewed, Settled};
 
 use super::claim::check_lease;
 use super::lease::{Became, Claimed, Lost, jobs_of, prolong, speaker};
-use super::registry::{hear, signal_of};
+use super::registry::hear;
 use crate::answer::Answer;
 use crate::app::App;
 use crate::call::Call;
@@ -60,7 +60,7 @@ pub(super) async fn renew(call: Call) -> Result<Answer, Problem> {
             },
         });
     let data: Vec<Became> = told.collect();
-    let signal = signal_of(app, worker).await?;
+    let signal = app.signals.get(app.engine(), worker).await?;
     Answer::ok(&json!({"data": data, "signal": signal}))
 }
 

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::warn;
-use windlass_api::{QueueOrder, QueueSettings};
+use windlass_api::{ClaimQueue, QueueOrder, QueueSettings};
 use windlass_core::fairness::{ClaimPlan, Credit, Guards, Pool, Slots};
 use windlass_core::{Job, QueueName, Timestamp};
 use windlass_engine::{JobEvent, JobRef};
 use windlass_store::{Claim, ClaimRetry, Renewed, WorkerPlace};
 
 use super::super::lease::prolong;
-use super::Wanted;
+use super::{Wanted, give_back};
 use crate::app::App;
 use crate::problem::Problem;
 use crate::queue_settings::settings_of;
@@ -34,7 +34,41 @@ pub(super) async fn take(app: &App, wanted: &Wanted) -> Result<Vec<Job>, Problem
         Err(problem) => warn!(?problem, jobs = steps.jobs.len(), "a claim ended early"),
         Ok(()) => {}
     }
-    Ok(steps.jobs)
+    let (mut jobs, late) = part_late(steps.jobs, app.engine().now());
+    jobs.extend(renewed(app, wanted, late).await);
+    Ok(jobs)
+}
+
+/// Jobs whose claim took longer than a third of their lease come second: they are renewed before they are handed out.
+fn part_late(jobs: Vec<Job>, now: Timestamp) -> (Vec<Job>, Vec<Job>) {
+    jobs.into_iter().partition(|job| {
+        let (Some(lease), Some(started_at)) = (job.lease(), job.started_at) else {
+            return true;
+        };
+        now.since(started_at) < lease.until.since(started_at) / 3
+    })
+}
+
+/// Those of the jobs whose lease could be renewed. The others are given back.
+async fn renewed(app: &App, wanted: &Wanted, late: Vec<Job>) -> Vec<Job> {
+    if late.is_empty() {
+        return late;
+    }
+    let now = app.engine().now();
+    let answers = prolong(app, late.iter(), wanted.lease, now).await;
+    let answers = answers.unwrap_or_else(|problem| {
+        warn!(?problem, "renewing leases before handing them out failed");
+        BTreeMap::new()
+    });
+    let (mut kept, mut lost) = (Vec::new(), Vec::new());
+    for mut job in late {
+        match answers.get(&job.id) {
+            Some(Renewed::Until { until, .. }) if job.renew(*until).is_ok() => kept.push(job),
+            _ => lost.push(job),
+        }
+    }
+    give_back(app, &lost).await;
+    kept
 }
 
 /// The jobs that the same claim took before, as far as they still run: each step is known to the store by its name.
@@ -104,19 +138,20 @@ impl<'a> Steps<'a> {
     /// Takes up to so many jobs of a queue; answers whether it got them all, so that there may be more.
     async fn step(&mut self, queue: &QueueName, free: u32) -> Result<bool, Problem> {
         let claims = &self.app.claims;
-        let now = self.app.engine().now();
-        let settings = fresh_settings(self.app, queue, now).await?;
+        let settings = fresh_settings(self.app, queue).await?;
         let (guards, slots) = self.slots(settings.guards, free);
         let plan = guards.plan(Pool::Main, slots, claims.credit(queue));
         let mut claim = self.next_claim(queue, plan);
         claim.retry.queue.clone_from(&settings.retry);
+        // Directly before the claim: its leases are counted from this instant.
+        let now = self.app.engine().now();
         let mut claimed = self.app.store().claim(&claim, now).await?;
         let credit = guards.credit_after(claims.credit(queue), &plan, claimed.taken());
         claims.owe(queue, credit);
         for job in &claimed.jobs {
             tell_claimed(self.app, job, now);
         }
-        cut_leases(self.app, &mut claimed.jobs, now).await;
+        cut_leases(self.app, &mut claimed.jobs).await;
         let full = claimed.jobs.len() >= usize::try_from(free).unwrap_or(usize::MAX);
         self.keep(claimed.jobs);
         Ok(full)
@@ -191,7 +226,8 @@ impl<'a> Steps<'a> {
 }
 
 /// Lets no lease outlast the timeout of its attempt. Where that fails, a later renewal or report finds the timeout over.
-async fn cut_leases(app: &App, jobs: &mut [Job], now: Timestamp) {
+async fn cut_leases(app: &App, jobs: &mut [Job]) {
+    let now = app.engine().now();
     let end = |job: &Job| job.lease().map(|lease| lease.until);
     let long = |job: &&mut Job| {
         job.lease_until_max()
@@ -220,11 +256,19 @@ fn tell_claimed(app: &App, job: &Job, now: Timestamp) {
     app.engine().emit_job(now, &named, JobEvent::Started);
 }
 
-async fn fresh_settings(
-    app: &App,
-    queue: &QueueName,
-    now: Timestamp,
-) -> Result<Arc<QueueSettings>, Problem> {
+/// The shortest time after which the rate of one of the claim's queues allows another start.
+pub(super) fn rate_step(app: &App, wanted: &Wanted) -> Option<Duration> {
+    let now = app.engine().now();
+    let settings = |queue: &ClaimQueue| app.claims.settings(&queue.name, now);
+    let rates = wanted
+        .queues
+        .iter()
+        .filter_map(|queue| settings(queue)?.rate);
+    rates.map(|rate| rate.period / rate.count.max(1)).min()
+}
+
+async fn fresh_settings(app: &App, queue: &QueueName) -> Result<Arc<QueueSettings>, Problem> {
+    let now = app.engine().now();
     if let Some(settings) = app.claims.settings(queue, now) {
         return Ok(settings);
     }

@@ -1,0 +1,414 @@
+//! Claims that wait: how often the store is asked, in which order they are served, and for which keys.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response, StatusCode};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tower::ServiceExt as _;
+use windlass::Client;
+use windlass_core::{JobId, Timestamp};
+use windlass_engine::{Engine, Ids, SystemClock};
+use windlass_memory::MemoryStore;
+use windlass_store::{Store, StoreError};
+
+use crate::access::{Access, NewKey, Scope, Scopes, WithoutKeys};
+use crate::app::{App, Settings};
+use crate::routes::router;
+
+/// A store that counts what it is asked, and can be held up right after it did something.
+#[derive(Debug)]
+struct Counted {
+    store: MemoryStore,
+    asked: Mutex<BTreeMap<&'static str, usize>>,
+    held: Mutex<Option<Held>>,
+}
+
+/// A call of a verb that tells that it was done, and answers when it may.
+#[derive(Debug, Clone)]
+struct Held {
+    verb: &'static str,
+    /// How many calls of the verb are let through before.
+    before: usize,
+    done: Arc<Notify>,
+    answer: Arc<Notify>,
+}
+
+impl Held {
+    fn is_now(&mut self, verb: &str) -> bool {
+        let is_now = self.verb == verb && self.before == 0;
+        self.before -= usize::from(self.verb == verb && self.before > 0);
+        is_now
+    }
+}
+
+impl Counted {
+    async fn around<T>(
+        &self,
+        verb: &'static str,
+        step: impl Future<Output = Result<T, StoreError>> + Send,
+    ) -> Result<T, StoreError> {
+        *lock(&self.asked).entry(verb).or_default() += 1;
+        let answer = step.await;
+        let held = lock(&self.held).take_if(|held| held.is_now(verb));
+        if let Some(held) = held {
+            held.done.notify_one();
+            held.answer.notified().await;
+        }
+        answer
+    }
+
+    fn asked(&self, verb: &str) -> usize {
+        lock(&self.asked).get(verb).copied().unwrap_or_default()
+    }
+
+    fn hold(&self, verb: &'static str, before: usize) -> Held {
+        let held = Held {
+            verb,
+            before,
+            done: Arc::default(),
+            answer: Arc::default(),
+        };
+        *lock(&self.held) = Some(held.clone());
+        held
+    }
+}
+
+windlass_store::wrap_store!(Counted);
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Server {
+    store: Arc<Counted>,
+    app: App,
+    router: Router,
+}
+
+impl Server {
+    fn open() -> Self {
+        Server::with(Settings::default(), |_| Access::open())
+    }
+
+    fn closed(settings: Settings) -> Self {
+        Server::with(settings, |engine| {
+            Access::by_keys(engine, WithoutKeys::Closed).unthrottled()
+        })
+    }
+
+    fn with(settings: Settings, access: impl FnOnce(Arc<Engine>) -> Access) -> Self {
+        let store = Arc::new(Counted {
+            store: MemoryStore::new(),
+            asked: Mutex::default(),
+            held: Mutex::default(),
+        });
+        let shared = Arc::clone(&store) as Arc<dyn Store>;
+        let clock = Arc::new(SystemClock::new());
+        let engine = Arc::new(Engine::new(shared, clock, Ids::seeded(7)));
+        let access = access(Arc::clone(&engine));
+        let app = App::new(Client::new(engine), access).settings(settings);
+        Server {
+            store,
+            router: router(app.clone()),
+            app,
+        }
+    }
+
+    async fn key(&self, scope: Scope) -> (String, String) {
+        let keys = self.app.access.keys().expect("made with keys");
+        let new = NewKey {
+            name: "test".to_owned(),
+            scopes: Scopes::NONE.with(scope),
+            expires_at: None,
+        };
+        let made = keys.create(new, self.app.engine().now()).await;
+        let (key, info) = made.expect("a key can be made");
+        (info.id, key.reveal())
+    }
+
+    async fn revoke(&self, id: &str) {
+        let keys = self.app.access.keys().expect("made with keys");
+        let revoked = keys.revoke(id, self.app.engine().now()).await;
+        revoked.expect("a key can be revoked");
+    }
+
+    /// Asks in a task of its own.
+    fn ask(&self, path: &str, key: Option<&str>, body: Option<&Value>) -> JoinHandle<Answered> {
+        let request = Request::builder().uri(path);
+        let request = match key {
+            Some(key) => request.header("authorization", format!("Bearer {key}")),
+            None => request,
+        };
+        let request = match body {
+            Some(body) => request
+                .method("POST")
+                .header("content-type", "application/json")
+                .body(Body::from(body.to_string())),
+            None => request.body(Body::empty()),
+        };
+        let answering = self.router.clone().oneshot(request.expect("a request"));
+        tokio::spawn(async move { Answered::read(answering.await.expect("infallible")).await })
+    }
+
+    fn claim(&self, key: Option<&str>, body: &Value) -> JoinHandle<Answered> {
+        self.ask("/api/v1/claim", key, Some(body))
+    }
+
+    /// Stores a job of a queue.
+    async fn job(&self, queue: &str) -> JobId {
+        let enqueued = self.app.client.enqueue_json("a", &json!(null));
+        enqueued.queue(queue).await.expect("a job is stored").id
+    }
+
+    async fn attempt(&self, id: JobId) -> (u32, bool) {
+        let job = self.app.client.get(id).await.expect("a store");
+        let job = job.expect("the job");
+        (job.attempt, job.lease().is_some())
+    }
+
+    /// Waits until so many claims wait in lines.
+    async fn until_waiting(&self, count: usize) {
+        self.until(|| self.app.lines.waiting() == count).await;
+    }
+
+    async fn until(&self, condition: impl Fn() -> bool) {
+        let until = async {
+            while !condition() {
+                tokio::task::yield_now().await;
+            }
+        };
+        let patience = Duration::from_secs(30);
+        let met = tokio::time::timeout(patience, until).await;
+        met.expect("it comes in time");
+    }
+}
+
+#[derive(Debug)]
+struct Answered {
+    status: StatusCode,
+    json: Value,
+}
+
+impl Answered {
+    async fn read(response: Response<Body>) -> Self {
+        let status = response.status();
+        let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await;
+        let json = serde_json::from_slice(&bytes.expect("a body")).unwrap_or_default();
+        Answered { status, json }
+    }
+
+    fn jobs(&self) -> Vec<JobId> {
+        assert_eq!(self.status, StatusCode::OK, "{self:?}");
+        let jobs = self.json["data"].as_array().expect("jobs");
+        let ids = jobs.iter().map(|job| job["id"].as_str().expect("an id"));
+        ids.map(|id| id.parse().expect("an id")).collect()
+    }
+
+    fn refusal(&self) -> (u16, &str) {
+        (
+            self.status.as_u16(),
+            self.json["code"].as_str().unwrap_or(""),
+        )
+    }
+}
+
+#[tokio::test]
+async fn a_claim_whose_key_is_revoked_while_it_waits_takes_nothing() {
+    let server = Server::closed(Settings::default());
+    server.key(Scope::Admin).await;
+    let (id, key) = server.key(Scope::Work).await;
+    let waiting = server.claim(Some(&key), &json!({"wait": "60s"}));
+    server.until_waiting(1).await;
+    server.revoke(&id).await;
+    let job = server.job("default").await;
+    let refused = waiting.await.unwrap();
+    assert_eq!(refused.refusal(), (401, "key_revoked"), "{refused:?}");
+    assert_eq!(server.attempt(job).await, (0, false), "it was not claimed");
+}
+
+#[tokio::test]
+async fn a_claim_whose_key_is_revoked_while_the_store_claims_is_given_back() {
+    // A claim with a name first asks what it got before.
+    for (claim, before) in [(json!({"wait": "60s"}), 0), (json!({"claim_id": "c"}), 1)] {
+        let server = Server::closed(Settings::default());
+        server.key(Scope::Admin).await;
+        let (id, key) = server.key(Scope::Work).await;
+        let job = server.job("default").await;
+        let held = server.store.hold("claim", before);
+        let asking = server.claim(Some(&key), &claim);
+        held.done.notified().await;
+        assert_eq!(server.attempt(job).await, (1, true));
+        server.revoke(&id).await;
+        held.answer.notify_one();
+        let refused = asking.await.unwrap();
+        assert_eq!(refused.refusal(), (401, "key_revoked"), "{refused:?}");
+        assert_eq!(server.attempt(job).await, (1, false), "it waits again");
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_is_revoked_while_it_waits_for_a_job_learns_nothing_of_it() {
+    let server = Server::closed(Settings::default());
+    server.key(Scope::Admin).await;
+    let (id, key) = server.key(Scope::Read).await;
+    let job = server.job("default").await;
+    let path = format!("/api/v1/jobs/{job}/wait?timeout=30s");
+    let waiting = server.ask(&path, Some(&key), None);
+    server.until(|| server.store.asked("get") > 0).await;
+    server.revoke(&id).await;
+    server.app.engine().cancel(&[job]).await.unwrap();
+    let refused = waiting.await.unwrap();
+    assert_eq!(refused.refusal(), (401, "key_revoked"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_job_among_many_waiting_claims_costs_a_handful_of_claims() {
+    const WAITING: usize = 200;
+    let server = Server::open();
+    let claim = json!({"wait": "60s", "queue": "q"});
+    let first = server.claim(None, &claim);
+    server.until_waiting(1).await;
+    server.until(|| server.store.asked("claim") > 0).await;
+    let others: Vec<_> = (1..WAITING).map(|_| server.claim(None, &claim)).collect();
+    server.until_waiting(WAITING).await;
+    let asked = server.store.asked("claim");
+    assert!(
+        asked <= 2,
+        "{asked} claims: those who come later know that there is nothing"
+    );
+    let job = server.job("q").await;
+    assert_eq!(
+        first.await.unwrap().jobs(),
+        [job],
+        "first come, first served"
+    );
+    server.until_waiting(WAITING - 1).await;
+    let asked = server.store.asked("claim");
+    assert!(asked <= 6, "{asked} claims for one job");
+    let mut jobs = Vec::new();
+    for _ in 1..WAITING {
+        jobs.push(server.job("q").await);
+    }
+    let mut claimed = Vec::new();
+    for other in others {
+        claimed.extend(other.await.unwrap().jobs());
+    }
+    claimed.sort();
+    jobs.sort();
+    assert_eq!(claimed, jobs, "every waiting claim gets one");
+}
+
+#[tokio::test]
+async fn waiting_claims_are_served_in_the_order_in_which_they_came() {
+    let server = Server::open();
+    let claim = json!({"wait": "60s", "queue": "q"});
+    let mut waiting = Vec::new();
+    for count in 1..=5 {
+        waiting.push(server.claim(None, &claim));
+        server.until_waiting(count).await;
+    }
+    for claim in waiting {
+        let job = server.job("q").await;
+        assert_eq!(claim.await.unwrap().jobs(), [job]);
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_leaves_its_position_to_the_next() {
+    let server = Server::open();
+    let claim = json!({"wait": "60s", "queue": "q"});
+    let head = server.claim(None, &claim);
+    server.until_waiting(1).await;
+    let next = server.claim(None, &claim);
+    server.until_waiting(2).await;
+    head.abort();
+    server.until_waiting(1).await;
+    let job = server.job("q").await;
+    assert_eq!(next.await.unwrap().jobs(), [job]);
+    assert_eq!(server.app.lines.waiting(), 0);
+}
+
+#[tokio::test]
+async fn a_job_that_becomes_due_is_found_without_a_change_of_the_store() {
+    let server = Server::open();
+    let waiting = server.claim(None, &json!({"wait": "60s", "queue": "q"}));
+    server.until_waiting(1).await;
+    let later = server.app.client.enqueue_json("a", &json!(null)).queue("q");
+    let id = later.delay(Duration::from_millis(30)).await.unwrap().id;
+    assert_eq!(waiting.await.unwrap().jobs(), [id]);
+}
+
+#[tokio::test]
+async fn one_key_cannot_take_all_long_polls() {
+    let settings = Settings {
+        waiting_max: 4,
+        ..Settings::default()
+    };
+    let server = Server::closed(settings);
+    let (_, admin) = server.key(Scope::Admin).await;
+    let (_, greedy) = server.key(Scope::Work).await;
+    let (_, modest) = server.key(Scope::Work).await;
+    let claim = json!({"wait": "60s"});
+    let first = server.claim(Some(&greedy), &claim);
+    let _second = server.claim(Some(&greedy), &claim);
+    server.until_waiting(2).await;
+    let third = loop {
+        // Until both have their permits, a third may get one for a moment.
+        let third = server
+            .claim(Some(&greedy), &json!({"wait": "10ms"}))
+            .await
+            .unwrap();
+        if third.status != StatusCode::OK {
+            break third;
+        }
+    };
+    assert_eq!(third.refusal(), (429, "too_many_requests"), "{third:?}");
+    let others = server.claim(Some(&modest), &json!({"wait": "10ms"})).await;
+    assert_eq!(others.unwrap().status, StatusCode::OK);
+    let path = format!("/api/v1/jobs/{}/wait?timeout=10ms", server.job("x").await);
+    let wait = server.ask(&path, Some(&admin), None).await.unwrap();
+    assert_eq!(wait.status, StatusCode::ACCEPTED);
+    first.abort();
+    server.until_waiting(1).await;
+    let again = server.claim(Some(&greedy), &json!({"wait": "10ms"})).await;
+    assert_eq!(again.unwrap().status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn signals_come_from_a_cache() {
+    let server = Server::open();
+    let claim = |number: usize| json!({"wait": "60s", "worker": format!("w{number}")});
+    let waiting: Vec<_> = (0..50)
+        .map(|number| server.claim(None, &claim(number)))
+        .collect();
+    server.until_waiting(50).await;
+    assert!(server.store.asked("documents") <= 3, "one read for all");
+    assert_eq!(
+        server.store.asked("document"),
+        1,
+        "the settings of the queue"
+    );
+    let now: Timestamp = server.app.engine().now();
+    let (engine, worker) = (server.app.engine(), "w7".parse().unwrap());
+    let stop = Some(super::Signal::Stop);
+    server
+        .app
+        .signals
+        .put(engine, &worker, stop, now)
+        .await
+        .unwrap();
+    for (number, waiting) in waiting.into_iter().enumerate() {
+        if number == 7 {
+            assert_eq!(waiting.await.unwrap().json["signal"], "stop");
+        } else {
+            waiting.abort();
+        }
+    }
+}
