@@ -27,15 +27,17 @@ create table windlass.jobs (
     last_error        text,
     failed_at         timestamptz,
     settings          integer,                -- what the claim said about retrying
-    cancel_requested  boolean     not null default false
+    cancel_requested  boolean     not null default false,
+    unreadable        text                    -- why a version could not read it: parked until one can
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.05);
 
 -- The order of claims. What is claimed leaves it.
 create index ready on windlass.jobs (queue, lane, rank, run_at, id) where due;
-create index future on windlass.jobs (run_at, id) where not due and lease_until is null;
+create index future on windlass.jobs (run_at, id) where not due and lease_until is null and unreadable is null;
 create index leases on windlass.jobs (lease_until, id) where lease_until is not null;
-create index deadlines on windlass.jobs (deadline, id) where deadline is not null and lease_until is null;
+create index deadlines on windlass.jobs (deadline, id) where deadline is not null and lease_until is null and unreadable is null;
+create index parked on windlass.jobs (id) where unreadable is not null;
 create index keyed_ready on windlass.jobs (queue) where due and concurrency_key is not null;
 create index keyed_running on windlass.jobs (concurrency_key) where lease_until is not null and concurrency_key is not null;
 

@@ -5,7 +5,13 @@ select bound.queue, (
     ) as due
 ) + (
     select count(*) from (
-        select from windlass.jobs where queue = bound.queue and not due and lease_until is null limit bound.max_depth
+        select from windlass.jobs where queue = bound.queue and not due and lease_until is null and unreadable is null
+        limit bound.max_depth
     ) as later
+) + (
+    select count(*) from (
+        select from windlass.jobs where queue = bound.queue and lease_until is null and unreadable is not null
+        limit bound.max_depth
+    ) as parked
 )
 from unnest($1::text[], $2::bigint[]) as bound (queue, max_depth)

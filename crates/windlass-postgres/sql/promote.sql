@@ -3,7 +3,7 @@ update windlass.jobs
 set due = true
 where id = any (array(
     select id from windlass.jobs
-    where not due and lease_until is null and run_at <= $1
+    where not due and lease_until is null and unreadable is null and run_at <= $1
     order by run_at, id
     limit $2
     for update skip locked

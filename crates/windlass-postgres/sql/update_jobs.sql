@@ -4,7 +4,7 @@ set queue = now.queue, lane = now.lane, rank = now.rank, run_at = now.run_at, du
     lease_until = now.lease_until, payload = now.payload, failures = now.failures, snoozes = now.snoozes,
     losses_in_a_row = now.losses_in_a_row, previous_delay = now.previous_delay, last_error = now.last_error,
     failed_at = now.failed_at, cancel_requested = now.cancel_requested,
-    settings = case when now.lease_until is not null then settings end
+    settings = case when now.lease_until is not null then settings end, unreadable = null
 from unnest(
     $1::uuid[], $2::text[], $3::smallint[], $4::integer[], $5::timestamptz[], $6::boolean[], $7::timestamptz[],
     $8::text[], $9::integer[], $10::integer[], $11::integer[], $12::bigint[], $13::text[], $14::timestamptz[],

@@ -9,7 +9,7 @@ use windlass_store::{Attempt, Changed};
 use crate::fault::{Fault, Step};
 use crate::keys;
 use crate::param::params;
-use crate::read::{DEAD, FINISHED, Found, JOBS, find};
+use crate::read::{DEAD, FINISHED, Finds, Found, JOBS, find};
 use crate::row::uuids;
 use crate::schedule;
 use crate::session::Session;
@@ -47,6 +47,7 @@ pub(crate) async fn change(
 /// The jobs as they were, and as they are by now.
 struct Work {
     before: HashMap<JobId, Found>,
+    unreadable: BTreeSet<JobId>,
     jobs: HashMap<JobId, Job>,
     holders: BTreeMap<keys::Place, JobId>,
     changed: BTreeSet<JobId>,
@@ -55,7 +56,7 @@ struct Work {
 impl Work {
     async fn lock_keys(
         session: &mut Session,
-        found: HashMap<JobId, Found>,
+        found: Finds,
         change: &Change<'_>,
         now: Timestamp,
     ) -> Step<Self> {
@@ -63,7 +64,7 @@ impl Work {
             Change::Edit(edit) => edit.queue.as_ref(),
             _ => None,
         };
-        let jobs = found.values().map(|found| &found.job);
+        let jobs = found.jobs.values().map(|found| &found.job);
         let places = jobs.flat_map(|job| {
             let queues = [Some(&job.queue), to];
             queues
@@ -74,10 +75,12 @@ impl Work {
         let holders = keys::holders(session, &places.collect(), now).await?;
         Ok(Work {
             jobs: found
+                .jobs
                 .iter()
                 .map(|(id, found)| (*id, found.job.clone()))
                 .collect(),
-            before: found,
+            before: found.jobs,
+            unreadable: found.unreadable.into_keys().collect(),
             holders,
             changed: BTreeSet::new(),
         })
@@ -85,7 +88,10 @@ impl Work {
 
     fn change(&mut self, id: JobId, change: &Change<'_>, now: Timestamp) -> Changed {
         let Some(mut job) = self.jobs.get(&id).cloned() else {
-            return Changed::NotFound;
+            return match self.unreadable.contains(&id) {
+                true => Changed::Unreadable,
+                false => Changed::NotFound,
+            };
         };
         if let Err(refused) = self.apply(&mut job, change, now) {
             return refused;
@@ -229,12 +235,13 @@ pub(crate) async fn purge(
     let mut removed = Vec::new();
     let mut answers = Vec::with_capacity(ids.len());
     for id in ids {
-        let state = found.get(id).map(|found| found.job.state());
+        let state = found.jobs.get(id).map(|found| found.job.state());
         answers.push(match state {
+            None if found.unreadable.contains_key(id) => Changed::Unreadable,
             None => Changed::NotFound,
             Some(state) if !state.is_final() => Changed::Conflict(state),
             Some(_) => {
-                removed.extend(found.remove(id));
+                removed.extend(found.jobs.remove(id));
                 Changed::Removed
             }
         });

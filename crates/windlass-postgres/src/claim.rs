@@ -2,7 +2,6 @@
 
 mod bounded;
 
-use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use tokio_postgres::Row;
@@ -15,7 +14,8 @@ use crate::param::{Time, params};
 use crate::read::living;
 use crate::row::{self, LIVING};
 use crate::session::Session;
-use crate::settings::Settings;
+use crate::settings::{Known, Settings};
+use crate::unreadable::{Unreadable, readable, split};
 use crate::watermark::{Lane, Place, Watermarks};
 
 /// So many jobs whose time has come are moved among the due ones by one claim.
@@ -96,14 +96,21 @@ impl<'a> Claiming<'a> {
     }
 }
 
-/// Claims jobs, and answers which became due on the way. A plain claim of a queue without bounds is two flights; others look
-/// first and lock what they count.
+/// What a claim came to.
+pub(crate) enum Attempted {
+    /// It is committed. Which jobs it took, and which became due on the way.
+    Done(Claimed, Vec<Promoted>),
+    /// It met jobs that cannot be read, and took nothing: once these are parked, it can be made again.
+    Met(Vec<Unreadable>),
+}
+
+/// Claims jobs. A plain claim of a queue without bounds is three round trips; others look first and lock what they count.
 pub(crate) async fn claim(
     session: &mut Session,
     settings: &Settings,
     marks: &Watermarks,
     claiming: &Claiming<'_>,
-) -> Step<(Claimed, Vec<Promoted>)> {
+) -> Step<Attempted> {
     let plan = claiming.claim.plan;
     let limit = plan.limit.min(u32::try_from(CLAIM_MAX).unwrap_or(u32::MAX));
     let first = match plan.mix {
@@ -125,31 +132,44 @@ pub(crate) async fn claim(
         return Err(Fault::Collision); // somebody changed what was looked at
     }
     if before.claimed {
-        return Ok((again(session, settings, claiming).await?, promoted));
+        let claimed = again(session, settings, claiming).await?;
+        return Ok(Attempted::Done(claimed, promoted));
     }
     if careful {
         let claimed = bounded::claim(session, claiming, before.bounded, before.keyed).await?;
-        return Ok((claimed, promoted));
+        return Ok(match claimed {
+            Ok(claimed) => Attempted::Done(claimed, promoted),
+            Err(unreadable) => Attempted::Met(unreadable),
+        });
     }
     let no_more_retries = len(&retries) < first || plan.retries_max <= len(&retries);
     let fresh_max = (limit - len(&retries)).min(plan.fresh_max);
-    let more = take(session, claiming, &fresh, fresh_max, no_more_retries).await?;
+    let more = take(session, claiming, &fresh, fresh_max).await?;
     let mut last = Vec::new();
     if !no_more_retries {
         let left = limit - len(&retries) - len(&more);
         let retries_max = left.min(plan.retries_max - len(&retries));
-        last = take(session, claiming, &retry, retries_max, true).await?;
+        last = take(session, claiming, &retry, retries_max).await?;
     }
-    // It is committed: the next claim begins behind it.
+    let (mut jobs, mut unreadable) = (Vec::new(), Vec::new());
+    for rows in [&retries, &more, &last] {
+        let (started, others) = started(rows, claiming)?;
+        jobs.extend(started);
+        unreadable.extend(others);
+    }
+    // All rows are read before the commit: what cannot be read must not cost its neighbours their start.
+    if !unreadable.is_empty() {
+        session.roll_back().await?;
+        return Ok(Attempted::Met(unreadable));
+    }
+    session.commit().await?;
+    // The next claim begins behind it.
     advance(marks, &fresh, &more)?;
     advance(marks, &retry, &retries)?;
     advance(marks, &retry, &last)?;
-    let mut jobs = Vec::with_capacity(retries.len() + more.len() + last.len());
-    for rows in [retries, more, last] {
-        jobs.extend(started(&rows, claiming)?);
-    }
     let both_waited = before.both_wait;
-    Ok((Claimed { jobs, both_waited }, promoted))
+    let claimed = Claimed { jobs, both_waited };
+    Ok(Attempted::Done(claimed, promoted))
 }
 
 /// Promotes, looks at what a claim must know, and takes the retries that come first: one flight.
@@ -201,11 +221,10 @@ async fn look(
             (&TAKE, take),
         ])
         .await?;
-    let mut places = Vec::with_capacity(promoted.len());
-    for found in &promoted {
+    let places = readable("promoted", &promoted, |found| {
         let place = (found.try_get(2)?, row::time(found, 3)?, row::id(found, 4)?);
-        places.push((row::name(found, 0)?, found.try_get(1)?, place));
-    }
+        Ok((row::name(found, 0)?, found.try_get(1)?, place))
+    });
     let answer = |column: usize| -> Step<bool> {
         let found = before.first().map(|row| row.try_get(column)).transpose()?;
         Ok(found.unwrap_or(false))
@@ -228,7 +247,6 @@ async fn take(
     claiming: &Claiming<'_>,
     start: &Start,
     limit: u32,
-    last: bool,
 ) -> Step<Vec<Row>> {
     let (rank, at, id) = columns(start.from);
     let (lane, limit) = (start.lane.1, i64::from(limit));
@@ -248,10 +266,7 @@ async fn take(
         claiming.worker,
         claiming.wanted,
     ];
-    match last {
-        true => session.last(&TAKE, params).await,
-        false => session.query(&TAKE, params).await,
-    }
+    session.query(&TAKE, params).await
 }
 
 fn columns(place: Place) -> (i32, Time, uuid::Uuid) {
@@ -272,16 +287,13 @@ fn advance(marks: &Watermarks, start: &Start, rows: &[Row]) -> Step<()> {
     Ok(())
 }
 
-/// The jobs of the rows of a claim, in the order of claims.
-fn started(rows: &[Row], claiming: &Claiming<'_>) -> Step<Vec<Job>> {
+/// The jobs of the rows of a claim, in the order of claims, and those that cannot be read.
+fn started(rows: &[Row], claiming: &Claiming<'_>) -> Step<(Vec<Job>, Vec<Unreadable>)> {
     let settings = Arc::new(claiming.claim.retry.clone());
-    let settings = HashMap::from([(claiming.settings, settings)]);
-    let mut jobs = Vec::with_capacity(rows.len());
-    for found in rows {
-        jobs.push(row::living(found, &settings)?);
-    }
+    let settings = Known::from([(claiming.settings, Ok(settings))]);
+    let (mut jobs, unreadable) = split(rows, |found| row::living(found, &settings))?;
     jobs.sort_by_key(Job::claim_order);
-    Ok(jobs)
+    Ok((jobs, unreadable))
 }
 
 /// The claim was made before: what still lives of it.
@@ -297,7 +309,7 @@ async fn again(
          where lease_until is not null"
     );
     let rows = session.query(&sql, params![claiming.id]).await?;
-    let mut jobs = living(session, settings, &rows).await?;
+    let (mut jobs, _) = living(session, settings, &rows).await?;
     session.commit().await?;
     jobs.sort_by_key(|job| (job.lane(), job.claim_order()));
     Ok(Claimed {

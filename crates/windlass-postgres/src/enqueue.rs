@@ -88,7 +88,7 @@ async fn answers(
     let found = find(session, settings, &unknown, false).await?;
     for place in others {
         if let (Some(job), Some(answer)) = (jobs.get(place), answers.get_mut(place))
-            && let Some(first) = found.get(&job.id)
+            && let Some(first) = found.jobs.get(&job.id)
         {
             *answer = duplicate(Some(&first.job), job);
         }
@@ -169,6 +169,7 @@ async fn carefully(
 /// What a batch meets.
 struct Picture {
     jobs: HashMap<JobId, Job>,
+    unreadable: HashSet<JobId>,
     holders: BTreeMap<keys::Place, JobId>,
     /// How many more jobs a bounded queue takes, and its bound.
     room: BTreeMap<QueueName, (u64, u64)>,
@@ -222,9 +223,11 @@ impl Picture {
         .await?;
         Ok(Picture {
             jobs: found
+                .jobs
                 .into_iter()
                 .map(|(id, found)| (id, found.job))
                 .collect(),
+            unreadable: found.unreadable.into_keys().collect(),
             holders,
             room,
             new: Vec::new(),
@@ -235,6 +238,9 @@ impl Picture {
     fn meet(&mut self, job: &Job) -> Enqueued {
         if let Some(same) = self.jobs.get(&job.id) {
             return duplicate(Some(same), job);
+        }
+        if self.unreadable.contains(&job.id) {
+            return duplicate(None, job);
         }
         let place = keys::place(job, &job.queue);
         let holder = place

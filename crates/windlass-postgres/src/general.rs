@@ -13,6 +13,7 @@ use crate::fault::{Fault, Step};
 use crate::param::{Time, bigint, params};
 use crate::row::{self, value};
 use crate::session::Session;
+use crate::unreadable::readable;
 
 /// Whoever appends holds this lock, so that records become visible in the order of their cursors.
 const RECORDS_LOCK: i64 = 0x7265_636F_7264;
@@ -50,9 +51,10 @@ pub(crate) async fn queues(session: &mut Session) -> Step<BTreeMap<QueueName, Qu
         .look("select name, limits from windlass.queues", params![])
         .await?
     {
-        let limits = serde_json::from_str(found.try_get(1)?)
-            .map_err(|error| Fault::damaged(format!("the limits of a queue: {error}")))?;
-        queues.insert(row::name(&found, 0)?, limits);
+        let Ok(name) = row::name(&found, 0) else {
+            continue; // a name that only a newer version allows
+        };
+        queues.insert(name, QueueLimits::from_stored(found.try_get(1)?));
     }
     Ok(queues)
 }
@@ -80,12 +82,8 @@ pub(crate) async fn nodes(session: &mut Session) -> Step<Vec<Node>> {
             beat_at: row::time(found, 2)?,
         })
     };
-    session
-        .look(sql, params![])
-        .await?
-        .iter()
-        .map(node)
-        .collect()
+    let rows = session.look(sql, params![]).await?;
+    Ok(readable("node", &rows, node))
 }
 
 pub(crate) async fn remove_node(session: &mut Session, name: &str) -> Step<()> {
@@ -179,7 +177,7 @@ pub(crate) async fn document(
 pub(crate) async fn documents(session: &mut Session, collection: &str) -> Step<Vec<Document>> {
     let sql = "select version, name, value, updated_at from windlass.documents where collection = $1 order by name";
     let rows = session.look(sql, params![collection]).await?;
-    rows.iter().map(read_document).collect()
+    Ok(readable("document", &rows, read_document))
 }
 
 pub(crate) async fn document_names(
@@ -230,7 +228,7 @@ pub(crate) async fn records(
     let rows = session
         .look(sql, params![topic, bigint(after), limit])
         .await?;
-    rows.iter().map(read_record).collect()
+    Ok(readable("record", &rows, read_record))
 }
 
 pub(crate) async fn newest_records(
@@ -243,7 +241,7 @@ pub(crate) async fn newest_records(
     let before = before.map_or(i64::MAX, bigint);
     let limit = bigint(limit.min(RECORDS_MAX) as u64);
     let rows = session.look(sql, params![topic, before, limit]).await?;
-    rows.iter().map(read_record).collect()
+    Ok(readable("record", &rows, read_record))
 }
 
 fn read_record(found: &Row) -> Step<Record> {

@@ -21,6 +21,7 @@ mod settings;
 mod settle;
 mod store;
 mod tls;
+mod unreadable;
 mod upkeep;
 mod wake;
 mod watermark;
@@ -43,7 +44,7 @@ pub use options::Options;
 /// A store in a PostgreSQL database, in its schema `windlass`.
 pub struct PostgresStore {
     connections: Arc<Connections>,
-    settings: Settings,
+    settings: Arc<Settings>,
     wake: Arc<Wake>,
     background: Vec<JoinHandle<()>>,
 }
@@ -55,15 +56,16 @@ impl PostgresStore {
     pub async fn connect(options: Options) -> Result<Self, StoreError> {
         let connections = Arc::new(Connections::new(options)?);
         connections.check().await?;
-        let wake = Arc::new(Wake::new());
+        let (wake, settings) = (Arc::new(Wake::new()), Arc::new(Settings::default()));
         let spawn = |task: Background| {
             let (connections, wake) = (Arc::clone(&connections), Arc::clone(&wake));
+            let settings = Arc::clone(&settings);
             tokio::spawn(async move {
                 match task {
                     Background::TellOthers => wake.tell_others(&connections).await,
                     Background::Listen => wake.listen(&connections).await,
                     Background::LookBack => wake.look_back(&connections).await,
-                    Background::KeepUp => upkeep::keep_up(&connections).await,
+                    Background::KeepUp => upkeep::keep_up(&connections, &settings).await,
                 }
             })
         };
@@ -76,7 +78,7 @@ impl PostgresStore {
         Ok(PostgresStore {
             background: background.map(spawn).into(),
             connections,
-            settings: Settings::default(),
+            settings,
             wake,
         })
     }

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use windlass_core::{Job, JobId, QueueName, Timestamp};
 use windlass_store::stored::LastAttempt;
 use windlass_store::{
-    Attempt, Counts, Filter, Listed, ListedState, Lister, PAGE_MAX, Page, SCAN_MAX,
+    Attempt, Counts, Filter, Listed, ListedState, Lister, PAGE_MAX, Page, SCAN_MAX, StoreError,
 };
 
 use crate::fault::{Fault, Step};
@@ -16,6 +16,7 @@ use crate::param::{Time, bigint, params};
 use crate::row::{self, ENDED, LIVING, uuids};
 use crate::session::Session;
 use crate::settings::Settings;
+use crate::unreadable::{Unreadable, readable, split};
 
 /// A job, and where it was found.
 #[derive(Debug, Clone)]
@@ -23,6 +24,25 @@ pub(crate) struct Found {
     pub(crate) job: Job,
     pub(crate) last: LastAttempt,
     pub(crate) table: &'static str,
+}
+
+/// What was found under some ids.
+#[derive(Debug, Default)]
+pub(crate) struct Finds {
+    pub(crate) jobs: HashMap<JobId, Found>,
+    /// Those that are there and cannot be read, and why.
+    pub(crate) unreadable: HashMap<JobId, String>,
+}
+
+impl Finds {
+    fn knows(&self, id: JobId) -> bool {
+        self.jobs.contains_key(&id) || self.unreadable.contains_key(&id)
+    }
+
+    fn pass_over(&mut self, unreadable: Vec<Unreadable>) {
+        let unreadable = unreadable.into_iter().map(|job| (job.id, job.reason));
+        self.unreadable.extend(unreadable);
+    }
 }
 
 pub(crate) const JOBS: &str = "windlass.jobs";
@@ -35,8 +55,8 @@ pub(crate) async fn find(
     settings: &Settings,
     ids: &[JobId],
     lock: bool,
-) -> Step<HashMap<JobId, Found>> {
-    let mut found = HashMap::with_capacity(ids.len());
+) -> Step<Finds> {
+    let mut found = Finds::default();
     let mut missing = uuids(ids.iter().copied());
     missing.sort_unstable();
     missing.dedup();
@@ -53,61 +73,33 @@ pub(crate) async fn find(
             false => session.look(&sql, params![missing]).await?,
         };
         if table == JOBS {
-            for job in living(session, settings, &rows).await? {
+            let (jobs, unreadable) = living(session, settings, &rows).await?;
+            found.pass_over(unreadable);
+            for job in jobs {
                 let last = LastAttempt::default();
-                found.insert(job.id, Found { job, last, table });
+                found.jobs.insert(job.id, Found { job, last, table });
             }
         } else {
-            for row in &rows {
-                let (job, last) = row::ended(row)?;
-                found.insert(job.id, Found { job, last, table });
+            let (jobs, unreadable) = split(&rows, row::ended)?;
+            found.pass_over(unreadable);
+            for (job, last) in jobs {
+                found.jobs.insert(job.id, Found { job, last, table });
             }
         }
-        missing.retain(|id| !found.contains_key(&JobId::from_u128(id.as_u128())));
+        missing.retain(|id| !found.knows(JobId::from_u128(id.as_u128())));
     }
     Ok(found)
 }
 
-/// The jobs of rows of the living.
+/// The jobs of rows of those that wait or run, and those that cannot be read.
 pub(crate) async fn living(
     session: &mut Session,
     settings: &Settings,
     rows: &[Row],
-) -> Step<Vec<Job>> {
-    let jobs = one_by_one(session, settings, rows).await?;
-    jobs.into_iter().collect()
-}
-
-/// The same, each for itself.
-async fn one_by_one(
-    session: &mut Session,
-    settings: &Settings,
-    rows: &[Row],
-) -> Step<Vec<Step<Job>>> {
+) -> Step<(Vec<Job>, Vec<Unreadable>)> {
     let numbers = rows.iter().filter_map(row::settings_of);
     let known = settings.get(session, numbers).await?;
-    Ok(rows.iter().map(|row| row::living(row, &known)).collect())
-}
-
-/// The same without those that cannot be read: one of them must not hold up all others.
-pub(crate) async fn readable(
-    session: &mut Session,
-    settings: &Settings,
-    rows: &[Row],
-) -> Step<Vec<Job>> {
-    let read = one_by_one(session, settings, rows).await?;
-    let mut jobs = Vec::with_capacity(rows.len());
-    for (found, job) in rows.iter().zip(read) {
-        match job {
-            Ok(job) => jobs.push(job),
-            Err(fault) => {
-                let id = row::id(found, 0).map(|id| id.to_string());
-                let id = id.unwrap_or_default();
-                tracing::warn!(id, ?fault, "a job cannot be read, and is left as it is");
-            }
-        }
-    }
-    Ok(jobs)
+    split(rows, |row| row::living(row, &known))
 }
 
 pub(crate) async fn get(
@@ -115,10 +107,15 @@ pub(crate) async fn get(
     settings: &Settings,
     jobs: &[JobId],
 ) -> Step<Vec<Option<Job>>> {
-    let found = find(session, settings, jobs, false).await?;
+    let mut found = find(session, settings, jobs, false).await?;
+    if let [job] = jobs
+        && let Some(reason) = found.unreadable.remove(job)
+    {
+        return Err(StoreError::Unreadable { job: *job, reason }.into());
+    }
     Ok(jobs
         .iter()
-        .map(|id| found.get(id).map(|found| found.job.clone()))
+        .map(|id| found.jobs.get(id).map(|found| found.job.clone()))
         .collect())
 }
 
@@ -130,14 +127,17 @@ pub(crate) async fn attempts(
 ) -> Step<Vec<Attempt>> {
     let limit = limit.min(PAGE_MAX);
     let found = find(session, settings, &[job], false).await?;
-    let last = found.get(&job).and_then(|found| found.last.row(&found.job));
+    let last = found
+        .jobs
+        .get(&job)
+        .and_then(|found| found.last.row(&found.job));
     let rows = session
         .look(
             include_str!("../sql/select_attempts.sql"),
             params![row::uuid(job), bigint(limit as u64)],
         )
         .await?;
-    let rows = rows.iter().map(attempt).collect::<Step<Vec<_>>>()?;
+    let rows = readable("attempt", &rows, attempt);
     Ok(last.into_iter().chain(rows).take(limit).collect())
 }
 
@@ -206,7 +206,7 @@ pub(crate) async fn list(
                 if list.is_full() {
                     break;
                 }
-                let body = bodies.remove(id).map(|found| found.job);
+                let body = bodies.jobs.remove(id).map(|found| found.job);
                 list.look(*id, body.filter(|job| filter.matches(job, now)));
             }
         }
@@ -262,16 +262,22 @@ pub(crate) async fn counts(
     };
     let living = include_str!("../sql/count_living.sql");
     for found in session.look(living, params![Time(now)]).await? {
-        let of = counts.entry(row::name(&found, 0)?).or_default();
+        let Ok(queue) = row::name(&found, 0) else {
+            continue; // a name that only a newer version allows
+        };
+        let of = counts.entry(queue).or_default();
         of.scheduled = number(&found, 1)?;
         of.ready = number(&found, 2)?;
         of.retrying = number(&found, 3)?;
         of.running = number(&found, 4)?;
-        of.oldest_ready = row::optional_time(&found, 5)?;
+        of.oldest_ready = row::optional_time(&found, 5).unwrap_or_default();
     }
     let ended = "select queue, state, sum(count)::bigint from windlass.tallies group by queue, state having sum(count) > 0";
     for found in session.look(ended, params![]).await? {
-        let of = counts.entry(row::name(&found, 0)?).or_default();
+        let Ok(queue) = row::name(&found, 0) else {
+            continue;
+        };
+        let of = counts.entry(queue).or_default();
         let state: &str = found.try_get(1)?;
         let of_state = match state {
             "succeeded" => &mut of.succeeded,
@@ -296,5 +302,5 @@ async fn starts(session: &mut Session, queue: &QueueName) -> Step<Vec<(Timestamp
         let count: i32 = found.try_get(1)?;
         Ok((row::time(found, 0)?, u32::try_from(count).unwrap_or(0)))
     };
-    rows.iter().map(start).collect()
+    Ok(readable("start", &rows, start))
 }

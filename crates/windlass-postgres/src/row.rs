@@ -1,7 +1,5 @@
 //! Rows as jobs, and jobs as columns.
 
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -11,11 +9,11 @@ use windlass_core::{
     AttemptError, DeadReason, End, Ended, Job, JobId, Lease, Outcome, Payload, Standing, State,
     Timestamp,
 };
-use windlass_store::ClaimRetry;
 use windlass_store::stored::{Asked, LastAttempt};
 
 use crate::fault::{Fault, Step};
 use crate::param::Time;
+use crate::settings::Known;
 
 /// The columns that every job has, wherever it is.
 macro_rules! job_columns {
@@ -82,7 +80,7 @@ pub(crate) fn settings_of(row: &Row) -> Option<i32> {
 }
 
 /// A job that waits or runs.
-pub(crate) fn living(row: &Row, settings: &HashMap<i32, Arc<ClaimRetry>>) -> Step<Job> {
+pub(crate) fn living(row: &Row, settings: &Known) -> Step<Job> {
     let mut job = job(row)?;
     let Some(until) = optional_time(row, 18)? else {
         return Ok(job);
@@ -90,6 +88,7 @@ pub(crate) fn living(row: &Row, settings: &HashMap<i32, Arc<ClaimRetry>>) -> Ste
     let number: Option<i32> = row.try_get(19)?;
     // What the claim said may be lost with a failover: then the defaults apply.
     let settings = number.and_then(|number| settings.get(&number)).cloned();
+    let settings = settings.transpose().map_err(Fault::damaged)?;
     let lease = Lease {
         cancel_requested: row.try_get(20)?,
         ..settings.unwrap_or_default().lease_for(&job, until)

@@ -16,6 +16,7 @@ use crate::keys;
 use crate::param::{Time, bigint, params};
 use crate::row;
 use crate::session::Session;
+use crate::unreadable::readable;
 use crate::write::{Columns, How};
 
 const COLUMNS: &str = "id, version, definition, created_at, last_at, next_at, name";
@@ -95,12 +96,8 @@ pub(crate) async fn unreadable(session: &mut Session) -> Step<Vec<UnreadableSche
 
 async fn kept(session: &mut Session) -> Step<Vec<Result<Schedule, UnreadableSchedule>>> {
     let sql = format!("select {COLUMNS} from windlass.schedules order by name");
-    session
-        .look(&sql, params![])
-        .await?
-        .iter()
-        .map(read)
-        .collect()
+    let rows = session.look(&sql, params![]).await?;
+    Ok(readable("schedule", &rows, read))
 }
 
 pub(crate) async fn one(session: &mut Session, which: &ScheduleRef) -> Step<Option<Schedule>> {
@@ -130,14 +127,14 @@ pub(crate) async fn occurrences(
     let before = Time(before.unwrap_or(Timestamp::MAX));
     let params = params![uuid(schedule), before, bigint(limit.min(PAGE_MAX) as u64)];
     let rows = session.look(sql, params).await?;
-    let fired = rows.iter().map(|found| {
+    let fired = |found: &Row| {
         let job: Option<Uuid> = found.try_get(1)?;
         Ok(FiredOccurrence {
             scheduled_for: row::time(found, 0)?,
             job: job.map(|job| JobId::from_u128(job.as_u128())),
         })
-    });
-    fired.collect()
+    };
+    Ok(readable("occurrence", &rows, fired))
 }
 
 /// The longest due of the schedules that can be read.
@@ -154,9 +151,7 @@ pub(crate) async fn due(
         let wanted = limit - due.len();
         let params = params![Time(now), bigint(wanted as u64), bigint(looked_at as u64)];
         let rows = session.look(&sql, params).await?;
-        for found in &rows {
-            due.extend(read(found)?);
-        }
+        due.extend(readable("schedule", &rows, read).into_iter().flatten());
         looked_at += rows.len();
         if rows.len() < wanted || due.len() == limit {
             return Ok(due);

@@ -18,6 +18,9 @@ pub(crate) struct Settings {
     seen: Mutex<Seen>,
 }
 
+/// Settings by number, or why they cannot be read.
+pub(crate) type Known = HashMap<i32, Result<Arc<ClaimRetry>, String>>;
+
 #[derive(Debug, Default)]
 struct Seen {
     numbers: HashMap<String, i32>,
@@ -61,17 +64,17 @@ impl Settings {
         Ok(number)
     }
 
-    /// The settings with these numbers, as far as there are any.
+    /// The settings with these numbers, as far as there are any, or why they cannot be read.
     pub(crate) async fn get(
         &self,
         session: &mut Session,
         numbers: impl Iterator<Item = i32>,
-    ) -> Step<HashMap<i32, Arc<ClaimRetry>>> {
+    ) -> Step<Known> {
         let mut found = HashMap::new();
         let mut missing = Vec::new();
         for number in numbers {
             match self.seen().settings.get(&number) {
-                Some(settings) => drop(found.insert(number, Arc::clone(settings))),
+                Some(settings) => drop(found.insert(number, Ok(Arc::clone(settings)))),
                 None => missing.push(number),
             }
         }
@@ -81,8 +84,10 @@ impl Settings {
         let sql = "select id, json from windlass.settings where id = any($1)";
         for row in session.look(sql, params![missing]).await? {
             let (number, json): (i32, String) = (row.get(0), row.get(1));
-            let settings = Arc::new(from_json(&json)?);
-            self.remember(number, json, Arc::clone(&settings));
+            let settings = from_json(&json).map(Arc::new);
+            if let Ok(settings) = &settings {
+                self.remember(number, json, Arc::clone(settings));
+            }
             found.insert(number, settings);
         }
         Ok(found)
@@ -116,9 +121,9 @@ fn to_json(retry: &ClaimRetry) -> String {
     serde_json::to_string(&kept).expect("settings are plain JSON")
 }
 
-fn from_json(json: &str) -> Step<ClaimRetry> {
+fn from_json(json: &str) -> Result<ClaimRetry, String> {
     let kept: Kept = serde_json::from_str(json)
-        .map_err(|error| Fault::damaged(format!("the settings of a claim: {error}")))?;
+        .map_err(|error| format!("the settings of its claim: {error}"))?;
     let cap = match kept.cap {
         KeptCap::OfPolicy => Cap::OfPolicy,
         KeptCap::Unlimited => Cap::Unlimited,
@@ -126,7 +131,7 @@ fn from_json(json: &str) -> Step<ClaimRetry> {
             .ok()
             .flatten()
             .map(Cap::At)
-            .ok_or_else(|| Fault::damaged("the cap of a claim"))?,
+            .ok_or("the cap of its claim")?,
     };
     let worker = WorkerRetry {
         policy: kept.worker.map(Arc::new),

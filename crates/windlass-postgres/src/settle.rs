@@ -19,6 +19,7 @@ use crate::read::{self, JOBS, find};
 use crate::row::{self, LIVING, uuids};
 use crate::session::Session;
 use crate::settings::Settings;
+use crate::unreadable;
 use crate::write::{self, Columns};
 
 pub(crate) async fn renew(
@@ -195,7 +196,9 @@ async fn fail(
         "select {LIVING} from {JOBS} where id = any ($1) and lease_until is not null order by id for update"
     );
     let rows = session.query(&sql, params![ids]).await?;
-    let jobs = read::living(session, settings, &rows).await?;
+    // What cannot be read is not ended here: a version that can read it does so when its lease has expired.
+    let (jobs, unreadable) = read::living(session, settings, &rows).await?;
+    unreadable::park(session, &unreadable).await?;
     let mut jobs: HashMap<JobId, Job> = jobs.into_iter().map(|job| (job.id, job)).collect();
     let mut ends = Ends::default();
     for place in places {
@@ -281,7 +284,7 @@ async fn over(
     let found = find(session, settings, &ids, false).await?;
     let mut outcomes = HashMap::with_capacity(open.len());
     for of in &open {
-        let Some(found) = found.get(&of.job) else {
+        let Some(found) = found.jobs.get(&of.job) else {
             continue;
         };
         let last = found.last.row(&found.job);
@@ -295,8 +298,9 @@ async fn over(
          where (job, attempt) in (select * from unnest($1::uuid[], $2::integer[]))";
     for row in session.look(sql, params![jobs, numbers]).await? {
         let of = attempt_id(&row)?;
-        if let Some(found) = found.get(&of.job) {
-            outcomes.insert(of, (row::outcome(row.try_get(2)?)?, found.job.delivery));
+        let outcome = row::outcome(row.try_get(2)?);
+        if let (Some(found), Ok(outcome)) = (found.jobs.get(&of.job), outcome) {
+            outcomes.insert(of, (outcome, found.job.delivery));
         }
     }
     Ok(outcomes)
@@ -313,13 +317,15 @@ pub(crate) async fn sweep(
     let mut random = Random::new(random);
     let (mut swept, mut ends) = (Swept::default(), Ends::default());
     let sql = format!(
-        "select {LIVING} from {JOBS} where lease_until is not null and lease_until <= $1
+        "select {LIVING} from {JOBS} where lease_until is not null and lease_until <= $1 and unreadable is null
          order by lease_until, id limit $2 for update skip locked"
     );
     let rows = session
         .query(&sql, params![Time(now), bigint(limit as u64)])
         .await?;
-    for job in read::readable(session, settings, &rows).await? {
+    let (jobs, unreadable) = read::living(session, settings, &rows).await?;
+    unreadable::park(session, &unreadable).await?;
+    for job in jobs {
         let of = AttemptId {
             job: job.id,
             attempt: job.attempt,
@@ -334,13 +340,15 @@ pub(crate) async fn sweep(
     }
     let left = limit.saturating_sub(swept.lost.len());
     let sql = format!(
-        "select {LIVING} from {JOBS} where deadline is not null and lease_until is null and deadline < $1
+        "select {LIVING} from {JOBS} where deadline is not null and lease_until is null and unreadable is null and deadline < $1
          order by deadline, id limit $2 for update skip locked"
     );
     let rows = session
         .query(&sql, params![Time(now), bigint(left as u64)])
         .await?;
-    for mut job in read::readable(session, settings, &rows).await? {
+    let (jobs, unreadable) = read::living(session, settings, &rows).await?;
+    unreadable::park(session, &unreadable).await?;
+    for mut job in jobs {
         debug_assert_eq!(job.state(), State::Waiting);
         job.expire(now)
             .map_err(|conflict| Fault::damaged(conflict.to_string()))?;

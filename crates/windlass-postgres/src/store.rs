@@ -15,11 +15,14 @@ use windlass_store::{
 };
 
 use crate::change::{self, Change};
-use crate::claim::{self, Claiming};
+use crate::claim::{self, Attempted, Claiming};
 use crate::connect::Class::{self, Other, Vital};
 use crate::fault::{Fault, Step};
 use crate::session::Session;
-use crate::{PostgresStore, enqueue, general, read, row, schedule, settle, upkeep};
+use crate::{PostgresStore, enqueue, general, read, row, schedule, settle, unreadable, upkeep};
+
+/// A claim that meets jobs that cannot be read is made this many times, each time without those it met.
+const PARK_ROUNDS: u32 = 16;
 
 impl PostgresStore {
     /// Carries out a step.
@@ -73,15 +76,29 @@ impl Store for PostgresStore {
 
     async fn claim(&self, claim: &Claim, now: Timestamp) -> Result<Claimed, StoreError> {
         let (settings, marks) = (&self.settings, &self.wake.marks);
-        let (claimed, promoted) = self
-            .run(Other, |mut session| async move {
-                let number = settings.number(&mut session, &claim.retry).await?;
-                let claiming = Claiming::new(claim, number, now);
-                claim::claim(&mut session, settings, marks, &claiming).await
+        for _ in 0..PARK_ROUNDS {
+            let attempted = self
+                .run(Other, |mut session| async move {
+                    let number = settings.number(&mut session, &claim.retry).await?;
+                    let claiming = Claiming::new(claim, number, now);
+                    claim::claim(&mut session, settings, marks, &claiming).await
+                })
+                .await?;
+            let met = &match attempted {
+                Attempted::Done(claimed, promoted) => {
+                    self.wake.tell_places(promoted);
+                    return Ok(claimed);
+                }
+                Attempted::Met(unreadable) => unreadable,
+            };
+            self.run(Other, |mut session| async move {
+                unreadable::park(&mut session, met).await?;
+                session.commit().await
             })
             .await?;
-        self.wake.tell_places(promoted);
-        Ok(claimed)
+        }
+        self.wake.ring(); // there may be others behind them
+        Ok(Claimed::default())
     }
 
     async fn renew(

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use uuid::Uuid;
 use windlass_core::Timestamp;
 use windlass_store::StoreError;
 
@@ -9,6 +10,8 @@ use crate::connect::{Class, Connections};
 use crate::fault::Step;
 use crate::param::{Time, params};
 use crate::session::Session;
+use crate::settings::Settings;
+use crate::unreadable;
 
 const EVERY: Duration = Duration::from_secs(60);
 
@@ -19,7 +22,8 @@ const LOCK: i64 = 0x7570_6B65_6570;
 const DAILY: [&str; 2] = ["finished", "attempts"];
 
 /// Does what is to be done, again and again, for as long as the store lives.
-pub(crate) async fn keep_up(connections: &Connections) {
+pub(crate) async fn keep_up(connections: &Connections, settings: &Settings) {
+    let mut parked_from = Uuid::nil();
     loop {
         for task in [CLAIMS, KEYS, TALLIES] {
             let done = connections.run(Class::Other, |mut session| async move {
@@ -28,6 +32,10 @@ pub(crate) async fn keep_up(connections: &Connections) {
             report(done.await);
         }
         report(add_days(connections).await);
+        let looked = connections.run(Class::Other, |mut session| async move {
+            unreadable::look_again(&mut session, settings, parked_from).await
+        });
+        report(looked.await.map(|next| parked_from = next));
         tokio::time::sleep(EVERY).await;
     }
 }

@@ -13,6 +13,7 @@ use windlass_store::conformance::build::{
     Opened, at, attempt_of, claim, enqueue_one, id, job, jobs, key, report, unique,
 };
 use windlass_store::conformance::schedule::{lose_a_zone, unreadable_schedules_stand_aside};
+use windlass_store::conformance::unreadable;
 use windlass_store::{Enqueue, Enqueued, QueueLimits, Renewed, Settled, StoreError};
 
 async fn nodes(count: usize) -> (Vec<Opened>, String) {
@@ -344,4 +345,76 @@ async fn a_schedule_whose_zone_is_gone_stops_alone() {
     })
     .await;
     unreadable_schedules_stand_aside(&nodes[0], &lost, &kept).await;
+}
+
+/// Options that only a newer version knows.
+const NEWER: &str = r#"{"retry": {"backoff": {"type": "fibonacci"}}}"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_a_newer_version_wrote_costs_its_neighbours_nothing() {
+    let (nodes, url) = nodes(1).await;
+    unreadable::prepare(&nodes[0]).await;
+    let client = cluster::client(&url).await;
+    let ids = unreadable::damaged().map(|id| format!("'{id}'")).join(", ");
+    let attempt = id(unreadable::ATTEMPT);
+    let (policy, queue) = (unreadable::CLAIM_POLICY, unreadable::QUEUE);
+    let mut sql = format!(
+        "update windlass.attempts set outcome = 'melted' where job = '{attempt}' and attempt = 1;
+         update windlass.settings set json = replace(json, '{policy}', '\"many\"');
+         update windlass.queues set limits = '{{\"moon_phase\": 3}}' where name = '{queue}';
+         update windlass.nodes set about = '{{' where about like '%bad%';
+         update windlass.documents set value = '{{' where value like '%bad%';
+         update windlass.records set value = '{{' where value like '%bad%';"
+    );
+    for table in ["jobs", "finished"] {
+        sql += &format!("update windlass.{table} set extra = '{NEWER}' where id in ({ids});");
+    }
+    client.batch_execute(&sql).await.unwrap();
+    // Another node, which has not seen the settings of the claims.
+    let options = cluster::options(&url);
+    let other: Opened = Arc::new(PostgresStore::connect(options).await.unwrap());
+    unreadable::check(&other).await;
+    let parked =
+        "select id::text, unreadable from windlass.jobs where unreadable is not null order by id";
+    let parked = client.query(parked, &[]).await.unwrap();
+    let told: Vec<(String, String)> = parked.iter().map(|row| (row.get(0), row.get(1))).collect();
+    let ids: Vec<&str> = told.iter().map(|(id, _)| id.as_str()).collect();
+    let expected = [3, 21, 25, 41].map(|number| id(number).to_string());
+    assert_eq!(ids, expected, "{told:?}");
+    assert!(
+        told[0].1.contains("backoff"),
+        "the reason is kept: {told:?}"
+    );
+    // A version that can read them finds them again.
+    let repair = "update windlass.jobs set extra = null where unreadable is not null";
+    client.batch_execute(repair).await.unwrap();
+    let newer = PostgresStore::connect(cluster::options(&url))
+        .await
+        .unwrap();
+    let newer: Opened = Arc::new(newer);
+    let mut found = Vec::new();
+    for _ in 0..1000 {
+        found = newer.claim(&claim(5), at(2000)).await.unwrap().jobs;
+        if !found.is_empty() {
+            break;
+        }
+    }
+    let found: Vec<JobId> = found.iter().map(|job| job.id).collect();
+    assert_eq!(found, [id(3)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_head_of_unreadable_jobs_does_not_keep_a_claim_of_one_from_those_behind() {
+    let (nodes, url) = nodes(1).await;
+    let batch = Enqueue::all(jobs(1..12));
+    nodes[0].enqueue(batch, at(0)).await.unwrap();
+    let last = id(11);
+    let sql = format!("update windlass.jobs set extra = '{NEWER}' where id <> '{last}'");
+    cluster::client(&url)
+        .await
+        .batch_execute(&sql)
+        .await
+        .unwrap();
+    let claimed = nodes[0].claim(&claim(1), at(0)).await.unwrap().jobs;
+    assert_eq!(claimed.iter().map(|job| job.id).collect::<Vec<_>>(), [last]);
 }

@@ -214,6 +214,7 @@ impl From<StoreError> for Problem {
                 away("indeterminate").hint("send it again with the same `Idempotency-Key`")
             }
             StoreError::Stopped(_) => away("store_stopped"),
+            StoreError::Unreadable { .. } => Problem::conflict("job_unreadable", error.to_string()),
             StoreError::Damaged { .. }
             | StoreError::WrongSchema { .. }
             | StoreError::InUse { .. } => Problem::internal(&error),

@@ -17,6 +17,20 @@ pub(crate) enum Fault {
 
 pub(crate) type Step<T> = Result<T, Fault>;
 
+/// What was read; none of what is there and cannot be read, because a newer version wrote it.
+pub(crate) fn if_readable<T>(read: Step<T>) -> Step<Option<T>> {
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(fault) => match fault.unreadable() {
+            Some(reason) => {
+                tracing::debug!(reason, "skipped an unreadable row");
+                Ok(None)
+            }
+            None => Err(fault),
+        },
+    }
+}
+
 impl From<Error> for Fault {
     fn from(error: Error) -> Self {
         Fault::Sql(error)
@@ -39,6 +53,15 @@ impl Fault {
         }
     }
 
+    /// Why something that is stored cannot be read, if that is what failed.
+    pub(crate) fn unreadable(&self) -> Option<String> {
+        match self {
+            Fault::Damaged(what) | Fault::DamagedJob(_, what) => Some(what.clone()),
+            Fault::Sql(error) if error.sqlite_error_code().is_none() => Some(error.to_string()),
+            Fault::Sql(_) => None,
+        }
+    }
+
     /// Whether the disk did not take what was to be made durable: nothing may be acknowledged after that.
     pub(crate) fn is_failed_sync(&self) -> bool {
         const SYNCS: [i32; 3] = [
@@ -52,9 +75,8 @@ impl Fault {
     /// The same in the words of the contract.
     pub(crate) fn into_store_error(self) -> StoreError {
         let error = match self {
-            Fault::Damaged(what) | Fault::DamagedJob(_, what) => {
-                return StoreError::Damaged { what, cause: None };
-            }
+            Fault::Damaged(what) => return StoreError::Damaged { what, cause: None },
+            Fault::DamagedJob(job, reason) => return StoreError::Unreadable { job, reason },
             Fault::Sql(error) => error,
         };
         // What does not fit its type was not written by us.

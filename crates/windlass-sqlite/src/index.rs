@@ -92,6 +92,8 @@ pub(crate) struct Index {
     deadlines: BTreeSet<(Timestamp, JobId)>,
     leases: BTreeSet<(Timestamp, JobId)>,
     parking: Parking,
+    /// Waiting jobs that cannot be read: nobody claims them.
+    aside: BTreeSet<JobId>,
     holds: HashMap<(u32, Key), Hold>,
     counts: HashMap<u32, Count>,
     tallies: HashMap<(u32, i64), i64>,
@@ -225,6 +227,7 @@ impl Index {
             return Some(Entry::Running(running));
         }
         let waiting = self.waiting.remove(&id)?;
+        self.aside.remove(&id);
         self.leave_order(id, &waiting);
         Some(Entry::Waiting(waiting))
     }
@@ -271,6 +274,7 @@ impl Index {
             return;
         };
         let place = place(id, waiting);
+        self.aside.insert(id);
         if self.future.remove(&(waiting.run_at, id)) {
             self.counts.entry(waiting.queue).or_default().future -= 1;
         }
@@ -385,6 +389,9 @@ impl Index {
     /// Whether a waiting job may start now, and its place.
     pub(crate) fn startable(&self, id: JobId, now: Timestamp) -> Option<(Place, &Waiting)> {
         let waiting = self.waiting.get(&id)?;
+        if self.aside.contains(&id) {
+            return None;
+        }
         let full = waiting
             .concurrency
             .as_ref()

@@ -42,9 +42,10 @@ impl Names {
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
             let json: String = row.get(1)?;
-            let policy = serde_json::from_str(&json)
-                .map_err(|error| Fault::damaged(format!("a retry policy: {error}")))?;
-            fresh.remember_policy(row.get(0)?, json, &Arc::new(policy));
+            // The jobs that point at one that only a newer version knows cannot be read; all others can.
+            if let Ok(policy) = serde_json::from_str(&json) {
+                fresh.remember_policy(row.get(0)?, json, &Arc::new(policy));
+            }
         }
         *self = fresh;
         Ok(())
@@ -134,7 +135,7 @@ impl Names {
 
     pub(crate) fn policy(&self, number: i64) -> Step<Arc<RetryPolicy>> {
         let found = self.policies.get(&number).cloned();
-        found.ok_or_else(|| Fault::damaged(format!("retry policy {number} is missing")))
+        found.ok_or_else(|| Fault::damaged(format!("retry policy {number} is unknown")))
     }
 }
 

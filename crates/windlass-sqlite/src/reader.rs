@@ -6,12 +6,13 @@ use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension as _, Row};
 use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
+use windlass_store::stored::LastAttempt;
 use windlass_store::{
     Attempt, Document, Filter, FiredOccurrence, Listed, ListedState, Lister, Node, PAGE_MAX, Page,
     QueueLimits, RECORDS_MAX, Record, Schedule, ScheduleRef, StoredSchedule, UnreadableSchedule,
 };
 
-use crate::fault::{Fault, Step};
+use crate::fault::{Step, if_readable};
 use crate::names::Names;
 use crate::row::{self, id_of, signed, timestamp, unsigned, value};
 use crate::schema;
@@ -20,42 +21,64 @@ use crate::writer::Living;
 pub(crate) struct Reader {
     connection: Connection,
     names: Names,
+    /// The newest name and policy that are in `names`.
+    newest: (i64, i64),
 }
 
 impl Reader {
     pub(crate) fn open(path: &Path) -> Step<Self> {
         let connection = schema::open_reader(path)?;
-        let names = Names::load(&connection)?;
-        Ok(Reader { connection, names })
+        Ok(Reader {
+            connection,
+            names: Names::default(),
+            newest: (0, 0),
+        })
     }
 
-    /// Reads in one picture of the file. A name that is new since the last look is looked up once more.
+    /// Reads in one picture of the file.
     pub(crate) fn read<T>(&mut self, read: impl Fn(&mut Reader) -> Step<T>) -> Step<T> {
         self.connection.prepare_cached("begin")?.execute([])?;
-        let first = read(self);
-        let done = match first {
-            Err(Fault::Damaged(_) | Fault::DamagedJob(..)) => self
-                .names
-                .refresh(&self.connection)
-                .and_then(|()| read(self)),
-            other => other,
-        };
+        let done = self.refresh_names().and_then(|()| read(self));
         // Nothing was written: to end the picture is all.
         self.connection.prepare_cached("rollback")?.execute([])?;
         done
     }
 
+    /// Learns the names that are new in this picture, so that one that is missing is really unknown.
+    fn refresh_names(&mut self) -> Step<()> {
+        let sql = "select coalesce((select max(id) from names), 0), coalesce((select max(id) from policies), 0)";
+        let newest = self
+            .connection
+            .prepare_cached(sql)?
+            .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        if newest != self.newest {
+            self.names.refresh(&self.connection)?;
+            self.newest = newest;
+        }
+        Ok(())
+    }
+
+    /// The jobs with these ids. One that cannot be read is an error only where it is asked for alone.
     pub(crate) fn get(&mut self, jobs: &[JobId]) -> Step<Vec<Option<Job>>> {
+        if let [id] = jobs {
+            let found = row::find(&self.connection, &mut self.names, *id)?;
+            return Ok(vec![found.map(|(job, _)| job)]);
+        }
         jobs.iter().map(|id| self.find(*id)).collect()
     }
 
+    /// The job with that id, unless it cannot be read.
     fn find(&mut self, id: JobId) -> Step<Option<Job>> {
-        let found = row::find(&self.connection, &mut self.names, id)?;
-        Ok(found.map(|(job, _)| job))
+        Ok(self.find_with_end(id)?.map(|(job, _)| job))
+    }
+
+    fn find_with_end(&mut self, id: JobId) -> Step<Option<(Job, LastAttempt)>> {
+        let found = if_readable(row::find(&self.connection, &mut self.names, id))?;
+        Ok(found.flatten())
     }
 
     pub(crate) fn list(&mut self, filter: &Filter, page: Page, now: Timestamp) -> Step<Listed> {
-        let Some((queue, kind)) = self.numbers(filter)? else {
+        let Some((queue, kind)) = self.numbers(filter) else {
             return Ok(Listed::default());
         };
         let states = states(filter);
@@ -76,10 +99,10 @@ impl Reader {
                 && kind.is_none_or(|kind| kind == of.1)
                 && states.contains(&row.get(3)?);
             let found = match may_match {
-                true => row::find(&self.connection, &mut self.names, id)?,
+                true => if_readable(row::find(&self.connection, &mut self.names, id))?,
                 false => None,
             };
-            let found = found.map(|(job, _)| job);
+            let found = found.flatten().map(|(job, _)| job);
             list.look(id, found.filter(|job| filter.matches(job, now)));
         }
         Ok(list.finish())
@@ -94,8 +117,7 @@ impl Reader {
     ) -> Step<Listed> {
         let mut jobs = Vec::with_capacity(living.ids.len());
         for id in &living.ids {
-            let found = row::find(&self.connection, &mut self.names, *id)?;
-            let found = found.map(|(job, _)| job);
+            let found = self.find(*id)?;
             jobs.extend(found.filter(|job| filter.matches(job, now)));
         }
         let next = living.next;
@@ -103,27 +125,19 @@ impl Reader {
     }
 
     /// The numbers of the queue and kind of a filter; none if one of them has no job.
-    fn numbers(&mut self, filter: &Filter) -> Step<Option<(Option<u32>, Option<u32>)>> {
+    fn numbers(&self, filter: &Filter) -> Option<(Option<u32>, Option<u32>)> {
         let queue = filter.queue.as_ref().map(|queue| queue.as_str());
         let kind = filter.kind.as_ref().map(|kind| kind.as_str());
-        let unknown = |names: &Names| {
-            let missing = |text: Option<&str>| text.is_some_and(|text| names.known(text).is_none());
-            missing(queue) || missing(kind)
-        };
-        if unknown(&self.names) {
-            self.names.refresh(&self.connection)?;
-        }
-        if unknown(&self.names) {
-            return Ok(None);
-        }
         let number = |text: Option<&str>| text.and_then(|text| self.names.known(text));
-        Ok(Some((number(queue), number(kind))))
+        let numbers = (number(queue), number(kind));
+        let known = numbers.0.is_some() == queue.is_some() && numbers.1.is_some() == kind.is_some();
+        known.then_some(numbers)
     }
 
     pub(crate) fn attempts(&mut self, id: JobId, limit: usize) -> Step<Vec<Attempt>> {
         let limit = limit.min(PAGE_MAX);
-        let found = row::find(&self.connection, &mut self.names, id)?;
-        let last = found.and_then(|(job, last)| last.row(&job));
+        let last = self.find_with_end(id)?;
+        let last = last.and_then(|(job, last)| last.row(&job));
         let rows = row::attempts(&self.connection, &mut self.names, id, limit)?;
         Ok(last.into_iter().chain(rows).take(limit).collect())
     }
@@ -136,12 +150,10 @@ impl Reader {
         let mut queues = BTreeMap::new();
         while let Some(row) = rows.next()? {
             let (name, limits): (String, String) = (row.get(0)?, row.get(1)?);
-            let name = name
-                .parse()
-                .map_err(|error| Fault::damaged(format!("a queue: {error}")))?;
-            let limits =
-                serde_json::from_str(&limits).map_err(|error| Fault::damaged(error.to_string()))?;
-            queues.insert(name, limits);
+            // A name that cannot be read is one that only a newer version allows.
+            if let Ok(name) = name.parse() {
+                queues.insert(name, QueueLimits::from_stored(&limits));
+            }
         }
         Ok(queues)
     }
@@ -213,7 +225,7 @@ impl Reader {
         while due.len() < limit
             && let Some(row) = rows.next()?
         {
-            due.extend(schedule(row)?);
+            due.extend(if_readable(schedule(row))?.into_iter().flatten());
         }
         Ok(due)
     }
@@ -299,7 +311,7 @@ impl Reader {
         let mut rows = statement.query(parameters)?;
         let mut found = Vec::new();
         while let Some(row) = rows.next()? {
-            found.push(read(row)?);
+            found.extend(if_readable(read(row))?);
         }
         Ok(found)
     }

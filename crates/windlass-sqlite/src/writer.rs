@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rusqlite::Connection;
-use windlass_core::{Job, Key, QueueName, Settlement};
+use windlass_core::{Job, JobId, Key, QueueName, Settlement};
 use windlass_store::stored::LastAttempt;
 use windlass_store::{AttemptId, QueueLimits, StoreError};
 
@@ -137,9 +137,6 @@ impl<'c> Writer<'c> {
                 self.index.take_back();
                 self.unsaved.clear();
                 self.claims.take_back();
-                if let Fault::DamagedJob(id, _) = &fault {
-                    self.index.set_aside(*id);
-                }
                 Err(self.roll_back(fault))
             }
         }
@@ -254,8 +251,23 @@ impl<'c> Writer<'c> {
         Ok(())
     }
 
-    fn find(&mut self, id: windlass_core::JobId) -> Step<Option<(Job, LastAttempt)>> {
+    fn find(&mut self, id: JobId) -> Step<Option<(Job, LastAttempt)>> {
         row::find(self.connection, &mut self.names, id)
+    }
+
+    /// What was read of a job. One that cannot be read stands aside, so that it is in nobody's way.
+    fn pass_over<T>(&mut self, id: JobId, read: Step<T>) -> Step<Option<T>> {
+        match read {
+            Ok(value) => Ok(Some(value)),
+            Err(fault) => match fault.unreadable() {
+                Some(reason) => {
+                    warn(id, &reason);
+                    self.index.set_aside(id);
+                    Ok(None)
+                }
+                None => Err(fault),
+            },
+        }
     }
 
     pub(crate) fn limits(&self, queue: &QueueName) -> Option<&QueueLimits> {
@@ -267,6 +279,11 @@ impl std::fmt::Debug for Writer<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Writer({})", self.path.display())
     }
+}
+
+/// Logs that a job cannot be read, and why.
+fn warn(id: JobId, reason: &str) {
+    tracing::warn!(job.id = %id, reason, "set an unreadable job aside");
 }
 
 /// What is kept of a running job in memory.

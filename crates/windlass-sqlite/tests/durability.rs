@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use windlass_core::retry::Preset;
-use windlass_core::{Delivery, Job, Outcome, Report, State, Unique};
+use windlass_core::{Delivery, Job, JobId, Outcome, Report, State, Unique};
 use windlass_sqlite::SqliteStore;
 use windlass_store::conformance::build::*;
 use windlass_store::conformance::schedule::{lose_a_zone, unreadable_schedules_stand_aside};
+use windlass_store::conformance::unreadable;
 use windlass_store::{Claim, Enqueued, Settled, StoreError, WorkerPlace};
 
 fn folder() -> TempDir {
@@ -229,7 +230,10 @@ async fn a_flipped_bit_is_told_and_never_served() {
     std::fs::write(&path, bytes).unwrap();
     let store = open(folder.path());
     let damaged = store.get(&[id(1)]).await.unwrap_err();
-    assert!(matches!(damaged, StoreError::Damaged { .. }), "{damaged:?}");
+    assert!(
+        matches!(damaged, StoreError::Unreadable { .. }),
+        "{damaged:?}"
+    );
     let claimed = take(&store, 5, at(200)).await;
     assert_eq!(claimed.len(), 1, "it holds nobody up");
     assert_eq!(claimed[0].payload, job(2).payload);
@@ -259,7 +263,10 @@ async fn text_that_is_no_text_any_more_is_told_as_damage() {
     bytes[place] ^= 0x80;
     std::fs::write(&path, bytes).unwrap();
     let damaged = open(folder.path()).get(&[id(1)]).await.unwrap_err();
-    assert!(matches!(damaged, StoreError::Damaged { .. }), "{damaged:?}");
+    assert!(
+        matches!(damaged, StoreError::Unreadable { .. }),
+        "{damaged:?}"
+    );
 }
 
 #[cfg(unix)]
@@ -413,4 +420,40 @@ async fn a_schedule_whose_zone_is_gone_stops_alone() {
     })
     .await;
     unreadable_schedules_stand_aside(&store, &lost, &kept).await;
+}
+
+#[tokio::test]
+async fn a_row_that_a_newer_version_wrote_costs_its_neighbours_nothing() {
+    let folder = folder();
+    let store = open(folder.path());
+    unreadable::prepare(&store).await;
+    drop(store);
+    let file = rusqlite::Connection::open(folder.path().join("jobs.db")).unwrap();
+    let hex = |id: JobId| format!("x'{:032x}'", id.as_u128());
+    let ids = unreadable::damaged().map(hex).join(", ");
+    let attempt = hex(id(unreadable::ATTEMPT));
+    let (policy, queue) = (unreadable::CLAIM_POLICY, unreadable::QUEUE);
+    let newer = r#"{"retry": {"backoff": {"type": "fibonacci"}}}"#;
+    let sql = format!(
+        "update jobs set extra = '{newer}' where id in ({ids});
+         update attempts set outcome = 99 where id = {attempt} and attempt = 1;
+         update policies set json = replace(json, '{policy}', '\"many\"');
+         update queues set limits = '{{\"moon_phase\": 3}}' where name = '{queue}';
+         update nodes set about = '{{' where about like '%bad%';
+         update documents set value = '{{' where value like '%bad%';
+         update records set value = '{{' where value like '%bad%';"
+    );
+    file.execute_batch(&sql).unwrap();
+    drop(file);
+    let store = open(folder.path());
+    unreadable::check(&store).await;
+    drop(store);
+    // A version that can read them finds them again.
+    let file = rusqlite::Connection::open(folder.path().join("jobs.db")).unwrap();
+    let repair = format!("update jobs set extra = null where id in ({ids})");
+    file.execute_batch(&repair).unwrap();
+    drop(file);
+    let found = take(&open(folder.path()), 5, at(2000)).await;
+    let found: Vec<JobId> = found.iter().map(|job| job.id).collect();
+    assert_eq!(found, [id(3)]);
 }

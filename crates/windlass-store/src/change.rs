@@ -14,6 +14,8 @@ pub enum Changed {
     Conflict(State),
     /// Its unique key is taken by another job, in this state. Nothing changed.
     KeyTaken(State),
+    /// It cannot be read: a newer version may have written it. Nothing changed.
+    Unreadable,
     /// It is gone.
     Removed,
     /// There is no such job.

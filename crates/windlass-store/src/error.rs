@@ -1,6 +1,6 @@
 //! What may go wrong in a store: one variant for each thing that a caller does differently.
 
-use windlass_core::QueueName;
+use windlass_core::{JobId, QueueName};
 
 /// The cause of an error, as the driver's own library told it.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
@@ -54,6 +54,17 @@ pub enum StoreError {
         /// What the driver's library said.
         #[source]
         cause: Option<Cause>,
+    },
+
+    /// One job cannot be read. All others can.
+    #[error(
+        "job {job} cannot be read ({reason}): a newer version may have written it; upgrade this node, or repair the row"
+    )]
+    Unreadable {
+        /// Which.
+        job: JobId,
+        /// What is wrong with it.
+        reason: String,
     },
 
     /// The store was written by another version.

@@ -18,6 +18,21 @@ pub struct QueueLimits {
     pub rate: Option<Rate>,
 }
 
+impl QueueLimits {
+    /// The limits as a database holds them. A queue whose limits cannot be read, because a newer version wrote them, reads as
+    /// paused, and says why: no job starts past a limit that this version does not know.
+    pub fn from_stored(json: &str) -> Self {
+        let read = serde_json::from_str(json);
+        read.unwrap_or_else(|error| QueueLimits {
+            paused: Some(Pause {
+                by: format!("windlass, because this version cannot read the limits ({error})"),
+                at: Timestamp::from_micros(0).unwrap_or(Timestamp::MIN),
+            }),
+            ..QueueLimits::default()
+        })
+    }
+}
+
 /// Who paused a queue, and when.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {

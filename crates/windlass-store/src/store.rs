@@ -21,6 +21,10 @@ use crate::{
 /// see [`StoreError::Indeterminate`]). Batches are answered in the order they were given. `now` is the caller's; a store reads
 /// no clock. Every write to a job is a compare-and-set on its state and attempt: a rule that acts on an old picture
 /// changes nothing, and is told so.
+///
+/// Stored data that cannot be read, because a newer version wrote it, never fails a verb for its neighbours: lists and batches
+/// pass over it. No claim hands out such a job, and no claim looks at it twice; it waits until a version that can read it opens
+/// the store.
 #[async_trait]
 pub trait Store: Send + Sync + std::fmt::Debug {
     /// Stores waiting jobs.
@@ -86,7 +90,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Removes finished jobs with their history. A job that waits or runs is a conflict.
     async fn purge(&self, jobs: &[JobId]) -> Result<Vec<Changed>, StoreError>;
 
-    /// The jobs with these ids.
+    /// The jobs with these ids. One that cannot be read is missing in a batch; asked for alone, it answers
+    /// [`StoreError::Unreadable`].
     async fn get(&self, jobs: &[JobId]) -> Result<Vec<Option<Job>>, StoreError>;
 
     /// Jobs, newest first, in bounded steps.

@@ -11,10 +11,11 @@ use windlass_core::{Job, JobId, Lane};
 use windlass_store::{CLAIM_MAX, Claimed, QueueLimits};
 
 use super::{Claiming, columns, started};
-use crate::fault::{Fault, Step};
+use crate::fault::Step;
 use crate::param::{Time, bigint, int, params};
 use crate::row::{self, LIVING};
 use crate::session::Session;
+use crate::unreadable::Unreadable;
 use crate::watermark::{FRONT, Place};
 
 /// Whoever counts what runs with a key holds this lock.
@@ -26,12 +27,13 @@ const LOOK_MIN: u32 = 100;
 static TAKE_NAMED: LazyLock<String> =
     LazyLock::new(|| include_str!("../../sql/claim_named.sql").replace("/* columns */", LIVING));
 
+/// Claims jobs, or takes nothing and answers which cannot be read.
 pub(super) async fn claim(
     session: &mut Session,
     claiming: &Claiming<'_>,
     bounded: bool,
     keyed: bool,
-) -> Step<Claimed> {
+) -> Step<Result<Claimed, Vec<Unreadable>>> {
     let (plan, limits) = room(session, claiming, bounded).await?;
     let running = if keyed {
         running_by_key(session).await?
@@ -70,11 +72,16 @@ pub(super) async fn claim(
         let params = params![claiming.queue, Time(claiming.now), started, since];
         session.query(sql, params).await?;
     }
+    let (mut jobs, mut unreadable) = started(&rows, claiming)?;
+    unreadable.extend(lanes.into_iter().flat_map(|lane| lane.unreadable));
+    if !unreadable.is_empty() {
+        session.roll_back().await?;
+        return Ok(Err(unreadable));
+    }
     session.commit().await?;
-    let mut jobs = started(&rows, claiming)?;
     let places: HashMap<JobId, usize> = chosen.into_iter().zip(0..).collect();
     jobs.sort_by_key(|job: &Job| places.get(&job.id));
-    Ok(Claimed { jobs, both_waited })
+    Ok(Ok(Claimed { jobs, both_waited }))
 }
 
 /// What is left of the plan within the limits of the queue, which is locked for that.
@@ -91,8 +98,7 @@ async fn room(
         false => Vec::new(),
     };
     let limits: QueueLimits = match limits.first() {
-        Some(found) => serde_json::from_str(found.try_get(0)?)
-            .map_err(|error| Fault::damaged(format!("the limits of a queue: {error}")))?,
+        Some(found) => QueueLimits::from_stored(found.try_get(0)?),
         None => QueueLimits::default(),
     };
     if plan.max_inflight_retries.is_some() {
@@ -157,6 +163,8 @@ struct Candidates {
     behind: Place,
     step: u32,
     at_end: bool,
+    /// Those whose place in the order cannot be read.
+    unreadable: Vec<Unreadable>,
 }
 
 impl Candidates {
@@ -167,6 +175,7 @@ impl Candidates {
             behind: FRONT,
             step: wanted.max(LOOK_MIN),
             at_end: false,
+            unreadable: Vec::new(),
         }
     }
 
@@ -235,7 +244,14 @@ impl Candidates {
             let key: Option<String> = found.try_get(3)?;
             let limit: Option<i32> = found.try_get(4)?;
             let limit = u32::try_from(limit.unwrap_or(0)).unwrap_or(0);
-            let place = (found.try_get(1)?, row::time(found, 2)?, id);
+            let place = match row::time(found, 2) {
+                Ok(at) => (found.try_get(1)?, at, id),
+                Err(fault) => {
+                    self.unreadable.push(Unreadable::new(found, fault)?);
+                    self.at_end = true; // the claim is made again without it
+                    continue;
+                }
+            };
             self.behind = place;
             self.ahead.push_back(Candidate {
                 place,

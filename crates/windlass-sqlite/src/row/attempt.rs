@@ -1,12 +1,12 @@
 //! Ended attempts: rows of history.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Row, params};
 use serde_json::Value;
 use windlass_core::JobId;
 use windlass_store::Attempt;
 
 use super::value::{blob, from_json, outcome_from, outcome_number, timestamp, to_json, value};
-use crate::fault::Step;
+use crate::fault::{Step, if_readable};
 use crate::names::Names;
 
 pub(crate) fn insert_attempt(
@@ -46,25 +46,29 @@ pub(crate) fn attempts(
     let mut rows = statement.query(params![blob(id), limit])?;
     let mut attempts = Vec::new();
     while let Some(row) = rows.next()? {
-        attempts.push(Attempt {
-            attempt: row.get(0)?,
-            retry_count: row.get(1)?,
-            outcome: outcome_from(row.get(2)?)?,
-            started_at: timestamp(row.get(3)?)?,
-            finished_at: timestamp(row.get(4)?)?,
-            worker: match row.get::<_, Option<u32>>(5)? {
-                Some(number) => Some(names.worker(number)?),
-                None => None,
-            },
-            error: row
-                .get::<_, Option<String>>(6)?
-                .map(|text| from_json(&text))
-                .transpose()?,
-            detail: row
-                .get::<_, Option<String>>(7)?
-                .map(|text| value(&text))
-                .transpose()?,
-        });
+        attempts.extend(if_readable(attempt(row, names))?);
     }
     Ok(attempts)
+}
+
+fn attempt(row: &Row<'_>, names: &mut Names) -> Step<Attempt> {
+    Ok(Attempt {
+        attempt: row.get(0)?,
+        retry_count: row.get(1)?,
+        outcome: outcome_from(row.get(2)?)?,
+        started_at: timestamp(row.get(3)?)?,
+        finished_at: timestamp(row.get(4)?)?,
+        worker: match row.get::<_, Option<u32>>(5)? {
+            Some(number) => Some(names.worker(number)?),
+            None => None,
+        },
+        error: row
+            .get::<_, Option<String>>(6)?
+            .map(|text| from_json(&text))
+            .transpose()?,
+        detail: row
+            .get::<_, Option<String>>(7)?
+            .map(|text| value(&text))
+            .transpose()?,
+    })
 }

@@ -5,7 +5,7 @@ use windlass_store::Changed;
 use windlass_store::stored::LastAttempt;
 
 use super::{Answer, Writer};
-use crate::fault::Step;
+use crate::fault::{Step, if_readable};
 use crate::row;
 
 impl Writer<'_> {
@@ -67,7 +67,10 @@ impl Writer<'_> {
     }
 
     fn purge_one(&mut self, id: JobId) -> Step<Changed> {
-        let Some((job, _)) = self.find(id)? else {
+        let Some(found) = if_readable(self.find(id))? else {
+            return Ok(Changed::Unreadable);
+        };
+        let Some((job, _)) = found else {
             return Ok(Changed::NotFound);
         };
         if !job.state().is_final() {
@@ -114,7 +117,10 @@ impl Writer<'_> {
         change: impl FnOnce(&mut Writer<'_>, &mut Job) -> Step<Result<(), Changed>>,
     ) -> Step<Changed> {
         self.index.promote(now);
-        let Some((mut job, last)) = self.find(id)? else {
+        let Some(found) = if_readable(self.find(id))? else {
+            return Ok(Changed::Unreadable);
+        };
+        let Some((mut job, last)) = found else {
             return Ok(Changed::NotFound);
         };
         let before = job.clone();

@@ -22,9 +22,17 @@ impl Writer<'_> {
             return Ok(Ok(Claimed::default()));
         };
         let plan = self.plan(claim, queue, now);
-        let (jobs, both_waited) = match &claim.jobs {
-            Some(named) => self.choose_named(claim, named.iter().copied(), queue, plan, now)?,
-            None => self.choose(claim, queue, plan, now)?,
+        let (jobs, both_waited) = loop {
+            let (chosen, both_waited) = match &claim.jobs {
+                Some(named) => self.choose_named(claim, named.iter().copied(), queue, plan, now)?,
+                None => self.choose(claim, queue, plan, now)?,
+            };
+            let met = chosen.len();
+            let jobs: Vec<Job> = chosen.into_iter().flatten().collect();
+            // Those that cannot be read stand aside by now: others come up behind them.
+            if met == 0 || !jobs.is_empty() {
+                break (jobs, both_waited);
+            }
         };
         self.remember(claim, &jobs);
         Ok(Ok(Claimed { jobs, both_waited }))
@@ -58,7 +66,7 @@ impl Writer<'_> {
         queue: u32,
         plan: ClaimPlan,
         now: Timestamp,
-    ) -> Step<(Vec<Job>, bool)> {
+    ) -> Step<(Vec<Option<Job>>, bool)> {
         let (kinds, wanted) = claim.kinds.parts();
         let kinds: Vec<u32> = kinds
             .iter()
@@ -80,7 +88,7 @@ impl Writer<'_> {
             // A key may become full by this one, in either lane.
             let keyed = waiting.concurrency.is_some();
             chosen.push(if keyed {
-                Chosen::Started(Box::new(self.start(id, &waiting, None, claim, now)?))
+                Chosen::Started(self.start(id, &waiting, None, claim, now)?.map(Box::new))
             } else {
                 Chosen::Pending(id, waiting)
             });
@@ -95,7 +103,13 @@ impl Writer<'_> {
     }
 
     /// Reads the bodies of what was chosen, those that lie close together in one walk, and gives each its lease.
-    fn start_all(&mut self, chosen: Vec<Chosen>, claim: &Claim, now: Timestamp) -> Step<Vec<Job>> {
+    /// None stands for one that cannot be read.
+    fn start_all(
+        &mut self,
+        chosen: Vec<Chosen>,
+        claim: &Claim,
+        now: Timestamp,
+    ) -> Step<Vec<Option<Job>>> {
         const WALK_MIN: usize = 4;
         let fresh = chosen.iter().filter_map(|chosen| match chosen {
             Chosen::Pending(id, waiting) if !waiting.ran => Some(*id),
@@ -116,7 +130,7 @@ impl Writer<'_> {
         let mut jobs = Vec::with_capacity(chosen.len());
         for chosen in chosen {
             jobs.push(match chosen {
-                Chosen::Started(job) => *job,
+                Chosen::Started(job) => job.map(|job| *job),
                 Chosen::Pending(id, waiting) => {
                     self.start(id, &waiting, body_of(id), claim, now)?
                 }
@@ -133,14 +147,15 @@ impl Writer<'_> {
         queue: u32,
         plan: ClaimPlan,
         now: Timestamp,
-    ) -> Step<(Vec<Job>, bool)> {
+    ) -> Step<(Vec<Option<Job>>, bool)> {
         let mut lanes: [Vec<Place>; 2] = Default::default();
         for id in named {
             let Some((place, waiting)) = self.index.startable(id, now) else {
                 continue;
             };
-            let (lane, kind) = (waiting.lane, waiting.kind);
-            if waiting.queue == queue && claim.wants(id, &self.names.kind(kind)?) {
+            let (lane, kind, in_queue) = (waiting.lane, waiting.kind, waiting.queue == queue);
+            let kind = self.names.kind(kind);
+            if in_queue && kind.is_ok_and(|kind| claim.wants(id, &kind)) {
                 lanes
                     .iter_mut()
                     .skip(usize::from(lane == Lane::Retry))
@@ -183,7 +198,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Gives a waiting job its lease; reads its body if nobody has yet.
+    /// Gives a waiting job its lease; reads its body if nobody has yet. One that cannot be read waits on, aside.
     fn start(
         &mut self,
         id: JobId,
@@ -191,11 +206,20 @@ impl Writer<'_> {
         body: Option<Job>,
         claim: &Claim,
         now: Timestamp,
-    ) -> Step<Job> {
+    ) -> Step<Option<Job>> {
         let found = match body {
-            Some(job) => Some(job),
-            None if waiting.ran => self.find(id)?.map(|(job, _)| job),
-            None => row::find_fresh(self.connection, &mut self.names, id)?,
+            Some(job) => Ok(Some(job)),
+            None if waiting.ran => self.find(id).map(|found| found.map(|(job, _)| job)),
+            None => row::find_fresh(self.connection, &mut self.names, id),
+        };
+        if found
+            .as_ref()
+            .is_err_and(|fault| fault.unreadable().is_some())
+        {
+            self.index.put(id, Entry::Waiting(waiting.clone()));
+        }
+        let Some(found) = self.pass_over(id, found)? else {
+            return Ok(None);
         };
         let mut job = found.ok_or_else(|| Fault::damaged(format!("job {id} is gone")))?;
         let lease = claim.lease_for(&job, now);
@@ -221,7 +245,7 @@ impl Writer<'_> {
         if claim.place == WorkerPlace::Elsewhere {
             row::keep_claim(self.connection, id, claim.id)?;
         }
-        Ok(job)
+        Ok(Some(job))
     }
 
     fn claimed_before(&mut self, claim: u128) -> Step<Option<Claimed>> {
@@ -235,7 +259,8 @@ impl Writer<'_> {
             .collect();
         let mut jobs = Vec::with_capacity(alive.len());
         for of in alive {
-            jobs.extend(self.find(of.job)?.map(|(job, _)| job));
+            let found = self.find(of.job);
+            jobs.extend(self.pass_over(of.job, found)?.flatten().map(|(job, _)| job));
         }
         Ok(Some(Claimed {
             jobs,
@@ -257,6 +282,6 @@ impl Writer<'_> {
 
 /// A job that a claim takes: one with a key runs at once, so that the next one sees it; others are read together.
 enum Chosen {
-    Started(Box<Job>),
+    Started(Option<Box<Job>>),
     Pending(JobId, Waiting),
 }

@@ -6,6 +6,7 @@ use windlass_core::{QueueName, Timestamp};
 use windlass_store::Counts;
 
 use super::{Answer, Writer};
+use crate::fault::if_readable;
 use crate::row;
 
 impl Writer<'_> {
@@ -35,7 +36,9 @@ impl Writer<'_> {
         }
         let mut named = BTreeMap::new();
         for (queue, mut counts) in queues {
-            let name = self.names.queue(queue)?;
+            let Some(name) = if_readable(self.names.queue(queue))? else {
+                continue; // a name that only a newer version allows
+            };
             let rate = self.limits(&name).and_then(|limits| limits.rate);
             let starts = self.index.starts(queue).map(|at| (at, 1));
             counts.rate_until = rate.and_then(|rate| rate.used_up_until(starts, now));

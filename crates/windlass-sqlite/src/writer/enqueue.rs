@@ -7,7 +7,7 @@ use windlass_store::stored::LastAttempt;
 use windlass_store::{EnqueueMode, Enqueued, StoreError};
 
 use super::{Answer, Writer, waiting};
-use crate::fault::Step;
+use crate::fault::{Step, if_readable};
 use crate::index::{Entry, Hold};
 use crate::row;
 
@@ -134,7 +134,7 @@ impl Writer<'_> {
     }
 
     fn duplicate_of(&mut self, first: JobId, second: &Job) -> Step<Enqueued> {
-        let found = self.find(first)?;
+        let found = if_readable(self.find(first))?.flatten();
         let payload_differs = found.is_some_and(|(first, _)| first.payload != second.payload);
         Ok(Enqueued::Duplicate {
             id: first,
@@ -157,10 +157,11 @@ impl Writer<'_> {
             run_at: Some(second.run_at),
             ..Edit::default()
         };
-        if let Some((mut job, last)) = self.find(first)? {
-            job.edit(edit).expect("it waits, and nobody else writes");
-            self.rewrite(&mut job, &last)?;
-        }
+        let Some((mut job, last)) = if_readable(self.find(first))?.flatten() else {
+            return self.duplicate_of(first, second);
+        };
+        job.edit(edit).expect("it waits, and nobody else writes");
+        self.rewrite(&mut job, &last)?;
         Ok(Enqueued::Replaced(first))
     }
 

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use windlass_core::{Concurrency, Lane, Random, Timestamp};
+use rusqlite::Row;
+use windlass_core::{Concurrency, JobId, Key, Lane, Random, Timestamp};
 use windlass_store::stored::Extra;
-use windlass_store::{AttemptId, WorkerPlace};
+use windlass_store::{AttemptId, QueueLimits, WorkerPlace};
 
 use super::Writer;
-use crate::fault::{Fault, Step};
+use crate::fault::{Fault, Step, if_readable};
 use crate::index::{Entry, Hold, Running, Waiting};
 use crate::row::{self, id_of, timestamp};
 
@@ -28,12 +29,9 @@ impl Writer<'_> {
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
             let (name, limits): (String, String) = (row.get(0)?, row.get(1)?);
-            let name = name
-                .parse()
-                .map_err(|error| Fault::damaged(format!("a queue: {error}")))?;
-            let limits = serde_json::from_str(&limits)
-                .map_err(|error| Fault::damaged(format!("the limits of queue {name}: {error}")))?;
-            self.queues.insert(name, limits);
+            if let Ok(name) = name.parse() {
+                self.queues.insert(name, QueueLimits::from_stored(&limits));
+            }
         }
         Ok(())
     }
@@ -55,15 +53,9 @@ impl Writer<'_> {
             .prepare("select queue, key, id, until from holds")?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
-            let key: String = row.get(1)?;
-            let key = key
-                .parse()
-                .map_err(|error| Fault::damaged(format!("a key: {error}")))?;
-            let hold = Hold {
-                id: id_of(row, 2)?,
-                until: Some(timestamp(row.get(3)?)?),
-            };
-            self.index.set_hold(row.get(0)?, key, Some(hold));
+            if let Some((queue, key, hold)) = if_readable(read_hold(row))? {
+                self.index.set_hold(queue, key, Some(hold));
+            }
         }
         Ok(())
     }
@@ -78,54 +70,32 @@ impl Writer<'_> {
             let mut rows = statement.query([])?;
             while let Some(row) = rows.next()? {
                 let id = id_of(row, 0)?;
-                let (queue, kind) = (row.get(1)?, row.get(2)?);
-                let extra = row
-                    .get_ref(5)?
-                    .as_str_or_null()
-                    .map_err(rusqlite::Error::from)?;
-                let extra = Extra::parse(extra).map_err(Fault::damaged)?;
-                if let Some((key, _, _)) = extra.unique {
-                    self.index
-                        .set_hold(queue, key, Some(Hold { id, until: None }));
-                }
-                let state: Option<i64> = row.get(6)?;
-                if state == Some(1) {
-                    running.push((id, queue, kind));
-                    let attempt = row.get(9)?;
-                    if let Some(claim) = row.get(10)? {
-                        let of = AttemptId { job: id, attempt };
-                        claims.entry(claim).or_default().push(of);
+                // One that cannot be read stays as it is until a version that can read it opens the store.
+                match self.pass_over(id, Living::read(row))? {
+                    None => {}
+                    Some(living) if living.runs => {
+                        if let Some(claim) = living.claim {
+                            let attempt = living.attempt;
+                            let of = AttemptId { job: id, attempt };
+                            claims.entry(claim).or_default().push(of);
+                        }
+                        running.push((id, living.waiting.queue, living.waiting.kind));
+                        self.hold_key(id, living);
                     }
-                    continue;
+                    Some(living) => {
+                        let waiting = living.waiting.clone();
+                        self.index.put(id, Entry::Waiting(waiting));
+                        self.hold_key(id, living);
+                    }
                 }
-                let failures: Option<u32> = row.get(8)?;
-                let run_at = match row.get::<_, Option<i64>>(7)? {
-                    Some(run_at) => run_at,
-                    None => row.get(4)?,
-                };
-                let waiting = Waiting {
-                    run_at: timestamp(run_at)?,
-                    deadline: extra.deadline.map(timestamp).transpose()?,
-                    concurrency: extra
-                        .concurrency
-                        .map(|(key, limit)| Arc::new(Concurrency { key, limit })),
-                    queue,
-                    kind,
-                    priority: row.get(3)?,
-                    lane: if failures.unwrap_or(0) > 0 {
-                        Lane::Retry
-                    } else {
-                        Lane::Fresh
-                    },
-                    ran: state.is_some(),
-                };
-                self.index.put(id, Entry::Waiting(waiting));
                 self.index.keep();
             }
         }
         for (id, queue, kind) in running {
-            let found = row::find(self.connection, &mut self.names, id)?;
-            let (job, _) = found.ok_or_else(|| Fault::damaged(format!("job {id} is gone")))?;
+            let found = row::find(self.connection, &mut self.names, id);
+            let Some((job, _)) = self.pass_over(id, found)?.flatten() else {
+                continue;
+            };
             self.index
                 .put(id, Entry::Running(Arc::new(Running { job, queue, kind })));
         }
@@ -135,6 +105,13 @@ impl Writer<'_> {
         }
         self.claims.keep();
         Ok(())
+    }
+
+    fn hold_key(&mut self, id: JobId, living: Living) {
+        if let Some(key) = living.key {
+            let hold = Some(Hold { id, until: None });
+            self.index.set_hold(living.waiting.queue, key, hold);
+        }
     }
 
     /// Ends the attempts of workers that lived in a process that is gone: this is the only one now. The first sweep tells of
@@ -158,4 +135,64 @@ impl Writer<'_> {
         self.names.keep_policies(self.connection, &policies)?;
         Ok(lost)
     }
+}
+
+/// A job that waits or runs, as its order needs it.
+struct Living {
+    waiting: Waiting,
+    key: Option<Key>,
+    runs: bool,
+    attempt: u32,
+    claim: Option<[u8; 16]>,
+}
+
+impl Living {
+    fn read(row: &Row<'_>) -> Step<Self> {
+        let extra = row
+            .get_ref(5)?
+            .as_str_or_null()
+            .map_err(rusqlite::Error::from)?;
+        let extra = Extra::parse(extra).map_err(Fault::damaged)?;
+        let state: Option<i64> = row.get(6)?;
+        let run_at = match row.get::<_, Option<i64>>(7)? {
+            Some(run_at) => run_at,
+            None => row.get(4)?,
+        };
+        let failures: Option<u32> = row.get(8)?;
+        let attempt: Option<u32> = row.get(9)?;
+        Ok(Living {
+            waiting: Waiting {
+                run_at: timestamp(run_at)?,
+                deadline: extra.deadline.map(timestamp).transpose()?,
+                concurrency: extra
+                    .concurrency
+                    .map(|(key, limit)| Arc::new(Concurrency { key, limit })),
+                queue: row.get(1)?,
+                kind: row.get(2)?,
+                priority: row.get(3)?,
+                lane: if failures.unwrap_or(0) > 0 {
+                    Lane::Retry
+                } else {
+                    Lane::Fresh
+                },
+                ran: state.is_some(),
+            },
+            key: extra.unique.map(|(key, _, _)| key),
+            runs: state == Some(row::RUNNING),
+            attempt: attempt.unwrap_or(0),
+            claim: row.get(10)?,
+        })
+    }
+}
+
+fn read_hold(row: &Row<'_>) -> Step<(u32, Key, Hold)> {
+    let key: String = row.get(1)?;
+    let key = key
+        .parse()
+        .map_err(|error| Fault::damaged(format!("a key: {error}")))?;
+    let hold = Hold {
+        id: id_of(row, 2)?,
+        until: Some(timestamp(row.get(3)?)?),
+    };
+    Ok((row.get(0)?, key, hold))
 }

@@ -9,7 +9,7 @@ use windlass_store::stored::LastAttempt;
 use windlass_store::{Attempt, AttemptId, AttemptReport, Renewed, Settled, Swept};
 
 use super::{Answer, Writer};
-use crate::fault::{Fault, Step};
+use crate::fault::{Fault, Step, if_readable};
 use crate::index::{Entry, Hold, Running};
 use crate::row;
 
@@ -84,7 +84,7 @@ impl Writer<'_> {
             )?;
             return Ok(Settled::Done(settlement));
         }
-        let Some((job, last)) = self.find(report.of.job)? else {
+        let Some((job, last)) = if_readable(self.find(report.of.job))?.flatten() else {
             return Ok(Settled::LeaseLost);
         };
         match self.ended_attempt(report.of, &job, &last)? {
@@ -118,7 +118,8 @@ impl Writer<'_> {
             swept.lost.push(self.lose(id, now, random.bits())?);
         }
         for id in self.index.overdue(now, limit - swept.lost.len()) {
-            if let Some((mut job, last)) = self.find(id)? {
+            let found = self.find(id);
+            if let Some((mut job, last)) = self.pass_over(id, found)?.flatten() {
                 job.expire(now)
                     .map_err(|conflict| Fault::damaged(conflict.to_string()))?;
                 self.index.take(id);

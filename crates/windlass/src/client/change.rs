@@ -10,14 +10,15 @@ use crate::error::Error;
 impl Client {
     /// Calls a job off: a waiting one is cancelled, a running one is told to stop. The state it is in then.
     pub async fn cancel(&self, id: JobId) -> Result<State, Error> {
-        answer(id, self.engine.cancel(&[id]).await?)
+        let changed = self.engine.cancel(&[id]).await?;
+        self.answer(id, changed).await
     }
 
     /// Runs a dead or cancelled job again.
     pub async fn revive(&self, id: JobId, revival: &Revival) -> Result<State, Error> {
         let now = self.now();
         let changed = self.engine.store().revive(&[id], revival, now).await?;
-        let state = answer(id, changed)?;
+        let state = self.answer(id, changed).await?;
         if let Some(run_at) = revival.run_at {
             self.engine.due_at(run_at, now);
         }
@@ -28,7 +29,7 @@ impl Client {
     /// Makes a waiting job due now; its failures stay.
     pub async fn run_now(&self, id: JobId) -> Result<State, Error> {
         let changed = self.engine.store().run_now(&[id], self.now()).await?;
-        answer(id, changed)
+        self.answer(id, changed).await
     }
 
     /// Changes a waiting job: payload, priority, time or queue.
@@ -41,13 +42,13 @@ impl Client {
         if let Some(run_at) = edit.run_at {
             self.engine.due_at(run_at, now);
         }
-        answer(id, vec![changed])
+        self.answer(id, vec![changed]).await
     }
 
     /// Says of a lost at-most-once job that it did succeed.
     pub async fn resolve(&self, id: JobId) -> Result<State, Error> {
         let changed = self.engine.store().resolve(&[id], self.now()).await?;
-        answer(id, changed)
+        self.answer(id, changed).await
     }
 
     /// Removes a job that is over, with its history.
@@ -55,7 +56,10 @@ impl Client {
         let changed = self.engine.store().purge(&[id]).await?;
         match changed.into_iter().next() {
             Some(Changed::Removed) => Ok(()),
-            other => answer(id, other.into_iter().collect()).map(|_| ()),
+            other => self
+                .answer(id, other.into_iter().collect())
+                .await
+                .map(|_| ()),
         }
     }
 
@@ -65,13 +69,17 @@ impl Client {
         }
         Ok(())
     }
-}
 
-fn answer(id: JobId, changed: Vec<Changed>) -> Result<State, Error> {
-    match changed.into_iter().next() {
-        Some(Changed::Now(state)) => Ok(state),
-        Some(Changed::Conflict(state)) => Err(Error::Conflict { id, state }),
-        Some(Changed::KeyTaken(_)) => Err(Error::KeyTaken(id)),
-        Some(Changed::Removed | Changed::NotFound) | None => Err(Error::NotFound(id)),
+    async fn answer(&self, id: JobId, changed: Vec<Changed>) -> Result<State, Error> {
+        match changed.into_iter().next() {
+            Some(Changed::Now(state)) => Ok(state),
+            Some(Changed::Conflict(state)) => Err(Error::Conflict { id, state }),
+            Some(Changed::KeyTaken(_)) => Err(Error::KeyTaken(id)),
+            Some(Changed::Unreadable) => {
+                self.get(id).await?; // says what is wrong with it
+                Err(Error::NotFound(id))
+            }
+            Some(Changed::Removed | Changed::NotFound) | None => Err(Error::NotFound(id)),
+        }
     }
 }

@@ -1,0 +1,5 @@
+-- Takes jobs that cannot be read out of the way of claims and sweeps.  $1 ids, $2 reasons
+update windlass.jobs as job
+set due = false, unreadable = parked.reason
+from unnest($1::uuid[], $2::text[]) as parked (id, reason)
+where job.id = parked.id

@@ -1,0 +1,223 @@
+//! One row of each kind that a newer version wrote: no verb fails for its neighbours.
+//!
+//! For drivers that keep rows: [`prepare`] a store, make the rows unreadable that [`damaged`] names, and [`check`] it.
+
+use serde_json::json;
+use windlass_core::retry::{Preset, RetryPolicy};
+use windlass_core::{Edit, Job, JobId, Report, Revival, State};
+
+use super::build::{
+    Opened, at, attempt_of, claim, failed, id, job, jobs, put, queue, report, settle_one, state_of,
+    take, worker,
+};
+use crate::{
+    Changed, Claim, Enqueue, Enqueued, Expected, Filter, Page, QueueLimits, Renewed, Settled,
+    StoreError, WorkerPlace,
+};
+
+/// Jobs whose options are to be made unreadable: one waits, one runs, two have ended, one is overdue.
+pub fn damaged() -> [JobId; 5] {
+    [3, 21, 31, 33, 41].map(id)
+}
+
+/// A job whose first attempt is to have an outcome that nobody knows.
+pub const ATTEMPT: u64 = 32;
+/// The `max_attempts` in the policy of one claim, which is to be made unreadable.
+pub const CLAIM_POLICY: &str = "77";
+/// A queue whose limits are to be made unreadable. The nodes, documents and records that are to be have `bad` in their values.
+pub const QUEUE: &str = "limited";
+
+fn in_queue(name: &str, number: u64) -> Job {
+    Job {
+        queue: queue(name),
+        ..job(number)
+    }
+}
+
+async fn run(store: &Opened, name: &str, limit: u32, second: u64) -> Vec<Job> {
+    let asked = Claim {
+        queue: queue(name),
+        place: WorkerPlace::Elsewhere,
+        ..claim(limit)
+    };
+    store.claim(&asked, at(second)).await.unwrap().jobs
+}
+
+pub async fn prepare(store: &Opened) {
+    put(store, jobs(1..11)).await;
+    put(store, (21..26).map(|n| in_queue("running", n)).collect()).await;
+    assert_eq!(run(store, "running", 4, 0).await.len(), 4);
+    let policy = Preset::Standard.policy().to_json();
+    let policy = policy.to_string().replace("25", CLAIM_POLICY);
+    let policy: RetryPolicy = serde_json::from_str(&policy).unwrap();
+    let asked = Claim {
+        queue: queue("running"),
+        place: WorkerPlace::Elsewhere,
+        retry: worker(policy),
+        ..claim(1)
+    };
+    assert_eq!(store.claim(&asked, at(0)).await.unwrap().jobs.len(), 1);
+    put(store, (31..33).map(|n| in_queue("dead", n)).collect()).await;
+    for (second, end) in [(0, Report::Snoozed { until: at(1) }), (1, failed())] {
+        let running = run(store, "dead", 2, second).await;
+        assert_eq!(running.len(), 2);
+        for job in &running {
+            settle_one(store, job, end.clone(), at(second)).await;
+        }
+    }
+    store.cancel(&[31, 32].map(id), at(1)).await.unwrap();
+    put(store, (33..35).map(|n| in_queue("done", n)).collect()).await;
+    for job in run(store, "done", 2, 0).await {
+        settle_one(store, &job, Report::Succeeded(None), at(0)).await;
+    }
+    let late = |number| Job {
+        deadline: Some(at(5)),
+        ..in_queue("late", number)
+    };
+    put(store, vec![late(41), late(42)]).await;
+    for name in [QUEUE, "other"] {
+        let limits = QueueLimits {
+            concurrency: Some(9),
+            ..QueueLimits::default()
+        };
+        store.put_queue(&queue(name), &limits, None).await.unwrap();
+    }
+    put(store, vec![in_queue(QUEUE, 51)]).await;
+    for name in ["bad", "good"] {
+        let value = json!({ "is": name });
+        store.beat(name, &value, at(0)).await.unwrap();
+        let absent = Expected::Absent;
+        store
+            .put_document("all", name, &value, absent, at(0))
+            .await
+            .unwrap();
+        store.append("all", &[value], at(0)).await.unwrap();
+    }
+}
+
+pub async fn check(store: &Opened) {
+    claims(store).await;
+    reads(store).await;
+    changes(store).await;
+    ends(store).await;
+    general(store).await;
+}
+
+async fn claims(store: &Opened) {
+    let asked = claim(20);
+    let taken = store.claim(&asked, at(0)).await.unwrap().jobs;
+    let ids: Vec<JobId> = taken.iter().map(|job| job.id).collect();
+    assert_eq!(ids, [1, 2, 4, 5, 6, 7, 8, 9, 10].map(id));
+    let again = store.claim(&asked, at(0)).await.unwrap().jobs;
+    assert_eq!(again.len(), 9);
+    assert!(take(store, 20, at(0)).await.is_empty());
+    let named = Claim {
+        jobs: Some([id(3)].into()),
+        ..claim(1)
+    };
+    assert!(store.claim(&named, at(0)).await.unwrap().jobs.is_empty());
+    let paused = run(store, QUEUE, 5, 0).await;
+    assert!(paused.is_empty(), "no job starts past an unknown limit");
+    for job in &taken {
+        let settled = settle_one(store, job, Report::Succeeded(None), at(0)).await;
+        assert!(matches!(settled, Settled::Done(_)), "{settled:?}");
+    }
+    let again = store.enqueue(Enqueue::all(vec![job(3)]), at(0));
+    let again = again.await.unwrap();
+    assert!(matches!(again[..], [Enqueued::Duplicate { .. }]));
+}
+
+async fn reads(store: &Opened) {
+    for bad in damaged() {
+        let alone = store.get(&[bad]).await.unwrap_err();
+        assert!(
+            matches!(&alone, StoreError::Unreadable { job, .. } if *job == bad),
+            "{alone:?}"
+        );
+        let found = store.get(&[id(2), bad]).await.unwrap();
+        assert!(found[0].is_some() && found[1].is_none(), "{found:?}");
+    }
+    let page = Page::first(100);
+    let listed = store.list(&Filter::default(), page, at(0)).await.unwrap();
+    let ids: Vec<JobId> = listed.jobs.iter().map(|job| job.id).collect();
+    for number in (1..11).chain([22, 32, 34, 42]) {
+        let bad = damaged().contains(&id(number));
+        assert_eq!(ids.contains(&id(number)), !bad, "{number}");
+    }
+    let counts = store.counts(at(0)).await.unwrap();
+    assert_eq!(counts[&queue("default")].succeeded, 9);
+    let history = store.attempts(id(ATTEMPT), 10).await.unwrap();
+    let attempts: Vec<u32> = history.iter().map(|row| row.attempt).collect();
+    assert_eq!(attempts, [2], "without the one that nobody knows");
+    assert_eq!(store.attempts(id(31), 10).await.unwrap().len(), 2);
+}
+
+async fn changes(store: &Opened) {
+    let revival = Revival::default();
+    let revived = store
+        .revive(&[31, 32].map(id), &revival, at(1000))
+        .await
+        .unwrap();
+    assert_eq!(revived, [Changed::Unreadable, Changed::Now(State::Waiting)]);
+    let run_now = store.run_now(&[31, 32].map(id), at(1000)).await.unwrap();
+    assert_eq!(run_now, [Changed::Unreadable, Changed::Now(State::Waiting)]);
+    let resolved = store.resolve(&[31].map(id), at(1000)).await.unwrap();
+    assert_eq!(resolved, [Changed::Unreadable]);
+    let edited = store.edit(id(3), &Edit::default(), at(1000)).await.unwrap();
+    assert_eq!(edited, Changed::Unreadable);
+    let cancelled = store.cancel(&[3, 32].map(id), at(1000)).await.unwrap();
+    assert_eq!(
+        cancelled,
+        [Changed::Unreadable, Changed::Now(State::Cancelled)]
+    );
+    let purged = store.purge(&[33, 34].map(id)).await.unwrap();
+    assert_eq!(purged, [Changed::Unreadable, Changed::Removed]);
+}
+
+async fn ends(store: &Opened) {
+    let running = [21, 22, 23].map(|number| in_queue("running", number));
+    let running = running.map(|job| Job { attempt: 1, ..job });
+    let reports = running.iter().map(|job| report(job, failed())).collect();
+    let settled = store.settle(reports, at(1)).await.unwrap();
+    assert_eq!(settled[0], Settled::LeaseLost);
+    for one in &settled[1..] {
+        assert!(matches!(one, Settled::Done(_)), "{settled:?}");
+    }
+    let renewed = [24].map(|number| Job {
+        attempt: 1,
+        ..job(number)
+    });
+    let renewed = renewed.map(|job| attempt_of(&job));
+    let lease = std::time::Duration::from_secs(30);
+    let renewed = store.renew(&renewed, lease, at(1)).await.unwrap();
+    assert!(matches!(renewed[..], [Renewed::Until { .. }]));
+    // The one that is longest over cannot be read: it does not use up what a sweep may do.
+    for _ in 0..3 {
+        store.sweep(1, at(2000), 0).await.unwrap();
+    }
+    store.sweep(100, at(2000), 0).await.unwrap();
+    assert_eq!(state_of(store, id(24)).await, State::Waiting);
+    let late = state_of(store, id(42)).await;
+    assert!(matches!(late, State::Dead(_)), "{late:?}");
+}
+
+async fn general(store: &Opened) {
+    let queues = store.queues().await.unwrap();
+    let paused = queues[&queue(QUEUE)].paused.as_ref().unwrap();
+    assert!(paused.by.contains("cannot read"), "{paused:?}");
+    assert_eq!(queues[&queue("other")].concurrency, Some(9));
+    let good = json!({ "is": "good" });
+    let nodes = store.nodes().await.unwrap();
+    assert!(matches!(&nodes[..], [node] if node.about == good));
+    let documents = store.documents("all").await.unwrap();
+    assert!(matches!(&documents[..], [document] if document.value == good));
+    store.document("all", "bad").await.unwrap_err();
+    let names = store.document_names("all", "", 10).await.unwrap();
+    assert_eq!(names, ["bad", "good"]);
+    for records in [
+        store.records("all", 0, 10).await.unwrap(),
+        store.newest_records("all", None, 10).await.unwrap(),
+    ] {
+        assert!(matches!(&records[..], [record] if record.value == good));
+    }
+}
