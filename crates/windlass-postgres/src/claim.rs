@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use tokio_postgres::Row;
 use windlass_core::fairness::Mix;
-use windlass_core::{Job, QueueName, Timestamp};
+use windlass_core::{Job, QueueName, Timestamp, fixed_hash};
 use windlass_store::{CLAIM_MAX, Claim, Claimed};
 
 use crate::fault::{Fault, Step};
@@ -105,12 +105,14 @@ pub(crate) enum Attempted {
 }
 
 /// Claims jobs. A plain claim of a queue without bounds is three round trips; others look first and lock what they count.
+/// Whoever makes the same claim at the same time waits, and then gets the same leases.
 pub(crate) async fn claim(
     session: &mut Session,
     settings: &Settings,
     marks: &Watermarks,
     claiming: &Claiming<'_>,
 ) -> Step<Attempted> {
+    session.lock_first(fixed_hash(claiming.id.as_bytes()).cast_signed());
     let plan = claiming.claim.plan;
     let limit = plan.limit.min(u32::try_from(CLAIM_MAX).unwrap_or(u32::MAX));
     let first = match plan.mix {

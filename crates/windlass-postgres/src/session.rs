@@ -1,5 +1,6 @@
 //! One step on one connection: what was sent, and whether it can still be taken back.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,6 +21,8 @@ pub(crate) struct Begin {
 pub(crate) struct Session {
     object: Option<Object>,
     begin: Arc<Begin>,
+    /// What the transaction locks when it begins.
+    lock: Option<i64>,
     begun: bool,
     clean: bool,
     /// From here on a fault does not mean that the step did not happen.
@@ -31,6 +34,7 @@ impl Session {
         Session {
             object: Some(object),
             begin,
+            lock: None,
             begun: false,
             clean: true,
             committing,
@@ -41,6 +45,22 @@ impl Session {
         self.object.as_ref().expect("it is taken only by drop")
     }
 
+    /// Lets the transaction begin with a lock until its end, in the same round trip. Every later statement sees what those
+    /// have committed who held the lock before.
+    pub(crate) fn lock_first(&mut self, lock: i64) {
+        self.lock = Some(lock);
+    }
+
+    fn begin_text(&self) -> Cow<'_, str> {
+        match self.lock {
+            Some(lock) => Cow::Owned(format!(
+                "{}; select pg_advisory_xact_lock({lock})",
+                self.begin.write
+            )),
+            None => Cow::Borrowed(&self.begin.write),
+        }
+    }
+
     /// A statement of a transaction, which begins with the first one, in the same flight.
     pub(crate) async fn query(&mut self, sql: &str, params: &[Param<'_>]) -> Step<Vec<Row>> {
         self.clean = false;
@@ -48,9 +68,9 @@ impl Session {
             return Ok(self.client().query_typed(sql, params).await?);
         }
         self.begun = true;
-        let client = self.client();
+        let (client, begin) = (self.client(), self.begin_text());
         let (begun, rows) = tokio::join!(
-            client.batch_execute(&self.begin.write),
+            client.batch_execute(&begin),
             client.query_typed(sql, params)
         );
         begun?;
@@ -64,11 +84,11 @@ impl Session {
     ) -> Step<[Vec<Row>; N]> {
         self.clean = false;
         let begin = !std::mem::replace(&mut self.begun, true);
-        let client = self.client();
+        let (client, text) = (self.client(), self.begin_text());
         let all = statements.map(|(sql, params)| client.query_typed(sql, params));
         let begin = async {
             match begin {
-                true => client.batch_execute(&self.begin.write).await,
+                true => client.batch_execute(&text).await,
                 false => Ok(()),
             }
         };

@@ -418,3 +418,22 @@ async fn a_head_of_unreadable_jobs_does_not_keep_a_claim_of_one_from_those_behin
     let claimed = nodes[0].claim(&claim(1), at(0)).await.unwrap().jobs;
     assert_eq!(claimed.iter().map(|job| job.id).collect::<Vec<_>>(), [last]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_claim_asked_on_two_nodes_at_once_leases_one_set() {
+    let (nodes, _) = nodes(2).await;
+    let batch = Enqueue::all(jobs(0..1000));
+    nodes[0].enqueue(batch, at(0)).await.unwrap();
+    for round in 0..40 {
+        let asked = claim(5);
+        let (one, two) = tokio::join!(nodes[0].claim(&asked, at(0)), nodes[1].claim(&asked, at(0)));
+        let ids = |claimed: windlass_store::Claimed| -> BTreeSet<JobId> {
+            claimed.jobs.iter().map(|job| job.id).collect()
+        };
+        let (one, two) = (ids(one.unwrap()), ids(two.unwrap()));
+        assert_eq!(one.len(), 5, "round {round}");
+        assert_eq!(one, two, "round {round}");
+    }
+    let counts = nodes[0].counts(at(0)).await.unwrap();
+    assert_eq!(counts[&job(1).queue].running, 200);
+}

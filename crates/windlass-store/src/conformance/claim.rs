@@ -9,7 +9,7 @@ use windlass_core::retry::{AttemptLimit, Preset};
 use windlass_core::{Job, JobId, Lane, Report, State, Verdict, WorkerName};
 
 use super::build::*;
-use crate::{Claim, Kinds, Pause, QueueLimits, Settled};
+use crate::{Claim, Claimed, Kinds, Pause, QueueLimits, Settled};
 
 fn ids(jobs: &[Job]) -> Vec<JobId> {
     jobs.iter().map(|job| job.id).collect()
@@ -461,6 +461,21 @@ pub async fn the_same_claim_again_gives_the_same_leases(store: &Opened) {
     settle_one(store, &first[0], Report::Succeeded(None), at(2)).await;
     let living = store.claim(&asked, at(3)).await.unwrap().jobs;
     assert_eq!(living, first[1..]);
+}
+
+pub async fn one_claim_asked_twice_at_once_leases_one_set(store: &Opened) {
+    put(store, jobs(0..200)).await;
+    for round in 0..20 {
+        let asked = claim(5);
+        let (one, two) = tokio::join!(store.claim(&asked, at(0)), store.claim(&asked, at(0)));
+        let ids = |claimed: Claimed| -> BTreeSet<JobId> {
+            claimed.jobs.iter().map(|job| job.id).collect()
+        };
+        let (one, two) = (ids(one.unwrap()), ids(two.unwrap()));
+        assert_eq!((one.len(), &one), (5, &two), "round {round}");
+    }
+    let counts = store.counts(at(0)).await.unwrap();
+    assert_eq!(counts[&queue("default")].running, 100);
 }
 
 pub async fn stamps_the_policy_of_the_worker_that_claimed(store: &Opened) {
