@@ -125,6 +125,8 @@ pub enum ProgressError {
 /// One attempt of a job while it runs.
 pub struct RunningAttempt {
     job: Job,
+    /// When its handler started, by the time that has passed.
+    begun: Duration,
     /// When its timeout is over, by the time that has passed.
     ends_at: Option<Duration>,
     engine: Arc<Engine>,
@@ -161,6 +163,7 @@ impl RunningAttempt {
     ) -> Self {
         RunningAttempt {
             job,
+            begun: engine.clock().elapsed(),
             ends_at,
             engine,
             stop: Cancellation::default(),
@@ -185,6 +188,11 @@ impl RunningAttempt {
     /// When its timeout is over, by the time that has passed on the engine's clock.
     pub(crate) fn ends_at(&self) -> Option<Duration> {
         self.ends_at
+    }
+
+    /// How long it has run.
+    pub(crate) fn ran(&self) -> Duration {
+        self.engine.clock().elapsed().saturating_sub(self.begun)
     }
 
     /// How long it may still take; none without a timeout.

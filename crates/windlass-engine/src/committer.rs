@@ -49,7 +49,8 @@ struct End {
     attempt: Arc<RunningAttempt>,
     report: Report,
     random: u64,
-    told_at: Timestamp,
+    /// How long its handler ran.
+    ran: Duration,
     /// How often the store refused it.
     refused: u32,
     /// After that, it is asked again from then on.
@@ -74,14 +75,13 @@ impl Committer {
 
     /// Takes how an attempt ended.
     pub(crate) fn push(&self, attempt: Arc<RunningAttempt>, report: Report) {
-        let now = self.engine.now();
         let end = End {
+            ran: attempt.ran(),
             attempt,
             report,
             random: self.engine.ids().bits(),
-            told_at: now,
             refused: 0,
-            again_at: now,
+            again_at: Timestamp::MIN,
         };
         self.ends().waiting.push_back(end);
         self.arrived.notify_one();
@@ -105,19 +105,26 @@ impl Committer {
         *self.ends() = Ends::default();
     }
 
-    /// Settles what waits in one group, and alone what was refused before; how many ends left.
-    pub(crate) async fn pass(&self, now: Timestamp) -> Result<usize, StoreError> {
-        let mut settled = self.settle(Group::waiting(self), now).await?;
-        while let Some(alone) = Group::aside(self, now) {
-            settled += self.settle(alone, now).await?;
+    /// Settles what waits in one group, and alone what was refused before; how many ends left. Each step has its own instant,
+    /// and ends that arrive meanwhile do not wait for those that were refused.
+    pub(crate) async fn pass(&self) -> Result<usize, StoreError> {
+        let mut settled = self.settle(Group::waiting(self)).await?;
+        let aside = self.ends().aside.len();
+        for _ in 0..aside {
+            let Some(alone) = Group::aside(self, self.engine.now()) else {
+                break;
+            };
+            settled += self.settle(alone).await?;
+            settled += self.settle(Group::waiting(self)).await?;
         }
         Ok(settled)
     }
 
-    async fn settle(&self, mut group: Group<'_>, now: Timestamp) -> Result<usize, StoreError> {
+    async fn settle(&self, mut group: Group<'_>) -> Result<usize, StoreError> {
         if group.ends.is_empty() {
             return Ok(0);
         }
+        let now = self.engine.now();
         let reports = group.ends.iter().map(End::as_report).collect();
         let answers = match self.engine.store().settle(reports, now).await {
             Err(error) if is_refusal(&error) => {
@@ -173,8 +180,7 @@ impl Committer {
                 if let Verdict::Waiting { run_at } = settlement.verdict {
                     self.engine.due_at(run_at, now);
                 }
-                let ran = end.told_at.since(job.started_at.unwrap_or(end.told_at));
-                tell_settlement(&self.engine, now, settlement, ran, || JobRef::of(job));
+                tell_settlement(&self.engine, now, settlement, end.ran, || JobRef::of(job));
             }
             Settled::Repeated => {}
             Settled::LeaseLost => {
@@ -213,9 +219,8 @@ impl Committer {
                     () = stop.cancelled() => return,
                 }
             }
-            let now = clock.now();
-            pulse.busy(now);
-            let Err(error) = self.pass(now).await else {
+            pulse.busy(clock.now());
+            let Err(error) = self.pass().await else {
                 retry.reset();
                 continue;
             };
@@ -345,7 +350,7 @@ impl fmt::Debug for Committer {
 }
 
 /// Whether the store means what it was asked, and not its own condition: asking for others may help.
-fn is_refusal(error: &StoreError) -> bool {
+pub(crate) fn is_refusal(error: &StoreError) -> bool {
     !matches!(
         error,
         StoreError::Unavailable(_)

@@ -16,7 +16,7 @@ use windlass_core::{AttemptError, Failure, Job, JobId, Report, Timeout, Timestam
 use windlass_store::{AttemptId, Renewed, SETTLE_MAX, StoreError};
 
 use crate::attempt::{RunningAttempt, StopReason};
-use crate::committer::Committer;
+use crate::committer::{Committer, is_refusal};
 use crate::engine::Engine;
 use crate::event::{JobEvent, JobRef};
 use crate::handler::{Handlers, Hooks, Running};
@@ -157,10 +157,11 @@ impl Dispatcher {
     }
 
     /// Does what is due: timeouts, handlers that do not stop, renewals.
-    pub(crate) async fn pass(&self, now: Timestamp) -> Result<(), StoreError> {
+    pub(crate) async fn pass(&self) -> Result<(), StoreError> {
         self.ring();
+        let now = self.engine.now();
         if self.renews_at(now) <= now {
-            self.renew(now).await?;
+            self.renew().await?;
         }
         Ok(())
     }
@@ -180,17 +181,31 @@ impl Dispatcher {
         }
     }
 
-    /// Renews every lease that this worker has.
-    pub(crate) async fn renew(&self, now: Timestamp) -> Result<(), StoreError> {
-        let leased = self.registry.leased();
-        for batch in leased.chunks(SETTLE_MAX) {
-            let store = self.engine.store();
-            let renewed = store.renew(batch, self.config.lease, now).await?;
-            for (of, answer) in batch.iter().zip(renewed) {
-                self.heed(*of, answer);
+    /// Renews every lease that this worker has, each batch from its own instant. One that the store refuses costs the others
+    /// nothing; one that gets no answer ends the pass, so that it is repeated in time.
+    pub(crate) async fn renew(&self) -> Result<(), StoreError> {
+        let begun = self.engine.now();
+        let mut refused = None;
+        for batch in self.registry.leased().chunks(SETTLE_MAX) {
+            match self.renew_batch(batch).await {
+                Err(error) if is_refusal(&error) => refused = Some(error),
+                renewed => renewed?,
             }
         }
-        *self.renewed_at() = Some(now);
+        *self.renewed_at() = Some(begun);
+        refused.map_or(Ok(()), Err)
+    }
+
+    async fn renew_batch(&self, batch: &[AttemptId]) -> Result<(), StoreError> {
+        let (lease, now) = (self.config.lease, self.engine.now());
+        let renewed = tokio::select! {
+            renewed = self.engine.store().renew(batch, lease, now) => renewed?,
+            // One that hangs must not cost the leases: there is time to ask again.
+            () = self.engine.clock().sleep(lease / 6) => return Err(StoreError::Unavailable("no answer".into())),
+        };
+        for (of, answer) in batch.iter().zip(renewed) {
+            self.heed(*of, answer);
+        }
         Ok(())
     }
 
@@ -297,14 +312,8 @@ impl Dispatcher {
                 () = stop.cancelled() => return,
                 () = clock.sleep_until(at) => {}
             }
-            let now = clock.now();
-            pulse.busy(now);
-            let renewed = tokio::select! {
-                renewed = self.renew(now) => renewed,
-                // One that hangs must not cost the leases: there is time to ask again.
-                () = clock.sleep(self.config.lease / 6) => Err(StoreError::Unavailable("no answer".into())),
-            };
-            again_at = renewed.err().map(|error| {
+            pulse.busy(clock.now());
+            again_at = self.renew().await.err().map(|error| {
                 warn!(%error, "renewing leases failed, trying again soon");
                 let soon = (self.config.lease / 30).min(RENEW_AGAIN_MAX);
                 clock.now().saturating_add(soon)

@@ -29,7 +29,7 @@ impl Worker {
             self.scheduler.pass(now).await?;
             self.sweeper.vouch(now).await?;
             self.sweeper.pass(now).await?;
-            let claimed = self.fetcher.pass(now).await?;
+            let claimed = self.fetcher.pass().await?;
             self.finish_running(clock).await?;
             if claimed == 0 {
                 return Ok(Drained { attempts });
@@ -93,7 +93,7 @@ impl Worker {
                 continue;
             };
             open.claim.jobs = Some(BTreeSet::from([id]));
-            claimed = claimed || self.fetcher.claim(open, self.engine.now()).await? > 0;
+            claimed = claimed || self.fetcher.claim(open).await? > 0;
         }
         self.finish_running(clock).await?;
         Ok(claimed)
@@ -125,7 +125,7 @@ impl Worker {
 
     /// Claims, runs the handlers and forgets how they ended, as a process that is killed before it tells. How many.
     pub async fn crash_before_settle(&self, clock: &VirtualClock) -> Result<usize, StoreError> {
-        let claimed = self.fetcher.pass(self.engine.now()).await?;
+        let claimed = self.fetcher.pass().await?;
         while self.registry.has_running() {
             self.wait_for_handlers(clock).await;
         }
@@ -142,10 +142,10 @@ impl Worker {
     async fn finish_running(&self, clock: &VirtualClock) -> Result<(), StoreError> {
         while self.registry.has_running() {
             self.wait_for_handlers(clock).await;
-            self.dispatcher.pass(self.engine.now()).await?;
-            self.committer.pass(self.engine.now()).await?;
+            self.dispatcher.pass().await?;
+            self.committer.pass().await?;
         }
-        while self.committer.pass(self.engine.now()).await? > 0 {}
+        while self.committer.pass().await? > 0 {}
         Ok(())
     }
 

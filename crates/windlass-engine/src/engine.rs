@@ -127,10 +127,10 @@ impl Engine {
         jobs: Vec<Job>,
         mode: EnqueueMode,
     ) -> Result<Vec<Enqueued>, StoreError> {
-        let now = self.now();
         for job in &jobs {
             self.note_queue(&job.kind, &job.queue).await?;
         }
+        let now = self.now();
         let step = || Enqueue {
             jobs: jobs.clone(),
             mode,

@@ -10,10 +10,12 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
-use windlass_core::fairness::{ClaimPlan, Credit, Guards, Pool, Taker, Turns};
+use windlass_core::fairness::{ClaimPlan, Credit, Guards, Pool, Taken, Taker, Turns};
 use windlass_core::retry::{RetryPolicy, WorkerRetry};
 use windlass_core::{Invalid, Job, Kind, QueueName, Timestamp, WorkerName};
-use windlass_store::{CLAIM_MAX, Claim, ClaimRetry, Claimed, Kinds, StoreError, WorkerPlace};
+use windlass_store::{
+    AttemptId, CLAIM_MAX, Claim, ClaimRetry, Kinds, Renewed, StoreError, WorkerPlace,
+};
 
 use crate::dispatcher::Dispatcher;
 use crate::engine::Engine;
@@ -138,32 +140,36 @@ impl Fetcher {
         }
     }
 
-    /// Claims what fits and starts it; how many jobs.
-    pub(crate) async fn pass(&self, now: Timestamp) -> Result<usize, StoreError> {
+    /// Takes one turn over the queues: claims what fits and starts it; how many jobs it claimed.
+    ///
+    /// Each slot that is free at the start is offered once. Slots that become free meanwhile wait for the next turn, so that
+    /// a long backlog keeps no one from looking at the stop signal, the rates, the rules and the other queues.
+    pub(crate) async fn pass(&self) -> Result<usize, StoreError> {
         let mut started = 0;
         if let Some(open) = self.open() {
-            started += self.claim(open, now).await?;
+            started += self.claim(open).await?;
         }
-        started += self.fill(now).await?;
+        started += self.fill().await?;
         for queue in 0..self.config.queues.len() {
-            let slots = self.slots.of_lane(queue, now);
+            let slots = self.slots.of_lane(queue, self.engine.now());
             if slots.free > 0 {
                 let plan = self
                     .guards(queue)
                     .plan(Pool::RetryLane, slots, Credit::default());
-                started += self.ask(queue, Pool::RetryLane, plan, now).await?;
+                started += self.ask(queue, Pool::RetryLane, plan).await?;
             }
         }
         Ok(started)
     }
 
-    /// Fills the free slots of all queues by their weights; what one queue leaves, others get.
-    async fn fill(&self, now: Timestamp) -> Result<usize, StoreError> {
+    /// Offers the free slots to all queues by their weights; what one queue leaves, others get.
+    async fn fill(&self) -> Result<usize, StoreError> {
         let mut started = 0;
+        let mut offered = self.slots.free();
         let mut hungry: Vec<bool> = vec![true; self.config.queues.len()];
         loop {
             let takers: Vec<Taker> = self.takers(&hungry);
-            let free = self.slots.free();
+            let free = offered.min(self.slots.free());
             if free == 0 || takers.iter().all(|taker| taker.most == 0) {
                 return Ok(started);
             }
@@ -178,10 +184,12 @@ impl Fetcher {
                 }
                 let credit = self.state().credits.get(queue).copied().unwrap_or_default();
                 let plan = self.guards(queue).plan(Pool::Main, slots, credit);
-                let got = self.ask(queue, Pool::Main, plan, now).await?;
+                let got = self.ask(queue, Pool::Main, plan).await?;
                 started += got;
+                let got = u32::try_from(got).unwrap_or(u32::MAX);
+                offered = offered.saturating_sub(got);
                 if let Some(hungry) = hungry.get_mut(queue) {
-                    *hungry = got >= usize::try_from(slots.free).unwrap_or(usize::MAX);
+                    *hungry = got >= slots.free;
                 }
             }
         }
@@ -225,16 +233,11 @@ impl Fetcher {
         Ok(())
     }
 
-    async fn ask(
-        &self,
-        queue: usize,
-        pool: Pool,
-        plan: ClaimPlan,
-        now: Timestamp,
-    ) -> Result<usize, StoreError> {
+    /// Sends a claim, unless it could get nothing or the worker is stopping.
+    async fn ask(&self, queue: usize, pool: Pool, plan: ClaimPlan) -> Result<usize, StoreError> {
         match self.open_claim(queue, pool, plan) {
-            Some(open) => self.claim(open, now).await,
-            None => Ok(0),
+            Some(open) if !self.stop.is_cancelled() => self.claim(open).await,
+            _ => Ok(0),
         }
     }
 
@@ -276,22 +279,61 @@ impl Fetcher {
         }
     }
 
-    /// Claims and starts. While it is not known what became of a claim, it stays open and is asked again by its name.
-    pub(crate) async fn claim(&self, open: Open, now: Timestamp) -> Result<usize, StoreError> {
+    /// Claims and starts. While the result of a claim is unknown, it stays open and is repeated with the same id.
+    ///
+    /// The instant is read directly before the claim is sent: a lease counts from it.
+    pub(crate) async fn claim(&self, open: Open) -> Result<usize, StoreError> {
         self.state().open = Some(open.clone());
-        let claimed = self.engine.store().claim(&open.claim, now).await;
+        let store = self.engine.store();
+        let claimed = store.claim(&open.claim, self.engine.now()).await;
         let claimed = claimed.inspect_err(|error| {
             if !open.unknown && !matches!(error, StoreError::Indeterminate(_)) {
                 self.state().open = None; // nothing came of it
             }
         })?;
-        self.count(&open, &claimed);
-        let count = claimed.jobs.len();
-        for job in claimed.jobs {
-            self.start(job, &open, now);
+        let (count, taken) = (claimed.jobs.len(), claimed.taken());
+        let jobs = self.renew_worn(claimed.jobs).await?;
+        self.count(&open, taken);
+        for job in jobs {
+            self.start(job, &open);
         }
         self.state().open = None;
         Ok(count)
+    }
+
+    /// Renews leases that have run for more than a third of their time before any handler starts, and drops the jobs whose
+    /// lease is lost. On an error the claim stays open: the leases are looked at again when it is repeated.
+    async fn renew_worn(&self, jobs: Vec<Job>) -> Result<Vec<Job>, StoreError> {
+        let lease = self.config.lease;
+        let now = self.engine.now();
+        let left = |job: &Job| job.lease().map_or(lease, |lease| lease.until.since(now));
+        let is_worn = |job: &Job| left(job) < lease - lease / 3;
+        let worn: Vec<AttemptId> = jobs.iter().filter(|job| is_worn(job)).map(of).collect();
+        if worn.is_empty() || self.stop.is_cancelled() {
+            return Ok(jobs);
+        }
+        let renewed = self.engine.store().renew(&worn, lease, now).await?;
+        let now = self.engine.now();
+        let mut renewed: BTreeMap<AttemptId, Renewed> = worn.into_iter().zip(renewed).collect();
+        let mut kept = Vec::with_capacity(jobs.len());
+        for mut job in jobs {
+            match renewed.remove(&of(&job)) {
+                None => kept.push(job),
+                Some(Renewed::Until { until, .. }) if until > now => {
+                    if job.renew(until).is_ok() {
+                        kept.push(job);
+                    }
+                }
+                Some(Renewed::Until { .. }) => {
+                    let slow = "the store takes longer than a lease to answer";
+                    return Err(StoreError::Unavailable(slow.into()));
+                }
+                Some(Renewed::LeaseLost) => {
+                    warn!(job.id = %job.id, attempt = job.attempt, "lost a lease before its handler started");
+                }
+            }
+        }
+        Ok(kept)
     }
 
     /// The claim of which it is not known what became of it.
@@ -304,16 +346,17 @@ impl Fetcher {
     }
 
     /// Keeps account of what retries are owed.
-    fn count(&self, open: &Open, claimed: &Claimed) {
+    fn count(&self, open: &Open, taken: Taken) {
         let guards = self.guards(open.queue);
         if open.pool == Pool::Main
             && let Some(credit) = self.state().credits.get_mut(open.queue)
         {
-            *credit = guards.credit_after(*credit, &open.claim.plan, claimed.taken());
+            *credit = guards.credit_after(*credit, &open.claim.plan, taken);
         }
     }
 
-    fn start(&self, job: Job, open: &Open, now: Timestamp) {
+    fn start(&self, job: Job, open: &Open) {
+        let now = self.engine.now();
         let named = JobRef::of(&job);
         let waited = now.since(job.run_at.max(job.created_at));
         let lane = job.lane();
@@ -322,7 +365,8 @@ impl Fetcher {
         if self.stop.is_cancelled() {
             return self.dispatcher.give_back(job);
         }
-        let slot = self.slots.take(open.queue, open.pool, lane, now);
+        let started_at = job.started_at.unwrap_or(now);
+        let slot = self.slots.take(open.queue, open.pool, lane, started_at);
         self.dispatcher.start(job, slot, now);
     }
 
@@ -340,7 +384,7 @@ impl Fetcher {
                 self.look_at_rates().await;
                 poll_at = now.saturating_add(self.jittered_poll());
             }
-            let claimed = self.pass(now).await;
+            let claimed = self.pass().await;
             pulse.rest();
             match claimed {
                 Ok(0) => {
@@ -363,7 +407,7 @@ impl Fetcher {
         }
         while let Some(open) = self.open() {
             pulse.busy(clock.now());
-            let given_back = self.claim(open, clock.now()).await;
+            let given_back = self.claim(open).await;
             pulse.rest();
             if let Err(error) = given_back {
                 let wait = retry.next();
@@ -421,6 +465,13 @@ impl Fetcher {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn of(job: &Job) -> AttemptId {
+    AttemptId {
+        job: job.id,
+        attempt: job.attempt,
     }
 }
 

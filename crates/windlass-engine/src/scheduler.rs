@@ -60,11 +60,12 @@ impl Scheduler {
         Scheduler { engine, config }
     }
 
-    /// Fires what is due; how many jobs that made.
+    /// Fires what is due; how many jobs that made. Each schedule fires at its own instant: those at the end of a long pass
+    /// may be late, which decides what counts as missed.
     pub async fn pass(&self, now: Timestamp) -> Result<usize, StoreError> {
         let due = self.engine.store().due(self.config.batch, now).await?;
         let mut firing = futures_util::stream::iter(due)
-            .map(async |schedule| self.fire(&schedule, now).await)
+            .map(async |schedule| self.fire(&schedule, now.max(self.engine.now())).await)
             .buffer_unordered(AT_ONCE);
         let (mut made, mut failed) = (0, None);
         while let Some(fired) = firing.next().await {

@@ -23,6 +23,8 @@ struct Faults {
     hang: BTreeSet<&'static str>,
     /// These verbs take so long before they do anything.
     slow: BTreeMap<&'static str, Duration>,
+    /// The answers of these verbs take so long.
+    slow_answer: BTreeMap<&'static str, Duration>,
     /// These verbs refuse what they are asked.
     refuse: BTreeSet<&'static str>,
     /// Everything fails.
@@ -53,6 +55,10 @@ impl Faulty {
 
     pub fn slow(&self, verb: &'static str, by: Duration) {
         self.faults.lock().unwrap().slow.insert(verb, by);
+    }
+
+    pub fn slow_answer(&self, verb: &'static str, by: Duration) {
+        self.faults.lock().unwrap().slow_answer.insert(verb, by);
     }
 
     pub fn refuse(&self, verb: &'static str) {
@@ -111,6 +117,10 @@ impl Faulty {
     ) -> Result<T, StoreError> {
         let forgets = self.before(verb).await?;
         let answer = step.await;
+        let slow = self.faults.lock().unwrap().slow_answer.get(verb).copied();
+        if let Some(by) = slow {
+            tokio::time::sleep(by).await;
+        }
         if forgets {
             return Err(StoreError::Indeterminate("who knows".into()));
         }
