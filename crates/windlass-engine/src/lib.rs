@@ -48,7 +48,7 @@ pub use http_queues::{HTTP_QUEUES_MAX, HttpQueues};
 pub use ids::Ids;
 pub use janitor::{Janitor, JanitorConfig, PURGED_TOPIC};
 pub use recorder::Recorder;
-pub use scheduler::{RUN_NOW_META, Scheduler, SchedulerConfig, extra_job};
+pub use scheduler::{Extra, Scheduler, SchedulerConfig, extra_job};
 pub use sweeper::{Sweeper, SweeperConfig};
 pub use tokio_util::sync::CancellationToken;
 pub use upkeep::{UpkeepConfig, keep_up};

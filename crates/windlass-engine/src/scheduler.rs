@@ -10,7 +10,7 @@ use futures_util::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 use windlass_core::schedule::{Overlap, SkipReason, SkippedRange, splay_of};
-use windlass_core::{Concurrency, Job, JobId, Key, Occurrence, ScheduleId, Timestamp};
+use windlass_core::{Concurrency, Job, JobId, Key, Occurrence, Timestamp};
 use windlass_store::{Fire, Fired, Schedule, StoreError, read_skipped};
 
 use crate::engine::Engine;
@@ -20,14 +20,32 @@ use crate::watchdog::Pulse;
 /// So many schedules are fired at once: a store that commits in groups, or on many connections, is kept busy.
 const AT_ONCE: usize = 64;
 
-/// So many earlier occurrences are looked at for one that is not over. While one is not, none or few come after it.
+/// How many earlier occurrences the scheduler checks for an unfinished one. While one is unfinished, few or none follow it.
 const LOOKED_BACK: usize = 100;
 
-/// So many steps back are taken at most, where people ran jobs beside the occurrences.
+/// How many pages of earlier runs the scheduler reads at most, where people asked for many runs.
 const STEPS_BACK: usize = 10;
 
-/// Marks, in the `meta` of a job, that a person ran a schedule beside its occurrences.
-pub const RUN_NOW_META: &str = "windlass.run_now";
+/// Marks, in the `meta` of a job, that a person asked for this run of a schedule. The value is [`Extra::name`].
+const EXTRA_META: &str = "windlass.extra";
+
+/// A run of a schedule that a person asks for. `overlap` ignores it: it holds no nominal occurrence back, and none holds it back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extra {
+    /// One run, now, that is no occurrence of the rule.
+    RunNow,
+    /// Occurrences of the past that did not run.
+    Backfill,
+}
+
+impl Extra {
+    const fn name(self) -> &'static str {
+        match self {
+            Extra::RunNow => "run_now",
+            Extra::Backfill => "backfill",
+        }
+    }
+}
 
 /// How it looks for occurrences.
 #[derive(Debug, Clone)]
@@ -108,7 +126,7 @@ impl Scheduler {
         let jobs = fired.iter().map(|at| {
             let mut job = occurrence_job(&self.engine, schedule, *at, now);
             if overlap.in_turn(fired.len()) {
-                run_in_turn(&mut job, schedule.id);
+                run_in_turn(&mut job, format!("schedule:{}", schedule.id));
             }
             job
         });
@@ -161,8 +179,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The earlier jobs that are not over, if anything depends on it. However many a person ran beside the occurrences, it
-    /// looks as far back.
+    /// The nominal occurrences that are unfinished, if `overlap` depends on them. Runs that a person asked for do not count, and
+    /// the scheduler looks past them.
     async fn unfinished(&self, schedule: &Schedule) -> Result<Vec<JobId>, StoreError> {
         if schedule.definition.overlap == Overlap::Allow {
             return Ok(Vec::new());
@@ -173,13 +191,12 @@ impl Scheduler {
             let fired = store.occurrences(schedule.id, before, LOOKED_BACK).await?;
             let jobs: Vec<JobId> = fired.iter().filter_map(|fired| fired.job).collect();
             let found = store.get(&jobs).await?;
-            looked_at += found
-                .iter()
-                .flatten()
-                .filter(|job| !is_run_now(job))
-                .count();
-            let open = found.iter().flatten().filter(|job| !job.state().is_final());
-            unfinished.extend(open.map(|job| job.id));
+            for job in found.iter().flatten().filter(|job| !is_extra(job)) {
+                looked_at += 1;
+                if !job.state().is_final() {
+                    unfinished.push(job.id);
+                }
+            }
             before = fired.last().map(|fired| fired.scheduled_for);
             if looked_at >= LOOKED_BACK || fired.len() < LOOKED_BACK {
                 break;
@@ -288,26 +305,36 @@ fn occurrence_job(engine: &Engine, schedule: &Schedule, at: Timestamp, now: Time
     job
 }
 
-/// The job of a schedule that a person runs now, for an instant: by its rule, or beside its occurrences.
-pub fn extra_job(engine: &Engine, schedule: &Schedule, at: Timestamp, now: Timestamp) -> Job {
+/// The job of a run that a person asks for.
+///
+/// Under `overlap: queue` backfilled jobs run one after the other, with a concurrency key of their own, so that they do not
+/// delay the occurrences to come.
+pub fn extra_job(
+    engine: &Engine,
+    schedule: &Schedule,
+    extra: Extra,
+    at: Timestamp,
+    now: Timestamp,
+) -> Job {
     let mut job = occurrence_job(engine, schedule, at, now);
     let from_now = schedule.definition.job.clone().into_stored_job(job.id, now);
     job.run_at = now;
     job.deadline = from_now.deadline;
-    if schedule.definition.overlap.in_turn(1) {
-        run_in_turn(&mut job, schedule.id);
+    job.meta.insert(EXTRA_META.to_owned(), extra.name().into());
+    if extra == Extra::Backfill && schedule.definition.overlap.in_turn(1) {
+        run_in_turn(&mut job, format!("schedule:{}:backfill", schedule.id));
     }
     job
 }
 
-fn is_run_now(job: &Job) -> bool {
-    job.meta.contains_key(RUN_NOW_META)
+fn is_extra(job: &Job) -> bool {
+    job.meta.contains_key(EXTRA_META)
 }
 
-/// Those that come behind it wait for it, unless it has a key of its own.
-fn run_in_turn(job: &mut Job, schedule: ScheduleId) {
+/// Jobs with this key run one after the other. A job that has a concurrency key keeps it.
+fn run_in_turn(job: &mut Job, key: String) {
     if job.concurrency.is_none() {
-        let key = Key::new(&format!("schedule:{schedule}")).ok();
+        let key = Key::new(&key).ok();
         job.concurrency = key.map(|key| Concurrency { key, limit: 1 });
     }
 }

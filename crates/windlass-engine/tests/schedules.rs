@@ -9,6 +9,7 @@
 mod support;
 
 use std::future::Future;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,14 +19,15 @@ use support::faulty::Faulty;
 use support::{World, new_job, seconds, skipped, t0, worker};
 use tokio::sync::Notify;
 use windlass_core::schedule::{Expression, Missed, NewSchedule, Overlap};
-use windlass_core::{JobId, NewJob, QueueName, ScheduleName};
+use windlass_core::{Job, JobId, NewJob, QueueName, ScheduleName};
 use windlass_engine::{
-    COMPLETIONS, Clock as _, Engine, Ids, Janitor, JanitorConfig, RUN_NOW_META, Scheduler,
+    COMPLETIONS, Clock as _, Engine, Extra, Ids, Janitor, JanitorConfig, Scheduler,
     SchedulerConfig, VirtualClock, extra_job,
 };
 use windlass_memory::MemoryStore;
 use windlass_store::{
-    Enqueue, Expected, Filter, Fire, ListedState, Page, SCAN_MAX, Schedule, Store, StoreError,
+    Enqueue, Expected, Filter, Fire, ListedState, Page, SCAN_MAX, Schedule, ScheduleRef, Store,
+    StoreError,
 };
 
 async fn put(engine: &Engine, name: &str, every: f64, change: impl FnOnce(&mut NewSchedule)) {
@@ -63,6 +65,7 @@ on_every_store! {
     all_that_was_missed_fires_in_turn_at_the_default_overlap;
     the_newest_of_what_is_due_wins;
     what_people_ran_hides_no_unfinished_occurrence;
+    overlap_ignores_the_runs_that_people_asked_for;
     completions_of_jobs_that_are_over_are_forgotten_in_steps;
 }
 
@@ -105,29 +108,65 @@ async fn the_newest_of_what_is_due_wins(world: World) {
     assert_eq!(fired.await.unwrap()[0].scheduled_for, newest);
 }
 
+/// Makes jobs that a person asked for, at instants that are 1 µs apart.
+async fn run_extra(world: &World, name: &str, extra: Extra, micros: Range<u64>) -> Vec<JobId> {
+    let (store, now) = (world.engine.store(), world.engine.now());
+    let which = ScheduleRef::Name(ScheduleName::new(name).unwrap());
+    let schedule = store.schedule(&which).await.unwrap().unwrap();
+    let jobs = micros.map(|micros| {
+        let at = now.saturating_add(Duration::from_micros(micros));
+        extra_job(&world.engine, &schedule, extra, at, now)
+    });
+    let fire = Fire {
+        jobs: jobs.collect(),
+        ..Fire::nothing(&schedule)
+    };
+    let ids = fire.jobs.iter().map(|job| job.id).collect();
+    store.fire(fire, now).await.unwrap();
+    ids
+}
+
 async fn what_people_ran_hides_no_unfinished_occurrence(world: World) {
     put(&world.engine, "s", 60.0, |_| {}).await;
     world.clock.advance(seconds(60.0));
     let scheduler = scheduler(&world.engine);
     assert_eq!(scheduler.pass(world.engine.now()).await.unwrap(), 1);
-    let (store, now) = (world.engine.store(), world.engine.now());
-    let schedule = store.schedules().await.unwrap().remove(0);
-    let ran = (1..=120).map(|number| {
-        let at = now.saturating_add(Duration::from_micros(number));
-        let mut job = extra_job(&world.engine, &schedule, at, now);
-        job.meta.insert(RUN_NOW_META.to_owned(), true.into());
-        job
-    });
-    let fire = Fire {
-        jobs: ran.collect(),
-        ..Fire::nothing(&schedule)
-    };
-    let ids: Vec<JobId> = fire.jobs.iter().map(|job| job.id).collect();
-    store.fire(fire, now).await.unwrap();
-    store.cancel(&ids, now).await.unwrap();
+    let store = world.engine.store();
+    for (extra, micros) in [(Extra::RunNow, 1..120), (Extra::Backfill, 120..240)] {
+        let ids = run_extra(&world, "s", extra, micros).await;
+        store.cancel(&ids, world.engine.now()).await.unwrap();
+    }
     world.clock.advance(seconds(60.0));
     let made = scheduler.pass(world.engine.now()).await.unwrap();
-    assert_eq!(made, 0, "the first occurrence is not over");
+    assert_eq!(made, 0, "the first occurrence is unfinished");
+}
+
+async fn overlap_ignores_the_runs_that_people_asked_for(world: World) {
+    let rules = [Overlap::Skip, Overlap::Queue, Overlap::CancelRunning];
+    let mut extra = Vec::new();
+    for overlap in rules {
+        put(&world.engine, overlap.name(), 60.0, |schedule| {
+            schedule.overlap = overlap;
+        })
+        .await;
+        extra.extend(run_extra(&world, overlap.name(), Extra::RunNow, 1..3).await);
+        extra.extend(run_extra(&world, overlap.name(), Extra::Backfill, 3..5).await);
+    }
+    world.clock.advance(seconds(60.0));
+    let scheduler = scheduler(&world.engine);
+    let made = scheduler.pass(world.engine.now()).await.unwrap();
+    assert_eq!(made, rules.len(), "no run of a person holds one back");
+    let store = world.engine.store();
+    let extra = store.get(&extra).await.unwrap();
+    assert!(extra.iter().flatten().all(|job| !job.state().is_final()));
+    for schedule in store.schedules().await.unwrap() {
+        let fired = store.occurrences(schedule.id, None, 1).await.unwrap();
+        let nominal = store.get(&[fired[0].job.unwrap()]).await.unwrap();
+        let nominal = nominal[0].as_ref().unwrap();
+        let key = &nominal.concurrency;
+        let waits_for = |job: &Job| key.is_some() && job.concurrency == *key;
+        assert!(!extra.iter().flatten().any(waits_for), "{nominal:?}");
+    }
 }
 
 async fn completions_of_jobs_that_are_over_are_forgotten_in_steps(world: World) {

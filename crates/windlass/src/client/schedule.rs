@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use windlass_core::schedule::{Firing, NewSchedule, SkipReason};
 use windlass_core::{Invalid, Job as StoredJob, JobId, ScheduleId, ScheduleName, Timestamp};
-use windlass_engine::{Event, RUN_NOW_META, ScheduleEvent, extra_job};
+use windlass_engine::{Event, Extra, ScheduleEvent, extra_job};
 use windlass_store::{
     Document, Expected, FIRE_MAX, Fire, Fired, FiredOccurrence, PAGE_MAX,
     Schedule as StoredSchedule, ScheduleRef, UnreadableSchedule, Written,
@@ -21,15 +21,6 @@ const SETS: &str = "schedule-sets";
 
 /// So often a change is tried that meets another one.
 const TRIES: usize = 10;
-
-/// What a person fires.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Extra {
-    /// A job beside the occurrences.
-    RunNow,
-    /// Occurrences of the past.
-    Backfill,
-}
 
 impl Client {
     /// Creates a schedule, or changes the one of that name. A person's pause stays.
@@ -265,7 +256,9 @@ impl Client {
         Ok(matches!(removed.await?, Written::Version(_)))
     }
 
-    /// Runs the job of a schedule now, beside its occurrences: none of them is used up. A schedule that is paused runs too.
+    /// Runs the job of a schedule now, in addition to its occurrences. A paused schedule runs too.
+    ///
+    /// `overlap` ignores this run: it never causes an occurrence to be skipped, queued or cancelled.
     pub async fn run_schedule_now(&self, name: &str) -> Result<JobId, Error> {
         let made = self
             .fire_extra(name, Extra::RunNow, |schedule, now| {
@@ -288,6 +281,9 @@ impl Client {
 
     /// Runs the occurrences between two instants, both included, that were not fired: what was missed or skipped, or what lies
     /// before the schedule was made. At most 1000 of them. How many jobs that made.
+    ///
+    /// `overlap` ignores these runs: they never cause a later occurrence to be skipped, queued or cancelled. Under
+    /// [`Overlap::Queue`](crate::Overlap::Queue) they run one after the other.
     pub async fn backfill(
         &self,
         name: &str,
@@ -388,7 +384,7 @@ impl Client {
     async fn fire_extra(
         &self,
         name: &str,
-        which: Extra,
+        extra: Extra,
         instants: impl Fn(&StoredSchedule, Timestamp) -> Result<Vec<Timestamp>, Invalid>,
     ) -> Result<Vec<StoredJob>, Error> {
         let (name, store) = (checked(name)?, self.engine.store());
@@ -397,13 +393,8 @@ impl Client {
             let job = &schedule.definition.job;
             self.engine.note_queue(&job.kind, &job.queue).await?;
             let now = self.now();
-            let jobs = instants(&schedule, now)?.into_iter().map(|at| {
-                let mut job = extra_job(&self.engine, &schedule, at, now);
-                if which == Extra::RunNow {
-                    job.meta.insert(RUN_NOW_META.to_owned(), true.into());
-                }
-                job
-            });
+            let instants = instants(&schedule, now)?.into_iter();
+            let jobs = instants.map(|at| extra_job(&self.engine, &schedule, extra, at, now));
             let jobs: Vec<StoredJob> = jobs.collect();
             let fire = Fire {
                 jobs: jobs.clone(),
