@@ -82,6 +82,25 @@ impl Filter {
         }
     }
 
+    /// Whether it asks for a queue and a state at most, so that [`Counts`] answer how many match.
+    pub fn is_counted(&self) -> bool {
+        matches!(
+            self,
+            Filter {
+                state: _,
+                queue: _,
+                kind: None,
+                tag: None,
+                unique_key: None,
+                schedule: None,
+                reason: None,
+                created_from: None,
+                created_before: None,
+                finished_before: None,
+            }
+        )
+    }
+
     /// Whether a job is one of those, at `now`.
     pub fn matches(&self, job: &Job, now: Timestamp) -> bool {
         fn fits<T: PartialEq>(asked: &Option<T>, found: Option<&T>) -> bool {
@@ -205,4 +224,22 @@ pub struct Counts {
     pub oldest_ready: Option<Timestamp>,
     /// When a further one may start, where the rate of the queue is used up.
     pub rate_until: Option<Timestamp>,
+}
+
+impl Counts {
+    /// How many are in a state; in any state, if none is given.
+    pub fn of(&self, state: Option<ListedState>) -> u64 {
+        match state {
+            None => ListedState::ALL
+                .iter()
+                .map(|state| self.of(Some(*state)))
+                .sum(),
+            Some(ListedState::Scheduled) => self.scheduled,
+            Some(ListedState::Ready) => self.ready,
+            Some(ListedState::Running) => self.running,
+            Some(ListedState::Succeeded) => self.succeeded,
+            Some(ListedState::Dead) => self.dead,
+            Some(ListedState::Cancelled) => self.cancelled,
+        }
+    }
 }

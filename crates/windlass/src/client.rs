@@ -2,6 +2,7 @@
 
 mod change;
 mod enqueue;
+mod jobs;
 mod queue;
 mod schedule;
 
@@ -16,6 +17,7 @@ use windlass_engine::{Engine, PROGRESS, Recorder, Subscription};
 use windlass_store::{Attempt, Filter, Listed, Page};
 
 pub use enqueue::{Enqueue, Receipt};
+pub use jobs::Jobs;
 pub use queue::QueueSettings;
 
 use crate::error::Error;
@@ -84,9 +86,12 @@ impl Client {
         Enqueue::typed(self, std::slice::from_ref(&job))
     }
 
-    /// Stores many jobs of one type, in steps of up to 10,000: each step all or none. The options hold for all. Ask for the
-    /// receipts with [`Enqueue::all`].
-    pub fn enqueue_many<T: Job>(&self, jobs: &[T]) -> Enqueue<'_> {
+    /// Stores any number of jobs of one type; awaiting it returns one receipt per job, in their order. The options apply to all.
+    ///
+    /// The store takes them in steps of up to 10,000, each all or none. If a step after the first fails, the error is
+    /// [`Error::EnqueuedInPart`], with the receipts of what is stored. Any other error means that nothing is stored, except
+    /// [`StoreError::Indeterminate`](crate::StoreError::Indeterminate).
+    pub fn enqueue_many<T: Job>(&self, jobs: &[T]) -> Enqueue<'_, Vec<Receipt>> {
         Enqueue::typed(self, jobs)
     }
 
@@ -101,7 +106,8 @@ impl Client {
         Ok(found.into_iter().next().flatten())
     }
 
-    /// Jobs, newest first, in bounded steps.
+    /// One page of jobs, newest first. A page may be empty and still not the last: only `next` says that the list ends. Use
+    /// [`Client::jobs`] to read all of them and [`Client::count`] to know how many there are.
     pub async fn list(&self, filter: &Filter, page: Page) -> Result<Listed, Error> {
         Ok(self.engine.store().list(filter, page, self.now()).await?)
     }

@@ -5,6 +5,8 @@ use std::time::Duration;
 use windlass_core::{Invalid, JobId, QueueName, State, format_duration};
 use windlass_store::StoreError;
 
+use crate::client::Receipt;
+
 /// Something could not be done. Each variant is something a caller does differently.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -19,6 +21,21 @@ pub enum Error {
     /// The store refused or failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+
+    /// The first steps of a large enqueue were stored, then one failed. To continue, enqueue the jobs from position
+    /// `receipts.len()` on.
+    ///
+    /// Nothing of the step that failed is stored, unless `source` is [`StoreError::Indeterminate`]: then the store did not
+    /// say whether it is.
+    #[error("stored the first {} of {total} jobs, then the store failed; enqueue the others again", receipts.len())]
+    EnqueuedInPart {
+        /// The receipts of the jobs that are stored, in order.
+        receipts: Vec<Receipt>,
+        /// How many jobs were to be stored.
+        total: usize,
+        /// Why the next step failed.
+        source: StoreError,
+    },
 
     /// There is no such job.
     #[error("there is no job {0}")]

@@ -28,7 +28,7 @@ mod schedule;
 pub mod testing;
 mod worker;
 
-pub use client::{Client, Enqueue, QueueSettings, Receipt};
+pub use client::{Client, Enqueue, Jobs, QueueSettings, Receipt};
 pub use context::Context;
 pub use error::Error;
 pub use failure::{Class, Classify, Failure};

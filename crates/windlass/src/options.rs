@@ -82,7 +82,7 @@ macro_rules! options {
             })*
         }
 
-        impl crate::client::Enqueue<'_> {
+        impl<Answer> crate::client::Enqueue<'_, Answer> {
             $($(#[$doc])* pub fn $name(mut self, $($argument: $of),*) -> Self {
                 self.options = self.options.$name($($argument),*);
                 self
@@ -180,7 +180,7 @@ options! {
     };
 }
 
-impl crate::client::Enqueue<'_> {
+impl<Answer> crate::client::Enqueue<'_, Answer> {
     /// How retries are timed: a preset, or a policy of one's own.
     pub fn retry(mut self, policy: impl Into<Retry>) -> Self {
         self.options = self.options.retry(policy);

@@ -146,12 +146,9 @@ impl TestKit {
                 kind: Some(kind.clone()),
                 ..Filter::state(state)
             };
-            let mut page = Page::first(PAGE_MAX);
-            loop {
-                let listed = self.client.list(&filter, page).await?;
-                found.extend(listed.jobs);
-                let Some(next) = listed.next else { break };
-                page.after = Some(next);
+            let mut jobs = self.client.jobs(&filter);
+            while let Some(job) = jobs.next().await? {
+                found.push(job);
             }
         }
         found.sort_by_key(|job| job.id);

@@ -125,7 +125,7 @@ every_store! {
     async fn a_type_makes_its_unique_key_from_the_job(kit: TestKit) {
         let client = kit.client();
         let invoice = |customer, amount| Invoice { customer, amount };
-        let receipts = client.enqueue_many(&[invoice(1, 5), invoice(2, 5), invoice(1, 9)]).all().await.unwrap();
+        let receipts = client.enqueue_many(&[invoice(1, 5), invoice(2, 5), invoice(1, 9)]).await.unwrap();
         let duplicates: Vec<bool> = receipts.iter().map(|receipt| receipt.duplicate).collect();
         assert_eq!(duplicates, [false, false, true]);
         assert!(receipts[2].payload_differs);

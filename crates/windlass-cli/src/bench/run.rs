@@ -203,7 +203,7 @@ async fn enqueue_bulk(client: &Client, jobs: u64) -> anyhow::Result<f64> {
     let numbers: Vec<Noop> = (0..jobs).map(|number| Noop { number }).collect();
     let started = clock::start();
     for part in numbers.chunks(BULK) {
-        client.enqueue_many(part).queue("bulk").all().await?;
+        client.enqueue_many(part).queue("bulk").await?;
         bar.inc(part.len() as u64);
     }
     bar.finish_and_clear();
@@ -309,7 +309,7 @@ async fn storm(
     let policy = RetryPolicy::new(backoff, Jitter::None)?.with_max_attempts(1000)?;
     for part in jobs.chunks(BULK) {
         let step = client.enqueue_many(part).queue(name).retry(policy.clone());
-        step.all().await?;
+        step.await?;
     }
     let queue = Queue::new(name, STORM_SLOTS);
     let queue = match guarded {

@@ -1,6 +1,7 @@
 //! Jobs on their way into the store.
 
 use std::future::IntoFuture;
+use std::marker::PhantomData;
 use std::pin::Pin;
 
 use serde_json::Value;
@@ -25,21 +26,22 @@ pub struct Receipt {
     pub replaced: bool,
 }
 
-/// An enqueue of one job, or of many: say options, then await it.
+/// An enqueue of one job, or of many: set options, then await it.
 ///
-/// Awaiting it answers a [`Receipt`]; for many jobs, use [`Enqueue::all`].
+/// Awaiting returns `Answer`: a [`Receipt`] for one job, one receipt per job and in their order for many.
 #[derive(Debug)]
 #[must_use = "nothing is enqueued until it is awaited"]
-pub struct Enqueue<'a> {
+pub struct Enqueue<'a, Answer = Receipt> {
     client: &'a Client,
     pub(crate) options: Options,
     defaults: Options,
     kind: Result<Kind, Invalid>,
     payloads: Result<Vec<(Payload, Option<String>)>, Invalid>,
     version: u32,
+    answer: PhantomData<fn() -> Answer>,
 }
 
-impl<'a> Enqueue<'a> {
+impl<'a, Answer> Enqueue<'a, Answer> {
     pub(super) fn typed<T: Job>(client: &'a Client, jobs: &[T]) -> Self {
         Enqueue {
             client,
@@ -51,6 +53,7 @@ impl<'a> Enqueue<'a> {
                 .map(|job| Ok((payload_of(job)?, job.unique_key())))
                 .collect(),
             version: T::VERSION,
+            answer: PhantomData,
         }
     }
 
@@ -62,18 +65,28 @@ impl<'a> Enqueue<'a> {
             kind: Kind::new(kind).map_err(|error| error.within("kind")),
             payloads: payload_of(payload).map(|payload| vec![(payload, None)]),
             version: 1,
+            answer: PhantomData,
         }
     }
 
-    /// Stores all of them in steps of up to 10,000, each all or none; one receipt for each, in order.
-    pub async fn all(self) -> Result<Vec<Receipt>, Error> {
+    /// Stores the jobs in steps of up to [`ENQUEUE_MAX`]. Each step stores all of its jobs or none.
+    async fn store(self) -> Result<Vec<Receipt>, Error> {
         let client = self.client;
         let mut jobs = self.jobs()?;
-        let mut receipts = Vec::with_capacity(jobs.len());
+        let total = jobs.len();
+        let mut receipts = Vec::with_capacity(total);
         while !jobs.is_empty() {
             let rest = jobs.split_off(jobs.len().min(ENQUEUE_MAX));
-            for answer in client.engine.enqueue(jobs, EnqueueMode::AllOrNone).await? {
-                receipts.push(answer.try_into()?);
+            match store_step(client, jobs).await {
+                Ok(stored) => receipts.extend(stored),
+                Err(error) if receipts.is_empty() => return Err(error.into()),
+                Err(source) => {
+                    return Err(Error::EnqueuedInPart {
+                        receipts,
+                        total,
+                        source,
+                    });
+                }
             }
             jobs = rest;
         }
@@ -105,16 +118,30 @@ impl<'a> Enqueue<'a> {
     }
 }
 
-impl<'a> IntoFuture for Enqueue<'a> {
+/// Stores all of these jobs or none.
+async fn store_step(client: &Client, jobs: Vec<StoredJob>) -> Result<Vec<Receipt>, StoreError> {
+    let answers = client.engine.enqueue(jobs, EnqueueMode::AllOrNone).await?;
+    answers.into_iter().map(Receipt::try_from).collect()
+}
+
+impl<'a> IntoFuture for Enqueue<'a, Receipt> {
     type Output = Result<Receipt, Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let receipts = self.all().await?;
-            let none = || Invalid::new("jobs", "must be at least one").into();
-            receipts.into_iter().next().ok_or_else(none)
+            let receipt = self.store().await?.pop();
+            Ok(receipt.expect("one job gets one receipt"))
         })
+    }
+}
+
+impl<'a> IntoFuture for Enqueue<'a, Vec<Receipt>> {
+    type Output = Result<Vec<Receipt>, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.store())
     }
 }
 
