@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use hyper::Method;
 use serde_json::{Value, json};
 use windlass_core::Invalid;
-use windlass_http::SigningKey;
+use windlass_http::{SecretHosts, SigningKey};
 use windlass_server::secrets::{MasterKey, SECRET_BYTES_MAX};
 
 use crate::output::Output;
@@ -19,7 +19,7 @@ pub(crate) enum SecretsCommand {
     NewKey,
     /// Keeps what comes from stdin, without a newline at its end, encrypted under a name.
     Put(PutSecret),
-    /// Lists the names of secrets.
+    /// Lists the secrets with the hosts they sign for. Values are not shown.
     List(Place),
     /// Forgets a secret.
     Remove(Named),
@@ -32,9 +32,35 @@ pub(crate) struct PutSecret {
     #[command(flatten)]
     named: Named,
 
+    #[command(flatten)]
+    hosts: Hosts,
+
     /// Make up a secret that webhooks are signed with, instead of reading one, and print it this once.
     #[arg(long)]
     generate: bool,
+}
+
+/// Which hosts a secret signs for.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct Hosts {
+    /// Sign requests to this host only: `api.example.com`, or `*.example.com` for every name below it; with `:port` if only that
+    /// port is meant. May be given up to 32 times.
+    #[arg(long = "host", value_name = "HOST")]
+    hosts: Vec<String>,
+
+    /// Sign requests to every host. Whoever may enqueue jobs can then have anything signed.
+    #[arg(long)]
+    any_host: bool,
+}
+
+impl Hosts {
+    fn read(&self) -> Result<SecretHosts, Invalid> {
+        match self.any_host {
+            true => Ok(SecretHosts::Any),
+            false => SecretHosts::parse(&self.hosts),
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -66,25 +92,30 @@ pub(crate) fn run(command: &SecretsCommand, output: &Output) -> anyhow::Result<(
                     format!("{text}\n"),
                 )
             }
-            SecretsCommand::Put(PutSecret { named, generate }) if *generate => {
+            SecretsCommand::Put(PutSecret {
+                named,
+                hosts,
+                generate,
+            }) if *generate => {
                 let secret = SigningKey::generate()?;
-                put(named, &secret).await?;
+                put(named, &secret, &hosts.read()?).await?;
                 output.print(
                     &json!({"name": named.name, "secret": secret}),
                     format!("{secret}\n"),
                 )
             }
-            SecretsCommand::Put(PutSecret { named, .. }) => {
-                put(named, &read_value()?).await?;
+            SecretsCommand::Put(PutSecret { named, hosts, .. }) => {
+                let hosts = hosts.read()?;
+                put(named, &read_value()?, &hosts).await?;
                 output.print(
                     &json!({"name": named.name}),
                     format!("{} is kept\n", named.name),
                 )
             }
             SecretsCommand::List(place) => {
-                let names = list(place).await?;
-                let text: String = names.iter().map(|name| format!("{name}\n")).collect();
-                output.print(&names, text)
+                let rows = list(place).await?;
+                let text: String = rows.iter().map(line_of).collect();
+                output.print(&rows, text)
             }
             SecretsCommand::Remove(named) => {
                 remove(named).await?;
@@ -104,37 +135,56 @@ pub(crate) fn run(command: &SecretsCommand, output: &Output) -> anyhow::Result<(
     })
 }
 
-async fn put(named: &Named, value: &str) -> anyhow::Result<()> {
+async fn put(named: &Named, value: &str, hosts: &SecretHosts) -> anyhow::Result<()> {
+    let any_host = *hosts == SecretHosts::Any;
     match named.place.find_or_make().await? {
         Reached::Server(mut server) => {
-            let body = json!({"value": value});
+            let body = match hosts.names() {
+                Some(hosts) => json!({"value": value, "hosts": hosts}),
+                None => json!({"value": value, "any_host": true}),
+            };
             server
                 .expect(Method::PUT, &named.path(), Some(&body))
                 .await?;
         }
         Reached::Store(store) => {
             let secrets = store.config.open_secrets(store.client.engine()).await?;
-            secrets.put(&named.name, value.as_bytes()).await?;
-            store.record("secret.put", &named.name, json!({})).await;
+            secrets.put(&named.name, value.as_bytes(), hosts).await?;
+            let detail = json!({"hosts": hosts.names(), "any_host": any_host});
+            store.record("secret.put", &named.name, detail).await;
         }
     }
     Ok(())
 }
 
-/// Names are not encrypted: they are listed without any key, and after one was lost.
-async fn list(place: &Place) -> anyhow::Result<Vec<String>> {
+/// Names and hosts are not encrypted: they are listed without any key, also after one was lost.
+async fn list(place: &Place) -> anyhow::Result<Vec<Value>> {
     match place.find().await? {
         Reached::Server(mut server) => {
             let listed = server.expect(Method::GET, "/api/v1/secrets", None).await?;
-            let rows = rows(&listed);
-            let names = rows.iter().filter_map(|row| row.get("name")?.as_str());
-            Ok(names.map(str::to_owned).collect())
+            Ok(rows(&listed))
         }
         Reached::Store(store) => {
             let secrets = store.config.secrets(store.client.engine())?;
-            Ok(secrets.names().await?)
+            let row = |(name, hosts): (String, SecretHosts)| {
+                let any_host = hosts == SecretHosts::Any;
+                let hosts = hosts.names().unwrap_or_default();
+                json!({"name": name, "hosts": hosts, "any_host": any_host})
+            };
+            Ok(secrets.list().await?.into_iter().map(row).collect())
         }
     }
+}
+
+/// A secret on a line: its name and its hosts.
+fn line_of(row: &Value) -> String {
+    let name = row.get("name").and_then(Value::as_str).unwrap_or_default();
+    if row.get("any_host") == Some(&Value::Bool(true)) {
+        return format!("{name}  any host\n");
+    }
+    let hosts = row.get("hosts").and_then(Value::as_array);
+    let hosts = hosts.into_iter().flatten().filter_map(Value::as_str);
+    format!("{name}  {}\n", hosts.collect::<Vec<_>>().join(" "))
 }
 
 /// What no key opens any more can still be removed: else a lost master key would keep the server from starting for ever.

@@ -44,7 +44,7 @@ fn a_lost_master_key_is_no_dead_end() {
         printed(&["secrets", "new-key"]),
         printed(&["secrets", "new-key"]),
     );
-    let put = ["secrets", "put", "hook", "--data", data];
+    let put = ["secrets", "put", "hook", "--any-host", "--data", data];
     assert_eq!(run(&[(MASTER_KEY, &lost)], &put, b"s3cret").0, 0);
     let (code, told) = run(&[(MASTER_KEY, &new)], &put, b"s3cret");
     assert!(
@@ -53,7 +53,7 @@ fn a_lost_master_key_is_no_dead_end() {
     );
     for keys in [&[][..], &[(MASTER_KEY, new.as_str())]] {
         let listed = run(keys, &["secrets", "list", "--data", data], b"");
-        assert_eq!(listed, (0, "hook\n".to_owned()));
+        assert_eq!(listed, (0, "hook  any host\n".to_owned()));
     }
     let remove = ["secrets", "remove", "hook", "--data", data];
     assert_eq!(run(&[], &remove, b"").0, 0);
@@ -105,13 +105,13 @@ fn a_secret_that_is_too_long_or_empty_is_refused_and_none_is_cut() {
         (with(b"\r\n"), 0),
         (most.clone(), 0),
     ] {
-        let put = ["secrets", "put", "hook", "--data", data];
+        let put = ["secrets", "put", "hook", "--any-host", "--data", data];
         let (left, told) = run(&[(MASTER_KEY, &key)], &put, &secret);
         assert_eq!(left, code, "{} bytes: {told}", secret.len());
         assert!(code == 0 || told.contains("`secret` must"), "{told}");
     }
     // The path of one with this name would be the path of an action.
-    let rotate = ["secrets", "put", "rotate", "--data", data];
+    let rotate = ["secrets", "put", "rotate", "--any-host", "--data", data];
     let (code, told) = run(&[(MASTER_KEY, &key)], &rotate, b"s3cret");
     assert!(code == 2 && told.contains("must not be `rotate`"), "{told}");
 }
@@ -141,17 +141,36 @@ fn a_running_server_is_asked_for_secrets_keys_and_the_audit_log() {
         let url = ["--url", server.url.as_str()];
         run(&with_key, &[arguments, &url].concat(), stdin)
     };
-    let (code, told) = asked(&["secrets", "put", "hook"], b"s3cret\n");
+    let hosts = [
+        "--host",
+        "API.example.com",
+        "--host",
+        "*.hooks.example:8443",
+    ];
+    let put = [&["secrets", "put", "hook"][..], &hosts].concat();
+    let (code, told) = asked(&put, b"s3cret\n");
     assert_eq!(code, 0, "{told}");
     let by_variable = [with_key[0], ("WINDLASS_URL", server.url.as_str())];
     let listed = run(&by_variable, &["secrets", "list"], b"");
-    assert_eq!(listed, (0, "hook\n".to_owned()));
+    let row = "hook  api.example.com *.hooks.example:8443\n";
+    assert_eq!(listed, (0, row.to_owned()));
+    // A secret without hosts is refused, unless every host is meant.
+    let (code, told) = asked(&["secrets", "put", "other"], b"s3cret");
+    assert!(code == 2 && told.contains("--any-host"), "{told}");
+    let (code, told) = asked(&["secrets", "put", "other", "--host", "*"], b"s3cret");
+    assert!(code == 2 && told.contains("must be a host"), "{told}");
     let (code, told) = asked(&["secrets", "rotate"], b"");
     assert!(code == 0 && told.starts_with("0 secrets"), "{told}");
     // What breaks a rule leaves 2 through a server too, and names stay one part of a path.
-    let (code, told) = asked(&["secrets", "put", "a/../rotate?x"], b"s3cret");
+    let (code, told) = asked(
+        &["secrets", "put", "a/../rotate?x", "--any-host"],
+        b"s3cret",
+    );
     assert!(code == 2 && told.contains("`name` must be"), "{told}");
-    let (code, told) = asked(&["--json", "secrets", "put", "a b"], b"s3cret");
+    let (code, told) = asked(
+        &["--json", "secrets", "put", "a b", "--any-host"],
+        b"s3cret",
+    );
     let told: Value = serde_json::from_str(&told).expect("JSON");
     assert_eq!((code, &told["error"]["field"]), (2, &json!("/name")));
     let (code, told) = asked(&["keys", "revoke", "a/b#c"], b"");
@@ -171,6 +190,10 @@ fn a_running_server_is_asked_for_secrets_keys_and_the_audit_log() {
     let all = asked(&["audit", "list"], b"").1;
     let lines: Vec<&str> = all.lines().collect();
     assert_eq!(lines.len(), 4, "{all}");
+    assert!(
+        all.contains("*.hooks.example:8443"),
+        "the audit log names the hosts: {all}"
+    );
     let part = asked(&["audit", "list", "--after", "1", "--limit", "2"], b"").1;
     assert_eq!(part.lines().collect::<Vec<_>>(), lines[1..3]);
     let verified = asked(&["audit", "verify"], b"").1;

@@ -79,7 +79,7 @@ fn nothing_that_is_secret_is_logged_at_any_level() {
     ask(
         "PUT",
         "/api/v1/secrets/hook",
-        &json!({"value": signing_key}),
+        &json!({"value": signing_key, "hosts": ["127.0.0.1"]}),
     );
     let (target, seen) = target();
     let http = json!({

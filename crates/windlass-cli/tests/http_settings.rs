@@ -75,7 +75,16 @@ fn a_secret_that_the_command_made_up_signs() {
         command.env("WINDLASS_SECRETS_MASTER_KEY", master.trim());
         command
     };
-    let made = with_key(&["secrets", "put", "hook", "--generate", "--json"]).output();
+    let made = with_key(&[
+        "secrets",
+        "put",
+        "hook",
+        "--host",
+        "127.0.0.1",
+        "--generate",
+        "--json",
+    ])
+    .output();
     let made: Value = serde_json::from_slice(&made.expect("it starts").stdout).expect("JSON");
     let key = SigningKey::parse(text(&made, "secret")).expect("a secret that signs");
     let serve = [
@@ -97,6 +106,14 @@ fn a_secret_that_the_command_made_up_signs() {
         request.header("webhook-signature"),
         signed.expect("a signature")
     );
+    // The scheduler form is signed in the same way.
+    let form = json!({"schedule": "* * * * * *", "api": format!("http://{target}/200/form"), "sign": "hook"});
+    server.post("/api/v1/jobs", &form);
+    let request = seen
+        .recv_timeout(PATIENCE)
+        .expect("the request of the form");
+    assert_eq!(request.path, "/200/form");
+    assert!(request.header("webhook-signature").starts_with("v1,"));
 }
 
 #[test]

@@ -305,19 +305,30 @@ fn secrets_come_from_stdin_and_a_wrong_master_key_stops_the_start() {
     };
     const KEY: &str = "WINDLASS_SECRETS_MASTER_KEY";
     const OLD: &str = "WINDLASS_SECRETS_OLD_KEYS";
-    let (code, told) = with(&[], &["secrets", "put", "hook"], "s3cret\n");
+    let (code, told) = with(
+        &[],
+        &["secrets", "put", "hook", "--host", "api.example.com"],
+        "s3cret\n",
+    );
     assert!(
         code == Some(1) && told.contains("there is no master key"),
         "{told}"
     );
-    let (code, told) = with(&[(KEY, &old)], &["secrets", "put", "hook"], "s3cret\n");
+    let (code, told) = with(
+        &[(KEY, &old)],
+        &["secrets", "put", "hook", "--host", "api.example.com"],
+        "s3cret\n",
+    );
     assert!(code == Some(0), "{told}");
-    assert_eq!(with(&[(KEY, &old)], &["secrets", "list"], "").1, "hook\n");
+    assert_eq!(
+        with(&[(KEY, &old)], &["secrets", "list"], "").1,
+        "hook  api.example.com\n"
+    );
     // Another key does not open it: nothing starts, nothing is overwritten.
     for arguments in [
         &["serve", "--bind", "127.0.0.1:0"][..],
         &["secrets", "rotate"],
-        &["secrets", "put", "other"],
+        &["secrets", "put", "other", "--any-host"],
     ] {
         let (code, told) = with(&[(KEY, &new)], arguments, "x");
         assert!(

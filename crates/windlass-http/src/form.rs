@@ -30,6 +30,7 @@ const MAX_RETRY_COUNT_DEFAULT: i64 = 3;
 pub struct SchedulerForm {
     expression: Expression,
     recurring: bool,
+    request: HttpRequest,
     job: NewJob,
 }
 
@@ -51,16 +52,16 @@ impl SchedulerForm {
 
     /// Reads a form from JSON text.
     pub fn from_json(text: &str) -> Result<Self, FormError> {
-        let parts = RawFields::parse(text).map_err(refused)?;
+        let parts = RawFields::parse(text).map_err(FormError::of)?;
         SchedulerForm::from_parts(&parts, PAYLOAD_BYTES_MAX)
     }
 
     /// Reads a form from the fields of an object; its request may have so many bytes.
     pub fn from_parts(parts: &RawFields, payload_bytes_max: usize) -> Result<Self, FormError> {
-        let others = parts.values_but("body").map_err(refused)?;
+        let others = parts.values_but("body").map_err(FormError::of)?;
         let mut fields = Fields::of(&others);
         let form = SchedulerForm::from_fields(&mut fields, parts.raw("body"), payload_bytes_max);
-        let form = form.map_err(refused)?;
+        let form = form.map_err(FormError::of)?;
         fields.finish().map_err(|invalid| FormError {
             code: "UNKNOWN_FIELD",
             invalid,
@@ -81,7 +82,7 @@ impl SchedulerForm {
         let most = i64::from(ATTEMPTS_CEILING) - 1;
         let retries = fields.integer("maxRetryCount", 0, most)?;
         let retries = retries.unwrap_or(MAX_RETRY_COUNT_DEFAULT);
-        let payload = read_payload(fields, body, payload_bytes_max)?;
+        let (request, payload) = read_payload(fields, body, payload_bytes_max)?;
         let mut job = NewJob {
             payload,
             delivery: delivery.unwrap_or_default(),
@@ -96,8 +97,14 @@ impl SchedulerForm {
         Ok(SchedulerForm {
             expression,
             recurring,
+            request,
             job,
         })
+    }
+
+    /// The request that each occurrence makes.
+    pub fn request(&self) -> &HttpRequest {
+        &self.request
     }
 
     /// The schedule that the form stands for, created at `now`: with `isRecurring: false` its next match, once.
@@ -111,7 +118,7 @@ impl SchedulerForm {
         } else {
             let matches = Recurrence::new(self.expression, Zone::utc(), now);
             let next = matches.next(now).ok_or_else(|| {
-                refused(Invalid::new(
+                FormError::of(Invalid::new(
                     "schedule",
                     "has no occurrence: it would never fire",
                 ))
@@ -121,7 +128,7 @@ impl SchedulerForm {
         let schedule = NewSchedule::new(name, expression, self.job);
         schedule
             .check_with(now, usize::MAX) // the payload was checked when it was read
-            .map_err(|refusal| refused(Invalid::new("schedule", refusal.rule())))?;
+            .map_err(|refusal| FormError::of(Invalid::new("schedule", refusal.rule())))?;
         Ok(schedule)
     }
 }
@@ -147,13 +154,13 @@ fn read_payload(
     fields: &mut Fields<'_>,
     body: Option<&str>,
     payload_bytes_max: usize,
-) -> Result<Payload, Invalid> {
+) -> Result<(HttpRequest, Payload), Invalid> {
     let mut request = serde_json::Map::new();
     let api = fields
         .text("api")?
         .ok_or_else(|| Invalid::new("api", "is required"))?;
     request.insert("url".to_owned(), api.into());
-    for name in ["method", "headers"] {
+    for name in ["method", "headers", "sign"] {
         if let Some(value) = fields.value(name) {
             request.insert(name.to_owned(), value.clone());
         }
@@ -162,7 +169,7 @@ fn read_payload(
         None => Value::Object(request).to_string(),
         Some(body) => with_body(&request, body)?,
     };
-    HttpRequest::from_json(&text).map_err(|refusal| {
+    let request = HttpRequest::from_json(&text).map_err(|refusal| {
         let field = refusal.field();
         let own = match field.strip_prefix("url") {
             Some(rest) => format!("api{rest}"),
@@ -170,7 +177,8 @@ fn read_payload(
         };
         Invalid::new(own, refusal.rule())
     })?;
-    Payload::parse(&text, payload_bytes_max).map_err(|refusal| refusal.within("body"))
+    let payload = Payload::parse(&text, payload_bytes_max);
+    Ok((request, payload.map_err(|refusal| refusal.within("body"))?))
 }
 
 fn with_body(request: &serde_json::Map<String, Value>, body: &str) -> Result<String, Invalid> {
@@ -186,24 +194,25 @@ fn with_body(request: &serde_json::Map<String, Value>, body: &str) -> Result<Str
     serde_json::to_string(&Request { others, body }).map_err(bad)
 }
 
-/// The code of a refusal, by the field that is refused.
-fn refused(invalid: Invalid) -> FormError {
-    let field = invalid.field().split(['.', '[']).next().unwrap_or("");
-    let code = match field {
-        "schedule" => "INVALID_SCHEDULE",
-        "api" => "INVALID_API",
-        "type" => "INVALID_JOB_TYPE",
-        "isRecurring" => "INVALID_IS_RECURRING",
-        "maxRetryCount" | "max_retries" | "max_attempts" => "INVALID_MAX_RETRY_COUNT",
-        "method" => "INVALID_METHOD",
-        "headers" => "INVALID_HEADERS",
-        "body" | "payload" => "INVALID_BODY",
-        _ => "INVALID_REQUEST",
-    };
-    FormError { code, invalid }
-}
-
 impl FormError {
+    /// A refusal with the code of the field that is refused.
+    pub fn of(invalid: Invalid) -> Self {
+        let field = invalid.field().split(['.', '[']).next().unwrap_or("");
+        let code = match field {
+            "schedule" => "INVALID_SCHEDULE",
+            "api" => "INVALID_API",
+            "type" => "INVALID_JOB_TYPE",
+            "isRecurring" => "INVALID_IS_RECURRING",
+            "maxRetryCount" | "max_retries" | "max_attempts" => "INVALID_MAX_RETRY_COUNT",
+            "method" => "INVALID_METHOD",
+            "headers" => "INVALID_HEADERS",
+            "body" | "payload" => "INVALID_BODY",
+            "sign" => "INVALID_SIGN",
+            _ => "INVALID_REQUEST",
+        };
+        FormError { code, invalid }
+    }
+
     /// The refusal as JSON: code, field and rule.
     pub fn to_json(&self) -> Value {
         json!({"code": self.code, "field": self.invalid.field(), "rule": self.invalid.rule()})

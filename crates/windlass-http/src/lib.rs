@@ -16,6 +16,7 @@ mod connector;
 mod executor;
 pub mod form;
 mod guard;
+mod hosts;
 mod phases;
 mod request;
 mod sender;
@@ -25,5 +26,8 @@ pub use completion::{Completed, Completion, complete};
 pub use connector::{Resolve, SystemResolver, TlsError, TlsRoots};
 pub use executor::{DEPTH_HEADER, DEPTH_MAX, DEPTH_META, HttpConfig, HttpConfigError, HttpJobs};
 pub use guard::{Cidr, Guard};
+pub use hosts::{HostPattern, SECRET_HOSTS_MAX, SecretHosts};
 pub use request::{COMPLETE_WITHIN_DEFAULT, HttpRequest, PermanentStatuses};
-pub use signature::{KeyError, NoSigningKeys, SigningKey, SigningKeys, seconds, sign};
+pub use signature::{
+    KeyError, NoSigningKeys, SigningKey, SigningKeys, WebhookSecret, seconds, sign,
+};

@@ -12,6 +12,8 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use windlass_core::{Invalid, Timestamp};
 
+use crate::hosts::SecretHosts;
+
 /// What a written secret begins with.
 const PREFIX: &str = "whsec_";
 /// Shorter keys can be guessed, longer ones say no more.
@@ -77,19 +79,31 @@ impl fmt::Debug for SigningKey {
 /// Why there is no key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// Nobody made a secret of that name.
-    #[error("there is no webhook secret named {0:?}: create it, or take it out of `sign`")]
+    /// No one made a secret of that name.
+    #[error("there is no webhook secret named {0:?}; create it, or remove it from `sign`")]
     Unknown(String),
+    /// The secret is bound to other hosts.
+    #[error("the webhook secret {0:?} must not sign requests to this host")]
+    OtherHost(String),
     /// The secrets cannot be read now.
     #[error("the webhook secrets cannot be read: {0}")]
     Unavailable(String),
 }
 
-/// Where the keys of a secret are found.
+/// A secret that signs requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WebhookSecret {
+    /// The valid keys, the newest first: several while the secret is being changed.
+    pub keys: Vec<SigningKey>,
+    /// The hosts it signs for. Requests to other hosts are not sent.
+    pub hosts: SecretHosts,
+}
+
+/// Where secrets are found.
 #[async_trait]
 pub trait SigningKeys: Send + Sync + fmt::Debug {
-    /// The valid keys of a secret, the newest first: several while it is being changed.
-    async fn keys(&self, name: &str) -> Result<Vec<SigningKey>, KeyError>;
+    /// The secret of a name.
+    async fn secret(&self, name: &str) -> Result<WebhookSecret, KeyError>;
 }
 
 /// No secrets at all.
@@ -98,7 +112,7 @@ pub struct NoSigningKeys;
 
 #[async_trait]
 impl SigningKeys for NoSigningKeys {
-    async fn keys(&self, name: &str) -> Result<Vec<SigningKey>, KeyError> {
+    async fn secret(&self, name: &str) -> Result<WebhookSecret, KeyError> {
         Err(KeyError::Unknown(name.to_owned()))
     }
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 use standardwebhooks::Webhook;
 use windlass_core::{DeadReason, State};
 use windlass_engine::{Clock as _, SystemClock};
-use windlass_http::{HttpJobs, KeyError, SigningKey, SigningKeys};
+use windlass_http::{HttpJobs, KeyError, SecretHosts, SigningKey, SigningKeys, WebhookSecret};
 use windlass_memory::MemoryStore;
 
 use support::{Reply, Seen, Target, World, error_of, local, system};
@@ -22,14 +22,18 @@ struct Secrets;
 
 #[async_trait]
 impl SigningKeys for Secrets {
-    async fn keys(&self, name: &str) -> Result<Vec<SigningKey>, KeyError> {
-        let secrets: &[&str] = match name {
-            "shop" => &[OLD],
-            "changing" => &[NEW, OLD],
+    async fn secret(&self, name: &str) -> Result<WebhookSecret, KeyError> {
+        let (secrets, host): (&[&str], &str) = match name {
+            "shop" => (&[OLD], "127.0.0.1"),
+            "changing" => (&[NEW, OLD], "127.0.0.1"),
+            "elsewhere" => (&[OLD], "api.example.com"),
             _ => return Err(KeyError::Unknown(name.to_owned())),
         };
         let parse = |secret: &&str| SigningKey::parse(secret).expect("a secret");
-        Ok(secrets.iter().map(parse).collect())
+        Ok(WebhookSecret {
+            keys: secrets.iter().map(parse).collect(),
+            hosts: SecretHosts::parse(&[host]).expect("a host"),
+        })
     }
 }
 
@@ -80,6 +84,17 @@ async fn several_names_and_both_keys_of_a_changing_secret_sign() {
     let seen = target.seen();
     assert!(verified(OLD, &seen[0]) && verified(NEW, &seen[0]));
     assert_eq!(seen[1].headers["webhook-signature"].split(' ').count(), 3);
+}
+
+#[tokio::test]
+async fn a_secret_signs_nothing_for_a_host_that_is_not_its_own() {
+    let target = Target::replying(&[Reply::Status(200)]).await;
+    let world = world();
+    let payload = json!({"url": target.url("/"), "body": "x", "sign": ["shop", "elsewhere"]});
+    let (job, history) = world.deliver(payload).await;
+    assert_eq!(job.state(), State::Dead(DeadReason::Unrecoverable));
+    assert!(error_of(&history[0]).contains("\"elsewhere\" must not sign requests to this host"));
+    assert_eq!(target.connections(), 0);
 }
 
 #[tokio::test]

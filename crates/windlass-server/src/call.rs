@@ -15,6 +15,7 @@ use windlass_store::PAGE_MAX;
 use crate::access::{Caller, Scope};
 use crate::app::App;
 use crate::problem::Problem;
+use crate::signing::Signers;
 
 /// Rows of a page that names no limit.
 const PAGE_DEFAULT: usize = 50;
@@ -127,6 +128,11 @@ impl Call {
             Some(ids) => ids.job(self.now),
             None => self.app.engine().ids().job(self.now),
         }
+    }
+
+    /// Says what the jobs of this request may be signed with.
+    pub(crate) fn signers(&self) -> Signers<'_> {
+        Signers::new(self.app.secrets.as_ref())
     }
 
     /// Records what an operator did.

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use axum::http::HeaderMap;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -14,31 +13,27 @@ use windlass_core::fairness::Guards;
 use windlass_core::retry::WorkerRetry;
 use windlass_core::{Delivery, Invalid, Kind, NewJob, Payload, QueueName, WorkerName};
 use windlass_engine::{Engine, HTTP_QUEUES_MAX, QueueConfig, QueueRules, Worker, WorkerConfig};
-use windlass_http::{
-    DEPTH_HEADER, DEPTH_META, HttpJobs, HttpRequest, KeyError, SigningKey, SigningKeys,
-};
+use windlass_http::{DEPTH_HEADER, DEPTH_META, HttpJobs, HttpRequest};
 
+use crate::problem::Problem;
 use crate::queue_settings::settings_of;
-use crate::secrets::Secrets;
+use crate::signing::Signers;
 
 /// Queues that another node noted, and settings that it changed, are looked for so often.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Refuses an HTTP job whose payload is no request; other jobs are not its business.
-pub(crate) fn check_request(new: &NewJob) -> Result<(), Invalid> {
-    check_payload(&new.kind, new.delivery, &new.payload)
-}
-
-/// The same of a payload that a job is given later.
-pub(crate) fn check_payload(
-    kind: &Kind,
-    delivery: Delivery,
+/// Refuses an HTTP job whose payload is no request, or must not be signed as it asks. Other jobs pass.
+pub(crate) async fn check_request(
+    signers: &mut Signers<'_>,
+    (kind, delivery): (&Kind, Delivery),
     payload: &Payload,
-) -> Result<(), Invalid> {
-    match kind.is_http() {
-        true => HttpRequest::check_payload(payload, delivery).map(drop),
-        false => Ok(()),
+) -> Result<(), Problem> {
+    if !kind.is_http() {
+        return Ok(());
     }
+    let request = HttpRequest::check_payload(payload, delivery)?;
+    let refusal = signers.refusal(&request).await?;
+    refusal.map_or(Ok(()), |refusal| Err(refusal.within("payload").into()))
 }
 
 /// An HTTP job that another one asked for is one step further from where it began: a chain of them comes to an end.
@@ -214,19 +209,6 @@ fn follow(worker: &Worker, queue: &QueueName, rules: QueueRules) {
     });
     if let Err(problem) = followed {
         error!(%queue, %problem, "the settings of a queue cannot be followed");
-    }
-}
-
-/// Webhook secrets, as they are kept: the valid keys of one name with spaces between, the newest first.
-#[async_trait]
-impl SigningKeys for Secrets {
-    async fn keys(&self, name: &str) -> Result<Vec<SigningKey>, KeyError> {
-        let unreadable = |why: String| KeyError::Unavailable(why);
-        let found = self.get(name).await;
-        let found = found.map_err(|error| unreadable(error.to_string()))?;
-        let secret = found.ok_or_else(|| KeyError::Unknown(name.to_owned()))?;
-        let text = std::str::from_utf8(&secret).map_err(|error| unreadable(error.to_string()))?;
-        SigningKey::parse_all(text).map_err(|refusal| unreadable(refusal.to_string()))
     }
 }
 

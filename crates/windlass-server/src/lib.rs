@@ -41,6 +41,7 @@ mod routes;
 mod search;
 pub mod secrets;
 mod serve;
+mod signing;
 mod start;
 
 pub use app::{App, Settings};

@@ -1,7 +1,7 @@
 //! Secrets in the store, encrypted with a key that is not in the store.
 //!
-//! Each secret is sealed with XChaCha20-Poly1305 under a nonce of its own, bound to its name: one that was moved to another name
-//! does not open. A secret says which master key sealed it, so that keys can be changed: old ones are kept in a list until
+//! Each secret is sealed with XChaCha20-Poly1305 under a nonce of its own, bound to its name and to the hosts it signs for: one
+//! that was moved to another name, or given other hosts in the store, does not open. A secret says which master key sealed it, so that keys can be changed: old ones are kept in a list until
 //! [`Secrets::rotate`] has sealed everything anew. A server whose keys do not open every secret does not start.
 
 use std::fmt;
@@ -10,10 +10,11 @@ use std::sync::Arc;
 use chacha20poly1305::aead::{Aead as _, KeyInit as _, Payload};
 use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use windlass_core::Invalid;
 use windlass_engine::Engine;
+use windlass_http::SecretHosts;
 use windlass_store::{Document, Expected, StoreError, Written};
 use zeroize::{Zeroize as _, Zeroizing};
 
@@ -122,6 +123,23 @@ struct Sealed {
     key: String,
     nonce: String,
     sealed: String,
+    /// The hosts it signs for, as they are written; null for every host.
+    hosts: Option<Vec<String>>,
+}
+
+/// A secret as it is used. Its value is not shown.
+pub struct StoredSecret {
+    /// What was put.
+    pub value: Zeroizing<Vec<u8>>,
+    /// The hosts it signs for.
+    pub hosts: SecretHosts,
+}
+
+impl fmt::Debug for StoredSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("StoredSecret");
+        shown.field("hosts", &self.hosts).finish_non_exhaustive()
+    }
 }
 
 /// The secrets of one store.
@@ -147,8 +165,13 @@ impl Secrets {
         Ok(())
     }
 
-    /// Keeps a secret under a name; one that was there is replaced.
-    pub async fn put(&self, name: &str, secret: &[u8]) -> Result<(), SecretError> {
+    /// Keeps a secret under a name, for these hosts; one that was there is replaced.
+    pub async fn put(
+        &self,
+        name: &str,
+        secret: &[u8],
+        hosts: &SecretHosts,
+    ) -> Result<(), SecretError> {
         check_name(name)?;
         if secret.is_empty() || secret.len() > SECRET_BYTES_MAX {
             let rule = format!("must have 1 to {SECRET_BYTES_MAX} bytes");
@@ -161,7 +184,7 @@ impl Secrets {
             let rule = format!("must be at most {SECRETS_MAX} in all");
             return Err(Invalid::new("secrets", rule).into());
         }
-        let sealed = self.seal(name, secret)?;
+        let sealed = self.seal(name, secret, hosts)?;
         let (anything, now) = (Expected::Anything, self.engine.now());
         store
             .put_document(COLLECTION, name, &sealed, anything, now)
@@ -170,10 +193,26 @@ impl Secrets {
     }
 
     /// The secret of a name.
-    pub async fn get(&self, name: &str) -> Result<Option<Zeroizing<Vec<u8>>>, SecretError> {
+    pub async fn get(&self, name: &str) -> Result<Option<StoredSecret>, SecretError> {
         check_form(name)?;
         let found = self.engine.store().document(COLLECTION, name).await?;
         found.map(|document| self.open(&document)).transpose()
+    }
+
+    /// The hosts that a secret signs for; nothing where there is no such secret. Needs no key.
+    pub async fn hosts(&self, name: &str) -> Result<Option<SecretHosts>, SecretError> {
+        if check_form(name).is_err() {
+            return Ok(None);
+        }
+        let found = self.engine.store().document(COLLECTION, name).await?;
+        found.map(|document| hosts_of(&document)).transpose()
+    }
+
+    /// The names, in order, each with the hosts it signs for. Needs no key.
+    pub async fn list(&self) -> Result<Vec<(String, SecretHosts)>, SecretError> {
+        let all = self.engine.store().documents(COLLECTION).await?;
+        let row = |document: Document| Ok((document.name.clone(), hosts_of(&document)?));
+        all.into_iter().map(row).collect()
     }
 
     /// The names, in order.
@@ -210,7 +249,8 @@ impl Secrets {
                     continue;
                 }
                 left = true;
-                let sealed = self.seal(name, &self.open(&document)?)?;
+                let opened = self.open(&document)?;
+                let sealed = self.seal(name, &opened.value, &opened.hosts)?;
                 let (version, now) = (Expected::Version(document.version), self.engine.now());
                 let written = store
                     .put_document(COLLECTION, name, &sealed, version, now)
@@ -228,13 +268,13 @@ impl Secrets {
         self.keys.first().ok_or(SecretError::NoMasterKey)
     }
 
-    fn seal(&self, name: &str, secret: &[u8]) -> Result<Value, SecretError> {
+    fn seal(&self, name: &str, secret: &[u8], hosts: &SecretHosts) -> Result<Value, SecretError> {
         let key = self.current()?;
         let mut nonce = [0; 24];
         getrandom::fill(&mut nonce).map_err(SecretError::Random)?;
         let payload = Payload {
             msg: secret,
-            aad: name.as_bytes(),
+            aad: &bound_to(name, hosts),
         };
         let sealed = key.cipher().encrypt(&XNonce::from(nonce), payload);
         let sealed = sealed.map_err(|_| SecretError::Changed(name.to_owned()))?;
@@ -242,11 +282,12 @@ impl Secrets {
             key: key.fingerprint(),
             nonce: to_hex(&nonce),
             sealed: to_hex(&sealed),
+            hosts: hosts.names(),
         };
         Ok(serde_json::to_value(sealed).unwrap_or_default())
     }
 
-    fn open(&self, document: &Document) -> Result<Zeroizing<Vec<u8>>, SecretError> {
+    fn open(&self, document: &Document) -> Result<StoredSecret, SecretError> {
         let (name, sealed) = (&document.name, read(document)?);
         let changed = || SecretError::Changed(name.clone());
         let key = self.keys.iter().find(|key| key.fingerprint() == sealed.key);
@@ -258,20 +299,34 @@ impl Secrets {
         };
         let nonce = from_hex(&sealed.nonce).and_then(|nonce| <[u8; 24]>::try_from(nonce).ok());
         let bytes = from_hex(&sealed.sealed).ok_or_else(changed)?;
+        let hosts = hosts_of(document)?;
         let payload = Payload {
             msg: &bytes,
-            aad: name.as_bytes(),
+            aad: &bound_to(name, &hosts),
         };
         let opened = key
             .cipher()
             .decrypt(&XNonce::from(nonce.ok_or_else(changed)?), payload);
-        opened.map(Zeroizing::new).map_err(|_| changed())
+        let value = Zeroizing::new(opened.map_err(|_| changed())?);
+        Ok(StoredSecret { value, hosts })
     }
 }
 
 fn read(document: &Document) -> Result<Sealed, SecretError> {
     let sealed = Sealed::deserialize(&document.value);
     sealed.map_err(|_| SecretError::Changed(document.name.clone()))
+}
+
+fn hosts_of(document: &Document) -> Result<SecretHosts, SecretError> {
+    let Some(hosts) = read(document)?.hosts else {
+        return Ok(SecretHosts::Any);
+    };
+    SecretHosts::parse(&hosts).map_err(|_| SecretError::Changed(document.name.clone()))
+}
+
+/// What a sealed secret is bound to: JSON keeps the parts apart.
+fn bound_to(name: &str, hosts: &SecretHosts) -> Vec<u8> {
+    json!([name, hosts.names()]).to_string().into_bytes()
 }
 
 /// A name for a new secret: `rotate` is the name of an action beside them.

@@ -18,6 +18,7 @@ pub(super) fn components() -> Vec<(&'static str, Schema)> {
         ("Key", Schema::object(key())),
         ("NewKeyAnswer", new_key_answer()),
         ("NewSecret", new_secret()),
+        ("Secret", secret()),
         ("AuditRecord", audit_record()),
     ]
 }
@@ -59,7 +60,26 @@ fn new_key_answer() -> Schema {
 }
 
 fn new_secret() -> Schema {
-    Schema::object(vec![Field::always("value", Schema::text_of(1, 65_536))])
+    let hosts = "The hosts that requests may be signed for: `api.example.com`, or `*.example.com` for every name below it; \
+                 with `:port` if only that port is meant. Required unless `any_host` is true.";
+    let any_host =
+        "Sign requests to every host: whoever may enqueue can then have anything signed.";
+    Schema::object(vec![
+        Field::always("value", Schema::text_of(1, 65_536)),
+        Field::maybe(
+            "hosts",
+            Schema::list_of(Schema::text_of(1, 260), 1, 32).about(hosts),
+        ),
+        Field::maybe("any_host", Schema::flag().about(any_host)),
+    ])
+}
+
+fn secret() -> Schema {
+    Schema::object(vec![
+        Field::always("name", Schema::text()),
+        Field::always("hosts", Schema::list(Schema::text())),
+        Field::always("any_host", Schema::flag()),
+    ])
 }
 
 fn audit_record() -> Schema {

@@ -27,6 +27,12 @@ fn modes() -> Schema {
     Schema::word(&["AT_LEAST_ONCE", "AT_MOST_ONCE"])
 }
 
+fn sign() -> Schema {
+    let name = || Schema::text_of(1, 128);
+    Schema::either(vec![name(), Schema::list_of(name(), 0, 8)])
+        .about("The name of the secret that signs each request, or up to 8 names.")
+}
+
 fn form() -> Schema {
     Schema::object(vec![
         Field::always(
@@ -40,6 +46,8 @@ fn form() -> Schema {
         Field::maybe("method", Schema::text()),
         Field::maybe("headers", Schema::open_object()),
         Field::maybe("body", Schema::any()),
+        Field::maybe("sign", sign()),
+        Field::maybe("sign", sign()),
     ])
 }
 
@@ -68,6 +76,7 @@ fn view() -> Schema {
         Field::maybe("method", Schema::text()),
         Field::maybe("headers", Schema::open_object()),
         Field::maybe("body", Schema::any()),
+        Field::maybe("sign", sign()),
     ];
     fields.extend(when());
     Schema::object(fields)

@@ -9,7 +9,7 @@ use windlass_core::{AttemptError, Failure, Job};
 use windlass_engine::RunningAttempt;
 
 use crate::request::HttpRequest;
-use crate::signature::{SigningKey, SigningKeys, seconds, sign};
+use crate::signature::{KeyError, SigningKey, SigningKeys, seconds, sign};
 
 /// Says how many HTTP jobs led to this request, each the cause of the next.
 pub const DEPTH_HEADER: &str = "windlass-depth";
@@ -94,12 +94,17 @@ async fn find_keys(
 ) -> Result<Vec<SigningKey>, Failure> {
     let mut found = Vec::new();
     for name in &request.sign {
-        // A secret may be made, or come back: not the end of the job.
-        let of_name = keys
-            .keys(name)
+        // A secret may be created later, so an unknown one is not the end of the job.
+        let secret = keys
+            .secret(name)
             .await
             .map_err(|error| failed(&error.to_string()))?;
-        found.extend(of_name);
+        // Checked again here: its hosts may have changed since the enqueue.
+        if !secret.hosts.allow(&request.url) {
+            let text = KeyError::OtherHost(name.clone()).to_string();
+            return Err(Failure::unrecoverable(AttemptError::new(text)));
+        }
+        found.extend(secret.keys);
     }
     Ok(found)
 }

@@ -6,6 +6,7 @@ use windlass_api::schema::{Field, Schema};
 use windlass_api::{Cursor, ListPage};
 use windlass_core::Invalid;
 use windlass_core::fields::Fields;
+use windlass_http::SecretHosts;
 
 use super::Route;
 use crate::access::Scope;
@@ -29,14 +30,20 @@ pub(super) fn routes() -> Vec<Route> {
             Field::always("broken", Schema::text().or_null()),
         ])
     };
-    let name = || Schema::object(vec![Field::always("name", Schema::text())]);
     let rotated = || Schema::object(vec![Field::always("rotated", Schema::count())]);
     vec![
         Route::new(Method::GET, "/api/v1/secrets", Scope::Admin, names)
-            .says("secrets", "Lists the names of secrets.")
-            .answers(200, "All names.", Schema::page(name(), vec![])),
+            .says("secrets", "Lists the secrets, without their values.")
+            .answers(
+                200,
+                "All of them.",
+                Schema::page(Schema::named("Secret"), vec![]),
+            ),
         Route::new(Method::PUT, "/api/v1/secrets/{name}", Scope::Admin, put)
-            .says("secrets", "Keeps a secret, encrypted, under a name.")
+            .says(
+                "secrets",
+                "Keeps a secret, encrypted, under a name, for the hosts it may sign requests to.",
+            )
             .takes("NewSecret")
             .answers_nothing(),
         Route::new(
@@ -78,12 +85,13 @@ pub(super) fn routes() -> Vec<Route> {
 }
 
 async fn names(call: Call) -> Result<Answer, Problem> {
-    let names = secrets(&call)?.names().await?;
-    let names: Vec<Value> = names
-        .into_iter()
-        .map(|name| json!({"name": name}))
-        .collect();
-    Answer::ok(&ListPage::whole(names))
+    let listed = secrets(&call)?.list().await?;
+    let row = |(name, hosts): (String, SecretHosts)| {
+        let any_host = hosts == SecretHosts::Any;
+        json!({"name": name, "hosts": hosts.names().unwrap_or_default(), "any_host": any_host})
+    };
+    let rows: Vec<Value> = listed.into_iter().map(row).collect();
+    Answer::ok(&ListPage::whole(rows))
 }
 
 async fn put(call: Call) -> Result<Answer, Problem> {
@@ -91,11 +99,32 @@ async fn put(call: Call) -> Result<Answer, Problem> {
     let mut fields = Fields::of(&map);
     let value = fields.text("value")?;
     let value = value.ok_or_else(|| Invalid::new("value", "is required"))?;
+    let hosts = read_hosts(&mut fields)?;
     fields.finish()?;
     let name = call.param("name");
-    secrets(&call)?.put(name, value.as_bytes()).await?;
-    call.audit("secret.put", name, json!({})).await;
+    secrets(&call)?.put(name, value.as_bytes(), &hosts).await?;
+    let detail = json!({"hosts": hosts.names(), "any_host": hosts == SecretHosts::Any});
+    call.audit("secret.put", name, detail).await;
     Ok(Answer::empty())
+}
+
+/// The hosts a secret signs for: named, or every host where that is said.
+fn read_hosts(fields: &mut Fields<'_>) -> Result<SecretHosts, Invalid> {
+    let any_host = fields.flag("any_host")?.unwrap_or(false);
+    match (fields.list("hosts")?, any_host) {
+        (None, true) => Ok(SecretHosts::Any),
+        (Some(_), true) => Err(Invalid::new("any_host", "must not be given with `hosts`")),
+        (None, false) => {
+            let rule = "is required: the hosts that requests may be signed for, or `any_host`";
+            Err(Invalid::new("hosts", rule))
+        }
+        (Some(hosts), false) => {
+            let text = |host: &Value| host.as_str().map(str::to_owned);
+            let hosts: Option<Vec<String>> = hosts.iter().map(text).collect();
+            let hosts = hosts.ok_or_else(|| Invalid::new("hosts", "must be a list of texts"))?;
+            SecretHosts::parse(&hosts)
+        }
+    }
 }
 
 async fn remove(call: Call) -> Result<Answer, Problem> {

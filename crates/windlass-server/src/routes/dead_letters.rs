@@ -1,6 +1,6 @@
 //! Dead letters: what waits for a person, grouped by what went wrong.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use axum::http::Method;
 use serde::Serialize;
@@ -19,6 +19,7 @@ use super::jobs::{
 use crate::access::Scope;
 use crate::answer::Answer;
 use crate::call::Call;
+use crate::http_jobs::check_request;
 use crate::problem::Problem;
 use crate::search::search;
 
@@ -166,8 +167,17 @@ async fn revive(call: Call) -> Result<Answer, Problem> {
     let revival = read_revival(&rest, call.now)?;
     super::jobs::check_payload(&call, revival.payload.as_ref())?;
     let found = pass(&call, &wanted).await?;
-    for job in &found.jobs {
-        super::jobs::check_request(job, revival.payload.as_ref())?;
+    if let Some(payload) = &revival.payload {
+        // Of jobs of one kind and delivery, one is enough.
+        let kinds: HashSet<_> = found
+            .jobs
+            .iter()
+            .map(|job| (&job.kind, job.delivery))
+            .collect();
+        let mut signers = call.signers();
+        for kind in kinds {
+            check_request(&mut signers, kind, payload).await?;
+        }
     }
     // Jobs that were named may be in another state.
     let is_dead = |job: &&Job| matches!(job.state(), State::Dead(_));

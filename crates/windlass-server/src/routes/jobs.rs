@@ -11,7 +11,7 @@ mod why;
 use axum::http::Method;
 use windlass_api::schema::{Field, Schema, filter_params};
 
-pub(super) use change::{check_payload, check_request};
+pub(super) use change::check_payload;
 pub(super) use list::{PassAnswer, answer as answer_page, filter_of, pass, pass_request};
 
 use super::Route;

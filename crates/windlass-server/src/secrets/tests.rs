@@ -11,6 +11,10 @@ fn engine() -> Arc<Engine> {
     Arc::new(Engine::new(store, clock, Ids::seeded(1)))
 }
 
+fn hosts() -> SecretHosts {
+    SecretHosts::parse(&["api.example.com", "*.hooks.example:8443"]).expect("hosts")
+}
+
 fn key() -> MasterKey {
     MasterKey::generate().expect("randomness")
 }
@@ -32,14 +36,20 @@ async fn stored(engine: &Engine) -> Vec<Document> {
 async fn a_secret_is_read_back_and_not_in_the_store_as_it_is() {
     let (engine, key) = (engine(), key());
     let secrets = secrets(&engine, &key, &[]);
-    secrets.put("hook", b"s3cret").await.unwrap();
-    secrets.put("hook", b"s3cret").await.unwrap();
+    secrets.put("hook", b"s3cret", &hosts()).await.unwrap();
+    secrets.put("hook", b"s3cret", &hosts()).await.unwrap();
     assert_eq!(
-        secrets.get("hook").await.unwrap().unwrap().as_slice(),
+        secrets.get("hook").await.unwrap().unwrap().value.as_slice(),
         b"s3cret"
     );
     assert!(secrets.get("other").await.unwrap().is_none());
-    assert_eq!(secrets.names().await.unwrap(), ["hook"]);
+    assert_eq!(
+        secrets.list().await.unwrap(),
+        [("hook".to_owned(), hosts())]
+    );
+    assert_eq!(secrets.hosts("hook").await.unwrap(), Some(hosts()));
+    assert_eq!(secrets.hosts("other").await.unwrap(), None);
+    assert_eq!(secrets.hosts("no name").await.unwrap(), None);
     let text = format!("{:?} {:?} {:?}", stored(&engine).await, secrets, key);
     assert!(!text.contains("s3cret") && !text.contains(&to_hex(b"s3cret")));
     assert!(!text.contains(&key.reveal()));
@@ -52,7 +62,7 @@ async fn a_wrong_or_missing_key_is_refused_and_nothing_is_overwritten() {
     // CF7
     let engine = engine();
     secrets(&engine, &key(), &[])
-        .put("hook", b"s3cret")
+        .put("hook", b"s3cret", &hosts())
         .await
         .unwrap();
     let before = stored(&engine).await;
@@ -72,7 +82,7 @@ async fn a_wrong_or_missing_key_is_refused_and_nothing_is_overwritten() {
     let none = Secrets::new(Arc::clone(&engine), None, Vec::new());
     assert!(none.check().await.is_err());
     assert!(matches!(
-        none.put("new", b"x").await,
+        none.put("new", b"x", &hosts()).await,
         Err(SecretError::NoMasterKey)
     ));
     assert_eq!(stored(&engine).await, before);
@@ -81,16 +91,23 @@ async fn a_wrong_or_missing_key_is_refused_and_nothing_is_overwritten() {
 #[tokio::test]
 async fn keys_are_changed_with_the_old_one_in_the_list() {
     let (engine, old, new) = (engine(), key(), key());
-    secrets(&engine, &old, &[]).put("a", b"1").await.unwrap();
+    secrets(&engine, &old, &[])
+        .put("a", b"1", &hosts())
+        .await
+        .unwrap();
     let both = secrets(&engine, &new, &[&old]);
     both.check().await.unwrap();
-    both.put("b", b"2").await.unwrap();
-    assert_eq!(both.get("a").await.unwrap().unwrap().as_slice(), b"1");
+    both.put("b", b"2", &hosts()).await.unwrap();
+    assert_eq!(both.get("a").await.unwrap().unwrap().value.as_slice(), b"1");
     assert_eq!(both.rotate().await.unwrap(), 1);
     assert_eq!(both.rotate().await.unwrap(), 0);
     let only_new = secrets(&engine, &new, &[]);
     only_new.check().await.unwrap();
-    assert_eq!(only_new.get("a").await.unwrap().unwrap().as_slice(), b"1");
+    let rotated = only_new.get("a").await.unwrap().unwrap();
+    assert_eq!(
+        (rotated.value.as_slice(), rotated.hosts),
+        (&b"1"[..], hosts())
+    );
 }
 
 /// A store in which another node seals a secret with its own key before each of the first so many writes.
@@ -110,7 +127,7 @@ impl Raced {
         use std::sync::atomic::Ordering::SeqCst;
         let less = |left: usize| left.checked_sub(1);
         if verb == "put_document" && self.left.fetch_update(SeqCst, SeqCst, less).is_ok() {
-            let put = self.other.put("hook", b"anew").await;
+            let put = self.other.put("hook", b"anew", &hosts()).await;
             put.expect("the other node writes");
         }
         step.await
@@ -128,7 +145,7 @@ async fn rotated_beside(writes: usize) -> (Arc<Engine>, MasterKey, Result<usize,
     );
     let (engine, old, new) = (Arc::new(engine), key(), key());
     let other = secrets(&engine, &old, &[]);
-    other.put("hook", b"1").await.expect("a secret");
+    other.put("hook", b"1", &hosts()).await.expect("a secret");
     let left = writes.into();
     let raced = Arc::new(Raced { store, other, left });
     let raced = Engine::new(raced, clock, Ids::seeded(2));
@@ -143,7 +160,7 @@ async fn rotation_goes_on_until_nothing_is_sealed_with_an_old_key() {
     let only_new = secrets(&engine, &new, &[]);
     let hook = only_new.get("hook").await.unwrap().unwrap();
     assert_eq!(
-        hook.as_slice(),
+        hook.value.as_slice(),
         b"anew",
         "what the other node wrote, and nothing lost"
     );
@@ -155,7 +172,7 @@ async fn rotation_goes_on_until_nothing_is_sealed_with_an_old_key() {
 async fn a_secret_that_was_changed_or_moved_does_not_open() {
     let (engine, key) = (engine(), key());
     let secrets = secrets(&engine, &key, &[]);
-    secrets.put("hook", b"s3cret").await.unwrap();
+    secrets.put("hook", b"s3cret", &hosts()).await.unwrap();
     let sealed = stored(&engine).await.remove(0).value;
     let store = engine.store();
     for (name, field, value) in [
@@ -164,6 +181,9 @@ async fn a_secret_that_was_changed_or_moved_does_not_open() {
         ("renonced", "nonce", "ff".repeat(24).into()),
         ("short", "nonce", "ff".into()),
         ("nonsense", "sealed", "zz".into()),
+        ("hook", "hosts", serde_json::json!(["evil.example"])),
+        ("hook", "hosts", serde_json::json!(["not a host"])),
+        ("hook", "hosts", Value::Null),
     ] {
         let mut value_of = sealed.clone();
         value_of[field] = value;
@@ -189,7 +209,10 @@ async fn bad_names_sizes_and_keys_are_refused() {
     let secrets = secrets(&engine(), &key(), &[]);
     for name in ["", "a b", "a/b", "é", "a\0b", &"x".repeat(129)] {
         assert!(
-            matches!(secrets.put(name, b"x").await, Err(SecretError::Invalid(_))),
+            matches!(
+                secrets.put(name, b"x", &hosts()).await,
+                Err(SecretError::Invalid(_))
+            ),
             "{name}"
         );
         let removed = secrets.remove(name).await;
@@ -197,13 +220,16 @@ async fn bad_names_sizes_and_keys_are_refused() {
         let got = secrets.get(name).await;
         assert!(matches!(got, Err(SecretError::Invalid(_))), "{name}");
     }
-    let action = secrets.put("rotate", b"x").await;
+    let action = secrets.put("rotate", b"x", &hosts()).await;
     assert!(matches!(action, Err(SecretError::Invalid(_))));
     for size in [0, SECRET_BYTES_MAX + 1] {
-        let refused = secrets.put("a", &vec![0; size]).await;
+        let refused = secrets.put("a", &vec![0; size], &hosts()).await;
         assert!(matches!(refused, Err(SecretError::Invalid(_))), "{size}");
     }
-    secrets.put("a", &vec![0; SECRET_BYTES_MAX]).await.unwrap();
+    secrets
+        .put("a", &vec![0; SECRET_BYTES_MAX], &hosts())
+        .await
+        .unwrap();
     for text in ["", "00", &"0".repeat(63), &"g".repeat(64), &"0".repeat(66)] {
         assert!(MasterKey::parse(text).is_err(), "{text}");
     }

@@ -23,6 +23,7 @@ mod mounted;
 mod policies;
 mod queues;
 mod schedules;
+mod signing;
 mod support;
 mod system;
 mod workers;

@@ -10,6 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use windlass::{Client, PrometheusRecorder};
 use windlass_server::access::{Access, NewKey, Scope, Scopes, WithoutKeys};
+use windlass_server::secrets::{MasterKey, Secrets};
 use windlass_server::{App, Settings, router};
 
 #[path = "../../../windlass-postgres/tests/support/cluster.rs"]
@@ -69,8 +70,11 @@ impl Server {
         let opened = Client::open_with_recorder(&url, Arc::clone(&recorder) as _).await;
         let client = opened.expect("a fresh store opens");
         let access = access(&client);
+        let master_key = MasterKey::generate().expect("randomness");
+        let secrets = Secrets::new(Arc::clone(client.engine()), Some(master_key), Vec::new());
         let app = App::new(client.clone(), access.clone())
             .settings(settings)
+            .secrets(secrets)
             .metrics(recorder);
         let routes = match path {
             "" => router(app.clone()),

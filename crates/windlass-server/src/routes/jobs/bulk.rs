@@ -38,9 +38,9 @@ async fn all_or_none(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
     if !wrong.is_empty() {
         return Err(Problem::invalid(&wrong).hint("nothing was stored"));
     }
-    let mut jobs = Vec::with_capacity(bulk.jobs.len());
+    let (mut jobs, mut signers) = (Vec::with_capacity(bulk.jobs.len()), call.signers());
     for (place, new) in bulk.jobs.into_iter().enumerate() {
-        let job = made(call, new?).await;
+        let job = made(call, &mut signers, new?).await;
         jobs.push(job.map_err(|problem| problem.within(&format!("jobs[{place}]")))?);
     }
     let receipts = enqueue(&call.app, jobs, EnqueueMode::AllOrNone).await?;
@@ -49,10 +49,11 @@ async fn all_or_none(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
 
 async fn each(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
     let mut jobs: Vec<Result<Job, Problem>> = Vec::with_capacity(bulk.jobs.len());
+    let mut signers = call.signers();
     for (place, new) in bulk.jobs.into_iter().enumerate() {
         jobs.push(match new {
             Ok(new) => {
-                let job = made(call, new).await;
+                let job = made(call, &mut signers, new).await;
                 job.map_err(|problem| problem.within(&format!("jobs[{place}]")))
             }
             Err(invalid) => Err(invalid.into()),

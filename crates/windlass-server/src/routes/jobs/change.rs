@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use windlass_api::{JobView, read_edit, read_revival};
-use windlass_core::{Invalid, Job, JobId, Payload};
+use windlass_core::{Job, JobId, Payload};
 
 use super::form;
 use crate::answer::Answer;
@@ -23,7 +23,7 @@ pub(super) async fn revive(call: Call) -> Result<Answer, Problem> {
     let revival = read_revival(&call.parts()?, call.now)?;
     check_payload(&call, revival.payload.as_ref())?;
     if let Some(job) = call.app.client.get(id).await? {
-        check_request(&job, revival.payload.as_ref())?;
+        check_request(&call, &job, revival.payload.as_ref()).await?;
     }
     call.app.client.revive(id, &revival).await?;
     done(call, "job.revive", id).await
@@ -49,7 +49,7 @@ pub(super) async fn edit(call: Call) -> Result<Answer, Problem> {
     let edit = read_edit(&call.parts()?, call.now)?;
     check_payload(&call, edit.payload.as_ref())?;
     if let Some(job) = call.app.client.get(id).await? {
-        check_request(&job, edit.payload.as_ref())?;
+        check_request(&call, &job, edit.payload.as_ref()).await?;
         if let Some(queue) = &edit.queue {
             check_queue(call.app.engine(), &job.kind, queue).await?;
         }
@@ -81,14 +81,13 @@ pub(in crate::routes) fn check_payload(
     })
 }
 
-/// Refuses a payload that is no request where the job is an HTTP job.
-pub(in crate::routes) fn check_request(
-    job: &Job,
-    payload: Option<&Payload>,
-) -> Result<(), Invalid> {
-    payload.map_or(Ok(()), |payload| {
-        http_jobs::check_payload(&job.kind, job.delivery, payload)
-    })
+/// Refuses a payload that an HTTP job must not have.
+async fn check_request(call: &Call, job: &Job, payload: Option<&Payload>) -> Result<(), Problem> {
+    let Some(payload) = payload else {
+        return Ok(());
+    };
+    let kind = (&job.kind, job.delivery);
+    http_jobs::check_request(&mut call.signers(), kind, payload).await
 }
 
 /// Records what was done, and answers the job as it is now.

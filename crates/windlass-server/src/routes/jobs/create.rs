@@ -15,6 +15,7 @@ use crate::app::App;
 use crate::call::Call;
 use crate::http_jobs::{check_queue, check_request, with_depth};
 use crate::problem::Problem;
+use crate::signing::Signers;
 
 /// `POST /api/v1/jobs`.
 pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
@@ -23,7 +24,7 @@ pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
         return form::create(&call, &parts).await;
     }
     let new = read_new_job(parts)?;
-    let job = made(&call, new).await?;
+    let job = made(&call, &mut call.signers(), new).await?;
     let stored = enqueue(&call.app, vec![job.clone()], EnqueueMode::AllOrNone).await?;
     let receipt = stored.into_iter().next();
     let receipt = receipt.ok_or_else(|| Problem::internal(&"an enqueue without an answer"))??;
@@ -59,10 +60,14 @@ pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
 }
 
 /// The job that this request asks for, checked.
-pub(super) async fn made(call: &Call, new: NewJob) -> Result<Job, Problem> {
+pub(super) async fn made(
+    call: &Call,
+    signers: &mut Signers<'_>,
+    new: NewJob,
+) -> Result<Job, Problem> {
     let most = call.app.settings.payload_bytes_max;
     check_payload(&new, most)?;
-    check_request(&new)?;
+    check_request(signers, (&new.kind, new.delivery), &new.payload).await?;
     check_queue(call.app.engine(), &new.kind, &new.queue).await?;
     let new = with_depth(&call.headers, new);
     Ok(new.into_job_with(call.new_job_id(), call.now, most)?)

@@ -8,7 +8,7 @@ use windlass::{Error, Expected};
 use windlass_api::{AttemptView, Content, ListPage};
 use windlass_core::fields::{RawFields, one_of};
 use windlass_core::{Delivery, Job, JobId, ScheduleId, ScheduleName, State, Timestamp};
-use windlass_http::form::{FORM_META, SchedulerForm, next_execution_time, status_of};
+use windlass_http::form::{FORM_META, FormError, SchedulerForm, next_execution_time, status_of};
 use windlass_store::{Attempt, FiredOccurrence, PAGE_MAX, Schedule, ScheduleRef, Written};
 
 use super::look::{ATTEMPTS_MAX, attempt_view};
@@ -32,6 +32,9 @@ pub(super) async fn create(call: &Call, parts: &RawFields) -> Result<Answer, Pro
     }
     let name = ScheduleName::new(&format!("form/{}", call.new_job_id()))?;
     let form = SchedulerForm::from_parts(parts, call.app.settings.payload_bytes_max)?;
+    if let Some(refusal) = call.signers().refusal(form.request()).await? {
+        return Err(FormError::of(refusal).into());
+    }
     let mut definition = form.into_schedule(name.clone(), call.now)?;
     definition.job = with_depth(&call.headers, definition.job);
     let written = call.app.client.write_schedule(definition, Expected::Absent);

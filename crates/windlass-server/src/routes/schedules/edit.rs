@@ -67,7 +67,9 @@ async fn checked(call: &Call, mut definition: NewSchedule) -> Result<NewSchedule
     })?;
     definition.check_with(call.app.engine().now(), most)?;
     let job = &definition.job;
-    check_request(job).map_err(|error| error.within("job"))?;
+    let mut signers = call.signers();
+    let request = check_request(&mut signers, (&job.kind, job.delivery), &job.payload);
+    request.await.map_err(|problem| problem.within("job"))?;
     let room = check_queue(call.app.engine(), &job.kind, &job.queue).await;
     room.map_err(|error| match error {
         Error::Invalid(invalid) => Error::Invalid(invalid.within("job")),
