@@ -7,7 +7,7 @@ use windlass_core::{
     AttemptError, Ended, Job, Standing, State, Timeout, Timestamp, WorkerName, format_duration,
 };
 
-/// Whether what a job carries (payload and result) is shown.
+/// Whether what a job carries (payload, result and error texts) is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
     /// It is.
@@ -77,8 +77,12 @@ impl JobView<'_> {
         let job = self.job;
         map.serialize_entry("attempt", &job.attempt)?;
         map.serialize_entry("failures", &job.failures)?;
-        let error = job.last_error.as_ref().map(AttemptError::to_string);
-        map.serialize_entry("last_error", &error)?;
+        let withheld = self.content == Content::Withheld;
+        let error = job.last_error.as_ref().filter(|_| !withheld);
+        map.serialize_entry("last_error", &error.map(AttemptError::to_string))?;
+        if withheld && job.last_error.is_some() {
+            map.serialize_entry("error_withheld", &true)?;
+        }
         map.serialize_entry("failed_at", &job.failed_at)?;
         map.serialize_entry("created_at", &job.created_at)?;
         map.serialize_entry("started_at", &job.started_at)?;
@@ -138,6 +142,9 @@ pub struct AttemptView {
     pub worker: Option<WorkerName>,
     /// Why it failed, if it did.
     pub error: Option<AttemptError>,
+    /// There is an error, and the reader may not see it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub error_withheld: bool,
     /// Status, timings and the start of the answer, of an HTTP job.
     pub http: Option<Value>,
     /// Lines that its handler left.
@@ -195,6 +202,7 @@ mod tests {
         let seen = view(r#"{"kind":"a","payload":"secret"}"#, Content::Withheld);
         assert!(!seen.to_string().contains("secret"));
         assert_eq!(seen["payload_withheld"], true);
+        assert!(seen.get("error_withheld").is_none(), "it has no error");
         let own = view(r#"{"kind":"a","payload":"secret"}"#, Content::NotRepeated);
         assert!(own.get("payload").is_none() && own.get("payload_withheld").is_none());
     }

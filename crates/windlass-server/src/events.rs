@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use windlass_api::Content;
 use windlass_core::AttemptError;
 use windlass_engine::{Engine, Event, Heard, JobEvent, ScheduleEvent};
 
@@ -171,14 +172,14 @@ impl Drop for Feed {
     }
 }
 
-/// An event as JSON.
-pub(crate) fn event_json(event: &Event) -> Value {
+/// An event as JSON; its error is as secret as a payload.
+pub(crate) fn event_json(event: &Event, content: Content) -> Value {
     let mut json = match event {
         Event::Job { at, job, what } => {
             let mut json = json!({
                 "at": at, "job_id": job.id, "kind": job.kind, "queue": job.queue, "attempt": job.attempt,
             });
-            merge(&mut json, job_detail(what));
+            merge(&mut json, job_detail(what, content));
             json
         }
         Event::Schedule { at, id, name, what } => {
@@ -201,8 +202,12 @@ fn millis(duration: &std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn job_detail(what: &JobEvent) -> Value {
-    let text = |error: &Option<AttemptError>| error.as_ref().map(AttemptError::to_string);
+fn job_detail(what: &JobEvent, content: Content) -> Value {
+    let shown = |_: &&AttemptError| content == Content::Shown;
+    let text = |error: &Option<AttemptError>| {
+        let error = error.as_ref().filter(shown);
+        error.map(AttemptError::to_string)
+    };
     match what {
         JobEvent::Claimed { waited, .. } => json!({"waited_ms": millis(waited)}),
         JobEvent::Succeeded { ran } | JobEvent::TimedOut { ran } => json!({"ran_ms": millis(ran)}),

@@ -123,6 +123,7 @@ fn job(more: Vec<Field>) -> Schema {
         Field::always("attempt", Schema::count().about("Claims so far; fences.")),
         Field::always("failures", Schema::count()),
         Field::always("last_error", Schema::text().or_null()),
+        error_withheld(),
         Field::always("failed_at", Schema::instant().or_null()),
         Field::always("created_at", Schema::instant()),
         Field::always("started_at", Schema::instant().or_null()),
@@ -138,13 +139,23 @@ fn job(more: Vec<Field>) -> Schema {
     Schema::object(fields)
 }
 
+fn error_withheld() -> Field {
+    let about = "There is an error, and the key may not read its text.";
+    Field::maybe("error_withheld", Schema::flag().about(about))
+}
+
 fn duplicate_fields() -> Vec<Field> {
     vec![
         Field::always(
             "duplicate",
             Schema::flag().about("Its unique key was taken: this is the job that was there first."),
         ),
-        Field::always("payload_differs", Schema::flag()),
+        Field::always(
+            "payload_differs",
+            Schema::flag().or_null().about(
+                "Whether the job that was there first has another payload. Null if the key may not read payloads.",
+            ),
+        ),
         Field::always("replaced", Schema::flag()),
     ]
 }
@@ -170,7 +181,8 @@ fn filter_fields() -> Vec<Field> {
         Field::maybe("finished_before", Schema::instant()),
         Field::maybe(
             "error",
-            Schema::text_of(1, 200).about("Text in the last error."),
+            Schema::text_of(1, 200)
+                .about("Text in the last error. Needs the scope `read-payload`."),
         ),
         Field::maybe("fingerprint", Schema::pattern("^[0-9a-fA-F]{16}$")),
         Field::maybe(
@@ -236,11 +248,15 @@ pub(super) fn attempt_fields() -> Vec<Field> {
         Field::always("finished_at", Schema::instant()),
         Field::always("worker", Schema::text().or_null()),
         Field::always("error", error.or_null()),
+        error_withheld(),
         Field::always(
             "http",
             Schema::any().about("Of an HTTP job: status, timings, answer."),
         ),
-        Field::maybe("log", Schema::any()),
+        Field::maybe(
+            "log",
+            Schema::any().about("Needs the scope `read-payload`."),
+        ),
         Field::maybe("progress", Schema::any()),
     ]
 }
@@ -302,7 +318,12 @@ fn dead_group() -> Schema {
     Schema::object(vec![
         Field::always("fingerprint", Schema::text()),
         Field::always("kind", kind()),
-        Field::always("pattern", Schema::text()),
+        Field::always(
+            "pattern",
+            Schema::text()
+                .or_null()
+                .about("The error without its details. Null if the key may not read errors."),
+        ),
         Field::always("count", Schema::count()),
         Field::always("example", Schema::id()),
         Field::always("first_at", Schema::instant()),

@@ -6,7 +6,7 @@ use axum::http::Method;
 use serde::Serialize;
 use serde_json::json;
 use windlass_api::schema::{Field, Schema, filter_params};
-use windlass_api::{JobFilter, group_of, read_revival};
+use windlass_api::{Content, JobFilter, group_of, read_revival};
 use windlass_core::fields::RawFields;
 use windlass_core::{Invalid, Job, JobId, Kind, State, Timestamp};
 use windlass_engine::{JobEvent, JobRef};
@@ -99,7 +99,8 @@ fn dead(filter: JobFilter) -> JobFilter {
 struct Group {
     fingerprint: String,
     kind: Kind,
-    pattern: String,
+    /// The error's text without its details; for those who may read errors.
+    pattern: Option<String>,
     count: usize,
     example: JobId,
     first_at: Timestamp,
@@ -114,7 +115,8 @@ async fn groups(call: Call) -> Result<Answer, Problem> {
     loop {
         let found = search(&call.app, &filter, after, PAGE_MAX, call.now).await?;
         scanned += found.scanned;
-        found.jobs.iter().for_each(|job| add(&mut groups, job));
+        let mut add = |job: &Job| add(&mut groups, job, call.content());
+        found.jobs.iter().for_each(&mut add);
         after = found.next;
         if after.is_none() || scanned >= GROUPED_MAX {
             break;
@@ -127,7 +129,7 @@ async fn groups(call: Call) -> Result<Answer, Problem> {
     }))
 }
 
-fn add(groups: &mut BTreeMap<String, Group>, job: &Job) {
+fn add(groups: &mut BTreeMap<String, Group>, job: &Job, content: Content) {
     let State::Dead(reason) = job.state() else {
         return;
     };
@@ -138,7 +140,7 @@ fn add(groups: &mut BTreeMap<String, Group>, job: &Job) {
         .or_insert_with(|| Group {
             fingerprint: fingerprint.to_string(),
             kind: job.kind.clone(),
-            pattern: fingerprint.pattern().to_owned(),
+            pattern: (content == Content::Shown).then(|| fingerprint.pattern().to_owned()),
             count: 0,
             example: job.id,
             first_at: at,

@@ -8,8 +8,8 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderName, Method};
 use futures_util::stream;
-use windlass_api::Query;
 use windlass_api::schema::{Field, Schema};
+use windlass_api::{Content, Query};
 use windlass_core::fields::one_of;
 use windlass_core::{Invalid, JobId, Kind, QueueName, ScheduleId};
 use windlass_engine::{Clock, Event};
@@ -94,6 +94,7 @@ async fn listen(call: Call) -> Result<Answer, Problem> {
         clock: Arc::clone(call.app.engine().clock()),
         access: call.app.access.clone(),
         caller: call.caller.clone(),
+        content: call.content(),
         _permit: permit,
     };
     let hello = stream::once(async { Ok::<_, Infallible>(Bytes::from_static(b"retry: 1000\n\n")) });
@@ -161,6 +162,7 @@ struct Reader {
     clock: Arc<dyn Clock>,
     access: Access,
     caller: Caller,
+    content: Content,
     _permit: Permit,
 }
 
@@ -212,7 +214,7 @@ impl Reader {
                 format!(
                     "id: {id}\nevent: {}\ndata: {}\n\n",
                     event.name(),
-                    event_json(&event)
+                    event_json(&event, self.content)
                 )
             }
         }

@@ -258,6 +258,6 @@ async fn who_may_only_enqueue_learns_nothing_of_the_job_that_was_first() {
     assert_eq!(all.json["tags"], json!(["vip"]), "{all:?}");
     server.key = Some(server.new_key(&[Scope::Enqueue]).await);
     let told = server.post("/api/v1/jobs", &mine).await;
-    let receipt = json!({"id": id, "duplicate": true, "payload_differs": false, "replaced": false});
+    let receipt = json!({"id": id, "duplicate": true, "payload_differs": null, "replaced": false});
     assert_eq!((told.status, &told.json), (200, &receipt));
 }

@@ -26,4 +26,5 @@ mod schedules;
 mod signing;
 mod support;
 mod system;
+mod withheld;
 mod workers;

@@ -7,7 +7,7 @@ use windlass_api::{Bulk, BulkMode};
 use windlass_core::{Invalid, Job};
 use windlass_store::EnqueueMode;
 
-use super::create::{enqueue, made};
+use super::create::{ReceiptView, enqueue, made};
 use crate::answer::Answer;
 use crate::call::Call;
 use crate::problem::Problem;
@@ -44,7 +44,7 @@ async fn all_or_none(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
         jobs.push(job.map_err(|problem| problem.within(&format!("jobs[{place}]")))?);
     }
     let receipts = enqueue(&call.app, jobs, EnqueueMode::AllOrNone).await?;
-    answer(receipts)
+    answer(call, receipts)
 }
 
 async fn each(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
@@ -74,10 +74,10 @@ async fn each(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
         Ok(_) => stored.next().unwrap_or_else(missing),
         Err(problem) => Err(problem),
     });
-    answer(receipts.collect())
+    answer(call, receipts.collect())
 }
 
-fn answer(receipts: Vec<Result<Receipt, Problem>>) -> Result<Answer, Problem> {
+fn answer(call: &Call, receipts: Vec<Result<Receipt, Problem>>) -> Result<Answer, Problem> {
     let count = |wanted: fn(&Result<Receipt, Problem>) -> bool| {
         receipts.iter().filter(|receipt| wanted(receipt)).count()
     };
@@ -85,7 +85,7 @@ fn answer(receipts: Vec<Result<Receipt, Problem>>) -> Result<Answer, Problem> {
     let duplicates = count(|receipt| receipt.as_ref().is_ok_and(|one| one.duplicate));
     let refused = count(Result::is_err);
     let told = receipts.into_iter().map(|receipt| match receipt {
-        Ok(receipt) => json!(receipt),
+        Ok(receipt) => json!(ReceiptView::new(receipt, call)),
         Err(problem) => json!({"problem": problem.into_json()}),
     });
     Answer::ok(&BulkAnswer {

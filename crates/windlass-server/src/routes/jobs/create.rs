@@ -1,10 +1,11 @@
 //! Creates one job.
 
 use axum::http::StatusCode;
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
 use windlass::Receipt;
 use windlass_api::{Content, JobView, read_new_job};
-use windlass_core::{Job, NewJob, Timestamp};
+use windlass_core::{Job, JobId, NewJob, Timestamp};
 use windlass_http::form::SchedulerForm;
 use windlass_store::EnqueueMode;
 
@@ -28,10 +29,16 @@ pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
     let stored = enqueue(&call.app, vec![job.clone()], EnqueueMode::AllOrNone).await?;
     let receipt = stored.into_iter().next();
     let receipt = receipt.ok_or_else(|| Problem::internal(&"an enqueue without an answer"))??;
+    let receipt = ReceiptView::new(receipt, &call);
     if receipt.id != job.id && !call.caller.may(Scope::Read) {
         // What the job that was there first is like is not theirs to read.
         return Answer::ok(&receipt);
     }
+    let content = match call.content() {
+        // The error of the job that was there first was not given by this request.
+        Content::Withheld if receipt.id != job.id => Content::Withheld,
+        _ => Content::NotRepeated,
+    };
     let job = if receipt.id == job.id {
         job
     } else {
@@ -53,6 +60,7 @@ pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
         &CreatedJob {
             job: &job,
             receipt,
+            content,
             now,
         },
     )?;
@@ -92,10 +100,33 @@ pub(super) async fn enqueue(
     Ok(receipts.map(|receipt| Ok(receipt?)).collect())
 }
 
+/// What became of a job that was enqueued, as its caller may see it.
+#[derive(Debug, Serialize)]
+pub(super) struct ReceiptView {
+    pub(super) id: JobId,
+    pub(super) duplicate: bool,
+    /// Withheld from those who may not read payloads: with it they could guess what the first job carries.
+    payload_differs: Option<bool>,
+    replaced: bool,
+}
+
+impl ReceiptView {
+    pub(super) fn new(receipt: Receipt, call: &Call) -> Self {
+        let may_know = !receipt.duplicate || call.caller.may(Scope::ReadPayload);
+        ReceiptView {
+            id: receipt.id,
+            duplicate: receipt.duplicate,
+            payload_differs: may_know.then_some(receipt.payload_differs),
+            replaced: receipt.replaced,
+        }
+    }
+}
+
 /// A job with what became of the request. What it carries was just given, and is not repeated.
 struct CreatedJob<'a> {
     job: &'a Job,
-    receipt: Receipt,
+    receipt: ReceiptView,
+    content: Content,
     now: Timestamp,
 }
 
@@ -105,7 +136,7 @@ impl Serialize for CreatedJob<'_> {
         let view = JobView {
             job: self.job,
             now: self.now,
-            content: Content::NotRepeated,
+            content: self.content,
         };
         view.fields(&mut map)?;
         map.serialize_entry("duplicate", &self.receipt.duplicate)?;

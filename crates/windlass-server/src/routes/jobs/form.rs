@@ -211,12 +211,11 @@ pub(super) fn wanted_status(call: &Call) -> Result<Option<&'static str>, Problem
 }
 
 fn form_row(call: &Call, of: FiredOccurrence, job_id: JobId, row: Attempt) -> FormRow {
-    let sees_http = call.caller.may(Scope::ReadPayload);
     FormRow {
         job_id,
         scheduled_for: of.scheduled_for,
         status: status_of(row.outcome),
         execution_time: row.started_at,
-        attempt: attempt_view(row, &windlass_core::Kind::http(), sees_http),
+        attempt: attempt_view(row, &windlass_core::Kind::http(), call.content()),
     }
 }

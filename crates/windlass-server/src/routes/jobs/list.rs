@@ -36,7 +36,7 @@ pub(super) async fn list(call: Call) -> Result<Answer, Problem> {
     answer(&call, filter).await
 }
 
-/// What a query asks of jobs. What payloads hold can only be asked by those who may read them.
+/// What a query asks of jobs. What payloads and errors hold can only be asked by those who may read them.
 pub(in crate::routes) fn filter_of(call: &Call) -> Result<JobFilter, Problem> {
     let filter = JobFilter::from_query(&mut call.query())?;
     allow(call, &filter)?;
@@ -44,7 +44,8 @@ pub(in crate::routes) fn filter_of(call: &Call) -> Result<JobFilter, Problem> {
 }
 
 fn allow(call: &Call, filter: &JobFilter) -> Result<(), Problem> {
-    if filter.payload.is_some() && !call.caller.may(Scope::ReadPayload) {
+    let reserved = filter.payload.is_some() || filter.error.is_some();
+    if reserved && !call.caller.may(Scope::ReadPayload) {
         let needed = Scope::ReadPayload;
         return Err(crate::access::Refused::Scope { needed }.into());
     }

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
 use windlass::Error;
-use windlass_api::{AttemptView, JobView, ListPage};
+use windlass_api::{AttemptView, Content, JobView, ListPage};
 use windlass_core::{Invalid, Kind, format_duration};
 use windlass_http::form::status_of;
 use windlass_store::Attempt;
@@ -77,17 +77,17 @@ pub(super) async fn history(call: Call) -> Result<Answer, Problem> {
         .into_iter()
         .filter(|row| wanted.is_none_or(|wanted| wanted == status_of(row.outcome)))
         .take(limit);
-    let sees_http = call.caller.may(Scope::ReadPayload);
-    let rows = attempts.map(|row| attempt_view(row, &job.kind, sees_http));
+    let rows = attempts.map(|row| attempt_view(row, &job.kind, call.content()));
     Answer::ok(&ListPage::whole(rows.collect()))
 }
 
-/// What an HTTP job was answered is as secret as a payload; whatever else is kept with an attempt is for everybody who reads.
-pub(super) fn attempt_view(row: Attempt, kind: &Kind, sees_http: bool) -> AttemptView {
+/// An attempt as it is answered. Errors, log lines and what an HTTP job was answered are as secret as a payload.
+pub(super) fn attempt_view(row: Attempt, kind: &Kind, content: Content) -> AttemptView {
+    let shown = content == Content::Shown;
     let detail = row.detail.unwrap_or(Value::Null);
     let part = |name: &str| detail.get(name).filter(|part| !part.is_null()).cloned();
-    let http = part("http").filter(|_| sees_http && kind.is_http());
-    let (log, progress) = (part("log"), part("progress"));
+    let http = part("http").filter(|_| shown && kind.is_http());
+    let (log, progress) = (part("log").filter(|_| shown), part("progress"));
     AttemptView {
         attempt: row.attempt,
         retry_count: row.retry_count,
@@ -95,7 +95,8 @@ pub(super) fn attempt_view(row: Attempt, kind: &Kind, sees_http: bool) -> Attemp
         started_at: row.started_at,
         finished_at: row.finished_at,
         worker: row.worker,
-        error: row.error,
+        error_withheld: row.error.is_some() && !shown,
+        error: row.error.filter(|_| shown),
         http,
         log,
         progress,
