@@ -36,6 +36,8 @@ pub(crate) struct Answer {
 pub(crate) enum Trouble {
     /// The address is not allowed, whatever it is.
     Refused,
+    /// The name was not found, or has an address that is not allowed.
+    NoAddress(String),
     /// Nothing was sent.
     NotSent(String),
     /// Something was sent, and nobody knows what became of it.
@@ -67,7 +69,9 @@ pub(crate) fn judge(
         Err(Trouble::Refused) => Verdict::Failed(Failure::unrecoverable(AttemptError::new(
             "the target's address is not allowed",
         ))),
-        Err(Trouble::NotSent(text)) => Verdict::Failed(Failure::retryable(AttemptError::new(text))),
+        Err(Trouble::NoAddress(text) | Trouble::NotSent(text)) => {
+            Verdict::Failed(Failure::retryable(AttemptError::new(text)))
+        }
         Err(Trouble::Unknown(text)) => Verdict::Failed(Failure {
             class: FailureClass::Unknown,
             ..Failure::retryable(AttemptError::new(text))

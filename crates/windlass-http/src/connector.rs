@@ -59,11 +59,13 @@ impl Resolve for SystemResolver {
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DialError {
-    /// Of every refused address the same is told: what lies behind it is nobody's to find out.
+    /// An address that was written out. Every refused one reads the same: what lies behind it is not theirs to find out.
     #[error("the target's address is not allowed")]
     Refused,
-    #[error("the target's name was not resolved: {0}")]
-    Unresolved(String),
+    /// A name that does not exist and one whose address is refused read the same and are retried alike: else whoever may
+    /// enqueue could ask which names exist in the network of the server.
+    #[error("the target's name was not found, or has an address that is not allowed")]
+    NoAddress,
     #[error("connecting to the target failed: {0}")]
     Unreachable(String),
     #[error("the target's TLS was not accepted: {0}")]
@@ -116,7 +118,11 @@ impl Connector {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
         let addresses = self.addresses(host, port, &phases).await?;
-        let tcp = self.dial(&addresses, &phases).await?;
+        let dialled = self.dial(&addresses, &phases).await;
+        let tcp = dialled.map_err(|error| match error {
+            DialError::Refused if host.parse::<IpAddr>().is_err() => DialError::NoAddress,
+            other => other,
+        })?;
         let _ = tcp.set_nodelay(true); // slower without, not wrong
         if !secure {
             phases.connected();
@@ -141,25 +147,22 @@ impl Connector {
         port: u16,
         phases: &Phases,
     ) -> Result<Vec<SocketAddr>, DialError> {
-        let found = match host.parse::<IpAddr>() {
-            Ok(literal) => vec![literal],
+        let (found, refused) = match host.parse::<IpAddr>() {
+            Ok(literal) => (vec![literal], DialError::Refused),
             Err(_) => {
                 phases.begin(Phase::Resolve);
                 let found = self.resolve(host).await?;
                 phases.end(Phase::Resolve);
-                found
+                (found, DialError::NoAddress)
             }
         };
-        if found.is_empty() {
-            return Err(DialError::Unresolved("it has no address".to_owned()));
-        }
         let allowed = |ip: &IpAddr| {
             // The unspecified address is another name of this machine.
             let named = !ip.to_canonical().is_unspecified();
             named && self.0.guard.allows(*ip) && !self.is_own(*ip, port)
         };
-        if !found.iter().all(allowed) {
-            return Err(DialError::Refused);
+        if found.is_empty() || !found.iter().all(allowed) {
+            return Err(refused);
         }
         let of_port = found.into_iter().map(|ip| SocketAddr::new(ip, port));
         Ok(of_port.take(DIALLED_MAX).collect())
@@ -179,7 +182,7 @@ impl Connector {
                 .unwrap_or_else(|gone| Err(io::Error::other(gone)))
         };
         let found = self.within("resolving the target's name", asked).await?;
-        found.map_err(|error| DialError::Unresolved(error.to_string()))
+        found.map_err(|_| DialError::NoAddress)
     }
 
     /// Whether this process itself listens there.
@@ -200,7 +203,7 @@ impl Connector {
         phases.begin(Phase::Connect);
         let dialled = async {
             let Some((last, others)) = addresses.split_last() else {
-                return Err(DialError::Unresolved("it has no address".to_owned()));
+                return Err(DialError::NoAddress);
             };
             let share = self.0.timeout / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
             for address in others {

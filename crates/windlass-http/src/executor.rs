@@ -220,7 +220,8 @@ fn stopped(attempt: &RunningAttempt, reason: StopReason, phases: &Phases) -> Rep
     }
 }
 
-/// What is kept with the attempt. Of a refused address nothing is: not even how long it took to find out.
+/// What is kept with the attempt. Of a refused address, and of a name without one, nothing is: not even how long it took to find
+/// out.
 fn kept(came: &Result<Answer, Trouble>, phases: &Phases) -> Value {
     match came {
         Ok(answer) => {
@@ -228,7 +229,7 @@ fn kept(came: &Result<Answer, Trouble>, phases: &Phases) -> Value {
             kept.insert("timings_ms".to_owned(), phases.to_json());
             Value::Object(kept)
         }
-        Err(Trouble::Refused) => Value::Object(Map::new()),
+        Err(Trouble::Refused | Trouble::NoAddress(_)) => Value::Object(Map::new()),
         Err(_) => Value::Object(phases.so_far()),
     }
 }

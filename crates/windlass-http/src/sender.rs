@@ -145,6 +145,7 @@ fn trouble(error: &hyper_util::client::legacy::Error) -> Trouble {
         if let Some(dial) = one.downcast_ref::<DialError>() {
             return match dial {
                 DialError::Refused => Trouble::Refused,
+                DialError::NoAddress => Trouble::NoAddress(dial.to_string()),
                 other => Trouble::NotSent(other.to_string()),
             };
         }

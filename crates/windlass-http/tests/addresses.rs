@@ -16,6 +16,8 @@ use windlass_http::{HttpConfig, HttpRequest};
 use support::{Names, Reply, Target, World, error_of, http_of, local};
 
 const REFUSAL: &str = "the target's address is not allowed";
+/// Of a name, whether it exists is not told.
+const NAME_REFUSAL: &str = "the target's name was not found, or has an address that is not allowed";
 
 /// Addresses that are not the public internet, one or more of each range.
 const CLOSED_V4: [[u8; 4]; 44] = [
@@ -184,12 +186,8 @@ async fn no_name_of_a_closed_address_is_dialled() {
         let (job, history) = world
             .deliver(json!({"url": format!("https://{host}/")}))
             .await;
-        assert_eq!(
-            job.state(),
-            State::Dead(DeadReason::Unrecoverable),
-            "{host}"
-        );
-        assert_eq!(error_of(&history[0]), REFUSAL);
+        assert_eq!(job.state(), State::Dead(DeadReason::Exhausted), "{host}");
+        assert_eq!(error_of(&history[0]), NAME_REFUSAL);
     }
     assert_eq!(world.http.connections_opened(), 0);
 }
@@ -200,7 +198,7 @@ async fn the_systems_own_name_for_this_machine_is_refused() {
     let (job, _) = world
         .deliver(json!({"url": "http://localhost:8080/"}))
         .await;
-    assert_eq!(job.state(), State::Dead(DeadReason::Unrecoverable));
+    assert_eq!(job.state(), State::Dead(DeadReason::Exhausted));
     assert_eq!(world.http.connections_opened(), 0);
 }
 
@@ -215,8 +213,8 @@ async fn a_name_with_one_closed_address_is_refused_whole() {
         let (job, history) = world
             .deliver(json!({"url": format!("http://{host}/")}))
             .await;
-        assert_eq!(job.state(), State::Dead(DeadReason::Unrecoverable));
-        assert_eq!(error_of(&history[0]), REFUSAL);
+        assert_eq!(job.state(), State::Dead(DeadReason::Exhausted));
+        assert_eq!(error_of(&history[0]), NAME_REFUSAL);
     }
     assert_eq!(world.http.connections_opened(), 0);
 }
@@ -253,9 +251,9 @@ async fn a_name_that_turns_closed_between_two_attempts_is_refused_then() {
     let world = World::resolving(local(), Arc::new(names));
     let url = format!("http://flips.example:{}/", target.address.port());
     let (job, history) = world.deliver(json!({"url": url})).await;
-    assert_eq!(job.state(), State::Dead(DeadReason::Unrecoverable));
-    assert_eq!(history.len(), 2);
-    assert_eq!(error_of(&history[1]), REFUSAL);
+    assert_eq!(job.state(), State::Dead(DeadReason::Exhausted));
+    assert_eq!(history.len(), 4);
+    assert_eq!(error_of(&history[1]), NAME_REFUSAL);
     assert_eq!(target.seen().len(), 1);
 }
 
@@ -270,16 +268,26 @@ async fn a_name_that_is_not_found_is_asked_again_at_the_next_attempt() {
     let url = format!("http://late.example:{}/", target.address.port());
     let (job, history) = world.deliver(json!({"url": url})).await;
     assert_eq!((job.state(), history.len()), (State::Succeeded, 2));
-    assert_eq!(
-        error_of(&history[0]),
-        "the target's name was not resolved: it has no address"
-    );
+    assert_eq!(error_of(&history[0]), NAME_REFUSAL);
     let (job, history) = world.deliver(json!({"url": "http://never.example/"})).await;
     assert_eq!(job.state(), State::Dead(DeadReason::Exhausted));
-    assert_eq!(
-        error_of(&history[0]),
-        "the target's name was not resolved: no such name"
-    );
+    assert_eq!(error_of(&history[0]), NAME_REFUSAL);
+}
+
+#[tokio::test]
+async fn a_closed_name_cannot_be_told_from_one_that_does_not_exist() {
+    let names = Names::new().answer("intranet.example", &["10.0.0.1"]);
+    let world = World::resolving(HttpConfig::default(), Arc::new(names));
+    let mut told = Vec::new();
+    for host in ["intranet.example", "nothing.example"] {
+        let url = format!("https://{host}/");
+        let (job, history) = world.deliver(json!({"url": url})).await;
+        let rows = history
+            .iter()
+            .map(|row| (error_of(row), row.outcome, row.detail.clone()));
+        told.push((job.state(), job.failures, rows.collect::<Vec<_>>()));
+    }
+    assert_eq!(told[0], told[1]);
 }
 
 // HT3
