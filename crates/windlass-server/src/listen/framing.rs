@@ -7,6 +7,8 @@
 //!
 //! Pure: bytes in, bytes out.
 
+use axum::http::{HeaderName, HeaderValue, Method, Uri};
+
 /// How large the head of a request may be.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HeadLimits {
@@ -62,6 +64,8 @@ const LARGE_HEAD: &[u8] = b"REFUSED /too-large HTTP/1.1\r\nHost: a\r\nConnection
 const BAD_CHUNK: &[u8] = b"\0\n\0\r\n\r\n";
 /// A chunk size has at most so many digits.
 const SIZE_DIGITS_MAX: u8 = 16;
+/// The longest target that the HTTP library takes.
+const TARGET_BYTES_MAX: usize = u16::MAX as usize - 1;
 
 /// Why a head is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -241,7 +245,7 @@ fn body_of(head: &[u8], fields_max: usize) -> Result<State, Fault> {
         .split(|byte| *byte == b'\n')
         .map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     let request = lines.next().ok_or(Fault::Bad)?;
-    let is_11 = request.ends_with(b" HTTP/1.1");
+    let is_11 = is_http_11(request)?;
     let (mut length, mut chunked, mut hosts, mut fields) = (None, false, 0, 0);
     for line in lines {
         fields += 1;
@@ -255,8 +259,7 @@ fn body_of(head: &[u8], fields_max: usize) -> Result<State, Fault> {
         let (name, value) = line.split_at(colon);
         let value = value.get(1..).unwrap_or_default().trim_ascii();
         // A folded line begins with a space, and a name may have none: both could be read in two ways.
-        let plain = !name.is_empty() && name.iter().all(|byte| byte.is_ascii_graphic());
-        if !plain || line.contains(&b'\r') || line.contains(&0) {
+        if HeaderName::from_bytes(name).is_err() || HeaderValue::from_bytes(value).is_err() {
             return Err(Fault::Bad);
         }
         if name.eq_ignore_ascii_case(b"content-length") {
@@ -280,6 +283,24 @@ fn body_of(head: &[u8], fields_max: usize) -> Result<State, Fault> {
         (None | Some(0), false) => Ok(State::Head),
         (Some(length), false) => Ok(State::Body(length)),
     }
+}
+
+/// Whether the request line says HTTP/1.1. One that is none is refused here: the HTTP library would answer it without a body.
+fn is_http_11(line: &[u8]) -> Result<bool, Fault> {
+    let mut parts = line.split(|byte| *byte == b' ');
+    let (method, target, version) = (parts.next(), parts.next(), parts.next());
+    let is_11 = match (version, parts.next()) {
+        (Some(b"HTTP/1.1"), None) => true,
+        (Some(b"HTTP/1.0"), None) => false,
+        _ => return Err(Fault::Bad),
+    };
+    let target = target.unwrap_or_default();
+    if target.len() > TARGET_BYTES_MAX {
+        return Err(Fault::TooLarge);
+    }
+    let good =
+        Method::from_bytes(method.unwrap_or_default()).is_ok() && Uri::try_from(target).is_ok();
+    good.then_some(is_11).ok_or(Fault::Bad)
 }
 
 /// A number of digits alone: no sign, no space, no list.
@@ -349,6 +370,56 @@ mod tests {
             );
             assert_eq!(through(head.as_bytes()), BAD_HEAD, "{fields:?}");
         }
+    }
+
+    #[test]
+    fn a_request_line_that_is_none_is_replaced() {
+        for line in [
+            "",
+            "GET",
+            "GET /",
+            "GET  / HTTP/1.1",
+            "GET / HTTP/1.1 ",
+            " GET / HTTP/1.1",
+            "GET / HTTP/1.2",
+            "GET / HTTP/2.0",
+            "GET / http/1.1",
+            "GET / FOO",
+            "GET /a b HTTP/1.1",
+            "G(T / HTTP/1.1",
+            "GET http:// HTTP/1.1",
+            "GET /\u{7f} HTTP/1.1",
+            "GET /\u{1} HTTP/1.1",
+            "\u{16}\u{3}\u{1} / HTTP/1.1",
+        ] {
+            let head = format!("{line}\r\nHost: a\r\n\r\n");
+            assert_eq!(through(head.as_bytes()), BAD_HEAD, "{line:?}");
+        }
+        for line in [
+            "OPTIONS * HTTP/1.1",
+            "GET http://a/b?c=%20 HTTP/1.1",
+            "X-Y /{} HTTP/1.1",
+        ] {
+            let head = format!("{line}\r\nHost: a\r\n\r\n");
+            assert_eq!(through(head.as_bytes()), head.as_bytes(), "{line:?}");
+        }
+        for field in ["X(: a", "X: a\u{7f}b", "X: \u{1}"] {
+            let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{field}\r\n\r\n");
+            assert_eq!(through(head.as_bytes()), BAD_HEAD, "{field:?}");
+        }
+        let (mut framing, mut out) = (
+            Framing::new(HeadLimits {
+                bytes: 1 << 20,
+                ..LIMITS
+            }),
+            Vec::new(),
+        );
+        let long = format!(
+            "GET /{} HTTP/1.1\r\nHost: a\r\n\r\n",
+            "x".repeat(TARGET_BYTES_MAX)
+        );
+        framing.push(long.as_bytes(), &mut out);
+        assert_eq!(out, LARGE_HEAD);
     }
 
     #[test]
