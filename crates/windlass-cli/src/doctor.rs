@@ -3,7 +3,7 @@
 use clap::Args;
 use serde_json::json;
 use windlass::Client;
-use windlass_server::checks::{Check, Machine, Verdict};
+use windlass_server::checks::{Check, Machine, Verdict, certificate};
 use windlass_server::config::Config;
 use windlass_server::nodes;
 use windlass_store::Node;
@@ -23,6 +23,7 @@ pub(crate) fn run(command: &DoctorCommand, output: &Output) -> anyhow::Result<()
     let config = command.server.load()?;
     let machine = Machine::measure(&config, clock::now());
     let mut checks = machine.judge(config.connections, &config.data);
+    checks.extend(certificate(&config, machine.now));
     for warning in &config.warnings {
         checks.push(Check::new(
             "configuration",

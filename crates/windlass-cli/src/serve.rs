@@ -16,7 +16,7 @@ use crate::output::Output;
 use crate::settings::{ServerArgs, restrict_new_files};
 
 /// Runs the server: REST interface, schedules, HTTP jobs. It stops at SIGTERM or SIGINT when what runs has ended, at a second
-/// one at once.
+/// one at once. SIGHUP makes it read the TLS certificate again.
 #[derive(Debug, Args)]
 pub(crate) struct ServeCommand {
     #[command(flatten)]
@@ -51,6 +51,14 @@ async fn serve(config: Config, log: LogLines, output: &Output) -> anyhow::Result
     };
     let told = output.print_line(&server.about(), server.banner());
     told.context("nobody reads where it listens")?;
+    if let Some(certificate) = server.certificate() {
+        let mut hang_up = signal(SignalKind::hangup())?;
+        tokio::spawn(async move {
+            while hang_up.recv().await.is_some() {
+                certificate.reload();
+            }
+        });
+    }
     let (first, second) = (stop.clone(), stop_now.clone());
     tokio::spawn(async move {
         for signalled in [first, second] {

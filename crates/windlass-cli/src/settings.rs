@@ -10,6 +10,7 @@ use windlass_core::Invalid;
 use windlass_postgres::{Options, PostgresStore};
 use windlass_server::config::{Config, Sources};
 
+use crate::clock;
 use crate::output::Output;
 
 /// Where the server's configuration and store are.
@@ -182,6 +183,9 @@ pub(crate) fn run(command: &ConfigCommand, output: &Output) -> anyhow::Result<()
     match command {
         ConfigCommand::Check(server) => {
             let config = server.load()?;
+            if let Some(files) = config.tls_files() {
+                files.check_validity(clock::now())?;
+            }
             let mut text = String::from("the configuration is fine\n");
             for warning in &config.warnings {
                 text.push_str(&format!("warning: {warning}\n"));

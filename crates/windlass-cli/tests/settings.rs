@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use support::{PATIENCE, Server, command, printed, refused};
+use support::{PATIENCE, Server, command, printed, refused, windlass};
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a folder")
@@ -122,6 +122,97 @@ fn tls_is_offered_with_a_certificate_and_its_key() {
         code == 2 && told.contains("`tls.key` names the file") && told.contains("chmod 600"),
         "{told}"
     );
+}
+
+/// Writes a certificate for `localhost` that is valid until this year, and its key; where the certificate is.
+fn write_certificate(folder: &Path, until: i32) -> String {
+    let mut params = rcgen::CertificateParams::new(["localhost".to_owned()])
+        .expect("a certificate and its files");
+    params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+    params.not_after = rcgen::date_time_ymd(until, 1, 1);
+    let key = rcgen::KeyPair::generate().expect("a certificate and its files");
+    let made = params
+        .self_signed(&key)
+        .expect("a certificate and its files");
+    let (certificate, key_path) = (folder.join("cert.pem"), folder.join("key.pem"));
+    std::fs::write(&key_path, key.serialize_pem()).expect("a certificate and its files");
+    allow(&key_path, 0o600);
+    std::fs::write(&certificate, made.pem()).expect("a certificate and its files");
+    // A copy to check with, which stays as it is when the next certificate is written.
+    let copy = folder.join(format!("trusted-{until}.pem"));
+    std::fs::write(&copy, made.pem()).expect("a certificate and its files");
+    copy.display().to_string()
+}
+
+/// Whether the server shows a certificate that this one vouches for.
+fn shows(server: &Server, trusted: &str) -> bool {
+    let port = server.address.port();
+    let mut asked = std::process::Command::new("curl");
+    asked.args(["--silent", "--max-time", "10", "--cacert", trusted]);
+    asked.args(["--resolve", &format!("localhost:{port}:127.0.0.1")]);
+    asked.arg(format!("https://localhost:{port}/livez"));
+    asked.output().expect("curl").status.success()
+}
+
+#[test]
+fn an_expired_certificate_fails_the_checks_and_new_ones_are_offered_without_a_restart() {
+    let folder = folder();
+    let expired = write_certificate(folder.path(), 2021);
+    let config = folder.path().join("tls.toml");
+    let (certificate, key) = (
+        folder.path().join("cert.pem"),
+        folder.path().join("key.pem"),
+    );
+    std::fs::write(
+        &config,
+        format!("[tls]\ncertificate = {certificate:?}\nkey = {key:?}\n"),
+    )
+    .unwrap();
+    let data = folder.path().join("data");
+    let (code, told) = refused(&["config", "check", "--config", text(&config)]);
+    assert!(code == 2 && told.contains("`tls.certificate`"), "{told}");
+    assert!(told.contains("expired at 2021-01-01T00:00:00Z"), "{told}");
+    let elsewhere = folder.path().join("elsewhere");
+    let doctor = || {
+        let done = windlass(&[
+            "doctor",
+            "--config",
+            text(&config),
+            "--data",
+            text(&elsewhere),
+        ]);
+        let told = String::from_utf8_lossy(&done.stdout).into_owned();
+        (done.status.code(), told)
+    };
+    let (code, told) = doctor();
+    assert!(
+        code == Some(1) && told.contains("failure  certificate"),
+        "{told}"
+    );
+    let server = Server::start(&data, &["--config", text(&config)]);
+    assert!(!shows(&server, &expired), "it has expired");
+    // On a signal.
+    let second = write_certificate(folder.path(), 4000);
+    server.signal("HUP");
+    let tries = |trusted: &str| {
+        (0..3_000).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            shows(&server, trusted)
+        })
+    };
+    assert!(tries(&second), "the second certificate is offered");
+    printed(&["config", "check", "--config", text(&config)]);
+    let (code, told) = doctor();
+    assert!(
+        code == Some(0) && told.contains("ok       certificate"),
+        "{told}"
+    );
+    // A broken one is not offered; what comes after it is, also without a signal.
+    std::fs::write(&certificate, "nonsense").unwrap();
+    server.signal("HUP");
+    assert!(shows(&server, &second), "the old one is kept");
+    let third = write_certificate(folder.path(), 4001);
+    assert!(tries(&third), "the third certificate is offered");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! Measuring and judging are apart: [`Machine::measure`] looks, [`Machine::judge`] is a pure function.
 
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::statvfs;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -152,6 +153,23 @@ impl Machine {
         let beside = FILES_BESIDE + RESERVE as u64 + outgoing;
         wanted.min(self.files.saturating_sub(beside)).max(1)
     }
+}
+
+/// With less time left, a certificate is warned about.
+const CERTIFICATE_TIME_WANTED: Duration = Duration::from_secs(14 * 24 * 3600);
+
+/// Whether the certificate of TLS is valid, where there is one.
+pub fn certificate(config: &Config, now: Timestamp) -> Option<Check> {
+    let name = "certificate";
+    Some(match config.tls_files()?.check_validity(now) {
+        Err(problem) => Check::new(name, Verdict::Failure, problem.to_string()),
+        Ok(until) if until.since(now) < CERTIFICATE_TIME_WANTED => Check::new(
+            name,
+            Verdict::Warning,
+            format!("it expires soon, at {until}; renew it"),
+        ),
+        Ok(until) => Check::new(name, Verdict::Ok, format!("valid until {until}")),
+    })
 }
 
 /// From now on this process leaves no picture of its memory behind, which has keys and payloads in it.

@@ -10,6 +10,7 @@ mod framing;
 mod places;
 mod stream;
 mod tls;
+mod validity;
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +20,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
-use axum::http::{HeaderValue, Request, Response, StatusCode, header};
+use axum::http::{HeaderValue, Request, Response, StatusCode, Version, header};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -32,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 use tracing::{debug, warn};
 
-pub use tls::{TlsError, TlsFiles};
+pub use tls::{Certificate, TlsError, TlsFiles};
 
 use windlass_engine::Ids;
 
@@ -43,7 +44,7 @@ use crate::serve::finish;
 
 use activity::{Activity, Times, WritePace};
 pub(crate) use body::BodyError;
-use body::{Answer, BodyPace, Paced};
+use body::{Answer, BodyPace, Paced, lend};
 use framing::{Framing, HeadLimits, REFUSED, TOO_LARGE};
 pub(crate) use places::RESERVE;
 use places::{Place, PlaceLimits, Places};
@@ -130,7 +131,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct Listener {
     socket: TcpListener,
     address: SocketAddr,
-    tls: Option<TlsAcceptor>,
+    tls: Option<(Certificate, TlsAcceptor)>,
     limits: Arc<Limits>,
 }
 
@@ -141,7 +142,14 @@ impl Listener {
         tls: Option<&TlsFiles>,
         limits: Limits,
     ) -> Result<Self, ListenError> {
-        let tls = tls.map(tls::acceptor).transpose()?;
+        let tls = match tls {
+            Some(files) => {
+                let certificate = Certificate::load(files)?;
+                let acceptor = certificate.acceptor()?;
+                Some((certificate, acceptor))
+            }
+            None => None,
+        };
         let bound = TcpListener::bind(address).await;
         let bound = bound.and_then(|socket| Ok((socket.local_addr()?, socket)));
         let (address, socket) = bound.map_err(|cause| ListenError::Bind { address, cause })?;
@@ -164,6 +172,13 @@ impl Listener {
         format!("{scheme}://{}", self.address)
     }
 
+    /// The certificate that it offers, if it offers TLS.
+    pub fn certificate(&self) -> Option<Certificate> {
+        self.tls
+            .as_ref()
+            .map(|(certificate, _)| certificate.clone())
+    }
+
     /// Serves a router until `stop`; then running requests may finish within `drain_time`, or until `stop_now`. Answers how
     /// many connections were cut off.
     pub async fn serve(
@@ -177,6 +192,12 @@ impl Listener {
             per_address: self.limits.connections_per_address,
         });
         let ids = Arc::new(Ids::unpredictable());
+        let (certificate, tls) = self.tls.unzip();
+        // Dropped with the listener, and stopped by that.
+        let mut following = JoinSet::new();
+        if let Some(certificate) = certificate {
+            following.spawn(certificate.follow());
+        }
         let mut connections = JoinSet::new();
         loop {
             let accepted = tokio::select! {
@@ -207,7 +228,7 @@ impl Listener {
                 ids: Arc::clone(&ids),
                 stop: stop.clone(),
             };
-            let served = connection.accept(socket, self.tls.clone());
+            let served = connection.accept(socket, tls.clone());
             connections.spawn(async move {
                 tokio::select! {
                     () = served => {}
@@ -325,20 +346,31 @@ impl Connection {
     ) -> Result<Response<Answer<Body>>, std::convert::Infallible> {
         let mut in_flight = activity.request_began();
         self.place.speaks();
+        let pace = BodyPace {
+            time: self.limits.body_time,
+            bytes_per_second: self.limits.body_bytes_per_second,
+            bytes_max: self.limits.body_bytes_max,
+        };
+        let (parts, body) = request.into_parts();
+        let is_http2 = parts.version == Version::HTTP_2;
+        let (body, rest) = lend(Paced::new(body, pace));
+        let mut request = Request::from_parts(parts, Body::new(body));
         let mut response = match self.refusal(&request) {
-            Some(problem) => finish(Err(problem), &request_id(request.headers(), &self.ids)),
+            Some(problem) => {
+                let refused = finish(Err(problem), &request_id(request.headers(), &self.ids));
+                drop(request);
+                refused
+            }
             None => {
-                let pace = BodyPace {
-                    time: self.limits.body_time,
-                    bytes_per_second: self.limits.body_bytes_per_second,
-                    bytes_max: self.limits.body_bytes_max,
-                };
-                let mut request = request.map(|body| Body::new(Paced::new(body, pace)));
                 request.extensions_mut().insert(ConnectInfo(self.peer));
                 let Ok(response) = self.router.oneshot(request).await;
                 response
             }
         };
+        if is_http2 {
+            // An answer before the end of the body resets the stream, which some clients take for an error.
+            rest.read().await;
+        }
         in_flight.answered();
         if self.place.is_reserve() || self.stop.is_cancelled() {
             let close = HeaderValue::from_static("close");
@@ -348,7 +380,7 @@ impl Connection {
     }
 
     /// What is answered without a look at the route.
-    fn refusal(&self, request: &Request<Incoming>) -> Option<Problem> {
+    fn refusal(&self, request: &Request<Body>) -> Option<Problem> {
         if request.method().as_str() == REFUSED {
             return Some(match request.uri().path() {
                 TOO_LARGE => {

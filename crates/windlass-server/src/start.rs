@@ -16,10 +16,10 @@ use windlass_http::{HttpConfig, HttpConfigError, HttpJobs, SystemResolver, TlsRo
 use crate::access::{Access, Caller, WithoutKeys};
 use crate::app::{App, Settings};
 use crate::audit::Audit;
-use crate::checks::{Machine, Verdict, make_private};
+use crate::checks::{self, Machine, Verdict, make_private};
 use crate::config::Config;
 use crate::http_jobs::Executor;
-use crate::listen::{Limits, ListenError, Listener, TlsFiles};
+use crate::listen::{Certificate, Limits, ListenError, Listener, TlsFiles};
 use crate::log::LogLines;
 use crate::nodes;
 use crate::routes::router;
@@ -228,6 +228,12 @@ impl Config {
         Ok(HttpJobs::with(config, Arc::new(SystemResolver), keys)?)
     }
 
+    /// The files of TLS, where it is offered.
+    pub fn tls_files(&self) -> Option<TlsFiles> {
+        let files = self.tls_certificate.clone().zip(self.tls_key.clone());
+        files.map(|(certificate, key)| TlsFiles { certificate, key })
+    }
+
     fn upkeep(&self, node: String) -> UpkeepConfig {
         UpkeepConfig {
             about: nodes::about(self),
@@ -266,6 +272,12 @@ impl Server {
                 Verdict::Failure => return Err(StartError::Machine(check.found)),
             }
         }
+        // One that has expired does not keep the server from starting: whoever connects decides.
+        if let Some(check) = checks::certificate(&config, machine.now)
+            && check.verdict != Verdict::Ok
+        {
+            warn!(check = check.name, "{}", check.found);
+        }
         config
             .warnings
             .iter()
@@ -278,8 +290,7 @@ impl Server {
         }
         let secrets = config.open_secrets(client.engine()).await?;
         let access = access(&config, &client).await?;
-        let tls = config.tls_certificate.clone().zip(config.tls_key.clone());
-        let tls = tls.map(|(certificate, key)| TlsFiles { certificate, key });
+        let tls = config.tls_files();
         let limits = config.limits(&machine);
         let listener = Listener::bind(config.bind, tls.as_ref(), limits).await?;
         let http_jobs = match config.http_jobs_run {
@@ -305,6 +316,11 @@ impl Server {
             app: self.app.log(log),
             ..self
         }
+    }
+
+    /// The certificate that it offers, where it offers TLS: for a program that reads it again on a signal.
+    pub fn certificate(&self) -> Option<Certificate> {
+        self.listener.certificate()
     }
 
     /// Where it listens: `http://127.0.0.1:8080`.

@@ -149,6 +149,26 @@ async fn ambiguous_requests_get_400_and_a_closed_connection_and_nothing_is_smugg
             "{fields:?}: {answer}"
         );
     }
+    for line in [
+        "GET",
+        "GET / HTTP/3.0",
+        "G(T / HTTP/1.1",
+        "GET /a b HTTP/1.1",
+        "GET /\u{7f} HTTP/1.1",
+    ] {
+        let answer = server
+            .send(format!("{line}\r\nHost: a\r\n\r\n").as_bytes())
+            .await;
+        assert!(answer.starts_with("HTTP/1.1 400"), "{line:?}: {answer}");
+        assert!(
+            answer.contains("application/problem+json"),
+            "{line:?}: {answer}"
+        );
+        assert!(
+            answer.contains("\"malformed_request\""),
+            "{line:?}: {answer}"
+        );
+    }
     assert_eq!(server.seen.load(Ordering::SeqCst), 0);
     // What is plain is answered, one behind the other on one connection.
     let close =
@@ -450,6 +470,53 @@ fn get_over_http2(path: &str) -> Vec<u8> {
     block.extend_from_slice(path.as_bytes());
     block.extend_from_slice(&[0x01, 1, b'a']);
     block
+}
+
+/// Reads frames until one of this kind comes on this stream; all of them as (kind, stream).
+async fn frames_until(stream: &mut TcpStream, seen: &mut Vec<(u8, u32)>, wanted: (u8, u32)) {
+    let reading = async {
+        while !seen.contains(&wanted) {
+            let mut head = [0; 9];
+            stream.read_exact(&mut head).await.expect("a frame");
+            let [a, b, c, kind, _, id @ ..] = head;
+            let length = usize::try_from(u32::from_be_bytes([0, a, b, c])).expect("a length");
+            let mut payload = vec![0; length];
+            stream.read_exact(&mut payload).await.expect("its payload");
+            seen.push((kind, u32::from_be_bytes(id)));
+        }
+    };
+    let read = tokio::time::timeout(PATIENCE, reading).await;
+    read.expect("the frame comes");
+}
+
+#[tokio::test]
+async fn a_small_body_is_read_to_its_end_before_it_is_refused_over_http2() {
+    const HEADERS: u8 = 1;
+    const RESET: u8 = 3;
+    const PING: u8 = 6;
+    let server = start(Limits::default()).await;
+    let mut stream = server.connect().await;
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(frame(4, 0, 0, &[]));
+    // A route that is not there is answered without a look at the body, which is still to come.
+    bytes.extend(frame(HEADERS, 0b100, 1, &get_over_http2("/nowhere")));
+    bytes.extend(frame(HEADERS, 0b101, 3, &get_over_http2("/livez")));
+    stream.write_all(&bytes).await.expect("it listens");
+    let mut seen = Vec::new();
+    frames_until(&mut stream, &mut seen, (HEADERS, 3)).await;
+    let end = frame(0, 1, 1, b"the body");
+    stream.write_all(&end).await.expect("it listens");
+    frames_until(&mut stream, &mut seen, (HEADERS, 1)).await;
+    // Whatever belongs to the stream has come when the ping is answered.
+    stream
+        .write_all(&frame(PING, 0, 0, &[0; 8]))
+        .await
+        .expect("it listens");
+    frames_until(&mut stream, &mut seen, (PING, 0)).await;
+    assert!(
+        !seen.contains(&(RESET, 1)),
+        "the stream is not reset: {seen:?}"
+    );
 }
 
 #[tokio::test]

@@ -1,11 +1,13 @@
 //! Bodies: what comes in must keep a pace and end, what goes out keeps its request in flight and is handed out in pieces.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
 use super::activity::InFlight;
@@ -100,6 +102,92 @@ impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Paced<B> {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+/// A rest of at most this size is read before a request is answered over HTTP/2.
+const REST_BYTES_MAX: usize = 64 * 1024;
+/// The rest must come within this time.
+const REST_TIME: Duration = Duration::from_secs(2);
+
+/// Lends a body to whoever answers the request. What they leave unread comes back as the rest.
+pub(super) fn lend<B>(body: B) -> (Lent<B>, Rest<B>) {
+    let (back, left) = oneshot::channel();
+    let lent = Lent {
+        body: Some(body),
+        back: Some(back),
+    };
+    (lent, Rest(left))
+}
+
+/// A body that goes back when its reader drops it before its end.
+#[derive(Debug)]
+pub(super) struct Lent<B> {
+    body: Option<B>,
+    back: Option<oneshot::Sender<B>>,
+}
+
+impl<B> Drop for Lent<B> {
+    fn drop(&mut self) {
+        if let Some((body, back)) = self.body.take().zip(self.back.take()) {
+            let _ = back.send(body); // no one reads the rest where the connection has gone
+        }
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Lent<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let Some(body) = &mut self.body else {
+            return Poll::Ready(None);
+        };
+        let frame = ready!(Pin::new(body).poll_frame(cx));
+        if !matches!(frame, Some(Ok(_))) {
+            self.body = None; // read to its end, or broken
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let hint = self.body.as_ref().map(Body::size_hint);
+        hint.unwrap_or_else(|| SizeHint::with_exact(0))
+    }
+}
+
+/// What is left of a body that was lent.
+#[derive(Debug)]
+pub(super) struct Rest<B>(oneshot::Receiver<B>);
+
+impl<B: Body<Data = Bytes> + Unpin> Rest<B> {
+    /// Reads a small rest to its end, and throws it away. A large or slow one is left.
+    pub(super) async fn read(mut self) {
+        let Ok(mut body) = self.0.try_recv() else {
+            return;
+        };
+        let most = REST_BYTES_MAX as u64;
+        if body.size_hint().lower() > most {
+            return;
+        }
+        let reading = async {
+            let mut left = REST_BYTES_MAX;
+            while let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+                let bytes = frame.data_ref().map_or(0, Bytes::len);
+                match left.checked_sub(bytes) {
+                    Some(after) => left = after,
+                    None => return,
+                }
+            }
+        };
+        let _ = tokio::time::timeout(REST_TIME, reading).await;
     }
 }
 

@@ -1,0 +1,132 @@
+//! When a certificate is valid, read from its DER.
+//!
+//! `Certificate ::= SEQUENCE { tbsCertificate SEQUENCE { [0] version?, serial, signature, issuer, validity, … }, … }`. Nothing
+//! else of it is looked at: TLS itself checks the rest.
+
+use windlass_core::Timestamp;
+
+const SEQUENCE: u8 = 0x30;
+const VERSION: u8 = 0xa0;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+
+/// The two instants between which a certificate is valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Validity {
+    pub(crate) from: Timestamp,
+    pub(crate) until: Timestamp,
+}
+
+impl Validity {
+    /// Reads it from a certificate in DER; nothing where that is none.
+    pub(crate) fn of(certificate: &[u8]) -> Option<Self> {
+        let (certificate, _) = tagged(certificate, SEQUENCE)?;
+        let (mut fields, _) = tagged(certificate, SEQUENCE)?;
+        if let Some((_, rest)) = tagged(fields, VERSION) {
+            fields = rest;
+        }
+        for _ in ["serial number", "signature", "issuer"] {
+            (_, _, fields) = element(fields)?;
+        }
+        let (validity, _) = tagged(fields, SEQUENCE)?;
+        let (tag, from, rest) = element(validity)?;
+        let from = instant(tag, from)?;
+        let (tag, until, _) = element(rest)?;
+        let until = instant(tag, until)?;
+        Some(Validity { from, until })
+    }
+}
+
+/// The content of an element with this tag, and what follows it.
+fn tagged(input: &[u8], wanted: u8) -> Option<(&[u8], &[u8])> {
+    let (tag, content, rest) = element(input)?;
+    (tag == wanted).then_some((content, rest))
+}
+
+/// The first element: its tag, its content, and what follows it.
+fn element(input: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (tag, input) = input.split_first()?;
+    let (first, input) = input.split_first()?;
+    let (length, input) = match *first {
+        short @ 0..=0x7f => (usize::from(short), input),
+        long => {
+            let (digits, input) = input.split_at_checked(usize::from(long & 0x7f))?;
+            if digits.is_empty() || digits.len() > 4 {
+                return None;
+            }
+            let add = |sum: usize, digit: &u8| (sum << 8) | usize::from(*digit);
+            (digits.iter().fold(0, add), input)
+        }
+    };
+    let (content, rest) = input.split_at_checked(length)?;
+    Some((*tag, content, rest))
+}
+
+/// `YYMMDDHHMMSSZ` of the years 1950 to 2049, or `YYYYMMDDHHMMSSZ`.
+fn instant(tag: u8, text: &[u8]) -> Option<Timestamp> {
+    let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
+    let text = match tag {
+        UTC_TIME if text.get(..2)? >= "50" => format!("19{text}"),
+        UTC_TIME => format!("20{text}"),
+        GENERALIZED_TIME => text.to_owned(),
+        _ => return None,
+    };
+    if text.len() != 14 || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let part = |from: usize, to: usize| text.get(from..to).unwrap_or_default();
+    let (year, month, day) = (part(0, 4), part(4, 6), part(6, 8));
+    let (hour, minute, second) = (part(8, 10), part(10, 12), part(12, 14));
+    format!("{year}-{month}-{day}T{hour}:{minute}:{second}Z")
+        .parse()
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn certificate(from: (i32, u8, u8), until: (i32, u8, u8)) -> Vec<u8> {
+        let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+        params.not_before = rcgen::date_time_ymd(from.0, from.1, from.2);
+        params.not_after = rcgen::date_time_ymd(until.0, until.1, until.2);
+        let key = rcgen::KeyPair::generate().unwrap();
+        params.self_signed(&key).unwrap().der().to_vec()
+    }
+
+    #[test]
+    fn both_instants_are_read_in_either_form() {
+        for (from, until, expected) in [
+            (
+                (2020, 1, 2),
+                (2021, 3, 4),
+                ("2020-01-02T00:00:00Z", "2021-03-04T00:00:00Z"),
+            ),
+            (
+                (1975, 1, 1),
+                (4096, 12, 31),
+                ("1975-01-01T00:00:00Z", "4096-12-31T00:00:00Z"),
+            ),
+        ] {
+            let read = Validity::of(&certificate(from, until)).expect("a certificate");
+            assert_eq!(
+                (read.from, read.until),
+                (expected.0.parse().unwrap(), expected.1.parse().unwrap())
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_break_it(bytes in proptest::collection::vec(any::<u8>(), 0..64), cut in 0_usize..400, flip in 0_usize..300) {
+            let _ = Validity::of(&bytes);
+            let mut whole = certificate((2020, 1, 1), (2030, 1, 1));
+            if let Some(byte) = whole.get_mut(flip) {
+                *byte = !*byte;
+            }
+            let _ = Validity::of(whole.get(..cut).unwrap_or(&whole));
+        }
+    }
+}
