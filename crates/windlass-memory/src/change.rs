@@ -39,6 +39,9 @@ impl State {
             if state.key_is_taken(job, &job.queue, now) {
                 return Err(Changed::KeyTaken(before));
             }
+            if let Some(max_depth) = state.full(&job.queue) {
+                return Err(Changed::QueueFull { max_depth });
+            }
             job.revive(revival.clone(), now).map_err(conflict)?;
             state.take_key(job);
             Ok(())
@@ -54,6 +57,10 @@ impl State {
                 .ok_or(Changed::Conflict(before.state()))?;
             if state.key_is_taken(job, queue, now) {
                 return Err(Changed::KeyTaken(before.state()));
+            }
+            let full = state.full(queue).filter(|_| *queue != job.queue);
+            if let Some(max_depth) = full {
+                return Err(Changed::QueueFull { max_depth });
             }
             if let Some(unique) = &before.unique {
                 state
@@ -77,10 +84,14 @@ impl State {
             let Some(job) = self.jobs.remove(id) else {
                 return Changed::NotFound;
             };
-            if let Some(unique) = job.unique {
-                let key = (job.queue, unique.key);
+            if let Some(unique) = &job.unique {
+                let key = (job.queue.clone(), unique.key.clone());
                 if self.keys.get(&key) == Some(id) {
                     self.keys.remove(&key);
+                    let until = job
+                        .key_until()
+                        .filter(|until| job.holds_key(before(*until)));
+                    self.holds.extend(until.map(|until| (key, (*id, until))));
                 }
             }
             if let Some(of) = job.occurrence {
@@ -117,6 +128,11 @@ impl State {
             }
         }
     }
+}
+
+/// The last instant before that one.
+fn before(instant: Timestamp) -> Timestamp {
+    instant.saturating_sub(std::time::Duration::from_micros(1))
 }
 
 fn conflict(conflict: Conflict) -> Changed {

@@ -16,6 +16,7 @@ impl State {
         if let Some(again) = self.claimed_before(claim.id) {
             return again;
         }
+        let now = self.rate_now(&claim.queue, now);
         let mut plan = claim.plan.beside(self.retries_running(&claim.queue));
         plan.limit = plan.limit.min(self.room(&claim.queue, now));
         let mut keys = self.running_by_key();
@@ -83,6 +84,15 @@ impl State {
             }
         }
         lanes
+    }
+
+    /// When jobs of a queue start that are claimed at `now`: where it has a rate, never before those that started last.
+    fn rate_now(&self, queue: &QueueName, now: Timestamp) -> Timestamp {
+        let limits = self.queues.get(queue);
+        let last = limits
+            .and_then(|limits| limits.rate)
+            .and_then(|_| self.starts.get(queue)?.back().copied());
+        last.map_or(now, |last| last.max(now))
     }
 
     /// How many more jobs of a queue may start now.

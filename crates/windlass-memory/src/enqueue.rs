@@ -51,11 +51,13 @@ impl State {
             let first = first.clone();
             return self.meet_first(first, job);
         }
-        let max_depth = self
-            .queues
-            .get(&job.queue)
-            .and_then(|queue| queue.max_depth);
-        if let Some(max_depth) = max_depth.filter(|max| self.depth(&job.queue) >= *max) {
+        if let Some(id) = key.and_then(|key| self.removed_holder(&job.queue, key, now)) {
+            return Enqueued::Duplicate {
+                id,
+                payload_differs: false,
+            };
+        }
+        if let Some(max_depth) = self.full(&job.queue) {
             let queue = job.queue.clone();
             return Enqueued::QueueFull { queue, max_depth };
         }

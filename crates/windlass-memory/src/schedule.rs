@@ -79,7 +79,10 @@ impl State {
                 continue;
             }
             let key = job.unique.as_ref().map(|unique| &unique.key);
-            let held = key.is_some_and(|key| self.key_holder(&job.queue, key, now).is_some());
+            let held = key.is_some_and(|key| {
+                self.key_holder(&job.queue, key, now).is_some()
+                    || self.removed_holder(&job.queue, key, now).is_some()
+            });
             if let Some(occurrence) = occurrence {
                 let fired = Some(job.id).filter(|_| !held);
                 self.occurrences.insert(occurrence, fired);

@@ -68,6 +68,7 @@ impl State {
         let mut expired: Vec<Job> = self.jobs.values().filter(overdue).cloned().collect();
         expired.sort_by_key(|job| (job.deadline, job.id));
         expired.truncate(limit - lost.len());
+        self.holds.retain(|_, (_, until)| *until > now);
         let mut swept = Swept::default();
         for job in lost {
             let of = AttemptId {

@@ -18,6 +18,8 @@ pub(crate) struct State {
     pub(crate) attempts: BTreeMap<(JobId, u32), Attempt>,
     /// Who took a unique key last; whether it still holds it, the job knows.
     pub(crate) keys: BTreeMap<(QueueName, Key), JobId>,
+    /// Who holds a unique key although its job was removed, and until when.
+    pub(crate) holds: BTreeMap<(QueueName, Key), (JobId, Timestamp)>,
     pub(crate) queues: BTreeMap<QueueName, QueueLimits>,
     /// When jobs of a queue with a rate were started, as far back as its period.
     pub(crate) starts: BTreeMap<QueueName, VecDeque<Timestamp>>,
@@ -53,6 +55,17 @@ impl State {
         self.jobs.get(id).filter(|job| job.holds_key(now))
     }
 
+    /// Which removed job still holds a unique key at `now`.
+    pub(crate) fn removed_holder(
+        &self,
+        queue: &QueueName,
+        key: &Key,
+        now: Timestamp,
+    ) -> Option<JobId> {
+        let (id, until) = self.holds.get(&(queue.clone(), key.clone()))?;
+        (*until > now).then_some(*id)
+    }
+
     /// Lets a job hold its unique key.
     pub(crate) fn take_key(&mut self, job: &Job) {
         if let Some(unique) = &job.unique {
@@ -68,6 +81,13 @@ impl State {
         };
         let holder = self.key_holder(queue, &unique.key, now);
         holder.is_some_and(|holder| holder.id != job.id)
+            || self.removed_holder(queue, &unique.key, now).is_some()
+    }
+
+    /// The bound of a queue that takes no more waiting jobs.
+    pub(crate) fn full(&self, queue: &QueueName) -> Option<u64> {
+        let max_depth = self.queues.get(queue)?.max_depth?;
+        (self.depth(queue) >= max_depth).then_some(max_depth)
     }
 
     pub(crate) fn running(&self) -> impl Iterator<Item = &Job> {

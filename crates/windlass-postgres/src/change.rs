@@ -6,6 +6,7 @@ use windlass_core::{Conflict, Edit, Event, Job, JobId, QueueName, Revival, State
 use windlass_store::stored::LastAttempt;
 use windlass_store::{Attempt, Changed};
 
+use crate::enqueue::{Room, room};
 use crate::fault::{Fault, Step};
 use crate::keys;
 use crate::param::params;
@@ -34,14 +35,40 @@ pub(crate) async fn change(
     change: &Change<'_>,
     now: Timestamp,
 ) -> Step<(Vec<Changed>, Vec<Job>)> {
+    // Queues are locked before jobs, as an enqueue does.
+    let queues = queues_entered(session, ids, change).await?;
+    let room = match queues.is_empty() {
+        true => Room::new(),
+        false => room(session, queues.iter().map(String::as_str)).await?,
+    };
     let found = find(session, settings, ids, true).await?;
     let mut work = Work::lock_keys(session, found, change, now).await?;
+    work.room = room;
     let answers: Vec<Changed> = ids.iter().map(|id| work.change(*id, change, now)).collect();
     work.write(session, now).await?;
     session.commit().await?;
     let changed = work.changed.iter().filter_map(|id| work.jobs.get(id));
     let waiting = changed.filter(|job| job.state() == State::Waiting).cloned();
     Ok((answers, waiting.collect()))
+}
+
+/// The queues in which a change lets jobs wait that did not wait there.
+async fn queues_entered(
+    session: &mut Session,
+    ids: &[JobId],
+    change: &Change<'_>,
+) -> Step<Vec<String>> {
+    match change {
+        Change::Revive(_) => {
+            let sql = "select queue from windlass.dead where id = any ($1)
+                 union select queue from windlass.finished where id = any ($1)";
+            let ids = uuids(ids.iter().copied());
+            let rows = session.look(sql, params![ids]).await?;
+            rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+        }
+        Change::Edit(edit) => Ok(edit.queue.iter().map(ToString::to_string).collect()),
+        Change::Cancel | Change::RunNow | Change::Resolve => Ok(Vec::new()),
+    }
 }
 
 /// The jobs as they were, and as they are by now.
@@ -51,6 +78,7 @@ struct Work {
     jobs: HashMap<JobId, Job>,
     holders: BTreeMap<keys::Place, JobId>,
     changed: BTreeSet<JobId>,
+    room: Room,
 }
 
 impl Work {
@@ -83,6 +111,7 @@ impl Work {
             unreadable: found.unreadable.into_keys().collect(),
             holders,
             changed: BTreeSet::new(),
+            room: Room::new(),
         })
     }
 
@@ -112,6 +141,7 @@ impl Work {
                 let event = Event::Revived(revival.consent);
                 before.after(event).ok_or(Changed::Conflict(before))?;
                 self.refuse_taken(job, &job.queue, before)?;
+                self.enter(&job.queue)?;
                 job.revive((*revival).clone(), now).map_err(conflict)?;
             }
             Change::Edit(edit) => {
@@ -120,6 +150,9 @@ impl Work {
                     .ok_or(Changed::Conflict(before))?;
                 let to = edit.queue.as_ref().unwrap_or(&job.queue);
                 self.refuse_taken(job, to, before)?;
+                if *to != job.queue {
+                    self.enter(to)?;
+                }
                 if let Some(place) = keys::place(job, &job.queue) {
                     self.holders.remove(&place);
                 }
@@ -131,6 +164,20 @@ impl Work {
             self.holders.entry(place).or_insert(job.id);
         }
         Ok(())
+    }
+
+    /// Takes a place among the waiting jobs of a queue, if it has one left.
+    fn enter(&mut self, queue: &QueueName) -> Result<(), Changed> {
+        match self.room.get_mut(queue) {
+            Some((0, max_depth)) => Err(Changed::QueueFull {
+                max_depth: *max_depth,
+            }),
+            Some((left, _)) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     /// A unique key that another job holds is a conflict.
@@ -255,11 +302,6 @@ pub(crate) async fn purge(
     let sql = "delete from windlass.attempts where job = any ($1)";
     session.query(sql, params![gone]).await?;
     schedule::forget_occurrences(session, removed.iter().map(|found| &found.job)).await?;
-    keys::forget(
-        session,
-        removed.iter().map(|found| (&found.job.queue, &found.job)),
-    )
-    .await?;
     session.commit().await?;
     Ok(answers)
 }

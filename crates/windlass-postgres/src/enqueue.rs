@@ -166,13 +166,46 @@ async fn carefully(
     Ok(answers)
 }
 
+/// How many more waiting jobs bounded queues take, and their bounds. They are locked against all others who ask.
+pub(crate) type Room = BTreeMap<QueueName, (u64, u64)>;
+
+/// The room of those of these queues that have a bound.
+pub(crate) async fn room(
+    session: &mut Session,
+    queues: impl IntoIterator<Item = &str>,
+) -> Step<Room> {
+    let names: Vec<&str> = queues.into_iter().collect();
+    let depths = session
+        .query(include_str!("../sql/lock_depths.sql"), params![names])
+        .await?;
+    let mut bounds: BTreeMap<String, i64> = BTreeMap::new();
+    for depth in &depths {
+        bounds.insert(depth.try_get(0)?, depth.try_get(1)?);
+    }
+    let mut room = Room::new();
+    if bounds.is_empty() {
+        return Ok(room);
+    }
+    // Counted by a statement of its own: it sees what was stored while this one waited for the lock.
+    let queues: Vec<&str> = bounds.keys().map(String::as_str).collect();
+    let depths: Vec<i64> = bounds.values().copied().collect();
+    let sql = include_str!("../sql/count_waiting.sql");
+    for found in session.query(sql, params![queues, depths]).await? {
+        let (queue, waiting): (&str, i64) = (found.try_get(0)?, found.try_get(1)?);
+        let max = bounds.get(queue).copied().unwrap_or(0);
+        let left = u64::try_from(max - waiting).unwrap_or(0);
+        let max = u64::try_from(max).unwrap_or(0);
+        room.insert(row::name(&found, 0)?, (left, max));
+    }
+    Ok(room)
+}
+
 /// What a batch meets.
 struct Picture {
     jobs: HashMap<JobId, Job>,
     unreadable: HashSet<JobId>,
     holders: BTreeMap<keys::Place, JobId>,
-    /// How many more jobs a bounded queue takes, and its bound.
-    room: BTreeMap<QueueName, (u64, u64)>,
+    room: Room,
     new: Vec<JobId>,
     replaced: BTreeSet<JobId>,
 }
@@ -184,29 +217,8 @@ impl Picture {
         jobs: &[Job],
         now: Timestamp,
     ) -> Step<Self> {
-        let queues: BTreeSet<&QueueName> = jobs.iter().map(|job| &job.queue).collect();
-        let names: Vec<&str> = queues.iter().map(|queue| queue.as_str()).collect();
-        let mut room = BTreeMap::new();
-        let depths = session
-            .query(include_str!("../sql/lock_depths.sql"), params![names])
-            .await?;
-        let mut bounds: BTreeMap<String, i64> = BTreeMap::new();
-        for depth in &depths {
-            bounds.insert(depth.try_get(0)?, depth.try_get(1)?);
-        }
-        // Counted by a statement of its own: it sees what was stored while this one waited for the lock.
-        if !bounds.is_empty() {
-            let queues: Vec<&str> = bounds.keys().map(String::as_str).collect();
-            let depths: Vec<i64> = bounds.values().copied().collect();
-            let sql = include_str!("../sql/count_waiting.sql");
-            for found in session.query(sql, params![queues, depths]).await? {
-                let (queue, waiting): (&str, i64) = (found.try_get(0)?, found.try_get(1)?);
-                let max = bounds.get(queue).copied().unwrap_or(0);
-                let left = u64::try_from(max - waiting).unwrap_or(0);
-                let max = u64::try_from(max).unwrap_or(0);
-                room.insert(row::name(&found, 0)?, (left, max));
-            }
-        }
+        let queues: BTreeSet<&str> = jobs.iter().map(|job| job.queue.as_str()).collect();
+        let room = room(session, queues).await?;
         let places = jobs.iter().filter_map(|job| keys::place(job, &job.queue));
         let holders = keys::holders(session, &places.collect(), now).await?;
         let ids: BTreeSet<JobId> = jobs

@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use windlass_core::fairness::Rate;
 use windlass_core::{Concurrency, Job, JobId, Report};
 use windlass_postgres::PostgresStore;
 use windlass_store::conformance::build::{
-    Opened, at, attempt_of, claim, enqueue_one, id, job, jobs, key, report, unique,
+    Opened, at, at_micros, attempt_of, claim, enqueue_one, id, job, jobs, key, report, unique,
 };
 use windlass_store::conformance::schedule::{lose_a_zone, unreadable_schedules_stand_aside};
 use windlass_store::conformance::unreadable;
@@ -436,4 +437,41 @@ async fn one_claim_asked_on_two_nodes_at_once_leases_one_set() {
     }
     let counts = nodes[0].counts(at(0)).await.unwrap();
     assert_eq!(counts[&job(1).queue].running, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_whose_clocks_differ_keep_to_the_rate_of_a_queue() {
+    let (nodes, _) = nodes(4).await;
+    let (count, period) = (10, Duration::from_secs(2));
+    let limits = QueueLimits {
+        rate: Some(Rate { count, period }),
+        ..QueueLimits::default()
+    };
+    let queue = job(1).queue;
+    nodes[0].put_queue(&queue, &limits, None).await.unwrap();
+    let batch = Enqueue::all(jobs(0..400));
+    nodes[0].enqueue(batch, at(0)).await.unwrap();
+    for round in 0..40_u64 {
+        let claims = (0..8_u64).map(|number| {
+            let node = Arc::clone(&nodes[number as usize % 4]);
+            // Up to 1.4 s apart, and in another order every time.
+            let now = at_micros(10_000_000 + round * 300_000 + (number * 7 + round) % 8 * 200_000);
+            tokio::spawn(async move { node.claim(&claim(5), now).await.unwrap() })
+        });
+        for claimed in claims.collect::<Vec<_>>() {
+            claimed.await.unwrap();
+        }
+    }
+    let ids: Vec<JobId> = (0..400).map(id).collect();
+    let found = nodes[0].get(&ids).await.unwrap();
+    let mut starts: Vec<_> = found
+        .iter()
+        .flatten()
+        .filter_map(|job| job.started_at)
+        .collect();
+    starts.sort_unstable();
+    assert!(starts.len() >= 40, "{} started", starts.len());
+    for window in starts.windows(11) {
+        assert!(window[10].since(window[0]) >= period, "{starts:?}");
+    }
 }

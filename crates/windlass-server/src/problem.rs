@@ -179,6 +179,8 @@ impl From<Error> for Problem {
             Error::Conflict { .. } => Problem::conflict("wrong_state", error.to_string())
                 .hint("look at the job: its `state` decides what can be done"),
             Error::KeyTaken(_) => Problem::conflict("unique_key_taken", error.to_string()),
+            Error::QueueFull { .. } => queue_full(error.to_string())
+                .hint("nothing changed: try again when the queue has drained"),
             Error::NoSchedule(_) => Problem::not_found("such schedule"),
             Error::QueueChanged(_) => Problem::conflict("queue_busy", error.to_string())
                 .retry_after(Duration::from_secs(1)),
@@ -190,6 +192,11 @@ impl From<Error> for Problem {
     }
 }
 
+fn queue_full(told: String) -> Problem {
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", told)
+        .retry_after(Duration::from_secs(1))
+}
+
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let second = Duration::from_secs(1);
@@ -199,9 +206,7 @@ impl From<StoreError> for Problem {
         };
         match &error {
             StoreError::QueueFull { .. } => {
-                let told = error.to_string();
-                Problem::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", told)
-                    .retry_after(second)
+                queue_full(error.to_string())
                     .hint("nothing was stored: try again when the queue has drained")
             }
             StoreError::TooMany { what, .. } => {

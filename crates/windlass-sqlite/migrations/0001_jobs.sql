@@ -80,6 +80,16 @@ create table holds (
     primary key (queue, key)
 ) strict, without rowid;
 
+create index holds_by_time on holds (until);
+
+-- When jobs of queues with a rate were started.
+create table starts (
+    queue integer not null,
+    at    integer not null,
+    count integer not null
+) strict;
+create index starts_by_queue on starts (queue, at);
+
 create table queues (
     name   text not null primary key,
     limits text not null

@@ -440,6 +440,14 @@ impl Index {
         self.undo.push(Undo::Hold(of, before));
     }
 
+    /// Forgets who holds a unique key, if the hold is over. A job that waits or runs holds on.
+    pub(crate) fn end_hold(&mut self, queue: u32, key: Key, now: Timestamp) {
+        let held = self.holds.get(&(queue, key.clone()));
+        if held.is_some_and(|hold| hold.until.is_some_and(|until| until <= now)) {
+            self.set_hold(queue, key, None);
+        }
+    }
+
     pub(crate) fn count(&self, queue: u32) -> Count {
         self.counts.get(&queue).copied().unwrap_or_default()
     }
@@ -490,6 +498,11 @@ impl Index {
             starts.pop_front();
         }
         u32::try_from(starts.len()).unwrap_or(u32::MAX)
+    }
+
+    /// When the last job of a queue with a rate was started.
+    pub(crate) fn last_start(&self, queue: u32) -> Option<Timestamp> {
+        self.starts.get(&queue)?.back().copied()
     }
 
     /// When jobs of a queue were started, the oldest first; only of late, and where it has a rate.

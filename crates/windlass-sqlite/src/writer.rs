@@ -270,6 +270,14 @@ impl<'c> Writer<'c> {
         }
     }
 
+    /// The bound of a queue that takes no more waiting jobs.
+    pub(crate) fn full(&self, queue: &QueueName) -> Option<u64> {
+        let max_depth = self.limits(queue)?.max_depth?;
+        let number = self.names.known(queue.as_str());
+        let waiting = number.map_or(0, |number| self.index.count(number).waiting);
+        (waiting >= max_depth).then_some(max_depth)
+    }
+
     pub(crate) fn limits(&self, queue: &QueueName) -> Option<&QueueLimits> {
         self.queues.get(queue)
     }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
+use windlass_core::fairness::Rate;
 use windlass_core::retry::Preset;
 use windlass_core::{Delivery, Job, JobId, Outcome, Report, State, Unique};
 use windlass_sqlite::SqliteStore;
 use windlass_store::conformance::build::*;
 use windlass_store::conformance::schedule::{lose_a_zone, unreadable_schedules_stand_aside};
 use windlass_store::conformance::unreadable;
-use windlass_store::{Claim, Enqueued, Settled, StoreError, WorkerPlace};
+use windlass_store::{Claim, Enqueued, QueueLimits, Settled, StoreError, WorkerPlace};
 
 fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder")
@@ -456,4 +457,28 @@ async fn a_row_that_a_newer_version_wrote_costs_its_neighbours_nothing() {
     let found = take(&open(folder.path()), 5, at(2000)).await;
     let found: Vec<JobId> = found.iter().map(|job| job.id).collect();
     assert_eq!(found, [id(3)]);
+}
+
+#[tokio::test]
+async fn a_rate_holds_over_a_restart() {
+    let folder = folder();
+    let store = open(folder.path());
+    let rate = Rate {
+        count: 3,
+        period: Duration::from_secs(10),
+    };
+    let limits = QueueLimits {
+        rate: Some(rate),
+        ..QueueLimits::default()
+    };
+    store
+        .put_queue(&queue("default"), &limits, None)
+        .await
+        .unwrap();
+    put(&store, jobs(1..10)).await;
+    assert_eq!(take(&store, 5, at(100)).await.len(), 3);
+    drop(store);
+    let store = open(folder.path());
+    assert!(take(&store, 5, at(109)).await.is_empty());
+    assert_eq!(take(&store, 5, at(110)).await.len(), 3);
 }

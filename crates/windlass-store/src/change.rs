@@ -14,6 +14,11 @@ pub enum Changed {
     Conflict(State),
     /// Its unique key is taken by another job, in this state. Nothing changed.
     KeyTaken(State),
+    /// The queue that it would wait in is full. Nothing changed.
+    QueueFull {
+        /// The bound of that queue.
+        max_depth: u64,
+    },
     /// It cannot be read: a newer version may have written it. Nothing changed.
     Unreadable,
     /// It is gone.

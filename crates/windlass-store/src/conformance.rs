@@ -39,7 +39,7 @@ macro_rules! conformance {
                 a_held_unique_key_names_the_first_job, a_duplicate_within_one_batch_is_found,
                 a_waiting_duplicate_can_be_replaced, a_running_duplicate_is_not_replaced,
                 unique_keys_are_per_queue, a_dead_job_frees_its_key, a_succeeded_job_frees_its_key,
-                a_hold_outlasts_the_job, a_job_does_not_conflict_with_itself_on_retry,
+                a_hold_outlasts_the_job, a_hold_outlives_the_row, a_job_does_not_conflict_with_itself_on_retry,
                 a_hundred_concurrent_enqueues_of_one_key_make_one_job, the_same_id_again_is_a_duplicate,
                 a_full_queue_takes_all_or_none, a_full_queue_takes_what_fits_if_asked,
                 a_batch_is_bounded, an_empty_batch_is_fine, a_change_is_announced,
@@ -56,7 +56,7 @@ macro_rules! conformance {
             ],
             limits: [
                 retries_in_flight_are_capped, a_queue_runs_no_more_than_its_concurrency,
-                a_queue_starts_no_more_than_its_rate, a_key_runs_no_more_than_its_limit,
+                a_queue_starts_no_more_than_its_rate, a_late_claim_keeps_to_the_rate, a_key_runs_no_more_than_its_limit,
                 a_key_counts_over_all_queues, a_blocked_job_does_not_block_those_behind_it,
                 a_lost_lease_gives_its_slot_back, an_overdue_job_does_not_keep_its_key_from_others, each_job_brings_its_own_limit,
             ],
@@ -82,7 +82,7 @@ macro_rules! conformance {
                 cancel_ends_a_waiting_job, cancel_asks_a_running_job, cancel_or_success_one_wins,
                 cancel_of_what_is_over_is_a_conflict, revive_runs_a_dead_job_again,
                 revive_into_a_taken_key_is_a_conflict_for_that_job_only, revive_of_a_lost_job_needs_force,
-                run_now_brings_a_retry_forward, edit_changes_a_waiting_job, edit_moves_a_job_and_its_key,
+                run_now_brings_a_retry_forward, edit_changes_a_waiting_job, edit_moves_a_job_and_its_key, a_full_queue_takes_no_moved_and_no_revived_job,
                 edit_of_a_running_job_is_a_conflict, resolve_ends_a_lost_job, purge_removes_what_is_over,
             ],
             read: [

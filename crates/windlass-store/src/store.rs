@@ -31,7 +31,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     ///
     /// A job whose unique key is held in its queue is not stored: the answer names the job that was there first. A key is
     /// held while its job waits or runs, and for its `hold` after the enqueue unless the job is dead. The same id
-    /// again is a duplicate too. A queue takes no more waiting jobs than its `max_depth`.
+    /// again is a duplicate too. A queue takes no more waiting jobs than its `max_depth`. A `hold` outlives the job: it lasts
+    /// when the job was removed.
     async fn enqueue(&self, enqueue: Enqueue, now: Timestamp) -> Result<Vec<Enqueued>, StoreError>;
 
     /// Hands out ready jobs of one queue, most urgent first, each under a lease.
@@ -40,7 +41,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// kind and id; if its queue is not paused; and within the limits of its queue and of its concurrency key. A job that a
     /// limit holds back does not block those behind it. A job is never in two live leases. The attempt counts up with the
     /// lease. Policy and limit of the retry are stamped on the lease. Beside another claim, this may find fewer jobs
-    /// than are ready. The same claim id again gives the same leases, as far as they still live.
+    /// than are ready. A queue with a rate starts at most that many jobs, by their `started_at`, in any window of its period:
+    /// a claim that comes with an older `now` than one before it starts its jobs at the later instant. The same claim id again gives the same leases, as far as they still live.
     async fn claim(&self, claim: &Claim, now: Timestamp) -> Result<Claimed, StoreError>;
 
     /// Prolongs leases to `now + lease`. An attempt that is over answers `LeaseLost`; an expired lease that was not swept
@@ -70,7 +72,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Calls jobs off: a waiting one is cancelled, a running one is asked to stop.
     async fn cancel(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError>;
 
-    /// Runs dead or cancelled jobs again. A taken unique key is a conflict for that job only.
+    /// Runs dead or cancelled jobs again. A taken unique key or a full queue is a conflict for that job only.
     async fn revive(
         &self,
         jobs: &[JobId],
@@ -81,7 +83,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Makes waiting jobs due now; their failures stay.
     async fn run_now(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError>;
 
-    /// Changes a waiting job.
+    /// Changes a waiting job. It moves only to a queue that is not full.
     async fn edit(&self, job: JobId, edit: &Edit, now: Timestamp) -> Result<Changed, StoreError>;
 
     /// Says of lost at-most-once jobs that they did succeed.

@@ -54,6 +54,17 @@ pub enum Error {
     #[error("the unique key of job {0} is taken by another job")]
     KeyTaken(JobId),
 
+    /// The queue that the job would wait in is full. Nothing changed; try again when it has drained.
+    #[error(
+        "the queue of job {id} is full: it holds at most {max_depth} waiting jobs; nothing changed"
+    )]
+    QueueFull {
+        /// The job.
+        id: JobId,
+        /// The bound of the queue.
+        max_depth: u64,
+    },
+
     /// The job was not over in time.
     #[error("job {id} is not over after {}", format_duration(*after))]
     NotOver {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::LazyLock;
 
 use windlass_core::fairness::{ClaimPlan, Taken};
-use windlass_core::{Job, JobId, Lane};
+use windlass_core::{Job, JobId, Lane, Timestamp};
 use windlass_store::{CLAIM_MAX, Claimed, QueueLimits};
 
 use super::{Claiming, columns, started};
@@ -34,7 +34,7 @@ pub(super) async fn claim(
     bounded: bool,
     keyed: bool,
 ) -> Step<Result<Claimed, Vec<Unreadable>>> {
-    let (plan, limits) = room(session, claiming, bounded).await?;
+    let Room { plan, limits, now } = room(session, claiming, bounded).await?;
     let running = if keyed {
         running_by_key(session).await?
     } else {
@@ -56,7 +56,7 @@ pub(super) async fn claim(
             &TAKE_NAMED,
             params![
                 ids,
-                Time(claiming.now),
+                Time(now),
                 claiming.id,
                 claiming.lease,
                 claiming.settings,
@@ -66,10 +66,10 @@ pub(super) async fn claim(
         )
         .await?;
     if let Some(rate) = limits.rate {
-        let since = Time(claiming.now.saturating_sub(rate.period));
+        let since = Time(now.saturating_sub(rate.period));
         let started = int(u32::try_from(rows.len()).unwrap_or(u32::MAX));
         let sql = include_str!("../../sql/note_starts.sql");
-        let params = params![claiming.queue, Time(claiming.now), started, since];
+        let params = params![claiming.queue, Time(now), started, since];
         session.query(sql, params).await?;
     }
     let (mut jobs, mut unreadable) = started(&rows, claiming)?;
@@ -84,13 +84,17 @@ pub(super) async fn claim(
     Ok(Ok(Claimed { jobs, both_waited }))
 }
 
+/// What a claim may take.
+struct Room {
+    plan: ClaimPlan,
+    limits: QueueLimits,
+    /// When what it takes starts.
+    now: Timestamp,
+}
+
 /// What is left of the plan within the limits of the queue, which is locked for that.
-async fn room(
-    session: &mut Session,
-    claiming: &Claiming<'_>,
-    bounded: bool,
-) -> Step<(ClaimPlan, QueueLimits)> {
-    let mut plan = claiming.claim.plan;
+async fn room(session: &mut Session, claiming: &Claiming<'_>, bounded: bool) -> Step<Room> {
+    let (mut plan, mut now) = (claiming.claim.plan, claiming.now);
     plan.limit = plan.limit.min(u32::try_from(CLAIM_MAX).unwrap_or(u32::MAX));
     let lock = "select limits from windlass.queues where name = $1 for update";
     let limits = match bounded {
@@ -122,7 +126,13 @@ async fn room(
         }
     }
     if let Some(rate) = limits.rate {
-        let since = claiming.now.saturating_sub(rate.period);
+        // A claim of another node may have been first although its clock is ahead: in the order of the lock, no job starts
+        // before those that started last, so that no window of the period ever holds more than the rate.
+        let last = "select at from windlass.starts where queue = $1 order by at desc limit 1";
+        let last = session.query(last, params![claiming.queue]).await?;
+        let last = last.first().map(|row| row::time(row, 0)).transpose()?;
+        now = last.map_or(now, |last| last.max(now));
+        let since = now.saturating_sub(rate.period);
         let sql = "select coalesce(sum(count), 0)::bigint from windlass.starts where queue = $1 and at > $2";
         let rows = session
             .query(sql, params![claiming.queue, Time(since)])
@@ -131,7 +141,7 @@ async fn room(
         let started = u32::try_from(started).unwrap_or(u32::MAX);
         plan.limit = plan.limit.min(rate.count.saturating_sub(started));
     }
-    Ok((plan, limits))
+    Ok(Room { plan, limits, now })
 }
 
 async fn running_by_key(session: &mut Session) -> Step<BTreeMap<String, u32>> {

@@ -151,6 +151,32 @@ async fn a_full_queue_is_429_with_retry_after() {
 }
 
 #[tokio::test]
+async fn a_full_queue_takes_no_moved_and_no_revived_job() {
+    let server = Server::open().await;
+    let ended = server.job(&json!({"kind": "a", "queue": "small"})).await;
+    server.act(&format!("/api/v1/jobs/{ended}/cancel")).await;
+    server
+        .put("/api/v1/queues/small/settings", &json!({"max_depth": 1}))
+        .await;
+    server.job(&json!({"kind": "a", "queue": "small"})).await;
+    let other = server.job(&json!({"kind": "a"})).await;
+    let path = format!("/api/v1/jobs/{other}");
+    let moved = server.patch(&path, &json!({"queue": "small"})).await;
+    let revived = server
+        .post(&format!("/api/v1/jobs/{ended}/revive"), &json!({}))
+        .await;
+    for refused in [moved, revived] {
+        assert_eq!(
+            (refused.status, refused.code().as_str()),
+            (429, "queue_full")
+        );
+        assert_eq!(refused.header("retry-after"), Some("1"));
+    }
+    let job = server.get(&path).await;
+    assert_eq!(job.json["queue"], "default");
+}
+
+#[tokio::test]
 async fn what_is_not_there_is_404() {
     let server = Server::open().await;
     let nobody = "/api/v1/jobs/01890a5d-ac96-774b-bcce-b302099a8057";

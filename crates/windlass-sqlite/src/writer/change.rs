@@ -35,6 +35,9 @@ impl Writer<'_> {
             if writer.key_is_taken(job, &job.queue, now)? {
                 return Ok(Err(Changed::KeyTaken(before)));
             }
+            if let Some(max_depth) = writer.full(&job.queue) {
+                return Ok(Err(Changed::QueueFull { max_depth }));
+            }
             Ok(job.revive(revival.clone(), now).map_err(conflict))
         })
     }
@@ -48,6 +51,9 @@ impl Writer<'_> {
             let to = edit.queue.clone().unwrap_or_else(|| job.queue.clone());
             if writer.key_is_taken(job, &to, now)? {
                 return Ok(Err(Changed::KeyTaken(before)));
+            }
+            if let Some(max_depth) = writer.full(&to).filter(|_| to != job.queue) {
+                return Ok(Err(Changed::QueueFull { max_depth }));
             }
             if let Some(unique) = &job.unique {
                 let queue = writer.names.number(writer.connection, job.queue.as_str())?;
@@ -88,12 +94,6 @@ impl Writer<'_> {
                 .execute([row::blob(id)])?;
         }
         self.forget_occurrence(&job)?;
-        if let Some(unique) = &job.unique {
-            let held = self.index.hold(queue, &unique.key, Timestamp::MIN);
-            if held.is_some_and(|hold| hold.id == id) {
-                self.forget_hold(queue, &unique.key)?;
-            }
-        }
         Ok(Changed::Removed)
     }
 

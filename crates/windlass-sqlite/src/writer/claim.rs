@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use windlass_core::fairness::{ClaimPlan, Taken};
+use windlass_core::fairness::{ClaimPlan, Rate, Taken};
 use windlass_core::{Job, JobId, Lane, Timestamp};
 use windlass_store::stored::LastAttempt;
 use windlass_store::{AttemptId, CLAIM_MAX, Claim, Claimed, WorkerPlace};
@@ -21,6 +21,10 @@ impl Writer<'_> {
         let Some(queue) = self.names.known(claim.queue.as_str()) else {
             return Ok(Ok(Claimed::default()));
         };
+        let rate = self.limits(&claim.queue).and_then(|limits| limits.rate);
+        // Where there is a rate, no job starts before those that started last, whatever `now` a claim comes with.
+        let last = rate.and_then(|_| self.index.last_start(queue));
+        let now = last.map_or(now, |last| last.max(now));
         let plan = self.plan(claim, queue, now);
         let (jobs, both_waited) = loop {
             let (chosen, both_waited) = match &claim.jobs {
@@ -34,6 +38,9 @@ impl Writer<'_> {
                 break (jobs, both_waited);
             }
         };
+        if let Some(rate) = rate.filter(|_| !jobs.is_empty()) {
+            self.keep_starts(queue, rate, jobs.len(), now)?;
+        }
         self.remember(claim, &jobs);
         Ok(Ok(Claimed { jobs, both_waited }))
     }
@@ -189,6 +196,19 @@ impl Writer<'_> {
             jobs.push(self.start(id, &waiting, None, claim, now)?);
         }
         Ok((jobs, both_waited))
+    }
+
+    /// Writes down how many jobs of a queue with a rate were started: the rate holds over a restart.
+    fn keep_starts(&self, queue: u32, rate: Rate, count: usize, now: Timestamp) -> Step<()> {
+        let since = now.saturating_sub(rate.period).as_micros();
+        self.connection
+            .prepare_cached("delete from starts where queue = ?1 and at <= ?2")?
+            .execute((queue, since))?;
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        self.connection
+            .prepare_cached("insert into starts (queue, at, count) values (?1, ?2, ?3)")?
+            .execute((queue, now.as_micros(), count))?;
+        Ok(())
     }
 
     fn take_waiting(&mut self, id: JobId) -> Step<Waiting> {

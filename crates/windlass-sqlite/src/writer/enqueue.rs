@@ -77,8 +77,7 @@ impl Writer<'_> {
             }
             return self.meet_first(hold.id, job);
         }
-        let max_depth = self.limits(&job.queue).and_then(|limits| limits.max_depth);
-        if let Some(max_depth) = max_depth.filter(|max| self.index.count(queue).waiting >= *max) {
+        if let Some(max_depth) = self.full(&job.queue) {
             if self.is_stored(job.id)? {
                 return self.duplicate_of(job.id, job);
             }

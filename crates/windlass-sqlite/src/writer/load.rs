@@ -18,6 +18,7 @@ impl Writer<'_> {
         self.load_queues()?;
         self.load_tallies()?;
         self.load_holds()?;
+        self.load_starts()?;
         self.load_jobs()?;
         self.index.keep();
         Ok(())
@@ -55,6 +56,20 @@ impl Writer<'_> {
         while let Some(row) = rows.next()? {
             if let Some((queue, key, hold)) = if_readable(read_hold(row))? {
                 self.index.set_hold(queue, key, Some(hold));
+            }
+        }
+        Ok(())
+    }
+
+    fn load_starts(&mut self) -> Step<()> {
+        let mut statement = self
+            .connection
+            .prepare("select queue, at, count from starts order by at")?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let at = timestamp(row.get(1)?)?;
+            for _ in 0..row.get::<_, u32>(2)? {
+                self.index.note_start(row.get(0)?, at);
             }
         }
         Ok(())

@@ -110,6 +110,7 @@ impl Writer<'_> {
 
     pub(crate) fn sweep(&mut self, limit: usize, now: Timestamp, random: u64) -> Answer<Swept> {
         self.index.promote(now);
+        self.forget_old_holds(now, limit)?;
         let mut random = Random::new(random);
         let mut swept = Swept::default();
         let untold = self.lost_at_opening.len().min(limit);
@@ -128,6 +129,27 @@ impl Writer<'_> {
             }
         }
         Ok(Ok(swept))
+    }
+
+    /// Removes holds of unique keys that are over. They outlive their jobs, so nothing else does.
+    fn forget_old_holds(&mut self, now: Timestamp, limit: usize) -> Step<()> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let old: Vec<(u32, String)> = self
+            .connection
+            .prepare_cached("select queue, key from holds where until <= ?1 limit ?2")?
+            .query_map((now.as_micros(), limit), |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })?
+            .collect::<Result<_, _>>()?;
+        for (queue, text) in old {
+            self.connection
+                .prepare_cached("delete from holds where queue = ?1 and key = ?2")?
+                .execute((queue, &text))?;
+            if let Ok(key) = text.parse() {
+                self.index.end_hold(queue, key, now);
+            }
+        }
+        Ok(())
     }
 
     /// Ends the running attempt of a job as lost.

@@ -6,7 +6,7 @@ use windlass_core::{
 };
 
 use super::build::*;
-use crate::{Changed, Claim, Enqueued, Settled};
+use crate::{Changed, Claim, Enqueued, QueueLimits, Settled};
 
 const DEAD: State = State::Dead(DeadReason::Exhausted);
 
@@ -299,6 +299,38 @@ pub async fn edit_moves_a_job_and_its_key(store: &Opened) {
         ..claim(5)
     };
     assert_eq!(store.claim(&asked, at(2)).await.unwrap().jobs[0].id, id(1));
+}
+
+pub async fn a_full_queue_takes_no_moved_and_no_revived_job(store: &Opened) {
+    let limits = QueueLimits {
+        max_depth: Some(2),
+        ..QueueLimits::default()
+    };
+    let full = queue("full");
+    put(store, jobs(1..3)).await;
+    let there = (3..6).map(|number| Job {
+        queue: full.clone(),
+        ..job(number)
+    });
+    put(store, there.collect()).await;
+    store.cancel(&[3, 4].map(id), at(1)).await.unwrap();
+    store.put_queue(&full, &limits, None).await.unwrap();
+    let refused = Changed::QueueFull { max_depth: 2 };
+    let to = Edit {
+        queue: Some(full.clone()),
+        ..Edit::default()
+    };
+    let waiting = Changed::Now(State::Waiting);
+    assert_eq!(store.edit(id(1), &to, at(1)).await.unwrap(), waiting);
+    assert_eq!(store.edit(id(2), &to, at(1)).await.unwrap(), refused);
+    let same = store.edit(id(5), &to, at(1)).await.unwrap();
+    assert_eq!(same, waiting, "it waits there already");
+    let revival = Revival::default();
+    let revive = async |now| store.revive(&[3, 4].map(id), &revival, now).await.unwrap();
+    assert_eq!(revive(at(2)).await, [refused, refused]);
+    store.cancel(&[id(5)], at(3)).await.unwrap();
+    assert_eq!(revive(at(4)).await, [waiting, refused], "each for itself");
+    assert_eq!(store.counts(at(4)).await.unwrap()[&full].ready, 2);
 }
 
 pub async fn edit_of_a_running_job_is_a_conflict(store: &Opened) {

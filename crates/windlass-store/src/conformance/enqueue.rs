@@ -10,7 +10,7 @@ use windlass_core::{
 };
 
 use super::build::*;
-use crate::{ENQUEUE_MAX, Enqueue, EnqueueMode, Enqueued, QueueLimits, StoreError};
+use crate::{Changed, ENQUEUE_MAX, Enqueue, EnqueueMode, Enqueued, QueueLimits, StoreError};
 
 pub async fn stores_every_field_as_it_was_given(store: &Opened) {
     let full = Job {
@@ -261,6 +261,38 @@ pub async fn a_hold_outlasts_the_job(store: &Opened) {
         enqueue_one(store, second, at(10)).await.unwrap(),
         Enqueued::Created(id(2))
     );
+}
+
+pub async fn a_hold_outlives_the_row(store: &Opened) {
+    let held = Unique {
+        unique_for: Some(Duration::from_secs(100)),
+        ..unique("k").unwrap()
+    };
+    let first = Job {
+        unique: Some(held),
+        ..job(1)
+    };
+    put(store, vec![first]).await;
+    let running = take_one(store, at(0)).await;
+    settle_one(store, &running, Report::Succeeded(None), at(1)).await;
+    let removed = store.purge(&[id(1)]).await.unwrap();
+    assert_eq!(removed, [Changed::Removed]);
+    let second = Job {
+        unique: unique("k"),
+        ..job(2)
+    };
+    for second_at in [1, 99] {
+        store.sweep(10, at(second_at), 0).await.unwrap();
+        let answer = enqueue_one(store, second.clone(), at(second_at)).await;
+        let first = Enqueued::Duplicate {
+            id: id(1),
+            payload_differs: false,
+        };
+        assert_eq!(answer.unwrap(), first, "after {second_at} s");
+    }
+    store.sweep(10, at(100), 0).await.unwrap();
+    let answer = enqueue_one(store, second, at(100)).await.unwrap();
+    assert_eq!(answer, Enqueued::Created(id(2)));
 }
 
 pub async fn a_job_does_not_conflict_with_itself_on_retry(store: &Opened) {

@@ -109,6 +109,31 @@ pub async fn a_queue_starts_no_more_than_its_rate(store: &Opened) {
     assert_eq!(take(store, 9, at(14)).await.len(), 1);
 }
 
+pub async fn a_late_claim_keeps_to_the_rate(store: &Opened) {
+    let (count, period) = (10, Duration::from_secs(2));
+    limit(
+        store,
+        QueueLimits {
+            rate: Some(Rate { count, period }),
+            ..QueueLimits::default()
+        },
+    )
+    .await;
+    put(store, jobs(0..40)).await;
+    assert_eq!(take(store, 10, at(10)).await.len(), 10);
+    assert_eq!(take(store, 5, at_micros(12_500_000)).await.len(), 5);
+    // The clock of the one who claims is behind, or it waited for others.
+    take(store, 20, at(11)).await;
+    let ids: Vec<_> = (0..40).map(id).collect();
+    let found = store.get(&ids).await.unwrap().into_iter().flatten();
+    let mut starts: Vec<_> = found.filter_map(|job| job.started_at).collect();
+    starts.sort_unstable();
+    assert!(starts.len() >= 15, "{starts:?}");
+    for window in starts.windows(11) {
+        assert!(window[10].since(window[0]) >= period, "{starts:?}");
+    }
+}
+
 pub async fn a_key_runs_no_more_than_its_limit(store: &Opened) {
     put(store, (0..10).map(|n| keyed(n, 2)).collect()).await;
     let running = take(store, 10, at(0)).await;

@@ -75,6 +75,7 @@ impl Client {
             Some(Changed::Now(state)) => Ok(state),
             Some(Changed::Conflict(state)) => Err(Error::Conflict { id, state }),
             Some(Changed::KeyTaken(_)) => Err(Error::KeyTaken(id)),
+            Some(Changed::QueueFull { max_depth }) => Err(Error::QueueFull { id, max_depth }),
             Some(Changed::Unreadable) => {
                 self.get(id).await?; // says what is wrong with it
                 Err(Error::NotFound(id))
