@@ -380,6 +380,19 @@ fn a_store_that_cannot_be_opened_is_told_with_an_exit_code() {
         code == 1 && told.contains("cannot be opened") && !told.contains("s3cret"),
         "{told}"
     );
+    let refused_at = format!("127.0.0.1:{port} (database \"jobs\")");
+    assert!(
+        told.contains(&refused_at)
+            && told.contains("start the server")
+            && !told.contains("try again"),
+        "{told}"
+    );
+    let missing = folder.path().join("missing").join("jobs.db");
+    let (code, told) = serve(&format!("sqlite:{}", text(&missing)));
+    assert!(
+        code == 1 && told.contains("missing does not exist; create the folder"),
+        "{told}"
+    );
     let (code, told) = serve("postgres://db/jobs?pool_size=many");
     assert!(code == 2 && told.contains("`pool_size` must"), "{told}");
     let (code, told) = serve("mysql://db");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use deadpool_postgres::{Manager, ManagerConfig, Pool, PoolError, RecyclingMethod, Runtime};
 use tokio_postgres::Client;
 use tokio_postgres_rustls::MakeRustlsConnect;
 use windlass_store::StoreError;
@@ -13,7 +13,7 @@ use windlass_store::StoreError;
 use crate::fault::{Fault, Step};
 use crate::options::Options;
 use crate::session::{Begin, Session};
-use crate::{migrate, tls};
+use crate::{migrate, opening, tls};
 
 /// A step is tried so often on a fresh connection, or after another step was in its way.
 const TRIES: u32 = 5;
@@ -103,7 +103,7 @@ impl Connections {
                 Ok(object) => return Ok(object),
                 Err(error) => {
                     tried += 1;
-                    let gone = matches!(&error, deadpool_postgres::PoolError::Backend(_));
+                    let gone = matches!(&error, PoolError::Backend(_));
                     if !gone || tried == TRIES {
                         return Err(StoreError::Unavailable(error.into()));
                     }
@@ -115,20 +115,22 @@ impl Connections {
 
     /// Refuses a server that may lose what it acknowledges, or whose schema this build does not know.
     pub(crate) async fn check(&self) -> Result<(), StoreError> {
-        let object = self.object(Class::Other).await?;
-        let unsafe_settings = unsafe_settings(&object)
-            .await
-            .map_err(Fault::into_store_error)?;
+        let server = &self.options.server;
+        let object = match self.main.get().await {
+            Ok(object) => object,
+            Err(PoolError::Backend(error)) => return Err(opening::refused(server, &error)),
+            Err(_) => return Err(opening::silent(server)),
+        };
+        let failed = |fault: Fault| opening::failed(server, fault);
+        let unsafe_settings = unsafe_settings(&object).await.map_err(failed)?;
         if !unsafe_settings.is_empty() && !self.options.allow_unsafe_durability {
-            let what = format!(
-                "the server may lose what it acknowledged ({}): set it right, or say allow_unsafe_durability=true",
-                unsafe_settings.join(", ")
-            );
-            return Err(StoreError::Unavailable(what.into()));
+            let told = unsafe_settings.join(", ");
+            return Err(StoreError::CannotOpen {
+                reason: format!("the server may lose what it acknowledges ({told})"),
+                next: "correct its settings, or add `allow_unsafe_durability=true` to the URL",
+            });
         }
-        let found = migrate::version(&object)
-            .await
-            .map_err(Fault::into_store_error)?;
+        let found = migrate::version(&object).await.map_err(failed)?;
         let needed = migrate::newest();
         match found == needed {
             true => Ok(()),

@@ -11,6 +11,7 @@ mod fault;
 mod general;
 mod keys;
 mod migrate;
+mod opening;
 mod options;
 mod param;
 mod read;
@@ -34,7 +35,7 @@ use tokio::task::JoinHandle;
 use windlass_store::StoreError;
 
 use connect::Connections;
-use fault::{Fault, Step};
+use fault::Step;
 use settings::Settings;
 use wake::Wake;
 
@@ -107,12 +108,14 @@ async fn with_client<T>(
     work: impl AsyncFnOnce(&tokio_postgres::Client) -> Step<T>,
 ) -> Result<T, StoreError> {
     let tls = tls::connector(options.root_certificates.as_deref())?;
-    let connected = options.server.connect(tls).await;
-    let (client, connection) = connected.map_err(|error| StoreError::Unavailable(error.into()))?;
+    let server = &options.server;
+    let connected = tokio::time::timeout(options.statement_timeout, server.connect(tls)).await;
+    let connected = connected.map_err(|_| opening::silent(server))?;
+    let (client, connection) = connected.map_err(|error| opening::refused(server, &error))?;
     let connection = tokio::spawn(connection);
-    let done = work(&client).await.map_err(Fault::into_store_error);
+    let done = work(&client).await;
     connection.abort();
-    done
+    done.map_err(|fault| opening::failed(server, fault))
 }
 
 impl Drop for PostgresStore {

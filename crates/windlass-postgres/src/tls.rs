@@ -43,6 +43,8 @@ fn read(path: &Path) -> std::io::Result<Vec<rustls::pki_types::CertificateDer<'s
 }
 
 fn failed(path: &Path, error: std::io::Error) -> StoreError {
-    let what = format!("sslrootcert {}: {error}", path.display());
-    StoreError::Unavailable(what.into())
+    StoreError::CannotOpen {
+        reason: format!("`sslrootcert` {} cannot be read: {error}", path.display()),
+        next: "correct it in the URL",
+    }
 }

@@ -22,13 +22,12 @@ async fn a_server_that_may_lose_what_it_acknowledged_is_refused() {
     let refused = PostgresStore::connect(cluster::options(&url))
         .await
         .unwrap_err();
-    let StoreError::Unavailable(cause) = &refused else {
-        unreachable!("{refused:?}")
-    };
     assert!(
-        cause.to_string().contains("synchronous_commit is off"),
-        "{cause}"
+        matches!(&refused, StoreError::CannotOpen { .. }),
+        "{refused:?}"
     );
+    let told = refused.to_string();
+    assert!(told.contains("synchronous_commit is off"), "{told}");
     let options = cluster::options(&format!("{url}?allow_unsafe_durability=true"));
     PostgresStore::connect(options)
         .await
@@ -141,10 +140,12 @@ async fn the_certificate_and_name_of_the_server_are_verified() {
         .expect_err("another name");
     let missing =
         PostgresStore::migrate(&cluster::options(&url("localhost", "%2Fno%2Fsuch"))).await;
-    let StoreError::Unavailable(cause) = missing.unwrap_err() else {
-        unreachable!("another error")
-    };
-    assert!(cause.to_string().contains("/no/such"), "{cause}");
+    let missing = missing.unwrap_err();
+    assert!(
+        matches!(missing, StoreError::CannotOpen { .. }),
+        "{missing:?}"
+    );
+    assert!(missing.to_string().contains("/no/such"), "{missing}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -245,4 +246,92 @@ async fn whole_days_of_finished_jobs_are_dropped() {
     assert_eq!(dropped, 2, "finished jobs and history of one day");
     assert_eq!(store.get(&[id(1)]).await.unwrap(), [None]);
     assert!(store.counts(tomorrow).await.unwrap().is_empty());
+}
+
+/// What opening a URL says, by both ways: the migration comes first, and the store itself may be opened alone.
+async fn cannot_open(url: &str) -> String {
+    let options = cluster::options(url);
+    let version = PostgresStore::schema_version(&options)
+        .await
+        .expect_err("it cannot be opened");
+    let alone = PostgresStore::connect(options)
+        .await
+        .expect_err("it cannot be opened");
+    for refused in [&version, &alone] {
+        assert!(
+            matches!(refused, StoreError::CannotOpen { .. }),
+            "{refused:?}"
+        );
+        assert!(!refused.to_string().contains("s3cret"), "{refused}");
+    }
+    assert_eq!(version.to_string(), alone.to_string());
+    alone.to_string()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_cannot_be_opened_says_why() {
+    let server = cluster::Cluster::start(&[]);
+    let place = format!("127.0.0.1:{}", server.port);
+    let setup = cluster::client(&server.url("postgres")).await;
+    let sql = "create role ann login password 's3cret'; create role bob login;
+               create role eve login; revoke create on database postgres from public;";
+    setup.batch_execute(sql).await.unwrap();
+    let rules = server.folder.join("data/pg_hba.conf");
+    let trust = std::fs::read_to_string(&rules).unwrap();
+    std::fs::write(
+        &rules,
+        format!("host all ann all scram-sha-256\nhost all bob all reject\n{trust}"),
+    )
+    .unwrap();
+    setup
+        .batch_execute("select pg_reload_conf()")
+        .await
+        .unwrap();
+    for (user, database, words) in [
+        (
+            "windlass",
+            "nowhere",
+            "database \"nowhere\" does not exist; create the database",
+        ),
+        (
+            "nobody",
+            "postgres",
+            "role \"nobody\" does not exist; create the role",
+        ),
+        (
+            "ann:wrong-s3cret",
+            "postgres",
+            "password authentication failed for user \"ann\"; correct the user and password",
+        ),
+        ("ann", "postgres", "password missing; correct the URL"),
+        ("bob", "postgres", "user \"bob\""),
+    ] {
+        let mut told = cannot_open(&format!("postgres://{user}@{place}/{database}")).await;
+        for _ in 0..100 {
+            // The server reads its rules again when it comes to it.
+            if told.contains(words) || user == "windlass" || user == "nobody" {
+                break;
+            }
+            told = cannot_open(&format!("postgres://{user}@{place}/{database}")).await;
+        }
+        assert!(told.contains(words) && told.contains(&place), "{told}");
+        assert!(told.contains(&format!("database {database:?}")), "{told}");
+    }
+    let eve = cluster::options(&format!("postgres://eve@{place}/postgres"));
+    let told = PostgresStore::migrate(&eve).await.unwrap_err().to_string();
+    assert!(
+        told.contains("permission denied") && told.contains("grant"),
+        "{told}"
+    );
+    drop(server);
+    let told = cannot_open(&format!("postgres://ann:s3cret@{place}/jobs")).await;
+    assert!(
+        told.contains(&place) && told.contains("start the server"),
+        "{told}"
+    );
+    let told = cannot_open("postgres://ann:s3cret@no-such-host.invalid/jobs").await;
+    assert!(
+        told.contains("no-such-host.invalid:5432") && told.contains("check the host"),
+        "{told}"
+    );
 }

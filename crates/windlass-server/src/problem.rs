@@ -205,10 +205,8 @@ impl From<StoreError> for Problem {
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, code, told).retry_after(second)
         };
         match &error {
-            StoreError::QueueFull { .. } => {
-                queue_full(error.to_string())
-                    .hint("nothing was stored: try again when the queue has drained")
-            }
+            StoreError::QueueFull { .. } => queue_full(error.to_string())
+                .hint("nothing was stored: try again when the queue has drained"),
             StoreError::TooMany { what, .. } => {
                 let rule = error.to_string();
                 Invalid::new(*what, rule).into()
@@ -222,6 +220,7 @@ impl From<StoreError> for Problem {
             StoreError::Unreadable { .. } => Problem::conflict("job_unreadable", error.to_string()),
             StoreError::Damaged { .. }
             | StoreError::WrongSchema { .. }
+            | StoreError::CannotOpen { .. }
             | StoreError::InUse { .. } => Problem::internal(&error),
         }
     }

@@ -1,5 +1,8 @@
 //! What SQLite says, in the words of the contract.
 
+use std::io::ErrorKind;
+use std::path::Path;
+
 use rusqlite::{Error, ErrorCode, ffi};
 use windlass_core::JobId;
 use windlass_store::StoreError;
@@ -94,5 +97,62 @@ impl Fault {
             },
             _ => StoreError::Unavailable(error.into()),
         }
+    }
+}
+
+/// Says why a store at a path cannot be opened.
+pub(crate) fn cannot_open(path: &Path, error: &std::io::Error) -> StoreError {
+    let (shown, folder) = (path.display(), path.parent().unwrap_or(path).display());
+    let (reason, next) = match error.kind() {
+        ErrorKind::NotFound => (
+            format!("{shown} cannot be opened: the folder {folder} does not exist"),
+            "create the folder, or correct the path",
+        ),
+        ErrorKind::PermissionDenied => (
+            format!("{shown} cannot be opened: permission denied"),
+            "let this process read and write the file and its folder",
+        ),
+        ErrorKind::IsADirectory => (
+            format!("{shown} cannot be opened: it is a folder"),
+            "name a file",
+        ),
+        _ => (
+            format!("{shown} cannot be opened: {error}"),
+            "check the path and the disk",
+        ),
+    };
+    StoreError::CannotOpen { reason, next }
+}
+
+/// The same of what SQLite said while a store was opened.
+pub(crate) fn while_opening(path: &Path, error: StoreError) -> StoreError {
+    match error {
+        StoreError::Unavailable(cause) => StoreError::CannotOpen {
+            reason: format!("{} cannot be opened: {cause}", path.display()),
+            next: "let this process read and write the file and its folder, and close other programs that use it",
+        },
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_cannot_be_opened_is_told_with_a_next_step() {
+        let told = |kind: ErrorKind| {
+            cannot_open(Path::new("/srv/jobs/windlass.db"), &kind.into()).to_string()
+        };
+        assert_eq!(
+            told(ErrorKind::PermissionDenied),
+            "/srv/jobs/windlass.db cannot be opened: permission denied; \
+             let this process read and write the file and its folder"
+        );
+        assert_eq!(
+            told(ErrorKind::NotFound),
+            "/srv/jobs/windlass.db cannot be opened: the folder /srv/jobs does not exist; \
+             create the folder, or correct the path"
+        );
     }
 }

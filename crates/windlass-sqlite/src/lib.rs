@@ -59,13 +59,14 @@ impl SqliteStore {
     /// The attempts of workers that lived in a former process are ended as lost: nobody runs them any more. `random` draws
     /// the jitter of their retries. Those of workers elsewhere go on.
     pub fn open(path: impl AsRef<Path>, now: Timestamp, random: u64) -> Result<Self, StoreError> {
-        let failed = |error: std::io::Error| StoreError::Unavailable(error.into());
+        let failed = |error: std::io::Error| fault::cannot_open(path.as_ref(), &error);
         lock::private_file(path.as_ref()).map_err(failed)?;
         // One file has one lock, by whatever name it is called.
         let path = path.as_ref().canonicalize().map_err(failed)?;
         let mut lock = Lock::take(&path)?;
         lock.check_log()?;
-        let connection = schema::open_writer(&path)?;
+        let opened = schema::open_writer(&path);
+        let connection = opened.map_err(|error| fault::while_opening(&path, error))?;
         let changes = watch::Sender::new(0);
         let (requests, inbox) = mpsc::channel(REQUESTS_MAX);
         let (reads, questions) = mpsc::channel(REQUESTS_MAX);

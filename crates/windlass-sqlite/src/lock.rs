@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use windlass_store::StoreError;
 
+use crate::fault::cannot_open;
 use crate::log;
 
 /// Held as long as the store is open; the operating system frees it when the process dies.
@@ -23,8 +24,9 @@ const LOG_IN_USE: &str = "log in use";
 impl Lock {
     /// Takes the lock beside the file, or tells who has it.
     pub(crate) fn take(path: &Path) -> Result<Self, StoreError> {
-        let failed = |error: std::io::Error| StoreError::Unavailable(error.into());
-        let mut file = private_file(&beside(path, ".lock")).map_err(failed)?;
+        let lock_path = beside(path, ".lock");
+        let failed = |error: std::io::Error| cannot_open(&lock_path, &error);
+        let mut file = private_file(&lock_path).map_err(failed)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::Error(error)) => return Err(failed(error)),

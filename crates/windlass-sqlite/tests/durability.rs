@@ -482,3 +482,25 @@ async fn a_rate_holds_over_a_restart() {
     assert!(take(&store, 5, at(109)).await.is_empty());
     assert_eq!(take(&store, 5, at(110)).await.len(), 3);
 }
+
+#[test]
+fn a_path_that_cannot_be_opened_says_why() {
+    let folder = folder();
+    let missing = folder.path().join("missing").join("jobs.db");
+    for (path, words) in [
+        (
+            missing.as_path(),
+            "missing does not exist; create the folder",
+        ),
+        (folder.path(), "it is a folder; name a file"),
+    ] {
+        let refused = SqliteStore::open(path, at(0), 0).unwrap_err();
+        assert!(
+            matches!(refused, StoreError::CannotOpen { .. }),
+            "{refused:?}"
+        );
+        let told = refused.to_string();
+        let path = path.display().to_string();
+        assert!(told.contains(words) && told.contains(&path), "{told}");
+    }
+}

@@ -36,6 +36,15 @@ pub enum StoreError {
     #[error("the store is not available now: try again")]
     Unavailable(#[source] Cause),
 
+    /// The store cannot be opened as it is configured. Trying again changes nothing: somebody must act first.
+    #[error("{reason}; {next}")]
+    CannotOpen {
+        /// Why: names the host and the database, or the path, and never a password.
+        reason: String,
+        /// What to do.
+        next: &'static str,
+    },
+
     /// It is not known whether the step was written. Look before trying again.
     #[error("the store failed while writing: the step may or may not have happened")]
     Indeterminate(#[source] Cause),
