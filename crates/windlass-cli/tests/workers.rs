@@ -2,9 +2,10 @@
 
 mod support;
 
+use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -12,7 +13,7 @@ use support::{PATIENCE, Server, command, free_address, printed};
 use tempfile::TempDir;
 
 /// The lines that a worker in another language may have.
-const LINES_MAX: usize = 100;
+const LINES_MAX: usize = 120;
 
 fn example(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -20,12 +21,18 @@ fn example(path: &str) -> PathBuf {
         .join(path)
 }
 
-/// A worker's process, killed with its owner.
+/// A worker's process, killed with its owner. What it prints goes to a file.
 struct Worker(Child);
+
+/// What the worker of a world has printed so far.
+fn log_of(world: &World) -> String {
+    std::fs::read_to_string(world.folder.path().join("log")).expect("its log")
+}
 
 impl Worker {
     fn start(language: &str, world: &World) -> Self {
         let folder = world.folder.path();
+        let log = File::create(folder.join("log")).expect("a log file");
         let child = Command::new(program(language))
             .arg(with_odd_handler(language, folder))
             .env("WINDLASS_URL", &world.server.url)
@@ -33,7 +40,7 @@ impl Worker {
             .env("WORKER", "w")
             .env("LEASE_SECONDS", "3")
             .env("GRACE_SECONDS", "0.5")
-            .stdout(Stdio::null())
+            .stdout(log)
             .spawn();
         Worker(child.expect("it starts"))
     }
@@ -235,6 +242,26 @@ fn the_worker_does_everything(language: &str) {
     eventually("it started", || state(&open) == "running");
     assert!(worker.stop(), "it ends well");
     assert_given_back(&world, &open);
+
+    // It prints all of that.
+    let log = log_of(&world);
+    let url = &world.server.url;
+    assert!(log.starts_with(&format!(
+        "started worker=w server={url} queues=default slots=4\n"
+    )));
+    for line in [
+        format!("claimed id={good} kind=greet attempt=1\n"),
+        format!("succeeded id={good} kind=greet attempt=1 status=done\n"),
+        format!("failed id={bad} kind=greet attempt=1 status=done error=\""),
+        format!("cancelling id={endless} kind=pause attempt=1\n"),
+        format!("cancelled id={endless} kind=pause attempt=1 status=done\n"),
+        "stopping running=1 grace_seconds=0.5\n".to_owned(),
+        format!("released id={open} kind=pause attempt=1 status=done\n"),
+    ] {
+        assert_eq!(log.matches(&line).count(), 1, "{line} in {log}");
+    }
+    assert!(log.ends_with("\nstopped\n"), "{log}");
+    assert!(!log.contains(&strange), "{log}");
 }
 
 fn assert_given_back(world: &World, id: &str) {

@@ -1,4 +1,5 @@
 //! A job, its handler, and a worker that runs it.
+#![expect(clippy::print_stdout, reason = "examples print")]
 
 use serde::{Deserialize, Serialize};
 use windlass::{Client, Context, Error, Failure, Job, Worker};
@@ -13,7 +14,7 @@ impl Job for SendEmail {
 }
 
 async fn send_email(job: SendEmail, ctx: Context) -> Result<(), Failure> {
-    ctx.log(format!("attempt {}: to {}", ctx.attempt(), job.to));
+    println!("attempt {}: send to {}", ctx.attempt(), job.to);
     Ok(()) // any error is retried by the job's policy
 }
 

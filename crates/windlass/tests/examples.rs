@@ -36,7 +36,8 @@ fn run(name: &str) -> String {
 
 #[test]
 fn minimal_sends_and_is_short() {
-    assert_eq!(run("minimal"), "", "it waits for its job, and ends well");
+    let printed = run("minimal");
+    assert_eq!(printed, "attempt 1: send to ann@example.org\n");
     let source = include_str!("../examples/minimal.rs");
     let shown = source.split_once("\n\n").map_or(source, |(_, rest)| rest);
     let readme = include_str!("../../../README.md");
@@ -46,6 +47,32 @@ fn minimal_sends_and_is_short() {
         "{} lines",
         source.lines().count()
     );
+}
+
+#[test]
+fn a_worker_prints_what_it_does() {
+    let printed = run("worker");
+    let without_ids = |line: &str| {
+        let fields = line.split(' ').filter(|field| !field.starts_with("id="));
+        fields.collect::<Vec<_>>().join(" ")
+    };
+    let lines: Vec<String> = printed.lines().map(without_ids).collect();
+    for (line, times) in [
+        ("started url=memory:", 1),
+        ("enqueued kind=greet attempt=0", 2),
+        ("claimed kind=greet attempt=1", 2),
+        ("succeeded kind=greet attempt=1", 1),
+        (
+            "failed kind=greet attempt=1 error=\"a greeting needs a name\"",
+            1,
+        ),
+        ("dead kind=greet attempt=1", 1),
+        ("stopping", 1),
+    ] {
+        let found = lines.iter().filter(|printed| *printed == line).count();
+        assert_eq!(found, times, "{line} in {printed}");
+    }
+    assert!(printed.ends_with("\nstopped released=0\n"), "{printed}");
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //
 //     WINDLASS_URL=http://127.0.0.1:8080 WINDLASS_KEY=wl_… node worker.mjs
 //
-// It claims jobs, runs them, renews their leases, tells how they ended, and stops gracefully at SIGTERM:
-// what does not end in time is given back and runs elsewhere, without counting as a failure.
+// It claims jobs, runs them, renews their leases, reports outcomes, prints what it does, and stops gracefully at
+// SIGTERM: what does not end in time is given back and runs elsewhere, without counting as a failure.
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 
@@ -21,6 +21,13 @@ const HANDLERS = {
 
 const running = new Map();
 const stopping = new AbortController();
+
+// Prints one line: the event, then its fields.
+function log(event, job, fields) {
+  const named = job && { id: job.id, kind: job.kind, attempt: job.attempt };
+  const quoted = (value) => (/\s/.test(value) ? JSON.stringify(value) : value);
+  console.log(event, ...Object.entries({ ...named, ...fields }).map(([name, value]) => `${name}=${quoted(value)}`));
+}
 
 // Asks the server; tries again while it is away or busy. Every call here may safely be made twice.
 async function call(path, told, { seconds = 40, tries = 8 } = {}) {
@@ -52,14 +59,18 @@ async function ask(path, told, how) {
 // Tells how an attempt ended, until the server has heard it or the lease is lost. It is renewed all the while.
 async function settle(job, outcome) {
   while (running.get(job.id) === job) {
+    let status = "refused";
     try {
       const told = { id: job.id, attempt: job.attempt, ...outcome };
-      if (!(await call("/api/v1/settle", { outcomes: [told] })) && !stopping.signal.aborted) continue;
+      const answer = await call("/api/v1/settle", { outcomes: [told] });
+      if (!answer && !stopping.signal.aborted) continue;
+      status = answer?.data[0].status ?? "unreported";
     } catch (refused) {
       const error = `its result cannot be told: ${refused.message}`; // it is too large, or no JSON
       if (outcome.outcome === "succeeded") return settle(job, { outcome: "failed", error });
     }
     if (running.get(job.id) === job) running.delete(job.id);
+    log(outcome.outcome, job, { status, ...(outcome.error && { error: outcome.error }) });
   }
 }
 
@@ -80,21 +91,26 @@ async function renew() {
     // A lost lease is not ours any more: what the handler does from now on counts for nothing.
     if (renewed.status !== "renewed") running.delete(job.id);
     job.cancelled = Boolean(renewed.cancel_requested);
+    log(job.cancelled ? "cancelling" : "lost", job);
     job.stop.abort();
   }
 }
 
 for (const name of ["SIGTERM", "SIGINT"]) process.on(name, () => stopping.abort());
 setInterval(renew, (LEASE * 1000) / 3);
+log("started", null, { worker: NAME, server: URL_, queues: QUEUES.join(","), slots: SLOTS });
 while (!stopping.signal.aborted) {
   const free = SLOTS - running.size;
   if (free === 0) await sleep(20);
   const claim = { queues: QUEUES, kinds: Object.keys(HANDLERS), limit: free, slots: SLOTS, claim_id: randomUUID() };
   for (const job of free === 0 ? [] : await ask("/api/v1/claim", { ...claim, wait: "2s" })) {
+    log("claimed", job);
     running.set(job.id, Object.assign(job, { stop: new AbortController(), cancelled: false, outcome: null }));
     run(job);
   }
 }
+log("stopping", null, { running: running.size, grace_seconds: GRACE });
 for (const until = Date.now() + GRACE * 1000; running.size > 0 && Date.now() < until; ) await sleep(20);
 for (const job of running.values()) await settle(job, job.outcome ?? { outcome: "released", started: true });
+log("stopped");
 process.exit();

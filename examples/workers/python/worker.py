@@ -3,8 +3,8 @@
 
     WINDLASS_URL=http://127.0.0.1:8080 WINDLASS_KEY=wl_… python3 worker.py
 
-It claims jobs, runs them in threads, renews their leases, tells how they ended, and stops gracefully at SIGTERM:
-what does not end in time is given back and runs elsewhere, without counting as a failure."""
+It claims jobs, runs them in threads, renews their leases, reports outcomes, prints what it does, and stops gracefully at
+SIGTERM: what does not end in time is given back and runs elsewhere, without counting as a failure."""
 import http.client, json, os, signal, sys, threading, time, urllib.request, uuid
 env = os.environ.get
 URL, KEY, NAME = env("WINDLASS_URL", "http://127.0.0.1:8080"), env("WINDLASS_KEY"), env("WORKER", f"python-{os.getpid()}")
@@ -21,6 +21,12 @@ def pause(payload, job):
 
 HANDLERS = {"greet": greet, "pause": pause}
 running, lock, stopping, problems = {}, threading.Lock(), threading.Event(), []
+
+def log(event, job=None, **fields):
+    """Prints one line: the event, then its fields."""
+    fields = ({name: job[name] for name in ("id", "kind", "attempt")} if job else {}) | fields
+    line = (f"{name}={json.dumps(value) if any(map(str.isspace, str(value))) else value}" for name, value in fields.items())
+    print(event, *line, flush=True)
 
 def call(path, body, timeout=40, tries=8):
     """Asks the server; tries again while it is away or busy. Every call here may safely be made twice."""
@@ -53,13 +59,17 @@ def settle(job, outcome):
     while running.get(job["id"]) is job:
         try:
             told = {"id": job["id"], "attempt": job["attempt"], **outcome}
-            if call("/api/v1/settle", {"outcomes": [told]}) is None and not stopping.is_set():
+            answer = call("/api/v1/settle", {"outcomes": [told]})
+            if answer is None and not stopping.is_set():
                 continue
+            status = answer["data"][0]["status"] if answer else "unreported"
         except Exception as error:
             if outcome["outcome"] == "succeeded":  # the result is too large, or no JSON
                 return settle(job, {"outcome": "failed", "error": f"its result cannot be told: {error}"})
+            status = "refused"
         with lock:
             running.pop(job["id"], None)
+        log(outcome["outcome"], job, status=status, **{name: outcome[name] for name in ("error",) if name in outcome})
 
 def run(job):
     try:
@@ -78,23 +88,28 @@ def renew():
             with lock:  # a lost lease is not ours any more: what the handler does from now on counts for nothing
                 job = running.pop(renewed["id"], None) if lost else running.get(renewed["id"])
             if job and (lost or called_off):
+                log("lost" if lost else "cancelling", job)
                 job["cancelled"] = called_off
                 job["stop"].set()
 
 for name in (signal.SIGTERM, signal.SIGINT):
     signal.signal(name, lambda *_: stopping.set())
 threading.Thread(target=renew, daemon=True).start()
+log("started", worker=NAME, server=URL, queues=",".join(QUEUES), slots=SLOTS)
 while not stopping.is_set():
     free = SLOTS - len(running)
     claim = {"queues": QUEUES, "kinds": list(HANDLERS), "limit": free, "slots": SLOTS, "claim_id": str(uuid.uuid4())}
     for job in ask("/api/v1/claim", {**claim, "wait": "2s"}) if free else []:
         with lock:
             running[job["id"]] = job = job | {"stop": threading.Event(), "cancelled": False, "outcome": None}
+        log("claimed", job)
         threading.Thread(target=run, args=(job,), daemon=True).start()
     stopping.wait(0 if free else 0.02)
+log("stopping", running=len(running), grace_seconds=GRACE)
 until = time.monotonic() + GRACE
 while running and time.monotonic() < until:
     time.sleep(0.02)
 for job in list(running.values()):
     settle(job, job["outcome"] or {"outcome": "released", "started": True})
+log("stopped")
 sys.exit(1 if problems else 0)
