@@ -36,6 +36,49 @@ fn log_lines_are_text_or_json_and_have_no_payload() {
 }
 
 #[test]
+fn failures_of_remote_workers_are_logged_and_a_bulk_is_not_complained_about() {
+    let folder = folder();
+    let server = Server::start(folder.path(), &["--log-format", "json"]);
+    let jobs = vec![json!({"kind": "a", "queue": "other"}); 6000];
+    server.post("/api/v1/jobs/bulk", &json!({ "jobs": jobs }));
+    server.post(
+        "/api/v1/jobs",
+        &json!({"kind": "pay", "payload": {"card": "4111-secret"}, "max_attempts": 1}),
+    );
+    let claimed = server.post("/api/v1/claim", &json!({"worker": "w1"}));
+    let job = &claimed["data"][0];
+    let error = "card '4111-secret' was declined";
+    let outcome = json!({"id": job["id"], "attempt": 1, "outcome": "failed", "error": error});
+    server.post(
+        "/api/v1/settle",
+        &json!({"worker": "w1", "outcomes": [outcome]}),
+    );
+    let (_, log) = server.stop();
+    assert!(
+        !log.contains("4111-secret") && !log.contains("too fast"),
+        "{log}"
+    );
+    let lines = log.lines().map(|line| serde_json::from_str(line).unwrap());
+    let lines: Vec<serde_json::Value> = lines.collect();
+    let failed = |line: &&serde_json::Value| line["message"] == "attempt failed";
+    let found: Vec<_> = lines.iter().filter(failed).collect();
+    let [line] = &found[..] else { panic!("{log}") };
+    for (name, value) in [
+        ("job.id", job["id"].clone()),
+        ("kind", "pay".into()),
+        ("queue", "default".into()),
+        ("attempt", 1.into()),
+        ("worker", "w1".into()),
+        ("outcome", "failed".into()),
+        ("error", "card \"…\" was declined".into()),
+        ("next", "dead".into()),
+        ("reason", "exhausted".into()),
+    ] {
+        assert_eq!(line[name], value, "{name} in {line}");
+    }
+}
+
+#[test]
 fn the_log_has_the_cause_of_a_failure_under_the_id_of_its_request() {
     let folder = folder();
     let server = Server::start(folder.path(), &[]);

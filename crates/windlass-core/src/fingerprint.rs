@@ -18,7 +18,7 @@ pub struct Fingerprint {
 impl Fingerprint {
     /// The fingerprint of an error of a job of that kind, its causes included.
     pub fn new(kind: &Kind, error: &AttemptError) -> Self {
-        let pattern = pattern_of(&error.to_string());
+        let pattern = pattern_of(&error.to_string(), push_run);
         let hash = fixed_hash(format!("{kind}\0{pattern}").as_bytes());
         Fingerprint { hash, pattern }
     }
@@ -36,7 +36,8 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-fn pattern_of(error: &str) -> String {
+/// The text with its quoted parts as `"…"` and each run of word characters as `push_run` writes it.
+pub(crate) fn pattern_of(error: &str, mut push_run: impl FnMut(&mut String, &str)) -> String {
     let mut pattern = String::new();
     let mut rest = start_of(error, SCANNED_BYTES_MAX);
     let mut previous = ' ';
@@ -120,7 +121,7 @@ fn push_run(pattern: &mut String, run: &str) {
 }
 
 /// An id or an address that happens to have no digit: `abcdefab-cdef-abcd-efab-cdefabcdefab`, `dead::beef`.
-fn is_hexadecimal_id(run: &str) -> bool {
+pub(crate) fn is_hexadecimal_id(run: &str) -> bool {
     let hexadecimal = run
         .chars()
         .all(|c| c.is_ascii_hexdigit() || c == '-' || c == ':');

@@ -18,6 +18,7 @@ mod new_job;
 mod outage;
 mod payload;
 mod random;
+mod redact;
 pub mod retry;
 pub mod schedule;
 mod settle;
@@ -40,6 +41,7 @@ pub use new_job::{Deadline, HTTP_TIMEOUT_DEFAULT, JOB_BYTES_MAX, NewJob, Start, 
 pub use outage::{Hold, SignsOfLife, outage_hold};
 pub use payload::{JSON_DEPTH_MAX, PAYLOAD_BYTES_MAX, Payload};
 pub use random::{Random, fixed_hash};
+pub use redact::redacted;
 pub use settle::{
     Outcome, RETRY_AFTER_MAX, Report, Running, SNOOZES_MAX, Settlement, Verdict, has_expired,
     settle,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
-use windlass_core::{JobId, Outcome, Report, Settlement, Timestamp, Verdict};
+use windlass_core::{Job, JobId, Outcome, Report, Settlement, Timestamp, Verdict};
 use windlass_store::{AttemptReport, SETTLE_MAX, Settled, StoreError};
 
 use crate::attempt::RunningAttempt;
@@ -180,11 +180,12 @@ impl Committer {
                 if let Verdict::Waiting { run_at } = settlement.verdict {
                     self.engine.due_at(run_at, now);
                 }
-                tell_settlement(&self.engine, now, settlement, end.ran, || JobRef::of(job));
+                let ran = end.ran;
+                tell_settlement(&self.engine, now, settlement, ran, (job, job.attempt));
             }
             Settled::Repeated => {}
             Settled::LeaseLost => {
-                warn!(job.id = %job.id, attempt = job.attempt, "the lease was lost before the end was settled");
+                self.engine.narrator().lease_lost(job, now);
             }
         }
         self.registry.settled(end.attempt.id());
@@ -360,18 +361,24 @@ pub(crate) fn is_refusal(error: &StoreError) -> bool {
     )
 }
 
-/// Tells how an attempt ended, and what becomes of its job.
+/// Emits and logs how an attempt of a job ended, and what happens to the job.
 pub(crate) fn tell_settlement(
     engine: &Engine,
     at: Timestamp,
     settlement: &Settlement,
     ran: Duration,
-    job: impl Fn() -> JobRef,
+    (job, attempt): (&Job, u32),
 ) {
+    engine
+        .narrator()
+        .attempt_ended(job, attempt, settlement, at);
     let tell = |what: JobEvent| {
         engine.emit(|| Event::Job {
             at,
-            job: job(),
+            job: JobRef {
+                attempt,
+                ..JobRef::of(job)
+            },
             what,
         });
     };

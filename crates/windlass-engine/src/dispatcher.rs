@@ -232,7 +232,8 @@ impl Dispatcher {
         let Some(attempt) = self.registry.lose(of) else {
             return; // it had ended, and the store has just heard of it
         };
-        warn!(job.id = %of.job, attempt = of.attempt, "the lease is lost, the handler is told to stop");
+        let now = self.engine.now();
+        self.engine.narrator().lease_lost(attempt.job(), now);
         self.call_after(&attempt, &Report::Lost);
         self.stop(&attempt, StopReason::LeaseLost);
     }

@@ -14,11 +14,13 @@ use windlass_store::{CHANGE_MAX, Changed, Enqueue, EnqueueMode, Enqueued, Store,
 use crate::clock::Clock;
 use crate::committer::tell_settlement;
 use crate::dispatcher::Dispatcher;
-use crate::event::{Event, Events, JobEvent, JobRef, Subscription};
+use crate::event::{Event, Events, JobEvent, JobRef, Observer, Subscription};
 use crate::http_queues::HttpQueues;
 use crate::ids::Ids;
+use crate::narrator::Narrator;
 use crate::observed::Observed;
 use crate::recorder::{Guarded, Recorder};
+use crate::slots::Slots;
 use crate::watchdog::{Health, Pulse};
 
 /// So many events are kept for a reader, unless configured otherwise.
@@ -38,8 +40,10 @@ pub struct Engine {
     due: Mutex<BTreeSet<Timestamp>>,
     due_changed: Notify,
     dispatchers: Mutex<Vec<Weak<Dispatcher>>>,
+    slots: Mutex<Vec<Weak<Slots>>>,
     http_queues: HttpQueues,
     loops: Mutex<BTreeMap<String, Arc<Pulse>>>,
+    narrator: Narrator,
 }
 
 impl Engine {
@@ -72,8 +76,10 @@ impl Engine {
             due: Mutex::default(),
             due_changed: Notify::new(),
             dispatchers: Mutex::default(),
+            slots: Mutex::default(),
             http_queues: HttpQueues::default(),
             loops: Mutex::default(),
+            narrator: Narrator::default(),
         }
     }
 
@@ -102,9 +108,20 @@ impl Engine {
         self.events.subscribe()
     }
 
+    /// Shows every event from now on to an observer, until that is dropped.
+    pub fn observe(&self, observer: &Arc<impl Observer + 'static>) {
+        let observer: Arc<dyn Observer> = Arc::clone(observer) as Arc<dyn Observer>;
+        self.events.observe(Arc::downgrade(&observer));
+    }
+
     /// Where figures go.
-    pub(crate) fn recorder(&self) -> Option<&Arc<dyn Recorder>> {
+    pub fn recorder(&self) -> Option<&Arc<dyn Recorder>> {
         self.events.recorder()
+    }
+
+    /// Writes the log of what happens to jobs and schedules.
+    pub(crate) fn narrator(&self) -> &Narrator {
+        &self.narrator
     }
 
     /// Tells what happened; an event that nobody listens to is not made.
@@ -183,7 +200,7 @@ impl Engine {
             self.due_at(run_at, now);
         }
         let ran = now.since(job.started_at.unwrap_or(now));
-        tell_settlement(self, now, settlement, ran, || JobRef::of(job));
+        tell_settlement(self, now, settlement, ran, (job, job.attempt));
     }
 
     /// Remembers that a job is due at `at`, so that a fetcher looks then. A hint only.
@@ -230,6 +247,27 @@ impl Engine {
             .unwrap_or_else(PoisonError::into_inner);
         all.retain(|known| known.strong_count() > 0);
         all.push(Arc::downgrade(dispatcher));
+    }
+
+    pub(crate) fn add_slots(&self, slots: &Arc<Slots>) {
+        let mut all = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|known| known.strong_count() > 0);
+        all.push(Arc::downgrade(slots));
+    }
+
+    /// Gives the recorder the slots of all workers in this process.
+    pub fn record_slots(&self) {
+        let Some(recorder) = self.recorder() else {
+            return;
+        };
+        let all = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut used, mut total) = (0, 0);
+        for slots in all.iter().filter_map(Weak::upgrade) {
+            used += u64::from(slots.used());
+            total += u64::from(slots.total());
+        }
+        drop(all);
+        recorder.slots(used, total);
     }
 
     /// Calls jobs off: waiting ones are cancelled, the handlers of running ones are told, without waiting for a renewal.

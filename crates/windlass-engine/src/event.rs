@@ -1,7 +1,7 @@
 //! One stream of what happens to jobs and schedules: logs, metrics, dashboards and tests all read it.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -49,6 +49,8 @@ pub struct JobRef {
     pub queue: QueueName,
     /// Its claims so far.
     pub attempt: u32,
+    /// When it was enqueued.
+    pub created_at: Timestamp,
 }
 
 impl JobRef {
@@ -59,6 +61,7 @@ impl JobRef {
             kind: job.kind.clone(),
             queue: job.queue.clone(),
             attempt: job.attempt,
+            created_at: job.created_at,
         }
     }
 }
@@ -187,10 +190,17 @@ impl JobEvent {
     }
 }
 
+/// Sees every event, none is lost. Called where the thing happens, so it must be quick, must not block and must not panic.
+pub trait Observer: Send + Sync + fmt::Debug {
+    /// Something happened.
+    fn event(&self, event: &Arc<Event>);
+}
+
 /// Where events come from.
 pub(crate) struct Events {
     sender: broadcast::Sender<Arc<Event>>,
     recorder: Option<Arc<dyn Recorder>>,
+    observers: RwLock<Vec<Weak<dyn Observer>>>,
 }
 
 impl Events {
@@ -198,22 +208,39 @@ impl Events {
         Events {
             sender: broadcast::Sender::new(capacity.max(1)),
             recorder,
+            observers: RwLock::default(),
         }
     }
 
     /// Tells everybody; an event that nobody listens to is not even made.
     pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
-        let heard = self.sender.receiver_count() > 0;
         if !self.is_heard() {
             return;
         }
-        let event = event();
+        let event = Arc::new(event());
         if let Some(recorder) = &self.recorder {
             recorder.event(&event);
         }
-        if heard {
-            let _ = self.sender.send(Arc::new(event)); // the last one may just have left
+        let observers = self
+            .observers
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        for observer in observers.iter().filter_map(Weak::upgrade) {
+            observer.event(&event);
         }
+        drop(observers);
+        if self.sender.receiver_count() > 0 {
+            let _ = self.sender.send(event); // the last one may just have left
+        }
+    }
+
+    pub(crate) fn observe(&self, observer: Weak<dyn Observer>) {
+        let mut observers = self
+            .observers
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        observers.retain(|known| known.strong_count() > 0);
+        observers.push(observer);
     }
 
     pub(crate) fn subscribe(&self) -> Subscription {
@@ -222,7 +249,12 @@ impl Events {
 
     /// Whether anybody would hear an event.
     pub(crate) fn is_heard(&self) -> bool {
-        self.recorder.is_some() || self.sender.receiver_count() > 0
+        let observers = || {
+            self.observers
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        self.recorder.is_some() || self.sender.receiver_count() > 0 || !observers().is_empty()
     }
 
     pub(crate) fn recorder(&self) -> Option<&Arc<dyn Recorder>> {
@@ -281,6 +313,7 @@ mod tests {
                 kind: Kind::new("a").unwrap(),
                 queue: QueueName::default(),
                 attempt: 0,
+                created_at: Timestamp::UNIX_EPOCH,
             },
             what: JobEvent::Enqueued,
         }
@@ -299,6 +332,28 @@ mod tests {
         assert_eq!(rest[0], Heard::Event(Arc::new(event(6))));
         drop(events);
         assert_eq!(reader.next().await, None);
+    }
+
+    #[derive(Debug, Default)]
+    struct Count(std::sync::atomic::AtomicUsize);
+
+    impl Observer for Count {
+        fn event(&self, _: &Arc<Event>) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn an_observer_sees_every_event_until_it_is_dropped() {
+        let events = Events::new(4, None);
+        let count = Arc::new(Count::default());
+        events.observe(Arc::downgrade(&(Arc::clone(&count) as Arc<dyn Observer>)));
+        for number in 0..10_000 {
+            events.emit(|| event(number));
+        }
+        assert_eq!(count.0.load(std::sync::atomic::Ordering::Relaxed), 10_000);
+        drop(count);
+        events.emit(|| event(1));
     }
 
     #[test]

@@ -98,6 +98,7 @@ impl Janitor {
         let counts = store.counts(now).await?;
         if let Some(recorder) = self.engine.recorder() {
             recorder.counts(&counts, now);
+            self.engine.record_slots();
         }
         let longest = self.config.queues.values().copied();
         let longest = longest.fold(self.config.retention, Duration::max);

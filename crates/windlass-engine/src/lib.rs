@@ -14,6 +14,7 @@
 mod attempt;
 mod clock;
 mod committer;
+mod digest;
 mod dispatcher;
 mod drain;
 mod engine;
@@ -23,6 +24,7 @@ mod handler;
 mod http_queues;
 mod ids;
 mod janitor;
+mod narrator;
 mod observed;
 mod recorder;
 mod registry;
@@ -41,7 +43,7 @@ pub use attempt::{
 pub use clock::{Clock, SystemClock, VirtualClock, Wait};
 pub use drain::Drained;
 pub use engine::{EVENTS_KEPT, Engine};
-pub use event::{Event, Heard, JobEvent, JobRef, ScheduleEvent, Subscription};
+pub use event::{Event, Heard, JobEvent, JobRef, Observer, ScheduleEvent, Subscription};
 pub use fetcher::{QueueConfig, QueueRules};
 pub use handler::{Handler, Handlers, Hooks, Running};
 pub use http_queues::{HTTP_QUEUES_MAX, HttpQueues};

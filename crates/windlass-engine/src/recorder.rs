@@ -23,6 +23,15 @@ pub trait Recorder: Send + Sync + fmt::Debug {
 
     /// How many jobs there are, as the janitor counts them now and then.
     fn counts(&self, counts: &BTreeMap<QueueName, Counts>, now: Timestamp);
+
+    /// The slots of all workers in this process, as the janitor counts them now and then.
+    fn slots(&self, _used: u64, _total: u64) {}
+
+    /// A loop hung or panicked and was restarted: `fetcher`, `sweeper` and so on.
+    fn loop_restarted(&self, _name: &str) {}
+
+    /// An HTTP job made a request: what its target is, and what the request came to. Both are words of a fixed set.
+    fn http_job(&self, _target: &'static str, _result: &'static str) {}
 }
 
 /// A recorder whose panics stay its own: the loops that call it must not break for a figure.
@@ -49,5 +58,17 @@ impl Recorder for Guarded {
 
     fn counts(&self, counts: &BTreeMap<QueueName, Counts>, now: Timestamp) {
         self.call(|recorder| recorder.counts(counts, now));
+    }
+
+    fn slots(&self, used: u64, total: u64) {
+        self.call(|recorder| recorder.slots(used, total));
+    }
+
+    fn loop_restarted(&self, name: &str) {
+        self.call(|recorder| recorder.loop_restarted(name));
+    }
+
+    fn http_job(&self, target: &'static str, result: &'static str) {
+        self.call(|recorder| recorder.http_job(target, result));
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{error, warn};
 use windlass_core::schedule::{Overlap, SkipReason, SkippedRange, splay_of};
 use windlass_core::{Concurrency, Job, JobId, Key, Occurrence, Timestamp};
 use windlass_store::{Fire, Fired, Schedule, StoreError, read_skipped};
@@ -230,7 +230,9 @@ impl Scheduler {
                 skipped.push(SkippedRange::one(scheduled_for, SkipReason::Duplicate));
                 continue;
             }
-            info!(schedule = %name, %scheduled_for, job.id = %job.id, "fired");
+            self.engine
+                .narrator()
+                .fired(name, scheduled_for, job.id, now);
             tell(ScheduleEvent::Fired {
                 scheduled_for,
                 job: job.id,
@@ -239,7 +241,7 @@ impl Scheduler {
             self.engine.enqueued(std::iter::once(job), now);
         }
         for range in skipped {
-            warn!(schedule = %name, first = %range.first, last = %range.last, reason = range.reason.name(), "skipped");
+            self.engine.narrator().skipped(name, &range, now);
             tell(ScheduleEvent::Skipped(range));
         }
     }

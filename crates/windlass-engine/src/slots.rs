@@ -84,6 +84,15 @@ impl Slots {
         inner.used + lanes.map(|lane| lane.used).sum::<u32>()
     }
 
+    /// How many there are, the pools of retries included.
+    pub(crate) fn total(&self) -> u32 {
+        let inner = self.inner();
+        let lanes = inner.queues.iter().filter_map(|queue| queue.lane.as_ref());
+        lanes.fold(inner.total, |sum, lane| {
+            sum.saturating_add(lane.of.concurrency)
+        })
+    }
+
     /// The slots of a queue, as the guards want to know them.
     pub(crate) fn of(&self, queue: usize) -> SlotsOf {
         let inner = self.inner();

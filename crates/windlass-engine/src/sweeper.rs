@@ -166,20 +166,15 @@ impl Sweeper {
         let (lost, expired) = jobs.split_at(swept.lost.len());
         for ((of, settlement), job) in swept.lost.iter().zip(lost) {
             let Some(job) = job else { continue };
-            warn!(job.id = %of.job, attempt = of.attempt, worker = ?job.worker, "an attempt was lost");
             if let Verdict::Waiting { run_at } = settlement.verdict {
                 self.engine.due_at(run_at, now);
             }
-            let named = JobRef {
-                attempt: of.attempt,
-                ..JobRef::of(job)
-            };
-            tell_settlement(&self.engine, now, settlement, Duration::ZERO, || {
-                named.clone()
-            });
+            let ran = Duration::ZERO;
+            tell_settlement(&self.engine, now, settlement, ran, (job, of.attempt));
         }
         for job in expired.iter().flatten() {
             let (reason, failures) = (DeadReason::Expired, job.failures);
+            self.engine.narrator().expired(job, now);
             self.engine
                 .emit_job(now, &JobRef::of(job), JobEvent::Dead { reason, failures });
         }
@@ -205,6 +200,7 @@ impl Sweeper {
                 }
             };
             pulse.rest();
+            self.engine.narrator().summarise(clock.now());
             let wait = if full {
                 Duration::ZERO
             } else {

@@ -82,6 +82,7 @@ pub async fn keep_up(engine: Arc<Engine>, config: UpkeepConfig, stop: Cancellati
     );
     info!(node = config.node, "keeping the store up");
     while loops.join_next().await.is_some() {}
+    engine.narrator().finish(engine.now());
     if let Err(error) = engine.store().remove_node(&config.node).await {
         warn!(%error, "the node stays listed");
     }

@@ -119,6 +119,9 @@ pub(crate) async fn keep_running<L, F>(
             }
         }
         pulse.restarts.fetch_add(1, Ordering::Relaxed);
+        if let Some(recorder) = engine.recorder() {
+            recorder.loop_restarted(name.rsplit(' ').next().unwrap_or(&name));
+        }
         if clock.elapsed().saturating_sub(started) > RAN_WELL {
             retry.reset();
         }

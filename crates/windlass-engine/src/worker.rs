@@ -202,6 +202,7 @@ impl Worker {
             Arc::clone(&committer),
         ));
         engine.add_dispatcher(&dispatcher);
+        engine.add_slots(&slots);
         let no_claims = CancellationToken::new();
         let fetcher = Arc::new(Fetcher::new(
             Arc::clone(&engine),
@@ -283,6 +284,7 @@ impl Worker {
         })
         .await;
         loops.shutdown().await;
+        self.engine.narrator().finish(self.engine.now());
         let unsettled = self.committer.backlog();
         if unsettled > 0 {
             error!(

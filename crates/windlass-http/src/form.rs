@@ -17,7 +17,7 @@ use windlass_core::{
 use crate::request::HttpRequest;
 
 pub use lines::{gave_up_line, next_execution_time, retry_line, status_of};
-pub use teller::{line_of, tell};
+pub use teller::{Teller, line_of};
 
 /// The entry of the `meta` of jobs that come from the form: what it said of its schedule.
 pub const FORM_META: &str = "scheduler_form";

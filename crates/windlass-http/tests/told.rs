@@ -11,7 +11,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 use windlass_engine::CancellationToken;
-use windlass_http::form::{FORM_META, tell};
+use windlass_http::form::{FORM_META, Teller};
 
 use support::{Reply, Target, World, http_job};
 
@@ -60,10 +60,10 @@ async fn a_failed_job_of_the_form_is_told_in_the_log() {
     let target = Target::replying(&[Reply::Status(503)]).await;
     let world = World::new();
     let stop = CancellationToken::new();
-    let heard = world.engine.subscribe();
+    let teller = Teller::listen(&world.engine);
     let telling = {
         let (engine, stop) = (Arc::clone(&world.engine), stop.clone());
-        tokio::spawn(async move { tell(&engine, heard, stop).await })
+        tokio::spawn(async move { teller.run(&engine, stop).await })
     };
     let mut job = http_job(json!({"url": target.url("/")}));
     job.meta.insert(FORM_META.to_owned(), true.into());

@@ -5,10 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
 use windlass_api::Content;
 use windlass_core::AttemptError;
-use windlass_engine::{Engine, Event, Heard, JobEvent, ScheduleEvent};
+use windlass_engine::{Engine, Event, JobEvent, Observer, ScheduleEvent};
 
 use crate::rates::Rates;
 
@@ -45,17 +44,22 @@ impl std::fmt::Display for EventId {
 pub(crate) enum Next {
     /// An event.
     Event(EventId, Arc<Event>),
-    /// Events between what the reader had and what is still there are gone; it goes on behind this one.
-    Missed(EventId),
+    /// Events between what the reader had and what is still kept are gone; it goes on behind this one.
+    Missed {
+        /// The last one that is gone.
+        last: EventId,
+        /// How many; not known of another run of the server.
+        count: Option<u64>,
+    },
 }
 
-/// The last events, and a bell that rings with each.
+/// The last events, and a bell that rings with each. It observes the engine, so that no event passes it by.
 #[derive(Debug)]
 pub(crate) struct Feed {
     run: u64,
     kept: Mutex<Kept>,
     newest: watch::Sender<u64>,
-    pump: Mutex<Option<AbortHandle>>,
+    rates: Arc<Rates>,
 }
 
 #[derive(Debug, Default)]
@@ -72,42 +76,10 @@ impl Feed {
             run: engine.ids().bits(),
             kept: Mutex::default(),
             newest: watch::Sender::new(0),
-            pump: Mutex::default(),
+            rates,
         });
-        let mut heard = engine.subscribe();
-        let weak = Arc::downgrade(&feed);
-        let pump = tokio::spawn(async move {
-            while let Some(next) = heard.next().await {
-                let Some(feed) = weak.upgrade() else { return };
-                match next {
-                    Heard::Event(event) => {
-                        rates.count(&event);
-                        feed.push(Some(event), 1);
-                    }
-                    Heard::Missed(count) => feed.push(None, count),
-                }
-            }
-        });
-        *feed.pump.lock().unwrap_or_else(PoisonError::into_inner) = Some(pump.abort_handle());
+        engine.observe(&feed);
         feed
-    }
-
-    /// Takes an event, or notes that so many could not be had: what was kept before is then of no use.
-    fn push(&self, event: Option<Arc<Event>>, count: u64) {
-        let mut kept = self.kept();
-        kept.newest += count;
-        match event {
-            None => kept.events.clear(),
-            Some(event) => {
-                if kept.events.len() == KEPT {
-                    kept.events.pop_front();
-                }
-                kept.events.push_back(event);
-            }
-        }
-        let newest = kept.newest;
-        drop(kept);
-        self.newest.send_replace(newest);
     }
 
     /// Where a reader begins who wants only what is to come.
@@ -151,7 +123,9 @@ impl Feed {
             number,
         };
         if last.run != self.run || last.number + 1 < first {
-            return Some(Next::Missed(id(first - 1)));
+            let count = (last.run == self.run).then(|| first - 1 - last.number);
+            let last = id(first - 1);
+            return Some(Next::Missed { last, count });
         }
         let place = usize::try_from(last.number + 1 - first).ok()?;
         let event = kept.events.get(place)?;
@@ -163,12 +137,17 @@ impl Feed {
     }
 }
 
-impl Drop for Feed {
-    fn drop(&mut self) {
-        let pump = self.pump.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pump) = &*pump {
-            pump.abort();
+impl Observer for Feed {
+    fn event(&self, event: &Arc<Event>) {
+        self.rates.count(event);
+        let mut kept = self.kept();
+        if kept.events.len() == KEPT {
+            kept.events.pop_front();
         }
+        kept.events.push_back(Arc::clone(event));
+        kept.newest += 1;
+        // Under the lock, so that the bell never goes back to an older event.
+        self.newest.send_replace(kept.newest);
     }
 }
 

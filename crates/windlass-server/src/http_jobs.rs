@@ -137,7 +137,7 @@ impl Executor {
                 retry: settings.retry,
             }),
             Err(problem) => {
-                warn!(%queue, ?problem, "the settings of a queue are not known, trying again");
+                warn!(%queue, problem = problem.detail(), "the settings of a queue are not known, trying again");
                 None
             }
         }

@@ -105,6 +105,10 @@ impl Problem {
         self.json.status
     }
 
+    pub(crate) fn detail(&self) -> &str {
+        &self.json.detail
+    }
+
     /// The problem of one of many, told within an answer.
     pub(crate) fn into_json(self) -> ProblemJson {
         *self.json

@@ -94,6 +94,7 @@ mod tests {
                 kind: Kind::new("a").unwrap(),
                 queue: QueueName::default(),
                 attempt: 0,
+                created_at: at,
             },
             what: JobEvent::Enqueued,
         };

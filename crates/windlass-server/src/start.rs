@@ -373,7 +373,8 @@ impl Server {
             loops.spawn(executor.run(stop.clone(), stop_now.clone()));
         }
         let (told, until) = (Arc::clone(&engine), over.clone());
-        loops.spawn(async move { form::tell(&told, told.subscribe(), until).await });
+        let teller = form::Teller::listen(&engine);
+        loops.spawn(async move { teller.run(&told, until).await });
         loops.spawn(keep_up(engine, upkeep, over.clone()));
         let app = self.app.stopping(stop.clone());
         let serving = self

@@ -110,6 +110,7 @@ fn feed(recorder: &PrometheusRecorder) {
         kind: "ask".parse().unwrap(),
         queue: "default".parse().unwrap(),
         attempt: 1,
+        created_at: at,
     };
     let (failures, reason) = (1, DeadReason::Exhausted);
     for what in [

@@ -1,29 +1,88 @@
 //! Logs what happens to jobs of the form, in the words that its users look for.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
 use tracing::{info, warn};
-use windlass_core::{Job, JobId};
-use windlass_engine::{CancellationToken, Engine, Event, Heard, JobEvent, Subscription};
+use windlass_core::{Job, JobId, Timestamp};
+use windlass_engine::{CancellationToken, Engine, Event, JobEvent, Observer};
 use windlass_store::{ScheduleRef, StoreError};
 
 use super::{FORM_META, gave_up_line, retry_line};
 
-/// Logs until it is told to stop. A listener that is too slow misses lines, never a job.
-pub async fn tell(engine: &Engine, mut heard: Subscription, stop: CancellationToken) {
-    loop {
-        let next = tokio::select! {
-            next = heard.next() => next,
-            () = stop.cancelled() => return,
-        };
-        match next {
-            None => return,
-            Some(Heard::Missed(missed)) => warn!(missed, "events came too fast to be told"),
-            Some(Heard::Event(event)) => match line_of(engine, &event).await {
-                Ok(Some(line)) => info!("{line}"),
-                Ok(None) => {}
-                Err(error) => warn!(%error, "what became of a job could not be told"),
-            },
+/// Failures that wait for their line.
+const WAITING_MAX: usize = 4096;
+
+/// Missing lines are reported at most once in this time.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
+
+/// Logs failures of jobs of the form. Only failures of HTTP jobs wait for it, so other events, however many, cost no line.
+#[derive(Debug)]
+pub struct Teller {
+    failures: mpsc::Receiver<Arc<Event>>,
+    filter: Arc<Filter>,
+}
+
+/// Picks the events that may need a line.
+#[derive(Debug)]
+struct Filter {
+    failures: mpsc::Sender<Arc<Event>>,
+    missed: AtomicU64,
+}
+
+impl Observer for Filter {
+    fn event(&self, event: &Arc<Event>) {
+        if needs_line(event) && self.failures.try_send(Arc::clone(event)).is_err() {
+            self.missed.fetch_add(1, Ordering::Relaxed);
         }
     }
+}
+
+impl Teller {
+    /// Listens to an engine from now on.
+    pub fn listen(engine: &Engine) -> Self {
+        let (sender, failures) = mpsc::channel(WAITING_MAX);
+        let filter = Arc::new(Filter {
+            failures: sender,
+            missed: AtomicU64::new(0),
+        });
+        engine.observe(&filter);
+        Teller { failures, filter }
+    }
+
+    /// Logs until it is told to stop.
+    pub async fn run(mut self, engine: &Engine, stop: CancellationToken) {
+        let mut reported_at = Timestamp::MIN;
+        loop {
+            let event = tokio::select! {
+                Some(event) = self.failures.recv() => event,
+                () = stop.cancelled() => return,
+            };
+            match line_of(engine, &event).await {
+                Ok(Some(line)) => info!("{line}"),
+                Ok(None) => {}
+                Err(error) => warn!(%error, "cannot log a failed job of the scheduler form"),
+            }
+            let now = engine.now();
+            if now.since(reported_at) >= REPORT_EVERY {
+                let missed = self.filter.missed.swap(0, Ordering::Relaxed);
+                if missed > 0 {
+                    reported_at = now;
+                    warn!(
+                        missed,
+                        "failures of HTTP jobs without a line of the scheduler form"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Whether an event may be about a job of the form that failed.
+fn needs_line(event: &Event) -> bool {
+    matches!(event, Event::Job { job, what: JobEvent::Retried { .. } | JobEvent::Dead { .. }, .. } if job.kind.is_http())
 }
 
 /// The line of an event, if it is about a job of the form that failed. The form's users know the job by the id of its schedule.
@@ -31,7 +90,7 @@ pub async fn line_of(engine: &Engine, event: &Event) -> Result<Option<String>, S
     let Event::Job { job, what, .. } = event else {
         return Ok(None);
     };
-    if !job.kind.is_http() || !matches!(what, JobEvent::Retried { .. } | JobEvent::Dead { .. }) {
+    if !needs_line(event) {
         return Ok(None);
     }
     let Some(job) = job_of_form(engine, job.id).await? else {

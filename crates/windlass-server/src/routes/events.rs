@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderName, Method};
 use futures_util::stream;
+use serde_json::json;
 use windlass_api::schema::{Field, Schema};
 use windlass_api::{Content, Query};
 use windlass_core::fields::one_of;
@@ -202,9 +203,10 @@ impl Reader {
 
     fn take(&mut self, next: Next) -> String {
         match next {
-            Next::Missed(id) => {
-                self.last = id;
-                format!("id: {id}\nevent: missed\ndata: {{\"event\":\"missed\"}}\n\n")
+            Next::Missed { last, count } => {
+                self.last = last;
+                let missed = json!({"event": "missed", "count": count});
+                format!("id: {last}\nevent: missed\ndata: {missed}\n\n")
             }
             Next::Event(id, event) => {
                 self.last = id;

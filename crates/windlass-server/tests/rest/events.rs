@@ -104,6 +104,43 @@ async fn a_reader_that_was_cut_off_goes_on_where_it_was() {
     );
 }
 
+/// Enqueues this many jobs of queue `bulk` at once.
+async fn bulk(server: &Server, count: usize) {
+    let jobs = vec![json!({"kind": "a", "queue": "bulk"}); count];
+    let created = server
+        .post("/api/v1/jobs/bulk", &json!({"jobs": jobs}))
+        .await;
+    assert_eq!(created.status, 200, "{created:?}");
+}
+
+#[tokio::test]
+async fn the_last_minute_counts_every_job_of_a_bulk() {
+    let server = Server::open().await;
+    bulk(&server, 9_000).await;
+    let queue = server.get("/api/v1/queues/bulk").await;
+    assert_eq!(queue.json["last_minute"]["enqueued"], 9_000, "{queue:?}");
+}
+
+#[tokio::test]
+async fn a_reader_that_missed_events_is_told_how_many() {
+    let server = Server::open().await;
+    let mut events = Events::listen(&server, "/api/v1/events", &[]).await;
+    server.job(&json!({"kind": "first"})).await;
+    let read = events.until("\"first\"").await;
+    let last = read.lines().find_map(|line| line.strip_prefix("id: "));
+    let last = last.unwrap().to_owned();
+    drop(events);
+    bulk(&server, 10_000).await;
+    bulk(&server, 234).await;
+    // The newest 10,000 are kept.
+    let mut events = Events::listen(&server, "/api/v1/events", &[("Last-Event-ID", &last)]).await;
+    let read = events.until("event: enqueued").await;
+    assert!(
+        read.contains("event: missed\ndata: {\"count\":234,\"event\":\"missed\"}"),
+        "{read}"
+    );
+}
+
 #[tokio::test]
 async fn a_revoked_key_hears_nothing_more() {
     let mut server = Server::closed().await;

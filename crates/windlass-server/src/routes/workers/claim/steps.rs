@@ -31,7 +31,11 @@ pub(super) async fn take(app: &App, wanted: &Wanted) -> Result<Vec<Job>, Problem
     };
     match taken {
         Err(problem) if steps.jobs.is_empty() => return Err(problem),
-        Err(problem) => warn!(?problem, jobs = steps.jobs.len(), "a claim ended early"),
+        Err(problem) => warn!(
+            problem = problem.detail(),
+            jobs = steps.jobs.len(),
+            "a claim ended early"
+        ),
         Ok(()) => {}
     }
     let (mut jobs, late) = part_late(steps.jobs, app.engine().now());
@@ -236,7 +240,7 @@ async fn cut_leases(app: &App, jobs: &mut [Job]) {
     let mut long: Vec<&mut Job> = jobs.iter_mut().filter(long).collect();
     let renewed = prolong(app, long.iter().map(|job| &**job), Duration::MAX, now).await;
     let renewed = renewed.unwrap_or_else(|problem| {
-        warn!(?problem, "leases outlast their timeouts");
+        warn!(problem = problem.detail(), "leases outlast their timeouts");
         BTreeMap::new()
     });
     for job in &mut long {

@@ -1,0 +1,107 @@
+//! Error texts for the log: words stay, values go.
+//!
+//! Handlers put anything into their errors: customer data, URLs with passwords, tokens. Whoever reads the log may not be
+//! allowed to read payloads, so the log gets the words of an error without the values in it.
+
+use crate::AttemptError;
+use crate::fingerprint::{is_hexadecimal_id, pattern_of};
+
+/// A longer word is a token, not a word.
+const WORD_CHARS_MAX: usize = 32;
+
+/// What follows one of these words is a secret, whatever it looks like.
+const SECRET_NAMES: [&str; 12] = [
+    "password",
+    "passwd",
+    "pwd",
+    "secret",
+    "token",
+    "key",
+    "apikey",
+    "api_key",
+    "authorization",
+    "bearer",
+    "basic",
+    "cookie",
+];
+
+/// The text of an error and its causes with `#` for ids, addresses, URLs, tokens and numbers of more than three digits, and
+/// with `"…"` for quoted parts. One line, at most 200 characters, no control characters.
+pub fn redacted(error: &AttemptError) -> String {
+    let mut after_secret = false;
+    let text = pattern_of(&error.to_string(), |pattern, run| {
+        let hide = after_secret || is_value(run);
+        pattern.push_str(if hide { "#" } else { run });
+        // `Authorization: Bearer x`: the value stays hidden behind both names.
+        after_secret = is_secret_name(run);
+    });
+    text.replace(char::is_control, "")
+}
+
+fn is_value(run: &str) -> bool {
+    let short_number = run.len() <= 3 && run.bytes().all(|byte| byte.is_ascii_digit());
+    let has_digit = run.contains(|c: char| c.is_ascii_digit());
+    !short_number
+        && (has_digit
+            || run.contains('@')
+            || run.contains("://")
+            || run.chars().count() > WORD_CHARS_MAX
+            || is_hexadecimal_id(run))
+}
+
+fn is_secret_name(run: &str) -> bool {
+    let last = run.rsplit([':', '.', '/', '-']).next().unwrap_or(run);
+    SECRET_NAMES
+        .iter()
+        .any(|name| last.eq_ignore_ascii_case(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn text(error: &str) -> String {
+        redacted(&AttemptError::new(error))
+    }
+
+    #[test]
+    fn words_and_short_numbers_stay() {
+        for error in [
+            "connection refused",
+            "the target answered 503 Service Unavailable",
+            "timeout after 30 s",
+        ] {
+            assert_eq!(text(error), error);
+        }
+    }
+
+    #[test]
+    fn values_go() {
+        for (error, expected) in [
+            ("card 4111111111111111 declined", "card # declined"),
+            ("mail to ann@example.org bounced", "mail to # bounced"),
+            ("user 'ann' not found", "user \"…\" not found"),
+            ("postgres://ann:hush@db/x is down", "# is down"),
+            ("GET https://example.org/hush failed", "GET # failed"),
+            ("password=hush refused", "password=# refused"),
+            ("Authorization: Bearer hush", "Authorization: # #"),
+            ("x-api-key: hush", "x-api-key: #"),
+            ("bad token sk_live_aBcD", "bad token #"),
+            ("key abcdefabcdefabcdefabcdefabcdefabcdef", "key #"),
+            ("job abcdefab-cdef-abcd-efab-cdefabcdefab", "job #"),
+            ("line\none \u{1b}[31mred", "line one [#"),
+        ] {
+            assert_eq!(text(error), expected, "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_error_panics_and_the_line_is_bounded(error in any::<String>()) {
+            let line = text(&error);
+            prop_assert!(!line.contains(char::is_control));
+            prop_assert!(line.chars().count() <= 200);
+        }
+    }
+}
