@@ -26,7 +26,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::guard::Guard;
+use crate::guard::{Guard, TargetClass};
 use crate::phases::{Phase, Phases};
 
 pub(crate) use stream::Stream;
@@ -214,6 +214,9 @@ impl Connector {
             let opened = self.open(*last).await;
             opened.map_err(|error| DialError::Unreachable(error.to_string()))
         };
+        if let Some(address) = addresses.first() {
+            phases.reached(TargetClass::of(address.ip()));
+        }
         let stream = self.within("connecting to the target", dialled).await??;
         let peer = stream.peer_addr();
         if !peer.is_ok_and(|peer| !self.is_own(peer.ip(), peer.port())) {

@@ -170,8 +170,12 @@ impl Inner {
         let came = tokio::select! {
             biased;
             came = work => came,
-            reason = attempt.stop().wait_beside_work() => return Ok(stopped(attempt, reason, &phases)),
+            reason = attempt.stop().wait_beside_work() => {
+                record(attempt, &phases, stop_label(reason));
+                return Ok(stopped(attempt, reason, &phases));
+            }
         };
+        record(attempt, &phases, result_label(&came));
         let now = attempt.engine().now();
         attempt.keep("http", kept(&came, &phases));
         Ok(match (judge(request, &came, now), later) {
@@ -200,6 +204,42 @@ impl Inner {
             Arc::clone(room)
         };
         room.acquire_owned().await.ok()
+    }
+}
+
+/// Counts what a request came to.
+fn record(attempt: &RunningAttempt, phases: &Phases, result: &'static str) {
+    if let Some(recorder) = attempt.engine().recorder() {
+        let target = match (result, phases.target()) {
+            (REFUSED, _) => REFUSED, // what it is stays unsaid
+            (_, Some(target)) => target.name(),
+            (_, None) => "unknown",
+        };
+        recorder.http_job(target, result);
+    }
+}
+
+const REFUSED: &str = "refused";
+
+fn result_label(came: &Result<Answer, Trouble>) -> &'static str {
+    match came {
+        Ok(answer) => match answer.status.as_u16() {
+            200..=299 => "2xx",
+            300..=399 => "3xx",
+            400..=499 => "4xx",
+            500..=599 => "5xx",
+            _ => "other",
+        },
+        Err(Trouble::Refused) => REFUSED,
+        Err(Trouble::NoAddress(_) | Trouble::NotSent(_)) => "not_sent",
+        Err(Trouble::Unknown(_)) => "no_answer",
+    }
+}
+
+fn stop_label(reason: StopReason) -> &'static str {
+    match reason {
+        StopReason::TimedOut => "timed_out",
+        StopReason::Cancelled | StopReason::LeaseLost | StopReason::Shutdown => "stopped",
     }
 }
 

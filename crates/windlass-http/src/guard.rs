@@ -75,6 +75,32 @@ impl Guard {
     }
 }
 
+/// What sort of address a request went to. The word is a label of metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TargetClass {
+    /// Of the public internet.
+    Public,
+    /// Not public; the operator opened it.
+    Opened,
+}
+
+impl TargetClass {
+    /// The class of an address that was dialled.
+    pub(crate) fn of(address: IpAddr) -> Self {
+        match is_public(unwrapped(address)) {
+            true => TargetClass::Public,
+            false => TargetClass::Opened,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            TargetClass::Public => "public",
+            TargetClass::Opened => "opened",
+        }
+    }
+}
+
 /// An IPv4 address that is written or carried as IPv6 is the IPv4 address.
 fn unwrapped(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else {

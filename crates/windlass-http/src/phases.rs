@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
+use crate::guard::TargetClass;
+
 /// A part of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -47,6 +49,7 @@ struct Inner {
     begun: Vec<(Phase, Instant)>,
     took: Vec<(Phase, Duration)>,
     connected: bool,
+    target: Option<TargetClass>,
     head: Option<Map<String, Value>>,
 }
 
@@ -97,6 +100,16 @@ impl Phases {
     /// Whether a connection was made for this request.
     pub(crate) fn is_connected(&self) -> bool {
         self.inner().connected
+    }
+
+    /// The class of the address that was dialled, or that answered.
+    pub(crate) fn reached(&self, target: TargetClass) {
+        self.inner().target = Some(target);
+    }
+
+    /// The class of the target, where one was dialled.
+    pub(crate) fn target(&self) -> Option<TargetClass> {
+        self.inner().target
     }
 
     /// The head of the answer came, of which this is kept.

@@ -17,6 +17,7 @@ use windlass_core::Delivery;
 
 use crate::answer::{Answer, BODY_READ_MAX, Trouble, head_json};
 use crate::connector::{Connector, DialError};
+use crate::guard::TargetClass;
 use crate::phases::{Phase, Phases};
 
 /// The head of an answer may be so long.
@@ -82,6 +83,9 @@ impl Sender {
             let sent = phases.around(client.request(request)).await;
             phases.end(Phase::FirstByte);
             let response = sent.map_err(|error| trouble(&error))?;
+            if let Some(target) = response.extensions().get::<TargetClass>() {
+                phases.reached(*target);
+            }
             phases.answered(head_json(
                 response.status(),
                 response.version(),

@@ -19,6 +19,7 @@ use crate::events::Feed;
 use crate::idempotency::Tidied;
 use crate::log::LogLines;
 use crate::permits::Permits;
+use crate::problem::Problem;
 use crate::rates::Rates;
 use crate::routes::{Claims, Lines, Signals};
 use crate::secrets::Secrets;
@@ -169,6 +170,13 @@ impl App {
     /// Waits until every request that changes something has ended. Where none begins any more, that is the end.
     pub(crate) async fn all_changed(&self) {
         let _ = self.changing.acquire_many(CHANGING_MAX).await;
+    }
+
+    /// Counts a request that no route answers. Its method and path may be anything, and are no labels.
+    pub(crate) fn count_unrouted(&self, problem: &Problem) {
+        if let Some(metrics) = &self.metrics {
+            metrics.http_request("other", "other", problem.status(), Duration::ZERO);
+        }
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {

@@ -1,12 +1,17 @@
 //! The figures of the recorder, for Prometheus.
 
+use std::collections::BTreeMap;
+
 use axum::http::StatusCode;
+use axum::http::header::{ACCEPT, VARY};
+use windlass::MetricsFormat;
 
 use crate::answer::Answer;
 use crate::call::Call;
+use crate::nodes::is_alive;
 use crate::problem::Problem;
 
-/// `GET /metrics`.
+/// `GET /metrics`, in the format that `Accept` asks for.
 pub(crate) async fn metrics(call: Call) -> Result<Answer, Problem> {
     let Some(recorder) = &call.app.metrics else {
         let detail = "this program keeps no metrics";
@@ -16,9 +21,28 @@ pub(crate) async fn metrics(call: Call) -> Result<Answer, Problem> {
     // Counts are taken now and then; a reader of metrics wants those of this moment.
     let counts = call.app.store().counts(call.now).await?;
     windlass_engine::Recorder::counts(&**recorder, &counts, call.now);
+    call.app.engine().record_slots();
+    recorder.workers(&alive_workers(&call).await?);
     if let Some(log) = &call.app.log {
         recorder.log_lines_dropped(log.dropped());
     }
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    Ok(Answer::other(kind, recorder.text()))
+    let format = MetricsFormat::accepted(call.header(&ACCEPT).unwrap_or_default());
+    let answer = Answer::other(format.content_type(), recorder.text_in(format));
+    Ok(answer.header(VARY, "Accept"))
+}
+
+/// How many workers there are: `rest` for workers in any language, `sdk` for those of Rust programs, `server` for servers.
+async fn alive_workers(call: &Call) -> Result<BTreeMap<&'static str, u64>, Problem> {
+    let mut alive = BTreeMap::from([("rest", 0), ("sdk", 0), ("server", 0)]);
+    let nodes = call.app.store().nodes().await?;
+    for node in nodes.iter().filter(|node| is_alive(node, call.now)) {
+        let said = |name: &str| node.about.get(name).and_then(serde_json::Value::as_str);
+        let kind = match (said("type"), said("role")) {
+            (Some("rest"), _) => "rest",
+            (_, Some("server")) => "server",
+            _ => "sdk",
+        };
+        *alive.entry(kind).or_default() += 1;
+    }
+    Ok(alive)
 }

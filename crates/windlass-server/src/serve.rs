@@ -50,6 +50,7 @@ pub(crate) async fn serve(
     let id = request_id(request.headers(), app.engine().ids());
     let begun = app.engine().now();
     let clock = Arc::clone(app.engine().clock());
+    let metrics = app.metrics.clone();
     // Whatever is logged on the way carries the id. An error's span is there at every level.
     let span = error_span!("request", request_id = id);
     let answering = async {
@@ -62,7 +63,10 @@ pub(crate) async fn serve(
             Err(problem) => problem.status(),
         };
         let took = clock.now().since(begun);
-        debug!(method = %route.method, route = route.path, status, ?took, "answered");
+        debug!(method = %route.method, route = %route.path, status, ?took, "answered");
+        if let Some(metrics) = metrics {
+            metrics.http_request(route.method.as_str(), route.path, status, took);
+        }
         answered
     };
     finish(answering.instrument(span).await, &id)

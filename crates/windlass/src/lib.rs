@@ -36,7 +36,7 @@ pub use handler::{Handler, RESULT_BYTES_MAX};
 pub use job::Job;
 pub use options::{Options, Retry};
 #[cfg(feature = "prometheus")]
-pub use prometheus::{METRICS, Metric, MetricKind, PrometheusRecorder};
+pub use prometheus::{METRICS, Metric, MetricKind, MetricsFormat, PrometheusRecorder};
 pub use queue::Queue;
 pub use retry_rule::{FailedAttempt, RetryDecision, RetryRule};
 pub use schedule::Schedule;

@@ -10,6 +10,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
+use crate::guard::TargetClass;
+
 /// What requests are sent over.
 pub(crate) enum Stream {
     /// As it is.
@@ -18,14 +20,28 @@ pub(crate) enum Stream {
     Tls(Box<TokioIo<TlsStream<TcpStream>>>),
 }
 
+impl Stream {
+    fn tcp(&self) -> &TcpStream {
+        match self {
+            Stream::Plain(stream) => stream.inner(),
+            Stream::Tls(stream) => stream.inner().get_ref().0,
+        }
+    }
+}
+
 impl Connection for Stream {
     fn connected(&self) -> Connected {
-        match self {
+        let connected = match self {
             Stream::Plain(_) => Connected::new(),
             Stream::Tls(stream) => match stream.inner().get_ref().1.alpn_protocol() {
                 Some(b"h2") => Connected::new().negotiated_h2(),
                 _ => Connected::new(),
             },
+        };
+        // Answers carry it too, also those on a connection that another request opened.
+        match self.tcp().peer_addr() {
+            Ok(peer) => connected.extra(TargetClass::of(peer.ip())),
+            Err(_) => connected,
         }
     }
 }

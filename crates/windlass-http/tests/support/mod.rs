@@ -21,7 +21,7 @@ use windlass_core::{
     Job, JobId, Kind, NewJob, Outcome, PAYLOAD_BYTES_MAX, Payload, QueueName, State, Timestamp,
     WorkerName,
 };
-use windlass_engine::{Engine, Ids, QueueConfig, VirtualClock, Worker, WorkerConfig};
+use windlass_engine::{Engine, Ids, QueueConfig, Recorder, VirtualClock, Worker, WorkerConfig};
 use windlass_http::{HttpConfig, HttpJobs, NoSigningKeys, Resolve, SystemResolver};
 use windlass_memory::MemoryStore;
 use windlass_store::{Attempt, Enqueue, Store};
@@ -69,7 +69,21 @@ impl World {
 
     pub fn starting(http: HttpJobs, store: Arc<dyn Store>, start: Timestamp) -> World {
         let clock = VirtualClock::new(start);
-        let engine = Arc::new(Engine::new(store, Arc::new(clock.clone()), Ids::seeded(7)));
+        let engine = Engine::new(store, Arc::new(clock.clone()), Ids::seeded(7));
+        World::on(http, engine, clock)
+    }
+
+    /// What happens goes to a recorder too.
+    pub fn recorded(recorder: Arc<dyn Recorder>) -> World {
+        let http = HttpJobs::new(local()).expect("settings that work");
+        let (store, clock) = (Arc::new(MemoryStore::new()), VirtualClock::new(t0()));
+        let (time, ids) = (Arc::new(clock.clone()), Ids::seeded(7));
+        let engine = Engine::with_recorder(store, time, ids, Some(recorder));
+        World::on(http, engine, clock)
+    }
+
+    fn on(http: HttpJobs, engine: Engine, clock: VirtualClock) -> World {
+        let engine = Arc::new(engine);
         let worker = Worker::new(Arc::clone(&engine), worker_config(&http)).expect("a worker");
         World {
             engine,

@@ -30,9 +30,12 @@ pub(super) fn routes() -> Vec<Route> {
             .answers(200, "All is well.", status())
             .answers(503, "Something is not.", status()),
         Route::new(Method::GET, "/metrics", Scope::Read, metrics)
-            .says(TAG, "Metrics for Prometheus.")
-            .content_type("application/openmetrics-text")
-            .answers(200, "The figures.", Schema::text()),
+            .says(
+                TAG,
+                "Metrics for Prometheus: in the classic text format, or as OpenMetrics where `Accept` prefers `application/openmetrics-text`.",
+            )
+            .content_type("text/plain")
+            .answers(200, "The metrics.", Schema::text()),
         Route::new(Method::GET, "/openapi.json", Needs::Nothing, describe)
             .says(TAG, "This description.")
             .answers(200, "OpenAPI.", Schema::open_object()),

@@ -42,7 +42,15 @@ impl Metric {
             MetricKind::Counter => "_total",
             MetricKind::Gauge | MetricKind::Histogram => "",
         };
-        format!("windlass_{}{end}", self.name)
+        format!("{}{}{end}", self.prefix(), self.name)
+    }
+
+    /// What its name begins with; metrics about the process have the names that every Prometheus client uses.
+    pub(super) fn prefix(&self) -> &'static str {
+        match self.name.starts_with("process_") {
+            true => "",
+            false => "windlass_",
+        }
     }
 }
 
@@ -77,6 +85,12 @@ pub const METRICS: &[Metric] = {
             "Jobs that are over: succeeded, dead, cancelled",
         ),
         metric(
+            "jobs_dead",
+            Counter,
+            &["queue", "reason"],
+            "Jobs that became dead: exhausted, unrecoverable, expired, lost, poison",
+        ),
+        metric(
             "job_wait_seconds",
             Histogram,
             &["queue"],
@@ -87,6 +101,12 @@ pub const METRICS: &[Metric] = {
             Histogram,
             &["queue"],
             "How long an attempt took",
+        ),
+        metric(
+            "job_total_seconds",
+            Histogram,
+            &["queue", "outcome"],
+            "Time from enqueue to the final state",
         ),
         metric(
             "retries",
@@ -143,11 +163,77 @@ pub const METRICS: &[Metric] = {
             "How long a verb of the store took",
         ),
         metric(
+            "workers",
+            Gauge,
+            &["type"],
+            "Workers of the store with a recent heartbeat, counted when the server's metrics are read",
+        ),
+        metric(
+            "worker_slots",
+            Gauge,
+            &["state"],
+            "Slots of the workers in this process: used, free",
+        ),
+        metric(
+            "loop_restarts",
+            Counter,
+            &["loop"],
+            "Loops of this process that hung or panicked and were restarted",
+        ),
+        metric(
+            "http_job_results",
+            Counter,
+            &["target", "result"],
+            "Requests of HTTP jobs by class of target (public, opened, refused, unknown) and result (2xx to 5xx, other, not_sent, no_answer, refused, timed_out, stopped)",
+        ),
+        metric(
+            "http_requests",
+            Counter,
+            &["method", "route", "status"],
+            "Requests to the server by route and status class",
+        ),
+        metric(
+            "http_request_seconds",
+            Histogram,
+            &["method", "route"],
+            "Time from the head of a request to its answer, long polls included",
+        ),
+        metric(
             "log_lines_dropped",
             Counter,
             &[],
             "Log lines of the server that were left out because nobody took them",
         ),
         metric("build_info", Gauge, &["version"], "Always 1"),
+        metric(
+            "process_cpu_seconds",
+            Counter,
+            &[],
+            "CPU time of this process (Linux)",
+        ),
+        metric(
+            "process_resident_memory_bytes",
+            Gauge,
+            &[],
+            "Resident memory of this process (Linux)",
+        ),
+        metric(
+            "process_open_fds",
+            Gauge,
+            &[],
+            "Open file descriptors of this process (Linux)",
+        ),
+        metric(
+            "process_max_fds",
+            Gauge,
+            &[],
+            "File descriptors that this process may open (Linux)",
+        ),
+        metric(
+            "process_start_time_seconds",
+            Gauge,
+            &[],
+            "When this process started, in seconds since 1970 (Linux)",
+        ),
     ]
 };
