@@ -449,20 +449,23 @@ async fn nodes_whose_clocks_differ_keep_to_the_rate_of_a_queue() {
     };
     let queue = job(1).queue;
     nodes[0].put_queue(&queue, &limits, None).await.unwrap();
-    let batch = Enqueue::all(jobs(0..400));
+    let batch = Enqueue::all(jobs(0..900));
     nodes[0].enqueue(batch, at(0)).await.unwrap();
+    // Ten start, then nodes claim a few each, up to 2.4 s apart and in any order.
     for round in 0..40_u64 {
+        let start = 10_000_000 + round * 10_000_000;
+        nodes[0].claim(&claim(10), at_micros(start)).await.unwrap();
         let claims = (0..8_u64).map(|number| {
             let node = Arc::clone(&nodes[number as usize % 4]);
-            // Up to 1.4 s apart, and in another order every time.
-            let now = at_micros(10_000_000 + round * 300_000 + (number * 7 + round) % 8 * 200_000);
-            tokio::spawn(async move { node.claim(&claim(5), now).await.unwrap() })
+            let late = [2_500_000, 1_000_000, 100_000, 1_900_000];
+            let now = at_micros(start + late[number as usize % 4]);
+            tokio::spawn(async move { node.claim(&claim(1), now).await.unwrap() })
         });
         for claimed in claims.collect::<Vec<_>>() {
             claimed.await.unwrap();
         }
     }
-    let ids: Vec<JobId> = (0..400).map(id).collect();
+    let ids: Vec<JobId> = (0..900).map(id).collect();
     let found = nodes[0].get(&ids).await.unwrap();
     let mut starts: Vec<_> = found
         .iter()
