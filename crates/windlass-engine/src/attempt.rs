@@ -235,13 +235,14 @@ impl RunningAttempt {
         let told = json!({"attempt": self.job.attempt, "progress": value});
         let store = self.engine.store();
         loop {
-            let before = store.document(PROGRESS, &name).await?;
+            let now = self.engine.now();
+            let before = store.document(PROGRESS, &name, now).await?;
             if !self.has_lease().await? {
                 return Ok(Progress::LeaseLost);
             }
             let expected = before.map_or(Expected::Absent, |one| Expected::Version(one.version));
             let now = self.engine.now();
-            let written = store.put_document(PROGRESS, &name, &told, expected, now);
+            let written = store.put_document(PROGRESS, &name, &told, expected, None, now);
             if let Written::Version(version) = written.await? {
                 let mut notes = self.notes();
                 notes.progress = Some(value);

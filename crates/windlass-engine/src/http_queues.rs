@@ -46,7 +46,7 @@ impl HttpQueues {
         }
         let (name, any) = (queue.as_str(), Expected::Anything);
         store
-            .put_document(COLLECTION, name, &json!({}), any, now)
+            .put_document(COLLECTION, name, &json!({}), any, None, now)
             .await?;
         self.known().insert(queue.clone(), now);
         self.look_again();
@@ -59,7 +59,7 @@ impl HttpQueues {
         store: &dyn Store,
         now: Timestamp,
     ) -> Result<BTreeSet<QueueName>, StoreError> {
-        let noted = store.documents(COLLECTION).await?;
+        let noted = store.documents(COLLECTION, now).await?;
         let noted = noted
             .iter()
             .filter_map(|one| Some((one.name.parse().ok()?, one.updated_at)));
@@ -116,7 +116,7 @@ pub(crate) async fn forget_queues(
     counts: &BTreeMap<QueueName, Counts>,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    for note in store.documents(COLLECTION).await? {
+    for note in store.documents(COLLECTION, now).await? {
         let empty = !counts.keys().any(|queue| queue.as_str() == note.name);
         if empty && note.updated_at < now.saturating_sub(KEPT) {
             let version = Expected::Version(note.version);

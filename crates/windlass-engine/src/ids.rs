@@ -17,6 +17,25 @@ struct Source {
     count: u64,
 }
 
+/// When and from which seed something is made. The same origin makes the same ids at the same time, so that a request that is
+/// sent again creates nothing twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    /// When it is made.
+    pub now: Timestamp,
+    /// Where its ids come from.
+    pub seed: u64,
+    /// Whether the same origin may be used again: then what it made before is looked for first.
+    pub repeats: bool,
+}
+
+impl Origin {
+    /// The ids that are made from it, from the first on.
+    pub fn ids(&self) -> Ids {
+        Ids::seeded(self.seed)
+    }
+}
+
 /// So many of the bits of an id are drawn; those above them count within a microsecond.
 const DRAWN_BITS: u32 = 40;
 

@@ -9,7 +9,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use windlass_core::{JobId, QueueName, State, Timestamp};
 use windlass_store::{
-    Changed, Expected, Filter, Fire, ListedState, PAGE_MAX, Page, RECORDS_MAX, Schedule, StoreError,
+    Changed, EXPIRED_MAX, Expected, Filter, Fire, ListedState, PAGE_MAX, Page, RECORDS_MAX,
+    Schedule, StoreError,
 };
 
 use crate::attempt::{COMPLETIONS, PROGRESS};
@@ -123,6 +124,7 @@ impl Janitor {
         self.forget_told(PROGRESS, now).await?;
         self.forget_told(COMPLETIONS, now).await?;
         self.forget_nodes(now).await?;
+        store.remove_expired(EXPIRED_MAX, now).await?;
         Ok(removed)
     }
 
@@ -186,7 +188,9 @@ impl Janitor {
         let store = self.engine.store();
         let old = now.saturating_sub(DAY);
         let after = self.walked_until().remove(collection).unwrap_or_default();
-        let names = store.document_names(collection, &after, WALKED).await?;
+        let names = store
+            .document_names(collection, &after, WALKED, now)
+            .await?;
         let mut ids: Vec<JobId> = names.iter().filter_map(|name| name.parse().ok()).collect();
         let young = ids.iter().position(|id| *id > JobId::new(old, u64::MAX));
         ids.truncate(young.unwrap_or(ids.len()));
@@ -205,7 +209,7 @@ impl Janitor {
             });
             if !needed {
                 let name = id.to_string();
-                let told = store.document(collection, &name).await?;
+                let told = store.document(collection, &name, now).await?;
                 if let Some(told) = told.filter(|told| told.updated_at < old) {
                     let version = Expected::Version(told.version);
                     store.remove_document(collection, &name, version).await?;

@@ -47,7 +47,7 @@ pub use event::{Event, Heard, JobEvent, JobRef, Observer, ScheduleEvent, Subscri
 pub use fetcher::{QueueConfig, QueueRules};
 pub use handler::{Handler, Handlers, Hooks, Running};
 pub use http_queues::{HTTP_QUEUES_MAX, HttpQueues};
-pub use ids::Ids;
+pub use ids::{Ids, Origin};
 pub use janitor::{Janitor, JanitorConfig, PURGED_TOPIC};
 pub use recorder::Recorder;
 pub use scheduler::{Extra, Scheduler, SchedulerConfig, extra_job};

@@ -411,7 +411,7 @@ async fn cc2_a_zombie_does_not_overwrite_the_progress_of_a_later_attempt(world: 
                     let name = zombie.job().id.to_string();
                     let store = attempt.engine().store();
                     let told = store
-                        .document(windlass_engine::PROGRESS, &name)
+                        .document(windlass_engine::PROGRESS, &name, attempt.engine().now())
                         .await
                         .unwrap();
                     assert_eq!(told.unwrap().value["progress"], 2);

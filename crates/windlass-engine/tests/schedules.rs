@@ -58,6 +58,7 @@ async fn count(engine: &Engine, state: ListedState) -> usize {
 }
 
 on_every_store! {
+    expired_documents_are_removed_a_thousand_in_a_pass;
     what_one_step_leaves_out_is_recorded;
     each_range_of_skipped_occurrences_has_its_own_reason;
     what_lies_behind_jobs_that_are_kept_longer_is_removed_too;
@@ -183,11 +184,17 @@ async fn completions_of_jobs_that_are_over_are_forgotten_in_steps(world: World) 
     names.extend([over, waits].map(|id| id.to_string()));
     for name in &names {
         let (value, now) = (json!({}), world.engine.now());
-        let written = store.put_document(COMPLETIONS, name, &value, Expected::Absent, now);
+        let written = store.put_document(COMPLETIONS, name, &value, Expected::Absent, None, now);
         written.await.unwrap();
     }
     let janitor = Janitor::new(Arc::clone(&world.engine), JanitorConfig::default());
-    let left = async || store.document_names(COMPLETIONS, "", 1000).await.unwrap();
+    let left = async || {
+        let now = world.engine.now();
+        store
+            .document_names(COMPLETIONS, "", 1000, now)
+            .await
+            .unwrap()
+    };
     janitor.pass(world.engine.now()).await.unwrap();
     assert_eq!(left().await.len(), names.len(), "they are young");
     world.clock.advance(seconds(24.0 * 3600.0 + 1.0));
@@ -203,6 +210,27 @@ async fn completions_of_jobs_that_are_over_are_forgotten_in_steps(world: World) 
         [waits.to_string()],
         "it may still be completed"
     );
+}
+
+async fn expired_documents_are_removed_a_thousand_in_a_pass(world: World) {
+    let store = world.engine.store();
+    let (now, value) = (world.engine.now(), json!({}));
+    let soon = Some(now.saturating_add(seconds(1.0)));
+    for number in 0..=1000 {
+        let name = number.to_string();
+        let put = store.put_document("notes", &name, &value, Expected::Absent, soon, now);
+        put.await.unwrap();
+    }
+    let janitor = Janitor::new(Arc::clone(&world.engine), JanitorConfig::default());
+    // Read as of before they expired: whatever is still there.
+    let left = async || store.documents("notes", now).await.unwrap().len();
+    janitor.pass(now).await.unwrap();
+    assert_eq!(left().await, 1001);
+    world.clock.advance(seconds(1.0));
+    janitor.pass(world.engine.now()).await.unwrap();
+    assert_eq!(left().await, 1);
+    janitor.pass(world.engine.now()).await.unwrap();
+    assert_eq!(left().await, 0);
 }
 
 async fn what_one_step_leaves_out_is_recorded(world: World) {

@@ -117,7 +117,8 @@ pub async fn complete(
     let store = engine.store();
     let name = token.job.to_string();
     loop {
-        let Some(found) = store.document(COMPLETIONS, &name).await? else {
+        let now = engine.now();
+        let Some(found) = store.document(COMPLETIONS, &name, now).await? else {
             return Ok(Completed::Unknown);
         };
         let Some(mut kept) = Kept::read(&found.value).filter(|kept| kept.is_of(&token)) else {
@@ -144,7 +145,7 @@ pub async fn complete(
         kept.told = Some(completion.clone());
         let expected = Expected::Version(found.version);
         let value = kept.to_json();
-        let written = store.put_document(COMPLETIONS, &name, &value, expected, now);
+        let written = store.put_document(COMPLETIONS, &name, &value, expected, None, now);
         if let Written::Version(_) = written.await? {
             wake(engine, token.job, token.attempt).await?;
             return Ok(Completed::Taken(token.job));
@@ -192,7 +193,7 @@ pub(crate) async fn before_sending(
     let job = attempt.job();
     let name = job.id.to_string();
     let found = store
-        .document(COMPLETIONS, &name)
+        .document(COMPLETIONS, &name, attempt.engine().now())
         .await
         .map_err(store_failed)?;
     if let Some(kept) = found.and_then(|found| Kept::read(&found.value)) {
@@ -215,7 +216,14 @@ pub(crate) async fn before_sending(
     let kept = Kept::of(&token);
     let now = attempt.engine().now();
     let written = store
-        .put_document(COMPLETIONS, &name, &kept.to_json(), Expected::Anything, now)
+        .put_document(
+            COMPLETIONS,
+            &name,
+            &kept.to_json(),
+            Expected::Anything,
+            None,
+            now,
+        )
         .await
         .map_err(store_failed)?;
     match written {
@@ -256,14 +264,14 @@ impl Ticket {
         let expected = Expected::Version(self.version);
         let now = attempt.engine().now();
         let written = store
-            .put_document(COMPLETIONS, &name, &kept.to_json(), expected, now)
+            .put_document(COMPLETIONS, &name, &kept.to_json(), expected, None, now)
             .await
             .map_err(store_failed)?;
         if let Written::Version(_) = written {
             return Ok(Report::Snoozed { until });
         }
         let found = store
-            .document(COMPLETIONS, &name)
+            .document(COMPLETIONS, &name, now)
             .await
             .map_err(store_failed)?;
         let told = found.and_then(|found| Kept::read(&found.value)?.told);

@@ -132,7 +132,12 @@ async fn nobody_completes_a_request_without_its_token() {
         );
     }
     assert_eq!(world.state(id).await, State::Waiting);
-    let kept = world.engine.store().documents("completions").await.unwrap();
+    let kept = world
+        .engine
+        .store()
+        .documents("completions", world.engine.now())
+        .await
+        .unwrap();
     let secret = good.rsplit('_').next().unwrap();
     assert!(
         !kept[0].value.to_string().contains(secret),
@@ -270,7 +275,7 @@ async fn written(engine: &windlass_engine::Engine) {
     loop {
         let kept = engine
             .store()
-            .documents("completions")
+            .documents("completions", engine.now())
             .await
             .expect("a store");
         if kept
@@ -338,7 +343,7 @@ async fn what_is_kept_of_a_request_goes_when_the_job_is_over_and_not_before() {
         world
             .engine
             .store()
-            .documents("completions")
+            .documents("completions", world.engine.now())
             .await
             .unwrap()
             .len()

@@ -9,45 +9,55 @@ use windlass_store::{Document, Expected, PAGE_MAX, RECORDS_MAX, Record, Written}
 use crate::state::State;
 
 impl State {
+    /// Writes a document; its version is set here.
     pub(crate) fn put_document(
         &mut self,
         collection: &str,
-        name: &str,
-        value: &Value,
+        document: Document,
         expected: Expected,
-        now: Timestamp,
     ) -> Written {
-        let found = self
-            .document(collection, name)
-            .map(|document| document.version);
+        let now = document.updated_at;
+        let found = self.document(collection, &document.name, now);
+        let found = found.map(|document| document.version);
         if !expected.allows(found) {
             return Written::Conflict(found);
         }
-        let document = Document {
-            name: name.to_owned(),
-            version: found.unwrap_or(0) + 1,
-            value: value.clone(),
-            updated_at: now,
-        };
-        let version = document.version;
-        self.documents
-            .insert((collection.to_owned(), name.to_owned()), document);
+        let version = found.unwrap_or(0) + 1;
+        let key = (collection.to_owned(), document.name.clone());
+        self.drop_document(&key);
+        if let Some(expires_at) = document.expires_at {
+            self.expiring.insert((expires_at, key.clone()));
+        }
+        self.documents.insert(
+            key,
+            Document {
+                version,
+                ..document
+            },
+        );
         Written::Version(version)
     }
 
-    pub(crate) fn document(&self, collection: &str, name: &str) -> Option<Document> {
-        self.documents
-            .get(&(collection.to_owned(), name.to_owned()))
-            .cloned()
+    fn drop_document(&mut self, key: &(String, String)) {
+        let gone = self.documents.remove(key);
+        if let Some(expires_at) = gone.and_then(|document| document.expires_at) {
+            self.expiring.remove(&(expires_at, key.clone()));
+        }
     }
 
-    pub(crate) fn documents(&self, collection: &str) -> Vec<Document> {
-        let from = (collection.to_owned(), String::new());
-        let documents = self
-            .documents
-            .range(from..)
-            .take_while(|((of, _), _)| of == collection);
-        documents.map(|(_, document)| document.clone()).collect()
+    pub(crate) fn document(
+        &self,
+        collection: &str,
+        name: &str,
+        now: Timestamp,
+    ) -> Option<&Document> {
+        let key = (collection.to_owned(), name.to_owned());
+        let found = self.documents.get(&key);
+        found.filter(|document| !document.has_expired(now))
+    }
+
+    pub(crate) fn documents(&self, collection: &str, now: Timestamp) -> Vec<Document> {
+        self.behind(collection, "", now).cloned().collect()
     }
 
     pub(crate) fn document_names(
@@ -55,14 +65,41 @@ impl State {
         collection: &str,
         after: &str,
         limit: usize,
+        now: Timestamp,
     ) -> Vec<String> {
-        let from = Bound::Excluded((collection.to_owned(), after.to_owned()));
-        let behind = self.documents.range((from, Bound::Unbounded));
-        let names = behind.take_while(|((of, _), _)| of == collection);
+        let names = self.behind(collection, after, now);
         names
-            .map(|((_, name), _)| name.clone())
+            .map(|document| document.name.clone())
             .take(limit.min(PAGE_MAX))
             .collect()
+    }
+
+    /// The documents of a collection behind a name.
+    fn behind(
+        &self,
+        collection: &str,
+        after: &str,
+        now: Timestamp,
+    ) -> impl Iterator<Item = &Document> {
+        let from = (collection.to_owned(), after.to_owned());
+        let from = match after {
+            "" => Bound::Included(from),
+            _ => Bound::Excluded(from),
+        };
+        self.documents
+            .range((from, Bound::Unbounded))
+            .take_while(move |((of, _), _)| of == collection)
+            .map(|(_, document)| document)
+            .filter(move |document| !document.has_expired(now))
+    }
+
+    pub(crate) fn remove_expired(&mut self, limit: usize, now: Timestamp) -> usize {
+        let expired = self.expiring.iter().take_while(|(at, _)| *at <= now);
+        let expired: Vec<_> = expired.take(limit).map(|(_, key)| key.clone()).collect();
+        for key in &expired {
+            self.drop_document(key);
+        }
+        expired.len()
     }
 
     pub(crate) fn remove_document(
@@ -71,13 +108,11 @@ impl State {
         name: &str,
         expected: Expected,
     ) -> Written {
-        let found = self
-            .document(collection, name)
-            .map(|document| document.version);
+        let key = (collection.to_owned(), name.to_owned());
+        let found = self.documents.get(&key).map(|document| document.version);
         match found {
             Some(version) if expected.allows(found) => {
-                self.documents
-                    .remove(&(collection.to_owned(), name.to_owned()));
+                self.drop_document(&key);
                 Written::Version(version)
             }
             _ => Written::Conflict(found),

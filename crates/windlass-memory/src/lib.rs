@@ -23,9 +23,10 @@ use tokio::sync::watch;
 use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp};
 use windlass_store::{
     Attempt, AttemptId, AttemptReport, CHANGE_MAX, Changed, Claim, Claimed, Counts, Document,
-    ENQUEUE_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired, FiredOccurrence,
-    Listed, Node, Page, QueueLimits, RECORDS_MAX, Record, Renewed, SETTLE_MAX, Schedule,
-    ScheduleRef, Settled, Store, StoreError, Swept, UnreadableSchedule, Written, check_batch,
+    ENQUEUE_MAX, EXPIRED_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired,
+    FiredOccurrence, Listed, Node, Page, QueueLimits, RECORDS_MAX, Record, Renewed, SETTLE_MAX,
+    Schedule, ScheduleRef, Settled, Store, StoreError, Swept, UnreadableSchedule, Written,
+    check_batch,
 };
 
 use state::State;
@@ -267,19 +268,34 @@ impl Store for MemoryStore {
         name: &str,
         value: &Value,
         expected: Expected,
+        expires_at: Option<Timestamp>,
         now: Timestamp,
     ) -> Result<Written, StoreError> {
-        Ok(self
-            .state()
-            .put_document(collection, name, value, expected, now))
+        let document = Document {
+            name: name.to_owned(),
+            version: 0,
+            value: value.clone(),
+            updated_at: now,
+            expires_at,
+        };
+        Ok(self.state().put_document(collection, document, expected))
     }
 
-    async fn document(&self, collection: &str, name: &str) -> Result<Option<Document>, StoreError> {
-        Ok(self.state().document(collection, name))
+    async fn document(
+        &self,
+        collection: &str,
+        name: &str,
+        now: Timestamp,
+    ) -> Result<Option<Document>, StoreError> {
+        Ok(self.state().document(collection, name, now).cloned())
     }
 
-    async fn documents(&self, collection: &str) -> Result<Vec<Document>, StoreError> {
-        Ok(self.state().documents(collection))
+    async fn documents(
+        &self,
+        collection: &str,
+        now: Timestamp,
+    ) -> Result<Vec<Document>, StoreError> {
+        Ok(self.state().documents(collection, now))
     }
 
     async fn document_names(
@@ -287,8 +303,13 @@ impl Store for MemoryStore {
         collection: &str,
         after: &str,
         limit: usize,
+        now: Timestamp,
     ) -> Result<Vec<String>, StoreError> {
-        Ok(self.state().document_names(collection, after, limit))
+        Ok(self.state().document_names(collection, after, limit, now))
+    }
+
+    async fn remove_expired(&self, limit: usize, now: Timestamp) -> Result<usize, StoreError> {
+        Ok(self.state().remove_expired(limit.min(EXPIRED_MAX), now))
     }
 
     async fn remove_document(

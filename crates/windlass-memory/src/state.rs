@@ -29,6 +29,8 @@ pub(crate) struct State {
     /// The occurrences that were fired, with their jobs.
     pub(crate) occurrences: BTreeMap<(ScheduleId, Timestamp), Option<JobId>>,
     pub(crate) documents: BTreeMap<(String, String), Document>,
+    /// The documents that expire, by when.
+    pub(crate) expiring: BTreeSet<(Timestamp, (String, String))>,
     pub(crate) records: BTreeMap<(String, u64), Record>,
     pub(crate) last_cursor: u64,
     pub(crate) nodes: BTreeMap<String, Node>,

@@ -163,8 +163,10 @@ create table windlass.documents (
     version    bigint not null,
     value      text   not null,
     updated_at timestamptz not null,
+    expires_at timestamptz,         -- from then on it is absent
     primary key (collection, name)
 );
+create index documents_expiry on windlass.documents (expires_at) where expires_at is not null;
 
 create table windlass.records (
     cursor bigint generated always as identity primary key,

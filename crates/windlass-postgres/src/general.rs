@@ -1,13 +1,11 @@
-//! Queues, nodes, documents and records.
+//! Queues, nodes and records.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 use tokio_postgres::Row;
 use windlass_core::{QueueName, Timestamp};
-use windlass_store::{
-    Document, Expected, Node, PAGE_MAX, QueueLimits, RECORDS_MAX, Record, Written,
-};
+use windlass_store::{Node, QueueLimits, RECORDS_MAX, Record};
 
 use crate::fault::{Fault, Step};
 use crate::param::{Time, bigint, params};
@@ -92,106 +90,6 @@ pub(crate) async fn remove_node(session: &mut Session, name: &str) -> Step<()> {
     Ok(())
 }
 
-/// Writes a document if it is what the writer believes. Two that create it together meet at its key.
-pub(crate) async fn put_document(
-    session: &mut Session,
-    collection: &str,
-    name: &str,
-    value: &Value,
-    expected: Expected,
-    now: Timestamp,
-) -> Step<Written> {
-    let found = lock_document(session, collection, name).await?;
-    if !expected.allows(found) {
-        session.roll_back().await?;
-        return Ok(Written::Conflict(found));
-    }
-    let version = found.unwrap_or(0) + 1;
-    let sql =
-        "insert into windlass.documents as known (collection, name, version, value, updated_at)
-         values ($1, $2, $3, $4, $5)
-         on conflict (collection, name) do update
-         set version = excluded.version, value = excluded.value, updated_at = excluded.updated_at
-         where known.version = excluded.version - 1
-         returning version";
-    let params = params![
-        collection,
-        name,
-        bigint(version),
-        value.to_string(),
-        Time(now)
-    ];
-    if session.last(sql, params).await?.is_empty() {
-        return Err(Fault::Collision); // somebody else created it just now
-    }
-    Ok(Written::Version(version))
-}
-
-pub(crate) async fn remove_document(
-    session: &mut Session,
-    collection: &str,
-    name: &str,
-    expected: Expected,
-) -> Step<Written> {
-    let found = lock_document(session, collection, name).await?;
-    let Some(version) = found.filter(|_| expected.allows(found)) else {
-        session.roll_back().await?;
-        return Ok(Written::Conflict(found));
-    };
-    let sql = "delete from windlass.documents where collection = $1 and name = $2";
-    session.last(sql, params![collection, name]).await?;
-    Ok(Written::Version(version))
-}
-
-async fn lock_document(session: &mut Session, collection: &str, name: &str) -> Step<Option<u64>> {
-    let sql =
-        "select version from windlass.documents where collection = $1 and name = $2 for update";
-    let rows = session.query(sql, params![collection, name]).await?;
-    rows.first().map(version).transpose()
-}
-
-fn version(row: &Row) -> Step<u64> {
-    let version: i64 = row.try_get(0)?;
-    Ok(u64::try_from(version).unwrap_or(0))
-}
-
-fn read_document(found: &Row) -> Step<Document> {
-    Ok(Document {
-        version: version(found)?,
-        name: found.try_get(1)?,
-        value: value(found.try_get(2)?)?,
-        updated_at: row::time(found, 3)?,
-    })
-}
-
-pub(crate) async fn document(
-    session: &mut Session,
-    collection: &str,
-    name: &str,
-) -> Step<Option<Document>> {
-    let sql = "select version, name, value, updated_at from windlass.documents where collection = $1 and name = $2";
-    let rows = session.look(sql, params![collection, name]).await?;
-    rows.first().map(read_document).transpose()
-}
-
-pub(crate) async fn documents(session: &mut Session, collection: &str) -> Step<Vec<Document>> {
-    let sql = "select version, name, value, updated_at from windlass.documents where collection = $1 order by name";
-    let rows = session.look(sql, params![collection]).await?;
-    Ok(readable("document", &rows, read_document))
-}
-
-pub(crate) async fn document_names(
-    session: &mut Session,
-    collection: &str,
-    after: &str,
-    limit: usize,
-) -> Step<Vec<String>> {
-    let sql = "select name from windlass.documents where collection = $1 and name > $2 order by name limit $3";
-    let limit = bigint(limit.min(PAGE_MAX) as u64);
-    let rows = session.look(sql, params![collection, after, limit]).await?;
-    rows.iter().map(|found| Ok(found.try_get(0)?)).collect()
-}
-
 pub(crate) async fn append(
     session: &mut Session,
     topic: &str,
@@ -246,7 +144,7 @@ pub(crate) async fn newest_records(
 
 fn read_record(found: &Row) -> Step<Record> {
     Ok(Record {
-        cursor: version(found)?,
+        cursor: row::number(found, 0)?,
         at: row::time(found, 1)?,
         value: value(found.try_get(2)?)?,
     })

@@ -6,6 +6,7 @@
 mod change;
 mod claim;
 mod connect;
+mod document;
 mod enqueue;
 mod fault;
 mod general;

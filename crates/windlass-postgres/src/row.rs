@@ -55,6 +55,12 @@ pub(crate) fn optional_time(row: &Row, column: usize) -> Step<Option<Timestamp>>
     Ok(at.map(|Time(at)| at))
 }
 
+/// A version or a cursor.
+pub(crate) fn number(row: &Row, column: usize) -> Step<u64> {
+    let number: i64 = row.try_get(column)?;
+    Ok(u64::try_from(number).unwrap_or(0))
+}
+
 pub(crate) fn count(row: &Row, column: usize) -> Step<u32> {
     let number: i32 = row.try_get(column)?;
     u32::try_from(number).map_err(|_| Fault::damaged(format!("{number} is no count")))

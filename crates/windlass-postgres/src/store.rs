@@ -9,9 +9,10 @@ use tokio::sync::watch;
 use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp};
 use windlass_store::{
     Attempt, AttemptId, AttemptReport, CHANGE_MAX, Changed, Claim, Claimed, Counts, Document,
-    ENQUEUE_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired, FiredOccurrence,
-    Listed, Node, Page, QueueLimits, RECORDS_MAX, Record, Renewed, SETTLE_MAX, Schedule,
-    ScheduleRef, Settled, Store, StoreError, Swept, UnreadableSchedule, Written, check_batch,
+    ENQUEUE_MAX, EXPIRED_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired,
+    FiredOccurrence, Listed, Node, Page, QueueLimits, RECORDS_MAX, Record, Renewed, SETTLE_MAX,
+    Schedule, ScheduleRef, Settled, Store, StoreError, Swept, UnreadableSchedule, Written,
+    check_batch,
 };
 
 use crate::change::{self, Change};
@@ -19,7 +20,9 @@ use crate::claim::{self, Attempted, Claiming};
 use crate::connect::Class::{self, Other, Vital};
 use crate::fault::{Fault, Step};
 use crate::session::Session;
-use crate::{PostgresStore, enqueue, general, read, row, schedule, settle, unreadable, upkeep};
+use crate::{
+    PostgresStore, document, enqueue, general, read, row, schedule, settle, unreadable, upkeep,
+};
 
 /// A claim that meets jobs that cannot be read is made this many times, each time without those it met.
 const PARK_ROUNDS: u32 = 16;
@@ -348,24 +351,48 @@ impl Store for PostgresStore {
         name: &str,
         value: &Value,
         expected: Expected,
+        expires_at: Option<Timestamp>,
         now: Timestamp,
     ) -> Result<Written, StoreError> {
         self.run(Other, |mut session| async move {
-            general::put_document(&mut session, collection, name, value, expected, now).await
+            let document = document::New {
+                collection,
+                name,
+                value,
+                expires_at,
+            };
+            document::put(&mut session, document, expected, now).await
         })
         .await
     }
 
-    async fn document(&self, collection: &str, name: &str) -> Result<Option<Document>, StoreError> {
+    async fn document(
+        &self,
+        collection: &str,
+        name: &str,
+        now: Timestamp,
+    ) -> Result<Option<Document>, StoreError> {
         self.run(Other, |mut session| async move {
-            general::document(&mut session, collection, name).await
+            document::one(&mut session, collection, name, now).await
         })
         .await
     }
 
-    async fn documents(&self, collection: &str) -> Result<Vec<Document>, StoreError> {
+    async fn documents(
+        &self,
+        collection: &str,
+        now: Timestamp,
+    ) -> Result<Vec<Document>, StoreError> {
         self.run(Other, |mut session| async move {
-            general::documents(&mut session, collection).await
+            document::all(&mut session, collection, now).await
+        })
+        .await
+    }
+
+    async fn remove_expired(&self, limit: usize, now: Timestamp) -> Result<usize, StoreError> {
+        let limit = limit.min(EXPIRED_MAX);
+        self.run(Other, |mut session| async move {
+            document::remove_expired(&mut session, limit, now).await
         })
         .await
     }
@@ -375,9 +402,10 @@ impl Store for PostgresStore {
         collection: &str,
         after: &str,
         limit: usize,
+        now: Timestamp,
     ) -> Result<Vec<String>, StoreError> {
         self.run(Other, |mut session| async move {
-            general::document_names(&mut session, collection, after, limit).await
+            document::names(&mut session, collection, after, limit, now).await
         })
         .await
     }
@@ -389,7 +417,7 @@ impl Store for PostgresStore {
         expected: Expected,
     ) -> Result<Written, StoreError> {
         self.run(Other, |mut session| async move {
-            general::remove_document(&mut session, collection, name, expected).await
+            document::remove(&mut session, collection, name, expected).await
         })
         .await
     }

@@ -8,12 +8,15 @@ use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
 use crate::problem::Problem;
+use crate::routes::CompactBulk;
 
 /// An answer on its way out.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) body: AnswerBody,
+    /// What is kept with an `Idempotency-Key` in place of a large body.
+    pub(crate) compact: Option<CompactBulk>,
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
@@ -39,6 +42,7 @@ impl Answer {
         Answer {
             status,
             body: AnswerBody::Json(body),
+            compact: None,
             headers: Vec::new(),
         }
     }
@@ -51,6 +55,7 @@ impl Answer {
         Answer {
             status: StatusCode::NO_CONTENT,
             body: AnswerBody::Empty,
+            compact: None,
             headers: Vec::new(),
         }
     }
@@ -59,7 +64,16 @@ impl Answer {
         Answer {
             status: StatusCode::OK,
             body: AnswerBody::Other(content_type.into(), body.into()),
+            compact: None,
             headers: Vec::new(),
+        }
+    }
+
+    /// Keeps something smaller with an `Idempotency-Key`.
+    pub(crate) fn compact(self, compact: CompactBulk) -> Self {
+        Answer {
+            compact: Some(compact),
+            ..self
         }
     }
 

@@ -16,7 +16,7 @@ use crate::access::Access;
 use crate::audit::Audit;
 use crate::bodies::Bodies;
 use crate::events::Feed;
-use crate::idempotency::Tidied;
+use crate::idempotency::{Allowance, NOTES_MAX_DEFAULT};
 use crate::log::LogLines;
 use crate::permits::Permits;
 use crate::problem::Problem;
@@ -45,6 +45,8 @@ pub struct Settings {
     pub wait_max: Duration,
     /// At most this many requests wait at once, and at most this many listen to events; one key gets half of them. 1000.
     pub waiting_max: usize,
+    /// The most requests with an `Idempotency-Key` that one caller sends within a day. 1,000,000.
+    pub idempotency_notes_max: u64,
     /// The policy of jobs that nobody else has one for, and the cap on what they ask for. `standard`, no cap.
     pub retry: WorkerRetry,
 }
@@ -58,6 +60,7 @@ impl Default for Settings {
             lease_max: Duration::from_secs(3600),
             wait_max: Duration::from_secs(60),
             waiting_max: 1000,
+            idempotency_notes_max: NOTES_MAX_DEFAULT,
             retry: WorkerRetry {
                 policy: Some(Arc::new(Preset::default().policy())),
                 cap: Cap::Unlimited,
@@ -85,7 +88,7 @@ pub struct App {
     /// Requests that change something: they run to their end, with or without their client.
     pub(crate) changing: Arc<Semaphore>,
     pub(crate) bodies: Bodies,
-    pub(crate) tidied: Arc<Tidied>,
+    pub(crate) allowance: Arc<Allowance>,
     pub(crate) secrets: Option<Secrets>,
     pub(crate) stopping: CancellationToken,
 }
@@ -102,7 +105,7 @@ impl App {
             claims: Arc::default(),
             lines: Lines::default(),
             signals: Arc::default(),
-            tidied: Arc::default(),
+            allowance: Arc::default(),
             waiting: Permits::new("long polls", settings.waiting_max),
             listening: Permits::new("event streams", settings.waiting_max),
             changing: Arc::new(Semaphore::new(CHANGING_MAX as usize)),

@@ -147,7 +147,7 @@ impl Audit {
         let store = self.engine.store();
         for _ in 0..TRIES_MAX {
             let now = self.engine.now();
-            let head = store.document(AUDIT_TOPIC, HEAD).await?;
+            let head = store.document(AUDIT_TOPIC, HEAD, now).await?;
             let (last, expected) = match &head {
                 None => (None, Expected::Absent),
                 Some(head) => (Some(read(&head.value)?), Expected::Version(head.version)),
@@ -171,7 +171,7 @@ impl Audit {
             record.hash = record.computed_hash();
             let value = json!(record);
             let written = store
-                .put_document(AUDIT_TOPIC, HEAD, &value, expected, now)
+                .put_document(AUDIT_TOPIC, HEAD, &value, expected, None, now)
                 .await?;
             if let Written::Version(_) = written {
                 return Ok(());
@@ -232,7 +232,8 @@ impl Audit {
     async fn walk(&self, mut go_on: impl FnMut(AuditRecord) -> bool) -> Result<(), StoreError> {
         let store = self.engine.store();
         // The head is read first: what moves to the topic meanwhile is then found there.
-        let head = store.document(AUDIT_TOPIC, HEAD).await?;
+        let now = self.engine.now();
+        let head = store.document(AUDIT_TOPIC, HEAD, now).await?;
         let head = head.map(|head| read(&head.value)).transpose()?;
         let (mut cursor, mut last) = (0, 0);
         let mut recent: VecDeque<AuditRecord> = VecDeque::new();
@@ -346,7 +347,7 @@ mod tests {
         }
         let head = from
             .store()
-            .document(AUDIT_TOPIC, HEAD)
+            .document(AUDIT_TOPIC, HEAD, from.now())
             .await
             .unwrap()
             .unwrap();
@@ -356,7 +357,7 @@ mod tests {
         store.append(AUDIT_TOPIC, &values, now).await.unwrap();
         let anything = Expected::Anything;
         store
-            .put_document(AUDIT_TOPIC, HEAD, &head.value, anything, now)
+            .put_document(AUDIT_TOPIC, HEAD, &head.value, anything, None, now)
             .await
             .unwrap();
         let verified = Audit::new(to).verify(None).await.unwrap();

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use windlass_api::{Content, Cursor, Query, check_strict};
 use windlass_core::fields::RawFields;
 use windlass_core::{Invalid, JobId, Timestamp};
-use windlass_engine::Ids;
+use windlass_engine::{Ids, Origin};
 use windlass_store::PAGE_MAX;
 
 use crate::access::{Caller, Scope};
@@ -34,7 +34,22 @@ pub(crate) struct Call {
     pub(crate) params: Vec<(String, String)>,
     pub(crate) query: Map<String, Value>,
     /// Ids of a request that may come again: it makes the same ones each time.
-    pub(crate) seeded: Option<Ids>,
+    pub(crate) seeded: Option<Seeded>,
+}
+
+/// Where the ids of a request come from that may be sent again.
+pub(crate) struct Seeded {
+    pub(crate) seed: u64,
+    pub(crate) ids: Ids,
+}
+
+impl Seeded {
+    pub(crate) fn new(seed: u64) -> Self {
+        Seeded {
+            seed,
+            ids: Ids::seeded(seed),
+        }
+    }
 }
 
 impl Call {
@@ -125,7 +140,7 @@ impl Call {
     /// The id of a job that is made by this request.
     pub(crate) fn new_job_id(&self) -> JobId {
         match &self.seeded {
-            Some(ids) => ids.job(self.now),
+            Some(seeded) => seeded.ids.job(self.now),
             None => self.app.engine().ids().job(self.now),
         }
     }
@@ -133,6 +148,16 @@ impl Call {
     /// Says what the jobs of this request may be signed with.
     pub(crate) fn signers(&self) -> Signers<'_> {
         Signers::new(self.app.secrets.as_ref())
+    }
+
+    /// When and from which seed this request makes something else than single jobs.
+    pub(crate) fn origin(&self) -> Origin {
+        let seeded = self.seeded.as_ref().map(|seeded| seeded.seed);
+        Origin {
+            now: self.now,
+            seed: seeded.unwrap_or_else(|| self.app.engine().ids().bits()),
+            repeats: seeded.is_some(),
+        }
     }
 
     /// Records what an operator did.

@@ -131,7 +131,7 @@ impl Executor {
 
     /// How a queue is set to be claimed.
     async fn rules(&self, queue: &QueueName) -> Option<QueueRules> {
-        match settings_of(self.engine.store(), queue).await {
+        match settings_of(self.engine.store(), queue, self.engine.now()).await {
             Ok(settings) => Some(QueueRules {
                 guards: settings.guards,
                 retry: settings.retry,

@@ -1,12 +1,16 @@
 //! `Idempotency-Key`: a request that creates something can be sent again, and creates it once.
 //!
-//! Before anything is made, a document notes the key with a fingerprint of the body, the time and a seed for ids. Whoever sends
-//! the same request (again, at the same time, after a crash) makes the same ids at the same time, and a store takes an id
-//! once: so the request may run twice, and still creates once. The first answer is kept beside it for a day.
+//! Before anything is made, a note in the store keeps the key with a fingerprint of the body, the time and a seed for ids. Every
+//! try of the same request (a resend, one at the same time, one after a crash) makes the same ids at the same time, and a store
+//! takes an id once: so the request may run twice, and still creates once. The first answer is kept with the note for a day.
+//!
+//! A refusal that is final lets another body take the key. An answer that means "try again" does not: the request may have made
+//! something, and only the same body can find out.
+
+mod allowance;
 
 use std::fmt::Write as _;
 use std::future::Future;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::http::{HeaderName, StatusCode};
@@ -15,64 +19,44 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use windlass_core::{Invalid, Timestamp};
 use windlass_engine::Ids;
-use windlass_store::{Document, Expected, Store, StoreError, Written};
+use windlass_store::{Document, Expected, Written};
+
+pub(crate) use allowance::{Allowance, NOTES_MAX_DEFAULT};
 
 use crate::answer::{Answer, AnswerBody};
 use crate::app::App;
-use crate::call::Call;
+use crate::call::{Call, Seeded};
 use crate::problem::Problem;
-use crate::routes::Route;
+use crate::routes::{CompactBulk, Route};
 
 /// The header.
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Says that an answer was given before.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// The documents lie in so many collections, by the first byte of their name: old ones are looked for in one at a time.
-const COLLECTIONS: u64 = 256;
+/// The collection of the notes.
+const COLLECTION: &str = "idempotency";
 
-/// So long a key is kept.
+/// How long a note is kept.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
-/// A key is at most so long.
+/// How long the note of a refused request is kept: longer than another try of it can be under way.
+const REFUSED_KEPT: Duration = Duration::from_secs(600);
+/// The longest key.
 const KEY_BYTES_MAX: usize = 255;
-/// So often a key is looked at again that others write too.
+/// How often a note is read again that others write at the same time.
 const TRIES: usize = 10;
-/// How often keys are looked for that are over, at most.
-const TIDY_EVERY: Duration = Duration::from_secs(1);
-
-/// When keys that are over were last looked for, and where next.
-#[derive(Debug, Default)]
-pub(crate) struct Tidied(Mutex<Option<(Timestamp, u64)>>);
-
-impl Tidied {
-    /// The collection to look into now, if it is time.
-    fn due(&self, now: Timestamp) -> Option<String> {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = match *last {
-            None => 0,
-            Some((at, _)) if now.since(at) < TIDY_EVERY => return None,
-            Some((_, place)) => (place + 1) % COLLECTIONS,
-        };
-        *last = Some((now, place));
-        Some(format!("idempotency.{place:02x}"))
-    }
-}
-
-/// Where the document of a key lies.
-fn collection(name: &str) -> String {
-    let byte: String = name.chars().take(2).collect();
-    format!("idempotency.{byte}")
-}
 
 /// What is kept with a key.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Kept {
+struct Note {
     /// Of the body.
     fingerprint: String,
     /// When it was first sent: jobs are made as of then.
     at: Timestamp,
     /// Where its ids come from.
     seed: u64,
+    /// A try was refused, and nothing was made: another body may take the key.
+    refused: bool,
     /// What was answered, once it was.
     answer: Option<KeptAnswer>,
 }
@@ -81,7 +65,16 @@ struct Kept {
 struct KeptAnswer {
     status: u16,
     headers: Vec<(String, String)>,
-    body: Value,
+    body: KeptBody,
+}
+
+/// An answer as it is kept.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+enum KeptBody {
+    /// As it was sent.
+    Json(Value),
+    /// What cannot be worked out from the seed.
+    Bulk(CompactBulk),
 }
 
 /// Answers a request that creates something; with a key, once.
@@ -96,36 +89,30 @@ where
     let Some(key) = key_of(&call)? else {
         return handle(call).await;
     };
-    let app = call.app.clone();
-    let now = call.now;
-    let name = hashed(&[
-        call.caller.id.as_bytes(),
-        route.path.as_bytes(),
-        key.as_bytes(),
-    ]);
-    let fingerprint = hashed(&[call.path.as_bytes(), &call.body]);
-    tidy(&app, now).await;
-    let (kept, version) = reserve(&app, &name, fingerprint, now).await?;
-    if let Some(answer) = kept.answer {
-        return replay(answer);
+    let notes = Notes {
+        app: call.app.clone(),
+        caller: call.caller.id.clone(),
+        name: hashed(&[
+            call.caller.id.as_bytes(),
+            route.path.as_bytes(),
+            key.as_bytes(),
+        ]),
+        fingerprint: hashed(&[call.path.as_bytes(), &call.body]),
+        now: call.now,
+    };
+    let (note, version) = notes.reserve().await?;
+    if let Some(answer) = note.answer {
+        return replay(answer, note.seed, note.at);
     }
     let call = Call {
-        now: kept.at,
-        seeded: Some(Ids::seeded(kept.seed)),
+        now: note.at,
+        seeded: Some(Seeded::new(note.seed)),
         ..call
     };
     match handle(call).await {
-        Ok(answer) => keep(&app, &name, &kept, version, answer, now).await,
-        Err(problem) => {
-            // Nothing was made: the key is free for a request that is right. Of a failure of ours nobody knows.
-            if problem.status() < 500 {
-                let expected = Expected::Version(version);
-                app.store()
-                    .remove_document(&collection(&name), &name, expected)
-                    .await?;
-            }
-            Err(problem)
-        }
+        Ok(answer) => notes.keep(note, version, answer).await,
+        Err(problem) if problem.is_refusal() => notes.refuse(note, version, problem).await,
+        Err(problem) => Err(problem),
     }
 }
 
@@ -142,138 +129,186 @@ fn key_of(call: &Call) -> Result<Option<String>, Problem> {
     Ok(Some(text.to_owned()))
 }
 
-/// What is kept with the key: what another request noted, or what this one does.
-async fn reserve(
-    app: &App,
-    name: &str,
+/// The note of one key, as one request sees it.
+struct Notes {
+    app: App,
+    caller: String,
+    /// Of the document.
+    name: String,
+    /// Of this request's body.
     fingerprint: String,
     now: Timestamp,
-) -> Result<(Kept, u64), Problem> {
-    let store = app.store();
-    for _ in 0..TRIES {
-        let found = store.document(&collection(name), name).await?;
-        let expected = match found {
-            Some(document) if !is_over(&document, now) => {
-                let kept = read(&document)?;
-                if kept.fingerprint != fingerprint {
+}
+
+impl Notes {
+    /// The note of the key: the one that another try made, or a new one.
+    async fn reserve(&self) -> Result<(Note, u64), Problem> {
+        for _ in 0..TRIES {
+            let (note, expected) = match self.read().await? {
+                None => (self.new_note(), Expected::Absent),
+                Some((note, version)) if note.fingerprint == self.fingerprint => {
+                    if !note.refused {
+                        return Ok((note, version));
+                    }
+                    // The same ids again: another try of it may be under way.
+                    let again = Note {
+                        refused: false,
+                        ..note
+                    };
+                    (again, Expected::Version(version))
+                }
+                Some((note, version)) if note.refused => {
+                    (self.new_note(), Expected::Version(version))
+                }
+                Some(_) => {
                     let detail = "this `Idempotency-Key` was used with another request";
                     let problem = Problem::conflict("idempotency_key_reused", detail);
                     return Err(problem.hint("use a new key for each new request"));
                 }
-                return Ok((kept, document.version));
+            };
+            if expected == Expected::Absent {
+                let most = self.app.settings.idempotency_notes_max;
+                self.app.allowance.check(&self.caller, most, self.now)?;
             }
-            Some(over) => Expected::Version(over.version),
-            None => Expected::Absent,
-        };
-        let kept = Kept {
-            fingerprint: fingerprint.clone(),
-            at: now,
-            seed: app.engine().ids().bits(),
+            if let Some(version) = self.write(&note, expected).await? {
+                self.app.allowance.spend(&self.caller, 1, self.now);
+                return Ok((note, version));
+            }
+        }
+        Err(busy())
+    }
+
+    fn new_note(&self) -> Note {
+        Note {
+            fingerprint: self.fingerprint.clone(),
+            at: self.now,
+            seed: self.app.engine().ids().bits(),
+            refused: false,
             answer: None,
-        };
-        if let Some(version) = write(store, name, &kept, expected, now).await? {
-            return Ok((kept, version));
         }
     }
-    Err(busy())
+
+    /// Keeps the answer; where another try was first, its answer counts.
+    async fn keep(&self, note: Note, version: u64, answer: Answer) -> Result<Answer, Problem> {
+        let Some(kept) = kept_of(&answer)? else {
+            return Ok(answer);
+        };
+        let done = Note {
+            refused: false,
+            answer: Some(kept),
+            ..note
+        };
+        let mut version = version;
+        for _ in 0..TRIES {
+            if self
+                .write(&done, Expected::Version(version))
+                .await?
+                .is_some()
+            {
+                return Ok(answer);
+            }
+            match self.read().await? {
+                Some((other, now)) if other.seed == done.seed => match other.answer {
+                    Some(first) => return replay(first, other.seed, other.at),
+                    None => version = now, // another try was refused
+                },
+                // It has expired, or was refused and taken by another body: there is nothing to keep it with.
+                _ => return Ok(answer),
+            }
+        }
+        Err(busy())
+    }
+
+    /// Lets another body take the key; where another try has succeeded, its answer counts.
+    async fn refuse(&self, note: Note, version: u64, problem: Problem) -> Result<Answer, Problem> {
+        let refused = Note {
+            refused: true,
+            ..note
+        };
+        if self
+            .write(&refused, Expected::Version(version))
+            .await?
+            .is_none()
+            && let Some((other, _)) = self.read().await?
+            && other.seed == refused.seed
+            && let Some(first) = other.answer
+        {
+            return replay(first, other.seed, other.at);
+        }
+        Err(problem)
+    }
+
+    async fn read(&self) -> Result<Option<(Note, u64)>, Problem> {
+        let store = self.app.store();
+        let found = store.document(COLLECTION, &self.name, self.now).await?;
+        let read = |document: Document| {
+            let note = serde_json::from_value(document.value);
+            let note: Note = note.map_err(|error| Problem::internal(&error))?;
+            Ok((note, document.version))
+        };
+        found.map(read).transpose()
+    }
+
+    async fn write(&self, note: &Note, expected: Expected) -> Result<Option<u64>, Problem> {
+        let value = serde_json::to_value(note).map_err(|error| Problem::internal(&error))?;
+        let mut expires_at = note.at.saturating_add(KEPT);
+        if note.refused {
+            expires_at = expires_at.min(self.now.saturating_add(REFUSED_KEPT));
+        }
+        if note.answer.is_some() {
+            let bytes = value.to_string().len();
+            self.app
+                .allowance
+                .spend(&self.caller, bytes / 1024, self.now);
+        }
+        let store = self.app.store();
+        let written = store
+            .put_document(
+                COLLECTION,
+                &self.name,
+                &value,
+                expected,
+                Some(expires_at),
+                self.now,
+            )
+            .await?;
+        Ok(match written {
+            Written::Version(version) => Some(version),
+            Written::Conflict(_) => None,
+        })
+    }
 }
 
-/// Keeps the answer; where another request with the key was first, its answer counts.
-async fn keep(
-    app: &App,
-    name: &str,
-    kept: &Kept,
-    version: u64,
-    answer: Answer,
-    now: Timestamp,
-) -> Result<Answer, Problem> {
-    let AnswerBody::Json(body) = &answer.body else {
-        return Ok(answer);
+/// An answer as it is kept; none for one that has no JSON.
+fn kept_of(answer: &Answer) -> Result<Option<KeptAnswer>, Problem> {
+    let body = match (&answer.compact, &answer.body) {
+        (Some(compact), _) => KeptBody::Bulk(compact.clone()),
+        (None, AnswerBody::Json(body)) => {
+            let body = serde_json::from_slice(body);
+            KeptBody::Json(body.map_err(|error| Problem::internal(&error))?)
+        }
+        _ => return Ok(None),
     };
-    let told = KeptAnswer {
+    Ok(Some(KeptAnswer {
         status: answer.status.as_u16(),
         headers: answer.kept_headers(),
-        body: serde_json::from_slice(body).map_err(|error| Problem::internal(&error))?,
-    };
-    let done = Kept {
-        answer: Some(told),
-        ..kept.clone()
-    };
-    let store = app.store();
-    if write(store, name, &done, Expected::Version(version), now)
-        .await?
-        .is_some()
-    {
-        return Ok(answer);
-    }
-    let other = store.document(&collection(name), name).await?;
-    match other
-        .as_ref()
-        .map(read)
-        .transpose()?
-        .and_then(|kept| kept.answer)
-    {
-        Some(first) => replay(first),
-        None => Ok(answer),
-    }
+        body,
+    }))
 }
 
-fn replay(kept: KeptAnswer) -> Result<Answer, Problem> {
+fn replay(kept: KeptAnswer, seed: u64, at: Timestamp) -> Result<Answer, Problem> {
     let status = StatusCode::from_u16(kept.status).map_err(|error| Problem::internal(&error))?;
-    let mut answer = Answer::json(status, &kept.body)?.header(REPLAYED, "true");
+    let answer = match kept.body {
+        KeptBody::Json(body) => Answer::json(status, &body)?,
+        KeptBody::Bulk(compact) => compact.answer(&Ids::seeded(seed), at)?.status(status),
+    };
+    let mut answer = answer.header(REPLAYED, "true");
     for (name, value) in &kept.headers {
         if let Ok(name) = HeaderName::try_from(name) {
             answer = answer.header(name, value);
         }
     }
     Ok(answer)
-}
-
-async fn write(
-    store: &dyn Store,
-    name: &str,
-    kept: &Kept,
-    expected: Expected,
-    now: Timestamp,
-) -> Result<Option<u64>, Problem> {
-    let value = serde_json::to_value(kept).map_err(|error| Problem::internal(&error))?;
-    let written = store
-        .put_document(&collection(name), name, &value, expected, now)
-        .await?;
-    Ok(match written {
-        Written::Version(version) => Some(version),
-        Written::Conflict(_) => None,
-    })
-}
-
-fn read(document: &Document) -> Result<Kept, Problem> {
-    serde_json::from_value(document.value.clone()).map_err(|error| Problem::internal(&error))
-}
-
-fn is_over(document: &Document, now: Timestamp) -> bool {
-    now.since(document.updated_at) >= KEPT
-}
-
-/// Removes keys that are over, a few at a time.
-async fn tidy(app: &App, now: Timestamp) {
-    let Some(collection) = app.tidied.due(now) else {
-        return;
-    };
-    if let Err(error) = forget_old(app.store(), &collection, now).await {
-        tracing::info!(%error, "old idempotency keys stay for now");
-    }
-}
-
-async fn forget_old(store: &dyn Store, collection: &str, now: Timestamp) -> Result<(), StoreError> {
-    for document in store.documents(collection).await? {
-        if is_over(&document, now) {
-            let expected = Expected::Version(document.version);
-            store
-                .remove_document(collection, &document.name, expected)
-                .await?;
-        }
-    }
-    Ok(())
 }
 
 /// A digest of several texts, as hexadecimal digits. Lengths go in too: moving a byte from one to the next changes it.
@@ -301,23 +336,6 @@ fn busy() -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_collection_is_looked_into_in_turn_and_not_too_often() {
-        let tidied = Tidied::default();
-        let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let at = |seconds| start.saturating_add(Duration::from_secs(seconds));
-        assert_eq!(tidied.due(at(0)).as_deref(), Some("idempotency.00"));
-        assert_eq!(tidied.due(at(0)), None);
-        for place in 1..256 {
-            assert_eq!(
-                tidied.due(at(place)),
-                Some(format!("idempotency.{place:02x}"))
-            );
-        }
-        assert_eq!(tidied.due(at(256)).as_deref(), Some("idempotency.00"));
-        assert_eq!(collection("ff12"), "idempotency.ff");
-    }
 
     #[test]
     fn a_digest_tells_where_one_part_ends() {

@@ -109,6 +109,13 @@ impl Problem {
         &self.json.detail
     }
 
+    /// Whether the same request can never do anything else: it was refused and made nothing. A request that is to be tried
+    /// again, and one that failed halfway, is not refused.
+    pub(crate) fn is_refusal(&self) -> bool {
+        let try_again = matches!(self.json.status, 408 | 425 | 429);
+        self.json.status < 500 && self.retry_after.is_none() && !try_again
+    }
+
     /// The problem of one of many, told within an answer.
     pub(crate) fn into_json(self) -> ProblemJson {
         *self.json

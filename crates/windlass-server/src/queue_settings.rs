@@ -17,15 +17,19 @@ const COLLECTION: &str = "queue-settings";
 pub(crate) async fn settings_of(
     store: &dyn Store,
     name: &QueueName,
+    now: Timestamp,
 ) -> Result<QueueSettings, Problem> {
     let limits = store.queues().await?.remove(name).unwrap_or_default();
-    let document = store.document(COLLECTION, name.as_str()).await?;
+    let document = store.document(COLLECTION, name.as_str(), now).await?;
     together(&limits, document.as_ref().map(|one| &one.value))
 }
 
 /// What is kept beside the limits, for all queues that have something.
-pub(crate) async fn kept(store: &dyn Store) -> Result<BTreeMap<QueueName, Value>, StoreError> {
-    let documents = store.documents(COLLECTION).await?;
+pub(crate) async fn kept(
+    store: &dyn Store,
+    now: Timestamp,
+) -> Result<BTreeMap<QueueName, Value>, StoreError> {
+    let documents = store.documents(COLLECTION, now).await?;
     let named = |name: &str| QueueName::new(name).ok();
     let kept = documents
         .into_iter()
@@ -67,7 +71,7 @@ pub(crate) async fn set(
     let (beside, any) = (beside.to_json(), Expected::Anything);
     let store = client.engine().store();
     store
-        .put_document(COLLECTION, name.as_str(), &beside, any, now)
+        .put_document(COLLECTION, name.as_str(), &beside, any, None, now)
         .await?;
     let bounds = windlass::QueueSettings {
         max_depth: settings.max_depth,

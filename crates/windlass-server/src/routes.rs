@@ -27,6 +27,7 @@ use axum::routing::{MethodFilter, on};
 use windlass_api::schema::{Field, Schema};
 use windlass_core::JOB_BYTES_MAX;
 
+pub(crate) use jobs::CompactBulk;
 pub(crate) use workers::{Claims, Lines, Signals};
 
 use crate::access::Scope;
@@ -224,6 +225,8 @@ pub struct RouteInfo {
     pub path: &'static str,
     /// The scope it needs; none if it is open to everybody.
     pub scope: Option<Scope>,
+    /// Whether it takes an `Idempotency-Key`.
+    pub idempotent: bool,
 }
 
 /// Every route that [`router`] answers.
@@ -235,6 +238,7 @@ pub fn routes() -> Vec<RouteInfo> {
             Needs::Nothing => None,
             Needs::Scope(scope) => Some(scope),
         },
+        idempotent: route.idempotent,
     };
     table().into_iter().map(info).collect()
 }

@@ -159,7 +159,12 @@ impl Secrets {
 
     /// Refuses keys that do not open every secret. Changes nothing.
     pub async fn check(&self) -> Result<(), SecretError> {
-        for document in self.engine.store().documents(COLLECTION).await? {
+        for document in self
+            .engine
+            .store()
+            .documents(COLLECTION, self.engine.now())
+            .await?
+        {
             self.open(&document)?;
         }
         Ok(())
@@ -178,7 +183,10 @@ impl Secrets {
             return Err(Invalid::new("secret", rule).into());
         }
         let store = self.engine.store();
-        if store.document(COLLECTION, name).await?.is_none()
+        if store
+            .document(COLLECTION, name, self.engine.now())
+            .await?
+            .is_none()
             && self.names().await?.len() >= SECRETS_MAX
         {
             let rule = format!("must be at most {SECRETS_MAX} in all");
@@ -187,7 +195,7 @@ impl Secrets {
         let sealed = self.seal(name, secret, hosts)?;
         let (anything, now) = (Expected::Anything, self.engine.now());
         store
-            .put_document(COLLECTION, name, &sealed, anything, now)
+            .put_document(COLLECTION, name, &sealed, anything, None, now)
             .await?;
         Ok(())
     }
@@ -195,7 +203,11 @@ impl Secrets {
     /// The secret of a name.
     pub async fn get(&self, name: &str) -> Result<Option<StoredSecret>, SecretError> {
         check_form(name)?;
-        let found = self.engine.store().document(COLLECTION, name).await?;
+        let found = self
+            .engine
+            .store()
+            .document(COLLECTION, name, self.engine.now())
+            .await?;
         found.map(|document| self.open(&document)).transpose()
     }
 
@@ -204,20 +216,32 @@ impl Secrets {
         if check_form(name).is_err() {
             return Ok(None);
         }
-        let found = self.engine.store().document(COLLECTION, name).await?;
+        let found = self
+            .engine
+            .store()
+            .document(COLLECTION, name, self.engine.now())
+            .await?;
         found.map(|document| hosts_of(&document)).transpose()
     }
 
     /// The names, in order, each with the hosts it signs for. Needs no key.
     pub async fn list(&self) -> Result<Vec<(String, SecretHosts)>, SecretError> {
-        let all = self.engine.store().documents(COLLECTION).await?;
+        let all = self
+            .engine
+            .store()
+            .documents(COLLECTION, self.engine.now())
+            .await?;
         let row = |document: Document| Ok((document.name.clone(), hosts_of(&document)?));
         all.into_iter().map(row).collect()
     }
 
     /// The names, in order.
     pub async fn names(&self) -> Result<Vec<String>, SecretError> {
-        let all = self.engine.store().documents(COLLECTION).await?;
+        let all = self
+            .engine
+            .store()
+            .documents(COLLECTION, self.engine.now())
+            .await?;
         Ok(all.into_iter().map(|document| document.name).collect())
     }
 
@@ -225,7 +249,11 @@ impl Secrets {
     pub async fn remove(&self, name: &str) -> Result<bool, SecretError> {
         check_form(name)?;
         let store = self.engine.store();
-        if store.document(COLLECTION, name).await?.is_none() {
+        if store
+            .document(COLLECTION, name, self.engine.now())
+            .await?
+            .is_none()
+        {
             return Ok(false);
         }
         store
@@ -243,7 +271,7 @@ impl Secrets {
         // One that was changed meanwhile may have been sealed with the old key again, by a node that knows no other.
         for _ in 0..ROTATIONS_MAX {
             let mut left = false;
-            for document in store.documents(COLLECTION).await? {
+            for document in store.documents(COLLECTION, self.engine.now()).await? {
                 let name = &document.name;
                 if read(&document)?.key == current {
                     continue;
@@ -253,7 +281,7 @@ impl Secrets {
                 let sealed = self.seal(name, &opened.value, &opened.hosts)?;
                 let (version, now) = (Expected::Version(document.version), self.engine.now());
                 let written = store
-                    .put_document(COLLECTION, name, &sealed, version, now)
+                    .put_document(COLLECTION, name, &sealed, version, None, now)
                     .await?;
                 rotated += usize::from(matches!(written, Written::Version(_)));
             }

@@ -186,6 +186,7 @@ impl Config {
             lease_max: self.lease_max,
             wait_max: self.wait_max,
             waiting_max: number(self.waiting_max),
+            idempotency_notes_max: self.idempotency_keys,
             retry: WorkerRetry {
                 policy: Some(Arc::new(self.retry.clone())),
                 cap: cap.map_or(Cap::Unlimited, Cap::At),

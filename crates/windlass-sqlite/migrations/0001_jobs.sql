@@ -120,8 +120,10 @@ create table documents (
     version    integer not null,
     value      text    not null,
     updated_at integer not null,
+    expires_at integer,         -- from then on it is absent
     primary key (collection, name)
 ) strict, without rowid;
+create index documents_expiry on documents (expires_at) where expires_at is not null;
 
 create table records (
     cursor integer primary key autoincrement,

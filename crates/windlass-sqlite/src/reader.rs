@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use rusqlite::{Connection, OptionalExtension as _, Row};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
 use windlass_store::stored::LastAttempt;
 use windlass_store::{
@@ -244,20 +244,26 @@ impl Reader {
         )
     }
 
-    pub(crate) fn document(&mut self, collection: &str, name: &str) -> Step<Option<Document>> {
+    pub(crate) fn document(
+        &mut self,
+        collection: &str,
+        name: &str,
+        now: Timestamp,
+    ) -> Step<Option<Document>> {
         let mut statement = self.connection.prepare_cached(
-            "select name, version, value, updated_at from documents where collection = ?1 and name = ?2",
+            "select name, version, value, updated_at, expires_at from documents \
+             where collection = ?1 and name = ?2 and (expires_at is null or expires_at > ?3)",
         )?;
-        let found = statement
-            .query_row([collection, name], |row| Ok(document(row)))
-            .optional()?;
-        found.transpose()
+        let params = params![collection, name, now.as_micros()];
+        let found = statement.query_row(params, |row| Ok(document(row)));
+        found.optional()?.transpose()
     }
 
-    pub(crate) fn documents(&mut self, collection: &str) -> Step<Vec<Document>> {
+    pub(crate) fn documents(&mut self, collection: &str, now: Timestamp) -> Step<Vec<Document>> {
         self.rows(
-            "select name, version, value, updated_at from documents where collection = ?1 order by name",
-            &[&collection],
+            "select name, version, value, updated_at, expires_at from documents \
+             where collection = ?1 and (expires_at is null or expires_at > ?2) order by name",
+            &[&collection, &now.as_micros()],
             document,
         )
     }
@@ -267,11 +273,13 @@ impl Reader {
         collection: &str,
         after: &str,
         limit: usize,
+        now: Timestamp,
     ) -> Step<Vec<String>> {
         let limit = i64::try_from(limit.min(PAGE_MAX)).unwrap_or(i64::MAX);
         self.rows(
-            "select name from documents where collection = ?1 and name > ?2 order by name limit ?3",
-            &[&collection, &after, &limit],
+            "select name from documents where collection = ?1 and name > ?2 \
+             and (expires_at is null or expires_at > ?4) order by name limit ?3",
+            &[&collection, &after, &limit, &now.as_micros()],
             |row| Ok(row.get(0)?),
         )
     }
@@ -363,5 +371,6 @@ fn document(row: &Row<'_>) -> Step<Document> {
         version: unsigned(row, 1)?,
         value: value(&row.get::<_, String>(2)?)?,
         updated_at: timestamp(row.get(3)?)?,
+        expires_at: row.get::<_, Option<i64>>(4)?.map(timestamp).transpose()?,
     })
 }

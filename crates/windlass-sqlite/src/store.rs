@@ -9,10 +9,10 @@ use tokio::sync::watch;
 use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp};
 use windlass_store::{
     Attempt, AttemptId, AttemptReport, CHANGE_MAX, Changed, Claim, Claimed, Counts, Document,
-    ENQUEUE_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired, FiredOccurrence,
-    Listed, ListedState, Node, Page, QueueLimits, RECORDS_MAX, Record, Renewed, SETTLE_MAX,
-    Schedule, ScheduleRef, Settled, Store, StoreError, Swept, UnreadableSchedule, Written,
-    check_batch,
+    ENQUEUE_MAX, EXPIRED_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired,
+    FiredOccurrence, Listed, ListedState, Node, Page, QueueLimits, RECORDS_MAX, Record, Renewed,
+    SETTLE_MAX, Schedule, ScheduleRef, Settled, Store, StoreError, Swept, UnreadableSchedule,
+    Written, check_batch,
 };
 
 use crate::SqliteStore;
@@ -266,24 +266,43 @@ impl Store for SqliteStore {
         name: &str,
         value: &Value,
         expected: Expected,
+        expires_at: Option<Timestamp>,
         now: Timestamp,
     ) -> Result<Written, StoreError> {
         let (collection, name, value) = (collection.to_owned(), name.to_owned(), value.clone());
         self.write(Class::Other, 1, move |writer| {
-            writer.put_document(&collection, &name, &value, expected, now)
+            writer.put_document(&collection, &name, &value, expected, expires_at, now)
         })
         .await
     }
 
-    async fn document(&self, collection: &str, name: &str) -> Result<Option<Document>, StoreError> {
+    async fn document(
+        &self,
+        collection: &str,
+        name: &str,
+        now: Timestamp,
+    ) -> Result<Option<Document>, StoreError> {
         let (collection, name) = (collection.to_owned(), name.to_owned());
-        self.read(move |reader| reader.document(&collection, &name))
+        self.read(move |reader| reader.document(&collection, &name, now))
             .await
     }
 
-    async fn documents(&self, collection: &str) -> Result<Vec<Document>, StoreError> {
+    async fn documents(
+        &self,
+        collection: &str,
+        now: Timestamp,
+    ) -> Result<Vec<Document>, StoreError> {
         let collection = collection.to_owned();
-        self.read(move |reader| reader.documents(&collection)).await
+        self.read(move |reader| reader.documents(&collection, now))
+            .await
+    }
+
+    async fn remove_expired(&self, limit: usize, now: Timestamp) -> Result<usize, StoreError> {
+        let limit = limit.min(EXPIRED_MAX);
+        self.write(Class::Other, limit, move |writer| {
+            writer.remove_expired(limit, now)
+        })
+        .await
     }
 
     async fn document_names(
@@ -291,9 +310,10 @@ impl Store for SqliteStore {
         collection: &str,
         after: &str,
         limit: usize,
+        now: Timestamp,
     ) -> Result<Vec<String>, StoreError> {
         let (collection, after) = (collection.to_owned(), after.to_owned());
-        self.read(move |reader| reader.document_names(&collection, &after, limit))
+        self.read(move |reader| reader.document_names(&collection, &after, limit, now))
             .await
     }
 

@@ -6,6 +6,9 @@ use windlass_core::Timestamp;
 /// The most records one append takes and one page has.
 pub const RECORDS_MAX: usize = 1000;
 
+/// The most expired documents one step removes.
+pub const EXPIRED_MAX: usize = 1000;
+
 /// Named JSON with a version: settings, keys, bulk actions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
@@ -17,6 +20,15 @@ pub struct Document {
     pub value: Value,
     /// When it last changed.
     pub updated_at: Timestamp,
+    /// From when on it is absent; none keeps it until it is removed.
+    pub expires_at: Option<Timestamp>,
+}
+
+impl Document {
+    /// Whether it has expired and counts as absent.
+    pub fn has_expired(&self, now: Timestamp) -> bool {
+        self.expires_at.is_some_and(|expires_at| expires_at <= now)
+    }
 }
 
 /// What a writer believes about a document.

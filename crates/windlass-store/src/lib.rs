@@ -33,7 +33,7 @@ pub mod wrapped {
 
 pub use change::{CHANGE_MAX, Changed};
 pub use claim::{CLAIM_MAX, Claim, ClaimRetry, Claimed, Kinds, WorkerPlace};
-pub use document::{Document, Expected, RECORDS_MAX, Record, Written};
+pub use document::{Document, EXPIRED_MAX, Expected, RECORDS_MAX, Record, Written};
 pub use enqueue::{ENQUEUE_MAX, Enqueue, EnqueueMode, Enqueued};
 pub use error::{Cause, StoreError};
 pub use node::Node;

@@ -169,31 +169,50 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn remove_node(&self, name: &str) -> Result<(), StoreError>;
 
     /// Writes a document, if it is what the writer believes.
+    ///
+    /// From `expires_at` on the document is absent: no read returns it, and a put creates it again with version 1. Each put
+    /// sets `expires_at`; without one the document stays until it is removed.
     async fn put_document(
         &self,
         collection: &str,
         name: &str,
         value: &Value,
         expected: Expected,
+        expires_at: Option<Timestamp>,
         now: Timestamp,
     ) -> Result<Written, StoreError>;
 
-    /// One document.
-    async fn document(&self, collection: &str, name: &str) -> Result<Option<Document>, StoreError>;
+    /// One document, unless it has expired.
+    async fn document(
+        &self,
+        collection: &str,
+        name: &str,
+        now: Timestamp,
+    ) -> Result<Option<Document>, StoreError>;
 
-    /// The documents of a collection, by name.
-    async fn documents(&self, collection: &str) -> Result<Vec<Document>, StoreError>;
+    /// The documents of a collection that have not expired, by name.
+    async fn documents(
+        &self,
+        collection: &str,
+        now: Timestamp,
+    ) -> Result<Vec<Document>, StoreError>;
 
-    /// The names of the documents of a collection behind a name, in order: up to `limit`, at most
+    /// The names of the documents of a collection behind a name that have not expired, in order: up to `limit`, at most
     /// [`PAGE_MAX`](crate::PAGE_MAX).
     async fn document_names(
         &self,
         collection: &str,
         after: &str,
         limit: usize,
+        now: Timestamp,
     ) -> Result<Vec<String>, StoreError>;
 
-    /// Removes a document, if it is what the writer believes.
+    /// Removes up to `limit` expired documents of all collections, the longest expired first, in one step at most
+    /// [`EXPIRED_MAX`](crate::EXPIRED_MAX); returns how many. The cost depends on how many it removes, not on how many exist.
+    async fn remove_expired(&self, limit: usize, now: Timestamp) -> Result<usize, StoreError>;
+
+    /// Removes a document, if it is what the writer believes. One that has expired can be removed as long as the store
+    /// has not done so itself.
     async fn remove_document(
         &self,
         collection: &str,

@@ -41,10 +41,11 @@ macro_rules! wrap_store {
                 beat(name: &str, about: &Value, now: Timestamp) -> ();
                 nodes() -> Vec<Node>;
                 remove_node(name: &str) -> ();
-                put_document(collection: &str, name: &str, value: &Value, expected: Expected, now: Timestamp) -> Written;
-                document(collection: &str, name: &str) -> Option<Document>;
-                documents(collection: &str) -> Vec<Document>;
-                document_names(collection: &str, after: &str, limit: usize) -> Vec<String>;
+                put_document(collection: &str, name: &str, value: &Value, expected: Expected, expires_at: Option<Timestamp>, now: Timestamp) -> Written;
+                document(collection: &str, name: &str, now: Timestamp) -> Option<Document>;
+                documents(collection: &str, now: Timestamp) -> Vec<Document>;
+                document_names(collection: &str, after: &str, limit: usize, now: Timestamp) -> Vec<String>;
+                remove_expired(limit: usize, now: Timestamp) -> usize;
                 remove_document(collection: &str, name: &str, expected: Expected) -> Written;
                 append(topic: &str, values: &[Value], now: Timestamp) -> ();
                 records(topic: &str, after: u64, limit: usize) -> Vec<Record>;

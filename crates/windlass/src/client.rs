@@ -123,7 +123,9 @@ impl Client {
             return Ok(None);
         };
         let store = self.engine.store();
-        let told = store.document(PROGRESS, &id.to_string()).await?;
+        let told = store
+            .document(PROGRESS, &id.to_string(), self.now())
+            .await?;
         let told = told.map(|document| document.value);
         let ours = told.filter(|told| told.get("attempt") == Some(&job.attempt.into()));
         Ok(ours.and_then(|told| told.get("progress").cloned()))

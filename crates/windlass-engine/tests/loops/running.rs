@@ -211,11 +211,21 @@ async fn an_attempt_that_lost_its_lease_neither_overwrites_nor_removes_the_progr
     run.until("started", id).await;
     tokio::time::sleep(seconds(20.0)).await;
     let name = id.to_string();
-    let told = run.engine.store().document(PROGRESS, &name).await.unwrap();
+    let told = run
+        .engine
+        .store()
+        .document(PROGRESS, &name, run.engine.now())
+        .await
+        .unwrap();
     assert_eq!(told.unwrap().value["progress"], 2);
     run.until("succeeded", id).await;
     tokio::time::sleep(seconds(1.0)).await;
-    let told = run.engine.store().document(PROGRESS, &name).await.unwrap();
+    let told = run
+        .engine
+        .store()
+        .document(PROGRESS, &name, run.engine.now())
+        .await
+        .unwrap();
     assert_eq!(told, None, "it is over");
 }
 

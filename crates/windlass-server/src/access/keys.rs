@@ -218,7 +218,12 @@ impl Keys {
     /// All keys by age, with when they were last used.
     pub async fn list(&self) -> Result<Vec<KeyInfo>, StoreError> {
         let mut keys = self.read().await?;
-        for used in self.engine.store().documents(USED).await? {
+        for used in self
+            .engine
+            .store()
+            .documents(USED, self.engine.now())
+            .await?
+        {
             if let Some(key) = keys.get_mut(&used.name) {
                 key.last_used_at = Some(used.updated_at);
             }
@@ -234,7 +239,7 @@ impl Keys {
             return Err(Invalid::new("id", "must be the part of a key behind `wl_`").into());
         }
         loop {
-            let found = self.engine.store().document(KEYS, id).await?;
+            let found = self.engine.store().document(KEYS, id, now).await?;
             let found = found.ok_or_else(|| KeyError::NotFound(id.to_owned()))?;
             let (mut info, mut stored) = Stored::read(id, &found.value)?;
             if info.revoked_at.is_some() {
@@ -275,9 +280,10 @@ impl Keys {
         let (engine, id) = (Arc::clone(&self.engine), id.to_owned());
         tokio::spawn(async move {
             let used = Value::Null;
-            let written = engine
-                .store()
-                .put_document(USED, &id, &used, Expected::Anything, now);
+            let written =
+                engine
+                    .store()
+                    .put_document(USED, &id, &used, Expected::Anything, None, now);
             if let Err(error) = written.await {
                 tracing::warn!(key = id, %error, "the last use of a key was not written");
             }
@@ -314,7 +320,11 @@ impl Keys {
     }
 
     async fn read(&self) -> Result<BTreeMap<String, KeyInfo>, StoreError> {
-        let documents = self.engine.store().documents(KEYS).await?;
+        let documents = self
+            .engine
+            .store()
+            .documents(KEYS, self.engine.now())
+            .await?;
         let mut keys = BTreeMap::new();
         for document in documents {
             let (info, _) = Stored::read(&document.name, &document.value)?;
@@ -332,7 +342,9 @@ impl Keys {
     ) -> Result<Written, StoreError> {
         let value = serde_json::to_value(stored).unwrap_or_default();
         let store = self.engine.store();
-        let written = store.put_document(KEYS, id, &value, expected, now).await?;
+        let written = store
+            .put_document(KEYS, id, &value, expected, None, now)
+            .await?;
         // What this node itself changed holds here at once.
         let mut known = self.known_keys();
         (known.keys, known.changes) = (None, known.changes + 1);

@@ -241,7 +241,7 @@ async fn keys_are_stored_hashed_and_listed_with_their_last_use() {
     let engine = engine();
     let access = access(&engine);
     let key = key(&access, Scope::Read).await;
-    let stored = engine.store().documents(KEYS).await.unwrap();
+    let stored = engine.store().documents(KEYS, engine.now()).await.unwrap();
     let text = format!("{stored:?}");
     assert!(text.contains(&key.hash().to_hex()));
     let secret = key.reveal();

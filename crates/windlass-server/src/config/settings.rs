@@ -132,6 +132,8 @@ settings! {
 
     "http.bulk_bytes" bulk_bytes: u64 = "16777216", within(1024, 1024 * 1024 * 1024),
         "The largest body of a request about many jobs. No body is larger.";
+    "http.idempotency_keys" idempotency_keys: u64 = "1000000", within(1, 1_000_000_000),
+        "The most requests with an `Idempotency-Key` that one caller sends to this server within a day. Each is noted for a day; an answer counts once more for each KiB that is kept of it.";
     "http.header_time" header_time: Duration = r#""10s""#, longer_than_nothing,
         "The head of a request comes within this time.";
     "http.header_bytes" header_bytes: u64 = "32768", within(1024, 1024 * 1024),

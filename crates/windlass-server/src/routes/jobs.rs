@@ -1,6 +1,7 @@
 //! Jobs: create, look, change.
 
 mod bulk;
+mod bulk_answer;
 mod change;
 mod create;
 mod form;
@@ -11,6 +12,7 @@ mod why;
 use axum::http::Method;
 use windlass_api::schema::{Field, Schema, filter_params};
 
+pub(crate) use bulk_answer::CompactBulk;
 pub(super) use change::check_payload;
 pub(super) use list::{PassAnswer, answer as answer_page, filter_of, pass, pass_request};
 

@@ -91,7 +91,7 @@ async fn list(call: Call) -> Result<Answer, Problem> {
     let store = call.app.store();
     let counts = store.counts(call.now).await?;
     let limits = store.queues().await?;
-    let kept = queue_settings::kept(store).await?;
+    let kept = queue_settings::kept(store, call.now).await?;
     let names = counts.keys().chain(limits.keys()).chain(kept.keys());
     let names: BTreeSet<&QueueName> = names.collect();
     let view = |name: &&QueueName| {
@@ -114,7 +114,7 @@ async fn answer(call: &Call, name: &QueueName) -> Result<Answer, Problem> {
     let mut counts = store.counts(call.now).await?;
     let counts = counts.remove(name).unwrap_or_default();
     let limits = store.queues().await?.remove(name).unwrap_or_default();
-    let settings = queue_settings::settings_of(store, name).await?;
+    let settings = queue_settings::settings_of(store, name, call.now).await?;
     Answer::ok(&view(call, name, counts, limits, &settings))
 }
 
@@ -148,7 +148,7 @@ fn millis(now: Timestamp, earlier: Timestamp) -> u64 {
 
 async fn get_settings(call: Call) -> Result<Answer, Problem> {
     let name = call.name("queue")?;
-    let settings = queue_settings::settings_of(call.app.store(), &name).await?;
+    let settings = queue_settings::settings_of(call.app.store(), &name, call.now).await?;
     Answer::ok(&settings.to_json())
 }
 

@@ -27,7 +27,7 @@ fn secrets(engine: &Arc<Engine>, key: &MasterKey, old: &[&MasterKey]) -> Secrets
 async fn stored(engine: &Engine) -> Vec<Document> {
     engine
         .store()
-        .documents(COLLECTION)
+        .documents(COLLECTION, engine.now())
         .await
         .expect("documents")
 }
@@ -193,6 +193,7 @@ async fn a_secret_that_was_changed_or_moved_does_not_open() {
                 name,
                 &value_of,
                 Expected::Anything,
+                None,
                 engine.now(),
             )
             .await

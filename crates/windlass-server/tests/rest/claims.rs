@@ -254,7 +254,14 @@ async fn a_claim_that_fails_half_way_answers_what_it_got() {
     let store = server.client.engine().store();
     let damaged = json!({"retry_fetch_ratio": "much"});
     let now = server.client.now();
-    let put = store.put_document("queue-settings", "b", &damaged, Expected::Anything, now);
+    let put = store.put_document(
+        "queue-settings",
+        "b",
+        &damaged,
+        Expected::Anything,
+        None,
+        now,
+    );
     put.await.unwrap();
     let body = json!({"queues": ["a", "b"], "order": "strict", "limit": 2});
     let jobs = server.claim(&body).await;

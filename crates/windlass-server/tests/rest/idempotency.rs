@@ -3,8 +3,64 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use windlass_server::{RouteInfo, Settings, routes};
 
 use crate::support::{Answer, Server};
+
+/// Every route that takes a key.
+pub(crate) fn idempotent_routes() -> Vec<RouteInfo> {
+    let all: Vec<RouteInfo> = routes()
+        .into_iter()
+        .filter(|route| route.idempotent)
+        .collect();
+    assert!(!all.is_empty());
+    all
+}
+
+/// Something that each of them can create, and how many things that makes. A route that is new has to be named here.
+fn request_of(route: &RouteInfo) -> (&'static str, Value, usize) {
+    match route.path {
+        "/api/v1/jobs" => ("/api/v1/jobs", json!({"kind": "a"}), 1),
+        "/api/v1/jobs/bulk" => {
+            let jobs = json!({"jobs": [{"kind": "a"}, {"kind": "b"}, {"kind": "c"}]});
+            ("/api/v1/jobs/bulk", jobs, 3)
+        }
+        "/api/v1/schedules" => {
+            let schedule = json!({"name": "new", "every": "1h", "job": {"kind": "a"}});
+            ("/api/v1/schedules", schedule, 1)
+        }
+        "/api/v1/schedules/{name}/run-now" => ("/api/v1/schedules/s/run-now", json!({}), 1),
+        "/api/v1/schedules/{name}/backfill" => {
+            let range = json!({"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T03:00:00Z"});
+            ("/api/v1/schedules/s/backfill", range, 4)
+        }
+        other => panic!("say here what POST {other} creates"),
+    }
+}
+
+/// What [`idempotent_routes`] need.
+pub(crate) async fn prepare(server: &Server) {
+    let job = json!({"kind": "scheduled", "delivery": "at_most_once"});
+    let schedule = json!({"name": "s", "cron": "0 * * * *", "job": job});
+    let made = server.post("/api/v1/schedules", &schedule).await;
+    assert_eq!(made.status, 201, "{made:?}");
+}
+
+pub(crate) async fn send_to(server: &Server, route: &RouteInfo, key: &str) -> Answer {
+    let (path, body, _) = request_of(route);
+    send(server, path, key, &body).await
+}
+
+/// How many jobs and schedules a request to a route makes.
+pub(crate) fn made_by(route: &RouteInfo) -> usize {
+    request_of(route).2
+}
+
+/// How many jobs and schedules there are.
+pub(crate) async fn things(server: &Server) -> usize {
+    let schedules = server.client.schedules().await.unwrap().len();
+    count(server).await + schedules
+}
 
 async fn send(server: &Server, path: &str, key: &str, body: &Value) -> Answer {
     let body = body.to_string();
@@ -91,48 +147,100 @@ async fn cc5_a_hundred_at_once_create_one_and_answer_alike() {
     assert_eq!(count(&server).await, 1);
 }
 
-#[tokio::test]
-async fn a_server_that_died_before_it_answered_creates_nothing_twice() {
-    let server = Server::open().await;
-    let bulk = json!({"jobs": [{"kind": "a"}, {"kind": "b"}]});
-    let first = send(&server, "/api/v1/jobs/bulk", "k", &bulk).await;
-    forget_answers(&server).await;
-    let again = send(&server, "/api/v1/jobs/bulk", "k", &bulk).await;
-    assert_eq!(again.json["data"], first.json["data"], "the same ids");
-    assert_eq!(count(&server).await, 2);
-    let schedule = json!({"name": "s", "every": "1h", "job": {"kind": "a"}});
-    let first = send(&server, "/api/v1/schedules", "k", &schedule).await;
-    assert_eq!(first.status, 201);
-    forget_answers(&server).await;
-    let again = send(&server, "/api/v1/schedules", "k", &schedule).await;
-    assert_eq!(
-        (again.status, again.text_at("/id")),
-        (201, first.text_at("/id"))
-    );
-}
-
-/// What a crash between the work and the note of its answer leaves.
-async fn forget_answers(server: &Server) {
-    let store = server.client.engine().store();
-    let mut forgotten = 0;
-    for place in 0..256 {
-        let collection = format!("idempotency.{place:02x}");
-        for document in store.documents(&collection).await.unwrap() {
-            let mut value = document.value;
-            value["answer"] = Value::Null;
-            let any = windlass_store::Expected::Anything;
-            store
-                .put_document(
-                    &collection,
-                    &document.name,
-                    &value,
-                    any,
-                    server.client.now(),
-                )
-                .await
-                .unwrap();
-            forgotten += 1;
+/// Sends a request until it is answered otherwise than with "try again".
+async fn send_patiently(server: &Server, route: &RouteInfo, key: &str) -> Answer {
+    loop {
+        let answer = send_to(server, route, key).await;
+        if answer.header("retry-after").is_none() {
+            return answer;
         }
     }
-    assert!(forgotten > 0);
+}
+
+#[tokio::test]
+async fn every_route_that_takes_a_key_creates_once_for_many_at_once() {
+    for route in idempotent_routes() {
+        let server = Server::open().await;
+        prepare(&server).await;
+        let before = things(&server).await;
+        let requests = (0..20).map(|_| send_patiently(&server, &route, "k"));
+        let answers = futures_util::future::join_all(requests).await;
+        for answer in &answers {
+            assert!(answer.status < 300, "{route:?}: {answer:?}");
+            assert_eq!(answer.json, answers[0].json, "{route:?}");
+        }
+        let made = things(&server).await - before;
+        assert_eq!(made, made_by(&route), "{route:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_means_try_again_keeps_the_key_for_its_body() {
+    let server = Server::open().await;
+    let full = json!({"max_depth": 1});
+    server.put("/api/v1/queues/default/settings", &full).await;
+    server.job(&json!({"kind": "a"})).await;
+    let (body, other) = (json!({"kind": "b"}), json!({"kind": "c"}));
+    let refused = send(&server, "/api/v1/jobs", "k", &body).await;
+    assert_eq!((refused.status, refused.code()), (429, "queue_full".into()));
+    let taken = send(&server, "/api/v1/jobs", "k", &other).await;
+    assert_eq!(
+        (taken.status, taken.code()),
+        (409, "idempotency_key_reused".into())
+    );
+    let room = json!({"max_depth": 10});
+    server.put("/api/v1/queues/default/settings", &room).await;
+    let done = send(&server, "/api/v1/jobs", "k", &body).await;
+    assert_eq!(done.status, 201);
+    let again = send(&server, "/api/v1/jobs", "k", &body).await;
+    assert_eq!(again.json, done.json);
+    assert_eq!(count(&server).await, 2);
+}
+
+#[tokio::test]
+async fn of_a_bulk_little_is_kept_and_all_is_told_again() {
+    let server = Server::open().await;
+    server.job(&json!({"kind": "a", "unique_key": "u"})).await;
+    let mut jobs = vec![json!({"kind": "a"}); 1000];
+    jobs[1] = json!({"kind": "a", "unique_key": "u", "payload": 1});
+    jobs[2] = json!({"kind": ""});
+    let bulk = json!({"mode": "each", "jobs": jobs});
+    let first = send(&server, "/api/v1/jobs/bulk", "k", &bulk).await;
+    assert_eq!(
+        (&first.json["created"], &first.json["refused"]),
+        (&json!(998), &json!(1))
+    );
+    let again = send(&server, "/api/v1/jobs/bulk", "k", &bulk).await;
+    assert_eq!(again.header("idempotent-replayed"), Some("true"));
+    assert_eq!(again.json, first.json);
+    let store = server.client.engine().store();
+    let notes = store.documents("idempotency", server.client.now()).await;
+    let notes = notes.unwrap();
+    assert_eq!(notes.len(), 1);
+    assert!(notes[0].value.to_string().len() < 2000, "{notes:?}");
+    let kept = notes[0].expires_at.unwrap().since(notes[0].updated_at);
+    assert!(kept <= std::time::Duration::from_secs(24 * 3600));
+}
+
+#[tokio::test]
+async fn a_caller_has_a_bounded_number_of_keys() {
+    let settings = Settings {
+        idempotency_notes_max: 3,
+        ..Settings::default()
+    };
+    let server = Server::with_settings(settings).await;
+    let body = json!({"kind": "a"});
+    for key in ["a", "b", "c"] {
+        assert_eq!(send(&server, "/api/v1/jobs", key, &body).await.status, 201);
+    }
+    let refused = send(&server, "/api/v1/jobs", "d", &body).await;
+    assert_eq!(
+        (refused.status, refused.code()),
+        (429, "too_many_idempotency_keys".into())
+    );
+    assert!(refused.header("retry-after").is_some());
+    assert!(refused.text_at("/detail").contains('3'), "names the rule");
+    let resent = send(&server, "/api/v1/jobs", "a", &body).await;
+    assert_eq!(resent.status, 201, "what was noted can be sent again");
+    assert_eq!(server.post("/api/v1/jobs", &body).await.status, 201);
 }

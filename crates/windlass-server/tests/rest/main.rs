@@ -17,6 +17,7 @@ mod form;
 mod guide;
 mod hostile;
 mod idempotency;
+mod idempotency_crash;
 mod jobs;
 mod lists;
 mod mounted;

@@ -9,9 +9,11 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use windlass::{Client, PrometheusRecorder};
+use windlass_engine::{Engine, Ids, SystemClock};
 use windlass_server::access::{Access, NewKey, Scope, Scopes, WithoutKeys};
 use windlass_server::secrets::{MasterKey, Secrets};
 use windlass_server::{App, Settings, router};
+use windlass_store::Store;
 
 #[path = "../../../windlass-postgres/tests/support/cluster.rs"]
 mod cluster;
@@ -59,6 +61,15 @@ impl Server {
         .await
     }
 
+    /// Open to everybody, on a store that somebody made: as a process that has just started.
+    pub(crate) async fn on(store: Arc<dyn Store>) -> Self {
+        let engine = Engine::new(store, Arc::new(SystemClock::new()), Ids::unpredictable());
+        let client = Client::new(Arc::new(engine));
+        let app = App::new(client.clone(), Access::open());
+        let directory = tempfile::tempdir().expect("a directory");
+        Server::serve(client, app, Access::open(), "", directory).await
+    }
+
     async fn with(settings: Settings, path: &str, access: impl FnOnce(&Client) -> Access) -> Self {
         let directory = tempfile::tempdir().expect("a directory for a store");
         let url = match std::env::var("WINDLASS_TEST_STORE").as_deref() {
@@ -76,6 +87,16 @@ impl Server {
             .settings(settings)
             .secrets(secrets)
             .metrics(recorder);
+        Server::serve(client, app, access, path, directory).await
+    }
+
+    async fn serve(
+        client: Client,
+        app: App,
+        access: Access,
+        path: &str,
+        directory: TempDir,
+    ) -> Self {
         let routes = match path {
             "" => router(app.clone()),
             path => axum::Router::new().nest(path, router(app.clone())),

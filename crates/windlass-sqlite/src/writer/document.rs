@@ -37,25 +37,37 @@ impl Writer<'_> {
         name: &str,
         value: &Value,
         expected: Expected,
+        expires_at: Option<Timestamp>,
         now: Timestamp,
     ) -> Answer<Written> {
-        let found = self.document_version(collection, name)?;
+        let found = self.document_version(collection, name, now)?;
         if !expected.allows(found) {
             return Ok(Ok(Written::Conflict(found)));
         }
         let version = found.unwrap_or(0) + 1;
         let mut statement = self.connection.prepare_cached(
-            "insert or replace into documents (collection, name, version, value, updated_at) \
-             values (?1, ?2, ?3, ?4, ?5)",
+            "insert or replace into documents (collection, name, version, value, updated_at, expires_at) \
+             values (?1, ?2, ?3, ?4, ?5, ?6)",
         )?;
         statement.execute(params![
             collection,
             name,
             signed(version),
             value.to_string(),
-            now.as_micros()
+            now.as_micros(),
+            expires_at.map(Timestamp::as_micros)
         ])?;
         Ok(Ok(Written::Version(version)))
+    }
+
+    pub(crate) fn remove_expired(&mut self, limit: usize, now: Timestamp) -> Answer<usize> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let mut statement = self.connection.prepare_cached(
+            "delete from documents where (collection, name) in ( \
+                 select collection, name from documents where expires_at <= ?1 \
+                 order by expires_at, collection, name limit ?2)",
+        )?;
+        Ok(Ok(statement.execute(params![now.as_micros(), limit])?))
     }
 
     pub(crate) fn remove_document(
@@ -64,7 +76,8 @@ impl Writer<'_> {
         name: &str,
         expected: Expected,
     ) -> Answer<Written> {
-        let found = self.document_version(collection, name)?;
+        // Also one that has expired.
+        let found = self.document_version(collection, name, Timestamp::MIN)?;
         let Some(version) = found.filter(|_| expected.allows(found)) else {
             return Ok(Ok(Written::Conflict(found)));
         };
@@ -75,13 +88,15 @@ impl Writer<'_> {
         Ok(Ok(Written::Version(version)))
     }
 
-    fn document_version(&self, collection: &str, name: &str) -> Step<Option<u64>> {
-        let mut statement = self
-            .connection
-            .prepare_cached("select version from documents where collection = ?1 and name = ?2")?;
-        Ok(statement
-            .query_row([collection, name], |row| unsigned(row, 0))
-            .optional()?)
+    /// The version of a document, unless it has expired.
+    fn document_version(&self, collection: &str, name: &str, now: Timestamp) -> Step<Option<u64>> {
+        let mut statement = self.connection.prepare_cached(
+            "select version from documents where collection = ?1 and name = ?2 \
+             and (expires_at is null or expires_at > ?3)",
+        )?;
+        let params = params![collection, name, now.as_micros()];
+        let version = statement.query_row(params, |row| unsigned(row, 0));
+        Ok(version.optional()?)
     }
 
     pub(crate) fn append(&mut self, topic: &str, values: &[Value], now: Timestamp) -> Answer<()> {

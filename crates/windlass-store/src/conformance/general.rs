@@ -6,12 +6,12 @@ use serde_json::json;
 use windlass_core::fairness::Rate;
 
 use super::build::*;
-use crate::{Expected, Pause, QueueLimits, Written};
+use crate::{EXPIRED_MAX, Expected, Pause, QueueLimits, Written};
 
 pub async fn documents_are_compare_and_set(store: &Opened) {
     let put = |value: i32, expected| async move {
         store
-            .put_document("keys", "k", &json!(value), expected, at(1))
+            .put_document("keys", "k", &json!(value), expected, None, at(1))
             .await
             .unwrap()
     };
@@ -24,40 +24,54 @@ pub async fn documents_are_compare_and_set(store: &Opened) {
         Written::Conflict(Some(2))
     );
     assert_eq!(put(5, Expected::Anything).await, Written::Version(3));
-    let document = store.document("keys", "k").await.unwrap().unwrap();
+    let document = store.document("keys", "k", at(1)).await.unwrap().unwrap();
     assert_eq!(
         (document.version, document.value, document.updated_at),
         (3, json!(5), at(1))
     );
-    assert_eq!(store.document("other", "k").await.unwrap(), None);
+    assert_eq!(store.document("other", "k", at(1)).await.unwrap(), None);
 }
 
 pub async fn documents_are_listed_by_name(store: &Opened) {
     for (collection, name) in [("a", "z"), ("b", "x"), ("a", "m"), ("aa", "q")] {
         store
-            .put_document(collection, name, &json!({}), Expected::Anything, at(0))
+            .put_document(
+                collection,
+                name,
+                &json!({}),
+                Expected::Anything,
+                None,
+                at(0),
+            )
             .await
             .unwrap();
     }
     let names: Vec<String> = store
-        .documents("a")
+        .documents("a", at(0))
         .await
         .unwrap()
         .into_iter()
         .map(|d| d.name)
         .collect();
     assert_eq!(names, ["m", "z"]);
-    assert_eq!(store.documents("c").await.unwrap(), []);
+    assert_eq!(store.documents("c", at(0)).await.unwrap(), []);
 }
 
 pub async fn names_of_documents_come_in_pages(store: &Opened) {
     for (collection, name) in [("a", "z"), ("b", "x"), ("a", "m"), ("aa", "q"), ("a", "n")] {
         store
-            .put_document(collection, name, &json!({}), Expected::Anything, at(0))
+            .put_document(
+                collection,
+                name,
+                &json!({}),
+                Expected::Anything,
+                None,
+                at(0),
+            )
             .await
             .unwrap();
     }
-    let names = |after: &'static str, limit| store.document_names("a", after, limit);
+    let names = |after: &'static str, limit| store.document_names("a", after, limit, at(0));
     assert_eq!(names("", 2).await.unwrap(), ["m", "n"]);
     assert_eq!(names("n", 2).await.unwrap(), ["z"]);
     assert_eq!(names("z", 2).await.unwrap(), [] as [&str; 0]);
@@ -65,7 +79,7 @@ pub async fn names_of_documents_come_in_pages(store: &Opened) {
 
 pub async fn documents_are_removed_by_version(store: &Opened) {
     store
-        .put_document("a", "k", &json!(1), Expected::Absent, at(0))
+        .put_document("a", "k", &json!(1), Expected::Absent, None, at(0))
         .await
         .unwrap();
     let remove = |expected| async move { store.remove_document("a", "k", expected).await.unwrap() };
@@ -75,7 +89,83 @@ pub async fn documents_are_removed_by_version(store: &Opened) {
     );
     assert_eq!(remove(Expected::Version(1)).await, Written::Version(1));
     assert_eq!(remove(Expected::Anything).await, Written::Conflict(None));
-    assert_eq!(store.document("a", "k").await.unwrap(), None);
+    assert_eq!(store.document("a", "k", at(0)).await.unwrap(), None);
+}
+
+/// Writes a document that expires.
+async fn put_expiring(
+    store: &Opened,
+    name: &str,
+    expected: Expected,
+    expires: u64,
+    now: u64,
+) -> Written {
+    let (value, expires_at) = (json!(expires), Some(at(expires)));
+    let put = store.put_document("a", name, &value, expected, expires_at, at(now));
+    put.await.unwrap()
+}
+
+pub async fn an_expired_document_is_absent(store: &Opened) {
+    put_expiring(store, "k", Expected::Absent, 10, 0).await;
+    put_expiring(store, "later", Expected::Absent, 20, 0).await;
+    let found = store.document("a", "k", at(9)).await.unwrap();
+    assert_eq!(found.unwrap().expires_at, Some(at(10)));
+    assert_eq!(store.documents("a", at(9)).await.unwrap().len(), 2);
+    assert_eq!(store.document("a", "k", at(10)).await.unwrap(), None);
+    let left = store.documents("a", at(10)).await.unwrap();
+    assert_eq!((left.len(), left[0].name.as_str()), (1, "later"));
+    let names = store.document_names("a", "", 1, at(10)).await.unwrap();
+    assert_eq!(names, ["later"], "an expired one takes no room on a page");
+}
+
+pub async fn a_put_over_an_expired_document_creates_it(store: &Opened) {
+    put_expiring(store, "k", Expected::Absent, 10, 0).await;
+    let again = put_expiring(store, "k", Expected::Anything, 10, 1).await;
+    assert_eq!(again, Written::Version(2));
+    let early = put_expiring(store, "k", Expected::Absent, 30, 9).await;
+    assert_eq!(early, Written::Conflict(Some(2)));
+    let stale = put_expiring(store, "k", Expected::Version(2), 30, 10).await;
+    assert_eq!(stale, Written::Conflict(None));
+    let created = put_expiring(store, "k", Expected::Absent, 30, 10).await;
+    assert_eq!(created, Written::Version(1));
+    let lasting = store
+        .put_document("a", "k", &json!(0), Expected::Version(1), None, at(20))
+        .await;
+    assert_eq!(lasting.unwrap(), Written::Version(2));
+    let kept = store.document("a", "k", at(1000)).await.unwrap();
+    assert_eq!(kept.unwrap().expires_at, None, "a put sets it anew");
+}
+
+pub async fn expired_documents_are_removed_the_longest_expired_first(store: &Opened) {
+    for number in 1..=5 {
+        let (name, expires) = (format!("n{number}"), 20 - number);
+        put_expiring(store, &name, Expected::Absent, expires, 0).await;
+    }
+    store
+        .put_document("b", "k", &json!(0), Expected::Absent, None, at(0))
+        .await
+        .unwrap();
+    assert_eq!(store.remove_expired(2, at(17)).await.unwrap(), 2);
+    // Read as of before they expired: whatever is still there.
+    let left = store.document_names("a", "", 10, at(0)).await.unwrap();
+    assert_eq!(left, ["n1", "n2", "n3"]);
+    assert_eq!(store.remove_expired(10, at(17)).await.unwrap(), 1);
+    assert_eq!(store.remove_expired(10, at(17)).await.unwrap(), 0);
+    assert_eq!(store.documents("a", at(0)).await.unwrap().len(), 2);
+    assert_eq!(store.documents("b", at(99)).await.unwrap().len(), 1);
+    // One that expired and was not removed yet can be removed by hand.
+    let removed = store.remove_document("a", "n1", Expected::Version(1));
+    assert_eq!(removed.await.unwrap(), Written::Version(1));
+    assert_eq!(store.remove_expired(10, at(99)).await.unwrap(), 1);
+}
+
+pub async fn a_step_removes_a_bounded_number_of_expired_documents(store: &Opened) {
+    for number in 0..=EXPIRED_MAX {
+        put_expiring(store, &format!("n{number}"), Expected::Absent, 1, 0).await;
+    }
+    let removed = store.remove_expired(usize::MAX, at(1)).await.unwrap();
+    assert_eq!(removed, EXPIRED_MAX);
+    assert_eq!(store.remove_expired(usize::MAX, at(1)).await.unwrap(), 1);
 }
 
 pub async fn records_are_read_in_order_from_a_cursor(store: &Opened) {

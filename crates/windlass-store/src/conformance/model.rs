@@ -238,11 +238,13 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
                 1 => Expected::Anything,
                 version => Expected::Version(u64::from(*version) - 1),
             };
-            told(
-                &store
-                    .put_document("model", "d", &json!(value), expected, now)
-                    .await,
-            )
+            let expires_at = (value % 3 > 0)
+                .then(|| now.saturating_add(Duration::from_secs(u64::from(*value) % 10)));
+            let json = json!(value);
+            let put = store.put_document("model", "d", &json, expected, expires_at, now);
+            let put = put.await;
+            let read = store.documents("model", now).await;
+            told(&(put, read, store.remove_expired(1, now).await))
         }
         Command::Append(value) => {
             store.append("model", &[json!(value)], now).await.unwrap();

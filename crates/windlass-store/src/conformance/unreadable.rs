@@ -88,7 +88,7 @@ pub async fn prepare(store: &Opened) {
         store.beat(name, &value, at(0)).await.unwrap();
         let absent = Expected::Absent;
         store
-            .put_document("all", name, &value, absent, at(0))
+            .put_document("all", name, &value, absent, None, at(0))
             .await
             .unwrap();
         store.append("all", &[value], at(0)).await.unwrap();
@@ -209,10 +209,10 @@ async fn general(store: &Opened) {
     let good = json!({ "is": "good" });
     let nodes = store.nodes().await.unwrap();
     assert!(matches!(&nodes[..], [node] if node.about == good));
-    let documents = store.documents("all").await.unwrap();
+    let documents = store.documents("all", at(0)).await.unwrap();
     assert!(matches!(&documents[..], [document] if document.value == good));
-    store.document("all", "bad").await.unwrap_err();
-    let names = store.document_names("all", "", 10).await.unwrap();
+    store.document("all", "bad", at(0)).await.unwrap_err();
+    let names = store.document_names("all", "", 10, at(0)).await.unwrap();
     assert_eq!(names, ["bad", "good"]);
     for records in [
         store.records("all", 0, 10).await.unwrap(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use windlass_core::schedule::{Firing, NewSchedule, SkipReason};
 use windlass_core::{Invalid, Job as StoredJob, JobId, ScheduleId, ScheduleName, Timestamp};
-use windlass_engine::{Event, Extra, ScheduleEvent, extra_job};
+use windlass_engine::{Event, Extra, Origin, ScheduleEvent, extra_job};
 use windlass_store::{
     Document, Expected, FIRE_MAX, Fire, Fired, FiredOccurrence, PAGE_MAX,
     Schedule as StoredSchedule, ScheduleRef, UnreadableSchedule, Written,
@@ -21,6 +21,9 @@ const SETS: &str = "schedule-sets";
 
 /// So often a change is tried that meets another one.
 const TRIES: usize = 10;
+
+/// The most jobs that are read in one step: each may carry a large payload.
+const READ_AT_ONCE: usize = 10;
 
 impl Client {
     /// Creates a schedule, or changes the one of that name. A person's pause stays.
@@ -54,7 +57,7 @@ impl Client {
                 written => return Ok(written?.id),
             }
         }
-        Err(busy(&definition.name))
+        Err(changed(&definition.name, None))
     }
 
     /// Writes a schedule by its name, if the one that is there is what the writer believes. A rule that changes does not fire
@@ -65,7 +68,18 @@ impl Client {
         definition: NewSchedule,
         expected: Expected,
     ) -> Result<StoredSchedule, Error> {
-        let now = self.now();
+        let origin = self.origin();
+        self.write_schedule_from(definition, expected, origin).await
+    }
+
+    /// The same, with the time and, where the schedule is new, the id that come from an origin.
+    pub async fn write_schedule_from(
+        &self,
+        definition: NewSchedule,
+        expected: Expected,
+        origin: Origin,
+    ) -> Result<StoredSchedule, Error> {
+        let now = origin.now;
         definition.check_with(now, usize::MAX)?;
         let job = &definition.job;
         self.engine.note_queue(&job.kind, &job.queue).await?;
@@ -83,7 +97,7 @@ impl Client {
         match found {
             Some(found) => self.redefine(found, definition, now).await,
             None => {
-                let id = self.engine.ids().schedule(now);
+                let id = origin.ids().schedule(now);
                 let created = StoredSchedule {
                     id,
                     version: 0,
@@ -215,7 +229,7 @@ impl Client {
                 written => return written,
             }
         }
-        Err(busy(&name))
+        Err(changed(&name, None))
     }
 
     /// Pauses or resumes a schedule, if it is still what the caller found.
@@ -260,8 +274,13 @@ impl Client {
     ///
     /// `overlap` ignores this run: it never causes an occurrence to be skipped, queued or cancelled.
     pub async fn run_schedule_now(&self, name: &str) -> Result<JobId, Error> {
+        self.run_schedule_now_from(name, self.origin()).await
+    }
+
+    /// The same, with the time and the id that come from an origin: the same one again makes no second job.
+    pub async fn run_schedule_now_from(&self, name: &str, origin: Origin) -> Result<JobId, Error> {
         let made = self
-            .fire_extra(name, Extra::RunNow, |schedule, now| {
+            .fire_extra(name, Extra::RunNow, origin, |schedule, now| {
                 // Its instant is nobody else's: not that of an occurrence.
                 let recurrence = schedule.definition.recurrence(schedule.created_at);
                 let tick = Duration::from_micros(1);
@@ -275,7 +294,7 @@ impl Client {
                 Ok(vec![at])
             })
             .await?;
-        let job = made.first().map(|job| job.id);
+        let job = made.first().copied();
         job.ok_or_else(|| Error::ScheduleHeld(name.to_owned()))
     }
 
@@ -290,8 +309,19 @@ impl Client {
         from: Timestamp,
         to: Timestamp,
     ) -> Result<usize, Error> {
+        self.backfill_from(name, from, to, self.origin()).await
+    }
+
+    /// The same, with the time and the ids that come from an origin: the same one again tells the same number.
+    pub async fn backfill_from(
+        &self,
+        name: &str,
+        from: Timestamp,
+        to: Timestamp,
+        origin: Origin,
+    ) -> Result<usize, Error> {
         let made = self
-            .fire_extra(name, Extra::Backfill, |schedule, now| {
+            .fire_extra(name, Extra::Backfill, origin, |schedule, now| {
                 if to > now {
                     return Err(Invalid::new("to", "must not lie in the future"));
                 }
@@ -326,7 +356,7 @@ impl Client {
     /// no set does any more.
     pub(crate) async fn declare(&self, sets: &[(String, Vec<Schedule>)]) -> Result<(), Error> {
         let store = self.engine.store();
-        let before = store.documents(SETS).await?;
+        let before = store.documents(SETS, self.now()).await?;
         let mut declared: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
         for (set, schedules) in sets {
             let names = declared.entry(set).or_default();
@@ -349,7 +379,7 @@ impl Client {
             let found = before.iter().find(|one| one.name == *set);
             if found.is_none_or(|document| document.value != value) {
                 store
-                    .put_document(SETS, set, &value, Expected::Anything, self.now())
+                    .put_document(SETS, set, &value, Expected::Anything, None, self.now())
                     .await?;
             }
         }
@@ -377,7 +407,7 @@ impl Client {
                 written => return written.map(|_| ()),
             }
         }
-        Err(busy(name))
+        Err(changed(name, None))
     }
 
     /// Fires instants of a schedule as jobs, now, without moving it on.
@@ -385,29 +415,62 @@ impl Client {
         &self,
         name: &str,
         extra: Extra,
+        origin: Origin,
         instants: impl Fn(&StoredSchedule, Timestamp) -> Result<Vec<Timestamp>, Invalid>,
-    ) -> Result<Vec<StoredJob>, Error> {
-        let (name, store) = (checked(name)?, self.engine.store());
+    ) -> Result<Vec<JobId>, Error> {
+        let (name, store, now) = (checked(name)?, self.engine.store(), origin.now);
         for _ in 0..TRIES {
             let schedule = self.find_known(&name).await?;
             let job = &schedule.definition.job;
             self.engine.note_queue(&job.kind, &job.queue).await?;
-            let now = self.now();
-            let instants = instants(&schedule, now)?.into_iter();
-            let jobs = instants.map(|at| extra_job(&self.engine, &schedule, extra, at, now));
-            let jobs: Vec<StoredJob> = jobs.collect();
+            let ids = origin.ids();
+            let jobs = instants(&schedule, now)?.into_iter().map(|at| {
+                let mut job = extra_job(&self.engine, &schedule, extra, at, now);
+                job.id = ids.job(now);
+                job
+            });
+            let mut jobs: Vec<StoredJob> = jobs.collect();
+            // An earlier try may have made them. One that does so from here on changes the schedule: then this step is stale.
+            let mut all = match origin.repeats {
+                true => self.already_made(&jobs).await?,
+                false => Vec::new(),
+            };
+            jobs.retain(|job| !all.contains(&job.id));
+            if jobs.is_empty() {
+                return Ok(all);
+            }
             let fire = Fire {
                 jobs: jobs.clone(),
                 ..Fire::nothing(&schedule)
             };
             if let Fired::Done { jobs: made } = store.fire(fire, now).await? {
-                let made = jobs.into_iter().filter(|job| made.contains(&job.id));
-                let made: Vec<StoredJob> = made.collect();
-                self.tell_fired(&schedule, &made, now);
-                return Ok(made);
+                jobs.retain(|job| made.contains(&job.id));
+                self.tell_fired(&schedule, &jobs, now);
+                all.extend(made);
+                return Ok(all);
             }
         }
-        Err(busy(&name))
+        Err(changed(&name, None))
+    }
+
+    /// Those of these jobs that are in the store.
+    async fn already_made(&self, jobs: &[StoredJob]) -> Result<Vec<JobId>, Error> {
+        let mut made = Vec::new();
+        for part in jobs.chunks(READ_AT_ONCE) {
+            let ids: Vec<JobId> = part.iter().map(|job| job.id).collect();
+            let found = self.engine.store().get(&ids).await?;
+            made.extend(found.into_iter().flatten().map(|job| job.id));
+        }
+        Ok(made)
+    }
+
+    /// Now, with ids that nobody else makes.
+    fn origin(&self) -> Origin {
+        Origin {
+            now: self.now(),
+            seed: self.engine.ids().bits(),
+            repeats: false,
+        }
     }
 
     fn tell_fired(&self, schedule: &StoredSchedule, made: &[StoredJob], now: Timestamp) {
@@ -456,9 +519,4 @@ fn changed(name: &ScheduleName, version: Option<u64>) -> Error {
         name: name.to_string(),
         version,
     }
-}
-
-fn busy(name: &ScheduleName) -> Error {
-    let rule = format!("{name} is changed by others all the time: try again");
-    Invalid::new("schedule", rule).into()
 }

@@ -1,12 +1,11 @@
 //! Creates many jobs: all or none, or each for itself.
 
-use serde::Serialize;
-use serde_json::{Value, json};
 use windlass::Receipt;
 use windlass_api::{Bulk, BulkMode};
 use windlass_core::{Invalid, Job};
 use windlass_store::EnqueueMode;
 
+use super::bulk_answer::{BulkResult, CompactBulk, told};
 use super::create::{ReceiptView, enqueue, made};
 use crate::answer::Answer;
 use crate::call::Call;
@@ -14,14 +13,6 @@ use crate::problem::Problem;
 
 /// Problems of one answer that are told one by one.
 const PROBLEMS_TOLD_MAX: usize = 100;
-
-#[derive(Serialize)]
-struct BulkAnswer {
-    data: Vec<Value>,
-    created: usize,
-    duplicates: usize,
-    refused: usize,
-}
 
 /// `POST /api/v1/jobs/bulk`.
 pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
@@ -40,7 +31,7 @@ async fn all_or_none(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
     }
     let (mut jobs, mut signers) = (Vec::with_capacity(bulk.jobs.len()), call.signers());
     for (place, new) in bulk.jobs.into_iter().enumerate() {
-        let job = made(call, &mut signers, new?).await;
+        let job = made(call, &mut signers, call.new_job_id(), new?).await;
         jobs.push(job.map_err(|problem| problem.within(&format!("jobs[{place}]")))?);
     }
     let receipts = enqueue(&call.app, jobs, EnqueueMode::AllOrNone).await?;
@@ -51,9 +42,11 @@ async fn each(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
     let mut jobs: Vec<Result<Job, Problem>> = Vec::with_capacity(bulk.jobs.len());
     let mut signers = call.signers();
     for (place, new) in bulk.jobs.into_iter().enumerate() {
+        // One for each, so that a job's id follows from its position.
+        let id = call.new_job_id();
         jobs.push(match new {
             Ok(new) => {
-                let job = made(call, &mut signers, new).await;
+                let job = made(call, &mut signers, id, new).await;
                 job.map_err(|problem| problem.within(&format!("jobs[{place}]")))
             }
             Err(invalid) => Err(invalid.into()),
@@ -78,20 +71,13 @@ async fn each(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
 }
 
 fn answer(call: &Call, receipts: Vec<Result<Receipt, Problem>>) -> Result<Answer, Problem> {
-    let count = |wanted: fn(&Result<Receipt, Problem>) -> bool| {
-        receipts.iter().filter(|receipt| wanted(receipt)).count()
-    };
-    let created = count(|receipt| receipt.as_ref().is_ok_and(|one| !one.duplicate));
-    let duplicates = count(|receipt| receipt.as_ref().is_ok_and(|one| one.duplicate));
-    let refused = count(Result::is_err);
-    let told = receipts.into_iter().map(|receipt| match receipt {
-        Ok(receipt) => json!(ReceiptView::new(receipt, call)),
-        Err(problem) => json!({"problem": problem.into_json()}),
+    let results = receipts.into_iter().map(|receipt| match receipt {
+        Ok(receipt) => BulkResult::Stored(ReceiptView::new(receipt, call)),
+        Err(problem) => BulkResult::Refused {
+            problem: Box::new(problem.into_json()),
+        },
     });
-    Answer::ok(&BulkAnswer {
-        data: told.collect(),
-        created,
-        duplicates,
-        refused,
-    })
+    let results: Vec<BulkResult> = results.collect();
+    let compact = CompactBulk::of(&results);
+    Ok(told(results)?.compact(compact))
 }

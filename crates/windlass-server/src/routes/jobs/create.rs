@@ -25,7 +25,7 @@ pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
         return form::create(&call, &parts).await;
     }
     let new = read_new_job(parts)?;
-    let job = made(&call, &mut call.signers(), new).await?;
+    let job = made(&call, &mut call.signers(), call.new_job_id(), new).await?;
     let stored = enqueue(&call.app, vec![job.clone()], EnqueueMode::AllOrNone).await?;
     let receipt = stored.into_iter().next();
     let receipt = receipt.ok_or_else(|| Problem::internal(&"an enqueue without an answer"))??;
@@ -71,6 +71,7 @@ pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
 pub(super) async fn made(
     call: &Call,
     signers: &mut Signers<'_>,
+    id: JobId,
     new: NewJob,
 ) -> Result<Job, Problem> {
     let most = call.app.settings.payload_bytes_max;
@@ -78,7 +79,7 @@ pub(super) async fn made(
     check_request(signers, (&new.kind, new.delivery), &new.payload).await?;
     check_queue(call.app.engine(), &new.kind, &new.queue).await?;
     let new = with_depth(&call.headers, new);
-    Ok(new.into_job_with(call.new_job_id(), call.now, most)?)
+    Ok(new.into_job_with(id, call.now, most)?)
 }
 
 pub(super) fn check_payload(new: &NewJob, most: usize) -> Result<(), Problem> {
@@ -106,8 +107,8 @@ pub(super) struct ReceiptView {
     pub(super) id: JobId,
     pub(super) duplicate: bool,
     /// Withheld from those who may not read payloads: with it they could guess what the first job carries.
-    payload_differs: Option<bool>,
-    replaced: bool,
+    pub(super) payload_differs: Option<bool>,
+    pub(super) replaced: bool,
 }
 
 impl ReceiptView {

@@ -37,7 +37,8 @@ pub(super) async fn create(call: &Call, parts: &RawFields) -> Result<Answer, Pro
     }
     let mut definition = form.into_schedule(name.clone(), call.now)?;
     definition.job = with_depth(&call.headers, definition.job);
-    let written = call.app.client.write_schedule(definition, Expected::Absent);
+    let client = &call.app.client;
+    let written = client.write_schedule_from(definition, Expected::Absent, call.origin());
     let schedule = match written.await {
         // The same request again, with the same key: it made the same name.
         Err(Error::ScheduleChanged { .. }) if call.seeded.is_some() => {

@@ -76,7 +76,7 @@ async fn surroundings(app: &App, job: &Job, now: Timestamp) -> Result<Surroundin
     let nodes = store.nodes().await?;
     let serves = |node: &&Node| is_alive(node, now) && serves(&node.about, job);
     let workers = nodes.iter().filter(serves).count();
-    let settings = crate::queue_settings::settings_of(store, &job.queue).await?;
+    let settings = crate::queue_settings::settings_of(store, &job.queue, now).await?;
     let running = running(app, job, now).await?;
     let by_queue = running
         .queue

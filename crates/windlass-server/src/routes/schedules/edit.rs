@@ -20,10 +20,11 @@ const TRIES: usize = 10;
 pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
     let definition = checked(&call, read_schedule(&call.parts()?)?).await?;
     let name = definition.name.clone();
+    let origin = call.origin();
     let written = call
         .app
         .client
-        .write_schedule(definition.clone(), Expected::Absent)
+        .write_schedule_from(definition, Expected::Absent, origin)
         .await;
     let schedule = match written {
         Ok(schedule) => schedule,
@@ -33,7 +34,8 @@ pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
                 .client
                 .schedule(&ScheduleRef::Name(name.clone()))
                 .await?;
-            let ours = |found: &Schedule| is_of_this_request(&call, found, &definition);
+            // An earlier try of the same request made it, and did not live to answer.
+            let ours = |found: &Schedule| found.id == origin.ids().schedule(origin.now);
             let taken = || {
                 let detail = format!("there is a schedule {name} already");
                 Problem::conflict("schedule_exists", detail)
@@ -45,11 +47,6 @@ pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
     };
     call.audit_plain("schedule.create", name.as_str()).await;
     created(&call, &schedule)
-}
-
-/// Whether an earlier try of the same request made it, and did not live to answer.
-fn is_of_this_request(call: &Call, found: &Schedule, definition: &NewSchedule) -> bool {
-    call.seeded.is_some() && found.created_at >= call.now && found.definition == *definition
 }
 
 fn created(call: &Call, schedule: &Schedule) -> Result<Answer, Problem> {
@@ -65,7 +62,7 @@ async fn checked(call: &Call, mut definition: NewSchedule) -> Result<NewSchedule
     definition.job.payload.check_size(most).map_err(|error| {
         Problem::too_large("payload_too_large", error.within("job.payload").to_string())
     })?;
-    definition.check_with(call.app.engine().now(), most)?;
+    definition.check_with(call.now, most)?;
     let job = &definition.job;
     let mut signers = call.signers();
     let request = check_request(&mut signers, (&job.kind, job.delivery), &job.payload);

@@ -12,7 +12,11 @@ use crate::problem::Problem;
 
 pub(super) async fn run_now(call: Call) -> Result<Answer, Problem> {
     let name = named(&call).await?.definition.name;
-    let job = call.app.client.run_schedule_now(name.as_str()).await?;
+    let job = call
+        .app
+        .client
+        .run_schedule_now_from(name.as_str(), call.origin())
+        .await?;
     call.audit("schedule.run_now", name.as_str(), json!({"job": job}))
         .await;
     let answer = Answer::json(StatusCode::CREATED, &json!({"job_id": job}))?;
@@ -30,7 +34,11 @@ pub(super) async fn backfill(call: Call) -> Result<Answer, Problem> {
         return Err(Invalid::new("to", "must not be before `from`").into());
     }
     let name = named(&call).await?.definition.name;
-    let created = call.app.client.backfill(name.as_str(), from, to).await?;
+    let created = call
+        .app
+        .client
+        .backfill_from(name.as_str(), from, to, call.origin())
+        .await?;
     let detail = json!({"from": from, "to": to, "created": created});
     call.audit("schedule.backfill", name.as_str(), detail).await;
     Answer::ok(&json!({"created": created}))

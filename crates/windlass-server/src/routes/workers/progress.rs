@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde_json::json;
 use windlass_api::read_progress;
-use windlass_core::Invalid;
 use windlass_engine::PROGRESS;
 use windlass_store::{Expected, Written};
 
@@ -44,7 +43,7 @@ pub(super) async fn progress(call: Call) -> Result<Answer, Problem> {
     let name = job.id.to_string();
     let told = json!({"attempt": job.attempt, "progress": value});
     for _ in 0..10 {
-        let before = app.store().document(PROGRESS, &name).await?;
+        let before = app.store().document(PROGRESS, &name, call.now).await?;
         let newest = before
             .as_ref()
             .and_then(|one| one.value.get("attempt")?.as_u64());
@@ -54,12 +53,13 @@ pub(super) async fn progress(call: Call) -> Result<Answer, Problem> {
         let expected = before.map_or(Expected::Absent, |one| Expected::Version(one.version));
         let written = app
             .store()
-            .put_document(PROGRESS, &name, &told, expected, call.now);
+            .put_document(PROGRESS, &name, &told, expected, None, call.now);
         if let Written::Version(_) = written.await? {
             return Ok(Answer::empty());
         }
     }
-    Err(Invalid::new("progress", "is told by others at the same time: try again").into())
+    let detail = "others report the progress of this job at the same time";
+    Err(Problem::conflict("progress_busy", detail).retry_after(Duration::from_secs(1)))
 }
 
 fn lost(reason: Lost) -> Problem {

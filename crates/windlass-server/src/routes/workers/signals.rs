@@ -85,7 +85,7 @@ impl Signals {
         match signal {
             Some(signal) => {
                 store
-                    .put_document(SIGNALS, name, &json!(signal), any, now)
+                    .put_document(SIGNALS, name, &json!(signal), any, None, now)
                     .await?
             }
             None => store.remove_document(SIGNALS, name, any).await?,
@@ -121,7 +121,7 @@ impl Signals {
 
     async fn read(&self, engine: &Engine) -> Result<Arc<Words>, StoreError> {
         let (now, writes) = (engine.now(), self.known().writes);
-        let documents = engine.store().documents(SIGNALS).await?;
+        let documents = engine.store().documents(SIGNALS, now).await?;
         let read = documents
             .into_iter()
             .filter_map(|one| Some((one.name, word(&one.value)?)));

@@ -276,7 +276,7 @@ async fn fresh_settings(app: &App, queue: &QueueName) -> Result<Arc<QueueSetting
     if let Some(settings) = app.claims.settings(queue, now) {
         return Ok(settings);
     }
-    let settings = Arc::new(settings_of(app.store(), queue).await?);
+    let settings = Arc::new(settings_of(app.store(), queue, app.engine().now()).await?);
     app.claims.keep_settings(queue, &settings, now);
     Ok(settings)
 }
