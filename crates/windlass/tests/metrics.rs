@@ -151,6 +151,11 @@ fn feed(recorder: &PrometheusRecorder) {
         });
     }
     recorder.store_op("claim", time);
+    recorder.slots(1, 2);
+    recorder.workers(&[("rest", 1)].into());
+    recorder.loop_restarted("sweeper");
+    recorder.http_job("public", "2xx");
+    recorder.http_request("GET", "/livez", 200, time);
     let counts = windlass_store::Counts {
         ready: 4,
         running: 5,
