@@ -1,7 +1,8 @@
 //! Settles how attempts ended, in groups.
 //!
 //! There is no timer: at rest an end is settled at once, and while the store writes, further ones gather. Invariant: an end
-//! that was pushed leaves only when the store has taken it, or has said that the lease is lost.
+//! that was pushed leaves only when the store has taken it or has said that the lease is lost, or when the store has refused
+//! it for too long: then its lease expires, and the sweeper ends the attempt as lost.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{error, warn};
 use windlass_core::{Job, JobId, Outcome, Report, Settlement, Timestamp, Verdict};
 use windlass_store::{AttemptReport, SETTLE_MAX, Settled, StoreError};
 
@@ -27,6 +28,8 @@ pub(crate) struct Committer {
     engine: Arc<Engine>,
     /// From so many ends on that the store has not taken, slots stay taken.
     backlog_max: usize,
+    /// An outcome that the store keeps refusing is dropped this long after the handler returned.
+    outcome_retry_max: Duration,
     registry: Arc<Registry>,
     ends: Mutex<Ends>,
     arrived: Notify,
@@ -51,6 +54,8 @@ struct End {
     random: u64,
     /// How long its handler ran.
     ran: Duration,
+    /// When the handler returned, by the time that has passed.
+    returned: Duration,
     /// How often the store refused it.
     refused: u32,
     /// After that, it is asked again from then on.
@@ -62,10 +67,16 @@ const ASIDE_MIN: Duration = Duration::from_secs(1);
 const ASIDE_MAX: Duration = Duration::from_secs(60);
 
 impl Committer {
-    pub(crate) fn new(engine: Arc<Engine>, backlog_max: usize, registry: Arc<Registry>) -> Self {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        backlog_max: usize,
+        outcome_retry_max: Duration,
+        registry: Arc<Registry>,
+    ) -> Self {
         Committer {
             engine,
             backlog_max,
+            outcome_retry_max,
             registry,
             ends: Mutex::default(),
             arrived: Notify::new(),
@@ -80,6 +91,7 @@ impl Committer {
             attempt,
             report,
             random: self.engine.ids().bits(),
+            returned: self.engine.clock().elapsed(),
             refused: 0,
             again_at: Timestamp::MIN,
         };
@@ -129,6 +141,8 @@ impl Committer {
         let answers = match self.engine.store().settle(reports, now).await {
             Err(error) if is_refusal(&error) => {
                 group.set_aside(&error, now);
+                drop(group);
+                self.free_parked();
                 return Ok(0);
             }
             answers => answers?,
@@ -189,6 +203,14 @@ impl Committer {
             }
         }
         self.registry.settled(end.attempt.id());
+    }
+
+    /// Forgets an end that the store does not take: its lease is no longer renewed.
+    fn abandon(&self, end: &End) {
+        self.registry.settled(end.attempt.id());
+        if let Some(recorder) = self.engine.recorder() {
+            recorder.outcome_refused(&end.attempt.job().queue);
+        }
     }
 
     fn free_parked(&self) {
@@ -315,19 +337,33 @@ impl<'a> Group<'a> {
         })
     }
 
-    /// The store refused it. Of many, nobody knows which one it meant: each is asked alone. One alone waits for its time.
+    /// The store refused it. Of many, no one knows which one it meant: each is asked alone. One alone waits for its time, and
+    /// is dropped when it has been refused for too long.
     fn set_aside(&mut self, error: &StoreError, now: Timestamp) {
-        let alone = self.ends.len() == 1;
         for end in &mut self.ends {
             end.refused = end.refused.saturating_add(1);
-            if alone {
-                let doubled = 2_u32.saturating_pow(end.refused - 1);
-                let wait = ASIDE_MIN.saturating_mul(doubled).min(ASIDE_MAX);
-                end.again_at = now.saturating_add(wait);
-                let of = end.attempt.id();
-                warn!(job.id = %of.job, attempt = of.attempt, %error, ?wait, "the store refuses how an attempt ended, trying again");
-            }
         }
+        let [end] = self.ends.as_mut_slice() else {
+            return;
+        };
+        let of = end.attempt.id();
+        let committer = self.committer;
+        let age = committer
+            .engine
+            .clock()
+            .elapsed()
+            .saturating_sub(end.returned);
+        let left = committer.outcome_retry_max.saturating_sub(age);
+        if left.is_zero() {
+            error!(job.id = %of.job, attempt = of.attempt, %error, "gave up writing a refused outcome; the lease expires and the attempt counts as lost");
+            committer.abandon(end);
+            self.ends.clear();
+            return;
+        }
+        let doubled = 2_u32.saturating_pow(end.refused - 1);
+        let wait = ASIDE_MIN.saturating_mul(doubled).min(ASIDE_MAX).min(left);
+        end.again_at = now.saturating_add(wait);
+        warn!(job.id = %of.job, attempt = of.attempt, %error, ?wait, "the store refused an outcome, trying again");
     }
 }
 

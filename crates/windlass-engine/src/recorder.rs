@@ -32,6 +32,9 @@ pub trait Recorder: Send + Sync + fmt::Debug {
 
     /// An HTTP job made a request: what its target is, and what the request came to. Both are words of a fixed set.
     fn http_job(&self, _target: &'static str, _result: &'static str) {}
+
+    /// The store refused an outcome for so long that the worker dropped it: the attempt will count as lost.
+    fn outcome_refused(&self, _queue: &QueueName) {}
 }
 
 /// A recorder whose panics stay its own: the loops that call it must not break for a figure.
@@ -70,5 +73,9 @@ impl Recorder for Guarded {
 
     fn http_job(&self, target: &'static str, result: &'static str) {
         self.call(|recorder| recorder.http_job(target, result));
+    }
+
+    fn outcome_refused(&self, queue: &QueueName) {
+        self.call(|recorder| recorder.outcome_refused(queue));
     }
 }

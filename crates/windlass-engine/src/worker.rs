@@ -59,6 +59,9 @@ pub struct WorkerConfig {
     pub shutdown_grace: Duration,
     /// A handler that was told to stop has so long to return before it is cut off. 5 s.
     pub cancel_grace: Duration,
+    /// An outcome that the store keeps refusing is retried, and its lease renewed, for at most this long after the handler
+    /// returned; then the lease expires and the attempt counts as lost. 5 minutes.
+    pub outcome_retry_max: Duration,
     /// A loop that is busy with one step for so long is started again. 60 s.
     pub patience: Duration,
     /// How long things are kept.
@@ -92,6 +95,7 @@ impl WorkerConfig {
             poll: Duration::from_secs(1),
             shutdown_grace: Duration::from_secs(30),
             cancel_grace: Duration::from_secs(5),
+            outcome_retry_max: Duration::from_secs(300),
             patience: PATIENCE_DEFAULT,
             janitor: JanitorConfig::default(),
             keeps_up: true,
@@ -188,6 +192,7 @@ impl Worker {
         let committer = Arc::new(Committer::new(
             Arc::clone(&engine),
             backlog_max,
+            config.outcome_retry_max,
             Arc::clone(&registry),
         ));
         let dispatcher = Arc::new(Dispatcher::new(

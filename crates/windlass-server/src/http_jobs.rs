@@ -73,6 +73,7 @@ pub(crate) struct Executor {
     pub(crate) lease: Duration,
     pub(crate) retry: WorkerRetry,
     pub(crate) shutdown_grace: Duration,
+    pub(crate) outcome_retry_max: Duration,
 }
 
 impl Executor {
@@ -168,6 +169,7 @@ impl Executor {
         config.retry = self.retry.clone();
         config.lease = self.lease;
         config.shutdown_grace = self.shutdown_grace;
+        config.outcome_retry_max = self.outcome_retry_max;
         config.keeps_up = false; // the server does, once for all
         self.jobs.register(&mut config);
         Ok(config)
@@ -252,6 +254,7 @@ mod tests {
             lease: Duration::from_secs(30),
             retry: WorkerRetry::default(),
             shutdown_grace: Duration::ZERO,
+            outcome_retry_max: Duration::from_secs(300),
         };
         let both = ["n-http-default", "n-http-hooks"];
         let stop = CancellationToken::new();

@@ -435,6 +435,7 @@ impl Server {
             lease: self.config.lease,
             retry: self.app.settings.retry.clone(),
             shutdown_grace: self.config.shutdown_grace,
+            outcome_retry_max: self.config.outcome_retry_max,
         })
     }
 }

@@ -76,6 +76,7 @@ pub struct PrometheusRecorder {
     schedule_lag: Histogram,
     schedule_skipped: Family<Labels, Counter>,
     leases_lost: Family<Labels, Counter>,
+    outcomes_refused: Family<Labels, Counter>,
     store_op: Histograms,
     workers: Family<Labels, Gauge>,
     slots: Family<Labels, Gauge>,
@@ -110,6 +111,7 @@ impl PrometheusRecorder {
             schedule_lag: Buckets.new_metric(),
             schedule_skipped: Family::default(),
             leases_lost: Family::default(),
+            outcomes_refused: Family::default(),
             store_op: histograms(),
             workers: Family::default(),
             slots: Family::default(),
@@ -141,6 +143,7 @@ impl PrometheusRecorder {
         add(to, "retry_exhausted", self.retry_exhausted.clone());
         add(to, "retry_latency_seconds", self.retry_latency.clone());
         add(to, "leases_lost", self.leases_lost.clone());
+        add(to, "outcomes_refused", self.outcomes_refused.clone());
         add(to, "queue_depth", self.depth.clone());
         add(to, "queue_oldest_ready_seconds", self.oldest_ready.clone());
         add(to, "schedule_lag_seconds", self.schedule_lag.clone());
@@ -297,6 +300,11 @@ impl Recorder for PrometheusRecorder {
         self.store_op
             .get_or_create(&labels)
             .observe(took.as_secs_f64());
+    }
+
+    fn outcome_refused(&self, queue: &QueueName) {
+        let labels = self.queue(queue);
+        self.outcomes_refused.get_or_create(&labels).inc();
     }
 
     fn counts(&self, counts: &BTreeMap<QueueName, Counts>, now: Timestamp) {
@@ -480,6 +488,7 @@ mod tests {
         recorder.loop_restarted("sweeper");
         recorder.http_job("public", "2xx");
         recorder.http_request("GET", "/livez", 200, second);
+        recorder.outcome_refused(&queue);
         let labels = recorder.queue(&queue);
         recorder.retries.get_or_create(&labels).inc();
         recorder.retry_exhausted.get_or_create(&labels).inc();

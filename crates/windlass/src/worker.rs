@@ -241,6 +241,13 @@ impl<S: Send + Sync + 'static> Worker<S> {
         self
     }
 
+    /// An outcome that the store keeps refusing is retried, and its lease renewed, for at most this long after the handler
+    /// returned; 5 minutes if not said. After that the lease expires, and the attempt counts as lost.
+    pub fn outcome_retry_max(mut self, time: Duration) -> Self {
+        self.config.outcome_retry_max = time;
+        self
+    }
+
     /// Finished jobs are kept for so many days; 7 if not said.
     pub fn retention_days(mut self, days: u32) -> Self {
         self.config.janitor.retention = days * DAY;
@@ -434,6 +441,7 @@ mod tests {
                 .poll(time(12))
                 .shutdown_grace(time(13))
                 .cancel_grace(time(14))
+                .outcome_retry_max(time(17))
                 .retention_days(15)
                 .dead_retention_days(16)
                 .before(|_| {})
@@ -449,6 +457,7 @@ mod tests {
             (config.shutdown_grace, config.cancel_grace),
             (time(13), time(14))
         );
+        assert_eq!(config.outcome_retry_max, time(17));
         assert_eq!(config.janitor.retention, 15 * DAY);
         assert_eq!(config.janitor.queues[&config.queues[0].name], 2 * DAY);
         assert_eq!(config.janitor.dead_retention, Some(16 * DAY));

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use windlass_core::retry::AttemptLimit;
-use windlass_core::{Delivery, NewJob, Outcome, QueueName, State, Timeout, Timestamp, WorkerName};
-use windlass_engine::{Engine, Event, Ids, Recorder, StopReason};
-use windlass_store::{Counts, Store};
+use windlass_core::{
+    DeadReason, Delivery, NewJob, Outcome, QueueName, State, Timeout, Timestamp, WorkerName,
+};
+use windlass_engine::{Event, Recorder, StopReason};
+use windlass_store::Counts;
 
 use crate::support::running::{Running, stuck, takes, waits};
 use crate::support::{constant, job, new_job, seconds, t0, worker};
@@ -284,6 +287,70 @@ async fn an_end_that_the_store_refuses_waits_for_its_own_time_and_holds_up_no_ot
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_outcome_that_the_store_keeps_refusing_is_dropped_in_the_end_and_the_attempt_is_lost() {
+    let mut run = Running::new();
+    let refused = Arc::new(CountRefused::default());
+    run.record(Arc::clone(&refused) as Arc<dyn Recorder>);
+    let build = worker(1).policy(constant(1, 9)).succeeds("a").succeeds("b");
+    run.start(build.set(|config| config.outcome_retry_max = seconds(100.0)));
+    let once = NewJob {
+        delivery: Delivery::AtMostOnce,
+        ..new_job("a")
+    };
+    run.store.refuse("settle");
+    let ids = [
+        run.enqueue(new_job("a")).await,
+        run.enqueue(once).await,
+        run.enqueue(new_job("a")).await,
+    ];
+    run.until("lost", ids[0]).await;
+    let lost = run.elapsed();
+    assert!(lost >= seconds(100.0), "it is retried until then: {lost:?}");
+    assert!(lost <= seconds(131.0), "then its lease expires: {lost:?}");
+    run.until("dead", ids[1]).await;
+    tokio::time::sleep(seconds(600.0)).await;
+    assert!(refused.0.load(Ordering::SeqCst) >= 3, "each is counted");
+    run.store.heal();
+    let behind = run.enqueue(new_job("b")).await;
+    run.until("succeeded", behind).await; // its slot is free again
+    tokio::time::sleep(seconds(200.0)).await;
+    assert_eq!(job(&run.engine, ids[2]).await.state(), State::Succeeded);
+    let dead = job(&run.engine, ids[1]).await;
+    assert_eq!(dead.state(), State::Dead(DeadReason::Lost));
+    assert_eq!(run.stop().await.unsettled, 0);
+}
+
+/// Counts the outcomes that were dropped.
+#[derive(Debug, Default)]
+struct CountRefused(AtomicU32);
+
+impl Recorder for CountRefused {
+    fn event(&self, _: &Event) {}
+
+    fn store_op(&self, _: &'static str, _: Duration) {}
+
+    fn counts(&self, _: &BTreeMap<QueueName, Counts>, _: Timestamp) {}
+
+    fn outcome_refused(&self, _: &QueueName) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_longer_than_the_retries_of_a_refused_outcome_drops_nothing() {
+    let mut run = Running::new();
+    let build = worker(1).succeeds("a");
+    run.start(build.set(|config| config.outcome_retry_max = seconds(100.0)));
+    run.store.fail("settle");
+    let id = run.enqueue(new_job("a")).await;
+    run.until("started", id).await;
+    tokio::time::sleep(seconds(600.0)).await;
+    run.store.heal();
+    run.until("succeeded", id).await;
+    assert_eq!(run.outcomes(id).await, [(0.0, Outcome::Succeeded)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_settle_of_unknown_fate_led_to_is_told_once() {
     for (name, expected) in [
         ("good", &["succeeded"][..]),
@@ -379,16 +446,7 @@ impl Recorder for PanickingRecorder {
 #[tokio::test(start_paused = true)]
 async fn a_recorder_that_panics_loses_figures_and_no_job() {
     let mut run = Running::new();
-    let store: Arc<dyn Store> = Arc::clone(&run.store) as Arc<dyn Store>;
-    let clock = Arc::clone(run.engine.clock());
-    let recorder = Some(Arc::new(PanickingRecorder) as Arc<dyn Recorder>);
-    run.engine = Arc::new(Engine::with_recorder(
-        store,
-        clock,
-        Ids::seeded(3),
-        recorder,
-    ));
-    run.events = run.engine.subscribe();
+    run.record(Arc::new(PanickingRecorder));
     run.start(worker(10).succeeds("a"));
     let mut ids = Vec::new();
     for _ in 0..10 {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use windlass_core::{JobId, NewJob, Outcome, Report};
 use windlass_engine::{
-    CancellationToken, Engine, Heard, Ids, RunningAttempt, StopReason, Stopped, Subscription,
-    SystemClock,
+    CancellationToken, Engine, Heard, Ids, Recorder, RunningAttempt, StopReason, Stopped,
+    Subscription, SystemClock,
 };
 use windlass_memory::MemoryStore;
 use windlass_store::Store;
@@ -42,6 +42,15 @@ impl Running {
             stop_now: CancellationToken::new(),
             workers: Vec::new(),
         }
+    }
+
+    /// Lets a recorder see what happens. To be called before anything starts.
+    pub fn record(&mut self, recorder: Arc<dyn Recorder>) {
+        let store = Arc::clone(&self.store) as Arc<dyn Store>;
+        let clock = Arc::clone(self.engine.clock());
+        let engine = Engine::with_recorder(store, clock, Ids::seeded(3), Some(recorder));
+        self.engine = Arc::new(engine);
+        self.events = self.engine.subscribe();
     }
 
     pub fn start(&mut self, build: Build) {

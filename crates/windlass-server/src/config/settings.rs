@@ -171,6 +171,8 @@ settings! {
         "Ranges of addresses that HTTP jobs may reach beside public ones: `10.1.0.0/16`. Private, loopback, link-local and metadata addresses are refused otherwise.";
     "http_jobs.connect_timeout" http_jobs_connect_timeout: Duration = r#""5s""#, longer_than_nothing,
         "Resolving a target's name, connecting and the TLS handshake may each take so long.";
+    "http_jobs.outcome_retry_max" outcome_retry_max: Duration = r#""5m""#, longer_than_nothing,
+        "An outcome that the store keeps refusing is retried for at most this long after the request ended. Then its lease expires and the attempt counts as lost.";
     "http_jobs.ca_file" http_jobs_ca_file: Option<PathBuf> = "", any,
         "Certificates of further authorities that targets may be signed by, in PEM.";
     "http_jobs.public_url" public_url: Option<String> = "", |url: &Option<String>| maybe_url(url.as_deref()),

@@ -99,6 +99,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("http_jobs.per_host", "3"),
     ("http_jobs.allow_targets", r#"["10.0.0.0/8"]"#),
     ("http_jobs.connect_timeout", r#""2s""#),
+    ("http_jobs.outcome_retry_max", r#""3m""#),
     ("http_jobs.ca_file", r#""ca.pem""#),
     ("http_jobs.public_url", r#""https://jobs.example""#),
     ("retention.finished", r#""8d""#),

@@ -133,6 +133,12 @@ pub const METRICS: &[Metric] = {
             "Attempts whose worker died or hung, found by this process",
         ),
         metric(
+            "outcomes_refused",
+            Counter,
+            &["queue"],
+            "Outcomes that the store kept refusing and a worker dropped: the attempts count as lost",
+        ),
+        metric(
             "queue_depth",
             Gauge,
             &["queue", "state"],
