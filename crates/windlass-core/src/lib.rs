@@ -43,8 +43,8 @@ pub use payload::{JSON_DEPTH_MAX, PAYLOAD_BYTES_MAX, Payload};
 pub use random::{Random, fixed_hash};
 pub use redact::redacted;
 pub use settle::{
-    Outcome, RETRY_AFTER_MAX, Report, Running, SNOOZES_MAX, Settlement, Verdict, has_expired,
-    settle,
+    CANCEL_GRACE, Outcome, RETRY_AFTER_MAX, Report, Running, SNOOZES_MAX, Settlement, Verdict,
+    has_expired, settle,
 };
 pub use state::{Consent, DeadReason, Event, State};
 pub use timestamp::Timestamp;

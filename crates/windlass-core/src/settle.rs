@@ -14,6 +14,9 @@ use crate::{DURATION_MAX, Payload, Timestamp, format_duration};
 /// A handler's or target's `retry_after` counts up to here.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 3600);
 
+/// How long a handler that was told to stop has to return, unless its worker sets another time.
+pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
+
 /// How often a job may be snoozed in its life.
 pub const SNOOZES_MAX: u32 = 1000;
 
@@ -56,6 +59,8 @@ pub enum Report {
     TimedOut {
         /// The timeout.
         timeout: Duration,
+        /// How long its handler has to stop: no retry is due before that.
+        grace: Duration,
     },
     /// The lease expired: the worker died or hung.
     Lost,
@@ -299,13 +304,15 @@ impl End {
                 ..End::plain(Outcome::Succeeded)
             },
             Report::Failed(failure) => End::failed(Outcome::Failed, failure),
-            Report::TimedOut { timeout } => End::failure(
-                Outcome::TimedOut,
-                format!(
-                    "the attempt took longer than its timeout of {}",
-                    format_duration(timeout)
-                ),
-            ),
+            Report::TimedOut { timeout, grace } => {
+                let timeout = format_duration(timeout);
+                let message = format!("the attempt took longer than its timeout of {timeout}");
+                let failure = Failure {
+                    retry_after: Some(grace),
+                    ..Failure::retryable(AttemptError::new(message))
+                };
+                End::failed(Outcome::TimedOut, failure)
+            }
             Report::Lost => End::lost("its worker died or hung: the lease expired"),
             Report::Snoozed { .. } if at_most_once => End::failure(
                 Outcome::Failed,

@@ -60,6 +60,11 @@ pub enum Reason {
         /// When the next one may start.
         until: Timestamp,
     },
+    /// The handler of an earlier attempt still runs, and its worker does not claim the job until it is gone.
+    OldHandler {
+        /// Where.
+        worker: String,
+    },
     /// Others come first.
     Behind {
         /// How many.
@@ -84,6 +89,8 @@ pub struct Surroundings {
     pub retries_held: Option<u32>,
     /// When the rate of its queue lets the next one start, if it is used up.
     pub rate_until: Option<Timestamp>,
+    /// The worker that still runs the handler of an earlier attempt, if one does.
+    pub old_handler: Option<String>,
     /// How many ready jobs of its queue come before it.
     pub ahead: u64,
     /// Whether more may come before it than were counted.
@@ -134,6 +141,11 @@ pub fn why_not_running(job: &Job, around: &Surroundings, now: Timestamp) -> Vec<
     if let Some(until) = around.rate_until.filter(|until| *until > now) {
         reasons.push(Reason::RateHeld { until });
     }
+    if let Some(worker) = &around.old_handler {
+        reasons.push(Reason::OldHandler {
+            worker: worker.clone(),
+        });
+    }
     if around.ahead > 0 && job.run_at <= now {
         reasons.push(Reason::Behind {
             jobs: around.ahead,
@@ -177,6 +189,10 @@ impl fmt::Display for Reason {
             Reason::RateHeld { until } => {
                 write!(f, "the rate of its queue is used up until {until}")
             }
+            Reason::OldHandler { worker } => write!(
+                f,
+                "the handler of an earlier attempt still runs on worker {worker}, which does not claim the job before it returns; other workers may"
+            ),
             Reason::Behind { jobs, or_more } => {
                 let or_more = if *or_more { "at least " } else { "" };
                 write!(f, "{or_more}{jobs} jobs come before it")
@@ -213,6 +229,18 @@ mod tests {
     }
 
     #[test]
+    fn an_old_handler_that_still_runs_is_named() {
+        let around = Surroundings {
+            old_handler: Some("w1".to_owned()),
+            ..around()
+        };
+        let [reason] = &told(&job(), &around)[..] else {
+            panic!("one reason");
+        };
+        assert!(reason.contains("still runs on worker w1"), "{reason}");
+    }
+
+    #[test]
     fn a_job_that_nothing_holds_back_is_next() {
         assert_eq!(
             told(&job(), &around()),
@@ -237,6 +265,7 @@ mod tests {
             limit_held: Some(("concurrency_key eu".into(), by, at(LATER))),
             retries_held: Some(5),
             rate_until: Some(at(LATER)),
+            old_handler: None,
             ahead: 3,
             ahead_or_more: true,
         };

@@ -13,6 +13,7 @@ use windlass_core::{Invalid, Job, Timestamp};
 use windlass_store::{AttemptId, Expected, StoreError, Written};
 
 use crate::engine::Engine;
+use crate::lingering::Alive;
 use crate::slots::Slot;
 
 /// So many log lines are kept with an attempt.
@@ -80,9 +81,11 @@ impl Cancellation {
         self.reason().is_none() && self.0.awaited.load(Ordering::SeqCst) > 0
     }
 
-    pub(crate) fn fire(&self, reason: StopReason) {
-        let _ = self.0.reason.set(reason); // the first reason stays
+    /// Fires it; whether that is news. The first reason stays.
+    pub(crate) fn fire(&self, reason: StopReason) -> bool {
+        let first = self.0.reason.set(reason).is_ok();
         self.0.token.cancel();
+        first
     }
 }
 
@@ -133,6 +136,7 @@ pub struct RunningAttempt {
     stop: Cancellation,
     notes: Mutex<Notes>,
     slot: Mutex<Option<Arc<Slot>>>,
+    alive: Mutex<Option<Arc<Alive>>>,
 }
 
 /// Something that a handler keeps with its attempt.
@@ -161,7 +165,9 @@ impl RunningAttempt {
         engine: Arc<Engine>,
         slot: Option<Slot>,
     ) -> Self {
+        let alive = Alive::new(job.id, Arc::clone(engine.lingering()));
         RunningAttempt {
+            alive: Mutex::new(Some(Arc::new(alive))),
             job,
             begun: engine.clock().elapsed(),
             ends_at,
@@ -299,7 +305,24 @@ impl RunningAttempt {
     /// Keeps the slot of the attempt taken as long as this is held: work that outlives the handler is work all the same.
     pub fn hold_slot(&self) -> impl Send + 'static {
         let slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
-        slot.clone()
+        let alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        (slot.clone(), alive.clone())
+    }
+
+    /// The attempt has ended while its handler still runs: until that is gone, this process does not claim the job.
+    pub(crate) fn linger(&self) {
+        let alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        alive.iter().for_each(|alive| alive.end());
+    }
+
+    /// The handler is gone; work that it left behind lingers.
+    pub(crate) fn leave(&self) {
+        let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(alive) = alive.take()
+            && Arc::strong_count(&alive) > 1
+        {
+            alive.end();
+        }
     }
 
     pub(crate) fn take_slot(&self) -> Option<Arc<Slot>> {

@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, debug, info_span, warn};
-use windlass_core::{AttemptError, Failure, Job, JobId, Report, Timeout, Timestamp};
+use windlass_core::{AttemptError, CANCEL_GRACE, Failure, Job, JobId, Report, Timeout, Timestamp};
 use windlass_store::{AttemptId, Renewed, SETTLE_MAX, StoreError};
 
 use crate::attempt::{RunningAttempt, StopReason};
@@ -37,7 +38,7 @@ impl Default for DispatcherConfig {
     fn default() -> Self {
         DispatcherConfig {
             lease: Duration::from_secs(30),
-            cancel_grace: Duration::from_secs(5),
+            cancel_grace: CANCEL_GRACE,
         }
     }
 }
@@ -108,11 +109,13 @@ impl Dispatcher {
                 // When the task is cut off, this is what still happens.
                 let returned = Returned(&dispatcher, Arc::clone(&attempt));
                 let hooks = dispatcher.hooks.as_ref();
-                let report = CatchPanic::start(|| {
-                    hooks.inspect(|hooks| hooks.before(&attempt));
-                    handler.run(Arc::clone(&attempt))
-                })
-                .await;
+                let running = watch(&attempt, || {
+                    CatchPanic::start(|| {
+                        hooks.inspect(|hooks| hooks.before(&attempt));
+                        handler.run(Arc::clone(&attempt))
+                    })
+                });
+                let report = Watched(running, &attempt).await;
                 dispatcher.report(of, report);
                 attempt.forget_progress().await;
                 drop(returned);
@@ -151,6 +154,7 @@ impl Dispatcher {
             self.tell(&attempt, Report::Released { started: true });
         }
         let slot = attempt.take_slot();
+        attempt.leave();
         self.registry.returned(attempt.id());
         // While outcomes pile up, as the store does not take them, no further jobs are claimed.
         self.committer.park_slot(slot);
@@ -170,15 +174,27 @@ impl Dispatcher {
     fn ring(&self) {
         for alarm in self.registry.ring(self.engine.clock().elapsed()) {
             match alarm {
-                Alarm::Abort(task) => task.abort(),
+                Alarm::CutOff(attempt, task) => self.cut(&attempt, &task),
                 Alarm::TimedOut(attempt) => {
                     if let Timeout::After(timeout) = attempt.job().timeout {
-                        self.report(attempt.id(), Report::TimedOut { timeout });
+                        let grace = self.config.cancel_grace;
+                        self.report(attempt.id(), Report::TimedOut { timeout, grace });
                     }
                     self.stop(&attempt, StopReason::TimedOut);
                 }
             }
         }
+    }
+
+    /// Drops a handler that did not stop in time, at its next `await`. Of a cancelled job that is the end of the attempt.
+    fn cut(&self, attempt: &RunningAttempt, task: &AbortHandle) {
+        let (of, reason) = (attempt.id(), attempt.stop().reason());
+        warn!(job.id = %of.job, attempt = of.attempt, ?reason, "a handler did not stop in time; dropping it at its next await");
+        if reason == Some(StopReason::Cancelled) {
+            attempt.linger();
+            self.report(of, Report::Cancelled);
+        }
+        task.abort();
     }
 
     /// Renews every lease that this worker has, each batch from its own instant. One that the store refuses costs the others
@@ -220,7 +236,7 @@ impl Dispatcher {
                 ..
             } => {
                 if let Some(attempt) = self.registry.get(of) {
-                    attempt.stop().fire(StopReason::Cancelled);
+                    self.stop(&attempt, StopReason::Cancelled);
                 }
             }
             Renewed::LeaseLost => self.lose(of),
@@ -238,10 +254,15 @@ impl Dispatcher {
         self.stop(&attempt, StopReason::LeaseLost);
     }
 
+    /// Tells a handler to stop, and cuts it off after its grace. One that was told before keeps its time.
     fn stop(&self, attempt: &RunningAttempt, reason: StopReason) {
-        attempt.stop().fire(reason);
-        let at = self.in_time(self.config.cancel_grace);
-        self.registry.abort_at(attempt.id(), at);
+        if reason != StopReason::Cancelled {
+            attempt.linger();
+        }
+        if attempt.stop().fire(reason) {
+            let at = self.in_time(self.config.cancel_grace);
+            self.registry.abort_at(attempt.id(), at);
+        }
     }
 
     /// When so much more time has passed.
@@ -252,7 +273,7 @@ impl Dispatcher {
     /// Tells the handlers of these jobs that they were called off.
     pub(crate) fn call_off(&self, jobs: &[JobId]) {
         for attempt in self.registry.running(jobs) {
-            attempt.stop().fire(StopReason::Cancelled);
+            self.stop(&attempt, StopReason::Cancelled);
         }
     }
 
@@ -373,6 +394,34 @@ impl Future for CatchPanic {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Report> {
         let poll = AssertUnwindSafe(|| self.0.as_mut().poll(context));
         std::panic::catch_unwind(poll).unwrap_or_else(|panic| Poll::Ready(panicked(&*panic)))
+    }
+}
+
+/// A turn of a handler that takes this long keeps everything else on its thread waiting.
+const BLOCKED: Duration = Duration::from_secs(1);
+
+/// Gives a handler its turn on the runtime; one that blocks is logged.
+fn watch<T>(attempt: &RunningAttempt, turn: impl FnOnce() -> T) -> T {
+    let clock = attempt.engine().clock();
+    let begun = clock.elapsed();
+    let done = turn();
+    let took = clock.elapsed().saturating_sub(begun);
+    if took >= BLOCKED {
+        let (job, seconds) = (attempt.job(), took.as_secs());
+        warn!(job.id = %job.id, kind = %job.kind, "the runtime did not run for {seconds} s; use `ctx.blocking`");
+    }
+    done
+}
+
+/// A handler whose turns are watched.
+struct Watched<'a>(CatchPanic, &'a RunningAttempt);
+
+impl Future for Watched<'_> {
+    type Output = Report;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Report> {
+        let attempt = self.1;
+        watch(attempt, || Pin::new(&mut self.0).poll(context))
     }
 }
 

@@ -17,6 +17,7 @@ use crate::dispatcher::Dispatcher;
 use crate::event::{Event, Events, JobEvent, JobRef, Observer, Subscription};
 use crate::http_queues::HttpQueues;
 use crate::ids::Ids;
+use crate::lingering::Lingering;
 use crate::narrator::Narrator;
 use crate::observed::Observed;
 use crate::recorder::{Guarded, Recorder};
@@ -42,6 +43,7 @@ pub struct Engine {
     dispatchers: Mutex<Vec<Weak<Dispatcher>>>,
     slots: Mutex<Vec<Weak<Slots>>>,
     http_queues: HttpQueues,
+    lingering: Arc<Lingering>,
     loops: Mutex<BTreeMap<String, Arc<Pulse>>>,
     narrator: Narrator,
 }
@@ -78,6 +80,7 @@ impl Engine {
             dispatchers: Mutex::default(),
             slots: Mutex::default(),
             http_queues: HttpQueues::default(),
+            lingering: Arc::default(),
             loops: Mutex::default(),
             narrator: Narrator::default(),
         }
@@ -180,6 +183,11 @@ impl Engine {
     /// The queues that HTTP jobs wait in.
     pub fn http_queues(&self) -> &HttpQueues {
         &self.http_queues
+    }
+
+    /// The handlers that outlive their attempts.
+    pub(crate) fn lingering(&self) -> &Arc<Lingering> {
+        &self.lingering
     }
 
     /// Tells that jobs were stored, and remembers when they are due.

@@ -267,6 +267,7 @@ impl Fetcher {
             queue: of.name.clone(),
             kinds: Kinds::Only(self.config.kinds.clone()),
             jobs: None,
+            except: self.engine.lingering().here(),
             plan,
             worker: self.config.worker.clone(),
             place: WorkerPlace::Here,
@@ -366,6 +367,9 @@ impl Fetcher {
             return self.dispatcher.give_back(job);
         }
         let started_at = job.started_at.unwrap_or(now);
+        if let Some(worker) = self.engine.lingering().elsewhere(job.id) {
+            warn!(job.id = %job.id, attempt = job.attempt, worker, "the handler of an earlier attempt still runs on another worker");
+        }
         let slot = self.slots.take(open.queue, open.pool, lane, started_at);
         self.dispatcher.start(job, slot, now);
     }

@@ -36,6 +36,8 @@ struct Entry {
     attempt: Arc<RunningAttempt>,
     task: Option<AbortHandle>,
     alarm: Option<Duration>,
+    /// Its handler was told to stop: the alarm cuts it off.
+    told_to_stop: bool,
     /// How it ended was told to the committer, or is not to be told any more.
     reported: bool,
     /// The store knows how it ended.
@@ -50,7 +52,7 @@ pub(crate) enum Alarm {
     /// Its timeout is over.
     TimedOut(Arc<RunningAttempt>),
     /// Its handler was told to stop long enough ago.
-    Abort(AbortHandle),
+    CutOff(Arc<RunningAttempt>, AbortHandle),
 }
 
 impl Registry {
@@ -73,6 +75,7 @@ impl Registry {
                 attempt: Arc::clone(attempt),
                 task: None,
                 alarm,
+                told_to_stop: false,
                 reported: false,
                 settled: false,
                 returned: false,
@@ -158,6 +161,7 @@ impl Registry {
         let Some(entry) = inner.attempts.get_mut(&of).filter(|entry| !entry.returned) else {
             return;
         };
+        entry.told_to_stop = true;
         let before = entry.alarm.replace(at);
         if let Some(before) = before {
             inner.alarms.remove(&(before, of));
@@ -179,10 +183,11 @@ impl Registry {
                 continue;
             };
             entry.alarm = None;
-            if !entry.reported {
-                rung.push(Alarm::TimedOut(Arc::clone(&entry.attempt)));
+            let attempt = Arc::clone(&entry.attempt);
+            if !entry.reported && !entry.told_to_stop {
+                rung.push(Alarm::TimedOut(attempt));
             } else if let Some(task) = entry.task.clone() {
-                rung.push(Alarm::Abort(task));
+                rung.push(Alarm::CutOff(attempt, task));
             }
         }
         rung

@@ -16,6 +16,7 @@ use windlass_store::{Node, StoreError, Swept};
 use crate::committer::tell_settlement;
 use crate::engine::Engine;
 use crate::event::{JobEvent, JobRef};
+use crate::lingering::LINGERING;
 use crate::watchdog::Pulse;
 use crate::worker::LEASE_MIN;
 
@@ -119,6 +120,7 @@ impl Sweeper {
             return Ok(());
         }
         let nodes = self.engine.store().nodes().await?;
+        self.engine.lingering().learn(&nodes, &self.config.node);
         let leases = nodes.iter().filter_map(lease_of);
         let lease = leases.fold(self.config.lease, Duration::min);
         self.state().lease = lease;
@@ -143,6 +145,9 @@ impl Sweeper {
             LEASE_MS.to_owned(),
             json!(self.config.lease.as_millis() as u64),
         );
+        if let Some(listed) = self.engine.lingering().listed() {
+            about.insert(LINGERING.to_owned(), listed);
+        }
         let hold = self.state().hold;
         if let Some(hold) = hold.filter(|hold| hold.everybody && now < hold.until) {
             about.insert(HOLD_UNTIL.to_owned(), json!(hold.until));

@@ -124,6 +124,7 @@ mod tests {
             queue: "default".parse().unwrap(),
             kinds: Kinds::ALL,
             jobs: None,
+            except: std::collections::BTreeSet::new(),
             plan: Guards::default().plan(Pool::Main, slots, Credit::default()),
             worker: "gone".parse().unwrap(),
             place: WorkerPlace::Here,

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 use windlass_core::retry::{RetryPolicy, WorkerRetry};
-use windlass_core::{Invalid, Kind, QueueName, WorkerName};
+use windlass_core::{CANCEL_GRACE, Invalid, Kind, QueueName, WorkerName};
 use windlass_store::CLAIM_MAX;
 
 use crate::clock::Wait;
@@ -94,7 +94,7 @@ impl WorkerConfig {
             lease: Duration::from_secs(30),
             poll: Duration::from_secs(1),
             shutdown_grace: Duration::from_secs(30),
-            cancel_grace: Duration::from_secs(5),
+            cancel_grace: CANCEL_GRACE,
             outcome_retry_max: Duration::from_secs(300),
             patience: PATIENCE_DEFAULT,
             janitor: JanitorConfig::default(),

@@ -316,6 +316,7 @@ async fn every_event_is_told(world: World) {
         2 => support::failed("once"),
         3 => Report::TimedOut {
             timeout: seconds(1.0),
+            grace: Duration::ZERO,
         },
         4 => Report::Released { started: true },
         _ => Report::Cancelled,
@@ -468,6 +469,7 @@ async fn an_at_most_once_job_that_failed_is_exhausted_and_one_that_timed_out_is_
     let timed_out = world.enqueue(once("hangs")).await;
     let build = worker(2).fails("fails").on("hangs", |_| Report::TimedOut {
         timeout: seconds(1.0),
+        grace: Duration::ZERO,
     });
     let (worker, calls) = build.build(&world);
     worker.drain(&world.clock).await.unwrap();

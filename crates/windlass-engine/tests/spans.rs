@@ -24,6 +24,8 @@ struct Spy {
     spans: Mutex<Vec<String>>,
     inside: AtomicBool,
     logged_inside: AtomicBool,
+    /// What was logged as a warning.
+    warned: Mutex<Vec<String>>,
 }
 
 struct Shared(Arc<Spy>);
@@ -60,6 +62,11 @@ impl Subscriber for Shared {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
+        if *event.metadata().level() == tracing::Level::WARN {
+            let mut fields = Fields::default();
+            event.record(&mut fields);
+            self.0.warned.lock().unwrap().push(fields.0);
+        }
         if event.metadata().target() == "handler" {
             let inside = self.0.inside.load(Ordering::SeqCst);
             self.0.logged_inside.store(inside, Ordering::SeqCst);
@@ -95,4 +102,26 @@ async fn an_attempt_has_a_span_with_its_job() {
     let expected = format!(" job.id={id} job.kind=mail job.queue=default job.attempt=1");
     assert_eq!(spans, [expected]);
     assert!(spy.logged_inside.load(Ordering::SeqCst));
+}
+
+#[tokio::test]
+async fn a_handler_that_blocks_the_runtime_is_logged() {
+    let spy = Arc::new(Spy::default());
+    let _guard = tracing::subscriber::set_default(Shared(Arc::clone(&spy)));
+    let world = World::memory();
+    let clock = world.clock.clone();
+    let build = worker(1).succeeds("quick").on("blocks", move |_| {
+        clock.advance(std::time::Duration::from_secs(6)); // as time passes while a thread is blocked
+        Report::Succeeded(None)
+    });
+    let (worker, _) = build.build(&world);
+    world.enqueue(new_job("quick")).await;
+    worker.drain(&world.clock).await.unwrap();
+    assert!(spy.warned.lock().unwrap().is_empty());
+    let id = world.enqueue(new_job("blocks")).await;
+    worker.drain(&world.clock).await.unwrap();
+    let warned = spy.warned.lock().unwrap().join("\n");
+    let message = "the runtime did not run for 6 s; use `ctx.blocking`";
+    assert!(warned.contains(message), "{warned}");
+    assert!(warned.contains(&id.to_string()), "{warned}");
 }

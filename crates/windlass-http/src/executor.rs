@@ -81,6 +81,9 @@ pub enum HttpConfigError {
     Tls(#[from] TlsError),
 }
 
+/// How long a request that was told to stop has at most.
+const CANCEL_GRACE_MAX: Duration = Duration::from_secs(1);
+
 impl HttpJobs {
     /// Runs HTTP jobs, with the system's resolver and no secrets.
     pub fn new(config: HttpConfig) -> Result<Self, HttpConfigError> {
@@ -111,9 +114,13 @@ impl HttpJobs {
         })))
     }
 
-    /// Makes a worker run HTTP jobs, by the preset `webhook` unless it has a policy for them.
+    /// Makes a worker run HTTP jobs, by the preset `webhook` unless it has a policy for them. A request stops as soon as it is
+    /// told to: a worker that runs nothing else needs a cancel grace of 1 s at most, and retries a timeout that much sooner.
     pub fn register(&self, worker: &mut WorkerConfig) {
         worker.handlers.add(Kind::http(), Arc::new(self.clone()));
+        if worker.handlers.kinds().count() == 1 {
+            worker.cancel_grace = worker.cancel_grace.min(CANCEL_GRACE_MAX);
+        }
         let policy = || Arc::new(Preset::Webhook.policy());
         worker.kind_retry.entry(Kind::http()).or_insert_with(policy);
     }

@@ -171,6 +171,7 @@ fn claim(number: u64) -> Result<Claim, windlass_core::Invalid> {
         queue: QueueName::default(),
         kinds: Kinds::ALL,
         jobs: None,
+        except: std::collections::BTreeSet::new(),
         plan: Guards::default().plan(Pool::Main, slots, Credit::default()),
         worker: WorkerName::new("steady")?,
         place: WorkerPlace::Here,

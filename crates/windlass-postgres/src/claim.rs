@@ -91,6 +91,7 @@ impl<'a> Claiming<'a> {
     /// Whether the claim is nothing but "the first so many".
     fn is_plain(&self) -> bool {
         self.claim.jobs.is_none()
+            && self.claim.except.is_empty()
             && self.claim.plan.max_inflight_retries.is_none()
             && matches!(self.claim.plan.mix, Mix::RetriesFirst(_))
     }

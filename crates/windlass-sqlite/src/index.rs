@@ -313,10 +313,11 @@ impl Index {
         queue: u32,
         lane: Lane,
         wants: impl Fn(u32) -> bool,
+        except: &BTreeSet<JobId>,
         now: Timestamp,
     ) -> Option<Place> {
         loop {
-            let (foremost, aside) = self.look(queue, lane, &wants, now);
+            let (foremost, aside) = self.look(queue, lane, &wants, except, now);
             let mut freed = BTreeSet::new();
             for (group, place) in aside {
                 freed.extend(self.stand_aside(group, place));
@@ -338,6 +339,7 @@ impl Index {
         queue: u32,
         lane: Lane,
         wants: impl Fn(u32) -> bool,
+        except: &BTreeSet<JobId>,
         now: Timestamp,
     ) -> (Option<Place>, Vec<(Group, Place)>) {
         let mut foremost: Option<Place> = None;
@@ -351,6 +353,9 @@ impl Index {
                 let Some(waiting) = self.waiting.get(&place.2) else {
                     continue;
                 };
+                if except.contains(&place.2) {
+                    continue;
+                }
                 let overdue = waiting.deadline.is_some_and(|deadline| deadline < now);
                 let key = waiting.concurrency.as_ref();
                 if overdue || key.is_some_and(|of| self.parking.is_full(of)) {

@@ -22,6 +22,8 @@ pub struct Claim {
     pub kinds: Kinds,
     /// Only these jobs, if some are named.
     pub jobs: Option<BTreeSet<JobId>>,
+    /// None of these jobs: the process of the worker still runs the handler of an earlier attempt.
+    pub except: BTreeSet<JobId>,
     /// How many, and how they are shared between fresh work and retries.
     pub plan: ClaimPlan,
     /// Who takes them.
@@ -94,7 +96,9 @@ impl Kinds {
 impl Claim {
     /// Whether the claim is for such a job, its state and time aside.
     pub fn wants(&self, id: JobId, kind: &Kind) -> bool {
-        self.kinds.contain(kind) && self.jobs.as_ref().is_none_or(|jobs| jobs.contains(&id))
+        self.kinds.contain(kind)
+            && self.jobs.as_ref().is_none_or(|jobs| jobs.contains(&id))
+            && !self.except.contains(&id)
     }
 
     /// The lease of a job that this claim takes at `now`.

@@ -47,7 +47,7 @@ macro_rules! conformance {
             claim: [
                 goes_by_priority_then_time_then_age, gives_nothing_before_its_time,
                 counts_the_attempt_and_sets_the_lease, one_job_goes_to_one_of_a_hundred,
-                many_claimers_share_a_queue_without_overlap, takes_only_the_kinds_it_wants, leaves_the_kinds_it_does_not_want,
+                many_claimers_share_a_queue_without_overlap, takes_only_the_kinds_it_wants, leaves_the_kinds_it_does_not_want, leaves_the_jobs_that_it_excepts,
                 takes_only_the_jobs_it_names, leaves_other_queues_alone, gives_no_finished_or_running_job,
                 is_composed_as_published, shares_one_at_a_time_as_published,
                 strict_priority_mixes_both_lanes, a_paused_queue_gives_nothing,

@@ -38,7 +38,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Hands out ready jobs of one queue, most urgent first, each under a lease.
     ///
     /// A job is handed out only if it waits, its `run_at` has come and its deadline has not passed; if the claim wants its
-    /// kind and id; if its queue is not paused; and within the limits of its queue and of its concurrency key. A job that a
+    /// kind and id and does not except it; if its queue is not paused; and within the limits of its queue and of its concurrency key. A job that a
     /// limit holds back does not block those behind it. A job is never in two live leases. The attempt counts up with the
     /// lease. Policy and limit of the retry are stamped on the lease. Beside another claim, this may find fewer jobs
     /// than are ready. A queue with a rate starts at most that many jobs, by their `started_at`, in any window of its period:

@@ -135,6 +135,7 @@ impl Load {
             queue: QueueName::default(),
             kinds: windlass_store::Kinds::ALL,
             jobs: None,
+            except: std::collections::BTreeSet::new(),
             plan: Guards::default().plan(Pool::Main, slots, Credit::default()),
             worker: WorkerName::new("bench")?,
             place: WorkerPlace::Here,

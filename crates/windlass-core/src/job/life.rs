@@ -1,7 +1,7 @@
 //! What changes on a job when something happens to it. Whether it may happen is the state machine's answer.
 
 use crate::job::{End, Ended, Job, Lease, Standing, Timeout};
-use crate::settle::{Report, Running, Settlement, Verdict, has_expired, settle};
+use crate::settle::{CANCEL_GRACE, Report, Running, Settlement, Verdict, has_expired, settle};
 use crate::state::{Consent, Event, State};
 use crate::{Payload, QueueName, Timestamp, WorkerName};
 
@@ -102,7 +102,10 @@ impl Job {
             (Report::Lost, Timeout::After(timeout))
                 if self.lease_until_max() == Some(lease.until) =>
             {
-                Report::TimedOut { timeout }
+                Report::TimedOut {
+                    timeout,
+                    grace: CANCEL_GRACE,
+                }
             }
             (report, _) => report,
         };

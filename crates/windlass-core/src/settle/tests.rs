@@ -233,7 +233,10 @@ fn at_most_once_never_runs_again() {
         (hopeless, Outcome::Failed, DeadReason::Exhausted),
         (unknown, Outcome::Failed, DeadReason::Lost),
         (
-            Report::TimedOut { timeout },
+            Report::TimedOut {
+                timeout,
+                grace: CANCEL_GRACE,
+            },
             Outcome::TimedOut,
             DeadReason::Lost,
         ),
@@ -263,10 +266,27 @@ fn an_unknown_outcome_is_retried_where_that_is_allowed() {
 }
 
 #[test]
+fn the_retry_of_a_timeout_is_due_after_the_grace_of_its_handler_at_the_earliest() {
+    let policy = Preset::Patient.policy(); // a second at first
+    for (grace, delay) in [(0, 1), (1, 1), (5, 5)] {
+        let report = Report::TimedOut {
+            timeout: Duration::from_secs(90),
+            grace: Duration::from_secs(grace),
+        };
+        let settlement = settle(&running(&policy), report, at(T0), 0);
+        assert_eq!(settlement.delay, Some(Duration::from_secs(delay)));
+    }
+}
+
+#[test]
 fn a_timeout_says_how_long_it_was() {
     let policy = Preset::Patient.policy();
     let timeout = Duration::from_secs(90);
-    let settlement = settle(&running(&policy), Report::TimedOut { timeout }, at(T0), 0);
+    let report = Report::TimedOut {
+        timeout,
+        grace: CANCEL_GRACE,
+    };
+    let settlement = settle(&running(&policy), report, at(T0), 0);
     assert_eq!(settlement.outcome, Outcome::TimedOut);
     assert!(
         settlement
@@ -464,7 +484,8 @@ fn any_report() -> impl Strategy<Value = Report> {
             })
         }),
         any::<u64>().prop_map(|seconds| Report::TimedOut {
-            timeout: Duration::from_secs(seconds)
+            timeout: Duration::from_secs(seconds),
+            grace: Duration::from_secs(seconds % 10),
         }),
         Just(Report::Lost),
         any::<u32>().prop_map(|seconds| Report::Snoozed {

@@ -10,6 +10,7 @@
 mod support;
 
 mod faults;
+mod lingering;
 mod queues;
 mod running;
 mod shutdown;

@@ -76,11 +76,11 @@ async fn a_timeout_fences_first_and_the_slot_stays_taken_until_the_handler_is_go
     run.until("timed_out", id).await;
     assert_eq!(run.elapsed(), seconds(10.0));
     run.until("dead", id).await;
-    let expected = [(0.0, Outcome::TimedOut), (12.0, Outcome::TimedOut)];
+    let expected = [(0.0, Outcome::TimedOut), (15.0, Outcome::TimedOut)];
     assert_eq!(
         run.outcomes(id).await,
         expected,
-        "what it returned late is not told"
+        "what it returned late is not told, and the retry waits for the grace"
     );
     assert_eq!(most.load(Ordering::SeqCst), 1, "one slot, one handler");
     assert_eq!(run.stop().await.unsettled, 0);
@@ -173,6 +173,32 @@ async fn a_running_job_that_is_called_off_is_told() {
         seconds(10.0),
         "at once from within the process"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_ignores_a_cancel_is_dropped_after_its_grace() {
+    for (grace, delivery) in [
+        (5.0, Delivery::AtLeastOnce),
+        (5.0, Delivery::AtMostOnce),
+        (40.0, Delivery::AtLeastOnce),
+    ] {
+        let mut run = Running::new();
+        let build = worker(1).with("stuck", stuck).succeeds("b");
+        run.start(build.set(|config| config.cancel_grace = seconds(grace)));
+        let new = NewJob {
+            delivery,
+            ..new_job("stuck")
+        };
+        let id = run.enqueue(new).await;
+        run.until("started", id).await;
+        run.engine.cancel(&[id]).await.unwrap();
+        run.until("cancelled", id).await;
+        assert_eq!(run.elapsed(), seconds(grace));
+        assert_eq!(run.outcomes(id).await, [(0.0, Outcome::Cancelled)]);
+        let behind = run.enqueue(new_job("b")).await;
+        run.until("succeeded", behind).await;
+        assert_eq!(run.elapsed(), seconds(grace), "its slot is free");
+    }
 }
 
 /// Tells its attempt as its progress, then works for a minute or until it is told to stop.

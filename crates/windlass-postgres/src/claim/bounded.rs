@@ -263,6 +263,9 @@ impl Candidates {
                 }
             };
             self.behind = place;
+            if claiming.claim.except.contains(&id) {
+                continue;
+            }
             self.ahead.push_back(Candidate {
                 place,
                 id,

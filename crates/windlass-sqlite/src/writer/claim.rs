@@ -81,8 +81,12 @@ impl Writer<'_> {
             .collect();
         let wants = |kind: u32| kinds.contains(&kind) == wanted;
         let (mut taken, mut chosen) = (Taken::default(), Vec::new());
-        let mut fresh = self.index.foremost(queue, Lane::Fresh, wants, now);
-        let mut retry = self.index.foremost(queue, Lane::Retry, wants, now);
+        let mut fresh = self
+            .index
+            .foremost(queue, Lane::Fresh, wants, &claim.except, now);
+        let mut retry = self
+            .index
+            .foremost(queue, Lane::Retry, wants, &claim.except, now);
         let both_waited = fresh.is_some() && retry.is_some();
         while let Some(lane) = plan.next_lane(taken, fresh, retry) {
             let (place, taken) = match lane {
@@ -100,10 +104,14 @@ impl Writer<'_> {
                 Chosen::Pending(id, waiting)
             });
             if lane == Lane::Fresh || keyed {
-                fresh = self.index.foremost(queue, Lane::Fresh, wants, now);
+                fresh = self
+                    .index
+                    .foremost(queue, Lane::Fresh, wants, &claim.except, now);
             }
             if lane == Lane::Retry || keyed {
-                retry = self.index.foremost(queue, Lane::Retry, wants, now);
+                retry = self
+                    .index
+                    .foremost(queue, Lane::Retry, wants, &claim.except, now);
             }
         }
         Ok((self.start_all(chosen, claim, now)?, both_waited))

@@ -105,6 +105,7 @@ pub fn claim(limit: u32) -> Claim {
         queue: QueueName::default(),
         kinds: Kinds::ALL,
         jobs: None,
+        except: std::collections::BTreeSet::new(),
         plan: ratio(Some(0.2)).plan(Pool::Main, slots, Credit::default()),
         worker: WorkerName::new("w1").unwrap(),
         place: WorkerPlace::Here,

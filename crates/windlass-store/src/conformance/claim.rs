@@ -167,6 +167,21 @@ pub async fn takes_only_the_kinds_it_wants(store: &Opened) {
     assert_eq!(state_of(store, id(1)).await, State::Waiting);
 }
 
+pub async fn leaves_the_jobs_that_it_excepts(store: &Opened) {
+    put(store, (1..=5).map(job).collect()).await;
+    let asked = |limit, except: &[u64], jobs: Option<&[u64]>| Claim {
+        except: except.iter().copied().map(id).collect(),
+        jobs: jobs.map(|jobs| jobs.iter().copied().map(id).collect()),
+        ..claim(limit)
+    };
+    let claimed =
+        |asked: Claim| async move { ids(&store.claim(&asked, at(0)).await.unwrap().jobs) };
+    assert_eq!(claimed(asked(2, &[1, 3], None)).await, [id(2), id(4)]);
+    assert_eq!(claimed(asked(9, &[1], Some(&[1, 3]))).await, [id(3)]);
+    assert!(claimed(asked(9, &[1, 5], None)).await.is_empty());
+    assert_eq!(claimed(asked(9, &[], None)).await, [id(1), id(5)]);
+}
+
 pub async fn leaves_the_kinds_it_does_not_want(store: &Opened) {
     let strange = |number| Job {
         kind: kind("b"),

@@ -117,6 +117,7 @@ fn reported(number: u8, now: Timestamp) -> Report {
         },
         7 => Report::TimedOut {
             timeout: Duration::from_secs(1),
+            grace: windlass_core::CANCEL_GRACE,
         },
         _ => Report::Cancelled,
     }

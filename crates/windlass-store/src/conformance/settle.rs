@@ -215,7 +215,14 @@ pub async fn at_most_once_never_runs_again(store: &Opened) {
     let timeout = Duration::from_secs(30);
     for (job, end, reason) in [
         (&running[0], failed(), DeadReason::Exhausted),
-        (&running[1], Report::TimedOut { timeout }, DeadReason::Lost),
+        (
+            &running[1],
+            Report::TimedOut {
+                timeout,
+                grace: windlass_core::CANCEL_GRACE,
+            },
+            DeadReason::Lost,
+        ),
         (
             &running[2],
             Report::Released { started: true },

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 use windlass_core::{Job, JobId, Reason, State, Surroundings, Timestamp, why_not_running};
+use windlass_engine::lingering_of;
 use windlass_store::{Filter, ListedState, Node, PAGE_MAX};
 
 use crate::answer::Answer;
@@ -64,6 +65,7 @@ fn code_of(reason: &Reason) -> &'static str {
         Reason::LimitHeld { .. } => "limit_held",
         Reason::RetriesHeld { .. } => "retries_held",
         Reason::RateHeld { .. } => "rate_held",
+        Reason::OldHandler { .. } => "old_handler",
         Reason::Behind { .. } => "behind",
         Reason::Next => "next",
     }
@@ -76,6 +78,10 @@ async fn surroundings(app: &App, job: &Job, now: Timestamp) -> Result<Surroundin
     let nodes = store.nodes().await?;
     let serves = |node: &&Node| is_alive(node, now) && serves(&node.about, job);
     let workers = nodes.iter().filter(serves).count();
+    let lingers = |node: &&Node| {
+        is_alive(node, now) && lingering_of(&node.about).any(|lingering| lingering == job.id)
+    };
+    let old_handler = nodes.iter().find(lingers).map(|node| node.name.clone());
     let settings = crate::queue_settings::settings_of(store, &job.queue, now).await?;
     let running = running(app, job, now).await?;
     let by_queue = running
@@ -93,6 +99,7 @@ async fn surroundings(app: &App, job: &Job, now: Timestamp) -> Result<Surroundin
         limit_held: by_key.or(by_queue),
         retries_held: cap.filter(|cap| running.retries >= u64::from(*cap)),
         rate_until: counts.and_then(|counts| counts.rate_until),
+        old_handler,
         ahead,
         ahead_or_more,
     })

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use windlass_api::{LeaseRef, RenewRequest};
-use windlass_core::{Job, JobId, Report, Timeout, Timestamp, WorkerName};
+use windlass_core::{CANCEL_GRACE, Job, JobId, Report, Timeout, Timestamp, WorkerName};
 use windlass_store::{AttemptId, AttemptReport, Renewed, Settled};
 
 use super::claim::check_lease;
@@ -94,7 +94,10 @@ async fn end_timed_out(app: &App, over: Vec<(&Job, Duration)>) -> Result<(), Pro
             job: job.id,
             attempt: job.attempt,
         },
-        report: Report::TimedOut { timeout: *timeout },
+        report: Report::TimedOut {
+            timeout: *timeout,
+            grace: CANCEL_GRACE,
+        },
         random: app.engine().ids().bits(),
         detail: None,
     };

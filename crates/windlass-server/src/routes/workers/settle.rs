@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use windlass::RESULT_BYTES_MAX;
 use windlass_api::{LeaseRef, Told, ToldOutcome, read_outcomes};
 use windlass_core::{
-    Job, JobId, Outcome, Report, Settlement, State, Timeout, Timestamp, Verdict, WorkerName,
+    CANCEL_GRACE, Job, JobId, Outcome, Report, Settlement, State, Timeout, Timestamp, Verdict,
+    WorkerName,
 };
 use windlass_engine::PROGRESS;
 use windlass_store::{AttemptId, AttemptReport, Expected, Settled};
@@ -99,11 +100,13 @@ async fn report(
     let report = match &outcome.told {
         told if late && !matches!(told, Told::Failed(_)) => Report::TimedOut {
             timeout: ran(job, now),
+            grace: CANCEL_GRACE,
         },
         Told::Succeeded(result) => Report::Succeeded(result.clone()),
         Told::Failed(failure) => Report::Failed(failure.clone()),
         Told::TimedOut => Report::TimedOut {
             timeout: ran(job, now),
+            grace: CANCEL_GRACE,
         },
         Told::Snoozed(until) => Report::Snoozed { until: *until },
         Told::Released { started } => Report::Released { started: *started },

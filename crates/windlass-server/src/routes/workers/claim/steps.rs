@@ -1,6 +1,6 @@
 //! A claim over REST in steps: each takes some jobs of one queue, by the same guards that the engine's own fetcher keeps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -211,6 +211,7 @@ impl<'a> Steps<'a> {
             queue: queue.clone(),
             kinds: self.wanted.kinds(),
             jobs: self.wanted.request.ids.clone(),
+            except: BTreeSet::new(),
             plan,
             worker: self.wanted.worker.clone(),
             place: WorkerPlace::Elsewhere,
