@@ -5,12 +5,14 @@
 //! Invariant: while fresh work waits, at most ⌈r·k⌉+1 of the next k freed slots go to retries, and retries that wait get
 //! their share of them.
 
+mod settings;
 mod turns;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use settings::ClaimSettings;
 pub use turns::{Taker, Turns};
 
 use crate::Invalid;

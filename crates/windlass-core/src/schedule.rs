@@ -13,7 +13,9 @@ mod zone;
 
 pub use cron::Cron;
 pub use expression::Expression;
-pub use missed::{CATCH_UP_MAX, Due, MISSED_AFTER_DEFAULT, Missed, SkipReason, SkippedRange};
+pub use missed::{
+    CATCH_UP_CEILING, CATCH_UP_DEFAULT, Due, MISSED_AFTER_DEFAULT, Missed, SkipReason, SkippedRange,
+};
 pub use new_schedule::NewSchedule;
 pub use overlap::Overlap;
 pub use recurrence::{ClockChange, Firing, Recurrence, WallTime};

@@ -54,11 +54,11 @@ impl QueueConfig {
 
 /// How the jobs of a queue are claimed: what may change while a worker runs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct QueueRules {
+pub(crate) struct QueueRules {
     /// How fresh work and retries share its slots.
-    pub guards: Guards,
+    pub(crate) guards: Guards,
     /// The policy of jobs that have none of their own and no kind with one.
-    pub retry: Option<Arc<RetryPolicy>>,
+    pub(crate) retry: Option<Arc<RetryPolicy>>,
 }
 
 /// What is claimed, and how.
@@ -215,20 +215,20 @@ impl Fetcher {
         rules.map_or_else(Guards::default, |rules| rules.guards)
     }
 
-    /// Claims by other rules from now on. The slots of a retry lane were set aside at the start, and stay.
+    /// Claims by other rules from now on.
     pub(crate) fn set_rules(&self, queue: &QueueName, rules: QueueRules) -> Result<(), Invalid> {
         let mut queues = self.config.queues.iter();
         let place = queues.position(|of| of.name == *queue);
         let of = place.and_then(|place| self.config.queues.get(place));
         let of = of.ok_or_else(|| Invalid::new("queue", "must be one that the worker serves"))?;
-        let guards = Guards {
-            retry_lane: of.guards.retry_lane,
-            ..rules.guards
-        };
-        guards.check(of.concurrency)?;
+        rules.guards.check(of.concurrency)?;
         let mut state = self.state();
-        if let Some(kept) = place.and_then(|place| state.rules.get_mut(place)) {
-            *kept = QueueRules { guards, ..rules };
+        if let Some((place, kept)) =
+            place.and_then(|place| Some((place, state.rules.get_mut(place)?)))
+            && *kept != rules
+        {
+            self.slots.set_lane(place, rules.guards.retry_lane);
+            *kept = rules;
         }
         Ok(())
     }
@@ -445,12 +445,11 @@ impl Fetcher {
 
     /// A queue or a pool with a rate gives more as time goes by, which nobody tells.
     async fn look_at_rates(&self) {
-        let lanes = self
-            .config
-            .queues
-            .iter()
-            .filter_map(|queue| queue.guards.retry_lane?.rate);
-        let mut rates: Vec<_> = lanes.collect();
+        let lanes = |state: &State| {
+            let lanes = state.rules.iter().filter_map(|of| of.guards.retry_lane);
+            lanes.filter_map(|lane| lane.rate).collect()
+        };
+        let mut rates: Vec<_> = lanes(&self.state());
         if let Ok(queues) = self.engine.store().queues().await {
             let ours = self.config.queues.iter();
             rates.extend(ours.filter_map(|queue| queues.get(&queue.name)?.rate));

@@ -116,9 +116,8 @@ impl Scheduler {
         let definition = &schedule.definition;
         let recurrence = definition.recurrence(schedule.created_at);
         let last = schedule.last_at.unwrap_or(schedule.created_at);
-        let due = definition
-            .missed()
-            .due(&recurrence, last, now, definition.missed_after);
+        let (late, most) = (definition.missed_after, definition.catch_up_max);
+        let due = definition.missed().due(&recurrence, last, now, late, most);
         let unfinished = self.unfinished(schedule).await?;
         let overlap = definition.overlap;
         let fired = overlap.lets_fire(due.fire.len(), definition.missed(), unfinished.len());

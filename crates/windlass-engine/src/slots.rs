@@ -28,12 +28,13 @@ struct QueueSlots {
     total: u32,
     used: u32,
     retries: u32,
-    lane: Option<LaneSlots>,
+    lane: LaneSlots,
 }
 
 #[derive(Debug)]
 struct LaneSlots {
-    of: RetryLane,
+    /// None where retries have no pool of their own. Those that run in one that was taken away run on.
+    of: Option<RetryLane>,
     used: u32,
     /// When retries were started, as far back as the period of the rate.
     starts: VecDeque<Timestamp>,
@@ -55,11 +56,11 @@ impl Slots {
             total: *total,
             used: 0,
             retries: 0,
-            lane: lane.map(|of| LaneSlots {
-                of,
+            lane: LaneSlots {
+                of: *lane,
                 used: 0,
                 starts: VecDeque::new(),
-            }),
+            },
         };
         Slots {
             inner: Mutex::new(Inner {
@@ -80,16 +81,16 @@ impl Slots {
     /// How many are taken, the pools of retries included.
     pub(crate) fn used(&self) -> u32 {
         let inner = self.inner();
-        let lanes = inner.queues.iter().filter_map(|queue| queue.lane.as_ref());
-        inner.used + lanes.map(|lane| lane.used).sum::<u32>()
+        let lanes = inner.queues.iter().map(|queue| queue.lane.used);
+        inner.used + lanes.sum::<u32>()
     }
 
     /// How many there are, the pools of retries included.
     pub(crate) fn total(&self) -> u32 {
         let inner = self.inner();
-        let lanes = inner.queues.iter().filter_map(|queue| queue.lane.as_ref());
+        let lanes = inner.queues.iter().filter_map(|queue| queue.lane.of);
         lanes.fold(inner.total, |sum, lane| {
-            sum.saturating_add(lane.of.concurrency)
+            sum.saturating_add(lane.concurrency)
         })
     }
 
@@ -107,16 +108,26 @@ impl Slots {
     /// The slots of the pool for retries alone, within its rate.
     pub(crate) fn of_lane(&self, queue: usize, now: Timestamp) -> SlotsOf {
         let mut inner = self.inner();
-        let lane = inner.queues.get_mut(queue).and_then(|of| of.lane.as_mut());
-        lane.map_or(NONE, |lane| SlotsOf {
-            total: lane.of.concurrency,
-            free: lane
-                .of
-                .concurrency
-                .saturating_sub(lane.used)
-                .min(lane.room(now)),
+        let lane = inner.queues.get_mut(queue).map(|of| &mut of.lane);
+        let Some((lane, of)) = lane.and_then(|lane| lane.of.map(|of| (lane, of))) else {
+            return NONE;
+        };
+        let free = of.concurrency.saturating_sub(lane.used);
+        SlotsOf {
+            total: of.concurrency,
+            free: free.min(lane.room(of.rate, now)),
             retries_running: lane.used,
-        })
+        }
+    }
+
+    /// Gives retries of a queue another pool of their own, or none, from now on.
+    pub(crate) fn set_lane(&self, queue: usize, lane: Option<RetryLane>) {
+        let mut inner = self.inner();
+        if let Some(of) = inner.queues.get_mut(queue) {
+            of.lane.of = lane;
+        }
+        drop(inner);
+        self.freed.notify_one();
     }
 
     /// Takes a slot for a job that was claimed.
@@ -132,13 +143,12 @@ impl Slots {
             inner.used += 1;
         }
         if let Some(of) = inner.queues.get_mut(queue) {
-            match (pool, of.lane.as_mut()) {
-                (Pool::Main, _) => {
+            match pool {
+                Pool::Main => {
                     of.used += 1;
                     of.retries += u32::from(lane == Lane::Retry);
                 }
-                (Pool::RetryLane, Some(retries)) => retries.take(now),
-                (Pool::RetryLane, None) => {}
+                Pool::RetryLane => of.lane.take(now),
             }
         }
         Slot {
@@ -167,8 +177,8 @@ const NONE: SlotsOf = SlotsOf {
 
 impl LaneSlots {
     /// How many more retries may start now.
-    fn room(&mut self, now: Timestamp) -> u32 {
-        let Some(Rate { count, period }) = self.of.rate else {
+    fn room(&mut self, rate: Option<Rate>, now: Timestamp) -> u32 {
+        let Some(Rate { count, period }) = rate else {
             return u32::MAX;
         };
         while self
@@ -183,7 +193,7 @@ impl LaneSlots {
 
     fn take(&mut self, now: Timestamp) {
         self.used += 1;
-        if self.of.rate.is_some() {
+        if self.of.is_some_and(|of| of.rate.is_some()) {
             self.starts.push_back(now);
         }
     }
@@ -196,14 +206,13 @@ impl Drop for Slot {
             inner.used = inner.used.saturating_sub(1);
         }
         if let Some(of) = inner.queues.get_mut(self.queue) {
-            match (self.pool, of.lane.as_mut()) {
-                (Pool::Main, _) => {
+            match self.pool {
+                Pool::Main => {
                     of.used = of.used.saturating_sub(1);
                     let retry = u32::from(self.lane == Lane::Retry);
                     of.retries = of.retries.saturating_sub(retry);
                 }
-                (Pool::RetryLane, Some(lane)) => lane.used = lane.used.saturating_sub(1),
-                (Pool::RetryLane, None) => {}
+                Pool::RetryLane => of.lane.used = of.lane.used.saturating_sub(1),
             }
         }
         drop(inner);

@@ -13,16 +13,17 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 use windlass_core::retry::{RetryPolicy, WorkerRetry};
-use windlass_core::{CANCEL_GRACE, Invalid, Kind, QueueName, WorkerName};
+use windlass_core::{CANCEL_GRACE, Invalid, Kind, WorkerName};
 use windlass_store::CLAIM_MAX;
 
 use crate::clock::Wait;
 use crate::committer::Committer;
 use crate::dispatcher::{Dispatcher, DispatcherConfig};
 use crate::engine::Engine;
-use crate::fetcher::{Fetcher, FetcherConfig, QueueConfig, QueueRules};
+use crate::fetcher::{Fetcher, FetcherConfig, QueueConfig};
 use crate::handler::{Handlers, Hooks};
 use crate::janitor::{Janitor, JanitorConfig};
+use crate::queue_settings::Following;
 use crate::registry::Registry;
 use crate::scheduler::{Scheduler, SchedulerConfig};
 use crate::slots::Slots;
@@ -31,7 +32,7 @@ use crate::watchdog::{PATIENCE_DEFAULT, Pulse, keep_running};
 
 /// After the handlers are gone, so long is waited for the store to take the last ends.
 const LAST_ENDS: Duration = Duration::from_secs(5);
-/// So long it has for the last things it is asked, and for those ends if the worker is to stop at once.
+/// So long the store has for the first and the last things it is asked, and for those ends if the worker is to stop at once.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// What a worker is to do.
@@ -159,6 +160,7 @@ pub struct Worker {
     pub(crate) committer: Arc<Committer>,
     pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) fetcher: Arc<Fetcher>,
+    following: Arc<Following>,
     pub(crate) sweeper: Arc<Sweeper>,
     pub(crate) scheduler: Arc<Scheduler>,
     pub(crate) janitor: Arc<Janitor>,
@@ -216,6 +218,8 @@ impl Worker {
             Arc::clone(&dispatcher),
             no_claims.clone(),
         ));
+        let (queues, followed) = (config.queues.clone(), Arc::clone(&fetcher));
+        let following = Arc::new(Following::new(Arc::clone(&engine), queues, followed));
         let sweeper = Sweeper::new(Arc::clone(&engine), sweeper_config(&config));
         let scheduler = Scheduler::new(Arc::clone(&engine), SchedulerConfig::default());
         let janitor = Janitor::new(Arc::clone(&engine), config.janitor.clone());
@@ -226,17 +230,13 @@ impl Worker {
             committer,
             dispatcher,
             fetcher,
+            following,
             sweeper: Arc::new(sweeper),
             scheduler: Arc::new(scheduler),
             janitor: Arc::new(janitor),
             no_claims,
             config,
         })
-    }
-
-    /// Claims the jobs of a queue by other rules from now on, but for the retry lane, which stays as it was configured.
-    pub fn set_rules(&self, queue: &QueueName, rules: QueueRules) -> Result<(), Invalid> {
-        self.fetcher.set_rules(queue, rules)
     }
 
     /// What it is to do.
@@ -261,6 +261,10 @@ impl Worker {
     async fn run_loops(&self, stop: CancellationToken, stop_now: CancellationToken) -> Stopped {
         let over = CancellationToken::new();
         let _cut_off = CutOff(self);
+        // Nothing is claimed before what operators set is known, unless the store does not answer.
+        if let Some(Err(error)) = self.within(LAST_WORD, self.following.pass()).await {
+            warn!(%error, "reading the settings of queues failed; trying again");
+        }
         let mut fetching = self.start_fetcher();
         let mut loops = self.start_loops(&over);
         info!(worker = %self.config.name, "started");
@@ -364,6 +368,10 @@ impl Worker {
         let (committer, until) = (Arc::clone(&self.committer), over.clone());
         self.keep(&mut loops, "committer", move |pulse| {
             Arc::clone(&committer).run(until.clone(), pulse)
+        });
+        let (following, until) = (Arc::clone(&self.following), self.no_claims.clone());
+        self.keep(&mut loops, "queue settings", move |pulse| {
+            Arc::clone(&following).run(until.clone(), pulse)
         });
         let (sweeper, until) = (Arc::clone(&self.sweeper), self.no_claims.clone());
         self.keep(&mut loops, "sweeper", move |pulse| {

@@ -64,6 +64,7 @@ on_every_store! {
     what_lies_behind_jobs_that_are_kept_longer_is_removed_too;
     a_thousand_schedules_in_one_second_fire_once_each;
     all_that_was_missed_fires_in_turn_at_the_default_overlap;
+    no_more_is_caught_up_than_the_schedule_says;
     the_newest_of_what_is_due_wins;
     what_people_ran_hides_no_unfinished_occurrence;
     overlap_ignores_the_runs_that_people_asked_for;
@@ -96,6 +97,18 @@ async fn all_that_was_missed_fires_in_turn_at_the_default_overlap(world: World) 
     world.clock.advance(seconds(60.0));
     assert_eq!(scheduler.pass(world.engine.now()).await.unwrap(), 0);
     assert_eq!(skipped(&world.engine).await[0]["reason"], "overlap");
+}
+
+async fn no_more_is_caught_up_than_the_schedule_says(world: World) {
+    put(&world.engine, "s", 60.0, |schedule| {
+        schedule.missed = Some(Missed::All);
+        schedule.catch_up_max = 2;
+    })
+    .await;
+    world.clock.advance(seconds(330.0));
+    let made = scheduler(&world.engine).pass(world.engine.now()).await;
+    assert_eq!(made.unwrap(), 2);
+    assert_eq!(skipped(&world.engine).await[0]["count"], 3);
 }
 
 async fn the_newest_of_what_is_due_wins(world: World) {

@@ -98,17 +98,37 @@ fn judge_answer(request: &HttpRequest, answer: &Answer, now: Timestamp) -> Verdi
         return Verdict::Failed(Failure::unrecoverable(error));
     }
     Verdict::Failed(Failure {
-        retry_after: retry_after(&answer.headers, now),
+        retry_after: wait_asked_for(&answer.headers, now),
         ..Failure::retryable(error)
     })
 }
 
-/// How long the target asks to wait: in seconds, or until a date. What makes no sense is not heeded.
+/// How long the target asks to wait: `Retry-After`, or else the reset of a rate limit that is used up.
+fn wait_asked_for(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+    retry_after(headers, now).or_else(|| rate_limit_reset(headers))
+}
+
+/// The seconds until a rate limit starts over. Where `RateLimit-Remaining` says that requests are left, there is no need to wait.
+fn rate_limit_reset(headers: &HeaderMap) -> Option<Duration> {
+    let number = |name: &str| seconds(headers.get(name)?.to_str().ok()?.trim());
+    let reset = number("ratelimit-reset").filter(|reset| !reset.is_zero())?;
+    number("ratelimit-remaining")
+        .is_none_or(|left| left.is_zero())
+        .then_some(reset)
+}
+
+/// Digits alone, as seconds up to the longest wait.
+fn seconds(text: &str) -> Option<Duration> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let seconds = digits.then(|| text.parse().unwrap_or(u64::MAX))?;
+    Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
+}
+
+/// `Retry-After`: in seconds, or until a date. What makes no sense is not heeded.
 fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        let seconds = text.parse().unwrap_or(u64::MAX);
-        return Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX));
+    if let Some(seconds) = seconds(text) {
+        return Some(seconds);
     }
     let date = httpdate::parse_http_date(text).ok()?;
     let since_epoch = date.duration_since(UNIX_EPOCH).ok()?;
@@ -320,6 +340,35 @@ mod tests {
             assert_eq!(asked, wait.map(Duration::from_secs), "{text}");
         }
         assert_eq!(failure("", Ok(answer(429))).retry_after, None);
+    }
+
+    #[test]
+    fn the_reset_of_a_rate_limit_counts_where_there_is_no_retry_after() {
+        for (headers, wait) in [
+            (&[("ratelimit-reset", "30")][..], Some(30)),
+            (
+                &[("ratelimit-reset", "30"), ("ratelimit-remaining", "0")],
+                Some(30),
+            ),
+            (
+                &[("ratelimit-reset", "30"), ("ratelimit-remaining", "4")],
+                None,
+            ),
+            (&[("ratelimit-reset", "30"), ("retry-after", "7")], Some(7)),
+            (&[("ratelimit-reset", "99999999999999999999")], Some(86_400)),
+            (&[("ratelimit-reset", "0")], None),
+            (&[("ratelimit-reset", "soon")], None),
+            (&[("ratelimit-remaining", "0")], None),
+        ] {
+            let mut answer = answer(429);
+            for (name, value) in headers {
+                answer
+                    .headers
+                    .insert(*name, HeaderValue::from_static(value));
+            }
+            let asked = failure("", Ok(answer)).retry_after;
+            assert_eq!(asked, wait.map(Duration::from_secs), "{headers:?}");
+        }
     }
 
     #[test]

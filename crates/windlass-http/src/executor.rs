@@ -26,7 +26,7 @@ use crate::request::HttpRequest;
 use crate::sender::Sender;
 use crate::signature::{NoSigningKeys, SigningKeys};
 
-pub use envelope::{DEPTH_HEADER, DEPTH_MAX, DEPTH_META};
+pub use envelope::{DEADLINE_HEADER, DEPTH_HEADER, DEPTH_MAX, DEPTH_META};
 
 /// How HTTP jobs are run.
 #[derive(Debug, Clone)]

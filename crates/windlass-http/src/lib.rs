@@ -24,7 +24,9 @@ mod signature;
 
 pub use completion::{Completed, Completion, complete};
 pub use connector::{Resolve, SystemResolver, TlsError, TlsRoots};
-pub use executor::{DEPTH_HEADER, DEPTH_MAX, DEPTH_META, HttpConfig, HttpConfigError, HttpJobs};
+pub use executor::{
+    DEADLINE_HEADER, DEPTH_HEADER, DEPTH_MAX, DEPTH_META, HttpConfig, HttpConfigError, HttpJobs,
+};
 pub use guard::{Cidr, Guard};
 pub use hosts::{HostPattern, SECRET_HOSTS_MAX, SecretHosts};
 pub use request::{COMPLETE_WITHIN_DEFAULT, HttpRequest, PermanentStatuses};

@@ -2,8 +2,10 @@
 
 mod support;
 
+use std::time::Duration;
+
 use serde_json::json;
-use windlass_core::{DeadReason, Delivery, NewJob, Outcome, State};
+use windlass_core::{DeadReason, Deadline, Delivery, NewJob, Outcome, State};
 use windlass_http::DEPTH_META;
 
 use support::{Reply, Target, World, error_of, http_job, http_of, timeline};
@@ -19,6 +21,7 @@ async fn a_request_is_delivered_with_all_that_is_sent_along() {
     let mut job = http_job(payload);
     job.meta.insert("traceparent".to_owned(), json!(trace));
     job.meta.insert(DEPTH_META.to_owned(), json!(2));
+    job.deadline = Some(Deadline::After(Duration::from_secs(60)));
     let (job, history) = world.deliver_job(job).await;
     assert_eq!(job.state(), State::Succeeded);
     let seen = &target.seen()[0];
@@ -38,6 +41,7 @@ async fn a_request_is_delivered_with_all_that_is_sent_along() {
         ("windlass-retry-count", "0"),
         ("windlass-depth", "3"),
         ("windlass-time-left-ms", "30000"),
+        ("windlass-deadline", "2026-01-01T12:01:00Z"),
         ("traceparent", trace),
         ("webhook-id", &id),
         ("webhook-timestamp", "1767268800"),

@@ -9,17 +9,15 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 use windlass::Error;
-use windlass_core::fairness::Guards;
 use windlass_core::retry::WorkerRetry;
-use windlass_core::{Delivery, Invalid, Kind, NewJob, Payload, QueueName, WorkerName};
-use windlass_engine::{Engine, HTTP_QUEUES_MAX, QueueConfig, QueueRules, Worker, WorkerConfig};
-use windlass_http::{DEPTH_HEADER, DEPTH_META, HttpJobs, HttpRequest};
+use windlass_core::{Deadline, Delivery, Invalid, Kind, NewJob, Payload, QueueName, WorkerName};
+use windlass_engine::{Engine, HTTP_QUEUES_MAX, QueueConfig, Worker, WorkerConfig};
+use windlass_http::{DEADLINE_HEADER, DEPTH_HEADER, DEPTH_META, HttpJobs, HttpRequest};
 
 use crate::problem::Problem;
-use crate::queue_settings::settings_of;
 use crate::signing::Signers;
 
-/// Queues that another node noted, and settings that it changed, are looked for so often.
+/// Queues that another node noted are looked for so often. What is set about a queue its worker follows itself.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Refuses an HTTP job whose payload is no request, or must not be signed as it asks. Other jobs pass.
@@ -44,6 +42,23 @@ pub(crate) fn with_depth(headers: &HeaderMap, mut new: NewJob) -> NewJob {
         new.meta.insert(DEPTH_META.to_owned(), depth.into());
     }
     new
+}
+
+/// A job that an HTTP job asked for has its deadline, unless it says its own.
+pub(crate) fn with_deadline(headers: &HeaderMap, mut new: NewJob) -> Result<NewJob, Invalid> {
+    let Some(deadline) = headers.get(DEADLINE_HEADER) else {
+        return Ok(new);
+    };
+    let wrong = || {
+        Invalid::new(
+            DEADLINE_HEADER,
+            "must be an instant such as 2026-01-01T00:00:00Z",
+        )
+    };
+    let deadline = deadline.to_str().map_err(|_| wrong())?;
+    let deadline = deadline.parse().map_err(|_: Invalid| wrong())?;
+    new.deadline = new.deadline.or(Some(Deadline::At(deadline)));
+    Ok(new)
 }
 
 /// Refuses HTTP jobs in a further queue where there are as many as can be run; notes the queue if not.
@@ -87,20 +102,12 @@ impl Executor {
                 served.retain(|queue, one| one.goes_on(wanted.contains(queue)));
             }
             for queue in wanted.into_iter().flatten() {
-                let Some(rules) = self.rules(&queue).await else {
-                    continue;
-                };
-                if let Some(one) = served.get(&queue) {
-                    follow(&one.worker, &queue, rules);
-                } else if served.len() < HTTP_QUEUES_MAX
-                    && let Some(worker) = self.worker(&queue, rules)
+                if !served.contains_key(&queue)
+                    && served.len() < HTTP_QUEUES_MAX
+                    && let Some(worker) = self.worker(&queue)
                 {
-                    let one = Served {
-                        worker: Arc::clone(&worker),
-                        stop: stop.child_token(),
-                    };
-                    let (stop, stop_now) = (one.stop.clone(), stop_now.clone());
-                    served.insert(queue, one);
+                    let (stop, stop_now) = (stop.child_token(), stop_now.clone());
+                    served.insert(queue, Served(stop.clone()));
                     running.spawn(async move { worker.run(stop, stop_now).await });
                 }
             }
@@ -130,26 +137,10 @@ impl Executor {
         }
     }
 
-    /// How a queue is set to be claimed.
-    async fn rules(&self, queue: &QueueName) -> Option<QueueRules> {
-        match settings_of(self.engine.store(), queue, self.engine.now()).await {
-            Ok(settings) => Some(QueueRules {
-                guards: settings.guards,
-                retry: settings.retry,
-            }),
-            Err(problem) => {
-                warn!(%queue, problem = problem.detail(), "the settings of a queue are not known, trying again");
-                None
-            }
-        }
-    }
-
-    fn worker(&self, queue: &QueueName, rules: QueueRules) -> Option<Arc<Worker>> {
-        let made = self.config(queue).and_then(|config| {
-            let worker = Worker::new(Arc::clone(&self.engine), config)?;
-            follow(&worker, queue, rules);
-            Ok(worker)
-        });
+    fn worker(&self, queue: &QueueName) -> Option<Arc<Worker>> {
+        let made = self
+            .config(queue)
+            .and_then(|config| Worker::new(Arc::clone(&self.engine), config));
         match made {
             Ok(worker) => {
                 info!(%queue, concurrency = self.concurrency, "HTTP jobs are run");
@@ -176,17 +167,14 @@ impl Executor {
     }
 }
 
-/// A queue that is served.
-struct Served {
-    worker: Arc<Worker>,
-    stop: CancellationToken,
-}
+/// A queue that is served, until this is cancelled.
+struct Served(CancellationToken);
 
 impl Served {
     /// Whether it stays; the worker of a queue that nobody wants stops.
     fn goes_on(&self, wanted: bool) -> bool {
         if !wanted {
-            self.stop.cancel();
+            self.0.cancel();
         }
         wanted
     }
@@ -196,21 +184,6 @@ impl Served {
 fn broke(ended: JoinError) {
     if let Ok(panic) = ended.try_into_panic() {
         std::panic::resume_unwind(panic);
-    }
-}
-
-/// Claims a queue by these rules from now on; guards that do not fit the worker are left at their defaults.
-fn follow(worker: &Worker, queue: &QueueName, rules: QueueRules) {
-    let plain = QueueRules {
-        guards: Guards::default(),
-        retry: rules.retry.clone(),
-    };
-    let followed = worker.set_rules(queue, rules).or_else(|problem| {
-        warn!(%queue, %problem, "the guards of a queue do not fit HTTP jobs");
-        worker.set_rules(queue, plain)
-    });
-    if let Err(problem) = followed {
-        error!(%queue, %problem, "the settings of a queue cannot be followed");
     }
 }
 

@@ -6,12 +6,10 @@ use serde_json::Value;
 use windlass::{Client, Error};
 use windlass_api::QueueSettings;
 use windlass_core::{QueueName, Timestamp};
+use windlass_engine::QUEUE_SETTINGS as COLLECTION;
 use windlass_store::{Expected, QueueLimits, Store, StoreError};
 
 use crate::problem::Problem;
-
-/// The collection of the documents.
-const COLLECTION: &str = "queue-settings";
 
 /// What is set about one queue.
 pub(crate) async fn settings_of(

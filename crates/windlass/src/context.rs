@@ -111,12 +111,16 @@ impl<S> Context<S> {
         })
     }
 
-    /// Enqueues a job from within this one: it carries on the trace, and its `meta` names its `parent`.
+    /// Enqueues a job from within this one: it carries on the trace, its `meta` names its `parent`, and it has the deadline of
+    /// this one unless it is given another.
     pub fn enqueue<T: Job>(&self, job: T) -> Enqueue<'_> {
         let mut child = self
             .client
             .enqueue(job)
             .meta(PARENT, self.id().to_string().into());
+        if let Some(deadline) = self.attempt.job().deadline {
+            child = child.inherit_deadline(deadline);
+        }
         if let Some(trace) = self.attempt.job().meta.get(TRACEPARENT) {
             child = child.meta(TRACEPARENT, trace.clone());
         }

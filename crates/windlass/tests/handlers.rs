@@ -229,6 +229,8 @@ async fn parent(_: Parent, ctx: Context<Shared>) -> Result<(), Error> {
     let half = ctx.client().progress(ctx.id()).await?;
     ctx.state.seen.lock().unwrap().push(format!("{half:?}"));
     ctx.enqueue(Add { a: 1, b: 2 }).await?;
+    let own = Duration::from_secs(5);
+    ctx.enqueue(Add { a: 3, b: 4 }).expires_in(own).await?;
     let product = ctx.blocking(|| 6 * 7).await;
     ctx.state.seen.lock().unwrap().push(product.to_string());
     assert_eq!(ctx.idempotency_key(), ctx.id().to_string());
@@ -243,9 +245,11 @@ async fn a_handler_logs_tells_its_progress_and_has_children() {
     let kit = TestKit::new();
     let client = kit.client();
     let trace = json!("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+    let deadline = client.now().saturating_add(Duration::from_secs(7200));
     let id = client
         .enqueue(Parent)
         .meta("traceparent", trace.clone())
+        .deadline(deadline)
         .await
         .unwrap()
         .id;
@@ -275,14 +279,18 @@ async fn a_handler_logs_tells_its_progress_and_has_children() {
     assert_eq!(detail["log"][0]["line"], "began");
     assert_eq!(detail["progress"], json!({"done": 0.5}));
     assert_eq!(client.progress(id).await.unwrap(), None, "it is over");
-    assert_eq!(kit.enqueued::<Add>().await.unwrap(), [Add { a: 1, b: 2 }]);
+    let children = [Add { a: 1, b: 2 }, Add { a: 3, b: 4 }];
+    assert_eq!(kit.enqueued::<Add>().await.unwrap(), children);
     let filter = Filter::state(ListedState::Ready);
-    let child = client
-        .list(&filter, Page::first(1))
-        .await
-        .unwrap()
-        .jobs
-        .remove(0);
+    let listed = client.list(&filter, Page::first(9)).await.unwrap().jobs;
+    let of = |payload: &str| {
+        let mut jobs = listed.iter();
+        jobs.find(|job| job.payload.as_str().contains(payload))
+            .unwrap()
+    };
+    let (child, hasty) = (of(r#""a":1"#), of(r#""a":3"#));
+    assert_eq!(child.deadline, Some(deadline), "that of its parent");
+    assert!(hasty.deadline < Some(deadline), "its own");
     assert_eq!(child.meta["traceparent"], trace);
     assert_eq!(child.meta["parent"], json!(id.to_string()));
 }

@@ -31,6 +31,12 @@ fn settings() -> Schema {
         Field::optional("retry_fetch_ratio", ratio),
         Field::optional("fresh_reserve", Schema::integer(0, u32::MAX.into())),
         Field::optional("max_inflight_retries", Schema::integer(1, u32::MAX.into())),
+        Field::optional(
+            "retry_lane",
+            Schema::integer(1, u32::MAX.into()).about(
+                "In each worker, this many retries run at once in a pool of their own; over REST, at most this many of its jobs are retries.",
+            ),
+        ),
     ])
 }
 

@@ -36,6 +36,11 @@ fn millis() -> Schema {
     Schema::integer(0, 315_360_000_000)
 }
 
+fn catch_up_max() -> Schema {
+    let about = "At most this many occurrences fire together, the newest ones. 100 if not given.";
+    Schema::integer(1, 1000).about(about)
+}
+
 fn definition() -> Vec<Field> {
     vec![
         Field::optional("cron", Schema::text()),
@@ -46,6 +51,7 @@ fn definition() -> Vec<Field> {
         Field::optional("missed", Schema::word(&["skip", "once", "all"])),
         Field::optional("missed_after", Schema::duration()),
         Field::optional("missed_after_ms", millis()),
+        Field::optional("catch_up_max", catch_up_max()),
         Field::optional(
             "overlap",
             Schema::word(&["skip", "queue", "allow", "cancel_running"]),
@@ -68,6 +74,7 @@ fn schedule() -> Schema {
         Field::always("timezone", Schema::text()),
         Field::maybe("missed", Schema::text()),
         Field::always("missed_after", Schema::duration()),
+        Field::maybe("catch_up_max", catch_up_max()),
         Field::always("overlap", Schema::text()),
         Field::always("splay", Schema::duration()),
         Field::always("starts_at", Schema::instant().or_null()),

@@ -10,8 +10,10 @@ use crate::{Delivery, Invalid, Timestamp};
 /// How late an occurrence may fire before it counts as missed.
 pub const MISSED_AFTER_DEFAULT: Duration = Duration::from_secs(5);
 
-/// At most so many occurrences fire together, whatever was missed.
-pub const CATCH_UP_MAX: usize = 100;
+/// At most this many occurrences fire together after an outage, unless the schedule says otherwise.
+pub const CATCH_UP_DEFAULT: u32 = 100;
+/// A schedule may ask for at most this many.
+pub const CATCH_UP_CEILING: u32 = 1000;
 
 /// Skipped occurrences are counted up to here.
 const COUNTED_MAX: usize = 1000;
@@ -23,7 +25,7 @@ pub enum Missed {
     Skip,
     /// The last of them fires, unless one in time fires anyway.
     Once,
-    /// They all fire, the last hundred of them.
+    /// They all fire, up to the newest `catch_up_max` of them.
     All,
 }
 
@@ -52,13 +54,15 @@ impl Missed {
         last: Timestamp,
         now: Timestamp,
         missed_after: Duration,
+        catch_up_max: u32,
     ) -> Due {
+        let catch_up_max = usize::try_from(catch_up_max).unwrap_or(usize::MAX);
         let in_time_from = now.saturating_sub(missed_after);
         let mut fire = newest(
             recurrence,
             last.max(before(in_time_from)),
             now,
-            CATCH_UP_MAX,
+            catch_up_max,
         );
         let late_until = fire
             .first()
@@ -67,7 +71,7 @@ impl Missed {
         let wanted = match self {
             Missed::Skip => 0,
             Missed::Once => usize::from(fire.is_empty()),
-            Missed::All => CATCH_UP_MAX - fire.len(),
+            Missed::All => catch_up_max - fire.len(),
         };
         let mut late = newest(recurrence, last, late_until, wanted);
         late.append(&mut fire);
@@ -237,6 +241,7 @@ mod tests {
             at(last),
             at(now),
             MISSED_AFTER_DEFAULT,
+            CATCH_UP_DEFAULT,
         )
     }
 
@@ -297,14 +302,14 @@ mod tests {
     #[test]
     fn all_is_the_last_hundred() {
         let all = due(Missed::All, "* * * * *", LAST, "2026-01-12T12:00:30Z");
-        assert_eq!(all.fire.len(), CATCH_UP_MAX);
+        assert_eq!(all.fire.len(), 100);
         assert_eq!(all.fire.last(), Some(&at("2026-01-12T12:00:00Z")));
         let skipped = all.skipped.unwrap();
         assert_eq!(skipped.count, None, "more than a thousand");
         assert_eq!(skipped.first, at("2026-01-01T12:01:00Z"));
         assert!(skipped.last < all.fire[0]);
         let with_one_in_time = due(Missed::All, "* * * * *", LAST, "2026-01-12T12:00:01Z");
-        assert_eq!(with_one_in_time.fire.len(), CATCH_UP_MAX);
+        assert_eq!(with_one_in_time.fire.len(), 100);
     }
 
     #[test]
@@ -338,6 +343,7 @@ mod tests {
                 at(LAST),
                 now,
                 MISSED_AFTER_DEFAULT,
+                CATCH_UP_DEFAULT,
             );
             due.skipped.unwrap().count
         };
@@ -364,14 +370,14 @@ mod tests {
         #[test]
         fn every_occurrence_fires_or_is_recorded_as_skipped(
             period in 1u64..400, late in 0u64..40_000, missed_after in 0u64..1000,
-            missed in proptest::sample::select(&[Missed::Skip, Missed::Once, Missed::All][..]),
+            missed in proptest::sample::select(&[Missed::Skip, Missed::Once, Missed::All][..]), most in 1u32..=1000,
         ) {
             let recurrence = recurrence(&format!("@every {period}s"));
             let now = at(LAST).saturating_add(Duration::from_secs(late));
-            let due = missed.due(&recurrence, at(LAST), now, Duration::from_secs(missed_after));
+            let due = missed.due(&recurrence, at(LAST), now, Duration::from_secs(missed_after), most);
             let all: Vec<_> = recurrence.after(at(LAST)).map(|f| f.at).take_while(|at| *at <= now).collect();
             let fired = due.fire.len();
-            prop_assert!(fired <= CATCH_UP_MAX);
+            prop_assert!(fired <= usize::try_from(most).unwrap());
             prop_assert_eq!(&all[all.len() - fired..], &due.fire[..], "what fires is the newest");
             let left = &all[..all.len() - fired];
             prop_assert_eq!(due.skipped.map(|range| range.first), left.first().copied());

@@ -6,7 +6,8 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use super::{
-    Expression, MISSED_AFTER_DEFAULT, Missed, Overlap, Recurrence, SkipReason, SkippedRange, Zone,
+    CATCH_UP_CEILING, CATCH_UP_DEFAULT, Expression, MISSED_AFTER_DEFAULT, Missed, Overlap,
+    Recurrence, SkipReason, SkippedRange, Zone,
 };
 use crate::duration::{check_duration, format_duration};
 use crate::fields::{Fields, RawFields};
@@ -27,6 +28,8 @@ pub struct NewSchedule {
     pub missed: Option<Missed>,
     /// How late an occurrence may fire before it counts as missed.
     pub missed_after: Duration,
+    /// At most this many occurrences fire together, the newest ones.
+    pub catch_up_max: u32,
     /// What an occurrence does while an earlier one is unfinished.
     pub overlap: Overlap,
     /// Each occurrence is delayed by up to so long.
@@ -50,6 +53,7 @@ impl NewSchedule {
             timezone: Zone::utc(),
             missed: None,
             missed_after: MISSED_AFTER_DEFAULT,
+            catch_up_max: CATCH_UP_DEFAULT,
             overlap: Overlap::Skip,
             splay: Duration::ZERO,
             starts_at: None,
@@ -95,7 +99,7 @@ impl NewSchedule {
         now: Timestamp,
     ) -> Option<SkippedRange> {
         let recurrence = self.recurrence(created_at);
-        let due = Missed::Skip.due(&recurrence, last, now, Duration::ZERO);
+        let due = Missed::Skip.due(&recurrence, last, now, Duration::ZERO, self.catch_up_max);
         due.skipped_for(reason)
     }
 
@@ -134,6 +138,10 @@ impl NewSchedule {
         }
         check_duration(self.splay).map_err(|error| error.within("splay"))?;
         check_duration(self.missed_after).map_err(|error| error.within("missed_after"))?;
+        if !(1..=CATCH_UP_CEILING).contains(&self.catch_up_max) {
+            let rule = format!("must be from 1 to {CATCH_UP_CEILING}");
+            return Err(Invalid::new("catch_up_max", rule));
+        }
         if let (Some(start), Some(end)) = (self.starts_at, self.ends_at)
             && end < start
         {
@@ -191,6 +199,7 @@ impl NewSchedule {
             missed_after: fields
                 .duration("missed_after")?
                 .unwrap_or(plain.missed_after),
+            catch_up_max: read_catch_up(fields)?,
             overlap: fields.parsed("overlap", str::parse)?.unwrap_or_default(),
             splay: fields.duration("splay")?.unwrap_or_default(),
             starts_at: fields.timestamp("starts_at")?,
@@ -223,6 +232,9 @@ impl Serialize for NewSchedule {
             map.serialize_entry("missed", missed.name())?;
         }
         map.serialize_entry("missed_after", &format_duration(self.missed_after))?;
+        if self.catch_up_max != CATCH_UP_DEFAULT {
+            map.serialize_entry("catch_up_max", &self.catch_up_max)?;
+        }
         map.serialize_entry("overlap", self.overlap.name())?;
         map.serialize_entry("splay", &format_duration(self.splay))?;
         map.serialize_entry("starts_at", &self.starts_at)?;
@@ -262,6 +274,13 @@ fn within_cron(error: Invalid) -> Invalid {
     }
 }
 
+fn read_catch_up(fields: &mut Fields<'_>) -> Result<u32, Invalid> {
+    let most = fields.integer("catch_up_max", 1, CATCH_UP_CEILING.into())?;
+    Ok(most.map_or(CATCH_UP_DEFAULT, |most| {
+        u32::try_from(most).unwrap_or(u32::MAX)
+    }))
+}
+
 fn read_zone(fields: &mut Fields<'_>) -> Result<Zone, Invalid> {
     let name = fields.text("timezone")?;
     name.map_or_else(|| Ok(Zone::utc()), Zone::new)
@@ -285,7 +304,7 @@ mod tests {
     fn a_whole_schedule_is_read_and_written_back() {
         let text = concat!(
             r#"{"name":"nightly","cron":"0 3 * * *","timezone":"Europe/Berlin","missed":"all","#,
-            r#""missed_after":"1m","overlap":"queue","splay":"30s","starts_at":"2026-01-01T00:00:00Z","#,
+            r#""missed_after":"1m","catch_up_max":7,"overlap":"queue","splay":"30s","starts_at":"2026-01-01T00:00:00Z","#,
             r#""ends_at":"2027-01-01T00:00:00Z","paused":true,"job":{"kind":"report","payload":{"b":1.0, "a":2}}}"#,
         );
         let schedule = NewSchedule::from_json(text).unwrap();

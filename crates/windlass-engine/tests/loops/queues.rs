@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use windlass_core::{NewJob, QueueName, Report, Start};
-use windlass_engine::{QueueConfig, RunningAttempt};
-use windlass_store::{Pause, QueueLimits};
+use windlass_engine::{QUEUE_SETTINGS, QueueConfig, RunningAttempt};
+use windlass_store::{Expected, Pause, QueueLimits};
 
-use crate::support::running::{Running, Sleeping};
-use crate::support::{constant, job, new_job, seconds, t0, worker};
+use crate::support::running::{Running, Sleeping, takes};
+use crate::support::{constant, failed, job, new_job, seconds, t0, worker};
 
 #[tokio::test(start_paused = true)]
 async fn what_nobody_told_is_found_by_the_poll() {
@@ -146,4 +147,100 @@ async fn a_due_time_that_falls_into_a_pass_is_not_forgotten() {
         let late = run.elapsed() - Duration::from_millis(500 + offset);
         assert!(late <= seconds(0.1), "{offset} ms after: {late:?} late");
     }
+}
+
+/// As an operator sets something about the queue `default`.
+async fn set(run: &Running, settings: Value) {
+    let (store, now) = (run.engine.store(), run.engine.now());
+    let put = store.put_document(
+        QUEUE_SETTINGS,
+        "default",
+        &settings,
+        Expected::Anything,
+        None,
+        now,
+    );
+    put.await.unwrap();
+}
+
+/// A handler whose first attempt fails.
+fn second_time_lucky(attempt: Arc<RunningAttempt>) -> Sleeping {
+    let report = match attempt.job().attempt {
+        1 => failed("not yet"),
+        _ => Report::Succeeded(None),
+    };
+    Box::pin(std::future::ready(report))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_lane_that_is_set_while_a_worker_runs_gets_slots_of_its_own_and_loses_them_again() {
+    let mut run = Running::new();
+    let build = worker(1).policy(constant(1, 9));
+    run.start(
+        build
+            .with("flaky", second_time_lucky)
+            .with("long", takes(1000.0)),
+    );
+    let first = run.enqueue(new_job("flaky")).await;
+    run.until("retried", first).await;
+    let long = run.enqueue(new_job("long")).await;
+    run.until("started", long).await;
+    // The only slot is taken: the retry waits until there is a lane for it.
+    tokio::time::sleep(seconds(60.0)).await;
+    assert_eq!(job(&run.engine, first).await.attempt, 1);
+    set(&run, json!({"retry_lane": 1})).await;
+    run.until("succeeded", first).await;
+    assert!(run.elapsed() <= seconds(70.0), "{:?}", run.elapsed());
+    run.until("succeeded", long).await;
+    set(&run, json!({"retry_lane": null})).await;
+    let second = run.enqueue(new_job("flaky")).await;
+    run.until("retried", second).await;
+    run.until("succeeded", second).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_that_is_set_for_a_queue_holds_for_a_running_worker_until_it_is_taken_away() {
+    let mut run = Running::new();
+    run.start(
+        worker(1)
+            .policy(constant(1, 9))
+            .with("a", second_time_lucky),
+    );
+    let before = run.enqueue(new_job("a")).await;
+    run.until("succeeded", before).await;
+    set(
+        &run,
+        json!({"retry": {"preset": "standard", "max_attempts": 1}, "max_depth": 5}),
+    )
+    .await;
+    tokio::time::sleep(seconds(6.0)).await;
+    let strict = run.enqueue(new_job("a")).await;
+    run.until("dead", strict).await;
+    // What cannot be read changes nothing.
+    set(&run, json!({"retry": "no such preset"})).await;
+    tokio::time::sleep(seconds(6.0)).await;
+    let still = run.enqueue(new_job("a")).await;
+    run.until("dead", still).await;
+    set(&run, json!({})).await;
+    tokio::time::sleep(seconds(6.0)).await;
+    let after = run.enqueue(new_job("a")).await;
+    run.until("succeeded", after).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_set_before_the_start_holds_for_the_first_claim() {
+    let mut run = Running::new();
+    set(
+        &run,
+        json!({"retry": {"preset": "standard", "max_attempts": 1}, "fresh_reserve": 1}),
+    )
+    .await;
+    let id = run.enqueue(new_job("a")).await;
+    // One slot cannot be kept free of retries: the worker's own guards hold, and the policy all the same.
+    run.start(
+        worker(1)
+            .policy(constant(1, 9))
+            .with("a", second_time_lucky),
+    );
+    run.until("dead", id).await;
 }

@@ -19,6 +19,9 @@ pub const DEPTH_META: &str = "windlass.depth";
 pub const DEPTH_MAX: u64 = 8;
 
 const ATTEMPT: &str = "windlass-attempt";
+/// The instant after which no attempt of the job starts. A target that enqueues jobs because of the request sends it along.
+pub const DEADLINE_HEADER: &str = "windlass-deadline";
+
 const COMPLETION_TOKEN: &str = "windlass-completion-token";
 const COMPLETION_URL: &str = "windlass-completion-url";
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -63,6 +66,9 @@ pub(super) async fn seal(
     put(DEPTH_HEADER, &next_depth(job)?.to_string())?;
     if let Some(left) = attempt.time_left() {
         put(TIME_LEFT, &left.as_millis().to_string())?;
+    }
+    if let Some(deadline) = job.deadline {
+        put(DEADLINE_HEADER, &deadline.to_string())?;
     }
     if let Some(of) = job.occurrence {
         put(SCHEDULED_FOR, &of.scheduled_for.to_string())?;

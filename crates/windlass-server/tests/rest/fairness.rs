@@ -106,4 +106,14 @@ async fn retries_in_flight_are_capped_and_slots_kept_for_fresh_work() {
         .claim(&json!({"limit": 3, "slots": 10, "retries_running": 5}))
         .await;
     assert_eq!(reserved.len(), 1, "six of ten slots may hold retries");
+    server
+        .put(
+            "/api/v1/queues/default/settings",
+            &json!({"retry_lane": 4, "fresh_reserve": 0}),
+        )
+        .await;
+    let lane = server
+        .claim(&json!({"limit": 10, "slots": 10, "retries_running": 2}))
+        .await;
+    assert_eq!(lane.len(), 2, "four of its jobs may be retries");
 }

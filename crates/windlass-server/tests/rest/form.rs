@@ -154,3 +154,31 @@ async fn what_a_person_runs_late_has_its_whole_time() {
     let claimed = server.claim(&json!({"limit": 9})).await;
     assert_eq!(claimed.len(), 2, "neither is over before it starts");
 }
+
+#[tokio::test]
+async fn a_job_that_a_request_asked_for_has_its_deadline() {
+    let server = Server::open().await;
+    let deadline = "2099-01-01T00:00:00Z";
+    let ask = async |body: Value, sent: &str| {
+        let headers = [("windlass-deadline", sent)];
+        let body = body.to_string();
+        let path = match body.contains("jobs") {
+            true => "/api/v1/jobs/bulk",
+            false => "/api/v1/jobs",
+        };
+        server
+            .send("POST", path, &headers, Some(body.as_bytes()))
+            .await
+    };
+    let child = ask(json!({"kind": "a"}), deadline).await;
+    assert_eq!(child.json["deadline"], deadline, "{}", child.json);
+    let own = "2098-01-01T00:00:00Z";
+    let hasty = ask(json!({"kind": "a", "deadline": own}), deadline).await;
+    assert_eq!(hasty.json["deadline"], own);
+    let many = ask(json!({"jobs": [{"kind": "a"}]}), deadline).await;
+    let id = many.text_at("/data/0/id");
+    let one = server.get(&format!("/api/v1/jobs/{id}")).await;
+    assert_eq!(one.json["deadline"], deadline);
+    let refused = ask(json!({"kind": "a"}), "soon").await;
+    assert_eq!(refused.pointer(), "/windlass-deadline");
+}

@@ -38,7 +38,7 @@ async fn settings_are_put_whole_and_hold() {
     let server = Server::open().await;
     let settings = json!({
         "max_depth": 5, "concurrency": 1, "rate": {"count": 100, "period": "1s"}, "retry": "immediate",
-        "retry_fetch_ratio": 0.5, "fresh_reserve": 1, "max_inflight_retries": 2,
+        "retry_fetch_ratio": 0.5, "fresh_reserve": 1, "max_inflight_retries": 2, "retry_lane": 3,
     });
     let put = server.put("/api/v1/queues/q/settings", &settings).await;
     assert_eq!(put.json, settings, "{put:?}");
@@ -56,7 +56,7 @@ async fn settings_are_put_whole_and_hold() {
     );
     let plain = server.put("/api/v1/queues/q/settings", &json!({})).await;
     assert_eq!(plain.json["max_depth"], Value::Null);
-    assert_eq!(plain.json["retry_fetch_ratio"], 0.2);
+    assert_eq!(plain.json["retry_fetch_ratio"], Value::Null);
     assert_eq!(
         server.claim(&json!({"queue": "q", "limit": 5})).await.len(),
         2

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 
 use serde_json::Value;
-use windlass_core::{Invalid, Job as StoredJob, JobId, Kind, Payload};
+use windlass_core::{Invalid, Job as StoredJob, JobId, Kind, Payload, Timestamp};
 use windlass_store::{ENQUEUE_MAX, EnqueueMode, Enqueued, StoreError};
 
 use super::{Client, kind_of, payload_of};
@@ -91,6 +91,13 @@ impl<'a, Answer> Enqueue<'a, Answer> {
             jobs = rest;
         }
         Ok(receipts)
+    }
+
+    /// The deadline of jobs that have none of their own, and no type with one.
+    pub(crate) fn inherit_deadline(mut self, deadline: Timestamp) -> Self {
+        let inherited = Options::new().deadline(deadline);
+        self.defaults = self.defaults.over(inherited);
+        self
     }
 
     /// The jobs, checked.

@@ -14,7 +14,7 @@ use crate::access::Scope;
 use crate::answer::Answer;
 use crate::app::App;
 use crate::call::Call;
-use crate::http_jobs::{check_queue, check_request, with_depth};
+use crate::http_jobs::{check_queue, check_request, with_deadline, with_depth};
 use crate::problem::Problem;
 use crate::signing::Signers;
 
@@ -78,7 +78,7 @@ pub(super) async fn made(
     check_payload(&new, most)?;
     check_request(signers, (&new.kind, new.delivery), &new.payload).await?;
     check_queue(call.app.engine(), &new.kind, &new.queue).await?;
-    let new = with_depth(&call.headers, new);
+    let new = with_deadline(&call.headers, with_depth(&call.headers, new))?;
     Ok(new.into_job_with(id, call.now, most)?)
 }
 

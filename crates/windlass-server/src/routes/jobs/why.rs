@@ -91,7 +91,7 @@ async fn surroundings(app: &App, job: &Job, now: Timestamp) -> Result<Surroundin
         let limit = format!("concurrency_key {}", mine.key);
         running.key.limit_held(&limit, Some(mine.limit))
     });
-    let cap = settings.guards.max_inflight_retries;
+    let cap = settings.claims.max_inflight_retries;
     let (ahead, ahead_or_more) = ahead(app, job, now).await?;
     Ok(Surroundings {
         paused_by: limits.paused.map(|pause| pause.by),

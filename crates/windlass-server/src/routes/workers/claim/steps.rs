@@ -143,10 +143,10 @@ impl<'a> Steps<'a> {
     async fn step(&mut self, queue: &QueueName, free: u32) -> Result<bool, Problem> {
         let claims = &self.app.claims;
         let settings = fresh_settings(self.app, queue).await?;
-        let (guards, slots) = self.slots(settings.guards, free);
-        let plan = guards.plan(Pool::Main, slots, claims.credit(queue));
+        let (guards, slots) = self.slots(settings.guards(), free);
+        let plan = plan(guards, slots, claims.credit(queue));
         let mut claim = self.next_claim(queue, plan);
-        claim.retry.queue.clone_from(&settings.retry);
+        claim.retry.queue.clone_from(&settings.claims.retry);
         // Directly before the claim: its leases are counted from this instant.
         let now = self.app.engine().now();
         let mut claimed = self.app.store().claim(&claim, now).await?;
@@ -259,6 +259,20 @@ fn tell_claimed(app: &App, job: &Job, now: Timestamp) {
     app.engine()
         .emit_job(now, &named, JobEvent::Claimed { waited, lane });
     app.engine().emit_job(now, &named, JobEvent::Started);
+}
+
+/// What a claim over REST takes. A worker over REST has one pool: a lane of retries bounds how many of its jobs are retries.
+fn plan(guards: Guards, slots: Slots, credit: Credit) -> ClaimPlan {
+    let one_pool = Guards {
+        retry_lane: None,
+        ..guards
+    };
+    let mut plan = one_pool.plan(Pool::Main, slots, credit);
+    if let Some(lane) = guards.retry_lane {
+        let left = lane.concurrency.saturating_sub(slots.retries_running);
+        plan.retries_max = plan.retries_max.min(left);
+    }
+    plan
 }
 
 /// The shortest time after which the rate of one of the claim's queues allows another start.
