@@ -544,3 +544,32 @@ fn jobs_through_the_rest_interface_are_measured() {
         (&json!(3), &json!(30))
     );
 }
+
+#[test]
+fn long_polls_that_find_nothing_are_measured() {
+    let small = ["--jobs", "100", "--waiters", "5", "--seconds", "1"];
+    let measured = printed(&[&["bench", "http", "--idle", "--json"][..], &small].concat());
+    let figures: serde_json::Value = serde_json::from_str(&measured).unwrap();
+    for key in ["waiting_cpu_percent", "baseline_cpu_percent"] {
+        let figure = figures[key].as_f64();
+        assert!(
+            figure.is_some_and(|figure| figure >= 0.0),
+            "{key}: {figures}"
+        );
+    }
+    assert!(
+        figures["pick_up_ms"]
+            .as_f64()
+            .is_some_and(|figure| figure > 0.0)
+    );
+    assert_eq!(
+        figures["waiting_transactions_per_s"],
+        serde_json::Value::Null
+    );
+    assert_eq!(
+        (&figures["waiters"], &figures["backlog_jobs"]),
+        (&json!(5), &json!(100))
+    );
+    let refused = windlass(&["bench", "http", "--waiters", "5"]);
+    assert!(!refused.status.success(), "it goes with --idle");
+}

@@ -1,5 +1,7 @@
 //! `windlass bench http`: jobs through the REST interface, beside the same requests answered without a store.
 
+mod idle;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +16,7 @@ use hyper::Method;
 use hyper::body::Bytes;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use windlass_server::Server;
 use windlass_server::config::{Config, Sources};
@@ -46,22 +48,55 @@ pub(super) fn run(bench: &HttpBench, output: &Output) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    let figures = runtime.block_on(measure(bench, folder.path()))?;
-    output.print(&figures, &figures)
+    runtime.block_on(async {
+        match bench.idle {
+            true => idle::run(bench, folder.path(), output).await,
+            false => {
+                let figures = measure(bench, folder.path()).await?;
+                output.print(&figures, &figures)
+            }
+        }
+    })
+}
+
+/// A server that is measured, in this process.
+struct Measured {
+    url: String,
+    stop: CancellationToken,
+    running: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Measured {
+    async fn start(
+        bench: &HttpBench,
+        folder: &std::path::Path,
+        settings: impl IntoIterator<Item = (&'static str, String)>,
+    ) -> anyhow::Result<Self> {
+        let data = folder.join("data").display().to_string();
+        let mut flags = vec![("bind", "127.0.0.1:0".to_owned()), ("data", data)];
+        flags.extend(bench.store.clone().map(|store| ("store", store)));
+        flags.push(("http.connections_per_address", "10000".to_owned()));
+        flags.extend(settings);
+        let config = Config::load(&Sources {
+            flags,
+            ..Sources::default()
+        })?;
+        let server = Server::start(config).await?;
+        let (url, stop) = (server.url(), CancellationToken::new());
+        let until = stop.clone();
+        let running = tokio::spawn(async move { Ok(server.run(until.clone(), until).await?) });
+        Ok(Measured { url, stop, running })
+    }
+
+    async fn stop(self) -> anyhow::Result<()> {
+        self.stop.cancel();
+        self.running.await?
+    }
 }
 
 async fn measure(bench: &HttpBench, folder: &std::path::Path) -> anyhow::Result<Figures> {
-    let data = folder.join("data").display().to_string();
-    let mut flags = vec![("bind", "127.0.0.1:0".to_owned()), ("data", data)];
-    flags.extend(bench.store.clone().map(|store| ("store", store)));
-    flags.push(("http.connections_per_address", "10000".to_owned()));
-    let config = Config::load(&Sources {
-        flags,
-        ..Sources::default()
-    })?;
-    let server = Server::start(config).await?;
-    let (url, stop) = (server.url(), CancellationToken::new());
-    let running = tokio::spawn(server.run(stop.clone(), stop.clone()));
+    let server = Measured::start(bench, folder, []).await?;
+    let url = server.url.clone();
     let (bare_url, bare_stop) = without_store().await?;
     let mut figures = Figures {
         clients: bench.clients,
@@ -79,6 +114,7 @@ async fn measure(bench: &HttpBench, folder: &std::path::Path) -> anyhow::Result<
         what,
         per_request,
         jobs,
+        job: json!({"kind": "bench", "payload": {"number": 123_456, "text": "a payload of an ordinary size"}}),
     };
     figures.without_store_batch_per_s = load(&bare_url, "bare, batches", batch, bench.jobs)
         .enqueue()
@@ -97,9 +133,8 @@ async fn measure(bench: &HttpBench, folder: &std::path::Path) -> anyhow::Result<
     figures.memory_growth_bytes_per_job = growth as f64 / bench.jobs as f64;
     figures.batch_ratio = figures.enqueue_batch_per_s / figures.without_store_batch_per_s;
     figures.one_ratio = figures.enqueue_one_per_s / figures.without_store_one_per_s;
-    stop.cancel();
     bare_stop.cancel();
-    running.await??;
+    server.stop().await?;
     Ok(figures)
 }
 
@@ -136,17 +171,17 @@ struct Load {
     what: &'static str,
     per_request: u64,
     jobs: u64,
+    job: Value,
 }
 
 impl Load {
     /// Jobs enqueued each second.
     async fn enqueue(&self) -> anyhow::Result<f64> {
-        let job = json!({"kind": "bench", "payload": {"number": 123_456, "text": "a payload of an ordinary size"}});
         let (path, body) = match self.per_request {
-            1 => ("/api/v1/jobs", job),
+            1 => ("/api/v1/jobs", self.job.clone()),
             many => (
                 "/api/v1/jobs/bulk",
-                json!({"jobs": vec![job; usize::try_from(many)?]}),
+                json!({"jobs": vec![&self.job; usize::try_from(many)?]}),
             ),
         };
         let body = Bytes::from(serde_json::to_vec(&body)?);

@@ -14,20 +14,33 @@ pub(super) struct Server {
 
 /// Opens a database, which must not hold any jobs, with its schema up to date.
 pub(super) async fn open(url: &str) -> anyhow::Result<(PostgresStore, Server)> {
-    let options = Options::parse(url)?;
-    PostgresStore::migrate(&options).await?;
-    let (client, connection) = options.server.connect(NoTls).await?;
-    tokio::spawn(connection);
-    let store = PostgresStore::connect(options).await?;
+    let server = Server::connect(url).await?;
+    let store = PostgresStore::connect(Options::parse(url)?).await?;
     let jobs = store.counts(clock::now()).await?;
     anyhow::ensure!(
         jobs.is_empty(),
         "there are jobs in that database already: name an empty one"
     );
-    Ok((store, Server { client }))
+    Ok((store, server))
 }
 
 impl Server {
+    /// A connection to a database whose schema is brought up to date.
+    pub(super) async fn connect(url: &str) -> anyhow::Result<Self> {
+        let options = Options::parse(url)?;
+        PostgresStore::migrate(&options).await?;
+        let (client, connection) = options.server.connect(NoTls).await?;
+        tokio::spawn(connection);
+        Ok(Server { client })
+    }
+
+    /// How many transactions the database has had.
+    pub(super) async fn transactions(&self) -> anyhow::Result<f64> {
+        let sql = "select (xact_commit + xact_rollback)::float8 from pg_stat_database
+             where datname = current_database()";
+        Ok(self.client.query_one(sql, &[]).await?.get(0))
+    }
+
     /// Syncs of the log, and bytes that are stored.
     pub(super) async fn written(&self) -> anyhow::Result<(u64, u64)> {
         let sql = "select wal_sync, pg_database_size(current_database()) from pg_stat_wal";
