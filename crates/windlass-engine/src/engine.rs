@@ -11,6 +11,7 @@ use tokio::sync::futures::Notified;
 use windlass_core::{Job, JobId, Kind, QueueName, Settlement, State, Timestamp, Verdict};
 use windlass_store::{CHANGE_MAX, Changed, Enqueue, EnqueueMode, Enqueued, Store, StoreError};
 
+use crate::awaited::Awaited;
 use crate::clock::Clock;
 use crate::committer::tell_settlement;
 use crate::dispatcher::Dispatcher;
@@ -40,6 +41,7 @@ pub struct Engine {
     events: Events,
     due: Mutex<BTreeSet<Timestamp>>,
     due_changed: Notify,
+    awaited: Awaited,
     dispatchers: Mutex<Vec<Weak<Dispatcher>>>,
     slots: Mutex<Vec<Weak<Slots>>>,
     http_queues: HttpQueues,
@@ -77,6 +79,7 @@ impl Engine {
             events: Events::new(EVENTS_KEPT, recorder),
             due: Mutex::default(),
             due_changed: Notify::new(),
+            awaited: Awaited::default(),
             dispatchers: Mutex::default(),
             slots: Mutex::default(),
             http_queues: HttpQueues::default(),
@@ -246,6 +249,10 @@ impl Engine {
     /// [`Engine::next_due`] is asked, so that no change is missed.
     pub fn due_changed(&self) -> Notified<'_> {
         self.due_changed.notified()
+    }
+
+    pub(crate) fn awaited(&self) -> &Awaited {
+        &self.awaited
     }
 
     pub(crate) fn add_dispatcher(&self, dispatcher: &Arc<Dispatcher>) {

@@ -12,6 +12,7 @@
 //! asked of `windlass-core`; what did happen is written by the store. Time comes from a [`Clock`] alone.
 
 mod attempt;
+mod awaited;
 mod clock;
 mod committer;
 mod digest;

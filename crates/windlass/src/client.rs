@@ -23,12 +23,6 @@ pub use queue::QueueSettings;
 use crate::error::Error;
 use crate::job::Job;
 
-/// While a result is waited for, so long passes between two looks at least.
-const LOOK_REST: Duration = Duration::from_millis(10);
-
-/// While a result is waited for, it is looked for at least this often.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-
 /// A way to the jobs of one store. Clones share it.
 #[derive(Clone)]
 pub struct Client {
@@ -133,26 +127,11 @@ impl Client {
 
     /// Waits until a job is over, for so long at most.
     pub async fn wait(&self, id: JobId, most: Duration) -> Result<StoredJob, Error> {
-        let clock = Arc::clone(self.engine.clock());
-        let until = clock.now().saturating_add(most);
-        let mut changes = self.engine.store().changes();
-        loop {
-            let looked_at = clock.now();
-            changes.mark_unchanged();
-            let job = self.get(id).await?.ok_or(Error::NotFound(id))?;
-            if job.state().is_final() {
-                return Ok(job);
-            }
-            let now = clock.now();
-            if now >= until {
-                return Err(Error::NotOver { id, after: most });
-            }
-            let next = now.saturating_add(LOOK_EVERY).min(until);
-            tokio::select! {
-                // On a busy store something changes all the time.
-                _ = changes.changed() => clock.sleep_until(looked_at.saturating_add(LOOK_REST)).await,
-                () = clock.sleep_until(next) => {}
-            }
+        let job = self.engine.finished(id, most).await?;
+        let job = job.ok_or(Error::NotFound(id))?;
+        match job.state().is_final() {
+            true => Ok(job),
+            false => Err(Error::NotOver { id, after: most }),
         }
     }
 
