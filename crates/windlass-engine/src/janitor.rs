@@ -38,7 +38,7 @@ pub struct JanitorConfig {
     pub queues: BTreeMap<QueueName, Duration>,
     /// Dead jobs; until a person purges them, unless this is set.
     pub dead_retention: Option<Duration>,
-    /// Nodes that give no sign of life any more. 1 day.
+    /// Nodes that no longer send heartbeats. 10 min.
     pub node_retention: Duration,
     /// How often it looks. 10 s.
     pub every: Duration,
@@ -52,7 +52,7 @@ impl Default for JanitorConfig {
             retention: 7 * DAY,
             queues: BTreeMap::new(),
             dead_retention: None,
-            node_retention: DAY,
+            node_retention: Duration::from_secs(600),
             every: Duration::from_secs(10),
             batch: 500,
         }

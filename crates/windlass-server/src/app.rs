@@ -21,7 +21,7 @@ use crate::log::LogLines;
 use crate::permits::Permits;
 use crate::problem::Problem;
 use crate::rates::Rates;
-use crate::routes::{Claims, Lines, Signals};
+use crate::routes::{Claims, Lines, Roster, Signals};
 use crate::secrets::Secrets;
 
 /// So many requests that change something are worked on at once; others wait for their turn.
@@ -83,6 +83,7 @@ pub struct App {
     pub(crate) claims: Arc<Claims>,
     pub(crate) lines: Lines,
     pub(crate) signals: Arc<Signals>,
+    pub(crate) roster: Arc<Roster>,
     pub(crate) waiting: Permits,
     pub(crate) listening: Permits,
     /// Requests that change something: they run to their end, with or without their client.
@@ -106,6 +107,7 @@ impl App {
             lines: Lines::default(),
             signals: Arc::default(),
             allowance: Arc::default(),
+            roster: Arc::default(),
             waiting: Permits::new("long polls", settings.waiting_max),
             listening: Permits::new("event streams", settings.waiting_max),
             changing: Arc::new(Semaphore::new(CHANGING_MAX as usize)),

@@ -183,6 +183,10 @@ fn worker() -> Schema {
         Field::always("about", Schema::any()),
         Field::always("heartbeat_at", Schema::instant()),
         Field::always("heartbeat_age_ms", Schema::count()),
+        Field::always(
+            "alive",
+            Schema::flag().about("Whether it sent a heartbeat in the last 60 s."),
+        ),
         Field::always("signal", signal()),
     ])
 }

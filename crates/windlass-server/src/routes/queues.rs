@@ -11,7 +11,7 @@ use windlass_core::{Invalid, JobId, QueueName, Timestamp};
 use windlass_store::{Counts, PAGE_MAX, QueueLimits};
 
 use super::Route;
-use super::jobs::PassAnswer;
+use super::jobs::{PassAnswer, page_params};
 use crate::access::Scope;
 use crate::answer::Answer;
 use crate::call::Call;
@@ -21,6 +21,8 @@ use crate::search::search;
 
 const TAG: &str = "queues";
 
+/// Rows of a page that names no limit.
+const LIST_DEFAULT: usize = 50;
 /// One pass removes so many jobs unless it is said.
 const PURGE_DEFAULT: usize = 1000;
 
@@ -32,7 +34,12 @@ pub(super) fn routes() -> Vec<Route> {
                 TAG,
                 "Lists queues with their depth, rates and oldest ready job.",
             )
-            .answers(200, "All queues, by name.", Schema::page(queue(), vec![])),
+            .params(page_params())
+            .answers(
+                200,
+                "A page of them, by name.",
+                Schema::page(queue(), vec![]),
+            ),
         Route::new(Method::GET, "/api/v1/queues/{queue}", Scope::Read, get)
             .says(TAG, "One queue.")
             .answers(200, "The queue.", queue()),
@@ -94,14 +101,32 @@ async fn list(call: Call) -> Result<Answer, Problem> {
     let kept = queue_settings::kept(store, call.now).await?;
     let names = counts.keys().chain(limits.keys()).chain(kept.keys());
     let names: BTreeSet<&QueueName> = names.collect();
+    let limit = call.limit(LIST_DEFAULT, PAGE_MAX)?;
+    let after = call.query().parsed("cursor", Cursor::name)?;
+    let behind = |name: &&&QueueName| after.as_deref().is_none_or(|after| name.as_str() > after);
+    let mut page: Vec<&QueueName> = names
+        .iter()
+        .filter(behind)
+        .take(limit + 1)
+        .copied()
+        .collect();
+    let more = page.len() > limit;
+    page.truncate(limit);
+    let last = page.last().filter(|_| more);
+    let next_cursor = last.map(|name| Cursor::Name(name.to_string()).to_string());
     let view = |name: &&QueueName| {
         let counts = counts.get(*name).copied().unwrap_or_default();
         let limits = limits.get(*name).cloned().unwrap_or_default();
         let settings = queue_settings::together(&limits, kept.get(*name))?;
         Ok(view(&call, name, counts, limits, &settings))
     };
-    let views: Result<Vec<Value>, Problem> = names.iter().map(view).collect();
-    Answer::ok(&ListPage::whole(views?))
+    let data: Result<Vec<Value>, Problem> = page.iter().map(view).collect();
+    let link = call.link(next_cursor.as_ref());
+    let page = ListPage {
+        data: data?,
+        next_cursor,
+    };
+    Ok(Answer::ok(&page)?.next(link))
 }
 
 async fn get(call: Call) -> Result<Answer, Problem> {

@@ -7,6 +7,7 @@ mod line;
 mod progress;
 mod registry;
 mod renew;
+mod roster;
 mod settle;
 mod signals;
 
@@ -16,9 +17,11 @@ use windlass_api::schema::{Field, Schema};
 pub(super) use crate::nodes::is_alive;
 pub(crate) use claims::Claims;
 pub(crate) use line::Lines;
+pub(crate) use roster::Roster;
 pub(crate) use signals::Signals;
 
 use super::Route;
+use super::jobs::page_params;
 use crate::access::Scope;
 
 const TAG: &str = "workers";
@@ -84,11 +87,12 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(Method::GET, "/api/v1/workers", Scope::Read, registry::list)
             .says(
                 TAG,
-                "Lists workers and nodes with the age of their heartbeat, and what servers of this store are configured differently in.",
+                "Lists workers and nodes with the age of their heartbeat, and configuration differences between servers.",
             )
+            .params(page_params())
             .answers(
                 200,
-                "All of them, by name.",
+                "A page of them, by name.",
                 Schema::page(worker(), vec![differences()]),
             ),
         Route::new(

@@ -389,6 +389,7 @@ async fn workers_register_are_listed_and_are_told_to_stop() {
     let list = server.get("/api/v1/workers").await;
     assert_eq!(list.json["data"][0]["name"], "w/1");
     assert!(list.json["data"][0]["heartbeat_age_ms"].is_u64());
+    assert_eq!(list.json["data"][0]["alive"], true);
     server.job(&json!({"kind": "a", "queue": "q"})).await;
     let quiet = server.act("/api/v1/workers/w%2F1/quiet").await;
     assert_eq!(quiet.json["signal"], "quiet");
@@ -497,4 +498,43 @@ async fn a_cap_that_is_set_holds_for_jobs_claimed_over_rest() {
         Duration::from_secs(7),
         "the lease of a claim that names none"
     );
+}
+
+#[tokio::test]
+async fn workers_and_queues_are_listed_in_pages() {
+    let server = Server::open().await;
+    let now = server.client.now();
+    let store = server.client.engine().store();
+    store
+        .beat("w2", &json!({"role": "server"}), now)
+        .await
+        .unwrap();
+    for name in ["w3", "w1", "w4"] {
+        let queue = format!("q-{name}");
+        server.claim(&json!({"worker": name, "queue": queue})).await;
+        server.job(&json!({"kind": "a", "queue": queue})).await;
+    }
+    server.job(&json!({"kind": "a", "queue": "q-w2"})).await;
+    for (path, prefix) in [("/api/v1/workers", "w"), ("/api/v1/queues", "q-w")] {
+        let mut names = Vec::new();
+        let mut next = format!("{path}?limit=3");
+        loop {
+            let page = server.get(&next).await;
+            assert_eq!(page.status, 200, "{page:?}");
+            let rows = page.json["data"].as_array().unwrap();
+            assert!(rows.len() <= 3);
+            names.extend(
+                rows.iter()
+                    .map(|row| row["name"].as_str().unwrap().to_owned()),
+            );
+            match page.json["next_cursor"].as_str() {
+                Some(cursor) => next = format!("{path}?limit=3&cursor={cursor}"),
+                None => break,
+            }
+        }
+        let wanted: Vec<String> = (1..=4).map(|number| format!("{prefix}{number}")).collect();
+        assert_eq!(names, wanted, "{path}");
+        let refused = server.get(&format!("{path}?cursor=nonsense")).await;
+        assert_eq!(refused.pointer(), "/cursor");
+    }
 }

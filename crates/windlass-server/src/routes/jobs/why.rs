@@ -77,7 +77,9 @@ async fn surroundings(app: &App, job: &Job, now: Timestamp) -> Result<Surroundin
     let counts = store.counts(now).await?.remove(&job.queue);
     let nodes = store.nodes().await?;
     let serves = |node: &&Node| is_alive(node, now) && serves(&node.about, job);
-    let workers = nodes.iter().filter(serves).count();
+    let here = nodes.iter().filter(serves).count();
+    let remote = app.roster.count(app, |node| serves(&node), now).await?;
+    let workers = here + remote;
     let lingers = |node: &&Node| {
         is_alive(node, now) && lingering_of(&node.about).any(|lingering| lingering == job.id)
     };

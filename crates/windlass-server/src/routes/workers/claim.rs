@@ -17,7 +17,7 @@ use windlass_store::{AttemptId, AttemptReport, Kinds, Settled};
 
 use super::lease::{jobs_of, speaker};
 use super::line::{Interest, Position};
-use super::registry::hear;
+use super::roster::HEARD_EVERY;
 use super::signals::Signal;
 use crate::access::{Caller, Scope};
 use crate::answer::Answer;
@@ -35,11 +35,7 @@ struct ClaimAnswer<'a> {
 pub(super) async fn claim(call: Call) -> Result<Answer, Problem> {
     let request = ClaimRequest::from_fields(&call.map()?)?;
     let wanted = Wanted::new(&call, request).await?;
-    let about = || {
-        let queues: Vec<_> = wanted.queues.iter().map(|queue| &queue.name).collect();
-        json!({"type": "rest", "queues": queues, "kinds": wanted.request.kinds})
-    };
-    hear(&call.app, wanted.request.worker.as_ref(), about).await?;
+    wanted.hear(&call.app).await?;
     let (jobs, signal) = wait_for_jobs(&call.app, &Arc::new(wanted)).await?;
     let now = call.app.engine().now();
     let view = |job| JobView {
@@ -102,6 +98,16 @@ impl Wanted {
             Some(kinds) => Kinds::Only(kinds.clone()),
             None => Kinds::AllBut(BTreeSet::from([Kind::http()])),
         }
+    }
+
+    /// Takes the heartbeat of the worker.
+    async fn hear(&self, app: &App) -> Result<(), Problem> {
+        let about = || {
+            let queues: Vec<_> = self.queues.iter().map(|queue| &queue.name).collect();
+            json!({"type": "rest", "queues": queues, "kinds": self.request.kinds})
+        };
+        let worker = self.request.worker.as_ref();
+        app.roster.hear(app, worker, about).await
     }
 
     fn interest(&self) -> Interest {
@@ -167,6 +173,7 @@ async fn wait_for_jobs(
 ) -> Result<(Vec<Job>, Option<Signal>), Problem> {
     let (engine, worker) = (app.engine(), wanted.request.worker.as_ref());
     let mut over = engine.clock().sleep(wanted.request.wait);
+    let mut heartbeat = engine.clock().sleep(HEARD_EVERY);
     let jobs = claimed_before(app, wanted).await?;
     let (mut position, mut permit) = (None, None);
     let mut changes = app.signals.changes();
@@ -204,6 +211,11 @@ async fn wait_for_jobs(
         tokio::select! {
             () = &mut over => return Ok((jobs, signal)),
             () = app.stopping.cancelled() => return Ok((jobs, signal)),
+            () = &mut heartbeat => {
+                // Who waits here is alive.
+                heartbeat = engine.clock().sleep(HEARD_EVERY);
+                wanted.hear(app).await?;
+            }
             () = app.signals.changed(engine, &mut changes) => {}
             () = turn => {}
         }

@@ -1,4 +1,4 @@
-//! What claims over REST share: what retries are owed in each queue, whose turn it is, and who was heard when.
+//! What claims over REST share: what retries are owed in each queue and whose turn it is.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use windlass_api::{ClaimQueue, QueueSettings};
 use windlass_core::fairness::{Credit, Taker, Turns};
-use windlass_core::{JobId, QueueName, Timestamp, WorkerName};
+use windlass_core::{JobId, QueueName, Timestamp};
 
 /// So many of each thing are remembered; what is beyond is forgotten, which costs a little fairness and no job.
 const REMEMBERED_MAX: usize = 10_000;
@@ -28,7 +28,6 @@ struct State {
     credits: BTreeMap<QueueName, Credit>,
     turns: BTreeMap<Vec<(QueueName, u32)>, Turns>,
     settings: BTreeMap<QueueName, (Timestamp, Arc<QueueSettings>)>,
-    heard: BTreeMap<WorkerName, Timestamp>,
     progress: BTreeMap<JobId, Timestamp>,
 }
 
@@ -96,21 +95,6 @@ impl Claims {
         self.named.get(place).unwrap_or(first).lock().await
     }
 
-    /// Whether it is time to write down that a worker was heard.
-    pub(super) fn hear(&self, worker: &WorkerName, every: Duration, now: Timestamp) -> bool {
-        let mut state = self.state();
-        if state
-            .heard
-            .get(worker)
-            .is_some_and(|last| now.since(*last) < every)
-        {
-            return false;
-        }
-        make_room(&mut state.heard);
-        state.heard.insert(worker.clone(), now);
-        true
-    }
-
     /// Whether a job may tell of its progress again already.
     pub(super) fn may_tell(&self, job: JobId, every: Duration, now: Timestamp) -> bool {
         let mut state = self.state();
@@ -176,9 +160,9 @@ mod tests {
     fn what_is_remembered_is_bounded() {
         let claims = Claims::default();
         for number in 0..(REMEMBERED_MAX + 10) {
-            let worker = WorkerName::new(&format!("w{number}")).unwrap();
-            claims.hear(&worker, Duration::ZERO, Timestamp::UNIX_EPOCH);
+            let job = JobId::from_u128(u128::try_from(number).unwrap());
+            claims.may_tell(job, Duration::ZERO, Timestamp::UNIX_EPOCH);
         }
-        assert!(claims.state().heard.len() <= REMEMBERED_MAX);
+        assert!(claims.state().progress.len() <= REMEMBERED_MAX);
     }
 }

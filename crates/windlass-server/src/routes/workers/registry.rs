@@ -1,24 +1,23 @@
 //! Workers that registered or were heard, and signals to them.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
 
 use axum::http::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
-use windlass_api::ListPage;
+use windlass_api::{Cursor, ListPage};
 use windlass_core::fields::Fields;
 use windlass_core::{Invalid, Kind, QueueName, Timestamp, WorkerName};
-use windlass_store::Node;
+use windlass_store::{Node, PAGE_MAX};
 
 use super::signals::Signal;
 use crate::answer::Answer;
-use crate::app::App;
 use crate::call::{Call, escaped};
-use crate::nodes::differences;
+use crate::nodes::{differences, is_alive};
 use crate::problem::Problem;
 
-/// A sign of life is written down this often.
-const HEARD_EVERY: Duration = Duration::from_secs(5);
+/// Rows of a page that names no limit.
+const PAGE_DEFAULT: usize = 50;
 const QUEUES_MAX: usize = 100;
 const KINDS_MAX: usize = 1000;
 
@@ -28,6 +27,7 @@ struct WorkerView {
     about: Value,
     heartbeat_at: Timestamp,
     heartbeat_age_ms: u64,
+    alive: bool,
     signal: Option<Signal>,
 }
 
@@ -57,19 +57,15 @@ pub(super) async fn register(call: Call) -> Result<Answer, Problem> {
         "type": "rest", "registered": true, "queues": queues, "kinds": kinds, "slots": slots,
         "version": version,
     });
-    let store = call.app.store();
-    let signals = &call.app.signals;
-    signals
-        .put(call.app.engine(), &name, None, call.now)
-        .await?;
-    store.beat(name.as_str(), &about, call.now).await?;
-    let view = WorkerView {
+    let (app, now) = (&call.app, call.now);
+    app.roster.register(app, &name, &about, now).await?;
+    app.signals.put(app.engine(), &name, None, now).await?;
+    let node = Node {
         name: name.to_string(),
         about,
-        heartbeat_at: call.now,
-        heartbeat_age_ms: 0,
-        signal: None,
+        beat_at: now,
     };
+    let view = view(node, None, now);
     let path = call.address(&format!("/workers/{}", escaped(name.as_str())));
     Ok(Answer::json(StatusCode::CREATED, &view)?.location(&path))
 }
@@ -99,43 +95,38 @@ fn read_names(
     Ok(Some(names?))
 }
 
-/// Writes down that a worker was heard. What it registered with stays; else `about` says what is known of it.
-pub(super) async fn hear(
-    app: &App,
-    worker: Option<&WorkerName>,
-    about: impl FnOnce() -> Value,
-) -> Result<(), Problem> {
-    let now = app.engine().now();
-    let Some(worker) = worker.filter(|worker| app.claims.hear(worker, HEARD_EVERY, now)) else {
-        return Ok(());
-    };
-    let known = app.store().nodes().await?;
-    let known = known.into_iter().find(|node| node.name == worker.as_str());
-    let kept = known.map(|node| node.about);
-    // One that only renews says nothing about what it takes.
-    let said = about();
-    let kept = kept.filter(|kept| kept.get("registered").is_some() || said.get("queues").is_none());
-    app.store()
-        .beat(worker.as_str(), &kept.unwrap_or(said), now)
-        .await?;
-    Ok(())
-}
-
 /// `GET /api/v1/workers`.
 pub(super) async fn list(call: Call) -> Result<Answer, Problem> {
-    let signals = call.app.signals.all(call.app.engine()).await?;
-    let nodes = call.app.store().nodes().await?;
-    let differences = differences(&nodes, call.now);
-    let views = nodes.into_iter().map(|node| {
+    let limit = call.limit(PAGE_DEFAULT, PAGE_MAX)?;
+    let after = call.query().parsed("cursor", Cursor::name)?;
+    let after = after.unwrap_or_default();
+    let (app, now) = (&call.app, call.now);
+    let nodes = app.store().nodes().await?;
+    let differences = differences(&nodes, now);
+    let remote = app.roster.page(app, &after, limit + 1, now).await?;
+    let nodes = nodes.into_iter().filter(|node| node.name > after);
+    let named = |node: Node| (node.name.clone(), node);
+    let mut all: BTreeMap<String, Node> = remote.into_iter().chain(nodes).map(named).collect();
+    let more = all.len() > limit;
+    while all.len() > limit {
+        all.pop_last();
+    }
+    let last = all.last_key_value().filter(|_| more);
+    let next_cursor = last.map(|(name, _)| Cursor::Name(name.clone()).to_string());
+    let link = call.link(next_cursor.as_ref());
+    let signals = app.signals.all(app.engine()).await?;
+    let data = all.into_values().map(|node| {
         let signal = signals.get(&node.name).copied();
-        view(node, signal, call.now)
+        view(node, signal, now)
     });
-    let page = ListPage::whole(views.collect());
-    Answer::ok(&Workers { page, differences })
+    let data = data.collect();
+    let page = ListPage { data, next_cursor };
+    Ok(Answer::ok(&Workers { page, differences })?.next(link))
 }
 
 fn view(node: Node, signal: Option<Signal>, now: Timestamp) -> WorkerView {
     WorkerView {
+        alive: is_alive(&node, now),
         heartbeat_age_ms: u64::try_from(now.since(node.beat_at).as_millis()).unwrap_or(u64::MAX),
         name: node.name,
         about: node.about,
@@ -148,6 +139,7 @@ fn view(node: Node, signal: Option<Signal>, now: Timestamp) -> WorkerView {
 pub(super) async fn remove(call: Call) -> Result<Answer, Problem> {
     let name: WorkerName = call.name("name")?;
     known(&call, &name).await?;
+    call.app.roster.remove(&call.app, &name).await?;
     call.app.store().remove_node(name.as_str()).await?;
     let signals = &call.app.signals;
     signals
@@ -157,7 +149,11 @@ pub(super) async fn remove(call: Call) -> Result<Answer, Problem> {
 }
 
 async fn known(call: &Call, name: &WorkerName) -> Result<Node, Problem> {
-    let nodes = call.app.store().nodes().await?;
+    let app = &call.app;
+    if let Some(worker) = app.roster.get(app, name, call.now).await? {
+        return Ok(worker);
+    }
+    let nodes = app.store().nodes().await?;
     let found = nodes.into_iter().find(|node| node.name == name.as_str());
     found.ok_or_else(|| Problem::not_found("such worker"))
 }

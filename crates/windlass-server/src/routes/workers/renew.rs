@@ -9,7 +9,6 @@ use windlass_store::{AttemptId, AttemptReport, Renewed, Settled};
 
 use super::claim::check_lease;
 use super::lease::{Became, Claimed, Lost, jobs_of, prolong, speaker};
-use super::registry::hear;
 use crate::answer::Answer;
 use crate::app::App;
 use crate::call::Call;
@@ -25,7 +24,8 @@ pub(super) async fn renew(call: Call) -> Result<Answer, Problem> {
     check_lease(lease, call.app.settings.lease_max)?;
     let app = &call.app;
     let worker = request.worker.as_ref();
-    hear(app, worker, || json!({"type": "rest"})).await?;
+    let about = || json!({"type": "rest"});
+    app.roster.hear(app, worker, about).await?;
     let ids: Vec<JobId> = request.leases.iter().map(|of| of.id).collect();
     let jobs = jobs_of(app, &ids).await?;
     let speaker = speaker(&call, worker)?;

@@ -390,10 +390,15 @@ async fn signals_come_from_a_cache() {
         .collect();
     server.until_waiting(50).await;
     assert!(server.store.asked("documents") <= 3, "one read for all");
+    let asked = server.store.asked("document");
+    assert!(
+        asked <= 51,
+        "{asked}: each new worker by its name, and the settings of the queue"
+    );
     assert_eq!(
-        server.store.asked("document"),
-        1,
-        "the settings of the queue"
+        server.store.asked("nodes"),
+        0,
+        "no heartbeat reads all workers"
     );
     let now: Timestamp = server.app.engine().now();
     let (engine, worker) = (server.app.engine(), "w7".parse().unwrap());
@@ -411,4 +416,34 @@ async fn signals_come_from_a_cache() {
             waiting.abort();
         }
     }
+}
+
+#[tokio::test]
+async fn waits_for_many_jobs_share_one_look() {
+    const WAITING: usize = 200;
+    let server = Server::open();
+    let mut jobs = Vec::new();
+    let mut waiting = Vec::new();
+    for _ in 0..WAITING {
+        let job = server.job("q").await;
+        let path = format!("/api/v1/jobs/{job}/wait?timeout=60s");
+        jobs.push(job);
+        waiting.push(server.ask(&path, None, None));
+    }
+    server.until(|| server.store.asked("get") >= WAITING).await;
+    // One ends elsewhere, which no event of this process announces; the others are read with it, many at once.
+    let now = server.app.engine().now();
+    server.store.cancel(&jobs[..1], now).await.unwrap();
+    let ended = waiting.remove(0).await.unwrap();
+    assert_eq!(
+        (ended.status, &ended.json["state"]),
+        (StatusCode::OK, &json!("cancelled"))
+    );
+    let asked = server.store.asked("get");
+    assert!(asked < 2 * WAITING, "{asked} reads");
+    // One ends here.
+    server.app.engine().cancel(&jobs[1..2]).await.unwrap();
+    let ended = waiting.remove(0).await.unwrap();
+    assert_eq!(ended.json["id"], jobs[1].to_string(), "{ended:?}");
+    waiting.iter().for_each(JoinHandle::abort);
 }
