@@ -36,13 +36,18 @@ async fn alive_workers(call: &Call) -> Result<BTreeMap<&'static str, u64>, Probl
     let mut alive = BTreeMap::from([("rest", 0), ("sdk", 0), ("server", 0)]);
     let nodes = call.app.store().nodes().await?;
     for node in nodes.iter().filter(|node| is_alive(node, call.now)) {
-        let said = |name: &str| node.about.get(name).and_then(serde_json::Value::as_str);
-        let kind = match (said("type"), said("role")) {
-            (Some("rest"), _) => "rest",
-            (_, Some("server")) => "server",
+        let role = node.about.get("role").and_then(serde_json::Value::as_str);
+        let kind = match role {
+            Some("server") => "server",
             _ => "sdk",
         };
         *alive.entry(kind).or_default() += 1;
     }
+    let (app, now) = (&call.app, call.now);
+    let remote = app
+        .roster
+        .count(app, |node| is_alive(node, now), now)
+        .await?;
+    alive.insert("rest", u64::try_from(remote).unwrap_or(u64::MAX));
     Ok(alive)
 }
