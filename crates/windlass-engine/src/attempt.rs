@@ -81,6 +81,11 @@ impl Cancellation {
         self.reason().is_none() && self.0.awaited.load(Ordering::SeqCst) > 0
     }
 
+    /// Whether somebody who waits for it was told, and has not gone on yet.
+    pub(crate) fn is_waking(&self) -> bool {
+        self.reason().is_some() && self.0.awaited.load(Ordering::SeqCst) > 0
+    }
+
     /// Fires it; whether that is news. The first reason stays.
     pub(crate) fn fire(&self, reason: StopReason) -> bool {
         let first = self.0.reason.set(reason).is_ok();

@@ -19,63 +19,162 @@ pub struct Drained {
     pub attempts: usize,
 }
 
+/// Why a drain ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum DrainError {
+    /// The store refused or failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+
+    /// Jobs keep coming at one instant, so that time never passes.
+    #[error(
+        "started {attempts} attempts at {at} and more jobs are due; does a handler enqueue itself without a delay?"
+    )]
+    Spinning {
+        /// The instant.
+        at: Timestamp,
+        /// How many attempts started at it.
+        attempts: usize,
+    },
+}
+
+/// How many attempts may start at one instant. The jobs that are ready at this point may start too.
+const ATTEMPTS_AT_ONCE: usize = 10_000;
+
+/// The attempts that started at one instant.
+struct Tally {
+    at: Timestamp,
+    attempts: usize,
+    most: usize,
+}
+
 impl Worker {
     /// Does everything that is due at this moment, until nothing more is: fires schedules, sweeps, claims, runs handlers,
-    /// settles. Handlers that sleep by the clock are slept through.
-    pub async fn pass(&self, clock: &VirtualClock) -> Result<Drained, StoreError> {
-        let mut attempts = 0;
+    /// settles. Time passes while handlers sleep by the clock; occurrences that come due meanwhile wait for the next pass.
+    pub async fn pass(&self, clock: &VirtualClock) -> Result<Drained, DrainError> {
+        let mut drained = Drained::default();
+        let mut tally = Tally::new(clock.now());
+        self.rest(clock).await?;
+        while self.scheduler.pass(self.engine.now()).await? > 0 {}
         loop {
-            let now = self.engine.now();
-            self.scheduler.pass(now).await?;
-            self.sweeper.vouch(now).await?;
-            self.sweeper.pass(now).await?;
-            let claimed = self.fetcher.pass().await?;
+            self.sweep().await?;
+            let claimed = self.claim(&mut tally).await?;
             self.finish_running(clock).await?;
             if claimed == 0 {
-                return Ok(Drained { attempts });
+                return Ok(drained);
             }
-            attempts += claimed;
+            drained.attempts += claimed;
         }
     }
 
     /// Lets time pass from one due time to the next until none of this worker's jobs waits or runs.
     ///
     /// Schedules fire on the way, but time does not go on for them alone: they would never end.
-    pub async fn drain(&self, clock: &VirtualClock) -> Result<Drained, StoreError> {
+    pub async fn drain(&self, clock: &VirtualClock) -> Result<Drained, DrainError> {
         self.drain_until(clock, Timestamp::MAX, Until::NothingWaits)
             .await
     }
 
-    /// Lets time pass up to `until`, doing everything that is due on the way.
+    /// Lets time pass up to `until`, doing everything that is due on the way. Handlers that sleep for longer are still running
+    /// at the end.
     pub async fn run_through(
         &self,
         clock: &VirtualClock,
         until: Timestamp,
-    ) -> Result<Drained, StoreError> {
+    ) -> Result<Drained, DrainError> {
         let drained = self.drain_until(clock, until, Until::Then).await?;
         clock.advance_to(until);
         Ok(drained)
     }
 
+    /// Goes from one instant at which something happens to the next: a handler wakes up or times out, a job or a lease is due,
+    /// an occurrence is.
     async fn drain_until(
         &self,
         clock: &VirtualClock,
         end: Timestamp,
         until: Until,
-    ) -> Result<Drained, StoreError> {
+    ) -> Result<Drained, DrainError> {
         let mut drained = Drained::default();
+        let mut is_first = true;
         loop {
-            drained.attempts += self.pass(clock).await?.attempts;
-            let mut next = self.next_due(clock.now()).await?;
-            if until == Until::Then {
+            self.rest(clock).await?;
+            // Before schedules fire, or one whose job sleeps as long as its period would never end.
+            if until == Until::NothingWaits && !is_first && !self.registry.has_running() {
+                self.sweep().await?;
+                let claimed = self.claim(&mut Tally::new(clock.now())).await?;
+                if claimed == 0 && self.next_due(clock.now()).await?.is_none() {
+                    return Ok(drained);
+                }
+                drained.attempts += claimed;
+                self.rest(clock).await?;
+            }
+            is_first = false;
+            drained.attempts += self.turns(clock).await?;
+            let woken = self.next_wake(clock);
+            let mut next = [self.next_due(clock.now()).await?, woken]
+                .into_iter()
+                .flatten()
+                .min();
+            if until == Until::Then || next.is_some() {
                 let fires = self.scheduler.next_at().await?;
                 next = [next, fires].into_iter().flatten().min();
             }
-            let Some(next) = next.filter(|next| *next <= end) else {
-                return Ok(drained);
-            };
-            clock.advance_to(next);
+            match next.filter(|next| *next <= end) {
+                Some(next) => clock.advance_to(next),
+                // Only somebody else can tell it to stop.
+                None if until == Until::NothingWaits && self.registry.has_running() => {
+                    self.registry.gone().notified().await;
+                }
+                None => return Ok(drained),
+            }
         }
+    }
+
+    /// Does everything that is due at this instant, until every handler sleeps. How many attempts started.
+    async fn turns(&self, clock: &VirtualClock) -> Result<usize, DrainError> {
+        let mut tally = Tally::new(clock.now());
+        loop {
+            let fired = self.scheduler.pass(self.engine.now()).await?;
+            self.sweep().await?;
+            let claimed = self.claim(&mut tally).await?;
+            if claimed == 0 && fired == 0 {
+                return Ok(tally.attempts);
+            }
+            self.rest(clock).await?;
+        }
+    }
+
+    async fn sweep(&self) -> Result<(), StoreError> {
+        let now = self.engine.now();
+        self.sweeper.vouch(now).await?;
+        self.sweeper.pass(now).await?;
+        Ok(())
+    }
+
+    /// Claims what fits and starts it; how many.
+    async fn claim(&self, tally: &mut Tally) -> Result<usize, DrainError> {
+        let claimed = self.fetcher.pass().await?;
+        let now = self.engine.now();
+        if tally.at != now {
+            *tally = Tally::new(now);
+        }
+        tally.attempts += claimed;
+        if tally.attempts <= tally.most {
+            return Ok(claimed);
+        }
+        if tally.most > ATTEMPTS_AT_ONCE {
+            let (at, attempts) = (now, tally.attempts);
+            return Err(DrainError::Spinning { at, attempts });
+        }
+        let counts = self.engine.store().counts(now).await?;
+        let ready: u64 = counts.values().map(|queue| queue.ready).sum();
+        let ready = usize::try_from(ready).unwrap_or(usize::MAX);
+        tally.most = tally
+            .attempts
+            .saturating_add(ready)
+            .max(ATTEMPTS_AT_ONCE + 1);
+        Ok(claimed)
     }
 
     /// Runs one attempt of one job that is due, and nothing else. Whether it could be claimed.
@@ -149,39 +248,64 @@ impl Worker {
         Ok(())
     }
 
+    /// Lets handlers run until each of them sleeps or waits to be told to stop, and settles those that end. No time passes.
+    async fn rest(&self, clock: &VirtualClock) -> Result<(), StoreError> {
+        loop {
+            let waiting = self.wait_until_idle(clock).await;
+            self.dispatcher.pass().await?;
+            let settled = self.committer.pass().await?;
+            if waiting != Waiting::Ended && settled == 0 {
+                return Ok(());
+            }
+        }
+    }
+
     /// Waits until a handler returns. Time passes only when each of them sleeps or waits to be told to stop: one that waits for
     /// anything else, as an answer from afar, gets it at the same instant.
     async fn wait_for_handlers(&self, clock: &VirtualClock) {
+        if self.wait_until_idle(clock).await == Waiting::Ended {
+            return; // its end is settled before time passes
+        }
+        match self.next_wake(clock) {
+            Some(wake) => clock.advance_to(wake),
+            // Only somebody else can tell it to stop.
+            None => self.registry.gone().notified().await,
+        }
+    }
+
+    /// Waits until a handler returns, or all of them wait for time to pass or to be told to stop.
+    async fn wait_until_idle(&self, clock: &VirtualClock) -> Waiting {
         let running = self.registry.running_count();
         let quiet = tokio::time::sleep(QUIET);
         tokio::pin!(quiet);
-        let all_idle = loop {
+        loop {
             if self.registry.running_count() < running {
-                return; // its end is settled before time passes
+                return Waiting::Ended;
             }
-            if self.registry.all_idle(&clock.sleepers()) {
-                break true;
+            if self.registry.all_idle(clock) {
+                return Waiting::Idle;
             }
             tokio::select! {
                 biased;
-                () = self.registry.gone().notified() => return,
+                () = self.registry.gone().notified() => return Waiting::Ended,
                 () = clock.wait_for_sleeper() => {}
                 () = tokio::time::sleep(TICK) => {}
                 // It may wait for another one that sleeps.
-                () = &mut quiet, if clock.next_wake().is_some() => break false,
+                () = &mut quiet, if clock.next_wake().is_some() => return Waiting::Quiet,
             }
-        };
+        }
+    }
+
+    /// When the first handler wakes up or times out.
+    fn next_wake(&self, clock: &VirtualClock) -> Option<Timestamp> {
+        if !self.registry.has_running() {
+            return None;
+        }
         let alarm = self.registry.next_alarm().map(|at| {
             let left = at.saturating_sub(clock.elapsed());
             clock.now().saturating_add(left)
         });
-        match (clock.next_wake(), alarm) {
-            (Some(wake), Some(alarm)) => clock.advance_to(wake.min(alarm)),
-            (Some(wake), None) => clock.advance_to(wake),
-            (None, Some(alarm)) if all_idle => clock.advance_to(alarm),
-            // Only somebody else can tell it to stop.
-            (None, _) => self.registry.gone().notified().await,
-        }
+        [clock.next_wake(), alarm].into_iter().flatten().min()
     }
 
     /// When something of this worker is due after `now`: a job that waits, a lease that ends, room under a rate.
@@ -221,6 +345,9 @@ impl Worker {
         now: Timestamp,
     ) -> Option<Timestamp> {
         if let Some(lease) = job.lease() {
+            if !self.registry.running(&[job.id]).is_empty() {
+                return None; // it is renewed in time
+            }
             // After an outage leases are left alone for a while.
             return Some(lease.until.max(self.sweeper.held_until().unwrap_or(now)))
                 .filter(|at| *at > now);
@@ -244,6 +371,27 @@ impl Worker {
 const TICK: Duration = Duration::from_millis(1);
 /// When nothing happens for so long although one of them waits for something else, time passes for the others.
 const QUIET: Duration = Duration::from_secs(5);
+
+impl Tally {
+    fn new(at: Timestamp) -> Self {
+        Tally {
+            at,
+            attempts: 0,
+            most: ATTEMPTS_AT_ONCE,
+        }
+    }
+}
+
+/// What handlers do after they had their turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waiting {
+    /// One of them returned.
+    Ended,
+    /// Each sleeps or waits to be told to stop; or there is none.
+    Idle,
+    /// One waits for something else, and nothing happens.
+    Quiet,
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Until {

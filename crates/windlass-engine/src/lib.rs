@@ -44,7 +44,7 @@ pub use attempt::{
     Progress, ProgressError, RunningAttempt, StopReason,
 };
 pub use clock::{Clock, SystemClock, VirtualClock, Wait};
-pub use drain::Drained;
+pub use drain::{DrainError, Drained};
 pub use engine::{EVENTS_KEPT, Engine};
 pub use event::{Event, Heard, JobEvent, JobRef, Observer, ScheduleEvent, Subscription};
 pub use fetcher::QueueConfig;

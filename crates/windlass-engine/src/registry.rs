@@ -10,6 +10,7 @@ use windlass_core::JobId;
 use windlass_store::AttemptId;
 
 use crate::attempt::RunningAttempt;
+use crate::clock::VirtualClock;
 
 /// All of them.
 #[derive(Debug, Default)]
@@ -256,15 +257,19 @@ impl Registry {
         running.count()
     }
 
-    /// Whether every handler that is still there sleeps, or waits to be told to stop.
-    pub(crate) fn all_idle(&self, sleepers: &HashSet<task::Id>) -> bool {
-        let sleeps = |entry: &Entry| {
-            let task = entry.task.as_ref();
-            task.is_some_and(|task| sleepers.contains(&task.id()))
+    /// Whether every handler that is still there sleeps or waits to be told to stop, and none was just woken or told.
+    pub(crate) fn all_idle(&self, clock: &VirtualClock) -> bool {
+        let (sleepers, waking) = (clock.sleepers(), clock.waking());
+        let is_idle = |entry: &Entry| {
+            let task = entry.task.as_ref().map(AbortHandle::id);
+            let is_in = |tasks: &HashSet<task::Id>| task.is_some_and(|task| tasks.contains(&task));
+            let stop = entry.attempt.stop();
+            let waits = is_in(&sleepers) || stop.is_awaited();
+            waits && !is_in(&waking) && !stop.is_waking()
         };
         let inner = self.inner();
         let mut running = inner.attempts.values().filter(|entry| !entry.returned);
-        running.all(|entry| sleeps(entry) || entry.attempt.stop().is_awaited())
+        running.all(is_idle)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

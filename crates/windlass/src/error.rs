@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use windlass_core::{Invalid, JobId, QueueName, State, format_duration};
+use windlass_core::{Invalid, JobId, QueueName, State, Timestamp, format_duration};
+use windlass_engine::DrainError;
 use windlass_store::StoreError;
 
 use crate::client::Receipt;
@@ -35,6 +36,17 @@ pub enum Error {
         total: usize,
         /// Why the next step failed.
         source: StoreError,
+    },
+
+    /// In a test, jobs keep coming at one instant, so that time never passes.
+    #[error(
+        "started {attempts} attempts at {at} and more jobs are due; does a handler enqueue itself without a delay?"
+    )]
+    Spinning {
+        /// The instant.
+        at: Timestamp,
+        /// How many attempts started at it.
+        attempts: usize,
     },
 
     /// There is no such job.
@@ -109,6 +121,15 @@ pub enum Error {
     /// What a job left is not what it is asked as.
     #[error("the result of job {0} cannot be decoded")]
     Result(JobId, #[source] serde_json::Error),
+}
+
+impl From<DrainError> for Error {
+    fn from(error: DrainError) -> Self {
+        match error {
+            DrainError::Store(error) => Error::Store(error),
+            DrainError::Spinning { at, attempts } => Error::Spinning { at, attempts },
+        }
+    }
 }
 
 fn listed(problems: &[Invalid]) -> String {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
@@ -24,6 +24,8 @@ struct Face {
     start: Timestamp,
     now: Timestamp,
     sleepers: BTreeMap<(Timestamp, u64), Sleeper>,
+    /// The tasks that were woken, each until it has gone on.
+    woken: Vec<(task::Id, Weak<()>)>,
     count: u64,
 }
 
@@ -31,6 +33,8 @@ struct Face {
 struct Sleeper {
     wake: oneshot::Sender<()>,
     task: Option<task::Id>,
+    /// Gone when the sleeper has gone on, or gave up.
+    asleep: Weak<()>,
 }
 
 impl VirtualClock {
@@ -41,6 +45,7 @@ impl VirtualClock {
                 start,
                 now: start,
                 sleepers: BTreeMap::new(),
+                woken: Vec::new(),
                 count: 0,
             }),
             slept: Notify::new(),
@@ -61,6 +66,8 @@ impl VirtualClock {
             .sleepers
             .split_off(&(to.saturating_add(Duration::from_micros(1)), 0));
         for (_, sleeper) in std::mem::replace(&mut face.sleepers, later) {
+            face.woken
+                .extend(sleeper.task.map(|task| (task, sleeper.asleep)));
             let _ = sleeper.wake.send(()); // it may have given up
         }
     }
@@ -77,6 +84,13 @@ impl VirtualClock {
         let mut face = self.face();
         face.sleepers.retain(|_, sleeper| !sleeper.wake.is_closed());
         face.sleepers.values().filter_map(|one| one.task).collect()
+    }
+
+    /// The tasks that were woken and have not gone on yet.
+    pub(crate) fn waking(&self) -> HashSet<task::Id> {
+        let mut face = self.face();
+        face.woken.retain(|(_, asleep)| asleep.strong_count() > 0);
+        face.woken.iter().map(|(task, _)| *task).collect()
     }
 
     /// Ends when somebody has begun to sleep.
@@ -103,9 +117,12 @@ impl Clock for VirtualClock {
         let task = task::try_id();
         face.count += 1;
         let place = (at, face.count);
-        face.sleepers.insert(place, Sleeper { wake, task });
+        let guard = Arc::new(());
+        let asleep = Arc::downgrade(&guard);
+        face.sleepers.insert(place, Sleeper { wake, task, asleep });
         self.0.slept.notify_one();
         Box::pin(async move {
+            let _asleep = guard;
             let _ = woken.await; // the clock outlives its sleepers
         })
     }
