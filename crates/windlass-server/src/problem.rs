@@ -230,6 +230,7 @@ impl From<StoreError> for Problem {
             StoreError::Stopped(_) => away("store_stopped"),
             StoreError::Unreadable { .. } => Problem::conflict("job_unreadable", error.to_string()),
             StoreError::Damaged { .. }
+            | StoreError::NotAStore { .. }
             | StoreError::WrongSchema { .. }
             | StoreError::CannotOpen { .. }
             | StoreError::InUse { .. } => Problem::internal(&error),

@@ -5,6 +5,7 @@
 
 mod fault;
 mod group;
+mod identity;
 mod index;
 mod lock;
 mod log;
@@ -54,16 +55,20 @@ pub struct SqliteStore {
 type Read = Box<dyn FnOnce(&mut Reader) + Send>;
 
 impl SqliteStore {
-    /// Opens the file, which is made if it is not there, readable for its owner only.
+    /// Opens the file, which is made if it is not there, readable for its owner only. A file that is not a Windlass store is
+    /// refused and left as it is.
     ///
     /// The attempts of workers that lived in a former process are ended as lost: nobody runs them any more. `random` draws
     /// the jitter of their retries. Those of workers elsewhere go on.
     pub fn open(path: impl AsRef<Path>, now: Timestamp, random: u64) -> Result<Self, StoreError> {
         let failed = |error: std::io::Error| fault::cannot_open(path.as_ref(), &error);
-        lock::private_file(path.as_ref()).map_err(failed)?;
-        // One file has one lock, by whatever name it is called.
-        let path = path.as_ref().canonicalize().map_err(failed)?;
+        let path = lock::resolve(path.as_ref()).map_err(failed)?;
         let mut lock = Lock::take(&path)?;
+        if let Err(refused) = identity::check(&path) {
+            lock.remove_if_new();
+            return Err(refused);
+        }
+        lock::private_file(&path).map_err(failed)?;
         lock.check_log()?;
         let opened = schema::open_writer(&path);
         let connection = opened.map_err(|error| fault::while_opening(&path, error))?;
@@ -127,7 +132,7 @@ impl SqliteStore {
         let (from, to) = (self.path.clone(), to.as_ref().to_owned());
         let (reply, answer) = oneshot::channel();
         spawn("windlass-backup", move || {
-            let _ = reply.send(backup(&from, &to)); // nobody waits for it any more
+            let _ = reply.send(back_up(&from, &to)); // nobody waits for it any more
         })?;
         answer.await.map_err(|_| gone())?
     }
@@ -222,8 +227,14 @@ fn answer_reads(mut reader: Reader, questions: &Mutex<mpsc::Receiver<Read>>) {
     }
 }
 
-/// Copies a store, also while another process uses it; the copy must not be there yet.
+/// Copies a store, also while another process uses it; the copy must not be there yet. Not for a store that this process
+/// has open: [`SqliteStore::backup`] is.
 pub fn backup(from: &Path, to: &Path) -> Result<(), StoreError> {
+    identity::check_store(from)?;
+    back_up(from, to)
+}
+
+fn back_up(from: &Path, to: &Path) -> Result<(), StoreError> {
     let failed = |error: std::io::Error| StoreError::Unavailable(error.into());
     lock::new_private_file(to).map_err(failed)?;
     let copied = copy(from, to).map_err(Fault::into_store_error);

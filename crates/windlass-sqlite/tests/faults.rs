@@ -32,7 +32,7 @@ fn main() {
     let full = sweep(
         "pwrite64:error=ENOSPC",
         "+",
-        Told::As(&["no space left", "not available now"]),
+        Told::As(&["the disk is full", "not available now"]),
     );
     let unsynced = sweep(
         "fsync,fdatasync:error=EIO",

@@ -29,7 +29,7 @@ pub enum StoreError {
     },
 
     /// There is no room left. What was acknowledged is safe; try again when there is room.
-    #[error("no space left for the store: free some, it goes on by itself")]
+    #[error("the disk is full; free some space and the store resumes automatically")]
     StorageFull(#[source] Cause),
 
     /// The store cannot be reached now. Try again.
@@ -50,9 +50,7 @@ pub enum StoreError {
     Indeterminate(#[source] Cause),
 
     /// The store can no longer promise anything and answers nothing more. Restart.
-    #[error(
-        "the store stopped, as it can no longer promise what it acknowledges: restart, then look at the disk"
-    )]
+    #[error("the store stopped and no longer answers; check the disk, then restart the process")]
     Stopped(#[source] Cause),
 
     /// What is stored is not what was written.
@@ -74,6 +72,15 @@ pub enum StoreError {
         job: JobId,
         /// What is wrong with it.
         reason: String,
+    },
+
+    /// What is there is not a store. It was not touched.
+    #[error("{path} is not a Windlass store: {found}; use another path")]
+    NotAStore {
+        /// Where it is.
+        path: String,
+        /// What is there instead.
+        found: String,
     },
 
     /// The store was written by another version.
