@@ -218,3 +218,44 @@ async fn a_server_refuses_a_schema_that_is_newer_and_a_role_that_may_not_write()
         "{told}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_is_not_ready_while_the_database_refuses_writes() {
+    let url = cluster::empty_database().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().display().to_string();
+    let serve = ["serve", "--bind", "127.0.0.1:0", "--data", &data];
+    let mut command = support::command(&[&serve[..], &["--store", &url]].concat());
+    command.env("WINDLASS_JOBS_LEASE", "3s");
+    let server = support::Server::spawn(command);
+    let database = url.rsplit('/').next().expect("a database");
+    let client = cluster::client(&url).await;
+    // Sessions of the server begin again, by what the database says now.
+    let read_only = async |set: &str| {
+        let sql = format!(
+            "begin read write; alter database \"{database}\" {set}; commit; \
+             select pg_terminate_backend(pid) from pg_stat_activity \
+             where datname = '{database}' and pid <> pg_backend_pid()"
+        );
+        client.batch_execute(&sql).await.unwrap();
+    };
+    let until = |wanted: u16| {
+        let answered = (0..3000).find_map(|_| {
+            let (status, body) = server.ask("GET", "/readyz", None, None);
+            if status != wanted {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            (status == wanted).then_some(body)
+        });
+        answered.unwrap_or_else(|| panic!("/readyz was never {wanted}"))
+    };
+    until(200);
+    read_only("set default_transaction_read_only = on").await;
+    until(503);
+    assert_eq!(server.ask("GET", "/livez", None, None).0, 200);
+    // It stays so: the connections answer reads again meanwhile.
+    server.get("/api/v1/queues");
+    until(503);
+    read_only("reset default_transaction_read_only").await;
+    until(200);
+}

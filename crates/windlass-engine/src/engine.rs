@@ -24,6 +24,7 @@ use crate::observed::Observed;
 use crate::recorder::{Guarded, Recorder};
 use crate::slots::Slots;
 use crate::watchdog::{Health, Pulse};
+use crate::write_health::WriteHealth;
 
 /// So many events are kept for a reader, unless configured otherwise.
 pub const EVENTS_KEPT: usize = 4096;
@@ -36,6 +37,7 @@ const DUE_TIMES_KEPT: Duration = Duration::from_secs(60);
 /// One store with its clock, in one process. Clients and workers share it.
 pub struct Engine {
     store: Arc<dyn Store>,
+    writes: Arc<WriteHealth>,
     clock: Arc<dyn Clock>,
     ids: Ids,
     events: Events,
@@ -64,16 +66,16 @@ impl Engine {
         recorder: Option<Arc<dyn Recorder>>,
     ) -> Self {
         let recorder = recorder.map(|recorder| Arc::new(Guarded(recorder)) as Arc<dyn Recorder>);
-        let store = match &recorder {
-            None => store,
-            Some(recorder) => Arc::new(Observed::new(
-                store,
-                Arc::clone(&clock),
-                Arc::clone(recorder),
-            )),
-        };
-        Engine {
+        let writes = Arc::new(WriteHealth::new());
+        let store = Observed::new(
             store,
+            Arc::clone(&clock),
+            recorder.clone(),
+            Arc::clone(&writes),
+        );
+        Engine {
+            store: Arc::new(store),
+            writes,
             clock,
             ids,
             events: Events::new(EVENTS_KEPT, recorder),
@@ -92,6 +94,11 @@ impl Engine {
     /// The store.
     pub fn store(&self) -> &dyn Store {
         &*self.store
+    }
+
+    /// Whether the store accepts writes.
+    pub fn writes(&self) -> &WriteHealth {
+        &self.writes
     }
 
     /// The clock.

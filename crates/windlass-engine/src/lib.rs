@@ -38,6 +38,7 @@ mod sweeper;
 mod upkeep;
 mod watchdog;
 mod worker;
+mod write_health;
 
 pub use attempt::{
     COMPLETIONS, Cancellation, LOG_LINE_CHARS_MAX, LOG_LINES_MAX, PROGRESS, PROGRESS_BYTES_MAX,
@@ -61,3 +62,4 @@ pub use tokio_util::sync::CancellationToken;
 pub use upkeep::{UpkeepConfig, keep_up};
 pub use watchdog::{Health, PATIENCE_DEFAULT};
 pub use worker::{Stopped, Worker, WorkerConfig};
+pub use write_health::WriteHealth;

@@ -1,4 +1,4 @@
-//! A store that tells how long each verb took.
+//! A store that notes whether writes succeed, and how long each verb took.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -7,24 +7,28 @@ use windlass_store::{Store, StoreError};
 
 use crate::clock::Clock;
 use crate::recorder::Recorder;
+use crate::write_health::WriteHealth;
 
 #[derive(Debug)]
 pub(crate) struct Observed {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
-    recorder: Arc<dyn Recorder>,
+    recorder: Option<Arc<dyn Recorder>>,
+    writes: Arc<WriteHealth>,
 }
 
 impl Observed {
     pub(crate) fn new(
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
-        recorder: Arc<dyn Recorder>,
+        recorder: Option<Arc<dyn Recorder>>,
+        writes: Arc<WriteHealth>,
     ) -> Self {
         Observed {
             store,
             clock,
             recorder,
+            writes,
         }
     }
 
@@ -33,10 +37,16 @@ impl Observed {
         verb: &'static str,
         step: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
+        let Some(recorder) = &self.recorder else {
+            let answer = step.await;
+            self.writes.note(verb, &answer);
+            return answer;
+        };
         let started = self.clock.now();
         let answer = step.await;
         let took = self.clock.now().since(started);
-        self.recorder.store_op(verb, took);
+        recorder.store_op(verb, took);
+        self.writes.note(verb, &answer);
         answer
     }
 }

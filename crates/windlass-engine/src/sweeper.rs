@@ -116,7 +116,9 @@ impl Sweeper {
             ..
         } = *self.state();
         let every = (lease / 3).min(BEAT_EVERY_MAX);
-        if own.is_some_and(|at| now < at.saturating_add(every)) {
+        // The heartbeat finds out when a store that refused writes accepts them again.
+        let refused = self.engine.writes().problem().is_some();
+        if !refused && own.is_some_and(|at| now < at.saturating_add(every)) {
             return Ok(());
         }
         let nodes = self.engine.store().nodes().await?;

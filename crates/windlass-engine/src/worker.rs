@@ -14,8 +14,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 use windlass_core::retry::{RetryPolicy, WorkerRetry};
 use windlass_core::{CANCEL_GRACE, Invalid, Kind, WorkerName};
-use windlass_store::CLAIM_MAX;
+use windlass_store::{CLAIM_MAX, StoreError};
 
+use crate::attempt::StopReason;
 use crate::clock::Wait;
 use crate::committer::Committer;
 use crate::dispatcher::{Dispatcher, DispatcherConfig};
@@ -249,18 +250,47 @@ impl Worker {
     ///
     /// When this is dropped before it ends, it is as if the process had been killed: its loops end, handlers are told to stop
     /// and are cut off at their next `await`, and what they had is found when its lease has run out.
+    ///
+    /// When the store stops for good, no outcome can be written any more: the worker cancels its handlers, waits up to
+    /// `cancel_grace` for them and returns the store's error.
     pub fn run(
         &self,
         stop: CancellationToken,
         stop_now: CancellationToken,
-    ) -> Pin<Box<dyn Future<Output = Stopped> + Send + '_>> {
+    ) -> Pin<Box<dyn Future<Output = Result<Stopped, StoreError>> + Send + '_>> {
         // In a box, so that it can be spawned: the compiler does not see through all that it waits for.
-        Box::pin(self.run_loops(stop, stop_now))
+        Box::pin(self.run_on_store(stop, stop_now))
+    }
+
+    async fn run_on_store(
+        &self,
+        stop: CancellationToken,
+        stop_now: CancellationToken,
+    ) -> Result<Stopped, StoreError> {
+        let cut_off = CutOff(self);
+        let error = tokio::select! {
+            stopped = self.run_loops(stop, stop_now) => return Ok(stopped),
+            error = self.engine.writes().stopped() => error,
+        };
+        for attempt in self.registry.all() {
+            attempt.stop().fire(StopReason::Shutdown);
+        }
+        self.within(self.config.cancel_grace, self.all_returned())
+            .await;
+        drop(cut_off);
+        error!(worker = %self.config.name, %error, "the store stopped; the worker stops too");
+        Err(error)
+    }
+
+    /// Returns when no handler is left. Only for use after the loops: they wait for the same signal.
+    async fn all_returned(&self) {
+        while self.registry.has_running() {
+            self.registry.gone().notified().await;
+        }
     }
 
     async fn run_loops(&self, stop: CancellationToken, stop_now: CancellationToken) -> Stopped {
         let over = CancellationToken::new();
-        let _cut_off = CutOff(self);
         // Nothing is claimed before what operators set is known, unless the store does not answer.
         if let Some(Err(error)) = self.within(LAST_WORD, self.following.pass()).await {
             warn!(%error, "reading the settings of queues failed; trying again");

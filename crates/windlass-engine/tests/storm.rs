@@ -108,7 +108,8 @@ fn start(engine: &Arc<Engine>, sink: &Shared, name: &str) -> Living {
     let stop = CancellationToken::new();
     let stopped = stop.clone();
     let task = tokio::spawn(async move {
-        worker.run(stopped, CancellationToken::new()).await;
+        let ran = worker.run(stopped, CancellationToken::new()).await;
+        ran.expect("a store that works");
     });
     Living { task, stop }
 }

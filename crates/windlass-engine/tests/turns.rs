@@ -157,7 +157,7 @@ async fn a_backlog_longer_than_a_lease_loses_no_job(scene: Scene) {
 
     scene.enough.notify_one();
     stop.cancel();
-    assert_eq!(running.await.unwrap(), Stopped::default());
+    assert_eq!(running.await.unwrap().unwrap(), Stopped::default());
     let jobs = scene.jobs(ListedState::Succeeded).await;
     assert_eq!(jobs.len(), BACKLOG + 2, "every job ends as its handler did");
     assert!(jobs.iter().all(|job| job.attempt == 1));
@@ -179,7 +179,7 @@ async fn a_stop_touches_the_jobs_of_at_most_one_claim(scene: Scene) {
     scene.until_ran(20).await;
     stop.cancel();
     let asked = scene.store.asked("claim");
-    running.await.unwrap();
+    running.await.unwrap().unwrap();
     let further = scene.store.asked("claim") - asked;
     assert!(further <= 1, "{further} claims were sent after the stop");
     let waiting = scene.jobs(ListedState::Ready).await;

@@ -118,5 +118,5 @@ async fn two_thousand_requests_are_in_flight_at_once_without_a_thread_each() {
     let once = |job: &windlass_core::Job| (job.attempt, job.failures) == (1, 0);
     assert!(found.iter().flatten().all(once), "each was sent once");
     stop.cancel();
-    running.await.unwrap();
+    running.await.unwrap().unwrap();
 }

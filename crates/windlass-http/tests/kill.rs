@@ -35,7 +35,10 @@ async fn be_killed(file: &Path, url: &str) {
     let http = HttpJobs::new(local()).expect("settings");
     let worker = Worker::new(engine, worker_config(&http)).expect("a worker");
     let never = CancellationToken::new();
-    worker.run(never.clone(), never).await;
+    worker
+        .run(never.clone(), never)
+        .await
+        .expect("a store that works");
 }
 
 #[test]

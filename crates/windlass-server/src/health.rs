@@ -19,17 +19,24 @@ pub(crate) async fn live(_: Call) -> Result<Answer, Problem> {
     Answer::ok(&json!({"status": "ok"}))
 }
 
-/// `GET /readyz`. What is wrong with the store is told in words of ours: this is for everybody.
+/// `GET /readyz`: whether the store answers and accepts writes, and no loop hangs. Anyone may ask, so the problems are
+/// listed in our own words, without the driver's.
 pub(crate) async fn ready(call: Call) -> Result<Answer, Problem> {
-    let mut problems = Vec::new();
+    let loops = call.app.engine().health();
+    let writes = call.app.engine().writes();
+    // Without a heartbeat in this process, no write would ever find out that the store is well again.
+    let refused = writes.problem().filter(|_| !loops.is_empty());
+    let stopped = || writes.stop_error().map(|error| error.to_string());
+    let mut problems: Vec<String> = refused.or_else(stopped).into_iter().collect();
     match tokio::time::timeout(STORE_PATIENCE, call.app.store().queues()).await {
         Ok(Ok(_)) => {}
-        Ok(Err(error)) => problems.push(error.to_string()),
+        Ok(Err(error)) if problems.is_empty() => problems.push(error.to_string()),
+        Ok(Err(_)) => {}
         Err(_) => problems.push("the store does not answer".to_owned()),
     }
-    let hang = call.app.engine().health();
     problems.extend(
-        hang.iter()
+        loops
+            .iter()
             .filter(|one| hangs(one, call.now))
             .map(|one| format!("the loop {} hangs", one.name)),
     );

@@ -47,4 +47,4 @@ mod start;
 pub use app::{App, Settings};
 pub use openapi::openapi;
 pub use routes::{RouteInfo, router, routes};
-pub use start::{LoopEnded, Server, StartError};
+pub use start::{RunError, Server, StartError};

@@ -1,5 +1,6 @@
 //! From a configuration to a server that runs, and to its end.
 
+use std::error::Error as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -7,11 +8,12 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 use windlass::{Client, PrometheusRecorder};
 use windlass_core::retry::{AttemptLimit, Cap, WorkerRetry};
 use windlass_engine::{Engine, JanitorConfig, UpkeepConfig, keep_up};
 use windlass_http::{HttpConfig, HttpConfigError, HttpJobs, SystemResolver, TlsRoots, form};
+use windlass_store::StoreError;
 
 use crate::access::{Access, Caller, WithoutKeys};
 use crate::app::{App, Settings};
@@ -53,7 +55,7 @@ pub enum StartError {
     },
     /// The keys cannot be read.
     #[error("the keys cannot be read")]
-    Keys(#[source] windlass_store::StoreError),
+    Keys(#[source] StoreError),
     /// The secrets do not open.
     #[error(transparent)]
     Secrets(#[from] SecretError),
@@ -74,10 +76,16 @@ pub enum StartError {
     Listen(#[from] ListenError),
 }
 
-/// A server that ran cannot go on: a part that must run as long as it does ended before. Better none than half of one.
+/// A server that ran cannot go on. Better none than half of one.
 #[derive(Debug, thiserror::Error)]
-#[error("a loop of the server ended: start it again, and report what the log says before this")]
-pub struct LoopEnded(#[source] Option<JoinError>);
+pub enum RunError {
+    /// A part that must run as long as the server does ended before.
+    #[error("a loop of the server ended: start it again, and report what the log says before this")]
+    LoopEnded(#[source] Option<JoinError>),
+    /// The store can no longer keep anything.
+    #[error(transparent)]
+    StoreStopped(StoreError),
+}
 
 impl Config {
     /// The URL of the store: the one that was set, or a file in the data directory.
@@ -355,11 +363,34 @@ impl Server {
     }
 
     /// Runs until `stop`; then what runs may finish within the grace period, or until `stop_now`.
+    ///
+    /// Ends at once, with an error, when the store stops for good: nothing could be promised any more.
     pub async fn run(
         self,
         stop: CancellationToken,
         stop_now: CancellationToken,
-    ) -> Result<(), LoopEnded> {
+    ) -> Result<(), RunError> {
+        let engine = Arc::clone(self.app.client().engine());
+        let ran = tokio::select! {
+            ran = self.run_on_store(stop, stop_now) => ran,
+            stopped = engine.writes().stopped() => Err(RunError::StoreStopped(stopped)),
+        };
+        match engine.writes().stop_error() {
+            None => ran,
+            // Whatever else ended, it ended because of this.
+            Some(stopped) => {
+                let cause = stopped.source().map(ToString::to_string);
+                error!(cause, "{stopped}");
+                Err(RunError::StoreStopped(stopped))
+            }
+        }
+    }
+
+    async fn run_on_store(
+        self,
+        stop: CancellationToken,
+        stop_now: CancellationToken,
+    ) -> Result<(), RunError> {
         let engine = Arc::clone(self.app.client().engine());
         let mut loops = JoinSet::new();
         // Loops stop when the last request has been answered: a worker that settles at the end is still heard.
@@ -403,23 +434,23 @@ async fn beside<T>(
     loops: &mut JoinSet<()>,
     serving: impl Future<Output = T>,
     stop: &CancellationToken,
-) -> Result<T, LoopEnded> {
+) -> Result<T, RunError> {
     tokio::pin!(serving);
     loop {
         let ended = tokio::select! {
             served = &mut serving => return Ok(served),
             Some(ended) = loops.join_next() => ended,
         };
-        ended.map_err(|broke| LoopEnded(Some(broke)))?;
+        ended.map_err(|broke| RunError::LoopEnded(Some(broke)))?;
         if !stop.is_cancelled() {
-            return Err(LoopEnded(None));
+            return Err(RunError::LoopEnded(None));
         }
     }
 }
 
-async fn all_ended(loops: &mut JoinSet<()>) -> Result<(), LoopEnded> {
+async fn all_ended(loops: &mut JoinSet<()>) -> Result<(), RunError> {
     while let Some(ended) = loops.join_next().await {
-        ended.map_err(|broke| LoopEnded(Some(broke)))?;
+        ended.map_err(|broke| RunError::LoopEnded(Some(broke)))?;
     }
     Ok(())
 }

@@ -272,6 +272,9 @@ impl<S: Send + Sync + 'static> Worker<S> {
     }
 
     /// Runs until the signal; then running jobs have the grace period to end, and what is left is given back.
+    ///
+    /// If the store stops for good (a SQLite file whose sync failed), the worker cancels its handlers and returns
+    /// [`Error::Store`] with [`StoreError::Stopped`](crate::StoreError::Stopped): end the process and start it again.
     pub async fn run_until<F>(mut self, signal: F) -> Result<Stopped, Error>
     where
         F: Future + Send + 'static,
@@ -290,7 +293,7 @@ impl<S: Send + Sync + 'static> Worker<S> {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            stopped = worker.run(stop, stop_now) => Ok(stopped),
+            stopped = worker.run(stop, stop_now) => Ok(stopped?),
             () = signals => unreachable!("it waits for ever"),
         }
     }

@@ -17,7 +17,7 @@ use support::{every_store, seconds};
 use windlass::testing::TestKit;
 use windlass::{
     Client, Context, Event, Failure, Heard, Job, Preset, Queue, Revival, State, StopReason,
-    Subscription, Worker,
+    StoreError, Subscription, Worker,
 };
 
 #[derive(Serialize, Deserialize)]
@@ -164,4 +164,49 @@ async fn a_handler_that_is_told_to_stop_has_the_cancel_grace_to_return() {
         worker.run_until(first).await.unwrap();
         assert_eq!(seen.lock().unwrap().len(), expected);
     }
+}
+
+/// A store that stops for good when it is told to.
+#[derive(Debug)]
+struct Stoppable {
+    store: windlass_memory::MemoryStore,
+    stopped: std::sync::atomic::AtomicBool,
+}
+
+impl Stoppable {
+    async fn around<T>(
+        &self,
+        _: &'static str,
+        step: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        match self.stopped.load(std::sync::atomic::Ordering::SeqCst) {
+            true => Err(StoreError::Stopped("a sync failed".into())),
+            false => step.await,
+        }
+    }
+}
+
+windlass_store::wrap_store!(Stoppable);
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_returns_the_error_of_a_store_that_stopped() {
+    let store = Arc::new(Stoppable {
+        store: windlass_memory::MemoryStore::new(),
+        stopped: false.into(),
+    });
+    let clock = Arc::new(windlass_engine::SystemClock::new());
+    let ids = windlass_engine::Ids::seeded(1);
+    let engine = windlass_engine::Engine::new(Arc::clone(&store) as _, clock, ids);
+    let client = Client::new(Arc::new(engine));
+    let mut events = client.events();
+    client.enqueue(Work).await.unwrap();
+    let worker = Worker::new(&client, ()).handle(never_ends);
+    let running = tokio::spawn(worker.run_until(std::future::pending::<()>()));
+    heard(&mut events, "started").await;
+    store
+        .stopped
+        .store(true, std::sync::atomic::Ordering::SeqCst);
+    let ended = running.await.unwrap();
+    let stopped = matches!(ended, Err(windlass::Error::Store(StoreError::Stopped(_))));
+    assert!(stopped, "{ended:?}");
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 use windlass_core::{DeadReason, Delivery, NewJob, Outcome, State, WorkerName};
 use windlass_engine::{RunningAttempt, StopReason, Stopped};
 
+use windlass_store::StoreError;
+
 use crate::support::running::{Running, Sleeping, stuck, takes, waits};
 use crate::support::{constant, job, new_job, seconds, worker};
 
@@ -190,4 +192,42 @@ async fn a_store_that_is_away_is_not_waited_for_when_nothing_runs() {
         took <= seconds(1.0),
         "{took:?}: a claim that failed got nothing"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_stops_for_good_cancels_the_handlers_and_ends_the_worker() {
+    let mut run = Running::new();
+    let told = Arc::default();
+    run.start(
+        worker(2)
+            .with("waits", waits(Arc::clone(&told)))
+            .with("stuck", stuck),
+    );
+    let waiting = run.enqueue(new_job("waits")).await;
+    let stuck = run.enqueue(new_job("stuck")).await;
+    for id in [waiting, stuck] {
+        run.until("started", id).await;
+    }
+    assert!(run.engine.writes().problem().is_none());
+    run.store.stop_for_good();
+    let ended = run.workers.remove(0).await.unwrap();
+    assert!(matches!(ended, Err(StoreError::Stopped(_))), "{ended:?}");
+    assert_eq!(*told.lock().unwrap(), [StopReason::Shutdown]);
+    assert!(run.engine.writes().problem().is_some());
+    assert!(run.engine.health().is_empty(), "no loop is left");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_heartbeat_finds_out_that_writes_fail_and_that_they_succeed_again() {
+    let mut run = Running::new();
+    run.start(worker(1).succeeds("a"));
+    run.engine.clock().sleep(seconds(20.0)).await;
+    assert_eq!(run.engine.writes().problem(), None);
+    run.store.fail("beat");
+    run.engine.clock().sleep(seconds(10.0)).await;
+    assert!(run.engine.writes().problem().is_some());
+    run.store.heal();
+    run.engine.clock().sleep(seconds(1.0)).await;
+    assert_eq!(run.engine.writes().problem(), None, "it is asked at once");
+    run.stop().await;
 }

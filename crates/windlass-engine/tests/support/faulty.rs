@@ -29,6 +29,8 @@ struct Faults {
     refuse: BTreeSet<&'static str>,
     /// Everything fails.
     away: bool,
+    /// It has stopped for good.
+    stopped: bool,
     /// How often each verb was asked.
     asked: BTreeMap<&'static str, usize>,
 }
@@ -69,6 +71,10 @@ impl Faulty {
         self.faults.lock().unwrap().away = true;
     }
 
+    pub fn stop_for_good(&self) {
+        self.faults.lock().unwrap().stopped = true;
+    }
+
     pub fn heal(&self) {
         let mut faults = self.faults.lock().unwrap();
         let asked = std::mem::take(&mut faults.asked);
@@ -106,6 +112,9 @@ impl Faulty {
         }
         if fails {
             return Err(StoreError::Unavailable("out of order".into()));
+        }
+        if self.faults.lock().unwrap().stopped {
+            return Err(StoreError::Stopped("a sync failed".into()));
         }
         Ok(forgets)
     }

@@ -9,7 +9,7 @@ use windlass_engine::{
     Subscription, SystemClock,
 };
 use windlass_memory::MemoryStore;
-use windlass_store::Store;
+use windlass_store::{Store, StoreError};
 
 use super::faulty::Faulty;
 use super::{Build, failed, seconds, t0};
@@ -20,7 +20,7 @@ pub struct Running {
     pub events: Subscription,
     pub stop: CancellationToken,
     pub stop_now: CancellationToken,
-    pub workers: Vec<tokio::task::JoinHandle<Stopped>>,
+    pub workers: Vec<tokio::task::JoinHandle<Result<Stopped, StoreError>>>,
 }
 
 impl Running {
@@ -97,7 +97,7 @@ impl Running {
         self.stop.cancel();
         let mut last = Stopped::default();
         for worker in self.workers.drain(..) {
-            last = worker.await.unwrap();
+            last = worker.await.unwrap().unwrap();
         }
         last
     }

@@ -143,12 +143,12 @@ async fn a_loop_that_ends_early_ends_the_server() {
     let mut ends = JoinSet::new();
     ends.spawn(async {});
     let ended = beside(&mut ends, serve(), &running).await;
-    assert!(matches!(ended, Err(LoopEnded(None))));
+    assert!(matches!(ended, Err(RunError::LoopEnded(None))));
     // At the end, loops end; but one that panics is told even then.
     ends.spawn(async {});
     ends.spawn(async { panic!("a loop breaks") });
     let ended = beside(&mut ends, serve(), &stopped).await;
-    assert!(ended.is_err_and(|ended| ended.0.is_some_and(|broke| broke.is_panic())));
+    assert!(matches!(ended, Err(RunError::LoopEnded(Some(broke))) if broke.is_panic()));
     ends.spawn(async {});
     let served = beside(&mut ends, tokio::task::yield_now(), &stopped).await;
     assert!(served.is_ok());

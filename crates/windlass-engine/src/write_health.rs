@@ -1,0 +1,168 @@
+//! Whether the store accepts writes, as the verbs of this process see it.
+//!
+//! The heartbeat is the probe: any write that fails marks the store as refusing, and the next heartbeat that succeeds clears
+//! the mark. A store that stopped for good stays stopped.
+
+use tokio::sync::watch;
+use windlass_store::StoreError;
+
+/// Whether the store accepts writes. Shared by everything in one process.
+#[derive(Debug)]
+pub struct WriteHealth(watch::Sender<Writes>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Writes {
+    Accepted,
+    /// With the message of the last error.
+    Refused(String),
+    /// With the cause.
+    Stopped(String),
+}
+
+/// The verbs that only read: what they return says nothing about writes.
+const READS: [&str; 17] = [
+    "get",
+    "list",
+    "attempts",
+    "counts",
+    "queues",
+    "schedules",
+    "schedule",
+    "unreadable_schedules",
+    "due",
+    "occurrences",
+    "nodes",
+    "document",
+    "documents",
+    "document_names",
+    "records",
+    "newest_records",
+    "time",
+];
+
+/// The verb that always writes, and that no store serves from a reserve.
+const PROBE: &str = "beat";
+
+impl WriteHealth {
+    pub(crate) fn new() -> Self {
+        WriteHealth(watch::Sender::new(Writes::Accepted))
+    }
+
+    /// Why the store does not accept writes, if it does not.
+    pub fn problem(&self) -> Option<String> {
+        match &*self.0.borrow() {
+            Writes::Accepted => None,
+            Writes::Refused(why) => Some(why.clone()),
+            Writes::Stopped(cause) => Some(stopped(cause).to_string()),
+        }
+    }
+
+    /// The error of a store that stopped for good, if it did.
+    pub fn stop_error(&self) -> Option<StoreError> {
+        match &*self.0.borrow() {
+            Writes::Stopped(cause) => Some(stopped(cause)),
+            Writes::Accepted | Writes::Refused(_) => None,
+        }
+    }
+
+    /// Returns once the store has stopped for good: nothing but a restart helps.
+    pub async fn stopped(&self) -> StoreError {
+        let mut changes = self.0.subscribe();
+        loop {
+            if let Some(error) = self.stop_error() {
+                return error;
+            }
+            if changes.changed().await.is_err() {
+                std::future::pending::<()>().await; // unreachable: `self` keeps the sender
+            }
+        }
+    }
+
+    /// Notes what a verb returned.
+    pub(crate) fn note<T>(&self, verb: &'static str, answer: &Result<T, StoreError>) {
+        self.0.send_if_modified(|writes| {
+            let next = writes.after(verb, answer.as_ref().err());
+            let changed = next.as_ref().is_some_and(|next| next != writes);
+            if let Some(next) = next {
+                *writes = next;
+            }
+            changed
+        });
+    }
+}
+
+impl Writes {
+    /// What a verb's answer leads to; nothing where it says nothing about writes.
+    fn after(&self, verb: &str, error: Option<&StoreError>) -> Option<Writes> {
+        match (self, error) {
+            (Writes::Stopped(_), _) => None,
+            (_, Some(StoreError::Stopped(cause))) => Some(Writes::Stopped(cause.to_string())),
+            _ if READS.contains(&verb) => None,
+            (Writes::Refused(_), None) if verb == PROBE => Some(Writes::Accepted),
+            (_, Some(error)) if verb == PROBE || is_of_writing(error) => {
+                Some(Writes::Refused(error.to_string()))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn stopped(cause: &str) -> StoreError {
+    StoreError::Stopped(cause.to_owned().into())
+}
+
+/// Whether an error says that writes fail, and not that this one was refused.
+fn is_of_writing(error: &StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::StorageFull(_) | StoreError::Unavailable(_) | StoreError::Indeterminate(_)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn full() -> Result<(), StoreError> {
+        Err(StoreError::StorageFull("no space".into()))
+    }
+
+    #[test]
+    fn a_failed_write_is_a_problem_until_a_heartbeat_succeeds() {
+        let health = WriteHealth::new();
+        assert_eq!(health.problem(), None);
+        health.note("enqueue", &full());
+        assert!(health.problem().is_some());
+        health.note("purge", &Ok(()));
+        health.note("get", &Ok(()));
+        assert!(health.problem().is_some(), "purge may use a reserve");
+        health.note("beat", &Ok(()));
+        assert_eq!(health.problem(), None);
+        health.note("beat", &full());
+        assert!(health.problem().is_some());
+    }
+
+    #[test]
+    fn a_failed_read_and_a_refused_write_are_no_problem_of_writing() {
+        let health = WriteHealth::new();
+        let away: Result<(), _> = Err(StoreError::Unavailable("away".into()));
+        health.note("get", &away);
+        let many: Result<(), _> = Err(StoreError::TooMany {
+            what: "enqueue",
+            got: 2,
+            max: 1,
+        });
+        health.note("enqueue", &many);
+        assert_eq!(health.problem(), None);
+    }
+
+    #[tokio::test]
+    async fn a_stopped_store_stays_stopped() {
+        let health = WriteHealth::new();
+        let stopped: Result<(), _> = Err(StoreError::Stopped("a sync failed".into()));
+        health.note("get", &stopped);
+        health.note("beat", &Ok(()));
+        assert!(matches!(health.stopped().await, StoreError::Stopped(_)));
+        assert!(health.problem().is_some());
+    }
+}
