@@ -75,6 +75,10 @@ impl Fault {
         matches!(self, Fault::Sql(Error::SqliteFailure(failure, _)) if SYNCS.contains(&failure.extended_code))
     }
 
+    pub(crate) fn is_disk_full(&self) -> bool {
+        matches!(self, Fault::Sql(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull))
+    }
+
     /// The same in the words of the contract.
     pub(crate) fn into_store_error(self) -> StoreError {
         let error = match self {

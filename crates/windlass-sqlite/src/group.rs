@@ -17,6 +17,10 @@ const GROUP_ROWS_MAX: usize = 20_000;
 pub(crate) enum Class {
     Settle,
     Claim,
+    /// Only reads, from memory.
+    Look,
+    /// Frees space, or is what an operator needs on a full disk: it may use the reserve.
+    Relief,
     Other,
     Enqueue,
 }
@@ -76,7 +80,8 @@ pub(crate) fn serve(
         let mut group = gather(first, &mut requests, served);
         served = group.len();
         group.sort_by_key(|work| work.class());
-        let wakes = group.iter().any(|work| work.class() != Class::Claim);
+        let wakes = |class| !matches!(class, Class::Claim | Class::Look);
+        let wakes = group.iter().any(|work| wakes(work.class()));
         commit(writer, group);
         if wakes {
             changes.send_modify(|count| *count = count.wrapping_add(1));
@@ -116,20 +121,22 @@ fn gather(
 }
 
 pub(crate) fn commit(writer: &mut Writer<'_>, mut group: Vec<Box<dyn Work>>) {
-    let done = writer.group(|writer| group.iter_mut().try_for_each(|work| work.run(writer)));
-    match done {
-        Ok(()) => group.into_iter().for_each(|work| work.answer(None)),
-        Err(StoreError::Indeterminate(cause)) => {
-            let text = cause.to_string();
-            let same = || StoreError::Indeterminate(text.clone().into());
-            group.into_iter().for_each(|work| work.answer(Some(same())));
-        }
-        // One bad request must not fail the others: each for itself now.
-        Err(_) => {
-            for mut work in group {
-                let failed = writer.group(|writer| work.run(writer)).err();
-                work.answer(failed);
+    if writer.has_room() {
+        let done = writer.group(|writer| group.iter_mut().try_for_each(|work| work.run(writer)));
+        match done {
+            Ok(()) => return group.into_iter().for_each(|work| work.answer(None)),
+            Err(StoreError::Indeterminate(cause)) => {
+                let text = cause.to_string();
+                let same = || StoreError::Indeterminate(text.clone().into());
+                return group.into_iter().for_each(|work| work.answer(Some(same())));
             }
+            // One bad request must not fail the others: each for itself now.
+            Err(_) => {}
         }
+    }
+    for mut work in group {
+        let admitted = writer.admit(work.class());
+        let done = admitted.and_then(|()| writer.group(|writer| work.run(writer)));
+        work.answer(done.err());
     }
 }

@@ -11,6 +11,7 @@ mod lock;
 mod log;
 mod names;
 mod reader;
+mod reserve;
 mod row;
 mod schema;
 mod store;
@@ -123,7 +124,7 @@ impl SqliteStore {
 
     /// What the writer has done so far.
     pub async fn stats(&self) -> Result<Stats, StoreError> {
-        self.write(Class::Other, 0, |writer| Ok(Ok(writer.stats()?)))
+        self.write(Class::Look, 0, |writer| Ok(Ok(writer.stats()?)))
             .await
     }
 
@@ -209,9 +210,10 @@ fn open_writer<'c>(
     random: u64,
 ) -> Result<(Writer<'c>, usize), StoreError> {
     let mut writer = Writer::open(connection, path)?;
-    let lost = writer.group(|writer| writer.sweep_former_process(now, random))?;
-    writer.start_log()?;
+    let lost = writer.on_opening(|writer| writer.sweep_former_process(now, random))?;
+    writer.on_opening(Writer::start_log)?;
     lock.note_log_in_use()?;
+    writer.take_reserve();
     Ok((writer, lost))
 }
 

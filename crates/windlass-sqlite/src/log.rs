@@ -14,8 +14,9 @@ use std::time::Duration;
 use rusqlite::Connection;
 use windlass_store::StoreError;
 
-use crate::fault::Step;
+use crate::fault::{Fault, Step};
 use crate::lock::beside;
+use crate::reserve::GROWTH_MAX;
 use crate::{schema, spawn};
 use check::BYTES_MIN;
 
@@ -41,6 +42,8 @@ pub(crate) struct Log {
     thread: Option<JoinHandle<()>>,
     asked: bool,
     fold_at: u64,
+    /// From here on it matters by how much the log grows the file.
+    growth_at: u64,
 }
 
 impl Log {
@@ -62,13 +65,16 @@ impl Log {
             thread: Some(thread),
             asked: false,
             fold_at: FOLD_AT,
+            growth_at: GROWTH_MAX,
         })
     }
 
     /// Whether the writer should pause now for the rest: the log is large, and the pass aside is over.
-    pub(crate) fn is_due(&mut self, writer: &Connection) -> Step<bool> {
+    pub(crate) fn is_due(&mut self, writer: &Connection, store: &Path) -> Step<bool> {
         let bytes = unfolded_bytes(writer)?;
-        if bytes < self.fold_at {
+        let due = bytes >= self.fold_at
+            || bytes >= self.growth_at && growth_bytes(writer, store)? >= GROWTH_MAX;
+        if !due && !self.asked {
             return Ok(false);
         }
         if let (false, Some(ask)) = (self.asked, &self.ask) {
@@ -87,12 +93,14 @@ impl Log {
     /// Folds the rest, so that the log begins anew; answers whether nobody was in the way. It waits for nobody.
     pub(crate) fn finish(&mut self, writer: &Connection) -> Step<bool> {
         self.fold_at = unfolded_bytes(writer)? + AGAIN_AFTER;
+        self.growth_at = self.fold_at;
         writer.busy_timeout(Duration::ZERO)?;
         let whole = fold(writer, "pragma wal_checkpoint(restart)");
         writer.busy_timeout(schema::BUSY_TIME_MAX)?;
         let whole = whole?;
         if whole {
             self.fold_at = FOLD_AT;
+            self.growth_at = GROWTH_MAX;
         }
         Ok(whole)
     }
@@ -120,6 +128,16 @@ impl Drop for Log {
 fn fold(connection: &Connection, how: &str) -> Step<bool> {
     let busy: i64 = connection.query_row(how, [], |row| row.get(0))?;
     Ok(busy == 0)
+}
+
+/// By how much the file grows when the log is folded back.
+pub(crate) fn growth_bytes(connection: &Connection, store: &Path) -> Step<u64> {
+    let mut look = connection.prepare_cached("pragma page_count")?;
+    let pages: u32 = look.query_row([], |row| row.get(0))?;
+    // By its name: to close another handle on the file would drop SQLite's own locks.
+    let file = std::fs::metadata(store).map_err(|error| Fault::damaged(error.to_string()))?;
+    let bytes = u64::from(pages) * u64::from(schema::PAGE_BYTES);
+    Ok(bytes.saturating_sub(file.len()))
 }
 
 /// How large the log is; nothing, if all of it is in the file already.

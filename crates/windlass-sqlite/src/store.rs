@@ -79,7 +79,7 @@ impl Store for SqliteStore {
     async fn cancel(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError> {
         check_batch("cancel", jobs.len(), CHANGE_MAX)?;
         let jobs = jobs.to_vec();
-        self.write(Class::Other, jobs.len(), move |writer| {
+        self.write(Class::Relief, jobs.len(), move |writer| {
             writer.cancel(&jobs, now)
         })
         .await
@@ -126,7 +126,7 @@ impl Store for SqliteStore {
     async fn purge(&self, jobs: &[JobId]) -> Result<Vec<Changed>, StoreError> {
         check_batch("purge", jobs.len(), CHANGE_MAX)?;
         let jobs = jobs.to_vec();
-        self.write(Class::Other, jobs.len(), move |writer| writer.purge(&jobs))
+        self.write(Class::Relief, jobs.len(), move |writer| writer.purge(&jobs))
             .await
     }
 
@@ -147,7 +147,7 @@ impl Store for SqliteStore {
             Some(ListedState::Scheduled | ListedState::Ready | ListedState::Running) => {
                 let filter = filter.clone();
                 let look = move |writer: &mut Writer<'_>| Ok(Ok(writer.living(&filter, page, now)));
-                Some(self.write(Class::Other, 0, look).await?)
+                Some(self.write(Class::Look, 0, look).await?)
             }
             _ => None,
         };
@@ -163,7 +163,7 @@ impl Store for SqliteStore {
     }
 
     async fn counts(&self, now: Timestamp) -> Result<BTreeMap<QueueName, Counts>, StoreError> {
-        self.write(Class::Other, 0, move |writer| writer.counts(now))
+        self.write(Class::Look, 0, move |writer| writer.counts(now))
             .await
     }
 
@@ -174,7 +174,7 @@ impl Store for SqliteStore {
         expected: Option<&QueueLimits>,
     ) -> Result<bool, StoreError> {
         let (queue, limits, expected) = (queue.clone(), limits.clone(), expected.cloned());
-        self.write(Class::Other, 1, move |writer| {
+        self.write(Class::Relief, 1, move |writer| {
             writer.put_queue(&queue, &limits, expected.as_ref())
         })
         .await
@@ -236,7 +236,7 @@ impl Store for SqliteStore {
         schedule: ScheduleId,
         expected: Expected,
     ) -> Result<Written, StoreError> {
-        self.write(Class::Other, 1, move |writer| {
+        self.write(Class::Relief, 1, move |writer| {
             writer.remove_schedule(schedule, expected)
         })
         .await
@@ -256,7 +256,7 @@ impl Store for SqliteStore {
 
     async fn remove_node(&self, name: &str) -> Result<(), StoreError> {
         let name = name.to_owned();
-        self.write(Class::Other, 1, move |writer| writer.remove_node(&name))
+        self.write(Class::Relief, 1, move |writer| writer.remove_node(&name))
             .await
     }
 
@@ -270,7 +270,12 @@ impl Store for SqliteStore {
         now: Timestamp,
     ) -> Result<Written, StoreError> {
         let (collection, name, value) = (collection.to_owned(), name.to_owned(), value.clone());
-        self.write(Class::Other, 1, move |writer| {
+        // A document that is there is changed in place: the audit log needs no more for what frees space.
+        let class = match expected {
+            Expected::Version(_) => Class::Relief,
+            Expected::Anything | Expected::Absent => Class::Other,
+        };
+        self.write(class, 1, move |writer| {
             writer.put_document(&collection, &name, &value, expected, expires_at, now)
         })
         .await
@@ -299,7 +304,7 @@ impl Store for SqliteStore {
 
     async fn remove_expired(&self, limit: usize, now: Timestamp) -> Result<usize, StoreError> {
         let limit = limit.min(EXPIRED_MAX);
-        self.write(Class::Other, limit, move |writer| {
+        self.write(Class::Relief, limit, move |writer| {
             writer.remove_expired(limit, now)
         })
         .await
@@ -324,7 +329,7 @@ impl Store for SqliteStore {
         expected: Expected,
     ) -> Result<Written, StoreError> {
         let (collection, name) = (collection.to_owned(), name.to_owned());
-        self.write(Class::Other, 1, move |writer| {
+        self.write(Class::Relief, 1, move |writer| {
             writer.remove_document(&collection, &name, expected)
         })
         .await
@@ -338,7 +343,7 @@ impl Store for SqliteStore {
     ) -> Result<(), StoreError> {
         check_batch("append", values.len(), RECORDS_MAX)?;
         let (topic, values) = (topic.to_owned(), values.to_vec());
-        self.write(Class::Other, values.len(), move |writer| {
+        self.write(Class::Relief, values.len(), move |writer| {
             writer.append(&topic, &values, now)
         })
         .await
@@ -373,7 +378,7 @@ impl Store for SqliteStore {
         limit: usize,
     ) -> Result<usize, StoreError> {
         let (topic, limit) = (topic.to_owned(), limit.min(RECORDS_MAX));
-        self.write(Class::Other, limit, move |writer| {
+        self.write(Class::Relief, limit, move |writer| {
             writer.trim(&topic, before, limit)
         })
         .await

@@ -11,6 +11,7 @@ mod document;
 mod enqueue;
 mod living;
 mod load;
+mod room;
 mod schedule;
 mod settle;
 mod statements;
@@ -28,9 +29,11 @@ use crate::fault::{Fault, Step};
 use crate::index::{Entry, Index, Running, Waiting};
 use crate::log::Log;
 use crate::names::Names;
+use crate::reserve::Reserve;
 use crate::row;
 use crate::schema;
 use claims::Claims;
+use room::FullDisk;
 use statements::Statements;
 
 pub(crate) use living::Living;
@@ -52,6 +55,9 @@ pub(crate) struct Writer<'c> {
     /// SQLite's count of changed rows after the last group.
     changes: u64,
     log: Log,
+    reserve: Reserve,
+    /// Set while the disk is full.
+    full: Option<FullDisk>,
     path: PathBuf,
     /// Why nothing more is acknowledged.
     stopped: Option<String>,
@@ -85,6 +91,8 @@ impl<'c> Writer<'c> {
             unsaved: BTreeMap::new(),
             changes: 0,
             log: Log::open(path)?,
+            reserve: Reserve::of(path),
+            full: None,
             path: path.to_owned(),
             stopped: None,
             stats: Stats::default(),
@@ -104,14 +112,12 @@ impl<'c> Writer<'c> {
     }
 
     /// Writes something, so that there is a log from now on.
-    pub(crate) fn start_log(&mut self) -> Result<(), StoreError> {
+    pub(crate) fn start_log(&mut self) -> Step<()> {
         let version = "select user_version from pragma_user_version";
-        self.group(|writer| {
-            let version: u32 = writer.connection.query_row(version, [], |row| row.get(0))?;
-            Ok(writer
-                .connection
-                .pragma_update(None, "user_version", version)?)
-        })
+        let version: u32 = self.connection.query_row(version, [], |row| row.get(0))?;
+        Ok(self
+            .connection
+            .pragma_update(None, "user_version", version)?)
     }
 
     /// Runs the work of a group in one transaction: when this returns, it is on disk, or taken back.
@@ -137,7 +143,12 @@ impl<'c> Writer<'c> {
                 self.index.take_back();
                 self.unsaved.clear();
                 self.claims.take_back();
-                Err(self.roll_back(fault))
+                let full = fault.is_disk_full().then(|| format!("{fault:?}"));
+                let error = self.roll_back(fault);
+                if let Some(cause) = full {
+                    self.enter_full(cause);
+                }
+                Err(error)
             }
         }
     }
@@ -152,8 +163,7 @@ impl<'c> Writer<'c> {
 
     /// Ends a transaction that failed; after a failed sync, stops for good.
     fn roll_back(&mut self, fault: Fault) -> StoreError {
-        if fault.is_failed_sync() {
-            self.stopped = Some("the disk did not take what was to be made durable".to_owned());
+        if self.stop_after_failed_sync(&fault) {
             let cause = format!("{fault:?}");
             return StoreError::Indeterminate(cause.into());
         }
@@ -173,22 +183,33 @@ impl<'c> Writer<'c> {
         fault.into_store_error()
     }
 
+    /// Stops for good if a sync failed; whether it did.
+    fn stop_after_failed_sync(&mut self, fault: &Fault) -> bool {
+        let failed = fault.is_failed_sync();
+        if failed {
+            self.stopped = Some(format!("the disk failed to sync a write: {fault:?}"));
+        }
+        failed
+    }
+
     /// Folds the log back into the file when it has grown large: between two groups, so that nobody is in the way.
     pub(crate) fn fold_log_if_due(&mut self) {
         if self.stopped.is_some() {
             return;
         }
+        if self.full.is_some() {
+            return self.fold_into_reserve();
+        }
         let started = Pause::start();
-        let folded = match self.log.is_due(self.connection) {
+        let folded = match self.log.is_due(self.connection, &self.path) {
             Ok(false) => return,
             Ok(true) => self.log.finish(self.connection),
             Err(fault) => Err(fault),
         };
         match folded {
             Ok(whole) => self.stats.checkpoints += u64::from(whole),
-            Err(fault) if fault.is_failed_sync() => {
-                self.stopped = Some("the disk did not take the log".to_owned());
-            }
+            Err(fault) if self.stop_after_failed_sync(&fault) => {}
+            Err(fault) if fault.is_disk_full() => self.enter_full(format!("{fault:?}")),
             Err(_) => {} // the log grows on, and the next group tries again
         }
         self.stats.longest_pause_micros = self.stats.longest_pause_micros.max(started.micros());
