@@ -6,7 +6,7 @@ use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use crate::audit::AuditCommand;
-use crate::backup::BackupCommand;
+use crate::backup::{BackupCommand, RestoreCommand};
 use crate::bench::BenchCommand;
 use crate::doctor::DoctorCommand;
 use crate::keys::KeysCommand;
@@ -74,6 +74,9 @@ pub(crate) enum Command {
 
     /// Copy an embedded store while it is in use.
     Backup(BackupCommand),
+
+    /// Put a backup in place of an embedded store.
+    Restore(RestoreCommand),
 
     /// Print completions for a shell.
     Completions {

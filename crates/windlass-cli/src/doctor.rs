@@ -1,40 +1,40 @@
-//! `windlass doctor`: everything that a server looks at before it starts.
+//! `windlass doctor`: everything that a server looks at before it starts, or how a running one is.
 
 use clap::Args;
-use serde_json::json;
+use hyper::{Method, StatusCode};
+use serde_json::{Value, json};
 use windlass::Client;
 use windlass_server::checks::{Check, Machine, Verdict, certificate};
 use windlass_server::config::Config;
-use windlass_server::nodes;
-use windlass_store::Node;
+use windlass_server::{StartError, nodes};
+use windlass_store::{Node, StoreError};
 
 use crate::clock;
 use crate::output::Output;
+use crate::remote::{Remote, RemoteArgs};
 use crate::settings::{ServerArgs, open, store_exists};
 
-/// Looks at the machine, the configuration, the store and the secrets, and says what to do about what is wrong.
+/// Looks at the machine, the configuration, the store and the secrets, and says what to do about what is wrong. With `--url`,
+/// asks a running server how it is instead.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorCommand {
     #[command(flatten)]
     server: ServerArgs,
+
+    #[command(flatten)]
+    remote: RemoteArgs,
 }
 
 pub(crate) fn run(command: &DoctorCommand, output: &Output) -> anyhow::Result<()> {
-    let config = command.server.load()?;
-    let machine = Machine::measure(&config, clock::now());
-    let mut checks = machine.judge(config.connections, &config.data);
-    checks.extend(certificate(&config, machine.now));
-    for warning in &config.warnings {
-        checks.push(Check::new(
-            "configuration",
-            Verdict::Warning,
-            warning.clone(),
-        ));
-    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    checks.extend(runtime.block_on(look_at_store(&config)));
+    let checks = runtime.block_on(async {
+        match command.remote.connect().await? {
+            Some(server) => ask_server(server).await,
+            None => look_here(command).await,
+        }
+    })?;
     let failed = checks
         .iter()
         .filter(|check| check.verdict == Verdict::Failure)
@@ -46,6 +46,57 @@ pub(crate) fn run(command: &DoctorCommand, output: &Output) -> anyhow::Result<()
     output.print(&rows.collect::<Vec<_>>(), text)?;
     anyhow::ensure!(failed == 0, "{failed} of {} checks failed", checks.len());
     Ok(())
+}
+
+/// How a running server is, and whether it knows the key.
+async fn ask_server(mut server: Remote) -> anyhow::Result<Vec<Check>> {
+    let ready = server.ask(Method::GET, "/readyz", None).await?;
+    let problems = ready.body.get("problems").and_then(Value::as_array);
+    let problems = problems.into_iter().flatten().filter_map(Value::as_str);
+    let mut checks: Vec<Check> = problems
+        .map(|problem| Check::new("server", Verdict::Failure, problem))
+        .collect();
+    if checks.is_empty() {
+        checks.push(match ready.status {
+            StatusCode::OK => Check::new("server", Verdict::Ok, "it is ready"),
+            status => {
+                let found = format!("it is not ready: {status}");
+                Check::new("server", Verdict::Failure, found)
+            }
+        });
+    }
+    let workers = server.ask(Method::GET, "/api/v1/workers", None).await?;
+    if !workers.status.is_success() {
+        let detail = workers.body.get("detail").and_then(Value::as_str);
+        let found = format!(
+            "{}: {}",
+            workers.status,
+            detail.unwrap_or("no reason given")
+        );
+        checks.push(Check::new("key", Verdict::Failure, found));
+        return Ok(checks);
+    }
+    checks.push(Check::new("key", Verdict::Ok, "the server accepts it"));
+    let differences = workers.body.get("differences").and_then(Value::as_array);
+    let differences = differences.into_iter().flatten().filter_map(Value::as_str);
+    checks.extend(differences.map(|told| Check::new("servers", Verdict::Warning, told)));
+    Ok(checks)
+}
+
+async fn look_here(command: &DoctorCommand) -> anyhow::Result<Vec<Check>> {
+    let config = command.server.load()?;
+    let machine = Machine::measure(&config, clock::now());
+    let mut checks = machine.judge(config.connections, &config.data);
+    checks.extend(certificate(&config, machine.now));
+    for warning in &config.warnings {
+        checks.push(Check::new(
+            "configuration",
+            Verdict::Warning,
+            warning.clone(),
+        ));
+    }
+    checks.extend(look_at_store(&config).await);
+    Ok(checks)
 }
 
 /// Looks into the store, and makes none.
@@ -64,7 +115,10 @@ async fn look_at_store(config: &Config) -> Vec<Check> {
     }
     let client = match open(config).await {
         Ok(client) => client,
-        Err(error) => return failed(error),
+        Err(error) => match in_use(&error) {
+            Some(found) => return vec![Check::new("store", Verdict::Warning, found)],
+            None => return failed(error),
+        },
     };
     let mut checks = vec![Check::new("store", Verdict::Ok, config.store_shown())];
     if !config.is_durable() {
@@ -79,6 +133,19 @@ async fn look_at_store(config: &Config) -> Vec<Check> {
         checks.extend(look_at_servers(config, &client).await);
     }
     checks
+}
+
+/// What is said of a store that a running server has.
+fn in_use(error: &anyhow::Error) -> Option<String> {
+    let StartError::Store { cause, .. } = error.downcast_ref()? else {
+        return None;
+    };
+    match &**cause {
+        windlass::Error::Store(used @ StoreError::InUse { .. }) => Some(format!(
+            "{used}; to check it, ask the server: `windlass doctor --url http://…`"
+        )),
+        _ => None,
+    }
 }
 
 /// Whether the servers that share the store are configured alike, and as this one would be.

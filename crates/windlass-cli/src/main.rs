@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         Command::Bench(command) => bench::run(&command, &output),
         Command::Migrate(command) => migrate::run(&command, &output),
         Command::Backup(command) => backup::run(&command, &output),
+        Command::Restore(command) => backup::restore(&command, &output),
         Command::Completions { shell } => command::print_completions(shell),
         Command::Reference { page } => reference::print(page),
     };

@@ -231,6 +231,7 @@ impl From<StoreError> for Problem {
             StoreError::Unreadable { .. } => Problem::conflict("job_unreadable", error.to_string()),
             StoreError::Damaged { .. }
             | StoreError::NotAStore { .. }
+            | StoreError::Exists { .. }
             | StoreError::WrongSchema { .. }
             | StoreError::CannotOpen { .. }
             | StoreError::InUse { .. } => Problem::internal(&error),

@@ -12,6 +12,7 @@ mod log;
 mod names;
 mod reader;
 mod reserve;
+mod restore;
 mod row;
 mod schema;
 mod store;
@@ -33,6 +34,7 @@ use lock::Lock;
 use reader::Reader;
 use writer::{Answer, Writer};
 
+pub use restore::{Existing, restore};
 pub use schema::PAGE_BYTES;
 pub use writer::Stats;
 

@@ -68,6 +68,11 @@ impl Lock {
         }
     }
 
+    /// Another file took the place of the store: the log of the former one is not asked for.
+    pub(crate) fn forget_log(&mut self) {
+        self.log_was_in_use = false;
+    }
+
     /// Refuses a store whose log is gone, cut or damaged although it was in use when its process died: what was acknowledged
     /// last was in it.
     pub(crate) fn check_log(&mut self) -> Result<(), StoreError> {

@@ -1,11 +1,12 @@
-//! A store opens its own files only.
+//! A store opens its own files only, and a backup is put back only where that is safe.
 #![expect(clippy::unwrap_used, reason = "what a test may, its helpers may")]
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use tempfile::TempDir;
-use windlass_sqlite::{SqliteStore, backup};
+use windlass_sqlite::{Existing, SqliteStore, backup, restore};
 use windlass_store::StoreError;
 use windlass_store::conformance::build::*;
 
@@ -91,4 +92,93 @@ fn an_empty_file_becomes_a_store() {
     std::fs::write(&path, "").unwrap();
     drop(SqliteStore::open(&path, at(0), 0).unwrap());
     drop(SqliteStore::open(&path, at(0), 0).unwrap());
+}
+
+/// A store with one job, and a backup of it with another job after it.
+async fn store_and_backup(folder: &Path) {
+    let path = folder.join("jobs.db");
+    let store = Arc::new(SqliteStore::open(&path, at(0), 0).unwrap());
+    let opened: Opened = Arc::clone(&store) as Opened;
+    put(&opened, jobs(1..2)).await;
+    store.backup(folder.join("copy")).await.unwrap();
+    put(&opened, jobs(2..3)).await;
+}
+
+async fn jobs_in(path: &Path) -> Vec<bool> {
+    let store = SqliteStore::open(path, at(0), 0).unwrap();
+    let opened: Opened = Arc::new(store);
+    let found = opened.get(&[id(1), id(2)]).await.unwrap();
+    found.iter().map(Option::is_some).collect()
+}
+
+#[tokio::test]
+async fn a_backup_takes_the_place_of_a_store_with_all_that_belongs_to_it() {
+    let folder = folder();
+    store_and_backup(folder.path()).await;
+    let path = folder.path().join("jobs.db");
+    let copy = folder.path().join("copy");
+    // As a process leaves it that was killed: its log has what the file does not.
+    let wal = folder.path().join("jobs.db-wal");
+    std::fs::write(&wal, vec![7; 4096]).unwrap();
+    std::fs::write(folder.path().join("jobs.db.lock"), "1\nlog in use\n").unwrap();
+    let kept = restore(&copy, &path, Existing::Keep).unwrap_err();
+    assert!(matches!(kept, StoreError::Exists { .. }), "{kept}");
+    assert!(wal.exists(), "nothing changed");
+    restore(&copy, &path, Existing::Replace).unwrap();
+    assert!(!wal.exists());
+    assert_eq!(jobs_in(&path).await, [true, false]);
+    let new = folder.path().join("new.db");
+    restore(&copy, &new, Existing::Keep).unwrap();
+    assert_eq!(jobs_in(&new).await, [true, false]);
+}
+
+#[tokio::test]
+async fn a_restore_is_refused_over_a_process_that_has_the_store() {
+    let folder = folder();
+    store_and_backup(folder.path()).await;
+    let path = folder.path().join("jobs.db");
+    let store = SqliteStore::open(&path, at(0), 0).unwrap();
+    let refused = restore(&folder.path().join("copy"), &path, Existing::Replace).unwrap_err();
+    assert!(matches!(refused, StoreError::InUse { .. }), "{refused}");
+    drop(store);
+    assert_eq!(jobs_in(&path).await, [true, true]);
+}
+
+#[tokio::test]
+async fn a_damaged_or_foreign_backup_is_refused_and_nothing_changes() {
+    let folder = folder();
+    store_and_backup(folder.path()).await;
+    let path = folder.path().join("jobs.db");
+    let copy = folder.path().join("copy");
+    let whole = std::fs::read(&copy).unwrap();
+    let mut damaged = whole.clone();
+    damaged[8192..2 * 8192].fill(0x55);
+    let cut = whole[..whole.len() / 2].to_vec();
+    let mut foreign = whole;
+    foreign[68] ^= 1;
+    for (backup, words) in [
+        (damaged, "damaged"),
+        (cut, "damaged"),
+        (foreign, "is not a Windlass store"),
+    ] {
+        std::fs::write(&copy, backup).unwrap();
+        let before = files(folder.path());
+        let refused = restore(&copy, &path, Existing::Replace).unwrap_err();
+        assert!(refused.to_string().contains(words), "{refused}");
+        assert!(files(folder.path()) == before, "{refused}: a file changed");
+    }
+    let nothing = restore(&folder.path().join("nothing"), &path, Existing::Replace);
+    assert!(nothing.unwrap_err().to_string().contains("nothing"));
+    assert_eq!(jobs_in(&path).await, [true, true]);
+}
+
+#[tokio::test]
+async fn a_restore_never_replaces_the_file_of_another_program() {
+    let folder = folder();
+    store_and_backup(folder.path()).await;
+    let theirs = folder.path().join("theirs.txt");
+    std::fs::write(&theirs, "mine").unwrap();
+    let refused = restore(&folder.path().join("copy"), &theirs, Existing::Replace).unwrap_err();
+    assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}");
+    assert_eq!(std::fs::read_to_string(&theirs).unwrap(), "mine");
 }

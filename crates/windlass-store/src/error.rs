@@ -83,6 +83,13 @@ pub enum StoreError {
         found: String,
     },
 
+    /// A store is there already, and was not to be replaced.
+    #[error("there is a store at {path} already: use another path, or replace it explicitly")]
+    Exists {
+        /// Where it is.
+        path: String,
+    },
+
     /// The store was written by another version.
     #[error("the store's schema is version {found}, this build needs {needed}: use a newer build")]
     WrongSchema {
