@@ -33,9 +33,6 @@ pub enum Delivery {
     AtMostOnce,
 }
 
-/// How much later than its timeout an attempt may be reported by a worker that nobody can stop.
-const REPORT_GRACE: Duration = Duration::from_secs(1);
-
 /// How long one attempt may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Timeout {
@@ -251,13 +248,7 @@ impl Job {
     /// Until when a lease of the running attempt lasts at most, where nobody can stop its worker: the timeout, and a moment
     /// in which its report may still come in. A lease that was cut there has ended by the timeout.
     pub fn lease_until_max(&self) -> Option<Timestamp> {
-        match self.timeout {
-            Timeout::After(timeout) => {
-                let limit = timeout.saturating_add(REPORT_GRACE);
-                Some(self.started_at?.saturating_add(limit))
-            }
-            Timeout::None => None,
-        }
+        Some(self.started_at?.saturating_add(self.run_time_max()?))
     }
 
     /// Whether nobody else may enqueue with its unique key: while it waits or runs, and for its `unique_for` after the enqueue

@@ -5,6 +5,7 @@
 //! randomness: `now` and random bits are arguments.
 
 mod duration;
+mod elapsed;
 mod failure;
 pub mod fairness;
 pub mod fields;
@@ -27,6 +28,7 @@ mod timestamp;
 mod why;
 
 pub use duration::{DURATION_MAX, format_duration, parse_duration};
+pub use elapsed::Uptime;
 pub use failure::{AttemptError, Failure, FailureClass, Unrecoverable};
 pub use fingerprint::Fingerprint;
 pub use id::{JobId, ScheduleId};

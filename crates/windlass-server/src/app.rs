@@ -21,7 +21,7 @@ use crate::log::LogLines;
 use crate::permits::Permits;
 use crate::problem::Problem;
 use crate::rates::Rates;
-use crate::routes::{Claims, Lines, Roster, Signals};
+use crate::routes::{AttemptTimes, Claims, Lines, Roster, Signals};
 use crate::secrets::Secrets;
 
 /// So many requests that change something are worked on at once; others wait for their turn.
@@ -81,6 +81,7 @@ pub struct App {
     pub(crate) feed: Arc<Feed>,
     pub(crate) rates: Arc<Rates>,
     pub(crate) claims: Arc<Claims>,
+    pub(crate) attempts: Arc<AttemptTimes>,
     pub(crate) lines: Lines,
     pub(crate) signals: Arc<Signals>,
     pub(crate) roster: Arc<Roster>,
@@ -108,6 +109,7 @@ impl App {
             signals: Arc::default(),
             allowance: Arc::default(),
             roster: Arc::default(),
+            attempts: Arc::new(AttemptTimes::new(client.engine().clock())),
             waiting: Permits::new("long polls", settings.waiting_max),
             listening: Permits::new("event streams", settings.waiting_max),
             changing: Arc::new(Semaphore::new(CHANGING_MAX as usize)),

@@ -10,6 +10,7 @@ mod renew;
 mod roster;
 mod settle;
 mod signals;
+mod times;
 
 use axum::http::Method;
 use windlass_api::schema::{Field, Schema};
@@ -19,6 +20,7 @@ pub(crate) use claims::Claims;
 pub(crate) use line::Lines;
 pub(crate) use roster::Roster;
 pub(crate) use signals::Signals;
+pub(crate) use times::AttemptTimes;
 
 use super::Route;
 use super::jobs::page_params;

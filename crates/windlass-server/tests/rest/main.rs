@@ -9,6 +9,7 @@
 mod access;
 mod bulk;
 mod claims;
+mod clock;
 mod dead_letters;
 mod description;
 mod events;

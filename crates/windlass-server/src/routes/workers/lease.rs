@@ -132,7 +132,8 @@ pub(super) async fn prolong<'a>(
 ) -> Result<BTreeMap<JobId, Renewed>, Problem> {
     let mut leases: BTreeMap<Duration, Vec<AttemptId>> = BTreeMap::new();
     for job in jobs {
-        let left = job.lease_until_max().map(|until| until.since(now));
+        let until = job.lease_until_max_after(app.attempts.ran(job), now);
+        let left = until.map(|until| until.since(now));
         let lease = left.map_or(lease, |left| left.min(lease));
         leases.entry(lease).or_default().push(AttemptId {
             job: job.id,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use windlass_api::{LeaseRef, RenewRequest};
-use windlass_core::{CANCEL_GRACE, Job, JobId, Report, Timeout, Timestamp, WorkerName};
+use windlass_core::{CANCEL_GRACE, Job, JobId, Report, Timeout, WorkerName};
 use windlass_store::{AttemptId, AttemptReport, Renewed, Settled};
 
 use super::claim::check_lease;
@@ -29,7 +29,7 @@ pub(super) async fn renew(call: Call) -> Result<Answer, Problem> {
     let ids: Vec<JobId> = request.leases.iter().map(|of| of.id).collect();
     let jobs = jobs_of(app, &ids).await?;
     let speaker = speaker(&call, worker)?;
-    let fate = |(of, job): (&LeaseRef, &Option<Job>)| fate(*of, job.as_ref(), &speaker, call.now);
+    let fate = |(of, job): (&LeaseRef, &Option<Job>)| fate(app, *of, job.as_ref(), &speaker);
     let fates: Vec<Fate> = request.leases.iter().zip(&jobs).map(fate).collect();
     let attempts = || jobs.iter().zip(&fates);
     let over = attempts().filter_map(|(job, fate)| match fate {
@@ -71,16 +71,14 @@ enum Fate {
     Lost(Lost),
 }
 
-fn fate(of: LeaseRef, job: Option<&Job>, worker: &WorkerName, now: Timestamp) -> Fate {
+fn fate(app: &App, of: LeaseRef, job: Option<&Job>, worker: &WorkerName) -> Fate {
     let job = match (Claimed::by(worker, of, job), job) {
         (Claimed::Running, Some(job)) => job,
         (Claimed::Not(reason), _) => return Fate::Lost(reason),
         _ => return Fate::Lost(Lost::Over),
     };
     match job.timeout {
-        Timeout::After(timeout) if now.since(job.started_at.unwrap_or(now)) >= timeout => {
-            Fate::TimedOut(timeout)
-        }
+        Timeout::After(timeout) if app.attempts.ran(job) >= timeout => Fate::TimedOut(timeout),
         _ => Fate::Renew,
     }
 }
@@ -106,6 +104,7 @@ async fn end_timed_out(app: &App, over: Vec<(&Job, Duration)>) -> Result<(), Pro
     let settled = app.store().settle(reports, now).await?;
     for ((job, _), answer) in over.iter().zip(&settled) {
         if let Settled::Done(settlement) = answer {
+            app.attempts.forget(job);
             app.engine().settled(job, settlement, now);
         }
     }

@@ -96,16 +96,20 @@ async fn report(
     now: Timestamp,
 ) -> Result<AttemptReport, Problem> {
     let runs = job.lease().is_some() && job.attempt == outcome.of.attempt;
-    let late = runs && job.lease_until_max().is_some_and(|until| now >= until);
+    let ran = match runs {
+        true => app.attempts.ran(job),
+        false => Duration::ZERO,
+    };
+    let late = runs && job.is_late(ran);
     let report = match &outcome.told {
         told if late && !matches!(told, Told::Failed(_)) => Report::TimedOut {
-            timeout: ran(job, now),
+            timeout: timeout_of(job, ran),
             grace: CANCEL_GRACE,
         },
         Told::Succeeded(result) => Report::Succeeded(result.clone()),
         Told::Failed(failure) => Report::Failed(failure.clone()),
         Told::TimedOut => Report::TimedOut {
-            timeout: ran(job, now),
+            timeout: timeout_of(job, ran),
             grace: CANCEL_GRACE,
         },
         Told::Snoozed(until) => Report::Snoozed { until: *until },
@@ -128,10 +132,11 @@ async fn report(
     })
 }
 
-fn ran(job: &Job, now: Timestamp) -> Duration {
+/// What an attempt that ran for `ran` took too long for.
+fn timeout_of(job: &Job, ran: Duration) -> Duration {
     match job.timeout {
         Timeout::After(timeout) => timeout,
-        Timeout::None => now.since(job.started_at.unwrap_or(now)),
+        Timeout::None => ran,
     }
 }
 
@@ -161,6 +166,7 @@ async fn done(
     settlement: &Settlement,
     now: Timestamp,
 ) -> Result<Became, Problem> {
+    app.attempts.forget(job);
     app.engine().settled(job, settlement, now);
     forget_progress(app, job.id).await?;
     let run_at = match settlement.verdict {

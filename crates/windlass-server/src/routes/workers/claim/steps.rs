@@ -148,10 +148,12 @@ impl<'a> Steps<'a> {
         let mut claim = self.next_claim(queue, plan);
         claim.retry.queue.clone_from(&settings.claims.retry);
         // Directly before the claim: its leases are counted from this instant.
+        let began = self.app.attempts.elapsed();
         let now = self.app.engine().now();
         let mut claimed = self.app.store().claim(&claim, now).await?;
         let credit = guards.credit_after(claims.credit(queue), &plan, claimed.taken());
         claims.owe(queue, credit);
+        self.app.attempts.claimed(&claimed.jobs, now, began);
         for job in &claimed.jobs {
             tell_claimed(self.app, job, now);
         }
