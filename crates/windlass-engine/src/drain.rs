@@ -250,13 +250,14 @@ impl Worker {
 
     /// Lets handlers run until each of them sleeps or waits to be told to stop, and settles those that end. No time passes.
     async fn rest(&self, clock: &VirtualClock) -> Result<(), StoreError> {
+        let mut waiting = Waiting::Ended;
         loop {
-            let waiting = self.wait_until_idle(clock).await;
-            self.dispatcher.pass().await?;
+            self.dispatcher.pass().await?; // an alarm may be what a handler waits for
             let settled = self.committer.pass().await?;
             if waiting != Waiting::Ended && settled == 0 {
                 return Ok(());
             }
+            waiting = self.wait_until_idle(clock).await;
         }
     }
 
