@@ -163,6 +163,7 @@ fn feed(recorder: &PrometheusRecorder) {
         ..windlass_store::Counts::default()
     };
     let now = at.saturating_add(7 * time);
+    recorder.outcome_refused(&job.queue);
     recorder.counts(&[(job.queue, counts)].into(), now);
 }
 
@@ -173,6 +174,7 @@ fn each_figure_has_its_value() {
     let text = recorder.text();
     for (name, expected) in [
         (r#"leases_lost_total{queue="default"}"#, 1.0),
+        (r#"outcomes_refused_total{queue="default"}"#, 1.0),
         (r#"schedule_skipped_total{reason="missed"}"#, 3.0),
         ("schedule_lag_seconds_count", 1.0),
         ("schedule_lag_seconds_sum", 2.0),

@@ -81,6 +81,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("jobs.retry_cap", "7"),
     ("jobs.payload_bytes", "2000"),
     ("http.bulk_bytes", "400000"),
+    ("http.idempotency_keys", "5000"),
     ("http.header_time", r#""11s""#),
     ("http.header_bytes", "33000"),
     ("http.header_fields", "90"),
