@@ -531,7 +531,7 @@ async fn whoever_hangs_up_has_done_nothing_that_is_not_audited() {
     let audit = windlass_server::audit::Audit::new(server.client.engine().clone());
     let mut seen = (0, 0);
     for _ in 0..PATIENCE.as_millis() / 10 {
-        let queues = server.get("/api/v1/queues").await.json["data"].clone();
+        let queues = server.get("/api/v1/queues?limit=100").await.json["data"].clone();
         let queues = queues.as_array().expect("a list").clone();
         let paused = queues.iter().filter(|queue| queue["paused"].is_object());
         let records = audit.list(0, 1000).await.unwrap();
