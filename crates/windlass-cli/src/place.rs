@@ -5,8 +5,8 @@ use std::sync::Arc;
 use clap::Args;
 use serde_json::Value;
 use windlass::Client;
+use windlass_engine::Audit;
 use windlass_server::access::Caller;
-use windlass_server::audit::Audit;
 use windlass_server::config::Config;
 
 use crate::remote::{Remote, RemoteArgs};
@@ -61,7 +61,8 @@ impl Opened {
     /// Writes what was done here into the audit log.
     pub(crate) async fn record(&self, action: &str, target: &str, detail: Value) {
         let audit = self.audit();
-        audit.record(&Caller::local(), action, target, detail).await;
+        let actor = Caller::local().actor();
+        audit.record(&actor, action, target, detail).await;
     }
 }
 

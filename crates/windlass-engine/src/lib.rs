@@ -12,6 +12,7 @@
 //! asked of `windlass-core`; what did happen is written by the store. Time comes from a [`Clock`] alone.
 
 mod attempt;
+mod audit;
 mod awaited;
 mod clock;
 mod committer;
@@ -44,6 +45,7 @@ pub use attempt::{
     COMPLETIONS, Cancellation, LOG_LINE_CHARS_MAX, LOG_LINES_MAX, PROGRESS, PROGRESS_BYTES_MAX,
     Progress, ProgressError, RunningAttempt, StopReason,
 };
+pub use audit::{AUDIT_TOPIC, Actor, Audit, AuditRecord, Verified};
 pub use clock::{Clock, SystemClock, VirtualClock, Wait};
 pub use drain::{DrainError, Drained};
 pub use engine::{EVENTS_KEPT, Engine};

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use windlass_core::Timestamp;
-use windlass_engine::Engine;
+use windlass_engine::{Actor, Engine};
 use windlass_store::StoreError;
 
 pub use key::{ApiKey, KeyHash};
@@ -60,6 +60,14 @@ impl Caller {
             id: "-".to_owned(),
             name: "-".to_owned(),
             scopes: Scopes::NONE,
+        }
+    }
+
+    /// As the audit log names it.
+    pub fn actor(&self) -> Actor {
+        Actor {
+            id: self.id.clone(),
+            name: self.name.clone(),
         }
     }
 

@@ -9,11 +9,10 @@ use tokio_util::sync::CancellationToken;
 use windlass::{Client, PrometheusRecorder};
 use windlass_core::PAYLOAD_BYTES_MAX;
 use windlass_core::retry::{Cap, Preset, WorkerRetry};
-use windlass_engine::Engine;
+use windlass_engine::{Audit, Engine};
 use windlass_store::Store;
 
 use crate::access::Access;
-use crate::audit::Audit;
 use crate::bodies::Bodies;
 use crate::events::Feed;
 use crate::idempotency::{Allowance, NOTES_MAX_DEFAULT};

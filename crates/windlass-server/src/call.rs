@@ -163,7 +163,8 @@ impl Call {
     /// Records what an operator did.
     pub(crate) async fn audit(&self, action: &str, target: &str, detail: Value) {
         let audit = &self.app.audit;
-        audit.record(&self.caller, action, target, detail).await;
+        let actor = self.caller.actor();
+        audit.record(&actor, action, target, detail).await;
     }
 
     /// Records what an operator did, where there is no more to say.

@@ -18,7 +18,6 @@
 pub mod access;
 mod answer;
 mod app;
-pub mod audit;
 mod bodies;
 mod call;
 pub mod checks;

@@ -11,13 +11,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 use windlass::{Client, PrometheusRecorder};
 use windlass_core::retry::{AttemptLimit, Cap, WorkerRetry};
-use windlass_engine::{Engine, JanitorConfig, UpkeepConfig, keep_up};
+use windlass_engine::{Audit, Engine, JanitorConfig, UpkeepConfig, keep_up};
 use windlass_http::{HttpConfig, HttpConfigError, HttpJobs, SystemResolver, TlsRoots, form};
 use windlass_store::StoreError;
 
 use crate::access::{Access, Caller, WithoutKeys};
 use crate::app::{App, Settings};
-use crate::audit::Audit;
 use crate::checks::{self, Machine, Verdict, make_private};
 use crate::config::Config;
 use crate::http_jobs::Executor;
@@ -497,7 +496,7 @@ async fn access(config: &Config, client: &Client) -> Result<Access, StartError> 
             json!({"peer": peer, "wait_ms": u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)});
         tokio::spawn(async move {
             audit
-                .record(&Caller::nobody(), "access.throttled", &target, detail)
+                .record(&Caller::nobody().actor(), "access.throttled", &target, detail)
                 .await;
             drop(permit);
         });

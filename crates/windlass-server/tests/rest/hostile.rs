@@ -500,7 +500,7 @@ async fn ap15_what_is_secret_is_in_no_answer_of_others() {
         assert_eq!(answer.status, 200, "{path}");
         assert!(!answer.text().contains(secret), "{path}");
     }
-    let audit = windlass_server::audit::Audit::new(server.client.engine().clone());
+    let audit = windlass_engine::Audit::new(server.client.engine().clone());
     let id = server.job(&json!({"kind": "a", "delay": "1h"})).await;
     server
         .patch(&format!("/api/v1/jobs/{id}"), &json!({"payload": secret}))
@@ -528,7 +528,7 @@ async fn whoever_hangs_up_has_done_nothing_that_is_not_audited() {
             tokio::task::yield_now().await;
         }
     }
-    let audit = windlass_server::audit::Audit::new(server.client.engine().clone());
+    let audit = windlass_engine::Audit::new(server.client.engine().clone());
     let mut seen = (0, 0);
     for _ in 0..PATIENCE.as_millis() / 10 {
         let queues = server.get("/api/v1/queues?limit=100").await.json["data"].clone();

@@ -123,7 +123,7 @@ async fn a_purge_removes_what_is_spelled_out_and_is_recorded() {
     assert_eq!(pass.json["changed"], 1);
     let left = server.get("/api/v1/jobs").await;
     assert_eq!(left.json["data"].as_array().unwrap().len(), 1);
-    let audit = windlass_server::audit::Audit::new(server.client.engine().clone());
+    let audit = windlass_engine::Audit::new(server.client.engine().clone());
     let records = audit.list(0, 100).await.unwrap();
     let purges = records
         .iter()

@@ -15,10 +15,9 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tracing::warn;
 use windlass_core::Timestamp;
-use windlass_engine::Engine;
 use windlass_store::{Expected, RECORDS_MAX, StoreError, Written};
 
-use crate::access::Caller;
+use crate::engine::Engine;
 
 /// The topic of the records.
 pub const AUDIT_TOPIC: &str = "audit";
@@ -29,6 +28,15 @@ const TRIES_MAX: usize = 100;
 const RECENT_MAX: usize = 100;
 /// What stands before the first record.
 const BEGINNING: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// Who acts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Actor {
+    /// The public id of a key, or a fixed word for an actor without one: `local`.
+    pub id: String,
+    /// The name of the key.
+    pub name: String,
+}
 
 /// One action.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -130,15 +138,15 @@ impl Audit {
     }
 
     /// Records an action. What was done stays done if the record cannot be kept; the log says so.
-    pub async fn record(&self, caller: &Caller, action: &str, target: &str, detail: Value) {
-        if let Err(error) = self.write(caller, action, target, detail).await {
-            warn!(%error, action, target, key = caller.id, "an action could not be recorded");
+    pub async fn record(&self, actor: &Actor, action: &str, target: &str, detail: Value) {
+        if let Err(error) = self.write(actor, action, target, detail).await {
+            warn!(%error, action, target, key = actor.id, "an action could not be recorded");
         }
     }
 
     async fn write(
         &self,
-        caller: &Caller,
+        actor: &Actor,
         action: &str,
         target: &str,
         detail: Value,
@@ -160,8 +168,8 @@ impl Audit {
             let mut record = AuditRecord {
                 number: last.as_ref().map_or(0, |last| last.number) + 1,
                 at: now,
-                key: caller.id.clone(),
-                name: caller.name.clone(),
+                key: actor.id.clone(),
+                name: actor.name.clone(),
                 action: action.to_owned(),
                 target: target.to_owned(),
                 detail: detail.clone(),
@@ -273,10 +281,17 @@ fn read(value: &Value) -> Result<AuditRecord, StoreError> {
 
 #[cfg(test)]
 mod tests {
-    use windlass_engine::{Ids, SystemClock};
     use windlass_memory::MemoryStore;
 
     use super::*;
+    use crate::{Ids, SystemClock};
+
+    fn local() -> Actor {
+        Actor {
+            id: "local".to_owned(),
+            name: "local".to_owned(),
+        }
+    }
 
     fn engine() -> Arc<Engine> {
         let (store, clock) = (Arc::new(MemoryStore::new()), Arc::new(SystemClock::new()));
@@ -288,7 +303,7 @@ mod tests {
         for number in 0..count {
             let detail = json!({"b": number, "a": [1, {"z": null}]});
             audit
-                .record(&Caller::local(), "queue.pause", "mail", detail)
+                .record(&local(), "queue.pause", "mail", detail)
                 .await;
         }
         audit
@@ -328,7 +343,7 @@ mod tests {
         for number in 0..40 {
             let node = nodes[number % 2].clone();
             writers.spawn(async move {
-                node.record(&Caller::local(), "job.cancel", "x", Value::Null)
+                node.record(&local(), "job.cancel", "x", Value::Null)
                     .await;
             });
         }
