@@ -1,4 +1,5 @@
-//! Who did what: a record of every operator's action, each chained to the one before it by a hash.
+//! Who did what: a record of every action of an operator and of every removal of dead jobs, each
+//! chained to the one before it by a hash.
 //!
 //! A record holds the hash of its predecessor, so a record that was changed, removed or slipped in later breaks the chain, and
 //! [`Audit::verify`] says where. The newest record lies in a document of its own (the head) and moves to the topic when the next
@@ -32,10 +33,20 @@ const BEGINNING: &str = "0000000000000000000000000000000000000000000000000000000
 /// Who acts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Actor {
-    /// The public id of a key, or a fixed word for an actor without one: `local`.
+    /// The public id of a key, or a fixed word for an actor without one: `local`, `windlass`.
     pub id: String,
     /// The name of the key.
     pub name: String,
+}
+
+impl Actor {
+    /// Windlass itself, which removes what is too old.
+    pub(crate) fn janitor() -> Self {
+        Actor {
+            id: "windlass".to_owned(),
+            name: "janitor".to_owned(),
+        }
+    }
 }
 
 /// One action.
@@ -45,7 +56,7 @@ pub struct AuditRecord {
     pub number: u64,
     /// When it happened.
     pub at: Timestamp,
-    /// The public id of the key, or `local`.
+    /// The public id of the key, or the word of an actor without one: `local`, `windlass`.
     pub key: String,
     /// The name of the key.
     pub name: String,
@@ -121,7 +132,7 @@ pub struct Verified {
     pub broken: Option<String>,
 }
 
-/// Keeps records of what operators do.
+/// Keeps records of what operators do, and of which dead jobs were removed.
 #[derive(Debug, Clone)]
 pub struct Audit {
     engine: Arc<Engine>,
@@ -144,7 +155,8 @@ impl Audit {
         }
     }
 
-    async fn write(
+    /// Records an action, or says why it could not.
+    pub(crate) async fn write(
         &self,
         actor: &Actor,
         action: &str,
@@ -302,9 +314,7 @@ mod tests {
         let audit = Audit::new(Arc::clone(engine));
         for number in 0..count {
             let detail = json!({"b": number, "a": [1, {"z": null}]});
-            audit
-                .record(&local(), "queue.pause", "mail", detail)
-                .await;
+            audit.record(&local(), "queue.pause", "mail", detail).await;
         }
         audit
     }
@@ -343,8 +353,7 @@ mod tests {
         for number in 0..40 {
             let node = nodes[number % 2].clone();
             writers.spawn(async move {
-                node.record(&local(), "job.cancel", "x", Value::Null)
-                    .await;
+                node.record(&local(), "job.cancel", "x", Value::Null).await;
             });
         }
         writers.join_all().await;

@@ -4,22 +4,20 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use windlass_core::{JobId, QueueName, State, Timestamp};
+use windlass_core::{Job, JobId, QueueName, State, Timestamp};
 use windlass_store::{
     Changed, EXPIRED_MAX, Expected, Filter, Fire, ListedState, PAGE_MAX, Page, RECORDS_MAX,
     Schedule, StoreError,
 };
 
 use crate::attempt::{COMPLETIONS, PROGRESS};
+use crate::audit::{Actor, Audit};
 use crate::engine::Engine;
 use crate::http_queues::forget_queues;
 use crate::watchdog::Pulse;
-
-/// The topic of the records of dead jobs that were removed because of their age.
-pub const PURGED_TOPIC: &str = "audit.purged";
 
 /// Between two steps it rests at least so long.
 const REST_MIN: Duration = Duration::from_millis(10);
@@ -63,6 +61,7 @@ impl Default for JanitorConfig {
 #[derive(Debug)]
 pub struct Janitor {
     engine: Arc<Engine>,
+    audit: Audit,
     config: JanitorConfig,
     /// How far the jobs of a queue were looked at, where there are more than a step looks at.
     looked_until: Mutex<BTreeMap<(QueueName, ListedState), JobId>>,
@@ -74,6 +73,7 @@ impl Janitor {
     /// A janitor.
     pub fn new(engine: Arc<Engine>, config: JanitorConfig) -> Self {
         Janitor {
+            audit: Audit::new(Arc::clone(&engine)),
             engine,
             config,
             looked_until: Mutex::default(),
@@ -161,21 +161,25 @@ impl Janitor {
             return Ok(0);
         }
         if state == ListedState::Dead {
-            let told = jobs.iter().map(|job| {
-                json!({"job": job.id, "kind": job.kind, "queue": job.queue, "failures": job.failures,
-                    "error": job.last_error, "finished_at": job.finished_at()})
-            });
-            let told: Vec<_> = told.collect();
-            for part in told.chunks(RECORDS_MAX) {
-                store.append(PURGED_TOPIC, part, now).await?;
-            }
-            info!(%queue, count = ids.len(), "dead jobs are removed for their age");
+            // Recorded first: after a crash a record may name jobs that are still there, and the next
+            // pass records them again. The other order could remove jobs without a record.
+            let detail = removal(&jobs, before);
+            self.audit
+                .write(&Actor::janitor(), "dead.remove", queue.as_str(), detail)
+                .await?;
         }
         let purged = store.purge(&ids).await?;
         let gone = purged
             .iter()
             .filter(|changed| **changed == Changed::Removed);
-        Ok(gone.count())
+        let gone = gone.count();
+        if state == ListedState::Dead {
+            info!(%queue, count = gone, "removed old dead jobs");
+            if let Some(recorder) = self.engine.recorder() {
+                recorder.dead_removed(queue, u64::try_from(gone).unwrap_or(u64::MAX));
+            }
+        }
+        Ok(gone)
     }
 
     /// What is kept beside a job that lives goes when it is over, after a day; what it told of its progress, when it no longer
@@ -282,4 +286,20 @@ impl Janitor {
             }
         }
     }
+}
+
+/// What the audit log says about the dead jobs of one step: at most [`PAGE_MAX`] of them.
+fn removal(jobs: &[Job], finished_before: Timestamp) -> Value {
+    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    for job in jobs {
+        if let State::Dead(reason) = job.state() {
+            *reasons.entry(reason.name()).or_default() += 1;
+        }
+    }
+    let finished = || jobs.iter().filter_map(Job::finished_at);
+    json!({
+        "count": jobs.len(), "reasons": reasons, "finished_before": finished_before,
+        "oldest_finished_at": finished().min(), "newest_finished_at": finished().max(),
+        "jobs": jobs.iter().map(|job| job.id).collect::<Vec<_>>(),
+    })
 }

@@ -54,7 +54,7 @@ pub use fetcher::QueueConfig;
 pub use handler::{Handler, Handlers, Hooks, Running};
 pub use http_queues::{HTTP_QUEUES_MAX, HttpQueues};
 pub use ids::{Ids, Origin};
-pub use janitor::{Janitor, JanitorConfig, PURGED_TOPIC};
+pub use janitor::{Janitor, JanitorConfig};
 pub use lingering::lingering_of;
 pub use queue_settings::QUEUE_SETTINGS;
 pub use recorder::Recorder;

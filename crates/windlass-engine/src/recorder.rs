@@ -35,6 +35,9 @@ pub trait Recorder: Send + Sync + fmt::Debug {
 
     /// The store refused an outcome for so long that the worker dropped it: the attempt will count as lost.
     fn outcome_refused(&self, _queue: &QueueName) {}
+
+    /// The janitor removed this many dead jobs because of their age.
+    fn dead_removed(&self, _queue: &QueueName, _count: u64) {}
 }
 
 /// A recorder whose panics stay its own: the loops that call it must not break for a figure.
@@ -77,5 +80,9 @@ impl Recorder for Guarded {
 
     fn outcome_refused(&self, queue: &QueueName) {
         self.call(|recorder| recorder.outcome_refused(queue));
+    }
+
+    fn dead_removed(&self, queue: &QueueName, count: u64) {
+        self.call(|recorder| recorder.dead_removed(queue, count));
     }
 }

@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::json;
 use support::{World, constant, new_job, seconds, t0, worker};
 use windlass_core::retry::AttemptLimit;
 use windlass_core::schedule::{Expression, NewSchedule};
@@ -19,7 +20,8 @@ use windlass_core::{
     DeadReason, Delivery, NewJob, Outcome, Report, Revival, ScheduleName, Start, State, WorkerName,
 };
 use windlass_engine::{
-    Heard, Janitor, JanitorConfig, Scheduler, SchedulerConfig, Subscription, Sweeper, SweeperConfig,
+    Audit, Heard, Janitor, JanitorConfig, Scheduler, SchedulerConfig, Subscription, Sweeper,
+    SweeperConfig,
 };
 use windlass_sqlite::SqliteStore;
 use windlass_store::{
@@ -295,11 +297,10 @@ async fn what_is_old_is_removed_and_dead_jobs_stay(world: World) {
     };
     let strict = Janitor::new(Arc::clone(&world.engine), config);
     assert_eq!(strict.pass(world.engine.now()).await.unwrap(), 1);
-    let audit = store
-        .records(windlass_engine::PURGED_TOPIC, 0, 9)
-        .await
-        .unwrap();
-    assert_eq!(audit[0].value["job"], dead.to_string());
+    let audit = Audit::new(Arc::clone(&world.engine));
+    let records = audit.list(0, 9).await.unwrap();
+    assert_eq!(records.len(), 1, "other removals are not recorded");
+    assert_eq!(records[0].detail["jobs"], json!([dead]));
     assert!(
         store.nodes().await.unwrap().is_empty(),
         "silent nodes are forgotten"

@@ -496,7 +496,12 @@ async fn access(config: &Config, client: &Client) -> Result<Access, StartError> 
             json!({"peer": peer, "wait_ms": u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)});
         tokio::spawn(async move {
             audit
-                .record(&Caller::nobody().actor(), "access.throttled", &target, detail)
+                .record(
+                    &Caller::nobody().actor(),
+                    "access.throttled",
+                    &target,
+                    detail,
+                )
                 .await;
             drop(permit);
         });

@@ -77,6 +77,7 @@ pub struct PrometheusRecorder {
     schedule_skipped: Family<Labels, Counter>,
     leases_lost: Family<Labels, Counter>,
     outcomes_refused: Family<Labels, Counter>,
+    dead_removed: Family<Labels, Counter>,
     store_op: Histograms,
     workers: Family<Labels, Gauge>,
     slots: Family<Labels, Gauge>,
@@ -112,6 +113,7 @@ impl PrometheusRecorder {
             schedule_skipped: Family::default(),
             leases_lost: Family::default(),
             outcomes_refused: Family::default(),
+            dead_removed: Family::default(),
             store_op: histograms(),
             workers: Family::default(),
             slots: Family::default(),
@@ -144,6 +146,7 @@ impl PrometheusRecorder {
         add(to, "retry_latency_seconds", self.retry_latency.clone());
         add(to, "leases_lost", self.leases_lost.clone());
         add(to, "outcomes_refused", self.outcomes_refused.clone());
+        add(to, "dead_removed", self.dead_removed.clone());
         add(to, "queue_depth", self.depth.clone());
         add(to, "queue_oldest_ready_seconds", self.oldest_ready.clone());
         add(to, "schedule_lag_seconds", self.schedule_lag.clone());
@@ -305,6 +308,11 @@ impl Recorder for PrometheusRecorder {
     fn outcome_refused(&self, queue: &QueueName) {
         let labels = self.queue(queue);
         self.outcomes_refused.get_or_create(&labels).inc();
+    }
+
+    fn dead_removed(&self, queue: &QueueName, count: u64) {
+        let labels = self.queue(queue);
+        self.dead_removed.get_or_create(&labels).inc_by(count);
     }
 
     fn counts(&self, counts: &BTreeMap<QueueName, Counts>, now: Timestamp) {
@@ -489,6 +497,7 @@ mod tests {
         recorder.http_job("public", "2xx");
         recorder.http_request("GET", "/livez", 200, second);
         recorder.outcome_refused(&queue);
+        recorder.dead_removed(&queue, 1);
         let labels = recorder.queue(&queue);
         recorder.retries.get_or_create(&labels).inc();
         recorder.retry_exhausted.get_or_create(&labels).inc();

@@ -164,6 +164,7 @@ fn feed(recorder: &PrometheusRecorder) {
     };
     let now = at.saturating_add(7 * time);
     recorder.outcome_refused(&job.queue);
+    recorder.dead_removed(&job.queue, 4);
     recorder.counts(&[(job.queue, counts)].into(), now);
 }
 
@@ -175,6 +176,7 @@ fn each_figure_has_its_value() {
     for (name, expected) in [
         (r#"leases_lost_total{queue="default"}"#, 1.0),
         (r#"outcomes_refused_total{queue="default"}"#, 1.0),
+        (r#"dead_removed_total{queue="default"}"#, 4.0),
         (r#"schedule_skipped_total{reason="missed"}"#, 3.0),
         ("schedule_lag_seconds_count", 1.0),
         ("schedule_lag_seconds_sum", 2.0),

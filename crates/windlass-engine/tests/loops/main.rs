@@ -12,5 +12,6 @@ mod support;
 mod faults;
 mod lingering;
 mod queues;
+mod retention;
 mod running;
 mod shutdown;

@@ -139,6 +139,12 @@ pub const METRICS: &[Metric] = {
             "Outcomes that the store kept refusing and a worker dropped: the attempts count as lost",
         ),
         metric(
+            "dead_removed",
+            Counter,
+            &["queue"],
+            "Dead jobs that this process removed because they were older than the retention of dead jobs",
+        ),
+        metric(
             "queue_depth",
             Gauge,
             &["queue", "state"],
