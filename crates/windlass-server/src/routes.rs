@@ -2,7 +2,7 @@
 //!
 //! The table makes the router, the access check, the check of parameters, `openapi.json` and the tests that walk it.
 
-mod admin;
+mod audit;
 mod completions;
 mod dead_letters;
 mod events;
@@ -11,6 +11,7 @@ mod keys;
 mod policies;
 mod queues;
 mod schedules;
+mod secrets;
 mod system;
 mod workers;
 
@@ -211,7 +212,8 @@ pub(crate) fn table() -> Vec<Route> {
     all.extend(workers::routes());
     all.extend(events::routes());
     all.extend(keys::routes());
-    all.extend(admin::routes());
+    all.extend(secrets::routes());
+    all.extend(audit::routes());
     all.extend(system::routes());
     all
 }
