@@ -1,8 +1,11 @@
-//! `windlass audit`: what operators did, and whether the log is whole.
+//! `windlass audit`: list and verify the audit log.
 
 use clap::{Args, Subcommand};
 use hyper::Method;
 use serde_json::{Value, json};
+use windlass_api::Cursor;
+use windlass_core::Timestamp;
+use windlass_engine::AuditFilter;
 
 use crate::output::Output;
 use crate::place::{Place, Reached, rows};
@@ -10,7 +13,7 @@ use crate::remote::escaped;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuditCommand {
-    /// Lists what operators did, the oldest first.
+    /// Lists what operators did and which dead jobs were removed, newest first.
     List(ListAudit),
     /// Checks that no record was changed, removed or slipped in.
     Verify(VerifyAudit),
@@ -21,11 +24,31 @@ pub(crate) struct ListAudit {
     #[command(flatten)]
     place: Place,
 
-    /// Behind the record with this number.
-    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
-    after: u64,
+    /// Only what this key did: its id or its name.
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
 
-    /// So many at most.
+    /// Only this action, such as `job.edit`; with a dot at its end, all that begin with it, such as `job.`.
+    #[arg(long, value_name = "ACTION")]
+    action: Option<String>,
+
+    /// Only what was done to this target.
+    #[arg(long, value_name = "TARGET")]
+    target: Option<String>,
+
+    /// Only at this instant or later, such as `2026-01-01T00:00:00Z`.
+    #[arg(long, value_name = "INSTANT")]
+    from: Option<Timestamp>,
+
+    /// Only before this instant.
+    #[arg(long, value_name = "INSTANT")]
+    before: Option<Timestamp>,
+
+    /// Where the list before ended, as it was printed there.
+    #[arg(long, value_name = "CURSOR", value_parser = Cursor::place)]
+    cursor: Option<u64>,
+
+    /// At most this many records.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
 }
@@ -47,9 +70,13 @@ pub(crate) fn run(command: &AuditCommand, output: &Output) -> anyhow::Result<()>
     runtime.block_on(async {
         match command {
             AuditCommand::List(list) => {
-                let records = records(list).await?;
-                let text: String = records.iter().map(line).collect();
-                output.print(&records, text)
+                let (records, next) = records(list).await?;
+                let mut text: String = records.iter().map(line).collect();
+                let next = next.map(|next| Cursor::Place(next).to_string());
+                if let Some(next) = &next {
+                    text.push_str(&format!("more: --cursor {next}\n"));
+                }
+                output.print(&json!({"data": records, "next_cursor": next}), text)
             }
             AuditCommand::Verify(verify) => {
                 let found = verified(verify).await?;
@@ -70,17 +97,67 @@ pub(crate) fn run(command: &AuditCommand, output: &Output) -> anyhow::Result<()>
     })
 }
 
-async fn records(list: &ListAudit) -> anyhow::Result<Vec<Value>> {
+/// Up to the limit of records, and where the next ones begin. A page may be short and not the last one.
+async fn records(list: &ListAudit) -> anyhow::Result<(Vec<Value>, Option<u64>)> {
     let limit = usize::try_from(list.limit)?;
-    match list.place.find().await? {
-        Reached::Server(mut server) => {
-            let path = format!("/api/v1/audit?limit={limit}&cursor=p{:016x}", list.after);
-            Ok(rows(&server.expect(Method::GET, &path, None).await?))
+    let mut reached = list.place.find().await?;
+    let (mut records, mut cursor) = (Vec::new(), list.cursor);
+    loop {
+        let left = limit - records.len();
+        let (page, next) = match &mut reached {
+            Reached::Server(server) => {
+                let path = list.path(cursor, left);
+                read_page(&server.expect(Method::GET, &path, None).await?)?
+            }
+            Reached::Store(store) => {
+                let page = store.audit().list(&list.filter(), cursor, left).await?;
+                let records = page.records.iter().map(|record| json!(record));
+                (records.collect(), page.next)
+            }
+        };
+        records.extend(page);
+        cursor = next;
+        if records.len() >= limit || cursor.is_none() {
+            return Ok((records, cursor));
         }
-        Reached::Store(store) => {
-            let records = store.audit().list(list.after, limit).await?;
-            Ok(records.iter().map(|record| json!(record)).collect())
+    }
+}
+
+fn read_page(listed: &Value) -> anyhow::Result<(Vec<Value>, Option<u64>)> {
+    let next = listed.get("next_cursor").and_then(Value::as_str);
+    Ok((rows(listed), next.map(Cursor::place).transpose()?))
+}
+
+impl ListAudit {
+    fn filter(&self) -> AuditFilter {
+        AuditFilter {
+            key: self.key.clone(),
+            action: self.action.clone(),
+            target: self.target.clone(),
+            from: self.from,
+            before: self.before,
         }
+    }
+
+    fn path(&self, cursor: Option<u64>, limit: usize) -> String {
+        let filter = self.filter();
+        let mut path = format!("/api/v1/audit?limit={limit}");
+        for (name, value) in [
+            ("key", filter.key),
+            ("action", filter.action),
+            ("target", filter.target),
+            ("from", filter.from.map(|at| at.to_string())),
+            ("before", filter.before.map(|at| at.to_string())),
+            (
+                "cursor",
+                cursor.map(|cursor| Cursor::Place(cursor).to_string()),
+            ),
+        ] {
+            if let Some(value) = value {
+                path.push_str(&format!("&{name}={}", escaped(&value)));
+            }
+        }
+        path
     }
 }
 

@@ -194,8 +194,32 @@ fn a_running_server_is_asked_for_secrets_keys_and_the_audit_log() {
         all.contains("*.hooks.example:8443"),
         "the audit log names the hosts: {all}"
     );
-    let part = asked(&["audit", "list", "--after", "1", "--limit", "2"], b"").1;
-    assert_eq!(part.lines().collect::<Vec<_>>(), lines[1..3]);
+    let first = |line: &str| line.split_whitespace().next().unwrap_or("").to_owned();
+    let numbers: Vec<String> = lines.iter().map(|line| first(line)).collect();
+    assert_eq!(numbers, ["4", "3", "2", "1"], "newest first");
+    let part = asked(&["audit", "list", "--limit", "2"], b"").1;
+    let (rows, more) = part.trim_end().rsplit_once('\n').expect("a line about more");
+    assert_eq!(rows.lines().collect::<Vec<_>>(), lines[..2]);
+    let cursor = more.strip_prefix("more: --cursor ").expect("a cursor");
+    let rest = asked(&["audit", "list", "--cursor", cursor], b"").1;
+    assert_eq!(rest.lines().collect::<Vec<_>>(), lines[2..]);
+    // Each filter, through the server; beside the store below.
+    let from = lines[1].split_whitespace().nth(1).expect("a time");
+    let filters: [(&[&str], &[&str]); 6] = [
+        (&["--action", "secret.remove"], &lines[..1]),
+        (&["--action", "secret."], &lines[..3]),
+        (
+            &["--key", "admin", "--target", "hook"],
+            &[lines[0], lines[2]],
+        ),
+        (&["--key", "local"], &lines[3..]),
+        (&["--from", from], &lines[..2]),
+        (&["--before", from], &lines[2..]),
+    ];
+    for (filter, expected) in filters {
+        let listed = asked(&[&["audit", "list"], filter].concat(), b"").1;
+        assert_eq!(listed.lines().collect::<Vec<_>>(), expected, "{filter:?}");
+    }
     let verified = asked(&["audit", "verify"], b"").1;
     let hash = verified.trim().rsplit(' ').next().expect("a hash");
     assert_eq!(asked(&["audit", "verify", "--known", hash], b"").0, 0);
@@ -203,14 +227,16 @@ fn a_running_server_is_asked_for_secrets_keys_and_the_audit_log() {
     assert!(code == 1 && told.contains("is gone"), "{told}");
     assert!(server.stop().0.success());
     // The same beside the store.
-    let beside = ["audit", "list", "--data", text(&data), "--limit", "2"];
-    assert_eq!(
-        printed(&beside).lines().collect::<Vec<_>>(),
-        lines[..2],
-        "the limit"
-    );
-    let behind = [&beside[..], &["--after", "2"]].concat();
-    assert_eq!(printed(&behind).lines().collect::<Vec<_>>(), lines[2..]);
+    let beside = |more: &[&str]| {
+        let arguments = [&["audit", "list", "--data", text(&data)], more].concat();
+        printed(&arguments)
+    };
+    assert_eq!(beside(&["--limit", "2"]), part, "the limit");
+    assert_eq!(beside(&["--cursor", cursor]), rest);
+    for (filter, expected) in filters {
+        let listed = beside(filter);
+        assert_eq!(listed.lines().collect::<Vec<_>>(), expected, "{filter:?}");
+    }
 }
 
 #[test]

@@ -7,6 +7,8 @@
 //! (a record that was appended twice is read once). One who may write to the store itself could write a whole new chain:
 //! keep the hash that `verify` prints elsewhere, and give it to the next one.
 
+mod list;
+
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -19,6 +21,8 @@ use windlass_core::Timestamp;
 use windlass_store::{Expected, RECORDS_MAX, StoreError, Written};
 
 use crate::engine::Engine;
+
+pub use list::{AuditFilter, AuditPage};
 
 /// The topic of the records.
 pub const AUDIT_TOPIC: &str = "audit";
@@ -202,17 +206,11 @@ impl Audit {
         ))
     }
 
-    /// Up to `limit` records behind the one with this number, oldest first.
-    pub async fn list(&self, after: u64, limit: usize) -> Result<Vec<AuditRecord>, StoreError> {
-        let mut listed = Vec::new();
-        self.walk(|record| {
-            if record.number > after && listed.len() < limit {
-                listed.push(record);
-            }
-            listed.len() < limit
-        })
-        .await?;
-        Ok(listed)
+    /// The newest record, which is not in the topic yet.
+    async fn head(&self) -> Result<Option<AuditRecord>, StoreError> {
+        let (store, now) = (self.engine.store(), self.engine.now());
+        let head = store.document(AUDIT_TOPIC, HEAD, now).await?;
+        head.map(|head| read(&head.value)).transpose()
     }
 
     /// Checks every record against the one before it, and that the one with the hash `known` is still there.
@@ -252,9 +250,7 @@ impl Audit {
     async fn walk(&self, mut go_on: impl FnMut(AuditRecord) -> bool) -> Result<(), StoreError> {
         let store = self.engine.store();
         // The head is read first: what moves to the topic meanwhile is then found there.
-        let now = self.engine.now();
-        let head = store.document(AUDIT_TOPIC, HEAD, now).await?;
-        let head = head.map(|head| read(&head.value)).transpose()?;
+        let head = self.head().await?;
         let (mut cursor, mut last) = (0, 0);
         let mut recent: VecDeque<AuditRecord> = VecDeque::new();
         loop {

@@ -45,7 +45,7 @@ pub use attempt::{
     COMPLETIONS, Cancellation, LOG_LINE_CHARS_MAX, LOG_LINES_MAX, PROGRESS, PROGRESS_BYTES_MAX,
     Progress, ProgressError, RunningAttempt, StopReason,
 };
-pub use audit::{AUDIT_TOPIC, Actor, Audit, AuditRecord, Verified};
+pub use audit::{AUDIT_TOPIC, Actor, Audit, AuditFilter, AuditPage, AuditRecord, Verified};
 pub use clock::{Clock, SystemClock, VirtualClock, Wait};
 pub use drain::{DrainError, Drained};
 pub use engine::{EVENTS_KEPT, Engine};

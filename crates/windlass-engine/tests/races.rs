@@ -20,8 +20,8 @@ use windlass_core::{
     DeadReason, Delivery, NewJob, Outcome, Report, Revival, ScheduleName, Start, State, WorkerName,
 };
 use windlass_engine::{
-    Audit, Heard, Janitor, JanitorConfig, Scheduler, SchedulerConfig, Subscription, Sweeper,
-    SweeperConfig,
+    Audit, AuditFilter, Heard, Janitor, JanitorConfig, Scheduler, SchedulerConfig, Subscription,
+    Sweeper, SweeperConfig,
 };
 use windlass_sqlite::SqliteStore;
 use windlass_store::{
@@ -298,7 +298,8 @@ async fn what_is_old_is_removed_and_dead_jobs_stay(world: World) {
     let strict = Janitor::new(Arc::clone(&world.engine), config);
     assert_eq!(strict.pass(world.engine.now()).await.unwrap(), 1);
     let audit = Audit::new(Arc::clone(&world.engine));
-    let records = audit.list(0, 9).await.unwrap();
+    let page = audit.list(&AuditFilter::default(), None, 9).await;
+    let records = page.unwrap().records;
     assert_eq!(records.len(), 1, "other removals are not recorded");
     assert_eq!(records[0].detail["jobs"], json!([dead]));
     assert!(

@@ -86,7 +86,11 @@ fn audit_record() -> Schema {
     Schema::object(vec![
         Field::always("number", Schema::count()),
         Field::always("at", Schema::instant()),
-        Field::always("key", Schema::text().about("Whose key, or `local`.")),
+        Field::always(
+            "key",
+            Schema::text()
+                .about("The id of a key; `local` without one, `windlass` for the janitor."),
+        ),
         Field::always("name", Schema::text()),
         Field::always("action", Schema::text()),
         Field::always("target", Schema::text()),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use windlass_core::{JobId, QueueName, Timestamp};
-use windlass_engine::{Audit, AuditRecord, Event, Janitor, JanitorConfig, Recorder};
+use windlass_engine::{Audit, AuditFilter, AuditRecord, Event, Janitor, JanitorConfig, Recorder};
 use windlass_store::Counts;
 
 use crate::support::running::Running;
@@ -58,7 +58,8 @@ fn later(run: &Running) -> Timestamp {
 
 async fn records(run: &Running) -> Vec<AuditRecord> {
     let audit = Audit::new(Arc::clone(&run.engine));
-    audit.list(0, 100).await.unwrap()
+    let page = audit.list(&AuditFilter::default(), None, 100).await;
+    page.unwrap().records
 }
 
 async fn are_there(run: &Running, ids: &[JobId]) -> bool {

@@ -229,7 +229,10 @@ async fn what_operators_do_is_recorded_with_their_key() {
     server.act(&format!("/api/v1/jobs/{id}/cancel")).await;
     server.act(&format!("/api/v1/jobs/{id}/revive")).await;
     let audit = windlass_engine::Audit::new(server.client.engine().clone());
-    let records = audit.list(0, 100).await.unwrap();
+    let page = audit
+        .list(&windlass_engine::AuditFilter::default(), None, 100)
+        .await;
+    let records = page.unwrap().records;
     let actions: Vec<&str> = records
         .iter()
         .map(|record| record.action.as_str())

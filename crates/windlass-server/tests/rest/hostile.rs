@@ -505,7 +505,10 @@ async fn ap15_what_is_secret_is_in_no_answer_of_others() {
     server
         .patch(&format!("/api/v1/jobs/{id}"), &json!({"payload": secret}))
         .await;
-    let records = audit.list(0, 100).await.unwrap();
+    let page = audit
+        .list(&windlass_engine::AuditFilter::default(), None, 100)
+        .await;
+    let records = page.unwrap().records;
     assert!(!records.is_empty());
     assert!(
         !format!("{records:?}").contains(secret),
@@ -534,7 +537,10 @@ async fn whoever_hangs_up_has_done_nothing_that_is_not_audited() {
         let queues = server.get("/api/v1/queues?limit=100").await.json["data"].clone();
         let queues = queues.as_array().expect("a list").clone();
         let paused = queues.iter().filter(|queue| queue["paused"].is_object());
-        let records = audit.list(0, 1000).await.unwrap();
+        let page = audit
+            .list(&windlass_engine::AuditFilter::default(), None, 1000)
+            .await;
+        let records = page.unwrap().records;
         seen = (paused.count(), records.len());
         if seen.0 > 0 && seen.0 == seen.1 {
             return;

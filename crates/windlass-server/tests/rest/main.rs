@@ -7,6 +7,7 @@
 )]
 
 mod access;
+mod audit;
 mod bulk;
 mod claims;
 mod clock;

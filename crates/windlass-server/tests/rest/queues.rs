@@ -124,7 +124,10 @@ async fn a_purge_removes_what_is_spelled_out_and_is_recorded() {
     let left = server.get("/api/v1/jobs").await;
     assert_eq!(left.json["data"].as_array().unwrap().len(), 1);
     let audit = windlass_engine::Audit::new(server.client.engine().clone());
-    let records = audit.list(0, 100).await.unwrap();
+    let page = audit
+        .list(&windlass_engine::AuditFilter::default(), None, 100)
+        .await;
+    let records = page.unwrap().records;
     let purges = records
         .iter()
         .filter(|record| record.action == "queue.purge")
