@@ -198,7 +198,10 @@ fn a_running_server_is_asked_for_secrets_keys_and_the_audit_log() {
     let numbers: Vec<String> = lines.iter().map(|line| first(line)).collect();
     assert_eq!(numbers, ["4", "3", "2", "1"], "newest first");
     let part = asked(&["audit", "list", "--limit", "2"], b"").1;
-    let (rows, more) = part.trim_end().rsplit_once('\n').expect("a line about more");
+    let (rows, more) = part
+        .trim_end()
+        .rsplit_once('\n')
+        .expect("a line about more");
     assert_eq!(rows.lines().collect::<Vec<_>>(), lines[..2]);
     let cursor = more.strip_prefix("more: --cursor ").expect("a cursor");
     let rest = asked(&["audit", "list", "--cursor", cursor], b"").1;

@@ -46,6 +46,8 @@ pub struct Settings {
     pub waiting_max: usize,
     /// The most requests with an `Idempotency-Key` that one caller sends within a day. 1,000,000.
     pub idempotency_notes_max: u64,
+    /// How long a payload that an edit or a revival replaced is kept; zero keeps none. 7 days.
+    pub replaced_payload_retention: Duration,
     /// The policy of jobs that nobody else has one for, and the cap on what they ask for. `standard`, no cap.
     pub retry: WorkerRetry,
 }
@@ -60,6 +62,7 @@ impl Default for Settings {
             wait_max: Duration::from_secs(60),
             waiting_max: 1000,
             idempotency_notes_max: NOTES_MAX_DEFAULT,
+            replaced_payload_retention: Duration::from_secs(7 * 24 * 3600),
             retry: WorkerRetry {
                 policy: Some(Arc::new(Preset::default().policy())),
                 cap: Cap::Unlimited,

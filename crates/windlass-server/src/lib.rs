@@ -18,6 +18,7 @@
 pub mod access;
 mod answer;
 mod app;
+mod audit;
 mod bodies;
 mod call;
 pub mod checks;

@@ -15,7 +15,7 @@ const ALIVE: Duration = Duration::from_secs(60);
 /// Where a server's heartbeat has its settings.
 const SETTINGS: &str = "settings";
 /// The settings that all servers of one store should share: each of them acts on every job.
-const SHARED: [&str; 8] = [
+const SHARED: [&str; 9] = [
     "jobs.lease",
     "jobs.sweep_every",
     "jobs.retry",
@@ -24,6 +24,7 @@ const SHARED: [&str; 8] = [
     "retention.finished",
     "retention.dead",
     "retention.queues",
+    "retention.replaced_payloads",
 ];
 
 /// Whether a node gave a sign of life lately.
@@ -118,6 +119,7 @@ mod tests {
             ("retention.finished", "9d"),
             ("retention.dead", "30d"),
             ("retention.queues", "mail=14d"),
+            ("retention.replaced_payloads", "0s"),
         ] {
             let nodes = [node("a", &[], now), node("b", &[(key, value)], now)];
             let told = differences(&nodes, now);

@@ -194,6 +194,7 @@ impl Config {
             wait_max: self.wait_max,
             waiting_max: number(self.waiting_max),
             idempotency_notes_max: self.idempotency_keys,
+            replaced_payload_retention: self.retention_replaced_payloads,
             retry: WorkerRetry {
                 policy: Some(Arc::new(self.retry.clone())),
                 cap: cap.map_or(Cap::Unlimited, Cap::At),

@@ -20,6 +20,7 @@ pub(super) fn components() -> Vec<(&'static str, Schema)> {
         ("NewSecret", new_secret()),
         ("Secret", secret()),
         ("AuditRecord", audit_record()),
+        ("ReplacedPayload", replaced_payload()),
     ]
 }
 
@@ -97,5 +98,16 @@ fn audit_record() -> Schema {
         Field::always("detail", Schema::any()),
         Field::always("previous", Schema::text()),
         Field::always("hash", Schema::text()),
+    ])
+}
+
+fn replaced_payload() -> Schema {
+    Schema::object(vec![
+        Field::always("job", Schema::id()),
+        Field::always("sha256", Schema::text()),
+        Field::always("bytes", Schema::count()),
+        Field::always("payload", Schema::any()),
+        Field::always("replaced_at", Schema::instant()),
+        Field::always("kept_until", Schema::instant()),
     ])
 }

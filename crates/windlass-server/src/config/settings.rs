@@ -184,6 +184,8 @@ settings! {
         "How long dead jobs are kept, in whole days; until a person purges them, if not set.";
     "retention.queues" retention_queues: BTreeMap<QueueName, Duration> = "{}", each_whole_days,
         "Other times than `retention.finished` for single queues.";
+    "retention.replaced_payloads" retention_replaced_payloads: Duration = r#""7d""#, any,
+        "How long a payload that an edit or a revival replaced is kept, for those who may read payloads; `\"0s\"` keeps none. Payloads over 1 MiB are not kept.";
 
     "shutdown.grace" shutdown_grace: Duration = r#""30s""#, any,
         "At the end, running requests and jobs have so long to finish. A second signal ends the waiting.";

@@ -106,6 +106,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("retention.finished", r#""8d""#),
     ("retention.dead", r#""30d""#),
     ("retention.queues", r#"{ "mail" = "14d" }"#),
+    ("retention.replaced_payloads", r#""2d""#),
     ("shutdown.grace", r#""5s""#),
     ("secrets.master_key", r#"{ env = "MASTER" }"#),
     ("secrets.old_keys", r#"[{ env = "OLD" }]"#),

@@ -18,6 +18,7 @@ use super::jobs::{
 };
 use crate::access::Scope;
 use crate::answer::Answer;
+use crate::audit::{Before, record_pass};
 use crate::call::Call;
 use crate::http_jobs::check_request;
 use crate::problem::Problem;
@@ -184,7 +185,9 @@ async fn revive(call: Call) -> Result<Answer, Problem> {
     // Jobs that were named may be in another state.
     let is_dead = |job: &&Job| matches!(job.state(), State::Dead(_));
     let (dead, others): (Vec<&Job>, Vec<&Job>) = found.jobs.iter().partition(is_dead);
-    let ids: Vec<JobId> = dead.iter().map(|job| job.id).collect();
+    let new_payload = revival.payload.as_ref();
+    let before = Before::keep_all(&call, dead.iter().copied().cloned(), new_payload).await?;
+    let ids: Vec<JobId> = before.iter().map(Before::id).collect();
     let mut changed = call.app.store().revive(&ids, &revival, call.now).await?;
     if let Some(run_at) = revival.run_at {
         call.app.engine().due_at(run_at, call.now);
@@ -195,9 +198,9 @@ async fn revive(call: Call) -> Result<Answer, Problem> {
             engine.emit_job(call.now, &JobRef::of(job), JobEvent::Revived);
         }
     }
+    let changes = Before::changes_of(&before, &changed, |job, state| job.revived(&revival, state));
     changed.extend(others.iter().map(|job| Changed::Conflict(job.state())));
     let answer = PassAnswer::new(&changed, &found);
-    call.audit("dead_letters.revive", "jobs", wanted.told(&answer))
-        .await;
+    record_pass(&call, "dead_letters.revive", wanted.told(&answer), changes).await;
     Answer::ok(&answer)
 }

@@ -123,6 +123,17 @@ pub(super) fn routes() -> Vec<Route> {
         .takes("Edit")
         .answers(200, "The job.", job()),
         Route::new(
+            Method::GET,
+            "/api/v1/jobs/{id}/replaced-payloads/{sha256}",
+            Scope::ReadPayload,
+            change::replaced,
+        )
+        .says(
+            TAG,
+            "The payload that an edit or a revival replaced, by the hash that the audit log has; kept for a limited time.",
+        )
+        .answers(200, "The payload.", Schema::named("ReplacedPayload")),
+        Route::new(
             Method::DELETE,
             "/api/v1/jobs/{id}",
             Scope::Operate,

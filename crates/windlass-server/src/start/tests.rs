@@ -36,6 +36,7 @@ const SET: &[(&str, &str)] = &[
     ("retention.finished", "8d"),
     ("retention.dead", "30d"),
     ("retention.queues", "mail=14d"),
+    ("retention.replaced_payloads", "2d"),
     ("shutdown.grace", "5s"),
 ];
 
@@ -96,6 +97,7 @@ fn every_setting_arrives_where_it_is_used() {
         (seconds(45), seconds(7200))
     );
     assert_eq!((settings.wait_max, settings.waiting_max), (seconds(20), 7));
+    assert_eq!(settings.replaced_payload_retention, seconds(2 * 86_400));
     assert_eq!(
         settings.retry.policy,
         Some(Arc::new(Preset::Patient.policy()))

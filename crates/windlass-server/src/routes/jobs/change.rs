@@ -1,11 +1,12 @@
 //! What operators do to single jobs.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use windlass_api::{JobView, read_edit, read_revival};
 use windlass_core::{Job, JobId, Payload};
 
 use super::form;
 use crate::answer::Answer;
+use crate::audit::{Before, removed, replaced_payload};
 use crate::call::Call;
 use crate::http_jobs::{self, check_queue};
 use crate::problem::Problem;
@@ -13,34 +14,36 @@ use crate::problem::Problem;
 /// `POST /api/v1/jobs/{id}/cancel`.
 pub(super) async fn cancel(call: Call) -> Result<Answer, Problem> {
     let id = call.job_id()?;
-    call.app.client.cancel(id).await?;
-    done(call, "job.cancel", id).await
+    let before = before(&call, id, None).await?;
+    let state = call.app.client.cancel(id).await?;
+    done(call, "job.cancel", id, before.cancelled(state)).await
 }
 
 /// `POST /api/v1/jobs/{id}/revive`.
 pub(super) async fn revive(call: Call) -> Result<Answer, Problem> {
     let id = call.job_id()?;
-    let revival = read_revival(&call.parts()?, call.now)?;
+    let mut revival = read_revival(&call.parts()?, call.now)?;
+    revival.run_at = revival.run_at.or(Some(call.now));
     check_payload(&call, revival.payload.as_ref())?;
-    if let Some(job) = call.app.client.get(id).await? {
-        check_request(&call, &job, revival.payload.as_ref()).await?;
-    }
-    call.app.client.revive(id, &revival).await?;
-    done(call, "job.revive", id).await
+    let before = before(&call, id, revival.payload.as_ref()).await?;
+    let state = call.app.client.revive(id, &revival).await?;
+    done(call, "job.revive", id, before.revived(&revival, state)).await
 }
 
 /// `POST /api/v1/jobs/{id}/run-now`.
 pub(super) async fn run_now(call: Call) -> Result<Answer, Problem> {
     let id = call.job_id()?;
-    call.app.client.run_now(id).await?;
-    done(call, "job.run_now", id).await
+    let before = before(&call, id, None).await?;
+    let state = call.app.client.run_now(id).await?;
+    done(call, "job.run_now", id, before.made_due(state)).await
 }
 
 /// `POST /api/v1/jobs/{id}/resolve`.
 pub(super) async fn resolve(call: Call) -> Result<Answer, Problem> {
     let id = call.job_id()?;
-    call.app.client.resolve(id).await?;
-    done(call, "job.resolve", id).await
+    let before = before(&call, id, None).await?;
+    let state = call.app.client.resolve(id).await?;
+    done(call, "job.resolve", id, before.resolved(state)).await
 }
 
 /// `PATCH /api/v1/jobs/{id}`.
@@ -48,14 +51,12 @@ pub(super) async fn edit(call: Call) -> Result<Answer, Problem> {
     let id = call.job_id()?;
     let edit = read_edit(&call.parts()?, call.now)?;
     check_payload(&call, edit.payload.as_ref())?;
-    if let Some(job) = call.app.client.get(id).await? {
-        check_request(&call, &job, edit.payload.as_ref()).await?;
-        if let Some(queue) = &edit.queue {
-            check_queue(call.app.engine(), &job.kind, queue).await?;
-        }
+    if let (Some(queue), Some(job)) = (&edit.queue, call.app.client.get(id).await?) {
+        check_queue(call.app.engine(), &job.kind, queue).await?;
     }
-    call.app.client.edit(id, &edit).await?;
-    done(call, "job.edit", id).await
+    let before = before(&call, id, edit.payload.as_ref()).await?;
+    let state = call.app.client.edit(id, &edit).await?;
+    done(call, "job.edit", id, before.edited(&edit, state)).await
 }
 
 /// `DELETE /api/v1/jobs/{id}`.
@@ -64,9 +65,20 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Problem> {
     if let Some(schedule) = form::find(&call, id).await? {
         return form::delete(&call, &schedule).await;
     }
+    // A job that cannot be read can still be removed.
+    let job = call.app.client.get(id).await.unwrap_or_default();
     call.app.client.purge(id).await?;
-    call.audit_plain("job.delete", &id.to_string()).await;
+    let detail = job.map_or_else(|| json!({}), |job| removed(&job, call.now));
+    call.audit("job.delete", &id.to_string(), detail).await;
     Ok(Answer::empty())
+}
+
+/// `GET /api/v1/jobs/{id}/replaced-payloads/{sha256}`.
+pub(super) async fn replaced(call: Call) -> Result<Answer, Problem> {
+    let (id, hash) = (call.job_id()?, call.param("sha256"));
+    let found = replaced_payload(&call, id, hash).await?;
+    let missing = "such replaced payload: it may have expired, or was not kept";
+    Answer::ok(&found.ok_or_else(|| Problem::not_found(missing))?)
 }
 
 /// Refuses a payload that is too large.
@@ -90,9 +102,18 @@ async fn check_request(call: &Call, job: &Job, payload: Option<&Payload>) -> Res
     http_jobs::check_request(&mut call.signers(), kind, payload).await
 }
 
-/// Records what was done, and answers the job as it is now.
-async fn done(call: Call, action: &str, id: JobId) -> Result<Answer, Problem> {
-    call.audit(action, &id.to_string(), json!({})).await;
+/// The job as it is, with its payload kept if another one is about to replace it.
+async fn before(call: &Call, id: JobId, payload: Option<&Payload>) -> Result<Before, Problem> {
+    let job = call.app.client.get(id).await?;
+    let job = job.ok_or(windlass::Error::NotFound(id))?;
+    check_request(call, &job, payload).await?;
+    Before::keep(call, job, payload).await
+}
+
+/// Records what changed, and answers the job as it is now.
+async fn done(call: Call, action: &str, id: JobId, changes: Value) -> Result<Answer, Problem> {
+    let detail = json!({"changes": changes});
+    call.audit(action, &id.to_string(), detail).await;
     let job = call.app.client.get(id).await?;
     let job = job.ok_or_else(|| Problem::not_found(format!("job {id}")))?;
     let now = call.app.engine().now();

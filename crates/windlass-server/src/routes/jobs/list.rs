@@ -9,6 +9,7 @@ use windlass_store::{Changed, PAGE_MAX};
 
 use crate::access::Scope;
 use crate::answer::Answer;
+use crate::audit::{Before, record_pass};
 use crate::call::Call;
 use crate::problem::Problem;
 use crate::search::{Found, search};
@@ -83,11 +84,12 @@ pub(super) async fn run_now(call: Call) -> Result<Answer, Problem> {
     // A filter is about retries that wait: fresh jobs with a time of their own must be named to be run before it.
     let by_name = wanted.ids.is_some();
     let meant = found.jobs.iter().filter(|job| by_name || job.failures > 0);
-    let ids: Vec<JobId> = meant.map(|job| job.id).collect();
+    let before = Before::keep_all(&call, meant.cloned(), None).await?;
+    let ids: Vec<JobId> = before.iter().map(Before::id).collect();
     let changed = call.app.store().run_now(&ids, call.now).await?;
     let answer = PassAnswer::new(&changed, &found);
-    call.audit("jobs.run_now", "jobs", wanted.told(&answer))
-        .await;
+    let changes = Before::changes_of(&before, &changed, Before::made_due);
+    record_pass(&call, "jobs.run_now", wanted.told(&answer), changes).await;
     Answer::ok(&answer)
 }
 

@@ -1,0 +1,276 @@
+//! What the audit log says about jobs that an operator changed, and the payloads that were replaced.
+//!
+//! A record has hash and size of a payload, never its content. The payload that a change replaced is kept for a while
+//! in a document that expires, for callers who may read payloads.
+
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+use windlass_core::{Edit, Job, JobId, Payload, Revival, State, Timestamp};
+use windlass_store::{Changed, Expected, StoreError};
+
+use crate::call::Call;
+use crate::problem::Problem;
+
+/// The documents of replaced payloads, each under the id of its job and its hash.
+const REPLACED: &str = "replaced_payloads";
+/// Larger payloads are not kept. 1 MiB.
+const KEPT_BYTES_MAX: usize = 1024 * 1024;
+/// Payloads that one request keeps at the same time.
+const KEPT_AT_ONCE: usize = 16;
+/// One record names at most this many jobs; a pass over more jobs leaves several records.
+const JOBS_PER_RECORD: usize = 100;
+
+/// A job that an operator changes, as it was, and what happens to its payload.
+pub(crate) struct Before {
+    job: Job,
+    /// When the request came.
+    now: Timestamp,
+    payload: Option<Value>,
+}
+
+impl Before {
+    /// Keeps the payload that a change is about to replace.
+    pub(crate) async fn keep(
+        call: &Call,
+        job: Job,
+        new: Option<&Payload>,
+    ) -> Result<Self, Problem> {
+        let payload = match new.filter(|new| **new != job.payload) {
+            Some(new) => Some(replaced(call, &job, new).await?),
+            None => None,
+        };
+        let now = call.now;
+        Ok(Before { job, now, payload })
+    }
+
+    /// The same for many jobs.
+    pub(crate) async fn keep_all(
+        call: &Call,
+        jobs: impl IntoIterator<Item = Job>,
+        new: Option<&Payload>,
+    ) -> Result<Vec<Self>, Problem> {
+        let keeping = jobs.into_iter().map(|job| Before::keep(call, job, new));
+        let keeping: Vec<_> = keeping.collect();
+        stream::iter(keeping)
+            .buffered(KEPT_AT_ONCE)
+            .try_collect()
+            .await
+    }
+
+    pub(crate) fn id(&self) -> JobId {
+        self.job.id
+    }
+
+    /// What a pass changed about each of these jobs; those that it did not change are left out.
+    pub(crate) fn changes_of(
+        before: &[Before],
+        changed: &[Changed],
+        changes: impl Fn(&Before, State) -> Value,
+    ) -> Vec<(JobId, Value)> {
+        let pairs = before.iter().zip(changed);
+        let told = pairs.filter_map(|(before, changed)| match changed {
+            Changed::Now(state) => Some((before.id(), changes(before, *state))),
+            _ => None,
+        });
+        told.collect()
+    }
+
+    /// What an edit changed.
+    pub(crate) fn edited(&self, edit: &Edit, state: State) -> Value {
+        self.changes(state, |job| {
+            job.queue = edit.queue.clone().unwrap_or_else(|| job.queue.clone());
+            job.priority = edit.priority.unwrap_or(job.priority);
+            job.run_at = edit.run_at.unwrap_or(job.run_at);
+        })
+    }
+
+    /// What a revival changed.
+    pub(crate) fn revived(&self, revival: &Revival, state: State) -> Value {
+        // If the job was in another state when it was read, the record has only state and payload.
+        self.changes(state, |job| {
+            let _ = job.revive(revival.clone(), self.now);
+        })
+    }
+
+    /// What making it due changed.
+    pub(crate) fn made_due(&self, state: State) -> Value {
+        self.changes(state, |job| job.run_at = job.run_at.min(self.now))
+    }
+
+    /// What a cancellation changed: a waiting job ended, or a running one is asked to.
+    pub(crate) fn cancelled(&self, state: State) -> Value {
+        self.changes(state, |job| {
+            let _ = job.cancel(self.now); // it was in another state: the one the store said counts
+        })
+    }
+
+    /// What a change of the state alone changed.
+    pub(crate) fn resolved(&self, state: State) -> Value {
+        self.changes(state, |_| {})
+    }
+
+    /// Old and new value of each field that is different, and of the state that the store said the job is in.
+    fn changes(&self, state: State, change: impl FnOnce(&mut Job)) -> Value {
+        let (old, mut new) = (&self.job, self.job.clone());
+        change(&mut new);
+        let mut changes = Map::new();
+        let old_state = old.state();
+        let name_of = |state: State, job: &Job| state.name(job.run_at, self.now);
+        for (name, old, new) in [
+            (
+                "state",
+                json!(name_of(old_state, old)),
+                json!(name_of(state, &new)),
+            ),
+            ("reason", reason(old_state), reason(state)),
+            (
+                "cancel_requested",
+                json!(is_asked_to_end(old)),
+                json!(is_asked_to_end(&new)),
+            ),
+            ("queue", json!(old.queue), json!(new.queue)),
+            ("priority", json!(old.priority), json!(new.priority)),
+            ("run_at", json!(old.run_at), json!(new.run_at)),
+            ("failures", json!(old.failures), json!(new.failures)),
+            ("deadline", json!(old.deadline), json!(new.deadline)),
+        ] {
+            if old != new {
+                changes.insert(name.to_owned(), json!({"old": old, "new": new}));
+            }
+        }
+        if let Some(payload) = &self.payload {
+            changes.insert("payload".to_owned(), payload.clone());
+        }
+        Value::Object(changes)
+    }
+}
+
+/// What the audit log says about a job that was removed.
+pub(crate) fn removed(job: &Job, now: Timestamp) -> Value {
+    let state = job.state();
+    json!({
+        "kind": job.kind, "queue": job.queue, "state": state.name(job.run_at, now),
+        "reason": reason(state), "payload": digest(&job.payload),
+    })
+}
+
+/// Records a pass over jobs: `about` in each record, and what changed about up to 100 jobs.
+pub(crate) async fn record_pass(
+    call: &Call,
+    action: &str,
+    about: Value,
+    changed: Vec<(JobId, Value)>,
+) {
+    let jobs = changed.into_iter();
+    let jobs: Vec<Value> = jobs
+        .map(|(id, changes)| json!({"job": id, "changes": changes}))
+        .collect();
+    let mut parts: Vec<&[Value]> = jobs.chunks(JOBS_PER_RECORD).collect();
+    if parts.is_empty() {
+        parts.push(&[]);
+    }
+    for part in parts {
+        let mut detail = about.clone();
+        if let Some(fields) = detail.as_object_mut() {
+            fields.insert("jobs".to_owned(), json!(part));
+        }
+        call.audit(action, "jobs", detail).await;
+    }
+}
+
+/// Keeps a payload that is replaced; what the audit log says about it.
+async fn replaced(call: &Call, job: &Job, new: &Payload) -> Result<Value, Problem> {
+    let (hash, bytes) = (sha256(&job.payload), job.payload.as_str().len());
+    let mut old = digest(&job.payload);
+    let retention = call.app.settings.replaced_payload_retention;
+    let (name, value) = if retention.is_zero() {
+        ("not_kept", json!("`retention.replaced_payloads` is 0"))
+    } else if bytes > KEPT_BYTES_MAX {
+        (
+            "not_kept",
+            json!(format!("it is larger than {KEPT_BYTES_MAX} bytes")),
+        )
+    } else {
+        let until = call.now.saturating_add(retention);
+        let text = json!({"payload": job.payload.as_str(), "replaced_at": call.now});
+        let name = document_name(job.id, &hash);
+        let store = call.app.store();
+        store
+            .put_document(
+                REPLACED,
+                &name,
+                &text,
+                Expected::Anything,
+                Some(until),
+                call.now,
+            )
+            .await?;
+        ("kept_until", json!(until))
+    };
+    if let Some(fields) = old.as_object_mut() {
+        fields.insert(name.to_owned(), value);
+    }
+    Ok(json!({"old": old, "new": digest(new)}))
+}
+
+/// A payload that a change replaced.
+#[derive(Serialize)]
+pub(crate) struct ReplacedPayload {
+    job: JobId,
+    sha256: String,
+    bytes: usize,
+    payload: Payload,
+    replaced_at: Value,
+    kept_until: Option<Timestamp>,
+}
+
+/// The payload of a job with this hash, if a change replaced it and it is still kept.
+pub(crate) async fn replaced_payload(
+    call: &Call,
+    job: JobId,
+    hash: &str,
+) -> Result<Option<ReplacedPayload>, StoreError> {
+    if hash.len() != 64 || !hash.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Ok(None);
+    }
+    let name = document_name(job, hash);
+    let found = call.app.store().document(REPLACED, &name, call.now).await?;
+    Ok(found.and_then(|found| {
+        let text = found.value.get("payload").and_then(Value::as_str)?;
+        Some(ReplacedPayload {
+            job,
+            sha256: hash.to_owned(),
+            bytes: text.len(),
+            payload: Payload::from_stored(text),
+            replaced_at: found.value.get("replaced_at").cloned().unwrap_or_default(),
+            kept_until: found.expires_at,
+        })
+    }))
+}
+
+fn reason(state: State) -> Value {
+    match state {
+        State::Dead(reason) => reason.name().into(),
+        _ => Value::Null,
+    }
+}
+
+fn is_asked_to_end(job: &Job) -> bool {
+    job.lease().is_some_and(|lease| lease.cancel_requested)
+}
+
+fn document_name(job: JobId, hash: &str) -> String {
+    format!("{job}/{hash}")
+}
+
+/// Names a payload without showing it.
+fn digest(payload: &Payload) -> Value {
+    json!({"sha256": sha256(payload), "bytes": payload.as_str().len()})
+}
+
+fn sha256(payload: &Payload) -> String {
+    let hash = Sha256::digest(payload.as_str().as_bytes());
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}
