@@ -249,7 +249,7 @@ fn problem() -> Schema {
 
 /// The pattern of a queue's name.
 pub(crate) fn queue_name() -> Schema {
-    Schema::pattern("^[A-Za-z0-9_.-]{1,64}$")
+    Schema::pattern(r"^(?!\.{1,2}$)[A-Za-z0-9_.-]{1,64}$")
 }
 
 /// The pattern of a kind.

@@ -14,18 +14,35 @@ struct Rule {
     bytes_max: usize,
     allowed: fn(char) -> bool,
     rule: &'static str,
+    /// Whether the name is a part of URL paths: clients drop the parts `.` and `..` of a path before they send it.
+    in_paths: bool,
 }
 
 impl Rule {
     fn check(&self, text: &str) -> Result<(), Invalid> {
         let fits = !text.is_empty() && text.len() <= self.bytes_max;
         if fits && text.chars().all(self.allowed) {
-            return Ok(());
+            return match self.in_paths {
+                true => refuse_dots(text),
+                false => Ok(()),
+            };
         }
         Err(Invalid::new(
             "",
             format!("{}, got {}", self.rule, shown(text)),
         ))
+    }
+}
+
+/// Refuses the two names that a URL path cannot carry: `.` and `..`.
+pub fn refuse_dots(text: &str) -> Result<(), Invalid> {
+    match text {
+        "." | ".." => {
+            let rule =
+                format!("must not be `.` or `..`, which URL paths cannot carry, got {text:?}");
+            Err(Invalid::new("", rule))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -84,20 +101,23 @@ names! {
         bytes_max: 128,
         allowed: |c| c.is_ascii_alphanumeric() || "_.:/-".contains(c),
         rule: "must be 1 to 128 of the characters A-Z a-z 0-9 _ . : / -",
+        in_paths: false,
     };
 
-    /// Where a job waits: `[A-Za-z0-9_.-]{1,64}`.
+    /// Where a job waits: `[A-Za-z0-9_.-]{1,64}`, but not `.` or `..`.
     QueueName = Rule {
         bytes_max: 64,
         allowed: |c| c.is_ascii_alphanumeric() || "_.-".contains(c),
         rule: "must be 1 to 64 of the characters A-Z a-z 0-9 _ . -",
+        in_paths: true,
     };
 
-    /// The name a schedule is upserted by: `[A-Za-z0-9_.:/-]{1,128}`.
+    /// The name a schedule is upserted by: `[A-Za-z0-9_.:/-]{1,128}`, but not `.` or `..`.
     ScheduleName = Rule {
         bytes_max: 128,
         allowed: |c| c.is_ascii_alphanumeric() || "_.:/-".contains(c),
         rule: "must be 1 to 128 of the characters A-Z a-z 0-9 _ . : / -",
+        in_paths: true,
     };
 
     /// A `unique_key` or `concurrency_key`: 1 to 256 bytes of text without control characters.
@@ -105,6 +125,7 @@ names! {
         bytes_max: 256,
         allowed: |c| !c.is_control(),
         rule: "must be 1 to 256 bytes of text without control characters",
+        in_paths: false,
     };
 
     /// A label for people and search: 1 to 64 bytes of text without control characters.
@@ -112,13 +133,15 @@ names! {
         bytes_max: 64,
         allowed: |c| !c.is_control(),
         rule: "must be 1 to 64 bytes of text without control characters",
+        in_paths: false,
     };
 
-    /// The name of a worker, of its own choosing: 1 to 128 bytes of text without control characters.
+    /// The name of a worker, of its own choosing: 1 to 128 bytes of text without control characters, but not `.` or `..`.
     WorkerName = Rule {
         bytes_max: 128,
         allowed: |c| !c.is_control(),
         rule: "must be 1 to 128 bytes of text without control characters",
+        in_paths: true,
     };
 }
 
@@ -207,6 +230,27 @@ mod tests {
         assert!(WorkerName::new(&"w".repeat(128)).is_ok());
         assert!(WorkerName::new(&"w".repeat(129)).is_err());
         assert!(ScheduleName::new("nightly report").is_err());
+    }
+
+    #[test]
+    fn names_that_a_url_path_cannot_carry_are_refused() {
+        for text in [".", ".."] {
+            let refusals = [
+                QueueName::new(text).unwrap_err(),
+                ScheduleName::new(text).unwrap_err(),
+                WorkerName::new(text).unwrap_err(),
+            ];
+            for refusal in refusals {
+                assert!(
+                    refusal.rule().contains("must not be `.` or `..`"),
+                    "{refusal}"
+                );
+            }
+            assert!(Kind::new(text).is_ok(), "a kind is in no path");
+        }
+        for text in ["...", ".a", "a.", "..a"] {
+            assert!(QueueName::new(text).is_ok(), "{text}");
+        }
     }
 
     #[test]

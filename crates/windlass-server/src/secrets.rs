@@ -12,7 +12,7 @@ use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use windlass_core::Invalid;
+use windlass_core::{Invalid, refuse_dots};
 use windlass_engine::Engine;
 use windlass_http::SecretHosts;
 use windlass_store::{Document, Expected, StoreError, Written};
@@ -372,7 +372,7 @@ fn check_form(name: &str) -> Result<(), Invalid> {
             format!("must be 1 to {NAME_CHARS_MAX} of letters, digits, `_`, `.`, `:` and `-`");
         return Err(Invalid::new("name", rule));
     }
-    Ok(())
+    refuse_dots(name).map_err(|error| error.within("name"))
 }
 
 fn to_hex(bytes: &[u8]) -> String {

@@ -4,7 +4,10 @@ use super::{Field, Schema};
 
 pub(super) fn components() -> Vec<(&'static str, Schema)> {
     let mut new = vec![
-        Field::always("name", Schema::pattern("^[A-Za-z0-9_.:/-]{1,128}$")),
+        Field::always(
+            "name",
+            Schema::pattern(r"^(?!\.{1,2}$)[A-Za-z0-9_.:/-]{1,128}$"),
+        ),
         Field::always("job", Schema::named("NewJob")),
     ];
     new.extend(definition());

@@ -15,6 +15,34 @@ async fn post_raw(server: &Server, body: &[u8]) -> crate::support::Answer {
 }
 
 #[tokio::test]
+async fn names_that_a_url_path_cannot_carry_are_refused_wherever_they_are_given() {
+    let server = Server::open().await;
+    let schedule = json!({"cron": "0 0 * * *", "job": {"kind": "a"}});
+    let named = |name: &str| {
+        let mut schedule = schedule.clone();
+        schedule["name"] = json!(name);
+        schedule
+    };
+    let secret = json!({"value": "x", "any_host": true});
+    for (name, escaped) in [(".", "%2E"), ("..", "%2E%2E")] {
+        let job = json!({"kind": "a", "queue": name});
+        for (refused, pointer) in [
+            (server.post("/api/v1/jobs", &job).await, "/queue"),
+            (server.post("/api/v1/claim", &json!({"queue": name})).await, "/queue"),
+            (server.post("/api/v1/workers", &json!({"name": name})).await, "/name"),
+            (server.post("/api/v1/schedules", &named(name)).await, "/name"),
+            (server.put(&format!("/api/v1/schedules/{escaped}"), &schedule).await, "/name"),
+            (server.put(&format!("/api/v1/secrets/{escaped}"), &secret).await, "/name"),
+            (server.put(&format!("/api/v1/queues/{escaped}/settings"), &json!({})).await, "/queue"),
+        ] {
+            assert_eq!(refused.status, 422, "{refused:?}");
+            assert_eq!(refused.pointer(), pointer, "{refused:?}");
+            assert!(refused.text_at("/detail").contains("must not be `.` or `..`"), "{refused:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn ap5_json_that_could_harm_is_refused() {
     let server = Server::open().await;
     let deep = |depth: usize| {
