@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use axum::body::Bytes;
 use axum::http::HeaderMap;
-use axum::http::header::HeaderName;
+use axum::http::header::{HeaderName, IF_NONE_MATCH};
 use serde_json::{Map, Value, json};
 use windlass_api::{Content, Cursor, Query, check_strict};
 use windlass_core::fields::RawFields;
@@ -77,6 +77,11 @@ impl Call {
 
     pub(crate) fn header(&self, name: &HeaderName) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    /// Whether the request may create something, and replace nothing: `If-None-Match: *`.
+    pub(crate) fn only_creates(&self) -> bool {
+        self.headers.contains_key(IF_NONE_MATCH)
     }
 
     /// The fields of the body; of no body, none.

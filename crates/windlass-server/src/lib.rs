@@ -33,6 +33,7 @@ mod metrics;
 pub mod nodes;
 mod openapi;
 mod permits;
+mod preconditions;
 mod problem;
 mod queue_settings;
 mod rates;

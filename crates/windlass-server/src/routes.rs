@@ -35,6 +35,7 @@ use crate::access::Scope;
 use crate::answer::Answer;
 use crate::app::{App, Settings};
 use crate::call::Call;
+use crate::preconditions;
 use crate::problem::Problem;
 use crate::request_id::request_id;
 use crate::serve::{finish, serve};
@@ -99,7 +100,6 @@ impl Route {
         Route {
             // What only looks changes nothing that could be left half done.
             ends_with_client: method.is_safe(),
-            method,
             path,
             needs: needs.into(),
             summary: "",
@@ -107,7 +107,8 @@ impl Route {
             takes: None,
             body_required: false,
             params: Vec::new(),
-            headers: Vec::new(),
+            headers: preconditions::headers_of(&method),
+            method,
             answers: Vec::new(),
             content_type: "application/json",
             idempotent: false,
@@ -229,6 +230,8 @@ pub struct RouteInfo {
     pub scope: Option<Scope>,
     /// Whether it takes an `Idempotency-Key`.
     pub idempotent: bool,
+    /// The other headers that it looks at.
+    pub headers: Vec<&'static str>,
 }
 
 /// Every route that [`router`] answers.
@@ -241,6 +244,7 @@ pub fn routes() -> Vec<RouteInfo> {
             Needs::Scope(scope) => Some(scope),
         },
         idempotent: route.idempotent,
+        headers: route.headers.iter().map(Field::name).collect(),
     };
     table().into_iter().map(info).collect()
 }

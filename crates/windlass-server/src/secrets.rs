@@ -177,6 +177,28 @@ impl Secrets {
         secret: &[u8],
         hosts: &SecretHosts,
     ) -> Result<(), SecretError> {
+        let any = Expected::Anything;
+        self.write(name, secret, hosts, any).await.map(|_| ())
+    }
+
+    /// Keeps a secret under a name that has none, for these hosts. Whether it had none.
+    pub async fn create(
+        &self,
+        name: &str,
+        secret: &[u8],
+        hosts: &SecretHosts,
+    ) -> Result<bool, SecretError> {
+        let written = self.write(name, secret, hosts, Expected::Absent).await?;
+        Ok(matches!(written, Written::Version(_)))
+    }
+
+    async fn write(
+        &self,
+        name: &str,
+        secret: &[u8],
+        hosts: &SecretHosts,
+        expected: Expected,
+    ) -> Result<Written, SecretError> {
         check_name(name)?;
         if secret.is_empty() || secret.len() > SECRET_BYTES_MAX {
             let rule = format!("must have 1 to {SECRET_BYTES_MAX} bytes");
@@ -193,11 +215,9 @@ impl Secrets {
             return Err(Invalid::new("secrets", rule).into());
         }
         let sealed = self.seal(name, secret, hosts)?;
-        let (anything, now) = (Expected::Anything, self.engine.now());
-        store
-            .put_document(COLLECTION, name, &sealed, anything, None, now)
-            .await?;
-        Ok(())
+        let now = self.engine.now();
+        let written = store.put_document(COLLECTION, name, &sealed, expected, None, now);
+        Ok(written.await?)
     }
 
     /// The secret of a name.

@@ -27,6 +27,7 @@ use crate::bodies::Room;
 use crate::call::Call;
 use crate::idempotency;
 use crate::listen::BodyError;
+use crate::preconditions;
 use crate::problem::Problem;
 use crate::request_id::{REQUEST_ID, request_id};
 use crate::routes::{Needs, Route};
@@ -114,6 +115,7 @@ async fn answer(
             access.check(authorization, peer, scope, now).await?
         }
     };
+    preconditions::check(&route, &parts.headers)?;
     let params = params.map_err(|_| Problem::not_found("such path: its names are UTF-8"))?;
     let query = Query::pairs(parts.uri.query().unwrap_or_default())?;
     let known = |name: &String| route.params.iter().any(|param| param.name() == name);

@@ -15,6 +15,7 @@ use super::jobs::{PassAnswer, page_params};
 use crate::access::Scope;
 use crate::answer::Answer;
 use crate::call::Call;
+use crate::preconditions::exists;
 use crate::problem::Problem;
 use crate::queue_settings;
 use crate::search::search;
@@ -181,7 +182,12 @@ async fn put_settings(call: Call) -> Result<Answer, Problem> {
     let name: QueueName = call.name("queue")?;
     let settings = QueueSettings::from_fields(&call.map()?)?;
     let told = settings.to_json();
-    queue_settings::set(&call.app.client, &name, &settings, call.now).await?;
+    let client = &call.app.client;
+    if !call.only_creates() {
+        queue_settings::set(client, &name, &settings, call.now).await?;
+    } else if !queue_settings::create(call.app.store(), &name, &settings, call.now).await? {
+        return Err(exists(&format!("what is set about queue {name}")));
+    }
     call.app.claims.forget_settings(&name);
     call.app.engine().http_queues().look_again();
     call.audit("queue.settings", name.as_str(), told.clone())

@@ -12,6 +12,7 @@ use super::Route;
 use crate::access::Scope;
 use crate::answer::Answer;
 use crate::call::Call;
+use crate::preconditions::exists;
 use crate::problem::Problem;
 use crate::secrets::{SecretError, Secrets};
 
@@ -67,7 +68,12 @@ async fn put(call: Call) -> Result<Answer, Problem> {
     let hosts = read_hosts(&mut fields)?;
     fields.finish()?;
     let name = call.param("name");
-    secrets(&call)?.put(name, value.as_bytes(), &hosts).await?;
+    let (secrets, value) = (secrets(&call)?, value.as_bytes());
+    if !call.only_creates() {
+        secrets.put(name, value, &hosts).await?;
+    } else if !secrets.create(name, value, &hosts).await? {
+        return Err(exists(&format!("secret {name}")));
+    }
     let detail = json!({"hosts": hosts.names(), "any_host": hosts == SecretHosts::Any});
     call.audit("secret.put", name, detail).await;
     Ok(Answer::empty())

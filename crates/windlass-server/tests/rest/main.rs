@@ -11,6 +11,7 @@ mod audit;
 mod bulk;
 mod claims;
 mod clock;
+mod conditions;
 mod dead_letters;
 mod description;
 mod events;

@@ -12,6 +12,7 @@ use super::{Found, answer, check_match, find, found};
 use crate::answer::Answer;
 use crate::call::{Call, escaped};
 use crate::http_jobs::{check_queue, check_request, with_depth};
+use crate::preconditions::exists;
 use crate::problem::Problem;
 
 /// So often a change is tried that meets a firing.
@@ -90,6 +91,9 @@ pub(super) async fn put(call: Call) -> Result<Answer, Problem> {
     for _ in 0..TRIES {
         let found = find(&call, &ScheduleRef::Name(name.clone())).await?;
         check_match(&call, found.as_ref())?;
+        if found.is_some() && call.only_creates() {
+            return Err(exists(&format!("schedule {name}")));
+        }
         let expected = found.as_ref().map_or(Expected::Absent, Found::version);
         match call
             .app
