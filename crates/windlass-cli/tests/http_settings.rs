@@ -18,8 +18,8 @@ fn http_jobs_are_retried_as_their_queue_is_set_to_be() {
     let settings = |retry: Value| {
         // More slots are kept for fresh jobs than there are: the policy holds all the same.
         let body = json!({"retry": retry, "fresh_reserve": 100_000});
-        let (status, answer) =
-            server.ask("PUT", "/api/v1/queues/hooks/settings", None, Some(&body));
+        let path = "/api/v1/queues/hooks/settings?create=true";
+        let (status, answer) = server.ask("PUT", path, None, Some(&body));
         assert_eq!(status, 200, "{answer}");
     };
     let job = json!({"http": {"url": format!("http://{target}/500/x")}, "queue": "hooks"});

@@ -83,7 +83,8 @@ fn the_log_has_the_cause_of_a_failure_under_the_id_of_its_request() {
     let folder = folder();
     let server = Server::start(folder.path(), &[]);
     let path = "/api/v1/queues/q/settings";
-    assert_eq!(server.ask("PUT", path, None, Some(&json!({}))).0, 200);
+    let created = format!("{path}?create=true");
+    assert_eq!(server.ask("PUT", &created, None, Some(&json!({}))).0, 200);
     assert!(server.stop().0.success());
     let store = rusqlite::Connection::open(folder.path().join("windlass.db")).unwrap();
     let damaged = store.execute(

@@ -255,12 +255,7 @@ impl<'a> Fields<'a> {
     }
 
     fn unknown_rule(&self, key: &str) -> String {
-        let nearest = self
-            .asked
-            .iter()
-            .min_by_key(|known| distance(known, key))
-            .filter(|known| distance(known, key) <= 2);
-        match nearest {
+        match nearest(key, self.asked.iter().map(String::as_str)) {
             Some(known) => format!("is not a known field: did you mean `{known}`?"),
             None => "is not a known field".to_owned(),
         }
@@ -342,6 +337,14 @@ fn kind_of(value: &Value) -> &'static str {
 fn clip(text: &str) -> String {
     const MESSAGE_CHARS_MAX: usize = 120;
     text.chars().take(MESSAGE_CHARS_MAX).collect()
+}
+
+/// The name that someone who wrote `word` most likely meant: at most two letters differ.
+pub fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    const DISTANCE_MAX: usize = 2;
+    let with_distance = names.into_iter().map(|name| (distance(name, word), name));
+    let (distance, name) = with_distance.min_by_key(|(distance, _)| *distance)?;
+    (distance <= DISTANCE_MAX).then_some(name)
 }
 
 /// How many letters to add, drop or change to make one word of the other; capped, as long words differ anyway.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use windlass_core::Timestamp;
+use windlass_core::{QueueName, Timestamp};
 use windlass_store::Node;
 
 use crate::config::Config;
@@ -30,6 +30,12 @@ const SHARED: [&str; 9] = [
 /// Whether a node gave a sign of life lately.
 pub fn is_alive(node: &Node, now: Timestamp) -> bool {
     now.since(node.beat_at) < ALIVE
+}
+
+/// Whether a worker takes jobs from a queue, by what it says about itself.
+pub(crate) fn takes_from(about: &Value, queue: &QueueName) -> bool {
+    let queues = about.get("queues").and_then(Value::as_array);
+    queues.is_some_and(|queues| queues.iter().any(|one| one == queue.as_str()))
 }
 
 /// What a server says about itself.

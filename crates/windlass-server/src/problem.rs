@@ -91,6 +91,15 @@ impl Problem {
         self
     }
 
+    /// One more thing to do about it.
+    pub(crate) fn and_hint(self, hint: &str) -> Self {
+        let both = match &self.json.hint {
+            Some(first) => format!("{first}; {hint}"),
+            None => hint.to_owned(),
+        };
+        self.hint(&both)
+    }
+
     pub(crate) fn retry_after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(wait);
         self

@@ -1,15 +1,18 @@
 //! Queues: how they are, what is set about them, and how they are stopped and emptied.
 
+mod existence;
+
 use std::collections::BTreeSet;
 
 use axum::http::Method;
 use serde_json::{Value, json};
-use windlass_api::schema::Schema;
+use windlass_api::schema::{Field, Schema};
 use windlass_api::{Cursor, JobFilter, ListPage, QueueSettings};
 use windlass_core::fields::{Fields, one_of};
 use windlass_core::{Invalid, JobId, QueueName, Timestamp};
 use windlass_store::{Counts, PAGE_MAX, QueueLimits};
 
+use self::existence::{must_exist, must_exist_or_create};
 use super::Route;
 use super::jobs::{PassAnswer, page_params};
 use crate::access::Scope;
@@ -29,6 +32,10 @@ const PURGE_DEFAULT: usize = 1000;
 
 pub(super) fn routes() -> Vec<Route> {
     let queue = || Schema::named("Queue");
+    let create = || {
+        let about = "Set up a queue that does not exist yet; without it, such a queue is 404.";
+        Field::maybe("create", Schema::word(&["true", "false"]).about(about))
+    };
     vec![
         Route::new(Method::GET, "/api/v1/queues", Scope::Read, list)
             .says(
@@ -63,6 +70,7 @@ pub(super) fn routes() -> Vec<Route> {
             "Sets all that is set about a queue; what is not given is not set.",
         )
         .takes("QueueSettings")
+        .params([create()])
         .answers(200, "The settings.", Schema::named("QueueSettings")),
         Route::new(
             Method::POST,
@@ -74,6 +82,7 @@ pub(super) fn routes() -> Vec<Route> {
             TAG,
             "Nothing more is claimed from it, by anybody. Running jobs go on.",
         )
+        .params([create()])
         .answers(200, "The queue.", queue()),
         Route::new(
             Method::POST,
@@ -132,6 +141,7 @@ async fn list(call: Call) -> Result<Answer, Problem> {
 
 async fn get(call: Call) -> Result<Answer, Problem> {
     let name = call.name("queue")?;
+    must_exist(&call, &name).await?;
     answer(&call, &name).await
 }
 
@@ -174,6 +184,7 @@ fn millis(now: Timestamp, earlier: Timestamp) -> u64 {
 
 async fn get_settings(call: Call) -> Result<Answer, Problem> {
     let name = call.name("queue")?;
+    must_exist(&call, &name).await?;
     let settings = queue_settings::settings_of(call.app.store(), &name, call.now).await?;
     Answer::ok(&settings.to_json())
 }
@@ -181,6 +192,9 @@ async fn get_settings(call: Call) -> Result<Answer, Problem> {
 async fn put_settings(call: Call) -> Result<Answer, Problem> {
     let name: QueueName = call.name("queue")?;
     let settings = QueueSettings::from_fields(&call.map()?)?;
+    if !call.only_creates() {
+        must_exist_or_create(&call, &name).await?;
+    }
     let told = settings.to_json();
     let client = &call.app.client;
     if !call.only_creates() {
@@ -197,6 +211,7 @@ async fn put_settings(call: Call) -> Result<Answer, Problem> {
 
 async fn pause(call: Call) -> Result<Answer, Problem> {
     let name: QueueName = call.name("queue")?;
+    must_exist_or_create(&call, &name).await?;
     call.app
         .client
         .pause_queue(name.as_str(), &call.caller.name)
@@ -207,6 +222,7 @@ async fn pause(call: Call) -> Result<Answer, Problem> {
 
 async fn resume(call: Call) -> Result<Answer, Problem> {
     let name: QueueName = call.name("queue")?;
+    must_exist(&call, &name).await?;
     call.app.client.resume_queue(name.as_str()).await?;
     call.audit_plain("queue.resume", name.as_str()).await;
     answer(&call, &name).await
@@ -225,6 +241,7 @@ async fn purge(call: Call) -> Result<Answer, Problem> {
     let limit = fields.integer("limit", 1, most)?;
     let after = fields.parsed("cursor", Cursor::job)?;
     fields.finish()?;
+    must_exist(&call, &name).await?;
     let filter = JobFilter {
         state: Some(state),
         queue: Some(name.clone()),

@@ -42,7 +42,8 @@ fn acts(page: &Answer) -> Vec<String> {
 async fn the_audit_log_lists_newest_first_with_filters_and_in_pages() {
     let server = Server::open().await;
     for queue in ["a", "b", "c"] {
-        server.act(&format!("/api/v1/queues/{queue}/pause")).await;
+        let path = format!("/api/v1/queues/{queue}/pause?create=true");
+        server.act(&path).await;
     }
     server.act("/api/v1/queues/a/resume").await;
     let list = async |query: &str| server.get(&format!("/api/v1/audit?{query}")).await;

@@ -35,7 +35,10 @@ async fn all_or_none_stores_nothing_where_one_is_wrong() {
     assert_eq!(refused.text_at("/errors/1/pointer"), "/jobs/2/x");
     assert_eq!(server.get("/api/v1/jobs").await.json["data"], json!([]));
     server
-        .put("/api/v1/queues/small/settings", &json!({"max_depth": 1}))
+        .put(
+            "/api/v1/queues/small/settings?create=true",
+            &json!({"max_depth": 1}),
+        )
         .await;
     let two = json!({"jobs": [{"kind": "a", "queue": "small"}, {"kind": "a", "queue": "small"}]});
     let full = server.post("/api/v1/jobs/bulk", &two).await;
@@ -47,7 +50,10 @@ async fn all_or_none_stores_nothing_where_one_is_wrong() {
 async fn each_for_itself_tells_what_is_wrong_with_which() {
     let server = Server::open().await;
     server
-        .put("/api/v1/queues/small/settings", &json!({"max_depth": 1}))
+        .put(
+            "/api/v1/queues/small/settings?create=true",
+            &json!({"max_depth": 1}),
+        )
         .await;
     let jobs = json!({"mode": "each", "jobs": [
         {"kind": "a", "unique_key": "u"}, {"kind": "b c"}, {"kind": "a", "unique_key": "u"},

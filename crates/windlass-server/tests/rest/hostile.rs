@@ -28,16 +28,45 @@ async fn names_that_a_url_path_cannot_carry_are_refused_wherever_they_are_given(
         let job = json!({"kind": "a", "queue": name});
         for (refused, pointer) in [
             (server.post("/api/v1/jobs", &job).await, "/queue"),
-            (server.post("/api/v1/claim", &json!({"queue": name})).await, "/queue"),
-            (server.post("/api/v1/workers", &json!({"name": name})).await, "/name"),
-            (server.post("/api/v1/schedules", &named(name)).await, "/name"),
-            (server.put(&format!("/api/v1/schedules/{escaped}"), &schedule).await, "/name"),
-            (server.put(&format!("/api/v1/secrets/{escaped}"), &secret).await, "/name"),
-            (server.put(&format!("/api/v1/queues/{escaped}/settings"), &json!({})).await, "/queue"),
+            (
+                server.post("/api/v1/claim", &json!({"queue": name})).await,
+                "/queue",
+            ),
+            (
+                server.post("/api/v1/workers", &json!({"name": name})).await,
+                "/name",
+            ),
+            (
+                server.post("/api/v1/schedules", &named(name)).await,
+                "/name",
+            ),
+            (
+                server
+                    .put(&format!("/api/v1/schedules/{escaped}"), &schedule)
+                    .await,
+                "/name",
+            ),
+            (
+                server
+                    .put(&format!("/api/v1/secrets/{escaped}"), &secret)
+                    .await,
+                "/name",
+            ),
+            (
+                server
+                    .put(&format!("/api/v1/queues/{escaped}/settings"), &json!({}))
+                    .await,
+                "/queue",
+            ),
         ] {
             assert_eq!(refused.status, 422, "{refused:?}");
             assert_eq!(refused.pointer(), pointer, "{refused:?}");
-            assert!(refused.text_at("/detail").contains("must not be `.` or `..`"), "{refused:?}");
+            assert!(
+                refused
+                    .text_at("/detail")
+                    .contains("must not be `.` or `..`"),
+                "{refused:?}"
+            );
         }
     }
 }
@@ -154,13 +183,23 @@ async fn an_empty_object_is_no_body_where_none_is_taken() {
     let server = Server::open().await;
     for body in [&b"{}"[..], b" {}\n"] {
         let paused = server
-            .send("POST", "/api/v1/queues/q/pause", &[], Some(body))
+            .send(
+                "POST",
+                "/api/v1/queues/q/pause?create=true",
+                &[],
+                Some(body),
+            )
             .await;
         assert_eq!(paused.status, 200, "{paused:?}");
     }
     let long = vec![b' '; 2000];
     let refused = server
-        .send("POST", "/api/v1/queues/q/pause", &[], Some(&long))
+        .send(
+            "POST",
+            "/api/v1/queues/q/pause?create=true",
+            &[],
+            Some(&long),
+        )
         .await;
     assert_eq!(
         (refused.status, refused.code().as_str()),
@@ -551,7 +590,7 @@ async fn whoever_hangs_up_has_done_nothing_that_is_not_audited() {
     for number in 0..100 {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
         let head = format!(
-            "POST /api/v1/queues/q{number}/pause HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+            "POST /api/v1/queues/q{number}/pause?create=true HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
         );
         stream.write_all(head.as_bytes()).await.unwrap();
         // Sometimes before the server has looked at it, sometimes while it works on it.

@@ -140,7 +140,10 @@ async fn a_taken_unique_key_answers_the_first_job() {
 async fn a_full_queue_is_429_with_retry_after() {
     let server = Server::open().await;
     server
-        .put("/api/v1/queues/small/settings", &json!({"max_depth": 1}))
+        .put(
+            "/api/v1/queues/small/settings?create=true",
+            &json!({"max_depth": 1}),
+        )
         .await;
     server.job(&json!({"kind": "a", "queue": "small"})).await;
     let full = server
@@ -425,7 +428,8 @@ async fn why_tells_what_holds_a_job_back() {
     let why = server.get(&format!("/api/v1/jobs/{later}/why")).await;
     assert_eq!(codes(&why), ["not_due"]);
     let rate = json!({"rate": {"count": 1, "period": "1h"}});
-    server.put("/api/v1/queues/limited/settings", &rate).await;
+    let path = "/api/v1/queues/limited/settings?create=true";
+    server.put(path, &rate).await;
     let limited = json!({"kind": "a", "queue": "limited"});
     let (_, held) = (server.job(&limited).await, server.job(&limited).await);
     server

@@ -40,7 +40,8 @@ async fn settings_are_put_whole_and_hold() {
         "max_depth": 5, "concurrency": 1, "rate": {"count": 100, "period": "1s"}, "retry": "immediate",
         "retry_fetch_ratio": 0.5, "fresh_reserve": 1, "max_inflight_retries": 2, "retry_lane": 3,
     });
-    let put = server.put("/api/v1/queues/q/settings", &settings).await;
+    let path = "/api/v1/queues/q/settings?create=true";
+    let put = server.put(path, &settings).await;
     assert_eq!(put.json, settings, "{put:?}");
     assert_eq!(server.get("/api/v1/queues/q/settings").await.json, settings);
     for _ in 0..2 {
@@ -140,7 +141,10 @@ async fn pauses_and_settings_do_not_undo_each_other() {
     let server = Server::open().await;
     for round in 1..=50 {
         let path = format!("/api/v1/queues/q{round}");
-        let (pause, settings) = (format!("{path}/pause"), format!("{path}/settings"));
+        let (pause, settings) = (
+            format!("{path}/pause?create=true"),
+            format!("{path}/settings?create=true"),
+        );
         let wanted = json!({"max_depth": round});
         let (paused, set) = tokio::join!(server.act(&pause), server.put(&settings, &wanted));
         assert_eq!((paused.status, set.status), (200, 200));
@@ -148,4 +152,84 @@ async fn pauses_and_settings_do_not_undo_each_other() {
         assert!(queue.json["paused"].is_object(), "{queue:?}");
         assert_eq!(queue.json["settings"]["max_depth"], round);
     }
+}
+
+#[tokio::test]
+async fn a_queue_that_does_not_exist_is_404_until_it_is_created() {
+    let server = Server::open().await;
+    server.job(&json!({"kind": "a", "queue": "mails"})).await;
+    let purge = json!({"state": "dead"});
+    for path in ["/api/v1/queues/mial", "/api/v1/queues/mial/settings"] {
+        assert_eq!(server.get(path).await.status, 404, "{path}");
+    }
+    let refused = [
+        server.put("/api/v1/queues/mial/settings", &json!({})).await,
+        server.act("/api/v1/queues/mial/pause").await,
+        server.act("/api/v1/queues/mial/pause?create=false").await,
+        server.act("/api/v1/queues/mial/resume").await,
+        server.post("/api/v1/queues/mial/purge", &purge).await,
+    ];
+    for refused in &refused {
+        assert_eq!(
+            (refused.status, refused.code().as_str()),
+            (404, "not_found")
+        );
+        let hint = refused.text_at("/hint");
+        assert!(!hint.contains("mails"), "three letters differ: {hint}");
+    }
+    assert!(refused[1].text_at("/hint").contains("?create=true"));
+    let near = server.act("/api/v1/queues/mail/pause").await;
+    assert!(
+        near.text_at("/hint").contains("did you mean `mails`?"),
+        "{near:?}"
+    );
+    let list = server.get("/api/v1/queues").await;
+    assert_eq!(list.json["data"].as_array().unwrap().len(), 1, "{list:?}");
+    let created = server.act("/api/v1/queues/mial/pause?create=true").await;
+    assert_eq!(created.status, 200, "{created:?}");
+    for path in ["/api/v1/queues/mial", "/api/v1/queues/mial/settings"] {
+        assert_eq!(server.get(path).await.status, 200, "{path}");
+    }
+    assert_eq!(server.act("/api/v1/queues/mial/resume").await.status, 200);
+    let unknown = server.act("/api/v1/queues/mial/pause?create=yes").await;
+    assert_eq!(unknown.pointer(), "/create");
+    let no_purge = server
+        .post("/api/v1/queues/x/purge?create=true", &purge)
+        .await;
+    assert_eq!(no_purge.pointer(), "/create", "a purge sets nothing up");
+}
+
+#[tokio::test]
+async fn a_queue_exists_by_its_jobs_its_settings_or_its_workers() {
+    let server = Server::open().await;
+    let status = |name: &'static str| {
+        let server = &server;
+        async move { server.get(&format!("/api/v1/queues/{name}")).await.status }
+    };
+    assert_eq!(status("default").await, 200, "jobs go there that name none");
+    // Finished jobs count, also where newer ones of other queues come first.
+    server.job(&json!({"kind": "a", "queue": "done"})).await;
+    let claim = json!({"queue": "done"});
+    server
+        .run_claimed(&claim, &json!({"outcome": "succeeded"}))
+        .await;
+    server
+        .job(&json!({"kind": "a", "queue": "later", "delay": "1h"}))
+        .await;
+    let worker = json!({"name": "w", "queues": ["served"]});
+    server.post("/api/v1/workers", &worker).await;
+    let about = json!({"queues": ["sdk"]});
+    let store = server.client.engine().store();
+    store.beat("n", &about, server.client.now()).await.unwrap();
+    for name in ["done", "later", "served", "sdk"] {
+        assert_eq!(status(name).await, 200, "{name}");
+    }
+    assert_eq!(status("other").await, 404);
+    // Without its worker, and after its last job was removed, a queue is gone.
+    server.delete("/api/v1/workers/w").await;
+    assert_eq!(status("served").await, 404);
+    let purge = json!({"state": "succeeded"});
+    let purged = server.post("/api/v1/queues/done/purge", &purge).await;
+    assert_eq!(purged.json["changed"], 1, "{purged:?}");
+    assert_eq!(status("done").await, 404);
 }

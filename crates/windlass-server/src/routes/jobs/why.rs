@@ -9,6 +9,7 @@ use windlass_store::{Filter, ListedState, Node, PAGE_MAX};
 use crate::answer::Answer;
 use crate::app::App;
 use crate::call::Call;
+use crate::nodes::takes_from;
 use crate::problem::Problem;
 use crate::routes::workers::is_alive;
 use crate::search::Walk;
@@ -110,12 +111,9 @@ async fn surroundings(app: &App, job: &Job, now: Timestamp) -> Result<Surroundin
 /// Whether a node takes a job, by what it says about itself: a worker names its queues. One that names no kinds takes all but
 /// HTTP jobs, which must be meant.
 fn serves(about: &Value, job: &Job) -> bool {
-    let names = |list: &str, name: &str| {
-        let list = about.get(list).and_then(Value::as_array);
-        list.map(|list| list.iter().any(|one| one == name))
-    };
-    names("queues", job.queue.as_str()) == Some(true)
-        && names("kinds", job.kind.as_str()).unwrap_or(!job.kind.is_http())
+    let kinds = about.get("kinds").and_then(Value::as_array);
+    let named = kinds.map(|kinds| kinds.iter().any(|one| one == job.kind.as_str()));
+    takes_from(about, &job.queue) && named.unwrap_or(!job.kind.is_http())
 }
 
 /// Jobs that run under the same limit.
