@@ -3,8 +3,9 @@
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
+use windlass_core::retry::RetryPolicy;
 use windlass_core::{
-    AttemptError, Ended, Job, Standing, State, Timeout, Timestamp, WorkerName, format_duration,
+    AttemptError, DeadReason, Ended, Job, Standing, Timeout, Timestamp, WorkerName, format_duration,
 };
 
 /// Whether what a job carries (payload, result and error texts) is shown.
@@ -89,10 +90,7 @@ impl JobView<'_> {
         map.serialize_entry("finished_at", &job.finished_at())?;
         map.serialize_entry("lease_until", &job.lease().map(|lease| lease.until))?;
         map.serialize_entry("worker", &job.worker)?;
-        let reason = match job.state() {
-            State::Dead(reason) => Some(reason.name()),
-            _ => None,
-        };
+        let reason = job.dead_reason().map(DeadReason::name);
         map.serialize_entry("dead_reason", &reason)?;
         let occurrence = job.occurrence.as_ref();
         map.serialize_entry("schedule_id", &occurrence.map(|of| of.schedule_id))?;
@@ -113,9 +111,13 @@ fn result_of(job: &Job) -> Option<&windlass_core::Payload> {
 }
 
 fn retry_of(job: &Job) -> Option<Value> {
-    let policy = job.retry.as_ref()?;
+    job.retry.as_ref().map(|policy| retry_json(policy))
+}
+
+/// A policy as a client reads it: the name of its preset, or all of it.
+pub fn retry_json(policy: &RetryPolicy) -> Value {
     let preset = policy.preset().map(|preset| preset.name().into());
-    Some(preset.unwrap_or_else(|| policy.to_json()))
+    preset.unwrap_or_else(|| policy.to_json())
 }
 
 fn timeout_of(job: &Job) -> String {

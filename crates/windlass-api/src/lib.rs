@@ -25,7 +25,7 @@ pub use claim::{
     RenewRequest, read_progress,
 };
 pub use filter::{JobFilter, PayloadMatch, group_of};
-pub use job::{AttemptView, Content, JobView};
+pub use job::{AttemptView, Content, JobView, retry_json};
 pub use new_job::{BULK_MAX, Bulk, BulkMode, read_new_job};
 pub use page::{Cursor, ListPage};
 pub use policy::{ExplainRequest, ExplanationView, PresetView};

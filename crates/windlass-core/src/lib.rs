@@ -50,4 +50,7 @@ pub use settle::{
 };
 pub use state::{Consent, DeadReason, Event, State};
 pub use timestamp::Timestamp;
-pub use why::{Reason, Surroundings, why_not_running};
+pub use why::{
+    AroundFinished, Reason, RevivalForecast, RevivalRefusal, Surroundings, forecast_revival,
+    why_dead, why_not_running,
+};

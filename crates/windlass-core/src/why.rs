@@ -1,10 +1,14 @@
 //! Why a job is not running, told by the facts that a store and its nodes know.
 
+mod ending;
+
 use std::fmt;
+
+pub use ending::{AroundFinished, RevivalForecast, RevivalRefusal, forecast_revival, why_dead};
 
 use crate::job::Job;
 use crate::settle::has_expired;
-use crate::state::State;
+use crate::state::{DeadReason, State};
 use crate::{JobId, Kind, QueueName, Timestamp};
 
 /// One reason why a job is not running.
@@ -14,6 +18,11 @@ pub enum Reason {
     NotWaiting {
         /// The word for its state.
         state: &'static str,
+    },
+    /// It is dead: nothing but a person runs it again.
+    Dead {
+        /// Why.
+        reason: DeadReason,
     },
     /// Its deadline has passed: the sweeper will bury it.
     Expired {
@@ -100,6 +109,9 @@ pub struct Surroundings {
 /// All reasons why the job is not running at `now`, the one to look at first in front. Never empty.
 pub fn why_not_running(job: &Job, around: &Surroundings, now: Timestamp) -> Vec<Reason> {
     let state = job.state();
+    if let State::Dead(reason) = state {
+        return vec![Reason::Dead { reason }];
+    }
     if state != State::Waiting {
         let state = state.name(job.run_at, now);
         return vec![Reason::NotWaiting { state }];
@@ -162,6 +174,12 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reason::NotWaiting { state } => write!(f, "it is {state}"),
+            Reason::Dead { reason } => {
+                write!(
+                    f,
+                    "it is dead ({reason}): it runs again only if someone revives it"
+                )
+            }
             Reason::Expired { deadline } => write!(f, "its deadline passed at {deadline}"),
             Reason::NotDue {
                 run_at,
@@ -309,7 +327,13 @@ mod tests {
             told(&job, &around()),
             ["its deadline passed at 2025-12-31T00:00:00Z"]
         );
-        job.cancel(at(NOW)).unwrap();
-        assert_eq!(told(&job, &around()), ["it is cancelled"]);
+        let mut cancelled = job.clone();
+        cancelled.cancel(at(NOW)).unwrap();
+        assert_eq!(told(&cancelled, &around()), ["it is cancelled"]);
+        job.expire(at(NOW)).unwrap();
+        assert_eq!(
+            told(&job, &around()),
+            ["it is dead (expired): it runs again only if someone revives it"]
+        );
     }
 }

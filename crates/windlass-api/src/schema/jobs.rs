@@ -337,9 +337,50 @@ fn why() -> Schema {
         Field::always("code", Schema::text()),
         Field::always("text", Schema::text()),
     ]);
+    let about_death = "Why it is dead. Only of a dead job.";
+    let about_revive = "What reviving it would do. Only of a dead or cancelled job.";
     Schema::object(vec![
         Field::always("id", Schema::id()),
         Field::always("state", Schema::word(&STATES)),
-        Field::always("reasons", Schema::list(reason)),
+        Field::always("reasons", Schema::list(reason.clone())),
+        Field::maybe("death", death().about(about_death)),
+        Field::maybe("revive", revival_forecast(reason).about(about_revive)),
+    ])
+}
+
+/// The policy that a claim through this server gives a job.
+fn resolved_policy() -> Schema {
+    let sources = ["job", "kind", "queue", "default", "none"];
+    Schema::object(vec![
+        Field::always("source", Schema::word(&sources)),
+        Field::always("retry", retry().or_null()),
+    ])
+}
+
+fn death() -> Schema {
+    let reasons = DeadReason::ALL.map(DeadReason::name);
+    Schema::object(vec![
+        Field::always("reason", Schema::word(&reasons)),
+        Field::always("text", Schema::text()),
+        Field::always("at", Schema::instant().or_null()),
+        Field::always("attempts", Schema::count()),
+        Field::always("failures", Schema::count()),
+        Field::always("max_attempts", Schema::count()),
+        Field::always("deadline", Schema::instant().or_null()),
+        Field::always("last_error", Schema::text().or_null()),
+        Field::maybe("error_withheld", Schema::flag()),
+        Field::always("failed_at", Schema::instant().or_null()),
+        Field::always("policy", resolved_policy()),
+    ])
+}
+
+fn revival_forecast(refusal: Schema) -> Schema {
+    Schema::object(vec![
+        Field::always("allowed", Schema::flag()),
+        Field::always("refusals", Schema::list(refusal)),
+        Field::always("run_at", Schema::instant()),
+        Field::always("deadline", Schema::instant().or_null()),
+        Field::always("attempts_left", Schema::count()),
+        Field::always("policy", resolved_policy()),
     ])
 }

@@ -443,3 +443,52 @@ async fn why_tells_what_holds_a_job_back() {
         (vec!["not_waiting".to_owned()], "running".to_owned())
     );
 }
+
+#[tokio::test]
+async fn why_explains_a_death_and_what_reviving_would_do() {
+    let server = Server::open().await;
+    let why = |id: &str| {
+        let (server, path) = (&server, format!("/api/v1/jobs/{id}/why"));
+        async move { server.get(&path).await }
+    };
+    let failed = json!({"outcome": "failed", "error": "no such card"});
+    let new = json!({"kind": "a", "queue": "q", "max_attempts": 1, "unique_key": "u"});
+    let dead = server.job(&new).await;
+    let claim = json!({"queue": "q"});
+    server.run_claimed(&claim, &failed).await;
+    let told = why(&dead).await;
+    assert_eq!(told.text_at("/reasons/0/code"), "dead");
+    let (death, revive) = (&told.json["death"], &told.json["revive"]);
+    assert_eq!(death["reason"], "exhausted");
+    assert_eq!(death["text"], "1 of 1 attempts failed");
+    assert_eq!(death["last_error"], "no such card");
+    assert!(death["at"].is_string(), "{death}");
+    assert_eq!(
+        death["policy"],
+        json!({"source": "default", "retry": "standard"})
+    );
+    assert_eq!(
+        (&revive["allowed"], &revive["attempts_left"]),
+        (&json!(true), &json!(1))
+    );
+    // Its queue gets a policy of its own and is full, and another job takes the unique key.
+    let settings = json!({"retry": "webhook", "max_depth": 1});
+    let put = server.put("/api/v1/queues/q/settings", &settings).await;
+    assert_eq!(put.status, 200, "{put:?}");
+    let other = server.job(&new).await;
+    let told = why(&dead).await;
+    assert_eq!(told.json["death"]["policy"]["source"], "queue");
+    let refusals = &told.json["revive"]["refusals"];
+    assert_eq!(told.json["revive"]["allowed"], false);
+    assert_eq!(refusals[0]["code"], "queue_full", "{refusals}");
+    assert_eq!(refusals[1]["code"], "unique_key_taken", "{refusals}");
+    let text = refusals[1]["text"].as_str().unwrap();
+    assert!(text.contains(&other), "{text}");
+    let revived = server.act(&format!("/api/v1/jobs/{dead}/revive")).await;
+    assert!(revived.status >= 400, "as was said: {revived:?}");
+    // A cancelled job is not dead, and can be revived too.
+    server.act(&format!("/api/v1/jobs/{other}/cancel")).await;
+    let told = why(&other).await;
+    assert_eq!(told.json.get("death"), None, "{told:?}");
+    assert_eq!(told.json["revive"]["allowed"], true, "{told:?}");
+}

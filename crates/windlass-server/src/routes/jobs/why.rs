@@ -1,11 +1,14 @@
 //! Why a job is not running: the facts are gathered here, `core` says what they mean.
 
+mod finished;
+
 use serde::Serialize;
 use serde_json::Value;
 use windlass_core::{Job, JobId, Reason, State, Surroundings, Timestamp, why_not_running};
 use windlass_engine::lingering_of;
 use windlass_store::{Filter, ListedState, Node, PAGE_MAX};
 
+use self::finished::{DeathView, RevivalView};
 use crate::answer::Answer;
 use crate::app::App;
 use crate::call::Call;
@@ -24,6 +27,10 @@ struct Why {
     id: JobId,
     state: &'static str,
     reasons: Vec<WhyReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    death: Option<DeathView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revive: Option<RevivalView>,
 }
 
 #[derive(Serialize)]
@@ -43,6 +50,10 @@ pub(super) async fn why(call: Call) -> Result<Answer, Problem> {
         Surroundings::default()
     };
     let reasons = why_not_running(&job, &around, call.now);
+    let (death, revive) = match job.state() {
+        State::Dead(_) | State::Cancelled => finished::look(&call, &job).await?,
+        _ => (None, None),
+    };
     Answer::ok(&Why {
         id,
         state: job.state().name(job.run_at, call.now),
@@ -53,12 +64,15 @@ pub(super) async fn why(call: Call) -> Result<Answer, Problem> {
                 text: reason.to_string(),
             })
             .collect(),
+        death,
+        revive,
     })
 }
 
 fn code_of(reason: &Reason) -> &'static str {
     match reason {
         Reason::NotWaiting { .. } => "not_waiting",
+        Reason::Dead { .. } => "dead",
         Reason::Expired { .. } => "expired",
         Reason::NotDue { .. } => "not_due",
         Reason::QueuePaused { .. } => "queue_paused",
