@@ -3,6 +3,7 @@
 //! What comes in is read through `windlass-core`, so that a job has one meaning wherever it is written; what goes out has
 //! one name for each thing. No I/O: texts in, values out.
 
+mod all_problems;
 mod change;
 mod claim;
 mod duration;
@@ -19,6 +20,7 @@ pub mod schema;
 mod settle;
 mod strict;
 
+pub use all_problems::{PROBLEMS_MAX, read_all};
 pub use change::{read_edit, read_revival};
 pub use claim::{
     CLAIM_LIMIT_MAX, CLAIM_QUEUES_MAX, ClaimQueue, ClaimRequest, LeaseRef, QueueOrder,

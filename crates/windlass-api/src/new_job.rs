@@ -8,6 +8,8 @@ use serde_json::value::{RawValue, to_raw_value};
 use windlass_core::fields::{Fields, RawFields, one_of};
 use windlass_core::{Delivery, Invalid, NewJob};
 
+use crate::all_problems::{PROBLEMS_MAX, read_all};
+
 /// The most jobs of one bulk.
 pub const BULK_MAX: usize = 10_000;
 
@@ -16,6 +18,8 @@ const OWN_META: &str = "windlass.";
 
 /// Reads a job. Beside the names of its fields it takes `type` (the kind, or a delivery mode), `maxRetryCount` (retries) and
 /// `retry_at` (`run_at`); delivery modes may be in capitals; `http` is the payload of an HTTP job, whose kind goes without saying.
+///
+/// A refusal names the field as it was spelled.
 pub fn read_new_job(mut parts: RawFields) -> Result<NewJob, Invalid> {
     if parts.has("http") {
         if !parts.has("kind") && !parts.has("type") {
@@ -24,27 +28,35 @@ pub fn read_new_job(mut parts: RawFields) -> Result<NewJob, Invalid> {
             parts.put("kind", kind);
         }
         parts.rename("http", "payload")?;
-        let job = read_new_job(parts)?;
+        let job = read_new_job(parts).map_err(|error| error.respelled("payload", "http"))?;
         return match job.kind.is_http() {
             true => Ok(job),
-            false => Err(Invalid::new("http", "goes with the kind `http` only")),
+            false => Err(Invalid::new("http", "goes with `kind` `http` only")),
         };
     }
-    if let Some(raw) = parts.take("type") {
-        let name = match delivery_of(&raw) {
-            Some(_) => "delivery",
-            None => "kind",
-        };
-        parts.put("type", raw);
-        parts.rename("type", name)?;
+    let type_means = match parts.raw("type").and_then(delivery_of) {
+        Some(_) => "delivery",
+        None => "kind",
+    };
+    let aliases = [
+        ("type", type_means),
+        ("maxRetryCount", "max_retries"),
+        ("retry_at", "run_at"),
+    ];
+    let used = aliases.map(|(alias, name)| (alias, name, parts.has(alias)));
+    for (alias, name) in aliases {
+        parts.rename(alias, name)?;
     }
-    parts.rename("maxRetryCount", "max_retries")?;
-    parts.rename("retry_at", "run_at")?;
     if let Some(raw) = parts.take("delivery") {
-        let lower = delivery_of(&raw).and_then(|mode| to_raw_value(mode.name()).ok());
+        let lower = delivery_of(raw.get()).and_then(|mode| to_raw_value(mode.name()).ok());
         parts.put("delivery", lower.unwrap_or(raw));
     }
-    let job = NewJob::from_parts(&parts)?;
+    let job = NewJob::from_parts(&parts).map_err(|error| {
+        let used = used.into_iter().filter(|(_, _, used)| *used);
+        used.fold(error, |error, (alias, name, _)| {
+            error.respelled(name, alias)
+        })
+    })?;
     if let Some(own) = job.meta.keys().find(|name| name.starts_with(OWN_META)) {
         let rule = format!("must not be given: what begins with `{OWN_META}` is Windlass's own");
         return Err(Invalid::new(own, rule).within("meta"));
@@ -52,8 +64,8 @@ pub fn read_new_job(mut parts: RawFields) -> Result<NewJob, Invalid> {
     Ok(job)
 }
 
-fn delivery_of(raw: &RawValue) -> Option<Delivery> {
-    let text: String = serde_json::from_str(raw.get()).ok()?;
+fn delivery_of(raw: &str) -> Option<Delivery> {
+    let text: String = serde_json::from_str(raw).ok()?;
     text.to_ascii_lowercase().parse().ok()
 }
 
@@ -72,8 +84,8 @@ pub enum BulkMode {
 pub struct Bulk {
     /// What one that cannot be taken means for the others.
     pub mode: BulkMode,
-    /// The jobs, each read or refused.
-    pub jobs: Vec<Result<NewJob, Invalid>>,
+    /// The jobs, each read or refused with what is wrong with it.
+    pub jobs: Vec<Result<NewJob, Vec<Invalid>>>,
 }
 
 impl Bulk {
@@ -92,9 +104,29 @@ impl Bulk {
         let jobs = read_list(parts, "jobs", 1, BULK_MAX)?;
         Ok(Bulk {
             mode: mode.unwrap_or_default(),
-            jobs: read_each(&jobs, "jobs", read_new_job).collect(),
+            jobs: read_jobs(&jobs),
         })
     }
+}
+
+/// The jobs of a bulk. Where many are bad, only the first problem of each further one is looked for.
+fn read_jobs(list: &[Box<RawValue>]) -> Vec<Result<NewJob, Vec<Invalid>>> {
+    let mut found = 0;
+    let read = |(place, raw): (usize, &RawValue)| {
+        let read = match found < PROBLEMS_MAX {
+            true => read_all(raw.get(), Some("NewJob"), read_new_job),
+            false => RawFields::parse(raw.get())
+                .and_then(read_new_job)
+                .map_err(|problem| vec![problem]),
+        };
+        let place = format!("jobs[{place}]");
+        let within = |problem: Invalid| problem.within(&place);
+        let read = read.map_err(|problems| problems.into_iter().map(within).collect::<Vec<_>>());
+        found += read.as_ref().err().map_or(0, Vec::len);
+        read
+    };
+    let list = list.iter().map(AsRef::as_ref);
+    list.enumerate().map(read).collect()
 }
 
 /// Everything beside the list of a request about many things is short.
@@ -207,7 +239,9 @@ mod tests {
                 "retry_at",
             ),
             (r#"{"kind":"a","delivery":"twice"}"#, "delivery"),
-            (r#"{"type":5}"#, "kind"),
+            (r#"{"type":5}"#, "type"),
+            (r#"{"kind":"a","maxRetryCount":-1}"#, "maxRetryCount"),
+            (r#"{"kind":"a","retry_at":"soon"}"#, "retry_at"),
         ] {
             assert_eq!(read(text).unwrap_err().field(), field, "{text}");
         }
@@ -231,8 +265,11 @@ mod tests {
         let bulk = Bulk::read(&RawFields::parse(text).unwrap()).unwrap();
         assert_eq!(bulk.mode, BulkMode::EachForItself);
         assert!(bulk.jobs[0].is_ok());
-        assert_eq!(bulk.jobs[1].as_ref().unwrap_err().field(), "jobs[1].kind");
-        assert_eq!(bulk.jobs[2].as_ref().unwrap_err().field(), "jobs[2]");
+        assert_eq!(
+            bulk.jobs[1].as_ref().unwrap_err()[0].field(),
+            "jobs[1].kind"
+        );
+        assert_eq!(bulk.jobs[2].as_ref().unwrap_err()[0].field(), "jobs[2]");
         for (text, field) in [
             (r#"{"jobs":[]}"#, "jobs"),
             (

@@ -165,6 +165,14 @@ impl Schema {
         }
     }
 
+    /// The same, with an example.
+    pub fn example(mut self, example: impl Into<Value>) -> Self {
+        if let Value::Object(map) = &mut self.0 {
+            map.insert("examples".to_owned(), json!([example.into()]));
+        }
+        self
+    }
+
     /// As JSON.
     pub fn into_json(self) -> Value {
         self.0

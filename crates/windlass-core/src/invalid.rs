@@ -39,6 +39,17 @@ impl Invalid {
         };
         Invalid { field, ..self }
     }
+
+    /// The same problem of a field that the user spelled in another way.
+    pub fn respelled(self, name: &str, spelled: &str) -> Self {
+        match self.field.strip_prefix(name) {
+            Some(rest) if rest.is_empty() || rest.starts_with(['.', '[']) => Invalid {
+                field: format!("{spelled}{rest}"),
+                rule: self.rule,
+            },
+            _ => self,
+        }
+    }
 }
 
 impl fmt::Display for Invalid {
@@ -88,6 +99,19 @@ mod tests {
         );
         assert_eq!(outer.field(), "retry.backoff.max");
         assert_eq!(outer.rule(), "must be at least `base`");
+    }
+
+    #[test]
+    fn a_field_is_named_as_the_user_spelled_it() {
+        let field = |field: &str| {
+            let problem = Invalid::new(field, "is bad");
+            problem.respelled("payload", "http").field().to_owned()
+        };
+        assert_eq!(field("payload"), "http");
+        assert_eq!(field("payload.url"), "http.url");
+        assert_eq!(field("payload[1]"), "http[1]");
+        assert_eq!(field("payloads"), "payloads");
+        assert_eq!(field("meta.payload"), "meta.payload");
     }
 
     #[test]

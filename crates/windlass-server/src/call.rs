@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use axum::http::HeaderMap;
 use axum::http::header::{HeaderName, IF_NONE_MATCH};
 use serde_json::{Map, Value, json};
-use windlass_api::{Content, Cursor, Query, check_strict};
+use windlass_api::{Content, Cursor, Query, check_strict, read_all};
 use windlass_core::fields::RawFields;
 use windlass_core::{Invalid, JobId, Timestamp};
 use windlass_engine::{Ids, Origin};
@@ -27,6 +27,8 @@ pub(crate) struct Call {
     pub(crate) now: Timestamp,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
+    /// The name of the body's schema.
+    pub(crate) takes: Option<&'static str>,
     /// Where the router is mounted.
     pub(crate) prefix: String,
     /// The path behind that.
@@ -84,17 +86,17 @@ impl Call {
         self.headers.contains_key(IF_NONE_MATCH)
     }
 
-    /// The fields of the body; of no body, none.
-    pub(crate) fn parts(&self) -> Result<RawFields, Problem> {
-        if self.body.is_empty() {
-            return Ok(RawFields::parse("{}")?);
-        }
-        Ok(RawFields::parse(check_strict(&self.body)?)?)
-    }
-
-    /// The body, where nothing in it is kept to the byte.
-    pub(crate) fn map(&self) -> Result<Map<String, Value>, Problem> {
-        Ok(self.parts()?.values()?)
+    /// What the body says, by a reader of its fields; no body has none. All problems of a body are reported at once.
+    pub(crate) fn read<T>(
+        &self,
+        read: impl Fn(RawFields) -> Result<T, Invalid>,
+    ) -> Result<T, Problem> {
+        let text = match self.body.is_empty() {
+            true => "{}",
+            false => check_strict(&self.body)?,
+        };
+        let read = read_all(text, self.takes, read);
+        read.map_err(|problems| Problem::invalid(&problems))
     }
 
     /// The limit and the cursor of a page of jobs.

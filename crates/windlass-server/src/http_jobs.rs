@@ -20,6 +20,17 @@ use crate::signing::Signers;
 /// Queues that another node noted are looked for so often. What is set about a queue its worker follows itself.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
+/// Refuses an HTTP job whose payload is no request. Other jobs pass.
+pub(crate) fn check_form(
+    (kind, delivery): (&Kind, Delivery),
+    payload: &Payload,
+) -> Result<(), Invalid> {
+    match kind.is_http() {
+        true => HttpRequest::check_payload(payload, delivery).map(|_| ()),
+        false => Ok(()),
+    }
+}
+
 /// Refuses an HTTP job whose payload is no request, or must not be signed as it asks. Other jobs pass.
 pub(crate) async fn check_request(
     signers: &mut Signers<'_>,

@@ -86,6 +86,12 @@ impl Problem {
         self
     }
 
+    /// The same problem under another code.
+    pub(crate) fn code(mut self, code: &str) -> Self {
+        self.json.code = code.to_owned();
+        self
+    }
+
     pub(crate) fn hint(mut self, hint: &str) -> Self {
         self.json.hint = Some(hint.to_owned());
         self
@@ -159,9 +165,7 @@ impl From<Invalid> for Problem {
 
 impl From<FormError> for Problem {
     fn from(refused: FormError) -> Self {
-        let mut problem = Problem::invalid(std::slice::from_ref(&refused.invalid));
-        problem.json.code = refused.code.to_owned();
-        problem
+        Problem::invalid(std::slice::from_ref(&refused.invalid)).code(refused.code)
     }
 }
 

@@ -230,6 +230,8 @@ pub struct RouteInfo {
     pub scope: Option<Scope>,
     /// Whether it takes an `Idempotency-Key`.
     pub idempotent: bool,
+    /// The schema of its body, if it takes one.
+    pub takes: Option<&'static str>,
     /// The other headers that it looks at.
     pub headers: Vec<&'static str>,
 }
@@ -244,6 +246,7 @@ pub fn routes() -> Vec<RouteInfo> {
             Needs::Scope(scope) => Some(scope),
         },
         idempotent: route.idempotent,
+        takes: route.takes,
         headers: route.headers.iter().map(Field::name).collect(),
     };
     table().into_iter().map(info).collect()

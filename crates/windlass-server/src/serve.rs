@@ -135,6 +135,7 @@ async fn answer(
         now,
         headers: parts.headers,
         body,
+        takes: route.takes,
         params,
         query,
         seeded: None,

@@ -69,7 +69,7 @@ fn new_secret() -> Schema {
         Field::always("value", Schema::text_of(1, 65_536)),
         Field::maybe(
             "hosts",
-            Schema::list_of(Schema::text_of(1, 260), 1, 32).about(hosts),
+            Schema::list_of(Schema::text_of(1, 260).example("api.example.com"), 1, 32).about(hosts),
         ),
         Field::maybe("any_host", Schema::flag().about(any_host)),
     ])

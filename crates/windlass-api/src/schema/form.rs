@@ -37,16 +37,22 @@ fn form() -> Schema {
     Schema::object(vec![
         Field::always(
             "schedule",
-            Schema::text().about("A cron expression, or `@every 90s`."),
+            Schema::text()
+                .about("A cron expression, or `@every 90s`.")
+                .example("*/10 * * * * *"),
         ),
-        Field::always("api", Schema::text().about("The URL that is requested.")),
+        Field::always(
+            "api",
+            Schema::text()
+                .about("The URL that is requested.")
+                .example("https://example.com/hook"),
+        ),
         Field::maybe("type", modes()),
         Field::maybe("isRecurring", Schema::flag()),
         Field::maybe("maxRetryCount", Schema::integer(0, 999)),
         Field::maybe("method", Schema::text()),
         Field::maybe("headers", Schema::open_object()),
         Field::maybe("body", Schema::any()),
-        Field::maybe("sign", sign()),
         Field::maybe("sign", sign()),
     ])
 }

@@ -2,6 +2,7 @@
 
 use super::{Field, Schema, kind, queue_name};
 use crate::filter::STATES;
+use serde_json::json;
 use windlass_core::{DeadReason, Outcome};
 
 pub(super) fn components() -> Vec<(&'static str, Schema)> {
@@ -15,6 +16,7 @@ pub(super) fn components() -> Vec<(&'static str, Schema)> {
         ("BulkAnswer", bulk_answer()),
         ("Attempt", attempt()),
         ("Edit", edit()),
+        ("HttpRequest", http_request()),
         ("Revival", revival(Vec::new())),
         ("Why", why()),
         ("ReviveByFilter", revival(by_filter())),
@@ -34,7 +36,8 @@ fn delivery() -> Schema {
 }
 
 fn retry() -> Schema {
-    Schema::either(vec![Schema::text(), Schema::named("RetryPolicy")])
+    let preset = Schema::text().example("standard");
+    Schema::either(vec![preset, Schema::named("RetryPolicy")])
 }
 
 fn millis() -> Schema {
@@ -46,7 +49,9 @@ fn new_job_fields() -> Vec<Field> {
     vec![
         Field::maybe(
             "payload",
-            Schema::any().about("Any JSON, at most 1 MiB unless configured."),
+            Schema::either(vec![Schema::named("HttpRequest"), Schema::any()]).about(
+                "Any JSON, at most 1 MiB unless configured. Of the kind `http`, an `HttpRequest`.",
+            ),
         ),
         Field::optional("queue", queue_name()),
         Field::optional("priority", Schema::integer(-32768, 32767)),
@@ -73,6 +78,25 @@ fn new_job_fields() -> Vec<Field> {
     ]
 }
 
+/// The payload of an HTTP job.
+fn http_request() -> Schema {
+    let methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+    let secret = || Schema::text_of(1, 128);
+    let secrets = Schema::either(vec![secret(), Schema::list_of(secret(), 0, 8)]);
+    Schema::object(vec![
+        Field::always("url", Schema::text().example("https://example.com/hook")),
+        Field::optional("method", Schema::word(&methods)),
+        Field::optional("headers", Schema::open_object()),
+        Field::optional("body", Schema::any()),
+        Field::optional("permanent_statuses", Schema::list(Schema::any())),
+        Field::optional("async", Schema::flag()),
+        Field::optional("complete_within", Schema::duration()),
+        Field::optional("complete_within_ms", millis()),
+        Field::optional("sign", secrets),
+        Field::optional("idempotency_key", text_of_key()),
+    ])
+}
+
 fn new_job() -> Schema {
     let mut fields = vec![
         Field::maybe("kind", kind().about("Required, unless `type` names it.")),
@@ -85,6 +109,7 @@ fn new_job() -> Schema {
             Schema::integer(0, 999).about("The same as `max_retries`."),
         ),
         Field::maybe("retry_at", Schema::instant().about("The same as `run_at`.")),
+        Field::maybe("http", Schema::named("HttpRequest")),
     ];
     fields.extend(new_job_fields());
     Schema::object(fields)
@@ -289,8 +314,9 @@ fn revival(more: Vec<Field>) -> Schema {
 }
 
 fn by_filter() -> Vec<Field> {
+    let filter = Schema::named("JobFilter").or_null();
     vec![
-        Field::optional("filter", Schema::named("JobFilter")),
+        Field::maybe("filter", filter.example(json!({"queue": "default"}))),
         Field::optional("ids", Schema::list_of(Schema::id(), 1, 1000)),
         Field::optional("limit", Schema::integer(1, 1000)),
         Field::optional("cursor", Schema::text()),

@@ -93,7 +93,7 @@ fn explain_request() -> Schema {
     Schema::object(vec![
         Field::always(
             "policy",
-            Schema::either(vec![Schema::text(), Schema::named("RetryPolicy")]),
+            Schema::either(vec![Schema::text(), Schema::named("RetryPolicy")]).example("standard"),
         ),
         Field::optional("max_attempts", Schema::integer(1, 1000)),
         Field::optional("jobs", Schema::integer(1, u32::MAX.into())),

@@ -46,7 +46,7 @@ fn catch_up_max() -> Schema {
 
 fn definition() -> Vec<Field> {
     vec![
-        Field::optional("cron", Schema::text()),
+        Field::optional("cron", Schema::text().example("0 2 * * *")),
         Field::optional("every", Schema::duration()),
         Field::optional("every_ms", millis()),
         Field::optional("at", Schema::instant()),
@@ -127,7 +127,7 @@ fn firing() -> Schema {
 
 fn preview() -> Schema {
     Schema::object(vec![
-        Field::optional("cron", Schema::text()),
+        Field::optional("cron", Schema::text().example("0 2 * * *")),
         Field::optional("every", Schema::duration()),
         Field::optional("every_ms", millis()),
         Field::optional("at", Schema::instant()),

@@ -162,10 +162,7 @@ impl Keys {
     ///
     /// The first one must be an admin's: it closes the server to everybody without a key, and another could make no further one.
     pub async fn create(&self, new: NewKey, now: Timestamp) -> Result<(ApiKey, KeyInfo), KeyError> {
-        check_name(&new.name)?;
-        if new.expires_at.is_some_and(|at| at <= now) {
-            return Err(Invalid::new("expires_at", "must lie ahead").into());
-        }
+        new.check(now)?;
         let all = self.read().await?;
         if all.is_empty() && !new.scopes.include(Scope::Admin) {
             let rule = "must have `admin` among them: it is the first key, and only an admin makes further ones";
@@ -355,6 +352,17 @@ impl Keys {
 impl std::fmt::Debug for Keys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Keys")
+    }
+}
+
+impl NewKey {
+    /// Refuses what no key may be.
+    pub(crate) fn check(&self, now: Timestamp) -> Result<(), Invalid> {
+        check_name(&self.name)?;
+        match self.expires_at {
+            Some(at) if at <= now => Err(Invalid::new("expires_at", "must lie ahead")),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) fn routes() -> Vec<Route> {
 }
 
 async fn tell(call: Call) -> Result<Answer, Problem> {
-    let completion = Completion::from_json(&call.map()?.into())?;
+    let completion = call.read(|parts| Completion::from_json(&parts.values()?.into()))?;
     let unknown = || Problem::not_found("request with this token");
     match complete(call.app.engine(), call.param("token"), &completion).await? {
         Completed::Taken(id) | Completed::Repeated(id) => {

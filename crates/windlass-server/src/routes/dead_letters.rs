@@ -4,17 +4,18 @@ use std::collections::{BTreeMap, HashSet};
 
 use axum::http::Method;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use windlass_api::schema::{Field, Schema, filter_params};
 use windlass_api::{Content, JobFilter, group_of, read_revival};
 use windlass_core::fields::RawFields;
-use windlass_core::{Invalid, Job, JobId, Kind, State, Timestamp};
+use windlass_core::{Invalid, Job, JobId, Kind, Revival, State, Timestamp};
 use windlass_engine::{JobEvent, JobRef};
 use windlass_store::{Changed, PAGE_MAX};
 
 use super::Route;
 use super::jobs::{
-    PassAnswer, answer_page, filter_of, page_params, pass, pass_request, scan_fields,
+    PassAnswer, PassRequest, allow, answer_page, filter_of, page_params, pass, pass_request,
+    scan_fields,
 };
 use crate::access::Scope;
 use crate::answer::Answer;
@@ -154,20 +155,24 @@ fn add(groups: &mut BTreeMap<String, Group>, job: &Job, content: Content) {
     *group.reasons.entry(reason.name()).or_default() += 1;
 }
 
-async fn revive(call: Call) -> Result<Answer, Problem> {
-    let mut parts = call.parts()?;
+fn read_revive(mut parts: RawFields, now: Timestamp) -> Result<(PassRequest, Revival), Invalid> {
     let payload = parts.take("payload");
-    let (mut wanted, rest) = pass_request(&call, parts.values()?)?;
+    let (mut wanted, rest) = pass_request(parts.values()?)?;
     if wanted.filter.state.is_some_and(|state| state != "dead") {
-        return Err(Invalid::new("filter.state", "must be `dead` here, or not given").into());
+        let rule = "must be `dead` here, or not given";
+        return Err(Invalid::new("filter.state", rule));
     }
     wanted.filter = dead(wanted.filter);
-    let rest = serde_json::to_string(&rest).map_err(|error| Problem::internal(&error))?;
-    let mut rest = RawFields::parse(&rest)?;
+    let mut rest = RawFields::parse(&Value::Object(rest).to_string())?;
     if let Some(payload) = payload {
         rest.put("payload", payload);
     }
-    let revival = read_revival(&rest, call.now)?;
+    Ok((wanted, read_revival(&rest, now)?))
+}
+
+async fn revive(call: Call) -> Result<Answer, Problem> {
+    let (wanted, revival) = call.read(|parts| read_revive(parts, call.now))?;
+    allow(&call, &wanted.filter)?;
     super::jobs::check_payload(&call, revival.payload.as_ref())?;
     let found = pass(&call, &wanted).await?;
     if let Some(payload) = &revival.payload {

@@ -14,7 +14,9 @@ use windlass_api::schema::{Field, Schema, filter_params};
 
 pub(crate) use bulk_answer::CompactBulk;
 pub(super) use change::check_payload;
-pub(super) use list::{PassAnswer, answer as answer_page, filter_of, pass, pass_request};
+pub(super) use list::{
+    PassAnswer, PassRequest, allow, answer as answer_page, filter_of, pass, pass_request,
+};
 
 use super::Route;
 use crate::access::Scope;

@@ -4,8 +4,8 @@ use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
 use windlass_api::ListPage;
 use windlass_api::schema::Schema;
-use windlass_core::Invalid;
-use windlass_core::fields::{Fields, refuse_both};
+use windlass_core::fields::{Fields, RawFields, refuse_both};
+use windlass_core::{Invalid, Timestamp};
 
 use super::Route;
 use crate::access::{KeyError, KeyInfo, Keys, NewKey, Scope, Scopes};
@@ -39,7 +39,20 @@ pub(super) fn routes() -> Vec<Route> {
 }
 
 async fn create(call: Call) -> Result<Answer, Problem> {
-    let map = call.map()?;
+    let new = call.read(|parts| read_new(&parts, call.now))?;
+    let (key, info) = keys(&call)?.create(new, call.now).await?;
+    let detail =
+        json!({"name": info.name, "scopes": info.scopes.names(), "expires_at": info.expires_at});
+    call.audit("key.create", &info.id, detail).await;
+    let mut answer = view(&info);
+    if let Value::Object(fields) = &mut answer {
+        fields.insert("key".to_owned(), key.reveal().into());
+    }
+    Answer::json(StatusCode::CREATED, &answer)
+}
+
+fn read_new(parts: &RawFields, now: Timestamp) -> Result<NewKey, Invalid> {
+    let map = parts.values()?;
     let mut fields = Fields::of(&map);
     let name = fields.text("name")?.map(str::to_owned);
     let name = name.ok_or_else(|| Invalid::new("name", "is required"))?;
@@ -57,21 +70,13 @@ async fn create(call: Call) -> Result<Answer, Problem> {
         "expires_at",
     )?;
     fields.finish()?;
-    let expires_at = expires_at.or_else(|| expires_in.map(|span| call.now.saturating_add(span)));
     let new = NewKey {
         name,
         scopes,
-        expires_at,
+        expires_at: expires_at.or_else(|| expires_in.map(|span| now.saturating_add(span))),
     };
-    let (key, info) = keys(&call)?.create(new, call.now).await?;
-    let detail =
-        json!({"name": info.name, "scopes": info.scopes.names(), "expires_at": info.expires_at});
-    call.audit("key.create", &info.id, detail).await;
-    let mut answer = view(&info);
-    if let Value::Object(fields) = &mut answer {
-        fields.insert("key".to_owned(), key.reveal().into());
-    }
-    Answer::json(StatusCode::CREATED, &answer)
+    new.check(now)?;
+    Ok(new)
 }
 
 async fn list(call: Call) -> Result<Answer, Problem> {

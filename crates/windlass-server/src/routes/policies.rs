@@ -61,6 +61,6 @@ async fn explain_preset(call: Call) -> Result<Answer, Problem> {
 }
 
 async fn explain(call: Call) -> Result<Answer, Problem> {
-    let request = ExplainRequest::from_fields(&call.map()?)?;
+    let request = call.read(|parts| ExplainRequest::from_fields(&parts.values()?))?;
     Answer::ok(&request.explain()?)
 }

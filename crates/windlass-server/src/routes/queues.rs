@@ -8,7 +8,7 @@ use axum::http::Method;
 use serde_json::{Value, json};
 use windlass_api::schema::{Field, Schema};
 use windlass_api::{Cursor, JobFilter, ListPage, QueueSettings};
-use windlass_core::fields::{Fields, one_of};
+use windlass_core::fields::{Fields, RawFields, one_of};
 use windlass_core::{Invalid, JobId, QueueName, Timestamp};
 use windlass_store::{Counts, PAGE_MAX, QueueLimits};
 
@@ -191,7 +191,7 @@ async fn get_settings(call: Call) -> Result<Answer, Problem> {
 
 async fn put_settings(call: Call) -> Result<Answer, Problem> {
     let name: QueueName = call.name("queue")?;
-    let settings = QueueSettings::from_fields(&call.map()?)?;
+    let settings = call.read(|parts| QueueSettings::from_fields(&parts.values()?))?;
     if !call.only_creates() {
         must_exist_or_create(&call, &name).await?;
     }
@@ -228,30 +228,48 @@ async fn resume(call: Call) -> Result<Answer, Problem> {
     answer(&call, &name).await
 }
 
-/// What is removed must be spelled out: one state, and from when on it stays.
+/// What a purge removes. It must be spelled out: one state, and from when on it stays.
+struct Purge {
+    state: &'static str,
+    finished_before: Option<Timestamp>,
+    limit: usize,
+    after: Option<JobId>,
+}
+
+impl Purge {
+    fn read(parts: RawFields) -> Result<Self, Invalid> {
+        let map = parts.values()?;
+        let mut fields = Fields::of(&map);
+        let words = ["succeeded", "dead", "cancelled"].map(|word| (word, word));
+        let state = fields.parsed("state", |text| one_of(text, &words))?;
+        let required = || Invalid::new("state", "is required: say what is removed");
+        let most = i64::try_from(PAGE_MAX).unwrap_or(i64::MAX);
+        let limit = fields.integer("limit", 1, most)?;
+        let purge = Purge {
+            state: state.ok_or_else(required)?,
+            finished_before: fields.timestamp("finished_before")?,
+            limit: limit
+                .and_then(|limit| limit.try_into().ok())
+                .unwrap_or(PURGE_DEFAULT),
+            after: fields.parsed("cursor", Cursor::job)?,
+        };
+        fields.finish()?;
+        Ok(purge)
+    }
+}
+
 async fn purge(call: Call) -> Result<Answer, Problem> {
     let name: QueueName = call.name("queue")?;
-    let map = call.map()?;
-    let mut fields = Fields::of(&map);
-    let words = ["succeeded", "dead", "cancelled"].map(|word| (word, word));
-    let state = fields.parsed("state", |text| one_of(text, &words))?;
-    let state = state.ok_or_else(|| Invalid::new("state", "is required: say what is removed"))?;
-    let finished_before = fields.timestamp("finished_before")?;
-    let most = i64::try_from(PAGE_MAX).unwrap_or(i64::MAX);
-    let limit = fields.integer("limit", 1, most)?;
-    let after = fields.parsed("cursor", Cursor::job)?;
-    fields.finish()?;
+    let asked = call.read(Purge::read)?;
     must_exist(&call, &name).await?;
+    let (state, finished_before) = (asked.state, asked.finished_before);
     let filter = JobFilter {
         state: Some(state),
         queue: Some(name.clone()),
         finished_before,
         ..JobFilter::default()
     };
-    let limit = limit
-        .and_then(|limit| limit.try_into().ok())
-        .unwrap_or(PURGE_DEFAULT);
-    let found = search(&call.app, &filter, after, limit, call.now).await?;
+    let found = search(&call.app, &filter, asked.after, asked.limit, call.now).await?;
     let ids: Vec<JobId> = found.jobs.iter().map(|job| job.id).collect();
     let changed = call.app.store().purge(&ids).await?;
     let answer = PassAnswer::new(&changed, &found);

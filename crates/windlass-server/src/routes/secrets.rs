@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 use windlass_api::ListPage;
 use windlass_api::schema::{Field, Schema};
 use windlass_core::Invalid;
-use windlass_core::fields::Fields;
+use windlass_core::fields::{Fields, RawFields};
 use windlass_http::SecretHosts;
+use zeroize::Zeroizing;
 
 use super::Route;
 use crate::access::Scope;
@@ -14,7 +15,7 @@ use crate::answer::Answer;
 use crate::call::Call;
 use crate::preconditions::exists;
 use crate::problem::Problem;
-use crate::secrets::{SecretError, Secrets};
+use crate::secrets::{SECRET_BYTES_MAX, SecretError, Secrets};
 
 pub(super) fn routes() -> Vec<Route> {
     let rotated = || Schema::object(vec![Field::always("rotated", Schema::count())]);
@@ -61,12 +62,7 @@ async fn names(call: Call) -> Result<Answer, Problem> {
 }
 
 async fn put(call: Call) -> Result<Answer, Problem> {
-    let map = call.map()?;
-    let mut fields = Fields::of(&map);
-    let value = fields.text("value")?;
-    let value = value.ok_or_else(|| Invalid::new("value", "is required"))?;
-    let hosts = read_hosts(&mut fields)?;
-    fields.finish()?;
+    let (value, hosts) = call.read(read_secret)?;
     let name = call.param("name");
     let (secrets, value) = (secrets(&call)?, value.as_bytes());
     if !call.only_creates() {
@@ -77,6 +73,21 @@ async fn put(call: Call) -> Result<Answer, Problem> {
     let detail = json!({"hosts": hosts.names(), "any_host": hosts == SecretHosts::Any});
     call.audit("secret.put", name, detail).await;
     Ok(Answer::empty())
+}
+
+fn read_secret(parts: RawFields) -> Result<(Zeroizing<String>, SecretHosts), Invalid> {
+    let map = parts.values()?;
+    let mut fields = Fields::of(&map);
+    let value = fields.text("value")?;
+    let value = value.ok_or_else(|| Invalid::new("value", "is required"))?;
+    if value.is_empty() || value.len() > SECRET_BYTES_MAX {
+        let rule = format!("must have 1 to {SECRET_BYTES_MAX} bytes");
+        return Err(Invalid::new("value", rule));
+    }
+    let value = Zeroizing::new(value.to_owned());
+    let hosts = read_hosts(&mut fields)?;
+    fields.finish()?;
+    Ok((value, hosts))
 }
 
 /// The hosts a secret signs for: named, or every host where that is said.

@@ -1,7 +1,7 @@
 //! Creates many jobs: all or none, or each for itself.
 
 use windlass::Receipt;
-use windlass_api::{Bulk, BulkMode};
+use windlass_api::{Bulk, BulkMode, PROBLEMS_MAX};
 use windlass_core::{Invalid, Job};
 use windlass_store::EnqueueMode;
 
@@ -11,12 +11,9 @@ use crate::answer::Answer;
 use crate::call::Call;
 use crate::problem::Problem;
 
-/// Problems of one answer that are told one by one.
-const PROBLEMS_TOLD_MAX: usize = 100;
-
 /// `POST /api/v1/jobs/bulk`.
 pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
-    let bulk = Bulk::read(&call.parts()?)?;
+    let bulk = call.read(|parts| Bulk::read(&parts))?;
     match bulk.mode {
         BulkMode::AllOrNone => all_or_none(&call, bulk).await,
         BulkMode::EachForItself => each(&call, bulk).await,
@@ -25,13 +22,14 @@ pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
 
 async fn all_or_none(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
     let wrong = bulk.jobs.iter().filter_map(|job| job.as_ref().err());
-    let wrong: Vec<Invalid> = wrong.take(PROBLEMS_TOLD_MAX).cloned().collect();
+    let wrong: Vec<Invalid> = wrong.flatten().take(PROBLEMS_MAX).cloned().collect();
     if !wrong.is_empty() {
         return Err(Problem::invalid(&wrong).hint("nothing was stored"));
     }
     let (mut jobs, mut signers) = (Vec::with_capacity(bulk.jobs.len()), call.signers());
     for (place, new) in bulk.jobs.into_iter().enumerate() {
-        let job = made(call, &mut signers, call.new_job_id(), new?).await;
+        let new = new.map_err(|problems| Problem::invalid(&problems))?;
+        let job = made(call, &mut signers, call.new_job_id(), new).await;
         jobs.push(job.map_err(|problem| problem.within(&format!("jobs[{place}]")))?);
     }
     let receipts = enqueue(&call.app, jobs, EnqueueMode::AllOrNone).await?;
@@ -49,7 +47,7 @@ async fn each(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
                 let job = made(call, &mut signers, id, new).await;
                 job.map_err(|problem| problem.within(&format!("jobs[{place}]")))
             }
-            Err(invalid) => Err(invalid.into()),
+            Err(problems) => Err(Problem::invalid(&problems)),
         });
     }
     let good: Vec<Job> = jobs

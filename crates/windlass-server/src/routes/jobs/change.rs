@@ -22,7 +22,7 @@ pub(super) async fn cancel(call: Call) -> Result<Answer, Problem> {
 /// `POST /api/v1/jobs/{id}/revive`.
 pub(super) async fn revive(call: Call) -> Result<Answer, Problem> {
     let id = call.job_id()?;
-    let mut revival = read_revival(&call.parts()?, call.now)?;
+    let mut revival = call.read(|parts| read_revival(&parts, call.now))?;
     revival.run_at = revival.run_at.or(Some(call.now));
     check_payload(&call, revival.payload.as_ref())?;
     let before = before(&call, id, revival.payload.as_ref()).await?;
@@ -49,7 +49,7 @@ pub(super) async fn resolve(call: Call) -> Result<Answer, Problem> {
 /// `PATCH /api/v1/jobs/{id}`.
 pub(super) async fn edit(call: Call) -> Result<Answer, Problem> {
     let id = call.job_id()?;
-    let edit = read_edit(&call.parts()?, call.now)?;
+    let edit = call.read(|parts| read_edit(&parts, call.now))?;
     check_payload(&call, edit.payload.as_ref())?;
     if let (Some(queue), Some(job)) = (&edit.queue, call.app.client.get(id).await?) {
         check_queue(call.app.engine(), &job.kind, queue).await?;

@@ -5,7 +5,8 @@ use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use windlass::Receipt;
 use windlass_api::{Content, JobView, read_new_job};
-use windlass_core::{Job, JobId, NewJob, Timestamp};
+use windlass_core::fields::RawFields;
+use windlass_core::{Invalid, Job, JobId, NewJob, Timestamp};
 use windlass_http::form::SchedulerForm;
 use windlass_store::EnqueueMode;
 
@@ -14,17 +15,16 @@ use crate::access::Scope;
 use crate::answer::Answer;
 use crate::app::App;
 use crate::call::Call;
-use crate::http_jobs::{check_queue, check_request, with_deadline, with_depth};
+use crate::http_jobs::{check_form, check_queue, check_request, with_deadline, with_depth};
 use crate::problem::Problem;
 use crate::signing::Signers;
 
 /// `POST /api/v1/jobs`.
 pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
-    let parts = call.parts()?;
-    if SchedulerForm::is_meant_by(&parts) {
-        return form::create(&call, &parts).await;
-    }
-    let new = read_new_job(parts)?;
+    let Asked::Job(new) = call.read(read_asked)? else {
+        return form::create(&call).await;
+    };
+    let new = *new;
     let job = made(&call, &mut call.signers(), call.new_job_id(), new).await?;
     let stored = enqueue(&call.app, vec![job.clone()], EnqueueMode::AllOrNone).await?;
     let receipt = stored.into_iter().next();
@@ -65,6 +65,27 @@ pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
         },
     )?;
     Ok(answer.location(&call.address(&format!("/jobs/{}", job.id))))
+}
+
+/// What is asked for: a job, or a schedule in the form of one.
+enum Asked {
+    Job(Box<NewJob>),
+    Form,
+}
+
+fn read_asked(parts: RawFields) -> Result<Asked, Invalid> {
+    if SchedulerForm::is_meant_by(&parts) {
+        return Ok(Asked::Form);
+    }
+    let spelled = match parts.has("http") {
+        true => "http",
+        false => "payload",
+    };
+    let new = read_new_job(parts)?;
+    new.check_with(usize::MAX)?;
+    let request = check_form((&new.kind, new.delivery), &new.payload);
+    request.map_err(|error| error.respelled("payload", spelled))?;
+    Ok(Asked::Job(Box::new(new)))
 }
 
 /// The job that this request asks for, checked.

@@ -1,12 +1,14 @@
 //! The scheduler form: a schedule and a URL in one flat object, posted as if it were a job. Its id stands for all of its
 //! occurrences.
 
+use std::cell::Cell;
+
 use axum::http::StatusCode;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use windlass::{Error, Expected};
 use windlass_api::{AttemptView, Content, ListPage};
-use windlass_core::fields::{RawFields, one_of};
+use windlass_core::fields::one_of;
 use windlass_core::{Delivery, Job, JobId, ScheduleId, ScheduleName, State, Timestamp};
 use windlass_http::form::{FORM_META, FormError, SchedulerForm, next_execution_time, status_of};
 use windlass_store::{Attempt, FiredOccurrence, PAGE_MAX, Schedule, ScheduleRef, Written};
@@ -25,13 +27,13 @@ const TRIES: usize = 10;
 const OCCURRENCES_LOOKED_AT: usize = PAGE_MAX;
 
 /// Creates the schedule that a form stands for.
-pub(super) async fn create(call: &Call, parts: &RawFields) -> Result<Answer, Problem> {
+pub(super) async fn create(call: &Call) -> Result<Answer, Problem> {
     if !call.caller.may(Scope::Operate) {
         let detail = "this creates a schedule, which needs a key with the scope `operate`";
         return Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", detail));
     }
     let name = ScheduleName::new(&format!("form/{}", call.new_job_id()))?;
-    let form = SchedulerForm::from_parts(parts, call.app.settings.payload_bytes_max)?;
+    let form = read(call)?;
     if let Some(refusal) = call.signers().refusal(form.request()).await? {
         return Err(FormError::of(refusal).into());
     }
@@ -57,6 +59,22 @@ pub(super) async fn create(call: &Call, parts: &RawFields) -> Result<Answer, Pro
     .await;
     let view = view(call, &schedule).await?;
     Ok(Answer::json(StatusCode::CREATED, &view)?.location(&call.address(&format!("/jobs/{id}"))))
+}
+
+/// Reads a form. The code is that of its first problem.
+fn read(call: &Call) -> Result<SchedulerForm, Problem> {
+    let (most, code) = (call.app.settings.payload_bytes_max, Cell::new(None));
+    let read = call.read(|parts| {
+        let form = SchedulerForm::from_parts(&parts, most);
+        form.map_err(|refused| {
+            code.set(code.get().or(Some(refused.code)));
+            refused.invalid
+        })
+    });
+    read.map_err(|problem| match code.get() {
+        Some(code) => problem.code(code),
+        None => problem,
+    })
 }
 
 /// The schedule of a form that an id stands for.

@@ -44,7 +44,7 @@ pub(in crate::routes) fn filter_of(call: &Call) -> Result<JobFilter, Problem> {
     Ok(filter)
 }
 
-fn allow(call: &Call, filter: &JobFilter) -> Result<(), Problem> {
+pub(in crate::routes) fn allow(call: &Call, filter: &JobFilter) -> Result<(), Problem> {
     let reserved = filter.payload.is_some() || filter.error.is_some();
     if reserved && !call.caller.may(Scope::ReadPayload) {
         let needed = Scope::ReadPayload;
@@ -78,8 +78,12 @@ pub(in crate::routes) async fn answer(call: &Call, filter: JobFilter) -> Result<
 
 /// `POST /api/v1/jobs/run-now`.
 pub(super) async fn run_now(call: Call) -> Result<Answer, Problem> {
-    let (wanted, rest) = pass_request(&call, call.map()?)?;
-    Fields::of(&rest).finish()?;
+    let wanted = call.read(|parts| {
+        let (wanted, rest) = pass_request(parts.values()?)?;
+        Fields::of(&rest).finish()?;
+        Ok(wanted)
+    })?;
+    allow(&call, &wanted.filter)?;
     let found = pass(&call, &wanted).await?;
     // A filter is about retries that wait: fresh jobs with a time of their own must be named to be run before it.
     let by_name = wanted.ids.is_some();
@@ -144,9 +148,8 @@ impl PassAnswer {
 
 /// Reads `filter` or `ids`, `limit` and `cursor`; what else there is comes back.
 pub(in crate::routes) fn pass_request(
-    call: &Call,
     mut map: Map<String, Value>,
-) -> Result<(PassRequest, Map<String, Value>), Problem> {
+) -> Result<(PassRequest, Map<String, Value>), Invalid> {
     let names = ["filter", "ids", "limit", "cursor"];
     let ours: Map<String, Value> = names
         .iter()
@@ -159,13 +162,12 @@ pub(in crate::routes) fn pass_request(
         Value::Object(asked) => {
             JobFilter::from_fields(asked).map_err(|error| error.within("filter"))?
         }
-        _ => return Err(Invalid::new("filter", "must be an object").into()),
+        _ => return Err(Invalid::new("filter", "must be an object")),
     };
-    allow(call, &filter)?;
     let ids = read_ids(&mut fields)?;
     if filter.is_empty() == ids.is_none() {
         let rule = "that asks something, or `ids`, must be given, and only one of them";
-        return Err(Invalid::new("filter", rule).into());
+        return Err(Invalid::new("filter", rule));
     }
     let most = i64::try_from(PAGE_MAX).unwrap_or(i64::MAX);
     let limit = fields.integer("limit", 1, most)?;
@@ -191,13 +193,13 @@ fn without_values(mut asked: Value) -> Value {
 }
 
 /// A list of job ids under `ids`.
-fn read_ids(fields: &mut Fields<'_>) -> Result<Option<Vec<JobId>>, Problem> {
+fn read_ids(fields: &mut Fields<'_>) -> Result<Option<Vec<JobId>>, Invalid> {
     let Some(list) = fields.list("ids")? else {
         return Ok(None);
     };
     if list.is_empty() || list.len() > PAGE_MAX {
         let rule = format!("must list 1 to {PAGE_MAX} ids, got {}", list.len());
-        return Err(Invalid::new("ids", rule).into());
+        return Err(Invalid::new("ids", rule));
     }
     let read = |(place, value): (usize, &Value)| {
         let text = value.as_str().unwrap_or_default();

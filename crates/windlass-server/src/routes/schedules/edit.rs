@@ -11,7 +11,7 @@ use windlass_store::{Expected, Schedule, ScheduleRef, Written};
 use super::{Found, answer, check_match, find, found};
 use crate::answer::Answer;
 use crate::call::{Call, escaped};
-use crate::http_jobs::{check_queue, check_request, with_depth};
+use crate::http_jobs::{check_form, check_queue, check_request, with_depth};
 use crate::preconditions::exists;
 use crate::problem::Problem;
 
@@ -19,7 +19,8 @@ use crate::problem::Problem;
 const TRIES: usize = 10;
 
 pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
-    let definition = checked(&call, read_schedule(&call.parts()?)?).await?;
+    let definition = call.read(|parts| well_formed(&call, read_schedule(&parts)?))?;
+    let definition = checked(&call, definition).await?;
     let name = definition.name.clone();
     let origin = call.origin();
     let written = call
@@ -57,6 +58,14 @@ fn created(call: &Call, schedule: &Schedule) -> Result<Answer, Problem> {
     Ok(answer.location(&path))
 }
 
+/// Checks what a schedule itself says.
+fn well_formed(call: &Call, definition: NewSchedule) -> Result<NewSchedule, Invalid> {
+    definition.check_with(call.now, usize::MAX)?;
+    let job = &definition.job;
+    check_form((&job.kind, job.delivery), &job.payload).map_err(|error| error.within("job"))?;
+    Ok(definition)
+}
+
 /// Checks what is stored with a schedule: also that a payload is not too large.
 async fn checked(call: &Call, mut definition: NewSchedule) -> Result<NewSchedule, Problem> {
     let most = call.app.settings.payload_bytes_max;
@@ -79,15 +88,19 @@ async fn checked(call: &Call, mut definition: NewSchedule) -> Result<NewSchedule
 
 pub(super) async fn put(call: Call) -> Result<Answer, Problem> {
     let name: ScheduleName = call.name("name")?;
-    let mut parts = call.parts()?;
     let written = to_raw_value(&name).map_err(|error| Problem::internal(&error))?;
-    match parts.raw("name") {
-        Some(given) if given != written.get() => {
-            return Err(Invalid::new("name", "must be the name in the path, or not given").into());
+    let definition = call.read(|mut parts| {
+        if parts
+            .raw("name")
+            .is_some_and(|given| given != written.get())
+        {
+            let rule = "must be the name in the path, or not given";
+            return Err(Invalid::new("name", rule));
         }
-        _ => parts.put("name", written),
-    }
-    let definition = checked(&call, read_schedule(&parts)?).await?;
+        parts.put("name", written.clone());
+        well_formed(&call, read_schedule(&parts)?)
+    })?;
+    let definition = checked(&call, definition).await?;
     for _ in 0..TRIES {
         let found = find(&call, &ScheduleRef::Name(name.clone())).await?;
         check_match(&call, found.as_ref())?;
@@ -121,7 +134,8 @@ pub(super) async fn patch(call: Call) -> Result<Answer, Problem> {
         check_match(&call, Some(&found))?;
         let expected = found.version();
         let found = found.readable()?;
-        let definition = read_patch(&found.definition, call.parts()?)?;
+        let read = |parts| well_formed(&call, read_patch(&found.definition, parts)?);
+        let definition = call.read(read)?;
         let definition = checked(&call, definition).await?;
         let name = definition.name.clone();
         match call.app.client.write_schedule(definition, expected).await {

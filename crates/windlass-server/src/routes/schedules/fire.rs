@@ -2,8 +2,8 @@
 
 use axum::http::StatusCode;
 use serde_json::json;
-use windlass_core::Invalid;
-use windlass_core::fields::Fields;
+use windlass_core::fields::{Fields, RawFields};
+use windlass_core::{Invalid, Timestamp};
 
 use super::named;
 use crate::answer::Answer;
@@ -24,15 +24,7 @@ pub(super) async fn run_now(call: Call) -> Result<Answer, Problem> {
 }
 
 pub(super) async fn backfill(call: Call) -> Result<Answer, Problem> {
-    let map = call.map()?;
-    let mut fields = Fields::of(&map);
-    let required = |name: &str| Invalid::new(name, "is required");
-    let from = fields.timestamp("from")?.ok_or_else(|| required("from"))?;
-    let to = fields.timestamp("to")?.ok_or_else(|| required("to"))?;
-    fields.finish()?;
-    if to < from {
-        return Err(Invalid::new("to", "must not be before `from`").into());
-    }
+    let (from, to) = call.read(read_range)?;
     let name = named(&call).await?.definition.name;
     let created = call
         .app
@@ -42,4 +34,17 @@ pub(super) async fn backfill(call: Call) -> Result<Answer, Problem> {
     let detail = json!({"from": from, "to": to, "created": created});
     call.audit("schedule.backfill", name.as_str(), detail).await;
     Answer::ok(&json!({"created": created}))
+}
+
+fn read_range(parts: RawFields) -> Result<(Timestamp, Timestamp), Invalid> {
+    let map = parts.values()?;
+    let mut fields = Fields::of(&map);
+    let required = |name: &str| Invalid::new(name, "is required");
+    let from = fields.timestamp("from")?.ok_or_else(|| required("from"))?;
+    let to = fields.timestamp("to")?.ok_or_else(|| required("to"))?;
+    fields.finish()?;
+    if to < from {
+        return Err(Invalid::new("to", "must not be before `from`"));
+    }
+    Ok((from, to))
 }

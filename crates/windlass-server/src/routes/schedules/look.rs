@@ -141,15 +141,18 @@ pub(super) async fn upcoming(call: Call) -> Result<Answer, Problem> {
 
 /// When a rule would fire that is not stored.
 pub(super) async fn preview(call: Call) -> Result<Answer, Problem> {
-    let map = call.map()?;
-    let mut fields = Fields::of(&map);
-    let after = fields.timestamp("after")?.unwrap_or(call.now);
-    let most = i64::try_from(PAGE_MAX).unwrap_or(i64::MAX);
-    let count = fields.integer("count", 1, most)?;
-    let count = count
-        .and_then(|count| count.try_into().ok())
-        .unwrap_or(PREVIEW_DEFAULT);
-    let recurrence = rule(&call)?;
+    let read = |parts: RawFields| {
+        let map = parts.values()?;
+        let mut fields = Fields::of(&map);
+        let after = fields.timestamp("after")?.unwrap_or(call.now);
+        let most = i64::try_from(PAGE_MAX).unwrap_or(i64::MAX);
+        let count = fields.integer("count", 1, most)?;
+        let count = count
+            .and_then(|count| count.try_into().ok())
+            .unwrap_or(PREVIEW_DEFAULT);
+        Ok((after, count, rule(parts, call.now)?))
+    };
+    let (after, count, recurrence) = call.read(read)?;
     let firings = recurrence.after(after).take(count);
     let zone = &recurrence.zone;
     Answer::ok(&ListPage::whole(
@@ -158,8 +161,7 @@ pub(super) async fn preview(call: Call) -> Result<Answer, Problem> {
 }
 
 /// The rule of a preview, read as that of a schedule is.
-fn rule(call: &Call) -> Result<Recurrence, Problem> {
-    let mut parts: RawFields = call.parts()?;
+fn rule(mut parts: RawFields, now: Timestamp) -> Result<Recurrence, Invalid> {
     for ours in ["after", "count"] {
         parts.take(ours);
     }
@@ -175,7 +177,7 @@ fn rule(call: &Call) -> Result<Recurrence, Problem> {
         "paused",
     ] {
         if parts.has(other) {
-            return Err(Invalid::new(other, "does not change when a rule fires").into());
+            return Err(Invalid::new(other, "does not change when a rule fires"));
         }
     }
     let name = RawFields::parse(r#"{"name":"preview"}"#)?.take("name");
@@ -184,7 +186,7 @@ fn rule(call: &Call) -> Result<Recurrence, Problem> {
     }
     let job = NewJob::from_json(r#"{"kind":"preview"}"#)?;
     let schedule = NewSchedule::from_parts(&parts, job)?;
-    Ok(schedule.recurrence(call.now))
+    Ok(schedule.recurrence(now))
 }
 
 fn firing(firing: &Firing, zone: &Zone) -> Value {

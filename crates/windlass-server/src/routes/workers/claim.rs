@@ -33,7 +33,7 @@ struct ClaimAnswer<'a> {
 
 /// `POST /api/v1/claim`.
 pub(super) async fn claim(call: Call) -> Result<Answer, Problem> {
-    let request = ClaimRequest::from_fields(&call.map()?)?;
+    let request = call.read(|parts| ClaimRequest::from_fields(&parts.values()?))?;
     let wanted = Wanted::new(&call, request).await?;
     wanted.hear(&call.app).await?;
     let (jobs, signal) = wait_for_jobs(&call.app, &Arc::new(wanted)).await?;

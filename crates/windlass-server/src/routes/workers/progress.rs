@@ -19,7 +19,7 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 /// `POST /api/v1/progress`.
 pub(super) async fn progress(call: Call) -> Result<Answer, Problem> {
-    let (of, worker, value) = read_progress(&call.parts()?)?;
+    let (of, worker, value) = call.read(|parts| read_progress(&parts))?;
     let app = &call.app;
     let size = value.to_string().len();
     if size > PROGRESS_BYTES_MAX {

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
 use windlass_api::{Cursor, ListPage};
-use windlass_core::fields::Fields;
+use windlass_core::fields::{Fields, RawFields};
 use windlass_core::{Invalid, Kind, QueueName, Timestamp, WorkerName};
 use windlass_store::{Node, PAGE_MAX};
 
@@ -40,7 +40,23 @@ struct Workers {
 
 /// `POST /api/v1/workers`.
 pub(super) async fn register(call: Call) -> Result<Answer, Problem> {
-    let map = call.map()?;
+    let (name, about) = call.read(read_worker)?;
+    let (app, now) = (&call.app, call.now);
+    app.roster.register(app, &name, &about, now).await?;
+    app.signals.put(app.engine(), &name, None, now).await?;
+    let node = Node {
+        name: name.to_string(),
+        about,
+        beat_at: now,
+    };
+    let view = view(node, None, now);
+    let path = call.address(&format!("/workers/{}", escaped(name.as_str())));
+    Ok(Answer::json(StatusCode::CREATED, &view)?.location(&path))
+}
+
+/// The name of a worker, and what it says about itself.
+fn read_worker(parts: RawFields) -> Result<(WorkerName, Value), Invalid> {
+    let map = parts.values()?;
     let mut fields = Fields::of(&map);
     let name = fields.parsed("name", WorkerName::new)?;
     let name = name.ok_or_else(|| Invalid::new("name", "is required"))?;
@@ -57,17 +73,7 @@ pub(super) async fn register(call: Call) -> Result<Answer, Problem> {
         "type": "rest", "registered": true, "queues": queues, "kinds": kinds, "slots": slots,
         "version": version,
     });
-    let (app, now) = (&call.app, call.now);
-    app.roster.register(app, &name, &about, now).await?;
-    app.signals.put(app.engine(), &name, None, now).await?;
-    let node = Node {
-        name: name.to_string(),
-        about,
-        beat_at: now,
-    };
-    let view = view(node, None, now);
-    let path = call.address(&format!("/workers/{}", escaped(name.as_str())));
-    Ok(Answer::json(StatusCode::CREATED, &view)?.location(&path))
+    Ok((name, about))
 }
 
 fn read_names(
@@ -75,14 +81,13 @@ fn read_names(
     name: &str,
     most: usize,
     check: impl Fn(&str) -> Result<(), Invalid>,
-) -> Result<Option<Vec<String>>, Problem> {
+) -> Result<Option<Vec<String>>, Invalid> {
     let Some(list) = fields.list(name)? else {
         return Ok(None);
     };
     if list.is_empty() || list.len() > most {
-        return Err(
-            Invalid::new(name, format!("must list 1 to {most}, got {}", list.len())).into(),
-        );
+        let rule = format!("must list 1 to {most}, got {}", list.len());
+        return Err(Invalid::new(name, rule));
     }
     let read = |(place, value): (usize, &Value)| {
         let text = value

@@ -19,7 +19,7 @@ const LEASES_MAX: usize = 1000;
 
 /// `POST /api/v1/renew`. An attempt that has used up its timeout is ended instead: nobody extends for ever.
 pub(super) async fn renew(call: Call) -> Result<Answer, Problem> {
-    let request = RenewRequest::read(&call.parts()?, LEASES_MAX)?;
+    let request = call.read(|parts| RenewRequest::read(&parts, LEASES_MAX))?;
     let lease = request.lease.unwrap_or(call.app.settings.lease);
     check_lease(lease, call.app.settings.lease_max)?;
     let app = &call.app;

@@ -20,7 +20,7 @@ use crate::problem::Problem;
 
 /// `POST /api/v1/settle`.
 pub(super) async fn settle(call: Call) -> Result<Answer, Problem> {
-    let (worker, outcomes) = read_outcomes(&call.parts()?, call.now)?;
+    let (worker, outcomes) = call.read(|parts| read_outcomes(&parts, call.now))?;
     for (place, outcome) in outcomes.iter().enumerate() {
         check_result(place, outcome)?;
     }
