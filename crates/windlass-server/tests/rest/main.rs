@@ -25,6 +25,7 @@ mod jobs;
 mod lists;
 mod mounted;
 mod policies;
+mod problems;
 mod queues;
 mod schedules;
 mod signing;

@@ -1,0 +1,135 @@
+//! What is wrong with a request: every problem is named, as the client spelled it.
+
+use serde_json::{Value, json};
+use windlass_server::routes;
+
+use crate::support::Server;
+
+#[tokio::test]
+async fn names_that_a_url_path_cannot_carry_are_refused_wherever_they_are_given() {
+    let server = Server::open().await;
+    let schedule = json!({"cron": "0 0 * * *", "job": {"kind": "a"}});
+    let named = |name: &str| {
+        let mut schedule = schedule.clone();
+        schedule["name"] = json!(name);
+        schedule
+    };
+    let secret = json!({"value": "x", "any_host": true});
+    for (name, escaped) in [(".", "%2E"), ("..", "%2E%2E")] {
+        let job = json!({"kind": "a", "queue": name});
+        for (refused, pointer) in [
+            (server.post("/api/v1/jobs", &job).await, "/queue"),
+            (
+                server.post("/api/v1/claim", &json!({"queue": name})).await,
+                "/queue",
+            ),
+            (
+                server.post("/api/v1/workers", &json!({"name": name})).await,
+                "/name",
+            ),
+            (
+                server.post("/api/v1/schedules", &named(name)).await,
+                "/name",
+            ),
+            (
+                server
+                    .put(&format!("/api/v1/schedules/{escaped}"), &schedule)
+                    .await,
+                "/name",
+            ),
+            (
+                server
+                    .put(&format!("/api/v1/secrets/{escaped}"), &secret)
+                    .await,
+                "/name",
+            ),
+            (
+                server
+                    .put(&format!("/api/v1/queues/{escaped}/settings"), &json!({}))
+                    .await,
+                "/queue",
+            ),
+        ] {
+            assert_eq!(refused.status, 422, "{refused:?}");
+            assert_eq!(refused.pointer(), pointer, "{refused:?}");
+            assert!(
+                refused
+                    .text_at("/detail")
+                    .contains("must not be `.` or `..`"),
+                "{refused:?}"
+            );
+        }
+    }
+}
+
+/// A path of a route at which there is something.
+fn filled(route: &windlass_server::RouteInfo, id: &str) -> String {
+    let path = route.path.replace("{id}", id).replace("{queue}", "default");
+    path.replace("{name}", "s").replace("{token}", "t")
+}
+
+#[tokio::test]
+async fn every_route_with_a_body_reports_all_problems_at_once() {
+    let server = Server::open().await;
+    let id = server.job(&json!({"kind": "a"})).await;
+    let schedule = json!({"name": "s", "every": "1h", "job": {"kind": "a"}});
+    server.post("/api/v1/schedules", &schedule).await;
+    let with_body = routes().into_iter().filter(|route| route.takes.is_some());
+    let with_body: Vec<_> = with_body.collect();
+    assert!(with_body.len() > 15, "{with_body:?}");
+    for route in with_body {
+        let (method, path) = (route.method.as_str(), filled(&route, &id));
+        let body = json!({"zz_unknown": 1, "yy_unknown": 2}).to_string();
+        let refused = server.send(method, &path, &[], Some(body.as_bytes())).await;
+        assert_eq!(refused.status, 422, "{route:?}: {refused:?}");
+        let errors = refused.json["errors"].as_array().unwrap();
+        let points_at = |pointer: &str| errors.iter().any(|error| error["pointer"] == pointer);
+        assert!(
+            points_at("/zz_unknown") && points_at("/yy_unknown"),
+            "{route:?}: {errors:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn problems_are_named_as_the_client_spelled_them() {
+    let server = Server::open().await;
+    for (body, pointers) in [
+        (
+            json!({"type": 5, "maxRetryCount": -1, "retry_at": "soon", "x": 1}),
+            &["/maxRetryCount", "/retry_at", "/type", "/x"][..],
+        ),
+        (
+            json!({"http": {"url": "ftp://x", "method": "X", "y": 1}, "queue": "a b"}),
+            &["/http/method", "/http/url", "/http/y", "/queue"],
+        ),
+        (
+            json!({"kind": "http", "payload": {"url": "ftp://x", "y": 1}, "tags": [1]}),
+            &["/payload/url", "/payload/y", "/tags/0"],
+        ),
+        (
+            json!({"schedule": "soon", "api": "x", "maxRetryCount": -1, "isRecurring": 5, "z": 1}),
+            &["/api", "/isRecurring", "/maxRetryCount", "/schedule", "/z"],
+        ),
+        (
+            json!({"kind": "a", "deadline": "x", "unique_key": "", "unique_for": "1h"}),
+            &["/deadline", "/unique_key"],
+        ),
+    ] {
+        let refused = server.post("/api/v1/jobs", &body).await;
+        assert_eq!(refused.status, 422, "{refused:?}");
+        let errors = refused.json["errors"].as_array().unwrap();
+        let pointer = |error: &Value| error["pointer"].as_str().unwrap().to_owned();
+        let mut found: Vec<String> = errors.iter().map(pointer).collect();
+        found.sort();
+        assert_eq!(found, pointers, "{errors:?}");
+    }
+    let form = json!({"schedule": "soon", "api": "x"});
+    let refused = server.post("/api/v1/jobs", &form).await;
+    assert_eq!(refused.code(), "INVALID_SCHEDULE", "of its first problem");
+    let bulk = json!({"jobs": [{"kind": "a"}, {"kind": "b c", "x": 1, "y": 2}]});
+    let refused = server.post("/api/v1/jobs/bulk", &bulk).await;
+    let errors = refused.json["errors"].as_array().unwrap();
+    assert_eq!(errors.len(), 3, "{errors:?}");
+    assert_eq!(errors[0]["pointer"], "/jobs/1/kind");
+}
