@@ -1,19 +1,23 @@
-//! What the audit log says about jobs that an operator changed, and the payloads that were replaced.
+//! What the audit log says about jobs and schedules that an operator changed, and the payloads that were replaced.
 //!
 //! A record has hash and size of a payload, never its content. The payload that a change replaced is kept for a while
 //! in a document that expires, for callers who may read payloads.
+
+mod schedules;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use windlass_core::{Edit, Job, JobId, Payload, Revival, State, Timestamp};
-use windlass_store::{Changed, Expected, StoreError};
+use windlass_store::{Changed, Expected};
 
 use crate::call::Call;
 use crate::problem::Problem;
 
-/// The documents of replaced payloads, each under the id of its job and its hash.
+pub(crate) use schedules::{schedule_changes, schedule_owner};
+
+/// The documents of replaced payloads, each under its owner (the id of a job, or a schedule) and its hash.
 const REPLACED: &str = "replaced_payloads";
 /// Larger payloads are not kept. 1 MiB.
 const KEPT_BYTES_MAX: usize = 1024 * 1024;
@@ -38,7 +42,7 @@ impl Before {
         new: Option<&Payload>,
     ) -> Result<Self, Problem> {
         let payload = match new.filter(|new| **new != job.payload) {
-            Some(new) => Some(replaced(call, &job, new).await?),
+            Some(new) => Some(replaced(call, &job.id.to_string(), &job.payload, new).await?),
             None => None,
         };
         let now = call.now;
@@ -181,9 +185,14 @@ pub(crate) async fn record_pass(
 }
 
 /// Keeps a payload that is replaced; what the audit log says about it.
-async fn replaced(call: &Call, job: &Job, new: &Payload) -> Result<Value, Problem> {
-    let (hash, bytes) = (sha256(&job.payload), job.payload.as_str().len());
-    let mut old = digest(&job.payload);
+async fn replaced(
+    call: &Call,
+    owner: &str,
+    payload: &Payload,
+    new: &Payload,
+) -> Result<Value, Problem> {
+    let (hash, bytes) = (sha256(payload.as_str()), payload.as_str().len());
+    let mut old = digest(payload);
     let retention = call.app.settings.replaced_payload_retention;
     let (name, value) = if retention.is_zero() {
         ("not_kept", json!("`retention.replaced_payloads` is 0"))
@@ -194,8 +203,8 @@ async fn replaced(call: &Call, job: &Job, new: &Payload) -> Result<Value, Proble
         )
     } else {
         let until = call.now.saturating_add(retention);
-        let text = json!({"payload": job.payload.as_str(), "replaced_at": call.now});
-        let name = document_name(job.id, &hash);
+        let text = json!({"payload": payload.as_str(), "replaced_at": call.now});
+        let name = document_name(owner, &hash);
         let store = call.app.store();
         store
             .put_document(
@@ -218,7 +227,6 @@ async fn replaced(call: &Call, job: &Job, new: &Payload) -> Result<Value, Proble
 /// A payload that a change replaced.
 #[derive(Serialize)]
 pub(crate) struct ReplacedPayload {
-    job: JobId,
     sha256: String,
     bytes: usize,
     payload: Payload,
@@ -226,28 +234,26 @@ pub(crate) struct ReplacedPayload {
     kept_until: Option<Timestamp>,
 }
 
-/// The payload of a job with this hash, if a change replaced it and it is still kept.
-pub(crate) async fn replaced_payload(
-    call: &Call,
-    job: JobId,
-    hash: &str,
-) -> Result<Option<ReplacedPayload>, StoreError> {
+/// The payload of an owner whose hash the path names, if a change replaced it and it is still kept.
+pub(crate) async fn replaced_payload(call: &Call, owner: &str) -> Result<ReplacedPayload, Problem> {
+    let missing =
+        || Problem::not_found("such replaced payload: it may have expired, or was not kept");
+    let hash = call.param("sha256");
     if hash.len() != 64 || !hash.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Ok(None);
+        return Err(missing());
     }
-    let name = document_name(job, hash);
+    let name = document_name(owner, hash);
     let found = call.app.store().document(REPLACED, &name, call.now).await?;
-    Ok(found.and_then(|found| {
-        let text = found.value.get("payload").and_then(Value::as_str)?;
-        Some(ReplacedPayload {
-            job,
-            sha256: hash.to_owned(),
-            bytes: text.len(),
-            payload: Payload::from_stored(text),
-            replaced_at: found.value.get("replaced_at").cloned().unwrap_or_default(),
-            kept_until: found.expires_at,
-        })
-    }))
+    let found = found.ok_or_else(missing)?;
+    let text = found.value.get("payload").and_then(Value::as_str);
+    let text = text.ok_or_else(missing)?;
+    Ok(ReplacedPayload {
+        sha256: hash.to_owned(),
+        bytes: text.len(),
+        payload: Payload::from_stored(text),
+        replaced_at: found.value.get("replaced_at").cloned().unwrap_or_default(),
+        kept_until: found.expires_at,
+    })
 }
 
 fn reason(state: State) -> Value {
@@ -261,16 +267,20 @@ fn is_asked_to_end(job: &Job) -> bool {
     job.lease().is_some_and(|lease| lease.cancel_requested)
 }
 
-fn document_name(job: JobId, hash: &str) -> String {
-    format!("{job}/{hash}")
+fn document_name(owner: &str, hash: &str) -> String {
+    format!("{owner}/{hash}")
 }
 
 /// Names a payload without showing it.
 fn digest(payload: &Payload) -> Value {
-    json!({"sha256": sha256(payload), "bytes": payload.as_str().len()})
+    digest_of(payload.as_str())
 }
 
-fn sha256(payload: &Payload) -> String {
-    let hash = Sha256::digest(payload.as_str().as_bytes());
+fn digest_of(text: &str) -> Value {
+    json!({"sha256": sha256(text), "bytes": text.len()})
+}
+
+fn sha256(text: &str) -> String {
+    let hash = Sha256::digest(text.as_bytes());
     hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -103,7 +103,6 @@ fn audit_record() -> Schema {
 
 fn replaced_payload() -> Schema {
     Schema::object(vec![
-        Field::always("job", Schema::id()),
         Field::always("sha256", Schema::text()),
         Field::always("bytes", Schema::count()),
         Field::always("payload", Schema::any()),

@@ -185,7 +185,7 @@ settings! {
     "retention.queues" retention_queues: BTreeMap<QueueName, Duration> = "{}", each_whole_days,
         "Other times than `retention.finished` for single queues.";
     "retention.replaced_payloads" retention_replaced_payloads: Duration = r#""7d""#, any,
-        "How long a payload that an edit or a revival replaced is kept, for those who may read payloads; `\"0s\"` keeps none. Payloads over 1 MiB are not kept.";
+        "How long a payload that a change of a job or a schedule replaced is kept, for those who may read payloads; `\"0s\"` keeps none. Payloads over 1 MiB are not kept.";
 
     "shutdown.grace" shutdown_grace: Duration = r#""30s""#, any,
         "At the end, running requests and jobs have so long to finish. A second signal ends the waiting.";

@@ -10,6 +10,7 @@ use sha2::{Digest as _, Sha256};
 use windlass_api::schema::{Field, Schema};
 use windlass_api::{Definition, ScheduleView};
 use windlass_core::ScheduleId;
+use windlass_core::schedule::NewSchedule;
 use windlass_store::{Expected, Schedule, ScheduleRef, UnreadableSchedule};
 
 use super::Route;
@@ -93,6 +94,17 @@ pub(super) fn routes() -> Vec<Route> {
         .takes("SchedulePatch")
         .header(if_match())
         .answers(200, "The schedule.", schedule()),
+        Route::new(
+            Method::GET,
+            "/api/v1/schedules/{name}/replaced-payloads/{sha256}",
+            Scope::ReadPayload,
+            edit::replaced,
+        )
+        .says(
+            TAG,
+            "The payload that a change of a schedule replaced, by the hash that the audit log has; kept for a limited time.",
+        )
+        .answers(200, "The payload.", Schema::named("ReplacedPayload")),
         Route::new(
             Method::DELETE,
             "/api/v1/schedules/{name}",
@@ -207,6 +219,14 @@ impl Found {
             Found::Read(schedule) => schedule.version,
             Found::Unreadable(schedule) => schedule.version,
         })
+    }
+
+    /// What was asked for, if it can be read.
+    fn definition(&self) -> Option<&NewSchedule> {
+        match self {
+            Found::Read(schedule) => Some(&schedule.definition),
+            Found::Unreadable(_) => None,
+        }
     }
 
     /// The schedule, if it can be read.

@@ -289,3 +289,38 @@ async fn the_retention_and_the_size_decide_whether_a_replaced_payload_is_kept() 
         assert!(expired.unwrap().is_none(), "it goes by itself");
     }
 }
+
+#[tokio::test]
+async fn a_schedule_that_is_written_says_what_changed() {
+    let server = Server::open().await;
+    let path = "/api/v1/schedules/nightly";
+    let body = |hour: u32, card: u32| {
+        let job = json!({"kind": "report", "payload": {"card": card}});
+        json!({"cron": format!("0 {hour} * * *"), "job": job})
+    };
+    assert_eq!(server.put(path, &body(2, 4111)).await.status, 201);
+    let changes = newest(&server).await["changes"].clone();
+    assert_eq!(changes["cron"], json!({"old": null, "new": "0 2 * * *"}));
+    assert_eq!(changes["job.kind"], json!({"old": null, "new": "report"}));
+    assert_eq!(server.put(path, &body(3, 42)).await.status, 200);
+    let changes = newest(&server).await["changes"].clone();
+    assert_eq!(
+        changes["cron"],
+        json!({"old": "0 2 * * *", "new": "0 3 * * *"})
+    );
+    assert_eq!(changes["job.kind"], Value::Null, "what stays is left out");
+    let old = &changes["job.payload"]["old"];
+    let hash = old["sha256"].as_str().unwrap();
+    let kept = server
+        .get(&format!("{path}/replaced-payloads/{hash}"))
+        .await;
+    assert_eq!(kept.json["payload"], json!({"card": 4111}), "{kept:?}");
+    assert_eq!(kept.json["kept_until"], old["kept_until"]);
+
+    let patch = json!({"splay": "10s"});
+    assert_eq!(server.patch(path, &patch).await.status, 200);
+    let changes = newest(&server).await["changes"].clone();
+    assert_eq!(changes.as_object().unwrap().len(), 1, "{changes}");
+    let log = server.get("/api/v1/audit").await.text();
+    assert!(!log.contains("4111"), "{log}");
+}

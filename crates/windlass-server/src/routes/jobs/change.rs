@@ -75,10 +75,8 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Problem> {
 
 /// `GET /api/v1/jobs/{id}/replaced-payloads/{sha256}`.
 pub(super) async fn replaced(call: Call) -> Result<Answer, Problem> {
-    let (id, hash) = (call.job_id()?, call.param("sha256"));
-    let found = replaced_payload(&call, id, hash).await?;
-    let missing = "such replaced payload: it may have expired, or was not kept";
-    Answer::ok(&found.ok_or_else(|| Problem::not_found(missing))?)
+    let owner = call.job_id()?.to_string();
+    Answer::ok(&replaced_payload(&call, &owner).await?)
 }
 
 /// Refuses a payload that is too large.

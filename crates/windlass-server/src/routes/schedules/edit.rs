@@ -10,6 +10,7 @@ use windlass_store::{Expected, Schedule, ScheduleRef, Written};
 
 use super::{Found, answer, check_match, find, found};
 use crate::answer::Answer;
+use crate::audit::{replaced_payload, schedule_changes, schedule_owner};
 use crate::call::{Call, escaped};
 use crate::http_jobs::{check_form, check_queue, check_request, with_depth};
 use crate::preconditions::exists;
@@ -22,6 +23,7 @@ pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
     let definition = call.read(|parts| well_formed(&call, read_schedule(&parts)?))?;
     let definition = checked(&call, definition).await?;
     let name = definition.name.clone();
+    let changes = schedule_changes(&call, None, &definition).await?;
     let origin = call.origin();
     let written = call
         .app
@@ -47,7 +49,7 @@ pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
         }
         Err(other) => return Err(other.into()),
     };
-    call.audit_plain("schedule.create", name.as_str()).await;
+    call.audit("schedule.create", name.as_str(), changes).await;
     created(&call, &schedule)
 }
 
@@ -108,6 +110,8 @@ pub(super) async fn put(call: Call) -> Result<Answer, Problem> {
             return Err(exists(&format!("schedule {name}")));
         }
         let expected = found.as_ref().map_or(Expected::Absent, Found::version);
+        let old = found.as_ref().and_then(Found::definition);
+        let changes = schedule_changes(&call, old, &definition).await?;
         match call
             .app
             .client
@@ -115,7 +119,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Problem> {
             .await
         {
             Ok(schedule) => {
-                call.audit_plain("schedule.put", name.as_str()).await;
+                call.audit("schedule.put", name.as_str(), changes).await;
                 return match found {
                     Some(_) => answer(&call, &schedule),
                     None => created(&call, &schedule),
@@ -138,9 +142,10 @@ pub(super) async fn patch(call: Call) -> Result<Answer, Problem> {
         let definition = call.read(read)?;
         let definition = checked(&call, definition).await?;
         let name = definition.name.clone();
+        let changes = schedule_changes(&call, Some(&found.definition), &definition).await?;
         match call.app.client.write_schedule(definition, expected).await {
             Ok(schedule) => {
-                call.audit_plain("schedule.edit", name.as_str()).await;
+                call.audit("schedule.edit", name.as_str(), changes).await;
                 return answer(&call, &schedule);
             }
             Err(Error::ScheduleChanged { .. }) => {}
@@ -153,6 +158,13 @@ pub(super) async fn patch(call: Call) -> Result<Answer, Problem> {
 fn busy(name: &str) -> Problem {
     let detail = format!("schedule {name} is changed by others all the time");
     Problem::conflict("schedule_busy", detail).retry_after(std::time::Duration::from_secs(1))
+}
+
+/// `GET /api/v1/schedules/{name}/replaced-payloads/{sha256}`.
+pub(super) async fn replaced(call: Call) -> Result<Answer, Problem> {
+    let name: ScheduleName = call.name("name")?;
+    let owner = schedule_owner(name.as_str());
+    Answer::ok(&replaced_payload(&call, &owner).await?)
 }
 
 pub(super) async fn delete(call: Call) -> Result<Answer, Problem> {
