@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use windlass::{Client, PrometheusRecorder};
 use windlass_core::Invalid;
 use windlass_postgres::{Options, PostgresStore};
+use windlass_server::checks::check_validity;
 use windlass_server::config::{Config, Sources};
 
 use crate::clock;
@@ -184,7 +185,7 @@ pub(crate) fn run(command: &ConfigCommand, output: &Output) -> anyhow::Result<()
         ConfigCommand::Check(server) => {
             let config = server.load()?;
             if let Some(files) = config.tls_files() {
-                files.check_validity(clock::now())?;
+                check_validity(&files, clock::now())?;
             }
             let mut text = String::from("the configuration is fine\n");
             for warning in &config.warnings {

@@ -27,7 +27,6 @@ pub use scope::{Scope, Scopes};
 
 use browser::Hosts;
 use key::KeyHash as Hash;
-pub(crate) use throttle::network;
 use throttle::{Counted, Throttle};
 
 /// One who was let in.

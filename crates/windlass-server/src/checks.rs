@@ -2,6 +2,8 @@
 //!
 //! Measuring and judging are apart: [`Machine::measure`] looks, [`Machine::judge`] is a pure function.
 
+mod validity;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,6 +13,8 @@ use windlass_core::Timestamp;
 
 use crate::config::Config;
 use crate::listen::RESERVE;
+
+pub use validity::check_validity;
 
 /// When this version was made: a clock that is behind it is wrong.
 pub const MADE_AT: &str = "2026-11-01T00:00:00Z";
@@ -161,7 +165,7 @@ const CERTIFICATE_TIME_WANTED: Duration = Duration::from_secs(14 * 24 * 3600);
 /// Whether the certificate of TLS is valid, where there is one.
 pub fn certificate(config: &Config, now: Timestamp) -> Option<Check> {
     let name = "certificate";
-    Some(match config.tls_files()?.check_validity(now) {
+    Some(match check_validity(&config.tls_files()?, now) {
         Err(problem) => Check::new(name, Verdict::Failure, problem.to_string()),
         Ok(until) if until.since(now) < CERTIFICATE_TIME_WANTED => Check::new(
             name,

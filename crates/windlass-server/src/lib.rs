@@ -37,6 +37,7 @@ mod preconditions;
 mod problem;
 mod queue_settings;
 mod rates;
+mod refusals;
 mod request_id;
 mod routes;
 mod search;
@@ -47,5 +48,6 @@ mod start;
 
 pub use app::{App, Settings};
 pub use openapi::openapi;
+pub use refusals::site;
 pub use routes::{RouteInfo, router, routes};
 pub use start::{RunError, Server, StartError};

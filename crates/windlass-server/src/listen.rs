@@ -8,19 +8,18 @@ mod activity;
 mod body;
 mod framing;
 mod places;
+mod site;
 mod stream;
 mod tls;
-mod validity;
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
-use axum::http::{HeaderValue, Request, Response, StatusCode, Version, header};
+use axum::http::{HeaderValue, Request, Response, Version, header};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -33,20 +32,14 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 use tracing::{debug, warn};
 
+pub use body::BodyError;
+pub use places::{RESERVE, network};
+pub use site::{Refusal, Site};
 pub use tls::{Certificate, TlsError, TlsFiles};
 
-use windlass_engine::Ids;
-
-use crate::app::BULK_BYTES_DEFAULT;
-use crate::problem::Problem;
-use crate::request_id::request_id;
-use crate::serve::finish;
-
 use activity::{Activity, Times, WritePace};
-pub(crate) use body::BodyError;
 use body::{Answer, BodyPace, Paced, lend};
 use framing::{Framing, HeadLimits, REFUSED, TOO_LARGE};
-pub(crate) use places::RESERVE;
 use places::{Place, PlaceLimits, Places};
 use stream::Guarded;
 
@@ -89,7 +82,7 @@ impl Default for Limits {
             header_fields: 100,
             body_time: Duration::from_secs(30),
             body_bytes_per_second: 16 * 1024,
-            body_bytes_max: BULK_BYTES_DEFAULT as u64,
+            body_bytes_max: 16 * 1024 * 1024,
             write_time: Duration::from_secs(30),
             write_bytes: 64 * 1024,
             idle_time: Duration::from_secs(60),
@@ -118,8 +111,6 @@ pub enum ListenError {
     Tls(#[from] TlsError),
 }
 
-/// Paths that are answered even when all places are taken.
-const HEALTH: [&str; 3] = ["/livez", "/readyz", "/metrics"];
 /// In the reserve, a head comes within this time.
 const RESERVE_HEADER_TIME: Duration = Duration::from_secs(1);
 /// After its time, a connection has so long to say goodbye.
@@ -179,11 +170,11 @@ impl Listener {
             .map(|(certificate, _)| certificate.clone())
     }
 
-    /// Serves a router until `stop`; then running requests may finish within `drain_time`, or until `stop_now`. Answers how
+    /// Serves a site until `stop`; then running requests may finish within `drain_time`, or until `stop_now`. Returns how
     /// many connections were cut off.
     pub async fn serve(
         self,
-        router: Router,
+        site: Site,
         stop: CancellationToken,
         stop_now: CancellationToken,
     ) -> usize {
@@ -191,7 +182,6 @@ impl Listener {
             all: self.limits.connections,
             per_address: self.limits.connections_per_address,
         });
-        let ids = Arc::new(Ids::unpredictable());
         let (certificate, tls) = self.tls.unzip();
         // Dropped with the listener, and stopped by that.
         let mut following = JoinSet::new();
@@ -221,11 +211,10 @@ impl Listener {
             };
             let place = Arc::new(place);
             let connection = Connection {
-                router: router.clone(),
+                site: site.clone(),
                 limits: Arc::clone(&self.limits),
                 peer,
                 place: Arc::clone(&place),
-                ids: Arc::clone(&ids),
                 stop: stop.clone(),
             };
             let served = connection.accept(socket, tls.clone());
@@ -265,11 +254,10 @@ async fn drain(mut connections: JoinSet<()>, most: Duration, now: CancellationTo
 /// One connection and all it needs.
 #[derive(Clone)]
 struct Connection {
-    router: Router,
+    site: Site,
     limits: Arc<Limits>,
     peer: SocketAddr,
     place: Arc<Place>,
-    ids: Arc<Ids>,
     stop: CancellationToken,
 }
 
@@ -356,14 +344,10 @@ impl Connection {
         let (body, rest) = lend(Paced::new(body, pace));
         let mut request = Request::from_parts(parts, Body::new(body));
         let mut response = match self.refusal(&request) {
-            Some(problem) => {
-                let refused = finish(Err(problem), &request_id(request.headers(), &self.ids));
-                drop(request);
-                refused
-            }
+            Some(refusal) => self.site.refuse(&refusal, request.headers()),
             None => {
                 request.extensions_mut().insert(ConnectInfo(self.peer));
-                let Ok(response) = self.router.oneshot(request).await;
+                let Ok(response) = self.site.router.oneshot(request).await;
                 response
             }
         };
@@ -379,34 +363,23 @@ impl Connection {
         Ok(response.map(|body| Answer::new(body, in_flight)))
     }
 
-    /// What is answered without a look at the route.
-    fn refusal(&self, request: &Request<Body>) -> Option<Problem> {
+    /// Why a request is not given to the router.
+    fn refusal(&self, request: &Request<Body>) -> Option<Refusal> {
+        let path = request.uri().path();
         if request.method().as_str() == REFUSED {
-            return Some(match request.uri().path() {
-                TOO_LARGE => {
-                    let detail = "the head of the request is too large";
-                    let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
-                    Problem::new(status, "head_too_large", detail)
-                }
-                _ => {
-                    let detail =
-                        "the head of the request is malformed, or could be read in two ways";
-                    Problem::new(StatusCode::BAD_REQUEST, "malformed_request", detail)
-                }
+            return Some(match path {
+                TOO_LARGE => Refusal::HeadTooLarge,
+                _ => Refusal::Malformed,
             });
         }
-        let is_health = HEALTH.contains(&request.uri().path());
-        if self.place.is_reserve() && !is_health {
-            return Some(Problem::busy("connections"));
+        if self.place.is_reserve() && !self.site.health.contains(&path) {
+            return Some(Refusal::Busy);
         }
         let length = request.headers().get(header::CONTENT_LENGTH);
         let length: Option<u64> = length.and_then(|length| length.to_str().ok()?.parse().ok());
-        let too_large = length.is_some_and(|length| length > self.limits.body_bytes_max);
-        too_large.then(|| {
-            let most = self.limits.body_bytes_max;
-            let detail = format!("the body is larger than any route takes, which is {most} bytes");
-            Problem::too_large("body_too_large", detail)
-        })
+        let most = self.limits.body_bytes_max;
+        let too_large = length.is_some_and(|length| length > most);
+        too_large.then_some(Refusal::BodyTooLarge { most })
     }
 }
 

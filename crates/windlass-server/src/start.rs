@@ -23,6 +23,7 @@ use crate::http_jobs::Executor;
 use crate::listen::{Certificate, Limits, ListenError, Listener, TlsFiles};
 use crate::log::LogLines;
 use crate::nodes;
+use crate::refusals::site;
 use crate::routes::router;
 use crate::secrets::{MasterKey, SecretError, Secrets};
 
@@ -409,9 +410,8 @@ impl Server {
         loops.spawn(async move { teller.run(&told, until).await });
         loops.spawn(keep_up(engine, upkeep, over.clone()));
         let app = self.app.stopping(stop.clone());
-        let serving = self
-            .listener
-            .serve(router(app.clone()), stop.clone(), stop_now.clone());
+        let site = site(router(app.clone()));
+        let serving = self.listener.serve(site, stop.clone(), stop_now.clone());
         let cut_off = beside(&mut loops, serving, &stop).await?;
         // Requests whose clients have gone.
         tokio::select! {

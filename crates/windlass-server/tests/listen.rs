@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use windlass_server::listen::{Limits, Listener};
+use windlass_server::listen::{Limits, Listener, Refusal, Site};
 
 /// Long enough for everything that happens at all: a test that needs it has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -54,7 +54,8 @@ async fn start(limits: Limits) -> Server {
             }),
         );
     let address = listener.address();
-    let served = tokio::spawn(listener.serve(router, stop.clone(), stop_now.clone()));
+    let site = Site::new(router).health(&["/livez"]);
+    let served = tokio::spawn(listener.serve(site, stop.clone(), stop_now.clone()));
     Server {
         address,
         stop,
@@ -138,11 +139,8 @@ async fn ambiguous_requests_get_400_and_a_closed_connection_and_nothing_is_smugg
         let answer = server.send(request.as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 400"), "{fields:?}: {answer}");
         let is_head = !body.contains('F') && !body.contains("2\n");
-        assert_eq!(
-            answer.contains("\"malformed_request\""),
-            is_head,
-            "{answer}"
-        );
+        let refused = answer.ends_with(&Refusal::Malformed.to_string());
+        assert_eq!(refused, is_head, "{answer}");
         assert_eq!(
             answer.matches("HTTP/1.1 ").count(),
             1,
@@ -160,14 +158,8 @@ async fn ambiguous_requests_get_400_and_a_closed_connection_and_nothing_is_smugg
             .send(format!("{line}\r\nHost: a\r\n\r\n").as_bytes())
             .await;
         assert!(answer.starts_with("HTTP/1.1 400"), "{line:?}: {answer}");
-        assert!(
-            answer.contains("application/problem+json"),
-            "{line:?}: {answer}"
-        );
-        assert!(
-            answer.contains("\"malformed_request\""),
-            "{line:?}: {answer}"
-        );
+        let refused = answer.ends_with(&Refusal::Malformed.to_string());
+        assert!(refused, "{line:?}: {answer}");
     }
     assert_eq!(server.seen.load(Ordering::SeqCst), 0);
     // What is plain is answered, one behind the other on one connection.
@@ -198,7 +190,8 @@ async fn a_head_that_is_too_large_is_answered_with_431() {
     for head in [long, many] {
         let answer = server.send(head.as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
-        assert!(answer.contains("\"head_too_large\"") && answer.contains("x-request-id: "));
+        let refused = answer.ends_with(&Refusal::HeadTooLarge.to_string());
+        assert!(refused, "{answer}");
     }
     let fits = format!("GET /livez HTTP/1.0\r\nX: {}\r\n\r\n", "x".repeat(8800));
     assert!(server.send(fits.as_bytes()).await.contains("200 OK"));
@@ -316,7 +309,9 @@ async fn bodies_that_are_too_large_are_refused_early() {
     let head = b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1073741824\r\n\r\n";
     let answer = server.send(head).await;
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
-    assert!(answer.contains("\"body_too_large\"") && answer.contains("x-request-id: "));
+    let most = 100_000;
+    let refused = answer.ends_with(&Refusal::BodyTooLarge { most }.to_string());
+    assert!(refused, "{answer}");
     let mut endless =
         b"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
     for _ in 0..20 {
@@ -365,7 +360,7 @@ async fn connections_are_bounded_and_health_still_answers() {
         .send(b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
         .await;
     assert!(work.starts_with("HTTP/1.1 503"), "{work}");
-    assert!(work.contains("retry-after") && work.contains("x-request-id: "));
+    assert!(work.ends_with(&Refusal::Busy.to_string()), "{work}");
     // Those who reconnect all the time take no more than the reserve.
     let mut more = Vec::new();
     for _ in 0..50 {

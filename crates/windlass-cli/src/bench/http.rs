@@ -20,7 +20,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use windlass_server::Server;
 use windlass_server::config::{Config, Sources};
-use windlass_server::listen::{Limits, Listener};
+use windlass_server::listen::{Limits, Listener, Site};
 
 use super::{HttpBench, progress};
 use crate::clock;
@@ -160,7 +160,7 @@ async fn without_store() -> anyhow::Result<(String, CancellationToken)> {
     };
     let listener = Listener::bind("127.0.0.1:0".parse()?, None, limits).await?;
     let (url, stop) = (listener.url(), CancellationToken::new());
-    tokio::spawn(listener.serve(router, stop.clone(), stop.clone()));
+    tokio::spawn(listener.serve(Site::new(router), stop.clone(), stop.clone()));
     Ok((url, stop))
 }
 

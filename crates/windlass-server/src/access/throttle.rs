@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use windlass_core::Timestamp;
 
+use crate::listen::network;
+
 /// So many failures of one id from one address are free.
 const ID_FREE: u32 = 5;
 /// So many failures of one address are free.
@@ -142,14 +144,6 @@ fn make_room<K: Hash + Eq + Clone>(all: &mut HashMap<K, Failures>, now: Timestam
         if let Some(oldest) = oldest.map(|(who, _)| who.clone()) {
             all.remove(&oldest);
         }
-    }
-}
-
-/// One who has an IPv6 network has all its addresses: they count as one.
-pub(crate) fn network(peer: IpAddr) -> IpAddr {
-    match peer.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6((address.to_bits() & !0 << 64).into()),
-        v4 => v4,
     }
 }
 

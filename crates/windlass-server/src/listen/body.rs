@@ -25,7 +25,7 @@ pub(super) struct BodyPace {
 
 /// Why a body was not read to its end.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BodyError {
+pub enum BodyError {
     /// It came too slowly.
     #[error("the body came too slowly")]
     TooSlow,

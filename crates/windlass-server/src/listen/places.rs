@@ -10,8 +10,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::access::network;
-
 /// The bounds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PlaceLimits {
@@ -19,9 +17,18 @@ pub(super) struct PlaceLimits {
     pub(super) per_address: usize,
 }
 
-/// Places in reserve, in all and for one address.
-pub(crate) const RESERVE: usize = 64;
+/// Connections in reserve past `Limits::connections`.
+pub const RESERVE: usize = 64;
+/// Those of one address.
 const RESERVE_PER_ADDRESS: usize = 4;
+
+/// What is counted as one client: an address, or a /64 network in IPv6, since whoever has one has all its addresses.
+pub fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() & !0 << 64).into()),
+        v4 => v4,
+    }
+}
 
 /// Counts connections.
 #[derive(Debug)]

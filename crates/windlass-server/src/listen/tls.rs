@@ -13,9 +13,6 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
 use tracing::{error, info};
-use windlass_core::{Invalid, Timestamp};
-
-use super::validity::Validity;
 
 /// The files of a running server are looked at this often.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -35,29 +32,10 @@ impl TlsFiles {
         self.load().map(drop)
     }
 
-    /// Refuses a certificate of the chain that is not valid at `now`; answers until when all of them are.
-    pub fn check_validity(&self, now: Timestamp) -> Result<Timestamp, Invalid> {
-        let refuse = |rule: String| Invalid::new("tls.certificate", rule);
-        let path = self.certificate.display();
-        let loaded = self.load().map_err(|error| refuse(error.to_string()))?;
-        let mut valid_until = Timestamp::MAX;
-        for certificate in &loaded.cert {
-            let validity = Validity::of(certificate)
-                .ok_or_else(|| refuse(format!("names {path}, which has no readable dates")))?;
-            if validity.until < now {
-                let until = validity.until;
-                let rule = format!("names {path}, which expired at {until}; renew it");
-                return Err(refuse(rule));
-            }
-            if now < validity.from {
-                let from = validity.from;
-                return Err(refuse(format!(
-                    "names {path}, which is valid only from {from}"
-                )));
-            }
-            valid_until = valid_until.min(validity.until);
-        }
-        Ok(valid_until)
+    /// The certificates of the chain, each in DER.
+    pub fn chain(&self) -> Result<Vec<Vec<u8>>, TlsError> {
+        let loaded = self.load()?;
+        Ok(loaded.cert.iter().map(|one| one.to_vec()).collect())
     }
 
     fn load(&self) -> Result<CertifiedKey, TlsError> {
@@ -214,29 +192,6 @@ mod tests {
 
     fn offered(certificate: &Certificate) -> Vec<u8> {
         certificate.0.offered.read().unwrap().cert[0].to_vec()
-    }
-
-    #[test]
-    fn a_certificate_is_refused_before_and_after_its_time() {
-        let folder = tempfile::tempdir().unwrap();
-        let (files, _) = write(folder.path(), 2030);
-        let check = |now: &str| files.check_validity(now.parse().unwrap());
-        let until: Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
-        assert_eq!(check("2025-01-01T00:00:00Z"), Ok(until));
-        assert_eq!(check("2030-01-01T00:00:00Z"), Ok(until));
-        let expired = check("2030-01-01T00:00:01Z").unwrap_err();
-        assert_eq!(expired.field(), "tls.certificate");
-        assert!(
-            expired.rule().contains("expired at 2030-01-01T00:00:00Z"),
-            "{expired}"
-        );
-        let early = check("2019-12-31T23:59:59Z").unwrap_err();
-        assert!(
-            early
-                .rule()
-                .contains("valid only from 2020-01-01T00:00:00Z"),
-            "{early}"
-        );
     }
 
     #[test]

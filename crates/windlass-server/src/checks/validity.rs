@@ -1,25 +1,51 @@
-//! When a certificate is valid, read from its DER.
+//! When the certificate of TLS is valid, read from its DER.
 //!
 //! `Certificate ::= SEQUENCE { tbsCertificate SEQUENCE { [0] version?, serial, signature, issuer, validity, … }, … }`. Nothing
 //! else of it is looked at: TLS itself checks the rest.
 
-use windlass_core::Timestamp;
+use windlass_core::{Invalid, Timestamp};
+
+use crate::listen::TlsFiles;
 
 const SEQUENCE: u8 = 0x30;
 const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
+/// Refuses a certificate of the chain that is not valid at `now`; returns until when all of them are.
+pub fn check_validity(files: &TlsFiles, now: Timestamp) -> Result<Timestamp, Invalid> {
+    let refuse = |rule: String| Invalid::new("tls.certificate", rule);
+    let path = files.certificate.display();
+    let chain = files.chain().map_err(|error| refuse(error.to_string()))?;
+    let mut valid_until = Timestamp::MAX;
+    for certificate in &chain {
+        let validity = Validity::of(certificate)
+            .ok_or_else(|| refuse(format!("names {path}, which has no readable dates")))?;
+        if validity.until < now {
+            let until = validity.until;
+            let rule = format!("names {path}, which expired at {until}; renew it");
+            return Err(refuse(rule));
+        }
+        if now < validity.from {
+            let from = validity.from;
+            let rule = format!("names {path}, which is valid only from {from}");
+            return Err(refuse(rule));
+        }
+        valid_until = valid_until.min(validity.until);
+    }
+    Ok(valid_until)
+}
+
 /// The two instants between which a certificate is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Validity {
-    pub(crate) from: Timestamp,
-    pub(crate) until: Timestamp,
+struct Validity {
+    from: Timestamp,
+    until: Timestamp,
 }
 
 impl Validity {
     /// Reads it from a certificate in DER; nothing where that is none.
-    pub(crate) fn of(certificate: &[u8]) -> Option<Self> {
+    fn of(certificate: &[u8]) -> Option<Self> {
         let (certificate, _) = tagged(certificate, SEQUENCE)?;
         let (mut fields, _) = tagged(certificate, SEQUENCE)?;
         if let Some((_, rest)) = tagged(fields, VERSION) {
@@ -88,12 +114,47 @@ mod tests {
 
     use super::*;
 
-    fn certificate(from: (i32, u8, u8), until: (i32, u8, u8)) -> Vec<u8> {
+    type Day = (i32, u8, u8);
+
+    fn signed(from: Day, until: Day) -> (rcgen::Certificate, rcgen::KeyPair) {
         let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
         params.not_before = rcgen::date_time_ymd(from.0, from.1, from.2);
         params.not_after = rcgen::date_time_ymd(until.0, until.1, until.2);
         let key = rcgen::KeyPair::generate().unwrap();
-        params.self_signed(&key).unwrap().der().to_vec()
+        (params.self_signed(&key).unwrap(), key)
+    }
+
+    fn certificate(from: Day, until: Day) -> Vec<u8> {
+        signed(from, until).0.der().to_vec()
+    }
+
+    #[test]
+    fn a_certificate_is_refused_before_and_after_its_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = TlsFiles {
+            certificate: folder.path().join("cert.pem"),
+            key: folder.path().join("key.pem"),
+        };
+        let (made, key) = signed((2020, 1, 1), (2030, 1, 1));
+        std::fs::write(&files.certificate, made.pem()).unwrap();
+        std::fs::write(&files.key, key.serialize_pem()).unwrap();
+        let check = |now: &str| check_validity(&files, now.parse().unwrap());
+        let until: Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
+        assert_eq!(check("2025-01-01T00:00:00Z"), Ok(until));
+        assert_eq!(check("2030-01-01T00:00:00Z"), Ok(until));
+        let expired = check("2030-01-01T00:00:01Z").unwrap_err();
+        assert_eq!(expired.field(), "tls.certificate");
+        assert!(
+            expired.rule().contains("expired at 2030-01-01T00:00:00Z"),
+            "{expired}"
+        );
+        let early = check("2019-12-31T23:59:59Z").unwrap_err();
+        assert!(
+            early
+                .rule()
+                .contains("valid only from 2020-01-01T00:00:00Z"),
+            "{early}"
+        );
     }
 
     #[test]
