@@ -10,9 +10,9 @@ use std::time::Duration;
 use rustix::fs::statvfs;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use windlass_core::Timestamp;
+use windlass_listen::RESERVE;
 
 use crate::config::Config;
-use crate::listen::RESERVE;
 
 pub use validity::check_validity;
 

@@ -27,7 +27,6 @@ mod events;
 mod health;
 mod http_jobs;
 mod idempotency;
-pub mod listen;
 pub mod log;
 mod metrics;
 pub mod nodes;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use axum::Router;
 use windlass_engine::Ids;
+use windlass_listen::{Refusal, Site};
 
-use crate::listen::{Refusal, Site};
 use crate::problem::Problem;
 use crate::request_id::request_id;
 use crate::serve::finish;
@@ -14,7 +14,7 @@ use crate::serve::finish;
 /// Paths that are answered even while all connections are taken.
 const HEALTH: &[&str] = &["/livez", "/readyz", "/metrics"];
 
-/// A router as a [`Listener`](crate::listen::Listener) serves it: what the listener refuses is answered with a problem.
+/// A router as a [`Listener`](windlass_listen::Listener) serves it: what the listener refuses is answered with a problem.
 pub fn site(router: Router) -> Site {
     let ids = Arc::new(Ids::unpredictable());
     Site::new(router)
@@ -43,9 +43,9 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpStream;
     use tokio_util::sync::CancellationToken;
+    use windlass_listen::{Limits, Listener};
 
     use super::*;
-    use crate::listen::{Limits, Listener};
 
     /// What a server whose limits are small answers.
     async fn answer_to(limits: Limits, request: &str) -> String {

@@ -19,6 +19,7 @@ use tokio::runtime::Handle;
 use tracing::{Instrument as _, debug, error_span};
 use windlass_api::Query;
 use windlass_core::Invalid;
+use windlass_listen::BodyError;
 
 use crate::access::{Caller, Scopes};
 use crate::answer::Answer;
@@ -26,7 +27,6 @@ use crate::app::{App, Settings};
 use crate::bodies::Room;
 use crate::call::Call;
 use crate::idempotency;
-use crate::listen::BodyError;
 use crate::preconditions;
 use crate::problem::Problem;
 use crate::request_id::{REQUEST_ID, request_id};

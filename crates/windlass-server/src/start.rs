@@ -13,6 +13,7 @@ use windlass::{Client, PrometheusRecorder};
 use windlass_core::retry::{AttemptLimit, Cap, WorkerRetry};
 use windlass_engine::{Audit, Engine, JanitorConfig, UpkeepConfig, keep_up};
 use windlass_http::{HttpConfig, HttpConfigError, HttpJobs, SystemResolver, TlsRoots, form};
+use windlass_listen::{Certificate, Limits, ListenError, Listener, TlsFiles};
 use windlass_store::StoreError;
 
 use crate::access::{Access, Caller, WithoutKeys};
@@ -20,7 +21,6 @@ use crate::app::{App, Settings};
 use crate::checks::{self, Machine, Verdict, make_private};
 use crate::config::Config;
 use crate::http_jobs::Executor;
-use crate::listen::{Certificate, Limits, ListenError, Listener, TlsFiles};
 use crate::log::LogLines;
 use crate::nodes;
 use crate::refusals::site;

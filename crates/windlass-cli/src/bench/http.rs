@@ -18,9 +18,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
+use windlass_listen::{Limits, Listener, Site};
 use windlass_server::Server;
 use windlass_server::config::{Config, Sources};
-use windlass_server::listen::{Limits, Listener, Site};
 
 use super::{HttpBench, progress};
 use crate::clock;

@@ -11,8 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use windlass_core::Timestamp;
-
-use crate::listen::network;
+use windlass_listen::network;
 
 /// So many failures of one id from one address are free.
 const ID_FREE: u32 = 5;

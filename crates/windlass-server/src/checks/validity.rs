@@ -4,8 +4,7 @@
 //! else of it is looked at: TLS itself checks the rest.
 
 use windlass_core::{Invalid, Timestamp};
-
-use crate::listen::TlsFiles;
+use windlass_listen::TlsFiles;
 
 const SEQUENCE: u8 = 0x30;
 const VERSION: u8 = 0xa0;

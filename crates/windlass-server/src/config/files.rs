@@ -6,11 +6,11 @@ use std::error::Error;
 use std::path::Path;
 
 use windlass_http::TlsRoots;
+use windlass_listen::{TlsError, TlsFiles};
 
 use super::secret::{Privacy, privacy};
 use super::settings::Partial;
 use super::{Origin, Problem};
-use crate::listen::{TlsError, TlsFiles};
 
 impl Partial {
     /// What is wrong with the files; what should be looked at is added to the warnings.

@@ -9,8 +9,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-use super::activity::{Activity, WritePace};
-use super::framing::Framing;
+use crate::activity::{Activity, WritePace};
+use crate::framing::Framing;
 
 /// So much is read at once.
 const READ_BYTES: usize = 16 * 1024;
@@ -19,7 +19,7 @@ const KEPT_BYTES: usize = 1024;
 
 /// A connection between the network and the HTTP library.
 #[derive(Debug)]
-pub(super) struct Guarded<S> {
+pub(crate) struct Guarded<S> {
     stream: S,
     framing: Framing,
     activity: Arc<Activity>,
@@ -40,7 +40,7 @@ struct Stall {
 }
 
 impl<S> Guarded<S> {
-    pub(super) fn new(
+    pub(crate) fn new(
         stream: S,
         framing: Framing,
         activity: Arc<Activity>,

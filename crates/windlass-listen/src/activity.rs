@@ -12,27 +12,27 @@ const GIVEN_UP_MAX: u64 = 100;
 
 /// How long a connection may be in each phase.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Times {
+pub(crate) struct Times {
     /// A head comes within this time.
-    pub(super) header: Duration,
+    pub(crate) header: Duration,
     /// So long there may be no request.
-    pub(super) idle: Duration,
+    pub(crate) idle: Duration,
     /// How slowly an answer may be taken.
-    pub(super) write: WritePace,
+    pub(crate) write: WritePace,
 }
 
 /// How slowly the other side may read.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct WritePace {
+pub(crate) struct WritePace {
     /// In each stretch of so long …
-    pub(super) stretch: Duration,
+    pub(crate) stretch: Duration,
     /// … it takes at least so many bytes, or all that there are.
-    pub(super) bytes: usize,
+    pub(crate) bytes: usize,
 }
 
 /// What a connection is doing.
 #[derive(Debug)]
-pub(super) struct Activity {
+pub(crate) struct Activity {
     times: Times,
     now: Mutex<Now>,
     changed: Notify,
@@ -73,7 +73,7 @@ impl Now {
 
 impl Activity {
     /// Of a new connection, whose first head is expected from now on.
-    pub(super) fn new(times: Times) -> Self {
+    pub(crate) fn new(times: Times) -> Self {
         let now = Instant::now();
         Activity {
             times,
@@ -91,7 +91,7 @@ impl Activity {
     }
 
     /// Bytes came in. Between two requests of HTTP/1 they are the beginning of a head.
-    pub(super) fn bytes_came(&self, is_http2: bool) {
+    pub(crate) fn bytes_came(&self, is_http2: bool) {
         let mut now = self.lock();
         match (is_http2, now.in_flight, now.head_since) {
             (true, _, Some(_)) => now.head_since = None,
@@ -103,13 +103,13 @@ impl Activity {
     }
 
     /// The network does not take more for now.
-    pub(super) fn write_waits(&self) {
+    pub(crate) fn write_waits(&self) {
         self.lock().unwritten = true;
         self.changed.notify_one();
     }
 
     /// The network has taken all: what comes next has its whole time.
-    pub(super) fn all_written(&self) {
+    pub(crate) fn all_written(&self) {
         let mut now = self.lock();
         let at = Instant::now();
         now.unwritten = false;
@@ -120,7 +120,7 @@ impl Activity {
     }
 
     /// A request begins; it ends with what is returned.
-    pub(super) fn request_began(self: &Arc<Self>) -> InFlight {
+    pub(crate) fn request_began(self: &Arc<Self>) -> InFlight {
         let mut now = self.lock();
         now.requests += 1;
         now.in_flight += 1;
@@ -136,7 +136,7 @@ impl Activity {
     }
 
     /// Ends when the connection has been in one phase for too long.
-    pub(super) async fn overdue(&self) {
+    pub(crate) async fn overdue(&self) {
         loop {
             let until = {
                 let now = self.lock();
@@ -163,7 +163,7 @@ impl Activity {
 
 /// A request that is being answered.
 #[derive(Debug)]
-pub(super) struct InFlight {
+pub(crate) struct InFlight {
     activity: Arc<Activity>,
     number: u64,
     answered: bool,
@@ -171,13 +171,13 @@ pub(super) struct InFlight {
 
 impl InFlight {
     /// The answer is there, to be taken: whoever goes away from now on has not given up.
-    pub(super) fn answered(&mut self) {
+    pub(crate) fn answered(&mut self) {
         self.answered = true;
         self.hands_out(0);
     }
 
     /// The other side has taken what it was given before, and is given so many bytes more.
-    pub(super) fn hands_out(&self, bytes: usize) {
+    pub(crate) fn hands_out(&self, bytes: usize) {
         let pace = self.activity.times.write;
         let fresh = || Stretch {
             until: Instant::now() + pace.stretch,
@@ -198,7 +198,7 @@ impl InFlight {
     }
 
     /// The other side has taken all that there is for now.
-    pub(super) fn waits(&self) {
+    pub(crate) fn waits(&self) {
         self.activity.lock().sending.remove(&self.number);
     }
 }

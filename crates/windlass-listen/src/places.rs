@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 /// The bounds.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct PlaceLimits {
-    pub(super) all: usize,
-    pub(super) per_address: usize,
+pub(crate) struct PlaceLimits {
+    pub(crate) all: usize,
+    pub(crate) per_address: usize,
 }
 
 /// Connections in reserve past `Limits::connections`.
@@ -32,7 +32,7 @@ pub fn network(address: IpAddr) -> IpAddr {
 
 /// Counts connections.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(crate) struct Places {
     limits: PlaceLimits,
     taken: Mutex<Taken>,
 }
@@ -69,14 +69,14 @@ enum Kind {
 
 /// A place, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     places: Arc<Places>,
     address: IpAddr,
     kind: Kind,
 }
 
 impl Places {
-    pub(super) fn new(limits: PlaceLimits) -> Arc<Self> {
+    pub(crate) fn new(limits: PlaceLimits) -> Arc<Self> {
         Arc::new(Places {
             limits,
             taken: Mutex::default(),
@@ -84,7 +84,7 @@ impl Places {
     }
 
     /// A place for a connection from an address, if there is one.
-    pub(super) fn take(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+    pub(crate) fn take(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
         let address = network(address);
         let mut taken = self.lock();
         let here = taken.by_address.get(&address).copied().unwrap_or_default();
@@ -138,12 +138,12 @@ impl Taken {
 
 impl Place {
     /// Whether only health is answered on it, once.
-    pub(super) fn is_reserve(&self) -> bool {
+    pub(crate) fn is_reserve(&self) -> bool {
         matches!(self.kind, Kind::Reserve { .. })
     }
 
     /// A request came: the place is not lost to another one any more.
-    pub(super) fn speaks(&self) {
+    pub(crate) fn speaks(&self) {
         if let Kind::Reserve { number, .. } = &self.kind
             && let Some(reserved) = self.places.lock().reserve.get_mut(number)
         {
@@ -152,7 +152,7 @@ impl Place {
     }
 
     /// Ends when the place is another one's.
-    pub(super) async fn lost(&self) {
+    pub(crate) async fn lost(&self) {
         match &self.kind {
             Kind::Full => std::future::pending().await,
             Kind::Reserve { lost, .. } => lost.cancelled().await,

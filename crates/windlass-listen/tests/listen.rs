@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use windlass_server::listen::{Limits, Listener, Refusal, Site};
+use windlass_listen::{Limits, Listener, Refusal, Site};
 
 /// Long enough for everything that happens at all: a test that needs it has failed.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -10,17 +10,17 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
-use super::activity::InFlight;
+use crate::activity::InFlight;
 
 /// How slowly and how much a body may come in.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct BodyPace {
+pub(crate) struct BodyPace {
     /// So long it may take, however small it is …
-    pub(super) time: Duration,
+    pub(crate) time: Duration,
     /// … and a second more for each so many bytes.
-    pub(super) bytes_per_second: u64,
+    pub(crate) bytes_per_second: u64,
     /// So many bytes at most.
-    pub(super) bytes_max: u64,
+    pub(crate) bytes_max: u64,
 }
 
 /// Why a body was not read to its end.
@@ -39,7 +39,7 @@ pub enum BodyError {
 
 /// The body of a request.
 #[derive(Debug)]
-pub(super) struct Paced<B> {
+pub(crate) struct Paced<B> {
     body: B,
     pace: BodyPace,
     started: Instant,
@@ -48,7 +48,7 @@ pub(super) struct Paced<B> {
 }
 
 impl<B> Paced<B> {
-    pub(super) fn new(body: B, pace: BodyPace) -> Self {
+    pub(crate) fn new(body: B, pace: BodyPace) -> Self {
         Paced {
             body,
             pace,
@@ -111,7 +111,7 @@ const REST_BYTES_MAX: usize = 64 * 1024;
 const REST_TIME: Duration = Duration::from_secs(2);
 
 /// Lends a body to whoever answers the request. What they leave unread comes back as the rest.
-pub(super) fn lend<B>(body: B) -> (Lent<B>, Rest<B>) {
+pub(crate) fn lend<B>(body: B) -> (Lent<B>, Rest<B>) {
     let (back, left) = oneshot::channel();
     let lent = Lent {
         body: Some(body),
@@ -122,7 +122,7 @@ pub(super) fn lend<B>(body: B) -> (Lent<B>, Rest<B>) {
 
 /// A body that goes back when its reader drops it before its end.
 #[derive(Debug)]
-pub(super) struct Lent<B> {
+pub(crate) struct Lent<B> {
     body: Option<B>,
     back: Option<oneshot::Sender<B>>,
 }
@@ -165,11 +165,11 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Lent<B> {
 
 /// What is left of a body that was lent.
 #[derive(Debug)]
-pub(super) struct Rest<B>(oneshot::Receiver<B>);
+pub(crate) struct Rest<B>(oneshot::Receiver<B>);
 
 impl<B: Body<Data = Bytes> + Unpin> Rest<B> {
     /// Reads a small rest to its end, and throws it away. A large or slow one is left.
-    pub(super) async fn read(mut self) {
+    pub(crate) async fn read(mut self) {
         let Ok(mut body) = self.0.try_recv() else {
             return;
         };
@@ -196,7 +196,7 @@ const PIECE_BYTES: usize = 32 * 1024;
 
 /// The body of an answer: its request is over when it is.
 #[derive(Debug)]
-pub(super) struct Answer<B> {
+pub(crate) struct Answer<B> {
     body: B,
     /// What the body gave and was not handed out yet.
     rest: Bytes,
@@ -204,7 +204,7 @@ pub(super) struct Answer<B> {
 }
 
 impl<B> Answer<B> {
-    pub(super) fn new(body: B, in_flight: InFlight) -> Self {
+    pub(crate) fn new(body: B, in_flight: InFlight) -> Self {
         Answer {
             body,
             rest: Bytes::new(),

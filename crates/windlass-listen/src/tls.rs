@@ -98,7 +98,7 @@ impl ResolvesServerCert for Current {
 }
 
 impl Certificate {
-    pub(super) fn load(files: &TlsFiles) -> Result<Self, TlsError> {
+    pub(crate) fn load(files: &TlsFiles) -> Result<Self, TlsError> {
         // Before the files are read: what changes meanwhile is seen at the next look.
         let seen = files.stamp();
         Ok(Certificate(Arc::new(Current {
@@ -138,7 +138,7 @@ impl Certificate {
     }
 
     /// Follows the files for ever.
-    pub(super) async fn follow(self) {
+    pub(crate) async fn follow(self) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             let certificate = self.clone();
@@ -148,7 +148,7 @@ impl Certificate {
     }
 
     /// What takes connections over TLS.
-    pub(super) fn acceptor(&self) -> Result<TlsAcceptor, TlsError> {
+    pub(crate) fn acceptor(&self) -> Result<TlsAcceptor, TlsError> {
         let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(TlsError::Unfit)?

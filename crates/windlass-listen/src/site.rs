@@ -43,8 +43,8 @@ type OnRefusal = dyn Fn(&Refusal, &HeaderMap) -> Response<Body> + Send + Sync;
 /// A router, and the answers to requests that never reach it.
 #[derive(Clone)]
 pub struct Site {
-    pub(super) router: Router,
-    pub(super) health: &'static [&'static str],
+    pub(crate) router: Router,
+    pub(crate) health: &'static [&'static str],
     on_refusal: Arc<OnRefusal>,
 }
 
@@ -80,7 +80,7 @@ impl Site {
         }
     }
 
-    pub(super) fn refuse(&self, refusal: &Refusal, headers: &HeaderMap) -> Response<Body> {
+    pub(crate) fn refuse(&self, refusal: &Refusal, headers: &HeaderMap) -> Response<Body> {
         (self.on_refusal)(refusal, headers)
     }
 }

@@ -11,16 +11,16 @@ use axum::http::{HeaderName, HeaderValue, Method, Uri};
 
 /// How large the head of a request may be.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct HeadLimits {
+pub(crate) struct HeadLimits {
     /// All of it, in bytes.
-    pub(super) bytes: usize,
+    pub(crate) bytes: usize,
     /// How many header fields.
-    pub(super) fields: usize,
+    pub(crate) fields: usize,
 }
 
 /// Follows the requests of one connection.
 #[derive(Debug)]
-pub(super) struct Framing {
+pub(crate) struct Framing {
     limits: HeadLimits,
     state: State,
     /// What came of a head that is not whole yet.
@@ -55,9 +55,9 @@ enum Chunk {
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The method of the requests that stand for those which are refused. Whoever sends one himself is refused as well.
-pub(super) const REFUSED: &str = "REFUSED";
+pub(crate) const REFUSED: &str = "REFUSED";
 /// The path of a request that stands for a head which is too large; every other one was malformed.
-pub(super) const TOO_LARGE: &str = "/too-large";
+pub(crate) const TOO_LARGE: &str = "/too-large";
 const BAD_HEAD: &[u8] = b"REFUSED / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 const LARGE_HEAD: &[u8] = b"REFUSED /too-large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 /// Something that no part of a chunked body may be.
@@ -75,7 +75,7 @@ enum Fault {
 }
 
 impl Framing {
-    pub(super) fn new(limits: HeadLimits) -> Self {
+    pub(crate) fn new(limits: HeadLimits) -> Self {
         Framing {
             limits,
             state: State::First,
@@ -84,12 +84,12 @@ impl Framing {
     }
 
     /// Whether the other side speaks HTTP/2.
-    pub(super) fn is_http2(&self) -> bool {
+    pub(crate) fn is_http2(&self) -> bool {
         self.state == State::Http2
     }
 
     /// Takes what was read, and hands on what may be read.
-    pub(super) fn push(&mut self, mut input: &[u8], out: &mut Vec<u8>) {
+    pub(crate) fn push(&mut self, mut input: &[u8], out: &mut Vec<u8>) {
         while !input.is_empty() {
             let taken = match self.state {
                 State::First | State::Head => self.take_head(input, out),

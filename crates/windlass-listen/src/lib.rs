@@ -1,8 +1,10 @@
-//! Takes connections, and serves a router on them within limits.
+//! Accepts connections, and serves a router on them within limits.
 //!
-//! The accept loop is our own because every wait needs a limit: for a head, for a body, for the other side to read, and for
-//! nothing at all. Requests are framed strictly (see `framing`), connections are bounded in all and by address (see `places`),
-//! and at the end what runs may finish.
+//! [`Listener`] binds an address and serves a [`Site`]. The accept loop is our own because every wait needs a limit: for a
+//! head, for a body, for the client to read, and for nothing at all. Requests are framed strictly (see `framing`), connections
+//! are bounded in all and by address (see `places`), and at the end running requests may finish.
+//!
+//! This crate knows HTTP and nothing of jobs: what it refuses, the site answers.
 
 mod activity;
 mod body;
