@@ -96,15 +96,15 @@ impl Default for Limits {
     }
 }
 
-/// It cannot be listened.
+/// Why a listener could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// The address is taken, not ours, or not allowed.
-    #[error("cannot listen on {address}: choose another with `--bind`")]
+    #[error("cannot listen on {address}")]
     Bind {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// What the operating system said.
+        /// The error of the operating system.
         #[source]
         cause: io::Error,
     },

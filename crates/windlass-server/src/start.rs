@@ -13,7 +13,7 @@ use windlass::{Client, PrometheusRecorder};
 use windlass_core::retry::{AttemptLimit, Cap, WorkerRetry};
 use windlass_engine::{Audit, Engine, JanitorConfig, UpkeepConfig, keep_up};
 use windlass_http::{HttpConfig, HttpConfigError, HttpJobs, SystemResolver, TlsRoots, form};
-use windlass_listen::{Certificate, Limits, ListenError, Listener, TlsFiles};
+use windlass_listen::{Certificate, Limits, ListenError, Listener, TlsError, TlsFiles};
 use windlass_store::StoreError;
 
 use crate::access::{Access, Caller, WithoutKeys};
@@ -71,9 +71,27 @@ pub enum StartError {
         #[source]
         cause: std::io::Error,
     },
-    /// It cannot be listened.
+    /// The address is taken, not ours, or not allowed.
+    #[error("cannot listen on {address}: choose another with `--bind`")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The error of the operating system.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// TLS cannot be offered.
     #[error(transparent)]
-    Listen(#[from] ListenError),
+    Tls(#[from] TlsError),
+}
+
+impl From<ListenError> for StartError {
+    fn from(error: ListenError) -> Self {
+        match error {
+            ListenError::Bind { address, cause } => StartError::Bind { address, cause },
+            ListenError::Tls(error) => error.into(),
+        }
+    }
 }
 
 /// A server that ran cannot go on. Better none than half of one.
