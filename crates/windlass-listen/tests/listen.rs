@@ -114,61 +114,20 @@ async fn read_answer(stream: &mut TcpStream) -> String {
 }
 
 #[tokio::test]
-async fn ambiguous_requests_get_400_and_a_closed_connection_and_nothing_is_smuggled() {
-    // AP7
+async fn requests_behind_each_other_are_answered_and_a_smuggled_one_never_reaches_the_router() {
+    // AP7: `framing.rs` has all kinds of bad heads.
     let server = start(Limits::default()).await;
-    let smuggled = "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi";
-    for (fields, body) in [
-        (
-            "Content-Length: 5\r\nTransfer-Encoding: chunked",
-            "0\r\n\r\n",
-        ),
-        (
-            "Transfer-Encoding: chunked\r\nContent-Length: 5",
-            "0\r\n\r\n",
-        ),
-        ("Content-Length: 2\r\nContent-Length: 2", "hi"),
-        ("Content-Length: 2\r\nContent-Length: 40", "hi"),
-        ("Content-Length: +2", "hi"),
-        ("Content-Length: 2\r\nX: a\r\n folded", "hi"),
-        ("Content-Length: 2\nX: a", "hi"),
-        ("Transfer-Encoding: chunked", "FFFFFFFFFFFFFFFFF\r\n"),
-        ("Transfer-Encoding: chunked", "2\nhi\n0\n\n"),
-    ] {
-        let request = format!("POST /echo HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n{body}{smuggled}");
-        let answer = server.send(request.as_bytes()).await;
-        assert!(answer.starts_with("HTTP/1.1 400"), "{fields:?}: {answer}");
-        let is_head = !body.contains('F') && !body.contains("2\n");
-        let refused = answer.ends_with(&Refusal::Malformed.to_string());
-        assert_eq!(refused, is_head, "{answer}");
-        assert_eq!(
-            answer.matches("HTTP/1.1 ").count(),
-            1,
-            "{fields:?}: {answer}"
-        );
-    }
-    for line in [
-        "GET",
-        "GET / HTTP/3.0",
-        "G(T / HTTP/1.1",
-        "GET /a b HTTP/1.1",
-        "GET /\u{7f} HTTP/1.1",
-    ] {
-        let answer = server
-            .send(format!("{line}\r\nHost: a\r\n\r\n").as_bytes())
-            .await;
-        assert!(answer.starts_with("HTTP/1.1 400"), "{line:?}: {answer}");
-        let refused = answer.ends_with(&Refusal::Malformed.to_string());
-        assert!(refused, "{line:?}: {answer}");
-    }
+    let plain = "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi";
+    let fields = "Content-Length: 5\r\nTransfer-Encoding: chunked";
+    let two_ways = format!("POST /echo HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n0\r\n\r\n");
+    let answer = server.send(format!("{two_ways}{plain}").as_bytes()).await;
+    assert_eq!(answer.matches("HTTP/1.1 400").count(), 1, "{answer}");
     assert_eq!(server.seen.load(Ordering::SeqCst), 0);
-    // What is plain is answered, one behind the other on one connection.
-    let close =
-        "POST /echo HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi";
-    let answer = server
-        .send(format!("{smuggled}{smuggled}{close}").as_bytes())
-        .await;
-    assert_eq!(answer.matches("HTTP/1.1 200").count(), 3, "{answer}");
+    let request = format!("{plain}{plain}{two_ways}{plain}");
+    let answer = server.send(request.as_bytes()).await;
+    assert_eq!(answer.matches("HTTP/1.1 200").count(), 2, "{answer}");
+    assert_eq!(answer.matches("HTTP/1.1 400").count(), 1, "{answer}");
+    assert_eq!(server.seen.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test]
