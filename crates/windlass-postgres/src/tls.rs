@@ -1,10 +1,10 @@
 //! TLS with verification of the server's certificate and name: there is no other.
 
-use std::fs::File;
-use std::io::BufReader;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use windlass_store::StoreError;
@@ -14,10 +14,14 @@ pub(crate) fn connector(roots: Option<&Path>) -> Result<MakeRustlsConnect, Store
     let mut trusted = RootCertStore::empty();
     match roots {
         Some(path) => {
-            for certificate in read(path).map_err(|error| failed(path, error))? {
-                trusted
-                    .add(certificate)
-                    .map_err(|error| failed(path, std::io::Error::other(error)))?;
+            let found = CertificateDer::pem_file_iter(path);
+            for certificate in found.map_err(|error| failed(path, &error))? {
+                let certificate = certificate.map_err(|error| failed(path, &error))?;
+                let added = trusted.add(certificate);
+                added.map_err(|error| failed(path, &error))?;
+            }
+            if trusted.is_empty() {
+                return Err(failed(path, &"there is no certificate in it"));
             }
         }
         None => {
@@ -33,16 +37,7 @@ pub(crate) fn connector(roots: Option<&Path>) -> Result<MakeRustlsConnect, Store
     Ok(MakeRustlsConnect::new(config))
 }
 
-fn read(path: &Path) -> std::io::Result<Vec<rustls::pki_types::CertificateDer<'static>>> {
-    let mut file = BufReader::new(File::open(path)?);
-    let found: Vec<_> = rustls_pemfile::certs(&mut file).collect::<Result<_, _>>()?;
-    if found.is_empty() {
-        return Err(std::io::Error::other("there is no certificate in it"));
-    }
-    Ok(found)
-}
-
-fn failed(path: &Path, error: std::io::Error) -> StoreError {
+fn failed(path: &Path, error: &dyn std::fmt::Display) -> StoreError {
     StoreError::CannotOpen {
         reason: format!("`sslrootcert` {} cannot be read: {error}", path.display()),
         next: "correct it in the URL",

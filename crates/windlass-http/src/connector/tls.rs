@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
-use rustls_pemfile::certs;
 use tokio_rustls::TlsConnector;
 
 /// Which authorities are believed. There is no way to believe everybody.
@@ -54,7 +55,7 @@ impl TlsRoots {
         };
         let bad = |error: String| TlsError::BadExtra(error);
         let mut found = 0;
-        for certificate in certs(&mut pem.as_slice()) {
+        for certificate in CertificateDer::pem_slice_iter(pem) {
             let certificate = certificate.map_err(|error| bad(error.to_string()))?;
             roots
                 .add(certificate)
