@@ -1,7 +1,5 @@
 //! What a route answers.
 
-use std::borrow::Cow;
-
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, ETAG, LINK, LOCATION};
 use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
@@ -26,7 +24,7 @@ pub(crate) enum AnswerBody {
     /// JSON, written out.
     Json(Vec<u8>),
     /// Something else, with its type.
-    Other(Cow<'static, str>, Body),
+    Other(&'static str, Body),
     /// Nothing.
     Empty,
 }
@@ -60,10 +58,10 @@ impl Answer {
         }
     }
 
-    pub(crate) fn other(content_type: impl Into<Cow<'static, str>>, body: impl Into<Body>) -> Self {
+    pub(crate) fn other(content_type: &'static str, body: impl Into<Body>) -> Self {
         Answer {
             status: StatusCode::OK,
-            body: AnswerBody::Other(content_type.into(), body.into()),
+            body: AnswerBody::Other(content_type, body.into()),
             compact: None,
             headers: Vec::new(),
         }
@@ -115,16 +113,15 @@ impl Answer {
 
     pub(crate) fn into_response(self) -> Response<Body> {
         let (content_type, body) = match self.body {
-            AnswerBody::Json(json) => (Some(Cow::Borrowed("application/json")), Body::from(json)),
+            AnswerBody::Json(json) => (Some("application/json"), Body::from(json)),
             AnswerBody::Other(content_type, body) => (Some(content_type), body),
             AnswerBody::Empty => (None, Body::empty()),
         };
         let mut response = Response::new(body);
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
-        if let Some(content_type) = content_type.and_then(|kind| HeaderValue::from_str(&kind).ok())
-        {
-            headers.insert(CONTENT_TYPE, content_type);
+        if let Some(content_type) = content_type {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
         }
         headers.extend(self.headers);
         response

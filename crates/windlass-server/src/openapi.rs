@@ -1,12 +1,9 @@
-//! `openapi.json`, made from the table of routes, and the explorer that shows it.
+//! `openapi.json`, made from the table of routes.
 
-use std::borrow::Cow;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use axum::body::Bytes;
-use axum::http::header::{CONTENT_SECURITY_POLICY, X_FRAME_OPTIONS};
 use serde_json::{Map, Value, json};
-use utoipa_swagger_ui::{Config, serve};
 use windlass_api::schema::{Field, Schema, components};
 
 use crate::answer::Answer;
@@ -89,9 +86,6 @@ fn operation_id(route: &Route) -> String {
         id.push('_');
         id.push_str(word);
     }
-    if path.ends_with('/') {
-        id.push_str("_index");
-    }
     id
 }
 
@@ -146,28 +140,6 @@ fn responses(route: &Route) -> Value {
 pub(crate) async fn describe(_: Call) -> Result<Answer, Problem> {
     static WRITTEN: LazyLock<Bytes> = LazyLock::new(|| openapi().to_string().into());
     Ok(Answer::other("application/json", WRITTEN.clone()))
-}
-
-/// What the explorer's page may load and do. It styles its elements inline; its icons are in its style sheet.
-const DOCS_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; \
-    img-src 'self' data:; font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; \
-    frame-ancestors 'none'";
-
-/// `GET /docs/…`: the explorer, whose files come with the program.
-pub(crate) async fn docs(call: Call) -> Result<Answer, Problem> {
-    // Relative, so that it holds wherever the router is mounted.
-    let config = Arc::new(Config::from("../openapi.json"));
-    let found = serve(call.param("file"), config).map_err(|error| Problem::internal(&error))?;
-    let file = found.ok_or_else(|| Problem::not_found("such file"))?;
-    // They are large, and everybody may ask for them: what comes with the program is not copied.
-    let bytes = match file.bytes {
-        Cow::Borrowed(bytes) => Bytes::from_static(bytes),
-        Cow::Owned(bytes) => Bytes::from(bytes),
-    };
-    // Scripts come from here alone. A page of another site must not show it in a frame and have it clicked.
-    Ok(Answer::other(file.content_type, bytes)
-        .header(CONTENT_SECURITY_POLICY, DOCS_POLICY)
-        .header(X_FRAME_OPTIONS, "DENY"))
 }
 
 #[cfg(test)]

@@ -1,16 +1,13 @@
 //! How the server is, what it counts, and what it can do.
 
-use axum::http::{Method, StatusCode};
+use axum::http::Method;
 use windlass_api::schema::{Field, Schema};
 
 use super::{Needs, Route};
 use crate::access::Scope;
-use crate::answer::Answer;
-use crate::call::Call;
 use crate::health::{live, ready};
 use crate::metrics::metrics;
-use crate::openapi::{describe, docs};
-use crate::problem::Problem;
+use crate::openapi::describe;
 
 const TAG: &str = "system";
 
@@ -39,25 +36,5 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(Method::GET, "/openapi.json", Needs::Nothing, describe)
             .says(TAG, "This description.")
             .answers(200, "OpenAPI.", Schema::open_object()),
-        Route::new(Method::GET, "/docs", Needs::Nothing, to_docs)
-            .says(TAG, "The API explorer.")
-            .content_type("text/html")
-            .answers(308, "It is at `/docs/`.", Schema::text()),
-        Route::new(Method::GET, "/docs/", Needs::Nothing, docs)
-            .says(TAG, "The API explorer.")
-            .content_type("text/html")
-            .answers(200, "A page.", Schema::text()),
-        Route::new(Method::GET, "/docs/{file}", Needs::Nothing, docs)
-            .says(TAG, "A file of the API explorer.")
-            .content_type("text/html")
-            .answers(200, "The file.", Schema::text()),
     ]
-}
-
-/// Relative, so that it holds wherever the router is mounted.
-async fn to_docs(_: Call) -> Result<Answer, Problem> {
-    let answer = Answer::other("text/html", "");
-    Ok(answer
-        .status(StatusCode::PERMANENT_REDIRECT)
-        .location("docs/"))
 }
