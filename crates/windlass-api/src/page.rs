@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use serde::Serialize;
 use windlass_core::{Invalid, JobId};
 
@@ -71,10 +72,7 @@ impl fmt::Display for Cursor {
         match self {
             Cursor::Job(id) => write!(f, "j{:032x}", id.as_u128()),
             Cursor::Place(place) => write!(f, "p{place:016x}"),
-            Cursor::Name(name) => {
-                f.write_str("n")?;
-                name.bytes().try_for_each(|byte| write!(f, "{byte:02x}"))
-            }
+            Cursor::Name(name) => write!(f, "n{}", HEXLOWER.encode(name.as_bytes())),
         }
     }
 }
@@ -91,11 +89,8 @@ impl FromStr for Cursor {
         let job = || u128::from_str_radix(read('j').filter(|digits| digits.len() == 32)?, 16).ok();
         let place = || u64::from_str_radix(read('p').filter(|digits| digits.len() == 16)?, 16).ok();
         let name = || {
-            let digits = read('n').filter(|digits| digits.len().is_multiple_of(2))?;
-            let starts = (0..digits.len()).step_by(2);
-            let bytes = starts.map(|start| digits.get(start..start + 2));
-            let bytes = bytes.map(|pair| u8::from_str_radix(pair?, 16).ok());
-            String::from_utf8(bytes.collect::<Option<_>>()?).ok()
+            let bytes = HEXLOWER_PERMISSIVE.decode(read('n')?.as_bytes()).ok()?;
+            String::from_utf8(bytes).ok()
         };
         let job = job().map(|bits| Cursor::Job(JobId::from_u128(bits)));
         let found = job.or_else(|| place().map(Cursor::Place));

@@ -1,7 +1,9 @@
 //! The query of a URL, read field by field as a body is: what nobody asked for is refused.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
+use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 use windlass_core::fields::Fields;
 use windlass_core::{Invalid, Timestamp};
@@ -75,29 +77,16 @@ impl<'a> Query<'a> {
 
 /// Text without its percent escapes; `+` is a space.
 fn decoded(text: &str) -> Result<String, Invalid> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'+' => b' ',
-            b'%' => {
-                let digits = [rest.next(), rest.next()].map(|digit| digit.and_then(hex));
-                let [Some(high), Some(low)] = digits else {
-                    return Err(Invalid::new("", "has a broken percent escape in its query"));
-                };
-                high << 4 | low
-            }
-            other => other,
-        });
+    let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let mut escapes = text.split('%').skip(1);
+    if !escapes.all(|rest| rest.get(..2).is_some_and(is_digits)) {
+        return Err(Invalid::new("", "has a broken percent escape in its query"));
     }
-    let text = String::from_utf8(bytes);
+    let text = text.replace('+', " ");
+    let text = percent_decode_str(&text).decode_utf8();
     let text = text.ok().filter(|text| !text.contains('\0'));
+    let text = text.map(Cow::into_owned);
     text.ok_or_else(|| Invalid::new("", "must have a query in UTF-8 without NUL characters"))
-}
-
-fn hex(digit: u8) -> Option<u8> {
-    let digit = char::from(digit).to_digit(16)?;
-    u8::try_from(digit).ok()
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! What stands in the URL of a store.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::str::FromStr as _;
 use std::time::Duration;
 
+use percent_encoding::percent_decode_str;
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 use windlass_core::Invalid;
 
@@ -120,18 +122,13 @@ fn duration(key: &str, text: &str) -> Result<Duration, Invalid> {
 
 /// Percent-encoded text; none if it is not that.
 fn decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let digits = [rest.next()?, rest.next()?];
-        let digits = std::str::from_utf8(&digits).ok()?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+    let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let mut escapes = text.split('%').skip(1);
+    if !escapes.all(|rest| rest.get(..2).is_some_and(is_digits)) {
+        return None;
     }
-    String::from_utf8(bytes).ok()
+    let text = percent_decode_str(text).decode_utf8();
+    text.ok().map(Cow::into_owned)
 }
 
 #[cfg(test)]

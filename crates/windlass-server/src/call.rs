@@ -5,6 +5,7 @@ use std::str::FromStr;
 use axum::body::Bytes;
 use axum::http::HeaderMap;
 use axum::http::header::{HeaderName, IF_NONE_MATCH};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 use windlass_api::{Content, Cursor, Query, check_strict, read_all};
 use windlass_core::fields::RawFields;
@@ -180,17 +181,16 @@ impl Call {
     }
 }
 
+/// Everything but letters, digits and these four means something in a URL, or may.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
 /// Text with everything escaped that means something in a URL.
 pub(crate) fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
+    utf8_percent_encode(text, ESCAPED).to_string()
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use chacha20poly1305::aead::{Aead as _, KeyInit as _, Payload};
 use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -84,14 +85,15 @@ impl MasterKey {
 
     /// Reads 64 hexadecimal digits.
     pub fn parse(text: &str) -> Result<Self, SecretError> {
-        let bytes = Zeroizing::new(from_hex(text.trim()).ok_or(SecretError::BadMasterKey)?);
+        let bytes = HEXLOWER_PERMISSIVE.decode(text.trim().as_bytes());
+        let bytes = Zeroizing::new(bytes.map_err(|_| SecretError::BadMasterKey)?);
         let key = <[u8; 32]>::try_from(bytes.as_slice()).map_err(|_| SecretError::BadMasterKey)?;
         Ok(MasterKey(Zeroizing::new(key)))
     }
 
     /// What `parse` reads.
     pub fn reveal(&self) -> String {
-        to_hex(&*self.0)
+        HEXLOWER.encode(&*self.0)
     }
 
     /// A short name that tells nothing about the key.
@@ -99,7 +101,7 @@ impl MasterKey {
         let mut hash = Sha256::new();
         hash.update(b"windlass master key");
         hash.update(*self.0);
-        to_hex(hash.finalize().get(..6).unwrap_or_default())
+        HEXLOWER.encode(hash.finalize().get(..6).unwrap_or_default())
     }
 
     fn cipher(&self) -> XChaCha20Poly1305 {
@@ -328,8 +330,8 @@ impl Secrets {
         let sealed = sealed.map_err(|_| SecretError::Changed(name.to_owned()))?;
         let sealed = Sealed {
             key: key.fingerprint(),
-            nonce: to_hex(&nonce),
-            sealed: to_hex(&sealed),
+            nonce: HEXLOWER.encode(&nonce),
+            sealed: HEXLOWER.encode(&sealed),
             hosts: hosts.names(),
         };
         Ok(serde_json::to_value(sealed).unwrap_or_default())
@@ -345,8 +347,9 @@ impl Secrets {
                 key: sealed.key,
             });
         };
-        let nonce = from_hex(&sealed.nonce).and_then(|nonce| <[u8; 24]>::try_from(nonce).ok());
-        let bytes = from_hex(&sealed.sealed).ok_or_else(changed)?;
+        let bytes = |hex: &str| HEXLOWER_PERMISSIVE.decode(hex.as_bytes()).ok();
+        let nonce = bytes(&sealed.nonce).and_then(|nonce| <[u8; 24]>::try_from(nonce).ok());
+        let bytes = bytes(&sealed.sealed).ok_or_else(changed)?;
         let hosts = hosts_of(document)?;
         let payload = Payload {
             msg: &bytes,
@@ -393,20 +396,6 @@ fn check_form(name: &str) -> Result<(), Invalid> {
         return Err(Invalid::new("name", rule));
     }
     refuse_dots(name).map_err(|error| error.within("name"))
-}
-
-fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    if !text.len().is_multiple_of(2) || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    let pairs = (0..text.len()).step_by(2).map(|at| text.get(at..at + 2));
-    pairs
-        .map(|pair| u8::from_str_radix(pair?, 16).ok())
-        .collect()
 }
 
 #[cfg(test)]

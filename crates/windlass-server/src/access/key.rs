@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
@@ -113,19 +114,12 @@ impl KeyHash {
 
     /// As it is stored.
     pub(super) fn to_hex(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        HEXLOWER.encode(&self.0)
     }
 
     pub(super) fn from_hex(text: &str) -> Option<Self> {
-        let mut bytes = [0; 32];
-        if text.len() != 64 || !text.is_ascii() {
-            return None;
-        }
-        for (place, byte) in bytes.iter_mut().enumerate() {
-            let pair = text.get(place * 2..place * 2 + 2)?;
-            *byte = u8::from_str_radix(pair, 16).ok()?;
-        }
-        Some(KeyHash(bytes))
+        let bytes = HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()?;
+        bytes.try_into().ok().map(KeyHash)
     }
 }
 
@@ -196,6 +190,9 @@ mod tests {
         let other = ApiKey::generate().unwrap();
         assert!(!stored.matches(&other.hash()));
         assert!(!KeyHash::of_nobody().matches(&other.hash()));
+        for text in ["+f".repeat(32), "f".repeat(63), "f".repeat(66)] {
+            assert!(KeyHash::from_hex(&text).is_none(), "{text}");
+        }
     }
 
     #[test]
