@@ -5,9 +5,10 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
 use axum::http::{HeaderName, Method};
-use futures_util::stream;
+use axum::response::IntoResponse as _;
+use axum::response::sse::{Event as Sent, Sse};
+use futures_util::{StreamExt as _, stream};
 use serde_json::json;
 use windlass_api::schema::{Field, Schema};
 use windlass_api::{Content, Query};
@@ -26,8 +27,10 @@ use crate::problem::Problem;
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// A stream on which nothing happens says so this often.
 const QUIET: Duration = Duration::from_secs(15);
-/// How many events are put into one piece at most.
-const PIECE_MAX: usize = 100;
+/// How many events are looked at before the key is checked again.
+const BATCH_MAX: usize = 100;
+/// A reader that was cut off connects again after this time.
+const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 
 /// The words for events.
 const NAMES: [&str; 15] = [
@@ -98,16 +101,16 @@ async fn listen(call: Call) -> Result<Answer, Problem> {
         content: call.content(),
         _permit: permit,
     };
-    let hello = stream::once(async { Ok::<_, Infallible>(Bytes::from_static(b"retry: 1000\n\n")) });
+    let hello = stream::iter([Sent::default().retry(RECONNECT_AFTER)]);
     let events = stream::unfold(reader, |mut reader| async move {
-        let piece = reader.piece().await;
+        let batch = reader.batch().await;
         let may_listen = reader.may_listen().await;
-        may_listen.then_some((Ok(piece), reader))
+        may_listen.then_some((stream::iter(batch), reader))
     });
     let stopping = call.app.stopping.clone().cancelled_owned();
-    let events = futures_util::StreamExt::take_until(events, stopping);
-    let body = Body::from_stream(futures_util::StreamExt::chain(hello, events));
-    Ok(Answer::other("text/event-stream", body))
+    let sent = hello.chain(events.flatten().take_until(stopping));
+    let sent = Sse::new(sent.map(Ok::<_, Infallible>)).into_response();
+    Ok(Answer::other("text/event-stream", sent.into_body()))
 }
 
 /// Which events a reader wants.
@@ -168,29 +171,29 @@ struct Reader {
 }
 
 impl Reader {
-    /// The next piece of the stream: events that are there, or a sign that it lives.
-    async fn piece(&mut self) -> Bytes {
+    /// The next events that it wants, or a heartbeat.
+    async fn batch(&mut self) -> Vec<Sent> {
         let until = self.clock.now().saturating_add(QUIET);
-        let mut text = String::new();
+        let mut batch = Vec::new();
         for events in 1.. {
             let next = tokio::select! {
                 biased;
                 () = self.clock.sleep_until(until) => break,
                 next = self.feed.next(self.last) => next,
-                () = std::future::ready(()), if !text.is_empty() => break,
+                () = std::future::ready(()), if !batch.is_empty() => break,
             };
-            text.push_str(&self.take(next));
-            if events % PIECE_MAX == 0 {
-                if !text.is_empty() {
+            batch.extend(self.take(next));
+            if events % BATCH_MAX == 0 {
+                if !batch.is_empty() {
                     break;
                 }
                 tokio::task::yield_now().await; // many events that nobody wants here
             }
         }
-        match text.is_empty() {
-            true => Bytes::from_static(b": nothing happened\n\n"),
-            false => Bytes::from(text),
+        if batch.is_empty() {
+            batch.push(Sent::default().comment("nothing happened"));
         }
+        batch
     }
 
     /// Whether its key is still good. Where the keys cannot be read now, the stream ends: the reader connects again and
@@ -201,24 +204,21 @@ impl Reader {
         checked.await.is_ok()
     }
 
-    fn take(&mut self, next: Next) -> String {
-        match next {
+    fn take(&mut self, next: Next) -> Option<Sent> {
+        let (id, name, json) = match next {
             Next::Missed { last, count } => {
                 self.last = last;
-                let missed = json!({"event": "missed", "count": count});
-                format!("id: {last}\nevent: missed\ndata: {missed}\n\n")
+                (last, "missed", json!({"event": "missed", "count": count}))
             }
             Next::Event(id, event) => {
                 self.last = id;
                 if !self.wanted.has(&event) {
-                    return String::new();
+                    return None;
                 }
-                format!(
-                    "id: {id}\nevent: {}\ndata: {}\n\n",
-                    event.name(),
-                    event_json(&event, self.content)
-                )
+                (id, event.name(), event_json(&event, self.content))
             }
-        }
+        };
+        let sent = Sent::default().id(id.to_string()).event(name);
+        Some(sent.data(json.to_string()))
     }
 }
