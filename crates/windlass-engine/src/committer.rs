@@ -147,11 +147,18 @@ impl Committer {
             }
             answers => answers?,
         };
-        let count = group.ends.len();
+        let mut count = group.ends.len();
         let mut repeated = Vec::new();
-        for (end, answer) in std::mem::take(&mut group.ends).into_iter().zip(&answers) {
+        for (mut end, answer) in std::mem::take(&mut group.ends).into_iter().zip(&answers) {
             match answer {
                 Settled::Repeated => repeated.push(end),
+                Settled::Refused { reason } => {
+                    end.refused = end.refused.saturating_add(1);
+                    if self.put_off(&mut end, reason, now) {
+                        count -= 1;
+                        self.ends().aside.push(end);
+                    }
+                }
                 answer => self.tell(&end, answer, now),
             }
         }
@@ -197,12 +204,29 @@ impl Committer {
                 let ran = end.ran;
                 tell_settlement(&self.engine, now, settlement, ran, (job, job.attempt));
             }
-            Settled::Repeated => {}
+            Settled::Repeated | Settled::Refused { .. } => {}
             Settled::LeaseLost => {
                 self.engine.narrator().lease_lost(job, now);
             }
         }
         self.registry.settled(end.attempt.id());
+    }
+
+    /// Sets when an end that the store refused is asked again; no when it has been refused for too long, and is dropped.
+    fn put_off(&self, end: &mut End, reason: &str, now: Timestamp) -> bool {
+        let of = end.attempt.id();
+        let age = self.engine.clock().elapsed().saturating_sub(end.returned);
+        let left = self.outcome_retry_max.saturating_sub(age);
+        if left.is_zero() {
+            error!(job.id = %of.job, attempt = of.attempt, reason, "gave up writing a refused outcome; the lease expires and the attempt counts as lost");
+            self.abandon(end);
+            return false;
+        }
+        let doubled = 2_u32.saturating_pow(end.refused.saturating_sub(1));
+        let wait = ASIDE_MIN.saturating_mul(doubled).min(ASIDE_MAX).min(left);
+        end.again_at = now.saturating_add(wait);
+        warn!(job.id = %of.job, attempt = of.attempt, reason, ?wait, "the store refused an outcome, trying again");
+        true
     }
 
     /// Forgets an end that the store does not take: its lease is no longer renewed.
@@ -346,24 +370,9 @@ impl<'a> Group<'a> {
         let [end] = self.ends.as_mut_slice() else {
             return;
         };
-        let of = end.attempt.id();
-        let committer = self.committer;
-        let age = committer
-            .engine
-            .clock()
-            .elapsed()
-            .saturating_sub(end.returned);
-        let left = committer.outcome_retry_max.saturating_sub(age);
-        if left.is_zero() {
-            error!(job.id = %of.job, attempt = of.attempt, %error, "gave up writing a refused outcome; the lease expires and the attempt counts as lost");
-            committer.abandon(end);
+        if !self.committer.put_off(end, &error.to_string(), now) {
             self.ends.clear();
-            return;
         }
-        let doubled = 2_u32.saturating_pow(end.refused - 1);
-        let wait = ASIDE_MIN.saturating_mul(doubled).min(ASIDE_MAX).min(left);
-        end.again_at = now.saturating_add(wait);
-        warn!(job.id = %of.job, attempt = of.attempt, %error, ?wait, "the store refused an outcome, trying again");
     }
 }
 

@@ -1,7 +1,11 @@
 //! What PostgreSQL says, in the words of the contract.
 
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{Severity, SqlState};
 use windlass_store::StoreError;
+
+/// Classes of SQLSTATE that are about the rows of a statement, and not about the state of the server: cardinality, data
+/// exceptions, constraints, triggers, views with a check, program limits, errors that PL/pgSQL raises, damaged data.
+const REFUSALS: [&str; 9] = ["09", "21", "22", "23", "27", "44", "54", "P0", "XX"];
 
 /// A step that could not be carried out.
 #[derive(Debug)]
@@ -99,6 +103,9 @@ impl Fault {
                 cause: Some(error.into()),
             };
         }
+        if let Some(reason) = refusal(&error) {
+            return StoreError::Refused { reason };
+        }
         match error.code() {
             Some(code) if *code == SqlState::DISK_FULL => StoreError::StorageFull(error.into()),
             Some(code)
@@ -112,6 +119,19 @@ impl Fault {
             _ => StoreError::Unavailable(error.into()),
         }
     }
+}
+
+/// What the server said, if it does not accept a row. Without the detail, which shows the values of the row.
+fn refusal(error: &tokio_postgres::Error) -> Option<String> {
+    let told = error.as_db_error()?;
+    // What is fatal is of the connection, or of a pooler that stands for the server.
+    let fatal = matches!(
+        told.parsed_severity(),
+        Some(Severity::Fatal | Severity::Panic)
+    );
+    let code = told.code().code();
+    let refused = !fatal && REFUSALS.iter().any(|class| code.starts_with(class));
+    refused.then(|| format!("SQLSTATE {code}: {}", told.message()))
 }
 
 /// Whether an error that the server did not tell is the connection's, and not of a value that cannot be read.

@@ -34,6 +34,7 @@ use std::sync::Arc;
 
 use tokio::task::JoinHandle;
 use windlass_store::StoreError;
+use windlass_store::refused::Refusals;
 
 use connect::Connections;
 use fault::Step;
@@ -48,6 +49,7 @@ pub struct PostgresStore {
     connections: Arc<Connections>,
     settings: Arc<Settings>,
     wake: Arc<Wake>,
+    refusals: Refusals,
     background: Vec<JoinHandle<()>>,
 }
 
@@ -82,6 +84,7 @@ impl PostgresStore {
             connections,
             settings,
             wake,
+            refusals: Refusals::default(),
         })
     }
 

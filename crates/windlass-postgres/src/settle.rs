@@ -9,6 +9,7 @@ use windlass_core::{
     Delivery, Job, JobId, Outcome, Payload, Random, Report, Running, Settlement, State, Timestamp,
     settle,
 };
+use windlass_store::refused::SweepPart;
 use windlass_store::stored::LastAttempt;
 use windlass_store::{Attempt, AttemptId, AttemptReport, Renewed, Settled, Swept};
 
@@ -306,22 +307,55 @@ async fn over(
     Ok(outcomes)
 }
 
+/// Attempts whose lease has expired.  $1 now
+const EXPIRED: &str = "lease_until is not null and lease_until <= $1 and unreadable is null";
+/// Waiting jobs whose deadline has passed.  $1 now
+const OVERDUE: &str =
+    "deadline is not null and lease_until is null and unreadable is null and deadline < $1";
+
+/// The jobs that a sweep would take, but some.
+pub(crate) async fn to_sweep(
+    session: &mut Session,
+    except: &[JobId],
+    limit: usize,
+    now: Timestamp,
+) -> Step<Vec<JobId>> {
+    let sql = format!(
+        "(select id from {JOBS} where {EXPIRED} and id <> all ($3) order by lease_until, id limit $2)
+         union all
+         (select id from {JOBS} where {OVERDUE} and id <> all ($3) order by deadline, id limit $2) limit $2"
+    );
+    let params = params![
+        Time(now),
+        bigint(limit as u64),
+        uuids(except.iter().copied())
+    ];
+    let rows = session.look(&sql, params).await?;
+    rows.iter().map(|found| row::id(found, 0)).collect()
+}
+
 /// Ends attempts whose lease has expired, and buries jobs that are overdue; answers those that wait again too.
 pub(crate) async fn sweep(
     session: &mut Session,
     settings: &Settings,
+    part: &SweepPart,
     limit: usize,
     now: Timestamp,
     random: u64,
 ) -> Step<(Swept, Vec<Job>)> {
     let mut random = Random::new(random);
     let (mut swept, mut ends) = (Swept::default(), Ends::default());
+    let (except, only) = match part {
+        SweepPart::AllBut(except) => (uuids(except.iter().copied()), None),
+        SweepPart::One(id) => (Vec::new(), Some(row::uuid(*id))),
+    };
+    let chosen = "id <> all ($3) and ($4::uuid is null or id = $4)";
     let sql = format!(
-        "select {LIVING} from {JOBS} where lease_until is not null and lease_until <= $1 and unreadable is null
+        "select {LIVING} from {JOBS} where {EXPIRED} and {chosen}
          order by lease_until, id limit $2 for update skip locked"
     );
     let rows = session
-        .query(&sql, params![Time(now), bigint(limit as u64)])
+        .query(&sql, params![Time(now), bigint(limit as u64), except, only])
         .await?;
     let (jobs, unreadable) = read::living(session, settings, &rows).await?;
     unreadable::park(session, &unreadable).await?;
@@ -340,11 +374,11 @@ pub(crate) async fn sweep(
     }
     let left = limit.saturating_sub(swept.lost.len());
     let sql = format!(
-        "select {LIVING} from {JOBS} where deadline is not null and lease_until is null and unreadable is null and deadline < $1
+        "select {LIVING} from {JOBS} where {OVERDUE} and {chosen}
          order by deadline, id limit $2 for update skip locked"
     );
     let rows = session
-        .query(&sql, params![Time(now), bigint(left as u64)])
+        .query(&sql, params![Time(now), bigint(left as u64), except, only])
         .await?;
     let (jobs, unreadable) = read::living(session, settings, &rows).await?;
     unreadable::park(session, &unreadable).await?;

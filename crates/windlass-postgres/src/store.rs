@@ -1,12 +1,14 @@
 //! The contract, verb by verb.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::Value;
 use tokio::sync::watch;
 use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp};
+use windlass_store::refused::{SweepPart, SweepSteps, by_halves};
 use windlass_store::{
     Attempt, AttemptId, AttemptReport, CHANGE_MAX, Changed, Claim, Claimed, Counts, Document,
     ENQUEUE_MAX, EXPIRED_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired,
@@ -51,6 +53,41 @@ impl PostgresStore {
             .await?;
         self.wake.tell(&waiting);
         Ok(answers)
+    }
+}
+
+#[async_trait]
+impl SweepSteps for PostgresStore {
+    async fn sweep_part(
+        &self,
+        part: SweepPart,
+        limit: usize,
+        now: Timestamp,
+        random: u64,
+    ) -> Result<Swept, StoreError> {
+        let (settings, part) = (&self.settings, &part);
+        let (swept, waiting) = self
+            .run(Vital, |mut session| async move {
+                settle::sweep(&mut session, settings, part, limit, now, random).await
+            })
+            .await?;
+        if !waiting.is_empty() {
+            self.wake.tell(&waiting);
+        }
+        Ok(swept)
+    }
+
+    async fn to_sweep(
+        &self,
+        except: Vec<JobId>,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<Vec<JobId>, StoreError> {
+        let except = &except;
+        self.run(Vital, |mut session| async move {
+            settle::to_sweep(&mut session, except, limit, now).await
+        })
+        .await
     }
 }
 
@@ -111,8 +148,16 @@ impl Store for PostgresStore {
         now: Timestamp,
     ) -> Result<Vec<Renewed>, StoreError> {
         check_batch("renew", attempts.len(), SETTLE_MAX)?;
-        self.run(Vital, |mut session| async move {
-            settle::renew(&mut session, attempts, lease, now).await
+        let step = |attempts: Arc<Vec<AttemptId>>| async move {
+            let attempts = attempts.as_slice();
+            self.run(Vital, |mut session| async move {
+                settle::renew(&mut session, attempts, lease, now).await
+            })
+            .await
+        };
+        by_halves(attempts.to_vec(), step, |reason| {
+            tracing::warn!(reason, "the database refused to renew a lease");
+            Renewed::LeaseLost
         })
         .await
     }
@@ -123,31 +168,25 @@ impl Store for PostgresStore {
         now: Timestamp,
     ) -> Result<Vec<Settled>, StoreError> {
         check_batch("settle", reports.len(), SETTLE_MAX)?;
-        let (settings, reports) = (&self.settings, &reports);
-        let (answers, waiting) = self
-            .run(Vital, |mut session| async move {
-                settle::settle_all(&mut session, settings, reports, now).await
-            })
-            .await?;
-        match waiting.is_empty() {
-            true => self.wake.ring(),
-            false => self.wake.tell(&waiting),
-        }
-        Ok(answers)
+        let step = |reports: Arc<Vec<AttemptReport>>| async move {
+            let (settings, reports) = (&self.settings, reports.as_slice());
+            let (answers, waiting) = self
+                .run(Vital, |mut session| async move {
+                    settle::settle_all(&mut session, settings, reports, now).await
+                })
+                .await?;
+            match waiting.is_empty() {
+                true => self.wake.ring(),
+                false => self.wake.tell(&waiting),
+            }
+            Ok(answers)
+        };
+        by_halves(reports, step, |reason| Settled::Refused { reason }).await
     }
 
     async fn sweep(&self, limit: usize, now: Timestamp, random: u64) -> Result<Swept, StoreError> {
         check_batch("sweep", limit, SETTLE_MAX)?;
-        let settings = &self.settings;
-        let (swept, waiting) = self
-            .run(Vital, |mut session| async move {
-                settle::sweep(&mut session, settings, limit, now, random).await
-            })
-            .await?;
-        if !waiting.is_empty() {
-            self.wake.tell(&waiting);
-        }
-        Ok(swept)
+        self.refusals.sweep(self, limit, now, random).await
     }
 
     async fn cancel(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError> {

@@ -243,6 +243,7 @@ impl From<StoreError> for Problem {
             StoreError::Stopped(_) => away("store_stopped"),
             StoreError::Unreadable { .. } => Problem::conflict("job_unreadable", error.to_string()),
             StoreError::Damaged { .. }
+            | StoreError::Refused { .. }
             | StoreError::NotAStore { .. }
             | StoreError::Exists { .. }
             | StoreError::WrongSchema { .. }

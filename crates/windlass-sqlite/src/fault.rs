@@ -99,6 +99,14 @@ impl Fault {
                 what: "SQLite cannot read the file".to_owned(),
                 cause: Some(error.into()),
             },
+            Some(
+                ErrorCode::ConstraintViolation
+                | ErrorCode::TooBig
+                | ErrorCode::TypeMismatch
+                | ErrorCode::ParameterOutOfRange,
+            ) => StoreError::Refused {
+                reason: format!("SQLite: {error}"),
+            },
             _ => StoreError::Unavailable(error.into()),
         }
     }

@@ -407,11 +407,17 @@ impl Index {
     }
 
     /// Up to `limit` running jobs whose lease has expired.
-    pub(crate) fn expired_leases(&self, now: Timestamp, limit: usize) -> Vec<JobId> {
+    pub(crate) fn expired_leases(
+        &self,
+        now: Timestamp,
+        limit: usize,
+        chosen: impl Fn(JobId) -> bool,
+    ) -> Vec<JobId> {
         let expired = self
             .leases
             .iter()
             .take_while(|(until, _)| *until <= now)
+            .filter(|(_, id)| chosen(*id))
             .take(limit);
         expired.map(|(_, id)| *id).collect()
     }
@@ -422,11 +428,17 @@ impl Index {
     }
 
     /// Up to `limit` waiting jobs whose deadline has passed.
-    pub(crate) fn overdue(&self, now: Timestamp, limit: usize) -> Vec<JobId> {
+    pub(crate) fn overdue(
+        &self,
+        now: Timestamp,
+        limit: usize,
+        chosen: impl Fn(JobId) -> bool,
+    ) -> Vec<JobId> {
         let overdue = self
             .deadlines
             .iter()
             .take_while(|(deadline, _)| *deadline < now)
+            .filter(|(_, id)| chosen(*id))
             .take(limit);
         overdue.map(|(_, id)| *id).collect()
     }

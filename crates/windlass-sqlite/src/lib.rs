@@ -27,6 +27,7 @@ use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot, watch};
 use windlass_core::Timestamp;
 use windlass_store::StoreError;
+use windlass_store::refused::Refusals;
 
 use fault::{Fault, Step};
 use group::{Class, Task, Work};
@@ -53,6 +54,7 @@ pub struct SqliteStore {
     reading: Vec<JoinHandle<()>>,
     writing: Option<JoinHandle<()>>,
     lost_at_opening: usize,
+    refusals: Refusals,
 }
 
 type Read = Box<dyn FnOnce(&mut Reader) + Send>;
@@ -107,6 +109,7 @@ impl SqliteStore {
             reading: Vec::new(),
             writing: Some(writing),
             lost_at_opening,
+            refusals: Refusals::default(),
         };
         let questions = Arc::new(Mutex::new(questions));
         for _ in 0..READERS {

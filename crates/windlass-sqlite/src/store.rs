@@ -1,12 +1,14 @@
 //! The contract, handed on to the writer and the reader.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::Value;
 use tokio::sync::watch;
 use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp};
+use windlass_store::refused::{SweepPart, SweepSteps, by_halves};
 use windlass_store::{
     Attempt, AttemptId, AttemptReport, CHANGE_MAX, Changed, Claim, Claimed, Counts, Document,
     ENQUEUE_MAX, EXPIRED_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired,
@@ -18,6 +20,34 @@ use windlass_store::{
 use crate::SqliteStore;
 use crate::group::Class;
 use crate::writer::Writer;
+
+#[async_trait]
+impl SweepSteps for SqliteStore {
+    async fn sweep_part(
+        &self,
+        part: SweepPart,
+        limit: usize,
+        now: Timestamp,
+        random: u64,
+    ) -> Result<Swept, StoreError> {
+        self.write(Class::Settle, limit, move |writer| {
+            writer.sweep(&part, limit, now, random)
+        })
+        .await
+    }
+
+    async fn to_sweep(
+        &self,
+        except: Vec<JobId>,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<Vec<JobId>, StoreError> {
+        self.write(Class::Look, 0, move |writer| {
+            Ok(Ok(writer.to_sweep(&except, limit, now)))
+        })
+        .await
+    }
+}
 
 #[async_trait]
 impl Store for SqliteStore {
@@ -47,10 +77,14 @@ impl Store for SqliteStore {
         now: Timestamp,
     ) -> Result<Vec<Renewed>, StoreError> {
         check_batch("renew", attempts.len(), SETTLE_MAX)?;
-        let attempts = attempts.to_vec();
-        let rows = attempts.len();
-        self.write(Class::Settle, rows, move |writer| {
-            writer.renew(&attempts, lease, now)
+        let step = |attempts: Arc<Vec<AttemptId>>| {
+            self.write(Class::Settle, attempts.len(), move |writer| {
+                writer.renew(&attempts, lease, now)
+            })
+        };
+        by_halves(attempts.to_vec(), step, |reason| {
+            tracing::warn!(reason, "the database refused to renew a lease");
+            Renewed::LeaseLost
         })
         .await
     }
@@ -61,19 +95,17 @@ impl Store for SqliteStore {
         now: Timestamp,
     ) -> Result<Vec<Settled>, StoreError> {
         check_batch("settle", reports.len(), SETTLE_MAX)?;
-        let rows = reports.len();
-        self.write(Class::Settle, rows, move |writer| {
-            writer.settle(&reports, now)
-        })
-        .await
+        let step = |reports: Arc<Vec<AttemptReport>>| {
+            self.write(Class::Settle, reports.len(), move |writer| {
+                writer.settle(&reports, now)
+            })
+        };
+        by_halves(reports, step, |reason| Settled::Refused { reason }).await
     }
 
     async fn sweep(&self, limit: usize, now: Timestamp, random: u64) -> Result<Swept, StoreError> {
         check_batch("sweep", limit, SETTLE_MAX)?;
-        self.write(Class::Settle, limit, move |writer| {
-            writer.sweep(limit, now, random)
-        })
-        .await
+        self.refusals.sweep(self, limit, now, random).await
     }
 
     async fn cancel(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError> {

@@ -11,7 +11,7 @@ use windlass_core::{Delivery, Job, JobId, Outcome, Report, State, Unique};
 use windlass_sqlite::SqliteStore;
 use windlass_store::conformance::build::*;
 use windlass_store::conformance::schedule::{lose_a_zone, unreadable_schedules_stand_aside};
-use windlass_store::conformance::unreadable;
+use windlass_store::conformance::{refused, unreadable};
 use windlass_store::{Claim, Enqueued, QueueLimits, Settled, StoreError, WorkerPlace};
 
 fn folder() -> TempDir {
@@ -421,6 +421,37 @@ async fn a_schedule_whose_zone_is_gone_stops_alone() {
     })
     .await;
     unreadable_schedules_stand_aside(&store, &lost, &kept).await;
+}
+
+#[tokio::test]
+async fn a_row_that_the_database_refuses_costs_its_neighbours_nothing() {
+    let folder = folder();
+    let store = open(folder.path());
+    let path = folder.path().join("jobs.db");
+    let execute = async |sql: String| {
+        let file = rusqlite::Connection::open(&path).unwrap();
+        file.execute_batch(&sql).unwrap();
+    };
+    let hex = |id: JobId| format!("x'{:032x}'", id.as_u128());
+    let (ends, renewals) = refused::refused();
+    let (ends, renewals, text) = (hex(ends), hex(renewals), refused::TEXT);
+    let create = |verb: &str| {
+        format!(
+            "create trigger refuse_{verb} before {verb} on states
+             when new.id = {renewals} or new.id = {ends} and new.state <> 1
+             begin select raise(abort, '{text}'); end;"
+        )
+    };
+    let create = create("insert") + &create("update");
+    let drop = "drop trigger refuse_insert; drop trigger refuse_update".to_owned();
+    refused::check(
+        &store,
+        async || execute(create).await,
+        async || {
+            execute(drop).await;
+        },
+    )
+    .await;
 }
 
 #[tokio::test]

@@ -24,6 +24,7 @@ pub mod general;
 pub mod limits;
 pub mod model;
 pub mod read;
+pub mod refused;
 pub mod schedule;
 pub mod settle;
 pub mod sweep;

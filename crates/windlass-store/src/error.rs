@@ -74,6 +74,15 @@ pub enum StoreError {
         reason: String,
     },
 
+    /// The database does not accept a row of this step, as a constraint or a trigger says. It may accept others.
+    #[error(
+        "the database refused the statement ({reason}); correct the row, the constraint or the trigger"
+    )]
+    Refused {
+        /// What the database said: its code and message, without the values of the row.
+        reason: String,
+    },
+
     /// What is there is not a store. It was not touched.
     #[error("{path} is not a Windlass store: {found}; use another path")]
     NotAStore {

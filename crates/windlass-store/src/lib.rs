@@ -16,6 +16,7 @@ mod error;
 mod node;
 mod queue;
 mod read;
+pub mod refused;
 mod schedule;
 mod settle;
 mod store;

@@ -53,6 +53,11 @@ pub enum Settled {
     Repeated,
     /// The attempt is over in another way: its lease was lost. Nothing changed.
     LeaseLost,
+    /// The database does not accept the row that it leads to. The attempt runs on; the others of the batch are not affected.
+    Refused {
+        /// What the database said.
+        reason: String,
+    },
 }
 
 impl Settled {
@@ -60,7 +65,7 @@ impl Settled {
     pub fn verdict(&self) -> Option<Verdict> {
         match self {
             Settled::Done(settlement) => Some(settlement.verdict),
-            Settled::Repeated | Settled::LeaseLost => None,
+            Settled::Repeated | Settled::LeaseLost | Settled::Refused { .. } => None,
         }
     }
 }

@@ -46,7 +46,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn claim(&self, claim: &Claim, now: Timestamp) -> Result<Claimed, StoreError>;
 
     /// Prolongs leases to `now + lease`. An attempt that is over answers `LeaseLost`; an expired lease that was not swept
-    /// can be renewed.
+    /// can be renewed. A lease that the database refuses to prolong answers `LeaseLost` too; the others are prolonged.
     async fn renew(
         &self,
         attempts: &[AttemptId],
@@ -57,7 +57,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Ends attempts as `core` decides, each with its row of history.
     ///
     /// An expired lease that was not swept can be settled. The same report of an attempt again changes nothing and answers
-    /// `Repeated`; another report of an attempt that is over answers `LeaseLost`.
+    /// `Repeated`; another report of an attempt that is over answers `LeaseLost`. A report that the database refuses, as a
+    /// constraint or a trigger says, answers `Refused`; the others are written.
     async fn settle(
         &self,
         reports: Vec<AttemptReport>,
@@ -66,7 +67,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Ends up to `limit` attempts whose lease has expired at `now` as lost, and buries waiting jobs whose deadline has
     /// passed, those that are longest over first. A lease that was renewed is not expired. `random` draws the jitter. What a store
-    /// that one process has alone ended by itself when it was opened, it tells with the first sweep.
+    /// that one process has alone ended by itself when it was opened, it tells with the first sweep. A job whose end the
+    /// database refuses is passed over, logged once and tried again after a minute or more; all others are swept.
     async fn sweep(&self, limit: usize, now: Timestamp, random: u64) -> Result<Swept, StoreError>;
 
     /// Calls jobs off: a waiting one is cancelled, a running one is asked to stop.

@@ -114,7 +114,7 @@ fn settle_answer() -> Schema {
         Field::always("attempt", Schema::count()),
         Field::always(
             "status",
-            Schema::word(&["done", "repeated", "timed_out", "lease_lost"]),
+            Schema::word(&["done", "repeated", "timed_out", "lease_lost", "refused"]),
         ),
         Field::maybe("reason", lost()),
         Field::maybe("state", Schema::text()),

@@ -12,6 +12,7 @@ mod support;
 mod faults;
 mod lingering;
 mod queues;
+mod refused;
 mod retention;
 mod running;
 mod shutdown;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use windlass_core::{Job, JobId, Outcome, Random, Report, Settlement, Timestamp};
+use windlass_store::refused::SweepPart;
 use windlass_store::stored::LastAttempt;
 use windlass_store::{Attempt, AttemptId, AttemptReport, Renewed, Settled, Swept};
 
@@ -108,17 +109,46 @@ impl Writer<'_> {
         Ok(rows.into_iter().find(|row| row.attempt == of.attempt))
     }
 
-    pub(crate) fn sweep(&mut self, limit: usize, now: Timestamp, random: u64) -> Answer<Swept> {
+    pub(crate) fn sweep(
+        &mut self,
+        part: &SweepPart,
+        limit: usize,
+        now: Timestamp,
+        random: u64,
+    ) -> Answer<Swept> {
         self.index.promote(now);
-        self.forget_old_holds(now, limit)?;
-        let mut random = Random::new(random);
         let mut swept = Swept::default();
-        let untold = self.lost_at_opening.len().min(limit);
-        swept.lost.extend(self.lost_at_opening.drain(..untold));
-        for id in self.index.expired_leases(now, limit - untold) {
+        if let SweepPart::AllBut(_) = part {
+            self.forget_old_holds(now, limit)?;
+            let untold = self.lost_at_opening.len().min(limit);
+            swept.lost.extend(self.lost_at_opening.drain(..untold));
+        }
+        let untold = swept.lost.len();
+        match self.sweep_chosen(part, limit, now, random, &mut swept) {
+            Ok(()) => Ok(Ok(swept)),
+            Err(fault) => {
+                let told = swept.lost.drain(..untold);
+                self.lost_at_opening.splice(..0, told);
+                Err(fault)
+            }
+        }
+    }
+
+    fn sweep_chosen(
+        &mut self,
+        part: &SweepPart,
+        limit: usize,
+        now: Timestamp,
+        random: u64,
+        swept: &mut Swept,
+    ) -> Step<()> {
+        let mut random = Random::new(random);
+        let left = limit - swept.lost.len();
+        for id in self.index.expired_leases(now, left, |id| chosen(part, id)) {
             swept.lost.push(self.lose(id, now, random.bits())?);
         }
-        for id in self.index.overdue(now, limit - swept.lost.len()) {
+        let left = limit - swept.lost.len();
+        for id in self.index.overdue(now, left, |id| chosen(part, id)) {
             let found = self.find(id);
             if let Some((mut job, last)) = self.pass_over(id, found)?.flatten() {
                 job.expire(now)
@@ -128,7 +158,15 @@ impl Writer<'_> {
                 swept.expired.push(id);
             }
         }
-        Ok(Ok(swept))
+        Ok(())
+    }
+
+    /// The jobs that a sweep would take, but some.
+    pub(crate) fn to_sweep(&self, except: &[JobId], limit: usize, now: Timestamp) -> Vec<JobId> {
+        let chosen = |id: JobId| !except.contains(&id);
+        let mut ids = self.index.expired_leases(now, limit, chosen);
+        ids.extend(self.index.overdue(now, limit - ids.len(), chosen));
+        ids
     }
 
     /// Removes holds of unique keys that are over. They outlive their jobs, so nothing else does.
@@ -243,5 +281,13 @@ impl Writer<'_> {
         };
         self.index.set_hold(queue, unique.key.clone(), Some(hold));
         self.keep_hold(job, queue)
+    }
+}
+
+/// Whether a part of a sweep takes a job.
+fn chosen(part: &SweepPart, id: JobId) -> bool {
+    match part {
+        SweepPart::AllBut(except) => !except.contains(&id),
+        SweepPart::One(one) => *one == id,
     }
 }

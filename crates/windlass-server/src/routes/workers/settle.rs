@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tracing::warn;
 use windlass::RESULT_BYTES_MAX;
 use windlass_api::{LeaseRef, Told, ToldOutcome, read_outcomes};
 use windlass_core::{
@@ -55,6 +56,10 @@ pub(super) async fn settle(call: Call) -> Result<Answer, Problem> {
         data.push(match answer {
             Err(reason) => Became::lease_lost(outcome.of, reason),
             Ok((_, Settled::LeaseLost)) => Became::lease_lost(outcome.of, Lost::Over),
+            Ok((job, Settled::Refused { reason })) => {
+                warn!(job.id = %job.id, attempt = job.attempt, reason, "the store refused an outcome");
+                Became::new(outcome.of, "refused")
+            }
             Ok((job, Settled::Repeated)) => {
                 let later = later.get(place).and_then(Option::as_ref);
                 repeated(outcome.of, later.unwrap_or(job), now)

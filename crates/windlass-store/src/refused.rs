@@ -1,0 +1,205 @@
+//! Working around what the database refuses: a batch goes on without the rows that a constraint or a trigger does not accept.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use windlass_core::{JobId, Random, Timestamp};
+
+use crate::{StoreError, Swept};
+
+/// A refused job is swept again after this, which doubles up to [`RETRY_MAX`].
+const RETRY_MIN: Duration = Duration::from_secs(60);
+const RETRY_MAX: Duration = Duration::from_secs(600);
+/// At most this many refused jobs are remembered. Further ones make sweeps slower, not wrong.
+const REFUSALS_MAX: usize = 1000;
+/// One sweep ends at most this many jobs one by one.
+const SINGLES_MAX: usize = 200;
+
+/// Takes a batch in one step. Where the database refuses it, takes the halves, so that only an item that is refused alone gets
+/// the answer of `refused`, which is given the reason.
+///
+/// An error after a part was taken is [`StoreError::Indeterminate`].
+pub async fn by_halves<T, A, F, Step>(
+    items: Vec<T>,
+    step: F,
+    refused: impl Fn(String) -> A,
+) -> Result<Vec<A>, StoreError>
+where
+    T: Clone,
+    F: Fn(Arc<Vec<T>>) -> Step,
+    Step: Future<Output = Result<Vec<A>, StoreError>>,
+{
+    let mut answers = Vec::with_capacity(items.len());
+    let mut parts = vec![items];
+    while let Some(part) = parts.pop() {
+        let part = Arc::new(part);
+        match step(Arc::clone(&part)).await {
+            Ok(taken) => answers.extend(taken),
+            Err(StoreError::Refused { reason }) if part.len() == 1 => answers.push(refused(reason)),
+            Err(StoreError::Refused { .. }) if part.len() > 1 => {
+                let (first, second) = part.split_at(part.len() / 2);
+                parts.extend([second.to_vec(), first.to_vec()]);
+            }
+            Err(error @ (StoreError::Unavailable(_) | StoreError::StorageFull(_)))
+                if !answers.is_empty() =>
+            {
+                return Err(StoreError::Indeterminate(error.into()));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(answers)
+}
+
+/// Which of the jobs that are to be swept one step takes.
+#[derive(Debug, Clone)]
+pub enum SweepPart {
+    /// All but these.
+    AllBut(Vec<JobId>),
+    /// This one alone.
+    One(JobId),
+}
+
+/// The steps of which a driver's sweep consists. Each is atomic.
+#[async_trait]
+pub trait SweepSteps: Send + Sync {
+    /// Sweeps up to `limit` jobs of a part.
+    async fn sweep_part(
+        &self,
+        part: SweepPart,
+        limit: usize,
+        now: Timestamp,
+        random: u64,
+    ) -> Result<Swept, StoreError>;
+
+    /// Up to `limit` jobs that are to be swept, but those of `except`.
+    async fn to_sweep(
+        &self,
+        except: Vec<JobId>,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<Vec<JobId>, StoreError>;
+}
+
+/// The jobs whose end the database refused during a sweep. Sweeps pass over each of them until its next try.
+#[derive(Debug, Default)]
+pub struct Refusals(Mutex<BTreeMap<JobId, Refusal>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Refusal {
+    tries: u32,
+    again_at: Timestamp,
+}
+
+impl Refusals {
+    /// Sweeps in one step, and one job at a time after a refusal, so that a job that is refused holds up no other.
+    pub async fn sweep(
+        &self,
+        store: &dyn SweepSteps,
+        limit: usize,
+        now: Timestamp,
+        random: u64,
+    ) -> Result<Swept, StoreError> {
+        let (known, due) = self.known(now);
+        let all = SweepPart::AllBut(known.clone());
+        let mut swept = Swept::default();
+        match store.sweep_part(all, limit, now, random).await {
+            Err(StoreError::Refused { .. }) => {
+                let limit = limit.min(SINGLES_MAX);
+                let ids = store.to_sweep(known, limit, now).await?;
+                self.singly(store, ids, now, random, &mut swept).await?;
+            }
+            done => swept = done?,
+        }
+        self.singly(store, due, now, random, &mut swept).await?;
+        Ok(swept)
+    }
+
+    /// Sweeps jobs one at a time. An error ends it, and is not told if something was swept: the next sweep meets it again.
+    async fn singly(
+        &self,
+        store: &dyn SweepSteps,
+        ids: Vec<JobId>,
+        now: Timestamp,
+        random: u64,
+        swept: &mut Swept,
+    ) -> Result<(), StoreError> {
+        let mut random = Random::new(random);
+        for id in ids {
+            let one = SweepPart::One(id);
+            match store.sweep_part(one, 1, now, random.bits()).await {
+                Ok(more) => {
+                    self.entries().remove(&id);
+                    swept.lost.extend(more.lost);
+                    swept.expired.extend(more.expired);
+                }
+                Err(StoreError::Refused { reason }) => self.note(id, &reason, now),
+                Err(_) if *swept != Swept::default() => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// The jobs that were refused, and those of them that are to be tried again.
+    fn known(&self, now: Timestamp) -> (Vec<JobId>, Vec<JobId>) {
+        let refusals = self.entries();
+        // A time far ahead is of a clock that was set back since.
+        let is_due = |again_at| again_at <= now || again_at > now.saturating_add(RETRY_MAX);
+        let due = refusals.iter().filter(|(_, known)| is_due(known.again_at));
+        let due = due.map(|(id, _)| *id).take(SINGLES_MAX).collect();
+        (refusals.keys().copied().collect(), due)
+    }
+
+    /// Remembers a refusal; the first of a job is logged as a warning.
+    fn note(&self, id: JobId, reason: &str, now: Timestamp) {
+        let mut refusals = self.entries();
+        let tries = refusals.get(&id).map_or(0, |known| known.tries);
+        if tries == 0 {
+            tracing::warn!(job.id = %id, reason, "the database refused to end a job whose time is over; trying again later");
+        } else {
+            tracing::debug!(job.id = %id, reason, tries, "the database refused again to end a job");
+        }
+        if tries > 0 || refusals.len() < REFUSALS_MAX {
+            let wait = RETRY_MIN
+                .saturating_mul(2_u32.saturating_pow(tries))
+                .min(RETRY_MAX);
+            let refusal = Refusal {
+                tries: tries.saturating_add(1),
+                again_at: now.saturating_add(wait),
+            };
+            refusals.insert(id, refusal);
+        }
+    }
+
+    fn entries(&self) -> std::sync::MutexGuard<'_, BTreeMap<JobId, Refusal>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_job_is_tried_again_ever_more_rarely() {
+        let refusals = Refusals::default();
+        let id = JobId::from_u128(7);
+        let at = |seconds: i64| Timestamp::from_micros(seconds * 1_000_000).unwrap();
+        refusals.note(id, "no", at(0));
+        assert_eq!(refusals.known(at(59)), (vec![id], vec![]));
+        assert_eq!(refusals.known(at(60)), (vec![id], vec![id]));
+        refusals.note(id, "no", at(60));
+        assert_eq!(refusals.known(at(179)).1, []);
+        assert_eq!(refusals.known(at(180)).1, [id]);
+        for _ in 0..40 {
+            refusals.note(id, "no", at(1000));
+        }
+        assert_eq!(refusals.known(at(1599)).1, []);
+        assert_eq!(refusals.known(at(1600)).1, [id]);
+        assert_eq!(refusals.known(at(900)).1, [id], "the clock was set back");
+    }
+}
