@@ -215,7 +215,7 @@ fn open_writer<'c>(
     random: u64,
 ) -> Result<(Writer<'c>, usize), StoreError> {
     let mut writer = Writer::open(connection, path)?;
-    let lost = writer.on_opening(|writer| writer.sweep_former_process(now, random))?;
+    let lost = writer.end_former_process(now, random)?;
     writer.on_opening(Writer::start_log)?;
     lock.note_log_in_use()?;
     writer.take_reserve();

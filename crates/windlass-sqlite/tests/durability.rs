@@ -455,6 +455,28 @@ async fn a_row_that_the_database_refuses_costs_its_neighbours_nothing() {
 }
 
 #[tokio::test]
+async fn a_file_opens_although_the_database_refuses_to_end_an_attempt() {
+    let folder = folder();
+    let store = open(folder.path());
+    put(&store, jobs(1..4)).await;
+    assert_eq!(take(&store, 3, at(0)).await.len(), 3);
+    drop(store);
+    let file = rusqlite::Connection::open(folder.path().join("jobs.db")).unwrap();
+    let refuse = format!(
+        "create trigger refuse before update on states when new.id = x'{:032x}' and new.state <> 1
+         begin select raise(abort, 'no'); end",
+        id(2).as_u128()
+    );
+    file.execute_batch(&refuse).unwrap();
+    drop(file);
+    let store = open(folder.path());
+    let lost = store.sweep(10, at(1), 0).await.unwrap().lost;
+    let lost: Vec<JobId> = lost.iter().map(|(of, _)| of.job).collect();
+    assert_eq!(lost, [id(1), id(3)]);
+    assert_eq!(state_of(&store, id(2)).await, State::Running);
+}
+
+#[tokio::test]
 async fn a_row_that_a_newer_version_wrote_costs_its_neighbours_nothing() {
     let folder = folder();
     let store = open(folder.path());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rusqlite::Row;
 use windlass_core::{Concurrency, JobId, Key, Lane, Random, Timestamp};
 use windlass_store::stored::Extra;
-use windlass_store::{AttemptId, QueueLimits, WorkerPlace};
+use windlass_store::{AttemptId, QueueLimits, StoreError, WorkerPlace};
 
 use super::Writer;
 use crate::fault::{Fault, Step, if_readable};
@@ -130,15 +130,47 @@ impl Writer<'_> {
     }
 
     /// Ends the attempts of workers that lived in a process that is gone: this is the only one now. The first sweep tells of
-    /// them. Workers elsewhere may still be at work.
-    pub(crate) fn sweep_former_process(&mut self, now: Timestamp, random: u64) -> Step<usize> {
+    /// them. Workers elsewhere may still be at work. An attempt that the database refuses to end is left to the sweeps.
+    pub(crate) fn end_former_process(
+        &mut self,
+        now: Timestamp,
+        random: u64,
+    ) -> Result<usize, StoreError> {
+        match self.on_opening(|writer| writer.sweep_former_process(now, random)) {
+            Err(StoreError::Refused { .. }) => {}
+            done => return done,
+        }
+        self.lost_at_opening.clear();
+        let mut random = Random::new(random);
+        for id in self.index.all_running() {
+            let bits = random.bits();
+            let ended = self.on_opening(|writer| match writer.runs_elsewhere(id)? {
+                (true, _) => Ok(None),
+                (false, _) => writer.lose(id, now, bits).map(Some),
+            });
+            match ended {
+                Err(StoreError::Refused { reason }) => {
+                    tracing::warn!(job.id = %id, reason, "the database refused to end an attempt of a former process");
+                }
+                orphan => self.lost_at_opening.extend(orphan?),
+            }
+        }
+        Ok(self.lost_at_opening.len())
+    }
+
+    /// Whether the worker of a running job lives in another process, and the policy of its claim.
+    fn runs_elsewhere(&self, id: JobId) -> Step<(bool, Option<i64>)> {
+        let mut statement = self
+            .connection
+            .prepare_cached("select claim is not null, policy from states where id = ?1")?;
+        Ok(statement.query_row([row::blob(id)], |row| Ok((row.get(0)?, row.get(1)?)))?)
+    }
+
+    fn sweep_former_process(&mut self, now: Timestamp, random: u64) -> Step<usize> {
         let mut random = Random::new(random);
         let (mut lost, mut policies) = (0, BTreeSet::new());
         for id in self.index.all_running() {
-            let (elsewhere, policy): (bool, Option<i64>) = self
-                .connection
-                .prepare_cached("select claim is not null, policy from states where id = ?1")?
-                .query_row([row::blob(id)], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            let (elsewhere, policy) = self.runs_elsewhere(id)?;
             if elsewhere {
                 policies.extend(policy);
                 continue;
