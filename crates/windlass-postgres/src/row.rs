@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -109,7 +110,10 @@ pub(crate) fn ended(row: &Row) -> Step<(Job, LastAttempt)> {
     let (state, reason): (&str, Option<&str>) = (row.try_get(18)?, row.try_get(19)?);
     let result: Option<&str> = row.try_get(21)?;
     let how = match (state, reason) {
-        ("succeeded", None) => Ended::Succeeded(result.map(Payload::from_stored)),
+        ("succeeded", None) => {
+            let result = result.map(|text| json("the result", text)).transpose()?;
+            Ended::Succeeded(result.map(Payload::from_stored))
+        }
         ("cancelled", None) => Ended::Cancelled,
         ("dead", Some(reason)) => {
             let reason = reason.parse::<DeadReason>();
@@ -134,10 +138,10 @@ fn job(row: &Row) -> Step<Job> {
         id: id(row, 0)?,
         queue: name(row, 1)?,
         kind: name(row, 2)?,
-        priority: i16::try_from(-rank).map_err(|_| Fault::damaged(format!("rank {rank}")))?,
+        priority: priority(rank)?,
         run_at: time(row, 4)?,
         created_at: time(row, 5)?,
-        payload: row.try_get(6)?,
+        payload: json("the payload", row.try_get(6)?)?,
         extra: row.try_get(7)?,
     };
     let mut job = asked.into_job().map_err(Fault::damaged)?;
@@ -157,6 +161,20 @@ fn job(row: &Row) -> Step<Job> {
     job.last_error = error.map(self::error).transpose()?;
     job.failed_at = optional_time(row, 17)?;
     Ok(job)
+}
+
+fn priority(rank: i32) -> Step<i16> {
+    let priority = rank.checked_neg().map(i16::try_from);
+    let priority = priority.and_then(Result::ok);
+    priority.ok_or_else(|| Fault::damaged(format!("rank {rank}")))
+}
+
+/// Text that must be JSON. The table takes any text, and what is not JSON would fail only when it is shown or handed out.
+fn json<'a>(what: &str, text: &'a str) -> Step<&'a str> {
+    match serde_json::from_str::<IgnoredAny>(text) {
+        Ok(IgnoredAny) => Ok(text),
+        Err(error) => Err(Fault::damaged(format!("{what} is not JSON: {error}"))),
+    }
 }
 
 pub(crate) fn value(text: &str) -> Step<Value> {

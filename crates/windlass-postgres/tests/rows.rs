@@ -39,3 +39,40 @@ async fn a_row_that_the_database_refuses_costs_its_neighbours_nothing() {
     let accept = async || client.batch_execute(drop).await.unwrap();
     refused::check(&store, refuse, accept).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_payload_or_result_that_is_not_json_costs_its_neighbours_nothing() {
+    let (store, url) = store().await;
+    let store = &store;
+    let client = cluster::client(&url).await;
+    put(store, jobs(1..4)).await;
+    let (bad, good) = (id(2), id(3));
+    let sql = format!("update windlass.jobs set payload = 'sealed:abc' where id = '{bad}'");
+    client.batch_execute(&sql).await.unwrap();
+    let running = store.claim(&claim(10), at(0)).await.unwrap().jobs;
+    let ids: Vec<JobId> = running.iter().map(|job| job.id).collect();
+    assert_eq!(ids, [id(1), good]);
+    assert!(running.iter().all(|job| job.attempt == 1));
+    let sql = format!("select unreadable, attempt from windlass.jobs where id = '{bad}'");
+    let parked = client.query_one(&sql, &[]).await.unwrap();
+    let reason: &str = parked.get(0);
+    assert!(reason.starts_with("the payload is not JSON"), "{reason}");
+    assert_eq!(parked.get::<_, i32>(1), 0, "it was not started");
+    for job in &running {
+        settle_one(store, job, Report::Succeeded(None), at(1)).await;
+    }
+    let sql = format!("update windlass.finished set result = 'nojson' where id = '{good}'");
+    client.batch_execute(&sql).await.unwrap();
+    let refused = store.get(&[good]).await.unwrap_err();
+    assert!(
+        matches!(&refused, StoreError::Unreadable { job, .. } if *job == good),
+        "{refused:?}"
+    );
+    let page = Page {
+        after: None,
+        limit: 10,
+    };
+    let listed = store.list(&Filter::default(), page, at(2)).await.unwrap();
+    let listed: Vec<JobId> = listed.jobs.iter().map(|job| job.id).collect();
+    assert_eq!(listed, [id(1)]);
+}
