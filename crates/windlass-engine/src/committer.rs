@@ -177,10 +177,10 @@ impl Committer {
         let store = self.engine.store();
         let ids: Vec<JobId> = ends.iter().map(|end| end.attempt.job().id).collect();
         let mut seen = Vec::new();
-        for (end, job) in ends.iter().zip(store.get(&ids).await?) {
+        for (end, job) in ends.iter().zip(self.engine.readable(&ids).await?) {
             let of = end.attempt.id();
             let Some(job) = job else {
-                seen.push((end, Settled::Repeated)); // it is over and purged
+                seen.push((end, Settled::Repeated)); // it is over and purged, or cannot be read
                 continue;
             };
             let later = job.attempt.saturating_sub(of.attempt);

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
+use tracing::warn;
 use windlass_core::{Job, JobId, Kind, QueueName, Settlement, State, Timestamp, Verdict};
 use windlass_store::{CHANGE_MAX, Changed, Enqueue, EnqueueMode, Enqueued, Store, StoreError};
 
 use crate::awaited::Awaited;
 use crate::clock::Clock;
-use crate::committer::tell_settlement;
+use crate::committer::{is_refusal, tell_settlement};
 use crate::dispatcher::Dispatcher;
 use crate::event::{Event, Events, JobEvent, JobRef, Observer, Subscription};
 use crate::http_queues::HttpQueues;
@@ -94,6 +95,18 @@ impl Engine {
     /// The store.
     pub fn store(&self) -> &dyn Store {
         &*self.store
+    }
+
+    /// Jobs as they are now, to say what happened to them. One that cannot be read is none: a loop that only reports must
+    /// not stop at it.
+    pub(crate) async fn readable(&self, ids: &[JobId]) -> Result<Vec<Option<Job>>, StoreError> {
+        match self.store.get(ids).await {
+            Err(error) if is_refusal(&error) => {
+                warn!(%error, jobs = ids.len(), "jobs that ended cannot be read, no events are emitted for them");
+                Ok(vec![None; ids.len()])
+            }
+            found => found,
+        }
     }
 
     /// Whether the store accepts writes.

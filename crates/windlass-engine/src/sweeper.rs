@@ -168,14 +168,14 @@ impl Sweeper {
         if ids.is_empty() {
             return Ok(());
         }
-        let jobs = self.engine.store().get(&ids).await?;
+        let jobs = self.engine.readable(&ids).await?;
         self.state().untold = Swept::default();
         let (lost, expired) = jobs.split_at(swept.lost.len());
         for ((of, settlement), job) in swept.lost.iter().zip(lost) {
-            let Some(job) = job else { continue };
             if let Verdict::Waiting { run_at } = settlement.verdict {
                 self.engine.due_at(run_at, now);
             }
+            let Some(job) = job else { continue };
             let ran = Duration::ZERO;
             tell_settlement(&self.engine, now, settlement, ran, (job, of.attempt));
         }

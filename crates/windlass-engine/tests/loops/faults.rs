@@ -403,6 +403,38 @@ async fn what_was_swept_is_told_even_if_it_cannot_be_read_at_first() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_swept_job_that_cannot_be_read_does_not_stop_the_sweeper() {
+    let mut run = Running::new();
+    let (dead, _) = worker(1)
+        .set(|config| config.name = WorkerName::new("dead").unwrap())
+        .policy(constant(600, 5))
+        .succeeds("a")
+        .on_engine(&run.engine);
+    run.start(worker(1).succeeds("b"));
+    run.store.refuse("get");
+    for _ in 0..2 {
+        let id = run.enqueue(new_job("a")).await;
+        dead.crash_after_claim().await.unwrap();
+        tokio::time::sleep(seconds(40.0)).await;
+        assert_eq!(run.outcomes(id).await.len(), 1, "it is swept");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_was_taken_and_cannot_be_looked_up_leaves_the_committer() {
+    let mut run = Running::new();
+    run.start(worker(1).succeeds("a"));
+    run.store.forget("settle");
+    let id = run.enqueue(new_job("a")).await;
+    run.until("started", id).await;
+    tokio::time::sleep(seconds(1.0)).await;
+    run.store.heal();
+    run.store.refuse("get");
+    tokio::time::sleep(seconds(30.0)).await;
+    assert_eq!(run.stop().await.unsettled, 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_renewal_that_hangs_stops_no_timeout_and_costs_no_lease() {
     let mut run = Running::new();
     run.start(worker(2).with("stuck", stuck).with("a", takes(50.0)));
