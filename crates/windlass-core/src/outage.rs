@@ -14,8 +14,31 @@ pub struct SignsOfLife {
     pub newest: Option<Timestamp>,
     /// The last that this sweeper gave itself since it runs.
     pub own: Option<Timestamp>,
-    /// Until when another node leaves expired leases alone, as it tells with its sign of life.
+    /// Until when another node leaves expired leases alone: the latest of [`HoldNotice::honoured_until`].
     pub held_until: Option<Timestamp>,
+}
+
+/// What a node says about its hold with a heartbeat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HoldNotice {
+    /// Until when it leaves expired leases alone.
+    pub until: Timestamp,
+    /// When it said so.
+    pub beat_at: Timestamp,
+    /// How long its leases last.
+    pub lease: Duration,
+}
+
+impl HoldNotice {
+    /// Until when others honour the hold. A hold lasts for one lease, so a node that says more has a wrong clock, and one
+    /// that was silent for a lease has none left. A heartbeat further ahead than a lease is of a wrong clock too: it would never
+    /// grow old.
+    pub fn honoured_until(self, now: Timestamp) -> Option<Timestamp> {
+        let latest = now.saturating_add(self.lease);
+        let said_at = Some(self.beat_at).filter(|at| *at <= latest)?;
+        let until = self.until.min(said_at.saturating_add(self.lease));
+        Some(until.min(latest)).filter(|until| *until > now)
+    }
 }
 
 /// Expired leases are left alone.
@@ -79,6 +102,30 @@ mod tests {
             ..newest("2026-01-01T00:00:59Z")
         };
         assert_eq!(hold(signs), Some((at("2026-01-01T00:01:30Z"), false)));
+    }
+
+    #[test]
+    fn the_hold_of_another_node_is_honoured_for_one_lease_at_most() {
+        let honoured = |until, beat_at| {
+            let notice = HoldNotice {
+                until: at(until),
+                beat_at: at(beat_at),
+                lease: LEASE,
+            };
+            notice.honoured_until(at("2026-01-01T00:01:00Z"))
+        };
+        let (now, soon) = ("2026-01-01T00:01:00Z", "2026-01-01T00:01:20Z");
+        let later = "2027-01-01T00:00:00Z";
+        assert_eq!(honoured(soon, now), Some(at(soon)));
+        assert_eq!(honoured(now, now), None, "it is over");
+        let lease = Some(at("2026-01-01T00:01:30Z"));
+        assert_eq!(honoured(later, now), lease);
+        let earlier = "2026-01-01T00:00:40Z";
+        let left = Some(at("2026-01-01T00:01:10Z"));
+        assert_eq!(honoured(later, earlier), left, "it does not grow");
+        assert_eq!(honoured(later, "2026-01-01T00:00:30Z"), None, "silent");
+        assert_eq!(honoured(later, soon), lease, "its clock is ahead");
+        assert_eq!(honoured(later, later), None, "its clock is wrong");
     }
 
     #[test]

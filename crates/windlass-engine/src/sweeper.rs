@@ -10,7 +10,9 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use windlass_core::{DeadReason, Hold, JobId, SignsOfLife, Timestamp, Verdict, outage_hold};
+use windlass_core::{
+    DeadReason, Hold, HoldNotice, JobId, SignsOfLife, Timestamp, Verdict, outage_hold,
+};
 use windlass_store::{Node, StoreError, Swept};
 
 use crate::committer::tell_settlement;
@@ -129,7 +131,7 @@ impl Sweeper {
         let signs = SignsOfLife {
             newest: nodes.iter().map(|node| node.beat_at).max(),
             own,
-            held_until: nodes.iter().filter_map(hold_of).max(),
+            held_until: nodes.iter().filter_map(|node| hold_of(node, now)).max(),
         };
         if let Some(hold) = outage_hold(signs, now, lease)
             && self.held_until() < Some(hold.until)
@@ -226,9 +228,14 @@ impl Sweeper {
     }
 }
 
-/// Until when a node leaves expired leases alone, as it tells.
-fn hold_of(node: &Node) -> Option<Timestamp> {
-    node.about.get(HOLD_UNTIL)?.as_str()?.parse().ok()
+/// Until when the hold that a node reports is honoured.
+fn hold_of(node: &Node, now: Timestamp) -> Option<Timestamp> {
+    let notice = HoldNotice {
+        until: node.about.get(HOLD_UNTIL)?.as_str()?.parse().ok()?,
+        beat_at: node.beat_at,
+        lease: lease_of(node)?,
+    };
+    notice.honoured_until(now)
 }
 
 /// How long the leases of a node last, as it tells.

@@ -48,6 +48,24 @@ fn names(events: &mut Subscription) -> Vec<&'static str> {
         .collect()
 }
 
+async fn a_node_with_a_wrong_clock_holds_up_no_sweep(world: World) {
+    let store = world.engine.store();
+    let about = json!({"hold_until": "2027-01-01T00:00:00Z", "lease_ms": 30_000});
+    store.beat("other", &about, t0()).await.unwrap();
+    world.enqueue(new_job("a")).await;
+    let (worker, _) = worker(1).succeeds("a").build(&world);
+    worker.crash_after_claim().await.unwrap();
+    let config = SweeperConfig::new("sweeper".to_owned());
+    let sweeper = Sweeper::new(Arc::clone(&world.engine), config);
+    let mut lost = 0;
+    for _ in 0..12 {
+        let swept = sweeper.pass(world.engine.now()).await.unwrap();
+        lost += swept.lost.len();
+        world.clock.advance(seconds(9.0));
+    }
+    assert_eq!(lost, 1);
+}
+
 async fn cc3_a_sweep_on_an_old_picture_changes_nothing(world: World) {
     let id = world.enqueue(new_job("a")).await;
     let (worker, _) = worker(1).succeeds("a").build(&world);
@@ -506,6 +524,7 @@ async fn what_an_embedded_store_lost_with_its_former_process_is_told() {
 }
 
 on_every_store! {
+    a_node_with_a_wrong_clock_holds_up_no_sweep;
     cc3_a_sweep_on_an_old_picture_changes_nothing;
     cc7_of_cancel_complete_sweep_and_run_now_one_wins;
     tm11_two_schedulers_fire_an_occurrence_once;
