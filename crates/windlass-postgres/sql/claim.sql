@@ -2,9 +2,10 @@
 --   $1 queue, $2 lane, $3 now, $4 kinds, $5-$7 where to begin, $8 how many, $9 claim, $10 whether to look before,
 --   $11 lease, $12 settings, $13 worker,
 --   $14 whether those kinds or all others
+-- A job at the last number that an attempt can have keeps it; the driver does not read such a row, and parks it.
 with taken as (
     update windlass.jobs
-    set due = false, lease_until = $11, settings = $12, worker = $13, attempt = attempt + 1, started_at = $3,
+    set due = false, lease_until = $11, settings = $12, worker = $13, attempt = attempt + (attempt < 2147483647)::integer, started_at = $3,
         first_started_at = coalesce(first_started_at, $3), cancel_requested = false
     where id = any (array(
         select id from windlass.jobs

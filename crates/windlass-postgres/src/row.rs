@@ -89,6 +89,9 @@ pub(crate) fn settings_of(row: &Row) -> Option<i32> {
 /// A job that waits or runs.
 pub(crate) fn living(row: &Row, settings: &Known) -> Step<Job> {
     let mut job = job(row)?;
+    if i32::try_from(job.attempt) == Ok(i32::MAX) {
+        return Err(Fault::damaged("no further attempt can be counted"));
+    }
     let Some(until) = optional_time(row, 18)? else {
         return Ok(job);
     };

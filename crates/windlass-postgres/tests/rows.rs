@@ -76,3 +76,23 @@ async fn a_payload_or_result_that_is_not_json_costs_its_neighbours_nothing() {
     let listed: Vec<JobId> = listed.jobs.iter().map(|job| job.id).collect();
     assert_eq!(listed, [id(1)]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_whose_attempts_cannot_be_counted_costs_its_neighbours_nothing() {
+    let (store, url) = store().await;
+    let store = &store;
+    put(store, jobs(1..4)).await;
+    let sql = format!(
+        "update windlass.jobs set attempt = 2147483647 where id = '{}'",
+        id(2)
+    );
+    cluster::execute(&url, &sql).await;
+    let running = store.claim(&claim(10), at(0)).await.unwrap().jobs;
+    let ids: Vec<JobId> = running.iter().map(|job| job.id).collect();
+    assert_eq!(ids, [id(1), id(3)]);
+    let refused = store.get(&[id(2)]).await.unwrap_err();
+    assert!(
+        matches!(&refused, StoreError::Unreadable { .. }),
+        "{refused:?}"
+    );
+}
