@@ -96,3 +96,27 @@ async fn a_job_whose_attempts_cannot_be_counted_costs_its_neighbours_nothing() {
         "{refused:?}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unreadable_job_keeps_its_slot_only_as_long_as_its_lease() {
+    let (store, url) = store().await;
+    let store = &store;
+    let limits = QueueLimits {
+        concurrency: Some(1),
+        ..QueueLimits::default()
+    };
+    let queue = job(1).queue;
+    store.put_queue(&queue, &limits, None).await.unwrap();
+    put(store, jobs(1..3)).await;
+    assert_eq!(store.claim(&claim(5), at(0)).await.unwrap().jobs.len(), 1);
+    let sql = format!(
+        "update windlass.jobs set extra = '{NEWER}' where id = '{}'",
+        id(1)
+    );
+    cluster::execute(&url, &sql).await;
+    let early = store.claim(&claim(5), at(1)).await.unwrap().jobs;
+    assert!(early.is_empty(), "it may still run");
+    store.sweep(10, at(5_000), 0).await.unwrap();
+    let late = store.claim(&claim(5), at(5_000)).await.unwrap().jobs;
+    assert_eq!(late.iter().map(|job| job.id).collect::<Vec<_>>(), [id(2)]);
+}

@@ -36,7 +36,7 @@ pub(super) async fn claim(
 ) -> Step<Result<Claimed, Vec<Unreadable>>> {
     let Room { plan, limits, now } = room(session, claiming, bounded).await?;
     let running = if keyed {
-        running_by_key(session).await?
+        running_by_key(session, now).await?
     } else {
         BTreeMap::new()
     };
@@ -114,8 +114,10 @@ async fn room(session: &mut Session, claiming: &Claiming<'_>, bounded: bool) -> 
     }
     if plan.max_inflight_retries.is_some() || limits.concurrency.is_some() {
         let count = "select count(*), count(*) filter (where lane = 1) from windlass.jobs
-             where lease_until is not null and queue = $1";
-        let rows = session.query(count, params![claiming.queue]).await?;
+             where lease_until is not null and (unreadable is null or lease_until > $2) and queue = $1";
+        let rows = session
+            .query(count, params![claiming.queue, Time(now)])
+            .await?;
         let count = |column| -> Step<u32> {
             let count: Option<i64> = rows.first().map(|row| row.try_get(column)).transpose()?;
             Ok(u32::try_from(count.unwrap_or(0)).unwrap_or(u32::MAX))
@@ -144,13 +146,15 @@ async fn room(session: &mut Session, claiming: &Claiming<'_>, bounded: bool) -> 
     Ok(Room { plan, limits, now })
 }
 
-async fn running_by_key(session: &mut Session) -> Step<BTreeMap<String, u32>> {
+/// How many jobs run with each key. An unreadable one counts as long as its lease lasts: no sweep ends it.
+async fn running_by_key(session: &mut Session, now: Timestamp) -> Step<BTreeMap<String, u32>> {
     session
         .query("select pg_advisory_xact_lock($1)", params![KEYS_LOCK])
         .await?;
     let sql = "select concurrency_key, count(*) from windlass.jobs
-         where lease_until is not null and concurrency_key is not null group by concurrency_key";
-    let rows = session.query(sql, params![]).await?;
+         where lease_until is not null and (unreadable is null or lease_until > $1) and concurrency_key is not null
+         group by concurrency_key";
+    let rows = session.query(sql, params![Time(now)]).await?;
     let mut running = BTreeMap::new();
     for row in &rows {
         let count: i64 = row.try_get(1)?;
