@@ -50,13 +50,17 @@ async fn an_outcome_that_the_database_refuses_is_dropped_in_the_end_and_writes_d
     let stop = CancellationToken::new();
     let (until, now) = (stop.clone(), CancellationToken::new());
     let run = tokio::spawn(async move { worker.run(until, now).await });
-    let mut good = 0;
-    while good < 4 {
-        if let Some(Heard::Event(event)) = events.next().await {
-            good += usize::from(event.name() == "succeeded");
+    let ended = async {
+        let mut good = 0;
+        while good < 4 {
+            if let Some(Heard::Event(event)) = events.next().await {
+                good += usize::from(event.name() == "succeeded");
+            }
         }
-    }
-    dropped.0.notified().await;
+        dropped.0.notified().await;
+    };
+    let ended = tokio::time::timeout(Duration::from_secs(60), ended).await;
+    assert!(ended.is_ok(), "four are written, one is dropped");
     assert_eq!(job(&engine, ids[2]).await.state(), State::Running);
     assert_eq!(engine.writes().problem(), None);
     stop.cancel();
