@@ -27,6 +27,7 @@ mod mounted;
 mod policies;
 mod problems;
 mod queues;
+mod refused;
 mod schedules;
 mod signing;
 mod support;

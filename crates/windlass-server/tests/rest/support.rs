@@ -16,7 +16,7 @@ use windlass_server::{App, Settings, router};
 use windlass_store::Store;
 
 #[path = "../../../windlass-postgres/tests/support/cluster.rs"]
-mod cluster;
+pub(crate) mod cluster;
 
 /// Nothing in a test takes longer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
