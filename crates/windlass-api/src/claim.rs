@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
+use windlass_core::fairness::{ClaimQueue, QueueOrder};
 use windlass_core::fields::{Fields, RawFields, one_of, refuse_both};
 use windlass_core::{Invalid, JobId, Kind, QueueName, WorkerName};
 
@@ -19,32 +20,6 @@ const NAMED_MAX: usize = 1000;
 const CLAIM_ID_BYTES_MAX: usize = 128;
 /// The greatest share of a queue.
 const WEIGHT_MAX: i64 = 1000;
-
-/// A queue that a claim takes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClaimQueue {
-    /// Its name.
-    pub name: QueueName,
-    /// Its share beside the others.
-    pub weight: u32,
-}
-
-impl ClaimQueue {
-    /// One with the same share as the others.
-    pub fn plain(name: QueueName) -> Self {
-        ClaimQueue { name, weight: 1 }
-    }
-}
-
-/// How a claim goes through its queues.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum QueueOrder {
-    /// Each gets its share by weight, over many claims.
-    #[default]
-    Weighted,
-    /// The first is emptied before the second.
-    Strict,
-}
 
 /// A claim.
 #[derive(Debug, Clone)]

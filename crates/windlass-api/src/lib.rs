@@ -23,8 +23,7 @@ mod strict;
 pub use all_problems::{PROBLEMS_MAX, read_all};
 pub use change::{read_edit, read_revival};
 pub use claim::{
-    CLAIM_LIMIT_MAX, CLAIM_QUEUES_MAX, ClaimQueue, ClaimRequest, LeaseRef, QueueOrder,
-    RenewRequest, read_progress,
+    CLAIM_LIMIT_MAX, CLAIM_QUEUES_MAX, ClaimRequest, LeaseRef, RenewRequest, read_progress,
 };
 pub use filter::{JobFilter, PayloadMatch, group_of};
 pub use job::{AttemptView, Content, JobView, retry_json};
@@ -35,5 +34,5 @@ pub use problem::{FieldProblem, Problem, pointer_of};
 pub use query::Query;
 pub use queue::QueueSettings;
 pub use schedule::{Definition, ScheduleView, read_patch, read_schedule};
-pub use settle::{LOG_LINES_MAX, OUTCOMES_MAX, Told, ToldOutcome, read_outcomes};
+pub use settle::{OUTCOMES_MAX, ReportedOutcome, read_outcomes};
 pub use strict::{Malformed, check_strict};

@@ -2,7 +2,10 @@
 
 use serde_json::Value;
 use windlass_core::fields::{Fields, RawFields};
-use windlass_core::{AttemptError, Failure, FailureClass, Invalid, Payload, Timestamp, WorkerName};
+use windlass_core::{
+    AttemptError, Failure, FailureClass, Invalid, LOG_LINE_CHARS_MAX, LOG_LINES_MAX, Payload,
+    Reported, Timestamp, WorkerName,
+};
 
 use crate::claim::LeaseRef;
 use crate::duration::instant_or_span;
@@ -10,47 +13,22 @@ use crate::new_job::{OTHERS_BYTES_MAX, read_each, read_list};
 
 /// The most outcomes of one request.
 pub const OUTCOMES_MAX: usize = 1000;
-/// So many lines are kept with an attempt.
-pub const LOG_LINES_MAX: usize = 100;
-/// A line is cut after so many characters.
-const LOG_LINE_CHARS_MAX: usize = 1000;
-
 /// How one attempt ended.
 #[derive(Debug, Clone)]
-pub struct ToldOutcome {
+pub struct ReportedOutcome {
     /// Which attempt.
     pub of: LeaseRef,
     /// How.
-    pub told: Told,
+    pub reported: Reported,
     /// Lines that are kept with it.
     pub log: Vec<String>,
-}
-
-/// The ways in which a worker may say that an attempt ended.
-#[derive(Debug, Clone)]
-pub enum Told {
-    /// It is done, and may leave a result.
-    Succeeded(Option<Payload>),
-    /// It failed.
-    Failed(Failure),
-    /// It took longer than the job's timeout.
-    TimedOut,
-    /// It is to run again from then on.
-    Snoozed(Timestamp),
-    /// The worker gives it back.
-    Released {
-        /// Whether the handler had started.
-        started: bool,
-    },
-    /// It gave up because the job was called off.
-    Cancelled,
 }
 
 /// Reads `{"worker": …, "outcomes": […]}`.
 pub fn read_outcomes(
     parts: &RawFields,
     now: Timestamp,
-) -> Result<(Option<WorkerName>, Vec<ToldOutcome>), Invalid> {
+) -> Result<(Option<WorkerName>, Vec<ReportedOutcome>), Invalid> {
     parts.check_others("outcomes", OTHERS_BYTES_MAX)?;
     let others = parts.values_but("outcomes")?;
     let mut fields = Fields::of(&others);
@@ -62,32 +40,32 @@ pub fn read_outcomes(
     Ok((worker, outcomes.collect::<Result<_, _>>()?))
 }
 
-fn read_outcome(parts: &RawFields, now: Timestamp) -> Result<ToldOutcome, Invalid> {
+fn read_outcome(parts: &RawFields, now: Timestamp) -> Result<ReportedOutcome, Invalid> {
     let others = parts.values_but("result")?;
     let mut fields = Fields::of(&others);
     let of = LeaseRef::from_fields(&mut fields)?;
     let word = fields.text("outcome")?;
     let word = word.ok_or_else(|| Invalid::new("outcome", "is required"))?;
-    let told = match word {
-        "succeeded" => Told::Succeeded(read_result(parts)?),
-        "failed" => Told::Failed(read_failure(&mut fields)?),
-        "timed_out" => Told::TimedOut,
-        "snoozed" => Told::Snoozed(read_until(&mut fields, now)?),
-        "released" => Told::Released {
+    let reported = match word {
+        "succeeded" => Reported::Succeeded(read_result(parts)?),
+        "failed" => Reported::Failed(read_failure(&mut fields)?),
+        "timed_out" => Reported::TimedOut,
+        "snoozed" => Reported::Snoozed(read_until(&mut fields, now)?),
+        "released" => Reported::Released {
             started: fields.flag("started")?.unwrap_or(true),
         },
-        "cancelled" => Told::Cancelled,
+        "cancelled" => Reported::Cancelled,
         _ => {
             let rule = "must be one of succeeded, failed, timed_out, snoozed, released, cancelled";
             return Err(Invalid::new("outcome", rule));
         }
     };
-    if parts.has("result") && !matches!(told, Told::Succeeded(_)) {
+    if parts.has("result") && !matches!(reported, Reported::Succeeded(_)) {
         return Err(Invalid::new("result", "goes with `succeeded` only"));
     }
     let log = read_log(&mut fields)?;
     fields.finish()?;
-    Ok(ToldOutcome { of, told, log })
+    Ok(ReportedOutcome { of, reported, log })
 }
 
 fn read_result(parts: &RawFields) -> Result<Option<Payload>, Invalid> {
@@ -153,7 +131,7 @@ mod tests {
     use std::time::Duration;
     use windlass_core::JobId;
 
-    fn read(outcome: Value) -> Result<ToldOutcome, Invalid> {
+    fn read(outcome: Value) -> Result<ReportedOutcome, Invalid> {
         let mut outcome = outcome;
         let more = outcome.as_object_mut().unwrap();
         more.insert("id".into(), json!(JobId::from_u128(7)));
@@ -170,13 +148,13 @@ mod tests {
         let done = read(json!({"outcome": "succeeded", "result": {"n": 1}, "log": ["a"]})).unwrap();
         assert_eq!(done.log, ["a"]);
         assert!(
-            matches!(done.told, Told::Succeeded(Some(result)) if result.as_str() == "{\"n\":1}")
+            matches!(done.reported, Reported::Succeeded(Some(result)) if result.as_str() == "{\"n\":1}")
         );
         let failed = read(json!({
             "outcome": "failed", "error": {"message": "m", "causes": ["c"]},
             "unrecoverable": true, "retry_after": "5s",
         }));
-        let Told::Failed(failure) = failed.unwrap().told else {
+        let Reported::Failed(failure) = failed.unwrap().reported else {
             panic!("a failure");
         };
         assert_eq!(failure.error.to_string(), "m: c");
@@ -184,19 +162,21 @@ mod tests {
         assert_eq!(failure.retry_after, Some(Duration::from_secs(5)));
         let snoozed = read(json!({"outcome": "snoozed", "delay": "1m"}))
             .unwrap()
-            .told;
-        assert!(matches!(snoozed, Told::Snoozed(at) if at.to_string() == "2026-01-01T00:01:00Z"));
+            .reported;
+        assert!(
+            matches!(snoozed, Reported::Snoozed(at) if at.to_string() == "2026-01-01T00:01:00Z")
+        );
         let released = read(json!({"outcome": "released", "started": false}))
             .unwrap()
-            .told;
-        assert!(matches!(released, Told::Released { started: false }));
+            .reported;
+        assert!(matches!(released, Reported::Released { started: false }));
         assert!(matches!(
-            read(json!({"outcome": "cancelled"})).unwrap().told,
-            Told::Cancelled
+            read(json!({"outcome": "cancelled"})).unwrap().reported,
+            Reported::Cancelled
         ));
         assert!(matches!(
-            read(json!({"outcome": "timed_out"})).unwrap().told,
-            Told::TimedOut
+            read(json!({"outcome": "timed_out"})).unwrap().reported,
+            Reported::TimedOut
         ));
     }
 

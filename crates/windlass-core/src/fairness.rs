@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use settings::ClaimSettings;
-pub use turns::{Taker, Turns};
+pub use turns::{ClaimQueue, QueueOrder, Taker, Turns};
 
 use crate::Invalid;
 use crate::duration::check_duration;

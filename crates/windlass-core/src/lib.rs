@@ -20,6 +20,7 @@ mod outage;
 mod payload;
 mod random;
 mod redact;
+mod reported;
 pub mod retry;
 pub mod schedule;
 mod settle;
@@ -44,6 +45,7 @@ pub use outage::{Hold, HoldNotice, SignsOfLife, outage_hold};
 pub use payload::{JSON_DEPTH_MAX, PAYLOAD_BYTES_MAX, Payload};
 pub use random::{Random, fixed_hash};
 pub use redact::redacted;
+pub use reported::{LOG_LINE_CHARS_MAX, LOG_LINES_MAX, Reported};
 pub use settle::{
     CANCEL_GRACE, Outcome, RETRY_AFTER_MAX, Report, Running, SNOOZES_MAX, Settlement, Verdict,
     has_expired, settle,

@@ -9,17 +9,12 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
-use windlass_core::{Invalid, Job, Timestamp};
+use windlass_core::{Invalid, Job, LOG_LINE_CHARS_MAX, LOG_LINES_MAX, Timestamp};
 use windlass_store::{AttemptId, Expected, StoreError, Written};
 
 use crate::engine::Engine;
 use crate::lingering::Alive;
 use crate::slots::Slot;
-
-/// So many log lines are kept with an attempt.
-pub const LOG_LINES_MAX: usize = 100;
-/// A log line is cut after so many characters.
-pub const LOG_LINE_CHARS_MAX: usize = 1000;
 
 /// What an attempt tells of its progress may have so many bytes, as JSON.
 pub const PROGRESS_BYTES_MAX: usize = 64 * 1024;

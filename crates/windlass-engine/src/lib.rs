@@ -42,8 +42,8 @@ mod worker;
 mod write_health;
 
 pub use attempt::{
-    COMPLETIONS, Cancellation, LOG_LINE_CHARS_MAX, LOG_LINES_MAX, PROGRESS, PROGRESS_BYTES_MAX,
-    Progress, ProgressError, RunningAttempt, StopReason,
+    COMPLETIONS, Cancellation, PROGRESS, PROGRESS_BYTES_MAX, Progress, ProgressError,
+    RunningAttempt, StopReason,
 };
 pub use audit::{AUDIT_TOPIC, Actor, Audit, AuditFilter, AuditPage, AuditRecord, Verified};
 pub use clock::{Clock, SystemClock, VirtualClock, Wait};

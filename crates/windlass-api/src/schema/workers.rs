@@ -96,7 +96,7 @@ fn outcomes() -> Schema {
         Field::optional("started", Schema::flag()),
         Field::optional(
             "log",
-            Schema::list_of(Schema::text(), 0, crate::LOG_LINES_MAX),
+            Schema::list_of(Schema::text(), 0, windlass_core::LOG_LINES_MAX),
         ),
     ]);
     Schema::object(vec![

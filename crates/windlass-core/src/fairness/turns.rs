@@ -1,5 +1,33 @@
 //! Which queue of a worker gets the next free slot.
 
+use crate::QueueName;
+
+/// A queue that a claim takes from.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClaimQueue {
+    /// Its name.
+    pub name: QueueName,
+    /// Its share next to the others.
+    pub weight: u32,
+}
+
+impl ClaimQueue {
+    /// One with the same share as the others.
+    pub fn plain(name: QueueName) -> Self {
+        ClaimQueue { name, weight: 1 }
+    }
+}
+
+/// How a claim goes through its queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum QueueOrder {
+    /// Each gets its share by weight, over many claims.
+    #[default]
+    Weighted,
+    /// The first is emptied before the second.
+    Strict,
+}
+
 /// Whose turn it is among the queues of one worker (smooth weighted round robin).
 ///
 /// Invariant: over any stretch in which all of them have work, each gets its share by weight, to within one slot.

@@ -11,7 +11,8 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::oneshot;
 use tracing::warn;
-use windlass_api::{ClaimQueue, ClaimRequest, Content, JobView};
+use windlass_api::{ClaimRequest, Content, JobView};
+use windlass_core::fairness::ClaimQueue;
 use windlass_core::{Invalid, Job, JobId, Kind, QueueName, Report, WorkerName, format_duration};
 use windlass_store::{AttemptId, AttemptReport, Kinds, Settled};
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use windlass_api::{ClaimQueue, QueueSettings};
-use windlass_core::fairness::{Credit, Taker, Turns};
+use windlass_api::QueueSettings;
+use windlass_core::fairness::{ClaimQueue, Credit, Taker, Turns};
 use windlass_core::{JobId, QueueName, Timestamp};
 
 /// So many of each thing are remembered; what is beyond is forgotten, which costs a little fairness and no job.

@@ -1,14 +1,11 @@
 //! What workers tell of their attempts: how they ended.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use tracing::warn;
 use windlass::RESULT_BYTES_MAX;
-use windlass_api::{LeaseRef, Told, ToldOutcome, read_outcomes};
+use windlass_api::{LeaseRef, ReportedOutcome, read_outcomes};
 use windlass_core::{
-    CANCEL_GRACE, Job, JobId, Outcome, Report, Settlement, State, Timeout, Timestamp, Verdict,
-    WorkerName,
+    Job, JobId, Outcome, Reported, Settlement, State, Timestamp, Verdict, WorkerName,
 };
 use windlass_engine::PROGRESS;
 use windlass_store::{AttemptId, AttemptReport, Expected, Settled};
@@ -81,8 +78,8 @@ fn told_of<'a>(worker: &WorkerName, of: LeaseRef, job: Option<&'a Job>) -> Resul
     }
 }
 
-fn check_result(place: usize, outcome: &ToldOutcome) -> Result<(), Problem> {
-    let Told::Succeeded(Some(result)) = &outcome.told else {
+fn check_result(place: usize, outcome: &ReportedOutcome) -> Result<(), Problem> {
+    let Reported::Succeeded(Some(result)) = &outcome.reported else {
         return Ok(());
     };
     result.check_size(RESULT_BYTES_MAX).map_err(|error| {
@@ -92,35 +89,16 @@ fn check_result(place: usize, outcome: &ToldOutcome) -> Result<(), Problem> {
     })
 }
 
-/// What the store is told. The timeout of an attempt is the job's, whatever its worker believes: only a failure still counts
-/// as what it is when it comes too late.
+/// What the store is asked to settle.
 async fn report(
     app: &App,
-    outcome: &ToldOutcome,
+    outcome: &ReportedOutcome,
     job: &Job,
     now: Timestamp,
 ) -> Result<AttemptReport, Problem> {
     let runs = job.lease().is_some() && job.attempt == outcome.of.attempt;
-    let ran = match runs {
-        true => app.attempts.ran(job),
-        false => Duration::ZERO,
-    };
-    let late = runs && job.is_late(ran);
-    let report = match &outcome.told {
-        told if late && !matches!(told, Told::Failed(_)) => Report::TimedOut {
-            timeout: timeout_of(job, ran),
-            grace: CANCEL_GRACE,
-        },
-        Told::Succeeded(result) => Report::Succeeded(result.clone()),
-        Told::Failed(failure) => Report::Failed(failure.clone()),
-        Told::TimedOut => Report::TimedOut {
-            timeout: timeout_of(job, ran),
-            grace: CANCEL_GRACE,
-        },
-        Told::Snoozed(until) => Report::Snoozed { until: *until },
-        Told::Released { started } => Report::Released { started: *started },
-        Told::Cancelled => Report::Cancelled,
-    };
+    let ran = runs.then(|| app.attempts.ran(job));
+    let report = outcome.reported.report(job, ran);
     let progress = if app.claims.told_progress(job.id) {
         app.client.progress(job.id).await?
     } else {
@@ -135,14 +113,6 @@ async fn report(
         random: app.engine().ids().bits(),
         detail: detail(&outcome.log, progress, now),
     })
-}
-
-/// What an attempt that ran for `ran` took too long for.
-fn timeout_of(job: &Job, ran: Duration) -> Duration {
-    match job.timeout {
-        Timeout::After(timeout) => timeout,
-        Timeout::None => ran,
-    }
 }
 
 /// What goes into the row of history beside the outcome, as the engine's own workers leave it.
@@ -166,7 +136,7 @@ fn repeated(of: LeaseRef, job: &Job, now: Timestamp) -> Became {
 
 async fn done(
     app: &App,
-    outcome: &ToldOutcome,
+    outcome: &ReportedOutcome,
     job: &Job,
     settlement: &Settlement,
     now: Timestamp,
@@ -179,8 +149,8 @@ async fn done(
         _ => None,
     };
     let state = settlement.verdict.state();
-    let status = match (&outcome.told, settlement.outcome) {
-        (Told::TimedOut, _) => "done",
+    let status = match (&outcome.reported, settlement.outcome) {
+        (Reported::TimedOut, _) => "done",
         (_, Outcome::TimedOut) => "timed_out",
         _ => "done",
     };

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::warn;
-use windlass_api::{ClaimQueue, QueueOrder, QueueSettings};
-use windlass_core::fairness::{ClaimPlan, Credit, Guards, Pool, Slots};
+use windlass_api::QueueSettings;
+use windlass_core::fairness::{ClaimPlan, ClaimQueue, Credit, Guards, Pool, QueueOrder, Slots};
 use windlass_core::{Job, QueueName, Timestamp};
 use windlass_engine::{JobEvent, JobRef};
 use windlass_store::{Claim, ClaimRetry, Renewed, WorkerPlace};

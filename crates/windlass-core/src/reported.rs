@@ -1,0 +1,101 @@
+//! How a worker in another process reports the end of an attempt, and what that counts as.
+
+use std::time::Duration;
+
+use crate::failure::Failure;
+use crate::settle::{CANCEL_GRACE, Report};
+use crate::{Job, Payload, Timeout, Timestamp};
+
+/// At most this many log lines are kept with an attempt.
+pub const LOG_LINES_MAX: usize = 100;
+/// A log line is cut after this many characters.
+pub const LOG_LINE_CHARS_MAX: usize = 1000;
+
+/// How an attempt ended, in the words of its worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reported {
+    /// It is done, and may leave a result.
+    Succeeded(Option<Payload>),
+    /// It failed.
+    Failed(Failure),
+    /// It took longer than the job's timeout.
+    TimedOut,
+    /// It is to run again from then on.
+    Snoozed(Timestamp),
+    /// The worker gives it back.
+    Released {
+        /// Whether the handler had started.
+        started: bool,
+    },
+    /// It gave up because the job was cancelled.
+    Cancelled,
+}
+
+impl Reported {
+    /// What counts of an attempt that has run for `ran`; `None` if it no longer runs.
+    ///
+    /// The timeout of an attempt is the job's, whatever its worker believes: of what comes too late, only a failure still
+    /// counts as what it is.
+    pub fn report(&self, job: &Job, ran: Option<Duration>) -> Report {
+        let late = ran.is_some_and(|ran| job.is_late(ran));
+        match self {
+            Reported::Failed(failure) => Report::Failed(failure.clone()),
+            Reported::TimedOut => timed_out(job, ran),
+            _ if late => timed_out(job, ran),
+            Reported::Succeeded(result) => Report::Succeeded(result.clone()),
+            Reported::Snoozed(until) => Report::Snoozed { until: *until },
+            Reported::Released { started } => Report::Released { started: *started },
+            Reported::Cancelled => Report::Cancelled,
+        }
+    }
+}
+
+fn timed_out(job: &Job, ran: Option<Duration>) -> Report {
+    let timeout = match job.timeout {
+        Timeout::After(timeout) => timeout,
+        Timeout::None => ran.unwrap_or_default(),
+    };
+    Report::TimedOut {
+        timeout,
+        grace: CANCEL_GRACE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AttemptError, JobId, Kind, NewJob};
+
+    #[test]
+    fn of_what_comes_after_the_timeout_only_a_failure_counts_as_reported() {
+        let timeout = Duration::from_secs(10);
+        let new = NewJob {
+            timeout: Some(Timeout::After(timeout)),
+            ..NewJob::new(Kind::new("a").unwrap())
+        };
+        let job = new.into_job(JobId::from_u128(1), Timestamp::UNIX_EPOCH);
+        let job = job.unwrap();
+        let grace = CANCEL_GRACE;
+        let timed_out = Report::TimedOut { timeout, grace };
+        let late = Some(timeout * 2);
+        let failure = Failure::retryable(AttemptError::new("x"));
+        let failed = Reported::Failed(failure.clone());
+        assert_eq!(failed.report(&job, late), Report::Failed(failure));
+        let done = Reported::Succeeded(None);
+        assert_eq!(done.report(&job, late), timed_out);
+        assert_eq!(done.report(&job, Some(timeout)), Report::Succeeded(None));
+        assert_eq!(done.report(&job, None), Report::Succeeded(None));
+        assert_eq!(Reported::Cancelled.report(&job, late), timed_out);
+        assert_eq!(Reported::TimedOut.report(&job, None), timed_out);
+        let endless = Job {
+            timeout: Timeout::None,
+            ..job
+        };
+        assert_eq!(done.report(&endless, late), Report::Succeeded(None));
+        let ran = Report::TimedOut {
+            timeout: timeout * 2,
+            grace,
+        };
+        assert_eq!(Reported::TimedOut.report(&endless, late), ran);
+    }
+}
