@@ -32,6 +32,7 @@ mod observed;
 mod queue_settings;
 mod recorder;
 mod registry;
+pub mod remote;
 mod retry_wait;
 mod scheduler;
 mod slots;

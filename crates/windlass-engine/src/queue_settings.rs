@@ -6,8 +6,9 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
-use windlass_core::fairness::ClaimSettings;
+use windlass_core::fairness::{ClaimSettings, Guards, Rate};
 use windlass_core::fields::Fields;
+use windlass_core::retry::RetryPolicy;
 use windlass_core::{Invalid, QueueName, Timestamp};
 use windlass_store::{Store, StoreError};
 
@@ -34,6 +35,29 @@ async fn claim_settings(
         Value::Object(map) => ClaimSettings::read(&mut Fields::of(map)),
         _ => Ok(ClaimSettings::default()),
     })
+}
+
+/// What is set about a queue, for workers that have no rules of their own.
+#[derive(Debug)]
+pub(crate) struct SetRules {
+    pub(crate) guards: Guards,
+    pub(crate) retry: Option<Arc<RetryPolicy>>,
+    pub(crate) rate: Option<Rate>,
+}
+
+/// Reads what is set about a queue.
+pub(crate) async fn set_rules(
+    store: &dyn Store,
+    queue: &QueueName,
+    now: Timestamp,
+) -> Result<Result<SetRules, Invalid>, StoreError> {
+    let limits = store.queues().await?.remove(queue).unwrap_or_default();
+    let set = claim_settings(store, queue, now).await?;
+    Ok(set.map(|set| SetRules {
+        guards: set.over(Guards::default()),
+        retry: set.retry,
+        rate: limits.rate,
+    }))
 }
 
 /// Keeps the rules of a worker's queues at what operators set.

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use windlass::{Client, PrometheusRecorder};
 use windlass_core::PAYLOAD_BYTES_MAX;
 use windlass_core::retry::{Cap, Preset, WorkerRetry};
+use windlass_engine::remote::{Remote, RemoteConfig};
 use windlass_engine::{Audit, Engine};
 use windlass_store::Store;
 
@@ -20,7 +21,6 @@ use crate::log::LogLines;
 use crate::permits::Permits;
 use crate::problem::Problem;
 use crate::rates::Rates;
-use crate::routes::{AttemptTimes, Claims, Lines, Roster, Signals};
 use crate::secrets::Secrets;
 
 /// So many requests that change something are worked on at once; others wait for their turn.
@@ -82,11 +82,7 @@ pub struct App {
     pub(crate) log: Option<LogLines>,
     pub(crate) feed: Arc<Feed>,
     pub(crate) rates: Arc<Rates>,
-    pub(crate) claims: Arc<Claims>,
-    pub(crate) attempts: Arc<AttemptTimes>,
-    pub(crate) lines: Lines,
-    pub(crate) signals: Arc<Signals>,
-    pub(crate) roster: Arc<Roster>,
+    pub(crate) remote: Arc<Remote>,
     pub(crate) waiting: Permits,
     pub(crate) listening: Permits,
     /// Requests that change something: they run to their end, with or without their client.
@@ -106,12 +102,8 @@ impl App {
             audit: Audit::new(Arc::clone(client.engine())),
             feed: Feed::start(client.engine(), Arc::clone(&rates)),
             rates,
-            claims: Arc::default(),
-            lines: Lines::default(),
-            signals: Arc::default(),
+            remote: remote(client.engine(), &settings),
             allowance: Arc::default(),
-            roster: Arc::default(),
-            attempts: Arc::new(AttemptTimes::new(client.engine().clock())),
             waiting: Permits::new("long polls", settings.waiting_max),
             listening: Permits::new("event streams", settings.waiting_max),
             changing: Arc::new(Semaphore::new(CHANGING_MAX as usize)),
@@ -130,6 +122,7 @@ impl App {
     #[must_use]
     pub fn settings(self, settings: Settings) -> Self {
         App {
+            remote: remote(self.engine(), &settings),
             waiting: Permits::new("long polls", settings.waiting_max),
             listening: Permits::new("event streams", settings.waiting_max),
             bodies: Bodies::new(settings.bulk_bytes_max),
@@ -195,6 +188,15 @@ impl App {
     pub(crate) fn store(&self) -> &dyn Store {
         self.client.engine().store()
     }
+}
+
+fn remote(engine: &Arc<Engine>, settings: &Settings) -> Arc<Remote> {
+    let config = RemoteConfig {
+        lease: settings.lease,
+        lease_max: settings.lease_max,
+        retry: settings.retry.clone(),
+    };
+    Arc::new(Remote::new(engine, config))
 }
 
 impl fmt::Debug for App {

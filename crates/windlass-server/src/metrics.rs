@@ -43,11 +43,8 @@ async fn alive_workers(call: &Call) -> Result<BTreeMap<&'static str, u64>, Probl
         };
         *alive.entry(kind).or_default() += 1;
     }
-    let (app, now) = (&call.app, call.now);
-    let remote = app
-        .roster
-        .count(app, |node| is_alive(node, now), now)
-        .await?;
+    let (roster, now) = (call.app.remote.roster(), call.now);
+    let remote = roster.count(|node| is_alive(node, now), now).await?;
     alive.insert("rest", u64::try_from(remote).unwrap_or(u64::MAX));
     Ok(alive)
 }

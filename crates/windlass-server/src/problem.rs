@@ -9,6 +9,7 @@ use tracing::error;
 use windlass::{Error, StoreError};
 use windlass_api::{FieldProblem, Malformed, Problem as ProblemJson, pointer_of};
 use windlass_core::{DeadReason, Invalid, State};
+use windlass_engine::remote::RemoteError;
 use windlass_http::form::FormError;
 
 use crate::access::Refused;
@@ -120,10 +121,6 @@ impl Problem {
         self.json.status
     }
 
-    pub(crate) fn detail(&self) -> &str {
-        &self.json.detail
-    }
-
     /// Whether the same request can never do anything else: it was refused and made nothing. A request that is to be tried
     /// again, and one that failed halfway, is not refused.
     pub(crate) fn is_refusal(&self) -> bool {
@@ -212,6 +209,31 @@ impl From<Error> for Problem {
                 .retry_after(Duration::from_secs(1)),
             Error::ScheduleHeld(_) => Problem::conflict("unique_key_taken", error.to_string()),
             other => Problem::internal(&other),
+        }
+    }
+}
+
+impl From<RemoteError> for Problem {
+    fn from(error: RemoteError) -> Self {
+        let told = error.to_string();
+        let too_many = |wait| {
+            let status = StatusCode::TOO_MANY_REQUESTS;
+            Problem::new(status, "too_many_requests", told.clone()).retry_after(wait)
+        };
+        match error {
+            RemoteError::Invalid(invalid) => invalid.into(),
+            RemoteError::Store(error) => error.into(),
+            RemoteError::UnreadableSettings { ref problem, .. } => {
+                Problem::internal(&format!("{told}: {problem}"))
+            }
+            RemoteError::LeaseLost(_) => Problem::conflict("lease_lost", told)
+                .hint("stop: nothing it does is counted any more"),
+            RemoteError::TooManyWorkers => too_many(Duration::from_secs(60)),
+            RemoteError::ProgressTooLarge { .. } => Problem::too_large("progress_too_large", told),
+            RemoteError::ProgressTooOften => too_many(Duration::from_secs(1)),
+            RemoteError::ProgressBusy => {
+                Problem::conflict("progress_busy", told).retry_after(Duration::from_secs(1))
+            }
         }
     }
 }

@@ -29,7 +29,6 @@ use windlass_api::schema::{Field, Schema};
 use windlass_core::JOB_BYTES_MAX;
 
 pub(crate) use jobs::CompactBulk;
-pub(crate) use workers::{AttemptTimes, Claims, Lines, Roster, Signals};
 
 use crate::access::Scope;
 use crate::answer::Answer;

@@ -202,7 +202,7 @@ async fn put_settings(call: Call) -> Result<Answer, Problem> {
     } else if !queue_settings::create(call.app.store(), &name, &settings, call.now).await? {
         return Err(exists(&format!("what is set about queue {name}")));
     }
-    call.app.claims.forget_settings(&name);
+    call.app.remote.forget_settings(&name);
     call.app.engine().http_queues().look_again();
     call.audit("queue.settings", name.as_str(), told.clone())
         .await;

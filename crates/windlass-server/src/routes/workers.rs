@@ -1,30 +1,21 @@
 //! Workers in any language: claim, renew, settle, and be told to stop.
 
+mod attempts;
 mod claim;
-mod claims;
-mod lease;
-mod line;
-mod progress;
 mod registry;
-mod renew;
-mod roster;
-mod settle;
-mod signals;
-mod times;
 
 use axum::http::Method;
 use windlass_api::schema::{Field, Schema};
+use windlass_core::WorkerName;
+use windlass_engine::remote::{RemoteWorker, Signal};
 
 pub(super) use crate::nodes::is_alive;
-pub(crate) use claims::Claims;
-pub(crate) use line::Lines;
-pub(crate) use roster::Roster;
-pub(crate) use signals::Signals;
-pub(crate) use times::AttemptTimes;
 
 use super::Route;
 use super::jobs::page_params;
 use crate::access::Scope;
+use crate::call::Call;
+use crate::problem::Problem;
 
 const TAG: &str = "workers";
 
@@ -47,7 +38,7 @@ pub(super) fn routes() -> Vec<Route> {
                 "The jobs, with their payloads.",
                 Schema::named("ClaimAnswer"),
             ),
-        Route::new(Method::POST, "/api/v1/settle", Scope::Work, settle::settle)
+        Route::new(Method::POST, "/api/v1/settle", Scope::Work, attempts::settle)
             .says(TAG, "Tells how attempts ended.")
             .takes("Outcomes")
             .many()
@@ -56,7 +47,7 @@ pub(super) fn routes() -> Vec<Route> {
                 "What became of each, in order.",
                 Schema::named("SettleAnswer"),
             ),
-        Route::new(Method::POST, "/api/v1/renew", Scope::Work, renew::renew)
+        Route::new(Method::POST, "/api/v1/renew", Scope::Work, attempts::renew)
             .says(TAG, "Prolongs leases, and is a sign of life.")
             .takes("Renewal")
             .many()
@@ -69,7 +60,7 @@ pub(super) fn routes() -> Vec<Route> {
             Method::POST,
             "/api/v1/progress",
             Scope::Work,
-            progress::progress,
+            attempts::progress,
         )
         .says(TAG, "Tells how far a running attempt is.")
         .takes("Progress")
@@ -130,4 +121,19 @@ pub(super) fn routes() -> Vec<Route> {
         .says(TAG, "Takes a signal back.")
         .answers(200, "The worker.", worker()),
     ]
+}
+
+/// The worker that a request names, or the one that its key stands for.
+fn worker_of(call: &Call, named: Option<WorkerName>) -> Result<RemoteWorker, Problem> {
+    match named {
+        Some(name) => Ok(RemoteWorker::Named(name)),
+        None => {
+            let name = WorkerName::new(&format!("key {}", call.caller.id))?;
+            Ok(RemoteWorker::Anonymous(name))
+        }
+    }
+}
+
+fn signal_name(signal: Option<Signal>) -> Option<&'static str> {
+    signal.map(Signal::name)
 }

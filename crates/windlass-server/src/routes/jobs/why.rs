@@ -93,7 +93,7 @@ async fn surroundings(app: &App, job: &Job, now: Timestamp) -> Result<Surroundin
     let nodes = store.nodes().await?;
     let serves = |node: &&Node| is_alive(node, now) && serves(&node.about, job);
     let here = nodes.iter().filter(serves).count();
-    let remote = app.roster.count(app, |node| serves(&node), now).await?;
+    let remote = app.remote.roster().count(|node| serves(&node), now).await?;
     let workers = here + remote;
     let lingers = |node: &&Node| {
         is_alive(node, now) && lingering_of(&node.about).any(|lingering| lingering == job.id)

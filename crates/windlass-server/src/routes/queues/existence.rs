@@ -57,7 +57,7 @@ async fn find(call: &Call, name: &QueueName) -> Result<Found, Problem> {
     let takes = |node: &Node| is_alive(node, now) && takes_from(&node.about, name);
     if settings.is_some()
         || store.nodes().await?.iter().any(takes)
-        || app.roster.count(app, takes, now).await? > 0
+        || app.remote.roster().count(takes, now).await? > 0
     {
         return Ok(Found::Exists);
     }

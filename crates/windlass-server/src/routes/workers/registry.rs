@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 use windlass_api::{Cursor, ListPage};
 use windlass_core::fields::{Fields, RawFields};
 use windlass_core::{Invalid, Kind, QueueName, Timestamp, WorkerName};
+use windlass_engine::remote::Signal;
 use windlass_store::{Node, PAGE_MAX};
 
-use super::signals::Signal;
+use super::signal_name;
 use crate::answer::Answer;
 use crate::call::{Call, escaped};
 use crate::nodes::{differences, is_alive};
@@ -28,7 +29,7 @@ struct WorkerView {
     heartbeat_at: Timestamp,
     heartbeat_age_ms: u64,
     alive: bool,
-    signal: Option<Signal>,
+    signal: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -41,9 +42,9 @@ struct Workers {
 /// `POST /api/v1/workers`.
 pub(super) async fn register(call: Call) -> Result<Answer, Problem> {
     let (name, about) = call.read(read_worker)?;
-    let (app, now) = (&call.app, call.now);
-    app.roster.register(app, &name, &about, now).await?;
-    app.signals.put(app.engine(), &name, None, now).await?;
+    let (remote, now) = (&call.app.remote, call.now);
+    remote.roster().register(&name, &about, now).await?;
+    remote.signals().put(&name, None).await?;
     let node = Node {
         name: name.to_string(),
         about,
@@ -108,7 +109,7 @@ pub(super) async fn list(call: Call) -> Result<Answer, Problem> {
     let (app, now) = (&call.app, call.now);
     let nodes = app.store().nodes().await?;
     let differences = differences(&nodes, now);
-    let remote = app.roster.page(app, &after, limit + 1, now).await?;
+    let remote = app.remote.roster().page(&after, limit + 1, now).await?;
     let nodes = nodes.into_iter().filter(|node| node.name > after);
     let named = |node: Node| (node.name.clone(), node);
     let mut all: BTreeMap<String, Node> = remote.into_iter().chain(nodes).map(named).collect();
@@ -119,7 +120,7 @@ pub(super) async fn list(call: Call) -> Result<Answer, Problem> {
     let last = all.last_key_value().filter(|_| more);
     let next_cursor = last.map(|(name, _)| Cursor::Name(name.clone()).to_string());
     let link = call.link(next_cursor.as_ref());
-    let signals = app.signals.all(app.engine()).await?;
+    let signals = app.remote.signals().all().await?;
     let data = all.into_values().map(|node| {
         let signal = signals.get(&node.name).copied();
         view(node, signal, now)
@@ -136,7 +137,7 @@ fn view(node: Node, signal: Option<Signal>, now: Timestamp) -> WorkerView {
         name: node.name,
         about: node.about,
         heartbeat_at: node.beat_at,
-        signal,
+        signal: signal_name(signal),
     }
 }
 
@@ -144,18 +145,15 @@ fn view(node: Node, signal: Option<Signal>, now: Timestamp) -> WorkerView {
 pub(super) async fn remove(call: Call) -> Result<Answer, Problem> {
     let name: WorkerName = call.name("name")?;
     known(&call, &name).await?;
-    call.app.roster.remove(&call.app, &name).await?;
+    call.app.remote.roster().remove(&name).await?;
     call.app.store().remove_node(name.as_str()).await?;
-    let signals = &call.app.signals;
-    signals
-        .put(call.app.engine(), &name, None, call.now)
-        .await?;
+    call.app.remote.signals().put(&name, None).await?;
     Ok(Answer::empty())
 }
 
 async fn known(call: &Call, name: &WorkerName) -> Result<Node, Problem> {
     let app = &call.app;
-    if let Some(worker) = app.roster.get(app, name, call.now).await? {
+    if let Some(worker) = app.remote.roster().get(name, call.now).await? {
         return Ok(worker);
     }
     let nodes = app.store().nodes().await?;
@@ -181,10 +179,7 @@ pub(super) async fn resume(call: Call) -> Result<Answer, Problem> {
 async fn signal(call: Call, action: &str, signal: Option<Signal>) -> Result<Answer, Problem> {
     let name: WorkerName = call.name("name")?;
     let node = known(&call, &name).await?;
-    let signals = &call.app.signals;
-    signals
-        .put(call.app.engine(), &name, signal, call.now)
-        .await?;
+    call.app.remote.signals().put(&name, signal).await?;
     call.audit_plain(action, name.as_str()).await;
     Answer::ok(&view(node, signal, call.now))
 }

@@ -13,7 +13,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tower::ServiceExt as _;
 use windlass::Client;
-use windlass_core::{JobId, Timestamp};
+use windlass_core::JobId;
+use windlass_engine::remote::Signal;
 use windlass_engine::{Engine, Ids, SystemClock};
 use windlass_memory::MemoryStore;
 use windlass_store::{Store, StoreError};
@@ -175,7 +176,7 @@ impl Server {
 
     /// Waits until so many claims wait in lines.
     async fn until_waiting(&self, count: usize) {
-        self.until(|| self.app.lines.waiting() == count).await;
+        self.until(|| self.app.remote.waiting() == count).await;
     }
 
     async fn until(&self, condition: impl Fn() -> bool) {
@@ -332,7 +333,7 @@ async fn a_client_that_goes_away_leaves_its_position_to_the_next() {
     server.until_waiting(1).await;
     let job = server.job("q").await;
     assert_eq!(next.await.unwrap().jobs(), [job]);
-    assert_eq!(server.app.lines.waiting(), 0);
+    assert_eq!(server.app.remote.waiting(), 0);
 }
 
 #[tokio::test]
@@ -400,15 +401,8 @@ async fn signals_come_from_a_cache() {
         0,
         "no heartbeat reads all workers"
     );
-    let now: Timestamp = server.app.engine().now();
-    let (engine, worker) = (server.app.engine(), "w7".parse().unwrap());
-    let stop = Some(super::Signal::Stop);
-    server
-        .app
-        .signals
-        .put(engine, &worker, stop, now)
-        .await
-        .unwrap();
+    let (signals, worker) = (server.app.remote.signals(), "w7".parse().unwrap());
+    signals.put(&worker, Some(Signal::Stop)).await.unwrap();
     for (number, waiting) in waiting.into_iter().enumerate() {
         if number == 7 {
             assert_eq!(waiting.await.unwrap().json["signal"], "stop");

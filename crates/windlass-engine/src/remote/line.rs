@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use windlass_core::{JobId, Kind, QueueName, Timestamp};
-use windlass_engine::Engine;
+
+use crate::engine::Engine;
 
 /// A line looks this often even if nothing hints at a job, give or take a fifth.
 const POLL_EVERY: Duration = Duration::from_secs(5);
@@ -40,9 +41,9 @@ pub(super) struct Interest {
     pub(super) retries_running: u32,
 }
 
-/// All lines of a server. Clones are the same.
+/// All lines of a process. Clones are the same.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Lines(Arc<Mutex<BTreeMap<Arc<Interest>, Line>>>);
+pub(super) struct Lines(Arc<Mutex<BTreeMap<Arc<Interest>, Line>>>);
 
 /// Claims with one interest.
 #[derive(Debug)]
@@ -114,7 +115,6 @@ impl Lines {
     }
 
     /// How many claims wait in all lines.
-    #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
         self.lines().values().map(|line| line.waiting.len()).sum()
     }
@@ -140,9 +140,9 @@ impl Line {
     }
 
     fn role(&self, number: u64) -> Role {
-        let place = self.waiting.partition_point(|(known, _)| *known < number);
-        match place {
-            place if self.stale && place < self.lookers => Role::Look,
+        let ahead = self.waiting.partition_point(|(known, _)| *known < number);
+        match ahead {
+            ahead if self.stale && ahead < self.lookers => Role::Look,
             0 => Role::Watch(self.watch),
             _ => Role::Behind,
         }
@@ -206,7 +206,7 @@ impl Watch {
     }
 }
 
-/// Polls of many lines and servers do not meet.
+/// Spreads the polls of many lines and processes.
 fn jittered(every: Duration, random: u64) -> Duration {
     let part = (random >> 40) as f64 / (1_u64 << 24) as f64;
     every.mul_f64(0.8 + 0.4 * part)

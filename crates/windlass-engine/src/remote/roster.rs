@@ -1,4 +1,4 @@
-//! Workers over REST: one document each, found by its name.
+//! Remote workers: one document each, found by its name.
 //!
 //! A heartbeat writes one document and reads none. Lists come from a picture of all workers that is at most some seconds old.
 //! A worker that was silent for minutes is forgotten: its document expires.
@@ -9,19 +9,18 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use axum::http::StatusCode;
 use serde_json::{Value, json};
 use tracing::debug;
 use windlass_core::{Invalid, Timestamp, WorkerName};
 use windlass_store::{Document, Expected, Node, StoreError, Written};
 
-use crate::app::App;
-use crate::problem::Problem;
+use super::RemoteError;
+use crate::engine::Engine;
 
 /// The collection of the documents.
 const WORKERS: &str = "rest-workers";
 /// The most workers at once.
-const WORKERS_MAX: usize = 10_000;
+pub const WORKERS_MAX: usize = 10_000;
 /// The most that a worker says about itself, as JSON.
 const ABOUT_BYTES_MAX: usize = 8 * 1024;
 /// A heartbeat is written this often.
@@ -31,16 +30,17 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 /// The picture of all workers is never older.
 const FRESH_FOR: Duration = Duration::from_secs(5);
 
-/// All workers over REST.
-#[derive(Debug, Default)]
-pub(crate) struct Roster {
+/// All remote workers.
+#[derive(Debug)]
+pub struct Roster {
+    engine: Arc<Engine>,
     state: Mutex<State>,
     reading: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The workers that this server heard: their documents as it wrote them.
+    /// The workers that this process heard: their documents as it wrote them.
     heard: BTreeMap<WorkerName, Heard>,
     /// When the workers were read.
     read_at: Option<Timestamp>,
@@ -50,37 +50,39 @@ struct State {
 #[derive(Debug, Clone)]
 struct Heard {
     at: Timestamp,
-    /// Of its document, once this server wrote it.
+    /// Of its document, once this process wrote it.
     version: Option<u64>,
     about: Arc<Value>,
 }
 
 impl Roster {
+    pub(super) fn new(engine: &Arc<Engine>) -> Self {
+        Roster {
+            engine: Arc::clone(engine),
+            state: Mutex::default(),
+            reading: tokio::sync::Mutex::default(),
+        }
+    }
+
     /// Registers a worker by what it says about itself.
-    pub(super) async fn register(
+    pub async fn register(
         &self,
-        app: &App,
         name: &WorkerName,
         about: &Value,
         now: Timestamp,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), RemoteError> {
         if about.to_string().len() > ABOUT_BYTES_MAX {
             let rule = format!(
                 "must be at most {ABOUT_BYTES_MAX} bytes of JSON together with `queues`: leave it out to take every kind"
             );
             return Err(Invalid::new("kinds", rule).into());
         }
-        let known = app.store().document(WORKERS, name.as_str(), now).await?;
-        if known.is_none() && self.is_full(app, now).await? {
-            let detail = format!(
-                "there are {WORKERS_MAX} workers, the most there may be: remove some, or wait until silent ones are forgotten after 10 min"
-            );
-            let status = StatusCode::TOO_MANY_REQUESTS;
-            let problem = Problem::new(status, "too_many_requests", detail);
-            return Err(problem.retry_after(Duration::from_secs(60)));
+        let store = self.engine.store();
+        let known = store.document(WORKERS, name.as_str(), now).await?;
+        if known.is_none() && self.is_full(now).await? {
+            return Err(RemoteError::TooManyWorkers);
         }
-        self.write(app, name, about, Expected::Anything, now)
-            .await?;
+        self.write(name, about, Expected::Anything, now).await?;
         Ok(())
     }
 
@@ -88,11 +90,10 @@ impl Roster {
     /// many workers, a new one works without being listed: others must not be able to keep it from its jobs.
     pub(super) async fn hear(
         &self,
-        app: &App,
         worker: Option<&WorkerName>,
         about: impl FnOnce() -> Value,
-    ) -> Result<(), Problem> {
-        let now = app.engine().now();
+    ) -> Result<(), StoreError> {
+        let now = self.engine.now();
         let Some((worker, heard)) =
             worker.and_then(|worker| Some((worker, self.due(worker, now)?)))
         else {
@@ -102,26 +103,27 @@ impl Roster {
         if let Some(version) = heard.version {
             let about = kept(&heard.about, &said);
             let expected = Expected::Version(version);
-            if self.write(app, worker, about, expected, now).await? {
+            if self.write(worker, about, expected, now).await? {
                 return Ok(());
             }
         }
-        // It is new here, or another server wrote it.
-        let known = app.store().document(WORKERS, worker.as_str(), now).await?;
+        // It is new here, or another process wrote it.
+        let store = self.engine.store();
+        let known = store.document(WORKERS, worker.as_str(), now).await?;
         let (about, expected) = match &known {
             Some(known) => (kept(&known.value, &said), Expected::Version(known.version)),
-            None if self.is_full(app, now).await? => {
+            None if self.is_full(now).await? => {
                 debug!(%worker, "too many workers; this one is not listed");
                 return Ok(());
             }
             None => (&said, Expected::Absent),
         };
         // Whoever was faster wrote a heartbeat too.
-        self.write(app, worker, about, expected, now).await?;
+        self.write(worker, about, expected, now).await?;
         Ok(())
     }
 
-    /// What this server knows of a worker, if its heartbeat is to be written again.
+    /// What this process knows of a worker, if its heartbeat is to be written again.
     fn due(&self, worker: &WorkerName, now: Timestamp) -> Option<Heard> {
         let mut state = self.state();
         while state.heard.len() >= WORKERS_MAX && !state.heard.contains_key(worker) {
@@ -142,13 +144,12 @@ impl Roster {
     /// Writes a worker's document; whether it was what the writer believed.
     async fn write(
         &self,
-        app: &App,
         name: &WorkerName,
         about: &Value,
         expected: Expected,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
-        let store = app.store();
+        let store = self.engine.store();
         let expires_at = Some(now.saturating_add(FORGOTTEN_AFTER));
         let written = store.put_document(WORKERS, name.as_str(), about, expected, expires_at, now);
         let Written::Version(version) = written.await? else {
@@ -168,22 +169,16 @@ impl Roster {
     }
 
     /// One worker.
-    pub(super) async fn get(
-        &self,
-        app: &App,
-        name: &WorkerName,
-        now: Timestamp,
-    ) -> Result<Option<Node>, StoreError> {
-        let found = app.store().document(WORKERS, name.as_str(), now).await?;
+    pub async fn get(&self, name: &WorkerName, now: Timestamp) -> Result<Option<Node>, StoreError> {
+        let store = self.engine.store();
+        let found = store.document(WORKERS, name.as_str(), now).await?;
         Ok(found.map(node))
     }
 
     /// Forgets a worker.
-    pub(super) async fn remove(&self, app: &App, name: &WorkerName) -> Result<(), StoreError> {
-        let any = Expected::Anything;
-        app.store()
-            .remove_document(WORKERS, name.as_str(), any)
-            .await?;
+    pub async fn remove(&self, name: &WorkerName) -> Result<(), StoreError> {
+        let (store, any) = (self.engine.store(), Expected::Anything);
+        store.remove_document(WORKERS, name.as_str(), any).await?;
         let mut state = self.state();
         state.workers.remove(name.as_str());
         state.heard.remove(name);
@@ -191,14 +186,13 @@ impl Roster {
     }
 
     /// Up to `limit` workers behind a name, by name.
-    pub(super) async fn page(
+    pub async fn page(
         &self,
-        app: &App,
         after: &str,
         limit: usize,
         now: Timestamp,
     ) -> Result<Vec<Node>, StoreError> {
-        self.refresh(app, now).await?;
+        self.refresh(now).await?;
         let state = self.state();
         let behind = (Bound::Excluded(after), Bound::Unbounded);
         let found = state.workers.range::<str, _>(behind).take(limit);
@@ -206,24 +200,23 @@ impl Roster {
     }
 
     /// How many workers are so.
-    pub(crate) async fn count(
+    pub async fn count(
         &self,
-        app: &App,
         is_so: impl Fn(&Node) -> bool,
         now: Timestamp,
     ) -> Result<usize, StoreError> {
-        self.refresh(app, now).await?;
+        self.refresh(now).await?;
         let state = self.state();
         Ok(state.workers.values().filter(|node| is_so(node)).count())
     }
 
-    async fn is_full(&self, app: &App, now: Timestamp) -> Result<bool, StoreError> {
-        self.refresh(app, now).await?;
+    async fn is_full(&self, now: Timestamp) -> Result<bool, StoreError> {
+        self.refresh(now).await?;
         Ok(self.state().workers.len() >= WORKERS_MAX)
     }
 
     /// Reads all workers, unless that was done some seconds ago.
-    async fn refresh(&self, app: &App, now: Timestamp) -> Result<(), StoreError> {
+    async fn refresh(&self, now: Timestamp) -> Result<(), StoreError> {
         let is_fresh = || {
             let read_at = self.state().read_at;
             read_at.is_some_and(|at| now.since(at) < FRESH_FOR)
@@ -236,7 +229,7 @@ impl Roster {
         if is_fresh() {
             return Ok(());
         }
-        let read = app.store().documents(WORKERS, now).await?;
+        let read = self.engine.store().documents(WORKERS, now).await?;
         let workers = read.into_iter().map(|one| (one.name.clone(), node(one)));
         let workers: BTreeMap<String, Node> = workers.collect();
         let mut state = self.state();
@@ -276,113 +269,96 @@ fn fit(said: Value) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use windlass::Client;
-    use windlass_engine::{Engine, Ids, VirtualClock};
     use windlass_memory::MemoryStore;
 
     use super::*;
-    use crate::access::Access;
+    use crate::{Ids, VirtualClock};
 
-    struct Server {
-        app: App,
-        clock: Arc<VirtualClock>,
+    struct Scene {
+        engine: Arc<Engine>,
+        roster: Roster,
+        clock: VirtualClock,
     }
 
-    impl Server {
+    impl Scene {
         fn new() -> Self {
-            let clock = Arc::new(VirtualClock::new(Timestamp::UNIX_EPOCH));
+            let clock = VirtualClock::new(Timestamp::UNIX_EPOCH);
             let store = Arc::new(MemoryStore::new());
-            let engine = Engine::new(store, Arc::clone(&clock) as _, Ids::seeded(7));
-            let app = App::new(Client::new(Arc::new(engine)), Access::open());
-            Server { app, clock }
+            let engine = Arc::new(Engine::new(store, Arc::new(clock.clone()), Ids::seeded(7)));
+            Scene {
+                roster: Roster::new(&engine),
+                engine,
+                clock,
+            }
         }
 
         async fn hear(&self, name: &str, about: Value) {
             let name: WorkerName = name.parse().unwrap();
-            let roster = &self.app.roster;
-            let heard = roster.hear(&self.app, Some(&name), || about).await;
-            heard.unwrap();
+            self.roster.hear(Some(&name), || about).await.unwrap();
         }
 
         async fn names(&self) -> Vec<String> {
-            let now = self.app.engine().now();
-            let page = self.app.roster.page(&self.app, "", 100, now).await;
+            let page = self.roster.page("", 100, self.engine.now()).await;
             page.unwrap().into_iter().map(|node| node.name).collect()
         }
 
         async fn documents(&self) -> usize {
-            let now = self.app.engine().now();
-            let documents = self.app.store().documents(WORKERS, now).await;
+            let now = self.engine.now();
+            let documents = self.engine.store().documents(WORKERS, now).await;
             documents.unwrap().len()
         }
     }
 
     #[tokio::test]
     async fn a_worker_that_is_silent_for_minutes_is_forgotten() {
-        let server = Server::new();
-        server.hear("a", json!({"type": "rest"})).await;
-        server.clock.advance(FORGOTTEN_AFTER / 2);
-        server.hear("b", json!({"type": "rest"})).await;
-        assert_eq!(server.names().await, ["a", "b"]);
-        server.clock.advance(FORGOTTEN_AFTER / 2);
-        assert_eq!(server.names().await, ["b"]);
-        assert_eq!(server.documents().await, 1);
-        server.clock.advance(FORGOTTEN_AFTER);
-        server.hear("a", json!({"type": "rest"})).await;
-        assert_eq!(server.names().await, ["a"]);
+        let scene = Scene::new();
+        scene.hear("a", json!({"type": "rest"})).await;
+        scene.clock.advance(FORGOTTEN_AFTER / 2);
+        scene.hear("b", json!({"type": "rest"})).await;
+        assert_eq!(scene.names().await, ["a", "b"]);
+        scene.clock.advance(FORGOTTEN_AFTER / 2);
+        assert_eq!(scene.names().await, ["b"]);
+        assert_eq!(scene.documents().await, 1);
+        scene.clock.advance(FORGOTTEN_AFTER);
+        scene.hear("a", json!({"type": "rest"})).await;
+        assert_eq!(scene.names().await, ["a"]);
     }
 
     #[tokio::test]
-    async fn what_a_worker_registered_with_stays_over_heartbeats_also_of_another_server() {
-        let server = Server::new();
-        let other = App::new(server.app.client.clone(), Access::open());
+    async fn what_a_worker_registered_with_stays_over_heartbeats_also_of_another_process() {
+        let scene = Scene::new();
+        let other = Roster::new(&scene.engine);
         let name: WorkerName = "a".parse().unwrap();
-        server.hear("a", json!({"queues": ["claimed"]})).await;
+        scene.hear("a", json!({"queues": ["claimed"]})).await;
         let about = json!({"registered": true, "queues": ["q"]});
-        let now = server.app.engine().now();
-        other
-            .roster
-            .register(&other, &name, &about, now)
-            .await
-            .unwrap();
-        server.clock.advance(HEARD_EVERY);
-        server.hear("a", json!({"queues": ["claimed"]})).await;
-        let now = server.app.engine().now();
-        let found = server.app.roster.get(&server.app, &name, now).await;
-        let found = found.unwrap().unwrap();
+        let now = scene.engine.now();
+        other.register(&name, &about, now).await.unwrap();
+        scene.clock.advance(HEARD_EVERY);
+        scene.hear("a", json!({"queues": ["claimed"]})).await;
+        let now = scene.engine.now();
+        let found = scene.roster.get(&name, now).await.unwrap().unwrap();
         assert_eq!((found.about, found.beat_at), (about, now));
     }
 
     #[tokio::test]
     async fn the_number_and_the_size_of_workers_are_bounded() {
-        let server = Server::new();
-        let now = server.app.engine().now();
+        let scene = Scene::new();
+        let (roster, now) = (&scene.roster, scene.engine.now());
         for number in 0..WORKERS_MAX {
             let name: WorkerName = format!("w{number}").parse().unwrap();
-            let roster = &server.app.roster;
-            roster
-                .register(&server.app, &name, &json!({}), now)
-                .await
-                .unwrap();
+            roster.register(&name, &json!({}), now).await.unwrap();
         }
         let next: WorkerName = "next".parse().unwrap();
-        let roster = &server.app.roster;
-        let refused = roster.register(&server.app, &next, &json!({}), now).await;
-        assert_eq!(refused.unwrap_err().status(), 429);
+        let refused = roster.register(&next, &json!({}), now).await;
+        assert!(matches!(refused, Err(RemoteError::TooManyWorkers)));
         let known: WorkerName = "w0".parse().unwrap();
-        roster
-            .register(&server.app, &known, &json!({}), now)
-            .await
-            .unwrap();
-        server.hear("next", json!({"queues": ["q"]})).await;
-        assert_eq!(
-            server.documents().await,
-            WORKERS_MAX,
-            "it claims without being listed"
-        );
+        roster.register(&known, &json!({}), now).await.unwrap();
+        scene.hear("next", json!({"queues": ["q"]})).await;
+        let documents = scene.documents().await;
+        assert_eq!(documents, WORKERS_MAX, "it claims without being listed");
         let large = json!({"kinds": "x".repeat(ABOUT_BYTES_MAX)});
-        let refused = roster.register(&server.app, &known, &large, now).await;
-        assert_eq!(refused.unwrap_err().status(), 422);
+        let refused = roster.register(&known, &large, now).await;
+        assert!(matches!(refused, Err(RemoteError::Invalid(_))));
         assert_eq!(fit(large), json!({"type": "rest"}));
     }
 }

@@ -1,18 +1,19 @@
-//! How long attempts of workers elsewhere have run, by elapsed time.
+//! How long attempts of remote workers have run, by elapsed time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use windlass_core::{Job, JobId, Timestamp, Uptime};
-use windlass_engine::Clock;
+
+use crate::clock::Clock;
 
 /// The times of at most 100,000 attempts are kept; of others they are taken from the wall clock.
 const ATTEMPTS_MAX: usize = 100_000;
 
 /// How long attempts have run, for as long as this process knows them.
 #[derive(Debug)]
-pub(crate) struct AttemptTimes {
+pub(super) struct AttemptTimes {
     clock: Arc<dyn Clock>,
     /// The wall clock and the elapsed time when this process began.
     up_since: (Timestamp, Duration),
@@ -27,7 +28,7 @@ struct Seen {
 }
 
 impl AttemptTimes {
-    pub(crate) fn new(clock: &Arc<dyn Clock>) -> Self {
+    pub(super) fn new(clock: &Arc<dyn Clock>) -> Self {
         AttemptTimes {
             clock: Arc::clone(clock),
             up_since: (clock.now(), clock.elapsed()),

@@ -1,21 +1,18 @@
-//! A claim over REST in steps: each takes some jobs of one queue, by the same guards that the engine's own fetcher keeps.
+//! A claim of a remote worker in steps: each takes some jobs of one queue, by the same guards that the engine's own fetcher keeps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::warn;
-use windlass_api::QueueSettings;
 use windlass_core::fairness::{ClaimPlan, ClaimQueue, Credit, Guards, Pool, QueueOrder, Slots};
 use windlass_core::{Job, QueueName, Timestamp};
-use windlass_engine::{JobEvent, JobRef};
 use windlass_store::{Claim, ClaimRetry, Renewed, WorkerPlace};
 
-use super::super::lease::prolong;
-use super::{Wanted, give_back};
-use crate::app::App;
-use crate::problem::Problem;
-use crate::queue_settings::settings_of;
+use super::claim::Wanted;
+use super::{Remote, RemoteError};
+use crate::event::{JobEvent, JobRef};
+use crate::queue_settings::{SetRules, set_rules};
 
 /// So many jobs are taken in one step: each may be as large as a payload may be.
 const STEP_MAX: u32 = 64;
@@ -23,23 +20,19 @@ const STEP_MAX: u32 = 64;
 const BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Takes as many jobs as the claim wants. Once there are some, they are answered whatever goes wrong: they are leased.
-pub(super) async fn take(app: &App, wanted: &Wanted) -> Result<Vec<Job>, Problem> {
-    let mut steps = Steps::new(app, wanted);
-    let taken = match wanted.request.order {
+pub(super) async fn take(remote: &Remote, wanted: &Wanted) -> Result<Vec<Job>, RemoteError> {
+    let mut steps = Steps::new(remote, wanted);
+    let taken = match wanted.claim.order {
         QueueOrder::Strict => steps.take_strict().await,
         QueueOrder::Weighted => steps.take_weighted().await,
     };
     match taken {
-        Err(problem) if steps.jobs.is_empty() => return Err(problem),
-        Err(problem) => warn!(
-            problem = problem.detail(),
-            jobs = steps.jobs.len(),
-            "a claim ended early"
-        ),
+        Err(error) if steps.jobs.is_empty() => return Err(error),
+        Err(error) => warn!(%error, jobs = steps.jobs.len(), "a claim ended early"),
         Ok(()) => {}
     }
-    let (mut jobs, late) = part_late(steps.jobs, app.engine().now());
-    jobs.extend(renewed(app, wanted, late).await);
+    let (mut jobs, late) = part_late(steps.jobs, remote.engine.now());
+    jobs.extend(renewed(remote, wanted, late).await);
     Ok(jobs)
 }
 
@@ -54,14 +47,14 @@ fn part_late(jobs: Vec<Job>, now: Timestamp) -> (Vec<Job>, Vec<Job>) {
 }
 
 /// Those of the jobs whose lease could be renewed. The others are given back.
-async fn renewed(app: &App, wanted: &Wanted, late: Vec<Job>) -> Vec<Job> {
+async fn renewed(remote: &Remote, wanted: &Wanted, late: Vec<Job>) -> Vec<Job> {
     if late.is_empty() {
         return late;
     }
-    let now = app.engine().now();
-    let answers = prolong(app, late.iter(), wanted.lease, now).await;
-    let answers = answers.unwrap_or_else(|problem| {
-        warn!(?problem, "renewing leases before handing them out failed");
+    let now = remote.engine.now();
+    let answers = remote.prolong(late.iter(), wanted.lease, now).await;
+    let answers = answers.unwrap_or_else(|error| {
+        warn!(%error, "renewing leases before handing them out failed");
         BTreeMap::new()
     });
     let (mut kept, mut lost) = (Vec::new(), Vec::new());
@@ -71,13 +64,13 @@ async fn renewed(app: &App, wanted: &Wanted, late: Vec<Job>) -> Vec<Job> {
             _ => lost.push(job),
         }
     }
-    give_back(app, &lost).await;
+    remote.give_back(&lost).await;
     kept
 }
 
 /// The jobs that the same claim took before, as far as they still run: each step is known to the store by its name.
-pub(super) async fn take_again(app: &App, wanted: &Wanted) -> Result<Vec<Job>, Problem> {
-    let mut steps = Steps::new(app, wanted);
+pub(super) async fn take_again(remote: &Remote, wanted: &Wanted) -> Result<Vec<Job>, RemoteError> {
+    let mut steps = Steps::new(remote, wanted);
     for queue in &wanted.queues {
         while steps.step_again(&queue.name).await? {}
     }
@@ -85,7 +78,7 @@ pub(super) async fn take_again(app: &App, wanted: &Wanted) -> Result<Vec<Job>, P
 }
 
 struct Steps<'a> {
-    app: &'a App,
+    remote: &'a Remote,
     wanted: &'a Wanted,
     jobs: Vec<Job>,
     bytes: usize,
@@ -94,9 +87,9 @@ struct Steps<'a> {
 }
 
 impl<'a> Steps<'a> {
-    fn new(app: &'a App, wanted: &'a Wanted) -> Self {
+    fn new(remote: &'a Remote, wanted: &'a Wanted) -> Self {
         Steps {
-            app,
+            remote,
             wanted,
             jobs: Vec::new(),
             bytes: 0,
@@ -105,7 +98,7 @@ impl<'a> Steps<'a> {
     }
 
     /// The first queue is emptied before the second.
-    async fn take_strict(&mut self) -> Result<(), Problem> {
+    async fn take_strict(&mut self) -> Result<(), RemoteError> {
         for queue in &self.wanted.queues {
             while self.room() > 0 && self.step(&queue.name, self.room()).await? {}
         }
@@ -113,11 +106,11 @@ impl<'a> Steps<'a> {
     }
 
     /// Each queue gets its share; what one leaves, others get.
-    async fn take_weighted(&mut self) -> Result<(), Problem> {
+    async fn take_weighted(&mut self) -> Result<(), RemoteError> {
         let queues = &self.wanted.queues;
         let mut hungry = vec![true; queues.len()];
         while self.room() > 0 && hungry.contains(&true) {
-            let shares = self.app.claims.share(self.room(), queues, &hungry);
+            let shares = self.remote.claims.share(self.room(), queues, &hungry);
             for ((queue, share), hungry) in queues.iter().zip(shares).zip(&mut hungry) {
                 // Where the shares add up to more than there is room for, the first in turn go first.
                 let share = share.min(self.room());
@@ -132,7 +125,7 @@ impl<'a> Steps<'a> {
     /// How many jobs the next step may take.
     fn room(&self) -> u32 {
         let taken = u32::try_from(self.jobs.len()).unwrap_or(u32::MAX);
-        let room = self.wanted.request.limit.saturating_sub(taken);
+        let room = self.wanted.claim.limit.saturating_sub(taken);
         match self.bytes < BYTES_MAX {
             true => room.min(STEP_MAX),
             false => 0,
@@ -140,31 +133,31 @@ impl<'a> Steps<'a> {
     }
 
     /// Takes up to so many jobs of a queue; answers whether it got them all, so that there may be more.
-    async fn step(&mut self, queue: &QueueName, free: u32) -> Result<bool, Problem> {
-        let claims = &self.app.claims;
-        let settings = fresh_settings(self.app, queue).await?;
-        let (guards, slots) = self.slots(settings.guards(), free);
+    async fn step(&mut self, queue: &QueueName, free: u32) -> Result<bool, RemoteError> {
+        let claims = &self.remote.claims;
+        let rules = fresh_rules(self.remote, queue).await?;
+        let (guards, slots) = self.slots(rules.guards, free);
         let plan = plan(guards, slots, claims.credit(queue));
         let mut claim = self.next_claim(queue, plan);
-        claim.retry.queue.clone_from(&settings.claims.retry);
+        claim.retry.queue.clone_from(&rules.retry);
         // Directly before the claim: its leases are counted from this instant.
-        let began = self.app.attempts.elapsed();
-        let now = self.app.engine().now();
-        let mut claimed = self.app.store().claim(&claim, now).await?;
+        let began = self.remote.attempts.elapsed();
+        let now = self.remote.engine.now();
+        let mut claimed = self.remote.engine.store().claim(&claim, now).await?;
         let credit = guards.credit_after(claims.credit(queue), &plan, claimed.taken());
         claims.owe(queue, credit);
-        self.app.attempts.claimed(&claimed.jobs, now, began);
+        self.remote.attempts.claimed(&claimed.jobs, now, began);
         for job in &claimed.jobs {
-            tell_claimed(self.app, job, now);
+            tell_claimed(self.remote, job, now);
         }
-        cut_leases(self.app, &mut claimed.jobs).await;
+        cut_leases(self.remote, &mut claimed.jobs).await;
         let full = claimed.jobs.len() >= usize::try_from(free).unwrap_or(usize::MAX);
         self.keep(claimed.jobs);
         Ok(full)
     }
 
     /// Asks for what the next step in a queue got before; answers whether that was anything.
-    async fn step_again(&mut self, queue: &QueueName) -> Result<bool, Problem> {
+    async fn step_again(&mut self, queue: &QueueName) -> Result<bool, RemoteError> {
         let none = Slots {
             total: 0,
             free: 0,
@@ -172,8 +165,8 @@ impl<'a> Steps<'a> {
         };
         let plan = Guards::default().plan(Pool::Main, none, Credit::default());
         let claim = self.next_claim(queue, plan);
-        let now = self.app.engine().now();
-        let claimed = self.app.store().claim(&claim, now).await?;
+        let now = self.remote.engine.now();
+        let claimed = self.remote.engine.store().claim(&claim, now).await?;
         let any = !claimed.jobs.is_empty();
         self.keep(claimed.jobs);
         Ok(any)
@@ -181,7 +174,7 @@ impl<'a> Steps<'a> {
 
     /// How many slots a worker has in all only it can say; without that, none is kept free of retries.
     fn slots(&self, guards: Guards, free: u32) -> (Guards, Slots) {
-        let request = &self.wanted.request;
+        let request = &self.wanted.claim;
         let Some(total) = request.slots else {
             let slots = Slots {
                 total: free,
@@ -206,20 +199,20 @@ impl<'a> Steps<'a> {
 
     fn next_claim(&mut self, queue: &QueueName, plan: ClaimPlan) -> Claim {
         let nth = self.asked.entry(queue.clone()).or_default();
-        let id = self.wanted.claim_id(self.app, queue, *nth);
+        let id = self.wanted.claim_id(self.remote, queue, *nth);
         *nth += 1;
         Claim {
             id,
             queue: queue.clone(),
             kinds: self.wanted.kinds(),
-            jobs: self.wanted.request.ids.clone(),
+            jobs: self.wanted.claim.jobs.clone(),
             except: BTreeSet::new(),
             plan,
-            worker: self.wanted.worker.clone(),
+            worker: self.wanted.claim.worker.name().clone(),
             place: WorkerPlace::Elsewhere,
             lease: self.wanted.lease,
             retry: ClaimRetry {
-                worker: self.app.settings.retry.clone(),
+                worker: self.remote.config.retry.clone(),
                 ..ClaimRetry::default()
             },
         }
@@ -233,17 +226,18 @@ impl<'a> Steps<'a> {
 }
 
 /// Lets no lease outlast the timeout of its attempt. Where that fails, a later renewal or report finds the timeout over.
-async fn cut_leases(app: &App, jobs: &mut [Job]) {
-    let now = app.engine().now();
+async fn cut_leases(remote: &Remote, jobs: &mut [Job]) {
+    let now = remote.engine.now();
     let end = |job: &Job| job.lease().map(|lease| lease.until);
     let long = |job: &&mut Job| {
         job.lease_until_max()
             .is_some_and(|max| Some(max) < end(job))
     };
     let mut long: Vec<&mut Job> = jobs.iter_mut().filter(long).collect();
-    let renewed = prolong(app, long.iter().map(|job| &**job), Duration::MAX, now).await;
-    let renewed = renewed.unwrap_or_else(|problem| {
-        warn!(problem = problem.detail(), "leases outlast their timeouts");
+    let jobs = long.iter().map(|job| &**job);
+    let renewed = remote.prolong(jobs, Duration::MAX, now).await;
+    let renewed = renewed.unwrap_or_else(|error| {
+        warn!(%error, "leases outlast their timeouts");
         BTreeMap::new()
     });
     for job in &mut long {
@@ -254,16 +248,17 @@ async fn cut_leases(app: &App, jobs: &mut [Job]) {
     }
 }
 
-fn tell_claimed(app: &App, job: &Job, now: Timestamp) {
+fn tell_claimed(remote: &Remote, job: &Job, now: Timestamp) {
     let waited = now.since(job.run_at.max(job.created_at));
     let lane = job.lane();
     let named = JobRef::of(job);
-    app.engine()
+    remote
+        .engine
         .emit_job(now, &named, JobEvent::Claimed { waited, lane });
-    app.engine().emit_job(now, &named, JobEvent::Started);
+    remote.engine.emit_job(now, &named, JobEvent::Started);
 }
 
-/// What a claim over REST takes. A worker over REST has one pool: a lane of retries bounds how many of its jobs are retries.
+/// What a claim takes. A remote worker has one pool: a lane of retries bounds how many of its jobs are retries.
 fn plan(guards: Guards, slots: Slots, credit: Credit) -> ClaimPlan {
     let one_pool = Guards {
         retry_lane: None,
@@ -278,9 +273,9 @@ fn plan(guards: Guards, slots: Slots, credit: Credit) -> ClaimPlan {
 }
 
 /// The shortest time after which the rate of one of the claim's queues allows another start.
-pub(super) fn rate_step(app: &App, wanted: &Wanted) -> Option<Duration> {
-    let now = app.engine().now();
-    let settings = |queue: &ClaimQueue| app.claims.settings(&queue.name, now);
+pub(super) fn rate_step(remote: &Remote, wanted: &Wanted) -> Option<Duration> {
+    let now = remote.engine.now();
+    let settings = |queue: &ClaimQueue| remote.claims.settings(&queue.name, now);
     let rates = wanted
         .queues
         .iter()
@@ -288,12 +283,17 @@ pub(super) fn rate_step(app: &App, wanted: &Wanted) -> Option<Duration> {
     rates.map(|rate| rate.period / rate.count.max(1)).min()
 }
 
-async fn fresh_settings(app: &App, queue: &QueueName) -> Result<Arc<QueueSettings>, Problem> {
-    let now = app.engine().now();
-    if let Some(settings) = app.claims.settings(queue, now) {
-        return Ok(settings);
+async fn fresh_rules(remote: &Remote, queue: &QueueName) -> Result<Arc<SetRules>, RemoteError> {
+    let now = remote.engine.now();
+    if let Some(rules) = remote.claims.settings(queue, now) {
+        return Ok(rules);
     }
-    let settings = Arc::new(settings_of(app.store(), queue, app.engine().now()).await?);
-    app.claims.keep_settings(queue, &settings, now);
-    Ok(settings)
+    let rules = set_rules(remote.engine.store(), queue, now).await?;
+    let rules = rules.map_err(|problem| RemoteError::UnreadableSettings {
+        queue: queue.clone(),
+        problem,
+    });
+    let rules = Arc::new(rules?);
+    remote.claims.keep_settings(queue, &rules, now);
+    Ok(rules)
 }

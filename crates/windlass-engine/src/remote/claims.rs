@@ -1,25 +1,26 @@
-//! What claims over REST share: what retries are owed in each queue and whose turn it is.
+//! What claims of remote workers share: what retries are owed in each queue and whose turn it is.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use windlass_api::QueueSettings;
 use windlass_core::fairness::{ClaimQueue, Credit, Taker, Turns};
 use windlass_core::{JobId, QueueName, Timestamp};
 
-/// So many of each thing are remembered; what is beyond is forgotten, which costs a little fairness and no job.
+use crate::queue_settings::SetRules;
+
+/// At most this many of each thing are remembered; what is beyond is forgotten, which costs a little fairness and no job.
 const REMEMBERED_MAX: usize = 10_000;
-/// So many claims with a name may go on at once.
+/// At most this many claims with an id go on at once.
 const NAMED_TURNS: usize = 32;
-/// Settings of a queue are read again after so long.
+/// Settings of a queue are read again after this time.
 const SETTINGS_FRESH: Duration = Duration::from_secs(1);
 
-/// What claims over REST share.
+/// What claims of remote workers share.
 #[derive(Debug, Default)]
-pub(crate) struct Claims {
+pub(super) struct Claims {
     state: Mutex<State>,
-    /// Claims with a name take turns; those of different names share a few.
+    /// Claims with an id take turns; those of different ids share a few.
     named: [tokio::sync::Mutex<()>; NAMED_TURNS],
 }
 
@@ -27,7 +28,7 @@ pub(crate) struct Claims {
 struct State {
     credits: BTreeMap<QueueName, Credit>,
     turns: BTreeMap<Vec<(QueueName, u32)>, Turns>,
-    settings: BTreeMap<QueueName, (Timestamp, Arc<QueueSettings>)>,
+    settings: BTreeMap<QueueName, (Timestamp, Arc<SetRules>)>,
     progress: BTreeMap<JobId, Timestamp>,
 }
 
@@ -64,7 +65,7 @@ impl Claims {
     }
 
     /// What is set about a queue, if it was read just now.
-    pub(super) fn settings(&self, queue: &QueueName, now: Timestamp) -> Option<Arc<QueueSettings>> {
+    pub(super) fn settings(&self, queue: &QueueName, now: Timestamp) -> Option<Arc<SetRules>> {
         let state = self.state();
         let (read_at, settings) = state.settings.get(queue)?;
         (now.since(*read_at) < SETTINGS_FRESH).then(|| Arc::clone(settings))
@@ -73,7 +74,7 @@ impl Claims {
     pub(super) fn keep_settings(
         &self,
         queue: &QueueName,
-        settings: &Arc<QueueSettings>,
+        settings: &Arc<SetRules>,
         now: Timestamp,
     ) {
         let mut state = self.state();
@@ -84,19 +85,19 @@ impl Claims {
     }
 
     /// What is set about a queue has changed.
-    pub(crate) fn forget_settings(&self, queue: &QueueName) {
+    pub(super) fn forget_settings(&self, queue: &QueueName) {
         self.state().settings.remove(queue);
     }
 
-    /// Whose turn it is among claims of the same name: one that is asked again waits for the first.
+    /// Whose turn it is among claims of the same id: one that is repeated waits for the first.
     pub(super) async fn turn(&self, claim: u128) -> tokio::sync::MutexGuard<'_, ()> {
         let [first, ..] = &self.named;
-        let place = usize::try_from(claim % NAMED_TURNS as u128).unwrap_or(0);
-        self.named.get(place).unwrap_or(first).lock().await
+        let index = usize::try_from(claim % NAMED_TURNS as u128).unwrap_or(0);
+        self.named.get(index).unwrap_or(first).lock().await
     }
 
-    /// Whether a job may tell of its progress again already.
-    pub(super) fn may_tell(&self, job: JobId, every: Duration, now: Timestamp) -> bool {
+    /// Whether a job may report its progress again already.
+    pub(super) fn may_report(&self, job: JobId, every: Duration, now: Timestamp) -> bool {
         let mut state = self.state();
         if state
             .progress
@@ -110,12 +111,12 @@ impl Claims {
         true
     }
 
-    /// Whether a job told of its progress here.
-    pub(super) fn told_progress(&self, job: JobId) -> bool {
+    /// Whether a job reported its progress here.
+    pub(super) fn reported_progress(&self, job: JobId) -> bool {
         self.state().progress.contains_key(&job)
     }
 
-    /// The attempt is over that told of its progress.
+    /// The attempt is over that reported its progress.
     pub(super) fn forget_progress(&self, job: JobId) {
         self.state().progress.remove(&job);
     }
@@ -161,7 +162,7 @@ mod tests {
         let claims = Claims::default();
         for number in 0..(REMEMBERED_MAX + 10) {
             let job = JobId::from_u128(u128::try_from(number).unwrap());
-            claims.may_tell(job, Duration::ZERO, Timestamp::UNIX_EPOCH);
+            claims.may_report(job, Duration::ZERO, Timestamp::UNIX_EPOCH);
         }
         assert!(claims.state().progress.len() <= REMEMBERED_MAX);
     }
