@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use settings::ClaimSettings;
-pub use turns::{ClaimQueue, QueueOrder, Taker, Turns};
+pub use turns::{ClaimQueue, QueueOrder, Round, Taker, Turns};
 
 use crate::Invalid;
 use crate::duration::check_duration;
@@ -119,6 +119,8 @@ pub enum Pool {
     Main,
     /// The slots of the retry lane.
     RetryLane,
+    /// All slots of a worker that has one pool for both kinds: a retry lane limits how many of them hold a retry.
+    Single,
 }
 
 /// The slots of one pool of one worker.
@@ -130,6 +132,17 @@ pub struct Slots {
     pub free: u32,
     /// How many hold a retry.
     pub retries_running: u32,
+}
+
+impl Slots {
+    /// Free slots of a worker that does not say how many it has in all: none is kept free of retries.
+    pub fn uncounted(free: u32) -> Self {
+        Slots {
+            total: u32::MAX,
+            free,
+            retries_running: 0,
+        }
+    }
 }
 
 /// What retries are owed, in parts of a slot; below zero they had more than their share.
@@ -207,8 +220,9 @@ impl Guards {
         let retries_max = match (pool, self.retry_lane) {
             (Pool::RetryLane, _) => limit,
             (Pool::Main, Some(_)) => 0,
-            (Pool::Main, None) => {
+            (Pool::Main | Pool::Single, lane) => {
                 let open = slots.total.saturating_sub(self.reserve(slots.total));
+                let open = lane.map_or(open, |lane| open.min(lane.concurrency));
                 open.saturating_sub(slots.retries_running).min(limit)
             }
         };
@@ -218,7 +232,7 @@ impl Guards {
         };
         ClaimPlan {
             limit,
-            fresh_max: if pool == Pool::Main { limit } else { 0 },
+            fresh_max: if pool == Pool::RetryLane { 0 } else { limit },
             retries_max,
             mix,
             max_inflight_retries: self.max_inflight_retries,

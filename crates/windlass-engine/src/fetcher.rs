@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
-use windlass_core::fairness::{ClaimPlan, Credit, Guards, Pool, Taken, Taker, Turns};
+use windlass_core::fairness::{ClaimPlan, Guards, Pool, Round, Slots as FreeSlots, Taker, Turns};
 use windlass_core::retry::{RetryPolicy, WorkerRetry};
 use windlass_core::{Invalid, Job, Kind, QueueName, Timestamp, WorkerName};
 use windlass_store::{
     AttemptId, CLAIM_MAX, Claim, ClaimRetry, Kinds, Renewed, StoreError, WorkerPlace,
 };
 
+use crate::credits::Credits;
 use crate::dispatcher::Dispatcher;
 use crate::engine::Engine;
 use crate::event::{JobEvent, JobRef};
@@ -95,8 +96,7 @@ struct State {
     /// How each queue is claimed now.
     rules: Vec<QueueRules>,
     turns: Turns,
-    /// What retries are owed, for each queue.
-    credits: Vec<Credit>,
+    credits: Credits,
     /// A claim of which it is not known what became of it: it is asked again before anything else.
     open: Option<Open>,
     /// The shortest time after which a queue with a rate may give more.
@@ -127,7 +127,6 @@ impl Fetcher {
         };
         let state = State {
             rules: config.queues.iter().map(rules).collect(),
-            credits: vec![Credit::default(); config.queues.len()],
             ..State::default()
         };
         Fetcher {
@@ -153,10 +152,7 @@ impl Fetcher {
         for queue in 0..self.config.queues.len() {
             let slots = self.slots.of_lane(queue, self.engine.now());
             if slots.free > 0 {
-                let plan = self
-                    .guards(queue)
-                    .plan(Pool::RetryLane, slots, Credit::default());
-                started += self.ask(queue, Pool::RetryLane, plan).await?;
+                started += self.ask(queue, Pool::RetryLane, slots).await?;
             }
         }
         Ok(started)
@@ -164,49 +160,33 @@ impl Fetcher {
 
     /// Offers the free slots to all queues by their weights; what one queue leaves, others get.
     async fn fill(&self) -> Result<usize, StoreError> {
-        let mut started = 0;
-        let mut offered = self.slots.free();
-        let mut hungry: Vec<bool> = vec![true; self.config.queues.len()];
-        loop {
-            let takers: Vec<Taker> = self.takers(&hungry);
-            let free = offered.min(self.slots.free());
-            if free == 0 || takers.iter().all(|taker| taker.most == 0) {
-                return Ok(started);
-            }
-            let shares = self.state().turns.share(free, &takers);
-            for (queue, share) in shares.into_iter().enumerate() {
-                let slots = windlass_core::fairness::Slots {
-                    free: share.min(u32::try_from(CLAIM_MAX).unwrap_or(u32::MAX)),
-                    ..self.slots.of(queue)
-                };
-                if slots.free == 0 {
-                    continue;
-                }
-                let credit = self.state().credits.get(queue).copied().unwrap_or_default();
-                let plan = self.guards(queue).plan(Pool::Main, slots, credit);
-                let got = self.ask(queue, Pool::Main, plan).await?;
-                started += got;
-                let got = u32::try_from(got).unwrap_or(u32::MAX);
-                offered = offered.saturating_sub(got);
-                if let Some(hungry) = hungry.get_mut(queue) {
-                    *hungry = got >= slots.free;
-                }
+        let (mut started, mut offered) = (0, self.slots.free());
+        let mut round = Round::new(self.config.queues.len());
+        while let Some((queue, share)) = self.next_offer(&mut round, offered) {
+            let slots = FreeSlots {
+                free: share.min(u32::try_from(CLAIM_MAX).unwrap_or(u32::MAX)),
+                ..self.slots.of(queue)
+            };
+            let got = self.ask(queue, Pool::Main, slots).await?;
+            started += got;
+            let got = u32::try_from(got).unwrap_or(u32::MAX);
+            offered = offered.saturating_sub(got);
+            if got < slots.free {
+                round.emptied(queue);
             }
         }
+        Ok(started)
     }
 
-    fn takers(&self, hungry: &[bool]) -> Vec<Taker> {
-        let queues = self.config.queues.iter().zip(hungry).enumerate();
-        queues
-            .map(|(place, (queue, hungry))| Taker {
-                weight: queue.weight,
-                most: if *hungry {
-                    self.slots.of(place).free
-                } else {
-                    0
-                },
-            })
-            .collect()
+    fn next_offer(&self, round: &mut Round, offered: u32) -> Option<(usize, u32)> {
+        let queues = self.config.queues.iter().enumerate();
+        let taker = |(index, queue): (usize, &QueueConfig)| Taker {
+            weight: queue.weight,
+            most: self.slots.of(index).free,
+        };
+        let takers: Vec<Taker> = queues.map(taker).collect();
+        let free = offered.min(self.slots.free());
+        round.next(&mut self.state().turns, free, &takers)
     }
 
     fn guards(&self, queue: usize) -> Guards {
@@ -234,7 +214,12 @@ impl Fetcher {
     }
 
     /// Sends a claim, unless it could get nothing or the worker is stopping.
-    async fn ask(&self, queue: usize, pool: Pool, plan: ClaimPlan) -> Result<usize, StoreError> {
+    async fn ask(&self, queue: usize, pool: Pool, slots: FreeSlots) -> Result<usize, StoreError> {
+        let Some(of) = self.config.queues.get(queue) else {
+            return Ok(0);
+        };
+        let guards = self.guards(queue);
+        let plan = self.state().credits.plan(&of.name, guards, pool, slots);
         match self.open_claim(queue, pool, plan) {
             Some(open) if !self.stop.is_cancelled() => self.claim(open).await,
             _ => Ok(0),
@@ -294,7 +279,11 @@ impl Fetcher {
         })?;
         let (count, taken) = (claimed.jobs.len(), claimed.taken());
         let jobs = self.renew_worn(claimed.jobs).await?;
-        self.count(&open, taken);
+        let (guards, plan) = (self.guards(open.queue), &open.claim.plan);
+        let queue = &open.claim.queue;
+        self.state()
+            .credits
+            .count(queue, guards, open.pool, plan, taken);
         for job in jobs {
             self.start(job, &open);
         }
@@ -344,16 +333,6 @@ impl Fetcher {
             unknown: true,
             ..open
         })
-    }
-
-    /// Keeps account of what retries are owed.
-    fn count(&self, open: &Open, taken: Taken) {
-        let guards = self.guards(open.queue);
-        if open.pool == Pool::Main
-            && let Some(credit) = self.state().credits.get_mut(open.queue)
-        {
-            *credit = guards.credit_after(*credit, &open.claim.plan, taken);
-        }
     }
 
     fn start(&self, job: Job, open: &Open) {

@@ -16,6 +16,7 @@ mod audit;
 mod awaited;
 mod clock;
 mod committer;
+mod credits;
 mod digest;
 mod dispatcher;
 mod drain;

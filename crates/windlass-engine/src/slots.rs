@@ -139,12 +139,12 @@ impl Slots {
         now: Timestamp,
     ) -> Slot {
         let mut inner = self.inner();
-        if pool == Pool::Main {
+        if pool != Pool::RetryLane {
             inner.used += 1;
         }
         if let Some(of) = inner.queues.get_mut(queue) {
             match pool {
-                Pool::Main => {
+                Pool::Main | Pool::Single => {
                     of.used += 1;
                     of.retries += u32::from(lane == Lane::Retry);
                 }
@@ -202,12 +202,12 @@ impl LaneSlots {
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut inner = self.slots.inner();
-        if self.pool == Pool::Main {
+        if self.pool != Pool::RetryLane {
             inner.used = inner.used.saturating_sub(1);
         }
         if let Some(of) = inner.queues.get_mut(self.queue) {
             match self.pool {
-                Pool::Main => {
+                Pool::Main | Pool::Single => {
                     of.used = of.used.saturating_sub(1);
                     let retry = u32::from(self.lane == Lane::Retry);
                     of.retries = of.retries.saturating_sub(retry);

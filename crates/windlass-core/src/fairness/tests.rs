@@ -445,3 +445,36 @@ fn a_used_up_rate_says_when_the_next_may_start() {
         "the first two no longer count"
     );
 }
+
+#[test]
+fn a_worker_with_one_pool_holds_as_many_retries_as_the_lane_has_slots() {
+    let lane = |concurrency| Guards {
+        retry_lane: Some(RetryLane {
+            concurrency,
+            rate: None,
+        }),
+        ..Guards::default()
+    };
+    let slots = |retries_running| Slots {
+        total: 10,
+        free: 5,
+        retries_running,
+    };
+    let plan = |guards: Guards, slots| guards.plan(Pool::Single, slots, Credit::default());
+    let most = |plan: ClaimPlan| (plan.fresh_max, plan.retries_max);
+    assert_eq!(most(plan(lane(3), slots(1))), (5, 2));
+    assert_eq!(most(plan(lane(3), slots(3))), (5, 0));
+    assert_eq!(most(plan(lane(100), slots(0))), (5, 5));
+    assert_eq!(
+        most(plan(lane(100), slots(8))),
+        (5, 1),
+        "one slot is reserved"
+    );
+    assert_eq!(most(plan(Guards::default(), slots(8))), (5, 1));
+    let reserve = Guards {
+        fresh_reserve: Some(1_000),
+        ..Guards::default()
+    };
+    assert_eq!(most(plan(reserve, Slots::uncounted(5))), (5, 5));
+    assert_eq!(most(plan(lane(3), Slots::uncounted(5))), (5, 3));
+}

@@ -1,5 +1,7 @@
 //! Which queue of a worker gets the next free slot.
 
+use std::collections::VecDeque;
+
 use crate::QueueName;
 
 /// A queue that a claim takes from.
@@ -81,6 +83,54 @@ impl Turns {
     }
 }
 
+/// One turn over the queues of a worker: free slots are offered by weight, and what one queue leaves, others get.
+///
+/// A queue that does not fill what it is offered is not asked again in the same round.
+#[derive(Debug)]
+pub struct Round {
+    hungry: Vec<bool>,
+    /// The queues that are asked next, and how many slots each is offered.
+    offers: VecDeque<(usize, u32)>,
+}
+
+impl Round {
+    /// A round over so many queues.
+    pub fn new(queues: usize) -> Self {
+        Round {
+            hungry: vec![true; queues],
+            offers: VecDeque::new(),
+        }
+    }
+
+    /// The queue to claim from next, and for how many of the `free` slots; `None` when the round is over.
+    pub fn next(&mut self, turns: &mut Turns, free: u32, takers: &[Taker]) -> Option<(usize, u32)> {
+        if free == 0 {
+            return None;
+        }
+        if self.offers.is_empty() {
+            let hungry = takers
+                .iter()
+                .zip(&self.hungry)
+                .map(|(taker, hungry)| Taker {
+                    most: if *hungry { taker.most } else { 0 },
+                    ..*taker
+                });
+            let hungry: Vec<Taker> = hungry.collect();
+            let shares = turns.share(free, &hungry).into_iter().enumerate();
+            self.offers = shares.filter(|(_, share)| *share > 0).collect();
+        }
+        let (queue, share) = self.offers.pop_front()?;
+        Some((queue, share.min(free)))
+    }
+
+    /// The queue had nothing more to give.
+    pub fn emptied(&mut self, queue: usize) {
+        if let Some(hungry) = self.hungry.get_mut(queue) {
+            *hungry = false;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,6 +164,32 @@ mod tests {
         assert_eq!(turns.share(10, &takers(&[(9, 2), (1, 100)])), [2, 8]);
         assert_eq!(turns.share(10, &takers(&[(1, 0), (1, 3)])), [0, 3]);
         assert_eq!(turns.share(10, &[]), Vec::<u32>::new());
+    }
+
+    #[test]
+    fn a_round_offers_what_one_queue_leaves_to_the_others_and_ends() {
+        let (mut turns, mut round) = (Turns::default(), Round::new(3));
+        let queues = takers(&[(1, 100), (1, 100), (1, 100)]);
+        // The first has one job, the second as many as it is asked for, the third none.
+        let (mut free, mut got) = (9, [0, 0, 0]);
+        let mut asked = 0;
+        while let Some((queue, share)) = round.next(&mut turns, free, &queues) {
+            asked += 1;
+            let has = [1 - got[0], 100, 0];
+            let taken = share.min(has[queue]);
+            if taken < share {
+                round.emptied(queue);
+            }
+            got[queue] += taken;
+            free -= taken;
+        }
+        assert_eq!((got, free), ([1, 8, 0], 0));
+        assert_eq!(asked, 4, "each once, and the second again");
+        let mut round = Round::new(1);
+        assert_eq!(round.next(&mut turns, 5, &takers(&[(1, 2)])), Some((0, 2)));
+        round.emptied(0);
+        assert_eq!(round.next(&mut turns, 5, &takers(&[(1, 2)])), None);
+        assert_eq!(Round::new(0).next(&mut turns, 5, &[]), None);
     }
 
     proptest! {

@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use windlass_core::fairness::{ClaimQueue, Credit, Taker, Turns};
+use windlass_core::fairness::{
+    ClaimPlan, ClaimQueue, Guards, Pool, Round, Slots, Taken, Taker, Turns,
+};
 use windlass_core::{JobId, QueueName, Timestamp};
 
+use crate::credits::Credits;
 use crate::queue_settings::SetRules;
 
 /// At most this many of each thing are remembered; what is beyond is forgotten, which costs a little fairness and no job.
@@ -26,42 +29,43 @@ pub(super) struct Claims {
 
 #[derive(Debug, Default)]
 struct State {
-    credits: BTreeMap<QueueName, Credit>,
-    turns: BTreeMap<Vec<(QueueName, u32)>, Turns>,
+    credits: Credits,
+    turns: BTreeMap<Vec<ClaimQueue>, Turns>,
     settings: BTreeMap<QueueName, (Timestamp, Arc<SetRules>)>,
     progress: BTreeMap<JobId, Timestamp>,
 }
 
 impl Claims {
-    /// What retries of a queue are owed.
-    pub(super) fn credit(&self, queue: &QueueName) -> Credit {
-        self.state().credits.get(queue).copied().unwrap_or_default()
+    /// What the next claim of a queue takes.
+    pub(super) fn plan(&self, queue: &QueueName, guards: Guards, slots: Slots) -> ClaimPlan {
+        let state = self.state();
+        state.credits.plan(queue, guards, Pool::Single, slots)
     }
 
-    pub(super) fn owe(&self, queue: &QueueName, credit: Credit) {
+    /// Counts what a claim took.
+    pub(super) fn count(&self, queue: &QueueName, guards: Guards, plan: &ClaimPlan, taken: Taken) {
         let mut state = self.state();
-        make_room(&mut state.credits);
-        state.credits.insert(queue.clone(), credit);
+        state
+            .credits
+            .count(queue, guards, Pool::Single, plan, taken);
     }
 
-    /// Shares free slots among the queues of a claim that may have more, in turns that go on from claim to claim.
-    pub(super) fn share(&self, slots: u32, queues: &[ClaimQueue], hungry: &[bool]) -> Vec<u32> {
-        let key = queues
-            .iter()
-            .map(|queue| (queue.name.clone(), queue.weight))
-            .collect();
-        let takers: Vec<Taker> = queues
-            .iter()
-            .zip(hungry)
-            .map(|(queue, hungry)| Taker {
-                weight: queue.weight,
-                most: if *hungry { slots } else { 0 },
-            })
-            .collect();
+    /// Which queue of a claim is asked next, and for how many jobs, in turns that go on from claim to claim.
+    pub(super) fn next_offer(
+        &self,
+        round: &mut Round,
+        free: u32,
+        queues: &[ClaimQueue],
+    ) -> Option<(usize, u32)> {
+        let taker = |queue: &ClaimQueue| Taker {
+            weight: queue.weight,
+            most: free,
+        };
+        let takers: Vec<Taker> = queues.iter().map(taker).collect();
         let mut state = self.state();
         make_room(&mut state.turns);
-        let turns: &mut Turns = state.turns.entry(key).or_default();
-        turns.share(slots, &takers)
+        let turns: &mut Turns = state.turns.entry(queues.to_vec()).or_default();
+        round.next(turns, free, &takers)
     }
 
     /// What is set about a queue, if it was read just now.
@@ -149,12 +153,11 @@ mod tests {
         let queues = [queue("a", 3), queue("b", 1)];
         let mut got = [0, 0];
         for _ in 0..40 {
-            let shares = claims.share(1, &queues, &[true, true]);
-            got[0] += shares[0];
-            got[1] += shares[1];
+            let offer = claims.next_offer(&mut Round::new(2), 1, &queues);
+            let (queue, share) = offer.unwrap();
+            got[queue] += share;
         }
         assert_eq!(got, [30, 10]);
-        assert_eq!(claims.share(4, &queues, &[false, true]), [0, 4]);
     }
 
     #[test]

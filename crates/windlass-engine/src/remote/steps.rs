@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::warn;
-use windlass_core::fairness::{ClaimPlan, ClaimQueue, Credit, Guards, Pool, QueueOrder, Slots};
+use windlass_core::fairness::{
+    ClaimPlan, ClaimQueue, Credit, Guards, Pool, QueueOrder, Round, Slots,
+};
 use windlass_core::{Job, QueueName, Timestamp};
 use windlass_store::{Claim, ClaimRetry, Renewed, WorkerPlace};
 
@@ -107,16 +109,13 @@ impl<'a> Steps<'a> {
 
     /// Each queue gets its share; what one leaves, others get.
     async fn take_weighted(&mut self) -> Result<(), RemoteError> {
-        let queues = &self.wanted.queues;
-        let mut hungry = vec![true; queues.len()];
-        while self.room() > 0 && hungry.contains(&true) {
-            let shares = self.remote.claims.share(self.room(), queues, &hungry);
-            for ((queue, share), hungry) in queues.iter().zip(shares).zip(&mut hungry) {
-                // Where the shares add up to more than there is room for, the first in turn go first.
-                let share = share.min(self.room());
-                if share > 0 {
-                    *hungry = self.step(&queue.name, share).await?;
-                }
+        let (claims, queues) = (&self.remote.claims, &self.wanted.queues);
+        let mut round = Round::new(queues.len());
+        while let Some((index, share)) = claims.next_offer(&mut round, self.room(), queues)
+            && let Some(queue) = queues.get(index)
+        {
+            if !self.step(&queue.name, share).await? {
+                round.emptied(index);
             }
         }
         Ok(())
@@ -136,16 +135,14 @@ impl<'a> Steps<'a> {
     async fn step(&mut self, queue: &QueueName, free: u32) -> Result<bool, RemoteError> {
         let claims = &self.remote.claims;
         let rules = fresh_rules(self.remote, queue).await?;
-        let (guards, slots) = self.slots(rules.guards, free);
-        let plan = plan(guards, slots, claims.credit(queue));
+        let plan = claims.plan(queue, rules.guards, self.slots(free));
         let mut claim = self.next_claim(queue, plan);
         claim.retry.queue.clone_from(&rules.retry);
         // Directly before the claim: its leases are counted from this instant.
         let began = self.remote.attempts.elapsed();
         let now = self.remote.engine.now();
         let mut claimed = self.remote.engine.store().claim(&claim, now).await?;
-        let credit = guards.credit_after(claims.credit(queue), &plan, claimed.taken());
-        claims.owe(queue, credit);
+        claims.count(queue, rules.guards, &plan, claimed.taken());
         self.remote.attempts.claimed(&claimed.jobs, now, began);
         for job in &claimed.jobs {
             tell_claimed(self.remote, job, now);
@@ -158,12 +155,8 @@ impl<'a> Steps<'a> {
 
     /// Asks for what the next step in a queue got before; answers whether that was anything.
     async fn step_again(&mut self, queue: &QueueName) -> Result<bool, RemoteError> {
-        let none = Slots {
-            total: 0,
-            free: 0,
-            retries_running: 0,
-        };
-        let plan = Guards::default().plan(Pool::Main, none, Credit::default());
+        let none = Slots::uncounted(0);
+        let plan = Guards::default().plan(Pool::Single, none, Credit::default());
         let claim = self.next_claim(queue, plan);
         let now = self.remote.engine.now();
         let claimed = self.remote.engine.store().claim(&claim, now).await?;
@@ -172,29 +165,19 @@ impl<'a> Steps<'a> {
         Ok(any)
     }
 
-    /// How many slots a worker has in all only it can say; without that, none is kept free of retries.
-    fn slots(&self, guards: Guards, free: u32) -> (Guards, Slots) {
-        let request = &self.wanted.claim;
-        let Some(total) = request.slots else {
-            let slots = Slots {
-                total: free,
-                free,
-                retries_running: 0,
-            };
-            let guards = Guards {
-                fresh_reserve: Some(0),
-                ..guards
-            };
-            return (guards, slots);
+    /// The slots of the worker, some of which hold jobs of earlier steps.
+    fn slots(&self, free: u32) -> Slots {
+        let claim = &self.wanted.claim;
+        let Some(total) = claim.slots else {
+            return Slots::uncounted(free);
         };
         let retries = self.jobs.iter().filter(|job| job.failures > 0).count();
         let retries = u32::try_from(retries).unwrap_or(u32::MAX);
-        let slots = Slots {
+        Slots {
             total: total.max(free),
             free,
-            retries_running: request.retries_running.saturating_add(retries),
-        };
-        (guards, slots)
+            retries_running: claim.retries_running.saturating_add(retries),
+        }
     }
 
     fn next_claim(&mut self, queue: &QueueName, plan: ClaimPlan) -> Claim {
@@ -256,20 +239,6 @@ fn tell_claimed(remote: &Remote, job: &Job, now: Timestamp) {
         .engine
         .emit_job(now, &named, JobEvent::Claimed { waited, lane });
     remote.engine.emit_job(now, &named, JobEvent::Started);
-}
-
-/// What a claim takes. A remote worker has one pool: a lane of retries bounds how many of its jobs are retries.
-fn plan(guards: Guards, slots: Slots, credit: Credit) -> ClaimPlan {
-    let one_pool = Guards {
-        retry_lane: None,
-        ..guards
-    };
-    let mut plan = one_pool.plan(Pool::Main, slots, credit);
-    if let Some(lane) = guards.retry_lane {
-        let left = lane.concurrency.saturating_sub(slots.retries_running);
-        plan.retries_max = plan.retries_max.min(left);
-    }
-    plan
 }
 
 /// The shortest time after which the rate of one of the claim's queues allows another start.
