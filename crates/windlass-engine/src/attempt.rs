@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 use windlass_core::{Invalid, Job, LOG_LINE_CHARS_MAX, LOG_LINES_MAX, Timestamp};
 use windlass_store::{AttemptId, Expected, StoreError, Written};
 
+use crate::attempt_end::AttemptDetail;
 use crate::engine::Engine;
 use crate::lingering::Alive;
 use crate::slots::Slot;
@@ -330,22 +331,19 @@ impl RunningAttempt {
         slot.take()
     }
 
-    /// What goes into the row of history beside the outcome.
-    pub(crate) fn detail(&self) -> Option<Value> {
+    /// What goes into the row of history next to the outcome.
+    pub(crate) fn detail(&self) -> AttemptDetail {
         let notes = self.notes();
         let read = |(name, kept): (&String, &KeptNote)| match kept {
             KeptNote::Value(value) => (name.clone(), value.clone()),
             KeptNote::AtTheEnd(value) => (name.clone(), value()),
         };
-        let mut detail: Map<String, Value> = notes.kept.iter().map(read).collect();
-        if !notes.lines.is_empty() || notes.progress.is_some() {
-            let line = |(at, line): &(Timestamp, String)| json!({"at": at, "line": line});
-            let lines: Vec<Value> = notes.lines.iter().map(line).collect();
-            detail.insert("log".to_owned(), lines.into());
-            detail.insert("log_lines_dropped".to_owned(), notes.dropped.into());
-            detail.insert("progress".to_owned(), json!(notes.progress));
+        AttemptDetail {
+            lines: notes.lines.clone(),
+            lines_dropped: notes.dropped,
+            progress: notes.progress.clone(),
+            kept: notes.kept.iter().map(read).collect(),
         }
-        (!detail.is_empty()).then_some(Value::Object(detail))
     }
 
     fn notes(&self) -> std::sync::MutexGuard<'_, Notes> {

@@ -12,12 +12,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
-use windlass_core::{Job, JobId, Outcome, Report, Settlement, Timestamp, Verdict};
-use windlass_store::{AttemptReport, SETTLE_MAX, Settled, StoreError};
+use windlass_core::{JobId, Report, Settlement, Timestamp};
+use windlass_store::{SETTLE_MAX, Settled, StoreError};
 
 use crate::attempt::RunningAttempt;
+use crate::attempt_end::AttemptEnd;
 use crate::engine::Engine;
-use crate::event::{Event, JobEvent, JobRef};
 use crate::registry::Registry;
 use crate::retry_wait::RetryWait;
 use crate::slots::Slot;
@@ -136,17 +136,17 @@ impl Committer {
         if group.ends.is_empty() {
             return Ok(0);
         }
-        let now = self.engine.now();
-        let reports = group.ends.iter().map(End::as_report).collect();
-        let answers = match self.engine.store().settle(reports, now).await {
+        let ends = group.ends.iter().map(End::as_attempt_end).collect();
+        let answers = match self.engine.settle(ends).await {
             Err(error) if is_refusal(&error) => {
-                group.set_aside(&error, now);
+                group.set_aside(&error, self.engine.now());
                 drop(group);
                 self.free_parked();
                 return Ok(0);
             }
             answers => answers?,
         };
+        let now = self.engine.now();
         let mut count = group.ends.len();
         let mut repeated = Vec::new();
         for (mut end, answer) in std::mem::take(&mut group.ends).into_iter().zip(&answers) {
@@ -159,12 +159,18 @@ impl Committer {
                         self.ends().aside.push(end);
                     }
                 }
-                answer => self.tell(&end, answer, now),
+                Settled::Done(_) => self.registry.settled(end.attempt.id()),
+                Settled::LeaseLost => self.lose(&end),
             }
         }
         group.ends = repeated; // if it cannot be seen what became of them, they are asked again
-        for (end, seen) in self.look_after(&group.ends).await? {
-            self.tell(end, &seen, now);
+        for (end, settlement) in self.look_after(&group.ends).await? {
+            if let Some(settlement) = settlement {
+                let (job, attempt) = (end.attempt.job(), end.attempt.id().attempt);
+                self.engine
+                    .announce_end(job, attempt, &settlement, end.ran, now);
+            }
+            self.registry.settled(end.attempt.id());
         }
         group.ends.clear();
         drop(group);
@@ -172,43 +178,33 @@ impl Committer {
         Ok(count)
     }
 
-    /// What became of ends that the store had taken before its answer was lost.
-    async fn look_after<'e>(&self, ends: &'e [End]) -> Result<Vec<(&'e End, Settled)>, StoreError> {
+    /// What ends led to that the store had taken before its answer was lost, as far as the job still shows it.
+    async fn look_after<'e>(
+        &self,
+        ends: &'e [End],
+    ) -> Result<Vec<(&'e End, Option<Settlement>)>, StoreError> {
         let store = self.engine.store();
         let ids: Vec<JobId> = ends.iter().map(|end| end.attempt.job().id).collect();
         let mut seen = Vec::new();
         for (end, job) in ends.iter().zip(self.engine.readable(&ids).await?) {
             let of = end.attempt.id();
             let Some(job) = job else {
-                seen.push((end, Settled::Repeated)); // it is over and purged, or cannot be read
+                seen.push((end, None)); // it is over and purged, or cannot be read
                 continue;
             };
             let later = job.attempt.saturating_sub(of.attempt);
             let limit = usize::try_from(later).unwrap_or(usize::MAX);
             let rows = store.attempts(of.job, limit.saturating_add(1)).await?;
             let row = rows.into_iter().find(|row| row.attempt == of.attempt);
-            let settlement = row.and_then(|row| row.settlement(&job));
-            seen.push((end, settlement.map_or(Settled::Repeated, Settled::Done)));
+            seen.push((end, row.and_then(|row| row.settlement(&job))));
         }
         Ok(seen)
     }
 
-    /// Tells what the store made of an end.
-    fn tell(&self, end: &End, answer: &Settled, now: Timestamp) {
+    /// The attempt of an end had lost its lease: the end does not count.
+    fn lose(&self, end: &End) {
         let job = end.attempt.job();
-        match answer {
-            Settled::Done(settlement) => {
-                if let Verdict::Waiting { run_at } = settlement.verdict {
-                    self.engine.due_at(run_at, now);
-                }
-                let ran = end.ran;
-                tell_settlement(&self.engine, now, settlement, ran, (job, job.attempt));
-            }
-            Settled::Repeated | Settled::Refused { .. } => {}
-            Settled::LeaseLost => {
-                self.engine.narrator().lease_lost(job, now);
-            }
-        }
+        self.engine.narrator().lease_lost(job, self.engine.now());
         self.registry.settled(end.attempt.id());
     }
 
@@ -300,12 +296,14 @@ impl Committer {
 }
 
 impl End {
-    fn as_report(&self) -> AttemptReport {
-        AttemptReport {
+    fn as_attempt_end(&self) -> AttemptEnd<'_> {
+        AttemptEnd {
             of: self.attempt.id(),
+            job: self.attempt.job(),
             report: self.report.clone(),
             random: self.random,
             detail: self.attempt.detail(),
+            ran: self.ran,
         }
     }
 }
@@ -404,60 +402,4 @@ pub(crate) fn is_refusal(error: &StoreError) -> bool {
             | StoreError::StorageFull(_)
             | StoreError::Indeterminate(_)
     )
-}
-
-/// Emits and logs how an attempt of a job ended, and what happens to the job.
-pub(crate) fn tell_settlement(
-    engine: &Engine,
-    at: Timestamp,
-    settlement: &Settlement,
-    ran: Duration,
-    (job, attempt): (&Job, u32),
-) {
-    engine
-        .narrator()
-        .attempt_ended(job, attempt, settlement, at);
-    let tell = |what: JobEvent| {
-        engine.emit(|| Event::Job {
-            at,
-            job: JobRef {
-                attempt,
-                ..JobRef::of(job)
-            },
-            what,
-        });
-    };
-    let error = || settlement.error.clone();
-    match settlement.outcome {
-        Outcome::Succeeded => tell(JobEvent::Succeeded { ran }),
-        Outcome::Failed => tell(JobEvent::Failed {
-            ran,
-            error: error(),
-        }),
-        Outcome::TimedOut => tell(JobEvent::TimedOut { ran }),
-        Outcome::Lost => tell(JobEvent::Lost),
-        Outcome::Released => tell(JobEvent::Released),
-        // What becomes of the job says it.
-        Outcome::Snoozed | Outcome::Cancelled => {}
-    }
-    match (settlement.verdict, settlement.outcome) {
-        (Verdict::Waiting { run_at }, Outcome::Snoozed) => {
-            tell(JobEvent::Snoozed { until: run_at });
-        }
-        (Verdict::Waiting { run_at }, _) => {
-            if let Some(delay) = settlement.delay {
-                tell(JobEvent::Retried {
-                    run_at,
-                    delay,
-                    failures: settlement.failures,
-                });
-            }
-        }
-        (Verdict::Dead(reason), _) => tell(JobEvent::Dead {
-            reason,
-            failures: settlement.failures,
-        }),
-        (Verdict::Cancelled, _) => tell(JobEvent::Cancelled),
-        (Verdict::Succeeded, _) => {}
-    }
 }

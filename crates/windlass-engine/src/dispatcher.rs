@@ -19,7 +19,7 @@ use windlass_store::{AttemptId, Renewed, SETTLE_MAX, StoreError};
 use crate::attempt::{RunningAttempt, StopReason};
 use crate::committer::{Committer, is_refusal};
 use crate::engine::Engine;
-use crate::event::{JobEvent, JobRef};
+use crate::event::JobRef;
 use crate::handler::{Handlers, Hooks, Running};
 use crate::registry::{Alarm, Registry};
 use crate::slots::Slot;
@@ -100,7 +100,7 @@ impl Dispatcher {
             self.report(of, Report::Released { started: false });
             return self.returned(&attempt);
         };
-        self.engine.emit_job(now, &named, JobEvent::Started);
+        self.engine.announce_start(&named, now);
         let span = info_span!("attempt", job.id = %named.id, job.kind = %named.kind,
             job.queue = %named.queue, job.attempt = named.attempt);
         let dispatcher = Arc::clone(self);

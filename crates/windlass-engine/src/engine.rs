@@ -9,12 +9,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tracing::warn;
-use windlass_core::{Job, JobId, Kind, QueueName, Settlement, State, Timestamp, Verdict};
+use windlass_core::{Job, JobId, Kind, QueueName, State, Timestamp};
 use windlass_store::{CHANGE_MAX, Changed, Enqueue, EnqueueMode, Enqueued, Store, StoreError};
 
 use crate::awaited::Awaited;
 use crate::clock::Clock;
-use crate::committer::{is_refusal, tell_settlement};
+use crate::committer::is_refusal;
 use crate::dispatcher::Dispatcher;
 use crate::event::{Event, Events, JobEvent, JobRef, Observer, Subscription};
 use crate::http_queues::HttpQueues;
@@ -223,15 +223,6 @@ impl Engine {
             });
             self.due_at(job.run_at, now);
         }
-    }
-
-    /// Tells how an attempt ended, and what becomes of its job: for those who settle without a worker of this engine.
-    pub fn settled(&self, job: &Job, settlement: &Settlement, now: Timestamp) {
-        if let Verdict::Waiting { run_at } = settlement.verdict {
-            self.due_at(run_at, now);
-        }
-        let ran = now.since(job.started_at.unwrap_or(now));
-        tell_settlement(self, now, settlement, ran, (job, job.attempt));
     }
 
     /// Remembers that a job is due at `at`, so that a fetcher looks then. A hint only.

@@ -20,7 +20,6 @@ use windlass_store::{
 use crate::credits::Credits;
 use crate::dispatcher::Dispatcher;
 use crate::engine::Engine;
-use crate::event::{JobEvent, JobRef};
 use crate::retry_wait::RetryWait;
 use crate::slots::Slots;
 use crate::watchdog::Pulse;
@@ -337,11 +336,7 @@ impl Fetcher {
 
     fn start(&self, job: Job, open: &Open) {
         let now = self.engine.now();
-        let named = JobRef::of(&job);
-        let waited = now.since(job.run_at.max(job.created_at));
-        let lane = job.lane();
-        self.engine
-            .emit_job(now, &named, JobEvent::Claimed { waited, lane });
+        self.engine.announce_claim(&job, now);
         if self.stop.is_cancelled() {
             return self.dispatcher.give_back(job);
         }
@@ -349,7 +344,9 @@ impl Fetcher {
         if let Some(worker) = self.engine.lingering().elsewhere(job.id) {
             warn!(job.id = %job.id, attempt = job.attempt, worker, "the handler of an earlier attempt still runs on another worker");
         }
-        let slot = self.slots.take(open.queue, open.pool, lane, started_at);
+        let slot = self
+            .slots
+            .take(open.queue, open.pool, job.lane(), started_at);
         self.dispatcher.start(job, slot, now);
     }
 

@@ -11,7 +11,9 @@
 //! Each loop is a struct with a config, a `run` that only loops, and a pass that does the work. What may happen to a job is
 //! asked of `windlass-core`; what did happen is written by the store. Time comes from a [`Clock`] alone.
 
+mod announce;
 mod attempt;
+mod attempt_end;
 mod audit;
 mod awaited;
 mod clock;

@@ -15,7 +15,6 @@ use windlass_core::{
 };
 use windlass_store::{Node, StoreError, Swept};
 
-use crate::committer::tell_settlement;
 use crate::engine::Engine;
 use crate::event::{JobEvent, JobRef};
 use crate::lingering::LINGERING;
@@ -174,12 +173,15 @@ impl Sweeper {
         self.state().untold = Swept::default();
         let (lost, expired) = jobs.split_at(swept.lost.len());
         for ((of, settlement), job) in swept.lost.iter().zip(lost) {
-            if let Verdict::Waiting { run_at } = settlement.verdict {
-                self.engine.due_at(run_at, now);
-            }
-            let Some(job) = job else { continue };
-            let ran = Duration::ZERO;
-            tell_settlement(&self.engine, now, settlement, ran, (job, of.attempt));
+            let Some(job) = job else {
+                // It cannot be read now; a fetcher looks for it all the same.
+                if let Verdict::Waiting { run_at } = settlement.verdict {
+                    self.engine.due_at(run_at, now);
+                }
+                continue;
+            };
+            let (attempt, ran) = (of.attempt, Duration::ZERO);
+            self.engine.announce_end(job, attempt, settlement, ran, now);
         }
         for job in expired.iter().flatten() {
             let (reason, failures) = (DeadReason::Expired, job.failures);

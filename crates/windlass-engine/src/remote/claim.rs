@@ -11,12 +11,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 use windlass_core::fairness::{ClaimQueue, QueueOrder};
 use windlass_core::{Job, JobId, Kind, QueueName, Report};
-use windlass_store::{AttemptReport, Kinds, Settled, StoreError};
+use windlass_store::{Kinds, StoreError};
 
 use super::line::{Interest, Position};
 use super::roster::HEARD_EVERY;
 use super::signals::Signal;
-use super::{Remote, RemoteError, RemoteWorker, lease, steps};
+use super::{Remote, RemoteError, RemoteWorker, steps};
 
 /// What a remote worker asks for.
 #[derive(Debug, Clone)]
@@ -215,26 +215,10 @@ impl Remote {
 
     /// Gives back jobs that were claimed and not handed out.
     pub(super) async fn give_back(&self, jobs: &[Job]) {
-        let report = |job: &Job| AttemptReport {
-            of: lease::attempt_of(job),
-            report: Report::Released { started: false },
-            random: self.engine.ids().bits(),
-            detail: None,
-        };
-        let reports: Vec<AttemptReport> = jobs.iter().map(report).collect();
-        if reports.is_empty() {
-            return;
-        }
-        let now = self.engine.now();
-        let settled = self.engine.store().settle(reports, now).await;
-        let settled = settled.unwrap_or_else(|error| {
+        let released = |job| self.end_of(job, Report::Released { started: false });
+        let ends = jobs.iter().map(released).collect();
+        if let Err(error) = self.end(ends).await {
             warn!(%error, jobs = jobs.len(), "giving back claimed jobs failed; their leases expire");
-            Vec::new()
-        });
-        for (job, answer) in jobs.iter().zip(&settled) {
-            if let Settled::Done(settlement) = answer {
-                self.engine.settled(job, settlement, now);
-            }
         }
     }
 }

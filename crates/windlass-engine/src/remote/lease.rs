@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use windlass_core::{Job, JobId, Payload, Timestamp, WorkerName};
-use windlass_store::{AttemptId, Renewed, StoreError};
+use windlass_core::{Job, JobId, Payload, Report, Timestamp, WorkerName};
+use windlass_store::{AttemptId, Renewed, Settled, StoreError};
 
 use super::Remote;
+use crate::attempt_end::{AttemptDetail, AttemptEnd};
 
 /// What a worker may report about an attempt.
 pub(super) enum Claimed {
@@ -80,10 +81,36 @@ impl Claimed {
     }
 }
 
-pub(super) fn attempt_of(job: &Job) -> AttemptId {
+fn attempt_of(job: &Job) -> AttemptId {
     AttemptId {
         job: job.id,
         attempt: job.attempt,
+    }
+}
+
+impl Remote {
+    /// The end of a running attempt that its worker leaves nothing with.
+    pub(super) fn end_of<'a>(&self, job: &'a Job, report: Report) -> AttemptEnd<'a> {
+        AttemptEnd {
+            of: attempt_of(job),
+            job,
+            report,
+            random: self.engine.ids().bits(),
+            detail: AttemptDetail::default(),
+            ran: self.attempts.ran(job),
+        }
+    }
+
+    /// Settles attempts. Those whose end the database does not accept run on, no other does.
+    pub(super) async fn end(&self, ends: Vec<AttemptEnd<'_>>) -> Result<Vec<Settled>, StoreError> {
+        let attempts: Vec<AttemptId> = ends.iter().map(|end| end.of).collect();
+        let settled = self.engine.settle(ends).await?;
+        for (of, answer) in attempts.into_iter().zip(&settled) {
+            if !matches!(answer, Settled::Refused { .. }) {
+                self.attempts.forget(of);
+            }
+        }
+        Ok(settled)
     }
 }
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use windlass_core::{CANCEL_GRACE, Job, JobId, Report, Timeout, Timestamp, WorkerName};
-use windlass_store::{AttemptId, AttemptReport, Renewed, Settled, StoreError};
+use windlass_store::{AttemptId, Renewed};
 
-use super::lease::{Claimed, Lost, attempt_of};
+use super::lease::{Claimed, Lost};
 use super::{Remote, RemoteError, RemoteWorker, Signal};
 
 /// What a renewal found.
@@ -51,11 +51,14 @@ impl Remote {
             |(of, job): (&AttemptId, &Option<Job>)| self.fate(*of, job.as_ref(), worker.name());
         let fates: Vec<Fate> = leases.iter().zip(&jobs).map(fate).collect();
         let attempts = || jobs.iter().zip(&fates);
-        let over = attempts().filter_map(|(job, fate)| match fate {
-            Fate::TimedOut(timeout) => Some((job.as_ref()?, *timeout)),
+        let over = attempts().filter_map(|(job, fate)| match *fate {
+            Fate::TimedOut(timeout) => {
+                let grace = CANCEL_GRACE;
+                Some(self.end_of(job.as_ref()?, Report::TimedOut { timeout, grace }))
+            }
             _ => None,
         });
-        self.end_timed_out(over.collect()).await?;
+        self.end(over.collect()).await?;
         let live = attempts().filter(|(_, fate)| matches!(fate, Fate::Renew));
         let live = live.filter_map(|(job, _)| job.as_ref());
         let renewed = self.prolong(live, lease, self.engine.now()).await?;
@@ -88,31 +91,6 @@ impl Remote {
             Timeout::After(timeout) if self.attempts.ran(job) >= timeout => Fate::TimedOut(timeout),
             _ => Fate::Renew,
         }
-    }
-
-    async fn end_timed_out(&self, over: Vec<(&Job, Duration)>) -> Result<(), StoreError> {
-        if over.is_empty() {
-            return Ok(());
-        }
-        let report = |(job, timeout): &(&Job, Duration)| AttemptReport {
-            of: attempt_of(job),
-            report: Report::TimedOut {
-                timeout: *timeout,
-                grace: CANCEL_GRACE,
-            },
-            random: self.engine.ids().bits(),
-            detail: None,
-        };
-        let now = self.engine.now();
-        let reports = over.iter().map(report).collect();
-        let settled = self.engine.store().settle(reports, now).await?;
-        for ((job, _), answer) in over.iter().zip(&settled) {
-            if let Settled::Done(settlement) = answer {
-                self.attempts.forget(job);
-                self.engine.settled(job, settlement, now);
-            }
-        }
-        Ok(())
     }
 }
 

@@ -1,12 +1,12 @@
 //! Remote workers report how their attempts ended.
 
-use serde_json::{Value, json};
 use tracing::warn;
 use windlass_core::{Job, JobId, Reported, Settlement, State, Timestamp, WorkerName};
-use windlass_store::{AttemptId, AttemptReport, Settled, StoreError};
+use windlass_store::{AttemptId, Settled, StoreError};
 
 use super::lease::{Claimed, Lost};
 use super::{Remote, RemoteError, RemoteWorker};
+use crate::attempt_end::{AttemptDetail, AttemptEnd};
 
 /// How one attempt ended.
 #[derive(Debug, Clone)]
@@ -49,17 +49,13 @@ impl Remote {
         let known = outcomes.iter().zip(&jobs);
         let known = known.map(|(outcome, job)| settles(worker.name(), outcome.of, job.as_ref()));
         let known: Vec<Result<&Job, Lost>> = known.collect();
-        let mut reports = Vec::with_capacity(outcomes.len());
+        let mut ends = Vec::with_capacity(outcomes.len());
         for (outcome, job) in outcomes.iter().zip(&known) {
             if let Ok(job) = job {
-                reports.push(self.report(outcome, job).await?);
+                ends.push(self.end_of_outcome(outcome, job).await?);
             }
         }
-        let now = self.engine.now();
-        let settled = match reports.is_empty() {
-            true => Vec::new(),
-            false => self.engine.store().settle(reports, now).await?,
-        };
+        let settled = self.end(ends).await?;
         // An outcome may be reported twice in one request: then only the store knows where the job stands now.
         let later = match settled.contains(&Settled::Repeated) {
             true => self.jobs_of(&ids).await?,
@@ -83,9 +79,7 @@ impl Remote {
                         run_at: job.run_at,
                     }
                 }
-                Ok((job, Settled::Done(settlement))) => {
-                    self.attempts.forget(job);
-                    self.engine.settled(job, &settlement, now);
+                Ok((_, Settled::Done(settlement))) => {
                     self.forget_progress(outcome.of).await?;
                     RemoteSettled::Done(settlement)
                 }
@@ -94,19 +88,26 @@ impl Remote {
         Ok(answers)
     }
 
-    async fn report(
+    async fn end_of_outcome<'a>(
         &self,
         outcome: &RemoteOutcome,
-        job: &Job,
-    ) -> Result<AttemptReport, StoreError> {
+        job: &'a Job,
+    ) -> Result<AttemptEnd<'a>, StoreError> {
         let runs = job.lease().is_some() && job.attempt == outcome.of.attempt;
         let ran = runs.then(|| self.attempts.ran(job));
-        let progress = self.last_progress(outcome.of).await?;
-        Ok(AttemptReport {
+        let now = self.engine.now();
+        let lines = outcome.log.iter().map(|line| (now, line.clone()));
+        Ok(AttemptEnd {
             of: outcome.of,
+            job,
             report: outcome.reported.report(job, ran),
             random: self.engine.ids().bits(),
-            detail: detail(&outcome.log, progress, self.engine.now()),
+            detail: AttemptDetail {
+                lines: lines.collect(),
+                progress: self.last_progress(outcome.of).await?,
+                ..AttemptDetail::default()
+            },
+            ran: ran.unwrap_or_default(),
         })
     }
 }
@@ -118,16 +119,4 @@ fn settles<'a>(worker: &WorkerName, of: AttemptId, job: Option<&'a Job>) -> Resu
         Claimed::Not(reason) => Err(reason),
         Claimed::Running | Claimed::Over => job.ok_or(Lost::Unknown),
     }
-}
-
-/// What goes into the row of history beside the outcome, as the engine's own workers leave it.
-fn detail(log: &[String], progress: Option<Value>, now: Timestamp) -> Option<Value> {
-    if log.is_empty() && progress.is_none() {
-        return None;
-    }
-    let lines: Vec<Value> = log
-        .iter()
-        .map(|line| json!({"at": now, "line": line}))
-        .collect();
-    Some(json!({"log": lines, "log_lines_dropped": 0, "progress": progress}))
 }

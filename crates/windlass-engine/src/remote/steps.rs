@@ -13,7 +13,7 @@ use windlass_store::{Claim, ClaimRetry, Renewed, WorkerPlace};
 
 use super::claim::Wanted;
 use super::{Remote, RemoteError};
-use crate::event::{JobEvent, JobRef};
+use crate::event::JobRef;
 use crate::queue_settings::{SetRules, set_rules};
 
 /// So many jobs are taken in one step: each may be as large as a payload may be.
@@ -145,7 +145,9 @@ impl<'a> Steps<'a> {
         claims.count(queue, rules.guards, &plan, claimed.taken());
         self.remote.attempts.claimed(&claimed.jobs, now, began);
         for job in &claimed.jobs {
-            tell_claimed(self.remote, job, now);
+            self.remote.engine.announce_claim(job, now);
+            let named = JobRef::of(job);
+            self.remote.engine.announce_start(&named, now);
         }
         cut_leases(self.remote, &mut claimed.jobs).await;
         let full = claimed.jobs.len() >= usize::try_from(free).unwrap_or(usize::MAX);
@@ -229,16 +231,6 @@ async fn cut_leases(remote: &Remote, jobs: &mut [Job]) {
             cut.unwrap_or_else(|conflict| warn!(%conflict, "a job that was claimed does not run"));
         }
     }
-}
-
-fn tell_claimed(remote: &Remote, job: &Job, now: Timestamp) {
-    let waited = now.since(job.run_at.max(job.created_at));
-    let lane = job.lane();
-    let named = JobRef::of(job);
-    remote
-        .engine
-        .emit_job(now, &named, JobEvent::Claimed { waited, lane });
-    remote.engine.emit_job(now, &named, JobEvent::Started);
 }
 
 /// The shortest time after which the rate of one of the claim's queues allows another start.

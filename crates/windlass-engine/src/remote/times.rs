@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use windlass_core::{Job, JobId, Timestamp, Uptime};
+use windlass_store::AttemptId;
 
 use crate::clock::Clock;
 
@@ -67,8 +68,8 @@ impl AttemptTimes {
     }
 
     /// An attempt is over.
-    pub(super) fn forget(&self, job: &Job) {
-        self.seen().remove(&(job.id, job.attempt));
+    pub(super) fn forget(&self, of: AttemptId) {
+        self.seen().remove(&(of.job, of.attempt));
     }
 
     /// How long an attempt has run; one that is new here has run for `unseen`.

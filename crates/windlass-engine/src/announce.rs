@@ -1,0 +1,75 @@
+//! Announces what happens to attempts, for workers in this process and for remote ones.
+
+use std::time::Duration;
+
+use windlass_core::{Job, Outcome, Settlement, Timestamp, Verdict};
+
+use crate::engine::Engine;
+use crate::event::{JobEvent, JobRef};
+
+impl Engine {
+    /// Emits that a job was claimed.
+    pub(crate) fn announce_claim(&self, job: &Job, now: Timestamp) {
+        let waited = now.since(job.run_at.max(job.created_at));
+        let lane = job.lane();
+        self.emit_job(now, &JobRef::of(job), JobEvent::Claimed { waited, lane });
+    }
+
+    /// Emits that the handler of a claimed job starts.
+    pub(crate) fn announce_start(&self, job: &JobRef, now: Timestamp) {
+        self.emit_job(now, job, JobEvent::Started);
+    }
+
+    /// Emits and logs how an attempt of a job ended after it ran for `ran`, and what happens to the job.
+    pub(crate) fn announce_end(
+        &self,
+        job: &Job,
+        attempt: u32,
+        settlement: &Settlement,
+        ran: Duration,
+        now: Timestamp,
+    ) {
+        if let Verdict::Waiting { run_at } = settlement.verdict {
+            self.due_at(run_at, now);
+        }
+        self.narrator().attempt_ended(job, attempt, settlement, now);
+        let named = JobRef {
+            attempt,
+            ..JobRef::of(job)
+        };
+        let emit = |what: JobEvent| self.emit_job(now, &named, what);
+        let error = || settlement.error.clone();
+        match settlement.outcome {
+            Outcome::Succeeded => emit(JobEvent::Succeeded { ran }),
+            Outcome::Failed => emit(JobEvent::Failed {
+                ran,
+                error: error(),
+            }),
+            Outcome::TimedOut => emit(JobEvent::TimedOut { ran }),
+            Outcome::Lost => emit(JobEvent::Lost),
+            Outcome::Released => emit(JobEvent::Released),
+            // What happens to the job says it.
+            Outcome::Snoozed | Outcome::Cancelled => {}
+        }
+        match (settlement.verdict, settlement.outcome) {
+            (Verdict::Waiting { run_at }, Outcome::Snoozed) => {
+                emit(JobEvent::Snoozed { until: run_at });
+            }
+            (Verdict::Waiting { run_at }, _) => {
+                if let Some(delay) = settlement.delay {
+                    emit(JobEvent::Retried {
+                        run_at,
+                        delay,
+                        failures: settlement.failures,
+                    });
+                }
+            }
+            (Verdict::Dead(reason), _) => emit(JobEvent::Dead {
+                reason,
+                failures: settlement.failures,
+            }),
+            (Verdict::Cancelled, _) => emit(JobEvent::Cancelled),
+            (Verdict::Succeeded, _) => {}
+        }
+    }
+}
