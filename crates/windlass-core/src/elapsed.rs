@@ -48,6 +48,14 @@ impl Job {
         Some(if drift < DRIFT_MAX { by_wall } else { until })
     }
 
+    /// Whether a third of the lease of the running attempt has passed: it is renewed before the job is handed out.
+    pub fn has_worn_lease(&self, now: Timestamp) -> bool {
+        let (Some(lease), Some(started_at)) = (self.lease(), self.started_at) else {
+            return false;
+        };
+        now.since(started_at) > lease.until.since(started_at) / 3
+    }
+
     /// How long an attempt may run and still be reported, where nobody can stop its worker.
     pub(crate) fn run_time_max(&self) -> Option<Duration> {
         match self.timeout {

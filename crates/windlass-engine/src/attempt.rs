@@ -6,15 +6,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 use windlass_core::{Invalid, Job, LOG_LINE_CHARS_MAX, LOG_LINES_MAX, Timestamp};
-use windlass_store::{AttemptId, Expected, StoreError, Written};
+use windlass_store::{AttemptId, StoreError};
 
 use crate::attempt_end::AttemptDetail;
 use crate::engine::Engine;
 use crate::lingering::Alive;
+use crate::progress;
 use crate::slots::Slot;
 
 /// What an attempt tells of its progress may have so many bytes, as JSON.
@@ -22,9 +23,6 @@ pub const PROGRESS_BYTES_MAX: usize = 64 * 1024;
 
 /// The store has so long to forget what an attempt told of its progress; later the janitor does it.
 const FORGET_WITHIN: Duration = Duration::from_secs(5);
-
-/// The collection of documents that hold the progress of running jobs.
-pub const PROGRESS: &str = "progress";
 
 /// The collection of documents that hold what is to be completed later, by the id of the job.
 pub const COMPLETIONS: &str = "completions";
@@ -238,35 +236,33 @@ impl RunningAttempt {
             let rule = format!("must be at most {PROGRESS_BYTES_MAX} bytes of JSON, got {bytes}");
             return Err(Invalid::new("progress", rule).into());
         }
-        let name = self.job.id.to_string();
-        let told = json!({"attempt": self.job.attempt, "progress": value});
-        let store = self.engine.store();
-        loop {
-            let now = self.engine.now();
-            let before = store.document(PROGRESS, &name, now).await?;
-            if !self.has_lease().await? {
-                return Ok(Progress::LeaseLost);
+        // No error means that the lease is lost.
+        let may = |job: Option<&Job>| -> Result<(), Option<StoreError>> {
+            match job.is_some_and(|job| self.is_running(job)) {
+                true => Ok(()),
+                false => Err(None),
             }
-            let expected = before.map_or(Expected::Absent, |one| Expected::Version(one.version));
-            let now = self.engine.now();
-            let written = store.put_document(PROGRESS, &name, &told, expected, None, now);
-            if let Written::Version(version) = written.await? {
+        };
+        match progress::write(&self.engine, self.id(), &value, may).await {
+            Ok(Some(version)) => {
                 let mut notes = self.notes();
                 notes.progress = Some(value);
                 notes.progress_version = Some(version);
-                return Ok(Progress::Told);
+                Ok(Progress::Told)
             }
+            Ok(None) => {
+                let busy = "others write the progress of this job at the same time";
+                Err(StoreError::Unavailable(busy.into()).into())
+            }
+            Err(None) => Ok(Progress::LeaseLost),
+            Err(Some(error)) => Err(error.into()),
         }
     }
 
-    /// Whether the store still has this attempt as the running one.
-    async fn has_lease(&self) -> Result<bool, StoreError> {
-        if self.stop.reason() == Some(StopReason::LeaseLost) {
-            return Ok(false);
-        }
-        let found = self.engine.store().get(&[self.job.id]).await?;
-        let job = found.into_iter().flatten().next();
-        Ok(job.is_some_and(|job| job.lease().is_some() && job.attempt == self.job.attempt))
+    /// Whether this is the running attempt of its job, as far as this process knows.
+    fn is_running(&self, job: &Job) -> bool {
+        let lost = self.stop.reason() == Some(StopReason::LeaseLost);
+        !lost && job.lease().is_some() && job.attempt == self.job.attempt
     }
 
     /// Removes what this attempt told of its progress, unless another has told something since.
@@ -274,21 +270,15 @@ impl RunningAttempt {
         let Some(version) = self.notes().progress_version else {
             return;
         };
-        let name = self.job.id.to_string();
-        let store = self.engine.store();
-        let gone = store.remove_document(PROGRESS, &name, Expected::Version(version));
-        match tokio::time::timeout(FORGET_WITHIN, gone).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => {
-                info!(job.id = name, %error, "what a job told of its progress stays until the janitor comes");
-            }
-            Err(_) => {
-                info!(
-                    job.id = name,
-                    "what a job told of its progress stays until the janitor comes"
-                );
-            }
-        }
+        let job = self.job.id;
+        let removed = progress::remove(&self.engine, job, version);
+        let removed = tokio::time::timeout(FORGET_WITHIN, removed).await;
+        let error = match removed {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer".to_owned(),
+        };
+        info!(job.id = %job, error, "the progress of a job stays until the janitor removes it");
     }
 
     /// Keeps something with the attempt under a name of its own; the last one counts.

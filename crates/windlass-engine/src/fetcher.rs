@@ -295,9 +295,8 @@ impl Fetcher {
     async fn renew_worn(&self, jobs: Vec<Job>) -> Result<Vec<Job>, StoreError> {
         let lease = self.config.lease;
         let now = self.engine.now();
-        let left = |job: &Job| job.lease().map_or(lease, |lease| lease.until.since(now));
-        let is_worn = |job: &Job| left(job) < lease - lease / 3;
-        let worn: Vec<AttemptId> = jobs.iter().filter(|job| is_worn(job)).map(of).collect();
+        let worn = jobs.iter().filter(|job| job.has_worn_lease(now));
+        let worn: Vec<AttemptId> = worn.map(of).collect();
         if worn.is_empty() || self.stop.is_cancelled() {
             return Ok(jobs);
         }

@@ -13,10 +13,11 @@ use windlass_store::{
     Schedule, StoreError,
 };
 
-use crate::attempt::{COMPLETIONS, PROGRESS};
+use crate::attempt::COMPLETIONS;
 use crate::audit::{Actor, Audit};
 use crate::engine::Engine;
 use crate::http_queues::forget_queues;
+use crate::progress::PROGRESS;
 use crate::watchdog::Pulse;
 
 /// Between two steps it rests at least so long.

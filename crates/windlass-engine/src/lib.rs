@@ -32,6 +32,7 @@ mod janitor;
 mod lingering;
 mod narrator;
 mod observed;
+mod progress;
 mod queue_settings;
 mod recorder;
 mod registry;
@@ -46,8 +47,8 @@ mod worker;
 mod write_health;
 
 pub use attempt::{
-    COMPLETIONS, Cancellation, PROGRESS, PROGRESS_BYTES_MAX, Progress, ProgressError,
-    RunningAttempt, StopReason,
+    COMPLETIONS, Cancellation, PROGRESS_BYTES_MAX, Progress, ProgressError, RunningAttempt,
+    StopReason,
 };
 pub use audit::{AUDIT_TOPIC, Actor, Audit, AuditFilter, AuditPage, AuditRecord, Verified};
 pub use clock::{Clock, SystemClock, VirtualClock, Wait};
@@ -60,6 +61,7 @@ pub use http_queues::{HTTP_QUEUES_MAX, HttpQueues};
 pub use ids::{Ids, Origin};
 pub use janitor::{Janitor, JanitorConfig};
 pub use lingering::lingering_of;
+pub use progress::PROGRESS;
 pub use queue_settings::QUEUE_SETTINGS;
 pub use recorder::Recorder;
 pub use scheduler::{Extra, Scheduler, SchedulerConfig, extra_job};

@@ -32,7 +32,14 @@ struct State {
     credits: Credits,
     turns: BTreeMap<Vec<ClaimQueue>, Turns>,
     settings: BTreeMap<QueueName, (Timestamp, Arc<SetRules>)>,
-    progress: BTreeMap<JobId, Timestamp>,
+    progress: BTreeMap<JobId, ReportedProgress>,
+}
+
+/// When a job last reported its progress, and the version of the document once it was written.
+#[derive(Debug)]
+struct ReportedProgress {
+    at: Timestamp,
+    version: Option<u64>,
 }
 
 impl Claims {
@@ -103,21 +110,28 @@ impl Claims {
     /// Whether a job may report its progress again already.
     pub(super) fn may_report(&self, job: JobId, every: Duration, now: Timestamp) -> bool {
         let mut state = self.state();
-        if state
-            .progress
-            .get(&job)
-            .is_some_and(|last| now.since(*last) < every)
-        {
-            return false;
-        }
         make_room(&mut state.progress);
-        state.progress.insert(job, now);
-        true
+        let last = state.progress.entry(job).or_insert(ReportedProgress {
+            at: Timestamp::MIN,
+            version: None,
+        });
+        let may = now.since(last.at) >= every;
+        if may {
+            last.at = now;
+        }
+        may
     }
 
-    /// Whether a job reported its progress here.
-    pub(super) fn reported_progress(&self, job: JobId) -> bool {
-        self.state().progress.contains_key(&job)
+    /// The progress of a job was written as this version of its document.
+    pub(super) fn reported(&self, job: JobId, version: u64) {
+        if let Some(last) = self.state().progress.get_mut(&job) {
+            last.version = Some(version);
+        }
+    }
+
+    /// The version of the document that a job last wrote here.
+    pub(super) fn progress_version(&self, job: JobId) -> Option<u64> {
+        self.state().progress.get(&job)?.version
     }
 
     /// The attempt is over that reported its progress.

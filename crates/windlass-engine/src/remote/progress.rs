@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
-use windlass_store::{AttemptId, Expected, StoreError, Written};
+use serde_json::Value;
+use windlass_core::{Job, JobId};
+use windlass_store::{AttemptId, StoreError};
 
-use super::lease::{Claimed, Lost};
+use super::lease::Claimed;
 use super::{Remote, RemoteError, RemoteWorker};
-use crate::attempt::PROGRESS;
+use crate::progress;
 
 /// The progress of a remote attempt may have at most this many bytes, as JSON.
 pub const REMOTE_PROGRESS_BYTES_MAX: usize = 16 * 1024;
@@ -26,48 +27,35 @@ impl Remote {
         if bytes > REMOTE_PROGRESS_BYTES_MAX {
             return Err(RemoteError::ProgressTooLarge { bytes });
         }
-        let (store, now) = (self.engine.store(), self.engine.now());
-        let found = store.get(&[of.job]).await?.into_iter().next().flatten();
-        Claimed::running(worker.name(), of, found.as_ref()).map_err(RemoteError::LeaseLost)?;
-        if !self.claims.may_report(of.job, PROGRESS_EVERY, now) {
-            return Err(RemoteError::ProgressTooOften);
-        }
-        let name = of.job.to_string();
-        let reported = json!({"attempt": of.attempt, "progress": value});
-        for _ in 0..10 {
-            let before = store.document(PROGRESS, &name, now).await?;
-            let newest = before
-                .as_ref()
-                .and_then(|one| one.value.get("attempt")?.as_u64());
-            if newest.is_some_and(|attempt| attempt > u64::from(of.attempt)) {
-                return Err(RemoteError::LeaseLost(Lost::Over));
+        let mut first = true;
+        let may = |job: Option<&Job>| {
+            Claimed::running(worker.name(), of, job).map_err(RemoteError::LeaseLost)?;
+            let now = self.engine.now();
+            match std::mem::take(&mut first) && !self.claims.may_report(of.job, PROGRESS_EVERY, now)
+            {
+                true => Err(RemoteError::ProgressTooOften),
+                false => Ok(()),
             }
-            let expected = before.map_or(Expected::Absent, |one| Expected::Version(one.version));
-            let written = store.put_document(PROGRESS, &name, &reported, expected, None, now);
-            if let Written::Version(_) = written.await? {
-                return Ok(());
-            }
-        }
-        Err(RemoteError::ProgressBusy)
+        };
+        let written = progress::write(&self.engine, of, value, may).await?;
+        let version = written.ok_or(RemoteError::ProgressBusy)?;
+        self.claims.reported(of.job, version);
+        Ok(())
     }
 
-    /// The progress that an attempt reported here.
-    pub(super) async fn last_progress(&self, of: AttemptId) -> Result<Option<Value>, StoreError> {
-        if !self.claims.reported_progress(of.job) {
-            return Ok(None);
+    /// The progress that the attempt of a job reported here.
+    pub(super) async fn last_progress(&self, job: JobId) -> Result<Option<Value>, StoreError> {
+        match self.claims.progress_version(job) {
+            Some(_) => progress::read(&self.engine, job).await,
+            None => Ok(None),
         }
-        let (store, now) = (self.engine.store(), self.engine.now());
-        let document = store.document(PROGRESS, &of.job.to_string(), now).await?;
-        Ok(document.and_then(|document| document.value.get("progress").cloned()))
     }
 
     /// The progress of an attempt goes with it; what it reported to another node, the janitor removes.
-    pub(super) async fn forget_progress(&self, of: AttemptId) -> Result<(), StoreError> {
-        if self.claims.reported_progress(of.job) {
-            let (name, any) = (of.job.to_string(), Expected::Anything);
-            let store = self.engine.store();
-            store.remove_document(PROGRESS, &name, any).await?;
-            self.claims.forget_progress(of.job);
+    pub(super) async fn forget_progress(&self, job: JobId) -> Result<(), StoreError> {
+        if let Some(version) = self.claims.progress_version(job) {
+            progress::remove(&self.engine, job, version).await?;
+            self.claims.forget_progress(job);
         }
         Ok(())
     }

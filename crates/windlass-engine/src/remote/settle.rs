@@ -80,7 +80,7 @@ impl Remote {
                     }
                 }
                 Ok((_, Settled::Done(settlement))) => {
-                    self.forget_progress(outcome.of).await?;
+                    self.forget_progress(outcome.of.job).await?;
                     RemoteSettled::Done(settlement)
                 }
             });
@@ -104,7 +104,7 @@ impl Remote {
             random: self.engine.ids().bits(),
             detail: AttemptDetail {
                 lines: lines.collect(),
-                progress: self.last_progress(outcome.of).await?,
+                progress: self.last_progress(outcome.of.job).await?,
                 ..AttemptDetail::default()
             },
             ran: ran.unwrap_or_default(),

@@ -8,7 +8,7 @@ use tracing::warn;
 use windlass_core::fairness::{
     ClaimPlan, ClaimQueue, Credit, Guards, Pool, QueueOrder, Round, Slots,
 };
-use windlass_core::{Job, QueueName, Timestamp};
+use windlass_core::{Job, QueueName};
 use windlass_store::{Claim, ClaimRetry, Renewed, WorkerPlace};
 
 use super::claim::Wanted;
@@ -33,34 +33,28 @@ pub(super) async fn take(remote: &Remote, wanted: &Wanted) -> Result<Vec<Job>, R
         Err(error) => warn!(%error, jobs = steps.jobs.len(), "a claim ended early"),
         Ok(()) => {}
     }
-    let (mut jobs, late) = part_late(steps.jobs, remote.engine.now());
-    jobs.extend(renewed(remote, wanted, late).await);
+    let now = remote.engine.now();
+    let (worn, mut jobs): (Vec<Job>, Vec<Job>) = steps
+        .jobs
+        .into_iter()
+        .partition(|job| job.has_worn_lease(now));
+    jobs.extend(renewed(remote, wanted, worn).await);
     Ok(jobs)
 }
 
-/// Jobs whose claim took longer than a third of their lease come second: they are renewed before they are handed out.
-fn part_late(jobs: Vec<Job>, now: Timestamp) -> (Vec<Job>, Vec<Job>) {
-    jobs.into_iter().partition(|job| {
-        let (Some(lease), Some(started_at)) = (job.lease(), job.started_at) else {
-            return true;
-        };
-        now.since(started_at) < lease.until.since(started_at) / 3
-    })
-}
-
 /// Those of the jobs whose lease could be renewed. The others are given back.
-async fn renewed(remote: &Remote, wanted: &Wanted, late: Vec<Job>) -> Vec<Job> {
-    if late.is_empty() {
-        return late;
+async fn renewed(remote: &Remote, wanted: &Wanted, worn: Vec<Job>) -> Vec<Job> {
+    if worn.is_empty() {
+        return worn;
     }
     let now = remote.engine.now();
-    let answers = remote.prolong(late.iter(), wanted.lease, now).await;
+    let answers = remote.prolong(worn.iter(), wanted.lease, now).await;
     let answers = answers.unwrap_or_else(|error| {
         warn!(%error, "renewing leases before handing them out failed");
         BTreeMap::new()
     });
     let (mut kept, mut lost) = (Vec::new(), Vec::new());
-    for mut job in late {
+    for mut job in worn {
         match answers.get(&job.id) {
             Some(Renewed::Until { until, .. }) if job.renew(*until).is_ok() => kept.push(job),
             _ => lost.push(job),
