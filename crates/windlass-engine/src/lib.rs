@@ -44,6 +44,7 @@ mod sweeper;
 mod upkeep;
 mod watchdog;
 mod worker;
+mod worker_about;
 mod write_health;
 
 pub use attempt::{
@@ -70,4 +71,5 @@ pub use tokio_util::sync::CancellationToken;
 pub use upkeep::{UpkeepConfig, keep_up};
 pub use watchdog::{Health, PATIENCE_DEFAULT};
 pub use worker::{Stopped, Worker, WorkerConfig};
+pub use worker_about::{WorkerAbout, is_alive};
 pub use write_health::WriteHealth;

@@ -21,6 +21,7 @@ mod settle;
 mod signals;
 mod steps;
 mod times;
+mod workers;
 
 use std::fmt;
 use std::sync::Arc;

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::Shared;
-use serde_json::json;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -30,6 +29,7 @@ use crate::scheduler::{Scheduler, SchedulerConfig};
 use crate::slots::Slots;
 use crate::sweeper::{Sweeper, SweeperConfig};
 use crate::watchdog::{PATIENCE_DEFAULT, Pulse, keep_running};
+use crate::worker_about::WorkerAbout;
 
 /// After the handlers are gone, so long is waited for the store to take the last ends.
 const LAST_ENDS: Duration = Duration::from_secs(5);
@@ -221,7 +221,7 @@ impl Worker {
         ));
         let (queues, followed) = (config.queues.clone(), Arc::clone(&fetcher));
         let following = Arc::new(Following::new(Arc::clone(&engine), queues, followed));
-        let sweeper = Sweeper::new(Arc::clone(&engine), sweeper_config(&config));
+        let sweeper = Sweeper::new(Arc::clone(&engine), sweeper_config(&config, total));
         let scheduler = Scheduler::new(Arc::clone(&engine), SchedulerConfig::default());
         let janitor = Janitor::new(Arc::clone(&engine), config.janitor.clone());
         Ok(Worker {
@@ -454,23 +454,16 @@ fn fetcher_config(config: &WorkerConfig) -> FetcherConfig {
     }
 }
 
-fn sweeper_config(config: &WorkerConfig) -> SweeperConfig {
-    let queues: Vec<_> = config
-        .queues
-        .iter()
-        .map(|queue| queue.name.as_str())
-        .collect();
-    let kinds: Vec<_> = config.handlers.kinds().map(Kind::as_str).collect();
-    let about = [
-        ("queues", json!(queues)),
-        ("kinds", json!(kinds)),
-        ("version", json!(env!("CARGO_PKG_VERSION"))),
-    ];
+fn sweeper_config(config: &WorkerConfig, slots: u32) -> SweeperConfig {
+    let queues = config.queues.iter().map(|queue| queue.name.clone());
+    let about = WorkerAbout {
+        queues: Some(queues.collect()),
+        kinds: Some(config.handlers.kinds().cloned().collect()),
+        slots: Some(slots),
+        version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+    };
     SweeperConfig {
-        about: about
-            .map(|(name, value)| (name.to_owned(), value))
-            .into_iter()
-            .collect(),
+        about: about.to_json(),
         lease: config.lease,
         ..SweeperConfig::new(config.name.as_str().to_owned())
     }

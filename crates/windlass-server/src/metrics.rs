@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use axum::http::StatusCode;
 use axum::http::header::{ACCEPT, VARY};
 use windlass::MetricsFormat;
+use windlass_engine::is_alive;
 
 use crate::answer::Answer;
 use crate::call::Call;
-use crate::nodes::is_alive;
 use crate::problem::Problem;
 
 /// `GET /metrics`, in the format that `Accept` asks for.

@@ -2,16 +2,14 @@
 //! told in words.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde_json::{Map, Value};
-use windlass_core::{QueueName, Timestamp};
+use windlass_core::Timestamp;
+use windlass_engine::is_alive;
 use windlass_store::Node;
 
 use crate::config::Config;
 
-/// A node that gave no sign of life for so long is taken for gone.
-const ALIVE: Duration = Duration::from_secs(60);
 /// Where a server's heartbeat has its settings.
 const SETTINGS: &str = "settings";
 /// The settings that all servers of one store should share: each of them acts on every job.
@@ -26,17 +24,6 @@ const SHARED: [&str; 9] = [
     "retention.queues",
     "retention.replaced_payloads",
 ];
-
-/// Whether a node gave a sign of life lately.
-pub fn is_alive(node: &Node, now: Timestamp) -> bool {
-    now.since(node.beat_at) < ALIVE
-}
-
-/// Whether a worker takes jobs from a queue, by what it says about itself.
-pub(crate) fn takes_from(about: &Value, queue: &QueueName) -> bool {
-    let queues = about.get("queues").and_then(Value::as_array);
-    queues.is_some_and(|queues| queues.iter().any(|one| one == queue.as_str()))
-}
 
 /// What a server says about itself.
 pub fn about(config: &Config) -> Map<String, Value> {
@@ -88,6 +75,8 @@ pub fn differences(nodes: &[Node], now: Timestamp) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use serde_json::json;
 
     use super::*;

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -17,6 +16,7 @@ use super::line::{Interest, Position};
 use super::roster::HEARD_EVERY;
 use super::signals::Signal;
 use super::{Remote, RemoteError, RemoteWorker, steps};
+use crate::worker_about::WorkerAbout;
 
 /// What a remote worker asks for.
 #[derive(Debug, Clone)]
@@ -205,9 +205,17 @@ impl Remote {
 
     /// Takes the heartbeat of the worker.
     async fn hear_claim(&self, wanted: &Wanted) -> Result<(), RemoteError> {
-        let about = || {
-            let queues: Vec<_> = wanted.queues.iter().map(|queue| &queue.name).collect();
-            json!({"type": "rest", "queues": queues, "kinds": wanted.claim.kinds})
+        let about = || WorkerAbout {
+            queues: Some(
+                wanted
+                    .queues
+                    .iter()
+                    .map(|queue| queue.name.clone())
+                    .collect(),
+            ),
+            kinds: wanted.claim.kinds.clone().map(Vec::from_iter),
+            slots: wanted.claim.slots,
+            version: None,
         };
         let worker = wanted.claim.worker.listed();
         Ok(self.roster.hear(worker, about).await?)

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use serde_json::json;
 use windlass_core::{CANCEL_GRACE, Job, JobId, Report, Timeout, Timestamp, WorkerName};
 use windlass_store::{AttemptId, Renewed};
 
 use super::lease::{Claimed, Lost};
 use super::{Remote, RemoteError, RemoteWorker, Signal};
+use crate::worker_about::WorkerAbout;
 
 /// What a renewal found.
 #[derive(Debug)]
@@ -43,8 +43,8 @@ impl Remote {
         lease: Option<Duration>,
     ) -> Result<RemoteRenewal, RemoteError> {
         let lease = self.lease(lease)?;
-        let about = || json!({"type": "rest"});
-        self.roster.hear(worker.listed(), about).await?;
+        let listed = worker.listed();
+        self.roster.hear(listed, WorkerAbout::default).await?;
         let ids: Vec<JobId> = leases.iter().map(|of| of.job).collect();
         let jobs = self.jobs_of(&ids).await?;
         let fate =

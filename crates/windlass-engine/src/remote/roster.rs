@@ -9,16 +9,22 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tracing::debug;
 use windlass_core::{Invalid, Timestamp, WorkerName};
 use windlass_store::{Document, Expected, Node, StoreError, Written};
 
 use super::RemoteError;
 use crate::engine::Engine;
+use crate::worker_about::WorkerAbout;
 
 /// The collection of the documents.
 const WORKERS: &str = "rest-workers";
+/// What kind of worker it is: those of Rust programs do not say.
+const TYPE: &str = "type";
+const REST: &str = "rest";
+/// Whether a worker registered: then its heartbeats leave what it said about itself.
+const REGISTERED: &str = "registered";
 /// The most workers at once.
 pub const WORKERS_MAX: usize = 10_000;
 /// The most that a worker says about itself, as JSON.
@@ -65,12 +71,16 @@ impl Roster {
     }
 
     /// Registers a worker by what it says about itself.
-    pub async fn register(
+    pub(super) async fn register(
         &self,
         name: &WorkerName,
-        about: &Value,
+        about: &WorkerAbout,
         now: Timestamp,
-    ) -> Result<(), RemoteError> {
+    ) -> Result<Node, RemoteError> {
+        let mut kept = about.to_json();
+        kept.insert(TYPE.to_owned(), REST.into());
+        kept.insert(REGISTERED.to_owned(), true.into());
+        let about = Value::Object(kept);
         if about.to_string().len() > ABOUT_BYTES_MAX {
             let rule = format!(
                 "must be at most {ABOUT_BYTES_MAX} bytes of JSON together with `queues`: leave it out to take every kind"
@@ -82,8 +92,13 @@ impl Roster {
         if known.is_none() && self.is_full(now).await? {
             return Err(RemoteError::TooManyWorkers);
         }
-        self.write(name, about, Expected::Anything, now).await?;
-        Ok(())
+        let any = Expected::Anything;
+        self.write(name, &about, any, now).await?;
+        Ok(Node {
+            name: name.to_string(),
+            about,
+            beat_at: now,
+        })
     }
 
     /// Takes a worker's heartbeat. What it registered with stays; else `about` says what is known of it. Where there are too
@@ -91,7 +106,7 @@ impl Roster {
     pub(super) async fn hear(
         &self,
         worker: Option<&WorkerName>,
-        about: impl FnOnce() -> Value,
+        about: impl FnOnce() -> WorkerAbout,
     ) -> Result<(), StoreError> {
         let now = self.engine.now();
         let Some((worker, heard)) =
@@ -99,9 +114,10 @@ impl Roster {
         else {
             return Ok(());
         };
-        let said = fit(about());
+        let about = about();
+        let said = Said::new(&about);
         if let Some(version) = heard.version {
-            let about = kept(&heard.about, &said);
+            let about = said.kept(&heard.about);
             let expected = Expected::Version(version);
             if self.write(worker, about, expected, now).await? {
                 return Ok(());
@@ -111,12 +127,12 @@ impl Roster {
         let store = self.engine.store();
         let known = store.document(WORKERS, worker.as_str(), now).await?;
         let (about, expected) = match &known {
-            Some(known) => (kept(&known.value, &said), Expected::Version(known.version)),
+            Some(known) => (said.kept(&known.value), Expected::Version(known.version)),
             None if self.is_full(now).await? => {
                 debug!(%worker, "too many workers; this one is not listed");
                 return Ok(());
             }
-            None => (&said, Expected::Absent),
+            None => (&said.json, Expected::Absent),
         };
         // Whoever was faster wrote a heartbeat too.
         self.write(worker, about, expected, now).await?;
@@ -169,14 +185,18 @@ impl Roster {
     }
 
     /// One worker.
-    pub async fn get(&self, name: &WorkerName, now: Timestamp) -> Result<Option<Node>, StoreError> {
+    pub(super) async fn get(
+        &self,
+        name: &WorkerName,
+        now: Timestamp,
+    ) -> Result<Option<Node>, StoreError> {
         let store = self.engine.store();
         let found = store.document(WORKERS, name.as_str(), now).await?;
         Ok(found.map(node))
     }
 
     /// Forgets a worker.
-    pub async fn remove(&self, name: &WorkerName) -> Result<(), StoreError> {
+    pub(super) async fn remove(&self, name: &WorkerName) -> Result<(), StoreError> {
         let (store, any) = (self.engine.store(), Expected::Anything);
         store.remove_document(WORKERS, name.as_str(), any).await?;
         let mut state = self.state();
@@ -186,7 +206,7 @@ impl Roster {
     }
 
     /// Up to `limit` workers behind a name, by name.
-    pub async fn page(
+    pub(super) async fn page(
         &self,
         after: &str,
         limit: usize,
@@ -250,29 +270,55 @@ fn node(document: Document) -> Node {
     }
 }
 
-/// What stays written of a worker: what it registered with, or what it said before if it says less now.
-fn kept<'a>(known: &'a Value, said: &'a Value) -> &'a Value {
-    // One that only renews says nothing about what it takes.
-    match known.get("registered").is_some() || said.get("queues").is_none() {
-        true => known,
-        false => said,
-    }
+/// What a worker says with a heartbeat.
+struct Said {
+    /// Whether it says what it takes: one that only renews does not.
+    takes: bool,
+    json: Value,
 }
 
-/// What is known of a worker that did not register, within bounds.
-fn fit(said: Value) -> Value {
-    match said.to_string().len() > ABOUT_BYTES_MAX {
-        true => json!({"type": "rest"}),
-        false => said,
+impl Said {
+    /// What it says, within bounds.
+    fn new(about: &WorkerAbout) -> Self {
+        let json = |about: &WorkerAbout| {
+            let mut json = about.to_json();
+            json.insert(TYPE.to_owned(), REST.into());
+            Value::Object(json)
+        };
+        let fits = json(about).to_string().len() <= ABOUT_BYTES_MAX;
+        Said {
+            takes: about.queues.is_some(),
+            json: match fits {
+                true => json(about),
+                false => json(&WorkerAbout::default()),
+            },
+        }
+    }
+
+    /// What stays written of a worker: what it registered with, or what it said before if it says less now.
+    fn kept<'a>(&'a self, known: &'a Value) -> &'a Value {
+        match known.get(REGISTERED).is_some() || !self.takes {
+            true => known,
+            false => &self.json,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
     use windlass_memory::MemoryStore;
 
     use super::*;
     use crate::{Ids, VirtualClock};
+
+    fn queues(names: &[&str]) -> WorkerAbout {
+        let names = names.iter().map(|name| name.parse().unwrap());
+        WorkerAbout {
+            queues: Some(names.collect()),
+            ..WorkerAbout::default()
+        }
+    }
 
     struct Scene {
         engine: Arc<Engine>,
@@ -292,9 +338,10 @@ mod tests {
             }
         }
 
-        async fn hear(&self, name: &str, about: Value) {
+        async fn hear(&self, name: &str) {
             let name: WorkerName = name.parse().unwrap();
-            self.roster.hear(Some(&name), || about).await.unwrap();
+            let heard = self.roster.hear(Some(&name), || queues(&["claimed"]));
+            heard.await.unwrap();
         }
 
         async fn names(&self) -> Vec<String> {
@@ -312,15 +359,15 @@ mod tests {
     #[tokio::test]
     async fn a_worker_that_is_silent_for_minutes_is_forgotten() {
         let scene = Scene::new();
-        scene.hear("a", json!({"type": "rest"})).await;
+        scene.hear("a").await;
         scene.clock.advance(FORGOTTEN_AFTER / 2);
-        scene.hear("b", json!({"type": "rest"})).await;
+        scene.hear("b").await;
         assert_eq!(scene.names().await, ["a", "b"]);
         scene.clock.advance(FORGOTTEN_AFTER / 2);
         assert_eq!(scene.names().await, ["b"]);
         assert_eq!(scene.documents().await, 1);
         scene.clock.advance(FORGOTTEN_AFTER);
-        scene.hear("a", json!({"type": "rest"})).await;
+        scene.hear("a").await;
         assert_eq!(scene.names().await, ["a"]);
     }
 
@@ -329,36 +376,42 @@ mod tests {
         let scene = Scene::new();
         let other = Roster::new(&scene.engine);
         let name: WorkerName = "a".parse().unwrap();
-        scene.hear("a", json!({"queues": ["claimed"]})).await;
-        let about = json!({"registered": true, "queues": ["q"]});
-        let now = scene.engine.now();
-        other.register(&name, &about, now).await.unwrap();
+        scene.hear("a").await;
+        let (about, now) = (queues(&["q"]), scene.engine.now());
+        let registered = other.register(&name, &about, now).await.unwrap();
         scene.clock.advance(HEARD_EVERY);
-        scene.hear("a", json!({"queues": ["claimed"]})).await;
+        scene.hear("a").await;
         let now = scene.engine.now();
         let found = scene.roster.get(&name, now).await.unwrap().unwrap();
-        assert_eq!((found.about, found.beat_at), (about, now));
+        assert_eq!((found.about, found.beat_at), (registered.about, now));
     }
 
     #[tokio::test]
     async fn the_number_and_the_size_of_workers_are_bounded() {
         let scene = Scene::new();
         let (roster, now) = (&scene.roster, scene.engine.now());
+        let about = queues(&["q"]);
         for number in 0..WORKERS_MAX {
             let name: WorkerName = format!("w{number}").parse().unwrap();
-            roster.register(&name, &json!({}), now).await.unwrap();
+            roster.register(&name, &about, now).await.unwrap();
         }
         let next: WorkerName = "next".parse().unwrap();
-        let refused = roster.register(&next, &json!({}), now).await;
+        let refused = roster.register(&next, &about, now).await;
         assert!(matches!(refused, Err(RemoteError::TooManyWorkers)));
         let known: WorkerName = "w0".parse().unwrap();
-        roster.register(&known, &json!({}), now).await.unwrap();
-        scene.hear("next", json!({"queues": ["q"]})).await;
+        roster.register(&known, &about, now).await.unwrap();
+        scene.hear("next").await;
         let documents = scene.documents().await;
         assert_eq!(documents, WORKERS_MAX, "it claims without being listed");
-        let large = json!({"kinds": "x".repeat(ABOUT_BYTES_MAX)});
+        let names: Vec<String> = (0..1000).map(|number| format!("queue-{number}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let large = queues(&names);
         let refused = roster.register(&known, &large, now).await;
         assert!(matches!(refused, Err(RemoteError::Invalid(_))));
-        assert_eq!(fit(large), json!({"type": "rest"}));
+        let said = Said::new(&large).json;
+        assert_eq!(
+            (&said["type"], &said["queues"]),
+            (&json!("rest"), &Value::Null)
+        );
     }
 }

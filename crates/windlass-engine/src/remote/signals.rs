@@ -98,7 +98,11 @@ impl Signals {
     }
 
     /// Sends a signal to a worker, or takes it back.
-    pub async fn put(&self, worker: &WorkerName, signal: Option<Signal>) -> Result<(), StoreError> {
+    pub(super) async fn put(
+        &self,
+        worker: &WorkerName,
+        signal: Option<Signal>,
+    ) -> Result<(), StoreError> {
         let (store, now) = (self.engine.store(), self.engine.now());
         let (name, any) = (worker.as_str(), Expected::Anything);
         match signal {

@@ -9,8 +9,6 @@ use windlass_api::schema::{Field, Schema};
 use windlass_core::WorkerName;
 use windlass_engine::remote::{RemoteWorker, Signal};
 
-pub(super) use crate::nodes::is_alive;
-
 use super::Route;
 use super::jobs::page_params;
 use crate::access::Scope;

@@ -3,18 +3,15 @@
 mod finished;
 
 use serde::Serialize;
-use serde_json::Value;
 use windlass_core::{Job, JobId, Reason, State, Surroundings, Timestamp, why_not_running};
-use windlass_engine::lingering_of;
+use windlass_engine::{WorkerAbout, is_alive, lingering_of};
 use windlass_store::{Filter, ListedState, Node, PAGE_MAX};
 
 use self::finished::{DeathView, RevivalView};
 use crate::answer::Answer;
 use crate::app::App;
 use crate::call::Call;
-use crate::nodes::takes_from;
 use crate::problem::Problem;
-use crate::routes::workers::is_alive;
 use crate::search::Walk;
 
 /// So many jobs that run, or come before it, are looked at.
@@ -91,7 +88,9 @@ async fn surroundings(app: &App, job: &Job, now: Timestamp) -> Result<Surroundin
     let limits = store.queues().await?.remove(&job.queue).unwrap_or_default();
     let counts = store.counts(now).await?.remove(&job.queue);
     let nodes = store.nodes().await?;
-    let serves = |node: &&Node| is_alive(node, now) && serves(&node.about, job);
+    let serves = |node: &&Node| {
+        is_alive(node, now) && WorkerAbout::takes(&node.about, &job.queue, &job.kind)
+    };
     let here = nodes.iter().filter(serves).count();
     let remote = app.remote.roster().count(|node| serves(&node), now).await?;
     let workers = here + remote;
@@ -120,14 +119,6 @@ async fn surroundings(app: &App, job: &Job, now: Timestamp) -> Result<Surroundin
         ahead,
         ahead_or_more,
     })
-}
-
-/// Whether a node takes a job, by what it says about itself: a worker names its queues. One that names no kinds takes all but
-/// HTTP jobs, which must be meant.
-fn serves(about: &Value, job: &Job) -> bool {
-    let kinds = about.get("kinds").and_then(Value::as_array);
-    let named = kinds.map(|kinds| kinds.iter().any(|one| one == job.kind.as_str()));
-    takes_from(about, &job.queue) && named.unwrap_or(!job.kind.is_http())
 }
 
 /// Jobs that run under the same limit.

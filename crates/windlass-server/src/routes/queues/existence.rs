@@ -6,11 +6,10 @@
 
 use windlass_core::QueueName;
 use windlass_core::fields::{nearest, one_of};
-use windlass_engine::QUEUE_SETTINGS;
+use windlass_engine::{QUEUE_SETTINGS, WorkerAbout, is_alive};
 use windlass_store::{Filter, Node, Page};
 
 use crate::call::Call;
-use crate::nodes::{is_alive, takes_from};
 use crate::problem::Problem;
 
 /// Refuses a queue that does not exist.
@@ -54,7 +53,7 @@ async fn find(call: &Call, name: &QueueName) -> Result<Found, Problem> {
         return Ok(Found::Exists);
     }
     let settings = store.document(QUEUE_SETTINGS, name.as_str(), now).await?;
-    let takes = |node: &Node| is_alive(node, now) && takes_from(&node.about, name);
+    let takes = |node: &Node| is_alive(node, now) && WorkerAbout::takes_from(&node.about, name);
     if settings.is_some()
         || store.nodes().await?.iter().any(takes)
         || app.remote.roster().count(takes, now).await? > 0

@@ -401,8 +401,8 @@ async fn signals_come_from_a_cache() {
         0,
         "no heartbeat reads all workers"
     );
-    let (signals, worker) = (server.app.remote.signals(), "w7".parse().unwrap());
-    signals.put(&worker, Some(Signal::Stop)).await.unwrap();
+    let (remote, worker) = (&server.app.remote, "w7".parse().unwrap());
+    remote.signal(&worker, Some(Signal::Stop)).await.unwrap();
     for (number, waiting) in waiting.into_iter().enumerate() {
         if number == 7 {
             assert_eq!(waiting.await.unwrap().json["signal"], "stop");

@@ -1,0 +1,87 @@
+//! What workers say about themselves with their heartbeats, in one shape for those in Rust programs and remote ones.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use windlass_core::{Kind, QueueName, Timestamp};
+use windlass_store::Node;
+
+/// A node or a worker without a heartbeat for this long counts as gone.
+const ALIVE_FOR: Duration = Duration::from_secs(60);
+
+/// Whether a node or a worker gave a heartbeat within the last minute.
+pub fn is_alive(node: &Node, now: Timestamp) -> bool {
+    now.since(node.beat_at) < ALIVE_FOR
+}
+
+/// What a worker says about itself.
+#[derive(Debug, Clone, Default)]
+pub struct WorkerAbout {
+    /// The queues that it takes jobs from.
+    pub queues: Option<Vec<QueueName>>,
+    /// The kinds that it has handlers for; none means all but HTTP jobs.
+    pub kinds: Option<Vec<Kind>>,
+    /// How many jobs it runs at once.
+    pub slots: Option<u32>,
+    /// The version of its program.
+    pub version: Option<String>,
+}
+
+impl WorkerAbout {
+    /// The fields as they are kept; what it does not say is `null`.
+    pub(crate) fn to_json(&self) -> Map<String, Value> {
+        let fields = [
+            ("queues", json!(self.queues)),
+            ("kinds", json!(self.kinds)),
+            ("slots", json!(self.slots)),
+            ("version", json!(self.version)),
+        ];
+        let named = fields.map(|(name, value)| (name.to_owned(), value));
+        named.into_iter().collect()
+    }
+
+    /// Whether a worker takes jobs from a queue, by what is kept about it.
+    pub fn takes_from(kept: &Value, queue: &QueueName) -> bool {
+        names(kept, "queues", queue.as_str()) == Some(true)
+    }
+
+    /// Whether a worker takes jobs of a kind from a queue. One that names no kinds takes all but HTTP jobs, which must be meant.
+    pub fn takes(kept: &Value, queue: &QueueName, kind: &Kind) -> bool {
+        let named = names(kept, "kinds", kind.as_str());
+        WorkerAbout::takes_from(kept, queue) && named.unwrap_or(!kind.is_http())
+    }
+}
+
+/// Whether a list in what is kept about a worker names something; `None` if there is no such list.
+fn names(kept: &Value, list: &str, name: &str) -> Option<bool> {
+    let list = kept.get(list)?.as_array()?;
+    Some(list.iter().any(|one| one == name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_takes_the_queues_and_kinds_that_it_names() {
+        let (a, b) = (Kind::new("a").unwrap(), Kind::new("b").unwrap());
+        let queue = QueueName::default();
+        let takes = |about: &WorkerAbout, kind: &Kind| {
+            let kept = Value::Object(about.to_json());
+            WorkerAbout::takes(&kept, &queue, kind)
+        };
+        let all = WorkerAbout {
+            queues: Some(vec![queue.clone()]),
+            ..WorkerAbout::default()
+        };
+        assert!(takes(&all, &a));
+        assert!(!takes(&all, &Kind::http()), "HTTP jobs must be meant");
+        let some = WorkerAbout {
+            kinds: Some(vec![a.clone(), Kind::http()]),
+            ..all
+        };
+        let taken = [&a, &b, &Kind::http()].map(|kind| takes(&some, kind));
+        assert_eq!(taken, [true, false, true]);
+        assert!(!takes(&WorkerAbout::default(), &a), "it names no queue");
+    }
+}
