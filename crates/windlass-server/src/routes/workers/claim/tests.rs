@@ -14,7 +14,6 @@ use tokio::task::JoinHandle;
 use tower::ServiceExt as _;
 use windlass::Client;
 use windlass_core::JobId;
-use windlass_engine::remote::Signal;
 use windlass_engine::{Engine, Ids, SystemClock};
 use windlass_memory::MemoryStore;
 use windlass_store::{Store, StoreError};
@@ -205,13 +204,6 @@ impl Answered {
         Answered { status, json }
     }
 
-    fn jobs(&self) -> Vec<JobId> {
-        assert_eq!(self.status, StatusCode::OK, "{self:?}");
-        let jobs = self.json["data"].as_array().expect("jobs");
-        let ids = jobs.iter().map(|job| job["id"].as_str().expect("an id"));
-        ids.map(|id| id.parse().expect("an id")).collect()
-    }
-
     fn refusal(&self) -> (u16, &str) {
         (
             self.status.as_u16(),
@@ -270,83 +262,6 @@ async fn a_key_that_is_revoked_while_it_waits_for_a_job_learns_nothing_of_it() {
 }
 
 #[tokio::test]
-async fn a_job_among_many_waiting_claims_costs_a_handful_of_claims() {
-    const WAITING: usize = 200;
-    let server = Server::open();
-    let claim = json!({"wait": "60s", "queue": "q"});
-    let first = server.claim(None, &claim);
-    server.until_waiting(1).await;
-    server.until(|| server.store.asked("claim") > 0).await;
-    let others: Vec<_> = (1..WAITING).map(|_| server.claim(None, &claim)).collect();
-    server.until_waiting(WAITING).await;
-    let asked = server.store.asked("claim");
-    assert!(
-        asked <= 2,
-        "{asked} claims: those who come later know that there is nothing"
-    );
-    let job = server.job("q").await;
-    assert_eq!(
-        first.await.unwrap().jobs(),
-        [job],
-        "first come, first served"
-    );
-    server.until_waiting(WAITING - 1).await;
-    let asked = server.store.asked("claim");
-    assert!(asked <= 6, "{asked} claims for one job");
-    let mut jobs = Vec::new();
-    for _ in 1..WAITING {
-        jobs.push(server.job("q").await);
-    }
-    let mut claimed = Vec::new();
-    for other in others {
-        claimed.extend(other.await.unwrap().jobs());
-    }
-    claimed.sort();
-    jobs.sort();
-    assert_eq!(claimed, jobs, "every waiting claim gets one");
-}
-
-#[tokio::test]
-async fn waiting_claims_are_served_in_the_order_in_which_they_came() {
-    let server = Server::open();
-    let claim = json!({"wait": "60s", "queue": "q"});
-    let mut waiting = Vec::new();
-    for count in 1..=5 {
-        waiting.push(server.claim(None, &claim));
-        server.until_waiting(count).await;
-    }
-    for claim in waiting {
-        let job = server.job("q").await;
-        assert_eq!(claim.await.unwrap().jobs(), [job]);
-    }
-}
-
-#[tokio::test]
-async fn a_client_that_goes_away_leaves_its_position_to_the_next() {
-    let server = Server::open();
-    let claim = json!({"wait": "60s", "queue": "q"});
-    let head = server.claim(None, &claim);
-    server.until_waiting(1).await;
-    let next = server.claim(None, &claim);
-    server.until_waiting(2).await;
-    head.abort();
-    server.until_waiting(1).await;
-    let job = server.job("q").await;
-    assert_eq!(next.await.unwrap().jobs(), [job]);
-    assert_eq!(server.app.remote.waiting(), 0);
-}
-
-#[tokio::test]
-async fn a_job_that_becomes_due_is_found_without_a_change_of_the_store() {
-    let server = Server::open();
-    let waiting = server.claim(None, &json!({"wait": "60s", "queue": "q"}));
-    server.until_waiting(1).await;
-    let later = server.app.client.enqueue_json("a", &json!(null)).queue("q");
-    let id = later.delay(Duration::from_millis(30)).await.unwrap().id;
-    assert_eq!(waiting.await.unwrap().jobs(), [id]);
-}
-
-#[tokio::test]
 async fn one_key_cannot_take_all_long_polls() {
     let settings = Settings {
         waiting_max: 4,
@@ -380,36 +295,6 @@ async fn one_key_cannot_take_all_long_polls() {
     server.until_waiting(1).await;
     let again = server.claim(Some(&greedy), &json!({"wait": "10ms"})).await;
     assert_eq!(again.unwrap().status, StatusCode::OK);
-}
-
-#[tokio::test]
-async fn signals_come_from_a_cache() {
-    let server = Server::open();
-    let claim = |number: usize| json!({"wait": "60s", "worker": format!("w{number}")});
-    let waiting: Vec<_> = (0..50)
-        .map(|number| server.claim(None, &claim(number)))
-        .collect();
-    server.until_waiting(50).await;
-    assert!(server.store.asked("documents") <= 3, "one read for all");
-    let asked = server.store.asked("document");
-    assert!(
-        asked <= 51,
-        "{asked}: each new worker by its name, and the settings of the queue"
-    );
-    assert_eq!(
-        server.store.asked("nodes"),
-        0,
-        "no heartbeat reads all workers"
-    );
-    let (remote, worker) = (&server.app.remote, "w7".parse().unwrap());
-    remote.signal(&worker, Some(Signal::Stop)).await.unwrap();
-    for (number, waiting) in waiting.into_iter().enumerate() {
-        if number == 7 {
-            assert_eq!(waiting.await.unwrap().json["signal"], "stop");
-        } else {
-            waiting.abort();
-        }
-    }
 }
 
 #[tokio::test]

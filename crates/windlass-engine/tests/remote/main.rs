@@ -1,0 +1,16 @@
+//! Remote workers: what they claim, report and are told, in virtual time on every store, and waiting claims in paused time.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "what a test may"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod attempts;
+mod claims;
+mod lines;
+mod scene;
+mod waiting;
