@@ -42,7 +42,8 @@ async fn nodes_that_start_together_migrate_once() {
         .unwrap_err();
     let newest = MIGRATIONS.last().unwrap().number;
     assert!(
-        matches!(refused, StoreError::WrongSchema { found: 0, needed } if needed == newest),
+        matches!(refused, StoreError::WrongSchema { found: 0, needed } if needed == newest)
+            && refused.to_string().contains("run `windlass migrate up`"),
         "{refused:?}"
     );
     let starts = (0..8).map(|_| {

@@ -93,7 +93,7 @@ macro_rules! conformance {
             ],
             schedule: [
                 put_is_compare_and_set, a_name_is_taken_once, due_is_the_longest_due_first, fire_moves_the_schedule_on,
-                an_occurrence_fires_once, occurrences_are_kept_as_long_as_their_jobs, a_stale_step_writes_nothing, skipped_occurrences_are_recorded,
+                an_occurrence_fires_once, a_full_queue_drops_no_occurrence, occurrences_are_kept_as_long_as_their_jobs, a_stale_step_writes_nothing, skipped_occurrences_are_recorded,
                 a_step_gives_another_definition,
             ],
             general: [

@@ -100,7 +100,7 @@ pub enum StoreError {
     },
 
     /// The store was written by another version.
-    #[error("the store's schema is version {found}, this build needs {needed}: use a newer build")]
+    #[error("the schema is at version {found}, this build needs {needed}; {}", schema_step(*found, *needed))]
     WrongSchema {
         /// The version that is there.
         found: u32,
@@ -116,4 +116,13 @@ pub enum StoreError {
         /// The process id of the owner, if it is known.
         owner: String,
     },
+}
+
+/// What to do about a schema at another version.
+fn schema_step(found: u32, needed: u32) -> &'static str {
+    if found < needed {
+        "run `windlass migrate up`"
+    } else {
+        "use a newer build"
+    }
 }

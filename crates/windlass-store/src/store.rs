@@ -141,7 +141,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn due(&self, limit: usize, now: Timestamp) -> Result<Vec<Schedule>, StoreError>;
 
     /// Fires occurrences: their jobs, the record of what was skipped, the schedule's move and its new definition, in one
-    /// step. An occurrence becomes a job at most once, whoever fires it.
+    /// step. An occurrence becomes a job at most once, whoever fires it. `max_depth` does not hold
+    /// it back: a full queue must not drop an occurrence.
     async fn fire(&self, fire: Fire, now: Timestamp) -> Result<Fired, StoreError>;
 
     /// The occurrences of a schedule that were fired, newest first: up to `limit` of those before an instant, at most

@@ -4,7 +4,7 @@ use windlass_core::schedule::{NewSchedule, SkipReason, SkippedRange, Zone};
 use windlass_core::{Job, NewJob, Occurrence, ScheduleId, ScheduleName};
 
 use super::build::*;
-use crate::{Expected, Fire, Fired, FiredOccurrence, Schedule, ScheduleRef, Written};
+use crate::{Expected, Fire, Fired, FiredOccurrence, QueueLimits, Schedule, ScheduleRef, Written};
 
 fn schedule(number: u128, name: &str, next: u64) -> Schedule {
     let name = ScheduleName::new(name).unwrap();
@@ -165,6 +165,19 @@ pub async fn an_occurrence_fires_once(store: &Opened) {
     again.jobs[0].id = id(77);
     assert_eq!(store.fire(again, at(25)).await.unwrap(), made(&[20]));
     assert_eq!(store.get(&[id(77)]).await.unwrap(), [None]);
+}
+
+pub async fn a_full_queue_drops_no_occurrence(store: &Opened) {
+    let limits = QueueLimits {
+        max_depth: Some(1),
+        ..QueueLimits::default()
+    };
+    let full = queue("default");
+    store.put_queue(&full, &limits, None).await.unwrap();
+    put(store, vec![job(5)]).await;
+    let schedule = created(store, 1, "s", 10).await;
+    let fired = store.fire(step(&schedule, &[10, 20]), at(25)).await;
+    assert_eq!(fired.unwrap(), made(&[10, 20]));
 }
 
 pub async fn occurrences_are_kept_as_long_as_their_jobs(store: &Opened) {
