@@ -51,7 +51,11 @@ impl State {
             self.start(job, claim, now);
         }
         self.remember(claim.id, &jobs);
-        Claimed { jobs, both_waited }
+        Claimed {
+            jobs,
+            both_waited,
+            repeated: false,
+        }
     }
 
     fn start(&mut self, job: &mut Job, claim: &Claim, now: Timestamp) {
@@ -143,6 +147,7 @@ impl State {
         Some(Claimed {
             jobs: alive.cloned().collect(),
             both_waited: false,
+            repeated: true,
         })
     }
 

@@ -171,7 +171,11 @@ pub(crate) async fn claim(
     advance(marks, &retry, &retries)?;
     advance(marks, &retry, &last)?;
     let both_waited = before.both_wait;
-    let claimed = Claimed { jobs, both_waited };
+    let claimed = Claimed {
+        jobs,
+        both_waited,
+        repeated: false,
+    };
     Ok(Attempted::Done(claimed, promoted))
 }
 
@@ -318,6 +322,7 @@ async fn again(
     Ok(Claimed {
         jobs,
         both_waited: false,
+        repeated: true,
     })
 }
 

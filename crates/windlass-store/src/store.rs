@@ -42,7 +42,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// limit holds back does not block those behind it. A job is never in two live leases. The attempt counts up with the
     /// lease. Policy and limit of the retry are stamped on the lease. Beside another claim, this may find fewer jobs
     /// than are ready. A queue with a rate starts at most that many jobs, by their `started_at`, in any window of its period:
-    /// a claim that comes with an older `now` than one before it starts its jobs at the later instant. The same claim id again gives the same leases, as far as they still live.
+    /// a claim that comes with an older `now` than one before it starts its jobs at the later instant. The same claim id again gives
+    /// the same leases, as far as they still live, and says that it is repeated.
     async fn claim(&self, claim: &Claim, now: Timestamp) -> Result<Claimed, StoreError>;
 
     /// Prolongs leases to `now + lease`. An attempt that is over answers `LeaseLost`; an expired lease that was not swept

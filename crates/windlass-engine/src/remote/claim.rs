@@ -15,6 +15,7 @@ use windlass_store::{Kinds, StoreError};
 use super::line::{Interest, Position};
 use super::roster::HEARD_EVERY;
 use super::signals::Signal;
+use super::steps::Found;
 use super::{Remote, RemoteError, RemoteWorker, steps};
 use crate::worker_about::WorkerAbout;
 
@@ -238,7 +239,7 @@ struct Claiming<A> {
     admission: Arc<A>,
 }
 
-type Got<A> = Result<Vec<Job>, ClaimError<<A as Admission>::Refusal>>;
+type Got<A> = Result<Found, ClaimError<<A as Admission>::Refusal>>;
 
 impl<A: Admission> Claiming<A> {
     /// Claims, and waits until there is something to claim, for as long as the claim may. A worker that is to be quiet waits
@@ -251,19 +252,20 @@ impl<A: Admission> Claiming<A> {
         let (engine, worker) = (&remote.engine, wanted.claim.worker.listed());
         let mut over = engine.clock().sleep(wanted.claim.wait);
         let mut heartbeat = engine.clock().sleep(HEARD_EVERY);
-        let jobs = self.claimed_before().await?;
+        let found = self.claimed_before().await?;
+        let (repeated, jobs) = (found.is_final(), found.jobs);
         let (mut position, mut permit) = (None, None);
         let mut changes = remote.signals.changes();
         loop {
             changes.mark_unchanged();
             let signal = remote.signals.get(worker).await?;
-            if !jobs.is_empty() || signal == Some(Signal::Stop) {
+            if repeated || signal == Some(Signal::Stop) {
                 return Ok(RemoteClaimed { jobs, signal });
             }
             if wanted.claim.wait.is_zero() {
                 let jobs = match signal {
                     Some(_) => jobs,
-                    None => self.claim_safely().await?,
+                    None => self.claim_safely().await?.jobs,
                 };
                 return Ok(RemoteClaimed { jobs, signal });
             }
@@ -272,8 +274,9 @@ impl<A: Admission> Claiming<A> {
                 None => position = position.or_else(|| Some(remote.lines.join(wanted.interest()))),
             }
             if let Some(position) = position.as_ref().filter(|position| position.looks_now()) {
-                let jobs = self.look(position).await?;
-                if !jobs.is_empty() {
+                let found = self.look(position).await?;
+                if found.is_final() {
+                    let jobs = found.jobs;
                     return Ok(RemoteClaimed { jobs, signal });
                 }
             }
@@ -304,25 +307,26 @@ impl<A: Admission> Claiming<A> {
     async fn look(&self, position: &Position) -> Got<A> {
         let engine = &self.remote.engine;
         let look = position.begin(engine);
-        let jobs = self.claim_safely().await?;
-        if jobs.is_empty() {
+        let found = self.claim_safely().await?;
+        if !found.jobs.is_empty() {
+            position.found();
+        } else if !found.repeated {
+            // A repeated claim says nothing about the queues: others in the line look for themselves.
             let rate_step = steps::rate_step(&self.remote, &self.wanted);
             position.found_nothing(look, rate_step, engine.ids().bits());
-        } else {
-            position.found();
         }
-        Ok(jobs)
+        Ok(found)
     }
 
     /// The jobs of a claim that is repeated with its id.
     async fn claimed_before(&self) -> Got<A> {
         let Some(named) = &self.wanted.named else {
-            return Ok(Vec::new());
+            return Ok(Found::default());
         };
         let _turn = self.remote.claims.turn(digest(named)).await;
-        let jobs = steps::take_again(&self.remote, &self.wanted).await?;
+        let found = steps::take_again(&self.remote, &self.wanted).await?;
         self.check().await?;
-        Ok(jobs)
+        Ok(found)
     }
 
     /// Claims in a task of its own: if the client has gone meanwhile, the jobs are given back at once. Those of a claim with an
@@ -342,10 +346,10 @@ impl<A: Admission> Claiming<A> {
                 None => None,
             };
             let claimed = claiming.claim_while_admitted().await;
-            if let Err(Ok(jobs)) = answer.send(claimed)
+            if let Err(Ok(found)) = answer.send(claimed)
                 && claiming.wanted.named.is_none()
             {
-                remote.give_back(&jobs).await;
+                remote.give_back(&found.jobs).await;
             }
         });
         answered.await.unwrap_or(Err(ClaimError::Interrupted))
@@ -355,15 +359,15 @@ impl<A: Admission> Claiming<A> {
     async fn claim_while_admitted(&self) -> Got<A> {
         self.check().await?;
         let begun_at = self.remote.engine.now();
-        let jobs = steps::take(&self.remote, &self.wanted).await?;
+        let found = steps::take(&self.remote, &self.wanted).await?;
         if let Err(refused) = self.check().await {
             // An earlier request with the same id may have handed out what was claimed before this one began.
             let is_new = |job: &Job| job.started_at.is_some_and(|at| at >= begun_at);
-            let new: Vec<Job> = jobs.into_iter().filter(is_new).collect();
+            let new: Vec<Job> = found.jobs.into_iter().filter(is_new).collect();
             self.remote.give_back(&new).await;
             return Err(refused);
         }
-        Ok(jobs)
+        Ok(found)
     }
 
     async fn check(&self) -> Result<(), ClaimError<A::Refusal>> {

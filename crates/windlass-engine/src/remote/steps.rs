@@ -22,7 +22,7 @@ const STEP_MAX: u32 = 64;
 const BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Takes as many jobs as the claim wants. Once there are some, they are answered whatever goes wrong: they are leased.
-pub(super) async fn take(remote: &Remote, wanted: &Wanted) -> Result<Vec<Job>, RemoteError> {
+pub(super) async fn take(remote: &Remote, wanted: &Wanted) -> Result<Found, RemoteError> {
     let mut steps = Steps::new(remote, wanted);
     let taken = match wanted.claim.order {
         QueueOrder::Strict => steps.take_strict().await,
@@ -39,7 +39,8 @@ pub(super) async fn take(remote: &Remote, wanted: &Wanted) -> Result<Vec<Job>, R
         .into_iter()
         .partition(|job| job.has_worn_lease(now));
     jobs.extend(renewed(remote, wanted, worn).await);
-    Ok(jobs)
+    let repeated = steps.repeated;
+    Ok(Found { jobs, repeated })
 }
 
 /// Those of the jobs whose lease could be renewed. The others are given back.
@@ -64,13 +65,31 @@ async fn renewed(remote: &Remote, wanted: &Wanted, worn: Vec<Job>) -> Vec<Job> {
     kept
 }
 
-/// The jobs that the same claim took before, as far as they still run: each step is known to the store by its name.
-pub(super) async fn take_again(remote: &Remote, wanted: &Wanted) -> Result<Vec<Job>, RemoteError> {
+/// What the same claim took before, as far as it still runs: each step is known to the store by its name.
+pub(super) async fn take_again(remote: &Remote, wanted: &Wanted) -> Result<Found, RemoteError> {
     let mut steps = Steps::new(remote, wanted);
     for queue in &wanted.queues {
         while steps.step_again(&queue.name).await? {}
     }
-    Ok(steps.jobs)
+    Ok(Found {
+        jobs: steps.jobs,
+        repeated: steps.repeated,
+    })
+}
+
+/// What a claim found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) jobs: Vec<Job>,
+    /// The same claim was answered before: it gets no other jobs, however long it waits.
+    pub(super) repeated: bool,
+}
+
+impl Found {
+    /// Whether waiting would bring nothing more.
+    pub(super) fn is_final(&self) -> bool {
+        self.repeated || !self.jobs.is_empty()
+    }
 }
 
 struct Steps<'a> {
@@ -80,6 +99,8 @@ struct Steps<'a> {
     bytes: usize,
     /// How many steps each queue has had.
     asked: BTreeMap<QueueName, u32>,
+    /// A step was known to the store.
+    repeated: bool,
 }
 
 impl<'a> Steps<'a> {
@@ -90,6 +111,7 @@ impl<'a> Steps<'a> {
             jobs: Vec::new(),
             bytes: 0,
             asked: BTreeMap::new(),
+            repeated: false,
         }
     }
 
@@ -136,6 +158,7 @@ impl<'a> Steps<'a> {
         let began = self.remote.attempts.elapsed();
         let now = self.remote.engine.now();
         let mut claimed = self.remote.engine.store().claim(&claim, now).await?;
+        self.repeated |= claimed.repeated;
         claims.count(queue, rules.guards, &plan, claimed.taken());
         self.remote.attempts.claimed(&claimed.jobs, now, began);
         for job in &claimed.jobs {
@@ -149,16 +172,16 @@ impl<'a> Steps<'a> {
         Ok(full)
     }
 
-    /// Asks for what the next step in a queue got before; answers whether that was anything.
+    /// Asks for what the next step in a queue got before; answers whether there was such a step.
     async fn step_again(&mut self, queue: &QueueName) -> Result<bool, RemoteError> {
         let none = Slots::uncounted(0);
         let plan = Guards::default().plan(Pool::Single, none, Credit::default());
         let claim = self.next_claim(queue, plan);
         let now = self.remote.engine.now();
         let claimed = self.remote.engine.store().claim(&claim, now).await?;
-        let any = !claimed.jobs.is_empty();
+        self.repeated |= claimed.repeated;
         self.keep(claimed.jobs);
-        Ok(any)
+        Ok(claimed.repeated)
     }
 
     /// The slots of the worker, some of which hold jobs of earlier steps.

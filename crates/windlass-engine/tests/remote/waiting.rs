@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use windlass_core::{NewJob, Start};
+use windlass_core::{NewJob, Reported, Start};
 use windlass_engine::remote::{ClaimError, RemoteClaim, Signal};
 
-use crate::scene::{Answer, Key, Scene, claim, ids};
+use crate::scene::{Answer, Key, Scene, claim, ids, of};
 use crate::support::{self, World, new_job, seconds};
 
 fn waits(by: &str) -> RemoteClaim {
@@ -45,6 +45,25 @@ async fn a_claim_that_waits_finds_a_job_when_it_becomes_due(world: World) {
     scene.world.clock.advance(seconds(20.0));
     let got = answer(waiting).await.unwrap().jobs;
     assert_eq!(ids(&got), [id]);
+}
+
+async fn a_repeated_claim_whose_jobs_have_ended_neither_waits_nor_holds_others_up(world: World) {
+    let scene = Scene::new(world);
+    let named = || RemoteClaim {
+        claim_id: Some("c".to_owned()),
+        ..waits("a")
+    };
+    scene.job("q").await;
+    let first = scene.claim(named()).await;
+    scene
+        .settle("a", of(&first[0]), Reported::Succeeded(None))
+        .await;
+    let other = scene.wait(waits("b"), Key::good()).await;
+    let repeated = scene.start(named(), Key::good());
+    assert_eq!(answer(repeated).await.unwrap().jobs, [], "at once");
+    let id = scene.job("q").await;
+    scene.world.clock.advance(seconds(0.3)); // after a look that found nothing a line rests
+    assert_eq!(ids(&answer(other).await.unwrap().jobs), [id]);
 }
 
 async fn a_wait_ends_with_its_time_or_with_the_process(world: World) {
@@ -173,6 +192,7 @@ async fn a_signal_that_another_process_sends_arrives(world: World) {
 crate::on_every_store! {
     a_claim_that_waits_is_woken_by_a_job;
     a_claim_that_waits_finds_a_job_when_it_becomes_due;
+    a_repeated_claim_whose_jobs_have_ended_neither_waits_nor_holds_others_up;
     a_wait_ends_with_its_time_or_with_the_process;
     a_key_that_is_revoked_while_it_waits_gets_nothing;
     a_claim_without_a_permit_gets_what_there_is_and_does_not_wait;

@@ -81,7 +81,11 @@ pub(super) async fn claim(
     session.commit().await?;
     let places: HashMap<JobId, usize> = chosen.into_iter().zip(0..).collect();
     jobs.sort_by_key(|job: &Job| places.get(&job.id));
-    Ok(Ok(Claimed { jobs, both_waited }))
+    Ok(Ok(Claimed {
+        jobs,
+        both_waited,
+        repeated: false,
+    }))
 }
 
 /// What a claim may take.

@@ -42,7 +42,11 @@ impl Writer<'_> {
             self.keep_starts(queue, rate, jobs.len(), now)?;
         }
         self.remember(claim, &jobs);
-        Ok(Ok(Claimed { jobs, both_waited }))
+        Ok(Ok(Claimed {
+            jobs,
+            both_waited,
+            repeated: false,
+        }))
     }
 
     /// What is left of the plan within the limits of the queue.
@@ -293,6 +297,7 @@ impl Writer<'_> {
         Ok(Some(Claimed {
             jobs,
             both_waited: false,
+            repeated: true,
         }))
     }
 

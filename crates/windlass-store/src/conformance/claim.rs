@@ -470,12 +470,17 @@ pub async fn the_same_claim_again_gives_the_same_leases(store: &Opened) {
         };
         store.claim(&nothing, at(0)).await.unwrap();
     }
-    let first = store.claim(&asked, at(0)).await.unwrap().jobs;
-    let again = store.claim(&asked, at(1)).await.unwrap().jobs;
-    assert_eq!(again, first);
-    settle_one(store, &first[0], Report::Succeeded(None), at(2)).await;
-    let living = store.claim(&asked, at(3)).await.unwrap().jobs;
-    assert_eq!(living, first[1..]);
+    let first = store.claim(&asked, at(0)).await.unwrap();
+    assert!(!first.repeated);
+    let first = first.jobs;
+    let again = store.claim(&asked, at(1)).await.unwrap();
+    assert_eq!((again.jobs, again.repeated), (first.clone(), true));
+    for job in &first {
+        settle_one(store, job, Report::Succeeded(None), at(2)).await;
+        let living = store.claim(&asked, at(3)).await.unwrap();
+        let left = first.iter().filter(|other| other.id > job.id).cloned();
+        assert_eq!((living.jobs, living.repeated), (left.collect(), true));
+    }
 }
 
 pub async fn one_claim_asked_twice_at_once_leases_one_set(store: &Opened) {
