@@ -8,7 +8,8 @@
 
 use std::process::Command;
 
-/// An example as a run of all tests has built it beside this one; built now, where only this test is run.
+/// An example as a run of all tests has built it beside this one; built now, where only this test is
+/// run, with the features of such a run: others would compile every dependency again.
 fn example(name: &str) -> Command {
     let this = std::env::current_exe().expect("this program");
     let folder = this
@@ -18,13 +19,13 @@ fn example(name: &str) -> Command {
     let program = folder.join("examples").join(name);
     let source = format!("{}/examples/{name}.rs", env!("CARGO_MANIFEST_DIR"));
     let written = |path: &std::path::Path| path.metadata().and_then(|file| file.modified()).ok();
-    if written(&program) > written(source.as_ref()) {
-        return Command::new(program);
+    if written(&program) <= written(source.as_ref()) {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--workspace", "--all-features"]);
+        let built = cargo.args(["--example", name]).status();
+        assert!(built.expect("cargo starts").success(), "{name} is built");
     }
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["run", "--quiet", "--all-features", "--example", name]);
-    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
-    cargo
+    Command::new(program)
 }
 
 /// Runs an example.
