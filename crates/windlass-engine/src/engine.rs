@@ -22,6 +22,7 @@ use crate::ids::Ids;
 use crate::lingering::Lingering;
 use crate::narrator::Narrator;
 use crate::observed::Observed;
+use crate::queue_settings::UnreadableSettings;
 use crate::recorder::{Guarded, Recorder};
 use crate::slots::Slots;
 use crate::watchdog::{Health, Pulse};
@@ -51,6 +52,7 @@ pub struct Engine {
     lingering: Arc<Lingering>,
     loops: Mutex<BTreeMap<String, Arc<Pulse>>>,
     narrator: Narrator,
+    unreadable_settings: UnreadableSettings,
 }
 
 impl Engine {
@@ -89,6 +91,7 @@ impl Engine {
             lingering: Arc::default(),
             loops: Mutex::default(),
             narrator: Narrator::default(),
+            unreadable_settings: UnreadableSettings::default(),
         }
     }
 
@@ -107,6 +110,11 @@ impl Engine {
             }
             found => found,
         }
+    }
+
+    /// The queues whose settings cannot be read.
+    pub(crate) fn unreadable_settings(&self) -> &UnreadableSettings {
+        &self.unreadable_settings
     }
 
     /// Whether the store accepts writes.

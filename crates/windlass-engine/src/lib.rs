@@ -63,7 +63,7 @@ pub use ids::{Ids, Origin};
 pub use janitor::{Janitor, JanitorConfig};
 pub use lingering::lingering_of;
 pub use progress::PROGRESS;
-pub use queue_settings::QUEUE_SETTINGS;
+pub use queue_settings::{QUEUE_SETTINGS, read_claim_settings};
 pub use recorder::Recorder;
 pub use scheduler::{Extra, Scheduler, SchedulerConfig, extra_job};
 pub use sweeper::{Sweeper, SweeperConfig};

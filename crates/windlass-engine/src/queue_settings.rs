@@ -1,13 +1,12 @@
 //! What operators set about queues while workers run: read from the store, and followed by every worker.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 use windlass_core::fairness::{ClaimSettings, Guards, Rate};
-use windlass_core::fields::Fields;
 use windlass_core::retry::RetryPolicy;
 use windlass_core::{Invalid, QueueName, Timestamp};
 use windlass_store::{Store, StoreError};
@@ -22,19 +21,62 @@ pub const QUEUE_SETTINGS: &str = "queue-settings";
 /// A worker looks this often whether something was changed.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// How a queue is to be claimed, by its document.
-async fn claim_settings(
+/// How a queue is to be claimed, by its document; `Ok(Err(…))` says why this version cannot read the document.
+pub async fn read_claim_settings(
     store: &dyn Store,
     queue: &QueueName,
     now: Timestamp,
 ) -> Result<Result<ClaimSettings, Invalid>, StoreError> {
-    let document = store.document(QUEUE_SETTINGS, queue.as_str(), now).await?;
-    let value = document.map_or(Value::Null, |document| document.value);
-    // Other settings stand beside these: what is not asked for is not refused.
-    Ok(match &value {
-        Value::Object(map) => ClaimSettings::read(&mut Fields::of(map)),
-        _ => Ok(ClaimSettings::default()),
-    })
+    match store.document(QUEUE_SETTINGS, queue.as_str(), now).await {
+        Ok(None) => Ok(Ok(ClaimSettings::default())),
+        Ok(Some(document)) => Ok(ClaimSettings::from_stored(&document.value)),
+        Err(StoreError::Damaged { what, .. }) => Ok(Err(Invalid::new("", what))),
+        Err(error) => Err(error),
+    }
+}
+
+/// The queues whose settings could not be read at the last look, so that each is logged once.
+#[derive(Debug, Default)]
+pub(crate) struct UnreadableSettings(Mutex<BTreeSet<QueueName>>);
+
+impl UnreadableSettings {
+    /// What was read; the defaults where it could not be read.
+    fn or_default(&self, queue: &QueueName, read: Result<ClaimSettings, Invalid>) -> ClaimSettings {
+        let mut unreadable = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let problem = match read {
+            Ok(set) => {
+                unreadable.remove(queue);
+                return set;
+            }
+            Err(problem) => problem,
+        };
+        if unreadable.insert(queue.clone()) {
+            warn!(%queue, %problem, "the settings of a queue cannot be read; its defaults hold");
+        }
+        ClaimSettings::default()
+    }
+}
+
+impl Engine {
+    /// How a queue is to be claimed. One whose settings this version cannot read is at its defaults.
+    pub(crate) async fn claim_settings(
+        &self,
+        queue: &QueueName,
+    ) -> Result<ClaimSettings, StoreError> {
+        let read = read_claim_settings(self.store(), queue, self.now()).await?;
+        Ok(self.unreadable_settings().or_default(queue, read))
+    }
+
+    /// What is set about a queue, for workers that have no rules of their own.
+    pub(crate) async fn set_rules(&self, queue: &QueueName) -> Result<SetRules, StoreError> {
+        let limits = self.store().queues().await?.remove(queue);
+        let set = self.claim_settings(queue).await?;
+        Ok(SetRules {
+            guards: set.over(Guards::default()),
+            retry: set.retry,
+            rate: limits.and_then(|limits| limits.rate),
+        })
+    }
 }
 
 /// What is set about a queue, for workers that have no rules of their own.
@@ -43,21 +85,6 @@ pub(crate) struct SetRules {
     pub(crate) guards: Guards,
     pub(crate) retry: Option<Arc<RetryPolicy>>,
     pub(crate) rate: Option<Rate>,
-}
-
-/// Reads what is set about a queue.
-pub(crate) async fn set_rules(
-    store: &dyn Store,
-    queue: &QueueName,
-    now: Timestamp,
-) -> Result<Result<SetRules, Invalid>, StoreError> {
-    let limits = store.queues().await?.remove(queue).unwrap_or_default();
-    let set = claim_settings(store, queue, now).await?;
-    Ok(set.map(|set| SetRules {
-        guards: set.over(Guards::default()),
-        retry: set.retry,
-        rate: limits.rate,
-    }))
 }
 
 /// Keeps the rules of a worker's queues at what operators set.
@@ -81,17 +108,11 @@ impl Following {
         }
     }
 
-    /// Looks at every queue once. What cannot be read, or does not fit the worker, changes nothing.
+    /// Looks at every queue once. Where settings cannot be read or do not fit the worker, its own hold.
     pub(crate) async fn pass(&self) -> Result<(), StoreError> {
         for of in &self.queues {
             let queue = &of.name;
-            let set = match claim_settings(self.engine.store(), queue, self.engine.now()).await? {
-                Ok(set) => set,
-                Err(problem) => {
-                    warn!(%queue, %problem, "the settings of a queue cannot be read");
-                    continue;
-                }
-            };
+            let set = self.engine.claim_settings(queue).await?;
             let retry = set.retry.clone().or_else(|| of.retry.clone());
             let rules = |guards| QueueRules {
                 guards,

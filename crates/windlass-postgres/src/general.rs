@@ -22,14 +22,22 @@ pub(crate) async fn put_queue(
     limits: &QueueLimits,
     expected: Option<&QueueLimits>,
 ) -> Step<bool> {
-    let json = |limits: &QueueLimits| {
-        serde_json::to_string(limits).map_err(|error| Fault::damaged(error.to_string()))
-    };
+    // The text that was read is compared, not what this version would write: it may hold fields of a newer one.
+    let mut found: Option<String> = None;
+    if let Some(expected) = expected {
+        let sql = "select limits from windlass.queues where name = $1";
+        let rows = session.look(sql, params![queue.as_str()]).await?;
+        found = rows.first().map(|row| row.try_get(0)).transpose()?;
+        let limits = found.as_deref().map(QueueLimits::from_stored);
+        if limits.unwrap_or_default() != *expected {
+            return Ok(false);
+        }
+    }
     let sql =
         "insert into windlass.queues (name, limits, bounded, max_depth) values ($1, $2, $3, $4)
          on conflict (name) do update
          set limits = excluded.limits, bounded = excluded.bounded, max_depth = excluded.max_depth
-         where $5::text is null or queues.limits = $5
+         where not $5 or queues.limits = $6
          returning 1";
     let max_depth = limits.max_depth.map(bigint);
     let unbounded = QueueLimits {
@@ -37,8 +45,10 @@ pub(crate) async fn put_queue(
         ..QueueLimits::default()
     };
     let bounded = *limits != unbounded;
-    let expected = expected.map(json).transpose()?;
-    let params = params![queue.as_str(), json(limits)?, bounded, max_depth, expected];
+    let json = serde_json::to_string(limits);
+    let json = json.map_err(|error| Fault::damaged(error.to_string()))?;
+    let compared = expected.is_some();
+    let params = params![queue.as_str(), json, bounded, max_depth, compared, found];
     let written = session.alone(sql, params).await?;
     Ok(!written.is_empty())
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windlass_core::fairness::Rate;
-use windlass_core::{Concurrency, Job, JobId, Report};
+use windlass_core::{Concurrency, Job, JobId, QueueName, Report};
 use windlass_postgres::PostgresStore;
 use windlass_store::conformance::build::{
     Opened, at, at_micros, attempt_of, claim, enqueue_one, id, job, jobs, key, report, unique,
@@ -362,7 +362,7 @@ async fn a_row_that_a_newer_version_wrote_costs_its_neighbours_nothing() {
     let mut sql = format!(
         "update windlass.attempts set outcome = 'melted' where job = '{attempt}' and attempt = 1;
          update windlass.settings set json = replace(json, '{policy}', '\"many\"');
-         update windlass.queues set limits = '{{\"moon_phase\": 3}}' where name = '{queue}';
+         update windlass.queues set limits = '{{\"concurrency\": \"moon\"}}' where name = '{queue}';
          update windlass.nodes set about = '{{' where about like '%bad%';
          update windlass.documents set value = '{{' where value like '%bad%';
          update windlass.records set value = '{{' where value like '%bad%';"
@@ -477,4 +477,37 @@ async fn nodes_whose_clocks_differ_keep_to_the_rate_of_a_queue() {
     for window in starts.windows(11) {
         assert!(window[10].since(window[0]) >= period, "{starts:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_with_a_field_of_a_newer_version_hold_and_can_be_changed() {
+    let (nodes, url) = nodes(1).await;
+    let (store, name) = (&nodes[0], QueueName::new("default").unwrap());
+    let limits = |concurrency| QueueLimits {
+        concurrency: Some(concurrency),
+        ..QueueLimits::default()
+    };
+    store.put_queue(&name, &limits(1), None).await.unwrap();
+    let sql = "update windlass.queues set limits = jsonb_set(limits::jsonb, '{burst}', '5')::text";
+    cluster::client(&url)
+        .await
+        .batch_execute(sql)
+        .await
+        .unwrap();
+    let batch = Enqueue::all(jobs(1..4));
+    store.enqueue(batch, at(0)).await.unwrap();
+    let claimed = store.claim(&claim(3), at(0)).await.unwrap().jobs;
+    assert_eq!(claimed.len(), 1, "the limit holds");
+    let put = |limits: QueueLimits, expected: QueueLimits| {
+        let name = name.clone();
+        async move {
+            store
+                .put_queue(&name, &limits, Some(&expected))
+                .await
+                .unwrap()
+        }
+    };
+    assert!(!put(limits(2), limits(3)).await, "they are not these");
+    assert!(put(limits(2), limits(1)).await);
+    assert_eq!(store.queues().await.unwrap()[&name], limits(2));
 }

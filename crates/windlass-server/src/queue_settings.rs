@@ -1,18 +1,31 @@
 //! What is set about a queue: the limits that the store itself holds it to, and what is kept in a document beside them.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use serde_json::Value;
 use windlass::{Client, Error};
 use windlass_api::QueueSettings;
-use windlass_core::{QueueName, Timestamp};
-use windlass_engine::QUEUE_SETTINGS as COLLECTION;
-use windlass_store::{Expected, QueueLimits, Store, StoreError, Written};
+use windlass_core::fairness::ClaimSettings;
+use windlass_core::{Invalid, QueueName, Timestamp};
+use windlass_engine::{QUEUE_SETTINGS as COLLECTION, read_claim_settings};
+use windlass_store::{Expected, PAGE_MAX, QueueLimits, Store, StoreError, Written};
 
 use crate::problem::Problem;
 
 /// How often a change is tried that meets a pause or a resume.
 const TRIES: usize = 10;
+
+/// What is stored about a queue.
+pub(crate) struct Stored {
+    /// What is set; the defaults of what cannot be read.
+    pub(crate) settings: QueueSettings,
+    /// This version cannot read all of it.
+    pub(crate) unreadable: bool,
+}
+
+/// How a queue is claimed, or why that cannot be read.
+type Claims = Result<ClaimSettings, Invalid>;
 
 /// What is set about one queue.
 pub(crate) async fn settings_of(
@@ -20,40 +33,62 @@ pub(crate) async fn settings_of(
     name: &QueueName,
     now: Timestamp,
 ) -> Result<QueueSettings, Problem> {
+    Ok(stored(store, name, now).await?.settings)
+}
+
+/// What is stored about one queue.
+pub(crate) async fn stored(
+    store: &dyn Store,
+    name: &QueueName,
+    now: Timestamp,
+) -> Result<Stored, StoreError> {
     let limits = store.queues().await?.remove(name).unwrap_or_default();
-    let document = store.document(COLLECTION, name.as_str(), now).await?;
-    together(&limits, document.as_ref().map(|one| &one.value))
+    let claims = read_claim_settings(store, name, now).await?;
+    Ok(together(&limits, Some(&claims)))
 }
 
 /// What is kept beside the limits, for all queues that have something.
 pub(crate) async fn kept(
     store: &dyn Store,
     now: Timestamp,
-) -> Result<BTreeMap<QueueName, Value>, StoreError> {
+) -> Result<BTreeMap<QueueName, Claims>, StoreError> {
     let documents = store.documents(COLLECTION, now).await?;
     let named = |name: &str| QueueName::new(name).ok();
     let kept = documents
         .into_iter()
-        .filter_map(|one| Some((named(&one.name)?, one.value)));
-    Ok(kept.collect())
+        .filter_map(|one| Some((named(&one.name)?, ClaimSettings::from_stored(&one.value))));
+    let mut kept: BTreeMap<QueueName, Claims> = kept.collect();
+    // The store leaves out documents that are not JSON, but it names them.
+    let mut after = String::new();
+    loop {
+        let names = store
+            .document_names(COLLECTION, &after, PAGE_MAX, now)
+            .await?;
+        let Some(last) = names.last() else {
+            return Ok(kept);
+        };
+        after.clone_from(last);
+        for name in names.iter().filter_map(|name| named(name)) {
+            if let Entry::Vacant(missing) = kept.entry(name) {
+                let claims = read_claim_settings(store, missing.key(), now).await?;
+                missing.insert(claims);
+            }
+        }
+    }
 }
 
 /// The limits of a queue and what is kept beside them.
-pub(crate) fn together(
-    limits: &QueueLimits,
-    kept: Option<&Value>,
-) -> Result<QueueSettings, Problem> {
-    let kept = kept
-        .and_then(Value::as_object)
-        .map(QueueSettings::from_fields)
-        .transpose();
-    let kept = kept.map_err(|error| Problem::internal(&error))?;
-    Ok(QueueSettings {
+pub(crate) fn together(limits: &QueueLimits, kept: Option<&Claims>) -> Stored {
+    let settings = QueueSettings {
         max_depth: limits.max_depth,
         concurrency: limits.concurrency,
         rate: limits.rate,
-        ..kept.unwrap_or_default()
-    })
+        claims: kept.and_then(|kept| kept.clone().ok()).unwrap_or_default(),
+    };
+    Stored {
+        settings,
+        unreadable: limits.unreadable || kept.is_some_and(Result::is_err),
+    }
 }
 
 /// Sets all that is set about a queue. A pause stays.
@@ -119,6 +154,7 @@ async fn create_limits(
             max_depth: settings.max_depth,
             concurrency: settings.concurrency,
             rate: settings.rate,
+            unreadable: false,
         };
         if store.put_queue(name, &limits, Some(&before)).await? {
             return Ok(true);

@@ -492,7 +492,7 @@ async fn a_row_that_a_newer_version_wrote_costs_its_neighbours_nothing() {
         "update jobs set extra = '{newer}' where id in ({ids});
          update attempts set outcome = 99 where id = {attempt} and attempt = 1;
          update policies set json = replace(json, '{policy}', '\"many\"');
-         update queues set limits = '{{\"moon_phase\": 3}}' where name = '{queue}';
+         update queues set limits = '{{\"concurrency\": \"moon\"}}' where name = '{queue}';
          update nodes set about = '{{' where about like '%bad%';
          update documents set value = '{{' where value like '%bad%';
          update records set value = '{{' where value like '%bad%';"

@@ -69,6 +69,12 @@ fn queue() -> Schema {
         Field::always("oldest_ready_ms", Schema::count().or_null()),
         Field::always("paused", paused.or_null()),
         Field::always("settings", Schema::named("QueueSettings")),
+        Field::always(
+            "settings_unreadable",
+            Schema::flag().about(
+                "The server cannot read all settings of the queue: a newer version may have written them. Defaults hold for what it cannot read; PUT settings replaces them.",
+            ),
+        ),
     ])
 }
 

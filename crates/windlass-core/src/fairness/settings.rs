@@ -38,6 +38,12 @@ impl ClaimSettings {
         })
     }
 
+    /// Reads what is stored about a queue. Fields that this version does not know are ignored: other settings stand beside these,
+    /// and a newer version may have more of them.
+    pub fn from_stored(stored: &Value) -> Result<Self, Invalid> {
+        ClaimSettings::read(&mut Fields::new(stored)?)
+    }
+
     /// The fields as `read` reads them; what is not said is `null`.
     pub fn to_json(&self) -> Map<String, Value> {
         let retry = self.retry.as_ref().map(|policy| match policy.preset() {

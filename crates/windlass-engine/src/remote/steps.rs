@@ -14,7 +14,7 @@ use windlass_store::{Claim, ClaimRetry, Renewed, WorkerPlace};
 use super::claim::Wanted;
 use super::{Remote, RemoteError};
 use crate::event::JobRef;
-use crate::queue_settings::{SetRules, set_rules};
+use crate::queue_settings::SetRules;
 
 /// So many jobs are taken in one step: each may be as large as a payload may be.
 const STEP_MAX: u32 = 64;
@@ -266,12 +266,7 @@ async fn fresh_rules(remote: &Remote, queue: &QueueName) -> Result<Arc<SetRules>
     if let Some(rules) = remote.claims.settings(queue, now) {
         return Ok(rules);
     }
-    let rules = set_rules(remote.engine.store(), queue, now).await?;
-    let rules = rules.map_err(|problem| RemoteError::UnreadableSettings {
-        queue: queue.clone(),
-        problem,
-    });
-    let rules = Arc::new(rules?);
+    let rules = Arc::new(remote.engine.set_rules(queue).await?);
     remote.claims.keep_settings(queue, &rules, now);
     Ok(rules)
 }

@@ -216,11 +216,16 @@ async fn a_policy_that_is_set_for_a_queue_holds_for_a_running_worker_until_it_is
     tokio::time::sleep(seconds(6.0)).await;
     let strict = run.enqueue(new_job("a")).await;
     run.until("dead", strict).await;
-    // What cannot be read changes nothing.
+    // Where it cannot be read, the worker has its own again.
     set(&run, json!({"retry": "no such preset"})).await;
     tokio::time::sleep(seconds(6.0)).await;
-    let still = run.enqueue(new_job("a")).await;
-    run.until("dead", still).await;
+    let own = run.enqueue(new_job("a")).await;
+    run.until("succeeded", own).await;
+    let newer = json!({"retry": {"preset": "standard", "max_attempts": 1}, "burst": 5});
+    set(&run, newer).await;
+    tokio::time::sleep(seconds(6.0)).await;
+    let strict = run.enqueue(new_job("a")).await;
+    run.until("dead", strict).await;
     set(&run, json!({})).await;
     tokio::time::sleep(seconds(6.0)).await;
     let after = run.enqueue(new_job("a")).await;

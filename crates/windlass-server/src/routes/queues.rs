@@ -20,7 +20,7 @@ use crate::answer::Answer;
 use crate::call::Call;
 use crate::preconditions::exists;
 use crate::problem::Problem;
-use crate::queue_settings;
+use crate::queue_settings::{self, Stored};
 use crate::search::search;
 
 const TAG: &str = "queues";
@@ -127,15 +127,12 @@ async fn list(call: Call) -> Result<Answer, Problem> {
     let view = |name: &&QueueName| {
         let counts = counts.get(*name).copied().unwrap_or_default();
         let limits = limits.get(*name).cloned().unwrap_or_default();
-        let settings = queue_settings::together(&limits, kept.get(*name))?;
-        Ok(view(&call, name, counts, limits, &settings))
+        let stored = queue_settings::together(&limits, kept.get(*name));
+        view(&call, name, counts, limits, &stored)
     };
-    let data: Result<Vec<Value>, Problem> = page.iter().map(view).collect();
+    let data: Vec<Value> = page.iter().map(view).collect();
     let link = call.link(next_cursor.as_ref());
-    let page = ListPage {
-        data: data?,
-        next_cursor,
-    };
+    let page = ListPage { data, next_cursor };
     Ok(Answer::ok(&page)?.next(link))
 }
 
@@ -150,8 +147,8 @@ async fn answer(call: &Call, name: &QueueName) -> Result<Answer, Problem> {
     let mut counts = store.counts(call.now).await?;
     let counts = counts.remove(name).unwrap_or_default();
     let limits = store.queues().await?.remove(name).unwrap_or_default();
-    let settings = queue_settings::settings_of(store, name, call.now).await?;
-    Answer::ok(&view(call, name, counts, limits, &settings))
+    let stored = queue_settings::stored(store, name, call.now).await?;
+    Answer::ok(&view(call, name, counts, limits, &stored))
 }
 
 fn view(
@@ -159,7 +156,7 @@ fn view(
     name: &QueueName,
     counts: Counts,
     limits: QueueLimits,
-    settings: &QueueSettings,
+    stored: &Stored,
 ) -> Value {
     let oldest_ms = counts.oldest_ready.map(|at| millis(call.now, at));
     json!({
@@ -174,7 +171,8 @@ fn view(
         "oldest_ready_at": counts.oldest_ready,
         "oldest_ready_ms": oldest_ms,
         "paused": limits.paused.map(|pause| json!({"by": pause.by, "at": pause.at})),
-        "settings": settings.to_json(),
+        "settings": stored.settings.to_json(),
+        "settings_unreadable": stored.unreadable,
     })
 }
 

@@ -1,6 +1,8 @@
 //! Queues: figures, settings, pause, purge.
 
 use serde_json::{Value, json};
+use windlass_engine::QUEUE_SETTINGS;
+use windlass_store::Expected;
 
 use crate::support::Server;
 
@@ -232,4 +234,69 @@ async fn a_queue_exists_by_its_jobs_its_settings_or_its_workers() {
     let purged = server.post("/api/v1/queues/done/purge", &purge).await;
     assert_eq!(purged.json["changed"], 1, "{purged:?}");
     assert_eq!(status("done").await, 404);
+}
+
+/// Stores something about a queue as another version would.
+async fn store_settings(server: &Server, queue: &str, settings: &Value) {
+    let (store, now) = (server.client.engine().store(), server.client.now());
+    let any = Expected::Anything;
+    let put = store.put_document(QUEUE_SETTINGS, queue, settings, any, None, now);
+    put.await.unwrap();
+}
+
+#[tokio::test]
+async fn settings_of_a_newer_version_hold_as_far_as_they_are_known() {
+    let server = Server::open().await;
+    let settings = json!({"retry": "immediate", "fresh_reserve": 1, "burst": 5});
+    store_settings(&server, "q", &settings).await;
+    let queue = server.get("/api/v1/queues/q").await;
+    assert_eq!(queue.status, 200, "{queue:?}");
+    assert_eq!(queue.json["settings"]["fresh_reserve"], 1);
+    assert_eq!(queue.json["settings_unreadable"], false);
+    server.job(&json!({"kind": "a", "queue": "q"})).await;
+    let failed = json!({"outcome": "failed", "error": "x"});
+    let id = server.run_claimed(&json!({"queue": "q"}), &failed).await;
+    let job = server.get(&format!("/api/v1/jobs/{id}")).await;
+    assert_eq!(job.json["state"], "ready", "the policy holds: {job:?}");
+    let refused = server.put("/api/v1/queues/q/settings", &settings).await;
+    assert_eq!(refused.status, 422, "requests stay strict: {refused:?}");
+}
+
+#[tokio::test]
+async fn unreadable_settings_leave_the_defaults_to_their_queue_and_others_alone() {
+    let server = Server::open().await;
+    store_settings(&server, "q", &json!({"retry": "of-a-newer-version"})).await;
+    store_settings(&server, "r", &json!(["no object"])).await;
+    for queue in ["q", "r", "other"] {
+        server.job(&json!({"kind": "a", "queue": queue})).await;
+    }
+    let claimed = server
+        .claim(&json!({"queues": ["q", "r", "other"], "limit": 5}))
+        .await;
+    assert_eq!(claimed.len(), 3, "{claimed:?}");
+    let unreadable = |queue: &Value| queue["settings_unreadable"].clone();
+    let list = server.get("/api/v1/queues").await;
+    let list: Vec<Value> = list.json["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(unreadable)
+        .collect();
+    assert_eq!(list, [false, true, true], "other, q, r");
+    assert_eq!(unreadable(&server.get("/api/v1/queues/q").await.json), true);
+    let why = server
+        .get(&format!(
+            "/api/v1/jobs/{}/why",
+            claimed[0]["id"].as_str().unwrap()
+        ))
+        .await;
+    assert_eq!(why.status, 200, "{why:?}");
+    let put = server
+        .put("/api/v1/queues/q/settings", &json!({"retry": "patient"}))
+        .await;
+    assert_eq!(put.status, 200, "{put:?}");
+    assert_eq!(
+        unreadable(&server.get("/api/v1/queues/q").await.json),
+        false
+    );
 }

@@ -253,6 +253,7 @@ pub async fn queue_limits_are_kept(store: &Opened) {
             count: 3,
             period: Duration::from_millis(1500),
         }),
+        unreadable: false,
     };
     store
         .put_queue(&queue("mail"), &limits, None)

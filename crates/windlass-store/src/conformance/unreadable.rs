@@ -205,7 +205,17 @@ async fn general(store: &Opened) {
     let queues = store.queues().await.unwrap();
     let paused = queues[&queue(QUEUE)].paused.as_ref().unwrap();
     assert!(paused.by.contains("cannot read"), "{paused:?}");
+    let unreadable = &queues[&queue(QUEUE)];
+    assert!(unreadable.unreadable);
     assert_eq!(queues[&queue("other")].concurrency, Some(9));
+    // Who read them so replaces them.
+    let none = QueueLimits::default();
+    let name = queue(QUEUE);
+    assert!(!store.put_queue(&name, &none, Some(&none)).await.unwrap());
+    let replaced = store.put_queue(&name, &none, Some(unreadable)).await;
+    assert!(replaced.unwrap());
+    assert_eq!(store.queues().await.unwrap()[&name], none);
+    assert_eq!(run(store, QUEUE, 5, 2000).await.len(), 1, "it runs again");
     let good = json!({ "is": "good" });
     let nodes = store.nodes().await.unwrap();
     assert!(matches!(&nodes[..], [node] if node.about == good));

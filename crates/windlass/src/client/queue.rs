@@ -24,14 +24,16 @@ pub struct QueueSettings {
 const TRIES: usize = 100;
 
 impl Client {
-    /// Sets the bounds of a queue; whether it is paused stays.
+    /// Sets the bounds of a queue; whether it is paused stays. Bounds that this version cannot read, which stop a queue, are
+    /// replaced.
     pub async fn limit_queue(&self, name: &str, settings: &QueueSettings) -> Result<(), Error> {
         let rate = settings.rate.map(|(count, period)| Rate { count, period });
         self.change_queue(name, |before| QueueLimits {
-            paused: before.paused,
+            paused: before.own_pause(),
             max_depth: settings.max_depth,
             concurrency: settings.concurrency,
             rate,
+            unreadable: false,
         })
         .await
     }
@@ -44,6 +46,7 @@ impl Client {
         };
         self.change_queue(name, |before| QueueLimits {
             paused: Some(pause.clone()),
+            unreadable: false,
             ..before
         })
         .await
@@ -53,6 +56,7 @@ impl Client {
     pub async fn resume_queue(&self, name: &str) -> Result<(), Error> {
         self.change_queue(name, |before| QueueLimits {
             paused: None,
+            unreadable: false,
             ..before
         })
         .await

@@ -7,7 +7,7 @@
 use windlass_core::QueueName;
 use windlass_core::fields::{nearest, one_of};
 use windlass_engine::{QUEUE_SETTINGS, WorkerAbout, is_alive};
-use windlass_store::{Filter, Node, Page};
+use windlass_store::{Filter, Node, Page, StoreError};
 
 use crate::call::Call;
 use crate::problem::Problem;
@@ -52,9 +52,12 @@ async fn find(call: &Call, name: &QueueName) -> Result<Found, Problem> {
     if *name == QueueName::default() || limits.contains_key(name) {
         return Ok(Found::Exists);
     }
-    let settings = store.document(QUEUE_SETTINGS, name.as_str(), now).await?;
+    let has_settings = match store.document(QUEUE_SETTINGS, name.as_str(), now).await {
+        Err(StoreError::Damaged { .. }) => true,
+        settings => settings?.is_some(),
+    };
     let takes = |node: &Node| is_alive(node, now) && WorkerAbout::takes_from(&node.about, name);
-    if settings.is_some()
+    if has_settings
         || store.nodes().await?.iter().any(takes)
         || app.remote.roster().count(takes, now).await? > 0
     {
