@@ -154,6 +154,7 @@ fn view(key: &KeyInfo) -> Value {
     json!({
         "id": key.id, "name": key.name, "scopes": key.scopes.names(), "created_at": key.created_at,
         "expires_at": key.expires_at, "revoked_at": key.revoked_at, "last_used_at": key.last_used_at,
+        "unreadable": key.unreadable,
     })
 }
 
@@ -175,6 +176,7 @@ fn line(key: &Value) -> String {
         text("revoked_at").as_str(),
         text("expires_at").parse::<Timestamp>(),
     ) {
+        ("-", _) if key.get("unreadable") == Some(&Value::Bool(true)) => "unreadable".to_owned(),
         ("-", Err(_)) => "valid".to_owned(),
         ("-", Ok(at)) => format!("until {at}"),
         (at, _) => format!("revoked {at}"),

@@ -45,11 +45,17 @@ fn key() -> Vec<Field> {
             Schema::text().about("The part of the key that may be shown."),
         ),
         Field::always("name", Schema::text()),
-        Field::always("scopes", scopes()),
+        Field::always("scopes", Schema::list_of(Schema::word(&SCOPES), 0, SCOPES.len())),
         Field::always("created_at", Schema::instant()),
         Field::always("expires_at", Schema::instant().or_null()),
         Field::always("revoked_at", Schema::instant().or_null()),
         Field::always("last_used_at", Schema::instant().or_null()),
+        Field::always(
+            "unreadable",
+            Schema::flag().about(
+                "This server cannot read the key, because a newer version wrote it or it is damaged: it opens nothing. Revoke it, or upgrade.",
+            ),
+        ),
     ]
 }
 

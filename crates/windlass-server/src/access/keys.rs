@@ -3,15 +3,15 @@
 //! A server keeps all of them in memory, read anew at most once a second: a request costs no read of the store, a key that
 //! was revoked on any node is refused everywhere a second later, and a flood of unknown ids reaches no store.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use windlass_core::{Invalid, Timestamp};
 use windlass_engine::Engine;
-use windlass_store::{Expected, StoreError, Written};
+use windlass_store::{Document, Expected, PAGE_MAX, StoreError, Written};
 
 use super::key::{ApiKey, KeyHash};
 use super::scope::{Scope, Scopes};
@@ -46,10 +46,27 @@ pub struct KeyInfo {
     pub revoked_at: Option<Timestamp>,
     /// When it was last used, to the minute.
     pub last_used_at: Option<Timestamp>,
+    /// This version cannot read it, because a newer one wrote it or it is damaged: it opens nothing, and counts as a key.
+    pub unreadable: bool,
     pub(super) hash: KeyHash,
 }
 
 impl KeyInfo {
+    /// A key of which only its id is known for sure.
+    fn unreadable(id: &str, created_at: Timestamp) -> Self {
+        KeyInfo {
+            id: id.to_owned(),
+            name: String::new(),
+            scopes: Scopes::NONE,
+            created_at,
+            expires_at: None,
+            revoked_at: None,
+            last_used_at: None,
+            unreadable: true,
+            hash: KeyHash::of_nobody(),
+        }
+    }
+
     /// Since when it opens nothing any more, if that is so.
     fn ended_at(&self, now: Timestamp) -> Option<Timestamp> {
         let expired_at = self.expires_at.filter(|at| *at <= now);
@@ -88,6 +105,9 @@ pub enum KeyError {
     Random(#[source] getrandom::Error),
 }
 
+/// The field of a stored key that says when it was revoked.
+const REVOKED_AT: &str = "revoked_at";
+
 #[derive(Debug, Serialize, Deserialize)]
 struct Stored {
     name: String,
@@ -99,24 +119,32 @@ struct Stored {
 }
 
 impl Stored {
-    fn read(id: &str, value: &Value) -> Result<(KeyInfo, Self), StoreError> {
-        let damaged = |cause: Option<serde_json::Error>| StoreError::Damaged {
-            what: format!("key {id}"),
-            cause: cause.map(Into::into),
+    /// The key of a document. One that was not written like this is unreadable, with what is known of it.
+    fn read(document: &Document) -> KeyInfo {
+        let unreadable = KeyInfo::unreadable(&document.name, document.updated_at);
+        let Ok(stored) = Stored::deserialize(&document.value) else {
+            let revoked_at = document.value.get(REVOKED_AT).filter(|at| !at.is_null());
+            return KeyInfo {
+                revoked_at: revoked_at.map(|_| document.updated_at),
+                ..unreadable
+            };
         };
-        let stored = Stored::deserialize(value).map_err(|error| damaged(Some(error)))?;
-        let scopes = Scopes::from_names(&stored.scopes).map_err(|_| damaged(None))?;
-        let info = KeyInfo {
-            id: id.to_owned(),
-            name: stored.name.clone(),
+        let scopes = Scopes::from_names(&stored.scopes).ok();
+        let (scopes, hash, unreadable) = match (scopes, KeyHash::from_hex(&stored.hash)) {
+            (Some(scopes), Some(hash)) => (scopes, hash, false),
+            _ => (unreadable.scopes, unreadable.hash, true),
+        };
+        KeyInfo {
+            id: document.name.clone(),
+            name: stored.name,
             scopes,
             created_at: stored.created_at,
             expires_at: stored.expires_at,
             revoked_at: stored.revoked_at,
             last_used_at: None,
-            hash: KeyHash::from_hex(&stored.hash).ok_or_else(|| damaged(None))?,
-        };
-        Ok((info, stored))
+            unreadable,
+            hash,
+        }
     }
 }
 
@@ -135,6 +163,8 @@ struct Known {
     keys: Option<(Timestamp, Arc<BTreeMap<String, KeyInfo>>)>,
     /// How often this node itself changed a key: what was read before a change is not kept after it.
     changes: u64,
+    /// Which could not be read at the last look, so that each is logged once.
+    unreadable: BTreeSet<String>,
 }
 
 impl Keys {
@@ -178,12 +208,22 @@ impl Keys {
             expires_at: new.expires_at,
             revoked_at: None,
         };
-        match self.write(key.id(), &stored, Expected::Absent, now).await? {
+        let value = serde_json::to_value(&stored).unwrap_or_default();
+        match self.write(key.id(), &value, Expected::Absent, now).await? {
             Written::Version(_) => {}
             Written::Conflict(_) => return Err(KeyError::Taken),
         }
-        let value = serde_json::to_value(&stored).unwrap_or_default();
-        let (info, _) = Stored::read(key.id(), &value)?;
+        let info = KeyInfo {
+            id: key.id().to_owned(),
+            name: stored.name,
+            scopes: new.scopes,
+            created_at: now,
+            expires_at: new.expires_at,
+            revoked_at: None,
+            last_used_at: None,
+            unreadable: false,
+            hash: key.hash(),
+        };
         Ok((key, info))
     }
 
@@ -215,6 +255,7 @@ impl Keys {
     /// All keys by age, with when they were last used.
     pub async fn list(&self) -> Result<Vec<KeyInfo>, StoreError> {
         let mut keys = self.read().await?;
+        self.add_damaged(&mut keys).await?;
         for used in self
             .engine
             .store()
@@ -237,14 +278,21 @@ impl Keys {
         }
         loop {
             let found = self.engine.store().document(KEYS, id, now).await?;
-            let found = found.ok_or_else(|| KeyError::NotFound(id.to_owned()))?;
-            let (mut info, mut stored) = Stored::read(id, &found.value)?;
+            let mut found = found.ok_or_else(|| KeyError::NotFound(id.to_owned()))?;
+            let mut info = Stored::read(&found);
             if info.revoked_at.is_some() {
                 return Ok(info);
             }
-            (stored.revoked_at, info.revoked_at) = (Some(now), Some(now));
+            info.revoked_at = Some(now);
+            // What a newer version stored with the key stays.
+            match &mut found.value {
+                Value::Object(fields) => {
+                    fields.insert(REVOKED_AT.to_owned(), now.to_string().into());
+                }
+                damaged => *damaged = json!({REVOKED_AT: now}),
+            }
             let expected = Expected::Version(found.version);
-            if let Written::Version(_) = self.write(id, &stored, expected, now).await? {
+            if let Written::Version(_) = self.write(id, &found.value, expected, now).await? {
                 return Ok(info);
             }
         }
@@ -259,7 +307,7 @@ impl Keys {
         Ok(self.fresh(now).await?.get(id).cloned())
     }
 
-    /// Whether there is any key, revoked and expired ones included.
+    /// Whether there is any key, revoked, expired and unreadable ones included.
     pub(super) async fn is_empty(&self, now: Timestamp) -> Result<bool, StoreError> {
         Ok(self.fresh(now).await?.is_empty())
     }
@@ -297,8 +345,19 @@ impl Keys {
             return Ok(keys);
         }
         let changes = self.known_keys().changes;
-        let keys = Arc::new(self.read().await?);
+        let mut keys = self.read().await?;
+        if keys.is_empty() {
+            // Keys that are damaged keep the server closed too.
+            self.add_damaged(&mut keys).await?;
+        }
+        let keys = Arc::new(keys);
         let mut known = self.known_keys();
+        let unreadable = keys.values().filter(|key| key.unreadable);
+        let unreadable: BTreeSet<String> = unreadable.map(|key| key.id.clone()).collect();
+        for key in unreadable.difference(&known.unreadable) {
+            tracing::warn!(key, "a key cannot be read and opens nothing");
+        }
+        known.unreadable = unreadable;
         if known.changes == changes {
             known.keys = Some((now, Arc::clone(&keys)));
         }
@@ -322,25 +381,37 @@ impl Keys {
             .store()
             .documents(KEYS, self.engine.now())
             .await?;
-        let mut keys = BTreeMap::new();
-        for document in documents {
-            let (info, _) = Stored::read(&document.name, &document.value)?;
-            keys.insert(document.name, info);
+        let keys = documents.iter().map(Stored::read);
+        Ok(keys.map(|key| (key.id.clone(), key)).collect())
+    }
+
+    /// Adds keys whose documents the store names but cannot read.
+    async fn add_damaged(&self, keys: &mut BTreeMap<String, KeyInfo>) -> Result<(), StoreError> {
+        let (store, now) = (self.engine.store(), self.engine.now());
+        let mut after = String::new();
+        loop {
+            let names = store.document_names(KEYS, &after, PAGE_MAX, now).await?;
+            let Some(last) = names.last() else {
+                return Ok(());
+            };
+            after.clone_from(last);
+            for id in names {
+                let damaged = KeyInfo::unreadable(&id, now);
+                keys.entry(id).or_insert(damaged);
+            }
         }
-        Ok(keys)
     }
 
     async fn write(
         &self,
         id: &str,
-        stored: &Stored,
+        value: &Value,
         expected: Expected,
         now: Timestamp,
     ) -> Result<Written, StoreError> {
-        let value = serde_json::to_value(stored).unwrap_or_default();
         let store = self.engine.store();
         let written = store
-            .put_document(KEYS, id, &value, expected, None, now)
+            .put_document(KEYS, id, value, expected, None, now)
             .await?;
         // What this node itself changed holds here at once.
         let mut known = self.known_keys();

@@ -373,3 +373,65 @@ async fn a_browser_of_another_site_is_kept_out_of_an_open_server_only() {
             .is_ok()
     );
 }
+
+/// Changes the document of a key as another version would.
+async fn change_stored(engine: &Engine, id: &str, change: impl FnOnce(&mut serde_json::Value)) {
+    let store = engine.store();
+    let mut stored = store.document(KEYS, id, noon()).await.unwrap().unwrap();
+    change(&mut stored.value);
+    let any = windlass_store::Expected::Anything;
+    let put = store.put_document(KEYS, id, &stored.value, any, None, noon());
+    put.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_key_that_cannot_be_read_opens_nothing_and_leaves_the_others_alone() {
+    let engine = engine();
+    let access = access(&engine);
+    let (admin, newer) = (
+        key(&access, Scope::Admin).await,
+        key(&access, Scope::Read).await,
+    );
+    change_stored(&engine, newer.id(), |stored| {
+        stored["scopes"] = serde_json::json!(["read", "tenant"]);
+        stored["tenant"] = serde_json::json!("t");
+    })
+    .await;
+    let access = self::access(&engine); // another node
+    let check = |key: &ApiKey, scope| {
+        let (access, header) = (access.clone(), header(key));
+        async move { access.check(Some(&header), HOME, scope, noon()).await }
+    };
+    assert!(check(&admin, Scope::Admin).await.is_ok());
+    let refused = check(&newer, Scope::Read).await;
+    assert!(matches!(refused, Err(Refused::Unknown)), "{refused:?}");
+    let keys = access.keys().unwrap();
+    let listed = keys.list().await.unwrap();
+    let unreadable: Vec<&str> = listed
+        .iter()
+        .filter(|key| key.unreadable)
+        .map(|key| key.id.as_str())
+        .collect();
+    assert_eq!(unreadable, [newer.id()]);
+    // It can be revoked, and keeps what the newer version knows of it.
+    let revoked = keys.revoke(newer.id(), noon()).await.unwrap();
+    assert_eq!(revoked.revoked_at, Some(noon()));
+    let stored = engine.store().document(KEYS, newer.id(), noon()).await;
+    assert_eq!(stored.unwrap().unwrap().value["tenant"], "t");
+}
+
+#[tokio::test]
+async fn keys_of_which_none_can_be_read_keep_a_server_closed() {
+    for damage in [serde_json::json!({}), serde_json::json!("not a key")] {
+        let engine = engine();
+        let admin = key(&access(&engine), Scope::Admin).await;
+        change_stored(&engine, admin.id(), |stored| *stored = damage.clone()).await;
+        let access = access(&engine);
+        assert!(!access.is_open(noon()).await.unwrap(), "{damage}");
+        let keys = access.keys().unwrap();
+        let revoked = keys.revoke(admin.id(), noon()).await.unwrap();
+        assert!(revoked.revoked_at.is_some() && revoked.unreadable);
+        assert!(keys.list().await.unwrap()[0].revoked_at.is_some());
+        assert!(!access.is_open(noon()).await.unwrap(), "still {damage}");
+    }
+}

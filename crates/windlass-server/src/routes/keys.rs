@@ -102,6 +102,7 @@ fn view(key: &KeyInfo) -> Value {
     json!({
         "id": key.id, "name": key.name, "scopes": key.scopes.names(), "created_at": key.created_at,
         "expires_at": key.expires_at, "revoked_at": key.revoked_at, "last_used_at": key.last_used_at,
+        "unreadable": key.unreadable,
     })
 }
 
