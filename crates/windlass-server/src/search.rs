@@ -25,6 +25,8 @@ const STEP_MAX: usize = 256;
 pub(crate) struct Found {
     /// The jobs, newest first.
     pub(crate) jobs: Vec<Job>,
+    /// Jobs that were named and cannot be read.
+    pub(crate) unreadable: Vec<JobId>,
     /// Where the next page begins; none at the end.
     pub(crate) next: Option<JobId>,
     /// How many jobs were looked at one by one.

@@ -328,7 +328,13 @@ fn pass_answer() -> Schema {
         Field::always("changed", Schema::count()),
         Field::always(
             "conflicts",
-            Schema::count().about("Jobs to which it does not apply."),
+            Schema::count().about("Jobs to which it does not apply, and jobs that cannot be read."),
+        ),
+        Field::always(
+            "unreadable",
+            Schema::list(Schema::id()).about(
+                "Jobs that were named in `ids` and cannot be read (`job_unreadable`). The others were changed.",
+            ),
         ),
         Field::always("scanned", Schema::count()),
         Field::always(

@@ -32,5 +32,6 @@ mod schedules;
 mod signing;
 mod support;
 mod system;
+mod unreadable;
 mod withheld;
 mod workers;

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use windlass_api::{Cursor, JobFilter, JobView, ListPage};
 use windlass_core::fields::Fields;
 use windlass_core::{Invalid, JobId, Timestamp};
-use windlass_store::{Changed, PAGE_MAX};
+use windlass_store::{Changed, PAGE_MAX, Store, StoreError};
 
 use crate::access::Scope;
 use crate::answer::Answer;
@@ -124,6 +124,7 @@ impl PassRequest {
 pub(in crate::routes) struct PassAnswer {
     changed: usize,
     conflicts: usize,
+    unreadable: Vec<JobId>,
     scanned: usize,
     next_cursor: Option<String>,
 }
@@ -139,7 +140,8 @@ impl PassAnswer {
         let done = changed.iter().filter(done).count();
         PassAnswer {
             changed: done,
-            conflicts: changed.len() - done,
+            conflicts: changed.len() - done + found.unreadable.len(),
+            unreadable: found.unreadable.clone(),
             scanned: found.scanned,
             next_cursor: found.next.map(|id| Cursor::Job(id).to_string()),
         }
@@ -223,17 +225,30 @@ pub(in crate::routes) async fn pass(call: &Call, wanted: &PassRequest) -> Result
             )
             .await
         }
-        Some(ids) => {
-            let found = call.app.store().get(ids).await?;
-            let jobs: Vec<_> = found.into_iter().flatten().collect();
-            if let Some(missing) = ids.iter().find(|id| !jobs.iter().any(|job| job.id == **id)) {
-                return Err(Problem::not_found(format!("job {missing}")));
-            }
-            Ok(Found {
-                scanned: jobs.len(),
-                jobs,
-                ..Found::default()
-            })
+        Some(ids) => named(call.app.store(), ids).await,
+    }
+}
+
+/// The jobs with these ids. One that cannot be read keeps nothing from the others; one that is not there is refused.
+async fn named(store: &dyn Store, ids: &[JobId]) -> Result<Found, Problem> {
+    let mut found = Found {
+        scanned: ids.len(),
+        ..Found::default()
+    };
+    let jobs = match store.get(ids).await {
+        Err(StoreError::Unreadable { .. }) => vec![None; ids.len()],
+        jobs => jobs?,
+    };
+    for (id, job) in ids.iter().zip(jobs) {
+        match job {
+            Some(job) => found.jobs.push(job),
+            // Asked for alone, a job that is there but cannot be read is an error.
+            None => match store.get(&[*id]).await {
+                Err(StoreError::Unreadable { .. }) => found.unreadable.push(*id),
+                Err(error) => return Err(error.into()),
+                Ok(_) => return Err(Problem::not_found(format!("job {id}"))),
+            },
         }
     }
+    Ok(found)
 }
