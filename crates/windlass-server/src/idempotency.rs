@@ -4,8 +4,8 @@
 //! try of the same request (a resend, one at the same time, one after a crash) makes the same ids at the same time, and a store
 //! takes an id once: so the request may run twice, and still creates once. The first answer is kept with the note for a day.
 //!
-//! A refusal that is final lets another body take the key. An answer that means "try again" does not: the request may have made
-//! something, and only the same body can find out.
+//! A refusal of the first try lets another body take the key, as nothing was made. An answer that means "try again" does not, nor
+//! does a crash: the request may have made something, and only the same body can find out. So a later refusal keeps the key too.
 
 mod allowance;
 
@@ -100,7 +100,11 @@ where
         fingerprint: hashed(&[call.path.as_bytes(), &call.body]),
         now: call.now,
     };
-    let (note, version) = notes.reserve().await?;
+    let Reserved {
+        note,
+        version,
+        begun,
+    } = notes.reserve().await?;
     if let Some(answer) = note.answer {
         return replay(answer, note.seed, note.at);
     }
@@ -111,6 +115,7 @@ where
     };
     match handle(call).await {
         Ok(answer) => notes.keep(note, version, answer).await,
+        Err(problem) if problem.is_refusal() && begun => notes.refuse_again(&note, problem).await,
         Err(problem) if problem.is_refusal() => notes.refuse(note, version, problem).await,
         Err(problem) => Err(problem),
     }
@@ -129,6 +134,14 @@ fn key_of(call: &Call) -> Result<Option<String>, Problem> {
     Ok(Some(text.to_owned()))
 }
 
+/// The note that a request goes by.
+struct Reserved {
+    note: Note,
+    version: u64,
+    /// Another try began, and it is not known how it ended.
+    begun: bool,
+}
+
 /// The note of one key, as one request sees it.
 struct Notes {
     app: App,
@@ -142,13 +155,17 @@ struct Notes {
 
 impl Notes {
     /// The note of the key: the one that another try made, or a new one.
-    async fn reserve(&self) -> Result<(Note, u64), Problem> {
+    async fn reserve(&self) -> Result<Reserved, Problem> {
         for _ in 0..TRIES {
             let (note, expected) = match self.read().await? {
                 None => (self.new_note(), Expected::Absent),
                 Some((note, version)) if note.fingerprint == self.fingerprint => {
                     if !note.refused {
-                        return Ok((note, version));
+                        return Ok(Reserved {
+                            note,
+                            version,
+                            begun: true,
+                        });
                     }
                     // The same ids again: another try of it may be under way.
                     let again = Note {
@@ -172,7 +189,11 @@ impl Notes {
             }
             if let Some(version) = self.write(&note, expected).await? {
                 self.app.allowance.spend(&self.caller, 1, self.now);
-                return Ok((note, version));
+                return Ok(Reserved {
+                    note,
+                    version,
+                    begun: false,
+                });
             }
         }
         Err(busy())
@@ -225,17 +246,34 @@ impl Notes {
             refused: true,
             ..note
         };
-        if self
-            .write(&refused, Expected::Version(version))
-            .await?
-            .is_none()
-            && let Some((other, _)) = self.read().await?
-            && other.seed == refused.seed
-            && let Some(first) = other.answer
+        let written = self.write(&refused, Expected::Version(version)).await?;
+        if written.is_none()
+            && let Some(first) = self.answered(&refused).await?
         {
-            return replay(first, other.seed, other.at);
+            return Ok(first);
         }
         Err(problem)
+    }
+
+    /// Keeps the key with its body: another try may have made something. Where one has succeeded, its answer counts.
+    async fn refuse_again(&self, note: &Note, problem: Problem) -> Result<Answer, Problem> {
+        if let Some(first) = self.answered(note).await? {
+            return Ok(first);
+        }
+        let hint = "an earlier try of this request may have succeeded; check before sending it with another key";
+        Err(problem.and_hint(hint))
+    }
+
+    /// What another try of the request was answered, if it was.
+    async fn answered(&self, note: &Note) -> Result<Option<Answer>, Problem> {
+        let other = self.read().await?.map(|(other, _)| other);
+        let Some(other) = other.filter(|other| other.seed == note.seed) else {
+            return Ok(None);
+        };
+        let first = other.answer;
+        first
+            .map(|first| replay(first, other.seed, other.at))
+            .transpose()
     }
 
     async fn read(&self) -> Result<Option<(Note, u64)>, Problem> {

@@ -160,3 +160,47 @@ async fn contention_is_told_as_such_and_keeps_the_key() {
     let done = ask(&quiet, "/api/v1/schedules/s/run-now").await;
     assert_eq!(done.status, 201, "{done:?}");
 }
+
+#[tokio::test]
+async fn a_refusal_after_a_crash_keeps_the_key_of_a_request_that_made_something() {
+    let mut crashes = 0;
+    for steps in 1..30 {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let next = Server::on(Arc::clone(&store)).await;
+        prepare(&next).await;
+        let other = json!({"name": "other", "every": "1h", "job": {"kind": "a"}});
+        next.post("/api/v1/schedules", &other).await;
+        let before = things(&next).await;
+        let first = Server::on(Dying::new(&store, Dies::After, steps) as _).await;
+        let send = async |server: &Server, path: &str| {
+            let headers = [("Idempotency-Key", "k")];
+            server.send("POST", path, &headers, Some(b"{}")).await
+        };
+        let told = send(&first, "/api/v1/schedules/s/run-now").await;
+        if told.status < 300 || things(&next).await == before {
+            continue;
+        }
+        next.delete("/api/v1/schedules/s").await;
+        let resent = send(&next, "/api/v1/schedules/s/run-now").await;
+        if resent.header("idempotent-replayed").is_some() {
+            continue; // it died after the answer was kept
+        }
+        crashes += 1;
+        assert_eq!(resent.status, 404, "step {steps}: {resent:?}");
+        let other = send(&next, "/api/v1/schedules/other/run-now").await;
+        assert_eq!(
+            other.code(),
+            "idempotency_key_reused",
+            "step {steps}: {other:?}"
+        );
+        assert_eq!(
+            things(&next).await,
+            before,
+            "one job more, one schedule less"
+        );
+    }
+    assert!(
+        crashes > 0,
+        "it dies between the change and the kept answer"
+    );
+}
