@@ -152,6 +152,17 @@ impl Audit {
         }
     }
 
+    /// Makes room for the first record, as long as there is none: a full disk lets a document be changed, but none be created.
+    pub async fn prepare(&self) -> Result<(), StoreError> {
+        let (store, now) = (self.engine.store(), self.engine.now());
+        if store.document(AUDIT_TOPIC, HEAD, now).await?.is_none() {
+            let absent = Expected::Absent;
+            let put = store.put_document(AUDIT_TOPIC, HEAD, &Value::Null, absent, None, now);
+            put.await?; // another node may have been first
+        }
+        Ok(())
+    }
+
     /// Records an action. What was done stays done if the record cannot be kept; the log says so.
     pub async fn record(&self, actor: &Actor, action: &str, target: &str, detail: Value) {
         if let Err(error) = self.write(actor, action, target, detail).await {
@@ -174,6 +185,7 @@ impl Audit {
             let head = store.document(AUDIT_TOPIC, HEAD, now).await?;
             let (last, expected) = match &head {
                 None => (None, Expected::Absent),
+                Some(head) if head.value.is_null() => (None, Expected::Version(head.version)),
                 Some(head) => (Some(read(&head.value)?), Expected::Version(head.version)),
             };
             if let (Some(last), Some(head)) = (&last, &head) {
@@ -210,6 +222,7 @@ impl Audit {
     async fn head(&self) -> Result<Option<AuditRecord>, StoreError> {
         let (store, now) = (self.engine.store(), self.engine.now());
         let head = store.document(AUDIT_TOPIC, HEAD, now).await?;
+        let head = head.filter(|head| !head.value.is_null());
         head.map(|head| read(&head.value)).transpose()
     }
 

@@ -4,6 +4,7 @@
 
 mod validity;
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use windlass_core::Timestamp;
 use windlass_listen::RESERVE;
 
 use crate::config::Config;
+use crate::start::STORE_FILE;
 
 pub use validity::check_validity;
 
@@ -68,7 +70,9 @@ pub struct Machine {
     pub outgoing: u64,
     /// Room in the data directory, in bytes, if it is used at all.
     pub space: Option<u64>,
-    /// Why the data directory cannot be written to, if it is used and cannot.
+    /// Whether the data directory holds a store already.
+    pub has_store: bool,
+    /// Why the data directory cannot be written to, if it is used and cannot; a full disk is a matter of `space`.
     pub unwritable: Option<String>,
     /// Whether others may look into the data directory.
     pub open_to_others: bool,
@@ -89,7 +93,8 @@ impl Machine {
                 false => 0,
             },
             space: data.and_then(space_left),
-            unwritable: data.and_then(|data| write_test(data).err()),
+            has_store: data.is_some_and(|data| data.join(STORE_FILE).exists()),
+            unwritable: data.and_then(unwritable),
             open_to_others: data.is_some_and(open_to_others),
             now,
         }
@@ -135,6 +140,11 @@ impl Machine {
         if let Some(space) = self.space {
             let mib = space / (1024 * 1024);
             let (verdict, found) = match space {
+                // A store gives up the space that it holds back, so that an operator can clean up.
+                ..SPACE_NEEDED if self.has_store => (
+                    Verdict::Warning,
+                    format!("only {mib} MiB are left in {data}; free some space, or purge jobs"),
+                ),
                 ..SPACE_NEEDED => (
                     Verdict::Failure,
                     format!("{mib} MiB are left in {data}: free some"),
@@ -222,12 +232,22 @@ fn space_left(directory: &Path) -> Option<u64> {
     Some(about.f_bavail.saturating_mul(about.f_frsize))
 }
 
+/// Why a directory cannot be written to for another reason than a full disk.
+fn unwritable(data: &Path) -> Option<String> {
+    let error = write_test(data).err()?;
+    let full = matches!(
+        error.kind(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+    );
+    (!full).then(|| error.to_string())
+}
+
 /// Writes something where the directory is, or will be.
-fn write_test(data: &Path) -> Result<(), String> {
-    let told = |error: std::io::Error| error.to_string();
+fn write_test(data: &Path) -> std::io::Result<()> {
     let path = nearest(data).join(format!(".write-test-{}", std::process::id()));
-    std::fs::write(&path, b"windlass").map_err(told)?;
-    std::fs::remove_file(&path).map_err(told)
+    let written = std::fs::write(&path, b"windlass");
+    let removed = std::fs::remove_file(&path); // what a full disk left of it too
+    written.and(removed)
 }
 
 fn open_to_others(data: &Path) -> bool {
@@ -244,6 +264,7 @@ mod tests {
             files: 10_328,
             outgoing: 200,
             space: Some(10 << 30),
+            has_store: false,
             unwritable: None,
             open_to_others: false,
             now: "2027-01-01T00:00:00Z".parse().unwrap(),
@@ -293,6 +314,12 @@ mod tests {
             ..machine()
         };
         assert_eq!(worst(&full), [("space", Failure)]);
+        let to_clean_up = Machine {
+            space: Some(0),
+            has_store: true,
+            ..machine()
+        };
+        assert_eq!(worst(&to_clean_up), [("space", Warning)]);
         let nearly_full = Machine {
             space: Some(SPACE_NEEDED),
             ..machine()
@@ -302,7 +329,7 @@ mod tests {
 
     #[test]
     fn a_directory_that_cannot_be_made_is_found() {
-        assert!(write_test(Path::new("/proc/nothing/here")).is_err());
+        assert!(unwritable(Path::new("/proc/nothing/here")).is_some());
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("a/b");
         write_test(&data).unwrap();

@@ -105,12 +105,15 @@ pub enum RunError {
     StoreStopped(StoreError),
 }
 
+/// The file of the store in the data directory.
+pub(crate) const STORE_FILE: &str = "windlass.db";
+
 impl Config {
     /// The URL of the store: the one that was set, or a file in the data directory.
     pub fn store_url(&self) -> String {
         match &self.store {
             Some(url) => url.reveal().to_owned(),
-            None => format!("sqlite:{}", self.data.join("windlass.db").display()),
+            None => format!("sqlite:{}", self.data.join(STORE_FILE).display()),
         }
     }
 
@@ -329,6 +332,9 @@ impl Server {
             .settings(config.settings())
             .metrics(recorder)
             .secrets(secrets);
+        if let Err(error) = app.audit.prepare().await {
+            warn!(%error, "there is no room for the first audit record");
+        }
         Ok(Server {
             config,
             listener,

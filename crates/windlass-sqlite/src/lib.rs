@@ -33,6 +33,7 @@ use fault::{Fault, Step};
 use group::{Class, Task, Work};
 use lock::Lock;
 use reader::Reader;
+use reserve::Reserve;
 use writer::{Answer, Writer};
 
 pub use restore::{Existing, restore};
@@ -73,6 +74,7 @@ impl SqliteStore {
             lock.remove_if_new();
             return Err(refused);
         }
+        Reserve::of(&path).release_if_full();
         lock::private_file(&path).map_err(failed)?;
         lock.check_log()?;
         let opened = schema::open_writer(&path);

@@ -53,6 +53,13 @@ impl Reserve {
         }
     }
 
+    /// Gives the space of a former process back to a disk that is full, so that the store can be opened.
+    pub(crate) fn release_if_full(&self) {
+        if self.path.exists() {
+            let _ = self.take(); // which releases it where the disk has no more
+        }
+    }
+
     /// Gives the space back to the disk.
     pub(crate) fn release(&self) {
         let _ = std::fs::remove_file(&self.path); // without it, there is nothing to give back

@@ -98,6 +98,20 @@ fn on_small_disk(folder: &Path) {
         }
         let queues = store.queues().await.expect("it answers");
         assert!(queues[&queue("default")].paused.is_some());
+        // A process that starts on a disk without any space has the reserve of the one before.
+        drop(store);
+        let mut file = std::fs::File::create(&filler).expect("a file");
+        while std::io::Write::write_all(&mut file, &[1; 4096]).is_ok() {}
+        let store = open();
+        let waiting = &acknowledged[..3];
+        let cancelled = store.cancel(waiting, at(3)).await.expect("it is cancelled");
+        assert!(
+            cancelled
+                .iter()
+                .all(|changed| matches!(changed, Changed::Now(_)))
+        );
+        let purged = store.purge(waiting).await.expect("it can be cleaned up");
+        assert!(purged.iter().all(|changed| *changed == Changed::Removed));
     });
 }
 

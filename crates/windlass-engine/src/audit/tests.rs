@@ -49,6 +49,29 @@ async fn records_are_chained_and_verified() {
     assert_eq!((empty.records, empty.broken), (0, None));
 }
 
+#[tokio::test]
+async fn the_first_record_needs_no_new_document_once_there_is_room_for_it() {
+    let engine = engine();
+    let audit = Audit::new(Arc::clone(&engine));
+    let version = || async {
+        let head = engine.store().document(AUDIT_TOPIC, HEAD, engine.now());
+        head.await.unwrap().map(|head| head.version)
+    };
+    for _ in 0..2 {
+        audit.prepare().await.unwrap();
+        assert_eq!(version().await, Some(1));
+    }
+    assert!(all(&audit).await.is_empty());
+    let verified = audit.verify(None).await.unwrap();
+    assert_eq!((verified.records, verified.broken), (0, None));
+    with_records(&engine, 1).await;
+    assert_eq!(version().await, Some(2), "the document was changed");
+    audit.prepare().await.unwrap();
+    with_records(&engine, 1).await;
+    let verified = audit.verify(None).await.unwrap();
+    assert_eq!((verified.records, verified.broken), (2, None));
+}
+
 async fn all(audit: &Audit) -> Vec<AuditRecord> {
     let page = audit.list(&AuditFilter::default(), None, 1000).await;
     page.unwrap().records

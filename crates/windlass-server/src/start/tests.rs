@@ -55,6 +55,7 @@ fn machine() -> Machine {
         files: 100_000,
         outgoing: 0,
         space: None,
+        has_store: false,
         unwritable: None,
         open_to_others: false,
         now: windlass_core::Timestamp::UNIX_EPOCH,
@@ -181,4 +182,14 @@ fn without_a_url_jobs_are_kept_in_the_data_directory() {
     assert_eq!(elsewhere.store_shown(), "postgres://ann:…@db/jobs");
     assert!(!elsewhere.keeps_files());
     assert!(!config(&[("store", "memory:")]).is_durable());
+}
+
+#[tokio::test]
+async fn a_server_makes_room_for_the_first_audit_record() {
+    let server = Server::start(config(&[("store", "memory:"), ("bind", "127.0.0.1:0")])).await;
+    let app = server.expect("it starts").app;
+    let head = app
+        .store()
+        .document(windlass_engine::AUDIT_TOPIC, "head", app.engine().now());
+    assert!(head.await.unwrap().is_some());
 }
