@@ -171,15 +171,6 @@ pub enum RemoteError {
     /// The store refused or failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What is set about a queue cannot be read.
-    #[error("the settings of queue {queue} cannot be read; set them again")]
-    UnreadableSettings {
-        /// The queue.
-        queue: QueueName,
-        /// What is wrong with them.
-        #[source]
-        problem: Invalid,
-    },
     /// The attempt is not the worker's, or not any longer.
     #[error("{0}")]
     LeaseLost(Lost),

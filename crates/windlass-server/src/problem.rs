@@ -223,9 +223,6 @@ impl From<RemoteError> for Problem {
         match error {
             RemoteError::Invalid(invalid) => invalid.into(),
             RemoteError::Store(error) => error.into(),
-            RemoteError::UnreadableSettings { ref problem, .. } => {
-                Problem::internal(&format!("{told}: {problem}"))
-            }
             RemoteError::LeaseLost(_) => Problem::conflict("lease_lost", told)
                 .hint("stop: nothing it does is counted any more"),
             RemoteError::TooManyWorkers => too_many(Duration::from_secs(60)),
