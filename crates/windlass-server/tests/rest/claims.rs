@@ -1,8 +1,13 @@
 //! Workers: which jobs a claim gets, and when.
 
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use serde_json::{Value, json};
+use windlass_memory::MemoryStore;
 use windlass_server::Settings;
-use windlass_store::Expected;
+use windlass_store::StoreError;
 
 use crate::support::Server;
 
@@ -245,29 +250,43 @@ async fn a_quiet_worker_waits_until_it_is_resumed() {
     assert_eq!(claimed.json["signal"], Value::Null);
 }
 
+/// A store that fails at every second claim.
+#[derive(Debug)]
+struct Faltering {
+    store: MemoryStore,
+    claims: AtomicUsize,
+}
+
+impl Faltering {
+    async fn around<T>(
+        &self,
+        verb: &'static str,
+        step: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        if verb == "claim" && self.claims.fetch_add(1, Ordering::Relaxed) % 2 == 1 {
+            return Err(StoreError::Unavailable("it falters".into()));
+        }
+        step.await
+    }
+}
+
+windlass_store::wrap_store!(Faltering);
+
 #[tokio::test]
 async fn a_claim_that_fails_half_way_answers_what_it_got() {
-    let server = Server::open().await;
+    let store = Faltering {
+        store: MemoryStore::new(),
+        claims: AtomicUsize::new(0),
+    };
+    let server = Server::on(Arc::new(store)).await;
     for queue in ["a", "b"] {
         server.job(&json!({"kind": "k", "queue": queue})).await;
     }
-    let store = server.client.engine().store();
-    let damaged = json!({"retry_fetch_ratio": "much"});
-    let now = server.client.now();
-    let put = store.put_document(
-        "queue-settings",
-        "b",
-        &damaged,
-        Expected::Anything,
-        None,
-        now,
-    );
-    put.await.unwrap();
     let body = json!({"queues": ["a", "b"], "order": "strict", "limit": 2});
     let jobs = server.claim(&body).await;
     assert_eq!((jobs.len(), &jobs[0]["queue"]), (1, &json!("a")));
     let failed = server.post("/api/v1/claim", &body).await;
-    assert_eq!(failed.status, 500, "with nothing to answer");
+    assert_eq!(failed.status, 503, "with nothing to answer: {failed:?}");
 }
 
 #[tokio::test]
