@@ -142,7 +142,7 @@ fn a_closed_address_is_refused_at_once_and_a_bad_request_before_it_is_stored() {
     );
     assert!(seen.try_recv().is_err(), "nothing was dialled");
     for (job, pointer) in [
-        (json!({"http": {"url": "ftp://a.example"}}), "/payload/url"),
+        (json!({"http": {"url": "ftp://a.example"}}), "/http/url"),
         (
             json!({"http": {"url": "https://a.example"}, "kind": "mail"}),
             "/http",
