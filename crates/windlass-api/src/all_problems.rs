@@ -79,6 +79,7 @@ mod tests {
     fn every_bad_field_of_a_job_is_named_once_as_it_was_spelled() {
         for (text, expected) in [
             (r#"{"kind":"a"}"#, &[][..]),
+            (r#"{"kid":"a"}"#, &["kid", "kind"]),
             (
                 r#"{"kind":"a b","queue":"x/y","priority":1e9}"#,
                 &["kind", "priority", "queue"],

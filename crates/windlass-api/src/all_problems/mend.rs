@@ -45,12 +45,14 @@ impl Mender {
     }
 
     /// Whether a problem comes from what was mended: it is about such a field, or names it in its rule.
+    /// The rule of an unknown field does not count: it suggests a field that may have been missing.
     pub(super) fn caused(&self, problem: &Invalid) -> bool {
+        let is_unknown = problem.rule().starts_with("is not a known field");
         let names = |field: &String| {
             let name = field.rsplit('.').next().unwrap_or(field);
             problem.rule().contains(&format!("`{name}`"))
         };
-        self.mended.contains_key(problem.field()) || self.mended.keys().any(names)
+        self.mended.contains_key(problem.field()) || (!is_unknown && self.mended.keys().any(names))
     }
 
     /// Makes a bad field one that can be read, or its parent where that does not help. Whether there is anything left to try.
