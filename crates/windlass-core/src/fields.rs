@@ -353,19 +353,7 @@ fn distance(a: &str, b: &str) -> usize {
     if a.len() > LONGEST || b.len() > LONGEST {
         return usize::MAX;
     }
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut next = vec![i + 1];
-        let mut left = i + 1;
-        for ((to, above_left), above) in b.iter().zip(&row).zip(row.iter().skip(1)) {
-            let changed = above_left + usize::from(from != *to);
-            left = changed.min(above + 1).min(left + 1);
-            next.push(left);
-        }
-        row = next;
-    }
-    row.last().copied().unwrap_or(0)
+    strsim::levenshtein(a, b)
 }
 
 #[cfg(test)]
