@@ -1,8 +1,9 @@
 //! Reading a body so that all its problems are reported at once.
 //!
-//! A reader stops at the first field that breaks a rule. So once a body is refused, that field is mended (replaced by what its schema
-//! allows, or left out) and the body is read again, until nothing more is wrong. Readers stay as simple as they are, and no
-//! route can forget a field. Only refused bodies cost more than one read.
+//! A reader stops at the first field that breaks a rule. So once a body is refused, that field is
+//! mended (replaced by what its schema allows, or left out) and the body is read again, until
+//! nothing more is wrong. Readers stay as simple as they are, and no route can forget a field. Only
+//! refused bodies cost more than one read.
 
 mod mend;
 

@@ -109,7 +109,8 @@ impl Bulk {
     }
 }
 
-/// The jobs of a bulk. Where many are bad, only the first problem of each further one is looked for.
+/// The jobs of a bulk. Where many are bad, only the first problem of each further one is looked
+/// for.
 fn read_jobs(list: &[Box<RawValue>]) -> Vec<Result<NewJob, Vec<Invalid>>> {
     let mut found = 0;
     let read = |(place, raw): (usize, &RawValue)| {

@@ -28,7 +28,8 @@ pub(crate) struct ListAudit {
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
 
-    /// Only this action, such as `job.edit`; with a dot at its end, all that begin with it, such as `job.`.
+    /// Only this action, such as `job.edit`; with a dot at its end, all that begin with it, such as
+    /// `job.`.
     #[arg(long, value_name = "ACTION")]
     action: Option<String>,
 
@@ -97,7 +98,8 @@ pub(crate) fn run(command: &AuditCommand, output: &Output) -> anyhow::Result<()>
     })
 }
 
-/// Up to the limit of records, and where the next ones begin. A page may be short and not the last one.
+/// Up to the limit of records, and where the next ones begin. A page may be short and not the last
+/// one.
 async fn records(list: &ListAudit) -> anyhow::Result<(Vec<Value>, Option<u64>)> {
     let limit = usize::try_from(list.limit)?;
     let mut reached = list.place.find().await?;

@@ -19,8 +19,8 @@ pub(crate) struct BackupCommand {
     to: PathBuf,
 }
 
-/// Puts a backup in place of a store. Checks that the backup is whole, removes the log of the store that was there, and
-/// refuses while a server has the store open.
+/// Puts a backup in place of a store. Checks that the backup is whole, removes the log of the store
+/// that was there, and refuses while a server has the store open.
 #[derive(Debug, Args)]
 pub(crate) struct RestoreCommand {
     /// The backup, as `windlass backup` made it.

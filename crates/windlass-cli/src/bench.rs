@@ -23,8 +23,8 @@ pub(crate) enum BenchCommand {
     /// Jobs through the Rust SDK: enqueue, drain, pick-up latency, and fresh work in a storm of retries.
     Run(RunBench),
 
-    /// Jobs through the REST interface of a server of its own, beside the same requests answered without a store. With
-    /// `--idle`, what long polls cost that find nothing.
+    /// Jobs through the REST interface of a server of its own, beside the same requests answered
+    /// without a store. With `--idle`, what long polls cost that find nothing.
     Http(HttpBench),
 }
 
@@ -34,7 +34,8 @@ pub(crate) struct HttpBench {
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
 
-    /// How many jobs are enqueued in batches; with `--idle`, into another queue, half of them ready and half scheduled.
+    /// How many jobs are enqueued in batches; with `--idle`, into another queue, half of them ready
+    /// and half scheduled.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub(crate) jobs: u64,
 
@@ -46,7 +47,8 @@ pub(crate) struct HttpBench {
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) clients: u32,
 
-    /// Measure long polls that find nothing: the share of a core, and on PostgreSQL the transactions per second.
+    /// Measure long polls that find nothing: the share of a core, and on PostgreSQL the
+    /// transactions per second.
     #[arg(long)]
     pub(crate) idle: bool,
 

@@ -14,8 +14,8 @@ use crate::output::Output;
 use crate::remote::{Remote, RemoteArgs};
 use crate::settings::{ServerArgs, open, store_exists};
 
-/// Looks at the machine, the configuration, the store and the secrets, and says what to do about what is wrong. With `--url`,
-/// asks a running server how it is instead.
+/// Looks at the machine, the configuration, the store and the secrets, and says what to do about
+/// what is wrong. With `--url`, asks a running server how it is instead.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorCommand {
     #[command(flatten)]

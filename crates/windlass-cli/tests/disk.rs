@@ -1,4 +1,5 @@
-//! A server whose disk fails or is full. `strace` makes its system calls fail for as long as it is attached.
+//! A server whose disk fails or is full. `strace` makes its system calls fail for as long as it is
+//! attached.
 
 mod support;
 
@@ -40,7 +41,7 @@ impl Drop for Fault {
     }
 }
 
-/// A server that gives a sign of life several times a second.
+/// A server that sends a heartbeat several times a second.
 fn server(data: &std::path::Path) -> Server {
     let mut start = command(&["serve", "--bind", "127.0.0.1:0", "--data"]);
     start.arg(data).env("WINDLASS_JOBS_LEASE", "3s");

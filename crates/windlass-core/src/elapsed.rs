@@ -1,13 +1,13 @@
-//! How long an attempt has run, whatever was done to the wall clock meanwhile.
+//! How long an attempt has run, independent of jumps of the wall clock.
 //!
-//! Timeouts follow elapsed time. Whoever hands an attempt out measures it; for an attempt that another process handed out,
-//! the wall clock is trusted as little as possible.
+//! Timeouts follow elapsed time. Whoever hands an attempt out measures it; for an attempt that
+//! another process handed out, the wall clock is trusted as little as possible.
 
 use std::time::Duration;
 
 use crate::{Job, Timeout, Timestamp};
 
-/// How much later than its timeout an attempt may be reported by a worker that nobody can stop.
+/// How much later than its timeout an attempt may be reported by a worker that no one can stop.
 pub(crate) const REPORT_GRACE: Duration = Duration::from_secs(1);
 
 /// Two clocks that differ by less than this were not set meanwhile.
@@ -23,8 +23,8 @@ pub struct Uptime {
 }
 
 impl Uptime {
-    /// How long an attempt has run that this process did not hand out. The wall clock is trusted for the time before this
-    /// process; after its start, only as far as time really passed.
+    /// How long an attempt has run that this process did not hand out. The wall clock is trusted
+    /// for the time before this process; after its start, only as far as time really passed.
     pub fn ran(self, started_at: Timestamp, now: Timestamp) -> Duration {
         match started_at <= self.since {
             true => self.since.since(started_at).saturating_add(self.elapsed),
@@ -39,8 +39,8 @@ impl Job {
         self.run_time_max().is_some_and(|most| ran >= most)
     }
 
-    /// Until when a lease lasts at most that is renewed `now`, after the attempt has run for `ran`. Unless the wall clock was
-    /// set meanwhile, this is [`Job::lease_until_max`].
+    /// Until when a lease lasts at most that is renewed `now`, after the attempt has run for `ran`.
+    /// Unless the wall clock was set meanwhile, this is [`Job::lease_until_max`].
     pub fn lease_until_max_after(&self, ran: Duration, now: Timestamp) -> Option<Timestamp> {
         let by_wall = self.lease_until_max()?;
         let until = now.saturating_add(self.run_time_max()?.saturating_sub(ran));
@@ -48,7 +48,8 @@ impl Job {
         Some(if drift < DRIFT_MAX { by_wall } else { until })
     }
 
-    /// Whether a third of the lease of the running attempt has passed: it is renewed before the job is handed out.
+    /// Whether a third of the lease of the running attempt has passed: it is renewed before the job
+    /// is handed out.
     pub fn has_worn_lease(&self, now: Timestamp) -> bool {
         let (Some(lease), Some(started_at)) = (self.lease(), self.started_at) else {
             return false;
@@ -56,7 +57,7 @@ impl Job {
         now.since(started_at) > lease.until.since(started_at) / 3
     }
 
-    /// How long an attempt may run and still be reported, where nobody can stop its worker.
+    /// How long an attempt may run and still be reported, where no one can stop its worker.
     pub(crate) fn run_time_max(&self) -> Option<Duration> {
         match self.timeout {
             Timeout::After(timeout) => Some(timeout.saturating_add(REPORT_GRACE)),

@@ -119,7 +119,8 @@ pub enum Pool {
     Main,
     /// The slots of the retry lane.
     RetryLane,
-    /// All slots of a worker that has one pool for both kinds: a retry lane limits how many of them hold a retry.
+    /// All slots of a worker that has one pool for both kinds: a retry lane limits how many of them
+    /// hold a retry.
     Single,
 }
 
@@ -135,7 +136,8 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Free slots of a worker that does not say how many it has in all: none is kept free of retries.
+    /// Free slots of a worker that does not say how many it has in all: none is kept free of
+    /// retries.
     pub fn uncounted(free: u32) -> Self {
         Slots {
             total: u32::MAX,

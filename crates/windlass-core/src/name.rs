@@ -14,7 +14,8 @@ struct Rule {
     bytes_max: usize,
     allowed: fn(char) -> bool,
     rule: &'static str,
-    /// Whether the name is a part of URL paths: clients drop the parts `.` and `..` of a path before they send it.
+    /// Whether the name is a part of URL paths: clients drop the parts `.` and `..` of a path
+    /// before they send it.
     in_paths: bool,
 }
 
@@ -136,7 +137,8 @@ names! {
         in_paths: false,
     };
 
-    /// The name of a worker, of its own choosing: 1 to 128 bytes of text without control characters, but not `.` or `..`.
+    /// The name of a worker, of its own choosing: 1 to 128 bytes of text without control
+    /// characters, but not `.` or `..`.
     WorkerName = Rule {
         bytes_max: 128,
         allowed: |c| !c.is_control(),

@@ -14,7 +14,8 @@ pub struct SignsOfLife {
     pub newest: Option<Timestamp>,
     /// The last that this sweeper gave itself since it runs.
     pub own: Option<Timestamp>,
-    /// Until when another node leaves expired leases alone: the latest of [`HoldNotice::honoured_until`].
+    /// Until when another node leaves expired leases alone: the latest of
+    /// [`HoldNotice::honoured_until`].
     pub held_until: Option<Timestamp>,
 }
 
@@ -30,9 +31,9 @@ pub struct HoldNotice {
 }
 
 impl HoldNotice {
-    /// Until when others honour the hold. A hold lasts for one lease, so a node that says more has a wrong clock, and one
-    /// that was silent for a lease has none left. A heartbeat further ahead than a lease is of a wrong clock too: it would never
-    /// grow old.
+    /// Until when others honour the hold. A hold lasts for one lease, so a node that says more has
+    /// a wrong clock, and one that was silent for a lease has none left. A heartbeat further ahead
+    /// than a lease is of a wrong clock too: it would never grow old.
     pub fn honoured_until(self, now: Timestamp) -> Option<Timestamp> {
         let latest = now.saturating_add(self.lease);
         let said_at = Some(self.beat_at).filter(|at| *at <= latest)?;

@@ -34,8 +34,8 @@ pub enum Reported {
 impl Reported {
     /// What counts of an attempt that has run for `ran`; `None` if it no longer runs.
     ///
-    /// The timeout of an attempt is the job's, whatever its worker believes: of what comes too late, only a failure still
-    /// counts as what it is.
+    /// The timeout of an attempt is the job's, whatever its worker believes: of what comes too
+    /// late, only a failure still counts as what it is.
     pub fn report(&self, job: &Job, ran: Option<Duration>) -> Report {
         let late = ran.is_some_and(|ran| job.is_late(ran));
         match self {

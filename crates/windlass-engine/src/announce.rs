@@ -20,7 +20,8 @@ impl Engine {
         self.emit_job(now, job, JobEvent::Started);
     }
 
-    /// Emits and logs how an attempt of a job ended after it ran for `ran`, and what happens to the job.
+    /// Emits and logs how an attempt of a job ended after it ran for `ran`, and what happens to the
+    /// job.
     pub(crate) fn announce_end(
         &self,
         job: &Job,

@@ -1,6 +1,7 @@
 //! The end of an attempt on its way to the store, for workers in this process and for remote ones.
 //!
-//! Invariant: only this writes the history of attempts that were reported, and it announces each of them once.
+//! Invariant: only this writes the history of attempts that were reported, and it announces each of
+//! them once.
 
 use std::time::Duration;
 
@@ -47,7 +48,8 @@ impl AttemptDetail {
 }
 
 impl Engine {
-    /// Settles attempts in one step, and announces those that have ended by it. The answers are in the order of the ends.
+    /// Settles attempts in one step, and announces those that have ended by it. The answers are in
+    /// the order of the ends.
     pub(crate) async fn settle(
         &self,
         ends: Vec<AttemptEnd<'_>>,

@@ -1,11 +1,12 @@
 //! Who did what: a record of every action of an operator and of every removal of dead jobs, each
 //! chained to the one before it by a hash.
 //!
-//! A record holds the hash of its predecessor, so a record that was changed, removed or slipped in later breaks the chain, and
-//! [`Audit::verify`] says where. The newest record lies in a document of its own (the head) and moves to the topic when the next
-//! one comes: so the head is compared and set, several nodes write one chain, and a crash between the two steps loses nothing
-//! (a record that was appended twice is read once). One who may write to the store itself could write a whole new chain:
-//! keep the hash that `verify` prints elsewhere, and give it to the next one.
+//! A record holds the hash of its predecessor, so a record that was changed, removed or slipped in
+//! later breaks the chain, and [`Audit::verify`] says where. The newest record lies in a document
+//! of its own (the head) and moves to the topic when the next one comes: so the head is compared
+//! and set, several nodes write one chain, and a crash between the two steps loses nothing (a
+//! record that was appended twice is read once). One who may write to the store itself could write
+//! a whole new chain: keep the hash that `verify` prints elsewhere, and give it to the next one.
 
 mod list;
 
@@ -27,9 +28,9 @@ pub use list::{AuditFilter, AuditPage};
 /// The topic of the records.
 pub const AUDIT_TOPIC: &str = "audit";
 const HEAD: &str = "head";
-/// So often another node may be first before a record is given up.
+/// A record is given up after other nodes were first this many times.
 const TRIES_MAX: usize = 100;
-/// A node that was slow to append a record again is at most so many records behind.
+/// A node that appends a record a second time is at most this many records behind.
 const RECENT_MAX: usize = 100;
 /// What stands before the first record.
 const BEGINNING: &str = "0000000000000000000000000000000000000000000000000000000000000000";
@@ -98,7 +99,7 @@ impl AuditRecord {
     }
 }
 
-/// JSON with the names of each object in order, whatever order a store keeps them in.
+/// JSON with the names of each object sorted, since stores may keep them in another order.
 fn write_sorted(value: &Value, text: &mut String) {
     match value {
         Value::Object(fields) => {
@@ -152,7 +153,8 @@ impl Audit {
         }
     }
 
-    /// Makes room for the first record, as long as there is none: a full disk lets a document be changed, but none be created.
+    /// Makes room for the first record, as long as there is none: a full disk lets a document be
+    /// changed, but none be created.
     pub async fn prepare(&self) -> Result<(), StoreError> {
         let (store, now) = (self.engine.store(), self.engine.now());
         if store.document(AUDIT_TOPIC, HEAD, now).await?.is_none() {
@@ -226,7 +228,8 @@ impl Audit {
         head.map(|head| read(&head.value)).transpose()
     }
 
-    /// Checks every record against the one before it, and that the one with the hash `known` is still there.
+    /// Checks every record against the one before it, and that the one with the hash `known` is
+    /// still there.
     pub async fn verify(&self, known: Option<&str>) -> Result<Verified, StoreError> {
         let (mut number, mut hash) = (0, BEGINNING.to_owned());
         let (mut broken, mut found) = (None, known.is_none());
@@ -248,8 +251,7 @@ impl Audit {
         .await?;
         if broken.is_none() && !found {
             broken = Some(
-                "the record with the given hash is gone: the chain was written anew or cut"
-                    .to_owned(),
+                "the record with the given hash is gone: the chain was rewritten or cut".to_owned(),
             );
         }
         Ok(Verified {

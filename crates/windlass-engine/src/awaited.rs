@@ -1,7 +1,7 @@
 //! Jobs whose end someone waits for: one of all that wait looks for all of them.
 //!
-//! What ends in this process is announced by its event. What ends elsewhere is found by a poll that reads all awaited jobs
-//! together, often while a wait is young and less often as it gets older.
+//! What ends in this process is announced by its event. What ends elsewhere is found by a poll that
+//! reads all awaited jobs together, often while a wait is young and less often as it gets older.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -156,7 +156,8 @@ impl Drop for Entry<'_> {
 }
 
 impl Engine {
-    /// Waits until a job has finished, for `most` at most; returns the job as it is then, none if there is no such job.
+    /// Waits until a job has finished, for `most` at most; returns the job as it is then, none if
+    /// there is no such job.
     pub async fn finished(&self, id: JobId, most: Duration) -> Result<Option<Job>, StoreError> {
         let mut over = self.clock().sleep(most);
         let entry = self.awaited().enter(id, self.now());

@@ -178,7 +178,8 @@ impl Committer {
         Ok(count)
     }
 
-    /// What ends led to that the store had taken before its answer was lost, as far as the job still shows it.
+    /// What ends led to that the store had taken before its answer was lost, as far as the job
+    /// still shows it.
     async fn look_after<'e>(
         &self,
         ends: &'e [End],
@@ -208,7 +209,8 @@ impl Committer {
         self.registry.settled(end.attempt.id());
     }
 
-    /// Sets when an end that the store refused is asked again; no when it has been refused for too long, and is dropped.
+    /// Sets when an end that the store refused is asked again; no when it has been refused for too
+    /// long, and is dropped.
     fn put_off(&self, end: &mut End, reason: &str, now: Timestamp) -> bool {
         let of = end.attempt.id();
         let age = self.engine.clock().elapsed().saturating_sub(end.returned);

@@ -1,5 +1,5 @@
-//! What retries of each queue are owed, and what the next claim of a queue takes by that: for workers in this process and for
-//! remote ones.
+//! What retries of each queue are owed, and what the next claim of a queue takes by that: for
+//! workers in this process and for remote ones.
 
 use std::collections::BTreeMap;
 

@@ -49,8 +49,9 @@ struct Tally {
 }
 
 impl Worker {
-    /// Does everything that is due at this moment, until nothing more is: fires schedules, sweeps, claims, runs handlers,
-    /// settles. Time passes while handlers sleep by the clock; occurrences that come due meanwhile wait for the next pass.
+    /// Does everything that is due at this moment, until nothing more is: fires schedules, sweeps,
+    /// claims, runs handlers, settles. Time passes while handlers sleep by the clock; occurrences
+    /// that come due meanwhile wait for the next pass.
     pub async fn pass(&self, clock: &VirtualClock) -> Result<Drained, DrainError> {
         let mut drained = Drained::default();
         let mut tally = Tally::new(clock.now());
@@ -75,8 +76,8 @@ impl Worker {
             .await
     }
 
-    /// Lets time pass up to `until`, doing everything that is due on the way. Handlers that sleep for longer are still running
-    /// at the end.
+    /// Lets time pass up to `until`, doing everything that is due on the way. Handlers that sleep
+    /// for longer are still running at the end.
     pub async fn run_through(
         &self,
         clock: &VirtualClock,
@@ -87,8 +88,8 @@ impl Worker {
         Ok(drained)
     }
 
-    /// Goes from one instant at which something happens to the next: a handler wakes up or times out, a job or a lease is due,
-    /// an occurrence is.
+    /// Goes from one instant at which something happens to the next: a handler wakes up or times
+    /// out, a job or a lease is due, an occurrence is.
     async fn drain_until(
         &self,
         clock: &VirtualClock,
@@ -131,7 +132,8 @@ impl Worker {
         }
     }
 
-    /// Does everything that is due at this instant, until every handler sleeps. How many attempts started.
+    /// Does everything that is due at this instant, until every handler sleeps. How many attempts
+    /// started.
     async fn turns(&self, clock: &VirtualClock) -> Result<usize, DrainError> {
         let mut tally = Tally::new(clock.now());
         loop {
@@ -248,7 +250,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Lets handlers run until each of them sleeps or waits to be told to stop, and settles those that end. No time passes.
+    /// Lets handlers run until each of them sleeps or waits to be told to stop, and settles those
+    /// that end. No time passes.
     async fn rest(&self, clock: &VirtualClock) -> Result<(), StoreError> {
         let mut waiting = Waiting::Ended;
         loop {

@@ -100,8 +100,8 @@ impl Engine {
         &*self.store
     }
 
-    /// Jobs as they are now, to say what happened to them. One that cannot be read is none: a loop that only reports must
-    /// not stop at it.
+    /// Jobs as they are now, to say what happened to them. One that cannot be read is none: a loop
+    /// that only reports must not stop at it.
     pub(crate) async fn readable(&self, ids: &[JobId]) -> Result<Vec<Option<Job>>, StoreError> {
         match self.store.get(ids).await {
             Err(error) if is_refusal(&error) => {

@@ -162,8 +162,8 @@ impl Janitor {
             return Ok(0);
         }
         if state == ListedState::Dead {
-            // Recorded first: after a crash a record may name jobs that are still there, and the next
-            // pass records them again. The other order could remove jobs without a record.
+            // Recorded first: after a crash a record may name jobs that are still there, and the
+            // next pass records them again. The other order could remove jobs without a record.
             let detail = removal(&jobs, before);
             self.audit
                 .write(&Actor::janitor(), "dead.remove", queue.as_str(), detail)

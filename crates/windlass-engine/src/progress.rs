@@ -1,6 +1,7 @@
 //! How far running attempts are: one document for each job, which its running attempt writes.
 //!
-//! Invariant: an attempt that lost its lease writes nothing, and never overwrites what a later one wrote.
+//! Invariant: an attempt that lost its lease writes nothing, and never overwrites what a later one
+//! wrote.
 
 use serde_json::{Value, json};
 use windlass_core::{Job, JobId};
@@ -14,8 +15,8 @@ pub const PROGRESS: &str = "progress";
 /// Where others write the same document, it is tried this often.
 const TRIES_MAX: usize = 10;
 
-/// Writes how far an attempt is, if `may` agrees with how the job stands; the version of the document. `None` if others keep
-/// writing the same document.
+/// Writes how far an attempt is, if `may` agrees with how the job stands; the version of the
+/// document. `None` if others keep writing the same document.
 pub(crate) async fn write<E: From<StoreError>>(
     engine: &Engine,
     of: AttemptId,

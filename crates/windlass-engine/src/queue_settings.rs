@@ -1,4 +1,5 @@
-//! What operators set about queues while workers run: read from the store, and followed by every worker.
+//! What operators set about queues while workers run: read from the store, and followed by every
+//! worker.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +22,8 @@ pub const QUEUE_SETTINGS: &str = "queue-settings";
 /// A worker looks this often whether something was changed.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// How a queue is to be claimed, by its document; `Ok(Err(…))` says why this version cannot read the document.
+/// How a queue is to be claimed, by its document; `Ok(Err(…))` says why this version cannot read
+/// the document.
 pub async fn read_claim_settings(
     store: &dyn Store,
     queue: &QueueName,
@@ -58,7 +60,8 @@ impl UnreadableSettings {
 }
 
 impl Engine {
-    /// How a queue is to be claimed. One whose settings this version cannot read is at its defaults.
+    /// How a queue is to be claimed. One whose settings this version cannot read is at its
+    /// defaults.
     pub(crate) async fn claim_settings(
         &self,
         queue: &QueueName,
@@ -108,7 +111,8 @@ impl Following {
         }
     }
 
-    /// Looks at every queue once. Where settings cannot be read or do not fit the worker, its own hold.
+    /// Looks at every queue once. Where settings cannot be read or do not fit the worker, its own
+    /// hold.
     pub(crate) async fn pass(&self) -> Result<(), StoreError> {
         for of in &self.queues {
             let queue = &of.name;
@@ -128,7 +132,7 @@ impl Following {
         Ok(())
     }
 
-    /// Looks every few seconds until it is told to stop.
+    /// Looks every few seconds until it is stopped.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
         let clock = Arc::clone(self.engine.clock());
         while !stop.is_cancelled() {

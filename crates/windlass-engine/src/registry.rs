@@ -257,7 +257,8 @@ impl Registry {
         running.count()
     }
 
-    /// Whether every handler that is still there sleeps or waits to be told to stop, and none was just woken or told.
+    /// Whether every handler that is still there sleeps or waits to be told to stop, and none was
+    /// just woken or told.
     pub(crate) fn all_idle(&self, clock: &VirtualClock) -> bool {
         let (sleepers, waking) = (clock.sleepers(), clock.waking());
         let is_idle = |entry: &Entry| {

@@ -33,7 +33,8 @@ struct QueueSlots {
 
 #[derive(Debug)]
 struct LaneSlots {
-    /// None where retries have no pool of their own. Those that run in one that was taken away run on.
+    /// None where retries have no pool of their own. Those that run in one that was taken away run
+    /// on.
     of: Option<RetryLane>,
     used: u32,
     /// When retries were started, as far back as the period of the rate.

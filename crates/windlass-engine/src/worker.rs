@@ -33,7 +33,8 @@ use crate::worker_about::WorkerAbout;
 
 /// After the handlers are gone, so long is waited for the store to take the last ends.
 const LAST_ENDS: Duration = Duration::from_secs(5);
-/// So long the store has for the first and the last things it is asked, and for those ends if the worker is to stop at once.
+/// So long the store has for the first and the last things it is asked, and for those ends if the
+/// worker is to stop at once.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// What a worker is to do.
@@ -245,14 +246,15 @@ impl Worker {
         &self.config
     }
 
-    /// Runs until `stop`; then running jobs have the grace period to end, and those left are given back. `stop_now` ends the
-    /// grace at once.
+    /// Runs until `stop`; then running jobs have the grace period to end, and those left are given
+    /// back. `stop_now` ends the grace at once.
     ///
-    /// When this is dropped before it ends, it is as if the process had been killed: its loops end, handlers are told to stop
-    /// and are cut off at their next `await`, and what they had is found when its lease has run out.
+    /// When this is dropped before it ends, it is as if the process had been killed: its loops end,
+    /// handlers are told to stop and are cut off at their next `await`, and what they had is found
+    /// when its lease has run out.
     ///
-    /// When the store stops for good, no outcome can be written any more: the worker cancels its handlers, waits up to
-    /// `cancel_grace` for them and returns the store's error.
+    /// When the store stops for good, outcomes can no longer be written: the worker cancels its
+    /// handlers, waits up to `cancel_grace` for them and returns the store's error.
     pub fn run(
         &self,
         stop: CancellationToken,
@@ -282,7 +284,8 @@ impl Worker {
         Err(error)
     }
 
-    /// Returns when no handler is left. Only for use after the loops: they wait for the same signal.
+    /// Returns when no handler is left. Only for use after the loops: they wait for the same
+    /// signal.
     async fn all_returned(&self) {
         while self.registry.has_running() {
             self.registry.gone().notified().await;

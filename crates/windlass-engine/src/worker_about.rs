@@ -1,4 +1,5 @@
-//! What workers say about themselves with their heartbeats, in one shape for those in Rust programs and remote ones.
+//! What workers say about themselves with their heartbeats, in one shape for those in Rust programs
+//! and remote ones.
 
 use std::time::Duration;
 
@@ -45,7 +46,8 @@ impl WorkerAbout {
         names(kept, "queues", queue.as_str()) == Some(true)
     }
 
-    /// Whether a worker takes jobs of a kind from a queue. One that names no kinds takes all but HTTP jobs, which must be meant.
+    /// Whether a worker takes jobs of a kind from a queue. One that names no kinds takes all but
+    /// HTTP jobs, which must be meant.
     pub fn takes(kept: &Value, queue: &QueueName, kind: &Kind) -> bool {
         let named = names(kept, "kinds", kind.as_str());
         WorkerAbout::takes_from(kept, queue) && named.unwrap_or(!kind.is_http())

@@ -1,7 +1,7 @@
 //! Whether the store accepts writes, as the verbs of this process see it.
 //!
-//! The heartbeat is the probe: any write that fails marks the store as refusing, and the next heartbeat that succeeds clears
-//! the mark. A store that stopped for good stays stopped.
+//! The heartbeat is the probe: any write that fails marks the store as refusing, and the next
+//! heartbeat that succeeds clears the mark. A store that stopped for good stays stopped.
 
 use tokio::sync::watch;
 use windlass_store::StoreError;

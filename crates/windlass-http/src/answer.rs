@@ -103,12 +103,14 @@ fn judge_answer(request: &HttpRequest, answer: &Answer, now: Timestamp) -> Verdi
     })
 }
 
-/// How long the target asks to wait: `Retry-After`, or else the reset of a rate limit that is used up.
+/// How long the target asks to wait: `Retry-After`, or else the reset of a rate limit that is used
+/// up.
 fn wait_asked_for(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     retry_after(headers, now).or_else(|| rate_limit_reset(headers))
 }
 
-/// The seconds until a rate limit starts over. Where `RateLimit-Remaining` says that requests are left, there is no need to wait.
+/// The seconds until a rate limit starts over. Where `RateLimit-Remaining` says that requests are
+/// left, there is no need to wait.
 fn rate_limit_reset(headers: &HeaderMap) -> Option<Duration> {
     let number = |name: &str| seconds(headers.get(name)?.to_str().ok()?.trim());
     let reset = number("ratelimit-reset").filter(|reset| !reset.is_zero())?;

@@ -1,10 +1,12 @@
 //! Where requests begin and end in the bytes of an HTTP/1 connection, read strictly.
 //!
-//! The HTTP library is lenient where the standard lets it be: it reads a line feed alone as the end of a line, and of
-//! `Content-Length` beside `Transfer-Encoding` it takes one. A proxy in front that reads the same bytes differently sees other
-//! requests than we do. So every head is parsed here first, with the parser of the library, and then checked for what the
-//! library lets pass. A bad head is replaced by one of ours, which the service refuses and which closes the connection. Nothing
-//! behind it is read. Bodies are only followed to their end: the library refuses bad chunks itself.
+//! The HTTP library is lenient where the standard lets it be: it reads a line feed alone as the end
+//! of a line, and of `Content-Length` beside `Transfer-Encoding` it takes one. A proxy in front
+//! that reads the same bytes differently sees other requests than we do. So every head is parsed
+//! here first, with the parser of the library, and then checked for what the library lets pass. A
+//! bad head is replaced by one of ours, which the service refuses and which closes the connection.
+//! Nothing behind it is read. Bodies are only followed to their end: the library refuses bad chunks
+//! itself.
 //!
 //! Pure: bytes in, bytes out.
 
@@ -25,7 +27,8 @@ pub(crate) struct HeadLimits {
 pub(crate) struct Framing {
     limits: HeadLimits,
     state: State,
-    /// Lines that are not handed on yet: of a head, of trailers, or the size of a chunk. At most `limits.bytes`.
+    /// Lines that are not handed on yet: of a head, of trailers, or the size of a chunk. At most
+    /// `limits.bytes`.
     held: Vec<u8>,
 }
 
@@ -48,7 +51,8 @@ enum State {
 }
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The method of the requests that stand for refused ones. A client that sends it is refused as well.
+/// The method of the requests that stand for refused ones. A client that sends it is refused as
+/// well.
 pub(crate) const REFUSED: &str = "REFUSED";
 /// The path of a request that stands for a head which is too large; every other one was malformed.
 pub(crate) const TOO_LARGE: &str = "/too-large";

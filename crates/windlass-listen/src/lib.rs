@@ -1,8 +1,9 @@
 //! Accepts connections, and serves a router on them within limits.
 //!
-//! [`Listener`] binds an address and serves a [`Site`]. The accept loop is our own because every wait needs a limit: for a
-//! head, for a body, for the client to read, and for nothing at all. Requests are framed strictly (see `framing`), connections
-//! are bounded in all and by address (see `places`), and at the end running requests may finish.
+//! [`Listener`] binds an address and serves a [`Site`]. The accept loop is our own because every
+//! wait needs a limit: for a head, for a body, for the client to read, and for nothing at all.
+//! Requests are framed strictly (see `framing`), connections are bounded in all and by address (see
+//! `places`), and at the end running requests may finish.
 //!
 //! This crate knows HTTP and nothing of jobs: what it refuses, the site answers.
 
@@ -172,8 +173,8 @@ impl Listener {
             .map(|(certificate, _)| certificate.clone())
     }
 
-    /// Serves a site until `stop`; then running requests may finish within `drain_time`, or until `stop_now`. Returns how
-    /// many connections were cut off.
+    /// Serves a site until `stop`; then running requests may finish within `drain_time`, or until
+    /// `stop_now`. Returns how many connections were cut off.
     pub async fn serve(
         self,
         site: Site,

@@ -22,7 +22,8 @@ pub const RESERVE: usize = 64;
 /// Those of one address.
 const RESERVE_PER_ADDRESS: usize = 4;
 
-/// What is counted as one client: an address, or a /64 network in IPv6, since whoever has one has all its addresses.
+/// What is counted as one client: an address, or a /64 network in IPv6, since a client that has one
+/// has all its addresses.
 pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() & !0 << 64).into()),

@@ -1,5 +1,6 @@
-//! Bad framing, sent to the HTTP library alone and to a listener: the library's half of the table is pinned, so that a new
-//! version which refuses more shows what `framing` no longer needs to check.
+//! Bad framing, sent to the HTTP library alone and to a listener: the library's half of the table
+//! is pinned, so that a new version which refuses more shows what `framing` no longer needs to
+//! check.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -116,7 +117,8 @@ const CHUNKS: &[(&str, Library)] = &[
     ("0\r\nno colon\r\n\r\n", Refuses),
     ("0\r\nX: a\rb\r\n\r\n", Refuses),
     ("0\r\nX: a\nY: b\r\n\r\n", Refuses),
-    // Whoever reads a line feed alone as the end of a line sees the trailers end early, and a second request.
+    // A reader that takes a line feed alone as the end of a line sees the trailers end early, and a
+    // second request.
     (
         "0\r\nX: a\n\r\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n",
         ReadsOn,

@@ -3,8 +3,9 @@
 use tokio_postgres::error::{Severity, SqlState};
 use windlass_store::StoreError;
 
-/// Classes of SQLSTATE that are about the rows of a statement, and not about the state of the server: cardinality, data
-/// exceptions, constraints, triggers, views with a check, program limits, errors that PL/pgSQL raises, damaged data.
+/// Classes of SQLSTATE that are about the rows of a statement, and not about the state of the
+/// server: cardinality, data exceptions, constraints, triggers, views with a check, program limits,
+/// errors that PL/pgSQL raises, damaged data.
 const REFUSALS: [&str; 9] = ["09", "21", "22", "23", "27", "44", "54", "P0", "XX"];
 
 /// A step that could not be carried out.
@@ -121,7 +122,8 @@ impl Fault {
     }
 }
 
-/// What the server said, if it does not accept a row. Without the detail, which shows the values of the row.
+/// What the server said, if it does not accept a row. Without the detail, which shows the values of
+/// the row.
 fn refusal(error: &tokio_postgres::Error) -> Option<String> {
     let told = error.as_db_error()?;
     // What is fatal is of the connection, or of a pooler that stands for the server.

@@ -22,7 +22,8 @@ pub(crate) async fn put_queue(
     limits: &QueueLimits,
     expected: Option<&QueueLimits>,
 ) -> Step<bool> {
-    // The text that was read is compared, not what this version would write: it may hold fields of a newer one.
+    // The text that was read is compared, not what this version would write: it may hold fields of
+    // a newer one.
     let mut found: Option<String> = None;
     if let Some(expected) = expected {
         let sql = "select limits from windlass.queues where name = $1";

@@ -172,7 +172,8 @@ fn priority(rank: i32) -> Step<i16> {
     priority.ok_or_else(|| Fault::damaged(format!("rank {rank}")))
 }
 
-/// Text that must be JSON. The table takes any text, and what is not JSON would fail only when it is shown or handed out.
+/// Text that must be JSON. The table takes any text, and what is not JSON would fail only when it
+/// is shown or handed out.
 fn json<'a>(what: &str, text: &'a str) -> Step<&'a str> {
     match serde_json::from_str::<IgnoredAny>(text) {
         Ok(IgnoredAny) => Ok(text),

@@ -1,7 +1,8 @@
-//! What the audit log says about jobs and schedules that an operator changed, and the payloads that were replaced.
+//! What the audit log says about jobs and schedules that an operator changed, and the payloads that
+//! were replaced.
 //!
-//! A record has hash and size of a payload, never its content. The payload that a change replaced is kept for a while
-//! in a document that expires, for callers who may read payloads.
+//! A record has hash and size of a payload, never its content. The payload that a change replaced
+//! is kept for a while in a document that expires, for callers who may read payloads.
 
 mod schedules;
 
@@ -17,7 +18,8 @@ use crate::problem::Problem;
 
 pub(crate) use schedules::{schedule_changes, schedule_owner};
 
-/// The documents of replaced payloads, each under its owner (the id of a job, or a schedule) and its hash.
+/// The documents of replaced payloads, each under its owner (the id of a job, or a schedule) and
+/// its hash.
 const REPLACED: &str = "replaced_payloads";
 /// Larger payloads are not kept. 1 MiB.
 const KEPT_BYTES_MAX: usize = 1024 * 1024;
@@ -115,7 +117,8 @@ impl Before {
         self.changes(state, |_| {})
     }
 
-    /// Old and new value of each field that is different, and of the state that the store said the job is in.
+    /// Old and new value of each field that is different, and of the state that the store said the
+    /// job is in.
     fn changes(&self, state: State, change: impl FnOnce(&mut Job)) -> Value {
         let (old, mut new) = (&self.job, self.job.clone());
         change(&mut new);

@@ -87,7 +87,8 @@ impl Call {
         self.headers.contains_key(IF_NONE_MATCH)
     }
 
-    /// What the body says, by a reader of its fields; no body has none. All problems of a body are reported at once.
+    /// What the body says, by a reader of its fields; no body has none. All problems of a body are
+    /// reported at once.
     pub(crate) fn read<T>(
         &self,
         read: impl Fn(RawFields) -> Result<T, Invalid>,

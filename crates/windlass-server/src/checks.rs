@@ -72,7 +72,8 @@ pub struct Machine {
     pub space: Option<u64>,
     /// Whether the data directory holds a store already.
     pub has_store: bool,
-    /// Why the data directory cannot be written to, if it is used and cannot; a full disk is a matter of `space`.
+    /// Why the data directory cannot be written to, if it is used and cannot; a full disk is a
+    /// matter of `space`.
     pub unwritable: Option<String>,
     /// Whether others may look into the data directory.
     pub open_to_others: bool,

@@ -19,12 +19,13 @@ pub(crate) async fn live(_: Call) -> Result<Answer, Problem> {
     Answer::ok(&json!({"status": "ok"}))
 }
 
-/// `GET /readyz`: whether the store answers and accepts writes, and no loop hangs. Anyone may ask, so the problems are
-/// listed in our own words, without the driver's.
+/// `GET /readyz`: whether the store answers and accepts writes, and no loop hangs. Anyone may ask,
+/// so the problems are listed in our own words, without the driver's.
 pub(crate) async fn ready(call: Call) -> Result<Answer, Problem> {
     let loops = call.app.engine().health();
     let writes = call.app.engine().writes();
-    // Without a heartbeat in this process, no write would ever find out that the store is well again.
+    // Without a heartbeat in this process, no write would ever find out that the store is well
+    // again.
     let refused = writes.problem().filter(|_| !loops.is_empty());
     let stopped = || writes.stop_error().map(|error| error.to_string());
     let mut problems: Vec<String> = refused.or_else(stopped).into_iter().collect();

@@ -17,7 +17,8 @@ use windlass_http::{DEADLINE_HEADER, DEPTH_HEADER, DEPTH_META, HttpJobs, HttpReq
 use crate::problem::Problem;
 use crate::signing::Signers;
 
-/// Queues that another node noted are looked for so often. What is set about a queue its worker follows itself.
+/// How often the executor looks for queues that another node noted. A worker follows the settings
+/// of its queue itself.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Refuses an HTTP job whose payload is no request. Other jobs pass.

@@ -1,11 +1,13 @@
 //! `Idempotency-Key`: a request that creates something can be sent again, and creates it once.
 //!
-//! Before anything is made, a note in the store keeps the key with a fingerprint of the body, the time and a seed for ids. Every
-//! try of the same request (a resend, one at the same time, one after a crash) makes the same ids at the same time, and a store
-//! takes an id once: so the request may run twice, and still creates once. The first answer is kept with the note for a day.
+//! Before anything is made, a note in the store keeps the key with a fingerprint of the body, the
+//! time and a seed for ids. Every try of the same request (a resend, one at the same time, one
+//! after a crash) makes the same ids at the same time, and a store takes an id once: so the request
+//! may run twice, and still creates once. The first answer is kept with the note for a day.
 //!
-//! A refusal of the first try lets another body take the key, as nothing was made. An answer that means "try again" does not, nor
-//! does a crash: the request may have made something, and only the same body can find out. So a later refusal keeps the key too.
+//! A refusal of the first try lets another body take the key, as nothing was made. An answer that
+//! means "try again" does not, nor does a crash: the request may have made something, and only the
+//! same body can find out. So a later refusal keeps the key too.
 
 mod allowance;
 
@@ -255,7 +257,8 @@ impl Notes {
         Err(problem)
     }
 
-    /// Keeps the key with its body: another try may have made something. Where one has succeeded, its answer counts.
+    /// Keeps the key with its body: another try may have made something. Where one has succeeded,
+    /// its answer counts.
     async fn refuse_again(&self, note: &Note, problem: Problem) -> Result<Answer, Problem> {
         if let Some(first) = self.answered(note).await? {
             return Ok(first);

@@ -1,7 +1,7 @@
 //! Conditional headers of requests that change something.
 //!
-//! A route checks such a header, or the server refuses the request and names the header. A condition that the server
-//! ignores would let a client overwrite what it meant to protect.
+//! A route checks such a header, or the server refuses the request and names the header. A
+//! condition that the server ignores would let a client overwrite what it meant to protect.
 
 use axum::http::header::{
     HeaderName, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE,
@@ -32,7 +32,8 @@ pub(crate) fn headers_of(method: &Method) -> Vec<Field> {
     vec![Field::maybe("If-None-Match", only_create)]
 }
 
-/// Refuses the conditions that the route does not check. A read ignores them: its whole answer is right anyway.
+/// Refuses the conditions that the route does not check. A read ignores them: its whole answer is
+/// right anyway.
 pub(crate) fn check(route: &Route, headers: &HeaderMap) -> Result<(), Invalid> {
     if route.method.is_safe() {
         return Ok(());

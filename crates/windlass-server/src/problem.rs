@@ -224,7 +224,7 @@ impl From<RemoteError> for Problem {
             RemoteError::Invalid(invalid) => invalid.into(),
             RemoteError::Store(error) => error.into(),
             RemoteError::LeaseLost(_) => Problem::conflict("lease_lost", told)
-                .hint("stop: nothing it does is counted any more"),
+                .hint("stop the attempt: its results no longer count"),
             RemoteError::TooManyWorkers => too_many(Duration::from_secs(60)),
             RemoteError::ProgressTooLarge { .. } => Problem::too_large("progress_too_large", told),
             RemoteError::ProgressTooOften => too_many(Duration::from_secs(1)),

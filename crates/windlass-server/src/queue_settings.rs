@@ -111,10 +111,11 @@ pub(crate) async fn set(
     client.limit_queue(name.as_str(), &bounds).await
 }
 
-/// Sets all that is set about a queue about which nothing was set. A pause stays. Whether nothing was set.
+/// Sets all that is set about a queue about which nothing was set. A pause stays. Whether nothing
+/// was set.
 ///
-/// The document decides which of several requests at once creates the settings. A program that sets limits at the same instant
-/// writes no document: where it was faster, the new document goes again.
+/// The document decides which of several requests at once creates the settings. A program that sets
+/// limits at the same instant writes no document: where it was faster, the new document goes again.
 pub(crate) async fn create(
     store: &dyn Store,
     name: &QueueName,

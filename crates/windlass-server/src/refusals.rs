@@ -14,7 +14,8 @@ use crate::serve::finish;
 /// Paths that are answered even while all connections are taken.
 const HEALTH: &[&str] = &["/livez", "/readyz", "/metrics"];
 
-/// A router as a [`Listener`](windlass_listen::Listener) serves it: what the listener refuses is answered with a problem.
+/// A router as a [`Listener`](windlass_listen::Listener) serves it: what the listener refuses is
+/// answered with a problem.
 pub fn site(router: Router) -> Site {
     let ids = Arc::new(Ids::unpredictable());
     Site::new(router)

@@ -389,7 +389,8 @@ impl Server {
 
     /// Runs until `stop`; then what runs may finish within the grace period, or until `stop_now`.
     ///
-    /// Ends at once, with an error, when the store stops for good: nothing could be promised any more.
+    /// Ends at once, with an error, when the store stops for good: it could no longer keep a
+    /// promise.
     pub async fn run(
         self,
         stop: CancellationToken,
@@ -402,7 +403,7 @@ impl Server {
         };
         match engine.writes().stop_error() {
             None => ran,
-            // Whatever else ended, it ended because of this.
+            // Everything else that ended, ended because of this.
             Some(stopped) => {
                 let cause = stopped.source().map(ToString::to_string);
                 error!(cause, "{stopped}");

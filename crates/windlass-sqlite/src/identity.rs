@@ -1,6 +1,7 @@
 //! Whether a file is a Windlass store, read from its first bytes before SQLite touches it.
 //!
-//! SQLite would add files next to another program's database, and our migrations would add tables to it.
+//! SQLite would add files next to another program's database, and our migrations would add tables
+//! to it.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
@@ -29,8 +30,8 @@ pub(crate) enum Found {
 
 /// Refuses a file that is not a store, or one that a newer version wrote, and changes nothing.
 ///
-/// Only for a caller that holds the store's lock, or in a process that does not have the store open: closing the file drops
-/// the locks that SQLite holds on it in this process.
+/// Only for a caller that holds the store's lock, or in a process that does not have the store
+/// open: closing the file drops the locks that SQLite holds on it in this process.
 pub(crate) fn check(path: &Path) -> Result<Found, StoreError> {
     let failed = |error: std::io::Error| cannot_open(path, &error);
     let refused = |found: &str| StoreError::NotAStore {

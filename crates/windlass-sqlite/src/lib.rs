@@ -61,11 +61,11 @@ pub struct SqliteStore {
 type Read = Box<dyn FnOnce(&mut Reader) + Send>;
 
 impl SqliteStore {
-    /// Opens the file, which is made if it is not there, readable for its owner only. A file that is not a Windlass store is
-    /// refused and left as it is.
+    /// Opens the file, which is made if it is not there, readable for its owner only. A file that
+    /// is not a Windlass store is refused and left as it is.
     ///
-    /// The attempts of workers that lived in a former process are ended as lost: nobody runs them any more. `random` draws
-    /// the jitter of their retries. Those of workers elsewhere go on.
+    /// The attempts of workers that lived in a former process are ended as lost: nobody runs them
+    /// any more. `random` draws the jitter of their retries. Those of workers elsewhere go on.
     pub fn open(path: impl AsRef<Path>, now: Timestamp, random: u64) -> Result<Self, StoreError> {
         let failed = |error: std::io::Error| fault::cannot_open(path.as_ref(), &error);
         let path = lock::resolve(path.as_ref()).map_err(failed)?;
@@ -89,7 +89,7 @@ impl SqliteStore {
             let connection = connection;
             match open_writer(&connection, &file, &mut lock, now, random) {
                 Ok((mut writer, lost)) => {
-                    let _ = opened.send(Ok(lost)); // nobody waits for it any more
+                    let _ = opened.send(Ok(lost)); // no one waits for it any longer
                     group::serve(&mut writer, inbox, &announce);
                 }
                 Err(error) => drop(opened.send(Err(error))),
@@ -236,8 +236,8 @@ fn answer_reads(mut reader: Reader, questions: &Mutex<mpsc::Receiver<Read>>) {
     }
 }
 
-/// Copies a store, also while another process uses it; the copy must not be there yet. Not for a store that this process
-/// has open: [`SqliteStore::backup`] is.
+/// Copies a store, also while another process uses it; the copy must not be there yet. Not for a
+/// store that this process has open: [`SqliteStore::backup`] is.
 pub fn backup(from: &Path, to: &Path) -> Result<(), StoreError> {
     identity::check_store(from)?;
     back_up(from, to)

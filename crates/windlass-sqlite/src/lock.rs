@@ -116,7 +116,8 @@ impl Drop for Lock {
     }
 }
 
-/// The one path of a store, by whatever name it is called: one file has one lock. It need not be there yet.
+/// The one path of a store, by whatever name it is called: one file has one lock. It need not be
+/// there yet.
 pub(crate) fn resolve(path: &Path) -> std::io::Result<PathBuf> {
     match path.canonicalize() {
         Err(error) if error.kind() == ErrorKind::NotFound => {}

@@ -1,8 +1,8 @@
 //! Disk space that is held back, so that purging and pausing work on a full disk.
 //!
-//! The space is a file next to the store. When the disk is full, the file is removed: the log is written back into what it
-//! leaves free, and from then on the log lives in the blocks it already has. The store does not grow until the file fits
-//! again; meanwhile its own free pages are used.
+//! The space is a file next to the store. When the disk is full, the file is removed: the log is
+//! written back into what it leaves free, and from then on the log lives in the blocks it already
+//! has. The store does not grow until the file fits again; meanwhile its own free pages are used.
 
 use std::fs::File;
 use std::io::{ErrorKind, Seek as _, SeekFrom, Write as _};
@@ -18,10 +18,12 @@ const MEBIBYTE: u64 = 1024 * 1024;
 /// How much is held back.
 pub(crate) const RESERVE_BYTES: u64 = 32 * MEBIBYTE;
 
-/// The log may grow the file by this much before it is written back: it must fit into the reserve, with room to spare.
+/// The log may grow the file by this much before it is written back: it must fit into the reserve,
+/// with room to spare.
 pub(crate) const GROWTH_MAX: u64 = 24 * MEBIBYTE;
 
-/// The reserve is taken back once this much more is free, so that a nearly full disk does not change its mind at each write.
+/// The reserve is taken back once this much more is free, so that a nearly full disk does not
+/// change its mind at each write.
 const MARGIN_BYTES: u64 = 4 * MEBIBYTE;
 
 #[derive(Debug)]
@@ -36,8 +38,8 @@ impl Reserve {
         }
     }
 
-    /// Takes the space from the disk; an error if the disk does not have it, with a margin. Where space cannot be held back for
-    /// any other reason, the store goes without.
+    /// Takes the space from the disk; an error if the disk does not have it, with a margin. Where
+    /// space cannot be held back for any other reason, the store goes without.
     pub(crate) fn take(&self) -> std::io::Result<()> {
         let taken = private_file(&self.path).and_then(|mut file| {
             allocate(&mut file, RESERVE_BYTES + MARGIN_BYTES)?;
@@ -53,7 +55,8 @@ impl Reserve {
         }
     }
 
-    /// Gives the space of a former process back to a disk that is full, so that the store can be opened.
+    /// Gives the space of a former process back to a disk that is full, so that the store can be
+    /// opened.
     pub(crate) fn release_if_full(&self) {
         if self.path.exists() {
             let _ = self.take(); // which releases it where the disk has no more
@@ -66,7 +69,8 @@ impl Reserve {
     }
 }
 
-/// Makes a file this long, with blocks of its own; what it holds stays. File systems that cannot allocate are written to.
+/// Makes a file this long, with blocks of its own; what it holds stays. File systems that cannot
+/// allocate are written to.
 fn allocate(file: &mut File, bytes: u64) -> std::io::Result<()> {
     match fallocate(&*file, FallocateFlags::empty(), 0, bytes) {
         Ok(()) => Ok(()),

@@ -18,11 +18,12 @@ pub enum Existing {
     Replace,
 }
 
-/// Files that belong to the store that was there. A log left behind would be played into the restored file.
+/// Files that belong to the store that was there. A log left behind would be played into the
+/// restored file.
 const STALE: [&str; 3] = ["-wal", "-shm", "-journal"];
 
-/// Puts a copy of a backup at `to`, whole or not at all. Refused if the backup is damaged or not a store, if a process has the
-/// store at `to` open, and if one is there that is not to be replaced.
+/// Puts a copy of a backup at `to`, whole or not at all. Refused if the backup is damaged or not a
+/// store, if a process has the store at `to` open, and if one is there that is not to be replaced.
 pub fn restore(from: &Path, to: &Path, existing: Existing) -> Result<(), StoreError> {
     identity::check_store(from)?;
     check_whole(from).map_err(Fault::into_store_error)?;
@@ -58,7 +59,8 @@ fn check_target(to: &Path, existing: Existing) -> Result<(), StoreError> {
     }
 }
 
-/// The log goes first: until the new file is in place, an old store without its log is refused, and never opened half.
+/// The log goes first: until the new file is in place, an old store without its log is refused, and
+/// never opened half.
 fn put(from: &Path, to: &Path) -> Result<(), StoreError> {
     let failed = |error: std::io::Error| StoreError::Unavailable(error.into());
     let new = beside(to, "-restore");

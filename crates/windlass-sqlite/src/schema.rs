@@ -72,7 +72,8 @@ fn configure(connection: &Connection) -> Step<()> {
     Ok(())
 }
 
-/// Writes into an empty file whose it is. This comes before the log is used: the header itself must say it, also after a crash.
+/// Writes into an empty file whose it is. This comes before the log is used: the header itself must
+/// say it, also after a crash.
 fn mark_new_file(connection: &Connection) -> Step<()> {
     let pages: u32 = connection.query_row("pragma page_count", [], |row| row.get(0))?;
     if pages == 0 {

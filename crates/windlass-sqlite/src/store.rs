@@ -302,7 +302,8 @@ impl Store for SqliteStore {
         now: Timestamp,
     ) -> Result<Written, StoreError> {
         let (collection, name, value) = (collection.to_owned(), name.to_owned(), value.clone());
-        // A document that is there is changed in place: the audit log needs no more for what frees space.
+        // A document that is there is changed in place: the audit log needs no more for what frees
+        // space.
         let class = match expected {
             Expected::Version(_) => Class::Relief,
             Expected::Anything | Expected::Absent => Class::Other,

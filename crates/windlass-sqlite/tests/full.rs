@@ -1,7 +1,9 @@
-//! A disk that is really full: what is acknowledged stays, purging and pausing work, and the store resumes by itself.
+//! A disk that is really full: what is acknowledged stays, purging and pausing work, and the store
+//! resumes by itself.
 //!
-//! The disk is a small file system in memory that this program mounts for itself alone, in a mount namespace of its own.
-//! As root it needs no more than that; any other user gets a user namespace with it.
+//! The disk is a small file system in memory that this program mounts for itself alone, in a mount
+//! namespace of its own. As root it needs no more than that; any other user gets a user namespace
+//! with it.
 #![expect(
     clippy::print_stdout,
     clippy::indexing_slicing,
@@ -159,7 +161,8 @@ async fn beats(store: &Opened) -> Result<(), StoreError> {
     store.beat("node", &serde_json::json!({}), at(2)).await
 }
 
-/// The heartbeat knows that the disk is full, and so does every job that is enqueued, however small.
+/// The heartbeat knows that the disk is full, and so does every job that is enqueued, however
+/// small.
 async fn check_full(store: &Opened) {
     for _ in 0..3 {
         let beat = beats(store).await;

@@ -72,7 +72,8 @@ pub struct Claimed {
     pub jobs: Vec<Job>,
     /// Whether fresh jobs and retries were both ready when the claim came.
     pub both_waited: bool,
-    /// Whether the same claim id was answered with jobs before. Then it gets no others, now or later.
+    /// Whether the same claim id was answered with jobs before. Then it gets no others, now or
+    /// later.
     pub repeated: bool,
 }
 

@@ -74,7 +74,8 @@ pub enum StoreError {
         reason: String,
     },
 
-    /// The database does not accept a row of this step, as a constraint or a trigger says. It may accept others.
+    /// The database does not accept a row of this step, as a constraint or a trigger says. It may
+    /// accept others.
     #[error(
         "the database refused the statement ({reason}); correct the row, the constraint or the trigger"
     )]

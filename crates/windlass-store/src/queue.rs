@@ -15,14 +15,16 @@ pub struct QueueLimits {
     pub concurrency: Option<u32>,
     /// At most so many start in any period.
     pub rate: Option<Rate>,
-    /// This version cannot read what is stored: the queue reads as paused, and who sets its limits replaces them.
+    /// This version cannot read what is stored: the queue reads as paused, and who sets its limits
+    /// replaces them.
     #[serde(skip)]
     pub unreadable: bool,
 }
 
 impl QueueLimits {
-    /// The limits as a database holds them. Fields that this version does not know are ignored. A queue whose limits cannot be
-    /// read reads as paused, and says why: no job starts past a limit that this version cannot read.
+    /// The limits as a database holds them. Fields that this version does not know are ignored. A
+    /// queue whose limits cannot be read reads as paused, and says why: no job starts past a limit
+    /// that this version cannot read.
     pub fn from_stored(json: &str) -> Self {
         let read = serde_json::from_str(json);
         read.unwrap_or_else(|error| QueueLimits {

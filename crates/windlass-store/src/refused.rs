@@ -1,4 +1,5 @@
-//! Working around what the database refuses: a batch goes on without the rows that a constraint or a trigger does not accept.
+//! Working around what the database refuses: a batch goes on without the rows that a constraint or
+//! a trigger does not accept.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -18,8 +19,8 @@ const REFUSALS_MAX: usize = 1000;
 /// One sweep ends at most this many jobs one by one.
 const SINGLES_MAX: usize = 200;
 
-/// Takes a batch in one step. Where the database refuses it, takes the halves, so that only an item that is refused alone gets
-/// the answer of `refused`, which is given the reason.
+/// Takes a batch in one step. Where the database refuses it, takes the halves, so that only an item
+/// that is refused alone gets the answer of `refused`, which is given the reason.
 ///
 /// An error after a part was taken is [`StoreError::Indeterminate`].
 pub async fn by_halves<T, A, F, Step>(
@@ -84,7 +85,8 @@ pub trait SweepSteps: Send + Sync {
     ) -> Result<Vec<JobId>, StoreError>;
 }
 
-/// The jobs whose end the database refused during a sweep. Sweeps pass over each of them until its next try.
+/// The jobs whose end the database refused during a sweep. Sweeps pass over each of them until its
+/// next try.
 #[derive(Debug, Default)]
 pub struct Refusals(Mutex<BTreeMap<JobId, Refusal>>);
 
@@ -95,7 +97,8 @@ struct Refusal {
 }
 
 impl Refusals {
-    /// Sweeps in one step, and one job at a time after a refusal, so that a job that is refused holds up no other.
+    /// Sweeps in one step, and one job at a time after a refusal, so that a job that is refused
+    /// holds up no other.
     pub async fn sweep(
         &self,
         store: &dyn SweepSteps,
@@ -118,7 +121,8 @@ impl Refusals {
         Ok(swept)
     }
 
-    /// Sweeps jobs one at a time. An error ends it, and is not told if something was swept: the next sweep meets it again.
+    /// Sweeps jobs one at a time. An error ends it, and is not returned if something was swept: the
+    /// next sweep meets it again.
     async fn singly(
         &self,
         store: &dyn SweepSteps,

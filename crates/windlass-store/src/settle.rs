@@ -53,7 +53,8 @@ pub enum Settled {
     Repeated,
     /// The attempt is over in another way: its lease was lost. Nothing changed.
     LeaseLost,
-    /// The database does not accept the row that it leads to. The attempt runs on; the others of the batch are not affected.
+    /// The database does not accept the row that it leads to. The attempt runs on; the others of
+    /// the batch are not affected.
     Refused {
         /// What the database said.
         reason: String,

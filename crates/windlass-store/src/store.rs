@@ -37,17 +37,20 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Hands out ready jobs of one queue, most urgent first, each under a lease.
     ///
-    /// A job is handed out only if it waits, its `run_at` has come and its deadline has not passed; if the claim wants its
-    /// kind and id and does not except it; if its queue is not paused; and within the limits of its queue and of its concurrency key. A job that a
-    /// limit holds back does not block those behind it. A job is never in two live leases. The attempt counts up with the
-    /// lease. Policy and limit of the retry are stamped on the lease. Beside another claim, this may find fewer jobs
-    /// than are ready. A queue with a rate starts at most that many jobs, by their `started_at`, in any window of its period:
-    /// a claim that comes with an older `now` than one before it starts its jobs at the later instant. The same claim id again gives
+    /// A job is handed out only if it waits, its `run_at` has come and its deadline has not passed;
+    /// if the claim wants its kind and id and does not except it; if its queue is not paused; and
+    /// within the limits of its queue and of its concurrency key. A job that a limit holds back
+    /// does not block those behind it. A job is never in two live leases. The attempt counts up
+    /// with the lease. Policy and limit of the retry are stamped on the lease. Beside another
+    /// claim, this may find fewer jobs than are ready. A queue with a rate starts at most that many
+    /// jobs, by their `started_at`, in any window of its period: a claim that comes with an older
+    /// `now` than one before it starts its jobs at the later instant. The same claim id again gives
     /// the same leases, as far as they still live, and says that it is repeated.
     async fn claim(&self, claim: &Claim, now: Timestamp) -> Result<Claimed, StoreError>;
 
-    /// Prolongs leases to `now + lease`. An attempt that is over answers `LeaseLost`; an expired lease that was not swept
-    /// can be renewed. A lease that the database refuses to prolong answers `LeaseLost` too; the others are prolonged.
+    /// Prolongs leases to `now + lease`. An attempt that is over answers `LeaseLost`; an expired
+    /// lease that was not swept can be renewed. A lease that the database refuses to prolong
+    /// answers `LeaseLost` too; the others are prolonged.
     async fn renew(
         &self,
         attempts: &[AttemptId],
@@ -57,19 +60,22 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Ends attempts as `core` decides, each with its row of history.
     ///
-    /// An expired lease that was not swept can be settled. The same report of an attempt again changes nothing and answers
-    /// `Repeated`; another report of an attempt that is over answers `LeaseLost`. A report that the database refuses, as a
-    /// constraint or a trigger says, answers `Refused`; the others are written.
+    /// An expired lease that was not swept can be settled. The same report of an attempt again
+    /// changes nothing and answers `Repeated`; another report of an attempt that is over answers
+    /// `LeaseLost`. A report that the database refuses, as a constraint or a trigger says, answers
+    /// `Refused`; the others are written.
     async fn settle(
         &self,
         reports: Vec<AttemptReport>,
         now: Timestamp,
     ) -> Result<Vec<Settled>, StoreError>;
 
-    /// Ends up to `limit` attempts whose lease has expired at `now` as lost, and buries waiting jobs whose deadline has
-    /// passed, those that are longest over first. A lease that was renewed is not expired. `random` draws the jitter. What a store
-    /// that one process has alone ended by itself when it was opened, it tells with the first sweep. A job whose end the
-    /// database refuses is passed over, logged once and tried again after a minute or more; all others are swept.
+    /// Ends up to `limit` attempts whose lease has expired at `now` as lost, and buries waiting
+    /// jobs whose deadline has passed, those that are longest over first. A lease that was renewed
+    /// is not expired. `random` draws the jitter. What a store that one process has alone ended by
+    /// itself when it was opened, it tells with the first sweep. A job whose end the database
+    /// refuses is passed over, logged once and tried again after a minute or more; all others are
+    /// swept.
     async fn sweep(&self, limit: usize, now: Timestamp, random: u64) -> Result<Swept, StoreError>;
 
     /// Calls jobs off: a waiting one is cancelled, a running one is asked to stop.
@@ -141,9 +147,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Up to `limit` schedules whose `next_at` has come, the longest due first.
     async fn due(&self, limit: usize, now: Timestamp) -> Result<Vec<Schedule>, StoreError>;
 
-    /// Fires occurrences: their jobs, the record of what was skipped, the schedule's move and its new definition, in one
-    /// step. An occurrence becomes a job at most once, whoever fires it. `max_depth` does not hold
-    /// it back: a full queue must not drop an occurrence.
+    /// Fires occurrences: their jobs, the record of what was skipped, the schedule's move and its
+    /// new definition, in one step. An occurrence becomes a job at most once, even if several nodes
+    /// fire it. `max_depth` does not hold it back: a full queue must not drop an occurrence.
     async fn fire(&self, fire: Fire, now: Timestamp) -> Result<Fired, StoreError>;
 
     /// The occurrences of a schedule that were fired, newest first: up to `limit` of those before an instant, at most

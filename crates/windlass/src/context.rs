@@ -111,8 +111,8 @@ impl<S> Context<S> {
         })
     }
 
-    /// Enqueues a job from within this one: it carries on the trace, its `meta` names its `parent`, and it has the deadline of
-    /// this one unless it is given another.
+    /// Enqueues a job from within this one: it carries on the trace, its `meta` names its `parent`,
+    /// and it has the deadline of this one unless it is given another.
     pub fn enqueue<T: Job>(&self, job: T) -> Enqueue<'_> {
         let mut child = self
             .client

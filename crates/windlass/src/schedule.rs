@@ -95,7 +95,8 @@ impl Schedule {
         })
     }
 
-    /// At most this many occurrences fire together after an outage, the newest ones; 100 if not said, up to 1000.
+    /// At most this many occurrences fire together after an outage, the newest ones; 100 if not
+    /// said, up to 1000.
     pub fn catch_up_max(self, most: u32) -> Self {
         self.set(|schedule| {
             schedule.catch_up_max = most;

@@ -180,23 +180,25 @@ pub struct TestWorker {
 }
 
 impl TestWorker {
-    /// Does everything that is due at this moment. Time passes while handlers sleep; occurrences of schedules that come due
-    /// meanwhile wait for the next pass.
+    /// Does everything that is due at this moment. Time passes while handlers sleep; occurrences of
+    /// schedules that come due meanwhile wait for the next pass.
     ///
-    /// Here and in the next two, jobs that keep coming at one instant are [`Error::Spinning`], after 10,000 attempts and those
-    /// that were ready by then.
+    /// Here and in the next two, jobs that keep coming at one instant are [`Error::Spinning`],
+    /// after 10,000 attempts and those that were ready by then.
     pub async fn pass(&self) -> Result<Drained, Error> {
         Ok(self.worker.pass(&self.clock).await?)
     }
 
-    /// Lets time pass until none of its jobs waits or runs. Schedules fire on the way, but time does not go on for them alone.
-    /// It does not return while a schedule fires faster than its jobs end: use [`TestWorker::run_for`] there.
+    /// Lets time pass until none of its jobs waits or runs. Schedules fire on the way, but time
+    /// does not go on for them alone. It does not return while a schedule fires faster than its
+    /// jobs end: use [`TestWorker::run_for`] there.
     pub async fn drain(&self) -> Result<Drained, Error> {
         Ok(self.worker.drain(&self.clock).await?)
     }
 
-    /// Lets this much time pass, doing everything that is due on the way, at its instant: handlers wake up, jobs start, schedules
-    /// fire. A handler that sleeps for longer still runs at the end, and goes on with the next call.
+    /// Lets this much time pass, doing everything that is due on the way, at its instant: handlers
+    /// wake up, jobs start, schedules fire. A handler that sleeps for longer still runs at the end,
+    /// and goes on with the next call.
     pub async fn run_for(&self, time: Duration) -> Result<Drained, Error> {
         let until = self.clock.now().saturating_add(time);
         Ok(self.worker.run_through(&self.clock, until).await?)

@@ -271,10 +271,12 @@ impl<S: Send + Sync + 'static> Worker<S> {
         self
     }
 
-    /// Runs until the signal; then running jobs have the grace period to end, and what is left is given back.
+    /// Runs until the signal; then running jobs have the grace period to end, and what is left is
+    /// given back.
     ///
-    /// If the store stops for good (a SQLite file whose sync failed), the worker cancels its handlers and returns
-    /// [`Error::Store`] with [`StoreError::Stopped`](crate::StoreError::Stopped): end the process and start it again.
+    /// If the store stops for good (a SQLite file whose sync failed), the worker cancels its
+    /// handlers and returns [`Error::Store`] with
+    /// [`StoreError::Stopped`](crate::StoreError::Stopped): end the process and start it again.
     pub async fn run_until<F>(mut self, signal: F) -> Result<Stopped, Error>
     where
         F: Future + Send + 'static,

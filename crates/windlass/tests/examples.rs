@@ -8,8 +8,8 @@
 
 use std::process::Command;
 
-/// An example as a run of all tests has built it beside this one; built now, where only this test is
-/// run, with the features of such a run: others would compile every dependency again.
+/// An example as a run of all tests has built it beside this one; built now, where only this test
+/// is run, with the features of such a run: others would compile every dependency again.
 fn example(name: &str) -> Command {
     let this = std::env::current_exe().expect("this program");
     let folder = this

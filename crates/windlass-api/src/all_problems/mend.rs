@@ -44,8 +44,9 @@ impl Mender {
         self.body.to_string()
     }
 
-    /// Whether a problem comes from what was mended: it is about such a field, or names it in its rule.
-    /// The rule of an unknown field does not count: it suggests a field that may have been missing.
+    /// Whether a problem comes from what was mended: it is about such a field, or names it in its
+    /// rule. The rule of an unknown field does not count: it suggests a field that may have been
+    /// missing.
     pub(super) fn caused(&self, problem: &Invalid) -> bool {
         let is_unknown = problem.rule().starts_with("is not a known field");
         let names = |field: &String| {
@@ -55,10 +56,12 @@ impl Mender {
         self.mended.contains_key(problem.field()) || (!is_unknown && self.mended.keys().any(names))
     }
 
-    /// Makes a bad field one that can be read, or its parent where that does not help. Whether there is anything left to try.
+    /// Makes a bad field one that can be read, or its parent where that does not help. Whether
+    /// there is anything left to try.
     ///
-    /// A field gets a value that its schema allows: so the rules between fields still hold. One without a schema, or whose new
-    /// value is refused too, is left out. After that the object around it is the one that is bad.
+    /// A field gets a value that its schema allows: so the rules between fields still hold. One
+    /// without a schema, or whose new value is refused too, is left out. After that the object
+    /// around it is the one that is bad.
     pub(super) fn mend(&mut self, field: &str) -> bool {
         if field.is_empty() {
             return false;
@@ -80,7 +83,8 @@ impl Mender {
         mended || parent.is_some_and(|parent| self.mend(parent))
     }
 
-    /// Puts a value at the end of a path, or takes away what is there. Whether the path leads anywhere.
+    /// Puts a value at the end of a path, or takes away what is there. Whether the path leads
+    /// anywhere.
     fn set(&mut self, path: &[Step], value: Option<Value>) -> bool {
         let Some((last, outer)) = path.split_last() else {
             return false;

@@ -1,4 +1,5 @@
-//! What operators set about how a queue is claimed: it holds for every worker that serves the queue.
+//! What operators set about how a queue is claimed: it holds for every worker that serves the
+//! queue.
 
 use std::sync::Arc;
 
@@ -9,18 +10,20 @@ use crate::Invalid;
 use crate::fields::Fields;
 use crate::retry::RetryPolicy;
 
-/// How a queue is claimed, where operators say something about it. What they do not say is as the worker has it.
+/// How a queue is claimed, where operators say something about it. What they do not say is as the
+/// worker has it.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ClaimSettings {
     /// The policy of its jobs that have none of their own, and no kind with one.
     pub retry: Option<Arc<RetryPolicy>>,
-    /// The share of the slots that retries get while both kinds wait, or none: strict priority over both kinds.
+    /// The share of the slots that retries get while both kinds wait, or none: strict priority over
+    /// both kinds.
     pub retry_fetch_ratio: Option<Option<Ratio>>,
-    /// So many slots of a worker never hold a retry.
+    /// This many slots of a worker never hold a retry.
     pub fresh_reserve: Option<u32>,
-    /// At most so many retries run at once in the queue, over all nodes.
+    /// At most this many retries run at once in the queue, across all nodes.
     pub max_inflight_retries: Option<u32>,
-    /// In each worker, so many retries run at once in a pool of their own.
+    /// In each worker, at most this many retries run at once in a pool of their own.
     pub retry_lane: Option<u32>,
 }
 
@@ -38,8 +41,8 @@ impl ClaimSettings {
         })
     }
 
-    /// Reads what is stored about a queue. Fields that this version does not know are ignored: other settings stand beside these,
-    /// and a newer version may have more of them.
+    /// Reads what is stored about a queue. Fields that this version does not know are ignored:
+    /// other settings stand beside these, and a newer version may have more of them.
     pub fn from_stored(stored: &Value) -> Result<Self, Invalid> {
         ClaimSettings::read(&mut Fields::new(stored)?)
     }

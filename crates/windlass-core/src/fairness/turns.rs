@@ -83,7 +83,8 @@ impl Turns {
     }
 }
 
-/// One turn over the queues of a worker: free slots are offered by weight, and what one queue leaves, others get.
+/// One turn over the queues of a worker: free slots are offered by weight, and what one queue
+/// leaves, others get.
 ///
 /// A queue that does not fill what it is offered is not asked again in the same round.
 #[derive(Debug)]
@@ -94,7 +95,7 @@ pub struct Round {
 }
 
 impl Round {
-    /// A round over so many queues.
+    /// A round over this many queues.
     pub fn new(queues: usize) -> Self {
         Round {
             hungry: vec![true; queues],
@@ -102,7 +103,8 @@ impl Round {
         }
     }
 
-    /// The queue to claim from next, and for how many of the `free` slots; `None` when the round is over.
+    /// The queue to claim from next, and for how many of the `free` slots; `None` when the round is
+    /// over.
     pub fn next(&mut self, turns: &mut Turns, free: u32, takers: &[Taker]) -> Option<(usize, u32)> {
         if free == 0 {
             return None;

@@ -7,7 +7,8 @@ use crate::retry::AttemptLimit;
 use crate::state::{Consent, DeadReason, State};
 use crate::{JobId, Timestamp};
 
-/// What killed a dead job, in words. `limit` is the most failed attempts that a claim grants it today.
+/// What killed a dead job, in words. `limit` is the most failed attempts that a claim grants it
+/// today.
 pub fn why_dead(job: &Job, reason: DeadReason, limit: AttemptLimit) -> String {
     let failures = job.failures;
     match reason {

@@ -68,7 +68,8 @@ pub struct AuditPage {
 impl Audit {
     /// Up to `limit` records that match, newest first, from where the page before ended.
     ///
-    /// Looks at a bounded number of records, so a page may have fewer than `limit` and still not be the last one.
+    /// Looks at a bounded number of records, so a page may have fewer than `limit` and still not be
+    /// the last one.
     pub async fn list(
         &self,
         filter: &AuditFilter,

@@ -36,8 +36,8 @@ pub struct RemoteClaim {
     pub limit: u32,
     /// How long each lease lasts.
     pub lease: Option<Duration>,
-    /// Repeated with the same id by the same worker, a claim gets the same jobs. The caller keeps the ids of callers that do
-    /// not know each other apart.
+    /// Repeated with the same id by the same worker, a claim gets the same jobs. The caller keeps
+    /// the ids of callers that do not know each other apart.
     pub claim_id: Option<String>,
     /// How long it may wait until there is something.
     pub wait: Duration,
@@ -98,7 +98,8 @@ pub enum ClaimError<R> {
     /// The caller may not claim, or may not wait.
     #[error("the caller was refused")]
     Refused(R),
-    /// The process ended, or a bug ended the claim. What it had claimed is released when its leases expire.
+    /// The process ended, or a bug ended the claim. What it had claimed is released when its leases
+    /// expire.
     #[error("the claim was interrupted")]
     Interrupted,
 }
@@ -116,7 +117,8 @@ pub(super) struct Wanted {
     /// The queues that it names, or those of the jobs that it names.
     pub(super) queues: Vec<ClaimQueue>,
     pub(super) lease: Duration,
-    /// What the id of the claim and the name of the worker make together: no other claim is repeated by it.
+    /// What the id of the claim and the name of the worker make together: no other claim is
+    /// repeated by it.
     named: Option<String>,
 }
 
@@ -138,8 +140,8 @@ impl Wanted {
         })
     }
 
-    /// HTTP jobs are the server's own to send: they may hold secrets, and a worker that takes all it finds knows nothing of
-    /// them. One that does names their kind.
+    /// HTTP jobs are the server's own to send: they may hold secrets, and a worker that takes all
+    /// it finds knows nothing of them. One that does names their kind.
     pub(super) fn kinds(&self) -> Kinds {
         match &self.claim.kinds {
             Some(kinds) => Kinds::Only(kinds.clone()),
@@ -186,8 +188,9 @@ fn digest(text: &str) -> u128 {
 impl Remote {
     /// Claims jobs for a worker, and waits until there are some if the claim asks to.
     ///
-    /// The claim itself runs to its end in a task of its own: if the future is dropped meanwhile, the jobs are given back at
-    /// once, unless the claim has an id. Waiting ends when `stop` is cancelled.
+    /// The claim itself runs to its end in a task of its own: if the future is dropped meanwhile,
+    /// the jobs are given back at once, unless the claim has an id. Waiting ends when `stop` is
+    /// cancelled.
     pub async fn claim<A: Admission>(
         self: &Arc<Self>,
         claim: RemoteClaim,
@@ -242,8 +245,8 @@ struct Claiming<A> {
 type Got<A> = Result<Found, ClaimError<<A as Admission>::Refusal>>;
 
 impl<A: Admission> Claiming<A> {
-    /// Claims, and waits until there is something to claim, for as long as the claim may. A worker that is to be quiet waits
-    /// too: it would only ask again.
+    /// Claims, and waits until there is something to claim, for as long as the claim may. A worker
+    /// that is to be quiet waits too: it would only ask again.
     async fn wait_for_jobs(
         &self,
         stop: &CancellationToken,
@@ -311,7 +314,8 @@ impl<A: Admission> Claiming<A> {
         if !found.jobs.is_empty() {
             position.found();
         } else if !found.repeated {
-            // A repeated claim says nothing about the queues: others in the line look for themselves.
+            // A repeated claim says nothing about the queues: others in the line look for
+            // themselves.
             let rate_step = steps::rate_step(&self.remote, &self.wanted);
             position.found_nothing(look, rate_step, engine.ids().bits());
         }
@@ -329,8 +333,8 @@ impl<A: Admission> Claiming<A> {
         Ok(found)
     }
 
-    /// Claims in a task of its own: if the client has gone meanwhile, the jobs are given back at once. Those of a claim with an
-    /// id are not: whoever repeats it may hold them already.
+    /// Claims in a task of its own: if the client has gone meanwhile, the jobs are given back at
+    /// once. Those of a claim with an id are not: a client that repeats it may hold them already.
     async fn claim_safely(&self) -> Got<A> {
         let (answer, answered) = oneshot::channel();
         let claiming = Claiming {
@@ -355,13 +359,15 @@ impl<A: Admission> Claiming<A> {
         answered.await.unwrap_or(Err(ClaimError::Interrupted))
     }
 
-    /// Claims for one who may claim now. If that ends meanwhile, the jobs of this claim are given back.
+    /// Claims for one who may claim now. If that ends meanwhile, the jobs of this claim are given
+    /// back.
     async fn claim_while_admitted(&self) -> Got<A> {
         self.check().await?;
         let begun_at = self.remote.engine.now();
         let found = steps::take(&self.remote, &self.wanted).await?;
         if let Err(refused) = self.check().await {
-            // An earlier request with the same id may have handed out what was claimed before this one began.
+            // An earlier request with the same id may have handed out what was claimed before this
+            // one began.
             let is_new = |job: &Job| job.started_at.is_some_and(|at| at >= begun_at);
             let new: Vec<Job> = found.jobs.into_iter().filter(is_new).collect();
             self.remote.give_back(&new).await;

@@ -12,7 +12,8 @@ use windlass_core::{JobId, QueueName, Timestamp};
 use crate::credits::Credits;
 use crate::queue_settings::SetRules;
 
-/// At most this many of each thing are remembered; what is beyond is forgotten, which costs a little fairness and no job.
+/// At most this many of each thing are remembered; what is beyond is forgotten, which costs a
+/// little fairness and no job.
 const REMEMBERED_MAX: usize = 10_000;
 /// At most this many claims with an id go on at once.
 const NAMED_TURNS: usize = 32;
@@ -57,7 +58,8 @@ impl Claims {
             .count(queue, guards, Pool::Single, plan, taken);
     }
 
-    /// Which queue of a claim is asked next, and for how many jobs, in turns that go on from claim to claim.
+    /// Which queue of a claim is asked next, and for how many jobs, in turns that go on from claim
+    /// to claim.
     pub(super) fn next_offer(
         &self,
         round: &mut Round,

@@ -53,7 +53,8 @@ impl fmt::Display for Lost {
 }
 
 impl Claimed {
-    /// Only the running attempt is guarded by its worker's name: once it is over, another worker may have the job.
+    /// Only the running attempt is guarded by its worker's name: once it is over, another worker
+    /// may have the job.
     pub(super) fn by(worker: &WorkerName, of: AttemptId, job: Option<&Job>) -> Self {
         match job {
             Some(job) if job.attempt == of.attempt && job.lease().is_some() => {
@@ -133,8 +134,8 @@ impl Remote {
         Ok(jobs)
     }
 
-    /// Prolongs the leases of running attempts, none beyond its timeout: no one can stop a worker elsewhere, but no one waits
-    /// for it any longer. The answers by job.
+    /// Prolongs the leases of running attempts, none beyond its timeout: no one can stop a worker
+    /// elsewhere, but no one waits for it any longer. The answers by job.
     pub(super) async fn prolong<'a>(
         &self,
         jobs: impl Iterator<Item = &'a Job>,

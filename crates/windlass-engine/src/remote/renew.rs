@@ -35,7 +35,8 @@ pub enum RemoteRenewed {
 }
 
 impl Remote {
-    /// Prolongs leases, and takes the heartbeat of their worker. An attempt that has used up its timeout is ended instead.
+    /// Prolongs leases, and takes the heartbeat of their worker. An attempt that has used up its
+    /// timeout is ended instead.
     pub async fn renew(
         &self,
         worker: &RemoteWorker,

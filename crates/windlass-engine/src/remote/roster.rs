@@ -1,8 +1,9 @@
 //! Remote workers: one document each, found by its name.
 //!
-//! A heartbeat writes one document and reads none. Lists come from a picture of all workers that is at most some seconds old.
-//! A worker that was silent for minutes is forgotten: its document expires.
-//! Invariant: the number and the size of the documents are bounded, whatever names callers make up.
+//! A heartbeat writes one document and reads none. Lists come from a picture of all workers that is
+//! at most some seconds old. A worker that was silent for minutes is forgotten: its document
+//! expires. Invariant: the number and the size of the documents are bounded for any names that
+//! callers make up.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -101,8 +102,9 @@ impl Roster {
         })
     }
 
-    /// Takes a worker's heartbeat. What it registered with stays; else `about` says what is known of it. Where there are too
-    /// many workers, a new one works without being listed: others must not be able to keep it from its jobs.
+    /// Takes a worker's heartbeat. What it registered with stays; else `about` says what is known
+    /// of it. Where there are too many workers, a new one works without being listed: others must
+    /// not be able to keep it from its jobs.
     pub(super) async fn hear(
         &self,
         worker: Option<&WorkerName>,
@@ -134,7 +136,7 @@ impl Roster {
             }
             None => (&said.json, Expected::Absent),
         };
-        // Whoever was faster wrote a heartbeat too.
+        // Another request was faster, and wrote a heartbeat too.
         self.write(worker, about, expected, now).await?;
         Ok(())
     }
@@ -295,7 +297,8 @@ impl Said {
         }
     }
 
-    /// What stays written of a worker: what it registered with, or what it said before if it says less now.
+    /// What stays written of a worker: what it registered with, or what it said before if it says
+    /// less now.
     fn kept<'a>(&'a self, known: &'a Value) -> &'a Value {
         match known.get(REGISTERED).is_some() || !self.takes {
             true => known,

@@ -56,7 +56,8 @@ impl Remote {
             }
         }
         let settled = self.end(ends).await?;
-        // An outcome may be reported twice in one request: then only the store knows where the job stands now.
+        // An outcome may be reported twice in one request: then only the store knows where the job
+        // stands now.
         let later = match settled.contains(&Settled::Repeated) {
             true => self.jobs_of(&ids).await?,
             false => Vec::new(),
@@ -112,8 +113,8 @@ impl Remote {
     }
 }
 
-/// The job about which a worker may report. What it reports of an attempt that is over changes nothing, but may have been
-/// reported before.
+/// The job about which a worker may report. What it reports of an attempt that is over changes
+/// nothing, but may have been reported before.
 fn settles<'a>(worker: &WorkerName, of: AttemptId, job: Option<&'a Job>) -> Result<&'a Job, Lost> {
     match Claimed::by(worker, of, job) {
         Claimed::Not(reason) => Err(reason),

@@ -14,7 +14,8 @@ use crate::engine::Engine;
 
 /// The collection of signals to workers.
 const SIGNALS: &str = "worker-signals";
-/// What is known of signals is never older: one that another process sent arrives after this time at the latest.
+/// What is known of signals is never older: one that another process sent arrives after this time
+/// at the latest.
 const FRESH_FOR: Duration = Duration::from_secs(2);
 
 /// What an operator wants of a worker.
@@ -58,7 +59,8 @@ pub struct Signals {
 struct Known {
     words: Arc<Words>,
     read_at: Option<Timestamp>,
-    /// How often this process itself changed a signal: what was read before a change is not kept after it.
+    /// How often this process itself changed a signal: what was read before a change is not kept
+    /// after it.
     writes: u64,
 }
 

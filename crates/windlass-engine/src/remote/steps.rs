@@ -1,4 +1,5 @@
-//! A claim of a remote worker in steps: each takes some jobs of one queue, by the same guards that the engine's own fetcher keeps.
+//! A claim of a remote worker in steps: each takes some jobs of one queue, by the same guards that
+//! the engine's own fetcher keeps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,12 +17,14 @@ use super::{Remote, RemoteError};
 use crate::event::JobRef;
 use crate::queue_settings::SetRules;
 
-/// So many jobs are taken in one step: each may be as large as a payload may be.
+/// One step takes at most this many jobs: each may have a payload of the largest size.
 const STEP_MAX: u32 = 64;
-/// A claim ends with the step that brings its payloads to this size; what is left waits for the next one.
+/// A claim ends with the step that brings its payloads to this size; what is left waits for the
+/// next one.
 const BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Takes as many jobs as the claim wants. Once there are some, they are answered whatever goes wrong: they are leased.
+/// Takes as many jobs as the claim wants. Once there are some, they are returned even if a later
+/// step fails: they are leased.
 pub(super) async fn take(remote: &Remote, wanted: &Wanted) -> Result<Found, RemoteError> {
     let mut steps = Steps::new(remote, wanted);
     let taken = match wanted.claim.order {
@@ -65,7 +68,8 @@ async fn renewed(remote: &Remote, wanted: &Wanted, worn: Vec<Job>) -> Vec<Job> {
     kept
 }
 
-/// What the same claim took before, as far as it still runs: each step is known to the store by its name.
+/// What the same claim took before, as far as it still runs: each step is known to the store by its
+/// name.
 pub(super) async fn take_again(remote: &Remote, wanted: &Wanted) -> Result<Found, RemoteError> {
     let mut steps = Steps::new(remote, wanted);
     for queue in &wanted.queues {
@@ -147,7 +151,8 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Takes up to so many jobs of a queue; answers whether it got them all, so that there may be more.
+    /// Takes up to `free` jobs of a queue; returns whether it got that many, so that there may be
+    /// more.
     async fn step(&mut self, queue: &QueueName, free: u32) -> Result<bool, RemoteError> {
         let claims = &self.remote.claims;
         let rules = fresh_rules(self.remote, queue).await?;
@@ -227,7 +232,8 @@ impl<'a> Steps<'a> {
     }
 }
 
-/// Lets no lease outlast the timeout of its attempt. Where that fails, a later renewal or report finds the timeout over.
+/// Lets no lease outlast the timeout of its attempt. Where that fails, a later renewal or report
+/// finds the timeout over.
 async fn cut_leases(remote: &Remote, jobs: &mut [Job]) {
     let now = remote.engine.now();
     let end = |job: &Job| job.lease().map(|lease| lease.until);

@@ -42,8 +42,8 @@ impl AttemptTimes {
         self.clock.elapsed()
     }
 
-    /// Notes what a claim at `now` was given, when the elapsed time was `began`: its attempts begin then, unless the claim was
-    /// answered before.
+    /// Notes what a claim at `now` was given, when the elapsed time was `began`: its attempts begin
+    /// then, unless the claim was answered before.
     pub(super) fn claimed(&self, jobs: &[Job], now: Timestamp, began: Duration) {
         for job in jobs {
             match job.started_at == Some(now) {

@@ -1,4 +1,5 @@
-//! All workers of a store together: the nodes of Rust programs and servers, and the remote workers of the roster.
+//! All workers of a store together: the nodes of Rust programs and servers, and the remote workers
+//! of the roster.
 
 use std::collections::BTreeMap;
 

@@ -241,7 +241,8 @@ async fn what_is_set_before_the_start_holds_for_the_first_claim() {
     )
     .await;
     let id = run.enqueue(new_job("a")).await;
-    // One slot cannot be kept free of retries: the worker's own guards hold, and the policy all the same.
+    // One slot cannot be kept free of retries: the worker's own guards hold, and the policy all the
+    // same.
     run.start(
         worker(1)
             .policy(constant(1, 9))

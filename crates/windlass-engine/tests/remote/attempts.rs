@@ -1,4 +1,5 @@
-//! What remote workers report of their attempts, and what happens to attempts of which nothing is heard.
+//! What remote workers report of their attempts, and what happens to attempts of which nothing is
+//! heard.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Claims that wait in lines: how often the store is asked, and in which order they are served. In paused time.
+//! Claims that wait in lines: how often the store is asked, and in which order they are served. In
+//! paused time.
 
 use std::sync::Arc;
 use std::time::Duration;

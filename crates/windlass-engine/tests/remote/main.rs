@@ -1,4 +1,5 @@
-//! Remote workers: what they claim, report and are told, in virtual time on every store, and waiting claims in paused time.
+//! Remote workers: what they claim, report and receive, in virtual time on every store, and waiting
+//! claims in paused time.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,

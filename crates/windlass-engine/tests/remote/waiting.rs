@@ -1,4 +1,5 @@
-//! Claims that wait: what wakes them, what ends them, and what happens to their jobs when no one takes them.
+//! Claims that wait: what wakes them, what ends them, and what happens to their jobs when no one
+//! takes them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -19,7 +19,8 @@ pub const DEPTH_META: &str = "windlass.depth";
 pub const DEPTH_MAX: u64 = 8;
 
 const ATTEMPT: &str = "windlass-attempt";
-/// The instant after which no attempt of the job starts. A target that enqueues jobs because of the request sends it along.
+/// The instant after which no attempt of the job starts. A target that enqueues jobs because of the
+/// request sends it along.
 pub const DEADLINE_HEADER: &str = "windlass-deadline";
 
 const COMPLETION_TOKEN: &str = "windlass-completion-token";

@@ -150,7 +150,8 @@ async fn room(session: &mut Session, claiming: &Claiming<'_>, bounded: bool) -> 
     Ok(Room { plan, limits, now })
 }
 
-/// How many jobs run with each key. An unreadable one counts as long as its lease lasts: no sweep ends it.
+/// How many jobs run with each key. An unreadable one counts as long as its lease lasts: no sweep
+/// ends it.
 async fn running_by_key(session: &mut Session, now: Timestamp) -> Step<BTreeMap<String, u32>> {
     session
         .query("select pg_advisory_xact_lock($1)", params![KEYS_LOCK])

@@ -46,7 +46,8 @@ pub struct KeyInfo {
     pub revoked_at: Option<Timestamp>,
     /// When it was last used, to the minute.
     pub last_used_at: Option<Timestamp>,
-    /// This version cannot read it, because a newer one wrote it or it is damaged: it opens nothing, and counts as a key.
+    /// This version cannot read it, because a newer one wrote it or it is damaged: it opens
+    /// nothing, and counts as a key.
     pub unreadable: bool,
     pub(super) hash: KeyHash,
 }
@@ -119,7 +120,8 @@ struct Stored {
 }
 
 impl Stored {
-    /// The key of a document. One that was not written like this is unreadable, with what is known of it.
+    /// The key of a document. One that was not written like this is unreadable, with what is known
+    /// of it.
     fn read(document: &Document) -> KeyInfo {
         let unreadable = KeyInfo::unreadable(&document.name, document.updated_at);
         let Ok(stored) = Stored::deserialize(&document.value) else {

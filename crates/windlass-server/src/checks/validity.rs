@@ -11,7 +11,8 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// Refuses a certificate of the chain that is not valid at `now`; returns until when all of them are.
+/// Refuses a certificate of the chain that is not valid at `now`; returns until when all of them
+/// are.
 pub fn check_validity(files: &TlsFiles, now: Timestamp) -> Result<Timestamp, Invalid> {
     let refuse = |rule: String| Invalid::new("tls.certificate", rule);
     let path = files.certificate.display();

@@ -8,7 +8,8 @@ use crate::support::{Answer, Server};
 
 const ONLY_CREATE: [(&str, &str); 1] = [("If-None-Match", "*")];
 
-/// Something that each PUT can create, and how it is read. A route that is new has to be named here.
+/// Something that each PUT can create, and how it is read. A route that is new has to be named
+/// here.
 fn creation_of(route: &RouteInfo) -> (&'static str, Value) {
     match route.path {
         "/api/v1/queues/{queue}/settings" => ("/api/v1/queues/q/settings", json!({"max_depth": 5})),

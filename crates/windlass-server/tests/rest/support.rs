@@ -90,7 +90,8 @@ impl Server {
         Server::serve(client, app, access, path, directory).await
     }
 
-    /// On a store of the caller's, open to everybody: another server of the same store where there is one.
+    /// On a store of the caller's, open to everybody: another server of the same store where there
+    /// is one.
     pub(crate) async fn on_client(client: &Client) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let app = App::new(client.clone(), Access::open());

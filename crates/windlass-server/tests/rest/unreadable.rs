@@ -1,4 +1,5 @@
-//! Rows that this version cannot read cost their neighbours nothing. PostgreSQL keeps what a test writes behind its back.
+//! Rows that this version cannot read cost their neighbours nothing. PostgreSQL keeps what a test
+//! writes behind its back.
 
 use std::sync::Arc;
 

@@ -129,8 +129,9 @@ impl Writer<'_> {
         }
     }
 
-    /// Ends the attempts of workers that lived in a process that is gone: this is the only one now. The first sweep tells of
-    /// them. Workers elsewhere may still be at work. An attempt that the database refuses to end is left to the sweeps.
+    /// Ends the attempts of workers that lived in a process that is gone: this is the only one now.
+    /// The first sweep tells of them. Workers elsewhere may still be at work. An attempt that the
+    /// database refuses to end is left to the sweeps.
     pub(crate) fn end_former_process(
         &mut self,
         now: Timestamp,

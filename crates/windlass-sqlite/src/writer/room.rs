@@ -9,7 +9,8 @@ use crate::log;
 use crate::reserve::RESERVE_BYTES;
 use crate::row;
 
-/// On a full disk, what frees space may grow the file by this many pages: a delete may have to split a page first.
+/// On a full disk, what frees space may grow the file by this many pages: a delete may have to
+/// split a page first.
 const SLACK_PAGES: u64 = 256;
 
 /// On a full disk, everything runs while the file has this many free pages inside.
@@ -56,7 +57,8 @@ impl Writer<'_> {
         self.limit_pages(pages).map_err(Fault::into_store_error)
     }
 
-    /// Runs a group while the store is being opened: on a full disk, with what the reserve gives back.
+    /// Runs a group while the store is being opened: on a full disk, with what the reserve gives
+    /// back.
     pub(crate) fn on_opening<T>(
         &mut self,
         work: impl Fn(&mut Self) -> Step<T>,

@@ -10,7 +10,8 @@ use crate::{Renewed, Settled};
 /// The text that the trigger raises.
 pub const TEXT: &str = "not on my watch";
 
-/// The jobs that the trigger is to refuse: it lets nobody end an attempt of the first, nor renew or end one of the second.
+/// The jobs that the trigger is to refuse: it lets no one end an attempt of the first, nor renew or
+/// end one of the second.
 pub fn refused() -> (windlass_core::JobId, windlass_core::JobId) {
     (id(3), id(12))
 }

@@ -24,8 +24,8 @@ pub struct QueueSettings {
 const TRIES: usize = 100;
 
 impl Client {
-    /// Sets the bounds of a queue; whether it is paused stays. Bounds that this version cannot read, which stop a queue, are
-    /// replaced.
+    /// Sets the bounds of a queue; whether it is paused stays. Bounds that this version cannot
+    /// read, which stop a queue, are replaced.
     pub async fn limit_queue(&self, name: &str, settings: &QueueSettings) -> Result<(), Error> {
         let rate = settings.rate.map(|(count, period)| Rate { count, period });
         self.change_queue(name, |before| QueueLimits {

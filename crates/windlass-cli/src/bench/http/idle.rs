@@ -1,4 +1,5 @@
-//! `windlass bench http --idle`: what long polls cost that find nothing, next to the same server without any.
+//! `windlass bench http --idle`: what long polls cost that find nothing, next to the same server
+//! without any.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -22,7 +23,8 @@ const QUEUE: &str = "idle";
 const BACKLOG: &str = "backlog";
 /// How long one long poll waits before it is asked again, as a worker would.
 const WAIT: &str = "30s";
-/// A server that was just started or has just taken a backlog settles for this long before it is measured.
+/// A server that was just started or has just taken a backlog settles for this long before it is
+/// measured.
 const SETTLE: Duration = Duration::from_secs(3);
 
 /// What was measured.
@@ -108,7 +110,7 @@ async fn fill(bench: &HttpBench, url: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks again and again, as an idle worker does; tells when it got a job.
+/// Asks again and again, as an idle worker does; reports when it got a job.
 async fn wait_for_jobs(
     mut remote: Remote,
     number: u32,

@@ -229,7 +229,8 @@ pub(in crate::routes) async fn pass(call: &Call, wanted: &PassRequest) -> Result
     }
 }
 
-/// The jobs with these ids. One that cannot be read keeps nothing from the others; one that is not there is refused.
+/// The jobs with these ids. One that cannot be read keeps nothing from the others; one that is not
+/// there is refused.
 async fn named(store: &dyn Store, ids: &[JobId]) -> Result<Found, Problem> {
     let mut found = Found {
         scanned: ids.len(),

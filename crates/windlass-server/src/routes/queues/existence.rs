@@ -1,8 +1,9 @@
 //! Whether a queue exists.
 //!
-//! No one creates a queue before its first job. So a queue exists while it has jobs, finished ones included, while something
-//! is set about it, or while a live worker takes jobs from it. `default` always exists. A request about any other queue is most
-//! likely a typo: it is refused, unless it says that it means to create one.
+//! No one creates a queue before its first job. So a queue exists while it has jobs, finished ones
+//! included, while something is set about it, or while a live worker takes jobs from it. `default`
+//! always exists. A request about any other queue is most likely a typo: it is refused, unless it
+//! says that it means to create one.
 
 use windlass_core::QueueName;
 use windlass_core::fields::{nearest, one_of};
@@ -44,8 +45,8 @@ enum Found {
     Missing { near: Option<String> },
 }
 
-/// Looks where it costs little first: only of a queue without settings and workers, whose jobs are not among the newest, the
-/// store counts all jobs.
+/// Looks where it costs little first: only of a queue without settings and workers, whose jobs are
+/// not among the newest, the store counts all jobs.
 async fn find(call: &Call, name: &QueueName) -> Result<Found, Problem> {
     let (app, store, now) = (&call.app, call.app.store(), call.now);
     let limits = store.queues().await?;

@@ -1,4 +1,5 @@
-//! What workers in any language report of their attempts: how they ended, that they go on, and how far they are.
+//! What workers in any language report of their attempts: how they ended, that they go on, and how
+//! far they are.
 
 use serde::Serialize;
 use serde_json::json;

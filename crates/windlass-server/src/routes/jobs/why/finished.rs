@@ -1,4 +1,5 @@
-//! Why a job is dead, and what reviving it would do: the facts around a job that is dead or cancelled.
+//! Why a job is dead, and what reviving it would do: the facts around a job that is dead or
+//! cancelled.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -15,7 +16,8 @@ use crate::call::Call;
 use crate::problem::Problem;
 use crate::queue_settings;
 
-/// This many jobs with the same unique key are looked at: the one that holds it is among the newest.
+/// This many jobs with the same unique key are looked at: the one that holds it is among the
+/// newest.
 const SAME_KEY_MAX: usize = 10;
 
 /// Why a job is dead.

@@ -310,7 +310,8 @@ async fn waits_for_many_jobs_share_one_look() {
         waiting.push(server.ask(&path, None, None));
     }
     server.until(|| server.store.asked("get") >= WAITING).await;
-    // One ends elsewhere, which no event of this process announces; the others are read with it, many at once.
+    // One ends elsewhere, which no event of this process announces; the others are read with it,
+    // many at once.
     let now = server.app.engine().now();
     server.store.cancel(&jobs[..1], now).await.unwrap();
     let ended = waiting.remove(0).await.unwrap();
