@@ -1,10 +1,10 @@
 //! `windlass migrate` and `windlass bench store --driver postgres`, as a whole.
 
-#[path = "../../windlass-postgres/tests/support/cluster.rs"]
-mod cluster;
 mod support;
 
 use std::process::{Command, Output};
+
+use windlass_testkit::cluster;
 
 fn windlass(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_windlass"))

@@ -6,15 +6,13 @@
     reason = "what a test may"
 )]
 
-mod support;
-
 use std::sync::Arc;
 
-use support::faulty::Faulty;
-use support::{World, constant, new_job, seconds, t0, worker};
 use windlass_core::{Delivery, JobId, NewJob, Outcome, Report, State, WorkerName};
 use windlass_engine::Heard;
 use windlass_store::Store;
+use windlass_testkit::Faulty;
+use windlass_testkit::world::{World, constant, failed, new_job, seconds, t0, worker};
 
 async fn l11_a_job_without_a_time_is_due_at_once_and_times_are_kept_to_the_microsecond(
     world: World,
@@ -130,7 +128,7 @@ async fn what_a_handler_leaves_may_hold_any_character(world: World) {
     let build = worker(1).policy(constant(1, 2)).on("a", move |attempt| {
         attempt.log(odd);
         match attempt.job().attempt {
-            1 => support::failed(odd),
+            1 => failed(odd),
             _ => Report::Succeeded(None),
         }
     });
@@ -142,7 +140,7 @@ async fn what_a_handler_leaves_may_hold_any_character(world: World) {
     assert_eq!(outcomes, [Outcome::Failed, Outcome::Succeeded]);
 }
 
-on_every_store! {
+windlass_testkit::on_every_store! {
     l11_a_job_without_a_time_is_due_at_once_and_times_are_kept_to_the_microsecond;
     l21_of_a_hundred_claims_one_gets_the_job;
     l22_a_job_that_runs_is_over_or_unknown_cannot_be_claimed;

@@ -6,17 +6,15 @@
     reason = "what a test may"
 )]
 
-mod support;
-
 use std::sync::Arc;
 
-use support::{World, constant, new_job, seconds, worker};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use windlass_core::fairness::{Guards, RetryLane};
 use windlass_core::retry::AttemptLimit;
 use windlass_core::{NewJob, Outcome, Report, Timeout};
 use windlass_engine::{RunningAttempt, StopReason};
+use windlass_testkit::world::{World, constant, new_job, seconds, worker};
 
 async fn a_handler_that_only_waits_to_be_told_to_stop_is_timed_out(world: World) {
     let waits = |attempt: Arc<RunningAttempt>| async move {
@@ -104,7 +102,7 @@ async fn a_crash_after_the_claim_takes_retries_from_their_lane_too(world: World)
     assert_eq!(worker.crash_after_claim().await.unwrap(), 3);
 }
 
-on_every_store! {
+windlass_testkit::on_every_store! {
     a_handler_that_only_waits_to_be_told_to_stop_is_timed_out;
     no_time_passes_while_a_handler_waits_for_an_answer_from_afar;
     a_crash_after_the_claim_takes_retries_from_their_lane_too;

@@ -6,16 +6,14 @@
     reason = "what a test may"
 )]
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use support::{World, constant, failed, kind, new_job, seconds, worker};
 use windlass_core::fairness::{Guards, Rate, Ratio, RetryLane};
 use windlass_core::{Lane, Outcome, QueueName, Report};
 use windlass_engine::RunningAttempt;
 use windlass_store::{Filter, ListedState, Page, QueueLimits};
+use windlass_testkit::world::{World, constant, failed, kind, new_job, seconds, worker};
 
 /// Lets so many jobs of kind `r` fail once: half of them due again after a second, the others after a long time.
 async fn waiting_retries(world: &World, due: usize, future: usize) {
@@ -263,7 +261,7 @@ async fn a_kind_without_a_handler_is_never_claimed(world: World) {
     assert_eq!(world.timeline(known).await[0].1, Outcome::Failed);
 }
 
-on_every_store! {
+windlass_testkit::on_every_store! {
     single_claims_carry_the_credit_over;
     retries_in_flight_are_bounded_over_all_workers;
     a_retry_lane_has_its_own_slots;

@@ -6,17 +6,15 @@
     reason = "what a test may"
 )]
 
-mod support;
-
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
-use support::{World, constant, failed, new_job, seconds, t0, worker};
 use tracing::Level;
 use tracing::dispatcher::DefaultGuard;
 use windlass_core::schedule::{Expression, NewSchedule};
 use windlass_core::{Delivery, NewJob, ScheduleName};
 use windlass_store::{Expected, Schedule};
+use windlass_testkit::world::{World, constant, failed, new_job, seconds, t0, worker};
 
 /// The lines of one test.
 #[derive(Clone, Default)]

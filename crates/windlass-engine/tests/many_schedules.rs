@@ -6,18 +6,16 @@
     reason = "what a test may"
 )]
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use support::{World, new_job, skipped, t0};
 use windlass_core::schedule::{Missed, NewSchedule};
 use windlass_core::{QueueName, ScheduleId, ScheduleName, Timestamp};
 use windlass_engine::{Engine, Event, Heard, ScheduleEvent, Scheduler, SchedulerConfig};
 use windlass_store::{Expected, PAGE_MAX, Schedule, Written};
+use windlass_testkit::world::{World, new_job, skipped, t0};
 
 const MANY: usize = 10_000;
 
@@ -203,7 +201,7 @@ async fn ten_thousand_fire_once_each_on_sqlite() {
     ten_thousand_schedules_due_in_one_second_fire_once_each(World::sqlite()).await;
 }
 
-on_every_store! {
+windlass_testkit::on_every_store! {
     ten_thousand_missed_minutes_are_fired_or_recorded_by_the_policy;
     a_change_at_the_instant_of_firing_is_the_old_rule_or_the_new_one_once;
 }

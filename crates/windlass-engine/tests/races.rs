@@ -6,14 +6,11 @@
     reason = "what a test may"
 )]
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use support::{World, constant, new_job, seconds, t0, worker};
 use windlass_core::retry::AttemptLimit;
 use windlass_core::schedule::{Expression, NewSchedule};
 use windlass_core::{
@@ -28,6 +25,7 @@ use windlass_store::{
     AttemptId, AttemptReport, Changed, Expected, Filter, ListedState, Page, Renewed, Schedule,
     Settled, Swept,
 };
+use windlass_testkit::world::{World, constant, failed, new_job, seconds, t0, worker};
 
 fn report(of: AttemptId, report: Report) -> AttemptReport {
     AttemptReport {
@@ -130,7 +128,7 @@ async fn cc7_of_cancel_complete_sweep_and_run_now_one_wins(world: World) {
         // Whatever comes later is told so, and changes nothing.
         let before = world.job(id).await;
         let late = store
-            .settle(vec![report(of, support::failed("late"))], now)
+            .settle(vec![report(of, failed("late"))], now)
             .await
             .unwrap();
         assert_eq!(late, [Settled::LeaseLost]);
@@ -333,7 +331,7 @@ async fn every_event_is_told(world: World) {
         1 => Report::Snoozed {
             until: attempt.engine().now(),
         },
-        2 => support::failed("once"),
+        2 => failed("once"),
         3 => Report::TimedOut {
             timeout: seconds(1.0),
             grace: Duration::ZERO,
@@ -523,7 +521,7 @@ async fn what_an_embedded_store_lost_with_its_former_process_is_told() {
     assert_eq!(names(&mut events), expected);
 }
 
-on_every_store! {
+windlass_testkit::on_every_store! {
     a_node_with_a_wrong_clock_holds_up_no_sweep;
     cc3_a_sweep_on_an_old_picture_changes_nothing;
     cc7_of_cancel_complete_sweep_and_run_now_one_wins;

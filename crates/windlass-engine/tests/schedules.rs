@@ -6,8 +6,6 @@
     reason = "what a test may"
 )]
 
-mod support;
-
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,8 +13,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::faulty::Faulty;
-use support::{World, new_job, seconds, skipped, t0, worker};
 use tokio::sync::Notify;
 use windlass_core::schedule::{Expression, Missed, NewSchedule, Overlap};
 use windlass_core::{Job, JobId, NewJob, QueueName, ScheduleName};
@@ -29,6 +25,8 @@ use windlass_store::{
     Enqueue, Expected, Filter, Fire, ListedState, Page, SCAN_MAX, Schedule, ScheduleRef, Store,
     StoreError,
 };
+use windlass_testkit::Faulty;
+use windlass_testkit::world::{World, new_job, seconds, skipped, t0, worker};
 
 async fn put(engine: &Engine, name: &str, every: f64, change: impl FnOnce(&mut NewSchedule)) {
     let expression = Expression::every(seconds(every)).unwrap();
@@ -57,7 +55,7 @@ async fn count(engine: &Engine, state: ListedState) -> usize {
     listed.await.unwrap().jobs.len()
 }
 
-on_every_store! {
+windlass_testkit::on_every_store! {
     expired_documents_are_removed_a_thousand_in_a_pass;
     what_one_step_leaves_out_is_recorded;
     each_range_of_skipped_occurrences_has_its_own_reason;

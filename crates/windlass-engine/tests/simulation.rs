@@ -7,19 +7,17 @@
     reason = "what a test may"
 )]
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use support::faulty::Faulty;
-use support::{World, constant, failed, new_job, seconds, t0, worker};
 use windlass_core::{
     Delivery, JobId, NewJob, Outcome, Random, Report, Start, State, Timeout, WorkerName,
 };
 use windlass_memory::MemoryStore;
 use windlass_sqlite::SqliteStore;
 use windlass_store::Store;
+use windlass_testkit::Faulty;
+use windlass_testkit::world::{World, constant, failed, new_job, seconds, t0, worker};
 
 const VERBS: [&str; 6] = ["claim", "settle", "renew", "sweep", "beat", "nodes"];
 

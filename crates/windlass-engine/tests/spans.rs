@@ -6,17 +6,15 @@
     reason = "what a test may"
 )]
 
-mod support;
-
 use std::fmt::{Debug, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use support::{World, new_job, worker};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 use windlass_core::Report;
+use windlass_testkit::world::{World, new_job, worker};
 
 /// Remembers the spans of attempts, and what was logged within one.
 #[derive(Default)]

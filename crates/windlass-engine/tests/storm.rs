@@ -7,14 +7,10 @@
     reason = "what a test may"
 )]
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use support::faulty::Faulty;
-use support::{constant, enqueue, failed, job, new_job, worker};
 use windlass_core::{
     Delivery, JobId, NewJob, Outcome, Payload, Random, Report, Start, State, WorkerName,
 };
@@ -23,6 +19,8 @@ use windlass_engine::{
 };
 use windlass_sqlite::SqliteStore;
 use windlass_store::Store;
+use windlass_testkit::Faulty;
+use windlass_testkit::world::{constant, enqueue, failed, job, new_job, worker};
 
 const VERBS: [&str; 7] = ["claim", "settle", "renew", "sweep", "beat", "nodes", "get"];
 const LEASE: Duration = Duration::from_millis(300);

@@ -7,22 +7,20 @@
     reason = "what a test may"
 )]
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use support::faulty::Faulty;
-use support::running::{Running, Sleeping};
-use support::{Build, World, new_job, worker};
 use tokio::sync::Notify;
 use windlass_core::{DeadReason, Delivery, Job, NewJob, QueueName, Report, Start, State};
 use windlass_engine::{
     CancellationToken, Engine, Ids, QueueConfig, RunningAttempt, Stopped, SystemClock,
 };
 use windlass_store::{Enqueue, Filter, ListedState, PAGE_MAX, Page, Store};
+use windlass_testkit::Faulty;
+use windlass_testkit::running::{Running, Sleeping};
+use windlass_testkit::world::{Build, World, job, new_job, worker};
 
 const LEASE: Duration = Duration::from_secs(1);
 /// A claim of three slots takes 5 ms: the backlog lasts longer than the lease.
@@ -211,7 +209,7 @@ async fn in_real_time_a_stop_touches_the_jobs_of_at_most_one_claim(world: World)
     a_stop_touches_the_jobs_of_at_most_one_claim(Scene::real(Arc::clone(&world.store))).await;
 }
 
-on_every_store! {
+windlass_testkit::on_every_store! {
     in_real_time_a_backlog_longer_than_a_lease_loses_no_job;
     in_real_time_a_stop_touches_the_jobs_of_at_most_one_claim;
 }
@@ -230,7 +228,7 @@ async fn a_claim_that_takes_longer_than_a_third_of_its_lease_is_renewed_before_a
     run.until("started", id).await;
     let started = run.elapsed();
     assert!(renewals.load(Ordering::SeqCst) >= 1, "renewed first");
-    let job = support::job(&run.engine, id).await;
+    let job = job(&run.engine, id).await;
     if let Some(lease) = job.lease() {
         let now = run.engine.now();
         assert!(lease.until.since(now) > Duration::from_secs(29));
@@ -253,7 +251,7 @@ async fn what_was_claimed_and_cannot_be_renewed_is_not_started() {
     run.start(build);
     run.until("dead", id).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
-    let job = support::job(&run.engine, id).await;
+    let job = job(&run.engine, id).await;
     assert_eq!(job.state(), State::Dead(DeadReason::Lost));
     assert!(
         calls.lock().unwrap().is_empty(),
@@ -275,5 +273,5 @@ async fn a_claim_whose_leases_cannot_be_renewed_now_is_repeated_and_starts_each_
     run.store.heal();
     run.until("succeeded", id).await;
     assert_eq!(calls.lock().unwrap().len(), 1);
-    assert_eq!(support::job(&run.engine, id).await.attempt, 1);
+    assert_eq!(job(&run.engine, id).await.attempt, 1);
 }

@@ -6,12 +6,9 @@
     reason = "what a test may"
 )]
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use support::{World, constant, failed, new_job, seconds, t0, worker};
 use windlass_core::fairness::Guards;
 use windlass_core::retry::{AttemptLimit, Backoff, Cap, Jitter, Preset, RetryPolicy};
 use windlass_core::{
@@ -19,6 +16,7 @@ use windlass_core::{
     Revival, Start, State, Timestamp,
 };
 use windlass_store::{AttemptId, AttemptReport, Changed, Renewed, Settled};
+use windlass_testkit::world::{Build, World, constant, failed, new_job, seconds, t0, worker};
 
 fn limited(name: &str, max_attempts: i64) -> NewJob {
     NewJob {
@@ -28,7 +26,7 @@ fn limited(name: &str, max_attempts: i64) -> NewJob {
 }
 
 /// Drains a job that always fails, and answers how often it failed.
-async fn failures(world: &World, build: support::Build, job: NewJob) -> u32 {
+async fn failures(world: &World, build: Build, job: NewJob) -> u32 {
     let id = world.enqueue(job).await;
     let (worker, calls) = build.fails("a").build(world);
     worker.drain(&world.clock).await.unwrap();
@@ -391,7 +389,7 @@ async fn a_deadline_that_passed_buries_the_job(world: World) {
     assert!(calls.lock().unwrap().is_empty());
 }
 
-on_every_store! {
+windlass_testkit::on_every_store! {
     l1_the_jobs_own_limit_ends_it;
     l2_to_l7_which_limit_holds;
     l8_what_no_retry_can_help_is_dead_at_once;

@@ -1,25 +1,17 @@
 //! Requests that a target takes for later: it tells their end with a token, once.
 
-#[path = "../../windlass-engine/tests/support/faulty.rs"]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    clippy::unwrap_used,
-    reason = "each test program uses a part of it"
-)]
-mod faulty;
 mod support;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use faulty::Faulty;
 use serde_json::{Value, json};
 use windlass_core::{DeadReason, Ended, JobId, Outcome, Payload, Standing, State};
 use windlass_http::{Completed, Completion, HttpConfig, HttpJobs, complete};
 use windlass_memory::MemoryStore;
 use windlass_sqlite::SqliteStore;
 use windlass_store::Store;
+use windlass_testkit::Faulty;
 
 use support::{Reply, Target, World, error_of, local, t0, timeline};
 

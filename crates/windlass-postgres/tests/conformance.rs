@@ -1,11 +1,9 @@
 //! The contract, sentence by sentence, on a real server.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-
 use std::sync::Arc;
 
 use windlass_store::conformance::build::Opened;
+use windlass_testkit::cluster;
 
 async fn open() -> (Opened, ()) {
     (Arc::new(cluster::store().await), ())

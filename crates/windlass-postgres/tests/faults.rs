@@ -1,20 +1,15 @@
 //! The server crashes, and the wire to it is cut where it hurts.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-#[path = "support/proxy.rs"]
-#[allow(unreachable_pub, reason = "each test program uses a part of it")]
-mod proxy;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proxy::{Proxy, Wire};
 use windlass_core::{JobId, Report, State};
 use windlass_postgres::PostgresStore;
 use windlass_store::conformance::build::{at, attempt_of, claim, id, job, jobs, report};
 use windlass_store::{Enqueue, Enqueued, Renewed, Settled, Store, StoreError};
+use windlass_testkit::cluster;
+use windlass_testkit::proxy::{Proxy, Wire};
 
 /// A store behind a wire that can be cut.
 async fn behind_proxy(parameters: &str) -> (PostgresStore, Proxy) {

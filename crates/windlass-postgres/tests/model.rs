@@ -1,8 +1,5 @@
 //! Random sequences of all verbs: PostgreSQL answers as memory does.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -10,6 +7,7 @@ use proptest::test_runner::TestCaseError;
 use windlass_memory::MemoryStore;
 use windlass_store::conformance::build::Opened;
 use windlass_store::conformance::model::{Command, commands, run};
+use windlass_testkit::cluster;
 
 fn compare(commands: &[Command]) -> Result<(), TestCaseError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()

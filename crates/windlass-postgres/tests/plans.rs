@@ -1,9 +1,7 @@
 //! How PostgreSQL carries out the statements that must stay quick, whatever it knows of the table.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-
 use tokio_postgres::Client;
+use windlass_testkit::cluster;
 
 const CLAIM: &str = include_str!("../sql/claim.sql");
 const BEFORE: &str = include_str!("../sql/before_claim.sql");

@@ -1,8 +1,5 @@
 //! Single rows that the database refuses, or that this version cannot read.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-
 use std::sync::Arc;
 
 use windlass_core::{JobId, Report};
@@ -10,6 +7,7 @@ use windlass_postgres::PostgresStore;
 use windlass_store::conformance::build::{Opened, at, claim, id, job, jobs, put, settle_one};
 use windlass_store::conformance::refused;
 use windlass_store::{Filter, Page, QueueLimits, StoreError};
+use windlass_testkit::cluster;
 
 /// Options that only a newer version knows.
 const NEWER: &str = r#"{"retry": {"backoff": {"type": "fibonacci"}}}"#;

@@ -1,14 +1,12 @@
 //! What a server must be, and what is ours in it: durability, TLS, the schema, partitions, notices.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-
 use std::time::Duration;
 
 use windlass_core::{Job, Report, Timestamp};
 use windlass_postgres::{MIGRATIONS, PostgresStore};
 use windlass_store::conformance::build::{at, claim, id, job, jobs, report};
 use windlass_store::{Enqueue, Store, StoreError};
+use windlass_testkit::cluster;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_may_lose_what_it_acknowledged_is_refused() {

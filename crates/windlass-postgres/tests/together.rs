@@ -1,8 +1,5 @@
 //! Many nodes at once: nobody gets what another has, and nobody waits for ever.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +13,7 @@ use windlass_store::conformance::build::{
 use windlass_store::conformance::schedule::{lose_a_zone, unreadable_schedules_stand_aside};
 use windlass_store::conformance::unreadable;
 use windlass_store::{Enqueue, Enqueued, QueueLimits, Renewed, Settled, StoreError};
+use windlass_testkit::cluster;
 
 async fn nodes(count: usize) -> (Vec<Opened>, String) {
     let url = cluster::database().await;

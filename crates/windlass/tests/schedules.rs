@@ -6,18 +6,10 @@
     reason = "what a test may"
 )]
 
-#[path = "../../windlass-engine/tests/support/faulty.rs"]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    reason = "each test program uses a part of it"
-)]
-mod faulty;
 mod support;
 
 use std::sync::Arc;
 
-use faulty::Faulty;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use support::{every_store, seconds};
@@ -30,6 +22,7 @@ use windlass_core::schedule::NewSchedule;
 use windlass_engine::{Engine, Ids, VirtualClock};
 use windlass_memory::MemoryStore;
 use windlass_store::Fire;
+use windlass_testkit::Faulty;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Add {

@@ -12,8 +12,8 @@ use windlass_core::{
 use windlass_engine::{Event, Recorder, StopReason};
 use windlass_store::Counts;
 
-use crate::support::running::{Running, stuck, takes, waits};
-use crate::support::{constant, job, new_job, seconds, t0, worker};
+use windlass_testkit::running::{Running, stuck, takes, waits};
+use windlass_testkit::world::{constant, job, new_job, seconds, t0, worker};
 
 #[tokio::test(start_paused = true)]
 async fn tm4_a_lost_lease_cancels_the_handler_and_nothing_it_does_is_told() {

@@ -8,8 +8,8 @@ use windlass_core::{NewJob, Report, State, Timeout, WorkerName};
 use windlass_engine::{Engine, Ids, RunningAttempt, lingering_of};
 use windlass_store::Store;
 
-use crate::support::running::{Running, Sleeping};
-use crate::support::{Build, constant, job, new_job, seconds, worker};
+use windlass_testkit::running::{Running, Sleeping};
+use windlass_testkit::world::{Build, constant, job, new_job, seconds, worker};
 
 /// A job whose first attempt leaves work behind that outlives its handler until `done` has a permit.
 fn leaves_work(done: &Arc<Semaphore>, starts: &Arc<AtomicU32>) -> Build {

@@ -6,9 +6,6 @@
     reason = "what a test may"
 )]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod faults;
 mod lingering;
 mod queues;

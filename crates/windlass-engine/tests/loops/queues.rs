@@ -9,8 +9,8 @@ use windlass_core::{NewJob, QueueName, Report, Start};
 use windlass_engine::{QUEUE_SETTINGS, QueueConfig, RunningAttempt};
 use windlass_store::{Expected, Pause, QueueLimits};
 
-use crate::support::running::{Running, Sleeping, takes};
-use crate::support::{constant, failed, job, new_job, seconds, t0, worker};
+use windlass_testkit::running::{Running, Sleeping, takes};
+use windlass_testkit::world::{constant, failed, job, new_job, seconds, t0, worker};
 
 #[tokio::test(start_paused = true)]
 async fn what_nobody_told_is_found_by_the_poll() {

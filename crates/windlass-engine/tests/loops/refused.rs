@@ -10,7 +10,7 @@ use windlass_engine::{CancellationToken, Engine, Event, Heard, Ids, Recorder, Sy
 use windlass_sqlite::SqliteStore;
 use windlass_store::{Counts, Store};
 
-use crate::support::{enqueue, job, new_job, t0, worker};
+use windlass_testkit::world::{enqueue, job, new_job, t0, worker};
 
 /// Says when an outcome was dropped.
 #[derive(Debug, Default)]

@@ -10,8 +10,8 @@ use windlass_core::{JobId, QueueName, Timestamp};
 use windlass_engine::{Audit, AuditFilter, AuditRecord, Event, Janitor, JanitorConfig, Recorder};
 use windlass_store::Counts;
 
-use crate::support::running::Running;
-use crate::support::{new_job, worker};
+use windlass_testkit::running::Running;
+use windlass_testkit::world::{new_job, worker};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 

@@ -12,8 +12,8 @@ use windlass_engine::{
     Hooks, PROGRESS, PROGRESS_BYTES_MAX, Progress, RunningAttempt, StopReason, SystemClock,
 };
 
-use crate::support::running::{Running, Sleeping, stuck, takes, waits};
-use crate::support::{constant, failed, job, new_job, seconds, t0, worker};
+use windlass_testkit::running::{Running, Sleeping, stuck, takes, waits};
+use windlass_testkit::world::{constant, failed, job, new_job, seconds, t0, worker};
 
 #[tokio::test(start_paused = true)]
 async fn retries_run_at_their_time_without_a_poll() {

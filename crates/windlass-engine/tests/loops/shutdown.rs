@@ -9,8 +9,8 @@ use windlass_engine::{RunningAttempt, StopReason, Stopped};
 
 use windlass_store::StoreError;
 
-use crate::support::running::{Running, Sleeping, stuck, takes, waits};
-use crate::support::{constant, job, new_job, seconds, worker};
+use windlass_testkit::running::{Running, Sleeping, stuck, takes, waits};
+use windlass_testkit::world::{constant, job, new_job, seconds, worker};
 
 #[tokio::test(start_paused = true)]
 async fn l27_shutdown_waits_then_gives_back_what_is_left() {

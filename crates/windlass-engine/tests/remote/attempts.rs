@@ -15,8 +15,8 @@ use windlass_engine::{PROGRESS, RunningAttempt, Sweeper, SweeperConfig, WorkerAb
 use windlass_store::{AttemptId, Document};
 
 use crate::scene::{Scene, claim, ids, named, of};
-use crate::support::running::Sleeping;
-use crate::support::{self, World, new_job, seconds, worker};
+use windlass_testkit::running::Sleeping;
+use windlass_testkit::world::{self, World, new_job, seconds, worker};
 
 fn failed() -> Reported {
     Reported::Failed(Failure::retryable(AttemptError::new("x")))
@@ -65,7 +65,7 @@ async fn a_remote_attempt_leaves_the_history_and_the_events_of_a_local_one(world
         })
     };
     let (local, _) = worker(1)
-        .policy(support::constant(1, 9))
+        .policy(world::constant(1, 9))
         .with("a", handler)
         .build(&scene.world);
     let here = scene.world.enqueue(new_job("a")).await;
@@ -283,7 +283,7 @@ async fn workers_are_listed_in_one_shape_wherever_they_run(world: World) {
     let nodes = scene.world.engine.store().nodes().await.unwrap();
     let now = scene.world.engine.now();
     let all = scene.remote.workers(nodes.clone(), "", 10, now).await;
-    let kind = support::kind("a");
+    let kind = world::kind("a");
     let seen: Vec<_> = all
         .unwrap()
         .into_iter()
@@ -306,7 +306,7 @@ async fn workers_are_listed_in_one_shape_wherever_they_run(world: World) {
     assert!(scene.remote.forget_worker(&name).await.unwrap().is_none());
 }
 
-crate::on_every_store! {
+windlass_testkit::on_every_store! {
     an_outcome_is_settled_once_and_only_for_its_worker;
     a_remote_attempt_leaves_the_history_and_the_events_of_a_local_one;
     progress_is_kept_for_the_running_attempt_and_within_bounds;

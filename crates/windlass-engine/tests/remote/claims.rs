@@ -8,7 +8,7 @@ use windlass_engine::remote::{ClaimError, RemoteClaim, RemoteError};
 use windlass_store::Expected;
 
 use crate::scene::{Key, Scene, claim, ids, named, of};
-use crate::support::{self, World, kind, new_job, seconds};
+use windlass_testkit::world::{World, kind, new_job, seconds};
 
 async fn a_claim_with_an_id_is_repeated_for_its_worker_only(world: World) {
     let scene = Scene::new(world);
@@ -219,7 +219,7 @@ async fn a_claim_takes_what_it_names_and_no_more(world: World) {
     }
 }
 
-crate::on_every_store! {
+windlass_testkit::on_every_store! {
     a_claim_with_an_id_is_repeated_for_its_worker_only;
     queues_take_turns_by_weight_or_in_order;
     a_lane_of_retries_limits_how_many_a_remote_worker_holds;

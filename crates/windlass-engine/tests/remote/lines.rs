@@ -10,8 +10,8 @@ use windlass_engine::CancellationToken;
 use windlass_engine::remote::{Remote, RemoteClaim, RemoteConfig, RemoteWorker, Signal};
 
 use crate::scene::{Answer, Key, claim, ids};
-use crate::support::new_job;
-use crate::support::running::Running;
+use windlass_testkit::running::Running;
+use windlass_testkit::world::new_job;
 
 struct Lines {
     running: Running,

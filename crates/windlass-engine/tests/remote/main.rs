@@ -7,9 +7,6 @@
     reason = "what a test may"
 )]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod attempts;
 mod claims;
 mod lines;

@@ -18,7 +18,7 @@ use windlass_engine::remote::{
 use windlass_engine::{CancellationToken, Heard, Subscription, VirtualClock};
 use windlass_store::{AttemptId, Store, StoreError};
 
-use crate::support::{World, constant, new_job};
+use windlass_testkit::world::{World, constant, new_job};
 
 /// A key that is good for some checks, and has some permits to wait.
 #[derive(Debug)]

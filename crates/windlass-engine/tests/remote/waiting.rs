@@ -9,7 +9,7 @@ use windlass_core::{NewJob, Reported, Start};
 use windlass_engine::remote::{ClaimError, RemoteClaim, Signal};
 
 use crate::scene::{Answer, Key, Scene, claim, ids, of};
-use crate::support::{self, World, new_job, seconds};
+use windlass_testkit::world::{World, new_job, seconds};
 
 fn waits(by: &str) -> RemoteClaim {
     RemoteClaim {
@@ -190,7 +190,7 @@ async fn a_signal_that_another_process_sends_arrives(world: World) {
     assert_eq!(answered.unwrap().signal, Some(Signal::Stop));
 }
 
-crate::on_every_store! {
+windlass_testkit::on_every_store! {
     a_claim_that_waits_is_woken_by_a_job;
     a_claim_that_waits_finds_a_job_when_it_becomes_due;
     a_repeated_claim_whose_jobs_have_ended_neither_waits_nor_holds_others_up;

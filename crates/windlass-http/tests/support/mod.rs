@@ -6,8 +6,6 @@
     reason = "each test file uses its own part"
 )]
 
-pub mod target;
-
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
@@ -26,7 +24,7 @@ use windlass_http::{HttpConfig, HttpJobs, NoSigningKeys, Resolve, SystemResolver
 use windlass_memory::MemoryStore;
 use windlass_store::{Attempt, Enqueue, Store};
 
-pub use target::{Reply, Seen, Target};
+pub use windlass_testkit::target::{Reply, Seen, Target};
 
 pub fn t0() -> Timestamp {
     "2026-01-01T12:00:00Z".parse().expect("a time")

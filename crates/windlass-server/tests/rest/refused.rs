@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use windlass_postgres::PostgresStore;
 
-use crate::support::{Server, cluster};
+use crate::support::Server;
+use windlass_testkit::cluster;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outcome_that_the_database_refuses_is_answered_alone() {

@@ -14,9 +14,7 @@ use windlass_server::access::{Access, NewKey, Scope, Scopes, WithoutKeys};
 use windlass_server::secrets::{MasterKey, Secrets};
 use windlass_server::{App, Settings, router};
 use windlass_store::Store;
-
-#[path = "../../../windlass-postgres/tests/support/cluster.rs"]
-pub(crate) mod cluster;
+use windlass_testkit::cluster;
 
 /// Nothing in a test takes longer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

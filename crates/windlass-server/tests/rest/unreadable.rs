@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use windlass::Client;
 use windlass_server::access::{Access, NewKey, Scope, Scopes, WithoutKeys};
 
-use crate::support::{Server, cluster};
+use crate::support::Server;
+use windlass_testkit::cluster;
 
 /// A server on a database, and the URL of the database.
 async fn server() -> (Server, String) {

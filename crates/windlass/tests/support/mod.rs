@@ -1,8 +1,5 @@
 //! What the tests of the SDK share.
 
-#[path = "../../../windlass-postgres/tests/support/cluster.rs"]
-pub(crate) mod cluster;
-
 use std::time::Duration;
 
 pub(crate) fn seconds(seconds: f64) -> Duration {
@@ -32,7 +29,7 @@ macro_rules! every_store {
             #[cfg(feature = "postgres")]
             #[tokio::test]
             async fn in_postgres() {
-                let url = crate::support::cluster::empty_database().await;
+                let url = windlass_testkit::cluster::empty_database().await;
                 test(TestKit::open(&url).await.unwrap()).await;
             }
         })*

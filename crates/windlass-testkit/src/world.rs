@@ -1,14 +1,4 @@
 //! An engine on a store of the test's choice, with handlers that do as they are told.
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "each test file uses its own part"
-)]
-
-#[path = "../../../windlass-postgres/tests/support/cluster.rs"]
-pub mod cluster;
-pub mod faulty;
-pub mod running;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -27,6 +17,8 @@ use windlass_engine::{
 use windlass_memory::MemoryStore;
 use windlass_sqlite::SqliteStore;
 use windlass_store::{Attempt, Enqueue, Enqueued, Fire, Store};
+
+use crate::cluster;
 
 pub fn t0() -> Timestamp {
     "2026-01-01T12:00:00Z".parse().unwrap()
@@ -252,13 +244,13 @@ pub fn count_by_kind(calls: &Calls) -> BTreeMap<String, usize> {
 macro_rules! on_every_store {
     ($($(#[$meta:meta])* $name:ident;)*) => {
         mod on_memory {
-            $(#[tokio::test] $(#[$meta])* async fn $name() { super::$name(super::support::World::memory()).await; })*
+            $(#[tokio::test] $(#[$meta])* async fn $name() { super::$name($crate::World::memory()).await; })*
         }
         mod on_sqlite {
-            $(#[tokio::test] $(#[$meta])* async fn $name() { super::$name(super::support::World::sqlite()).await; })*
+            $(#[tokio::test] $(#[$meta])* async fn $name() { super::$name($crate::World::sqlite()).await; })*
         }
         mod on_postgres {
-            $(#[tokio::test] $(#[$meta])* async fn $name() { super::$name(super::support::World::postgres().await).await; })*
+            $(#[tokio::test] $(#[$meta])* async fn $name() { super::$name($crate::World::postgres().await).await; })*
         }
     };
 }

@@ -11,8 +11,8 @@ use windlass_engine::{
 use windlass_memory::MemoryStore;
 use windlass_store::{Store, StoreError};
 
-use super::faulty::Faulty;
-use super::{Build, failed, seconds, t0};
+use crate::Faulty;
+use crate::world::{self, Build, failed, seconds, t0};
 
 pub struct Running {
     pub engine: Arc<Engine>,
@@ -61,7 +61,7 @@ impl Running {
     }
 
     pub async fn enqueue(&self, job: NewJob) -> JobId {
-        super::enqueue(&self.engine, job).await
+        world::enqueue(&self.engine, job).await
     }
 
     /// Waits for the next event of that name about a job, for an hour of paused time.

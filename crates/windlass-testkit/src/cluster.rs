@@ -2,11 +2,6 @@
 //!
 //! It is started from the installed programs when the first test asks for it and ends with this process. As root, it runs as
 //! the user `postgres`. `WINDLASS_TEST_POSTGRES_URL` names another server to use instead.
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "each test program uses a part of it"
-)]
 
 use std::net::TcpListener;
 use std::os::unix::fs::chown;

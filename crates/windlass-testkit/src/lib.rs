@@ -1,0 +1,18 @@
+//! Test support that several crates of Windlass share.
+//!
+//! It depends on the drivers and the engine, so the unit tests inside those crates cannot use it:
+//! they would see two versions of their own types. Integration tests can.
+
+pub mod cluster;
+pub mod pooler;
+pub mod proxy;
+pub mod running;
+pub mod target;
+pub mod world;
+
+mod faulty;
+
+pub use faulty::Faulty;
+pub use running::Running;
+pub use target::Target;
+pub use world::World;
