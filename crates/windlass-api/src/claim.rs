@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn ap12_a_greedy_claim_is_refused_by_name() {
+    fn a_greedy_claim_is_refused_by_name() {
         for (value, field) in [
             (json!({"limit": 1_000_000}), "limit"),
             (json!({"limit": 0}), "limit"),

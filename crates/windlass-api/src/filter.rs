@@ -322,7 +322,6 @@ mod tests {
     }
 
     proptest! {
-        /// AP17
         #[test]
         fn no_query_panics(query in "[a-z_=&%+0-9é/\\PC]{0,80}", name in 0..14_usize, value in any::<String>()) {
             let _ = filter(&query);

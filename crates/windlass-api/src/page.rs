@@ -147,7 +147,6 @@ mod tests {
     }
 
     proptest! {
-        /// AP17
         #[test]
         fn no_text_panics_and_what_is_read_is_what_was_written(text in "[jpn]?[0-9a-fA-FxX+é-]{0,40}", bits: u128) {
             if let Ok(cursor) = text.parse::<Cursor>() {

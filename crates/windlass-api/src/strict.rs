@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn ap5_what_could_mean_two_things_or_break_something_is_refused() {
+    fn what_could_mean_two_things_or_break_something_is_refused() {
         for (body, told) in [
             (&b"\xff\xfe{}"[..], "UTF-8"),
             (b"\xef\xbb\xbf{}", "byte order mark"),

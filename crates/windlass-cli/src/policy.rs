@@ -69,7 +69,7 @@ impl Explained {
         if let Some(limit) = asked.flatten() {
             policy = policy.with_limit(Some(limit));
         }
-        // Without any limit a job has one attempt, as SPEC §4.3 says.
+        // Without any limit a job has one attempt: retrying is something that somebody asks for.
         let limit = policy.max_attempts().unwrap_or(AttemptLimit::ONE);
         let explanation = explain(&policy, limit, jobs)?;
         Ok(Explained {

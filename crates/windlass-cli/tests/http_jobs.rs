@@ -29,7 +29,6 @@ fn an_http_job_is_delivered_from_any_queue() {
 
 #[test]
 fn nothing_of_a_job_becomes_a_header_of_its_request() {
-    // AP14
     let data = tempfile::tempdir().expect("a folder");
     let (target, seen) = target();
     let server = serve(data.path());
@@ -55,7 +54,6 @@ fn nothing_of_a_job_becomes_a_header_of_its_request() {
 
 #[test]
 fn nothing_that_is_secret_is_logged_at_any_level() {
-    // AP15
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().display().to_string();
     let make_key = [

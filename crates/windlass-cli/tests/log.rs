@@ -111,7 +111,7 @@ fn the_log_has_the_cause_of_a_failure_under_the_id_of_its_request() {
 
 #[test]
 fn a_log_that_nobody_reads_holds_up_no_request_and_its_lines_are_counted() {
-    // OV8: the test does not read stderr before the end, and a pipe holds little.
+    // The test does not read stderr before the end, and a pipe holds little.
     let folder = folder();
     let server = Server::start(folder.path(), &["--log-level", "trace"]);
     let enough = (0..200).find(|_| {
@@ -134,7 +134,6 @@ fn a_log_that_nobody_reads_holds_up_no_request_and_its_lines_are_counted() {
 
 #[test]
 fn a_crash_leaves_no_picture_of_its_memory() {
-    // AP15
     let folder = folder();
     let server = Server::start(folder.path(), &[]);
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.pid())).unwrap();

@@ -146,7 +146,6 @@ async fn two_servers_share_a_database_and_its_keys() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_that_are_configured_differently_are_told() {
-    // CF3
     let url = cluster::empty_database().await;
     let folder = tempfile::tempdir().expect("a folder");
     let start = |lease: &str| {
@@ -184,7 +183,6 @@ async fn servers_that_are_configured_differently_are_told() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_refuses_a_schema_that_is_newer_and_a_role_that_may_not_write() {
-    // CF4
     let url = cluster::empty_database().await;
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().to_str().expect("a plain path");

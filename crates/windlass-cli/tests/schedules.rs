@@ -7,7 +7,6 @@ use std::time::Duration;
 use serde_json::json;
 use support::{PATIENCE, Server};
 
-// TM7
 #[test]
 fn a_schedule_whose_zone_is_gone_is_told_and_keeps_no_other_from_firing() {
     let data = tempfile::tempdir().expect("a folder");

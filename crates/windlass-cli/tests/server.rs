@@ -58,7 +58,6 @@ fn what_was_acknowledged_is_there_after_kill_9_and_files_are_private() {
 
 #[test]
 fn it_says_where_it_listens_and_whether_anything_is_durable() {
-    // CR16
     let folder = folder();
     let durable = Server::start(folder.path(), &[]);
     assert!(
@@ -202,7 +201,6 @@ fn keys_are_made_beside_a_stopped_server_and_through_a_running_one() {
 
 #[test]
 fn wrong_keys_are_throttled_and_that_is_audited() {
-    // AP4
     let folder = folder();
     let data = text(folder.path());
     let admin = printed(&[
@@ -232,7 +230,6 @@ fn wrong_keys_are_throttled_and_that_is_audited() {
 
 #[test]
 fn a_public_bind_is_refused_without_tls_and_without_a_key() {
-    // CF6
     let folder = folder();
     let data = text(folder.path());
     let (code, told) = refused(&["serve", "--bind", "0.0.0.0:0", "--data", data]);
@@ -277,7 +274,6 @@ fn a_public_bind_is_refused_without_tls_and_without_a_key() {
 
 #[test]
 fn secrets_come_from_stdin_and_a_wrong_master_key_stops_the_start() {
-    // CF7
     let folder = folder();
     let data = text(folder.path());
     let (old, new) = (
@@ -356,7 +352,6 @@ fn secrets_come_from_stdin_and_a_wrong_master_key_stops_the_start() {
 
 #[test]
 fn a_store_that_cannot_be_opened_is_told_with_an_exit_code() {
-    // CF4
     let folder = folder();
     let serve = |store: &str| {
         refused(&[
@@ -443,7 +438,6 @@ fn a_store_that_cannot_be_opened_is_told_with_an_exit_code() {
 
 #[test]
 fn the_doctor_looks_at_everything() {
-    // CF8
     let folder = folder();
     drop(Server::start(folder.path(), &[]));
     let told = printed(&["doctor", "--data", text(folder.path())]);

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn l8_unrecoverable_is_found_when_wrapped() {
+    fn unrecoverable_is_found_when_wrapped() {
         let hopeless = Unrecoverable::new("no such address");
         assert_eq!(hopeless.to_string(), "no such address");
         let twice = wrapped(wrapped(hopeless));

@@ -246,7 +246,10 @@ fn may_have_run(running: &Running<'_>, outcome: Outcome, class: FailureClass) ->
     running.delivery == Delivery::AtMostOnce && !known
 }
 
-/// The delay before the next attempt, or the reason why there is none. The order of the rules is SPEC §4.4.
+/// The delay before the next attempt, or the reason why there is none.
+///
+/// The order matters: the first rule that applies names the reason that operators see. What can
+/// never succeed comes before what took too long, and that before what failed too often.
 fn after_failure(
     running: &Running<'_>,
     settlement: &Settlement,

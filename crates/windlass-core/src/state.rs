@@ -198,9 +198,9 @@ mod tests {
         events
     }
 
-    /// L23: the table of SPEC §3, written out; every other pair must be refused.
+    /// All allowed transitions, written out; every other pair must be refused.
     #[test]
-    fn only_the_specified_edges_exist() {
+    fn only_these_edges_exist() {
         let mut edges = vec![
             (State::Waiting, Event::Claimed, State::Running),
             (State::Waiting, Event::Changed, State::Waiting),

@@ -264,7 +264,6 @@ fn either_day_field_is_enough() {
     });
 }
 
-// AP18
 #[test]
 fn crafted_expressions_are_refused_or_answered_without_a_long_search() {
     let list = (0..10_000)

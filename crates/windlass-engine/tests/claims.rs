@@ -14,9 +14,7 @@ use windlass_store::Store;
 use windlass_testkit::Faulty;
 use windlass_testkit::world::{World, constant, failed, new_job, seconds, t0, worker};
 
-async fn l11_a_job_without_a_time_is_due_at_once_and_times_are_kept_to_the_microsecond(
-    world: World,
-) {
+async fn a_job_without_a_time_is_due_at_once_and_times_are_kept_to_the_microsecond(world: World) {
     world
         .clock
         .advance(std::time::Duration::from_nanos(1_234_567_891));
@@ -31,7 +29,7 @@ async fn l11_a_job_without_a_time_is_due_at_once_and_times_are_kept_to_the_micro
     assert_eq!((row.started_at, row.finished_at), (now, now));
 }
 
-async fn l21_of_a_hundred_claims_one_gets_the_job(world: World) {
+async fn of_a_hundred_claims_one_gets_the_job(world: World) {
     let id = world.enqueue(new_job("a")).await;
     let workers = (0..100).map(|number| {
         let name = WorkerName::new(&format!("w{number}")).unwrap();
@@ -47,7 +45,7 @@ async fn l21_of_a_hundred_claims_one_gets_the_job(world: World) {
     assert_eq!((job.state(), job.attempt), (State::Running, 1));
 }
 
-async fn l22_a_job_that_runs_is_over_or_unknown_cannot_be_claimed(world: World) {
+async fn a_job_that_runs_is_over_or_unknown_cannot_be_claimed(world: World) {
     let build = || worker(1).policy(constant(1, 9)).succeeds("a");
     let (worker, calls) = build().build(&world);
     let over = world.enqueue(new_job("a")).await;
@@ -71,7 +69,7 @@ fn behind_faults(world: World) -> (World, Arc<Faulty>) {
     (World::on(shared, world.folder), faulty)
 }
 
-async fn cr6_and_cr7_a_settle_whose_answer_is_lost_counts_once_and_is_told_once(world: World) {
+async fn a_settle_whose_answer_is_lost_counts_once_and_is_told_once(world: World) {
     let (world, faulty) = behind_faults(world);
     let build = worker(2).policy(constant(60, 9)).fails("fails");
     let (worker, _) = build.succeeds("works").build(&world);
@@ -88,7 +86,7 @@ async fn cr6_and_cr7_a_settle_whose_answer_is_lost_counts_once_and_is_told_once(
     assert_eq!(world.timeline(works).await, [(0.0, Outcome::Succeeded)]);
     assert_eq!(world.timeline(fails).await, [(0.0, Outcome::Failed)]);
     let again = world.job(fails).await;
-    assert_eq!((again.state(), again.failures), (State::Waiting, 1), "CR7");
+    assert_eq!((again.state(), again.failures), (State::Waiting, 1));
     assert_eq!(again.run_at, t0().saturating_add(seconds(60.0)));
     let mut told: Vec<_> = std::iter::from_fn(|| events.try_next())
         .map(|heard| match heard {
@@ -141,10 +139,10 @@ async fn what_a_handler_leaves_may_hold_any_character(world: World) {
 }
 
 windlass_testkit::on_every_store! {
-    l11_a_job_without_a_time_is_due_at_once_and_times_are_kept_to_the_microsecond;
-    l21_of_a_hundred_claims_one_gets_the_job;
-    l22_a_job_that_runs_is_over_or_unknown_cannot_be_claimed;
-    cr6_and_cr7_a_settle_whose_answer_is_lost_counts_once_and_is_told_once;
+    a_job_without_a_time_is_due_at_once_and_times_are_kept_to_the_microsecond;
+    of_a_hundred_claims_one_gets_the_job;
+    a_job_that_runs_is_over_or_unknown_cannot_be_claimed;
+    a_settle_whose_answer_is_lost_counts_once_and_is_told_once;
     a_claim_whose_answer_is_lost_starts_each_job_once;
     what_a_handler_leaves_may_hold_any_character;
 }

@@ -1,4 +1,4 @@
-//! How claims are shared between fresh work and retries, end to end: the vectors of claim composition.
+//! How claims are shared between fresh work and retries, end to end on every store.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -256,7 +256,7 @@ async fn a_kind_without_a_handler_is_never_claimed(world: World) {
     assert_eq!(
         world.job(unknown).await.attempt,
         0,
-        "CR17: it stays queued, not failed"
+        "it stays queued, not failed"
     );
     assert_eq!(world.timeline(known).await[0].1, Outcome::Failed);
 }

@@ -89,7 +89,6 @@ async fn ten_thousand_schedules_due_in_one_second_fire_once_each(world: World) {
     assert_eq!(one.pass(engine.now()).await.unwrap(), 0);
 }
 
-// TM10
 async fn ten_thousand_missed_minutes_are_fired_or_recorded_by_the_policy(world: World) {
     let engine = &world.engine;
     let mut ids = Vec::new();
@@ -133,7 +132,6 @@ async fn ten_thousand_missed_minutes_are_fired_or_recorded_by_the_policy(world: 
     assert_eq!(scheduler.pass(next).await.unwrap(), 3);
 }
 
-// TM12
 async fn a_change_at_the_instant_of_firing_is_the_old_rule_or_the_new_one_once(world: World) {
     let engine = &world.engine;
     let store = engine.store();

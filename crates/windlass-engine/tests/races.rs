@@ -64,7 +64,7 @@ async fn a_node_with_a_wrong_clock_holds_up_no_sweep(world: World) {
     assert_eq!(lost, 1);
 }
 
-async fn cc3_a_sweep_on_an_old_picture_changes_nothing(world: World) {
+async fn a_sweep_on_an_old_picture_changes_nothing(world: World) {
     let id = world.enqueue(new_job("a")).await;
     let (worker, _) = worker(1).succeeds("a").build(&world);
     worker.crash_after_claim().await.unwrap();
@@ -88,7 +88,7 @@ async fn cc3_a_sweep_on_an_old_picture_changes_nothing(world: World) {
     assert_eq!(world.state(id).await, State::Succeeded);
 }
 
-async fn cc7_of_cancel_complete_sweep_and_run_now_one_wins(world: World) {
+async fn of_cancel_complete_sweep_and_run_now_one_wins(world: World) {
     let store = world.engine.store();
     for first in ["cancel", "complete", "sweep"] {
         let once = NewJob {
@@ -162,7 +162,7 @@ async fn put_every_minute(world: &World) {
         .unwrap();
 }
 
-async fn tm11_two_schedulers_fire_an_occurrence_once(world: World) {
+async fn two_schedulers_fire_an_occurrence_once(world: World) {
     put_every_minute(&world).await;
     let make = || Scheduler::new(Arc::clone(&world.engine), SchedulerConfig::default());
     let (one, other) = (make(), make());
@@ -182,7 +182,7 @@ async fn tm11_two_schedulers_fire_an_occurrence_once(world: World) {
     }
 }
 
-async fn tm2_after_a_jump_ahead_leases_get_their_grace_and_due_jobs_run(world: World) {
+async fn after_a_jump_ahead_leases_get_their_grace_and_due_jobs_run(world: World) {
     let running = world.enqueue(new_job("a")).await;
     let (worker, _) = worker(1).policy(constant(0, 9)).succeeds("a").build(&world);
     let config = SweeperConfig::new("n1".to_owned());
@@ -223,7 +223,7 @@ async fn tm2_after_a_jump_ahead_leases_get_their_grace_and_due_jobs_run(world: W
     assert_eq!(swept.lost.len(), 1);
 }
 
-async fn st19_after_an_outage_no_sweeper_ends_what_lives(world: World) {
+async fn after_an_outage_no_sweeper_ends_what_lives(world: World) {
     let id = world.enqueue(new_job("a")).await;
     let (worker, _) = worker(1).policy(constant(0, 9)).succeeds("a").build(&world);
     let sweeper = |name: &str| {
@@ -410,7 +410,7 @@ async fn two_workers_never_share_a_job(world: World) {
     assert_eq!(seen.len(), 200);
 }
 
-async fn cc2_a_zombie_does_not_overwrite_the_progress_of_a_later_attempt(world: World) {
+async fn a_zombie_does_not_overwrite_the_progress_of_a_later_attempt(world: World) {
     let id = world.enqueue(new_job("a")).await;
     let zombie: Arc<std::sync::Mutex<Option<Arc<windlass_engine::RunningAttempt>>>> =
         Arc::default();
@@ -523,15 +523,15 @@ async fn what_an_embedded_store_lost_with_its_former_process_is_told() {
 
 windlass_testkit::on_every_store! {
     a_node_with_a_wrong_clock_holds_up_no_sweep;
-    cc3_a_sweep_on_an_old_picture_changes_nothing;
-    cc7_of_cancel_complete_sweep_and_run_now_one_wins;
-    tm11_two_schedulers_fire_an_occurrence_once;
-    tm2_after_a_jump_ahead_leases_get_their_grace_and_due_jobs_run;
-    st19_after_an_outage_no_sweeper_ends_what_lives;
+    a_sweep_on_an_old_picture_changes_nothing;
+    of_cancel_complete_sweep_and_run_now_one_wins;
+    two_schedulers_fire_an_occurrence_once;
+    after_a_jump_ahead_leases_get_their_grace_and_due_jobs_run;
+    after_an_outage_no_sweeper_ends_what_lives;
     what_is_old_is_removed_and_dead_jobs_stay;
     every_event_is_told;
     two_workers_never_share_a_job;
     handlers_sleep_side_by_side_in_virtual_time;
-    cc2_a_zombie_does_not_overwrite_the_progress_of_a_later_attempt;
+    a_zombie_does_not_overwrite_the_progress_of_a_later_attempt;
     an_at_most_once_job_that_failed_is_exhausted_and_one_that_timed_out_is_lost;
 }

@@ -1,4 +1,4 @@
-//! The vectors of limits and transitions (L1 to L30), end to end: the same in memory and in SQLite, in virtual time.
+//! Limits and transitions of jobs, end to end on every store, in virtual time.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -41,7 +41,7 @@ fn standard(max_attempts: u32) -> RetryPolicy {
     policy.with_max_attempts(max_attempts).unwrap()
 }
 
-async fn l1_the_jobs_own_limit_ends_it(world: World) {
+async fn the_jobs_own_limit_ends_it(world: World) {
     let id = world.enqueue(limited("a", 5)).await;
     let (worker, calls) = worker(10).fails("a").build(&world);
     for failures in 1..=4 {
@@ -56,38 +56,34 @@ async fn l1_the_jobs_own_limit_ends_it(world: World) {
     assert_eq!((job.failures, calls.lock().unwrap().len()), (5, 5));
 }
 
-async fn l2_to_l7_which_limit_holds(world: World) {
-    assert_eq!(failures(&world, worker(1), new_job("a")).await, 25, "L2");
+async fn which_limit_holds(world: World) {
+    assert_eq!(failures(&world, worker(1), new_job("a")).await, 25); // the default policy
     let build = worker(1).policy(standard(10));
-    assert_eq!(failures(&world, build, limited("a", 20)).await, 10, "L3");
+    assert_eq!(failures(&world, build, limited("a", 20)).await, 10); // the worker allows less
     let build = worker(1).policy(standard(0));
-    assert_eq!(failures(&world, build, limited("a", 5)).await, 5, "L4");
+    assert_eq!(failures(&world, build, limited("a", 5)).await, 5); // the policy has no limit
     let build = worker(1).policy(standard(0));
-    assert_eq!(failures(&world, build, new_job("a")).await, 1, "L5");
+    assert_eq!(failures(&world, build, new_job("a")).await, 1); // no limit at all is one attempt
     let build = worker(1).no_policy();
-    assert_eq!(failures(&world, build, limited("a", 5)).await, 1, "L6");
-    assert_eq!(
-        failures(&world, worker(1), limited("a", 100)).await,
-        25,
-        "L7"
-    );
+    assert_eq!(failures(&world, build, limited("a", 5)).await, 1); // a worker without a policy
+    assert_eq!(failures(&world, worker(1), limited("a", 100)).await, 25); // capped by the default policy
     let own = |max| NewJob {
         retry: Some(Arc::new(standard(max))),
         ..new_job("a")
     };
     let cap = AttemptLimit::from_max_attempts(10).unwrap().unwrap();
     let build = worker(1).set(|config| config.retry.cap = Cap::At(cap));
-    assert_eq!(failures(&world, build, own(500)).await, 10, "L17b");
+    assert_eq!(failures(&world, build, own(500)).await, 10); // capped by the worker
     let build = worker(1).no_policy();
-    assert_eq!(failures(&world, build, own(5)).await, 1, "L17c");
+    assert_eq!(failures(&world, build, own(5)).await, 1); // a worker without a policy runs it once
     let once = NewJob {
         max_attempts: Some(AttemptLimit::from_max_retries(0).unwrap()),
         ..new_job("a")
     };
-    assert_eq!(failures(&world, worker(1), once).await, 1, "L14");
+    assert_eq!(failures(&world, worker(1), once).await, 1); // the first failure is the last
 }
 
-async fn l8_what_no_retry_can_help_is_dead_at_once(world: World) {
+async fn what_no_retry_can_help_is_dead_at_once(world: World) {
     let id = world.enqueue(limited("a", 5)).await;
     let hopeless = Failure::unrecoverable(AttemptError::new("no such user"));
     let build = worker(1).on("a", move |_| Report::Failed(hopeless.clone()));
@@ -99,7 +95,7 @@ async fn l8_what_no_retry_can_help_is_dead_at_once(world: World) {
     assert_eq!(job.last_error.unwrap().message(), "no such user");
 }
 
-async fn l9_retries_run_exactly_when_the_policy_says(world: World) {
+async fn retries_run_exactly_when_the_policy_says(world: World) {
     let backoff = Backoff::Exponential {
         base: seconds(5.0),
         multiplier: 2.0,
@@ -116,7 +112,7 @@ async fn l9_retries_run_exactly_when_the_policy_says(world: World) {
     assert_eq!(job.finished_at(), Some(t0().saturating_add(seconds(15.0))));
 }
 
-async fn l10_after_a_failure_all_of_it_is_written(world: World) {
+async fn after_a_failure_all_of_it_is_written(world: World) {
     let id = world.enqueue(new_job("a")).await;
     let (worker, calls) = worker(1).policy(constant(5, 3)).fails("a").build(&world);
     worker.pass(&world.clock).await.unwrap();
@@ -135,7 +131,7 @@ async fn l10_after_a_failure_all_of_it_is_written(world: World) {
     assert_eq!(calls.lock().unwrap().len(), 2);
 }
 
-async fn l12_the_delay_is_of_the_worker_that_claimed(world: World) {
+async fn the_delay_is_of_the_worker_that_claimed(world: World) {
     let id = world.enqueue(limited("a", 3)).await;
     let (slow, _) = worker(1).policy(constant(100, 25)).fails("a").build(&world);
     let (quick, _) = worker(1).policy(constant(1, 25)).fails("a").build(&world);
@@ -155,7 +151,7 @@ async fn l12_the_delay_is_of_the_worker_that_claimed(world: World) {
     assert_eq!(world.state(id).await, State::Dead(DeadReason::Exhausted));
 }
 
-async fn l13_history_counts_the_failures_before(world: World) {
+async fn history_counts_the_failures_before(world: World) {
     let id = world.enqueue(new_job("a")).await;
     let (worker, _) = worker(1)
         .policy(Preset::FullJitter.policy())
@@ -170,7 +166,7 @@ async fn l13_history_counts_the_failures_before(world: World) {
     assert!(matches!(job.state(), State::Dead(_)));
 }
 
-async fn l15_a_panic_is_a_failure_and_the_worker_lives(world: World) {
+async fn a_panic_is_a_failure_and_the_worker_lives(world: World) {
     let id = world.enqueue(new_job("a")).await;
     let build = worker(1).on("a", |attempt| {
         assert!(attempt.job().attempt > 1, "the first one breaks");
@@ -185,7 +181,7 @@ async fn l15_a_panic_is_a_failure_and_the_worker_lives(world: World) {
     assert_eq!(world.state(id).await, State::Succeeded);
 }
 
-async fn l16_and_l30_a_dead_job_waits_for_a_person(world: World) {
+async fn a_dead_job_waits_for_a_person(world: World) {
     let id = world.enqueue(limited("a", 2)).await;
     let (worker, calls) = worker(1).fails("a").build(&world);
     worker.drain(&world.clock).await.unwrap();
@@ -200,7 +196,7 @@ async fn l16_and_l30_a_dead_job_waits_for_a_person(world: World) {
     let revived = store.revive(&[id], &keep, now).await.unwrap();
     assert_eq!(revived, [Changed::Now(State::Waiting)]);
     worker.drain(&world.clock).await.unwrap();
-    assert_eq!(calls.lock().unwrap().len(), 3, "L30: dead at once");
+    assert_eq!(calls.lock().unwrap().len(), 3, "dead at once");
     let now = world.engine.now();
     store.revive(&[id], &Revival::default(), now).await.unwrap();
     worker.drain(&world.clock).await.unwrap();
@@ -211,7 +207,7 @@ async fn l16_and_l30_a_dead_job_waits_for_a_person(world: World) {
     );
 }
 
-async fn l18_with_the_guard_off_priority_alone_decides(world: World) {
+async fn with_the_guard_off_priority_alone_decides(world: World) {
     let off = Guards {
         retry_fetch_ratio: None,
         fresh_reserve: Some(0),
@@ -237,7 +233,7 @@ async fn l18_with_the_guard_off_priority_alone_decides(world: World) {
     assert_eq!(order, ["high", "high", "high", "low", "low", "low"]);
 }
 
-async fn l24_and_l28_what_fences_is_the_attempt(world: World) {
+async fn what_fences_is_the_attempt(world: World) {
     let id = world.enqueue(new_job("a")).await;
     let (patient, _) = worker(1)
         .policy(Preset::Patient.policy())
@@ -275,7 +271,7 @@ async fn l24_and_l28_what_fences_is_the_attempt(world: World) {
     assert_eq!(world.job(id).await, job, "nothing changed");
 }
 
-async fn l29_snoozes_are_bounded(world: World) {
+async fn snoozes_are_bounded(world: World) {
     let id = world.enqueue(limited("a", 1)).await;
     let build = worker(1).on("a", |attempt| Report::Snoozed {
         until: attempt.engine().now().saturating_add(seconds(1.0)),
@@ -305,7 +301,7 @@ async fn a_lost_at_most_once_job_is_never_started_again(world: World) {
     let answer = store.revive(&[id], &plain, now).await.unwrap();
     assert!(
         matches!(answer[..], [Changed::Conflict(_)]),
-        "CR3: only with force"
+        "only with force"
     );
     let force = Revival {
         consent: Consent::Force,
@@ -329,11 +325,7 @@ async fn a_job_that_kills_its_worker_every_time_is_poison(world: World) {
         let now = world.engine.now();
         world.engine.store().sweep(100, now, 0).await.unwrap();
     }
-    assert_eq!(
-        world.state(id).await,
-        State::Dead(DeadReason::Poison),
-        "CR15"
-    );
+    assert_eq!(world.state(id).await, State::Dead(DeadReason::Poison));
     worker.drain(&world.clock).await.unwrap();
     assert_eq!(
         world.state(healthy).await,
@@ -352,10 +344,10 @@ async fn an_effect_whose_end_was_not_told_runs_again_with_the_same_job(world: Wo
         .iter()
         .map(|(_, job, attempt)| (*job, *attempt))
         .collect();
-    assert_eq!(attempts, [(id, 1), (id, 2)], "CR5");
+    assert_eq!(attempts, [(id, 1), (id, 2)]);
     let history = world.history(id).await;
     assert_eq!(history[0].outcome, Outcome::Lost);
-    assert_eq!(history[0].worker.as_ref().unwrap().as_str(), "w1", "CR4");
+    assert_eq!(history[0].worker.as_ref().unwrap().as_str(), "w1");
     assert_eq!(history[1].outcome, Outcome::Succeeded);
 }
 
@@ -390,18 +382,18 @@ async fn a_deadline_that_passed_buries_the_job(world: World) {
 }
 
 windlass_testkit::on_every_store! {
-    l1_the_jobs_own_limit_ends_it;
-    l2_to_l7_which_limit_holds;
-    l8_what_no_retry_can_help_is_dead_at_once;
-    l9_retries_run_exactly_when_the_policy_says;
-    l10_after_a_failure_all_of_it_is_written;
-    l12_the_delay_is_of_the_worker_that_claimed;
-    l13_history_counts_the_failures_before;
-    l15_a_panic_is_a_failure_and_the_worker_lives;
-    l16_and_l30_a_dead_job_waits_for_a_person;
-    l18_with_the_guard_off_priority_alone_decides;
-    l24_and_l28_what_fences_is_the_attempt;
-    l29_snoozes_are_bounded;
+    the_jobs_own_limit_ends_it;
+    which_limit_holds;
+    what_no_retry_can_help_is_dead_at_once;
+    retries_run_exactly_when_the_policy_says;
+    after_a_failure_all_of_it_is_written;
+    the_delay_is_of_the_worker_that_claimed;
+    history_counts_the_failures_before;
+    a_panic_is_a_failure_and_the_worker_lives;
+    a_dead_job_waits_for_a_person;
+    with_the_guard_off_priority_alone_decides;
+    what_fences_is_the_attempt;
+    snoozes_are_bounded;
     a_lost_at_most_once_job_is_never_started_again;
     a_job_that_kills_its_worker_every_time_is_poison;
     an_effect_whose_end_was_not_told_runs_again_with_the_same_job;

@@ -315,7 +315,6 @@ mod tests {
         );
     }
 
-    // HT8
     #[test]
     fn retry_after_is_heeded_within_reason() {
         for (text, wait) in [

@@ -195,7 +195,6 @@ mod tests {
         );
     }
 
-    // HT11
     #[test]
     fn another_library_accepts_what_we_sign_and_nothing_else() {
         let (now, body) = (machine_now(), br#"{"a": 1}"#);

@@ -138,7 +138,6 @@ fn corpus() -> Vec<String> {
     of_v4.chain(of_v6).collect()
 }
 
-// HT1
 #[tokio::test]
 async fn no_spelling_of_a_closed_address_is_dialled() {
     let corpus = corpus();
@@ -156,7 +155,7 @@ async fn no_spelling_of_a_closed_address_is_dialled() {
         assert_eq!(state, State::Dead(DeadReason::Unrecoverable), "{host}");
         let history = world.history(id).await;
         assert_eq!(history.len(), 1, "{host} is not tried again");
-        // HT13: whatever it was, the same is told.
+        // Whatever it was, the same is told.
         assert_eq!(error_of(&history[0]), REFUSAL, "{host}");
         assert_eq!(http_of(&history[0]), json!({}), "{host}");
     }
@@ -202,7 +201,6 @@ async fn the_systems_own_name_for_this_machine_is_refused() {
     assert_eq!(world.http.connections_opened(), 0);
 }
 
-// HT2
 #[tokio::test]
 async fn a_name_with_one_closed_address_is_refused_whole() {
     let names = Names::new()
@@ -219,7 +217,6 @@ async fn a_name_with_one_closed_address_is_refused_whole() {
     assert_eq!(world.http.connections_opened(), 0);
 }
 
-// HT2
 #[tokio::test]
 async fn what_a_name_says_a_second_time_is_not_asked() {
     let target = Target::replying(&[Reply::Status(200)]).await;
@@ -238,7 +235,6 @@ async fn what_a_name_says_a_second_time_is_not_asked() {
     );
 }
 
-// HT2
 #[tokio::test]
 async fn a_name_that_turns_closed_between_two_attempts_is_refused_then() {
     let target = Target::replying(&[Reply::Raw(
@@ -257,7 +253,6 @@ async fn a_name_that_turns_closed_between_two_attempts_is_refused_then() {
     assert_eq!(target.seen().len(), 1);
 }
 
-// HT2
 #[tokio::test]
 async fn a_name_that_is_not_found_is_asked_again_at_the_next_attempt() {
     let target = Target::replying(&[Reply::Status(200)]).await;
@@ -290,7 +285,6 @@ async fn a_closed_name_cannot_be_told_from_one_that_does_not_exist() {
     assert_eq!(told[0], told[1]);
 }
 
-// HT3
 #[tokio::test]
 async fn a_redirect_leads_nowhere() {
     let inner = Target::replying(&[Reply::Status(200)]).await;
@@ -303,7 +297,6 @@ async fn a_redirect_leads_nowhere() {
     assert_eq!(inner.connections(), 0);
 }
 
-// HT12
 #[tokio::test]
 async fn our_own_address_is_refused_also_where_its_range_is_open() {
     let target = Target::replying(&[Reply::Status(200)]).await;
@@ -334,7 +327,7 @@ async fn our_own_address_is_refused_also_where_its_range_is_open() {
     assert_eq!(target.connections(), 0);
 }
 
-// HT12: the unspecified address is this machine, whatever is open.
+// The unspecified address is this machine, whatever is open.
 #[tokio::test]
 async fn no_other_name_of_this_machine_reaches_our_own_address() {
     let target = Target::replying(&[Reply::Status(200)]).await;
@@ -358,7 +351,6 @@ async fn no_other_name_of_this_machine_reaches_our_own_address() {
     assert_eq!(target.connections(), 0);
 }
 
-// HT5
 #[tokio::test]
 async fn proxies_of_the_environment_are_not_used() {
     let proxy = Target::replying(&[Reply::Status(200)]).await;

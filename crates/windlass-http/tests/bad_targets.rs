@@ -32,7 +32,6 @@ async fn deliver_once(target: &Target, delivery: Delivery) -> (Job, Attempt) {
     (job, history.pop().expect("an attempt"))
 }
 
-// HT6
 #[tokio::test]
 async fn of_an_endless_answer_only_the_beginning_is_read() {
     let head = b"HTTP/1.1 200 X\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
@@ -52,7 +51,6 @@ async fn of_an_endless_answer_only_the_beginning_is_read() {
     }
 }
 
-// HT6
 #[tokio::test]
 async fn what_is_packed_stays_packed() {
     let bytes = [
@@ -66,7 +64,6 @@ async fn what_is_packed_stays_packed() {
     assert_eq!(http_of(&row)["body_bytes"], 4);
 }
 
-// HT6, HT7
 #[tokio::test]
 async fn an_answer_that_does_not_hold_together_is_a_failure_of_unknown_outcome() {
     let big = format!("HTTP/1.1 200 X\r\nx: {}\r\n\r\n", "v".repeat(1_000_000));
@@ -155,7 +152,6 @@ async fn deliver_to_hanging(target: &Target, job: NewJob, seconds: u64) -> (Job,
     (world.job(id).await, world.history(id).await)
 }
 
-// HT6, HT7
 #[tokio::test]
 async fn a_target_that_hangs_or_trickles_is_timed_out_after_thirty_seconds() {
     let head = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nabc".to_vec();
@@ -298,7 +294,6 @@ async fn deliver_secure(config: HttpConfig, acceptor: TlsAcceptor) -> (Job, Atte
     (job, history.pop().expect("an attempt"), target)
 }
 
-// HT9
 #[tokio::test]
 async fn a_target_that_proves_who_it_is_gets_its_request() {
     let authority = Authority::new();
@@ -310,7 +305,6 @@ async fn a_target_that_proves_who_it_is_gets_its_request() {
     assert!(http_of(&row)["timings_ms"]["resolve"].is_number());
 }
 
-// HT9
 #[tokio::test]
 async fn a_target_that_does_not_prove_who_it_is_gets_nothing() {
     let authority = Authority::new();
@@ -353,7 +347,6 @@ async fn a_target_that_does_not_prove_who_it_is_gets_nothing() {
     }
 }
 
-// HT6
 #[tokio::test]
 async fn half_a_handshake_ends_with_the_connect_timeout() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -374,7 +367,6 @@ async fn half_a_handshake_ends_with_the_connect_timeout() {
     assert!(error_of(&history[0]).starts_with("the TLS handshake took longer than"));
 }
 
-// HT9
 #[tokio::test]
 async fn a_target_that_speaks_only_old_tls_gets_nothing() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

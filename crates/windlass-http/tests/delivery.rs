@@ -101,7 +101,6 @@ async fn by_default_a_request_is_tried_four_times_as_the_preset_webhook_says() {
     );
 }
 
-// L17d
 #[tokio::test]
 async fn a_job_may_ask_for_more_attempts_than_the_preset_gives() {
     let target = Target::replying(&[Reply::Status(503)]).await;
@@ -144,7 +143,6 @@ async fn permanent_statuses_end_a_job_at_once() {
     assert_eq!(history.len(), 1);
 }
 
-// HT8
 #[tokio::test]
 async fn the_target_may_ask_for_a_longer_wait() {
     let replies = [Reply::header(429, "retry-after", "120"), Reply::Status(200)];

@@ -115,7 +115,7 @@ async fn read_answer(stream: &mut TcpStream) -> String {
 
 #[tokio::test]
 async fn requests_behind_each_other_are_answered_and_a_smuggled_one_never_reaches_the_router() {
-    // AP7: `framing.rs` has all kinds of bad heads.
+    // `framing.rs` has all kinds of bad heads.
     let server = start(Limits::default()).await;
     let plain = "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi";
     let fields = "Content-Length: 5\r\nTransfer-Encoding: chunked";
@@ -158,7 +158,7 @@ async fn a_head_that_is_too_large_is_answered_with_431() {
 
 #[tokio::test]
 async fn those_who_send_slowly_or_nothing_are_closed() {
-    // AP8: the limits are short, and the test only waits for the end of each connection.
+    // The limits are short, and the test only waits for the end of each connection.
     let limits = Limits {
         header_time: Duration::from_millis(100),
         idle_time: Duration::from_millis(100),
@@ -243,7 +243,7 @@ async fn one_who_reads_in_good_time_gets_all_of_a_large_answer() {
 
 #[tokio::test]
 async fn one_who_does_not_take_an_answer_over_http2_is_closed() {
-    // AP8: the window of the stream is shut, so nothing of the answer can even be sent.
+    // The window of the stream is shut, so nothing of the answer can even be sent.
     let limits = Limits {
         write_time: Duration::from_millis(100),
         ..Limits::default()
@@ -259,7 +259,7 @@ async fn one_who_does_not_take_an_answer_over_http2_is_closed() {
 
 #[tokio::test]
 async fn bodies_that_are_too_large_are_refused_early() {
-    // OV3: nothing of a gigabyte is read, and an endless one is cut off.
+    // Nothing of a gigabyte is read, and an endless one is cut off.
     let limits = Limits {
         body_bytes_max: 100_000,
         ..Limits::default()
@@ -296,7 +296,6 @@ async fn bodies_that_are_too_large_are_refused_early() {
 
 #[tokio::test]
 async fn connections_are_bounded_and_health_still_answers() {
-    // OV4
     let limits = Limits {
         connections: 20,
         connections_per_address: 10,
@@ -475,7 +474,6 @@ async fn a_small_body_is_read_to_its_end_before_it_is_refused_over_http2() {
 
 #[tokio::test]
 async fn floods_of_http2_frames_end_the_connection() {
-    // AP10
     let server = start(Limits {
         header_bytes: 9000,
         ..Limits::default()

@@ -334,7 +334,6 @@ async fn load_never_costs_a_lease() {
     assert_eq!(id(1), running[0].id);
 }
 
-// TM7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_schedule_whose_zone_is_gone_stops_alone() {
     let (nodes, url) = nodes(1).await;

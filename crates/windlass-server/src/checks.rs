@@ -280,7 +280,6 @@ mod tests {
 
     #[test]
     fn each_thing_that_is_wrong_is_found() {
-        // CF8
         use Verdict::{Failure, Warning};
         assert_eq!(worst(&machine()), []);
         let few_files = Machine {

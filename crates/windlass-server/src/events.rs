@@ -229,7 +229,6 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// AP17
         #[test]
         fn no_text_of_an_event_id_panics(text in "[0-9a-f+-]{0,20}-?[0-9+-]{0,25}|\\PC{0,20}", run: u64, number: u64) {
             let _ = EventId::parse(&text);

@@ -228,7 +228,6 @@ mod tests {
 
     #[test]
     fn lines_that_nobody_takes_are_left_out_and_counted_and_the_count_is_told() {
-        // OV8
         let (open, let_through) = channel();
         let (taken, told) = channel();
         let gate = Gate { let_through, taken };

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ap14_an_id_that_could_forge_a_log_is_replaced() {
+    fn an_id_that_could_forge_a_log_is_replaced() {
         let ids = Ids::seeded(1);
         let mut headers = HeaderMap::new();
         let made = request_id(&headers, &ids);

@@ -409,7 +409,6 @@ async fn the_log_is_bounded() {
     assert!(largest < 136 * mebibyte, "{} MiB", largest / mebibyte);
 }
 
-// TM7
 #[tokio::test]
 async fn a_schedule_whose_zone_is_gone_stops_alone() {
     let folder = folder();

@@ -70,7 +70,7 @@ fn start_and_kill(url: &str, jobs: usize) {
 }
 
 #[test]
-fn cr4_what_a_killed_worker_had_is_lost_and_runs_again() {
+fn what_a_killed_worker_had_is_lost_and_runs_again() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("jobs.db").display());
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -92,7 +92,7 @@ fn cr4_what_a_killed_worker_had_is_lost_and_runs_again() {
         assert_eq!(
             state,
             Some(State::Dead(DeadReason::Lost)),
-            "CR3: never started again"
+            "never started again"
         );
         let waiting = client.clone();
         let ids = again.clone();
@@ -110,7 +110,7 @@ fn cr4_what_a_killed_worker_had_is_lost_and_runs_again() {
             let rows = client.attempts(id, 10).await.unwrap();
             let told: Vec<_> = rows.iter().map(|row| (row.attempt, row.outcome)).collect();
             assert_eq!(told, [(2, Outcome::Succeeded), (1, Outcome::Lost)]);
-            assert_eq!(rows[1].worker.as_ref().unwrap().as_str(), "victim", "CR4");
+            assert_eq!(rows[1].worker.as_ref().unwrap().as_str(), "victim");
             let job = client.get(id).await.unwrap().unwrap();
             assert_eq!((job.attempt, job.failures), (2, 1));
         }

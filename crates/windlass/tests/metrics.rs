@@ -37,7 +37,7 @@ fn value(text: &str, name: &str) -> f64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn l19_what_happens_is_counted() {
+async fn what_happens_is_counted() {
     let metrics = Arc::new(PrometheusRecorder::new());
     let client = Client::open_with_recorder("memory:", metrics.clone())
         .await

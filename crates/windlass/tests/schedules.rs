@@ -325,7 +325,7 @@ async fn what_code_declares_fires_though_the_store_says_that_it_is_over() {
     assert_eq!(client.schedules().await.unwrap()[0].next_at, next_at);
 }
 
-// TM12: whatever the store answers in the middle of an edit, the schedule has the old rule or the new one, and fires by it.
+// Whatever the store answers in the middle of an edit, the schedule has the old rule or the new one, and fires by it.
 #[tokio::test]
 async fn an_edit_that_the_store_breaks_off_does_not_end_a_schedule() {
     for verb in ["put_schedule", "fire"] {

@@ -1,4 +1,4 @@
-//! VECTORS §3, and the laws of sharing.
+//! Shares of claims by example, and the laws of sharing.
 
 use std::collections::VecDeque;
 
@@ -183,7 +183,7 @@ fn a_retry_lane_keeps_retries_out_of_the_main_slots() {
 }
 
 #[test]
-fn l18_with_the_guard_off_priority_alone_decides() {
+fn with_the_guard_off_priority_alone_decides() {
     let guards = Guards {
         retry_fetch_ratio: None,
         ..Guards::default()

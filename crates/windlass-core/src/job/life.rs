@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn l10_and_l11_a_job_is_ready_from_its_run_at_on() {
+    fn a_job_is_ready_from_its_run_at_on() {
         let mut job = job();
         assert!(job.is_ready(at(T0)));
         assert_eq!(job.lane(), Lane::Fresh);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn l16_a_dead_job_is_never_claimed_and_can_be_revived() {
+    fn a_dead_job_is_never_claimed_and_can_be_revived() {
         let mut job = running(Preset::None);
         settle(&mut job, failed(), at(T0));
         assert_eq!(job.state(), State::Dead(DeadReason::Exhausted));

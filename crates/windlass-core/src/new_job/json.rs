@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn l17_bad_fields_are_refused_by_name() {
+    fn bad_fields_are_refused_by_name() {
         for (field, text) in [
             ("", "[]"),
             ("", "{"),

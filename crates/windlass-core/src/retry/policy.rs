@@ -164,7 +164,7 @@ mod tests {
         (range.min.as_millis(), range.max.as_millis())
     }
 
-    /// VECTORS §1: the closed range of what may be drawn, in milliseconds, for n = 1, 2, …; the last repeats.
+    /// The closed range of what may be drawn, in milliseconds, for n = 1, 2, …; the last repeats.
     #[test]
     fn delays_lie_in_the_published_ranges() {
         let twenty = |preset: Preset| preset.policy().with_max_attempts(20).unwrap();

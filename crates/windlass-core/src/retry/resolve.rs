@@ -142,19 +142,19 @@ mod tests {
     }
 
     #[test]
-    fn l1_to_l7_and_l14_the_limit_of_job_and_worker() {
-        assert_eq!(effective(Some(5), &sdk_worker(policy(25))), 5); // L1
-        assert_eq!(effective(None, &WorkerRetry::default()), 25); // L2
-        assert_eq!(effective(Some(20), &sdk_worker(policy(10))), 10); // L3
-        assert_eq!(effective(Some(5), &sdk_worker(policy(0))), 5); // L4
-        assert_eq!(effective(None, &sdk_worker(policy(0))), 1); // L5
+    fn the_limit_of_job_and_worker() {
+        assert_eq!(effective(Some(5), &sdk_worker(policy(25))), 5); // the job asks for less
+        assert_eq!(effective(None, &WorkerRetry::default()), 25); // the default policy
+        assert_eq!(effective(Some(20), &sdk_worker(policy(10))), 10); // the worker allows less
+        assert_eq!(effective(Some(5), &sdk_worker(policy(0))), 5); // the policy has no limit
+        assert_eq!(effective(None, &sdk_worker(policy(0))), 1); // no limit at all is one attempt
         let fail_fast = WorkerRetry {
             policy: None,
             cap: Cap::OfPolicy,
         };
-        assert_eq!(effective(Some(5), &fail_fast), 1); // L6
-        assert_eq!(effective(Some(100), &WorkerRetry::default()), 25); // L7
-        assert_eq!(effective(Some(1), &WorkerRetry::default()), 1); // L14
+        assert_eq!(effective(Some(5), &fail_fast), 1); // a worker without a policy
+        assert_eq!(effective(Some(100), &WorkerRetry::default()), 25); // capped by the default policy
+        assert_eq!(effective(Some(1), &WorkerRetry::default()), 1); // the first failure is the last
     }
 
     #[test]
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn l12_a_job_keeps_its_limit_but_takes_the_delay_of_the_worker_that_claimed_it() {
+    fn a_job_keeps_its_limit_but_takes_the_delay_of_the_worker_that_claimed_it() {
         let settings = RetrySettings {
             max_attempts: Some(limit(3)),
             ..RetrySettings::default()

@@ -1,4 +1,4 @@
-//! VECTORS §2, as far as it concerns decisions, and the laws of settling.
+//! What each end of an attempt leads to, by example, and the laws of settling.
 
 use std::sync::Arc;
 
@@ -82,30 +82,30 @@ fn worker(max_attempts: u32) -> WorkerRetry {
 }
 
 #[test]
-fn l1_to_l7_the_failure_that_reaches_the_limit_is_the_last() {
+fn the_failure_that_reaches_the_limit_is_the_last() {
     let fail_fast = WorkerRetry {
         policy: None,
         cap: Cap::OfPolicy,
     };
-    for (id, job, worker, expected) in [
-        ("L1", Some(5), worker(25), 5),
-        ("L2", None, WorkerRetry::default(), 25),
-        ("L3", Some(20), worker(10), 10),
-        ("L4", Some(5), worker(0), 5),
-        ("L5", None, worker(0), 1),
-        ("L6", Some(5), fail_fast, 1),
-        ("L7", Some(100), WorkerRetry::default(), 25),
-        ("L14", Some(1), WorkerRetry::default(), 1),
+    for (why, job, worker, expected) in [
+        ("the job asks for less", Some(5), worker(25), 5),
+        ("the default policy", None, WorkerRetry::default(), 25),
+        ("the worker allows less", Some(20), worker(10), 10),
+        ("the policy has no limit", Some(5), worker(0), 5),
+        ("no limit at all is one attempt", None, worker(0), 1),
+        ("a worker without a policy", Some(5), fail_fast, 1),
+        ("the default caps", Some(100), WorkerRetry::default(), 25),
+        ("only one attempt", Some(1), WorkerRetry::default(), 1),
     ] {
         let (count, last) = attempts(job, &worker);
-        assert_eq!(count, expected, "{id}");
-        assert_eq!(last.failures as usize, expected, "{id}");
-        assert_eq!(last.verdict, Verdict::Dead(DeadReason::Exhausted), "{id}");
+        assert_eq!(count, expected, "{why}");
+        assert_eq!(last.failures as usize, expected, "{why}");
+        assert_eq!(last.verdict, Verdict::Dead(DeadReason::Exhausted), "{why}");
     }
 }
 
 #[test]
-fn l8_unrecoverable_is_dead_at_once_with_its_text() {
+fn unrecoverable_is_dead_at_once_with_its_text() {
     let policy = Preset::Standard.policy();
     let report = Report::Failed(Failure::unrecoverable(AttemptError::new("no such user")));
     let settlement = settle(&running(&policy), report, at(T0), 0);
@@ -116,7 +116,7 @@ fn l8_unrecoverable_is_dead_at_once_with_its_text() {
 }
 
 #[test]
-fn l9_runs_follow_the_backoff() {
+fn runs_follow_the_backoff() {
     let backoff = Backoff::Exponential {
         base: Duration::from_secs(5),
         multiplier: 2.0,
@@ -130,7 +130,7 @@ fn l9_runs_follow_the_backoff() {
 }
 
 #[test]
-fn l10_a_failure_sets_the_error_and_the_next_time() {
+fn a_failure_sets_the_error_and_the_next_time() {
     let policy = Preset::Patient.policy();
     let settlement = settle(&running(&policy), failed(), at(T0), 0);
     assert_eq!(settlement.outcome, Outcome::Failed);
@@ -142,7 +142,7 @@ fn l10_a_failure_sets_the_error_and_the_next_time() {
 }
 
 #[test]
-fn l13_full_jitter_makes_four_attempts() {
+fn full_jitter_makes_four_attempts() {
     let policy = Preset::FullJitter.policy();
     let (ends, last) = run_until_it_stops(running(&policy), &failed());
     assert_eq!(ends.len(), 4);
@@ -150,7 +150,7 @@ fn l13_full_jitter_makes_four_attempts() {
 }
 
 #[test]
-fn l24_a_lost_lease_is_retried_by_the_policy() {
+fn a_lost_lease_is_retried_by_the_policy() {
     let policy = Preset::Patient.policy();
     let settlement = settle(&running(&policy), Report::Lost, at(T0), 0);
     assert_eq!(settlement.outcome, Outcome::Lost);
@@ -160,7 +160,7 @@ fn l24_a_lost_lease_is_retried_by_the_policy() {
 }
 
 #[test]
-fn l27_a_release_counts_nothing_and_is_due_at_once() {
+fn a_release_counts_nothing_and_is_due_at_once() {
     let policy = Preset::Patient.policy();
     let mut job = running(&policy);
     job.failures = 2;
@@ -179,7 +179,7 @@ fn l27_a_release_counts_nothing_and_is_due_at_once() {
 }
 
 #[test]
-fn l29_the_snooze_past_the_limit_is_a_failure() {
+fn the_snooze_past_the_limit_is_a_failure() {
     let policy = Preset::Patient.policy();
     let mut job = running(&policy);
     let until = at("2026-02-01T00:00:00Z");
@@ -204,7 +204,7 @@ fn l29_the_snooze_past_the_limit_is_a_failure() {
 }
 
 #[test]
-fn l30_a_revived_job_that_keeps_its_failures_dies_of_the_next() {
+fn a_revived_job_that_keeps_its_failures_dies_of_the_next() {
     let policy = Preset::Standard.policy();
     let mut job = running(&policy);
     job.effective_max = limit(5);

@@ -16,7 +16,7 @@ use windlass_testkit::running::{Running, stuck, takes, waits};
 use windlass_testkit::world::{constant, job, new_job, seconds, t0, worker};
 
 #[tokio::test(start_paused = true)]
-async fn tm4_a_lost_lease_cancels_the_handler_and_nothing_it_does_is_told() {
+async fn a_lost_lease_cancels_the_handler_and_nothing_it_does_is_told() {
     let mut run = Running::new();
     let told = Arc::default();
     run.start(
@@ -37,13 +37,13 @@ async fn tm4_a_lost_lease_cancels_the_handler_and_nothing_it_does_is_told() {
     assert_eq!(
         row.1,
         Outcome::Lost,
-        "CC2: the end of the old attempt changed nothing"
+        "the end of the old attempt changed nothing"
     );
     assert_eq!(before.failures, 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn l25_outcomes_are_kept_while_the_store_errs_and_settled_when_it_is_back() {
+async fn outcomes_are_kept_while_the_store_errs_and_settled_when_it_is_back() {
     let mut run = Running::new();
     run.start(worker(2).succeeds("a"));
     run.store.fail("settle");
@@ -85,7 +85,7 @@ async fn while_the_store_takes_no_outcomes_no_more_jobs_are_claimed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cr6_a_settle_of_unknown_fate_is_repeated_and_counts_once() {
+async fn a_settle_of_unknown_fate_is_repeated_and_counts_once() {
     let mut run = Running::new();
     run.start(worker(1).policy(constant(5, 9)).fails("a"));
     run.store.forget("settle");
@@ -98,7 +98,7 @@ async fn cr6_a_settle_of_unknown_fate_is_repeated_and_counts_once() {
     assert_eq!(
         (once.attempt, once.failures),
         (1, 1),
-        "CR7: failed and waiting, both or none"
+        "failed and waiting, both or none"
     );
     assert_eq!(run.outcomes(id).await.len(), 1);
     run.until("started", id).await;
@@ -119,7 +119,7 @@ async fn a_claim_of_unknown_fate_is_asked_again_and_nothing_is_lost() {
     assert_eq!(job(&run.engine, id).await.attempt, 1, "the same lease");
 }
 
-/// ST19: three workers with their own leases, a store that is away for a while, and jobs that take longer than that.
+/// Three workers with their own leases, a store that is away for a while, and jobs that take longer than that.
 async fn after_an_outage_of(away: f64, leases: [f64; 3]) {
     let mut run = Running::new();
     for (name, lease) in ["w1", "w2", "w3"].into_iter().zip(leases) {
@@ -156,7 +156,7 @@ async fn after_an_outage_of(away: f64, leases: [f64; 3]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn st19_after_an_outage_of_three_leases_nobody_runs_twice() {
+async fn after_an_outage_of_three_leases_nobody_runs_twice() {
     after_an_outage_of(90.0, [30.0, 30.0, 30.0]).await;
 }
 

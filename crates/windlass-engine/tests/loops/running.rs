@@ -33,7 +33,7 @@ async fn retries_run_at_their_time_without_a_poll() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn l26_a_handler_of_ten_leases_is_never_swept_while_it_is_renewed() {
+async fn a_handler_of_ten_leases_is_never_swept_while_it_is_renewed() {
     let mut run = Running::new();
     run.start(worker(1).with("a", takes(300.0)));
     let id = run.enqueue(new_job("a")).await;

@@ -13,7 +13,7 @@ use windlass_testkit::running::{Running, Sleeping, stuck, takes, waits};
 use windlass_testkit::world::{constant, job, new_job, seconds, worker};
 
 #[tokio::test(start_paused = true)]
-async fn l27_shutdown_waits_then_gives_back_what_is_left() {
+async fn shutdown_waits_then_gives_back_what_is_left() {
     let mut run = Running::new();
     let told = Arc::default();
     run.start(
@@ -54,7 +54,7 @@ async fn l27_shutdown_waits_then_gives_back_what_is_left() {
     assert_eq!(
         run.outcomes(slow).await,
         [(0.0, Outcome::Released)],
-        "CR13: never both"
+        "never both"
     );
     let lost = job(&run.engine, once).await;
     assert_eq!(lost.state(), State::Dead(DeadReason::Lost));

@@ -173,7 +173,6 @@ mod tests {
         new.into_job(JobId::new(now, 1), now).unwrap()
     }
 
-    // HT12
     #[test]
     fn a_chain_of_jobs_ends_at_the_eighth() {
         assert_eq!(next_depth(&job(&[])), Ok(1));

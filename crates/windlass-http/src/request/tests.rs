@@ -127,7 +127,6 @@ fn secrets_of_a_request_are_not_shown() {
     );
 }
 
-// HT10
 #[test]
 fn headers_that_are_not_the_jobs_are_refused() {
     for name in [
@@ -178,7 +177,6 @@ fn headers_that_are_not_the_jobs_are_refused() {
     assert_eq!(read(long).unwrap_err().field(), "headers");
 }
 
-// HT4
 #[test]
 fn only_plain_urls_are_taken() {
     for text in [

@@ -213,7 +213,6 @@ async fn tries_that_fail_are_throttled_told_once_and_the_right_key_of_others_sti
 
 #[tokio::test]
 async fn an_address_that_waits_cannot_guess_the_secret_of_an_id_without_a_bound() {
-    // AP4
     let access = access(&engine());
     let victim = key(&access, Scope::Read).await;
     let nonsense = HeaderValue::from_static("Bearer wl_nonsense");

@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_file_is_refused_where_its_owner_runs_this_and_could_close_it() {
-        // CF5: containers mount secrets with mode 0444, of another owner or on a read-only mount.
+        // Containers mount secrets with mode 0444, of another owner or on a read-only mount.
         for (mode, own, writable, privacy) in [
             (0o600, true, true, Privacy::Kept),
             (0o400, false, false, Privacy::Kept),

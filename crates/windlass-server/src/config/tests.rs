@@ -208,7 +208,6 @@ fn every_setting_has_a_variable_that_is_read_as_text() {
 
 #[test]
 fn secrets_that_others_may_read_are_refused_and_none_is_shown() {
-    // CF5
     let content = "store = \"postgres://ann:s3cret@db/jobs\"\n";
     let (_dir, path) = file(content);
     let sources = |path: &PathBuf| Sources {

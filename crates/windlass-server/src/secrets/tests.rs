@@ -59,7 +59,6 @@ async fn a_secret_is_read_back_and_not_in_the_store_as_it_is() {
 
 #[tokio::test]
 async fn a_wrong_or_missing_key_is_refused_and_nothing_is_overwritten() {
-    // CF7
     let engine = engine();
     secrets(&engine, &key(), &[])
         .put("hook", b"s3cret", &hosts())

@@ -32,7 +32,7 @@ async fn ask(server: &Server, route: &RouteInfo, id: &str, key: Option<&str>) ->
 }
 
 #[tokio::test]
-async fn ap1_no_route_opens_without_the_right_key() {
+async fn no_route_opens_without_the_right_key() {
     let mut server = Server::closed().await;
     let admin = server.new_key(&[Scope::Admin]).await;
     server.key = Some(admin.clone());
@@ -119,7 +119,7 @@ async fn ap1_no_route_opens_without_the_right_key() {
 }
 
 #[tokio::test]
-async fn ap1_a_malformed_key_opens_nothing() {
+async fn a_malformed_key_opens_nothing() {
     let server = Server::closed().await;
     server.new_key(&[Scope::Admin]).await;
     let nobody = "01890a5d-ac96-774b-bcce-b302099a8057";

@@ -105,7 +105,7 @@ async fn the_limit_of_payloads_holds_for_schedules_and_forms_too() {
     }
 }
 
-// HT12: a chain of HTTP jobs comes to an end whichever way they ask for each other.
+// A chain of HTTP jobs comes to an end whichever way they ask for each other.
 #[tokio::test]
 async fn the_depth_of_a_chain_is_kept_by_every_route_and_written_by_nobody() {
     let server = Server::open().await;

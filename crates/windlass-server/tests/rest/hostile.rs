@@ -15,7 +15,7 @@ async fn post_raw(server: &Server, body: &[u8]) -> crate::support::Answer {
 }
 
 #[tokio::test]
-async fn ap5_json_that_could_harm_is_refused() {
+async fn json_that_could_harm_is_refused() {
     let server = Server::open().await;
     let deep = |depth: usize| {
         format!(
@@ -170,7 +170,7 @@ async fn a_path_that_is_no_text_is_answered_as_every_other_and_only_with_a_key()
 }
 
 #[tokio::test]
-async fn ap6_names_are_allowed_by_list() {
+async fn names_are_allowed_by_list() {
     let server = Server::open().await;
     let names = [
         "",
@@ -218,7 +218,7 @@ async fn ap6_names_are_allowed_by_list() {
 }
 
 #[tokio::test]
-async fn ap11_pages_and_filters_are_bounded() {
+async fn pages_and_filters_are_bounded() {
     let server = Server::open().await;
     for (query, pointer) in [
         ("limit=1000000000", "/limit"),
@@ -245,7 +245,7 @@ async fn ap11_pages_and_filters_are_bounded() {
 }
 
 #[tokio::test]
-async fn ap16_filters_and_cursors_are_values_and_never_sql() {
+async fn filters_and_cursors_are_values_and_never_sql() {
     let server = Server::open().await;
     let id = server
         .job(&json!({"kind": "a", "tags": ["t"], "unique_key": "u"}))
@@ -304,7 +304,7 @@ async fn ap16_filters_and_cursors_are_values_and_never_sql() {
 }
 
 #[tokio::test]
-async fn ap14_nothing_that_is_given_becomes_a_header() {
+async fn nothing_that_is_given_becomes_a_header() {
     let server = Server::open().await;
     let sneaky = "x\r\nSet-Cookie: a=b";
     let body = json!({"kind": "a", "meta": {"traceparent": sneaky}, "tags": ["ok"]});
@@ -323,7 +323,7 @@ async fn ap14_nothing_that_is_given_becomes_a_header() {
 }
 
 #[tokio::test]
-async fn ov3_the_largest_payload_passes_and_one_byte_more_does_not() {
+async fn the_largest_payload_passes_and_one_byte_more_does_not() {
     let settings = Settings {
         payload_bytes_max: 100_000,
         bulk_bytes_max: 500_000,
@@ -377,7 +377,7 @@ async fn ov3_the_largest_payload_passes_and_one_byte_more_does_not() {
 }
 
 #[tokio::test]
-async fn ov3_a_gigabyte_is_refused_before_it_is_read() {
+async fn a_gigabyte_is_refused_before_it_is_read() {
     let server = Server::open().await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let head = "POST /api/v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1073741824\r\n\r\n";
@@ -388,7 +388,7 @@ async fn ov3_a_gigabyte_is_refused_before_it_is_read() {
 }
 
 #[tokio::test]
-async fn ov3_a_body_without_end_is_cut_off_at_the_limit() {
+async fn a_body_without_end_is_cut_off_at_the_limit() {
     let server = Server::open().await;
     let stream = TcpStream::connect(server.address).await.unwrap();
     let (mut reads, mut writes) = stream.into_split();
@@ -405,7 +405,7 @@ async fn ov3_a_body_without_end_is_cut_off_at_the_limit() {
 }
 
 #[tokio::test]
-async fn ov3_large_bodies_are_bounded_together_and_small_ones_still_pass() {
+async fn large_bodies_are_bounded_together_and_small_ones_still_pass() {
     let settings = Settings {
         payload_bytes_max: 100_000,
         bulk_bytes_max: 200_000,
@@ -451,7 +451,7 @@ async fn a_list_that_is_too_long_is_refused_whatever_is_in_it() {
 }
 
 #[tokio::test]
-async fn ap15_what_is_secret_is_in_no_answer_of_others() {
+async fn what_is_secret_is_in_no_answer_of_others() {
     let server = Server::open().await;
     let secret = "hunter2-very-secret";
     server

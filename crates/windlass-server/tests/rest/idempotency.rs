@@ -136,7 +136,7 @@ async fn a_refused_request_leaves_its_key_free() {
 }
 
 #[tokio::test]
-async fn cc5_a_hundred_at_once_create_one_and_answer_alike() {
+async fn a_hundred_at_once_create_one_and_answer_alike() {
     let server = Server::open().await;
     let body = json!({"kind": "a"});
     let requests = (0..100).map(|_| send(&server, "/api/v1/jobs", "k", &body));

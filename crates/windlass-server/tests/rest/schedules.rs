@@ -271,7 +271,6 @@ async fn spoiled(server: &Server, name: &str) {
     assert_eq!(store.schedule(&which).await.unwrap(), None);
 }
 
-// TM7
 #[tokio::test]
 async fn a_schedule_that_cannot_be_read_is_shown_with_the_reason_and_put_anew() {
     let server = Server::open().await;

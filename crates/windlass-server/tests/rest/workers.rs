@@ -124,7 +124,7 @@ async fn a_batch_is_answered_in_its_order() {
 }
 
 #[tokio::test]
-async fn ap12_a_worker_that_lies_changes_nothing() {
+async fn a_worker_that_lies_changes_nothing() {
     let server = Server::open().await;
     let id = server.job(&json!({"kind": "a"})).await;
     let jobs = server.claim(&json!({"worker": "honest"})).await;
@@ -252,7 +252,7 @@ async fn a_lease_is_prolonged_and_tells_of_a_cancel() {
 }
 
 #[tokio::test]
-async fn ap12_an_attempt_is_not_prolonged_beyond_its_timeout() {
+async fn an_attempt_is_not_prolonged_beyond_its_timeout() {
     let server = Server::open().await;
     let id = server
         .job(&json!({"kind": "a", "timeout_ms": 1, "retry": "patient"}))

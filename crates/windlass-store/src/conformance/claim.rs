@@ -286,7 +286,7 @@ pub async fn gives_no_finished_or_running_job(store: &Opened) {
     );
 }
 
-/// VECTORS §3: due retries, future retries, fresh; limit and ratio; retries and fresh that are claimed.
+/// Each row: due retries, future retries, fresh; limit and ratio; retries and fresh that are claimed.
 pub async fn is_composed_as_published(store: &Opened) {
     let rows = [
         (5, 0, 20, 10, 0.2, (2, 8)),

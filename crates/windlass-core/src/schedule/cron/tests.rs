@@ -1,4 +1,4 @@
-//! VECTORS §5 on the wall clock, and agreement with another implementation.
+//! Expressions and their times on the wall clock, and agreement with another implementation.
 
 use croner::parser::CronParser;
 use jiff::civil::datetime;

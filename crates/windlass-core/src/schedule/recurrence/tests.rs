@@ -1,4 +1,4 @@
-//! VECTORS §5 in real zones, and the laws of occurrences.
+//! Occurrences in real zones, through changes of the clocks, and the laws of occurrences.
 
 use proptest::prelude::*;
 

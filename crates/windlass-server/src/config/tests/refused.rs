@@ -4,7 +4,6 @@ use super::*;
 
 #[test]
 fn all_problems_are_told_at_once_with_line_and_nearest_name() {
-    // CF1
     let content = "bnid = \"127.0.0.1:1\"\n\n[http]\nheader_tiem = \"1s\"\nidle_time = 60\nconnections = -1\n[jobs]\nlease = \"1 parsec\"\n[zebra]\nx = 1\n";
     assert_eq!(
         refused(content),
@@ -63,7 +62,6 @@ fn all_problems_are_told_at_once_with_line_and_nearest_name() {
 
 #[test]
 fn what_cannot_work_is_refused_with_the_rule() {
-    // CF2
     for (content, rule) in [
         (
             "jobs.lease = \"2s\"\njobs.sweep_every = \"1s\"",
@@ -215,7 +213,6 @@ fn what_cannot_work_is_refused_with_the_rule() {
 
 #[test]
 fn a_public_bind_needs_tls_a_proxy_or_a_plain_word() {
-    // CF6
     for public in [
         "0.0.0.0:80",
         "[::]:80",
