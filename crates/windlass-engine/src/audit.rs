@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tracing::warn;
 use windlass_core::Timestamp;
-use windlass_store::{Expected, RECORDS_MAX, StoreError, Written};
+use windlass_store::{Expected, RECORDS_MAX, RecordRange, StoreError, Written};
 
 use crate::engine::Engine;
 
@@ -269,7 +269,9 @@ impl Audit {
         let (mut cursor, mut last) = (0, 0);
         let mut recent: VecDeque<AuditRecord> = VecDeque::new();
         loop {
-            let page = store.records(AUDIT_TOPIC, cursor, RECORDS_MAX).await?;
+            let page = store
+                .records(AUDIT_TOPIC, RecordRange::After(cursor), RECORDS_MAX)
+                .await?;
             let full = page.len() == RECORDS_MAX;
             for record in page {
                 cursor = record.cursor;

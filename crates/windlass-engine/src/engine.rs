@@ -10,7 +10,9 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tracing::warn;
 use windlass_core::{Job, JobId, Kind, QueueName, State, Timestamp};
-use windlass_store::{CHANGE_MAX, Changed, Enqueue, EnqueueMode, Enqueued, Store, StoreError};
+use windlass_store::{
+    CHANGE_MAX, Change, Changed, Enqueue, EnqueueMode, Enqueued, Store, StoreError,
+};
 
 use crate::awaited::Awaited;
 use crate::clock::Clock;
@@ -309,7 +311,7 @@ impl Engine {
         let mut answers = Vec::with_capacity(jobs.len());
         for part in jobs.chunks(CHANGE_MAX) {
             let now = self.now();
-            let changed = self.store.cancel(part, now).await?;
+            let changed = self.store.change(part, &Change::Cancel, now).await?;
             self.call_off(part);
             let over = part
                 .iter()

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use windlass_core::{Job, JobId, QueueName, State, Timestamp};
 use windlass_store::{
-    Changed, EXPIRED_MAX, Expected, Filter, Fire, ListedState, PAGE_MAX, Page, RECORDS_MAX,
+    Change, Changed, EXPIRED_MAX, Expected, Filter, Fire, ListedState, PAGE_MAX, Page, RECORDS_MAX,
     Schedule, StoreError,
 };
 
@@ -169,7 +169,7 @@ impl Janitor {
                 .write(&Actor::janitor(), "dead.remove", queue.as_str(), detail)
                 .await?;
         }
-        let purged = store.purge(&ids).await?;
+        let purged = store.change(&ids, &Change::Purge, now).await?;
         let gone = purged
             .iter()
             .filter(|changed| **changed == Changed::Removed);
@@ -228,7 +228,7 @@ impl Janitor {
     async fn forget_schedules(&self, before: Timestamp) -> Result<(), StoreError> {
         const WALK: &str = "schedules";
         let store = self.engine.store();
-        let schedules = store.schedules().await?;
+        let schedules = store.schedules().await?.readable;
         let after = self.walked_until().remove(WALK).unwrap_or_default();
         let name = |schedule: &Schedule| schedule.definition.name.to_string();
         let mut walked = schedules.iter().filter(|one| name(one) > after);

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use windlass_store::{Store, StoreError};
+use windlass_store::{Store, StoreError, Wrapper};
 
 use crate::clock::Clock;
 use crate::recorder::Recorder;
@@ -31,11 +31,17 @@ impl Observed {
             writes,
         }
     }
+}
 
-    async fn around<T>(
+impl Wrapper for Observed {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    async fn around<T: Send>(
         &self,
         verb: &'static str,
-        step: impl Future<Output = Result<T, StoreError>>,
+        step: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
         let Some(recorder) = &self.recorder else {
             let answer = step.await;
@@ -50,5 +56,3 @@ impl Observed {
         answer
     }
 }
-
-windlass_store::wrap_store!(Observed);

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 use windlass_core::schedule::{Overlap, SkipReason, SkippedRange, splay_of};
 use windlass_core::{Concurrency, Job, JobId, Key, Occurrence, Timestamp};
-use windlass_store::{Fire, Fired, Schedule, StoreError, read_skipped};
+use windlass_store::{Fire, Fired, RecordRange, Schedule, StoreError, read_skipped};
 
 use crate::engine::Engine;
 use crate::event::{Event, ScheduleEvent};
@@ -163,7 +163,11 @@ impl Scheduler {
         fire: &mut Fire,
     ) -> Result<(), StoreError> {
         let topic = Fire::skipped_topic(schedule.id);
-        let newest = self.engine.store().newest_records(&topic, None, 1).await?;
+        let newest = self
+            .engine
+            .store()
+            .records(&topic, RecordRange::NEWEST, 1)
+            .await?;
         let newest = newest.first().filter(|_| fire.skipped.is_empty());
         if let Some((cursor, before)) =
             newest.and_then(|record| Some((record.cursor, read_skipped(&record.value)?)))
@@ -247,9 +251,9 @@ impl Scheduler {
 
     /// Tells which schedules cannot fire, for their definition cannot be read.
     async fn tell_unreadable(&self) {
-        match self.engine.store().unreadable_schedules().await {
-            Ok(unreadable) => {
-                for one in unreadable {
+        match self.engine.store().schedules().await {
+            Ok(schedules) => {
+                for one in schedules.unreadable {
                     error!(schedule = %one.name, reason = %one.reason, "a schedule cannot be read and does not fire: put it anew or delete it");
                 }
             }

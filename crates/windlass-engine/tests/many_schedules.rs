@@ -141,7 +141,7 @@ async fn a_change_at_the_instant_of_firing_is_the_old_rule_or_the_new_one_once(w
         schedule.next_at = Some(engine.now().saturating_add(minutes(1)));
         schedule.created_at = engine.now();
         put(engine, &schedule, Expected::Absent).await;
-        let found = store.schedules().await.unwrap();
+        let found = store.schedules().await.unwrap().readable;
         let found = found.into_iter().find(|one| one.id == schedule.id).unwrap();
         world.clock.advance(minutes(1));
         let now = engine.now();

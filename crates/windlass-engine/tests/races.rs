@@ -22,8 +22,8 @@ use windlass_engine::{
 };
 use windlass_sqlite::SqliteStore;
 use windlass_store::{
-    AttemptId, AttemptReport, Changed, Expected, Filter, ListedState, Page, Renewed, Schedule,
-    Settled, Swept,
+    AttemptId, AttemptReport, Change, Changed, Expected, Filter, ListedState, Page, Renewed,
+    Schedule, Settled, Swept,
 };
 use windlass_testkit::world::{World, constant, failed, new_job, seconds, t0, worker};
 
@@ -104,11 +104,11 @@ async fn of_cancel_complete_sweep_and_run_now_one_wins(world: World) {
             job: id,
             attempt: 1,
         };
-        let run_now = store.run_now(&[id], now).await.unwrap();
+        let run_now = store.change(&[id], &Change::RunNow, now).await.unwrap();
         assert_eq!(run_now, [Changed::Conflict(State::Running)]);
         let expected = match first {
             "cancel" => {
-                store.cancel(&[id], now).await.unwrap();
+                store.change(&[id], &Change::Cancel, now).await.unwrap();
                 store.sweep(10, now, 0).await.unwrap();
                 State::Cancelled
             }
@@ -134,7 +134,7 @@ async fn of_cancel_complete_sweep_and_run_now_one_wins(world: World) {
         assert_eq!(late, [Settled::LeaseLost]);
         let renewed = store.renew(&[of], seconds(30.0), now).await.unwrap();
         assert_eq!(renewed, [Renewed::LeaseLost]);
-        let cancelled = store.cancel(&[id], now).await.unwrap();
+        let cancelled = store.change(&[id], &Change::Cancel, now).await.unwrap();
         assert!(
             matches!(cancelled[..], [Changed::Conflict(_)]),
             "{cancelled:?}"
@@ -178,7 +178,10 @@ async fn two_schedulers_fire_an_occurrence_once(world: World) {
         let jobs = store.list(&filter, Page::first(9), now).await.unwrap().jobs;
         assert_eq!(jobs.len(), 1);
         assert_eq!(jobs[0].occurrence.unwrap().scheduled_for, now);
-        store.cancel(&[jobs[0].id], now).await.unwrap();
+        store
+            .change(&[jobs[0].id], &Change::Cancel, now)
+            .await
+            .unwrap();
     }
 }
 
@@ -360,7 +363,7 @@ async fn every_event_is_told(world: World) {
     world
         .engine
         .store()
-        .revive(&[dies], &Revival::default(), now)
+        .change(&[dies], &Change::Revive(Revival::default()), now)
         .await
         .unwrap();
     let heard: BTreeSet<&str> = names(&mut events).into_iter().collect();

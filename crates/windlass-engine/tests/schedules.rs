@@ -22,8 +22,8 @@ use windlass_engine::{
 };
 use windlass_memory::MemoryStore;
 use windlass_store::{
-    Enqueue, Expected, Filter, Fire, ListedState, Page, SCAN_MAX, Schedule, ScheduleRef, Store,
-    StoreError,
+    Change, Enqueue, Expected, Filter, Fire, ListedState, Page, SCAN_MAX, Schedule, ScheduleRef,
+    Store, StoreError, Wrapper,
 };
 use windlass_testkit::Faulty;
 use windlass_testkit::world::{World, new_job, seconds, skipped, t0, worker};
@@ -114,7 +114,14 @@ async fn the_newest_of_what_is_due_wins(world: World) {
     world.clock.advance(seconds(330.0));
     let made = scheduler(&world.engine).pass(world.engine.now()).await;
     assert_eq!(made.unwrap(), 1);
-    let schedule = world.engine.store().schedules().await.unwrap().remove(0);
+    let schedule = world
+        .engine
+        .store()
+        .schedules()
+        .await
+        .unwrap()
+        .readable
+        .remove(0);
     let fired = world.engine.store().occurrences(schedule.id, None, 10);
     let newest = t0().saturating_add(seconds(300.0));
     assert_eq!(fired.await.unwrap()[0].scheduled_for, newest);
@@ -146,7 +153,10 @@ async fn what_people_ran_hides_no_unfinished_occurrence(world: World) {
     let store = world.engine.store();
     for (extra, micros) in [(Extra::RunNow, 1..120), (Extra::Backfill, 120..240)] {
         let ids = run_extra(&world, "s", extra, micros).await;
-        store.cancel(&ids, world.engine.now()).await.unwrap();
+        store
+            .change(&ids, &Change::Cancel, world.engine.now())
+            .await
+            .unwrap();
     }
     world.clock.advance(seconds(60.0));
     let made = scheduler.pass(world.engine.now()).await.unwrap();
@@ -171,7 +181,7 @@ async fn overlap_ignores_the_runs_that_people_asked_for(world: World) {
     let store = world.engine.store();
     let extra = store.get(&extra).await.unwrap();
     assert!(extra.iter().flatten().all(|job| !job.state().is_final()));
-    for schedule in store.schedules().await.unwrap() {
+    for schedule in store.schedules().await.unwrap().readable {
         let fired = store.occurrences(schedule.id, None, 1).await.unwrap();
         let nominal = store.get(&[fired[0].job.unwrap()]).await.unwrap();
         let nominal = nominal[0].as_ref().unwrap();
@@ -188,7 +198,10 @@ async fn completions_of_jobs_that_are_over_are_forgotten_in_steps(world: World) 
         world.enqueue(new_job("nobody")).await,
         world.enqueue(new_job("nobody")).await,
     );
-    store.cancel(&[over], world.engine.now()).await.unwrap();
+    store
+        .change(&[over], &Change::Cancel, world.engine.now())
+        .await
+        .unwrap();
     let mut names: Vec<String> = (0..MANY)
         .map(|_| world.engine.ids().job(t0()).to_string())
         .collect();
@@ -311,9 +324,9 @@ async fn what_lies_behind_jobs_that_are_kept_longer_is_removed_too(world: World)
             .await
             .unwrap();
     }
-    store.cancel(&[old], now).await.unwrap();
+    store.change(&[old], &Change::Cancel, now).await.unwrap();
     for part in ids.chunks(1000) {
-        store.cancel(part, now).await.unwrap();
+        store.change(part, &Change::Cancel, now).await.unwrap();
     }
     let day = Duration::from_secs(24 * 3600);
     let config = JanitorConfig {
@@ -351,11 +364,15 @@ struct Late {
     go_on: Notify,
 }
 
-impl Late {
-    async fn around<T>(
+impl Wrapper for Late {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    async fn around<T: Send>(
         &self,
         verb: &'static str,
-        step: impl Future<Output = Result<T, StoreError>>,
+        step: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
         let answer = step.await;
         if verb == "due" && !self.asked.swap(true, Ordering::SeqCst) {
@@ -364,8 +381,6 @@ impl Late {
         answer
     }
 }
-
-windlass_store::wrap_store!(Late);
 
 #[tokio::test]
 async fn a_scheduler_that_comes_late_calls_off_nothing_that_another_fired() {

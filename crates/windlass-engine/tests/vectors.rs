@@ -15,7 +15,7 @@ use windlass_core::{
     AttemptError, Consent, DeadReason, Delivery, Failure, Failures, NewJob, Outcome, Report,
     Revival, Start, State, Timestamp,
 };
-use windlass_store::{AttemptId, AttemptReport, Changed, Renewed, Settled};
+use windlass_store::{AttemptId, AttemptReport, Change, Changed, Renewed, Settled};
 use windlass_testkit::world::{Build, World, constant, failed, new_job, seconds, t0, worker};
 
 fn limited(name: &str, max_attempts: i64) -> NewJob {
@@ -193,12 +193,18 @@ async fn a_dead_job_waits_for_a_person(world: World) {
     };
     let store = world.engine.store();
     let now = world.engine.now();
-    let revived = store.revive(&[id], &keep, now).await.unwrap();
+    let revived = store
+        .change(&[id], &Change::Revive(keep.clone()), now)
+        .await
+        .unwrap();
     assert_eq!(revived, [Changed::Now(State::Waiting)]);
     worker.drain(&world.clock).await.unwrap();
     assert_eq!(calls.lock().unwrap().len(), 3, "dead at once");
     let now = world.engine.now();
-    store.revive(&[id], &Revival::default(), now).await.unwrap();
+    store
+        .change(&[id], &Change::Revive(Revival::default()), now)
+        .await
+        .unwrap();
     worker.drain(&world.clock).await.unwrap();
     assert_eq!(
         calls.lock().unwrap().len(),
@@ -298,7 +304,10 @@ async fn a_lost_at_most_once_job_is_never_started_again(world: World) {
     let store = world.engine.store();
     let plain = Revival::default();
     let now = world.engine.now();
-    let answer = store.revive(&[id], &plain, now).await.unwrap();
+    let answer = store
+        .change(&[id], &Change::Revive(plain.clone()), now)
+        .await
+        .unwrap();
     assert!(
         matches!(answer[..], [Changed::Conflict(_)]),
         "only with force"
@@ -307,7 +316,10 @@ async fn a_lost_at_most_once_job_is_never_started_again(world: World) {
         consent: Consent::Force,
         ..plain
     };
-    store.revive(&[id], &force, now).await.unwrap();
+    store
+        .change(&[id], &Change::Revive(force.clone()), now)
+        .await
+        .unwrap();
     worker.drain(&world.clock).await.unwrap();
     assert_eq!(world.state(id).await, State::Succeeded);
 }

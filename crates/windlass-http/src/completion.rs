@@ -16,7 +16,7 @@ use windlass_core::{
     Timestamp,
 };
 use windlass_engine::{COMPLETIONS, Engine, RunningAttempt};
-use windlass_store::{Expected, StoreError, Written};
+use windlass_store::{Change, Expected, StoreError, Written};
 
 use crate::answer::not_completed;
 use document::Kept;
@@ -167,7 +167,7 @@ async fn wake(engine: &Engine, job: JobId, attempt: u32) -> Result<(), StoreErro
                 () = engine.clock().sleep(BETWEEN) => {}
             },
             Some((State::Waiting, _)) => {
-                store.run_now(&[job], engine.now()).await?;
+                store.change(&[job], &Change::RunNow, engine.now()).await?;
                 return Ok(());
             }
             _ => return Ok(()),

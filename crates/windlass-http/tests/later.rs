@@ -10,7 +10,7 @@ use windlass_core::{DeadReason, Ended, JobId, Outcome, Payload, Standing, State}
 use windlass_http::{Completed, Completion, HttpConfig, HttpJobs, complete};
 use windlass_memory::MemoryStore;
 use windlass_sqlite::SqliteStore;
-use windlass_store::Store;
+use windlass_store::{Change, Store};
 use windlass_testkit::Faulty;
 
 use support::{Reply, Target, World, error_of, local, t0, timeline};
@@ -215,7 +215,7 @@ async fn what_is_told_after_the_time_is_over_is_too_late() {
     world
         .engine
         .store()
-        .cancel(&[id], world.engine.now())
+        .change(&[id], &Change::Cancel, world.engine.now())
         .await
         .unwrap();
     assert_eq!(
@@ -373,7 +373,7 @@ async fn a_telling_that_was_cut_off_is_made_good_by_the_next_one() {
     let store = Faulty::new(Arc::new(MemoryStore::new()));
     let (world, target, id) = accepted(Arc::clone(&store) as _).await;
     let token = token(&target, 0);
-    store.fail("run_now");
+    store.fail("change");
     let cut = complete(&world.engine, &token, &done(json!(1))).await;
     assert!(cut.is_err());
     store.heal();

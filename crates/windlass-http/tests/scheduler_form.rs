@@ -152,7 +152,7 @@ async fn at_most_once_is_never_tried_again_and_its_one_time_schedule_is_over() {
             1,
             "its history is readable"
         );
-        let schedules = world.engine.store().schedules().await.unwrap();
+        let schedules = world.engine.store().schedules().await.unwrap().readable;
         assert!(
             schedules.iter().all(|schedule| schedule.next_at.is_none()),
             "it never fires again"

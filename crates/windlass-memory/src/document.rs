@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use serde_json::Value;
 use windlass_core::Timestamp;
-use windlass_store::{Document, Expected, PAGE_MAX, RECORDS_MAX, Record, Written};
+use windlass_store::{Document, Expected, Record, RecordRange, Written};
 
 use crate::state::State;
 
@@ -70,7 +70,7 @@ impl State {
         let names = self.behind(collection, after, now);
         names
             .map(|document| document.name.clone())
-            .take(limit.min(PAGE_MAX))
+            .take(limit)
             .collect()
     }
 
@@ -132,29 +132,22 @@ impl State {
         }
     }
 
-    pub(crate) fn records(&self, topic: &str, after: u64, limit: usize) -> Vec<Record> {
-        let from = Bound::Excluded((topic.to_owned(), after));
-        let rows = self
-            .records
-            .range((from, Bound::Unbounded))
-            .take_while(|((of, _), _)| of == topic);
-        rows.map(|(_, record)| record.clone())
-            .take(limit.min(RECORDS_MAX))
-            .collect()
-    }
-
-    pub(crate) fn newest_records(
-        &self,
-        topic: &str,
-        before: Option<u64>,
-        limit: usize,
-    ) -> Vec<Record> {
-        let until = (topic.to_owned(), before.unwrap_or(u64::MAX));
-        let rows = self.records.range((topic.to_owned(), 0)..until);
-        rows.rev()
-            .map(|(_, record)| record.clone())
-            .take(limit.min(RECORDS_MAX))
-            .collect()
+    pub(crate) fn records(&self, topic: &str, range: RecordRange, limit: usize) -> Vec<Record> {
+        let place = |cursor| (topic.to_owned(), cursor);
+        let copy = |(_, record): (_, &Record)| record.clone();
+        match range {
+            RecordRange::After(after) => {
+                let behind = (
+                    Bound::Excluded(place(after)),
+                    Bound::Included(place(u64::MAX)),
+                );
+                self.records.range(behind).take(limit).map(copy).collect()
+            }
+            RecordRange::Before(before) => {
+                let ahead = self.records.range(place(0)..place(before)).rev();
+                ahead.take(limit).map(copy).collect()
+            }
+        }
     }
 
     pub(crate) fn trim(&mut self, topic: &str, before: Timestamp, limit: usize) -> usize {

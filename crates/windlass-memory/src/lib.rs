@@ -20,13 +20,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::Value;
 use tokio::sync::watch;
-use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp};
+use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
 use windlass_store::{
-    Attempt, AttemptId, AttemptReport, CHANGE_MAX, Changed, Claim, Claimed, Counts, Document,
-    ENQUEUE_MAX, EXPIRED_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired,
-    FiredOccurrence, Listed, Node, Page, QueueLimits, RECORDS_MAX, Record, Renewed, SETTLE_MAX,
-    Schedule, ScheduleRef, Settled, Store, StoreError, Swept, UnreadableSchedule, Written,
-    check_batch,
+    Attempt, AttemptId, AttemptReport, Change, Changed, Claim, Claimed, Counts, Document, Enqueue,
+    Enqueued, Expected, Filter, Fire, Fired, FiredOccurrence, Listed, Node, Page, QueueLimits,
+    Record, RecordRange, Renewed, Schedule, ScheduleRef, Schedules, Settled, Store, StoreError,
+    Swept, Written,
 };
 
 use state::State;
@@ -74,7 +73,6 @@ impl fmt::Debug for MemoryStore {
 #[async_trait]
 impl Store for MemoryStore {
     async fn enqueue(&self, enqueue: Enqueue, now: Timestamp) -> Result<Vec<Enqueued>, StoreError> {
-        check_batch("enqueue", enqueue.jobs.len(), ENQUEUE_MAX)?;
         let enqueued = self.state().enqueue(enqueue, now)?;
         self.wake();
         Ok(enqueued)
@@ -90,7 +88,6 @@ impl Store for MemoryStore {
         lease: Duration,
         now: Timestamp,
     ) -> Result<Vec<Renewed>, StoreError> {
-        check_batch("renew", attempts.len(), SETTLE_MAX)?;
         Ok(self.state().renew(attempts, lease, now))
     }
 
@@ -99,61 +96,29 @@ impl Store for MemoryStore {
         reports: Vec<AttemptReport>,
         now: Timestamp,
     ) -> Result<Vec<Settled>, StoreError> {
-        check_batch("settle", reports.len(), SETTLE_MAX)?;
         let settled = self.state().settle(reports, now);
         self.wake();
         Ok(settled)
     }
 
     async fn sweep(&self, limit: usize, now: Timestamp, random: u64) -> Result<Swept, StoreError> {
-        check_batch("sweep", limit, SETTLE_MAX)?;
         let swept = self.state().sweep(limit, now, random);
         self.wake();
         Ok(swept)
     }
 
-    async fn cancel(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError> {
-        check_batch("cancel", jobs.len(), CHANGE_MAX)?;
-        Ok(self.state().cancel(jobs, now))
-    }
-
-    async fn revive(
+    async fn change(
         &self,
         jobs: &[JobId],
-        revival: &Revival,
+        change: &Change,
         now: Timestamp,
     ) -> Result<Vec<Changed>, StoreError> {
-        check_batch("revive", jobs.len(), CHANGE_MAX)?;
-        let changed = self.state().revive(jobs, revival, now);
+        let changed = self.state().change_all(jobs, change, now);
         self.wake();
         Ok(changed)
-    }
-
-    async fn run_now(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError> {
-        check_batch("run_now", jobs.len(), CHANGE_MAX)?;
-        let changed = self.state().run_now(jobs, now);
-        self.wake();
-        Ok(changed)
-    }
-
-    async fn edit(&self, job: JobId, edit: &Edit, now: Timestamp) -> Result<Changed, StoreError> {
-        let changed = self.state().edit(job, edit, now);
-        self.wake();
-        Ok(changed)
-    }
-
-    async fn resolve(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError> {
-        check_batch("resolve", jobs.len(), CHANGE_MAX)?;
-        Ok(self.state().resolve(jobs, now))
-    }
-
-    async fn purge(&self, jobs: &[JobId]) -> Result<Vec<Changed>, StoreError> {
-        check_batch("purge", jobs.len(), CHANGE_MAX)?;
-        Ok(self.state().purge(jobs))
     }
 
     async fn get(&self, jobs: &[JobId]) -> Result<Vec<Option<Job>>, StoreError> {
-        check_batch("get", jobs.len(), CHANGE_MAX)?;
         Ok(self.state().get(jobs))
     }
 
@@ -203,8 +168,13 @@ impl Store for MemoryStore {
         Ok(self.state().put_schedule(schedule, expected))
     }
 
-    async fn schedules(&self) -> Result<Vec<Schedule>, StoreError> {
-        Ok(self.state().schedules())
+    async fn schedules(&self) -> Result<Schedules, StoreError> {
+        let readable = self.state().schedules();
+        let unreadable = Vec::new(); // nothing here is read back from text
+        Ok(Schedules {
+            readable,
+            unreadable,
+        })
     }
 
     async fn schedule(&self, which: &ScheduleRef) -> Result<Option<Schedule>, StoreError> {
@@ -216,14 +186,9 @@ impl Store for MemoryStore {
     }
 
     async fn fire(&self, fire: Fire, now: Timestamp) -> Result<Fired, StoreError> {
-        check_batch("fire", fire.jobs.len(), FIRE_MAX)?;
         let fired = self.state().fire(fire, now);
         self.wake();
         Ok(fired)
-    }
-
-    async fn unreadable_schedules(&self) -> Result<Vec<UnreadableSchedule>, StoreError> {
-        Ok(Vec::new()) // nothing here is read back from text
     }
 
     async fn remove_schedule(
@@ -309,7 +274,7 @@ impl Store for MemoryStore {
     }
 
     async fn remove_expired(&self, limit: usize, now: Timestamp) -> Result<usize, StoreError> {
-        Ok(self.state().remove_expired(limit.min(EXPIRED_MAX), now))
+        Ok(self.state().remove_expired(limit, now))
     }
 
     async fn remove_document(
@@ -327,7 +292,6 @@ impl Store for MemoryStore {
         values: &[Value],
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        check_batch("append", values.len(), RECORDS_MAX)?;
         self.state().append(topic, values, now);
         Ok(())
     }
@@ -335,19 +299,10 @@ impl Store for MemoryStore {
     async fn records(
         &self,
         topic: &str,
-        after: u64,
+        range: RecordRange,
         limit: usize,
     ) -> Result<Vec<Record>, StoreError> {
-        Ok(self.state().records(topic, after, limit))
-    }
-
-    async fn newest_records(
-        &self,
-        topic: &str,
-        before: Option<u64>,
-        limit: usize,
-    ) -> Result<Vec<Record>, StoreError> {
-        Ok(self.state().newest_records(topic, before, limit))
+        Ok(self.state().records(topic, range, limit))
     }
 
     async fn trim(
@@ -356,7 +311,7 @@ impl Store for MemoryStore {
         before: Timestamp,
         limit: usize,
     ) -> Result<usize, StoreError> {
-        Ok(self.state().trim(topic, before, limit.min(RECORDS_MAX)))
+        Ok(self.state().trim(topic, before, limit))
     }
 
     async fn forget(&self, _before: Timestamp) -> Result<usize, StoreError> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use windlass_core::{Job, JobId, QueueName, State as JobState, Timestamp};
-use windlass_store::{Attempt, Counts, Filter, Listed, ListedState, Lister, PAGE_MAX, Page};
+use windlass_store::{Attempt, Counts, Filter, Listed, ListedState, Lister, Page};
 
 use crate::state::State;
 
@@ -30,9 +30,7 @@ impl State {
 
     pub(crate) fn attempts(&self, job: JobId, limit: usize) -> Vec<Attempt> {
         let rows = self.attempts.range((job, 0)..=(job, u32::MAX)).rev();
-        rows.map(|(_, row)| row.clone())
-            .take(limit.min(PAGE_MAX))
-            .collect()
+        rows.map(|(_, row)| row.clone()).take(limit).collect()
     }
 
     pub(crate) fn counts(&self, now: Timestamp) -> BTreeMap<QueueName, Counts> {

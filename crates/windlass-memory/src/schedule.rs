@@ -1,9 +1,7 @@
 //! Schedules and their occurrences.
 
 use windlass_core::{ScheduleId, Timestamp};
-use windlass_store::{
-    Expected, Fire, Fired, FiredOccurrence, PAGE_MAX, Schedule, ScheduleRef, Written,
-};
+use windlass_store::{Expected, Fire, Fired, FiredOccurrence, Schedule, ScheduleRef, Written};
 
 use crate::state::State;
 
@@ -112,7 +110,7 @@ impl State {
             scheduled_for: *at,
             job: *job,
         });
-        fired.take(limit.min(PAGE_MAX)).collect()
+        fired.take(limit).collect()
     }
 
     pub(crate) fn remove_schedule(&mut self, schedule: ScheduleId, expected: Expected) -> Written {

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use windlass_core::{Conflict, Edit, Event, Job, JobId, QueueName, Revival, State, Timestamp};
+use windlass_core::{Conflict, Event, Job, JobId, QueueName, State, Timestamp};
 use windlass_store::stored::LastAttempt;
-use windlass_store::{Attempt, Changed};
+use windlass_store::{Attempt, Change, Changed};
 
 use crate::enqueue::{Room, room};
 use crate::fault::{Fault, Step};
@@ -17,24 +17,18 @@ use crate::session::Session;
 use crate::settings::Settings;
 use crate::write::{self, Columns};
 
-/// One change, asked for many jobs.
-#[derive(Debug, Clone)]
-pub(crate) enum Change<'a> {
-    Cancel,
-    RunNow,
-    Resolve,
-    Revive(&'a Revival),
-    Edit(&'a Edit),
-}
-
 /// Changes jobs one after the other; answers what became of each, and those that wait now.
 pub(crate) async fn change(
     session: &mut Session,
     settings: &Settings,
     ids: &[JobId],
-    change: &Change<'_>,
+    change: &Change,
     now: Timestamp,
 ) -> Step<(Vec<Changed>, Vec<Job>)> {
+    if let Change::Purge = change {
+        let answers = purge(session, settings, ids).await?;
+        return Ok((answers, Vec::new()));
+    }
     // Queues are locked before jobs, as an enqueue does.
     let queues = queues_entered(session, ids, change).await?;
     let room = match queues.is_empty() {
@@ -56,7 +50,7 @@ pub(crate) async fn change(
 async fn queues_entered(
     session: &mut Session,
     ids: &[JobId],
-    change: &Change<'_>,
+    change: &Change,
 ) -> Step<Vec<String>> {
     match change {
         Change::Revive(_) => {
@@ -67,7 +61,7 @@ async fn queues_entered(
             rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
         }
         Change::Edit(edit) => Ok(edit.queue.iter().map(ToString::to_string).collect()),
-        Change::Cancel | Change::RunNow | Change::Resolve => Ok(Vec::new()),
+        Change::Cancel | Change::RunNow | Change::Resolve | Change::Purge => Ok(Vec::new()),
     }
 }
 
@@ -85,7 +79,7 @@ impl Work {
     async fn lock_keys(
         session: &mut Session,
         found: Finds,
-        change: &Change<'_>,
+        change: &Change,
         now: Timestamp,
     ) -> Step<Self> {
         let to = match change {
@@ -115,7 +109,7 @@ impl Work {
         })
     }
 
-    fn change(&mut self, id: JobId, change: &Change<'_>, now: Timestamp) -> Changed {
+    fn change(&mut self, id: JobId, change: &Change, now: Timestamp) -> Changed {
         let Some(mut job) = self.jobs.get(&id).cloned() else {
             return match self.unreadable.contains(&id) {
                 true => Changed::Unreadable,
@@ -131,7 +125,7 @@ impl Work {
         Changed::Now(state)
     }
 
-    fn apply(&mut self, job: &mut Job, change: &Change<'_>, now: Timestamp) -> Result<(), Changed> {
+    fn apply(&mut self, job: &mut Job, change: &Change, now: Timestamp) -> Result<(), Changed> {
         let before = job.state();
         match change {
             Change::Cancel => job.cancel(now).map_err(conflict)?,
@@ -142,7 +136,7 @@ impl Work {
                 before.after(event).ok_or(Changed::Conflict(before))?;
                 self.refuse_taken(job, &job.queue, before)?;
                 self.enter(&job.queue)?;
-                job.revive((*revival).clone(), now).map_err(conflict)?;
+                job.revive(revival.clone(), now).map_err(conflict)?;
             }
             Change::Edit(edit) => {
                 before
@@ -156,8 +150,9 @@ impl Work {
                 if let Some(place) = keys::place(job, &job.queue) {
                     self.holders.remove(&place);
                 }
-                job.edit((*edit).clone()).map_err(conflict)?;
+                job.edit(edit.clone()).map_err(conflict)?;
             }
+            Change::Purge => {} // handled by `purge`
         }
         let place = keys::place(job, &job.queue);
         if let Some(place) = place.filter(|_| job.holds_key(now)) {
@@ -273,11 +268,7 @@ async fn remove(session: &mut Session, table: &str, ids: impl Iterator<Item = Jo
 }
 
 /// Removes jobs that are over, with their history.
-pub(crate) async fn purge(
-    session: &mut Session,
-    settings: &Settings,
-    ids: &[JobId],
-) -> Step<Vec<Changed>> {
+async fn purge(session: &mut Session, settings: &Settings, ids: &[JobId]) -> Step<Vec<Changed>> {
     let mut found = find(session, settings, ids, true).await?;
     let mut removed = Vec::new();
     let mut answers = Vec::with_capacity(ids.len());

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use tokio_postgres::Row;
 use windlass_core::Timestamp;
-use windlass_store::{Document, Expected, PAGE_MAX, Written};
+use windlass_store::{Document, Expected, Written};
 
 use crate::fault::{Fault, Step};
 use crate::param::{Time, bigint, params};
@@ -153,7 +153,7 @@ pub(crate) async fn names(
     let sql = "select name from windlass.documents
          where collection = $1 and name > $2 and (expires_at is null or expires_at > $4)
          order by name limit $3";
-    let limit = bigint(limit.min(PAGE_MAX) as u64);
+    let limit = bigint(limit as u64);
     let params = params![collection, after, limit, Time(now)];
     let rows = session.look(sql, params).await?;
     rows.iter().map(|found| Ok(found.try_get(0)?)).collect()

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use tokio_postgres::Row;
 use windlass_core::{QueueName, Timestamp};
-use windlass_store::{Node, QueueLimits, RECORDS_MAX, Record};
+use windlass_store::{Node, QueueLimits, Record, RecordRange};
 
 use crate::fault::{Fault, Step};
 use crate::param::{Time, bigint, params};
@@ -129,27 +129,21 @@ pub(crate) async fn append_within(
 pub(crate) async fn records(
     session: &mut Session,
     topic: &str,
-    after: u64,
+    range: RecordRange,
     limit: usize,
 ) -> Step<Vec<Record>> {
-    let sql = "select cursor, at, value from windlass.records where topic = $1 and cursor > $2 order by cursor limit $3";
-    let limit = bigint(limit.min(RECORDS_MAX) as u64);
-    let rows = session
-        .look(sql, params![topic, bigint(after), limit])
-        .await?;
-    Ok(readable("record", &rows, read_record))
-}
-
-pub(crate) async fn newest_records(
-    session: &mut Session,
-    topic: &str,
-    before: Option<u64>,
-    limit: usize,
-) -> Step<Vec<Record>> {
-    let sql = "select cursor, at, value from windlass.records where topic = $1 and cursor < $2 order by cursor desc limit $3";
-    let before = before.map_or(i64::MAX, bigint);
-    let limit = bigint(limit.min(RECORDS_MAX) as u64);
-    let rows = session.look(sql, params![topic, before, limit]).await?;
+    let (sql, cursor) = match range {
+        RecordRange::After(cursor) => (
+            "select cursor, at, value from windlass.records where topic = $1 and cursor > $2 order by cursor limit $3",
+            cursor,
+        ),
+        RecordRange::Before(cursor) => (
+            "select cursor, at, value from windlass.records where topic = $1 and cursor < $2 order by cursor desc limit $3",
+            cursor,
+        ),
+    };
+    let params = params![topic, bigint(cursor), bigint(limit as u64)];
+    let rows = session.look(sql, params).await?;
     Ok(readable("record", &rows, read_record))
 }
 

@@ -125,7 +125,6 @@ pub(crate) async fn attempts(
     job: JobId,
     limit: usize,
 ) -> Step<Vec<Attempt>> {
-    let limit = limit.min(PAGE_MAX);
     let found = find(session, settings, &[job], false).await?;
     let last = found
         .jobs

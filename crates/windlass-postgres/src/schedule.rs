@@ -6,7 +6,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 use windlass_core::{Job, JobId, ScheduleId, Timestamp};
 use windlass_store::{
-    Expected, Fire, Fired, FiredOccurrence, PAGE_MAX, Schedule, ScheduleRef, StoredSchedule,
+    Expected, Fire, Fired, FiredOccurrence, Schedule, ScheduleRef, Schedules, StoredSchedule,
     UnreadableSchedule, Written,
 };
 
@@ -76,28 +76,10 @@ pub(crate) async fn put(
     Ok(Written::Version(next))
 }
 
-/// The schedules that can be read, by name.
-pub(crate) async fn all(session: &mut Session) -> Step<Vec<Schedule>> {
-    Ok(kept(session)
-        .await?
-        .into_iter()
-        .filter_map(Result::ok)
-        .collect())
-}
-
-/// Those that cannot.
-pub(crate) async fn unreadable(session: &mut Session) -> Step<Vec<UnreadableSchedule>> {
-    Ok(kept(session)
-        .await?
-        .into_iter()
-        .filter_map(Result::err)
-        .collect())
-}
-
-async fn kept(session: &mut Session) -> Step<Vec<Result<Schedule, UnreadableSchedule>>> {
+pub(crate) async fn all(session: &mut Session) -> Step<Schedules> {
     let sql = format!("select {COLUMNS} from windlass.schedules order by name");
     let rows = session.look(&sql, params![]).await?;
-    Ok(readable("schedule", &rows, read))
+    Ok(readable("schedule", &rows, read).into_iter().collect())
 }
 
 pub(crate) async fn one(session: &mut Session, which: &ScheduleRef) -> Step<Option<Schedule>> {
@@ -125,7 +107,7 @@ pub(crate) async fn occurrences(
     let sql = "select at, job from windlass.occurrences
          where schedule = $1 and at < $2 order by at desc limit $3";
     let before = Time(before.unwrap_or(Timestamp::MAX));
-    let params = params![uuid(schedule), before, bigint(limit.min(PAGE_MAX) as u64)];
+    let params = params![uuid(schedule), before, bigint(limit as u64)];
     let rows = session.look(sql, params).await?;
     let fired = |found: &Row| {
         let job: Option<Uuid> = found.try_get(1)?;

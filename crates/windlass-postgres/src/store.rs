@@ -7,17 +7,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::Value;
 use tokio::sync::watch;
-use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp};
+use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
 use windlass_store::refused::{SweepPart, SweepSteps, by_halves};
 use windlass_store::{
-    Attempt, AttemptId, AttemptReport, CHANGE_MAX, Changed, Claim, Claimed, Counts, Document,
-    ENQUEUE_MAX, EXPIRED_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired,
-    FiredOccurrence, Listed, Node, Page, QueueLimits, RECORDS_MAX, Record, Renewed, SETTLE_MAX,
-    Schedule, ScheduleRef, Settled, Store, StoreError, Swept, UnreadableSchedule, Written,
-    check_batch,
+    Attempt, AttemptId, AttemptReport, Change, Changed, Claim, Claimed, Counts, Document, Enqueue,
+    Enqueued, Expected, Filter, Fire, Fired, FiredOccurrence, Listed, Node, Page, QueueLimits,
+    Record, RecordRange, Renewed, Schedule, ScheduleRef, Schedules, Settled, Store, StoreError,
+    Swept, Written,
 };
 
-use crate::change::{self, Change};
+use crate::change;
 use crate::claim::{self, Attempted, Claiming};
 use crate::connect::Class::{self, Other, Vital};
 use crate::fault::{Fault, Step};
@@ -37,22 +36,6 @@ impl PostgresStore {
         Work: Future<Output = Step<T>> + Send,
     {
         self.connections.run(class, work).await
-    }
-
-    async fn change(
-        &self,
-        jobs: &[JobId],
-        how: Change<'_>,
-        now: Timestamp,
-    ) -> Result<Vec<Changed>, StoreError> {
-        let (settings, how) = (&self.settings, &how);
-        let (answers, waiting) = self
-            .run(Other, |mut session| async move {
-                change::change(&mut session, settings, jobs, how, now).await
-            })
-            .await?;
-        self.wake.tell(&waiting);
-        Ok(answers)
     }
 }
 
@@ -94,7 +77,6 @@ impl SweepSteps for PostgresStore {
 #[async_trait]
 impl Store for PostgresStore {
     async fn enqueue(&self, enqueue: Enqueue, now: Timestamp) -> Result<Vec<Enqueued>, StoreError> {
-        check_batch("enqueue", enqueue.jobs.len(), ENQUEUE_MAX)?;
         let (jobs, mode, settings) = (&enqueue.jobs, enqueue.mode, &self.settings);
         let mut answers = self
             .run(Other, |mut session| async move {
@@ -147,7 +129,6 @@ impl Store for PostgresStore {
         lease: Duration,
         now: Timestamp,
     ) -> Result<Vec<Renewed>, StoreError> {
-        check_batch("renew", attempts.len(), SETTLE_MAX)?;
         let step = |attempts: Arc<Vec<AttemptId>>| async move {
             let attempts = attempts.as_slice();
             self.run(Vital, |mut session| async move {
@@ -167,7 +148,6 @@ impl Store for PostgresStore {
         reports: Vec<AttemptReport>,
         now: Timestamp,
     ) -> Result<Vec<Settled>, StoreError> {
-        check_batch("settle", reports.len(), SETTLE_MAX)?;
         let step = |reports: Arc<Vec<AttemptReport>>| async move {
             let (settings, reports) = (&self.settings, reports.as_slice());
             let (answers, waiting) = self
@@ -185,51 +165,26 @@ impl Store for PostgresStore {
     }
 
     async fn sweep(&self, limit: usize, now: Timestamp, random: u64) -> Result<Swept, StoreError> {
-        check_batch("sweep", limit, SETTLE_MAX)?;
         self.refusals.sweep(self, limit, now, random).await
     }
 
-    async fn cancel(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError> {
-        check_batch("cancel", jobs.len(), CHANGE_MAX)?;
-        self.change(jobs, Change::Cancel, now).await
-    }
-
-    async fn revive(
+    async fn change(
         &self,
         jobs: &[JobId],
-        revival: &Revival,
+        change: &Change,
         now: Timestamp,
     ) -> Result<Vec<Changed>, StoreError> {
-        check_batch("revive", jobs.len(), CHANGE_MAX)?;
-        self.change(jobs, Change::Revive(revival), now).await
-    }
-
-    async fn run_now(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError> {
-        check_batch("run_now", jobs.len(), CHANGE_MAX)?;
-        self.change(jobs, Change::RunNow, now).await
-    }
-
-    async fn edit(&self, job: JobId, edit: &Edit, now: Timestamp) -> Result<Changed, StoreError> {
-        let changed = self.change(&[job], Change::Edit(edit), now).await?;
-        Ok(changed.first().copied().unwrap_or(Changed::NotFound))
-    }
-
-    async fn resolve(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError> {
-        check_batch("resolve", jobs.len(), CHANGE_MAX)?;
-        self.change(jobs, Change::Resolve, now).await
-    }
-
-    async fn purge(&self, jobs: &[JobId]) -> Result<Vec<Changed>, StoreError> {
-        check_batch("purge", jobs.len(), CHANGE_MAX)?;
         let settings = &self.settings;
-        self.run(Other, |mut session| async move {
-            change::purge(&mut session, settings, jobs).await
-        })
-        .await
+        let (answers, waiting) = self
+            .run(Other, |mut session| async move {
+                change::change(&mut session, settings, jobs, change, now).await
+            })
+            .await?;
+        self.wake.tell(&waiting);
+        Ok(answers)
     }
 
     async fn get(&self, jobs: &[JobId]) -> Result<Vec<Option<Job>>, StoreError> {
-        check_batch("get", jobs.len(), CHANGE_MAX)?;
         let settings = &self.settings;
         self.run(Other, |mut session| async move {
             read::get(&mut session, settings, jobs).await
@@ -298,7 +253,7 @@ impl Store for PostgresStore {
         .await
     }
 
-    async fn schedules(&self) -> Result<Vec<Schedule>, StoreError> {
+    async fn schedules(&self) -> Result<Schedules, StoreError> {
         self.run(Other, |mut session| async move {
             schedule::all(&mut session).await
         })
@@ -308,13 +263,6 @@ impl Store for PostgresStore {
     async fn schedule(&self, which: &ScheduleRef) -> Result<Option<Schedule>, StoreError> {
         self.run(Other, |mut session| async move {
             schedule::one(&mut session, which).await
-        })
-        .await
-    }
-
-    async fn unreadable_schedules(&self) -> Result<Vec<UnreadableSchedule>, StoreError> {
-        self.run(Other, |mut session| async move {
-            schedule::unreadable(&mut session).await
         })
         .await
     }
@@ -339,7 +287,6 @@ impl Store for PostgresStore {
     }
 
     async fn fire(&self, fire: Fire, now: Timestamp) -> Result<Fired, StoreError> {
-        check_batch("fire", fire.jobs.len(), FIRE_MAX)?;
         let fire = &fire;
         let (fired, new) = self
             .run(Other, |mut session| async move {
@@ -429,7 +376,6 @@ impl Store for PostgresStore {
     }
 
     async fn remove_expired(&self, limit: usize, now: Timestamp) -> Result<usize, StoreError> {
-        let limit = limit.min(EXPIRED_MAX);
         self.run(Other, |mut session| async move {
             document::remove_expired(&mut session, limit, now).await
         })
@@ -467,7 +413,6 @@ impl Store for PostgresStore {
         values: &[Value],
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        check_batch("append", values.len(), RECORDS_MAX)?;
         self.run(Other, |mut session| async move {
             general::append(&mut session, topic, values, now).await
         })
@@ -477,23 +422,11 @@ impl Store for PostgresStore {
     async fn records(
         &self,
         topic: &str,
-        after: u64,
+        range: RecordRange,
         limit: usize,
     ) -> Result<Vec<Record>, StoreError> {
         self.run(Other, |mut session| async move {
-            general::records(&mut session, topic, after, limit).await
-        })
-        .await
-    }
-
-    async fn newest_records(
-        &self,
-        topic: &str,
-        before: Option<u64>,
-        limit: usize,
-    ) -> Result<Vec<Record>, StoreError> {
-        self.run(Other, |mut session| async move {
-            general::newest_records(&mut session, topic, before, limit).await
+            general::records(&mut session, topic, range, limit).await
         })
         .await
     }
@@ -504,7 +437,6 @@ impl Store for PostgresStore {
         before: Timestamp,
         limit: usize,
     ) -> Result<usize, StoreError> {
-        let limit = limit.min(RECORDS_MAX);
         self.run(Other, |mut session| async move {
             general::trim(&mut session, topic, before, limit).await
         })

@@ -12,7 +12,7 @@ use windlass_store::conformance::build::{
 };
 use windlass_store::conformance::schedule::{lose_a_zone, unreadable_schedules_stand_aside};
 use windlass_store::conformance::unreadable;
-use windlass_store::{Enqueue, Enqueued, QueueLimits, Renewed, Settled, StoreError};
+use windlass_store::{Change, Enqueue, Enqueued, QueueLimits, Renewed, Settled, StoreError};
 use windlass_testkit::cluster;
 
 async fn nodes(count: usize) -> (Vec<Opened>, String) {
@@ -223,7 +223,7 @@ async fn steps_that_lock_the_same_jobs_in_any_order_all_end() {
                 let lease = Duration::from_secs(60);
                 let renewed = node.renew(&attempts, lease, at(round)).await.unwrap();
                 assert!(renewed.iter().all(|renewed| *renewed != Renewed::LeaseLost));
-                node.cancel(&ids, at(round)).await.unwrap();
+                node.change(&ids, &Change::Cancel, at(round)).await.unwrap();
             })
         });
         for step in steps.collect::<Vec<_>>() {

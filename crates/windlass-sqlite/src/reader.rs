@@ -8,13 +8,14 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
 use windlass_store::stored::LastAttempt;
 use windlass_store::{
-    Attempt, Document, Filter, FiredOccurrence, Listed, ListedState, Lister, Node, PAGE_MAX, Page,
-    QueueLimits, RECORDS_MAX, Record, Schedule, ScheduleRef, StoredSchedule, UnreadableSchedule,
+    Attempt, Document, Filter, FiredOccurrence, Listed, ListedState, Lister, Node, Page,
+    QueueLimits, Record, RecordRange, Schedule, ScheduleRef, Schedules, StoredSchedule,
+    UnreadableSchedule,
 };
 
 use crate::fault::{Step, if_readable};
 use crate::names::Names;
-use crate::row::{self, id_of, signed, timestamp, unsigned, value};
+use crate::row::{self, id_of, timestamp, unsigned, value};
 use crate::schema;
 use crate::writer::Living;
 
@@ -135,7 +136,6 @@ impl Reader {
     }
 
     pub(crate) fn attempts(&mut self, id: JobId, limit: usize) -> Step<Vec<Attempt>> {
-        let limit = limit.min(PAGE_MAX);
         let last = self.find_with_end(id)?;
         let last = last.and_then(|(job, last)| last.row(&job));
         let rows = row::attempts(&self.connection, &mut self.names, id, limit)?;
@@ -158,16 +158,9 @@ impl Reader {
         Ok(queues)
     }
 
-    /// The schedules that can be read, by name.
-    pub(crate) fn schedules(&mut self) -> Step<Vec<Schedule>> {
+    pub(crate) fn schedules(&mut self) -> Step<Schedules> {
         let kept = self.kept_schedules("order by name", &[])?;
-        Ok(kept.into_iter().filter_map(Result::ok).collect())
-    }
-
-    /// Those that cannot.
-    pub(crate) fn unreadable_schedules(&mut self) -> Step<Vec<UnreadableSchedule>> {
-        let kept = self.kept_schedules("order by name", &[])?;
-        Ok(kept.into_iter().filter_map(Result::err).collect())
+        Ok(kept.into_iter().collect())
     }
 
     pub(crate) fn schedule(&mut self, which: &ScheduleRef) -> Step<Option<Schedule>> {
@@ -200,7 +193,7 @@ impl Reader {
     ) -> Step<Vec<FiredOccurrence>> {
         let schedule = schedule.as_u128().to_be_bytes();
         let before = before.map_or(i64::MAX, Timestamp::as_micros);
-        let limit = i64::try_from(limit.min(PAGE_MAX)).unwrap_or(i64::MAX);
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.rows(
             "select at, job from occurrences where schedule = ?1 and at < ?2 order by at desc limit ?3",
             &[&schedule, &before, &limit],
@@ -275,7 +268,7 @@ impl Reader {
         limit: usize,
         now: Timestamp,
     ) -> Step<Vec<String>> {
-        let limit = i64::try_from(limit.min(PAGE_MAX)).unwrap_or(i64::MAX);
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.rows(
             "select name from documents where collection = ?1 and name > ?2 \
              and (expires_at is null or expires_at > ?4) order by name limit ?3",
@@ -284,29 +277,25 @@ impl Reader {
         )
     }
 
-    pub(crate) fn newest_records(
+    pub(crate) fn records(
         &mut self,
         topic: &str,
-        before: Option<u64>,
+        range: RecordRange,
         limit: usize,
     ) -> Step<Vec<Record>> {
-        let before = before.map_or(i64::MAX, signed);
-        let limit = i64::try_from(limit.min(RECORDS_MAX)).unwrap_or(i64::MAX);
-        self.rows(
-            "select cursor, at, value from records where topic = ?1 and cursor < ?2 order by cursor desc limit ?3",
-            &[&topic, &before, &limit],
-            record,
-        )
-    }
-
-    pub(crate) fn records(&mut self, topic: &str, after: u64, limit: usize) -> Step<Vec<Record>> {
-        let after = i64::try_from(after).unwrap_or(i64::MAX);
-        let limit = i64::try_from(limit.min(RECORDS_MAX)).unwrap_or(i64::MAX);
-        self.rows(
-            "select cursor, at, value from records where topic = ?1 and cursor > ?2 order by cursor limit ?3",
-            &[&topic, &after, &limit],
-            record,
-        )
+        let (sql, cursor) = match range {
+            RecordRange::After(cursor) => (
+                "select cursor, at, value from records where topic = ?1 and cursor > ?2 order by cursor limit ?3",
+                cursor,
+            ),
+            RecordRange::Before(cursor) => (
+                "select cursor, at, value from records where topic = ?1 and cursor < ?2 order by cursor desc limit ?3",
+                cursor,
+            ),
+        };
+        let cursor = i64::try_from(cursor).unwrap_or(i64::MAX);
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.rows(sql, &[&topic, &cursor, &limit], record)
     }
 
     fn rows<T>(

@@ -7,14 +7,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::Value;
 use tokio::sync::watch;
-use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp};
+use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
 use windlass_store::refused::{SweepPart, SweepSteps, by_halves};
 use windlass_store::{
-    Attempt, AttemptId, AttemptReport, CHANGE_MAX, Changed, Claim, Claimed, Counts, Document,
-    ENQUEUE_MAX, EXPIRED_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired,
-    FiredOccurrence, Listed, ListedState, Node, Page, QueueLimits, RECORDS_MAX, Record, Renewed,
-    SETTLE_MAX, Schedule, ScheduleRef, Settled, Store, StoreError, Swept, UnreadableSchedule,
-    Written, check_batch,
+    Attempt, AttemptId, AttemptReport, Change, Changed, Claim, Claimed, Counts, Document, Enqueue,
+    Enqueued, Expected, Filter, Fire, Fired, FiredOccurrence, Listed, ListedState, Node, Page,
+    QueueLimits, Record, RecordRange, Renewed, Schedule, ScheduleRef, Schedules, Settled, Store,
+    StoreError, Swept, Written,
 };
 
 use crate::SqliteStore;
@@ -52,7 +51,6 @@ impl SweepSteps for SqliteStore {
 #[async_trait]
 impl Store for SqliteStore {
     async fn enqueue(&self, enqueue: Enqueue, now: Timestamp) -> Result<Vec<Enqueued>, StoreError> {
-        check_batch("enqueue", enqueue.jobs.len(), ENQUEUE_MAX)?;
         let Enqueue { jobs, mode } = enqueue;
         // A large payload weighs as much as many rows, so that groups are bounded in bytes too.
         let bytes: usize = jobs.iter().map(|job| job.payload.as_str().len()).sum();
@@ -76,7 +74,6 @@ impl Store for SqliteStore {
         lease: Duration,
         now: Timestamp,
     ) -> Result<Vec<Renewed>, StoreError> {
-        check_batch("renew", attempts.len(), SETTLE_MAX)?;
         let step = |attempts: Arc<Vec<AttemptId>>| {
             self.write(Class::Settle, attempts.len(), move |writer| {
                 writer.renew(&attempts, lease, now)
@@ -94,7 +91,6 @@ impl Store for SqliteStore {
         reports: Vec<AttemptReport>,
         now: Timestamp,
     ) -> Result<Vec<Settled>, StoreError> {
-        check_batch("settle", reports.len(), SETTLE_MAX)?;
         let step = |reports: Arc<Vec<AttemptReport>>| {
             self.write(Class::Settle, reports.len(), move |writer| {
                 writer.settle(&reports, now)
@@ -104,66 +100,27 @@ impl Store for SqliteStore {
     }
 
     async fn sweep(&self, limit: usize, now: Timestamp, random: u64) -> Result<Swept, StoreError> {
-        check_batch("sweep", limit, SETTLE_MAX)?;
         self.refusals.sweep(self, limit, now, random).await
     }
 
-    async fn cancel(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError> {
-        check_batch("cancel", jobs.len(), CHANGE_MAX)?;
-        let jobs = jobs.to_vec();
-        self.write(Class::Relief, jobs.len(), move |writer| {
-            writer.cancel(&jobs, now)
-        })
-        .await
-    }
-
-    async fn revive(
+    async fn change(
         &self,
         jobs: &[JobId],
-        revival: &Revival,
+        change: &Change,
         now: Timestamp,
     ) -> Result<Vec<Changed>, StoreError> {
-        check_batch("revive", jobs.len(), CHANGE_MAX)?;
-        let (jobs, revival) = (jobs.to_vec(), revival.clone());
-        self.write(Class::Other, jobs.len(), move |writer| {
-            writer.revive(&jobs, &revival, now)
+        let (jobs, change) = (jobs.to_vec(), change.clone());
+        let class = match change {
+            Change::Cancel | Change::Purge => Class::Relief,
+            Change::Revive(_) | Change::RunNow | Change::Edit(_) | Change::Resolve => Class::Other,
+        };
+        self.write(class, jobs.len(), move |writer| {
+            writer.change_all(&jobs, &change, now)
         })
         .await
-    }
-
-    async fn run_now(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError> {
-        check_batch("run_now", jobs.len(), CHANGE_MAX)?;
-        let jobs = jobs.to_vec();
-        self.write(Class::Other, jobs.len(), move |writer| {
-            writer.run_now(&jobs, now)
-        })
-        .await
-    }
-
-    async fn edit(&self, job: JobId, edit: &Edit, now: Timestamp) -> Result<Changed, StoreError> {
-        let edit = edit.clone();
-        self.write(Class::Other, 1, move |writer| writer.edit(job, &edit, now))
-            .await
-    }
-
-    async fn resolve(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError> {
-        check_batch("resolve", jobs.len(), CHANGE_MAX)?;
-        let jobs = jobs.to_vec();
-        self.write(Class::Other, jobs.len(), move |writer| {
-            writer.resolve(&jobs, now)
-        })
-        .await
-    }
-
-    async fn purge(&self, jobs: &[JobId]) -> Result<Vec<Changed>, StoreError> {
-        check_batch("purge", jobs.len(), CHANGE_MAX)?;
-        let jobs = jobs.to_vec();
-        self.write(Class::Relief, jobs.len(), move |writer| writer.purge(&jobs))
-            .await
     }
 
     async fn get(&self, jobs: &[JobId]) -> Result<Vec<Option<Job>>, StoreError> {
-        check_batch("get", jobs.len(), CHANGE_MAX)?;
         let jobs = jobs.to_vec();
         self.read(move |reader| reader.get(&jobs)).await
     }
@@ -228,17 +185,13 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn schedules(&self) -> Result<Vec<Schedule>, StoreError> {
+    async fn schedules(&self) -> Result<Schedules, StoreError> {
         self.read(|reader| reader.schedules()).await
     }
 
     async fn schedule(&self, which: &ScheduleRef) -> Result<Option<Schedule>, StoreError> {
         let which = which.clone();
         self.read(move |reader| reader.schedule(&which)).await
-    }
-
-    async fn unreadable_schedules(&self) -> Result<Vec<UnreadableSchedule>, StoreError> {
-        self.read(|reader| reader.unreadable_schedules()).await
     }
 
     async fn occurrences(
@@ -256,7 +209,6 @@ impl Store for SqliteStore {
     }
 
     async fn fire(&self, fire: Fire, now: Timestamp) -> Result<Fired, StoreError> {
-        check_batch("fire", fire.jobs.len(), FIRE_MAX)?;
         self.write(Class::Other, fire.jobs.len(), move |writer| {
             writer.fire(&fire, now)
         })
@@ -336,7 +288,6 @@ impl Store for SqliteStore {
     }
 
     async fn remove_expired(&self, limit: usize, now: Timestamp) -> Result<usize, StoreError> {
-        let limit = limit.min(EXPIRED_MAX);
         self.write(Class::Relief, limit, move |writer| {
             writer.remove_expired(limit, now)
         })
@@ -374,7 +325,6 @@ impl Store for SqliteStore {
         values: &[Value],
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        check_batch("append", values.len(), RECORDS_MAX)?;
         let (topic, values) = (topic.to_owned(), values.to_vec());
         self.write(Class::Relief, values.len(), move |writer| {
             writer.append(&topic, &values, now)
@@ -385,22 +335,11 @@ impl Store for SqliteStore {
     async fn records(
         &self,
         topic: &str,
-        after: u64,
+        range: RecordRange,
         limit: usize,
     ) -> Result<Vec<Record>, StoreError> {
         let topic = topic.to_owned();
-        self.read(move |reader| reader.records(&topic, after, limit))
-            .await
-    }
-
-    async fn newest_records(
-        &self,
-        topic: &str,
-        before: Option<u64>,
-        limit: usize,
-    ) -> Result<Vec<Record>, StoreError> {
-        let topic = topic.to_owned();
-        self.read(move |reader| reader.newest_records(&topic, before, limit))
+        self.read(move |reader| reader.records(&topic, range, limit))
             .await
     }
 
@@ -410,7 +349,7 @@ impl Store for SqliteStore {
         before: Timestamp,
         limit: usize,
     ) -> Result<usize, StoreError> {
-        let (topic, limit) = (topic.to_owned(), limit.min(RECORDS_MAX));
+        let topic = topic.to_owned();
         self.write(Class::Relief, limit, move |writer| {
             writer.trim(&topic, before, limit)
         })

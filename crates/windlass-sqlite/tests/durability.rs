@@ -12,7 +12,7 @@ use windlass_sqlite::SqliteStore;
 use windlass_store::conformance::build::*;
 use windlass_store::conformance::schedule::{lose_a_zone, unreadable_schedules_stand_aside};
 use windlass_store::conformance::{refused, unreadable};
-use windlass_store::{Claim, Enqueued, QueueLimits, Settled, StoreError, WorkerPlace};
+use windlass_store::{Change, Claim, Enqueued, QueueLimits, Settled, StoreError, WorkerPlace};
 
 fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder")
@@ -145,7 +145,10 @@ async fn the_attempts_of_workers_elsewhere_outlive_the_process() {
         ..claim(2)
     };
     let claimed = store.claim(&asked, at(0)).await.unwrap().jobs;
-    store.cancel(&[id(2)], at(1)).await.unwrap();
+    store
+        .change(&[id(2)], &Change::Cancel, at(1))
+        .await
+        .unwrap();
     take_one(&store, at(1)).await;
     drop(store);
     let store = SqliteStore::open(folder.path().join("jobs.db"), at(5), 0).unwrap();
@@ -300,7 +303,10 @@ async fn a_resolved_job_holds_its_key_over_a_restart() {
     .await;
     take_one(&store, at(0)).await;
     store.sweep(10, at(40), 0).await.unwrap();
-    store.resolve(&[id(1)], at(41)).await.unwrap();
+    store
+        .change(&[id(1)], &Change::Resolve, at(41))
+        .await
+        .unwrap();
     drop(store);
     let store = open(folder.path());
     let again = Job {

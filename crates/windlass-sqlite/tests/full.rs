@@ -18,7 +18,7 @@ use std::sync::Arc;
 use windlass_core::{Job, JobId, Report};
 use windlass_sqlite::SqliteStore;
 use windlass_store::conformance::build::*;
-use windlass_store::{Changed, Pause, QueueLimits, StoreError};
+use windlass_store::{Change, Changed, Pause, QueueLimits, StoreError};
 
 const DISK_MIB: usize = 192;
 
@@ -79,7 +79,7 @@ fn on_small_disk(folder: &Path) {
         check_full(&store).await;
         for ids in done.chunks(20) {
             let purged = store
-                .purge(ids)
+                .change(ids, &Change::Purge, at(4))
                 .await
                 .expect("a full disk lets jobs be purged");
             assert!(purged.iter().all(|changed| *changed == Changed::Removed));
@@ -106,13 +106,19 @@ fn on_small_disk(folder: &Path) {
         while std::io::Write::write_all(&mut file, &[1; 4096]).is_ok() {}
         let store = open();
         let waiting = &acknowledged[..3];
-        let cancelled = store.cancel(waiting, at(3)).await.expect("it is cancelled");
+        let cancelled = store
+            .change(waiting, &Change::Cancel, at(3))
+            .await
+            .expect("it is cancelled");
         assert!(
             cancelled
                 .iter()
                 .all(|changed| matches!(changed, Changed::Now(_)))
         );
-        let purged = store.purge(waiting).await.expect("it can be cleaned up");
+        let purged = store
+            .change(waiting, &Change::Purge, at(4))
+            .await
+            .expect("it can be cleaned up");
         assert!(purged.iter().all(|changed| *changed == Changed::Removed));
     });
 }

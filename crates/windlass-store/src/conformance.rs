@@ -111,6 +111,7 @@ macro_rules! conformance {
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
                 let (store, _keep) = $open().await;
+                let store = $crate::conformance::build::bounded(store);
                 $crate::conformance::$group::$case(&store).await;
             }
         )*})*

@@ -72,3 +72,19 @@ pub struct Record {
     /// What it says.
     pub value: Value,
 }
+
+/// Which records of a topic, and in which order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordRange {
+    /// Those after a cursor, oldest first. Every cursor is greater than 0.
+    After(u64),
+    /// Those before a cursor, newest first.
+    Before(u64),
+}
+
+impl RecordRange {
+    /// All of them, oldest first.
+    pub const OLDEST: RecordRange = RecordRange::After(0);
+    /// All of them, newest first.
+    pub const NEWEST: RecordRange = RecordRange::Before(u64::MAX);
+}

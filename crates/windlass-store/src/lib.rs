@@ -21,28 +21,18 @@ mod schedule;
 mod settle;
 mod store;
 pub mod stored;
-mod wrap;
 
-/// What [`wrap_store`] needs to name.
-#[doc(hidden)]
-pub mod wrapped {
-    pub use async_trait::async_trait;
-    pub use serde_json::Value;
-    pub use tokio::sync::watch;
-    pub use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp};
-}
-
-pub use change::{CHANGE_MAX, Changed};
+pub use change::{CHANGE_MAX, Change, Changed};
 pub use claim::{CLAIM_MAX, Claim, ClaimRetry, Claimed, Kinds, WorkerPlace};
-pub use document::{Document, EXPIRED_MAX, Expected, RECORDS_MAX, Record, Written};
+pub use document::{Document, EXPIRED_MAX, Expected, RECORDS_MAX, Record, RecordRange, Written};
 pub use enqueue::{ENQUEUE_MAX, Enqueue, EnqueueMode, Enqueued};
 pub use error::{Cause, StoreError};
 pub use node::Node;
 pub use queue::{Pause, QueueLimits};
 pub use read::{Counts, Filter, Listed, ListedState, Lister, PAGE_MAX, Page, SCAN_MAX};
 pub use schedule::{
-    FIRE_MAX, Fire, Fired, FiredOccurrence, Schedule, ScheduleRef, StoredSchedule,
+    FIRE_MAX, Fire, Fired, FiredOccurrence, Schedule, ScheduleRef, Schedules, StoredSchedule,
     UnreadableSchedule, read_skipped, skipped_record,
 };
 pub use settle::{Attempt, AttemptId, AttemptReport, Renewed, SETTLE_MAX, Settled, Swept};
-pub use store::{Store, check_batch};
+pub use store::{Store, Wrapper};

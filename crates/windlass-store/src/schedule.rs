@@ -45,6 +45,28 @@ pub struct UnreadableSchedule {
     pub last_at: Option<Timestamp>,
 }
 
+/// All schedules of a store, by name.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Schedules {
+    /// Those that can be read.
+    pub readable: Vec<Schedule>,
+    /// Those that cannot.
+    pub unreadable: Vec<UnreadableSchedule>,
+}
+
+impl FromIterator<Result<Schedule, UnreadableSchedule>> for Schedules {
+    fn from_iter<I: IntoIterator<Item = Result<Schedule, UnreadableSchedule>>>(found: I) -> Self {
+        let mut schedules = Schedules::default();
+        for one in found {
+            match one {
+                Ok(readable) => schedules.readable.push(readable),
+                Err(unreadable) => schedules.unreadable.push(unreadable),
+            }
+        }
+        schedules
+    }
+}
+
 /// A schedule as a database holds it: its definition is a text.
 #[derive(Debug)]
 pub struct StoredSchedule {

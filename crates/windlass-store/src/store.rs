@@ -1,20 +1,91 @@
 //! The contract, verb by verb.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::Value;
 use tokio::sync::watch;
-use windlass_core::{Edit, Job, JobId, QueueName, Revival, ScheduleId, Timestamp};
+use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
 
 use crate::{
-    Attempt, AttemptId, AttemptReport, Changed, Claim, Claimed, Counts, Document, Enqueue,
-    Enqueued, Expected, Filter, Fire, Fired, FiredOccurrence, Listed, Node, Page, QueueLimits,
-    Record, Renewed, Schedule, ScheduleRef, Settled, StoreError, Swept, UnreadableSchedule,
-    Written,
+    Attempt, AttemptId, AttemptReport, CHANGE_MAX, Change, Changed, Claim, Claimed, Counts,
+    Document, ENQUEUE_MAX, EXPIRED_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired,
+    FiredOccurrence, Listed, Node, PAGE_MAX, Page, QueueLimits, RECORDS_MAX, Record, RecordRange,
+    Renewed, SETTLE_MAX, Schedule, ScheduleRef, Schedules, Settled, StoreError, Swept, Written,
 };
 
+/// Declares [`Store`], and how a [`Wrapper`] passes each verb on, from one list.
+///
+/// The bound of a verb is written behind its signature: a batch that is larger than `at_most` is refused, and a limit that
+/// is larger than `capped` counts as that. Only wrappers check bounds, so that no driver has to.
+macro_rules! contract {
+    (
+        $(#[$about:meta])*
+        pub trait Store {
+            $(
+                $(#[$sentence:meta])*
+                async fn $verb:ident(&self $(, $argument:ident: $of:ty)* $(,)?) -> $answer:ty
+                $(where $rule:ident($max:ident, $($bounded:tt)+))?;
+            )*
+        }
+    ) => {
+        $(#[$about])*
+        #[async_trait]
+        pub trait Store: Send + Sync + std::fmt::Debug {
+            $($(#[$sentence])* async fn $verb(&self $(, $argument: $of)*) -> $answer;)*
+
+            /// A number that changes when jobs may have become claimable. Only a hint: losing one costs latency, never a job.
+            fn changes(&self) -> watch::Receiver<u64>;
+        }
+
+        #[async_trait]
+        impl<W: Wrapper> Store for W {
+            $(async fn $verb(&self $(, $argument: $of)*) -> $answer {
+                $(bound!($verb, $rule, $max, $($bounded)+);)?
+                let step = self.inner().$verb($($argument),*);
+                self.around(stringify!($verb), step).await
+            })*
+
+            fn changes(&self) -> watch::Receiver<u64> {
+                self.inner().changes()
+            }
+        }
+    };
+}
+
+macro_rules! bound {
+    ($verb:ident, at_most, $max:ident, $count:expr) => {
+        check_batch(stringify!($verb), $count, $max)?
+    };
+    ($verb:ident, capped, $max:ident, $limit:ident) => {
+        let $limit = $limit.min($max);
+    };
+}
+
+/// A store around another one, which checks the bounds of every verb. The engine puts one around every store that is opened.
+pub trait Wrapper: Send + Sync + std::fmt::Debug {
+    /// The store that carries the verbs out.
+    fn inner(&self) -> &dyn Store;
+
+    /// Answers a verb: `step` is what the inner store does when it is awaited.
+    fn around<T: Send>(
+        &self,
+        verb: &'static str,
+        step: impl Future<Output = Result<T, StoreError>> + Send,
+    ) -> impl Future<Output = Result<T, StoreError>> + Send;
+}
+
+/// Refuses a batch that is larger than a step may be.
+fn check_batch(what: &'static str, got: usize, max: usize) -> Result<(), StoreError> {
+    if got > max {
+        return Err(StoreError::TooMany { what, got, max });
+    }
+    Ok(())
+}
+
+contract! {
 /// Where jobs are kept.
 ///
 /// Every verb is one atomic step: when it answers, all of it is durable and visible, or, with an error, none of it (but
@@ -25,15 +96,17 @@ use crate::{
 /// Stored data that cannot be read, because a newer version wrote it, never fails a verb for its neighbours: lists and batches
 /// pass over it. No claim hands out such a job, and no claim looks at it twice; it waits until a version that can read it opens
 /// the store.
-#[async_trait]
-pub trait Store: Send + Sync + std::fmt::Debug {
+pub trait Store {
+    // Jobs.
+
     /// Stores waiting jobs.
     ///
     /// A job whose unique key is held in its queue is not stored: the answer names the job that was there first. A key is
     /// held while its job waits or runs, and for its `hold` after the enqueue unless the job is dead. The same id
     /// again is a duplicate too. A queue takes no more waiting jobs than its `max_depth`. A `hold` outlives the job: it lasts
     /// when the job was removed.
-    async fn enqueue(&self, enqueue: Enqueue, now: Timestamp) -> Result<Vec<Enqueued>, StoreError>;
+    async fn enqueue(&self, enqueue: Enqueue, now: Timestamp) -> Result<Vec<Enqueued>, StoreError>
+    where at_most(ENQUEUE_MAX, enqueue.jobs.len());
 
     /// Hands out ready jobs of one queue, most urgent first, each under a lease.
     ///
@@ -56,7 +129,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         attempts: &[AttemptId],
         lease: Duration,
         now: Timestamp,
-    ) -> Result<Vec<Renewed>, StoreError>;
+    ) -> Result<Vec<Renewed>, StoreError>
+    where at_most(SETTLE_MAX, attempts.len());
 
     /// Ends attempts as `core` decides, each with its row of history.
     ///
@@ -68,7 +142,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         &self,
         reports: Vec<AttemptReport>,
         now: Timestamp,
-    ) -> Result<Vec<Settled>, StoreError>;
+    ) -> Result<Vec<Settled>, StoreError>
+    where at_most(SETTLE_MAX, reports.len());
 
     /// Ends up to `limit` attempts whose lease has expired at `now` as lost, and buries waiting
     /// jobs whose deadline has passed, those that are longest over first. A lease that was renewed
@@ -76,44 +151,45 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// itself when it was opened, it tells with the first sweep. A job whose end the database
     /// refuses is passed over, logged once and tried again after a minute or more; all others are
     /// swept.
-    async fn sweep(&self, limit: usize, now: Timestamp, random: u64) -> Result<Swept, StoreError>;
+    async fn sweep(&self, limit: usize, now: Timestamp, random: u64) -> Result<Swept, StoreError>
+    where at_most(SETTLE_MAX, limit);
 
-    /// Calls jobs off: a waiting one is cancelled, a running one is asked to stop.
-    async fn cancel(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError>;
-
-    /// Runs dead or cancelled jobs again. A taken unique key or a full queue is a conflict for that job only.
-    async fn revive(
+    /// Makes one change to each of these jobs, and says what became of it.
+    ///
+    /// A change that does not apply to the state of a job is a conflict for that job only. A revived job and a job that moves
+    /// to another queue need their unique key to be free and their queue not to be full. [`Change::Purge`] removes the history
+    /// of a job with it.
+    async fn change(
         &self,
         jobs: &[JobId],
-        revival: &Revival,
+        change: &Change,
         now: Timestamp,
-    ) -> Result<Vec<Changed>, StoreError>;
-
-    /// Makes waiting jobs due now; their failures stay.
-    async fn run_now(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError>;
-
-    /// Changes a waiting job. It moves only to a queue that is not full.
-    async fn edit(&self, job: JobId, edit: &Edit, now: Timestamp) -> Result<Changed, StoreError>;
-
-    /// Says of lost at-most-once jobs that they did succeed.
-    async fn resolve(&self, jobs: &[JobId], now: Timestamp) -> Result<Vec<Changed>, StoreError>;
-
-    /// Removes finished jobs with their history. A job that waits or runs is a conflict.
-    async fn purge(&self, jobs: &[JobId]) -> Result<Vec<Changed>, StoreError>;
+    ) -> Result<Vec<Changed>, StoreError>
+    where at_most(CHANGE_MAX, jobs.len());
 
     /// The jobs with these ids. One that cannot be read is missing in a batch; asked for alone, it answers
     /// [`StoreError::Unreadable`].
-    async fn get(&self, jobs: &[JobId]) -> Result<Vec<Option<Job>>, StoreError>;
+    async fn get(&self, jobs: &[JobId]) -> Result<Vec<Option<Job>>, StoreError>
+    where at_most(CHANGE_MAX, jobs.len());
 
     /// Jobs, newest first, in bounded steps.
     async fn list(&self, filter: &Filter, page: Page, now: Timestamp)
     -> Result<Listed, StoreError>;
 
-    /// The ended attempts of a job, newest first.
-    async fn attempts(&self, job: JobId, limit: usize) -> Result<Vec<Attempt>, StoreError>;
+    /// The ended attempts of a job, newest first, at most [`PAGE_MAX`].
+    async fn attempts(&self, job: JobId, limit: usize) -> Result<Vec<Attempt>, StoreError>
+    where capped(PAGE_MAX, limit);
 
     /// How many jobs of each queue are in each state. A queue without jobs is not named.
     async fn counts(&self, now: Timestamp) -> Result<BTreeMap<QueueName, Counts>, StoreError>;
+
+    /// Removes succeeded and cancelled jobs that ended before then, with their history, where that is cheap: as whole days.
+    ///
+    /// What is younger stays, and so does what is dead, waits or runs. It may leave older ones, which [`Store::purge`] removes
+    /// one by one. Answers how many such parts were removed.
+    async fn forget(&self, before: Timestamp) -> Result<usize, StoreError>;
+
+    // Queues.
 
     /// Sets the limits of a queue, if they are what the writer believes, where it says; answers whether they were. A queue
     /// that has none is at the default.
@@ -127,39 +203,14 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// The limits of the queues that have any.
     async fn queues(&self) -> Result<BTreeMap<QueueName, QueueLimits>, StoreError>;
 
+    // Schedules.
+
     /// Creates or changes a schedule, if it still has the version that `expected` says.
     async fn put_schedule(
         &self,
         schedule: &Schedule,
         expected: Expected,
     ) -> Result<Written, StoreError>;
-
-    /// All schedules, by name, but those that cannot be read.
-    async fn schedules(&self) -> Result<Vec<Schedule>, StoreError>;
-
-    /// One schedule, finished ones too.
-    async fn schedule(&self, which: &ScheduleRef) -> Result<Option<Schedule>, StoreError>;
-
-    /// The schedules whose definition cannot be read, by name. Every other verb passes over them but
-    /// [`Store::put_schedule`], whose name they hold, and [`Store::remove_schedule`].
-    async fn unreadable_schedules(&self) -> Result<Vec<UnreadableSchedule>, StoreError>;
-
-    /// Up to `limit` schedules whose `next_at` has come, the longest due first.
-    async fn due(&self, limit: usize, now: Timestamp) -> Result<Vec<Schedule>, StoreError>;
-
-    /// Fires occurrences: their jobs, the record of what was skipped, the schedule's move and its
-    /// new definition, in one step. An occurrence becomes a job at most once, even if several nodes
-    /// fire it. `max_depth` does not hold it back: a full queue must not drop an occurrence.
-    async fn fire(&self, fire: Fire, now: Timestamp) -> Result<Fired, StoreError>;
-
-    /// The occurrences of a schedule that were fired, newest first: up to `limit` of those before an instant, at most
-    /// [`PAGE_MAX`](crate::PAGE_MAX). They are kept as long as their jobs are.
-    async fn occurrences(
-        &self,
-        schedule: ScheduleId,
-        before: Option<Timestamp>,
-        limit: usize,
-    ) -> Result<Vec<FiredOccurrence>, StoreError>;
 
     /// Removes a schedule and the record of what it skipped, if it still has the version that `expected` says; its jobs
     /// stay.
@@ -169,14 +220,33 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         expected: Expected,
     ) -> Result<Written, StoreError>;
 
-    /// Takes a node's heartbeat.
-    async fn beat(&self, name: &str, about: &Value, now: Timestamp) -> Result<(), StoreError>;
+    /// One schedule, finished ones too.
+    async fn schedule(&self, which: &ScheduleRef) -> Result<Option<Schedule>, StoreError>;
 
-    /// The nodes, by name.
-    async fn nodes(&self) -> Result<Vec<Node>, StoreError>;
+    /// All schedules, by name, those that cannot be read apart. Every other verb passes over an unreadable schedule but
+    /// [`Store::put_schedule`], whose name it holds, and [`Store::remove_schedule`].
+    async fn schedules(&self) -> Result<Schedules, StoreError>;
 
-    /// Forgets a node.
-    async fn remove_node(&self, name: &str) -> Result<(), StoreError>;
+    /// Up to `limit` schedules whose `next_at` has come, the longest due first.
+    async fn due(&self, limit: usize, now: Timestamp) -> Result<Vec<Schedule>, StoreError>;
+
+    /// Fires occurrences: their jobs, the record of what was skipped, the schedule's move and its
+    /// new definition, in one step. An occurrence becomes a job at most once, even if several nodes
+    /// fire it. `max_depth` does not hold it back: a full queue must not drop an occurrence.
+    async fn fire(&self, fire: Fire, now: Timestamp) -> Result<Fired, StoreError>
+    where at_most(FIRE_MAX, fire.jobs.len());
+
+    /// The occurrences of a schedule that were fired, newest first: up to `limit` of those before an instant, at most
+    /// [`PAGE_MAX`]. They are kept as long as their jobs are.
+    async fn occurrences(
+        &self,
+        schedule: ScheduleId,
+        before: Option<Timestamp>,
+        limit: usize,
+    ) -> Result<Vec<FiredOccurrence>, StoreError>
+    where capped(PAGE_MAX, limit);
+
+    // Documents.
 
     /// Writes a document, if it is what the writer believes.
     ///
@@ -190,6 +260,15 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         expected: Expected,
         expires_at: Option<Timestamp>,
         now: Timestamp,
+    ) -> Result<Written, StoreError>;
+
+    /// Removes a document, if it is what the writer believes. One that has expired can be removed as long as the store
+    /// has not done so itself.
+    async fn remove_document(
+        &self,
+        collection: &str,
+        name: &str,
+        expected: Expected,
     ) -> Result<Written, StoreError>;
 
     /// One document, unless it has expired.
@@ -208,71 +287,56 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     ) -> Result<Vec<Document>, StoreError>;
 
     /// The names of the documents of a collection behind a name that have not expired, in order: up to `limit`, at most
-    /// [`PAGE_MAX`](crate::PAGE_MAX).
+    /// [`PAGE_MAX`].
     async fn document_names(
         &self,
         collection: &str,
         after: &str,
         limit: usize,
         now: Timestamp,
-    ) -> Result<Vec<String>, StoreError>;
+    ) -> Result<Vec<String>, StoreError>
+    where capped(PAGE_MAX, limit);
 
     /// Removes up to `limit` expired documents of all collections, the longest expired first, in one step at most
-    /// [`EXPIRED_MAX`](crate::EXPIRED_MAX); returns how many. The cost depends on how many it removes, not on how many exist.
-    async fn remove_expired(&self, limit: usize, now: Timestamp) -> Result<usize, StoreError>;
+    /// [`EXPIRED_MAX`]; returns how many. The cost depends on how many it removes, not on how many exist.
+    async fn remove_expired(&self, limit: usize, now: Timestamp) -> Result<usize, StoreError>
+    where capped(EXPIRED_MAX, limit);
 
-    /// Removes a document, if it is what the writer believes. One that has expired can be removed as long as the store
-    /// has not done so itself.
-    async fn remove_document(
-        &self,
-        collection: &str,
-        name: &str,
-        expected: Expected,
-    ) -> Result<Written, StoreError>;
+    // Records.
 
     /// Appends records to a topic.
     async fn append(&self, topic: &str, values: &[Value], now: Timestamp)
-    -> Result<(), StoreError>;
+    -> Result<(), StoreError>
+    where at_most(RECORDS_MAX, values.len());
 
-    /// Records of a topic behind a cursor, oldest first.
+    /// Records of a topic, at most [`RECORDS_MAX`]: those after a cursor, oldest first, or those before one, newest first.
     async fn records(
         &self,
         topic: &str,
-        after: u64,
+        range: RecordRange,
         limit: usize,
-    ) -> Result<Vec<Record>, StoreError>;
-
-    /// Records of a topic before a cursor, newest first.
-    async fn newest_records(
-        &self,
-        topic: &str,
-        before: Option<u64>,
-        limit: usize,
-    ) -> Result<Vec<Record>, StoreError>;
+    ) -> Result<Vec<Record>, StoreError>
+    where capped(RECORDS_MAX, limit);
 
     /// Removes up to `limit` of the oldest records of a topic that were appended before `before`, in one step at most
-    /// [`RECORDS_MAX`](crate::RECORDS_MAX); answers how many.
+    /// [`RECORDS_MAX`]; answers how many.
     async fn trim(&self, topic: &str, before: Timestamp, limit: usize)
-    -> Result<usize, StoreError>;
+    -> Result<usize, StoreError>
+    where capped(RECORDS_MAX, limit);
 
-    /// Removes succeeded and cancelled jobs that ended before then, with their history, where that is cheap: as whole days.
-    ///
-    /// What is younger stays, and so does what is dead, waits or runs. It may leave older ones, which [`Store::purge`] removes
-    /// one by one. Answers how many such parts were removed.
-    async fn forget(&self, before: Timestamp) -> Result<usize, StoreError>;
+    // Nodes and time.
+
+    /// Takes a node's heartbeat.
+    async fn beat(&self, name: &str, about: &Value, now: Timestamp) -> Result<(), StoreError>;
+
+    /// The nodes, by name.
+    async fn nodes(&self) -> Result<Vec<Node>, StoreError>;
+
+    /// Forgets a node.
+    async fn remove_node(&self, name: &str) -> Result<(), StoreError>;
 
     /// The instant by the clock that all nodes of this store share; none where one process has it alone, whose own clock is
     /// the one.
     async fn time(&self) -> Result<Option<Timestamp>, StoreError>;
-
-    /// A number that changes when jobs may have become claimable. Only a hint: losing one costs latency, never a job.
-    fn changes(&self) -> watch::Receiver<u64>;
 }
-
-/// Refuses a batch that is larger than a step may be.
-pub fn check_batch(what: &'static str, got: usize, max: usize) -> Result<(), StoreError> {
-    if got > max {
-        return Err(StoreError::TooMany { what, got, max });
-    }
-    Ok(())
 }

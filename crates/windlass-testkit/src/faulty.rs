@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use windlass_store::{Store, StoreError};
+use windlass_store::{Store, StoreError, Wrapper};
 
 #[derive(Debug)]
 pub struct Faulty {
@@ -118,11 +118,17 @@ impl Faulty {
         }
         Ok(forgets)
     }
+}
 
-    async fn around<T>(
+impl Wrapper for Faulty {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    async fn around<T: Send>(
         &self,
         verb: &'static str,
-        step: impl Future<Output = Result<T, StoreError>>,
+        step: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
         let forgets = self.before(verb).await?;
         let answer = step.await;
@@ -136,5 +142,3 @@ impl Faulty {
         answer
     }
 }
-
-windlass_store::wrap_store!(Faulty);

@@ -16,7 +16,7 @@ use windlass_engine::{
 };
 use windlass_memory::MemoryStore;
 use windlass_sqlite::SqliteStore;
-use windlass_store::{Attempt, Enqueue, Enqueued, Fire, Store};
+use windlass_store::{Attempt, Enqueue, Enqueued, Fire, RecordRange, Store};
 
 use crate::cluster;
 
@@ -108,11 +108,11 @@ pub async fn enqueue(engine: &Engine, new: NewJob) -> JobId {
 /// The records of what schedules left out, one schedule after the other.
 pub async fn skipped(engine: &Engine) -> Vec<Value> {
     let mut skipped = Vec::new();
-    for schedule in engine.store().schedules().await.expect("a store") {
+    for schedule in engine.store().schedules().await.expect("a store").readable {
         let topic = Fire::skipped_topic(schedule.id);
         let records = engine
             .store()
-            .records(&topic, 0, 100)
+            .records(&topic, RecordRange::OLDEST, 100)
             .await
             .expect("a store");
         skipped.extend(records.into_iter().map(|record| record.value));

@@ -21,7 +21,7 @@ use windlass::{
 use windlass_core::schedule::NewSchedule;
 use windlass_engine::{Engine, Ids, VirtualClock};
 use windlass_memory::MemoryStore;
-use windlass_store::Fire;
+use windlass_store::{Fire, RecordRange};
 use windlass_testkit::Faulty;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -60,9 +60,12 @@ fn worker(client: &Client) -> Worker {
 async fn skipped(client: &Client) -> Vec<Value> {
     let store = client.engine().store();
     let mut skipped = Vec::new();
-    for schedule in store.schedules().await.unwrap() {
+    for schedule in store.schedules().await.unwrap().readable {
         let topic = Fire::skipped_topic(schedule.id);
-        let records = store.records(&topic, 0, 100).await.unwrap();
+        let records = store
+            .records(&topic, RecordRange::OLDEST, 100)
+            .await
+            .unwrap();
         skipped.extend(records.into_iter().map(|record| record.value));
     }
     skipped

@@ -19,6 +19,7 @@ use windlass::{
     Client, Context, Event, Failure, Heard, Job, Preset, Queue, Revival, State, StopReason,
     StoreError, Subscription, Worker,
 };
+use windlass_store::{Store, Wrapper};
 
 #[derive(Serialize, Deserialize)]
 struct Work;
@@ -173,11 +174,15 @@ struct Stoppable {
     stopped: std::sync::atomic::AtomicBool,
 }
 
-impl Stoppable {
-    async fn around<T>(
+impl Wrapper for Stoppable {
+    fn inner(&self) -> &dyn Store {
+        &self.store
+    }
+
+    async fn around<T: Send>(
         &self,
         _: &'static str,
-        step: impl Future<Output = Result<T, StoreError>>,
+        step: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
         match self.stopped.load(std::sync::atomic::Ordering::SeqCst) {
             true => Err(StoreError::Stopped("a sync failed".into())),
@@ -185,8 +190,6 @@ impl Stoppable {
         }
     }
 }
-
-windlass_store::wrap_store!(Stoppable);
 
 #[tokio::test(start_paused = true)]
 async fn a_worker_returns_the_error_of_a_store_that_stopped() {

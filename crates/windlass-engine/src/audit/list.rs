@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use windlass_core::Timestamp;
-use windlass_store::{Record, StoreError};
+use windlass_store::{Record, RecordRange, StoreError};
 
 use super::{AUDIT_TOPIC, Audit, AuditRecord, RECENT_MAX, read};
 
@@ -85,7 +85,13 @@ impl Audit {
         let mut cursor = cursor;
         loop {
             let store = self.engine.store();
-            let rows = store.newest_records(AUDIT_TOPIC, cursor, STEP).await?;
+            let rows = store
+                .records(
+                    AUDIT_TOPIC,
+                    RecordRange::Before(cursor.unwrap_or(u64::MAX)),
+                    STEP,
+                )
+                .await?;
             let step = Step::new(head.take(), rows)?;
             for (place, (next, record)) in step.entries.iter().enumerate().take(step.looked_at) {
                 page.look_at(record, step.is_repeated(place));

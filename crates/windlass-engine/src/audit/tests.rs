@@ -1,6 +1,7 @@
 //! The chain: its order, what breaks it, and several writers.
 
 use windlass_memory::MemoryStore;
+use windlass_store::RecordRange;
 
 use super::*;
 use crate::{Ids, SystemClock};
@@ -101,7 +102,12 @@ async fn tampered(change: impl Fn(&mut Vec<Value>)) -> String {
     let from = engine();
     with_records(&from, 5).await;
     let mut values: Vec<Value> = Vec::new();
-    for record in from.store().records(AUDIT_TOPIC, 0, 100).await.unwrap() {
+    for record in from
+        .store()
+        .records(AUDIT_TOPIC, RecordRange::OLDEST, 100)
+        .await
+        .unwrap()
+    {
         values.push(record.value);
     }
     let head = from
@@ -192,7 +198,10 @@ async fn a_record_that_was_appended_twice_is_listed_once_and_in_its_order() {
     let engine = engine();
     let audit = with_records(&engine, 6).await;
     let store = engine.store();
-    let topic = store.records(AUDIT_TOPIC, 0, 10).await.unwrap();
+    let topic = store
+        .records(AUDIT_TOPIC, RecordRange::OLDEST, 10)
+        .await
+        .unwrap();
     let third = [topic[2].value.clone()];
     store
         .append(AUDIT_TOPIC, &third, engine.now())

@@ -107,7 +107,7 @@ async fn no_dead_job_is_removed_without_a_record() {
         "the record could not be written"
     );
     run.store.heal();
-    run.store.fail("purge");
+    run.store.fail("change");
     janitor.pass(later(&run)).await.unwrap_err();
     assert_eq!(
         records(&run).await.len(),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
+use windlass_store::Change;
 
 use windlass_core::retry::AttemptLimit;
 use windlass_core::{
@@ -159,7 +160,11 @@ async fn a_running_job_that_is_called_off_is_told() {
     run.start(worker(1).with("a", waits(Arc::clone(&told))));
     let id = run.enqueue(new_job("a")).await;
     run.until("started", id).await;
-    run.engine.store().cancel(&[id], t0()).await.unwrap();
+    run.engine
+        .store()
+        .change(&[id], &Change::Cancel, t0())
+        .await
+        .unwrap();
     run.until("cancelled", id).await;
     assert_eq!(run.elapsed(), seconds(10.0), "with the next renewal");
     assert_eq!(*told.lock().unwrap(), [StopReason::Cancelled]);
@@ -231,7 +236,7 @@ async fn an_attempt_that_lost_its_lease_neither_overwrites_nor_removes_the_progr
     run.engine.store().sweep(10, late, 0).await.unwrap();
     run.engine
         .store()
-        .run_now(&[id], run.engine.now())
+        .change(&[id], &Change::RunNow, run.engine.now())
         .await
         .unwrap();
     run.until("started", id).await;

@@ -16,7 +16,7 @@ use windlass_engine::remote::{
     RemoteSettled, RemoteWorker,
 };
 use windlass_engine::{CancellationToken, Heard, Subscription, VirtualClock};
-use windlass_store::{AttemptId, Store, StoreError};
+use windlass_store::{AttemptId, Store, StoreError, Wrapper};
 
 use windlass_testkit::world::{World, constant, new_job};
 
@@ -237,8 +237,14 @@ impl Slow {
         *self.held.lock().unwrap() = Some(held.clone());
         held
     }
+}
 
-    async fn around<T>(
+impl Wrapper for Slow {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    async fn around<T: Send>(
         &self,
         verb: &'static str,
         step: impl Future<Output = Result<T, StoreError>> + Send,
@@ -259,5 +265,3 @@ impl Slow {
         answer
     }
 }
-
-windlass_store::wrap_store!(Slow);

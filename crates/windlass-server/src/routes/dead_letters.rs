@@ -10,7 +10,7 @@ use windlass_api::{Content, JobFilter, group_of, read_revival};
 use windlass_core::fields::RawFields;
 use windlass_core::{Invalid, Job, JobId, Kind, Revival, State, Timestamp};
 use windlass_engine::{JobEvent, JobRef};
-use windlass_store::{Changed, PAGE_MAX};
+use windlass_store::{Change, Changed, PAGE_MAX};
 
 use super::Route;
 use super::jobs::{
@@ -193,7 +193,11 @@ async fn revive(call: Call) -> Result<Answer, Problem> {
     let new_payload = revival.payload.as_ref();
     let before = Before::keep_all(&call, dead.iter().copied().cloned(), new_payload).await?;
     let ids: Vec<JobId> = before.iter().map(Before::id).collect();
-    let mut changed = call.app.store().revive(&ids, &revival, call.now).await?;
+    let mut changed = call
+        .app
+        .store()
+        .change(&ids, &Change::Revive(revival.clone()), call.now)
+        .await?;
     if let Some(run_at) = revival.run_at {
         call.app.engine().due_at(run_at, call.now);
     }

@@ -10,7 +10,7 @@ use windlass_api::schema::{Field, Schema};
 use windlass_api::{Cursor, JobFilter, ListPage, QueueSettings};
 use windlass_core::fields::{Fields, RawFields, one_of};
 use windlass_core::{Invalid, JobId, QueueName, Timestamp};
-use windlass_store::{Counts, PAGE_MAX, QueueLimits};
+use windlass_store::{Change, Counts, PAGE_MAX, QueueLimits};
 
 use self::existence::{must_exist, must_exist_or_create};
 use super::Route;
@@ -269,7 +269,11 @@ async fn purge(call: Call) -> Result<Answer, Problem> {
     };
     let found = search(&call.app, &filter, asked.after, asked.limit, call.now).await?;
     let ids: Vec<JobId> = found.jobs.iter().map(|job| job.id).collect();
-    let changed = call.app.store().purge(&ids).await?;
+    let changed = call
+        .app
+        .store()
+        .change(&ids, &Change::Purge, call.now)
+        .await?;
     let answer = PassAnswer::new(&changed, &found);
     let detail =
         json!({"state": state, "finished_before": finished_before, "removed": answer.changed()});

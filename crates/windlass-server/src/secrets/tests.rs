@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use windlass_engine::{Ids, SystemClock};
 use windlass_memory::MemoryStore;
+use windlass_store::{Store, Wrapper};
 
 use super::*;
 
@@ -117,11 +118,15 @@ struct Raced {
     left: std::sync::atomic::AtomicUsize,
 }
 
-impl Raced {
-    async fn around<T>(
+impl Wrapper for Raced {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    async fn around<T: Send>(
         &self,
         verb: &'static str,
-        step: impl Future<Output = Result<T, StoreError>>,
+        step: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
         use std::sync::atomic::Ordering::SeqCst;
         let less = |left: usize| left.checked_sub(1);
@@ -132,8 +137,6 @@ impl Raced {
         step.await
     }
 }
-
-windlass_store::wrap_store!(Raced);
 
 async fn rotated_beside(writes: usize) -> (Arc<Engine>, MasterKey, Result<usize, SecretError>) {
     let (store, clock) = (Arc::new(MemoryStore::new()), Arc::new(SystemClock::new()));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::{Value, json};
 use windlass_memory::MemoryStore;
 use windlass_server::Settings;
-use windlass_store::StoreError;
+use windlass_store::{Store, StoreError, Wrapper};
 
 use crate::support::Server;
 
@@ -257,11 +257,15 @@ struct Faltering {
     claims: AtomicUsize,
 }
 
-impl Faltering {
-    async fn around<T>(
+impl Wrapper for Faltering {
+    fn inner(&self) -> &dyn Store {
+        &self.store
+    }
+
+    async fn around<T: Send>(
         &self,
         verb: &'static str,
-        step: impl Future<Output = Result<T, StoreError>>,
+        step: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
         if verb == "claim" && self.claims.fetch_add(1, Ordering::Relaxed) % 2 == 1 {
             return Err(StoreError::Unavailable("it falters".into()));
@@ -269,8 +273,6 @@ impl Faltering {
         step.await
     }
 }
-
-windlass_store::wrap_store!(Faltering);
 
 #[tokio::test]
 async fn a_claim_that_fails_half_way_answers_what_it_got() {

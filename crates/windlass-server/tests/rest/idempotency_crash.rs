@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::json;
 use windlass_memory::MemoryStore;
-use windlass_store::{Expected, Store, StoreError};
+use windlass_store::{Expected, Store, StoreError, Wrapper};
 
 use crate::idempotency::{idempotent_routes, made_by, prepare, send_to, things};
 use crate::support::Server;
@@ -42,11 +42,17 @@ impl Dying {
     fn taken(&self) -> Vec<&'static str> {
         self.steps.lock().unwrap().1.clone()
     }
+}
 
-    async fn around<T>(
+impl Wrapper for Dying {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    async fn around<T: Send>(
         &self,
         verb: &'static str,
-        step: impl Future<Output = Result<T, StoreError>>,
+        step: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
         let left = {
             let mut steps = self.steps.lock().unwrap();
@@ -65,8 +71,6 @@ impl Dying {
         }
     }
 }
-
-windlass_store::wrap_store!(Dying);
 
 #[tokio::test]
 async fn a_process_that_dies_at_any_step_leaves_what_a_resend_completes_once() {
@@ -121,14 +125,18 @@ struct Contended {
     store: Arc<dyn Store>,
 }
 
-impl Contended {
-    async fn around<T>(
+impl Wrapper for Contended {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    async fn around<T: Send>(
         &self,
         verb: &'static str,
-        step: impl Future<Output = Result<T, StoreError>>,
+        step: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
         if verb == "fire" {
-            for schedule in self.store.schedules().await? {
+            for schedule in self.store.schedules().await?.readable {
                 let any = Expected::Anything;
                 self.store.put_schedule(&schedule, any).await?;
             }
@@ -136,8 +144,6 @@ impl Contended {
         step.await
     }
 }
-
-windlass_store::wrap_store!(Contended);
 
 #[tokio::test]
 async fn contention_is_told_as_such_and_keeps_the_key() {

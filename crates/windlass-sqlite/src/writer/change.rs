@@ -1,78 +1,83 @@
 //! What people do to single jobs.
 
 use windlass_core::{Conflict, Edit, Event, Job, JobId, QueueName, Revival, State, Timestamp};
-use windlass_store::Changed;
 use windlass_store::stored::LastAttempt;
+use windlass_store::{Change, Changed};
 
 use super::{Answer, Writer};
 use crate::fault::{Step, if_readable};
 use crate::row;
 
 impl Writer<'_> {
-    pub(crate) fn cancel(&mut self, jobs: &[JobId], now: Timestamp) -> Answer<Vec<Changed>> {
-        self.change_all(jobs, now, |_, job| Ok(job.cancel(now).map_err(conflict)))
-    }
-
-    pub(crate) fn run_now(&mut self, jobs: &[JobId], now: Timestamp) -> Answer<Vec<Changed>> {
-        self.change_all(jobs, now, |_, job| Ok(job.run_now(now).map_err(conflict)))
-    }
-
-    pub(crate) fn resolve(&mut self, jobs: &[JobId], now: Timestamp) -> Answer<Vec<Changed>> {
-        self.change_all(jobs, now, |_, job| Ok(job.resolve(now).map_err(conflict)))
-    }
-
-    pub(crate) fn revive(
+    pub(crate) fn change_all(
         &mut self,
         jobs: &[JobId],
-        revival: &Revival,
+        change: &Change,
         now: Timestamp,
     ) -> Answer<Vec<Changed>> {
-        self.change_all(jobs, now, |writer, job| {
-            let before = job.state();
-            if before.after(Event::Revived(revival.consent)).is_none() {
-                return Ok(Err(Changed::Conflict(before)));
-            }
-            if writer.key_is_taken(job, &job.queue, now)? {
-                return Ok(Err(Changed::KeyTaken(before)));
-            }
-            if let Some(max_depth) = writer.full(&job.queue) {
-                return Ok(Err(Changed::QueueFull { max_depth }));
-            }
-            Ok(job.revive(revival.clone(), now).map_err(conflict))
-        })
-    }
-
-    pub(crate) fn edit(&mut self, id: JobId, edit: &Edit, now: Timestamp) -> Answer<Changed> {
-        let changed = self.change(id, now, |writer, job| {
-            let before = job.state();
-            if before.after(Event::Changed).is_none() {
-                return Ok(Err(Changed::Conflict(before)));
-            }
-            let to = edit.queue.clone().unwrap_or_else(|| job.queue.clone());
-            if writer.key_is_taken(job, &to, now)? {
-                return Ok(Err(Changed::KeyTaken(before)));
-            }
-            if let Some(max_depth) = writer.full(&to).filter(|_| to != job.queue) {
-                return Ok(Err(Changed::QueueFull { max_depth }));
-            }
-            if let Some(unique) = &job.unique {
-                let queue = writer.names.number(writer.connection, job.queue.as_str())?;
-                writer.forget_hold(queue, &unique.key)?;
-            }
-            Ok(job.edit(edit.clone()).map_err(conflict))
-        })?;
-        Ok(Ok(changed))
-    }
-
-    pub(crate) fn purge(&mut self, jobs: &[JobId]) -> Answer<Vec<Changed>> {
         let mut answers = Vec::with_capacity(jobs.len());
-        for id in jobs {
-            answers.push(self.purge_one(*id)?);
+        for id in jobs.iter().copied() {
+            answers.push(match change {
+                Change::Cancel => {
+                    self.change(id, now, |_, job| Ok(job.cancel(now).map_err(conflict)))
+                }
+                Change::RunNow => {
+                    self.change(id, now, |_, job| Ok(job.run_now(now).map_err(conflict)))
+                }
+                Change::Resolve => {
+                    self.change(id, now, |_, job| Ok(job.resolve(now).map_err(conflict)))
+                }
+                Change::Revive(revival) => {
+                    self.change(id, now, |writer, job| writer.revive(job, revival, now))
+                }
+                Change::Edit(edit) => {
+                    self.change(id, now, |writer, job| writer.edit(job, edit, now))
+                }
+                Change::Purge => self.purge(id),
+            }?);
         }
         Ok(Ok(answers))
     }
 
-    fn purge_one(&mut self, id: JobId) -> Step<Changed> {
+    fn revive(
+        &mut self,
+        job: &mut Job,
+        revival: &Revival,
+        now: Timestamp,
+    ) -> Step<Result<(), Changed>> {
+        let before = job.state();
+        if before.after(Event::Revived(revival.consent)).is_none() {
+            return Ok(Err(Changed::Conflict(before)));
+        }
+        if self.key_is_taken(job, &job.queue, now)? {
+            return Ok(Err(Changed::KeyTaken(before)));
+        }
+        if let Some(max_depth) = self.full(&job.queue) {
+            return Ok(Err(Changed::QueueFull { max_depth }));
+        }
+        Ok(job.revive(revival.clone(), now).map_err(conflict))
+    }
+
+    fn edit(&mut self, job: &mut Job, edit: &Edit, now: Timestamp) -> Step<Result<(), Changed>> {
+        let before = job.state();
+        if before.after(Event::Changed).is_none() {
+            return Ok(Err(Changed::Conflict(before)));
+        }
+        let to = edit.queue.clone().unwrap_or_else(|| job.queue.clone());
+        if self.key_is_taken(job, &to, now)? {
+            return Ok(Err(Changed::KeyTaken(before)));
+        }
+        if let Some(max_depth) = self.full(&to).filter(|_| to != job.queue) {
+            return Ok(Err(Changed::QueueFull { max_depth }));
+        }
+        if let Some(unique) = &job.unique {
+            let queue = self.names.number(self.connection, job.queue.as_str())?;
+            self.forget_hold(queue, &unique.key)?;
+        }
+        Ok(job.edit(edit.clone()).map_err(conflict))
+    }
+
+    fn purge(&mut self, id: JobId) -> Step<Changed> {
         let Some(found) = if_readable(self.find(id))? else {
             return Ok(Changed::Unreadable);
         };
@@ -95,19 +100,6 @@ impl Writer<'_> {
         }
         self.forget_occurrence(&job)?;
         Ok(Changed::Removed)
-    }
-
-    fn change_all(
-        &mut self,
-        jobs: &[JobId],
-        now: Timestamp,
-        change: impl Fn(&mut Writer<'_>, &mut Job) -> Step<Result<(), Changed>>,
-    ) -> Answer<Vec<Changed>> {
-        let mut answers = Vec::with_capacity(jobs.len());
-        for id in jobs {
-            answers.push(self.change(*id, now, &change)?);
-        }
-        Ok(Ok(answers))
     }
 
     fn change(

@@ -7,17 +7,45 @@ use std::time::Duration;
 use windlass_core::fairness::{Credit, Guards, Pool, Ratio, Slots};
 use windlass_core::retry::{Cap, Preset, RetryPolicy, WorkerRetry};
 use windlass_core::{
-    AttemptError, Failure, Job, JobId, Key, Kind, NewJob, OnDuplicate, Payload, QueueName, Report,
-    State, Timestamp, Unique, WorkerName,
+    AttemptError, Edit, Failure, Job, JobId, Key, Kind, NewJob, OnDuplicate, Payload, QueueName,
+    Report, State, Timestamp, Unique, WorkerName,
 };
 
 use crate::{
-    AttemptId, AttemptReport, Claim, ClaimRetry, Enqueue, Enqueued, Kinds, Settled, Store,
-    StoreError, WorkerPlace,
+    AttemptId, AttemptReport, Change, Changed, Claim, ClaimRetry, Enqueue, Enqueued, Kinds,
+    Settled, Store, StoreError, WorkerPlace, Wrapper,
 };
 
 /// The store that a case is given.
 pub type Opened = Arc<dyn Store>;
+
+/// The store as the engine sees it: bounds are checked.
+pub fn bounded(store: Opened) -> Opened {
+    Arc::new(Bounded(store))
+}
+
+#[derive(Debug)]
+struct Bounded(Opened);
+
+impl Wrapper for Bounded {
+    fn inner(&self) -> &dyn Store {
+        &*self.0
+    }
+
+    async fn around<T: Send>(
+        &self,
+        _verb: &'static str,
+        step: impl Future<Output = Result<T, StoreError>> + Send,
+    ) -> Result<T, StoreError> {
+        step.await
+    }
+}
+
+/// Changes one waiting job.
+pub async fn edit_one(store: &Opened, id: JobId, edit: &Edit, now: Timestamp) -> Changed {
+    let edit = Change::Edit(edit.clone());
+    store.change(&[id], &edit, now).await.unwrap()[0]
+}
 
 /// So many seconds after the beginning of every case.
 pub fn at(seconds: u64) -> Timestamp {

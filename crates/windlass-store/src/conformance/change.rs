@@ -6,7 +6,7 @@ use windlass_core::{
 };
 
 use super::build::*;
-use crate::{Changed, Claim, Enqueued, QueueLimits, Settled};
+use crate::{Change, Changed, Claim, Enqueued, QueueLimits, Settled};
 
 const DEAD: State = State::Dead(DeadReason::Exhausted);
 
@@ -23,7 +23,10 @@ async fn die(store: &Opened, number: u64) {
 
 pub async fn cancel_ends_a_waiting_job(store: &Opened) {
     put(store, vec![job(1)]).await;
-    let changed = store.cancel(&[id(1), id(9)], at(1)).await.unwrap();
+    let changed = store
+        .change(&[id(1), id(9)], &Change::Cancel, at(1))
+        .await
+        .unwrap();
     assert_eq!(changed, [Changed::Now(State::Cancelled), Changed::NotFound]);
     assert!(take(store, 1, at(2)).await.is_empty());
     assert_eq!(find(store, id(1)).await.finished_at(), Some(at(1)));
@@ -33,7 +36,10 @@ pub async fn cancel_asks_a_running_job(store: &Opened) {
     put(store, vec![job(1)]).await;
     let running = take_one(store, at(0)).await;
     assert_eq!(
-        store.cancel(&[id(1)], at(1)).await.unwrap(),
+        store
+            .change(&[id(1)], &Change::Cancel, at(1))
+            .await
+            .unwrap(),
         [Changed::Now(State::Running)]
     );
     assert!(find(store, id(1)).await.lease().unwrap().cancel_requested);
@@ -45,7 +51,10 @@ pub async fn cancel_asks_a_running_job(store: &Opened) {
 pub async fn cancel_or_success_one_wins(store: &Opened) {
     put(store, jobs(1..3)).await;
     let running = take(store, 2, at(0)).await;
-    store.cancel(&[id(1)], at(1)).await.unwrap();
+    store
+        .change(&[id(1)], &Change::Cancel, at(1))
+        .await
+        .unwrap();
     let settled = settle_one(store, &running[0], Report::Succeeded(None), at(2)).await;
     assert_eq!(
         settled.verdict(),
@@ -54,18 +63,27 @@ pub async fn cancel_or_success_one_wins(store: &Opened) {
     );
     settle_one(store, &running[1], Report::Succeeded(None), at(1)).await;
     assert_eq!(
-        store.cancel(&[id(2)], at(2)).await.unwrap(),
+        store
+            .change(&[id(2)], &Change::Cancel, at(2))
+            .await
+            .unwrap(),
         [Changed::Conflict(State::Succeeded)]
     );
     put(store, vec![job(3)]).await;
     let third = take_one(store, at(2)).await;
     store.sweep(10, at(60), 0).await.unwrap();
     assert_eq!(
-        store.run_now(&[id(3)], at(60)).await.unwrap(),
+        store
+            .change(&[id(3)], &Change::RunNow, at(60))
+            .await
+            .unwrap(),
         [Changed::Now(State::Waiting)]
     );
     assert_eq!(
-        store.cancel(&[id(3)], at(60)).await.unwrap(),
+        store
+            .change(&[id(3)], &Change::Cancel, at(60))
+            .await
+            .unwrap(),
         [Changed::Now(State::Cancelled)]
     );
     assert_eq!(
@@ -73,7 +91,10 @@ pub async fn cancel_or_success_one_wins(store: &Opened) {
         Settled::LeaseLost
     );
     assert_eq!(
-        store.run_now(&[id(3)], at(61)).await.unwrap(),
+        store
+            .change(&[id(3)], &Change::RunNow, at(61))
+            .await
+            .unwrap(),
         [Changed::Conflict(State::Cancelled)]
     );
 }
@@ -82,7 +103,10 @@ pub async fn cancel_of_what_is_over_is_a_conflict(store: &Opened) {
     die(store, 1).await;
     let before = find(store, id(1)).await;
     assert_eq!(
-        store.cancel(&[id(1)], at(1)).await.unwrap(),
+        store
+            .change(&[id(1)], &Change::Cancel, at(1))
+            .await
+            .unwrap(),
         [Changed::Conflict(DEAD)]
     );
     assert_eq!(find(store, id(1)).await, before);
@@ -96,7 +120,7 @@ pub async fn revive_runs_a_dead_job_again(store: &Opened) {
         ..Revival::default()
     };
     let revived = store
-        .revive(&[id(1), id(9)], &revival, at(1))
+        .change(&[id(1), id(9)], &Change::Revive(revival.clone()), at(1))
         .await
         .unwrap();
     assert_eq!(revived, [Changed::Now(State::Waiting), Changed::NotFound]);
@@ -112,7 +136,7 @@ pub async fn revive_runs_a_dead_job_again(store: &Opened) {
         "its history stays"
     );
     let refused = store
-        .revive(&[id(1)], &Revival::default(), at(101))
+        .change(&[id(1)], &Change::Revive(Revival::default()), at(101))
         .await
         .unwrap();
     assert_eq!(refused, [Changed::Conflict(State::Running)]);
@@ -131,19 +155,31 @@ pub async fn revive_into_a_taken_key_is_a_conflict_for_that_job_only(store: &Ope
         ],
     )
     .await;
-    store.cancel(&[id(3)], at(1)).await.unwrap();
+    store
+        .change(&[id(3)], &Change::Cancel, at(1))
+        .await
+        .unwrap();
     let keep = Revival {
         failures: Failures::Keep,
         ..Revival::default()
     };
-    let revived = store.revive(&[id(1), id(3)], &keep, at(1)).await.unwrap();
+    let revived = store
+        .change(&[id(1), id(3)], &Change::Revive(keep.clone()), at(1))
+        .await
+        .unwrap();
     assert_eq!(
         revived,
         [Changed::KeyTaken(DEAD), Changed::Now(State::Waiting)]
     );
-    store.cancel(&[id(2)], at(2)).await.unwrap();
+    store
+        .change(&[id(2)], &Change::Cancel, at(2))
+        .await
+        .unwrap();
     assert_eq!(
-        store.revive(&[id(1)], &keep, at(2)).await.unwrap(),
+        store
+            .change(&[id(1)], &Change::Revive(keep.clone()), at(2))
+            .await
+            .unwrap(),
         [Changed::Now(State::Waiting)]
     );
     let again = Job {
@@ -179,7 +215,7 @@ const LOST: State = State::Dead(DeadReason::Lost);
 pub async fn revive_of_a_lost_job_needs_force(store: &Opened) {
     lose(store, 1).await;
     let plain = store
-        .revive(&[id(1)], &Revival::default(), at(31))
+        .change(&[id(1)], &Change::Revive(Revival::default()), at(31))
         .await
         .unwrap();
     assert_eq!(plain, [Changed::Conflict(LOST)]);
@@ -188,7 +224,10 @@ pub async fn revive_of_a_lost_job_needs_force(store: &Opened) {
         ..Revival::default()
     };
     assert_eq!(
-        store.revive(&[id(1)], &force, at(31)).await.unwrap(),
+        store
+            .change(&[id(1)], &Change::Revive(force.clone()), at(31))
+            .await
+            .unwrap(),
         [Changed::Now(State::Waiting)]
     );
 }
@@ -206,7 +245,10 @@ pub async fn run_now_brings_a_retry_forward(store: &Opened) {
     )
     .await;
     fail_once(store, 1..2).await;
-    let changed = store.run_now(&[id(1), id(2), id(9)], at(0)).await.unwrap();
+    let changed = store
+        .change(&[id(1), id(2), id(9)], &Change::RunNow, at(0))
+        .await
+        .unwrap();
     assert_eq!(
         changed,
         [
@@ -232,11 +274,11 @@ pub async fn edit_changes_a_waiting_job(store: &Opened) {
         queue: None,
     };
     assert_eq!(
-        store.edit(id(2), &edit, at(1)).await.unwrap(),
+        edit_one(store, id(2), &edit, at(1)).await,
         Changed::Now(State::Waiting)
     );
     assert_eq!(
-        store.edit(id(9), &edit, at(1)).await.unwrap(),
+        edit_one(store, id(9), &edit, at(1)).await,
         Changed::NotFound
     );
     let edited = find(store, id(2)).await;
@@ -267,10 +309,10 @@ pub async fn edit_moves_a_job_and_its_key(store: &Opened) {
         queue: Some(queue(name)),
         ..Edit::default()
     };
-    let refused = store.edit(id(1), &to("taken"), at(1)).await.unwrap();
+    let refused = edit_one(store, id(1), &to("taken"), at(1)).await;
     assert_eq!(refused, Changed::KeyTaken(State::Waiting));
     assert_eq!(
-        store.edit(id(1), &to("free"), at(1)).await.unwrap(),
+        edit_one(store, id(1), &to("free"), at(1)).await,
         Changed::Now(State::Waiting)
     );
     let old_place = Job {
@@ -313,7 +355,10 @@ pub async fn a_full_queue_takes_no_moved_and_no_revived_job(store: &Opened) {
         ..job(number)
     });
     put(store, there.collect()).await;
-    store.cancel(&[3, 4].map(id), at(1)).await.unwrap();
+    store
+        .change(&[3, 4].map(id), &Change::Cancel, at(1))
+        .await
+        .unwrap();
     store.put_queue(&full, &limits, None).await.unwrap();
     let refused = Changed::QueueFull { max_depth: 2 };
     let to = Edit {
@@ -321,14 +366,22 @@ pub async fn a_full_queue_takes_no_moved_and_no_revived_job(store: &Opened) {
         ..Edit::default()
     };
     let waiting = Changed::Now(State::Waiting);
-    assert_eq!(store.edit(id(1), &to, at(1)).await.unwrap(), waiting);
-    assert_eq!(store.edit(id(2), &to, at(1)).await.unwrap(), refused);
-    let same = store.edit(id(5), &to, at(1)).await.unwrap();
+    assert_eq!(edit_one(store, id(1), &to, at(1)).await, waiting);
+    assert_eq!(edit_one(store, id(2), &to, at(1)).await, refused);
+    let same = edit_one(store, id(5), &to, at(1)).await;
     assert_eq!(same, waiting, "it waits there already");
     let revival = Revival::default();
-    let revive = async |now| store.revive(&[3, 4].map(id), &revival, now).await.unwrap();
+    let revive = async |now| {
+        store
+            .change(&[3, 4].map(id), &Change::Revive(revival.clone()), now)
+            .await
+            .unwrap()
+    };
     assert_eq!(revive(at(2)).await, [refused, refused]);
-    store.cancel(&[id(5)], at(3)).await.unwrap();
+    store
+        .change(&[id(5)], &Change::Cancel, at(3))
+        .await
+        .unwrap();
     assert_eq!(revive(at(4)).await, [waiting, refused], "each for itself");
     assert_eq!(store.counts(at(4)).await.unwrap()[&full].ready, 2);
 }
@@ -341,7 +394,7 @@ pub async fn edit_of_a_running_job_is_a_conflict(store: &Opened) {
         ..Edit::default()
     };
     assert_eq!(
-        store.edit(id(1), &edit, at(1)).await.unwrap(),
+        edit_one(store, id(1), &edit, at(1)).await,
         Changed::Conflict(State::Running)
     );
     assert_eq!(find(store, id(1)).await, running);
@@ -350,7 +403,10 @@ pub async fn edit_of_a_running_job_is_a_conflict(store: &Opened) {
 pub async fn resolve_ends_a_lost_job(store: &Opened) {
     lose(store, 1).await;
     put(store, vec![job(2)]).await;
-    let resolved = store.resolve(&[id(1), id(2), id(9)], at(40)).await.unwrap();
+    let resolved = store
+        .change(&[id(1), id(2), id(9)], &Change::Resolve, at(40))
+        .await
+        .unwrap();
     let expected = [
         Changed::Now(State::Succeeded),
         Changed::Conflict(State::Waiting),
@@ -364,7 +420,10 @@ pub async fn purge_removes_what_is_over(store: &Opened) {
     die(store, 1).await;
     put(store, jobs(2..4)).await;
     take_one(store, at(0)).await;
-    let purged = store.purge(&[id(1), id(2), id(3), id(9)]).await.unwrap();
+    let purged = store
+        .change(&[id(1), id(2), id(3), id(9)], &Change::Purge, at(0))
+        .await
+        .unwrap();
     assert_eq!(
         purged,
         [
@@ -376,5 +435,8 @@ pub async fn purge_removes_what_is_over(store: &Opened) {
     );
     assert_eq!(store.get(&[id(1)]).await.unwrap(), [None]);
     assert_eq!(store.attempts(id(1), 10).await.unwrap(), []);
-    assert_eq!(store.purge(&[id(1)]).await.unwrap(), [Changed::NotFound]);
+    assert_eq!(
+        store.change(&[id(1)], &Change::Purge, at(0)).await.unwrap(),
+        [Changed::NotFound]
+    );
 }

@@ -10,7 +10,9 @@ use windlass_core::{
 };
 
 use super::build::*;
-use crate::{Changed, ENQUEUE_MAX, Enqueue, EnqueueMode, Enqueued, QueueLimits, StoreError};
+use crate::{
+    Change, Changed, ENQUEUE_MAX, Enqueue, EnqueueMode, Enqueued, QueueLimits, StoreError,
+};
 
 pub async fn stores_every_field_as_it_was_given(store: &Opened) {
     let full = Job {
@@ -275,7 +277,7 @@ pub async fn a_hold_outlives_the_row(store: &Opened) {
     put(store, vec![first]).await;
     let running = take_one(store, at(0)).await;
     settle_one(store, &running, Report::Succeeded(None), at(1)).await;
-    let removed = store.purge(&[id(1)]).await.unwrap();
+    let removed = store.change(&[id(1)], &Change::Purge, at(0)).await.unwrap();
     assert_eq!(removed, [Changed::Removed]);
     let second = Job {
         unique: unique("k"),

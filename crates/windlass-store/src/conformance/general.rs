@@ -6,7 +6,7 @@ use serde_json::json;
 use windlass_core::fairness::Rate;
 
 use super::build::*;
-use crate::{EXPIRED_MAX, Expected, Pause, QueueLimits, Written};
+use crate::{EXPIRED_MAX, Expected, Pause, QueueLimits, RecordRange, Written};
 
 pub async fn documents_are_compare_and_set(store: &Opened) {
     let put = |value: i32, expected| async move {
@@ -175,27 +175,42 @@ pub async fn records_are_read_in_order_from_a_cursor(store: &Opened) {
         .unwrap();
     store.append("other", &[json!("x")], at(1)).await.unwrap();
     store.append("audit", &[json!(3)], at(2)).await.unwrap();
-    let first = store.records("audit", 0, 2).await.unwrap();
+    let first = store
+        .records("audit", RecordRange::OLDEST, 2)
+        .await
+        .unwrap();
     let values: Vec<_> = first.iter().map(|record| record.value.clone()).collect();
     assert_eq!(values, [json!(1), json!(2)]);
-    let rest = store.records("audit", first[1].cursor, 10).await.unwrap();
+    let rest = store
+        .records("audit", RecordRange::After(first[1].cursor), 10)
+        .await
+        .unwrap();
     assert_eq!(
         (rest.len(), &rest[0].value, rest[0].at),
         (1, &json!(3), at(2))
     );
     assert!(rest[0].cursor > first[1].cursor);
-    assert_eq!(store.records("none", 0, 10).await.unwrap(), []);
+    assert_eq!(
+        store
+            .records("none", RecordRange::OLDEST, 10)
+            .await
+            .unwrap(),
+        []
+    );
 }
 
 pub async fn records_are_read_from_the_newest(store: &Opened) {
     let three = [json!(1), json!(2), json!(3)];
     store.append("audit", &three, at(1)).await.unwrap();
     store.append("other", &[json!("x")], at(1)).await.unwrap();
-    let newest = store.newest_records("audit", None, 2).await.unwrap();
+    let newest = store
+        .records("audit", RecordRange::NEWEST, 2)
+        .await
+        .unwrap();
     let values: Vec<_> = newest.iter().map(|record| record.value.clone()).collect();
     assert_eq!(values, [json!(3), json!(2)]);
-    let before = Some(newest[1].cursor);
-    let older = store.newest_records("audit", before, 10).await.unwrap();
+    let before = RecordRange::Before(newest[1].cursor);
+    let older = store.records("audit", before, 10).await.unwrap();
     assert_eq!((older.len(), &older[0].value), (1, &json!(1)));
 }
 
@@ -206,7 +221,10 @@ pub async fn records_are_trimmed_from_the_oldest(store: &Opened) {
     assert_eq!(store.trim("audit", at(4), 2).await.unwrap(), 2);
     assert_eq!(store.trim("audit", at(4), 10).await.unwrap(), 1);
     assert_eq!(store.trim("audit", at(4), 10).await.unwrap(), 0);
-    let left = store.records("audit", 0, 10).await.unwrap();
+    let left = store
+        .records("audit", RecordRange::OLDEST, 10)
+        .await
+        .unwrap();
     assert_eq!(
         left.iter()
             .map(|record| record.value.clone())
@@ -215,7 +233,10 @@ pub async fn records_are_trimmed_from_the_oldest(store: &Opened) {
     );
     store.trim("audit", at(100), 10).await.unwrap();
     store.append("audit", &[json!(6)], at(6)).await.unwrap();
-    let next = store.records("audit", left[1].cursor, 10).await.unwrap();
+    let next = store
+        .records("audit", RecordRange::After(left[1].cursor), 10)
+        .await
+        .unwrap();
     assert_eq!(next.len(), 1, "cursors never come back");
 }
 

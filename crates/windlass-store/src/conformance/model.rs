@@ -16,8 +16,8 @@ use windlass_core::{
 
 use super::build::*;
 use crate::{
-    AttemptId, AttemptReport, Claim, Enqueue, EnqueueMode, Expected, Filter, Kinds, ListedState,
-    Page, Pause, QueueLimits,
+    AttemptId, AttemptReport, Change, Claim, Enqueue, EnqueueMode, Expected, Filter, Kinds,
+    ListedState, Page, Pause, QueueLimits, RecordRange,
 };
 
 /// How many different jobs a sequence speaks of.
@@ -190,7 +190,7 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
             )
         }
         Command::Sweep(limit, random) => told(&store.sweep(*limit, now, *random).await),
-        Command::Cancel(jobs) => told(&store.cancel(&ids(jobs), now).await),
+        Command::Cancel(jobs) => told(&store.change(&ids(jobs), &Change::Cancel, now).await),
         Command::Revive(jobs, keep, force) => {
             let revival = Revival {
                 failures: if *keep {
@@ -205,19 +205,23 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
                 },
                 ..Revival::default()
             };
-            told(&store.revive(&ids(jobs), &revival, now).await)
+            told(
+                &store
+                    .change(&ids(jobs), &Change::Revive(revival), now)
+                    .await,
+            )
         }
-        Command::RunNow(jobs) => told(&store.run_now(&ids(jobs), now).await),
+        Command::RunNow(jobs) => told(&store.change(&ids(jobs), &Change::RunNow, now).await),
         Command::Edit(number, priority, to) => {
             let edit = Edit {
                 priority: *priority,
                 queue: to.map(queue_of),
                 ..Edit::default()
             };
-            told(&store.edit(id(*number), &edit, now).await)
+            told(&store.change(&[id(*number)], &Change::Edit(edit), now).await)
         }
-        Command::Resolve(jobs) => told(&store.resolve(&ids(jobs), now).await),
-        Command::Purge(jobs) => told(&store.purge(&ids(jobs)).await),
+        Command::Resolve(jobs) => told(&store.change(&ids(jobs), &Change::Resolve, now).await),
+        Command::Purge(jobs) => told(&store.change(&ids(jobs), &Change::Purge, now).await),
         Command::Limits(queue, which) => told(
             &store
                 .put_queue(&queue_of(*queue), &limits_of(*which, now), None)
@@ -249,7 +253,10 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
         }
         Command::Append(value) => {
             store.append("model", &[json!(value)], now).await.unwrap();
-            let records = store.records("model", 0, 100).await.unwrap();
+            let records = store
+                .records("model", RecordRange::OLDEST, 100)
+                .await
+                .unwrap();
             told(
                 &records
                     .iter()

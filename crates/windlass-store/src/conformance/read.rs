@@ -8,7 +8,7 @@ use windlass_core::{
 };
 
 use super::build::*;
-use crate::{Counts, Filter, Listed, ListedState, PAGE_MAX, Page, SCAN_MAX};
+use crate::{Change, Counts, Filter, Listed, ListedState, PAGE_MAX, Page, SCAN_MAX};
 
 pub async fn get_answers_in_order(store: &Opened) {
     put(store, jobs(1..3)).await;
@@ -124,7 +124,10 @@ pub async fn list_filters(store: &Opened) {
     let done = take_one(store, at(0)).await;
     settle_one(store, &done, Report::Succeeded(None), at(10)).await;
     take_one(store, at(0)).await;
-    store.cancel(&[id(7)], at(1)).await.unwrap();
+    store
+        .change(&[id(7)], &Change::Cancel, at(1))
+        .await
+        .unwrap();
     let only = |number: u64| vec![id(number)];
     for (state, expected) in [
         (ListedState::Dead, only(1)),
@@ -263,7 +266,10 @@ pub async fn counts_tell_every_state(store: &Opened) {
     let running = take(store, 4, at(0)).await;
     settle_one(store, &running[0], Report::Succeeded(None), at(0)).await;
     settle_one(store, &running[1], failed(), at(0)).await;
-    store.cancel(&[id(8)], at(0)).await.unwrap();
+    store
+        .change(&[id(8)], &Change::Cancel, at(0))
+        .await
+        .unwrap();
     let counts = store.counts(at(5)).await.unwrap();
     let expected = Counts {
         scheduled: 1,

@@ -4,7 +4,10 @@ use windlass_core::schedule::{NewSchedule, SkipReason, SkippedRange, Zone};
 use windlass_core::{Job, NewJob, Occurrence, ScheduleId, ScheduleName};
 
 use super::build::*;
-use crate::{Expected, Fire, Fired, FiredOccurrence, QueueLimits, Schedule, ScheduleRef, Written};
+use crate::{
+    Change, Expected, Fire, Fired, FiredOccurrence, QueueLimits, RecordRange, Schedule,
+    ScheduleRef, Written,
+};
 
 fn schedule(number: u128, name: &str, next: u64) -> Schedule {
     let name = ScheduleName::new(name).unwrap();
@@ -81,7 +84,7 @@ pub async fn put_is_compare_and_set(store: &Opened) {
         ..changed
     };
     assert_eq!(
-        store.schedules().await.unwrap(),
+        store.schedules().await.unwrap().readable,
         std::slice::from_ref(&kept)
     );
     for which in [
@@ -101,7 +104,7 @@ pub async fn put_is_compare_and_set(store: &Opened) {
     assert_eq!(remove(1).await.unwrap(), Written::Conflict(Some(2)));
     assert_eq!(remove(2).await.unwrap(), Written::Version(2));
     assert_eq!(remove(2).await.unwrap(), Written::Conflict(None));
-    assert_eq!(store.schedules().await.unwrap(), []);
+    assert_eq!(store.schedules().await.unwrap().readable, []);
 }
 
 pub async fn a_name_is_taken_once(store: &Opened) {
@@ -116,6 +119,7 @@ pub async fn a_name_is_taken_once(store: &Opened) {
         .schedules()
         .await
         .unwrap()
+        .readable
         .iter()
         .map(|s| s.definition.name.to_string())
         .collect();
@@ -144,7 +148,7 @@ pub async fn fire_moves_the_schedule_on(store: &Opened) {
         .await
         .unwrap();
     assert_eq!(fired, made(&[10, 20]));
-    let kept = store.schedules().await.unwrap().remove(0);
+    let kept = store.schedules().await.unwrap().readable.remove(0);
     assert_eq!(
         (kept.version, kept.last_at, kept.next_at),
         (2, Some(at(20)), Some(at(1000)))
@@ -204,8 +208,14 @@ pub async fn occurrences_are_kept_as_long_as_their_jobs(store: &Opened) {
     assert_eq!(of(None, 10).await.unwrap(), all);
     assert_eq!(of(None, 2).await.unwrap(), all[..2]);
     assert_eq!(of(Some(at(30)), 10).await.unwrap(), all[1..]);
-    store.cancel(&[id(10)], at(40)).await.unwrap();
-    store.purge(&[id(10)]).await.unwrap();
+    store
+        .change(&[id(10)], &Change::Cancel, at(40))
+        .await
+        .unwrap();
+    store
+        .change(&[id(10)], &Change::Purge, at(0))
+        .await
+        .unwrap();
     assert_eq!(of(None, 10).await.unwrap(), all[..2]);
     store
         .remove_schedule(schedule.id, Expected::Anything)
@@ -228,7 +238,7 @@ pub async fn a_stale_step_writes_nothing(store: &Opened) {
     );
     assert_eq!(store.get(&[id(10)]).await.unwrap(), [None]);
     assert_eq!(
-        store.schedules().await.unwrap(),
+        store.schedules().await.unwrap().readable,
         std::slice::from_ref(&schedule)
     );
     store
@@ -261,7 +271,10 @@ pub async fn skipped_occurrences_are_recorded(store: &Opened) {
     };
     assert_eq!(store.fire(fire, at(50)).await.unwrap(), made(&[]));
     let topic = Fire::skipped_topic(schedule.id);
-    let records = store.records(&topic, 0, 10).await.unwrap();
+    let records = store
+        .records(&topic, RecordRange::OLDEST, 10)
+        .await
+        .unwrap();
     assert_eq!(records.len(), 2);
     assert_eq!(records[1].value["reason"], "overlap");
     assert_eq!(records[0].value["count"], 4);
@@ -278,7 +291,10 @@ pub async fn skipped_occurrences_are_recorded(store: &Opened) {
         ..step(&schedule, &[])
     };
     assert_eq!(store.fire(longer, at(60)).await.unwrap(), made(&[]));
-    let lengthened = store.records(&topic, 0, 10).await.unwrap();
+    let lengthened = store
+        .records(&topic, RecordRange::OLDEST, 10)
+        .await
+        .unwrap();
     assert_eq!(lengthened.len(), 2);
     assert_eq!(lengthened[0], records[0]);
     assert_eq!(lengthened[1].value["count"], 2);
@@ -286,7 +302,13 @@ pub async fn skipped_occurrences_are_recorded(store: &Opened) {
         .remove_schedule(schedule.id, Expected::Anything)
         .await
         .unwrap();
-    assert_eq!(store.records(&topic, 0, 10).await.unwrap(), []);
+    assert_eq!(
+        store
+            .records(&topic, RecordRange::OLDEST, 10)
+            .await
+            .unwrap(),
+        []
+    );
 }
 
 pub async fn a_step_gives_another_definition(store: &Opened) {
@@ -311,11 +333,18 @@ pub async fn a_step_gives_another_definition(store: &Opened) {
         ..schedule
     };
     assert_eq!(
-        store.schedules().await.unwrap(),
+        store.schedules().await.unwrap().readable,
         std::slice::from_ref(&kept)
     );
     let topic = Fire::skipped_topic(kept.id);
-    assert_eq!(store.records(&topic, 0, 10).await.unwrap().len(), 1);
+    assert_eq!(
+        store
+            .records(&topic, RecordRange::OLDEST, 10)
+            .await
+            .unwrap()
+            .len(),
+        1
+    );
 }
 
 /// Two schedules that are due, of which one is made to lose its time zone by `lose`. For drivers that keep text.
@@ -332,11 +361,11 @@ pub async fn lose_a_zone(store: &Opened, lose: impl AsyncFnOnce()) -> (Schedule,
 /// A schedule that cannot be read stops alone: it is told with its reason, and can be written anew and removed.
 pub async fn unreadable_schedules_stand_aside(store: &Opened, lost: &Schedule, kept: &Schedule) {
     let only = std::slice::from_ref(kept);
-    assert_eq!(store.schedules().await.unwrap(), only);
+    assert_eq!(store.schedules().await.unwrap().readable, only);
     assert_eq!(store.due(1, at(30)).await.unwrap(), only);
     let which = ScheduleRef::Id(lost.id);
     assert_eq!(store.schedule(&which).await.unwrap(), None);
-    let unreadable = store.unreadable_schedules().await.unwrap();
+    let unreadable = store.schedules().await.unwrap().unreadable;
     let told: Vec<_> = unreadable.iter().map(|one| (one.id, &*one.name)).collect();
     assert_eq!(told, [(lost.id, "lost")]);
     assert!(unreadable[0].reason.contains("timezone"), "{unreadable:?}");
@@ -356,6 +385,6 @@ pub async fn unreadable_schedules_stand_aside(store: &Opened, lost: &Schedule, k
         .await
         .unwrap();
     assert_eq!(anew, Written::Version(2));
-    assert_eq!(store.unreadable_schedules().await.unwrap(), []);
+    assert_eq!(store.schedules().await.unwrap().unreadable, []);
     assert_eq!(store.due(9, at(30)).await.unwrap().len(), 2);
 }

@@ -11,7 +11,7 @@ use windlass_core::{
 };
 
 use super::build::*;
-use crate::{AttemptReport, Changed, Claim, Settled};
+use crate::{AttemptReport, Change, Changed, Claim, Settled};
 
 fn limited(number: u64, attempts: i64) -> Job {
     Job {
@@ -374,7 +374,10 @@ pub async fn a_revived_job_that_keeps_its_failures_dies_of_the_next(store: &Open
         failures: Failures::Keep,
         ..Revival::default()
     };
-    let revived = store.revive(&[id(1)], &keep, at(1)).await.unwrap();
+    let revived = store
+        .change(&[id(1)], &Change::Revive(keep.clone()), at(1))
+        .await
+        .unwrap();
     assert_eq!(revived, [Changed::Now(State::Waiting)]);
     let running = take_one(store, at(1)).await;
     assert_eq!((running.attempt, running.failures), (2, 1));

@@ -6,7 +6,7 @@ use windlass_core::retry::Preset;
 use windlass_core::{DeadReason, Delivery, Job, Outcome, Report, State, Verdict};
 
 use super::build::*;
-use crate::{AttemptId, Claim, Renewed, Settled, Swept};
+use crate::{AttemptId, Change, Claim, Renewed, Settled, Swept};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -86,7 +86,10 @@ pub async fn an_expired_lease_can_be_renewed_until_it_is_swept(store: &Opened) {
 pub async fn a_renewal_tells_of_a_cancel(store: &Opened) {
     put(store, vec![job(1)]).await;
     let running = take_one(store, at(0)).await;
-    store.cancel(&[id(1)], at(1)).await.unwrap();
+    store
+        .change(&[id(1)], &Change::Cancel, at(1))
+        .await
+        .unwrap();
     let renewed = store
         .renew(&[attempt_of(&running)], LEASE, at(2))
         .await

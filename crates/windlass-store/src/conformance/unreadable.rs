@@ -7,12 +7,12 @@ use windlass_core::retry::{Preset, RetryPolicy};
 use windlass_core::{Edit, Job, JobId, Report, Revival, State};
 
 use super::build::{
-    Opened, at, attempt_of, claim, failed, id, job, jobs, put, queue, report, settle_one, state_of,
-    take, worker,
+    Opened, at, attempt_of, claim, edit_one, failed, id, job, jobs, put, queue, report, settle_one,
+    state_of, take, worker,
 };
 use crate::{
-    Changed, Claim, Enqueue, Enqueued, Expected, Filter, Page, QueueLimits, Renewed, Settled,
-    StoreError, WorkerPlace,
+    Change, Changed, Claim, Enqueue, Enqueued, Expected, Filter, Page, QueueLimits, RecordRange,
+    Renewed, Settled, StoreError, WorkerPlace,
 };
 
 /// Jobs whose options are to be made unreadable: one waits, one runs, two have ended, one is overdue.
@@ -65,7 +65,10 @@ pub async fn prepare(store: &Opened) {
             settle_one(store, job, end.clone(), at(second)).await;
         }
     }
-    store.cancel(&[31, 32].map(id), at(1)).await.unwrap();
+    store
+        .change(&[31, 32].map(id), &Change::Cancel, at(1))
+        .await
+        .unwrap();
     put(store, (33..35).map(|n| in_queue("done", n)).collect()).await;
     for job in run(store, "done", 2, 0).await {
         settle_one(store, &job, Report::Succeeded(None), at(0)).await;
@@ -155,22 +158,38 @@ async fn reads(store: &Opened) {
 async fn changes(store: &Opened) {
     let revival = Revival::default();
     let revived = store
-        .revive(&[31, 32].map(id), &revival, at(1000))
+        .change(
+            &[31, 32].map(id),
+            &Change::Revive(revival.clone()),
+            at(1000),
+        )
         .await
         .unwrap();
     assert_eq!(revived, [Changed::Unreadable, Changed::Now(State::Waiting)]);
-    let run_now = store.run_now(&[31, 32].map(id), at(1000)).await.unwrap();
+    let run_now = store
+        .change(&[31, 32].map(id), &Change::RunNow, at(1000))
+        .await
+        .unwrap();
     assert_eq!(run_now, [Changed::Unreadable, Changed::Now(State::Waiting)]);
-    let resolved = store.resolve(&[31].map(id), at(1000)).await.unwrap();
+    let resolved = store
+        .change(&[31].map(id), &Change::Resolve, at(1000))
+        .await
+        .unwrap();
     assert_eq!(resolved, [Changed::Unreadable]);
-    let edited = store.edit(id(3), &Edit::default(), at(1000)).await.unwrap();
+    let edited = edit_one(store, id(3), &Edit::default(), at(1000)).await;
     assert_eq!(edited, Changed::Unreadable);
-    let cancelled = store.cancel(&[3, 32].map(id), at(1000)).await.unwrap();
+    let cancelled = store
+        .change(&[3, 32].map(id), &Change::Cancel, at(1000))
+        .await
+        .unwrap();
     assert_eq!(
         cancelled,
         [Changed::Unreadable, Changed::Now(State::Cancelled)]
     );
-    let purged = store.purge(&[33, 34].map(id)).await.unwrap();
+    let purged = store
+        .change(&[33, 34].map(id), &Change::Purge, at(1000))
+        .await
+        .unwrap();
     assert_eq!(purged, [Changed::Unreadable, Changed::Removed]);
 }
 
@@ -225,8 +244,8 @@ async fn general(store: &Opened) {
     let names = store.document_names("all", "", 10, at(0)).await.unwrap();
     assert_eq!(names, ["bad", "good"]);
     for records in [
-        store.records("all", 0, 10).await.unwrap(),
-        store.newest_records("all", None, 10).await.unwrap(),
+        store.records("all", RecordRange::OLDEST, 10).await.unwrap(),
+        store.records("all", RecordRange::NEWEST, 10).await.unwrap(),
     ] {
         assert!(matches!(&records[..], [record] if record.value == good));
     }

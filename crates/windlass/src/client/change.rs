@@ -2,7 +2,7 @@
 
 use windlass_core::{Edit, JobId, Revival, State};
 use windlass_engine::{JobEvent, JobRef};
-use windlass_store::Changed;
+use windlass_store::{Change, Changed};
 
 use super::Client;
 use crate::error::Error;
@@ -17,7 +17,11 @@ impl Client {
     /// Runs a dead or cancelled job again.
     pub async fn revive(&self, id: JobId, revival: &Revival) -> Result<State, Error> {
         let now = self.now();
-        let changed = self.engine.store().revive(&[id], revival, now).await?;
+        let changed = self
+            .engine
+            .store()
+            .change(&[id], &Change::Revive(revival.clone()), now)
+            .await?;
         let state = self.answer(id, changed).await?;
         if let Some(run_at) = revival.run_at {
             self.engine.due_at(run_at, now);
@@ -28,7 +32,11 @@ impl Client {
 
     /// Makes a waiting job due now; its failures stay.
     pub async fn run_now(&self, id: JobId) -> Result<State, Error> {
-        let changed = self.engine.store().run_now(&[id], self.now()).await?;
+        let changed = self
+            .engine
+            .store()
+            .change(&[id], &Change::RunNow, self.now())
+            .await?;
         self.answer(id, changed).await
     }
 
@@ -38,22 +46,34 @@ impl Client {
         if let (Some(queue), Some(job)) = (&edit.queue, self.get(id).await?) {
             self.engine.note_queue(&job.kind, queue).await?;
         }
-        let changed = self.engine.store().edit(id, edit, now).await?;
+        let changed = self
+            .engine
+            .store()
+            .change(&[id], &Change::Edit(edit.clone()), now)
+            .await?;
         if let Some(run_at) = edit.run_at {
             self.engine.due_at(run_at, now);
         }
-        self.answer(id, vec![changed]).await
+        self.answer(id, changed).await
     }
 
     /// Says of a lost at-most-once job that it did succeed.
     pub async fn resolve(&self, id: JobId) -> Result<State, Error> {
-        let changed = self.engine.store().resolve(&[id], self.now()).await?;
+        let changed = self
+            .engine
+            .store()
+            .change(&[id], &Change::Resolve, self.now())
+            .await?;
         self.answer(id, changed).await
     }
 
     /// Removes a job that is over, with its history.
     pub async fn purge(&self, id: JobId) -> Result<(), Error> {
-        let changed = self.engine.store().purge(&[id]).await?;
+        let changed = self
+            .engine
+            .store()
+            .change(&[id], &Change::Purge, self.now())
+            .await?;
         match changed.into_iter().next() {
             Some(Changed::Removed) => Ok(()),
             other => self

@@ -190,14 +190,14 @@ impl Client {
 
     /// The schedules that will fire again, or are paused; by name.
     pub async fn schedules(&self) -> Result<Vec<StoredSchedule>, Error> {
-        let mut schedules = self.engine.store().schedules().await?;
+        let mut schedules = self.engine.store().schedules().await?.readable;
         schedules.retain(|one| one.next_at.is_some() || one.definition.paused);
         Ok(schedules)
     }
 
     /// The schedules whose definition cannot be read any more, by name. They do not fire; they can be put anew, or removed.
     pub async fn unreadable_schedules(&self) -> Result<Vec<UnreadableSchedule>, Error> {
-        Ok(self.engine.store().unreadable_schedules().await?)
+        Ok(self.engine.store().schedules().await?.unreadable)
     }
 
     async fn find_unreadable(&self, name: &str) -> Result<Option<UnreadableSchedule>, Error> {

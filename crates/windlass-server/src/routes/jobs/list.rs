@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use windlass_api::{Cursor, JobFilter, JobView, ListPage};
 use windlass_core::fields::Fields;
 use windlass_core::{Invalid, JobId, Timestamp};
-use windlass_store::{Changed, PAGE_MAX, Store, StoreError};
+use windlass_store::{Change, Changed, PAGE_MAX, Store, StoreError};
 
 use crate::access::Scope;
 use crate::answer::Answer;
@@ -90,7 +90,11 @@ pub(super) async fn run_now(call: Call) -> Result<Answer, Problem> {
     let meant = found.jobs.iter().filter(|job| by_name || job.failures > 0);
     let before = Before::keep_all(&call, meant.cloned(), None).await?;
     let ids: Vec<JobId> = before.iter().map(Before::id).collect();
-    let changed = call.app.store().run_now(&ids, call.now).await?;
+    let changed = call
+        .app
+        .store()
+        .change(&ids, &Change::RunNow, call.now)
+        .await?;
     let answer = PassAnswer::new(&changed, &found);
     let changes = Before::changes_of(&before, &changed, Before::made_due);
     record_pass(&call, "jobs.run_now", wanted.told(&answer), changes).await;

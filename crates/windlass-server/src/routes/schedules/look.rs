@@ -5,7 +5,7 @@ use windlass_api::{Cursor, ListPage};
 use windlass_core::fields::{Fields, RawFields};
 use windlass_core::schedule::{Firing, NewSchedule, Recurrence, Zone};
 use windlass_core::{Invalid, NewJob, Timestamp};
-use windlass_store::{Fire, PAGE_MAX, RECORDS_MAX, Schedule, read_skipped};
+use windlass_store::{Fire, PAGE_MAX, RECORDS_MAX, RecordRange, Schedule, read_skipped};
 
 use super::{Found, found, named};
 use crate::answer::Answer;
@@ -107,7 +107,13 @@ async fn skipped(
     let (mut cursor, mut rows) = (None, Rows::new());
     while rows.len() < limit {
         let store = call.app.store();
-        let page = store.newest_records(&topic, cursor, RECORDS_MAX).await?;
+        let page = store
+            .records(
+                &topic,
+                RecordRange::Before(cursor.unwrap_or(u64::MAX)),
+                RECORDS_MAX,
+            )
+            .await?;
         let Some(oldest) = page.last() else { break };
         cursor = Some(oldest.cursor);
         let ranges = page.iter().filter_map(|record| read_skipped(&record.value));

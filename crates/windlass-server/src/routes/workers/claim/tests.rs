@@ -16,7 +16,7 @@ use windlass::Client;
 use windlass_core::JobId;
 use windlass_engine::{Engine, Ids, SystemClock};
 use windlass_memory::MemoryStore;
-use windlass_store::{Store, StoreError};
+use windlass_store::{Change, Store, StoreError, Wrapper};
 
 use crate::access::{Access, NewKey, Scope, Scopes, WithoutKeys};
 use crate::app::{App, Settings};
@@ -49,21 +49,6 @@ impl Held {
 }
 
 impl Counted {
-    async fn around<T>(
-        &self,
-        verb: &'static str,
-        step: impl Future<Output = Result<T, StoreError>> + Send,
-    ) -> Result<T, StoreError> {
-        *lock(&self.asked).entry(verb).or_default() += 1;
-        let answer = step.await;
-        let held = lock(&self.held).take_if(|held| held.is_now(verb));
-        if let Some(held) = held {
-            held.done.notify_one();
-            held.answer.notified().await;
-        }
-        answer
-    }
-
     fn asked(&self, verb: &str) -> usize {
         lock(&self.asked).get(verb).copied().unwrap_or_default()
     }
@@ -80,7 +65,26 @@ impl Counted {
     }
 }
 
-windlass_store::wrap_store!(Counted);
+impl Wrapper for Counted {
+    fn inner(&self) -> &dyn Store {
+        &self.store
+    }
+
+    async fn around<T: Send>(
+        &self,
+        verb: &'static str,
+        step: impl Future<Output = Result<T, StoreError>> + Send,
+    ) -> Result<T, StoreError> {
+        *lock(&self.asked).entry(verb).or_default() += 1;
+        let answer = step.await;
+        let held = lock(&self.held).take_if(|held| held.is_now(verb));
+        if let Some(held) = held {
+            held.done.notify_one();
+            held.answer.notified().await;
+        }
+        answer
+    }
+}
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -313,7 +317,11 @@ async fn waits_for_many_jobs_share_one_look() {
     // One ends elsewhere, which no event of this process announces; the others are read with it,
     // many at once.
     let now = server.app.engine().now();
-    server.store.cancel(&jobs[..1], now).await.unwrap();
+    server
+        .store
+        .change(&jobs[..1], &Change::Cancel, now)
+        .await
+        .unwrap();
     let ended = waiting.remove(0).await.unwrap();
     assert_eq!(
         (ended.status, &ended.json["state"]),
