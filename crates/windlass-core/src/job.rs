@@ -4,8 +4,6 @@ mod life;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,14 +12,12 @@ use serde_json::Value;
 pub use life::{Conflict, Edit, Failures, Revival};
 
 use crate::failure::AttemptError;
-use crate::fields::one_of;
 use crate::new_job::{HTTP_TIMEOUT_DEFAULT, TIMEOUT_DEFAULT};
 use crate::retry::{AttemptLimit, RetryPolicy};
 use crate::settle::has_expired;
 use crate::state::{DeadReason, State};
-use crate::{
-    Invalid, JobId, Key, Kind, Payload, QueueName, ScheduleId, Tag, Timestamp, WorkerName,
-};
+use crate::words::words;
+use crate::{JobId, Key, Kind, Payload, QueueName, ScheduleId, Tag, Timestamp, WorkerName};
 
 /// How often a job may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -285,46 +281,12 @@ impl Job {
     }
 }
 
-impl Delivery {
-    /// The word in JSON and SQL.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Delivery::AtLeastOnce => "at_least_once",
-            Delivery::AtMostOnce => "at_most_once",
-        }
-    }
-}
+words!(Delivery {
+    AtLeastOnce = "at_least_once",
+    AtMostOnce = "at_most_once",
+});
 
-impl fmt::Display for Delivery {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Delivery {
-    type Err = Invalid;
-
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        let both = [Delivery::AtLeastOnce, Delivery::AtMostOnce];
-        one_of(text, &both.map(|delivery| (delivery.name(), delivery)))
-    }
-}
-
-impl OnDuplicate {
-    /// The word in JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            OnDuplicate::Keep => "keep",
-            OnDuplicate::Replace => "replace",
-        }
-    }
-}
-
-impl FromStr for OnDuplicate {
-    type Err = Invalid;
-
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        let both = [OnDuplicate::Keep, OnDuplicate::Replace];
-        one_of(text, &both.map(|choice| (choice.name(), choice)))
-    }
-}
+words!(OnDuplicate {
+    Keep = "keep",
+    Replace = "replace",
+});

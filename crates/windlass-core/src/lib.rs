@@ -23,10 +23,13 @@ mod redact;
 mod reported;
 pub mod retry;
 pub mod schedule;
+#[cfg(feature = "schema")]
+mod schema;
 mod settle;
 mod state;
 mod timestamp;
 mod why;
+mod words;
 
 pub use duration::{DURATION_MAX, format_duration, parse_duration};
 pub use elapsed::Uptime;

@@ -9,6 +9,7 @@ use crate::failure::{AttemptError, Failure, FailureClass};
 use crate::job::Delivery;
 use crate::retry::{AttemptLimit, RetryPolicy};
 use crate::state::{DeadReason, State};
+use crate::words::words;
 use crate::{DURATION_MAX, Payload, Timestamp, format_duration};
 
 /// A handler's or target's `retry_after` counts up to here.
@@ -116,31 +117,17 @@ pub enum Outcome {
     Cancelled,
 }
 
+words!(Outcome {
+    Succeeded = "succeeded",
+    Failed = "failed",
+    TimedOut = "timed_out",
+    Lost = "lost",
+    Snoozed = "snoozed",
+    Released = "released",
+    Cancelled = "cancelled",
+});
+
 impl Outcome {
-    /// All of them.
-    pub const ALL: [Outcome; 7] = [
-        Outcome::Succeeded,
-        Outcome::Failed,
-        Outcome::TimedOut,
-        Outcome::Lost,
-        Outcome::Snoozed,
-        Outcome::Released,
-        Outcome::Cancelled,
-    ];
-
-    /// The word in JSON, SQL and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Outcome::Succeeded => "succeeded",
-            Outcome::Failed => "failed",
-            Outcome::TimedOut => "timed_out",
-            Outcome::Lost => "lost",
-            Outcome::Snoozed => "snoozed",
-            Outcome::Released => "released",
-            Outcome::Cancelled => "cancelled",
-        }
-    }
-
     /// Whether it counts against the limit.
     pub const fn counts_as_failure(self) -> bool {
         matches!(self, Outcome::Failed | Outcome::TimedOut | Outcome::Lost)

@@ -1,12 +1,10 @@
 //! The state machine of a job: one enum, one `match`. No other code decides a next state.
 
 use std::fmt;
-use std::str::FromStr;
 
-use crate::Invalid;
-use crate::fields::one_of;
 use crate::settle::Verdict;
 use crate::timestamp::Timestamp;
+use crate::words::words;
 
 /// Where a job is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -38,27 +36,13 @@ pub enum DeadReason {
     Poison,
 }
 
-impl DeadReason {
-    /// All of them.
-    pub const ALL: [DeadReason; 5] = [
-        DeadReason::Exhausted,
-        DeadReason::Unrecoverable,
-        DeadReason::Expired,
-        DeadReason::Lost,
-        DeadReason::Poison,
-    ];
-
-    /// The word in JSON, SQL and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            DeadReason::Exhausted => "exhausted",
-            DeadReason::Unrecoverable => "unrecoverable",
-            DeadReason::Expired => "expired",
-            DeadReason::Lost => "lost",
-            DeadReason::Poison => "poison",
-        }
-    }
-}
+words!(DeadReason {
+    Exhausted = "exhausted",
+    Unrecoverable = "unrecoverable",
+    Expired = "expired",
+    Lost = "lost",
+    Poison = "poison",
+});
 
 /// What may happen to a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,20 +122,6 @@ impl fmt::Display for State {
             State::Dead(reason) => write!(f, "dead ({reason})"),
             State::Cancelled => f.write_str("cancelled"),
         }
-    }
-}
-
-impl fmt::Display for DeadReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for DeadReason {
-    type Err = Invalid;
-
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        one_of(text, &DeadReason::ALL.map(|reason| (reason.name(), reason)))
     }
 }
 

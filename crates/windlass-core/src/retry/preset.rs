@@ -1,12 +1,9 @@
 //! Policies with a name.
 
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use super::{Backoff, Jitter, RetryPolicy};
-use crate::Invalid;
-use crate::fields::one_of;
+use crate::words::words;
 
 /// A policy that users ask for by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -32,35 +29,19 @@ pub enum Preset {
     None,
 }
 
+words!(Preset {
+    Standard = "standard",
+    FullJitter = "full-jitter",
+    Conservative = "conservative",
+    Aggressive = "aggressive",
+    Immediate = "immediate",
+    Patient = "patient",
+    Webhook = "webhook",
+    Persistent = "persistent",
+    None = "none",
+});
+
 impl Preset {
-    /// All of them, the default first.
-    pub const ALL: [Preset; 9] = [
-        Preset::Standard,
-        Preset::FullJitter,
-        Preset::Conservative,
-        Preset::Aggressive,
-        Preset::Immediate,
-        Preset::Patient,
-        Preset::Webhook,
-        Preset::Persistent,
-        Preset::None,
-    ];
-
-    /// The name users write.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Preset::Standard => "standard",
-            Preset::FullJitter => "full-jitter",
-            Preset::Conservative => "conservative",
-            Preset::Aggressive => "aggressive",
-            Preset::Immediate => "immediate",
-            Preset::Patient => "patient",
-            Preset::Webhook => "webhook",
-            Preset::Persistent => "persistent",
-            Preset::None => "none",
-        }
-    }
-
     /// One line on what it is for.
     pub const fn purpose(self) -> &'static str {
         match self {
@@ -94,20 +75,6 @@ impl Preset {
         RetryPolicy::new(backoff, jitter)
             .and_then(|policy| policy.with_max_attempts(max_attempts))
             .expect("a preset keeps the rules of a policy, which a test checks for all of them")
-    }
-}
-
-impl fmt::Display for Preset {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Preset {
-    type Err = Invalid;
-
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        one_of(text, &Preset::ALL.map(|preset| (preset.name(), preset)))
     }
 }
 

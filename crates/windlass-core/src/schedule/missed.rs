@@ -1,11 +1,10 @@
 //! Which of the occurrences that are due fire, and which are skipped because they are too late.
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use super::Recurrence;
-use crate::fields::one_of;
-use crate::{Delivery, Invalid, Timestamp};
+use crate::words::words;
+use crate::{Delivery, Timestamp};
 
 /// How late an occurrence may fire before it counts as missed.
 pub const MISSED_AFTER_DEFAULT: Duration = Duration::from_secs(5);
@@ -29,21 +28,18 @@ pub enum Missed {
     All,
 }
 
+words!(Missed {
+    Skip = "skip",
+    Once = "once",
+    All = "all",
+});
+
 impl Missed {
     /// At-least-once jobs run once after an outage, at-most-once jobs never run late.
     pub fn default_for(delivery: Delivery) -> Self {
         match delivery {
             Delivery::AtLeastOnce => Missed::Once,
             Delivery::AtMostOnce => Missed::Skip,
-        }
-    }
-
-    /// The word in JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Missed::Skip => "skip",
-            Missed::Once => "once",
-            Missed::All => "all",
         }
     }
 
@@ -80,15 +76,6 @@ impl Missed {
             skipped: skipped(recurrence, last, skipped_until),
             fire: late,
         }
-    }
-}
-
-impl FromStr for Missed {
-    type Err = Invalid;
-
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        let all = [Missed::Skip, Missed::Once, Missed::All];
-        one_of(text, &all.map(|missed| (missed.name(), missed)))
     }
 }
 
@@ -132,33 +119,13 @@ pub enum SkipReason {
     Duplicate,
 }
 
-impl SkipReason {
-    /// The word in JSON and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            SkipReason::Missed => "missed",
-            SkipReason::Overlap => "overlap",
-            SkipReason::Paused => "paused",
-            SkipReason::Changed => "changed",
-            SkipReason::Duplicate => "duplicate",
-        }
-    }
-}
-
-impl FromStr for SkipReason {
-    type Err = Invalid;
-
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        let all = [
-            SkipReason::Missed,
-            SkipReason::Overlap,
-            SkipReason::Paused,
-            SkipReason::Changed,
-            SkipReason::Duplicate,
-        ];
-        one_of(text, &all.map(|reason| (reason.name(), reason)))
-    }
-}
+words!(SkipReason {
+    Missed = "missed",
+    Overlap = "overlap",
+    Paused = "paused",
+    Changed = "changed",
+    Duplicate = "duplicate",
+});
 
 /// Occurrences that do not fire, recorded as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

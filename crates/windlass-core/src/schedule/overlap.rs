@@ -1,10 +1,7 @@
 //! What an occurrence does while an earlier one of the same schedule is unfinished.
 
-use std::str::FromStr;
-
 use super::Missed;
-use crate::Invalid;
-use crate::fields::one_of;
+use crate::words::words;
 
 /// What a schedule does when an earlier occurrence is still unfinished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -20,24 +17,14 @@ pub enum Overlap {
     CancelRunning,
 }
 
+words!(Overlap {
+    Skip = "skip",
+    Queue = "queue",
+    Allow = "allow",
+    CancelRunning = "cancel_running",
+});
+
 impl Overlap {
-    const ALL: [Overlap; 4] = [
-        Overlap::Skip,
-        Overlap::Queue,
-        Overlap::Allow,
-        Overlap::CancelRunning,
-    ];
-
-    /// The word in JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Overlap::Skip => "skip",
-            Overlap::Queue => "queue",
-            Overlap::Allow => "allow",
-            Overlap::CancelRunning => "cancel_running",
-        }
-    }
-
     /// How many of the occurrences that are due in one look fire, where so many earlier ones are unfinished: the newest of
     /// them. One that waits for a retry is unfinished too.
     ///
@@ -63,14 +50,6 @@ impl Overlap {
             Overlap::Skip => together > 1,
             Overlap::Allow | Overlap::CancelRunning => false,
         }
-    }
-}
-
-impl FromStr for Overlap {
-    type Err = Invalid;
-
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        one_of(text, &Overlap::ALL.map(|overlap| (overlap.name(), overlap)))
     }
 }
 
