@@ -12,9 +12,7 @@ use windlass_core::Invalid;
 use windlass_core::fields::RawFields;
 
 use self::mend::Mender;
-
-/// At most this many problems of one body are reported.
-pub const PROBLEMS_MAX: usize = 100;
+use crate::read::PROBLEMS_MAX;
 
 /// A refused body is read again at most this often, and at most this many bytes of it in all.
 const READS_MAX: usize = 200;

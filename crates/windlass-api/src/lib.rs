@@ -15,12 +15,14 @@ mod policy;
 mod problem;
 mod query;
 mod queue;
+mod read;
 mod schedule;
 pub mod schema;
 mod settle;
 mod strict;
+mod value;
 
-pub use all_problems::{PROBLEMS_MAX, read_all};
+pub use all_problems::read_all;
 pub use change::{read_edit, read_revival};
 pub use claim::{
     CLAIM_LIMIT_MAX, CLAIM_QUEUES_MAX, ClaimRequest, LeaseRef, RenewRequest, read_progress,
@@ -33,6 +35,8 @@ pub use policy::{ExplainRequest, ExplanationView, PresetView};
 pub use problem::{FieldProblem, Problem, pointer_of};
 pub use query::Query;
 pub use queue::QueueSettings;
+pub use read::{Body, BodyRefused, Checks, PROBLEMS_MAX, Param, params, read_body, read_query};
 pub use schedule::{Definition, ScheduleView, read_patch, read_schedule};
 pub use settle::{OUTCOMES_MAX, ReportedOutcome, read_outcomes};
-pub use strict::{Malformed, check_strict};
+pub use strict::{Malformed, body_text, check_strict};
+pub use value::{Json, Millis, Span, Text, Whole, either_duration, given};

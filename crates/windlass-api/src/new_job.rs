@@ -8,7 +8,8 @@ use serde_json::value::{RawValue, to_raw_value};
 use windlass_core::fields::{Fields, RawFields, one_of};
 use windlass_core::{Delivery, Invalid, NewJob};
 
-use crate::all_problems::{PROBLEMS_MAX, read_all};
+use crate::PROBLEMS_MAX;
+use crate::all_problems::read_all;
 
 /// The most jobs of one bulk.
 pub const BULK_MAX: usize = 10_000;

@@ -20,6 +20,12 @@ const RULES: JsonRules = JsonRules {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Malformed(String);
 
+impl Malformed {
+    pub(crate) fn new(error: &serde_json::Error) -> Self {
+        Malformed(format!("the body must be valid JSON: {error}"))
+    }
+}
+
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -27,6 +33,17 @@ impl fmt::Display for Malformed {
 }
 
 impl std::error::Error for Malformed {}
+
+/// The text of a body, if it is UTF-8 without a byte order mark.
+pub fn body_text(body: &[u8]) -> Result<&str, Malformed> {
+    let text = std::str::from_utf8(body)
+        .map_err(|error| Malformed(format!("the body must be UTF-8: {error}")))?;
+    if text.starts_with('\u{feff}') {
+        let rule = "the body must not begin with a byte order mark";
+        return Err(Malformed(rule.to_owned()));
+    }
+    Ok(text)
+}
 
 /// The text of a body, if it is one JSON value: UTF-8 without a byte order mark, no name twice in an object, no NUL, no
 /// broken escape, no number that cannot be held, not nested too deep.

@@ -1,0 +1,241 @@
+//! Values that fields are made of: durations, bounded numbers, JSON as it was written.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde_json::value::RawValue;
+use windlass_core::{
+    DURATION_MAX, JSON_DEPTH_MAX, JsonRules, Payload, format_duration, parse_duration,
+};
+
+use crate::Checks;
+
+/// A duration as text: `30s`, `1m 30s`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span(pub Duration);
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format_duration(self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl de::Visitor<'_> for Text {
+            type Value = Span;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("text like \"30s\" (or use the `_ms` field for milliseconds)")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
+                parse_duration(text).map(Span).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_str(Text)
+    }
+}
+
+impl JsonSchema for Span {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Duration".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let pattern = "^([0-9]+ ?(ms|us|s|m|h|d) ?)+$";
+        json_schema!({"type": "string", "pattern": pattern, "examples": ["30s", "1m 30s"]})
+    }
+}
+
+/// A duration in whole milliseconds.
+pub type Millis = Whole<0, { DURATION_MAX.as_millis() as i64 }>;
+
+/// A duration that is given as text, or in milliseconds under the same name with `_ms`.
+pub fn either_duration(
+    checks: &mut Checks,
+    name: &str,
+    text: Option<Span>,
+    millis: Option<Millis>,
+) -> Option<Duration> {
+    let millis = millis.map(|millis| Duration::from_millis(millis.get().unsigned_abs()));
+    if text.is_some() && millis.is_some() {
+        let rule = format!("and `{name}` say the same thing: give one of them");
+        checks.refuse(&format!("{name}_ms"), rule);
+    }
+    text.map(|span| span.0).or(millis)
+}
+
+/// A whole number from `MIN` to `MAX`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Whole<const MIN: i64, const MAX: i64>(i64);
+
+impl<const MIN: i64, const MAX: i64> Whole<MIN, MAX> {
+    /// The number, if it is within the bounds.
+    pub fn new(number: i64) -> Option<Self> {
+        (MIN..=MAX).contains(&number).then_some(Whole(number))
+    }
+
+    /// The number.
+    pub fn get(self) -> i64 {
+        self.0
+    }
+
+    /// The number as another type, which its bounds fit.
+    pub fn to<T: TryFrom<i64>>(self) -> T {
+        let number = T::try_from(self.0).ok();
+        number.expect("the bounds of the field fit the type")
+    }
+}
+
+impl<const MIN: i64, const MAX: i64> Serialize for Whole<MIN, MAX> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_i64(self.0)
+    }
+}
+
+impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Whole<MIN, MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Number<const MIN: i64, const MAX: i64>;
+        impl<const MIN: i64, const MAX: i64> de::Visitor<'_> for Number<MIN, MAX> {
+            type Value = Whole<MIN, MAX>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "a whole number from {MIN} to {MAX}")
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Self::Value, E> {
+                let unexpected = de::Unexpected::Signed(number);
+                Whole::new(number).ok_or_else(|| E::invalid_value(unexpected, &self))
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Self::Value, E> {
+                let whole = i64::try_from(number).ok().and_then(Whole::new);
+                whole.ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(number), &self))
+            }
+        }
+        deserializer.deserialize_i64(Number)
+    }
+}
+
+impl<const MIN: i64, const MAX: i64> JsonSchema for Whole<MIN, MAX> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        format!("{MIN}to{MAX}").into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "integer", "minimum": MIN, "maximum": MAX})
+    }
+}
+
+/// A body holds JSON within a job within a list, so it may be a little deeper.
+const RULES: JsonRules = JsonRules {
+    depth_max: JSON_DEPTH_MAX,
+    names_max: Some(100_000),
+    without_nul: true,
+};
+
+/// Any JSON, byte for byte as it was written: no name twice in an object, no NUL, not too deep.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Json(pub Payload);
+
+impl Serialize for Json {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = Box::<RawValue>::deserialize(deserializer)?;
+        let checked = RULES.check(raw.get());
+        checked.map_err(|error| {
+            de::Error::custom(format_args!("the value must be valid JSON: {error}"))
+        })?;
+        Ok(Json(Payload::from_stored(raw.get())))
+    }
+}
+
+impl JsonSchema for Json {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Json".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({})
+    }
+}
+
+/// For a field whose `null` is a value: given as `null`, it is there.
+pub fn given<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    T::deserialize(deserializer).map(Some)
+}
+
+/// Text of `MIN` to `MAX` characters without NUL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Text<const MIN: usize, const MAX: usize>(String);
+
+impl<const MIN: usize, const MAX: usize> Text<MIN, MAX> {
+    /// The text.
+    pub fn into_string(self) -> String {
+        self.0
+    }
+
+    /// The text, if it is as long as it must be.
+    pub fn new(text: String) -> Result<Self, String> {
+        let length = text.chars().count();
+        if !(MIN..=MAX).contains(&length) {
+            return Err(format!("must be {MIN} to {MAX} characters, got {length}"));
+        }
+        if text.contains('\0') {
+            return Err("must not hold NUL characters".to_owned());
+        }
+        Ok(Text(text))
+    }
+}
+
+impl<const MIN: usize, const MAX: usize> Serialize for Text<MIN, MAX> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de, const MIN: usize, const MAX: usize> Deserialize<'de> for Text<MIN, MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Text::new(text).map_err(|rule| de::Error::custom(format_args!("the value {rule}")))
+    }
+}
+
+impl<const MIN: usize, const MAX: usize> JsonSchema for Text<MIN, MAX> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        format!("Text{MIN}to{MAX}").into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "minLength": MIN, "maxLength": MAX})
+    }
+}
