@@ -56,7 +56,7 @@ pub fn read_all<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{QueueSettings, read_new_job, read_schedule};
+    use crate::{read_new_job, read_schedule};
 
     fn fields<T>(
         text: &str,
@@ -113,24 +113,11 @@ mod tests {
         let mut found = fields(text, "NewSchedule", |parts| read_schedule(&parts));
         found.sort();
         assert_eq!(found, ["colour", "cron", "job.kind", "job.queue", "name"]);
-        let text = r#"{"rate":{"count":0,"period":"soon"},"max_depth":0,"colour":1}"#;
-        let read = |parts: RawFields| QueueSettings::from_fields(&parts.values()?);
-        let mut found = fields(text, "QueueSettings", read);
-        found.sort();
-        assert_eq!(found, ["colour", "max_depth", "rate.count", "rate.period"]);
     }
 
     #[test]
     fn the_number_of_problems_is_bounded() {
         let many: String = (0..500).map(|number| format!(",\"f{number}\":1")).collect();
         assert_eq!(job(&format!(r#"{{"kind":"a"{many}}}"#)).len(), PROBLEMS_MAX);
-    }
-
-    #[test]
-    fn a_body_without_a_known_shape_names_what_it_can() {
-        let read = |parts: RawFields| QueueSettings::from_fields(&parts.values()?);
-        let text = r#"{"max_depth":0,"colour":1}"#;
-        let problems = read_all(text, None, read).unwrap_err();
-        assert_eq!(problems.len(), 2, "{problems:?}");
     }
 }

@@ -1,11 +1,13 @@
 //! Jobs and attempts as a client reads them: one name for each thing.
 
+use schemars::JsonSchema;
 use serde::ser::SerializeMap;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use windlass_core::retry::RetryPolicy;
 use windlass_core::{
-    AttemptError, DeadReason, Ended, Job, Standing, Timeout, Timestamp, WorkerName, format_duration,
+    AttemptError, DeadReason, Ended, Job, JobId, Standing, Timeout, Timestamp, WorkerName,
+    format_duration,
 };
 
 /// Whether what a job carries (payload, result and error texts) is shown.
@@ -157,11 +159,26 @@ pub struct AttemptView {
     pub progress: Option<Value>,
 }
 
+/// What a pass over many jobs did.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+pub struct PassAnswer {
+    /// How many jobs it changed.
+    pub changed: usize,
+    /// To how many jobs it does not apply, or cannot be read.
+    pub conflicts: usize,
+    /// Jobs that were named in `ids` and cannot be read (`job_unreadable`). The others were changed.
+    pub unreadable: Vec<JobId>,
+    /// How many jobs it looked at.
+    pub scanned: usize,
+    /// Where the next pass goes on.
+    pub next_cursor: Option<String>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
-    use windlass_core::{JobId, NewJob};
+    use windlass_core::NewJob;
 
     fn view(text: &str, content: Content) -> Value {
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();

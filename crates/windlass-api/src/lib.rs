@@ -9,6 +9,7 @@ mod claim;
 mod duration;
 mod filter;
 mod job;
+mod key;
 mod new_job;
 mod page;
 mod policy;
@@ -16,6 +17,7 @@ mod problem;
 mod query;
 mod queue;
 mod read;
+mod retry;
 mod schedule;
 pub mod schema;
 mod settle;
@@ -28,15 +30,20 @@ pub use claim::{
     CLAIM_LIMIT_MAX, CLAIM_QUEUES_MAX, ClaimRequest, LeaseRef, RenewRequest, read_progress,
 };
 pub use filter::{JobFilter, PayloadMatch, group_of};
-pub use job::{AttemptView, Content, JobView, retry_json};
+pub use job::{AttemptView, Content, JobView, PassAnswer, retry_json};
+pub use key::{CheckedNewKey, CreatedKey, Key, KeyScope, NewKey, NewSecret, Rotated, Secret};
 pub use new_job::{BULK_MAX, Bulk, BulkMode, read_new_job};
-pub use page::{Cursor, ListPage};
+pub use page::{After, Cursor, ListPage, Page, PageParams, Position};
 pub use policy::{ExplainRequest, ExplanationView, PresetView};
 pub use problem::{FieldProblem, Problem, pointer_of};
 pub use query::Query;
-pub use queue::QueueSettings;
+pub use queue::{
+    CheckedQueueSettings, CreateQueue, FetchRatio, LastMinute, PurgeQueue, PurgedState, Queue,
+    QueueCounts, QueuePause, QueueRate, QueueSettings,
+};
 pub use read::{Body, BodyRefused, Checks, PROBLEMS_MAX, Param, params, read_body, read_query};
+pub use retry::{Backoff, BackoffType, Jitter, JitterObject, JitterType, Policy, Retry};
 pub use schedule::{Definition, ScheduleView, read_patch, read_schedule};
 pub use settle::{OUTCOMES_MAX, ReportedOutcome, read_outcomes};
 pub use strict::{Malformed, body_text, check_strict};
-pub use value::{Json, Millis, Span, Text, Whole, either_duration, given};
+pub use value::{Count, Json, Millis, Span, Text, Whole, either_duration, given};

@@ -1,11 +1,162 @@
 //! Lists in pages.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
-use serde::Serialize;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use windlass_core::{Invalid, JobId};
+
+use crate::Whole;
+
+/// One page of a list.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "{T}Page")]
+pub struct Page<T> {
+    /// What is on it.
+    pub data: Vec<T>,
+    /// Where the next page begins; null at the end of the list.
+    pub next_cursor: Option<String>,
+}
+
+impl<T> Page<T> {
+    /// All there is.
+    pub fn whole(data: Vec<T>) -> Self {
+        Page {
+            data,
+            next_cursor: None,
+        }
+    }
+
+    /// The first `limit` of a list of which one more was read, to know whether it goes on.
+    pub fn first<C: Position>(mut data: Vec<T>, limit: usize, position: impl Fn(&T) -> C) -> Self {
+        let more = data.len() > limit;
+        data.truncate(limit);
+        let last = data.last().filter(|_| more);
+        let next_cursor = last.map(|last| After(position(last)).to_string());
+        Page { data, next_cursor }
+    }
+}
+
+/// Which page of a list is asked for.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, bound = "C: Position")]
+#[schemars(bound = "C: Position")]
+pub struct PageParams<C> {
+    /// At most this many rows.
+    pub limit: Option<Whole<1, 1000>>,
+    /// `next_cursor` of the page before.
+    pub cursor: Option<After<C>>,
+}
+
+impl<C: Position> PageParams<C> {
+    /// At most how many rows; `default` if the request does not say.
+    pub fn limit_or(&self, default: usize) -> usize {
+        self.limit.map_or(default, Whole::to)
+    }
+
+    /// Behind what the page begins.
+    pub fn after(self) -> Option<C> {
+        self.cursor.map(|after| after.0)
+    }
+}
+
+impl<C: Position> crate::Body for PageParams<C> {
+    type Checked = Self;
+
+    fn check(self, _: &mut crate::Checks) -> Option<Self> {
+        Some(self)
+    }
+}
+
+/// What the order of a list is made of.
+pub trait Position: Clone + Send + fmt::Debug + 'static {
+    /// The cursor behind it.
+    fn to_cursor(&self) -> Cursor;
+    /// Itself, if the cursor is one of its list.
+    fn from_cursor(cursor: Cursor) -> Option<Self>;
+}
+
+impl Position for JobId {
+    fn to_cursor(&self) -> Cursor {
+        Cursor::Job(*self)
+    }
+
+    fn from_cursor(cursor: Cursor) -> Option<Self> {
+        match cursor {
+            Cursor::Job(id) => Some(id),
+            _ => None,
+        }
+    }
+}
+
+impl Position for u64 {
+    fn to_cursor(&self) -> Cursor {
+        Cursor::Place(*self)
+    }
+
+    fn from_cursor(cursor: Cursor) -> Option<Self> {
+        match cursor {
+            Cursor::Place(number) => Some(number),
+            _ => None,
+        }
+    }
+}
+
+impl Position for String {
+    fn to_cursor(&self) -> Cursor {
+        Cursor::Name(self.clone())
+    }
+
+    fn from_cursor(cursor: Cursor) -> Option<Self> {
+        match cursor {
+            Cursor::Name(name) => Some(name),
+            _ => None,
+        }
+    }
+}
+
+/// A cursor of a list whose order is made of `C`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct After<C>(pub C);
+
+impl<C: Position> fmt::Display for After<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0.to_cursor(), f)
+    }
+}
+
+impl<C: Position> Serialize for After<C> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de, C: Position> Deserialize<'de> for After<C> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let cursor = text.parse().ok().and_then(C::from_cursor);
+        cursor
+            .map(After)
+            .ok_or_else(|| de::Error::custom(of_another_list()))
+    }
+}
+
+impl<C> JsonSchema for After<C> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Cursor".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string"})
+    }
+}
 
 /// One page of a list.
 #[derive(Debug, Clone, Serialize)]

@@ -538,7 +538,7 @@ mod tests {
             ),
             (
                 r#"{"kind":"a","payload":{"a":1,"a":2}}"#,
-                &["`payload` must be valid JSON: \"a\" is given twice"],
+                &["`payload` must be valid JSON: \"a\" is given twice in one object"],
             ),
             ("[]", &["the value must be an object, got a list"]),
         ] {

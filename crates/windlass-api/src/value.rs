@@ -139,6 +139,9 @@ impl<const MIN: i64, const MAX: i64> JsonSchema for Whole<MIN, MAX> {
     }
 }
 
+/// How many of something.
+pub type Count = u64;
+
 /// A body holds JSON within a job within a list, so it may be a little deeper.
 const RULES: JsonRules = JsonRules {
     depth_max: JSON_DEPTH_MAX,

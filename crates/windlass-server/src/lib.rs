@@ -23,6 +23,7 @@ mod bodies;
 mod call;
 pub mod checks;
 pub mod config;
+mod endpoint;
 mod events;
 mod health;
 mod http_jobs;

@@ -3,6 +3,8 @@
 use std::sync::LazyLock;
 
 use axum::body::Bytes;
+use schemars::SchemaGenerator;
+use schemars::generate::{Contract, SchemaSettings};
 use serde_json::{Map, Value, json};
 use windlass_api::schema::{Field, Schema, components};
 
@@ -14,18 +16,25 @@ use crate::routes::{Needs, Route, table};
 /// The description of the REST interface.
 pub fn openapi() -> Value {
     let mut paths: Map<String, Value> = Map::new();
+    let mut shapes = Shapes::new();
     for route in table() {
         let path = paths
             .entry(route.path.to_owned())
             .or_insert_with(|| json!({}));
         if let Some(path) = path.as_object_mut() {
-            path.insert(route.method.as_str().to_lowercase(), operation(&route));
+            path.insert(
+                route.method.as_str().to_lowercase(),
+                operation(&route, &mut shapes),
+            );
         }
     }
     let schemas = components()
         .into_iter()
         .map(|(name, schema)| (name.to_owned(), schema.into_json()));
-    let schemas: Map<String, Value> = schemas.collect();
+    let mut schemas: Map<String, Value> = schemas.collect();
+    schemas.extend(shapes.answers.take_definitions(true));
+    // A type that is taken and returned: what a request may leave out, an answer may too.
+    schemas.extend(shapes.bodies.take_definitions(true));
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -48,13 +57,34 @@ pub fn openapi() -> Value {
     })
 }
 
-fn operation(route: &Route) -> Value {
+/// The types of bodies and of answers, as far as they are described.
+struct Shapes {
+    bodies: SchemaGenerator,
+    answers: SchemaGenerator,
+}
+
+impl Shapes {
+    fn new() -> Self {
+        let generator = |contract| {
+            let mut settings = SchemaSettings::draft2020_12();
+            settings.definitions_path = "/components/schemas".into();
+            settings.contract = contract;
+            SchemaGenerator::new(settings)
+        };
+        Shapes {
+            bodies: generator(Contract::Deserialize),
+            answers: generator(Contract::Serialize),
+        }
+    }
+}
+
+fn operation(route: &Route, shapes: &mut Shapes) -> Value {
     let mut operation = json!({
         "operationId": operation_id(route),
         "tags": [route.tag],
         "summary": route.summary,
         "parameters": parameters(route),
-        "responses": responses(route),
+        "responses": responses(route, shapes),
         "security": [],
     });
     let Some(map) = operation.as_object_mut() else {
@@ -65,10 +95,13 @@ fn operation(route: &Route) -> Value {
         map.insert("description".to_owned(), summary.into());
         map.insert("security".to_owned(), json!([{"key": []}]));
     }
-    if let Some(schema) = route.takes {
+    let declared = route.signature.body.as_ref();
+    let declared = declared.map(|(_, schema)| schema(&mut shapes.bodies).to_value());
+    let named = route.takes.map(|schema| Schema::named(schema).into_json());
+    if let Some(schema) = declared.or(named) {
         let body = json!({
             "required": route.body_required,
-            "content": {"application/json": {"schema": Schema::named(schema).into_json()}},
+            "content": {"application/json": {"schema": schema}},
         });
         map.insert("requestBody".to_owned(), body);
     }
@@ -111,6 +144,11 @@ fn parameters(route: &Route) -> Vec<Value> {
     };
     let mut all: Vec<Value> = in_path.collect();
     all.extend(route.params.iter().map(place("query")));
+    all.extend(route.signature.query.iter().map(|param| {
+        json!({
+            "name": param.name, "in": "query", "required": param.required, "schema": param.schema,
+        })
+    }));
     all.extend(route.headers.iter().map(place("header")));
     if route.idempotent {
         let about = "Sent again with the same key within 24 h, the request creates nothing more.";
@@ -120,8 +158,17 @@ fn parameters(route: &Route) -> Vec<Value> {
     all
 }
 
-fn responses(route: &Route) -> Value {
+fn responses(route: &Route, shapes: &mut Shapes) -> Value {
     let mut responses = Map::new();
+    let returned = route.signature.returns;
+    let returned = returned.map(|schema| schema(&mut shapes.answers).to_value());
+    for (status, about) in &route.statuses {
+        let mut response = json!({"description": about});
+        if let Some(schema) = &returned {
+            response["content"] = json!({route.content_type: {"schema": schema}});
+        }
+        responses.insert(status.to_string(), response);
+    }
     for (status, about, schema) in &route.answers {
         let mut response = json!({"description": about});
         if let (Some(schema), Some(response)) = (schema, response.as_object_mut()) {
@@ -162,7 +209,10 @@ mod tests {
                 ids.insert(operation["operationId"].as_str().unwrap().to_owned()),
                 "{route:?}"
             );
-            assert!(!route.answers.is_empty(), "{route:?}");
+            assert!(
+                !route.answers.is_empty() || !route.statuses.is_empty(),
+                "{route:?}"
+            );
         }
     }
 }

@@ -7,7 +7,7 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Response, StatusCode};
 use tracing::error;
 use windlass::{Error, StoreError};
-use windlass_api::{FieldProblem, Malformed, Problem as ProblemJson, pointer_of};
+use windlass_api::{BodyRefused, FieldProblem, Malformed, Problem as ProblemJson, pointer_of};
 use windlass_core::{DeadReason, Invalid, State};
 use windlass_engine::remote::RemoteError;
 use windlass_http::form::FormError;
@@ -173,6 +173,15 @@ impl From<Malformed> for Problem {
             "malformed_json",
             malformed.to_string(),
         )
+    }
+}
+
+impl From<BodyRefused> for Problem {
+    fn from(refused: BodyRefused) -> Self {
+        match refused {
+            BodyRefused::Malformed(malformed) => malformed.into(),
+            BodyRefused::Invalid(problems) => Problem::invalid(&problems),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 
 use serde_json::Value;
 use windlass::{Client, Error};
-use windlass_api::QueueSettings;
+use windlass_api::CheckedQueueSettings as QueueSettings;
 use windlass_core::fairness::ClaimSettings;
 use windlass_core::{Invalid, QueueName, Timestamp};
 use windlass_engine::{QUEUE_SETTINGS as COLLECTION, read_claim_settings};
@@ -166,11 +166,5 @@ async fn create_limits(
 
 /// What is kept beside the limits.
 fn beside(settings: &QueueSettings) -> Value {
-    let beside = QueueSettings {
-        max_depth: None,
-        concurrency: None,
-        rate: None,
-        ..settings.clone()
-    };
-    beside.to_json()
+    Value::Object(settings.claims.to_json())
 }

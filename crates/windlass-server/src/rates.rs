@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use serde::Serialize;
+use windlass_api::LastMinute;
 use windlass_core::{QueueName, Timestamp};
 use windlass_engine::{Event, JobEvent};
 
@@ -11,16 +11,6 @@ use windlass_engine::{Event, JobEvent};
 const SECONDS: usize = 60;
 /// Queues beyond this many have no figures here; the metrics have.
 const QUEUES_MAX: usize = 1000;
-
-/// How often each thing happened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct LastMinute {
-    enqueued: u64,
-    succeeded: u64,
-    failed: u64,
-    retried: u64,
-    dead: u64,
-}
 
 /// The last seconds of all queues.
 #[derive(Debug, Default)]

@@ -17,7 +17,6 @@ mod workers;
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
@@ -34,6 +33,7 @@ use crate::access::Scope;
 use crate::answer::Answer;
 use crate::app::{App, Settings};
 use crate::call::Call;
+use crate::endpoint::{Endpoint, Handler, Signature};
 use crate::preconditions;
 use crate::problem::Problem;
 use crate::request_id::request_id;
@@ -53,9 +53,6 @@ impl From<Scope> for Needs {
         Needs::Scope(scope)
     }
 }
-
-type Answering = Pin<Box<dyn Future<Output = Result<Answer, Problem>> + Send>>;
-type Handler = Arc<dyn Fn(Call) -> Answering + Send + Sync>;
 
 /// How large a body may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +85,10 @@ pub(crate) struct Route {
     pub(crate) ends_with_client: bool,
     limit: BodyLimit,
     pub(crate) handler: Handler,
+    /// What the handler takes and returns, where it says so itself.
+    pub(crate) signature: Arc<Signature>,
+    /// The statuses of good answers.
+    pub(crate) statuses: Vec<(u16, &'static str)>,
 }
 
 impl Route {
@@ -113,7 +114,71 @@ impl Route {
             idempotent: false,
             limit: BodyLimit::OneJob,
             handler: Arc::new(move |call| Box::pin(handler(call))),
+            signature: Arc::default(),
+            statuses: Vec::new(),
         }
+    }
+
+    /// A route whose handler says what it takes and returns.
+    fn typed<Args>(
+        method: Method,
+        path: &'static str,
+        needs: impl Into<Needs>,
+        endpoint: impl Endpoint<Args>,
+    ) -> Self {
+        let (handler, signature) = endpoint.into_parts();
+        let nowhere = |_| async { Err(Problem::not_found("such path")) };
+        Route {
+            handler,
+            body_required: signature.body.is_some(),
+            statuses: match &signature.returns {
+                Some(_) => Vec::new(),
+                None => vec![(204, "Done.")],
+            },
+            signature: Arc::new(signature),
+            ..Route::new(method, path, needs, nowhere)
+        }
+    }
+
+    fn get<Args>(
+        path: &'static str,
+        needs: impl Into<Needs>,
+        endpoint: impl Endpoint<Args>,
+    ) -> Self {
+        Route::typed(Method::GET, path, needs, endpoint)
+    }
+
+    fn post<Args>(
+        path: &'static str,
+        needs: impl Into<Needs>,
+        endpoint: impl Endpoint<Args>,
+    ) -> Self {
+        Route::typed(Method::POST, path, needs, endpoint)
+    }
+
+    fn put<Args>(
+        path: &'static str,
+        needs: impl Into<Needs>,
+        endpoint: impl Endpoint<Args>,
+    ) -> Self {
+        Route::typed(Method::PUT, path, needs, endpoint)
+    }
+
+    /// A status of its good answers, and what that means.
+    fn status(mut self, status: u16, about: &'static str) -> Self {
+        self.statuses.push((status, about));
+        self
+    }
+
+    /// Whether it takes a body.
+    pub(crate) fn takes_body(&self) -> bool {
+        self.takes.is_some() || self.signature.body.is_some()
+    }
+
+    /// Whether it has such a parameter in its query.
+    pub(crate) fn has_param(&self, name: &str) -> bool {
+        let declared = self.signature.query.iter().any(|param| param.name == name);
+        declared || self.params.iter().any(|param| param.name() == name)
     }
 
     /// What it does, and under which heading.
@@ -185,12 +250,10 @@ impl Route {
     }
 
     pub(crate) fn body_bytes_max(&self, settings: &Settings) -> usize {
-        match (self.takes, self.limit) {
-            (None, _) => NO_BODY_BYTES,
-            (Some(_), BodyLimit::OneJob) => {
-                settings.payload_bytes_max.saturating_add(JOB_BYTES_MAX)
-            }
-            (Some(_), BodyLimit::Many) => settings.bulk_bytes_max,
+        match self.limit {
+            _ if !self.takes_body() => NO_BODY_BYTES,
+            BodyLimit::OneJob => settings.payload_bytes_max.saturating_add(JOB_BYTES_MAX),
+            BodyLimit::Many => settings.bulk_bytes_max,
         }
     }
 }
@@ -230,7 +293,7 @@ pub struct RouteInfo {
     /// Whether it takes an `Idempotency-Key`.
     pub idempotent: bool,
     /// The schema of its body, if it takes one.
-    pub takes: Option<&'static str>,
+    pub takes: Option<String>,
     /// The other headers that it looks at.
     pub headers: Vec<&'static str>,
 }
@@ -245,7 +308,10 @@ pub fn routes() -> Vec<RouteInfo> {
             Needs::Scope(scope) => Some(scope),
         },
         idempotent: route.idempotent,
-        takes: route.takes,
+        takes: match &route.signature.body {
+            Some((name, _)) => Some(name.clone()),
+            None => route.takes.map(str::to_owned),
+        },
         headers: route.headers.iter().map(Field::name).collect(),
     };
     table().into_iter().map(info).collect()

@@ -118,8 +118,7 @@ async fn answer(
     preconditions::check(&route, &parts.headers)?;
     let params = params.map_err(|_| Problem::not_found("such path: its names are UTF-8"))?;
     let query = Query::pairs(parts.uri.query().unwrap_or_default())?;
-    let known = |name: &String| route.params.iter().any(|param| param.name() == name);
-    if let Some(unknown) = query.keys().find(|name| !known(name)) {
+    if let Some(unknown) = query.keys().find(|name| !route.has_param(name)) {
         return Err(Invalid::new(unknown, "is not a parameter of this route").into());
     }
     let mut room = app.bodies.room();
@@ -223,7 +222,7 @@ async fn read_body(
         body_read.extend_from_slice(&piece);
     }
     let body = Bytes::from(body_read);
-    if route.takes.is_none() {
+    if !route.takes_body() {
         // Some clients send an empty object with every request.
         return match body.trim_ascii() {
             b"" | b"{}" => Ok(Bytes::new()),

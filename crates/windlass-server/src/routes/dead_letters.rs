@@ -14,7 +14,7 @@ use windlass_store::{Change, Changed, PAGE_MAX};
 
 use super::Route;
 use super::jobs::{
-    PassAnswer, PassRequest, allow, answer_page, filter_of, page_params, pass, pass_request,
+    PassRequest, allow, answer_page, filter_of, page_params, pass, pass_answer, pass_request,
     scan_fields,
 };
 use crate::access::Scope;
@@ -209,7 +209,7 @@ async fn revive(call: Call) -> Result<Answer, Problem> {
     }
     let changes = Before::changes_of(&before, &changed, |job, state| job.revived(&revival, state));
     changed.extend(others.iter().map(|job| Changed::Conflict(job.state())));
-    let answer = PassAnswer::new(&changed, &found);
+    let answer = pass_answer(&changed, &found);
     record_pass(&call, "dead_letters.revive", wanted.told(&answer), changes).await;
     Answer::ok(&answer)
 }

@@ -15,7 +15,7 @@ use windlass_api::schema::{Field, Schema, filter_params};
 pub(crate) use bulk_answer::CompactBulk;
 pub(super) use change::check_payload;
 pub(super) use list::{
-    PassAnswer, PassRequest, allow, answer as answer_page, filter_of, pass, pass_request,
+    PassRequest, allow, answer as answer_page, filter_of, pass, pass_answer, pass_request,
 };
 
 use super::Route;

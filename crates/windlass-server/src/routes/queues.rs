@@ -4,20 +4,20 @@ mod existence;
 
 use std::collections::BTreeSet;
 
-use axum::http::Method;
-use serde_json::{Value, json};
-use windlass_api::schema::{Field, Schema};
-use windlass_api::{Cursor, JobFilter, ListPage, QueueSettings};
-use windlass_core::fields::{Fields, RawFields, one_of};
-use windlass_core::{Invalid, JobId, QueueName, Timestamp};
-use windlass_store::{Change, Counts, PAGE_MAX, QueueLimits};
+use serde_json::json;
+use windlass_api::{
+    CreateQueue, JobFilter, Page, PageParams, PassAnswer, PurgeQueue, Queue, QueueCounts,
+    QueuePause, QueueSettings, Whole,
+};
+use windlass_core::{JobId, QueueName, Timestamp};
+use windlass_store::{Change, Counts, QueueLimits};
 
 use self::existence::{must_exist, must_exist_or_create};
 use super::Route;
-use super::jobs::{PassAnswer, page_params};
+use super::jobs::pass_answer;
 use crate::access::Scope;
-use crate::answer::Answer;
 use crate::call::Call;
+use crate::endpoint::{Params, Read, Reply};
 use crate::preconditions::exists;
 use crate::problem::Problem;
 use crate::queue_settings::{self, Stored};
@@ -27,128 +27,85 @@ const TAG: &str = "queues";
 
 /// Rows of a page that names no limit.
 const LIST_DEFAULT: usize = 50;
-/// One pass removes so many jobs unless it is said.
+/// One pass removes at most this many jobs unless it names a limit.
 const PURGE_DEFAULT: usize = 1000;
 
 pub(super) fn routes() -> Vec<Route> {
-    let queue = || Schema::named("Queue");
-    let create = || {
-        let about = "Set up a queue that does not exist yet; without it, such a queue is 404.";
-        Field::maybe("create", Schema::word(&["true", "false"]).about(about))
-    };
     vec![
-        Route::new(Method::GET, "/api/v1/queues", Scope::Read, list)
+        Route::get("/api/v1/queues", Scope::Read, list)
             .says(
                 TAG,
                 "Lists queues with their depth, rates and oldest ready job.",
             )
-            .params(page_params())
-            .answers(
-                200,
-                "A page of them, by name.",
-                Schema::page(queue(), vec![]),
-            ),
-        Route::new(Method::GET, "/api/v1/queues/{queue}", Scope::Read, get)
+            .status(200, "A page of them, by name."),
+        Route::get("/api/v1/queues/{queue}", Scope::Read, get)
             .says(TAG, "One queue.")
-            .answers(200, "The queue.", queue()),
-        Route::new(
-            Method::GET,
-            "/api/v1/queues/{queue}/settings",
-            Scope::Read,
-            get_settings,
-        )
-        .says(TAG, "What is set about a queue.")
-        .answers(200, "The settings.", Schema::named("QueueSettings")),
-        Route::new(
-            Method::PUT,
+            .status(200, "The queue."),
+        Route::get("/api/v1/queues/{queue}/settings", Scope::Read, get_settings)
+            .says(TAG, "The settings of a queue.")
+            .status(200, "The settings."),
+        Route::put(
             "/api/v1/queues/{queue}/settings",
             Scope::Operate,
             put_settings,
         )
         .says(
             TAG,
-            "Sets all that is set about a queue; what is not given is not set.",
+            "Replaces all settings of a queue; a setting that is not given is not set.",
         )
-        .takes("QueueSettings")
-        .params([create()])
-        .answers(200, "The settings.", Schema::named("QueueSettings")),
-        Route::new(
-            Method::POST,
-            "/api/v1/queues/{queue}/pause",
-            Scope::Operate,
-            pause,
-        )
-        .says(
-            TAG,
-            "Nothing more is claimed from it, by anybody. Running jobs go on.",
-        )
-        .params([create()])
-        .answers(200, "The queue.", queue()),
-        Route::new(
-            Method::POST,
-            "/api/v1/queues/{queue}/resume",
-            Scope::Operate,
-            resume,
-        )
-        .says(TAG, "Its jobs are claimed again.")
-        .answers(200, "The queue.", queue()),
-        Route::new(
-            Method::POST,
-            "/api/v1/queues/{queue}/purge",
-            Scope::Operate,
-            purge,
-        )
-        .says(TAG, "Removes finished jobs of one state, one pass of them.")
-        .takes("Purge")
-        .answers(200, "How far the pass got.", Schema::named("PassAnswer")),
+        .status(200, "The settings."),
+        Route::post("/api/v1/queues/{queue}/pause", Scope::Operate, pause)
+            .says(
+                TAG,
+                "Pauses a queue: no one claims its jobs. Running jobs go on.",
+            )
+            .status(200, "The queue."),
+        Route::post("/api/v1/queues/{queue}/resume", Scope::Operate, resume)
+            .says(TAG, "Resumes a queue: its jobs are claimed again.")
+            .status(200, "The queue."),
+        Route::post("/api/v1/queues/{queue}/purge", Scope::Operate, purge)
+            .says(TAG, "Removes finished jobs of one state, one pass of them.")
+            .status(200, "How far the pass got."),
     ]
 }
 
-async fn list(call: Call) -> Result<Answer, Problem> {
+async fn list(
+    call: Call,
+    Params(page): Params<PageParams<String>>,
+) -> Result<Reply<Page<Queue>>, Problem> {
     let store = call.app.store();
     let counts = store.counts(call.now).await?;
     let limits = store.queues().await?;
     let kept = queue_settings::kept(store, call.now).await?;
     let names = counts.keys().chain(limits.keys()).chain(kept.keys());
     let names: BTreeSet<&QueueName> = names.collect();
-    let limit = call.limit(LIST_DEFAULT, PAGE_MAX)?;
-    let after = call.query().parsed("cursor", Cursor::name)?;
+    let (limit, after) = (page.limit_or(LIST_DEFAULT), page.after());
     let behind = |name: &&&QueueName| after.as_deref().is_none_or(|after| name.as_str() > after);
-    let mut page: Vec<&QueueName> = names
-        .iter()
-        .filter(behind)
-        .take(limit + 1)
-        .copied()
-        .collect();
-    let more = page.len() > limit;
-    page.truncate(limit);
-    let last = page.last().filter(|_| more);
-    let next_cursor = last.map(|name| Cursor::Name(name.to_string()).to_string());
     let view = |name: &&QueueName| {
         let counts = counts.get(*name).copied().unwrap_or_default();
         let limits = limits.get(*name).cloned().unwrap_or_default();
         let stored = queue_settings::together(&limits, kept.get(*name));
         view(&call, name, counts, limits, &stored)
     };
-    let data: Vec<Value> = page.iter().map(view).collect();
-    let link = call.link(next_cursor.as_ref());
-    let page = ListPage { data, next_cursor };
-    Ok(Answer::ok(&page)?.next(link))
+    let data = names.iter().filter(behind).take(limit + 1).map(view);
+    let page = Page::first(data.collect(), limit, |queue| queue.name.to_string());
+    let link = call.link(page.next_cursor.as_ref());
+    Ok(Reply::ok(page).next(link))
 }
 
-async fn get(call: Call) -> Result<Answer, Problem> {
+async fn get(call: Call) -> Result<Reply<Queue>, Problem> {
     let name = call.name("queue")?;
     must_exist(&call, &name).await?;
     answer(&call, &name).await
 }
 
-async fn answer(call: &Call, name: &QueueName) -> Result<Answer, Problem> {
+async fn answer(call: &Call, name: &QueueName) -> Result<Reply<Queue>, Problem> {
     let store = call.app.store();
     let mut counts = store.counts(call.now).await?;
     let counts = counts.remove(name).unwrap_or_default();
     let limits = store.queues().await?.remove(name).unwrap_or_default();
     let stored = queue_settings::stored(store, name, call.now).await?;
-    Answer::ok(&view(call, name, counts, limits, &stored))
+    Ok(Reply::ok(view(call, name, counts, limits, &stored)))
 }
 
 fn view(
@@ -157,59 +114,66 @@ fn view(
     counts: Counts,
     limits: QueueLimits,
     stored: &Stored,
-) -> Value {
-    let oldest_ms = counts.oldest_ready.map(|at| millis(call.now, at));
-    json!({
-        "name": name,
-        "depth": counts.scheduled + counts.ready,
-        "counts": {
-            "scheduled": counts.scheduled, "ready": counts.ready, "retrying": counts.retrying,
-            "running": counts.running, "succeeded": counts.succeeded, "dead": counts.dead,
-            "cancelled": counts.cancelled,
+) -> Queue {
+    Queue {
+        name: name.clone(),
+        depth: counts.scheduled + counts.ready,
+        counts: QueueCounts {
+            scheduled: counts.scheduled,
+            ready: counts.ready,
+            retrying: counts.retrying,
+            running: counts.running,
+            succeeded: counts.succeeded,
+            dead: counts.dead,
+            cancelled: counts.cancelled,
         },
-        "last_minute": call.app.rates.of(name, call.now),
-        "oldest_ready_at": counts.oldest_ready,
-        "oldest_ready_ms": oldest_ms,
-        "paused": limits.paused.map(|pause| json!({"by": pause.by, "at": pause.at})),
-        "settings": stored.settings.to_json(),
-        "settings_unreadable": stored.unreadable,
-    })
+        last_minute: call.app.rates.of(name, call.now),
+        oldest_ready_at: counts.oldest_ready,
+        oldest_ready_ms: counts.oldest_ready.map(|at| millis(call.now, at)),
+        paused: limits.paused.map(|pause| QueuePause {
+            by: pause.by,
+            at: pause.at,
+        }),
+        settings: QueueSettings::from(&stored.settings),
+        settings_unreadable: stored.unreadable,
+    }
 }
 
 fn millis(now: Timestamp, earlier: Timestamp) -> u64 {
     u64::try_from(now.since(earlier).as_millis()).unwrap_or(u64::MAX)
 }
 
-async fn get_settings(call: Call) -> Result<Answer, Problem> {
+async fn get_settings(call: Call) -> Result<Reply<QueueSettings>, Problem> {
     let name = call.name("queue")?;
     must_exist(&call, &name).await?;
     let settings = queue_settings::settings_of(call.app.store(), &name, call.now).await?;
-    Answer::ok(&settings.to_json())
+    Ok(Reply::ok(QueueSettings::from(&settings)))
 }
 
-async fn put_settings(call: Call) -> Result<Answer, Problem> {
+async fn put_settings(
+    call: Call,
+    Params(params): Params<CreateQueue>,
+    Read(settings): Read<QueueSettings>,
+) -> Result<Reply<QueueSettings>, Problem> {
     let name: QueueName = call.name("queue")?;
-    let settings = call.read(|parts| QueueSettings::from_fields(&parts.values()?))?;
-    if !call.only_creates() {
-        must_exist_or_create(&call, &name).await?;
-    }
-    let told = settings.to_json();
     let client = &call.app.client;
     if !call.only_creates() {
+        must_exist_or_create(&call, &name, params).await?;
         queue_settings::set(client, &name, &settings, call.now).await?;
     } else if !queue_settings::create(call.app.store(), &name, &settings, call.now).await? {
         return Err(exists(&format!("what is set about queue {name}")));
     }
     call.app.remote.forget_settings(&name);
     call.app.engine().http_queues().look_again();
-    call.audit("queue.settings", name.as_str(), told.clone())
+    let answer = QueueSettings::from(&settings);
+    call.audit("queue.settings", name.as_str(), json!(answer))
         .await;
-    Answer::ok(&told)
+    Ok(Reply::ok(answer))
 }
 
-async fn pause(call: Call) -> Result<Answer, Problem> {
+async fn pause(call: Call, Params(params): Params<CreateQueue>) -> Result<Reply<Queue>, Problem> {
     let name: QueueName = call.name("queue")?;
-    must_exist_or_create(&call, &name).await?;
+    must_exist_or_create(&call, &name, params).await?;
     call.app
         .client
         .pause_queue(name.as_str(), &call.caller.name)
@@ -218,7 +182,7 @@ async fn pause(call: Call) -> Result<Answer, Problem> {
     answer(&call, &name).await
 }
 
-async fn resume(call: Call) -> Result<Answer, Problem> {
+async fn resume(call: Call) -> Result<Reply<Queue>, Problem> {
     let name: QueueName = call.name("queue")?;
     must_exist(&call, &name).await?;
     call.app.client.resume_queue(name.as_str()).await?;
@@ -226,57 +190,31 @@ async fn resume(call: Call) -> Result<Answer, Problem> {
     answer(&call, &name).await
 }
 
-/// What a purge removes. It must be spelled out: one state, and from when on it stays.
-struct Purge {
-    state: &'static str,
-    finished_before: Option<Timestamp>,
-    limit: usize,
-    after: Option<JobId>,
-}
-
-impl Purge {
-    fn read(parts: RawFields) -> Result<Self, Invalid> {
-        let map = parts.values()?;
-        let mut fields = Fields::of(&map);
-        let words = ["succeeded", "dead", "cancelled"].map(|word| (word, word));
-        let state = fields.parsed("state", |text| one_of(text, &words))?;
-        let required = || Invalid::new("state", "is required: say what is removed");
-        let most = i64::try_from(PAGE_MAX).unwrap_or(i64::MAX);
-        let limit = fields.integer("limit", 1, most)?;
-        let purge = Purge {
-            state: state.ok_or_else(required)?,
-            finished_before: fields.timestamp("finished_before")?,
-            limit: limit
-                .and_then(|limit| limit.try_into().ok())
-                .unwrap_or(PURGE_DEFAULT),
-            after: fields.parsed("cursor", Cursor::job)?,
-        };
-        fields.finish()?;
-        Ok(purge)
-    }
-}
-
-async fn purge(call: Call) -> Result<Answer, Problem> {
+async fn purge(
+    call: Call,
+    Read((state, purge)): Read<PurgeQueue>,
+) -> Result<Reply<PassAnswer>, Problem> {
     let name: QueueName = call.name("queue")?;
-    let asked = call.read(Purge::read)?;
     must_exist(&call, &name).await?;
-    let (state, finished_before) = (asked.state, asked.finished_before);
     let filter = JobFilter {
-        state: Some(state),
+        state: Some(state.name()),
         queue: Some(name.clone()),
-        finished_before,
+        finished_before: purge.finished_before,
         ..JobFilter::default()
     };
-    let found = search(&call.app, &filter, asked.after, asked.limit, call.now).await?;
+    let limit = purge.limit.map_or(PURGE_DEFAULT, Whole::to);
+    let after = purge.cursor.map(|after| after.0);
+    let found = search(&call.app, &filter, after, limit, call.now).await?;
     let ids: Vec<JobId> = found.jobs.iter().map(|job| job.id).collect();
     let changed = call
         .app
         .store()
         .change(&ids, &Change::Purge, call.now)
         .await?;
-    let answer = PassAnswer::new(&changed, &found);
-    let detail =
-        json!({"state": state, "finished_before": finished_before, "removed": answer.changed()});
+    let answer = pass_answer(&changed, &found);
+    let detail = json!({
+        "state": state, "finished_before": purge.finished_before, "removed": answer.changed,
+    });
     call.audit("queue.purge", name.as_str(), detail).await;
-    Answer::ok(&answer)
+    Ok(Reply::ok(answer))
 }

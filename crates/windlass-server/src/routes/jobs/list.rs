@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use windlass_api::{Cursor, JobFilter, JobView, ListPage};
+use windlass_api::{After, Cursor, JobFilter, JobView, ListPage, PassAnswer};
 use windlass_core::fields::Fields;
 use windlass_core::{Invalid, JobId, Timestamp};
 use windlass_store::{Change, Changed, PAGE_MAX, Store, StoreError};
@@ -95,7 +95,7 @@ pub(super) async fn run_now(call: Call) -> Result<Answer, Problem> {
         .store()
         .change(&ids, &Change::RunNow, call.now)
         .await?;
-    let answer = PassAnswer::new(&changed, &found);
+    let answer = pass_answer(&changed, &found);
     let changes = Before::changes_of(&before, &changed, Before::made_due);
     record_pass(&call, "jobs.run_now", wanted.told(&answer), changes).await;
     Answer::ok(&answer)
@@ -123,32 +123,16 @@ impl PassRequest {
     }
 }
 
-/// How far a pass got.
-#[derive(Debug, Serialize)]
-pub(in crate::routes) struct PassAnswer {
-    changed: usize,
-    conflicts: usize,
-    unreadable: Vec<JobId>,
-    scanned: usize,
-    next_cursor: Option<String>,
-}
-
-impl PassAnswer {
-    /// How many jobs it changed.
-    pub(in crate::routes) fn changed(&self) -> usize {
-        self.changed
-    }
-
-    pub(in crate::routes) fn new(changed: &[Changed], found: &Found) -> Self {
-        let done = |one: &&Changed| matches!(one, Changed::Now(_) | Changed::Removed);
-        let done = changed.iter().filter(done).count();
-        PassAnswer {
-            changed: done,
-            conflicts: changed.len() - done + found.unreadable.len(),
-            unreadable: found.unreadable.clone(),
-            scanned: found.scanned,
-            next_cursor: found.next.map(|id| Cursor::Job(id).to_string()),
-        }
+/// What a pass did.
+pub(in crate::routes) fn pass_answer(changed: &[Changed], found: &Found) -> PassAnswer {
+    let done = |one: &&Changed| matches!(one, Changed::Now(_) | Changed::Removed);
+    let done = changed.iter().filter(done).count();
+    PassAnswer {
+        changed: done,
+        conflicts: changed.len() - done + found.unreadable.len(),
+        unreadable: found.unreadable.clone(),
+        scanned: found.scanned,
+        next_cursor: found.next.map(|id| After(id).to_string()),
     }
 }
 

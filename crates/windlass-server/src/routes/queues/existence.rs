@@ -5,8 +5,9 @@
 //! always exists. A request about any other queue is most likely a typo: it is refused, unless it
 //! says that it means to create one.
 
+use windlass_api::CreateQueue;
 use windlass_core::QueueName;
-use windlass_core::fields::{nearest, one_of};
+use windlass_core::fields::nearest;
 use windlass_engine::{QUEUE_SETTINGS, WorkerAbout, is_alive};
 use windlass_store::{Filter, Node, Page, StoreError};
 
@@ -29,10 +30,12 @@ pub(super) async fn must_exist(call: &Call, name: &QueueName) -> Result<(), Prob
 }
 
 /// Refuses a queue that does not exist, unless the request says `create=true`.
-pub(super) async fn must_exist_or_create(call: &Call, name: &QueueName) -> Result<(), Problem> {
-    let words = [("true", true), ("false", false)];
-    let create = call.query().parsed("create", |text| one_of(text, &words))?;
-    if create == Some(true) {
+pub(super) async fn must_exist_or_create(
+    call: &Call,
+    name: &QueueName,
+    params: CreateQueue,
+) -> Result<(), Problem> {
+    if params.create == Some(true) {
         return Ok(());
     }
     let found = must_exist(call, name).await;
