@@ -104,9 +104,11 @@ fn without_null(schema: &Value) -> Value {
     let mut schema = schema.clone();
     if let Some(Value::Array(types)) = schema.get_mut("type") {
         types.retain(|one| one != "null");
-        if let [one] = types.as_slice() {
-            let one = one.clone();
-            schema["type"] = one;
+        if let [one] = types.as_mut_slice() {
+            let one = one.take();
+            if let Some(schema) = schema.as_object_mut() {
+                schema.insert("type".to_owned(), one);
+            }
         }
     }
     if let Some(Value::Array(words)) = schema.get_mut("enum") {

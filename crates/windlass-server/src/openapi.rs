@@ -164,8 +164,9 @@ fn responses(route: &Route, shapes: &mut Shapes) -> Value {
     let returned = returned.map(|schema| schema(&mut shapes.answers).to_value());
     for (status, about) in &route.statuses {
         let mut response = json!({"description": about});
-        if let Some(schema) = &returned {
-            response["content"] = json!({route.content_type: {"schema": schema}});
+        if let (Some(schema), Some(response)) = (&returned, response.as_object_mut()) {
+            let content = json!({route.content_type: {"schema": schema}});
+            response.insert("content".to_owned(), content);
         }
         responses.insert(status.to_string(), response);
     }
