@@ -6,7 +6,6 @@
     reason = "a test without a harness tells its own result"
 )]
 
-#[path = "support/child.rs"]
 mod child;
 
 use std::path::Path;

@@ -1,0 +1,351 @@
+//! HTTP jobs, the scheduler form and later completions, through the real server to a real target.
+
+use crate::support::target::{serve, target, text, until};
+use crate::support::{PATIENCE, Server, command, printed};
+use serde_json::{Value, json};
+
+#[test]
+fn an_http_job_is_delivered_from_any_queue() {
+    let data = tempfile::tempdir().expect("a folder");
+    let (target, seen) = target();
+    let server = serve(data.path());
+    let job = json!({"http": {"url": format!("http://{target}/200/x"), "body": {"a": 1}}, "queue": "hooks"});
+    let id = text(&server.post("/api/v1/jobs", &job), "id").to_owned();
+    let request = seen.recv_timeout(PATIENCE).expect("the request");
+    assert_eq!(
+        (request.path.as_str(), request.body.as_str()),
+        ("/200/x", r#"{"a":1}"#)
+    );
+    assert_eq!(request.header("idempotency-key"), id);
+    assert_eq!(request.header("windlass-attempt"), "1");
+    let path = format!("/api/v1/jobs/{id}");
+    until(&server, &path, |job| text(job, "state") == "succeeded");
+    let history = server.get(&format!("{path}/history"));
+    assert_eq!(history.pointer("/data/0/http/status"), Some(&json!(200)));
+    assert_eq!(history.pointer("/data/0/http/body"), Some(&json!("hello")));
+}
+
+#[test]
+fn nothing_of_a_job_becomes_a_header_of_its_request() {
+    let data = tempfile::tempdir().expect("a folder");
+    let (target, seen) = target();
+    let server = serve(data.path());
+    let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    for (parent, sent) in [
+        (good.to_owned(), good),
+        (format!("{good}\r\nX-Evil: 1"), ""),
+        ("x\nX-Evil: 1".to_owned(), ""),
+    ] {
+        let http = json!({"url": format!("http://{target}/200/x")});
+        let job =
+            json!({"http": http, "meta": {"traceparent": parent, "X-Evil": "a\r\nX-Evil: 1"}});
+        server.post("/api/v1/jobs", &job);
+        let request = seen.recv_timeout(PATIENCE).expect("the request");
+        assert_eq!(request.header("traceparent"), sent);
+        assert_eq!(request.header("x-evil"), "", "{request:?}");
+    }
+    let headers = json!({"X-Fine": "a\r\nX-Evil: 1"});
+    let job = json!({"http": {"url": format!("http://{target}/200/x"), "headers": headers}});
+    let (status, refused) = server.ask("POST", "/api/v1/jobs", None, Some(&job));
+    assert_eq!(status, 422, "{refused}");
+}
+
+#[test]
+fn nothing_that_is_secret_is_logged_at_any_level() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().display().to_string();
+    let make_key = [
+        "keys", "create", "--name", "a", "--scope", "admin", "--data", &data,
+    ];
+    let key = printed(&make_key).trim().to_owned();
+    let master_key = printed(&["secrets", "new-key"]).trim().to_owned();
+    let mut start = command(&["serve", "--bind", "127.0.0.1:0", "--data", &data]);
+    start.args(["--allow-target", "127.0.0.0/8", "--log-level", "trace"]);
+    start.env("WINDLASS_SECRETS_MASTER_KEY", &master_key);
+    // The log is read as it is written: else the server would leave lines out.
+    let log = folder.path().join("log");
+    start.stderr(std::fs::File::create(&log).expect("a file"));
+    let server = Server::spawn_logging(start);
+    let ask = |method: &str, path: &str, body: &Value| {
+        let (status, answer) = server.ask(method, path, Some(&key), Some(body));
+        assert!((200..300).contains(&status), "{path}: {status} {answer}");
+        answer
+    };
+    let signing_key = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    ask(
+        "PUT",
+        "/api/v1/secrets/hook",
+        &json!({"value": signing_key, "hosts": ["127.0.0.1"]}),
+    );
+    let (target, seen) = target();
+    let http = json!({
+        "url": format!("http://{target}/500/x?token=query-4711"), "sign": "hook",
+        "headers": {"X-Token": "header-4711"}, "body": {"card": "body-4711"},
+    });
+    ask("POST", "/api/v1/jobs", &json!({"http": http}));
+    let request = seen.recv_timeout(PATIENCE).expect("the request");
+    assert_eq!(request.header("x-token"), "header-4711");
+    let signature = request.header("webhook-signature").to_owned();
+    assert!(!signature.is_empty());
+    let job =
+        json!({"kind": "a", "queue": "q", "payload": "payload-4711", "meta": {"m": "meta-4711"}});
+    ask("POST", "/api/v1/jobs", &job);
+    let claimed = ask(
+        "POST",
+        "/api/v1/claim",
+        &json!({"queues": ["q"], "worker": "w"}),
+    );
+    let of = claimed.pointer("/data/0").expect("a job");
+    let outcome = json!({"id": of["id"], "attempt": 1, "outcome": "failed", "error": "error-4711"});
+    ask("POST", "/api/v1/settle", &json!({"outcomes": [outcome]}));
+    server.ask(
+        "POST",
+        "/api/v1/jobs",
+        Some(&key),
+        Some(&json!({"kind": "refused-4711 ", "payload": 1})),
+    );
+    server.ask("GET", "/api/v1/jobs", Some("wl_wrong_4711"), None);
+    assert!(server.stop().0.success());
+    let log = std::fs::read_to_string(&log).expect("the log");
+    assert!(log.contains("answered") && log.contains("TRACE"), "{log}");
+    let secret_part = key.rsplit('_').nth(1).expect("a part of the key");
+    for secret in [
+        &key,
+        secret_part,
+        &master_key,
+        signing_key,
+        &signature,
+        "4711",
+    ] {
+        let line = log.lines().find(|line| line.contains(secret));
+        assert_eq!(line, None, "{secret}");
+    }
+}
+
+#[test]
+fn a_closed_address_is_refused_at_once_and_a_bad_request_before_it_is_stored() {
+    let data = tempfile::tempdir().expect("a folder");
+    let (target, seen) = target();
+    let server = Server::start(data.path(), &[]);
+    let job = json!({"http": {"url": format!("http://{target}/200/x")}});
+    let id = text(&server.post("/api/v1/jobs", &job), "id").to_owned();
+    let path = format!("/api/v1/jobs/{id}");
+    let dead = until(&server, &path, |job| text(job, "state") == "dead");
+    assert_eq!(text(&dead, "dead_reason"), "unrecoverable");
+    assert_eq!(
+        text(&dead, "last_error"),
+        "the target's address is not allowed"
+    );
+    assert!(seen.try_recv().is_err(), "nothing was dialled");
+    for (job, pointer) in [
+        (json!({"http": {"url": "ftp://a.example"}}), "/http/url"),
+        (
+            json!({"http": {"url": "https://a.example"}, "kind": "mail"}),
+            "/http",
+        ),
+        (json!({"kind": "http", "payload": {}}), "/payload/url"),
+    ] {
+        let (status, problem) = server.ask("POST", "/api/v1/jobs", None, Some(&job));
+        assert_eq!(status, 422, "{problem}");
+        assert_eq!(
+            problem.pointer("/errors/0/pointer"),
+            Some(&json!(pointer)),
+            "{problem}"
+        );
+    }
+}
+
+#[test]
+fn the_scheduler_form_works_as_it_is_written() {
+    let data = tempfile::tempdir().expect("a folder");
+    let (target, seen) = target();
+    let server = serve(data.path());
+    let form = json!({"schedule": "*/2 * * * * *", "api": format!("http://{target}/503/x"),
+        "type": "AT_LEAST_ONCE", "isRecurring": false, "maxRetryCount": 1});
+    let made = server.post("/api/v1/jobs", &form);
+    let id = text(&made, "id").to_owned();
+    assert_eq!(text(&made, "jobId"), id);
+    assert_eq!(made.get("next_execution_time"), made.get("next_run_at"));
+    let path = format!("/api/v1/jobs/{id}");
+    for retry_count in ["0", "1"] {
+        let request = seen.recv_timeout(PATIENCE).expect("the request");
+        assert_eq!(request.header("windlass-retry-count"), retry_count);
+        assert_eq!(request.body, "");
+    }
+    let two = |rows: &Value| {
+        rows.get("data")
+            .and_then(Value::as_array)
+            .is_some_and(|rows| rows.len() == 2)
+    };
+    let rows = until(
+        &server,
+        &format!("{path}/history?limit=10&status=FAILED"),
+        two,
+    );
+    for (place, retry_count) in [(0, 1), (1, 0)] {
+        let row = rows.pointer(&format!("/data/{place}")).expect("a row");
+        assert_eq!(row.get("retry_count"), Some(&json!(retry_count)));
+        assert_eq!(text(row, "status"), "FAILED");
+        assert_eq!(row.get("execution_time"), row.get("started_at"));
+        assert_eq!(row.pointer("/http/status"), Some(&json!(503)));
+    }
+    assert_eq!(
+        server
+            .get(&format!("{path}/history?status=SUCCESS"))
+            .get("data"),
+        Some(&json!([]))
+    );
+    let over = until(&server, &path, |form| {
+        form.get("finished") == Some(&json!(true))
+    });
+    assert_eq!(over.get("next_execution_time"), Some(&Value::Null));
+    assert_eq!(text(&over, "schedule"), "*/2 * * * * *");
+    assert_eq!(
+        server.get(&format!("{path}/schedule")).get("next_at"),
+        Some(&Value::Null)
+    );
+    let listed = server.get("/api/v1/schedules");
+    assert_eq!(listed.get("data"), Some(&json!([])), "gone from the list");
+    let (_, log) = server.stop();
+    assert!(
+        log.contains(&format!("Job {id} failed, scheduling retry 1/1 in 1s (at ")),
+        "{log}"
+    );
+    assert!(
+        log.contains(&format!(
+            "Job {id} failed after 1 retries, schedule deleted"
+        )),
+        "{log}"
+    );
+}
+
+#[test]
+fn a_form_that_breaks_a_rule_is_refused_by_its_known_code() {
+    let data = tempfile::tempdir().expect("a folder");
+    let server = serve(data.path());
+    for (form, code) in [
+        (
+            json!({"schedule": "invalid cron", "api": "https://a.example"}),
+            "INVALID_SCHEDULE",
+        ),
+        (
+            json!({"schedule": "0 0 0 30 2 *", "api": "https://a.example"}),
+            "INVALID_SCHEDULE",
+        ),
+        (
+            json!({"schedule": "* * * * *", "api": "nowhere"}),
+            "INVALID_API",
+        ),
+        (
+            json!({"schedule": "* * * * *", "api": "https://a.example", "type": "SOMETIMES"}),
+            "INVALID_JOB_TYPE",
+        ),
+        (
+            json!({"schedule": "* * * * *", "api": "https://a.example", "maxRetryCount": -1}),
+            "INVALID_MAX_RETRY_COUNT",
+        ),
+        (
+            json!({"schedule": "* * * * *", "api": "https://a.example", "colour": "red"}),
+            "UNKNOWN_FIELD",
+        ),
+    ] {
+        let (status, problem) = server.ask("POST", "/api/v1/jobs", None, Some(&form));
+        assert_eq!((status, text(&problem, "code")), (422, code), "{problem}");
+    }
+}
+
+#[test]
+fn a_form_recurs_until_it_is_deleted() {
+    let data = tempfile::tempdir().expect("a folder");
+    let (target, seen) = target();
+    let server = serve(data.path());
+    let form =
+        json!({"schedule": "@every 1s", "api": format!("http://{target}/200/x"), "body": {"n": 1}});
+    let id = text(&server.post("/api/v1/jobs", &form), "id").to_owned();
+    for _ in 0..3 {
+        let request = seen.recv_timeout(PATIENCE).expect("the request");
+        assert_eq!(request.header("windlass-retry-count"), "0");
+        assert_eq!(request.body, r#"{"n": 1}"#.replace(": ", ":"));
+    }
+    let path = format!("/api/v1/jobs/{id}");
+    assert_eq!(server.ask("DELETE", &path, None, None).0, 204);
+    assert_eq!(server.ask("GET", &path, None, None).0, 404);
+    while seen.try_recv().is_ok() {} // what came before
+    // Another form that runs as often is the clock by which the first one has stopped.
+    let other = json!({"schedule": "@every 1s", "api": format!("http://{target}/200/other")});
+    server.post("/api/v1/jobs", &other);
+    let (mut of_other, mut of_deleted) = (0, 0);
+    while of_other < 4 {
+        let request = seen.recv_timeout(PATIENCE).expect("the other goes on");
+        match request.path.as_str() {
+            "/200/other" => of_other += 1,
+            _ => of_deleted += 1,
+        }
+    }
+    assert!(
+        of_deleted <= 1,
+        "one may have been on its way: {of_deleted}"
+    );
+}
+
+#[test]
+fn a_target_may_tell_later_and_only_with_its_token() {
+    let data = tempfile::tempdir().expect("a folder");
+    let (target, seen) = target();
+    let data_path = data.path().display().to_string();
+    let mut serving = command(&["serve", "--bind", "127.0.0.1:0", "--data", &data_path]);
+    serving.args(["--allow-target", "127.0.0.0/8"]);
+    serving.env("WINDLASS_HTTP_JOBS_PUBLIC_URL", "https://jobs.example.org/");
+    let server = Server::spawn(serving);
+    let job = json!({"http": {"url": format!("http://{target}/202/x"), "async": true, "complete_within": "10m"}});
+    let id = text(&server.post("/api/v1/jobs", &job), "id").to_owned();
+    let request = seen.recv_timeout(PATIENCE).expect("the request");
+    let url = request
+        .headers
+        .iter()
+        .find(|(_, value)| value.starts_with("https://jobs.example.org/"));
+    let (_, url) = url.expect("where to tell");
+    let place = url
+        .strip_prefix("https://jobs.example.org")
+        .expect("a path")
+        .to_owned();
+    let path = format!("/api/v1/jobs/{id}");
+    until(&server, &path, |job| text(job, "state") == "scheduled");
+    let done = json!({"outcome": "succeeded", "result": {"paid": true}});
+    let wrong = format!("{}x", &place);
+    assert_eq!(server.ask("POST", &wrong, None, Some(&done)).0, 404);
+    assert_eq!(server.post(&place, &done), json!({"id": id}));
+    let over = until(&server, &path, |job| text(job, "state") == "succeeded");
+    assert_eq!(over.get("result"), Some(&json!({"paid": true})));
+    assert_eq!(
+        server.post(&place, &done),
+        json!({"id": id}),
+        "told twice is told once"
+    );
+    let other = json!({"outcome": "failed", "error": "no"});
+    assert_eq!(server.ask("POST", &place, None, Some(&other)).0, 409);
+}
+
+#[test]
+fn an_http_job_gets_no_payload_that_is_no_request() {
+    let data = tempfile::tempdir().expect("a folder");
+    let server = serve(data.path());
+    let job = json!({"http": {"url": "https://a.example/"}, "delay": "1h"});
+    let path = format!(
+        "/api/v1/jobs/{}",
+        text(&server.post("/api/v1/jobs", &job), "id")
+    );
+    let bad = json!({"payload": {"url": "ftp://a.example/"}});
+    let (status, problem) = server.ask("PATCH", &path, None, Some(&bad));
+    assert_eq!(status, 422, "{problem}");
+    assert_eq!(
+        problem.pointer("/errors/0/pointer"),
+        Some(&json!("/payload/url"))
+    );
+    let good = json!({"payload": {"url": "https://b.example/"}});
+    assert_eq!(server.ask("PATCH", &path, None, Some(&good)).0, 200);
+    server.ask("POST", &format!("{path}/cancel"), None, None);
+    let revive = format!("{path}/revive");
+    assert_eq!(server.ask("POST", &revive, None, Some(&bad)).0, 422);
+    assert_eq!(text(&server.get(&path), "state"), "cancelled");
+}

@@ -1,0 +1,17 @@
+//! The binary `windlass`, as a process.
+
+mod admin;
+mod commands;
+mod crash;
+mod disk;
+mod generated_docs;
+mod http_jobs;
+mod http_settings;
+mod log;
+mod postgres;
+mod schedules;
+mod server;
+mod settings;
+mod store;
+mod support;
+mod workers;

@@ -1,0 +1,567 @@
+//! `windlass serve` and the commands around it, as real processes.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Stdio;
+
+use crate::support::{PATIENCE, Server, command, printed, refused, windlass};
+use serde_json::json;
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a plain path")
+}
+
+/// What a request for jobs with this `Host` gets.
+fn asked_as(server: &Server, host: &str) -> String {
+    let port = server.address.port();
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+    write!(
+        stream,
+        "GET /api/v1/jobs HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    )
+    .expect("a request");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_kill_9_and_files_are_private() {
+    let folder = folder();
+    let data = folder.path().join("data");
+    let server = Server::start(&data, &[]);
+    let job = server.post(
+        "/api/v1/jobs",
+        &json!({"kind": "email:send", "payload": {"to": "ann"}}),
+    );
+    let path = format!("/api/v1/jobs/{}", job["id"].as_str().unwrap());
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&data), 0o700);
+    for file in std::fs::read_dir(&data).unwrap() {
+        let file = file.unwrap().path();
+        assert_eq!(mode(&file), 0o600, "{}", file.display());
+    }
+    server.signal("KILL");
+    server.wait();
+    let again = Server::start(&data, &[]);
+    assert_eq!(again.get(&path)["payload"]["to"], "ann");
+    let (status, log) = again.stop();
+    assert!(status.success(), "{log}");
+}
+
+#[test]
+fn it_says_where_it_listens_and_whether_anything_is_durable() {
+    let folder = folder();
+    let durable = Server::start(folder.path(), &[]);
+    assert!(
+        durable.banner.contains("listens on http://127.0.0.1:")
+            && durable.banner.contains("store sqlite:")
+    );
+    assert!(
+        !durable.banner.contains("not durable"),
+        "{}",
+        durable.banner
+    );
+    drop(durable);
+    let fleeting = Server::start(folder.path(), &["--store", "memory:"]);
+    assert!(
+        fleeting.banner.contains("(not durable)"),
+        "{}",
+        fleeting.banner
+    );
+    let (_, log) = fleeting.stop();
+    assert!(log.contains("nothing is durable"), "{log}");
+}
+
+#[test]
+fn a_signal_lets_requests_end_and_waiting_ones_do_not_hold_it_up() {
+    let folder = folder();
+    let mut start = command(&["serve", "--bind", "127.0.0.1:0", "--data"]);
+    start.arg(folder.path());
+    // Whatever were held up would be so for longer than the test waits for an answer.
+    start.env("WINDLASS_HTTP_WAIT_MAX", "1h");
+    start.env("WINDLASS_SHUTDOWN_GRACE", "1h");
+    let server = Server::spawn(start);
+    let address = server.address;
+    let claim = json!({"queues": ["default"], "worker": "w", "limit": 1, "wait": "1h"});
+    let waiting = std::thread::spawn(move || {
+        crate::support::ask(address, "POST", "/api/v1/claim", None, Some(&claim))
+    });
+    // The server knows the worker once it has begun to claim.
+    let began = (0..PATIENCE.as_millis() / 10).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        server.get("/api/v1/workers").to_string().contains("\"w\"")
+    });
+    assert!(began, "the claim never came");
+    let (status, log) = server.stop();
+    assert!(status.success(), "{log}");
+    let (status, answer) = waiting.join().unwrap().expect("an answer");
+    assert_eq!((status, &answer["data"]), (200, &json!([])), "{answer}");
+}
+
+#[test]
+fn a_body_that_comes_too_slowly_is_told_so() {
+    use std::io::Read as _;
+    let folder = folder();
+    let mut start = command(&["serve", "--bind", "127.0.0.1:0", "--data"]);
+    start
+        .arg(folder.path())
+        .env("WINDLASS_HTTP_BODY_TIME", "100ms");
+    let server = Server::spawn(start);
+    let mut stream = std::net::TcpStream::connect(server.address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let head = "POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(b"{\"kind\":").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    assert!(answer.contains("\"body_too_slow\""), "{answer}");
+}
+
+#[test]
+fn keys_are_made_beside_a_stopped_server_and_through_a_running_one() {
+    let folder = folder();
+    let data = text(folder.path());
+    let admin = printed(&[
+        "keys", "create", "--name", "admin", "--scope", "admin", "--data", data,
+    ]);
+    let admin = admin.trim();
+    assert!(admin.starts_with("wl_"));
+    let server = Server::start(folder.path(), &[]);
+    assert_eq!(server.ask("GET", "/api/v1/jobs", None, None).0, 401);
+    assert_eq!(server.ask("GET", "/api/v1/jobs", Some(admin), None).0, 200);
+    // The embedded store has one owner: beside a running server, the server itself must be asked.
+    let (code, told) = refused(&["keys", "list", "--data", data]);
+    assert_eq!(code, 1);
+    assert!(told.contains("in use by process"), "{told}");
+    let with_key = |arguments: &[&str]| {
+        let url = ["--url", server.url.as_str()];
+        let done = command(&[arguments, &url].concat())
+            .env("WINDLASS_KEY", admin)
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{arguments:?}: {done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    };
+    let made = with_key(&[
+        "keys",
+        "create",
+        "--name",
+        "producer",
+        "--scope",
+        "enqueue,read",
+        "--expires-in",
+        "1h",
+        "--json",
+    ]);
+    let made: serde_json::Value = serde_json::from_str(&made).unwrap();
+    let (id, key) = (made["id"].as_str().unwrap(), made["key"].as_str().unwrap());
+    assert!(made["expires_at"].is_string());
+    let job = json!({"kind": "a"});
+    assert_eq!(
+        server.ask("POST", "/api/v1/jobs", Some(key), Some(&job)).0,
+        201
+    );
+    assert_eq!(server.ask("GET", "/api/v1/keys", Some(key), None).0, 403);
+    let listed = with_key(&["keys", "list"]);
+    assert!(
+        listed.contains("producer") && listed.contains("enqueue,read") && !listed.contains(key),
+        "{listed}"
+    );
+    with_key(&["keys", "revoke", id]);
+    assert_eq!(
+        server.ask("POST", "/api/v1/jobs", Some(key), Some(&job)).0,
+        401
+    );
+    assert!(with_key(&["keys", "list"]).contains("revoked"));
+    let log = with_key(&["audit", "list"]);
+    for action in [
+        "local: key.create",
+        "admin: key.create",
+        "admin: key.revoke",
+    ] {
+        assert!(log.contains(action), "{action}: {log}");
+    }
+    assert!(!log.contains(key));
+    assert!(with_key(&["audit", "verify"]).starts_with("3 records, none changed"));
+    let (status, _) = server.stop();
+    assert!(status.success());
+    assert!(printed(&["audit", "verify", "--data", data]).starts_with("3 records"));
+    let (code, told) = refused(&["audit", "verify", "--data", data, "--known", "0123"]);
+    assert!(code == 1 && told.contains("is gone"), "{told}");
+}
+
+#[test]
+fn wrong_keys_are_throttled_and_that_is_audited() {
+    let folder = folder();
+    let data = text(folder.path());
+    let admin = printed(&[
+        "keys", "create", "--name", "admin", "--scope", "admin", "--data", data,
+    ]);
+    let server = Server::start(folder.path(), &[]);
+    let statuses: Vec<u16> = (0..30)
+        .map(|_| {
+            server
+                .ask("GET", "/api/v1/jobs", Some("wl_nonsense"), None)
+                .0
+        })
+        .collect();
+    assert_eq!(statuses[..20], [401; 20]);
+    assert!(statuses[20..].contains(&429), "{statuses:?}");
+    assert_eq!(
+        server
+            .ask("GET", "/api/v1/jobs", Some(admin.trim()), None)
+            .0,
+        200,
+        "a right key still works"
+    );
+    let (_, log) = server.stop();
+    assert!(log.contains("tries with wrong keys are throttled"), "{log}");
+    assert!(printed(&["audit", "list", "--data", data]).contains("access.throttled"));
+}
+
+#[test]
+fn a_public_bind_is_refused_without_tls_and_without_a_key() {
+    let folder = folder();
+    let data = text(folder.path());
+    let (code, told) = refused(&["serve", "--bind", "0.0.0.0:0", "--data", data]);
+    assert!(code == 2 && told.contains("without TLS"), "{told}");
+    let mut behind_proxy = command(&["serve", "--bind", "0.0.0.0:0", "--data", data]);
+    let done = behind_proxy
+        .env("WINDLASS_BEHIND_PROXY", "true")
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(
+        done.status.code() == Some(1) && told.contains("there is no key yet"),
+        "{told}"
+    );
+    let insecure = Server::spawn(command(&[
+        "serve",
+        "--bind",
+        "0.0.0.0:0",
+        "--data",
+        data,
+        "--insecure",
+    ]));
+    let asked = |host: &str| asked_as(&insecure, host);
+    assert!(asked("192.0.2.7:8080").starts_with("HTTP/1.1 200"));
+    let by_name = asked("evil.example");
+    assert!(
+        by_name.starts_with("HTTP/1.1 403") && by_name.contains("`hosts`"),
+        "{by_name}"
+    );
+    let (_, log) = insecure.stop();
+    assert!(
+        log.contains("everybody who reaches this server may do everything"),
+        "{log}"
+    );
+    printed(&[
+        "keys", "create", "--name", "admin", "--scope", "admin", "--data", data,
+    ]);
+    let mut with_key = command(&["serve", "--bind", "0.0.0.0:0", "--data", data]);
+    with_key.env("WINDLASS_BEHIND_PROXY", "true");
+    drop(Server::spawn(with_key));
+}
+
+#[test]
+fn secrets_come_from_stdin_and_a_wrong_master_key_stops_the_start() {
+    let folder = folder();
+    let data = text(folder.path());
+    let (old, new) = (
+        printed(&["secrets", "new-key"]),
+        printed(&["secrets", "new-key"]),
+    );
+    let with = |keys: &[(&str, &str)], arguments: &[&str], stdin: &str| {
+        let mut child = command(&[arguments, &["--data", data]].concat());
+        child
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        child.envs(keys.iter().map(|(name, value)| (name, value.trim())));
+        let mut child = child.spawn().unwrap();
+        child
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(stdin.as_bytes())
+            .unwrap();
+        let done = child.wait_with_output().unwrap();
+        let told = String::from_utf8_lossy(&done.stdout).into_owned()
+            + &String::from_utf8_lossy(&done.stderr);
+        (done.status.code(), told)
+    };
+    const KEY: &str = "WINDLASS_SECRETS_MASTER_KEY";
+    const OLD: &str = "WINDLASS_SECRETS_OLD_KEYS";
+    let (code, told) = with(
+        &[],
+        &["secrets", "put", "hook", "--host", "api.example.com"],
+        "s3cret\n",
+    );
+    assert!(
+        code == Some(1) && told.contains("there is no master key"),
+        "{told}"
+    );
+    let (code, told) = with(
+        &[(KEY, &old)],
+        &["secrets", "put", "hook", "--host", "api.example.com"],
+        "s3cret\n",
+    );
+    assert!(code == Some(0), "{told}");
+    assert_eq!(
+        with(&[(KEY, &old)], &["secrets", "list"], "").1,
+        "hook  api.example.com\n"
+    );
+    // Another key does not open it: nothing starts, nothing is overwritten.
+    for arguments in [
+        &["serve", "--bind", "127.0.0.1:0"][..],
+        &["secrets", "rotate"],
+        &["secrets", "put", "other", "--any-host"],
+    ] {
+        let (code, told) = with(&[(KEY, &new)], arguments, "x");
+        assert!(
+            code == Some(1) && told.contains("was sealed with master key"),
+            "{told}"
+        );
+    }
+    let (code, told) = with(&[], &["doctor"], "");
+    assert!(
+        code == Some(1) && told.contains("failure  secrets"),
+        "{told}"
+    );
+    let (code, told) = with(&[(KEY, &new), (OLD, &old)], &["secrets", "rotate"], "");
+    assert!(code == Some(0) && told.starts_with("1 secrets"), "{told}");
+    let (code, told) = with(&[(KEY, &new)], &["secrets", "remove", "hook"], "");
+    assert!(code == Some(0), "{told}");
+    let all: String = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|file| {
+            String::from_utf8_lossy(&std::fs::read(file.unwrap().path()).unwrap()).into_owned()
+        })
+        .collect();
+    assert!(!all.contains("s3cret"), "it is nowhere on the disk");
+}
+
+#[test]
+fn a_store_that_cannot_be_opened_is_told_with_an_exit_code() {
+    let folder = folder();
+    let serve = |store: &str| {
+        refused(&[
+            "serve",
+            "--bind",
+            "127.0.0.1:0",
+            "--data",
+            text(folder.path()),
+            "--store",
+            store,
+        ])
+    };
+    // A port that nobody listens on.
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let (code, told) = serve(&format!("postgres://ann:s3cret@127.0.0.1:{port}/jobs"));
+    assert!(
+        code == 1 && told.contains("cannot be opened") && !told.contains("s3cret"),
+        "{told}"
+    );
+    let refused_at = format!("127.0.0.1:{port} (database \"jobs\")");
+    assert!(
+        told.contains(&refused_at)
+            && told.contains("start the server")
+            && !told.contains("try again"),
+        "{told}"
+    );
+    let missing = folder.path().join("missing").join("jobs.db");
+    let (code, told) = serve(&format!("sqlite:{}", text(&missing)));
+    assert!(
+        code == 1 && told.contains("missing does not exist; create the folder"),
+        "{told}"
+    );
+    let (code, told) = serve("postgres://db/jobs?pool_size=many");
+    assert!(code == 2 && told.contains("`pool_size` must"), "{told}");
+    let (code, told) = serve("mysql://db");
+    assert!(
+        code == 2 && told.contains("`store` must begin with"),
+        "{told}"
+    );
+    let no_database = folder.path().join("notes.txt");
+    std::fs::write(
+        &no_database,
+        "these are notes, and no database at all".repeat(100),
+    )
+    .unwrap();
+    let (code, told) = serve(&format!("sqlite:{}", text(&no_database)));
+    assert!(code == 1 && told.contains("cannot be opened"), "{told}");
+    let newer = folder.path().join("newer.db");
+    let (made, _) = Server::start(
+        folder.path(),
+        &["--store", &format!("sqlite:{}", text(&newer))],
+    )
+    .stop();
+    assert!(made.success());
+    let connection = rusqlite::Connection::open(&newer).unwrap();
+    connection
+        .pragma_update(None, "user_version", 9999)
+        .unwrap();
+    drop(connection);
+    let (code, told) = serve(&format!("sqlite:{}", text(&newer)));
+    assert!(
+        code == 1 && told.contains("9999") && told.contains("newer build"),
+        "{told}"
+    );
+    let (code, told) = refused(&["serve", "--bind", "127.0.0.1:0", "--data", "/proc/nothing"]);
+    assert!(code == 1 && told.contains("cannot be written to"), "{told}");
+    let taken = Server::start(folder.path(), &[]);
+    let (code, told) = refused(&[
+        "serve",
+        "--data",
+        text(&folder.path().join("b")),
+        "--bind",
+        &taken.address.to_string(),
+    ]);
+    assert!(
+        code == 1 && told.contains("choose another with `--bind`"),
+        "{told}"
+    );
+}
+
+#[test]
+fn the_doctor_looks_at_everything() {
+    let folder = folder();
+    drop(Server::start(folder.path(), &[]));
+    let told = printed(&["doctor", "--data", text(folder.path())]);
+    for name in ["open files", "clock", "space", "store", "secrets"] {
+        assert!(told.contains(name), "{name}: {told}");
+    }
+    let (code, told) = refused(&["doctor", "--data", "/proc/nothing"]);
+    assert!(code == 1 && told.contains("checks failed"), "{told}");
+    let few = std::process::Command::new("sh")
+        .args([
+            "-c",
+            "ulimit -n 200; exec \"$0\" \"$@\"",
+            env!("CARGO_BIN_EXE_windlass"),
+            "doctor",
+            "--data",
+            text(folder.path()),
+        ])
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&few.stdout).into_owned();
+    assert!(
+        told.contains("warning  open files       only 200 may be open"),
+        "{few:?}"
+    );
+}
+
+#[test]
+fn a_page_of_another_site_cannot_use_a_server_without_keys() {
+    let folder = folder();
+    let server = Server::start(folder.path(), &[]);
+    for (fields, status) in [
+        ("Host: evil.example\r\n", "403"),
+        ("Host: localhost\r\nOrigin: http://evil.example\r\n", "403"),
+        ("Host: localhost\r\nSec-Fetch-Site: cross-site\r\n", "403"),
+        ("Host: localhost\r\n", "200"),
+    ] {
+        let mut stream = std::net::TcpStream::connect(server.address).unwrap();
+        write!(
+            stream,
+            "GET /api/v1/jobs HTTP/1.1\r\n{fields}Connection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")),
+            "{fields}: {answer}"
+        );
+    }
+    // HTTP/2 has the name in `:authority`, and no `Host`.
+    let over_http2 = |fields: &[&str]| {
+        let url = format!("http://{}/api/v1/jobs", server.address);
+        let mut curl = std::process::Command::new("curl");
+        let limit = PATIENCE.as_secs().to_string();
+        curl.args(["--silent", "--http2-prior-knowledge", "--max-time", &limit]);
+        fields.iter().for_each(|field| {
+            curl.args(["--header", field]);
+        });
+        let asked = curl.args(["--write-out", "%{http_code}", "--output", "/dev/null", &url]);
+        let told = asked.output().unwrap().stdout;
+        String::from_utf8(told).unwrap()
+    };
+    let origin = |host: String| format!("Origin: http://{host}");
+    assert_eq!(over_http2(&[]), "200");
+    assert_eq!(over_http2(&["Host: evil.example"]), "403");
+    let same = origin(server.address.to_string());
+    assert_eq!(over_http2(&[&same]), "200");
+    assert_eq!(over_http2(&[&origin("evil.example".to_owned())]), "403");
+    assert!(
+        !windlass(&["keys", "list", "--url", "ftp://x"])
+            .status
+            .success()
+    );
+}
+
+#[test]
+fn jobs_through_the_rest_interface_are_measured() {
+    let small = ["--jobs", "300", "--batch", "30", "--clients", "3"];
+    let measured = printed(&[&["bench", "http", "--json"][..], &small].concat());
+    let figures: serde_json::Value = serde_json::from_str(&measured).unwrap();
+    for key in [
+        "enqueue_batch_per_s",
+        "without_store_batch_per_s",
+        "enqueue_one_per_s",
+        "without_store_one_per_s",
+        "claim_settle_per_s",
+        "batch_ratio",
+        "one_ratio",
+    ] {
+        let figure = figures[key].as_f64();
+        assert!(
+            figure.is_some_and(|figure| figure > 0.0),
+            "{key}: {figures}"
+        );
+    }
+    assert_eq!(
+        (&figures["clients"], &figures["batch"]),
+        (&json!(3), &json!(30))
+    );
+}
+
+#[test]
+fn long_polls_that_find_nothing_are_measured() {
+    let small = ["--jobs", "100", "--waiters", "5", "--seconds", "1"];
+    let measured = printed(&[&["bench", "http", "--idle", "--json"][..], &small].concat());
+    let figures: serde_json::Value = serde_json::from_str(&measured).unwrap();
+    for key in ["waiting_cpu_percent", "baseline_cpu_percent"] {
+        let figure = figures[key].as_f64();
+        assert!(
+            figure.is_some_and(|figure| figure >= 0.0),
+            "{key}: {figures}"
+        );
+    }
+    assert!(
+        figures["pick_up_ms"]
+            .as_f64()
+            .is_some_and(|figure| figure > 0.0)
+    );
+    assert_eq!(
+        figures["waiting_transactions_per_s"],
+        serde_json::Value::Null
+    );
+    assert_eq!(
+        (&figures["waiters"], &figures["backlog_jobs"]),
+        (&json!(5), &json!(100))
+    );
+    let refused = windlass(&["bench", "http", "--waiters", "5"]);
+    assert!(!refused.status.success(), "it goes with --idle");
+}

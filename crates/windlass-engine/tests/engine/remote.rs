@@ -1,0 +1,8 @@
+//! Remote workers: what they claim, report and receive, in virtual time on every store, and waiting
+//! claims in paused time.
+
+mod attempts;
+mod claims;
+mod lines;
+mod scene;
+mod waiting;

@@ -1,0 +1,12 @@
+//! The contract, sentence by sentence, on a real server.
+
+use std::sync::Arc;
+
+use windlass_store::conformance::build::Opened;
+use windlass_testkit::cluster;
+
+async fn open() -> (Opened, ()) {
+    (Arc::new(cluster::store().await), ())
+}
+
+windlass_store::conformance!(crate::conformance::open);

@@ -1,0 +1,10 @@
+//! The PostgreSQL driver, on servers that the tests start.
+
+mod conformance;
+mod faults;
+mod model;
+mod plans;
+mod pooler;
+mod rows;
+mod server;
+mod together;

@@ -1,0 +1,134 @@
+//! Every example runs, and prints what it should.
+
+use std::process::Command;
+
+/// An example as a run of all tests has built it beside this one; built now, where only this test
+/// is run, with the features of such a run: others would compile every dependency again.
+fn example(name: &str) -> Command {
+    let this = std::env::current_exe().expect("this program");
+    let folder = this
+        .parent()
+        .and_then(|deps| deps.parent())
+        .expect("a folder");
+    let program = folder.join("examples").join(name);
+    let source = format!("{}/examples/{name}.rs", env!("CARGO_MANIFEST_DIR"));
+    let written = |path: &std::path::Path| path.metadata().and_then(|file| file.modified()).ok();
+    if written(&program) <= written(source.as_ref()) {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--workspace", "--all-features"]);
+        let built = cargo.args(["--example", name]).status();
+        assert!(built.expect("cargo starts").success(), "{name} is built");
+    }
+    Command::new(program)
+}
+
+/// Runs an example.
+fn run(name: &str) -> String {
+    let output = example(name).output().expect("it starts");
+    assert!(output.status.success(), "{name}: {output:?}");
+    String::from_utf8(output.stdout).expect("it prints text")
+}
+
+#[test]
+fn minimal_sends_and_is_short() {
+    let printed = run("minimal");
+    assert_eq!(printed, "attempt 1: send to ann@example.org\n");
+    let source = include_str!("../../examples/minimal.rs");
+    let shown = source.split_once("\n\n").map_or(source, |(_, rest)| rest);
+    let readme = include_str!("../../../../README.md");
+    assert!(readme.contains(shown), "the README shows another one");
+    assert!(
+        source.lines().count() <= 35,
+        "{} lines",
+        source.lines().count()
+    );
+}
+
+#[test]
+fn a_worker_prints_what_it_does() {
+    let printed = run("worker");
+    let without_ids = |line: &str| {
+        let fields = line.split(' ').filter(|field| !field.starts_with("id="));
+        fields.collect::<Vec<_>>().join(" ")
+    };
+    let lines: Vec<String> = printed.lines().map(without_ids).collect();
+    for (line, times) in [
+        ("started url=memory:", 1),
+        ("enqueued kind=greet attempt=0", 2),
+        ("claimed kind=greet attempt=1", 2),
+        ("succeeded kind=greet attempt=1", 1),
+        (
+            "failed kind=greet attempt=1 error=\"a greeting needs a name\"",
+            1,
+        ),
+        ("dead kind=greet attempt=1", 1),
+        ("stopping", 1),
+    ] {
+        let found = lines.iter().filter(|printed| *printed == line).count();
+        assert_eq!(found, times, "{line} in {printed}");
+    }
+    assert!(printed.ends_with("\nstopped released=0\n"), "{printed}");
+}
+
+#[test]
+fn retries_wait_as_errors_say() {
+    let told = run("retries");
+    assert!(
+        told.contains("+1s #2 failed: too many requests\n+1m 1s #3 succeeded"),
+        "{told}"
+    );
+    assert!(
+        told.contains("stolen card:\n+0s #1 failed: the card was stolen\n\n"),
+        "{told}"
+    );
+    assert!(told.contains("+1h #2 snoozed\n+2h #3 succeeded"), "{told}");
+}
+
+#[test]
+fn schedules_fire_in_their_zone() {
+    let told = run("schedules");
+    assert!(
+        told.contains("the night for 2026-01-01T02:30:00Z"),
+        "{told}"
+    );
+    assert!(told.ends_with("4 reports\n"), "{told}");
+}
+
+#[test]
+fn unique_jobs_are_one_and_limits_hold() {
+    let told = run("unique_and_limits");
+    assert_eq!(told.matches("duplicate true").count(), 2, "{told}");
+    assert_eq!(told.matches("is full").count(), 3, "{told}");
+    assert_eq!(
+        told.matches("T00:00:10Z account").count(),
+        2,
+        "two at once: {told}"
+    );
+    assert_eq!(told.matches("Z account").count(), 5, "{told}");
+}
+
+#[test]
+fn shutdown_gives_back_and_the_next_process_goes_on() {
+    let told = run("shutdown");
+    assert!(told.contains("Shutdown"), "{told}");
+    assert!(
+        told.contains("given back: 1\nattempt 1, failures 0\n"),
+        "{told}"
+    );
+    assert!(told.ends_with("attempt 2 imported 3 rows\n"), "{told}");
+}
+
+#[test]
+fn testing_prints_a_timeline() {
+    let told = run("testing");
+    assert!(
+        told.starts_with("+0s #1 failed: the printer is out of paper\n"),
+        "{told}"
+    );
+    assert!(told.contains("#2 succeeded"), "{told}");
+}
+
+#[test]
+fn a_web_program_enqueues_and_runs() {
+    assert_eq!(run("axum_app"), "welcome, Ann\n");
+}
