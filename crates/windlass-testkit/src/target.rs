@@ -28,6 +28,10 @@ impl Seen {
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).expect("the header is sent")
     }
+
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).expect("a body that is text")
+    }
 }
 
 /// What the target does with a request.

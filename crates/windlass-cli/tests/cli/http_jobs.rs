@@ -13,7 +13,7 @@ fn an_http_job_is_delivered_from_any_queue() {
     let id = text(&server.post("/api/v1/jobs", &job), "id").to_owned();
     let request = seen.recv_timeout(PATIENCE).expect("the request");
     assert_eq!(
-        (request.path.as_str(), request.body.as_str()),
+        (request.path.as_str(), request.text()),
         ("/200/x", r#"{"a":1}"#)
     );
     assert_eq!(request.header("idempotency-key"), id);
@@ -42,7 +42,7 @@ fn nothing_of_a_job_becomes_a_header_of_its_request() {
         server.post("/api/v1/jobs", &job);
         let request = seen.recv_timeout(PATIENCE).expect("the request");
         assert_eq!(request.header("traceparent"), sent);
-        assert_eq!(request.header("x-evil"), "", "{request:?}");
+        assert!(!request.headers.contains_key("x-evil"), "{request:?}");
     }
     let headers = json!({"X-Fine": "a\r\nX-Evil: 1"});
     let job = json!({"http": {"url": format!("http://{target}/200/x"), "headers": headers}});
@@ -170,7 +170,7 @@ fn the_scheduler_form_works_as_it_is_written() {
     for retry_count in ["0", "1"] {
         let request = seen.recv_timeout(PATIENCE).expect("the request");
         assert_eq!(request.header("windlass-retry-count"), retry_count);
-        assert_eq!(request.body, "");
+        assert_eq!(request.text(), "");
     }
     let two = |rows: &Value| {
         rows.get("data")
@@ -265,7 +265,7 @@ fn a_form_recurs_until_it_is_deleted() {
     for _ in 0..3 {
         let request = seen.recv_timeout(PATIENCE).expect("the request");
         assert_eq!(request.header("windlass-retry-count"), "0");
-        assert_eq!(request.body, r#"{"n": 1}"#.replace(": ", ":"));
+        assert_eq!(request.text(), r#"{"n": 1}"#.replace(": ", ":"));
     }
     let path = format!("/api/v1/jobs/{id}");
     assert_eq!(server.ask("DELETE", &path, None, None).0, 204);

@@ -99,7 +99,7 @@ fn a_secret_that_the_command_made_up_signs() {
     let seconds = request.header("webhook-timestamp").parse::<i64>();
     let at = Timestamp::from_micros(seconds.expect("seconds") * 1_000_000).expect("a time");
     let id = request.header("webhook-id");
-    let signed = windlass_http::sign(&[key], id, at, request.body.as_bytes());
+    let signed = windlass_http::sign(&[key], id, at, &request.body);
     assert_eq!(
         request.header("webhook-signature"),
         signed.expect("a signature")

@@ -2,17 +2,16 @@
 
 pub(crate) mod target;
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use serde_json::Value;
+use windlass_testkit::client;
 
-/// Long enough for everything that happens at all: a test that needs it has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) use windlass_testkit::client::PATIENCE;
 
 /// `windlass` with arguments, without anything that the environment says about it.
 pub(crate) fn command(arguments: &[&str]) -> Command {
@@ -54,6 +53,20 @@ pub(crate) fn refused(arguments: &[&str]) -> (i32, String) {
         done.status.code().unwrap_or(-1),
         String::from_utf8_lossy(&done.stderr).into_owned(),
     )
+}
+
+/// Commands as a terminal shows them: what they print, and their exit codes. A folder is shown as
+/// `[folder]`.
+pub(crate) fn session(folder: &Path, commands: &[&[&str]]) -> String {
+    let run = |arguments: &&[&str]| {
+        let done = windlass(arguments);
+        let printed = [done.stdout, done.stderr].concat();
+        let (command, printed) = (arguments.join(" "), String::from_utf8_lossy(&printed));
+        let code = done.status.code().expect("it ends by itself");
+        format!("$ windlass {command}\n{printed}exit code {code}\n\n")
+    };
+    let shown: String = commands.iter().map(run).collect();
+    shown.replace(&folder.display().to_string(), "[folder]")
 }
 
 /// A server that runs.
@@ -161,9 +174,10 @@ impl Server {
 
     /// What a path answers, if it is not JSON.
     pub(crate) fn text(&self, path: &str) -> String {
-        let answer = ask_text(self.address, "GET", path, None, None).expect("an answer");
-        assert_eq!(answer.0, 200, "{path}: {}", answer.1);
-        answer.1
+        let request = client::request(self.address, "GET", path, &[], None);
+        let answer = client::send(self.address, &request).expect("an answer");
+        assert_eq!(answer.status, 200, "{path}: {answer:?}");
+        answer.text()
     }
 
     pub(crate) fn post(&self, path: &str, body: &Value) -> Value {
@@ -188,45 +202,14 @@ pub(crate) fn ask(
     key: Option<&str>,
     body: Option<&Value>,
 ) -> std::io::Result<(u16, Value)> {
-    let (status, body) = ask_text(address, method, path, key, body)?;
-    Ok((status, serde_json::from_str(&body).unwrap_or(Value::Null)))
-}
-
-fn ask_text(
-    address: SocketAddr,
-    method: &str,
-    path: &str,
-    key: Option<&str>,
-    body: Option<&Value>,
-) -> std::io::Result<(u16, String)> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let body = body.map(Value::to_string).unwrap_or_default();
-    let key = key
-        .map(|key| format!("Authorization: Bearer {key}\r\n"))
-        .unwrap_or_default();
-    let length = body.len();
-    write!(
-        stream,
-        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n{key}\r\n{body}"
-    )?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    let answer = String::from_utf8_lossy(&answer).into_owned();
-    let broken = || std::io::Error::other(format!("half an answer: {answer:?}"));
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(broken)?;
-    let status = head
-        .split(' ')
-        .nth(1)
-        .and_then(|status| status.parse().ok())
-        .ok_or_else(broken)?;
-    let told = head.lines().find_map(|line| {
-        line.to_lowercase()
-            .strip_prefix("content-length: ")
-            .map(str::to_owned)
-    });
-    if told.is_some_and(|told| told.trim().parse() != Ok(body.len())) {
-        return Err(broken());
-    }
-    Ok((status, body.to_owned()))
+    let key = key.map(|key| format!("Bearer {key}"));
+    let headers: Vec<_> = key
+        .iter()
+        .map(|key| ("Authorization", key.as_str()))
+        .collect();
+    let body = body.map(Value::to_string);
+    let body = body.as_ref().map(|body| body.as_bytes());
+    let request = client::request(address, method, path, &headers, body);
+    let answer = client::send(address, &request)?;
+    Ok((answer.status, answer.json))
 }

@@ -1,7 +1,6 @@
 //! No trick reaches an address that is not public: nothing is even dialled.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 use windlass_core::{DeadReason, State};
 use windlass_http::{HttpConfig, HttpRequest};
+use windlass_testkit::child;
 
 use crate::support::{Names, Reply, Target, World, error_of, http_of, local};
 
@@ -353,11 +353,8 @@ async fn no_other_name_of_this_machine_reaches_our_own_address() {
 async fn proxies_of_the_environment_are_not_used() {
     let proxy = Target::replying(&[Reply::Status(200)]).await;
     let url = format!("http://{}", proxy.address);
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args([
-        "--exact",
-        "addresses::what_a_name_says_a_second_time_is_not_asked",
-    ]);
+    let test = "addresses::what_a_name_says_a_second_time_is_not_asked";
+    let mut child = child::this_program(test);
     for name in [
         "HTTP_PROXY",
         "http_proxy",

@@ -4,7 +4,7 @@
 #![allow(clippy::print_stdout, reason = "how the two processes meet")]
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 
 use serde_json::json;
@@ -12,6 +12,7 @@ use windlass_core::{DeadReason, Delivery, JobId, NewJob, State};
 use windlass_engine::{CancellationToken, Engine, Ids, SystemClock, Worker};
 use windlass_http::HttpJobs;
 use windlass_sqlite::SqliteStore;
+use windlass_testkit::child;
 
 use crate::support::{Reply, Target, World, enqueue, http_job, local, t0, worker_config};
 
@@ -56,8 +57,7 @@ async fn at_most_once_is_lost_and_not_sent_again_and_at_least_once_is() {
         Reply::Status(200),
     ])
     .await;
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "kill::the_process_that_will_be_killed"])
+    let mut child = child::this_program("kill::the_process_that_will_be_killed")
         .env(FILE, &file)
         .env(URL, target.url("/"))
         .stdout(Stdio::null())

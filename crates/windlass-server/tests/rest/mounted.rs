@@ -1,8 +1,7 @@
 //! The router within a program of somebody else's.
 
-use std::process::Command;
-
 use serde_json::json;
+use windlass_testkit::child;
 
 use crate::support::Server;
 
@@ -32,18 +31,8 @@ async fn links_hold_wherever_the_router_is_mounted() {
 
 #[test]
 fn the_example_answers_and_ends() {
-    // Built beside this test by a run of all tests; built now, where only this test is run.
-    let this = std::env::current_exe().unwrap();
-    let folder = this.parent().unwrap().parent().unwrap();
-    let program = folder.join("examples/mounted");
-    if !program.exists() {
-        // With the features of such a run: others would compile every dependency again.
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--workspace", "--all-features"]);
-        let built = cargo.args(["--example", "mounted"]).status();
-        assert!(built.unwrap().success());
-    }
-    let output = Command::new(program).output().unwrap();
+    let mut program = child::example(env!("CARGO_MANIFEST_DIR"), "mounted");
+    let output = program.output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "40 + 2 = 42\n");
 }

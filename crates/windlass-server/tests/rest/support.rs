@@ -1,7 +1,6 @@
 //! A server on loopback with a fresh store, and a client that speaks plain HTTP/1.1 to it.
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -14,10 +13,9 @@ use windlass_server::access::{Access, NewKey, Scope, Scopes, WithoutKeys};
 use windlass_server::secrets::{MasterKey, Secrets};
 use windlass_server::{App, Settings, router};
 use windlass_store::Store;
-use windlass_testkit::cluster;
+use windlass_testkit::{client, cluster};
 
-/// Nothing in a test takes longer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) use windlass_testkit::client::{Answer, PATIENCE};
 
 /// A server of its own, on a SQLite file of its own; on a PostgreSQL database if `WINDLASS_TEST_STORE` says so.
 pub(crate) struct Server {
@@ -182,60 +180,29 @@ impl Server {
         headers: &[(&str, &str)],
         body: Option<&[u8]>,
     ) -> Answer {
-        let mut head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n",
-            self.address
-        );
-        if let Some(key) = &self.key {
-            head.push_str(&format!("Authorization: Bearer {key}\r\n"));
-        }
-        for (name, value) in headers {
-            head.push_str(&format!("{name}: {value}\r\n"));
-        }
-        let typed = headers
-            .iter()
-            .any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
-        if let Some(body) = body {
-            if !typed {
-                head.push_str("Content-Type: application/json\r\n");
-            }
-            head.push_str(&format!("Content-Length: {}\r\n", body.len()));
-        }
-        head.push_str("\r\n");
-        let mut request = head.into_bytes();
-        request.extend_from_slice(body.unwrap_or_default());
+        let key = self.key.as_ref().map(|key| format!("Bearer {key}"));
+        let mut headers = headers.to_vec();
+        headers.extend(key.as_deref().map(|key| ("Authorization", key)));
+        let request = client::request(self.address, method, path, &headers, body);
         self.exchange(&request).await
     }
 
     /// Asks, and resets the connection before there is an answer.
     pub(crate) async fn post_and_reset(&self, path: &str, body: &Value) {
         let body = body.to_string();
-        let head = format!(
-            "POST {path} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-            self.address,
-            body.len()
-        );
+        let request = client::request(self.address, "POST", path, &[], Some(body.as_bytes()));
         let mut stream = TcpStream::connect(self.address)
             .await
             .expect("the server listens");
-        let asked = stream.write_all(format!("{head}{body}").as_bytes()).await;
+        let asked = stream.write_all(&request).await;
         asked.expect("the server reads");
         stream.set_zero_linger().expect("a connection can be reset");
     }
 
     /// Sends bytes as they are, and reads one answer.
     pub(crate) async fn exchange(&self, request: &[u8]) -> Answer {
-        let exchange = async {
-            let mut stream = TcpStream::connect(self.address)
-                .await
-                .expect("the server listens");
-            // A server that refuses a body early may close before it has read all of it.
-            let _ = stream.write_all(request).await;
-            let mut answer = Vec::new();
-            let _ = stream.read_to_end(&mut answer).await;
-            Answer::parse(&answer)
-        };
-        let answered = tokio::time::timeout(PATIENCE, exchange).await;
+        let answered =
+            tokio::time::timeout(PATIENCE, client::exchange(self.address, request)).await;
         answered.expect("every request is answered in time")
     }
 
@@ -291,100 +258,6 @@ impl Server {
     }
 }
 
-/// What a server answered.
-#[derive(Debug, Clone)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) headers: Vec<(String, String)>,
-    pub(crate) body: Vec<u8>,
-    /// The body as JSON, or null if it is something else.
-    pub(crate) json: Value,
-}
-
-impl Answer {
-    fn parse(bytes: &[u8]) -> Self {
-        let end = bytes.windows(4).position(|part| part == b"\r\n\r\n");
-        let end = end.unwrap_or_else(|| panic!("no answer: {:?}", String::from_utf8_lossy(bytes)));
-        let (head, rest) = bytes.split_at(end);
-        let body = rest.get(4..).unwrap_or_default();
-        let head = String::from_utf8_lossy(head).into_owned();
-        let mut lines = head.lines();
-        let status = lines
-            .next()
-            .and_then(|line| line.split(' ').nth(1)?.parse().ok());
-        let headers: Vec<(String, String)> = lines
-            .filter_map(|line| line.split_once(':'))
-            .map(|(name, value)| (name.to_lowercase(), value.trim().to_owned()))
-            .collect();
-        let chunked = headers
-            .iter()
-            .any(|(name, value)| name == "transfer-encoding" && value == "chunked");
-        let body = if chunked {
-            unchunked(body)
-        } else {
-            body.to_vec()
-        };
-        Answer {
-            status: status.expect("a status line"),
-            headers,
-            json: serde_json::from_slice(&body).unwrap_or(Value::Null),
-            body,
-        }
-    }
-
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        let found = self.headers.iter().find(|(known, _)| known == name);
-        found.map(|(_, value)| value.as_str())
-    }
-
-    /// The text at a JSON pointer.
-    pub(crate) fn text_at(&self, pointer: &str) -> String {
-        let found = self.json.pointer(pointer).and_then(Value::as_str);
-        found
-            .unwrap_or_else(|| panic!("no text at {pointer}: {self:?}"))
-            .to_owned()
-    }
-
-    /// The code of a problem.
-    pub(crate) fn code(&self) -> String {
-        assert_eq!(
-            self.header("content-type"),
-            Some("application/problem+json"),
-            "{self:?}"
-        );
-        self.text_at("/code")
-    }
-
-    /// The pointer of the first field that breaks a rule.
-    pub(crate) fn pointer(&self) -> String {
-        assert_eq!(
-            (self.status, self.code().as_str()),
-            (422, "invalid"),
-            "{self:?}"
-        );
-        self.text_at("/errors/0/pointer")
-    }
-
-    pub(crate) fn text(&self) -> String {
-        String::from_utf8_lossy(&self.body).into_owned()
-    }
-}
-
-fn unchunked(mut rest: &[u8]) -> Vec<u8> {
-    let mut body = Vec::new();
-    while let Some(end) = rest.windows(2).position(|part| part == b"\r\n") {
-        let size = std::str::from_utf8(rest.get(..end).unwrap_or_default()).unwrap_or("0");
-        let size = usize::from_str_radix(size, 16).unwrap_or(0);
-        let from = end + 2;
-        match rest.get(from..from + size) {
-            Some(chunk) if size > 0 => body.extend_from_slice(chunk),
-            _ => break,
-        }
-        rest = rest.get(from + size + 2..).unwrap_or_default();
-    }
-    body
-}
-
 /// A connection on which a stream of events is read.
 pub(crate) struct Events {
     stream: TcpStream,
@@ -396,15 +269,8 @@ impl Events {
         let mut stream = TcpStream::connect(server.address)
             .await
             .expect("the server listens");
-        let mut head = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n", server.address);
-        for (name, value) in headers {
-            head.push_str(&format!("{name}: {value}\r\n"));
-        }
-        head.push_str("\r\n");
-        stream
-            .write_all(head.as_bytes())
-            .await
-            .expect("the server reads");
+        let request = client::request(server.address, "GET", path, headers, None);
+        stream.write_all(&request).await.expect("the server reads");
         let mut events = Events {
             stream,
             text: String::new(),

@@ -2,24 +2,10 @@
 
 use std::process::Command;
 
-/// An example as a run of all tests has built it beside this one; built now, where only this test
-/// is run, with the features of such a run: others would compile every dependency again.
+use windlass_testkit::child;
+
 fn example(name: &str) -> Command {
-    let this = std::env::current_exe().expect("this program");
-    let folder = this
-        .parent()
-        .and_then(|deps| deps.parent())
-        .expect("a folder");
-    let program = folder.join("examples").join(name);
-    let source = format!("{}/examples/{name}.rs", env!("CARGO_MANIFEST_DIR"));
-    let written = |path: &std::path::Path| path.metadata().and_then(|file| file.modified()).ok();
-    if written(&program) <= written(source.as_ref()) {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--workspace", "--all-features"]);
-        let built = cargo.args(["--example", name]).status();
-        assert!(built.expect("cargo starts").success(), "{name} is built");
-    }
-    Command::new(program)
+    child::example(env!("CARGO_MANIFEST_DIR"), name)
 }
 
 /// Runs an example.

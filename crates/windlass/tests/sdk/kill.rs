@@ -11,11 +11,12 @@
 )]
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use windlass::{Client, Context, DeadReason, Failure, Job, JobId, Outcome, State, Worker};
+use windlass_testkit::child;
 
 const FILE: &str = "WINDLASS_TEST_KILL";
 
@@ -54,12 +55,7 @@ fn the_worker_that_will_be_killed() {
 
 /// Starts the worker and waits until it has started so many jobs; then kills it.
 fn start_and_kill(url: &str, jobs: usize) {
-    let mut child: Child = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "kill::the_worker_that_will_be_killed",
-            "--nocapture",
-            "--exact",
-        ])
+    let mut child = child::this_program("kill::the_worker_that_will_be_killed")
         .env(FILE, url)
         .stdout(Stdio::piped())
         .spawn()
