@@ -62,6 +62,10 @@ pub use windlass_store::{
 mod documentation {
     #[doc = include_str!("../../../README.md")]
     struct Readme;
+    #[doc = include_str!("../README.md")]
+    struct CrateReadme;
+    #[doc = include_str!("../../windlass-core/README.md")]
+    struct CoreReadme;
     #[doc = include_str!("../../../docs/first-job.md")]
     struct FirstJob;
     #[doc = include_str!("../../../docs/retries-and-errors.md")]
