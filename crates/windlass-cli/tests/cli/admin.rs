@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::Stdio;
 
-use crate::support::{Server, command, printed, refused};
+use crate::support::{Server, command, printed, session};
 use serde_json::{Value, json};
 
 const MASTER_KEY: &str = "WINDLASS_SECRETS_MASTER_KEY";
@@ -65,7 +65,7 @@ fn commands_that_look_make_no_store() {
     let folder = folder();
     let typo = folder.path().join("typo");
     let data = ["--data", text(&typo)];
-    for arguments in [
+    let commands = [
         &["keys", "list"][..],
         &["keys", "revoke", "5CkDn0V9tQ1x"],
         &["audit", "list"],
@@ -73,14 +73,11 @@ fn commands_that_look_make_no_store() {
         &["secrets", "list"],
         &["secrets", "remove", "hook"],
         &["secrets", "rotate"],
-    ] {
-        let (code, told) = refused(&[arguments, &data].concat());
-        assert!(
-            code == 1 && told.contains("there is no store sqlite:"),
-            "{arguments:?}: {told}"
-        );
-        assert!(!typo.exists(), "{arguments:?}");
-    }
+    ];
+    let commands = commands.map(|arguments| [arguments, &data].concat());
+    let commands: Vec<&[&str]> = commands.iter().map(Vec::as_slice).collect();
+    insta::assert_snapshot!(session(folder.path(), &commands));
+    assert!(!typo.exists(), "looking makes nothing");
     let told = printed(&[&["doctor"][..], &data].concat());
     assert!(told.contains("not there yet, a start makes it"), "{told}");
     assert!(!typo.exists(), "the doctor makes nothing");
@@ -265,13 +262,20 @@ fn the_first_key_of_an_open_server_is_an_admins() {
 #[test]
 fn a_refusal_names_the_flag_that_was_given() {
     let folder = folder();
-    let create = ["keys", "create", "--name", "a", "--data"];
-    let create = [&create[..], &[text(folder.path())]].concat();
-    for scope in ["everything", "read"] {
-        let (code, told) = refused(&[&create[..], &["--scope", scope]].concat());
-        assert!(code == 2 && told.contains("`--scope` must"), "{told}");
-    }
-    let soon = ["--scope", "admin", "--expires-in", "soon"];
-    let (code, told) = refused(&[&create[..], &soon].concat());
-    assert!(code == 2 && told.contains("`--expires-in` must"), "{told}");
+    let create = [
+        "keys",
+        "create",
+        "--name",
+        "a",
+        "--data",
+        text(folder.path()),
+    ];
+    insta::assert_snapshot!(session(
+        folder.path(),
+        &[
+            &[&create[..], &["--scope", "everything"]].concat(),
+            &[&create[..], &["--scope", "read"]].concat(),
+            &[&create[..], &["--scope", "admin", "--expires-in", "soon"]].concat(),
+        ],
+    ));
 }

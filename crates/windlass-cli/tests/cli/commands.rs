@@ -1,5 +1,7 @@
 //! The command line as people meet it: every example in the documentation is run and compared.
 
+use crate::support::{printed, refused};
+
 #[test]
 fn commands_print_what_the_documentation_shows() {
     trycmd::TestCases::new()
@@ -9,14 +11,36 @@ fn commands_print_what_the_documentation_shows() {
         .case("../../README.md");
 }
 
+/// Adds the help of a command and of all commands below it.
+fn add_help(words: &[&str], all: &mut String) {
+    let arguments = [words, &["--help"]].concat();
+    let text = printed(&arguments);
+    all.push_str(&format!("$ windlass {}\n{text}\n", arguments.join(" ")));
+    let (_, list) = text.split_once("Commands:\n").unwrap_or_default();
+    let lines = list.lines().map_while(|line| line.strip_prefix("  "));
+    let names = lines.filter(|line| !line.starts_with(' ')); // not the second line of a description
+    for name in names.filter_map(|line| line.split(' ').next()) {
+        if name != "help" {
+            add_help(&[words, &[name]].concat(), all);
+        }
+    }
+}
+
+#[test]
+fn every_command_explains_itself() {
+    let mut all = String::new();
+    add_help(&[], &mut all);
+    insta::assert_snapshot!(all);
+}
+
 #[test]
 fn completions_are_printed_for_each_shell_and_know_the_commands() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let script = crate::support::printed(&["completions", shell]);
+        let script = printed(&["completions", shell]);
         for command in ["serve", "secrets", "doctor"] {
             assert!(script.contains(command), "{shell}: {command}");
         }
     }
-    assert!(crate::support::printed(&["completions", "bash"]).contains("complete -F _windlass"));
-    assert_eq!(crate::support::refused(&["completions", "basic"]).0, 2);
+    assert!(printed(&["completions", "bash"]).contains("complete -F _windlass"));
+    assert_eq!(refused(&["completions", "basic"]).0, 2);
 }
