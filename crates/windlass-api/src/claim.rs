@@ -1,161 +1,198 @@
-//! What workers in any language ask for: jobs, more time, and to be heard.
+//! What workers in any language ask for: jobs, more time for them, and a name.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use windlass_core::fairness::{ClaimQueue, QueueOrder};
-use windlass_core::fields::{Fields, RawFields, one_of, refuse_both};
-use windlass_core::{Invalid, JobId, Kind, QueueName, WorkerName};
+use windlass_core::{JobId, Kind, QueueName, Timestamp, WorkerName};
 
-use crate::new_job::{OTHERS_BYTES_MAX, read_each, read_list};
+use crate::read::request;
+use crate::value::{either_duration, word_or_object};
+use crate::{Body, Checks, Count, Job, Json, List, Millis, Span, Whole, given};
 
-/// The most jobs of one claim.
-pub const CLAIM_LIMIT_MAX: u32 = 1000;
-/// The most queues of one claim.
-pub const CLAIM_QUEUES_MAX: usize = 100;
-/// The most kinds, or ids, of one claim.
-const NAMED_MAX: usize = 1000;
 /// The longest name of a claim, in bytes.
 const CLAIM_ID_BYTES_MAX: usize = 128;
-/// The greatest share of a queue.
-const WEIGHT_MAX: i64 = 1000;
 
-/// A claim.
+request! {
+    /// Jobs that a worker asks for.
+    pub struct Claim {
+        /// The queue to claim from. `default`.
+        pub queue: QueueName,
+        /// The queues to claim from.
+        pub queues: List<WeightedQueue, 1, 100>,
+        /// How the claim goes through its queues: by their weights, or the first one first.
+        /// `weighted`.
+        pub order: ClaimOrder,
+        /// The kinds that the worker has handlers for; all but HTTP jobs if none are named.
+        pub kinds: List<Kind, 1, 1000>,
+        /// Only these jobs.
+        pub ids: List<JobId, 1, 1000>,
+        /// At most this many jobs. 1.
+        pub limit: Whole<1, 1000>,
+        /// How long each lease lasts.
+        pub lease: Span,
+        /// The same in milliseconds.
+        pub lease_ms: Millis,
+        /// A name for the claim: sent again with the same name, it returns the same jobs.
+        #[schemars(length(min = 1, max = 128))]
+        pub claim_id: String,
+        /// How long the claim may wait until there are jobs. 0 s.
+        pub wait: Span,
+        /// The same in milliseconds.
+        pub wait_ms: Millis,
+        /// Who claims.
+        pub worker: WorkerName,
+        /// How many jobs the worker can run at once.
+        pub slots: Whole<1, 1_000_000>,
+        /// How many of them are retries now. Goes with `slots`.
+        pub retries_running: Whole<0, 1_000_000>,
+    }
+}
+
+/// How a claim goes through its queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum ClaimOrder {
+    /// By their weights.
+    Weighted,
+    /// The first one first.
+    Strict,
+}
+
+/// A queue to claim from: its name, or an object with its weight.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+pub enum WeightedQueue {
+    /// With weight 1.
+    Name(QueueName),
+    /// With its weight.
+    Weighted(QueueWeight),
+}
+
+word_or_object!(
+    WeightedQueue,
+    Name(QueueName),
+    Weighted(QueueWeight),
+    "the name of a queue or an object"
+);
+
+/// A queue with its share of a claim.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(inline)]
+pub struct QueueWeight {
+    /// The queue.
+    pub name: QueueName,
+    /// Its share. 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<Whole<1, 1000>>,
+}
+
+/// A claim that keeps all rules.
 #[derive(Debug, Clone)]
-pub struct ClaimRequest {
-    /// From where, if it says.
+pub struct CheckedClaim {
+    /// The queues, if it names some.
     pub queues: Option<Vec<ClaimQueue>>,
     /// How it goes through them.
     pub order: QueueOrder,
-    /// The kinds that the worker has handlers for; all but HTTP jobs if none are named.
+    /// The kinds, if it names some.
     pub kinds: Option<BTreeSet<Kind>>,
-    /// Only these jobs, if some are named.
+    /// Only these jobs, if it names some.
     pub ids: Option<BTreeSet<JobId>>,
-    /// At most so many.
+    /// At most this many jobs.
     pub limit: u32,
     /// How long each lease lasts.
     pub lease: Option<Duration>,
-    /// Asked again by the same name, it gets the same jobs.
+    /// Its name.
     pub claim_id: Option<String>,
-    /// How long it may wait until there is something.
+    /// How long it may wait.
     pub wait: Duration,
     /// Who claims.
     pub worker: Option<WorkerName>,
-    /// How many slots the worker has in all, if it says.
+    /// How many jobs the worker can run at once.
     pub slots: Option<u32>,
-    /// How many of them hold a retry.
+    /// How many of them are retries.
     pub retries_running: u32,
 }
 
-impl ClaimRequest {
-    /// Reads a claim.
-    pub fn from_fields(map: &Map<String, Value>) -> Result<Self, Invalid> {
-        let mut fields = Fields::of(map);
-        let words = [
-            ("weighted", QueueOrder::Weighted),
-            ("strict", QueueOrder::Strict),
-        ];
-        let order = fields.parsed("order", |text| one_of(text, &words))?;
-        let slots = fields.integer("slots", 1, 1_000_000)?;
-        let retries = fields.integer("retries_running", 0, 1_000_000)?;
-        let limit = fields.integer("limit", 1, CLAIM_LIMIT_MAX.into())?;
-        let claim = ClaimRequest {
-            queues: read_queues(&mut fields)?,
-            order: order.unwrap_or_default(),
-            kinds: read_set(&mut fields, "kinds", Kind::new)?,
-            ids: read_set(&mut fields, "ids", str::parse)?,
-            limit: limit.and_then(|limit| limit.try_into().ok()).unwrap_or(1),
-            lease: fields.duration("lease")?,
-            claim_id: fields.parsed("claim_id", claim_name)?,
-            wait: fields.duration("wait")?.unwrap_or_default(),
-            worker: fields.parsed("worker", WorkerName::new)?,
-            slots: slots.and_then(|slots| slots.try_into().ok()),
-            retries_running: retries.and_then(|n| n.try_into().ok()).unwrap_or(0),
-        };
-        fields.finish()?;
-        if claim.retries_running > 0 && claim.slots.is_none() {
-            let rule = "says nothing without `slots`";
-            return Err(Invalid::new("retries_running", rule));
+impl Body for Claim {
+    type Checked = CheckedClaim;
+
+    fn check(self, checks: &mut Checks) -> Option<CheckedClaim> {
+        let one = self.queue.map(|name| vec![ClaimQueue::plain(name)]);
+        let many = self.queues.map(|queues| check_queues(checks, queues.0));
+        let queues = checks.exclusive(("queues", many), ("queue", one));
+        let retries_running = self.retries_running.map_or(0, Whole::to);
+        let slots = ("slots", self.slots.is_some());
+        checks.needs(("retries_running", retries_running > 0), slots);
+        if let Some(id) = &self.claim_id
+            && (id.is_empty() || id.len() > CLAIM_ID_BYTES_MAX || id.contains(char::is_control))
+        {
+            let rule =
+                format!("must be 1 to {CLAIM_ID_BYTES_MAX} bytes without control characters");
+            checks.refuse("claim_id", rule);
         }
-        Ok(claim)
+        let wait = either_duration(checks, "wait", self.wait, self.wait_ms);
+        Some(CheckedClaim {
+            queues,
+            order: match self.order {
+                Some(ClaimOrder::Strict) => QueueOrder::Strict,
+                Some(ClaimOrder::Weighted) | None => QueueOrder::Weighted,
+            },
+            kinds: self.kinds.map(|kinds| kinds.0.into_iter().collect()),
+            ids: self.ids.map(|ids| ids.0.into_iter().collect()),
+            limit: self.limit.map_or(1, Whole::to),
+            lease: either_duration(checks, "lease", self.lease, self.lease_ms),
+            claim_id: self.claim_id,
+            wait: wait.unwrap_or_default(),
+            worker: self.worker,
+            slots: self.slots.map(Whole::to),
+            retries_running,
+        })
     }
 }
 
-/// `queues` (names, or objects with a weight), or `queue`.
-fn read_queues(fields: &mut Fields<'_>) -> Result<Option<Vec<ClaimQueue>>, Invalid> {
-    let one = fields.parsed("queue", QueueName::new)?;
-    let many = fields.list("queues")?;
-    refuse_both(one.is_some() && many.is_some(), "queue", "queues")?;
-    let Some(many) = many else {
-        return Ok(one.map(|name| vec![ClaimQueue::plain(name)]));
-    };
-    if many.is_empty() || many.len() > CLAIM_QUEUES_MAX {
-        let rule = format!(
-            "must name 1 to {CLAIM_QUEUES_MAX} queues, got {}",
-            many.len()
-        );
-        return Err(Invalid::new("queues", rule));
-    }
-    let mut queues: Vec<ClaimQueue> = Vec::with_capacity(many.len());
-    for (place, value) in many.iter().enumerate() {
-        let within = |error: Invalid| error.within(&format!("queues[{place}]"));
-        let queue = match value {
-            Value::String(name) => QueueName::new(name).map(ClaimQueue::plain),
-            other => read_weighted(other),
+fn check_queues(checks: &mut Checks, queues: Vec<WeightedQueue>) -> Vec<ClaimQueue> {
+    let mut names = BTreeSet::new();
+    let mut checked = Vec::with_capacity(queues.len());
+    for (index, queue) in queues.into_iter().enumerate() {
+        let queue = match queue {
+            WeightedQueue::Name(name) => ClaimQueue::plain(name),
+            WeightedQueue::Weighted(queue) => ClaimQueue {
+                name: queue.name,
+                weight: queue.weight.map_or(1, Whole::to),
+            },
         };
-        let queue = queue.map_err(within)?;
-        if queues.iter().any(|known| known.name == queue.name) {
-            return Err(within(Invalid::new("", "is named twice")));
+        if !names.insert(queue.name.clone()) {
+            checks.refuse(&format!("queues[{index}]"), "is named twice");
         }
-        queues.push(queue);
+        checked.push(queue);
     }
-    Ok(Some(queues))
+    checked
 }
 
-fn read_weighted(value: &Value) -> Result<ClaimQueue, Invalid> {
-    let mut fields = Fields::new(value)?;
-    let name = fields.parsed("name", QueueName::new)?;
-    let weight = fields.integer("weight", 1, WEIGHT_MAX)?;
-    fields.finish()?;
-    Ok(ClaimQueue {
-        name: name.ok_or_else(|| Invalid::new("name", "is required"))?,
-        weight: weight
-            .and_then(|weight| weight.try_into().ok())
-            .unwrap_or(1),
-    })
+/// The jobs of a claim.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct ClaimAnswer {
+    /// The jobs, with their payloads; `attempt` is the number that reports must name.
+    pub data: Vec<Job>,
+    /// What an operator asks of the worker.
+    pub signal: Option<WorkerSignal>,
 }
 
-/// A list of different things, each read from its text; none if it is not given.
-fn read_set<T: Ord>(
-    fields: &mut Fields<'_>,
-    name: &str,
-    parse: impl Fn(&str) -> Result<T, Invalid>,
-) -> Result<Option<BTreeSet<T>>, Invalid> {
-    let Some(list) = fields.list(name)? else {
-        return Ok(None);
-    };
-    if list.is_empty() || list.len() > NAMED_MAX {
-        let rule = format!("must list 1 to {NAMED_MAX}, got {}", list.len());
-        return Err(Invalid::new(name, rule));
-    }
-    let read = |(place, value): (usize, &Value)| {
-        let text = value
-            .as_str()
-            .ok_or_else(|| Invalid::new("", "must be text"));
-        text.and_then(&parse)
-            .map_err(|error| error.within(&format!("{name}[{place}]")))
-    };
-    let set: Result<BTreeSet<T>, Invalid> = list.iter().enumerate().map(read).collect();
-    set.map(Some)
-}
-
-fn claim_name(text: &str) -> Result<String, Invalid> {
-    if text.is_empty() || text.len() > CLAIM_ID_BYTES_MAX || text.contains(char::is_control) {
-        let rule = format!("must be 1 to {CLAIM_ID_BYTES_MAX} bytes without control characters");
-        return Err(Invalid::new("", rule));
-    }
-    Ok(text.to_owned())
+/// What an operator asks of a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum WorkerSignal {
+    /// Claim nothing more.
+    Quiet,
+    /// Finish what it has, and end.
+    Stop,
 }
 
 /// A running attempt, as its worker names it.
@@ -167,158 +204,238 @@ pub struct LeaseRef {
     pub attempt: u32,
 }
 
+/// The number of an attempt, from 1.
+pub type AttemptNumber = Whole<1, { u32::MAX as i64 }>;
+
 impl LeaseRef {
-    /// Reads `id` (or `job_id`) and `attempt`.
-    pub fn from_fields(fields: &mut Fields<'_>) -> Result<Self, Invalid> {
-        let required = |name: &str| Invalid::new(name, "is required");
-        let id: Option<JobId> = fields.parsed("id", str::parse)?;
-        let other: Option<JobId> = fields.parsed("job_id", str::parse)?;
-        refuse_both(id.is_some() && other.is_some(), "job_id", "id")?;
-        let attempt = fields.integer("attempt", 1, u32::MAX.into())?;
-        Ok(LeaseRef {
-            id: id.or(other).ok_or_else(|| required("id"))?,
-            attempt: attempt
-                .and_then(|attempt| attempt.try_into().ok())
-                .ok_or_else(|| required("attempt"))?,
+    /// The attempt that `id` (or `job_id`) and `attempt` name.
+    pub(crate) fn check(
+        checks: &mut Checks,
+        id: Option<JobId>,
+        job_id: Option<JobId>,
+        attempt: Option<AttemptNumber>,
+    ) -> Option<LeaseRef> {
+        let id = checks.exclusive(("id", id), ("job_id", job_id));
+        if id.is_none() && !checks.is_refused("job_id") {
+            checks.refuse("id", "is required");
+        }
+        let attempt = checks.required("attempt", attempt);
+        Some(LeaseRef {
+            id: id?,
+            attempt: attempt?.to(),
         })
     }
 }
 
-/// A sign of life of a worker, with the leases it wants prolonged.
+request! {
+    /// A heartbeat of a worker, with the leases that it wants prolonged.
+    pub struct Renewal {
+        /// Who.
+        pub worker: WorkerName,
+        /// How long the leases last from now on.
+        pub lease: Span,
+        /// The same in milliseconds.
+        pub lease_ms: Millis,
+        /// Which leases; none is only a heartbeat.
+        pub leases: List<RenewedLease, 0, 1000>,
+    }
+}
+
+request! {
+    /// The lease of a running attempt.
+    #[schemars(inline)]
+    pub struct RenewedLease {
+        /// The job.
+        pub id: JobId,
+        /// The same as `id`.
+        pub job_id: JobId,
+        /// Which of its attempts.
+        #[schemars(required)]
+        pub attempt: AttemptNumber,
+    }
+}
+
+/// A heartbeat that keeps all rules.
 #[derive(Debug, Clone)]
-pub struct RenewRequest {
+pub struct CheckedRenewal {
     /// Who.
     pub worker: Option<WorkerName>,
-    /// How long from now.
+    /// How long the leases last from now on.
     pub lease: Option<Duration>,
-    /// Which leases; none is only a sign of life.
+    /// Which leases.
     pub leases: Vec<LeaseRef>,
 }
 
-impl RenewRequest {
-    /// Reads `worker`, `lease` and `leases`.
-    pub fn read(parts: &RawFields, most: usize) -> Result<Self, Invalid> {
-        parts.check_others("leases", OTHERS_BYTES_MAX)?;
-        let others = parts.values_but("leases")?;
-        let mut fields = Fields::of(&others);
-        let worker = fields.parsed("worker", WorkerName::new)?;
-        let lease = fields.duration("lease")?;
-        fields.value("leases");
-        fields.finish()?;
-        let listed = if parts.has("leases") {
-            read_list(parts, "leases", 0, most)?
-        } else {
-            Vec::new()
-        };
-        let read = |parts: RawFields| {
-            let map = parts.values()?;
-            let mut fields = Fields::of(&map);
-            let lease = LeaseRef::from_fields(&mut fields)?;
-            fields.finish()?;
-            Ok(lease)
-        };
-        Ok(RenewRequest {
-            worker,
-            lease,
-            leases: read_each(&listed, "leases", read).collect::<Result<_, _>>()?,
+impl Body for Renewal {
+    type Checked = CheckedRenewal;
+
+    fn check(self, checks: &mut Checks) -> Option<CheckedRenewal> {
+        let leases = self.leases.map(|leases| leases.0).unwrap_or_default();
+        let leases = checks.each("leases", leases, |checks, lease| {
+            LeaseRef::check(checks, lease.id, lease.job_id, lease.attempt)
+        });
+        Some(CheckedRenewal {
+            worker: self.worker,
+            lease: either_duration(checks, "lease", self.lease, self.lease_ms),
+            leases: leases?,
         })
     }
 }
 
-/// Reads how far an attempt is: `id`, `attempt`, `progress`, and `worker` if it says who it is.
-pub fn read_progress(parts: &RawFields) -> Result<(LeaseRef, Option<WorkerName>, Value), Invalid> {
-    let map = parts.values()?;
-    let mut fields = Fields::of(&map);
-    let of = LeaseRef::from_fields(&mut fields)?;
-    let worker = fields.parsed("worker", WorkerName::new)?;
-    let progress = fields.value("progress");
-    let progress = progress.ok_or_else(|| Invalid::new("progress", "is required"))?;
-    fields.finish()?;
-    Ok((of, worker, progress.clone()))
+/// What happened to each lease, in order.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct RenewAnswer {
+    /// What happened to each.
+    pub data: Vec<Renewed>,
+    /// What an operator asks of the worker.
+    pub signal: Option<WorkerSignal>,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
+/// What happened to one lease.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub struct Renewed {
+    /// The job.
+    pub id: JobId,
+    /// Which of its attempts.
+    pub attempt: u32,
+    /// `renewed`, `timed_out` or `lease_lost`.
+    pub status: RenewStatus,
+    /// Why the lease is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<LostReason>,
+    /// Until when it lasts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_until: Option<Timestamp>,
+    /// The job was cancelled: stop it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel_requested: Option<bool>,
+}
 
-    fn claim(value: &Value) -> Result<ClaimRequest, Invalid> {
-        ClaimRequest::from_fields(value.as_object().unwrap())
+/// What happened to a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum RenewStatus {
+    /// It lasts longer.
+    Renewed,
+    /// The attempt has run for longer than the timeout of its job.
+    TimedOut,
+    /// The attempt is no longer the worker's: stop it.
+    LeaseLost,
+}
+
+/// Why an attempt is no longer the worker's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum LostReason {
+    /// There is no such attempt.
+    Unknown,
+    /// It has ended.
+    Over,
+    /// Another worker has it.
+    OtherWorker,
+}
+
+request! {
+    /// How far a running attempt is.
+    pub struct Progress {
+        /// The job.
+        pub id: JobId,
+        /// The same as `id`.
+        pub job_id: JobId,
+        /// Which of its attempts.
+        #[schemars(required)]
+        pub attempt: AttemptNumber,
+        /// Who.
+        pub worker: WorkerName,
+        /// Any JSON.
+        #[serde(default, deserialize_with = "given")]
+        #[schemars(required)]
+        pub progress: Json,
     }
+}
 
-    #[test]
-    fn a_claim_says_all_it_may() {
-        let id = JobId::from_u128(7);
-        let read = claim(&json!({
-            "queues": ["a", {"name": "b", "weight": 3}], "order": "strict", "kinds": ["k"], "ids": [id],
-            "limit": 10, "lease": "1m", "claim_id": "c", "wait_ms": 500, "worker": "w", "slots": 12,
-            "retries_running": 2,
-        }))
-        .unwrap();
-        let weights: Vec<_> = read
-            .queues
-            .iter()
-            .flatten()
-            .map(|queue| queue.weight)
-            .collect();
-        assert_eq!(weights, [1, 3]);
-        assert_eq!((read.order, read.limit), (QueueOrder::Strict, 10));
-        assert_eq!(read.lease, Some(Duration::from_secs(60)));
-        assert_eq!(read.wait, Duration::from_millis(500));
-        assert_eq!((read.slots, read.retries_running), (Some(12), 2));
-        assert!(read.ids.unwrap().contains(&id));
-        let plain = claim(&json!({})).unwrap();
-        assert_eq!(plain.queues, None);
-        assert_eq!(
-            (plain.limit, plain.lease, plain.wait),
-            (1, None, Duration::ZERO)
-        );
-        let one = claim(&json!({"queue": "q"})).unwrap();
-        assert_eq!(one.queues.unwrap()[0].name.as_str(), "q");
-    }
+/// Progress that keeps all rules.
+#[derive(Debug, Clone)]
+pub struct CheckedProgress {
+    /// Of which attempt.
+    pub lease: LeaseRef,
+    /// Who.
+    pub worker: Option<WorkerName>,
+    /// How far it is.
+    pub progress: Value,
+}
 
-    #[test]
-    fn a_greedy_claim_is_refused_by_name() {
-        for (value, field) in [
-            (json!({"limit": 1_000_000}), "limit"),
-            (json!({"limit": 0}), "limit"),
-            (json!({"queues": []}), "queues"),
-            (json!({"queues": ["a", "a"]}), "queues[1]"),
-            (json!({"queues": [{"weight": 1}]}), "queues[0].name"),
-            (
-                json!({"queues": [{"name": "a", "weight": 0}]}),
-                "queues[0].weight",
-            ),
-            (json!({"queue": "a", "queues": ["b"]}), "queue"),
-            (json!({"kinds": ["a b"]}), "kinds[0]"),
-            (json!({"ids": ["x"]}), "ids[0]"),
-            (json!({"ids": []}), "ids"),
-            (json!({"claim_id": ""}), "claim_id"),
-            (json!({"worker": "a\nb"}), "worker"),
-            (json!({"retries_running": 1}), "retries_running"),
-            (json!({"colour": 1}), "colour"),
-        ] {
-            assert_eq!(claim(&value).unwrap_err().field(), field, "{value}");
+impl Body for Progress {
+    type Checked = CheckedProgress;
+
+    fn check(self, checks: &mut Checks) -> Option<CheckedProgress> {
+        let lease = LeaseRef::check(checks, self.id, self.job_id, self.attempt);
+        let progress = checks.required("progress", self.progress);
+        let progress = progress.map(|Json(progress)| progress.decode());
+        if progress.as_ref().is_some_and(Result::is_err) {
+            checks.refuse("progress", "must be JSON");
         }
+        Some(CheckedProgress {
+            lease: lease?,
+            worker: self.worker,
+            progress: progress?.ok()?,
+        })
     }
+}
 
-    #[test]
-    fn a_renewal_names_its_leases() {
-        let id = JobId::from_u128(7);
-        let text = json!({"worker": "w", "lease_ms": 5, "leases": [{"job_id": id, "attempt": 2}]});
-        let parts = RawFields::parse(&text.to_string()).unwrap();
-        let read = RenewRequest::read(&parts, 10).unwrap();
-        assert_eq!(read.leases, [LeaseRef { id, attempt: 2 }]);
-        let beat = RawFields::parse(r#"{"worker":"w"}"#).unwrap();
-        assert!(RenewRequest::read(&beat, 10).unwrap().leases.is_empty());
-        for (text, field) in [
-            (json!({"leases": [{"id": id}]}), "leases[0].attempt"),
-            (json!({"leases": [{"attempt": 1}]}), "leases[0].id"),
-            (json!({"leases": [1, 2]}), "leases"),
-        ] {
-            let parts = RawFields::parse(&text.to_string()).unwrap();
-            let refused = RenewRequest::read(&parts, 1).unwrap_err();
-            assert_eq!(refused.field(), field, "{text}");
-        }
+request! {
+    /// A worker that registers.
+    pub struct NewWorker {
+        /// Its name.
+        #[schemars(required)]
+        pub name: WorkerName,
+        /// The queues that it takes jobs from.
+        pub queues: List<QueueName, 1, 100>,
+        /// The kinds that it has handlers for; all but HTTP jobs if none are named.
+        pub kinds: List<Kind, 1, 1000>,
+        /// How many jobs it can run at once.
+        pub slots: Whole<1, 1_000_000>,
+        /// The version of its program.
+        pub version: WorkerName,
     }
+}
+
+impl Body for NewWorker {
+    type Checked = (WorkerName, NewWorker);
+
+    fn check(self, checks: &mut Checks) -> Option<Self::Checked> {
+        let name = checks.required("name", self.name.clone());
+        Some((name?, self))
+    }
+}
+
+/// A worker, or a node of the server.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Worker {
+    /// Its name.
+    pub name: String,
+    /// What it says about itself.
+    pub about: Value,
+    /// When its last heartbeat came.
+    pub heartbeat_at: Timestamp,
+    /// How long ago that was, in milliseconds.
+    pub heartbeat_age_ms: Count,
+    /// Whether it sent a heartbeat in the last 60 s.
+    pub alive: bool,
+    /// What an operator asks of it.
+    pub signal: Option<WorkerSignal>,
+}
+
+/// A page of workers, by name.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct WorkerPage {
+    /// The workers.
+    pub data: Vec<Worker>,
+    /// Where the next page begins; null at the end of the list.
+    pub next_cursor: Option<String>,
+    /// Configuration differences between servers, one sentence each.
+    pub differences: Vec<String>,
 }

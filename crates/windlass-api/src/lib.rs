@@ -8,9 +8,12 @@ mod change;
 mod claim;
 mod duration;
 mod filter;
+mod form;
 mod job;
 mod key;
 mod new_job;
+mod old_job;
+mod old_view;
 mod page;
 mod policy;
 mod problem;
@@ -23,16 +26,28 @@ pub mod schema;
 mod settle;
 mod strict;
 mod value;
+mod why;
 
 pub use all_problems::read_all;
 pub use change::{read_edit, read_revival};
 pub use claim::{
-    CLAIM_LIMIT_MAX, CLAIM_QUEUES_MAX, ClaimRequest, LeaseRef, RenewRequest, read_progress,
+    AttemptNumber, CheckedClaim, CheckedProgress, CheckedRenewal, Claim, ClaimAnswer, ClaimOrder,
+    LeaseRef, LostReason, NewWorker, Progress, QueueWeight, RenewAnswer, RenewStatus, Renewal,
+    Renewed, RenewedLease, WeightedQueue, Worker, WorkerPage, WorkerSignal,
 };
 pub use filter::{JobFilter, PayloadMatch, group_of};
-pub use job::{AttemptView, Content, JobView, PassAnswer, retry_json};
+pub use form::{
+    Completion, CompletionTaken, CompletionWord, Created, FormDelivery, FormSchedule, FormView,
+    JobOrForm, NewJobOrForm, SchedulerForm,
+};
+pub use job::{
+    Attempt, BulkAnswer, BulkResult, Content, CreatedJob, DeadGroup, DeadGroups, FormAttempt, Job,
+    JobPage, JobState, PassAnswer, Receipt,
+};
 pub use key::{CheckedNewKey, CreatedKey, Key, KeyScope, NewKey, NewSecret, Rotated, Secret};
-pub use new_job::{BULK_MAX, Bulk, BulkMode, read_new_job};
+pub use new_job::{HttpRequest, KindOrDelivery, Meta, NewJob};
+pub use old_job::{BULK_MAX, Bulk, BulkMode, read_new_job};
+pub use old_view::{AttemptView, JobView, retry_json};
 pub use page::{After, Cursor, ListPage, Page, PageParams, Position};
 pub use policy::{ExplainRequest, ExplanationView, PresetView};
 pub use problem::{FieldProblem, Problem, pointer_of};
@@ -44,6 +59,12 @@ pub use queue::{
 pub use read::{Body, BodyRefused, Checks, PROBLEMS_MAX, Param, params, read_body, read_query};
 pub use retry::{Backoff, BackoffType, Jitter, JitterObject, JitterType, Policy, Retry};
 pub use schedule::{Definition, ScheduleView, read_patch, read_schedule};
-pub use settle::{OUTCOMES_MAX, ReportedOutcome, read_outcomes};
+pub use settle::{
+    AttemptOutcome, ErrorCauses, ErrorText, OutcomeWord, Outcomes, ReportedOutcome, SettleAnswer,
+    SettleStatus, Settled,
+};
 pub use strict::{Malformed, body_text, check_strict};
-pub use value::{Count, Json, Millis, Span, Text, Whole, either_duration, given};
+pub use value::{
+    Count, Json, List, Millis, Span, Text, TimeoutText, Whole, either_duration, given,
+};
+pub use why::{Death, PolicyFrom, PolicyInForce, RevivalForecast, Why, WhyReason};

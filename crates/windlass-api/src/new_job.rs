@@ -1,301 +1,307 @@
 //! Jobs as a client writes them, other spellings included.
 
-use std::fmt;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 
-use serde::Deserializer;
-use serde::de::{DeserializeSeed, IgnoredAny, SeqAccess, Visitor};
-use serde_json::value::{RawValue, to_raw_value};
-use windlass_core::fields::{Fields, RawFields, one_of};
-use windlass_core::{Delivery, Invalid, NewJob};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, de};
+use serde_json::Value;
+use windlass_core::retry::AttemptLimit;
+use windlass_core::{
+    Concurrency, Deadline, Delivery, Key, Kind, OnDuplicate, Payload, QueueName, Start, Tag,
+    Timeout, Timestamp, Unique, check_meta,
+};
 
-use crate::PROBLEMS_MAX;
-use crate::all_problems::read_all;
+use crate::read::request;
+use crate::value::either_duration;
+use crate::{Body, Checks, Json, List, Millis, Retry, Span, TimeoutText, Whole, given};
 
-/// The most jobs of one bulk.
-pub const BULK_MAX: usize = 10_000;
-
-/// What is in `meta` under names that begin so, no client writes.
+/// No client writes names in `meta` that begin like this.
 const OWN_META: &str = "windlass.";
 
-/// Reads a job. Beside the names of its fields it takes `type` (the kind, or a delivery mode), `maxRetryCount` (retries) and
-/// `retry_at` (`run_at`); delivery modes may be in capitals; `http` is the payload of an HTTP job, whose kind goes without saying.
-///
-/// A refusal names the field as it was spelled.
-pub fn read_new_job(mut parts: RawFields) -> Result<NewJob, Invalid> {
-    if parts.has("http") {
-        if !parts.has("kind") && !parts.has("type") {
-            let kind =
-                to_raw_value("http").map_err(|error| Invalid::new("kind", error.to_string()))?;
-            parts.put("kind", kind);
+request! {
+    /// A job to create.
+    pub struct NewJob {
+        /// The name of its type, which picks the handler. Required, unless `type` or `http` says it.
+        pub kind: Kind,
+        /// The kind, or a delivery mode.
+        #[serde(rename = "type")]
+        pub kind_or_delivery: KindOrDelivery,
+        /// What the handler decodes: any JSON, at most 1 MiB unless configured. Of the kind `http`, an
+        /// `HttpRequest`.
+        #[serde(default, deserialize_with = "given")]
+        pub payload: Json,
+        /// The payload of an HTTP job, whose kind then goes without saying.
+        #[serde(default, deserialize_with = "given")]
+        #[schemars(with = "Option<HttpRequest>")]
+        pub http: Json,
+        /// Where it waits. `default`.
+        pub queue: QueueName,
+        /// Higher runs first. 0.
+        pub priority: i16,
+        /// The earliest start.
+        pub run_at: Timestamp,
+        /// The same as `run_at`.
+        pub retry_at: Timestamp,
+        /// The earliest start, counted from now.
+        pub delay: Span,
+        /// The same in milliseconds.
+        pub delay_ms: Millis,
+        /// How often it may run; capitals are accepted too.
+        #[serde(default, deserialize_with = "any_case")]
+        pub delivery: Delivery,
+        /// How many attempts may fail in total; 0 leaves it to the policy.
+        pub max_attempts: Whole<0, 1000>,
+        /// One less than `max_attempts`.
+        pub max_retries: Whole<0, 999>,
+        /// The same as `max_retries`.
+        #[serde(rename = "maxRetryCount")]
+        pub max_retry_count: Whole<0, 999>,
+        /// Its own policy.
+        pub retry: Retry,
+        /// How long one attempt may take, or `none`. 1 h; 30 s for HTTP jobs.
+        pub timeout: TimeoutText,
+        /// The same in milliseconds.
+        pub timeout_ms: Whole<1, 315_360_000_000>,
+        /// No attempt starts after it.
+        pub deadline: Timestamp,
+        /// The deadline, counted from now.
+        pub expires_in: Span,
+        /// The same in milliseconds.
+        pub expires_in_ms: Millis,
+        /// While a job holds the key, no other job with it is created in the same queue.
+        pub unique_key: Key,
+        /// The key is held at least this long, even if the job ends before.
+        pub unique_for: Span,
+        /// The same in milliseconds.
+        pub unique_for_ms: Millis,
+        /// What happens if the key is taken: `keep` answers with the first job, `replace` gives a first
+        /// job that waits the new payload and time. `keep`.
+        pub on_duplicate: OnDuplicate,
+        /// The job starts only while fewer than `limit` jobs with this key run, over all queues.
+        pub concurrency_key: Key,
+        /// The limit of `concurrency_key`. 1.
+        pub limit: Whole<1, { u32::MAX as i64 }>,
+        /// For people and search.
+        pub tags: List<Tag, 0, 32>,
+        /// For people and programs: at most 64 entries and 16 KiB.
+        pub meta: Meta,
+    }
+}
+
+impl NewJob {
+    /// A job of that kind.
+    pub fn new(kind: Kind) -> Self {
+        NewJob {
+            kind: Some(kind),
+            ..NewJob::default()
         }
-        parts.rename("http", "payload")?;
-        let job = read_new_job(parts).map_err(|error| error.respelled("payload", "http"))?;
-        return match job.kind.is_http() {
-            true => Ok(job),
-            false => Err(Invalid::new("http", "goes with `kind` `http` only")),
+    }
+}
+
+impl Body for NewJob {
+    type Checked = windlass_core::NewJob;
+
+    fn check(self, checks: &mut Checks) -> Option<windlass_core::NewJob> {
+        let (other_kind, other_delivery) = match self.kind_or_delivery {
+            Some(KindOrDelivery::Kind(kind)) => (Some(kind), None),
+            Some(KindOrDelivery::Delivery(delivery)) => (None, Some(delivery)),
+            None => (None, None),
         };
-    }
-    let type_means = match parts.raw("type").and_then(delivery_of) {
-        Some(_) => "delivery",
-        None => "kind",
-    };
-    let aliases = [
-        ("type", type_means),
-        ("maxRetryCount", "max_retries"),
-        ("retry_at", "run_at"),
-    ];
-    let used = aliases.map(|(alias, name)| (alias, name, parts.has(alias)));
-    for (alias, name) in aliases {
-        parts.rename(alias, name)?;
-    }
-    if let Some(raw) = parts.take("delivery") {
-        let lower = delivery_of(raw.get()).and_then(|mode| to_raw_value(mode.name()).ok());
-        parts.put("delivery", lower.unwrap_or(raw));
-    }
-    let job = NewJob::from_parts(&parts).map_err(|error| {
-        let used = used.into_iter().filter(|(_, _, used)| *used);
-        used.fold(error, |error, (alias, name, _)| {
-            error.respelled(name, alias)
-        })
-    })?;
-    if let Some(own) = job.meta.keys().find(|name| name.starts_with(OWN_META)) {
-        let rule = format!("must not be given: what begins with `{OWN_META}` is Windlass's own");
-        return Err(Invalid::new(own, rule).within("meta"));
-    }
-    Ok(job)
-}
-
-fn delivery_of(raw: &str) -> Option<Delivery> {
-    let text: String = serde_json::from_str(raw).ok()?;
-    text.to_ascii_lowercase().parse().ok()
-}
-
-/// What a job that cannot be taken means for the others of its bulk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum BulkMode {
-    /// None of them is taken.
-    #[default]
-    AllOrNone,
-    /// The others are taken, and it is told what is wrong with this one.
-    EachForItself,
-}
-
-/// Many jobs in one request.
-#[derive(Debug)]
-pub struct Bulk {
-    /// What one that cannot be taken means for the others.
-    pub mode: BulkMode,
-    /// The jobs, each read or refused with what is wrong with it.
-    pub jobs: Vec<Result<NewJob, Vec<Invalid>>>,
-}
-
-impl Bulk {
-    /// Reads `{"mode": "all_or_none" | "each", "jobs": […]}`.
-    pub fn read(parts: &RawFields) -> Result<Self, Invalid> {
-        parts.check_others("jobs", OTHERS_BYTES_MAX)?;
-        let others = parts.values_but("jobs")?;
-        let mut fields = Fields::of(&others);
-        let words = [
-            ("all_or_none", BulkMode::AllOrNone),
-            ("each", BulkMode::EachForItself),
-        ];
-        let mode = fields.parsed("mode", |text| one_of(text, &words))?;
-        fields.value("jobs");
-        fields.finish()?;
-        let jobs = read_list(parts, "jobs", 1, BULK_MAX)?;
-        Ok(Bulk {
-            mode: mode.unwrap_or_default(),
-            jobs: read_jobs(&jobs),
-        })
-    }
-}
-
-/// The jobs of a bulk. Where many are bad, only the first problem of each further one is looked
-/// for.
-fn read_jobs(list: &[Box<RawValue>]) -> Vec<Result<NewJob, Vec<Invalid>>> {
-    let mut found = 0;
-    let read = |(place, raw): (usize, &RawValue)| {
-        let read = match found < PROBLEMS_MAX {
-            true => read_all(raw.get(), Some("NewJob"), read_new_job),
-            false => RawFields::parse(raw.get())
-                .and_then(read_new_job)
-                .map_err(|problem| vec![problem]),
+        let kind = checks.exclusive(("kind", self.kind), ("type", other_kind));
+        let kind = check_kind(checks, kind, self.http.is_some());
+        let delivery = checks.exclusive(("delivery", self.delivery), ("type", other_delivery));
+        let payload = checks.exclusive(("payload", self.payload), ("http", self.http));
+        let run_at_name = if self.retry_at.is_some() {
+            "retry_at"
+        } else {
+            "run_at"
         };
-        let place = format!("jobs[{place}]");
-        let within = |problem: Invalid| problem.within(&place);
-        let read = read.map_err(|problems| problems.into_iter().map(within).collect::<Vec<_>>());
-        found += read.as_ref().err().map_or(0, Vec::len);
-        read
-    };
-    let list = list.iter().map(AsRef::as_ref);
-    list.enumerate().map(read).collect()
+        let run_at = checks.exclusive(("run_at", self.run_at), ("retry_at", self.retry_at));
+        let delay = either_duration(checks, "delay", self.delay, self.delay_ms);
+        let start = checks.exclusive(
+            (run_at_name, run_at.map(Start::At)),
+            ("delay", delay.map(Start::After)),
+        );
+        let expires_in = either_duration(checks, "expires_in", self.expires_in, self.expires_in_ms);
+        let deadline = checks.exclusive(
+            ("deadline", self.deadline.map(Deadline::At)),
+            ("expires_in", expires_in.map(Deadline::After)),
+        );
+        let retries_name = match self.max_retry_count {
+            Some(_) => "maxRetryCount",
+            None => "max_retries",
+        };
+        let max_retries = checks.exclusive(
+            ("max_retries", self.max_retries),
+            ("maxRetryCount", self.max_retry_count),
+        );
+        let max_attempts = self.max_attempts.map(Whole::get);
+        let max_attempts = AttemptLimit::from_either(max_attempts, max_retries.map(Whole::get));
+        let max_attempts =
+            max_attempts.map_err(|error| error.respelled("max_retries", retries_name));
+        let max_attempts = checks.keep(max_attempts);
+        let retry = self.retry;
+        let retry = checks.within("retry", |checks| retry.map(|retry| retry.check(checks)));
+        let timeout_ms = self.timeout_ms.map(|millis| {
+            Timeout::After(std::time::Duration::from_millis(
+                millis.get().unsigned_abs(),
+            ))
+        });
+        let timeout = self.timeout.map(|timeout| timeout.0);
+        let timeout = checks.exclusive(("timeout", timeout), ("timeout_ms", timeout_ms));
+        let unique_for = either_duration(checks, "unique_for", self.unique_for, self.unique_for_ms);
+        let unique = ("unique_key", self.unique_key.is_some());
+        checks.needs(("unique_for", unique_for.is_some()), unique);
+        checks.needs(("on_duplicate", self.on_duplicate.is_some()), unique);
+        let limited = ("concurrency_key", self.concurrency_key.is_some());
+        checks.needs(("limit", self.limit.is_some()), limited);
+        let meta = self.meta.map(|meta| meta.0).unwrap_or_default();
+        if let Some(own) = meta.keys().find(|name| name.starts_with(OWN_META)) {
+            let rule =
+                format!("must not be given: Windlass uses names that begin with `{OWN_META}`");
+            checks.refuse(&format!("meta.{own}"), rule);
+        }
+        Some(windlass_core::NewJob {
+            payload: payload.map_or_else(Payload::default, |payload| payload.0),
+            queue: self.queue.unwrap_or_default(),
+            priority: self.priority.unwrap_or_default(),
+            start: start.unwrap_or_default(),
+            delivery: delivery.unwrap_or_default(),
+            max_attempts: max_attempts.flatten(),
+            retry: retry.flatten(),
+            timeout,
+            deadline,
+            unique: self.unique_key.map(|key| Unique {
+                key,
+                unique_for,
+                on_duplicate: self.on_duplicate.unwrap_or_default(),
+            }),
+            concurrency: self.concurrency_key.map(|key| Concurrency {
+                key,
+                limit: self.limit.map_or(1, Whole::to),
+            }),
+            tags: self.tags.map(|tags| tags.0).unwrap_or_default(),
+            meta,
+            ..windlass_core::NewJob::new(kind?)
+        })
+    }
 }
 
-/// Everything beside the list of a request about many things is short.
-pub(crate) const OTHERS_BYTES_MAX: usize = 64 * 1024;
-
-/// A field that lists so many things, each as its text.
-pub(crate) fn read_list(
-    parts: &RawFields,
-    name: &str,
-    least: usize,
-    most: usize,
-) -> Result<Vec<Box<RawValue>>, Invalid> {
-    let raw = parts.raw(name);
-    let raw = raw.ok_or_else(|| Invalid::new(name, "is required"))?;
-    let mut reader = serde_json::Deserializer::from_str(raw);
-    let read = UpTo(most).deserialize(&mut reader);
-    let (list, count) = read.map_err(|_| Invalid::new(name, "must be a list"))?;
-    if !(least..=most).contains(&count) {
-        let rule = format!("must list {least} to {most}, got {count}");
-        return Err(Invalid::new(name, rule));
-    }
-    Ok(list)
-}
-
-/// Reads the first so many of a list and counts all: what is too long is not even held.
-struct UpTo(usize);
-
-impl<'de> DeserializeSeed<'de> for UpTo {
-    type Value = (Vec<Box<RawValue>>, usize);
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_seq(self)
+fn check_kind(checks: &mut Checks, kind: Option<Kind>, is_http: bool) -> Option<Kind> {
+    match kind {
+        None if is_http => checks.keep(Kind::new("http")),
+        None if checks.is_refused("type") => None,
+        None => checks.required("kind", None),
+        Some(kind) => {
+            if is_http && kind.as_str() != "http" {
+                checks.refuse("http", "goes with `kind` `http` only");
+            }
+            Some(kind)
+        }
     }
 }
 
-impl<'de> Visitor<'de> for UpTo {
-    type Value = (Vec<Box<RawValue>>, usize);
+/// The kind of a job, or how often it may run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum KindOrDelivery {
+    /// A kind.
+    Kind(Kind),
+    /// A delivery mode.
+    Delivery(Delivery),
+}
 
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-        let mut list = Vec::new();
-        while list.len() < self.0 {
-            match items.next_element()? {
-                Some(item) => list.push(item),
-                None => break,
+impl<'de> Deserialize<'de> for KindOrDelivery {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match text.to_ascii_lowercase().parse() {
+            Ok(delivery) => Ok(KindOrDelivery::Delivery(delivery)),
+            Err(_) => {
+                let kind = Kind::new(&text).map_err(de::Error::custom)?;
+                Ok(KindOrDelivery::Kind(kind))
             }
         }
-        let mut count = list.len();
-        while items.next_element::<IgnoredAny>()?.is_some() {
-            count += 1;
-        }
-        Ok((list, count))
     }
 }
 
-/// The objects of a list, each read for itself; a refusal names its place.
-pub(crate) fn read_each<'a, T>(
-    list: &'a [Box<RawValue>],
-    name: &'a str,
-    read: impl Fn(RawFields) -> Result<T, Invalid> + 'a,
-) -> impl Iterator<Item = Result<T, Invalid>> + 'a {
-    list.iter().enumerate().map(move |(place, raw)| {
-        let one = RawFields::parse(raw.get()).and_then(&read);
-        one.map_err(|error| error.within(&format!("{name}[{place}]")))
-    })
+impl JsonSchema for KindOrDelivery {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "KindOrDelivery".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        generator.subschema_for::<Kind>()
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Reads a delivery mode in small letters or capitals.
+fn any_case<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Delivery>, D::Error> {
+    let word = Option::<String>::deserialize(deserializer)?;
+    let read = word.map(|word| word.to_ascii_lowercase().parse());
+    read.transpose().map_err(de::Error::custom)
+}
 
-    fn read(text: &str) -> Result<NewJob, Invalid> {
-        read_new_job(RawFields::parse(text)?)
-    }
+/// What people and programs keep with a job.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Meta(pub BTreeMap<String, Value>);
 
-    #[test]
-    fn other_spellings_mean_the_same() {
-        let plain = read(
-            r#"{"kind":"a","delivery":"at_most_once","max_retries":3,"run_at":"2026-01-01T00:00:00Z"}"#,
-        );
-        let other = read(
-            r#"{"kind":"a","type":"AT_MOST_ONCE","maxRetryCount":3,"retry_at":"2026-01-01T00:00:00Z"}"#,
-        );
-        assert_eq!(plain.unwrap(), other.unwrap());
-        assert_eq!(
-            read(r#"{"type":"email:send"}"#).unwrap(),
-            read(r#"{"kind":"email:send"}"#).unwrap()
-        );
-        let capitals = read(r#"{"kind":"a","delivery":"AT_MOST_ONCE"}"#).unwrap();
-        assert_eq!(capitals.delivery, Delivery::AtMostOnce);
-    }
-
-    #[test]
-    fn two_spellings_of_one_thing_are_refused() {
-        for (text, field) in [
-            (r#"{"kind":"a","type":"b"}"#, "type"),
-            (
-                r#"{"kind":"a","type":"at_most_once","delivery":"at_least_once"}"#,
-                "type",
-            ),
-            (
-                r#"{"kind":"a","max_retries":1,"maxRetryCount":1}"#,
-                "maxRetryCount",
-            ),
-            (
-                r#"{"kind":"a","run_at":"2026-01-01T00:00:00Z","retry_at":"2026-01-01T00:00:00Z"}"#,
-                "retry_at",
-            ),
-            (r#"{"kind":"a","delivery":"twice"}"#, "delivery"),
-            (r#"{"type":5}"#, "type"),
-            (r#"{"kind":"a","maxRetryCount":-1}"#, "maxRetryCount"),
-            (r#"{"kind":"a","retry_at":"soon"}"#, "retry_at"),
-        ] {
-            assert_eq!(read(text).unwrap_err().field(), field, "{text}");
+impl<'de> Deserialize<'de> for Meta {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Json(json) = Json::deserialize(deserializer)?;
+        if json.as_str().contains("$serde_json::private") {
+            let rule = "the value must not hold names reserved by the JSON library";
+            return Err(de::Error::custom(rule));
         }
+        let map = json.decode();
+        let map = map.map_err(|_| de::Error::custom("the value must be an object"))?;
+        check_meta(&map).map_err(de::Error::custom)?;
+        Ok(Meta(map))
+    }
+}
+
+impl JsonSchema for Meta {
+    fn inline_schema() -> bool {
+        true
     }
 
-    #[test]
-    fn a_list_that_is_too_long_is_counted_and_not_held() {
-        let text = format!(r#"{{"jobs":[{}0]}}"#, "0,".repeat(20));
-        let parts = RawFields::parse(&text).unwrap();
-        let mut reader = serde_json::Deserializer::from_str(parts.raw("jobs").unwrap());
-        let (held, count) = UpTo(5).deserialize(&mut reader).unwrap();
-        assert_eq!((held.len(), count), (5, 21));
-        let refused = read_list(&parts, "jobs", 1, 20).unwrap_err();
-        assert_eq!(refused.to_string(), "`jobs` must list 1 to 20, got 21");
-        assert_eq!(read_list(&parts, "jobs", 1, 21).unwrap().len(), 21);
+    fn schema_name() -> Cow<'static, str> {
+        "Meta".into()
     }
 
-    #[test]
-    fn a_bulk_tells_of_each_job() {
-        let text = r#"{"mode":"each","jobs":[{"kind":"a"},{"kind":"b c"},5]}"#;
-        let bulk = Bulk::read(&RawFields::parse(text).unwrap()).unwrap();
-        assert_eq!(bulk.mode, BulkMode::EachForItself);
-        assert!(bulk.jobs[0].is_ok());
-        assert_eq!(
-            bulk.jobs[1].as_ref().unwrap_err()[0].field(),
-            "jobs[1].kind"
-        );
-        assert_eq!(bulk.jobs[2].as_ref().unwrap_err()[0].field(), "jobs[2]");
-        for (text, field) in [
-            (r#"{"jobs":[]}"#, "jobs"),
-            (
-                &format!(r#"{{"jobs":[{}0]}}"#, "0,".repeat(BULK_MAX)),
-                "jobs",
-            ),
-            (
-                &format!(
-                    r#"{{"jobs":[{{"kind":"a"}}],"more":[{}0]}}"#,
-                    "0,".repeat(40_000)
-                ),
-                "more",
-            ),
-            (r#"{"jobs":5}"#, "jobs"),
-            ("{}", "jobs"),
-            (r#"{"jobs":[{"kind":"a"}],"mode":"some"}"#, "mode"),
-            (r#"{"jobs":[{"kind":"a"}],"more":1}"#, "more"),
-        ] {
-            let refused = Bulk::read(&RawFields::parse(text).unwrap()).unwrap_err();
-            let shown: String = text.chars().take(50).collect();
-            assert_eq!(refused.field(), field, "{shown}");
-        }
-        let many = vec![r#"{"kind":"a"}"#; BULK_MAX + 1].join(",");
-        let refused = Bulk::read(&RawFields::parse(&format!("{{\"jobs\":[{many}]}}")).unwrap());
-        assert!(refused.unwrap_err().rule().contains("10001"));
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "object", "maxProperties": 64})
+    }
+}
+
+request! {
+    /// The request of an HTTP job.
+    pub struct HttpRequest {
+        /// Where it goes.
+        #[schemars(required, example = "https://example.com/hook")]
+        pub url: String,
+        /// `GET`, `HEAD`, `POST`, `PUT`, `PATCH`, `DELETE` or `OPTIONS`. `POST`.
+        pub method: String,
+        /// Headers of the request.
+        pub headers: BTreeMap<String, String>,
+        /// The body: text as it is, anything else as JSON.
+        pub body: Value,
+        /// Statuses that no retry can help with: numbers from 300 to 599, or `"3xx"`, `"4xx"`, `"5xx"`.
+        pub permanent_statuses: Vec<Value>,
+        /// The target may take the request for later (202), and report its end by the token sent along.
+        #[serde(rename = "async")]
+        pub later: bool,
+        /// How long the target has to report.
+        pub complete_within: Span,
+        /// The same in milliseconds.
+        pub complete_within_ms: Millis,
+        /// The name of the secret that signs the request, or up to 8 names.
+        pub sign: Value,
+        /// The `Idempotency-Key` that the target gets; the id of the job if not given.
+        pub idempotency_key: Key,
     }
 }

@@ -1,10 +1,11 @@
 //! What went wrong, as `application/problem+json`: a stable code for programs, a sentence and a hint for people.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use windlass_core::Invalid;
 
 /// A refusal or failure.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
     /// Always `about:blank`: the code says what kind it is.
     #[serde(rename = "type")]
@@ -29,7 +30,8 @@ pub struct Problem {
 }
 
 /// One field that breaks a rule.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
 pub struct FieldProblem {
     /// Where, as a JSON pointer; a parameter of the query is told like a field of its name.
     pub pointer: String,

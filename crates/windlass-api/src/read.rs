@@ -6,7 +6,7 @@
 
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Map, Value};
 use serde_path_to_error::Segment;
 use windlass_core::fields::nearest;
@@ -16,6 +16,9 @@ use crate::Malformed;
 
 /// At most this many problems of one body are reported.
 pub const PROBLEMS_MAX: usize = 100;
+
+/// Only the first problem of a larger body is reported: as a tree, JSON takes many times its room.
+const MENDED_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// A refused body is read again until this many bytes were read.
 const READ_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -45,16 +48,57 @@ pub enum BodyRefused {
 
 /// Reads a body, or returns everything that is wrong with it.
 pub fn read_body<B: Body>(text: &str, now: Timestamp) -> Result<B::Checked, BodyRefused> {
-    let mut checks = Checks::new(now);
     match serde_json::from_str::<B>(text) {
-        Ok(body) => match (body.check(&mut checks), checks.problems.is_empty()) {
-            (Some(checked), true) => Ok(checked),
-            _ => Err(BodyRefused::Invalid(checks.problems)),
-        },
-        Err(error) if error.is_data() => read_again::<B>(text, checks),
+        // serde also reads a struct from a list of its fields.
+        _ if text.trim_ascii_start().starts_with('[') => {
+            match serde_json::from_str::<IgnoredAny>(text) {
+                Ok(_) => {
+                    let problem = Invalid::new("", "must be an object, got a list");
+                    Err(BodyRefused::Invalid(vec![problem]))
+                }
+                Err(error) => Err(BodyRefused::Malformed(Malformed::new(&error))),
+            }
+        }
+        Ok(body) => check_body(body, now).map_err(BodyRefused::Invalid),
+        Err(error) if error.is_data() => Err(match text.len() <= MENDED_BYTES_MAX {
+            true => all_problems::<B>(text, now),
+            false => first_problem::<B>(text),
+        }),
         Err(error) => Err(BodyRefused::Malformed(Malformed::new(&error))),
     }
 }
+
+/// Checks the rules over several fields of a body, or returns all that are broken.
+pub(crate) fn check_body<B: Body>(body: B, now: Timestamp) -> Result<B::Checked, Vec<Invalid>> {
+    let mut checks = Checks::new(now);
+    match (body.check(&mut checks), checks.problems.is_empty()) {
+        (Some(checked), true) => Ok(checked),
+        _ => Err(checks.problems),
+    }
+}
+
+/// Declares a request: a struct whose fields may all be left out, and that has no others.
+macro_rules! request {
+    (
+        $(#[$about:meta])*
+        pub struct $name:ident {
+            $($(#[$field_about:meta])* pub $field:ident: $type:ty,)*
+        }
+    ) => {
+        #[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+        #[serde(deny_unknown_fields)]
+        $(#[$about])*
+        pub struct $name {
+            $(
+                $(#[$field_about])*
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub $field: Option<$type>,
+            )*
+        }
+    };
+}
+
+pub(crate) use request;
 
 /// Declares that a type is a [`Body`] whose fields have no rules in common.
 #[macro_export]
@@ -111,6 +155,9 @@ fn without_null(schema: &Value) -> Value {
             }
         }
     }
+    if let Some(Value::Array(shapes)) = schema.get_mut("anyOf") {
+        shapes.retain(|shape| shape.get("type").is_none_or(|kind| kind != "null"));
+    }
     if let Some(Value::Array(words)) = schema.get_mut("enum") {
         words.retain(|word| !word.is_null());
     }
@@ -143,20 +190,27 @@ fn typed(text: &Value, schema: &Value) -> Value {
     read.unwrap_or_else(|| text.clone())
 }
 
-/// Finds all problems of a body that serde refused.
-fn read_again<B: Body>(text: &str, mut checks: Checks) -> Result<B::Checked, BodyRefused> {
+/// The first problem of a body that serde refused.
+pub(crate) fn first_problem<B: Body>(text: &str) -> BodyRefused {
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let read = serde_path_to_error::deserialize::<_, B>(&mut reader);
+    BodyRefused::Invalid(read.err().iter().map(|error| refusal(error, &[])).collect())
+}
+
+/// All problems of a body that serde refused.
+fn all_problems<B: Body>(text: &str, now: Timestamp) -> BodyRefused {
     let value = match serde_json::from_str::<Value>(text) {
         Ok(value) => value,
-        Err(error) => return Err(BodyRefused::Malformed(Malformed::new(&error))),
+        Err(error) => return BodyRefused::Malformed(Malformed::new(&error)),
     };
+    let mut checks = Checks::new(now);
     // Only the text still has a name that is given twice.
-    let mut reader = serde_json::Deserializer::from_str(text);
-    if let Err(error) = serde_path_to_error::deserialize::<_, B>(&mut reader) {
-        checks.report(refusal(&error, &[]));
+    if let BodyRefused::Invalid(first) = first_problem::<B>(text) {
+        first.into_iter().for_each(|problem| checks.report(problem));
     }
     let reads_max = (READ_BYTES_MAX / text.len().max(1)).clamp(1, PROBLEMS_MAX);
     read_value::<B>(value, &mut checks, reads_max);
-    Err(BodyRefused::Invalid(checks.problems))
+    BodyRefused::Invalid(checks.problems)
 }
 
 /// Reads a value without its bad fields, whose problems it reports.
@@ -165,14 +219,13 @@ fn read_value<B: Body>(
     checks: &mut Checks,
     reads_max: usize,
 ) -> Option<B::Checked> {
-    let mut removed = Vec::new();
     for _ in 0..reads_max {
         let error = match serde_path_to_error::deserialize::<_, B>(&value) {
             Ok(body) => return body.check(checks),
             Err(error) => error,
         };
-        checks.report(refusal(&error, &removed));
-        if !remove(&mut value, error.path(), &mut removed) {
+        checks.report(refusal(&error, &checks.removed));
+        if !remove(&mut value, error.path(), &mut checks.removed) {
             break;
         }
     }
@@ -329,6 +382,8 @@ pub struct Checks {
     now: Timestamp,
     /// The path of the object that is checked.
     prefix: String,
+    /// The elements that were refused before.
+    removed: Vec<RemovedElement>,
     problems: Vec<Invalid>,
 }
 
@@ -337,6 +392,7 @@ impl Checks {
         Checks {
             now,
             prefix: String::new(),
+            removed: Vec::new(),
             problems: Vec::new(),
         }
     }
@@ -396,6 +452,28 @@ impl Checks {
     pub fn is_refused(&self, field: &str) -> bool {
         let path = Invalid::new(field, "").within(&self.prefix);
         is_known(&self.problems, path.field())
+    }
+
+    /// Checks the elements of a list; none if one of them was refused.
+    pub fn each<T, C>(
+        &mut self,
+        field: &str,
+        elements: Vec<T>,
+        check: impl Fn(&mut Checks, T) -> Option<C>,
+    ) -> Option<Vec<C>> {
+        let list = Invalid::new(field, "").within(&self.prefix);
+        let mut checked = Some(Vec::with_capacity(elements.len()));
+        for (index, element) in elements.into_iter().enumerate() {
+            let index = original_index(list.field(), index, &self.removed);
+            let one = self.within(&format!("{field}[{index}]"), |checks| {
+                check(checks, element)
+            });
+            checked = checked.zip(one).map(|(mut checked, one)| {
+                checked.push(one);
+                checked
+            });
+        }
+        checked
     }
 
     /// Checks an object within this one.

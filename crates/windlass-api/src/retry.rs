@@ -1,14 +1,13 @@
 //! Retry policies as clients write and read them.
 
-use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::value::MapAccessDeserializer;
-use serde::{Deserialize, Deserializer, Serialize, de};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use windlass_core::retry::{Preset, RetryPolicy};
 
+use crate::read::request;
+use crate::value::word_or_object;
 use crate::{Checks, Millis, Span, Whole};
 
 /// The name of a preset, or a whole policy.
@@ -21,96 +20,72 @@ pub enum Retry {
     Policy(Box<Policy>),
 }
 
-/// A retry policy: `max_attempts`, `backoff`, `jitter` and `max_elapsed`, or a `preset` with some
-/// values overridden.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(rename = "RetryPolicy")]
-pub struct Policy {
-    /// The preset that everything comes from which is not given here.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub preset: Option<Preset>,
-    /// How many attempts may fail in total; 0 leaves the limit to others.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_attempts: Option<Whole<0, 1000>>,
-    /// One less than `max_attempts`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_retries: Option<Whole<0, 999>>,
-    /// How the delay grows. Required unless a `preset` is named.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub backoff: Option<Backoff>,
-    /// How the delay is spread.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub jitter: Option<Jitter>,
-    /// No retry starts later than this after the first attempt.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_elapsed: Option<Span>,
-    /// The same in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_elapsed_ms: Option<Millis>,
-    /// Overrides the `base` of the preset's backoff.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub base: Option<Span>,
-    /// The same in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub base_ms: Option<Millis>,
-    /// Overrides the `max` of the preset's backoff.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max: Option<Span>,
-    /// The same in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_ms: Option<Millis>,
-    /// Overrides the `multiplier` of the preset's backoff.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub multiplier: Option<f64>,
+request! {
+    /// A retry policy: `max_attempts`, `backoff`, `jitter` and `max_elapsed`, or a `preset` with some
+    /// values overridden.
+    #[schemars(rename = "RetryPolicy")]
+    pub struct Policy {
+        /// The preset that everything comes from which is not given here.
+        pub preset: Preset,
+        /// How many attempts may fail in total; 0 leaves the limit to others.
+        pub max_attempts: Whole<0, 1000>,
+        /// One less than `max_attempts`.
+        pub max_retries: Whole<0, 999>,
+        /// How the delay grows. Required unless a `preset` is named.
+        pub backoff: Backoff,
+        /// How the delay is spread.
+        pub jitter: Jitter,
+        /// No retry starts later than this after the first attempt.
+        pub max_elapsed: Span,
+        /// The same in milliseconds.
+        pub max_elapsed_ms: Millis,
+        /// Overrides the `base` of the preset's backoff.
+        pub base: Span,
+        /// The same in milliseconds.
+        pub base_ms: Millis,
+        /// Overrides the `max` of the preset's backoff.
+        pub max: Span,
+        /// The same in milliseconds.
+        pub max_ms: Millis,
+        /// Overrides the `multiplier` of the preset's backoff.
+        pub multiplier: f64,
+    }
 }
 
-/// How the delay grows with the number of failures. Which fields go with which `type`:
-/// `constant` has `delay`; `linear` has `base`, `step`, `max`; `exponential` has `base`,
-/// `multiplier`, `max`; `polynomial` has `base`, `power`, `max`; `steps` has `delays`.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Backoff {
-    /// The formula.
-    #[serde(rename = "type")]
-    #[schemars(required)]
-    pub formula: Option<BackoffType>,
-    /// The delay.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub delay: Option<Span>,
-    /// The same in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub delay_ms: Option<Millis>,
-    /// The first delay.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub base: Option<Span>,
-    /// The same in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub base_ms: Option<Millis>,
-    /// What each failure adds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub step: Option<Span>,
-    /// The same in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub step_ms: Option<Millis>,
-    /// By what each failure multiplies the delay; 2 if not given.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub multiplier: Option<f64>,
-    /// The power to which the number of failures is raised.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub power: Option<f64>,
-    /// The longest nominal delay; 24 h if not given.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max: Option<Span>,
-    /// The same in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_ms: Option<Millis>,
-    /// The delays, of which the last one repeats.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub delays: Option<Vec<Span>>,
-    /// The same in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub delays_ms: Option<Vec<Millis>>,
+request! {
+    /// How the delay grows with the number of failures. Which fields go with which `type`:
+    /// `constant` has `delay`; `linear` has `base`, `step`, `max`; `exponential` has `base`,
+    /// `multiplier`, `max`; `polynomial` has `base`, `power`, `max`; `steps` has `delays`.
+    pub struct Backoff {
+        /// The formula.
+        #[serde(rename = "type")]
+        #[schemars(required)]
+        pub formula: BackoffType,
+        /// The delay.
+        pub delay: Span,
+        /// The same in milliseconds.
+        pub delay_ms: Millis,
+        /// The first delay.
+        pub base: Span,
+        /// The same in milliseconds.
+        pub base_ms: Millis,
+        /// What each failure adds.
+        pub step: Span,
+        /// The same in milliseconds.
+        pub step_ms: Millis,
+        /// By what each failure multiplies the delay; 2 if not given.
+        pub multiplier: f64,
+        /// The power to which the number of failures is raised.
+        pub power: f64,
+        /// The longest nominal delay; 24 h if not given.
+        pub max: Span,
+        /// The same in milliseconds.
+        pub max_ms: Millis,
+        /// The delays, of which the last one repeats.
+        pub delays: Vec<Span>,
+        /// The same in milliseconds.
+        pub delays_ms: Vec<Millis>,
+    }
 }
 
 /// How a delay grows.
@@ -205,64 +180,15 @@ fn json_of(policy: &Policy) -> serde_json::Value {
     serde_json::to_value(policy).expect("text and numbers are JSON")
 }
 
-/// A word, or an object.
-struct WordOr<W, O>(&'static str, std::marker::PhantomData<(W, O)>);
-
-impl<'de, W: Deserialize<'de>, O: Deserialize<'de>> de::Visitor<'de> for WordOr<W, O> {
-    type Value = Result<W, O>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-
-    fn visit_str<E: de::Error>(self, word: &str) -> Result<Self::Value, E> {
-        let word: de::value::StrDeserializer<'_, E> = de::IntoDeserializer::into_deserializer(word);
-        W::deserialize(word).map(Ok)
-    }
-
-    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-        O::deserialize(MapAccessDeserializer::new(map)).map(Err)
-    }
-}
-
-impl<'de> Deserialize<'de> for Retry {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let form = WordOr("the name of a preset or a policy", std::marker::PhantomData);
-        let read = deserializer.deserialize_any(form)?;
-        Ok(read.map_or_else(Retry::Policy, Retry::Preset))
-    }
-}
-
-impl<'de> Deserialize<'de> for Jitter {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let form = WordOr(
-            "the name of a jitter or an object",
-            std::marker::PhantomData,
-        );
-        let read = deserializer.deserialize_any(form)?;
-        Ok(read.map_or_else(Jitter::Object, Jitter::Name))
-    }
-}
-
-macro_rules! word_or_object {
-    ($type:ident, $word:ty, $object:ty) => {
-        impl JsonSchema for $type {
-            fn inline_schema() -> bool {
-                true
-            }
-
-            fn schema_name() -> Cow<'static, str> {
-                stringify!($type).into()
-            }
-
-            fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-                let word = generator.subschema_for::<$word>();
-                let object = generator.subschema_for::<$object>();
-                json_schema!({"anyOf": [word, object]})
-            }
-        }
-    };
-}
-
-word_or_object!(Retry, Preset, Policy);
-word_or_object!(Jitter, JitterType, JitterObject);
+word_or_object!(
+    Retry,
+    Preset(Preset),
+    Policy(Box<Policy>),
+    "the name of a preset or a policy"
+);
+word_or_object!(
+    Jitter,
+    Name(JitterType),
+    Object(JitterObject),
+    "the name of a jitter or an object"
+);

@@ -8,7 +8,7 @@ use windlass_core::schedule::NewSchedule;
 use windlass_core::{Invalid, ScheduleId, Timestamp};
 
 use crate::Content;
-use crate::new_job::read_new_job;
+use crate::old_job::read_new_job;
 
 /// Reads a schedule; its job may have the other spellings that jobs have.
 pub fn read_schedule(parts: &RawFields) -> Result<NewSchedule, Invalid> {

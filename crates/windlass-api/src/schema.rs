@@ -5,7 +5,6 @@ mod form;
 mod jobs;
 mod queues;
 mod schedules;
-mod workers;
 
 use serde_json::{Map, Value, json};
 
@@ -225,7 +224,6 @@ pub fn components() -> Vec<(&'static str, Schema)> {
     all.extend(jobs::components());
     all.extend(queues::components());
     all.extend(schedules::components());
-    all.extend(workers::components());
     all.extend(admin::components());
     all.extend(form::components());
     all

@@ -1,146 +1,289 @@
-//! How attempts ended, as workers in any language tell it.
+//! How attempts ended, as workers in any language report it.
 
-use serde_json::Value;
-use windlass_core::fields::{Fields, RawFields};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use windlass_core::{
-    AttemptError, Failure, FailureClass, Invalid, LOG_LINE_CHARS_MAX, LOG_LINES_MAX, Payload,
-    Reported, Timestamp, WorkerName,
+    AttemptError, DeadReason, Failure, FailureClass, JobId, LOG_LINE_CHARS_MAX, Reported,
+    Timestamp, WorkerName,
 };
 
-use crate::claim::LeaseRef;
-use crate::duration::instant_or_span;
-use crate::new_job::{OTHERS_BYTES_MAX, read_each, read_list};
+use crate::claim::{AttemptNumber, LeaseRef, LostReason};
+use crate::read::request;
+use crate::value::{either_duration, instant_or_delay, word_or_object};
+use crate::{Body, Checks, JobState, Json, List, Millis, Span, Text, given};
 
-/// The most outcomes of one request.
-pub const OUTCOMES_MAX: usize = 1000;
-/// How one attempt ended.
+request! {
+    /// How attempts ended.
+    pub struct Outcomes {
+        /// Who ran them.
+        pub worker: WorkerName,
+        /// How each ended.
+        #[schemars(required)]
+        pub outcomes: List<AttemptOutcome, 1, 1000>,
+    }
+}
+
+request! {
+    /// How one attempt ended.
+    pub struct AttemptOutcome {
+        /// The job.
+        pub id: JobId,
+        /// The same as `id`.
+        pub job_id: JobId,
+        /// Which of its attempts.
+        #[schemars(required)]
+        pub attempt: AttemptNumber,
+        /// How it ended.
+        #[schemars(required)]
+        pub outcome: OutcomeWord,
+        /// What it leaves. Goes with `succeeded`.
+        #[serde(default, deserialize_with = "given")]
+        pub result: Json,
+        /// What went wrong. Required with `failed`.
+        pub error: ErrorText,
+        /// No retry can help. Goes with `failed`.
+        pub unrecoverable: bool,
+        /// The shortest wait before the next attempt. Goes with `failed`.
+        pub retry_after: Span,
+        /// The same in milliseconds.
+        pub retry_after_ms: Millis,
+        /// From when it runs again. It or `delay` is required with `snoozed`.
+        pub until: Timestamp,
+        /// The same, counted from now.
+        pub delay: Span,
+        /// The same in milliseconds.
+        pub delay_ms: Millis,
+        /// Whether the handler had started. Goes with `released`. True.
+        pub started: bool,
+        /// Lines that are kept with the attempt, each cut after 1000 characters.
+        pub log: List<Text<0, { usize::MAX }>, 0, 100>,
+    }
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum OutcomeWord {
+    /// The job is done.
+    Succeeded,
+    /// It failed.
+    Failed,
+    /// It took longer than the timeout of the job.
+    TimedOut,
+    /// It is to run again later.
+    Snoozed,
+    /// The worker gives it back.
+    Released,
+    /// It stopped because the job was cancelled.
+    Cancelled,
+}
+
+/// An error as text, or with its causes.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+pub enum ErrorText {
+    /// Its message.
+    Message(String),
+    /// With its causes.
+    Causes(ErrorCauses),
+}
+
+word_or_object!(
+    ErrorText,
+    Message(String),
+    Causes(ErrorCauses),
+    "text or an object"
+);
+
+/// An error with its causes.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(inline)]
+pub struct ErrorCauses {
+    /// What failed.
+    pub message: String,
+    /// Why, from the outside in.
+    #[serde(default)]
+    pub causes: Vec<String>,
+}
+
+/// How one attempt ended, with what goes with it.
 #[derive(Debug, Clone)]
 pub struct ReportedOutcome {
     /// Which attempt.
-    pub of: LeaseRef,
+    pub lease: LeaseRef,
     /// How.
     pub reported: Reported,
     /// Lines that are kept with it.
     pub log: Vec<String>,
 }
 
-/// Reads `{"worker": …, "outcomes": […]}`.
-pub fn read_outcomes(
-    parts: &RawFields,
-    now: Timestamp,
-) -> Result<(Option<WorkerName>, Vec<ReportedOutcome>), Invalid> {
-    parts.check_others("outcomes", OTHERS_BYTES_MAX)?;
-    let others = parts.values_but("outcomes")?;
-    let mut fields = Fields::of(&others);
-    let worker = fields.parsed("worker", WorkerName::new)?;
-    fields.value("outcomes");
-    fields.finish()?;
-    let listed = read_list(parts, "outcomes", 1, OUTCOMES_MAX)?;
-    let outcomes = read_each(&listed, "outcomes", |parts| read_outcome(&parts, now));
-    Ok((worker, outcomes.collect::<Result<_, _>>()?))
+impl Body for Outcomes {
+    type Checked = (Option<WorkerName>, Vec<ReportedOutcome>);
+
+    fn check(self, checks: &mut Checks) -> Option<Self::Checked> {
+        let outcomes = checks.required("outcomes", self.outcomes)?.0;
+        let outcomes = checks.each("outcomes", outcomes, |checks, one| one.check(checks));
+        Some((self.worker, outcomes?))
+    }
 }
 
-fn read_outcome(parts: &RawFields, now: Timestamp) -> Result<ReportedOutcome, Invalid> {
-    let others = parts.values_but("result")?;
-    let mut fields = Fields::of(&others);
-    let of = LeaseRef::from_fields(&mut fields)?;
-    let word = fields.text("outcome")?;
-    let word = word.ok_or_else(|| Invalid::new("outcome", "is required"))?;
-    let reported = match word {
-        "succeeded" => Reported::Succeeded(read_result(parts)?),
-        "failed" => Reported::Failed(read_failure(&mut fields)?),
-        "timed_out" => Reported::TimedOut,
-        "snoozed" => Reported::Snoozed(read_until(&mut fields, now)?),
-        "released" => Reported::Released {
-            started: fields.flag("started")?.unwrap_or(true),
-        },
-        "cancelled" => Reported::Cancelled,
-        _ => {
-            let rule = "must be one of succeeded, failed, timed_out, snoozed, released, cancelled";
-            return Err(Invalid::new("outcome", rule));
+impl AttemptOutcome {
+    fn check(self, checks: &mut Checks) -> Option<ReportedOutcome> {
+        let lease = LeaseRef::check(checks, self.id, self.job_id, self.attempt);
+        let retry_after =
+            either_duration(checks, "retry_after", self.retry_after, self.retry_after_ms);
+        let delay = ("delay", self.delay, self.delay_ms);
+        let until = instant_or_delay(checks, ("until", self.until), delay);
+        let outcome = checks.required("outcome", self.outcome);
+        for (field, given, word, needed) in [
+            (
+                "result",
+                self.result.is_some(),
+                "succeeded",
+                OutcomeWord::Succeeded,
+            ),
+            ("error", self.error.is_some(), "failed", OutcomeWord::Failed),
+            (
+                "unrecoverable",
+                self.unrecoverable.is_some(),
+                "failed",
+                OutcomeWord::Failed,
+            ),
+            (
+                "retry_after",
+                retry_after.is_some(),
+                "failed",
+                OutcomeWord::Failed,
+            ),
+            ("until", until.is_some(), "snoozed", OutcomeWord::Snoozed),
+            (
+                "started",
+                self.started.is_some(),
+                "released",
+                OutcomeWord::Released,
+            ),
+        ] {
+            if given && outcome.is_some_and(|outcome| outcome != needed) {
+                checks.refuse(field, format!("goes with `{word}` only"));
+            }
         }
-    };
-    if parts.has("result") && !matches!(reported, Reported::Succeeded(_)) {
-        return Err(Invalid::new("result", "goes with `succeeded` only"));
+        let reported = match outcome? {
+            OutcomeWord::Succeeded => Reported::Succeeded(self.result.map(|result| result.0)),
+            OutcomeWord::Failed => Reported::Failed(Failure {
+                class: match self.unrecoverable {
+                    Some(true) => FailureClass::Unrecoverable,
+                    Some(false) | None => FailureClass::Retryable,
+                },
+                retry_after,
+                ..Failure::retryable(checks.required("error", self.error)?.into())
+            }),
+            OutcomeWord::TimedOut => Reported::TimedOut,
+            OutcomeWord::Snoozed => Reported::Snoozed(checks.required("until", until)?),
+            OutcomeWord::Released => Reported::Released {
+                started: self.started.unwrap_or(true),
+            },
+            OutcomeWord::Cancelled => Reported::Cancelled,
+        };
+        let cut = |line: Text<0, { usize::MAX }>| {
+            let line = line.into_string();
+            line.chars().take(LOG_LINE_CHARS_MAX).collect()
+        };
+        let log = self.log.map(|log| log.0).unwrap_or_default();
+        Some(ReportedOutcome {
+            lease: lease?,
+            reported,
+            log: log.into_iter().map(cut).collect(),
+        })
     }
-    let log = read_log(&mut fields)?;
-    fields.finish()?;
-    Ok(ReportedOutcome { of, reported, log })
 }
 
-fn read_result(parts: &RawFields) -> Result<Option<Payload>, Invalid> {
-    let read = parts
-        .raw("result")
-        .map(|raw| Payload::parse(raw, usize::MAX));
-    read.transpose().map_err(|error| error.within("result"))
-}
-
-fn read_until(fields: &mut Fields<'_>, now: Timestamp) -> Result<Timestamp, Invalid> {
-    let until = instant_or_span(fields, "until", "delay", now)?;
-    until.ok_or_else(|| Invalid::new("until", "or `delay` is required"))
-}
-
-/// `error` as text or as `{"message", "causes"}`; `unrecoverable`; `retry_after`.
-fn read_failure(fields: &mut Fields<'_>) -> Result<Failure, Invalid> {
-    let error = match fields.value("error") {
-        Some(Value::String(text)) => AttemptError::new(text),
-        Some(value @ Value::Object(_)) => read_error(value)?,
-        Some(_) => return Err(Invalid::new("error", "must be text or an object")),
-        None => return Err(Invalid::new("error", "is required: say what went wrong")),
-    };
-    let hopeless = fields.flag("unrecoverable")?.unwrap_or(false);
-    let class = if hopeless {
-        FailureClass::Unrecoverable
-    } else {
-        FailureClass::Retryable
-    };
-    Ok(Failure {
-        class,
-        retry_after: fields.duration("retry_after")?,
-        ..Failure::retryable(error)
-    })
-}
-
-fn read_error(value: &Value) -> Result<AttemptError, Invalid> {
-    let mut fields = Fields::new(value)?;
-    fields.value("message");
-    fields.value("causes");
-    fields.finish().map_err(|error| error.within("error"))?;
-    let rule = "must be text, or an object with `message` and `causes`";
-    serde_json::from_value(value.clone()).map_err(|_| Invalid::new("error", rule))
-}
-
-fn read_log(fields: &mut Fields<'_>) -> Result<Vec<String>, Invalid> {
-    let list = fields.list("log")?.map_or(&[][..], Vec::as_slice);
-    if list.len() > LOG_LINES_MAX {
-        let rule = format!("must be at most {LOG_LINES_MAX} lines, got {}", list.len());
-        return Err(Invalid::new("log", rule));
+impl From<ErrorText> for AttemptError {
+    fn from(error: ErrorText) -> Self {
+        match error {
+            ErrorText::Message(message) => AttemptError::new(message),
+            ErrorText::Causes(error) => AttemptError::with_causes(&error.message, &error.causes),
+        }
     }
-    let read = |(place, value): (usize, &Value)| {
-        let line = value.as_str();
-        let line = line.ok_or_else(|| Invalid::new(format!("log[{place}]"), "must be text"))?;
-        Ok(line.chars().take(LOG_LINE_CHARS_MAX).collect())
-    };
-    list.iter().enumerate().map(read).collect()
+}
+
+/// What happened to each outcome, in order.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct SettleAnswer {
+    /// What happened to each.
+    pub data: Vec<Settled>,
+}
+
+/// What happened to one outcome.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub struct Settled {
+    /// The job.
+    pub id: JobId,
+    /// Which of its attempts.
+    pub attempt: u32,
+    /// Whether it counts.
+    pub status: SettleStatus,
+    /// Why the lease is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<LostReason>,
+    /// The state of the job now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<JobState>,
+    /// When it runs again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_at: Option<Timestamp>,
+    /// Why it is dead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dead_reason: Option<DeadReason>,
+    /// How many of its attempts failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failures: Option<u32>,
+}
+
+/// What happened to an outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum SettleStatus {
+    /// It counts.
+    Done,
+    /// It was reported before.
+    Repeated,
+    /// The attempt took longer than the timeout of its job: it counts as timed out.
+    TimedOut,
+    /// The attempt is no longer the worker's.
+    LeaseLost,
+    /// The store does not take it.
+    Refused,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::{BodyRefused, read_body};
+    use serde_json::{Value, json};
     use std::time::Duration;
-    use windlass_core::JobId;
 
-    fn read(outcome: Value) -> Result<ReportedOutcome, Invalid> {
+    fn read(outcome: Value) -> Result<ReportedOutcome, Vec<String>> {
         let mut outcome = outcome;
         let more = outcome.as_object_mut().unwrap();
         more.insert("id".into(), json!(JobId::from_u128(7)));
         more.insert("attempt".into(), json!(1));
         let text = json!({"worker": "w", "outcomes": [outcome]}).to_string();
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let (worker, mut outcomes) = read_outcomes(&RawFields::parse(&text)?, now)?;
-        assert_eq!(worker.unwrap().as_str(), "w");
-        Ok(outcomes.remove(0))
+        match read_body::<Outcomes>(&text, now) {
+            Ok((worker, mut outcomes)) => {
+                assert_eq!(worker.unwrap().as_str(), "w");
+                Ok(outcomes.remove(0))
+            }
+            Err(BodyRefused::Invalid(problems)) => {
+                let field = |problem: &windlass_core::Invalid| problem.field().to_owned();
+                Err(problems.iter().map(field).collect())
+            }
+            Err(BodyRefused::Malformed(malformed)) => panic!("{malformed}"),
+        }
     }
 
     #[test]
@@ -160,24 +303,21 @@ mod tests {
         assert_eq!(failure.error.to_string(), "m: c");
         assert_eq!(failure.class, FailureClass::Unrecoverable);
         assert_eq!(failure.retry_after, Some(Duration::from_secs(5)));
-        let snoozed = read(json!({"outcome": "snoozed", "delay": "1m"}))
-            .unwrap()
-            .reported;
+        let snoozed = read(json!({"outcome": "snoozed", "delay": "1m"}));
         assert!(
-            matches!(snoozed, Reported::Snoozed(at) if at.to_string() == "2026-01-01T00:01:00Z")
+            matches!(snoozed.unwrap().reported, Reported::Snoozed(at) if at.to_string() == "2026-01-01T00:01:00Z")
         );
-        let released = read(json!({"outcome": "released", "started": false}))
-            .unwrap()
-            .reported;
-        assert!(matches!(released, Reported::Released { started: false }));
+        let released = read(json!({"outcome": "released", "started": false}));
         assert!(matches!(
-            read(json!({"outcome": "cancelled"})).unwrap().reported,
-            Reported::Cancelled
+            released.unwrap().reported,
+            Reported::Released { started: false }
         ));
-        assert!(matches!(
-            read(json!({"outcome": "timed_out"})).unwrap().reported,
-            Reported::TimedOut
-        ));
+        for (word, reported) in [
+            ("cancelled", Reported::Cancelled),
+            ("timed_out", Reported::TimedOut),
+        ] {
+            assert_eq!(read(json!({"outcome": word})).unwrap().reported, reported);
+        }
     }
 
     #[test]
@@ -187,7 +327,7 @@ mod tests {
             (json!({}), "outcome"),
             (json!({"outcome": "failed"}), "error"),
             (json!({"outcome": "failed", "error": 5}), "error"),
-            (json!({"outcome": "failed", "error": {}}), "error"),
+            (json!({"outcome": "failed", "error": {}}), "error.message"),
             (
                 json!({"outcome": "failed", "error": {"message": "x", "text": "x"}}),
                 "error.text",
@@ -205,7 +345,7 @@ mod tests {
             ),
         ] {
             let refused = read(outcome.clone()).unwrap_err();
-            assert_eq!(refused.field(), format!("outcomes[0].{field}"), "{outcome}");
+            assert_eq!(refused, [format!("outcomes[0].{field}")], "{outcome}");
         }
     }
 }

@@ -1,13 +1,16 @@
 //! Values that fields are made of: durations, bounded numbers, JSON as it was written.
 
 use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::value::RawValue;
 use windlass_core::{
-    DURATION_MAX, JSON_DEPTH_MAX, JsonRules, Payload, format_duration, parse_duration,
+    DURATION_MAX, JSON_DEPTH_MAX, JsonRules, Payload, Timeout, Timestamp, format_duration,
+    parse_duration,
 };
 
 use crate::Checks;
@@ -28,7 +31,7 @@ impl<'de> Deserialize<'de> for Span {
         impl de::Visitor<'_> for Text {
             type Value = Span;
 
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("text like \"30s\" (or use the `_ms` field for milliseconds)")
             }
 
@@ -107,7 +110,7 @@ impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Whole<MIN, MAX> {
         impl<const MIN: i64, const MAX: i64> de::Visitor<'_> for Number<MIN, MAX> {
             type Value = Whole<MIN, MAX>;
 
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "a whole number from {MIN} to {MAX}")
             }
 
@@ -139,8 +142,174 @@ impl<const MIN: i64, const MAX: i64> JsonSchema for Whole<MIN, MAX> {
     }
 }
 
+/// A list of `MIN` to `MAX` things. One that is too long is counted, and not held.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct List<T, const MIN: usize, const MAX: usize>(pub Vec<T>);
+
+impl<'de, T, const MIN: usize, const MAX: usize> Deserialize<'de> for List<T, MIN, MAX>
+where
+    T: Deserialize<'de>,
+{
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct UpTo<T, const MIN: usize, const MAX: usize>(PhantomData<T>);
+        impl<'de, T, const MIN: usize, const MAX: usize> de::Visitor<'de> for UpTo<T, MIN, MAX>
+        where
+            T: Deserialize<'de>,
+        {
+            type Value = List<T, MIN, MAX>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list")
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(
+                self,
+                mut items: A,
+            ) -> Result<Self::Value, A::Error> {
+                let mut list = Vec::new();
+                while list.len() < MAX {
+                    match items.next_element()? {
+                        Some(item) => list.push(item),
+                        None => break,
+                    }
+                }
+                let mut count = list.len();
+                while items.next_element::<de::IgnoredAny>()?.is_some() {
+                    count += 1;
+                }
+                if !(MIN..=MAX).contains(&count) {
+                    let rule = format_args!("the value must list {MIN} to {MAX}, got {count}");
+                    return Err(de::Error::custom(rule));
+                }
+                Ok(List(list))
+            }
+        }
+        deserializer.deserialize_seq(UpTo(PhantomData))
+    }
+}
+
+impl<T: JsonSchema, const MIN: usize, const MAX: usize> JsonSchema for List<T, MIN, MAX> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        format!("{}List{MIN}to{MAX}", T::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let items = generator.subschema_for::<T>();
+        json_schema!({"type": "array", "items": items, "minItems": MIN, "maxItems": MAX})
+    }
+}
+
 /// How many of something.
 pub type Count = u64;
+
+/// How long one attempt may take, as text: a duration, or `none`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimeoutText(pub Timeout);
+
+impl Serialize for TimeoutText {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Timeout::After(timeout) => Span(timeout).serialize(serializer),
+            Timeout::None => serializer.serialize_str("none"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for TimeoutText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text == "none" {
+            return Ok(TimeoutText(Timeout::None));
+        }
+        let timeout = parse_duration(&text).map_err(de::Error::custom)?;
+        if timeout.is_zero() {
+            let rule = "the value must be longer than nothing; `none` switches it off";
+            return Err(de::Error::custom(rule));
+        }
+        Ok(TimeoutText(Timeout::After(timeout)))
+    }
+}
+
+impl JsonSchema for TimeoutText {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Timeout".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "examples": ["30s", "none"]})
+    }
+}
+
+/// An instant, or a duration from now on: one of them.
+pub(crate) fn instant_or_delay(
+    checks: &mut Checks,
+    at: (&str, Option<Timestamp>),
+    (name, text, millis): (&str, Option<Span>, Option<Millis>),
+) -> Option<Timestamp> {
+    let delay = either_duration(checks, name, text, millis);
+    let delay = delay.map(|delay| checks.now().saturating_add(delay));
+    checks.exclusive(at, (name, delay))
+}
+
+/// A word, or an object.
+pub(crate) struct WordOr<W, O>(pub(crate) &'static str, pub(crate) PhantomData<(W, O)>);
+
+impl<'de, W: Deserialize<'de>, O: Deserialize<'de>> de::Visitor<'de> for WordOr<W, O> {
+    type Value = Result<W, O>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+
+    fn visit_str<E: de::Error>(self, word: &str) -> Result<Self::Value, E> {
+        let word: de::value::StrDeserializer<'_, E> = de::IntoDeserializer::into_deserializer(word);
+        W::deserialize(word).map(Ok)
+    }
+
+    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+        O::deserialize(de::value::MapAccessDeserializer::new(map)).map(Err)
+    }
+}
+
+/// Makes an enum of a word and an object readable: `Type, Word(…), Object(…), "what it is"`.
+macro_rules! word_or_object {
+    ($type:ident, $word:ident($text:ty), $object:ident($map:ty), $expected:literal) => {
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let form = $crate::value::WordOr::<$text, $map>($expected, std::marker::PhantomData);
+                let read = deserializer.deserialize_any(form)?;
+                Ok(read.map_or_else($type::$object, $type::$word))
+            }
+        }
+
+        impl schemars::JsonSchema for $type {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($type).into()
+            }
+
+            fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                let word = generator.subschema_for::<$text>();
+                let object = generator.subschema_for::<$map>();
+                schemars::json_schema!({"anyOf": [word, object]})
+            }
+        }
+    };
+}
+
+pub(crate) use word_or_object;
 
 /// A body holds JSON within a job within a list, so it may be a little deeper.
 const RULES: JsonRules = JsonRules {
@@ -203,6 +372,11 @@ impl<const MIN: usize, const MAX: usize> Text<MIN, MAX> {
         self.0
     }
 
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
     /// The text, if it is as long as it must be.
     pub fn new(text: String) -> Result<Self, String> {
         let length = text.chars().count();
@@ -239,6 +413,9 @@ impl<const MIN: usize, const MAX: usize> JsonSchema for Text<MIN, MAX> {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "string", "minLength": MIN, "maxLength": MAX})
+        match MAX {
+            usize::MAX => json_schema!({"type": "string", "minLength": MIN}),
+            _ => json_schema!({"type": "string", "minLength": MIN, "maxLength": MAX}),
+        }
     }
 }

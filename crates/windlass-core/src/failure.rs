@@ -28,15 +28,7 @@ struct Told {
 
 impl From<Told> for AttemptError {
     fn from(told: Told) -> Self {
-        AttemptError {
-            message: cut(&told.message),
-            causes: told
-                .causes
-                .iter()
-                .take(CAUSES_MAX)
-                .map(|cause| cut(cause))
-                .collect(),
-        }
+        AttemptError::with_causes(told.message, &told.causes)
     }
 }
 
@@ -46,6 +38,15 @@ impl AttemptError {
         AttemptError {
             message: cut(message.as_ref()),
             causes: Vec::new(),
+        }
+    }
+
+    /// An error and its causes, from the outside in; cut like a message.
+    pub fn with_causes(message: impl AsRef<str>, causes: &[String]) -> Self {
+        let causes = causes.iter().take(CAUSES_MAX);
+        AttemptError {
+            causes: causes.map(|cause| cut(cause)).collect(),
+            ..AttemptError::new(message)
         }
     }
 

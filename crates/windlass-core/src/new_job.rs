@@ -150,19 +150,7 @@ impl NewJob {
             let rule = format!("must list at most {TAGS_MAX} tags, got {}", self.tags.len());
             return Err(Invalid::new("tags", rule));
         }
-        if self.meta.len() > META_ENTRIES_MAX {
-            let rule = format!(
-                "must have at most {META_ENTRIES_MAX} entries, got {}",
-                self.meta.len()
-            );
-            return Err(Invalid::new("meta", rule));
-        }
-        let bytes = serde_json::to_string(&self.meta).map_or(usize::MAX, |json| json.len());
-        if bytes > META_BYTES_MAX {
-            let rule = format!("must be at most {META_BYTES_MAX} bytes of JSON, got {bytes}");
-            return Err(Invalid::new("meta", rule));
-        }
-        Ok(())
+        check_meta(&self.meta).map_err(|error| error.within("meta"))
     }
 
     /// The job as it is stored at `now`, with payloads up to the default size.
@@ -221,6 +209,24 @@ impl NewJob {
             standing: Standing::Waiting,
         }
     }
+}
+
+/// Refuses a `meta` with more entries or bytes than a job may have.
+pub fn check_meta(meta: &BTreeMap<String, Value>) -> Result<(), Invalid> {
+    if meta.len() > META_ENTRIES_MAX {
+        let entries = meta.len();
+        let rule = format!("must have at most {META_ENTRIES_MAX} entries, got {entries}");
+        return Err(Invalid::new("", rule));
+    }
+    if meta.is_empty() {
+        return Ok(());
+    }
+    let bytes = serde_json::to_string(meta).map_or(usize::MAX, |json| json.len());
+    if bytes > META_BYTES_MAX {
+        let rule = format!("must be at most {META_BYTES_MAX} bytes of JSON, got {bytes}");
+        return Err(Invalid::new("", rule));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

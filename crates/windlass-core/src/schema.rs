@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use crate::{
-    JobId, Key, Kind, Payload, QueueName, ScheduleId, ScheduleName, Tag, Timestamp, WorkerName,
+    AttemptError, JobId, Key, Kind, Payload, QueueName, ScheduleId, ScheduleName, Tag, Timestamp,
+    WorkerName,
 };
 
 macro_rules! inline_schemas {
@@ -38,4 +39,11 @@ inline_schemas! {
     Tag = {"type": "string", "minLength": 1, "maxLength": 64};
     WorkerName = {"type": "string", "minLength": 1, "maxLength": 128};
     Payload = {};
+    AttemptError = {
+        "type": "object", "required": ["message"],
+        "properties": {
+            "message": {"type": "string"},
+            "causes": {"type": "array", "items": {"type": "string"}},
+        },
+    };
 }

@@ -7,7 +7,7 @@ use axum::http::HeaderMap;
 use axum::http::header::{HeaderName, IF_NONE_MATCH};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
-use windlass_api::{Content, Cursor, Query, check_strict, read_all};
+use windlass_api::{Content, Cursor, Query, body_text, check_strict, read_all};
 use windlass_core::fields::RawFields;
 use windlass_core::{Invalid, JobId, Timestamp};
 use windlass_engine::{Ids, Origin};
@@ -85,6 +85,14 @@ impl Call {
     /// Whether the request may create something, and replace nothing: `If-None-Match: *`.
     pub(crate) fn only_creates(&self) -> bool {
         self.headers.contains_key(IF_NONE_MATCH)
+    }
+
+    /// The text of the body; that of an empty object if there is none.
+    pub(crate) fn text(&self) -> Result<&str, Problem> {
+        match self.body.is_empty() {
+            true => Ok("{}"),
+            false => Ok(body_text(&self.body)?),
+        }
     }
 
     /// What the body says, by a reader of its fields; no body has none. All problems of a body are

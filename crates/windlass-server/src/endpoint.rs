@@ -8,7 +8,7 @@ use std::sync::Arc;
 use axum::http::{HeaderName, StatusCode};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
-use windlass_api::{Body, Param, body_text, params, read_body, read_query};
+use windlass_api::{Body, Param, params, read_body, read_query};
 
 use crate::answer::Answer;
 use crate::call::Call;
@@ -31,6 +31,14 @@ pub(crate) struct Signature {
     pub(crate) returns: Option<SchemaOf>,
 }
 
+impl Signature {
+    /// The handler takes a body of this shape.
+    pub(crate) fn takes<B: JsonSchema>(&mut self) {
+        let name = B::schema_name().into_owned();
+        self.body = Some((name, |generator| generator.subschema_for::<B>()));
+    }
+}
+
 /// An async function that answers requests: `async fn(Call, …) -> Result<Reply<T>, Problem>`.
 pub(crate) trait Endpoint<Args> {
     /// The function as the router calls it, and its signature.
@@ -39,28 +47,23 @@ pub(crate) trait Endpoint<Args> {
 
 /// Something that a handler takes besides the call.
 pub(crate) trait Extract: Sized + Send {
-    /// Adds itself to the signature.
-    fn declare(signature: &mut Signature);
-    /// Reads itself from the request; `query` are the parameters of the route.
-    fn extract(call: &Call, query: &[Param]) -> Result<Self, Problem>;
+    /// Adds itself to the signature, and returns the parameters that it reads.
+    fn declare(signature: &mut Signature) -> Vec<Param>;
+    /// Reads itself from the request; `params` are the parameters that it reads.
+    fn extract(call: &Call, params: &[Param]) -> Result<Self, Problem>;
 }
 
 /// A body, checked. A request without one has an empty object.
 pub(crate) struct Read<B: Body>(pub(crate) B::Checked);
 
 impl<B: Body> Extract for Read<B> {
-    fn declare(signature: &mut Signature) {
-        let name = B::schema_name().into_owned();
-        signature.body = Some((name, |generator| generator.subschema_for::<B>()));
+    fn declare(signature: &mut Signature) -> Vec<Param> {
+        signature.takes::<B>();
+        Vec::new()
     }
 
     fn extract(call: &Call, _: &[Param]) -> Result<Self, Problem> {
-        let text = if call.body.is_empty() {
-            "{}"
-        } else {
-            body_text(&call.body)?
-        };
-        Ok(Read(read_body::<B>(text, call.now)?))
+        Ok(Read(read_body::<B>(call.text()?, call.now)?))
     }
 }
 
@@ -68,12 +71,14 @@ impl<B: Body> Extract for Read<B> {
 pub(crate) struct Params<Q: Body>(pub(crate) Q::Checked);
 
 impl<Q: Body> Extract for Params<Q> {
-    fn declare(signature: &mut Signature) {
-        signature.query.extend(params::<Q>());
+    fn declare(signature: &mut Signature) -> Vec<Param> {
+        let params = params::<Q>();
+        signature.query.extend(params.iter().cloned());
+        params
     }
 
-    fn extract(call: &Call, query: &[Param]) -> Result<Self, Problem> {
-        let read = read_query::<Q>(&call.query, query, call.now);
+    fn extract(call: &Call, params: &[Param]) -> Result<Self, Problem> {
+        let read = read_query::<Q>(&call.query, params, call.now);
         Ok(Params(
             read.map_err(|problems| Problem::invalid(&problems))?,
         ))
@@ -98,9 +103,24 @@ impl<T> Reply<T> {
         }
     }
 
+    /// An answer with status 201.
+    pub(crate) fn created(body: T) -> Self {
+        Reply::ok(body).status(StatusCode::CREATED)
+    }
+
+    pub(crate) fn status(mut self, status: StatusCode) -> Self {
+        self.status = status;
+        self
+    }
+
     pub(crate) fn header(mut self, name: HeaderName, value: impl Into<String>) -> Self {
         self.headers.push((name, value.into()));
         self
+    }
+
+    /// Where what was created is.
+    pub(crate) fn location(self, path: impl Into<String>) -> Self {
+        self.header(axum::http::header::LOCATION, path)
     }
 
     /// Where the next page is.
@@ -112,48 +132,62 @@ impl<T> Reply<T> {
     }
 }
 
-impl<T: Serialize> TryFrom<Reply<T>> for Answer {
-    type Error = Problem;
+impl Reply<()> {
+    /// An answer with status 204.
+    pub(crate) fn empty() -> Self {
+        Reply::ok(()).status(StatusCode::NO_CONTENT)
+    }
+}
 
-    fn try_from(reply: Reply<T>) -> Result<Self, Problem> {
-        let answer = match reply.status {
+/// What a handler returns: a [`Reply`].
+pub(crate) trait Returns: Send {
+    /// The type of the body.
+    type Shape: JsonSchema + 'static;
+    /// The answer as the server sends it.
+    fn into_answer(self) -> Result<Answer, Problem>;
+}
+
+impl<T: Serialize + JsonSchema + Send + 'static> Returns for Reply<T> {
+    type Shape = T;
+
+    fn into_answer(self) -> Result<Answer, Problem> {
+        let answer = match self.status {
             StatusCode::NO_CONTENT => Answer::empty(),
-            status => Answer::json(status, &reply.body)?,
+            status => Answer::json(status, &self.body)?,
         };
-        let headers = reply.headers.into_iter();
+        let headers = self.headers.into_iter();
         Ok(headers.fold(answer, |answer, (name, value)| answer.header(name, &value)))
     }
 }
 
-fn returns<T: JsonSchema>(signature: &mut Signature) {
-    if T::schema_name() != <()>::schema_name() {
-        signature.returns = Some(|generator| generator.subschema_for::<T>());
+fn returns<R: Returns>(signature: &mut Signature) {
+    if R::Shape::schema_name() != <()>::schema_name() {
+        signature.returns = Some(|generator| generator.subschema_for::<R::Shape>());
     }
 }
 
 macro_rules! endpoint {
     ($($arg:ident),*) => {
-        impl<F, A, T, $($arg),*> Endpoint<(T, $($arg,)*)> for F
+        impl<F, A, R, $($arg),*> Endpoint<(R, $($arg,)*)> for F
         where
             F: Fn(Call, $($arg),*) -> A + Send + Sync + 'static,
-            A: Future<Output = Result<Reply<T>, Problem>> + Send + 'static,
-            T: Serialize + JsonSchema + Send + 'static,
+            A: Future<Output = Result<R, Problem>> + Send + 'static,
+            R: Returns + 'static,
             $($arg: Extract + 'static,)*
         {
+            #[allow(non_snake_case, reason = "an argument is named as its type; some have none")]
             fn into_parts(self) -> (Handler, Signature) {
                 let mut signature = Signature::default();
-                $($arg::declare(&mut signature);)*
-                returns::<T>(&mut signature);
-                let (endpoint, query) = (Arc::new(self), Arc::new(signature.query.clone()));
+                // Each argument reads its own part of the query.
+                $(let $arg = $arg::declare(&mut signature);)*
+                returns::<R>(&mut signature);
+                let (endpoint, queries) = (Arc::new(self), Arc::new(($($arg,)*)));
                 let handler = move |call: Call| -> Answering {
-                    let (endpoint, query) = (Arc::clone(&endpoint), Arc::clone(&query));
-                    let _ = &query; // a handler without arguments needs none
+                    let (endpoint, queries) = (Arc::clone(&endpoint), Arc::clone(&queries));
                     Box::pin(async move {
-                        $(
-                            #[expect(non_snake_case, reason = "named as its type")]
-                            let $arg = $arg::extract(&call, &query)?;
-                        )*
-                        endpoint(call, $($arg),*).await?.try_into()
+                        let ($($arg,)*) = &*queries;
+                        $(let $arg = $arg::extract(&call, $arg)?;)*
+                        endpoint(call, $($arg),*).await?.into_answer()
                     })
                 };
                 (Arc::new(handler), signature)

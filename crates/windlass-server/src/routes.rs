@@ -164,6 +164,14 @@ impl Route {
         Route::typed(Method::PUT, path, needs, endpoint)
     }
 
+    fn delete<Args>(
+        path: &'static str,
+        needs: impl Into<Needs>,
+        endpoint: impl Endpoint<Args>,
+    ) -> Self {
+        Route::typed(Method::DELETE, path, needs, endpoint)
+    }
+
     /// A status of its good answers, and what that means.
     fn status(mut self, status: u16, about: &'static str) -> Self {
         self.statuses.push((status, about));
@@ -198,6 +206,12 @@ impl Route {
     /// It takes a body of this shape, or none.
     fn may_take(mut self, schema: &'static str) -> Self {
         self.takes = Some(schema);
+        self
+    }
+
+    /// It may be sent without a body.
+    fn body_optional(mut self) -> Self {
+        self.body_required = false;
         self
     }
 

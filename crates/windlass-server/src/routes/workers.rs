@@ -1,16 +1,14 @@
-//! Workers in any language: claim, renew, settle, and be told to stop.
+//! Workers in any language: they claim, renew and settle, and get signals.
 
 mod attempts;
 mod claim;
 mod registry;
 
-use axum::http::Method;
-use windlass_api::schema::{Field, Schema};
+use windlass_api::WorkerSignal;
 use windlass_core::WorkerName;
 use windlass_engine::remote::{RemoteWorker, Signal};
 
 use super::Route;
-use super::jobs::page_params;
 use crate::access::Scope;
 use crate::call::Call;
 use crate::problem::Problem;
@@ -18,106 +16,48 @@ use crate::problem::Problem;
 const TAG: &str = "workers";
 
 pub(super) fn routes() -> Vec<Route> {
-    let worker = || Schema::named("Worker");
-    let differences = || {
-        let sentences = Schema::list(Schema::text());
-        Field::always("differences", sentences.about("One sentence each."))
-    };
     vec![
-        Route::new(Method::POST, "/api/v1/claim", Scope::Work, claim::claim)
+        Route::post("/api/v1/claim", Scope::Work, claim::claim)
             .says(
                 TAG,
                 "Claims ready jobs, each under a lease; waits for some if it is asked to.",
             )
-            .may_take("Claim")
+            .body_optional()
             .ends_with_client()
-            .answers(
-                200,
-                "The jobs, with their payloads.",
-                Schema::named("ClaimAnswer"),
-            ),
-        Route::new(Method::POST, "/api/v1/settle", Scope::Work, attempts::settle)
-            .says(TAG, "Tells how attempts ended.")
-            .takes("Outcomes")
+            .status(200, "The jobs, with their payloads."),
+        Route::post("/api/v1/settle", Scope::Work, attempts::settle)
+            .says(TAG, "Reports how attempts ended.")
             .many()
-            .answers(
-                200,
-                "What became of each, in order.",
-                Schema::named("SettleAnswer"),
-            ),
-        Route::new(Method::POST, "/api/v1/renew", Scope::Work, attempts::renew)
-            .says(TAG, "Prolongs leases, and is a sign of life.")
-            .takes("Renewal")
+            .status(200, "What happened to each, in order."),
+        Route::post("/api/v1/renew", Scope::Work, attempts::renew)
+            .says(TAG, "Prolongs leases, and is a heartbeat.")
             .many()
-            .answers(
-                200,
-                "What became of each, in order.",
-                Schema::named("RenewAnswer"),
-            ),
-        Route::new(
-            Method::POST,
-            "/api/v1/progress",
-            Scope::Work,
-            attempts::progress,
-        )
-        .says(TAG, "Tells how far a running attempt is.")
-        .takes("Progress")
-        .answers_nothing(),
-        Route::new(
-            Method::POST,
-            "/api/v1/workers",
-            Scope::Work,
-            registry::register,
-        )
-        .says(
-            TAG,
-            "Registers a worker; a signal to one of that name is forgotten.",
-        )
-        .takes("NewWorker")
-        .answers(201, "The worker.", worker()),
-        Route::new(Method::GET, "/api/v1/workers", Scope::Read, registry::list)
+            .status(200, "What happened to each, in order."),
+        Route::post("/api/v1/progress", Scope::Work, attempts::progress)
+            .says(TAG, "Reports how far a running attempt is."),
+        Route::post("/api/v1/workers", Scope::Work, registry::register)
+            .says(
+                TAG,
+                "Registers a worker; a signal to one of that name is forgotten.",
+            )
+            .status(201, "The worker."),
+        Route::get("/api/v1/workers", Scope::Read, registry::list)
             .says(
                 TAG,
                 "Lists workers and nodes with the age of their heartbeat, and configuration differences between servers.",
             )
-            .params(page_params())
-            .answers(
-                200,
-                "A page of them, by name.",
-                Schema::page(worker(), vec![differences()]),
-            ),
-        Route::new(
-            Method::DELETE,
-            "/api/v1/workers/{name}",
-            Scope::Work,
-            registry::remove,
-        )
-        .says(TAG, "Forgets a worker that has ended.")
-        .answers_nothing(),
-        Route::new(
-            Method::POST,
-            "/api/v1/workers/{name}/quiet",
-            Scope::Operate,
-            registry::quiet,
-        )
-        .says(TAG, "Tells a worker to claim nothing more.")
-        .answers(200, "The worker.", worker()),
-        Route::new(
-            Method::POST,
-            "/api/v1/workers/{name}/stop",
-            Scope::Operate,
-            registry::stop,
-        )
-        .says(TAG, "Tells a worker to finish what it has and end.")
-        .answers(200, "The worker.", worker()),
-        Route::new(
-            Method::POST,
-            "/api/v1/workers/{name}/resume",
-            Scope::Operate,
-            registry::resume,
-        )
-        .says(TAG, "Takes a signal back.")
-        .answers(200, "The worker.", worker()),
+            .status(200, "A page of them, by name."),
+        Route::delete("/api/v1/workers/{name}", Scope::Work, registry::remove)
+            .says(TAG, "Forgets a worker that has ended."),
+        Route::post("/api/v1/workers/{name}/quiet", Scope::Operate, registry::quiet)
+            .says(TAG, "Asks a worker to claim nothing more.")
+            .status(200, "The worker."),
+        Route::post("/api/v1/workers/{name}/stop", Scope::Operate, registry::stop)
+            .says(TAG, "Asks a worker to finish what it has and end.")
+            .status(200, "The worker."),
+        Route::post("/api/v1/workers/{name}/resume", Scope::Operate, registry::resume)
+            .says(TAG, "Takes a signal back.")
+            .status(200, "The worker."),
     ]
 }
 
@@ -132,6 +72,9 @@ fn worker_of(call: &Call, named: Option<WorkerName>) -> Result<RemoteWorker, Pro
     }
 }
 
-fn signal_name(signal: Option<Signal>) -> Option<&'static str> {
-    signal.map(Signal::name)
+fn signal_word(signal: Signal) -> WorkerSignal {
+    match signal {
+        Signal::Quiet => WorkerSignal::Quiet,
+        Signal::Stop => WorkerSignal::Stop,
+    }
 }

@@ -1,143 +1,52 @@
 //! What workers in any language report of their attempts: how they ended, that they go on, and how
 //! far they are.
 
-use serde::Serialize;
-use serde_json::json;
 use windlass::RESULT_BYTES_MAX;
-use windlass_api::{LeaseRef, RenewRequest, ReportedOutcome, read_outcomes, read_progress};
-use windlass_core::{JobId, Outcome, Reported, Settlement, State, Timestamp, Verdict};
+use windlass_api::{
+    JobState, LeaseRef, LostReason, Outcomes, Progress, RenewAnswer, RenewStatus, Renewal, Renewed,
+    ReportedOutcome, SettleAnswer, SettleStatus, Settled,
+};
+use windlass_core::{Outcome, Reported, Settlement, State, Timestamp, Verdict};
 use windlass_engine::remote::{Lost, RemoteOutcome, RemoteRenewed, RemoteSettled};
 use windlass_store::AttemptId;
 
-use super::{signal_name, worker_of};
-use crate::answer::Answer;
+use super::{signal_word, worker_of};
 use crate::call::Call;
+use crate::endpoint::{Read, Reply};
 use crate::problem::Problem;
 
-/// The most leases of one renewal.
-const LEASES_MAX: usize = 1000;
-
-/// What happened to one outcome or one lease.
-#[derive(Debug, Serialize)]
-struct Became {
-    id: JobId,
-    attempt: u32,
-    status: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    state: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    run_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dead_reason: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    failures: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lease_until: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cancel_requested: Option<bool>,
-}
-
-impl Became {
-    fn new(of: LeaseRef, status: &'static str) -> Self {
-        Became {
-            id: of.id,
-            attempt: of.attempt,
-            status,
-            reason: None,
-            state: None,
-            run_at: None,
-            dead_reason: None,
-            failures: None,
-            lease_until: None,
-            cancel_requested: None,
-        }
-    }
-
-    fn lease_lost(of: LeaseRef, reason: Lost) -> Self {
-        Became {
-            reason: Some(reason.name()),
-            ..Became::new(of, "lease_lost")
-        }
-    }
-
-    fn settled(outcome: &ReportedOutcome, settled: &RemoteSettled, now: Timestamp) -> Self {
-        match settled {
-            RemoteSettled::LeaseLost(reason) => Became::lease_lost(outcome.of, *reason),
-            RemoteSettled::Repeated { state, run_at } => Became {
-                state: Some(state.name(*run_at, now)),
-                ..Became::new(outcome.of, "repeated")
-            },
-            RemoteSettled::Refused => Became::new(outcome.of, "refused"),
-            RemoteSettled::Done(settlement) => Became::done(outcome, settlement, now),
-        }
-    }
-
-    fn done(outcome: &ReportedOutcome, settlement: &Settlement, now: Timestamp) -> Self {
-        let run_at = match settlement.verdict {
-            Verdict::Waiting { run_at } => Some(run_at),
-            _ => None,
-        };
-        let state = settlement.verdict.state();
-        let status = match (&outcome.reported, settlement.outcome) {
-            (Reported::TimedOut, _) => "done",
-            (_, Outcome::TimedOut) => "timed_out",
-            _ => "done",
-        };
-        Became {
-            state: Some(state.name(run_at.unwrap_or(now), now)),
-            run_at,
-            dead_reason: match state {
-                State::Dead(reason) => Some(reason.name()),
-                _ => None,
-            },
-            failures: Some(settlement.failures),
-            ..Became::new(outcome.of, status)
-        }
-    }
-
-    fn renewed(of: LeaseRef, renewed: RemoteRenewed) -> Self {
-        match renewed {
-            RemoteRenewed::LeaseLost(reason) => Became::lease_lost(of, reason),
-            RemoteRenewed::TimedOut => Became::new(of, "timed_out"),
-            RemoteRenewed::Until {
-                until,
-                cancel_requested,
-            } => Became {
-                lease_until: Some(until),
-                cancel_requested: Some(cancel_requested),
-                ..Became::new(of, "renewed")
-            },
-        }
-    }
-}
-
-fn attempt_id(of: LeaseRef) -> AttemptId {
-    AttemptId {
-        job: of.id,
-        attempt: of.attempt,
-    }
-}
-
-/// `POST /api/v1/settle`.
-pub(super) async fn settle(call: Call) -> Result<Answer, Problem> {
-    let (worker, outcomes) = call.read(|parts| read_outcomes(&parts, call.now))?;
+pub(super) async fn settle(
+    call: Call,
+    Read((worker, outcomes)): Read<Outcomes>,
+) -> Result<Reply<SettleAnswer>, Problem> {
     for (index, outcome) in outcomes.iter().enumerate() {
         check_result(index, outcome)?;
     }
     let worker = worker_of(&call, worker)?;
-    let reports = outcomes.iter().map(|outcome| RemoteOutcome {
-        of: attempt_id(outcome.of),
-        reported: outcome.reported.clone(),
-        log: outcome.log.clone(),
+    let leases: Vec<LeaseRef> = outcomes.iter().map(|outcome| outcome.lease).collect();
+    let reports = outcomes.into_iter().map(|outcome| RemoteOutcome {
+        of: attempt_id(outcome.lease),
+        reported: outcome.reported,
+        log: outcome.log,
     });
     let reports: Vec<RemoteOutcome> = reports.collect();
     let settled = call.app.remote.settle(&worker, &reports).await?;
     let now = call.app.engine().now();
-    let answers = outcomes.iter().zip(&settled);
-    let data = answers.map(|(outcome, settled)| Became::settled(outcome, settled, now));
-    Answer::ok(&json!({"data": data.collect::<Vec<_>>()}))
+    let answers = leases.into_iter().zip(&reports).zip(&settled);
+    let data = answers.map(|((lease, report), settled)| match settled {
+        RemoteSettled::LeaseLost(reason) => Settled {
+            reason: Some(lost_reason(*reason)),
+            ..plain(lease, SettleStatus::LeaseLost)
+        },
+        RemoteSettled::Repeated { state, run_at } => Settled {
+            state: Some(JobState::new(*state, *run_at, now)),
+            ..plain(lease, SettleStatus::Repeated)
+        },
+        RemoteSettled::Refused => plain(lease, SettleStatus::Refused),
+        RemoteSettled::Done(settlement) => done(lease, &report.reported, settlement, now),
+    });
+    let data = data.collect();
+    Ok(Reply::ok(SettleAnswer { data }))
 }
 
 fn check_result(index: usize, outcome: &ReportedOutcome) -> Result<(), Problem> {
@@ -151,24 +60,103 @@ fn check_result(index: usize, outcome: &ReportedOutcome) -> Result<(), Problem> 
     })
 }
 
-/// `POST /api/v1/renew`.
-pub(super) async fn renew(call: Call) -> Result<Answer, Problem> {
-    let request = call.read(|parts| RenewRequest::read(&parts, LEASES_MAX))?;
+fn plain(lease: LeaseRef, status: SettleStatus) -> Settled {
+    Settled {
+        id: lease.id,
+        attempt: lease.attempt,
+        status,
+        reason: None,
+        state: None,
+        run_at: None,
+        dead_reason: None,
+        failures: None,
+    }
+}
+
+fn done(lease: LeaseRef, reported: &Reported, settlement: &Settlement, now: Timestamp) -> Settled {
+    let run_at = match settlement.verdict {
+        Verdict::Waiting { run_at } => Some(run_at),
+        _ => None,
+    };
+    let status = match (reported, settlement.outcome) {
+        (Reported::TimedOut, _) => SettleStatus::Done,
+        (_, Outcome::TimedOut) => SettleStatus::TimedOut,
+        _ => SettleStatus::Done,
+    };
+    let state = settlement.verdict.state();
+    Settled {
+        state: Some(JobState::new(state, run_at.unwrap_or(now), now)),
+        run_at,
+        dead_reason: match state {
+            State::Dead(reason) => Some(reason),
+            _ => None,
+        },
+        failures: Some(settlement.failures),
+        ..plain(lease, status)
+    }
+}
+
+pub(super) async fn renew(
+    call: Call,
+    Read(request): Read<Renewal>,
+) -> Result<Reply<RenewAnswer>, Problem> {
     let worker = worker_of(&call, request.worker)?;
-    let leases: Vec<AttemptId> = request.leases.iter().map(|of| attempt_id(*of)).collect();
+    let leases = request.leases.iter().map(|lease| attempt_id(*lease));
+    let leases: Vec<AttemptId> = leases.collect();
     let remote = &call.app.remote;
     let renewal = remote.renew(&worker, &leases, request.lease).await?;
     let answers = request.leases.iter().zip(&renewal.leases);
-    let data = answers.map(|(of, renewed)| Became::renewed(*of, *renewed));
-    let signal = signal_name(renewal.signal);
-    Answer::ok(&json!({"data": data.collect::<Vec<_>>(), "signal": signal}))
+    Ok(Reply::ok(RenewAnswer {
+        data: answers.map(|(lease, to)| renewed(*lease, *to)).collect(),
+        signal: renewal.signal.map(signal_word),
+    }))
 }
 
-/// `POST /api/v1/progress`.
-pub(super) async fn progress(call: Call) -> Result<Answer, Problem> {
-    let (of, worker, value) = call.read(|parts| read_progress(&parts))?;
-    let worker = worker_of(&call, worker)?;
+fn renewed(lease: LeaseRef, renewed: RemoteRenewed) -> Renewed {
+    let (status, reason) = match renewed {
+        RemoteRenewed::LeaseLost(reason) => (RenewStatus::LeaseLost, Some(lost_reason(reason))),
+        RemoteRenewed::TimedOut => (RenewStatus::TimedOut, None),
+        RemoteRenewed::Until { .. } => (RenewStatus::Renewed, None),
+    };
+    let (lease_until, cancel_requested) = match renewed {
+        RemoteRenewed::Until {
+            until,
+            cancel_requested,
+        } => (Some(until), Some(cancel_requested)),
+        _ => (None, None),
+    };
+    Renewed {
+        id: lease.id,
+        attempt: lease.attempt,
+        status,
+        reason,
+        lease_until,
+        cancel_requested,
+    }
+}
+
+pub(super) async fn progress(
+    call: Call,
+    Read(request): Read<Progress>,
+) -> Result<Reply<()>, Problem> {
+    let worker = worker_of(&call, request.worker)?;
     let remote = &call.app.remote;
-    remote.progress(&worker, attempt_id(of), &value).await?;
-    Ok(Answer::empty())
+    let attempt = attempt_id(request.lease);
+    remote.progress(&worker, attempt, &request.progress).await?;
+    Ok(Reply::empty())
+}
+
+fn attempt_id(lease: LeaseRef) -> AttemptId {
+    AttemptId {
+        job: lease.id,
+        attempt: lease.attempt,
+    }
+}
+
+fn lost_reason(lost: Lost) -> LostReason {
+    match lost {
+        Lost::Unknown => LostReason::Unknown,
+        Lost::Over => LostReason::Over,
+        Lost::OtherWorker => LostReason::OtherWorker,
+    }
 }

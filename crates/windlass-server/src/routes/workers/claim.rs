@@ -1,27 +1,21 @@
 //! `POST /claim`: jobs for a worker in any language.
 
-use serde::Serialize;
-use windlass_api::{ClaimRequest, Content, JobView};
+use windlass_api::{Claim, ClaimAnswer, Content, Job};
 use windlass_core::{Invalid, format_duration};
 use windlass_engine::remote::{Admission, ClaimError, RemoteClaim};
 
-use super::{signal_name, worker_of};
+use super::{signal_word, worker_of};
 use crate::access::{Caller, Scope};
-use crate::answer::Answer;
 use crate::app::App;
 use crate::call::Call;
+use crate::endpoint::{Read, Reply};
 use crate::permits::Permit;
 use crate::problem::Problem;
 
-#[derive(Serialize)]
-struct ClaimAnswer<'a> {
-    data: Vec<JobView<'a>>,
-    signal: Option<&'static str>,
-}
-
-/// `POST /api/v1/claim`.
-pub(super) async fn claim(call: Call) -> Result<Answer, Problem> {
-    let request = call.read(|parts| ClaimRequest::from_fields(&parts.values()?))?;
+pub(super) async fn claim(
+    call: Call,
+    Read(request): Read<Claim>,
+) -> Result<Reply<ClaimAnswer>, Problem> {
     let wait_max = call.app.settings.wait_max;
     if request.wait > wait_max {
         let rule = format!("must be at most {}", format_duration(wait_max));
@@ -53,15 +47,11 @@ pub(super) async fn claim(call: Call) -> Result<Answer, Problem> {
         ClaimError::Interrupted => Problem::internal(&error),
     })?;
     let now = app.engine().now();
-    let view = |job| JobView {
-        job,
-        now,
-        content: Content::Shown,
-    };
-    Answer::ok(&ClaimAnswer {
-        data: claimed.jobs.iter().map(view).collect(),
-        signal: signal_name(claimed.signal),
-    })
+    let jobs = claimed.jobs.into_iter();
+    Ok(Reply::ok(ClaimAnswer {
+        data: jobs.map(|job| Job::new(job, now, Content::Shown)).collect(),
+        signal: claimed.signal.map(signal_word),
+    }))
 }
 
 /// Lets a key claim while it is good, and wait while it has permits left.
