@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use windlass_core::fairness::{ClaimSettings, Guards, Rate, Ratio};
+use windlass_core::fairness::{ClaimSettings, Guards, Rate, Ratio, WEIGHT_MAX};
 use windlass_core::{JobId, QueueName, Timestamp};
 
 use crate::value::{Count, either_duration};
@@ -33,6 +33,8 @@ pub struct QueueSettings {
     /// In each worker, this many retries run at once in a pool of their own; over REST, at most this
     /// many of its jobs are retries.
     pub retry_lane: Option<AtLeastOne>,
+    /// Its share of a worker's slots next to other queues; 1 if not set.
+    pub weight: Option<Whole<1, { WEIGHT_MAX as i64 }>>,
 }
 
 /// How many jobs of a queue may start in each period.
@@ -92,6 +94,7 @@ impl Body for QueueSettings {
                 fresh_reserve: self.fresh_reserve.map(Whole::to),
                 max_inflight_retries: self.max_inflight_retries.map(Whole::to),
                 retry_lane: self.retry_lane.map(Whole::to),
+                weight: self.weight.map(Whole::to),
             },
         })
     }
@@ -129,6 +132,7 @@ impl From<&CheckedQueueSettings> for QueueSettings {
             fresh_reserve: claims.fresh_reserve.and_then(|n| Whole::new(n.into())),
             max_inflight_retries: claims.max_inflight_retries.and_then(small),
             retry_lane: claims.retry_lane.and_then(small),
+            weight: claims.weight.and_then(|n| Whole::new(n.into())),
         }
     }
 }
@@ -335,7 +339,7 @@ mod tests {
         let all = json!({
             "max_depth": 5, "concurrency": 2, "rate": {"count": 3, "period": "1m"},
             "retry": "patient", "retry_fetch_ratio": 0.5, "fresh_reserve": 0,
-            "max_inflight_retries": 3, "retry_lane": 4,
+            "max_inflight_retries": 3, "retry_lane": 4, "weight": 5,
         });
         let settings = read(&all).unwrap();
         assert_eq!(settings.rate.unwrap().period, Duration::from_secs(60));

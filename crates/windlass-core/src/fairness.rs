@@ -5,6 +5,7 @@
 //! Invariant: while fresh work waits, at most ⌈r·k⌉+1 of the next k freed slots go to retries, and retries that wait get
 //! their share of them.
 
+mod looks;
 mod settings;
 mod turns;
 
@@ -12,7 +13,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use settings::ClaimSettings;
+pub use looks::{LookPace, Rests, Scan};
+pub use settings::{ClaimSettings, WEIGHT_MAX};
 pub use turns::{ClaimQueue, QueueOrder, Round, Taker, Turns};
 
 use crate::Invalid;

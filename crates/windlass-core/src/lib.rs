@@ -17,6 +17,7 @@ mod json_rules;
 mod name;
 mod new_job;
 mod outage;
+mod pattern;
 mod payload;
 mod random;
 mod redact;
@@ -47,6 +48,7 @@ pub use new_job::{
     Deadline, HTTP_TIMEOUT_DEFAULT, JOB_BYTES_MAX, NewJob, Start, TIMEOUT_DEFAULT, check_meta,
 };
 pub use outage::{Hold, HoldNotice, SignsOfLife, outage_hold};
+pub use pattern::QueuePattern;
 pub use payload::{JSON_DEPTH_MAX, PAYLOAD_BYTES_MAX, Payload};
 pub use random::{Random, fixed_hash};
 pub use redact::redacted;

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use windlass_core::fairness::{ClaimPlan, Credit, Mix, Pool};
-use windlass_core::{Job, JobId, QueueName, Timestamp};
-use windlass_store::{Filter, ListedState, PAGE_MAX, Page, QueueLimits, StoreError};
+use windlass_core::{Job, JobId, QueueName, QueuePattern, Timestamp};
+use windlass_store::{DueQueues, Filter, ListedState, PAGE_MAX, Page, QueueLimits, StoreError};
 
 use crate::clock::{Clock as _, VirtualClock};
 use crate::worker::Worker;
@@ -156,6 +156,7 @@ impl Worker {
 
     /// Claims what fits and starts it; how many.
     async fn claim(&self, tally: &mut Tally) -> Result<usize, DrainError> {
+        self.fetcher.look_at_all();
         let claimed = self.fetcher.pass().await?;
         let now = self.engine.now();
         if tally.at != now {
@@ -189,12 +190,13 @@ impl Worker {
             max_inflight_retries: None,
         };
         let mut claimed = false;
-        for queue in 0..self.config().queues.len() {
-            let Some(mut open) = self.fetcher.open_claim(queue, Pool::Main, plan) else {
-                continue;
-            };
-            open.claim.jobs = Some(BTreeSet::from([id]));
-            claimed = claimed || self.fetcher.claim(open).await? > 0;
+        let found = self.engine.store().get(&[id]).await?;
+        for job in found.into_iter().flatten() {
+            let open = self.fetcher.open_claim(&job.queue, Pool::Main, plan);
+            if let Some(mut open) = open {
+                open.claim.jobs = Some(BTreeSet::from([id]));
+                claimed = self.fetcher.claim(open).await? > 0;
+            }
         }
         self.finish_running(clock).await?;
         Ok(claimed)
@@ -204,13 +206,17 @@ impl Worker {
     pub async fn crash_after_claim(&self) -> Result<usize, StoreError> {
         let now = self.engine.now();
         let mut claimed = 0;
-        for (queue, of) in self.config().queues.iter().enumerate() {
-            for (pool, slots) in [
-                (Pool::Main, self.slots.of(queue)),
-                (Pool::RetryLane, self.slots.of_lane(queue, now)),
-            ] {
-                let plan = of.guards.plan(pool, slots, Credit::default());
-                if let Some(open) = self.fetcher.open_claim(queue, pool, plan) {
+        for queue in self.due_queues().await? {
+            let Some(rules) = self.fetcher.rules(&queue) else {
+                continue;
+            };
+            let mut pools = vec![(Pool::Main, self.fetcher.slots_of(&queue))];
+            let lane = rules.lane();
+            let lane = lane.map(|lane| self.slots.of_lane(&queue, lane, now));
+            pools.extend(lane.map(|slots| (Pool::RetryLane, slots)));
+            for (pool, slots) in pools {
+                let plan = rules.guards.plan(pool, slots, Credit::default());
+                if let Some(open) = self.fetcher.open_claim(&queue, pool, plan) {
                     claimed += self
                         .engine
                         .store()
@@ -224,8 +230,34 @@ impl Worker {
         Ok(claimed)
     }
 
+    /// The queues of this worker that have due jobs of its kinds.
+    async fn due_queues(&self) -> Result<Vec<QueueName>, StoreError> {
+        let mut look = DueQueues {
+            kinds: self.config().handlers.kinds().cloned().collect(),
+            pattern: QueuePattern::all(),
+            after: None,
+            limit: PAGE_MAX,
+        };
+        let mut queues = Vec::new();
+        loop {
+            let page = self.engine.store().due_queues(&look, self.engine.now());
+            let page = page.await?;
+            look.after = page.last().cloned();
+            let is_last = page.len() < PAGE_MAX;
+            queues.extend(page.into_iter().filter(|queue| self.serves(queue)));
+            if is_last {
+                return Ok(queues);
+            }
+        }
+    }
+
+    fn serves(&self, queue: &QueueName) -> bool {
+        self.fetcher.sources().of(queue).is_some()
+    }
+
     /// Claims, runs the handlers and forgets how they ended, as a process that is killed before it tells. How many.
     pub async fn crash_before_settle(&self, clock: &VirtualClock) -> Result<usize, StoreError> {
+        self.fetcher.look_at_all();
         let claimed = self.fetcher.pass().await?;
         while self.registry.has_running() {
             self.wait_for_handlers(clock).await;
@@ -321,9 +353,9 @@ impl Worker {
             ListedState::Running,
             ListedState::Ready,
         ] {
-            for queue in &self.config().queues {
+            for queue in self.listed_queues() {
                 let filter = Filter {
-                    queue: Some(queue.name.clone()),
+                    queue,
                     ..Filter::state(state)
                 };
                 let mut page = Page::first(PAGE_MAX);
@@ -342,12 +374,26 @@ impl Worker {
         Ok(next)
     }
 
+    /// The queues whose jobs are listed: each that the worker names, or all at once if it discovers
+    /// queues.
+    fn listed_queues(&self) -> Vec<Option<QueueName>> {
+        let config = self.config();
+        if !config.discovered.is_empty() {
+            return vec![None];
+        }
+        let names = config.queues.iter().map(|queue| Some(queue.name.clone()));
+        names.collect()
+    }
+
     fn due(
         &self,
         job: &Job,
         limits: &BTreeMap<QueueName, QueueLimits>,
         now: Timestamp,
     ) -> Option<Timestamp> {
+        if !self.serves(&job.queue) {
+            return None;
+        }
         if let Some(lease) = job.lease() {
             if !self.registry.running(&[job.id]).is_empty() {
                 return None; // it is renewed in time
@@ -365,8 +411,7 @@ impl Worker {
             return Some(job.run_at);
         }
         let rate = limits.and_then(|limits| limits.rate);
-        let lane = self.config().queues.iter().find(|of| of.name == job.queue);
-        let rate = rate.or_else(|| lane?.guards.retry_lane?.rate);
+        let rate = rate.or_else(|| self.fetcher.rules(&job.queue)?.lane()?.rate);
         rate.map(|rate| now.saturating_add(rate.period / rate.count.max(1)))
     }
 }

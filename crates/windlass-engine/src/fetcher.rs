@@ -1,7 +1,11 @@
 //! Claims jobs, as many as there are free slots.
 //!
-//! Woken by the store (something was enqueued or settled), by a slot that becomes free, and by the time at which a job is
-//! known to be due; a poll finds what nobody told. Invariant: nothing is claimed that cannot start at once.
+//! Woken by the store (something was enqueued or settled), by a slot that becomes free, and by the
+//! time at which a job is known to be due; a poll finds the rest. A worker that discovers its
+//! queues first looks which of them have due jobs, and claims from those alone. Invariant: nothing
+//! is claimed that cannot start at once.
+
+mod rules;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,56 +14,24 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
-use windlass_core::fairness::{ClaimPlan, Guards, Pool, Round, Slots as FreeSlots, Taker, Turns};
+use windlass_core::fairness::{
+    ClaimPlan, Pool, Rate, RetryLane, Round, Slots as FreeSlots, Taker, Turns,
+};
 use windlass_core::retry::{RetryPolicy, WorkerRetry};
-use windlass_core::{Invalid, Job, Kind, QueueName, Timestamp, WorkerName};
+use windlass_core::{Job, Kind, QueueName, Timestamp, WorkerName};
 use windlass_store::{
-    AttemptId, CLAIM_MAX, Claim, ClaimRetry, Kinds, Renewed, StoreError, WorkerPlace,
+    AttemptId, CLAIM_MAX, Claim, ClaimRetry, DueQueues, Kinds, PAGE_MAX, Renewed, StoreError,
+    WorkerPlace,
 };
 
 use crate::credits::Credits;
+use crate::discovery::Discovery;
 use crate::dispatcher::Dispatcher;
 use crate::engine::Engine;
 use crate::retry_wait::RetryWait;
 use crate::slots::Slots;
+use crate::sources::{NO_SLOTS, QueueRules, Source, Sources};
 use crate::watchdog::Pulse;
-
-/// A queue that a worker takes jobs from.
-#[derive(Debug, Clone)]
-pub struct QueueConfig {
-    /// Its name.
-    pub name: QueueName,
-    /// At most so many of its jobs run at once in this worker.
-    pub concurrency: u32,
-    /// Its share of the worker's slots beside other queues, where there are fewer slots than the queues could use. 1.
-    pub weight: u32,
-    /// How fresh work and retries share its slots.
-    pub guards: Guards,
-    /// The policy of jobs that have none of their own and no kind with one.
-    pub retry: Option<Arc<RetryPolicy>>,
-}
-
-impl QueueConfig {
-    /// A queue with every other setting at its default.
-    pub fn new(name: QueueName, concurrency: u32) -> Self {
-        QueueConfig {
-            name,
-            concurrency,
-            weight: 1,
-            guards: Guards::default(),
-            retry: None,
-        }
-    }
-}
-
-/// How the jobs of a queue are claimed: what may change while a worker runs.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct QueueRules {
-    /// How fresh work and retries share its slots.
-    pub(crate) guards: Guards,
-    /// The policy of jobs that have none of their own and no kind with one.
-    pub(crate) retry: Option<Arc<RetryPolicy>>,
-}
 
 /// What is claimed, and how.
 #[derive(Debug, Clone)]
@@ -67,7 +39,7 @@ pub(crate) struct FetcherConfig {
     /// Who claims.
     pub(crate) worker: WorkerName,
     /// From where.
-    pub(crate) queues: Vec<QueueConfig>,
+    pub(crate) sources: Sources,
     /// The kinds that have handlers.
     pub(crate) kinds: BTreeSet<Kind>,
     /// The worker's default policy and cap.
@@ -92,11 +64,14 @@ pub(crate) struct Fetcher {
 
 #[derive(Default)]
 struct State {
-    /// How each queue is claimed now.
-    rules: Vec<QueueRules>,
+    /// How queues are claimed about which something is set; the others by what their source says.
+    rules: BTreeMap<QueueName, QueueRules>,
+    /// The pools for retries alone of discovered queues.
+    lanes: BTreeMap<QueueName, RetryLane>,
     turns: Turns,
     credits: Credits,
-    /// A claim of which it is not known what became of it: it is asked again before anything else.
+    discovery: Discovery,
+    /// A claim whose result is unknown: it is repeated before anything else.
     open: Option<Open>,
     /// The shortest time after which a queue with a rate may give more.
     rate_step: Option<Duration>,
@@ -106,10 +81,16 @@ struct State {
 #[derive(Clone)]
 pub(crate) struct Open {
     pub(crate) claim: Claim,
-    queue: usize,
     pool: Pool,
-    /// It was asked before, and nobody knows what came of it.
+    /// It was sent before, and its result is unknown.
     unknown: bool,
+}
+
+/// Why the fetcher goes on.
+#[derive(PartialEq, Eq)]
+enum Woken {
+    BySlot,
+    ByNews,
 }
 
 impl Fetcher {
@@ -120,121 +101,183 @@ impl Fetcher {
         dispatcher: Arc<Dispatcher>,
         stop: CancellationToken,
     ) -> Self {
-        let rules = |queue: &QueueConfig| QueueRules {
-            guards: queue.guards,
-            retry: queue.retry.clone(),
-        };
         let state = State {
-            rules: config.queues.iter().map(rules).collect(),
+            discovery: Discovery::new(config.sources.discovered.len()),
             ..State::default()
         };
-        Fetcher {
+        let fetcher = Fetcher {
             engine,
             config,
             slots,
             dispatcher,
             stop,
             state: Mutex::new(state),
-        }
+        };
+        fetcher.count_lanes();
+        fetcher
     }
 
     /// Takes one turn over the queues: claims what fits and starts it; how many jobs it claimed.
     ///
-    /// Each slot that is free at the start is offered once. Slots that become free meanwhile wait for the next turn, so that
-    /// a long backlog keeps no one from looking at the stop signal, the rates, the rules and the other queues.
+    /// Each slot that is free at the start is offered once. Slots that become free meanwhile wait
+    /// for the next turn, so that a long backlog keeps no one from looking at the stop signal, the
+    /// rates, the rules and the other queues.
     pub(crate) async fn pass(&self) -> Result<usize, StoreError> {
         let mut started = 0;
         if let Some(open) = self.open() {
             started += self.claim(open).await?;
         }
-        started += self.fill().await?;
-        for queue in 0..self.config.queues.len() {
-            let slots = self.slots.of_lane(queue, self.engine.now());
-            if slots.free > 0 {
-                started += self.ask(queue, Pool::RetryLane, slots).await?;
-            }
+        for queue in self.slots.take_freed() {
+            self.state().discovery.freed(&queue);
+        }
+        let mut round = Round::default();
+        started += self.fill(&mut round).await?;
+        for (queue, slots) in self.free_lanes(&round) {
+            started += self.ask(&queue, Pool::RetryLane, slots).await?;
         }
         Ok(started)
     }
 
     /// Offers the free slots to all queues by their weights; what one queue leaves, others get.
-    async fn fill(&self) -> Result<usize, StoreError> {
+    async fn fill(&self, round: &mut Round) -> Result<usize, StoreError> {
         let (mut started, mut offered) = (0, self.slots.free());
-        let mut round = Round::new(self.config.queues.len());
-        while let Some((queue, share)) = self.next_offer(&mut round, offered) {
+        loop {
+            if !round.has_offers() {
+                self.discover(round, offered).await?;
+            }
+            let free = offered.min(self.slots.free());
+            let Some((queue, share)) = self.next_offer(round, free) else {
+                if free > 0 {
+                    self.state().turns.start_over(); // no queue wants more
+                }
+                return Ok(started);
+            };
             let slots = FreeSlots {
                 free: share.min(u32::try_from(CLAIM_MAX).unwrap_or(u32::MAX)),
-                ..self.slots.of(queue)
+                ..self.slots_of(&queue)
             };
-            let got = self.ask(queue, Pool::Main, slots).await?;
+            let got = self.ask(&queue, Pool::Main, slots).await?;
             started += got;
             let got = u32::try_from(got).unwrap_or(u32::MAX);
             offered = offered.saturating_sub(got);
             if got < slots.free {
-                round.emptied(queue);
+                round.emptied(&queue);
+            }
+            if let Some(Source::Pattern(pattern)) = self.config.sources.of(&queue) {
+                let (now, state) = (self.engine.now(), &mut *self.state());
+                let gave = (got, slots.free);
+                state.discovery.gave(pattern, &queue, gave, now);
             }
         }
-        Ok(started)
     }
 
-    fn next_offer(&self, round: &mut Round, offered: u32) -> Option<(usize, u32)> {
-        let queues = self.config.queues.iter().enumerate();
-        let taker = |(index, queue): (usize, &QueueConfig)| Taker {
-            weight: queue.weight,
-            most: self.slots.of(index).free,
-        };
-        let takers: Vec<Taker> = queues.map(taker).collect();
-        let free = offered.min(self.slots.free());
-        round.next(&mut self.state().turns, free, &takers)
-    }
-
-    fn guards(&self, queue: usize) -> Guards {
-        let state = self.state();
-        let rules = state.rules.get(queue);
-        rules.map_or_else(Guards::default, |rules| rules.guards)
-    }
-
-    /// Claims by other rules from now on.
-    pub(crate) fn set_rules(&self, queue: &QueueName, rules: QueueRules) -> Result<(), Invalid> {
-        let mut queues = self.config.queues.iter();
-        let place = queues.position(|of| of.name == *queue);
-        let of = place.and_then(|place| self.config.queues.get(place));
-        let of = of.ok_or_else(|| Invalid::new("queue", "must be one that the worker serves"))?;
-        rules.guards.check(of.concurrency)?;
-        let mut state = self.state();
-        if let Some((place, kept)) =
-            place.and_then(|place| Some((place, state.rules.get_mut(place)?)))
-            && *kept != rules
-        {
-            self.slots.set_lane(place, rules.guards.retry_lane);
-            *kept = rules;
+    /// Looks which queues have due jobs, where the worker discovers queues and has slots for them.
+    async fn discover(&self, round: &Round, offered: u32) -> Result<(), StoreError> {
+        for (pattern, of) in self.config.sources.discovered.iter().enumerate() {
+            let source = Source::Pattern(pattern);
+            let free = self.slots.free_of(source, of.concurrency).min(offered);
+            let wanted = usize::try_from(free).unwrap_or(usize::MAX).min(PAGE_MAX);
+            let wanted = wanted.max(usize::from(!self.state().lanes.is_empty()));
+            while let Some(look) = self.next_look(pattern, wanted, round) {
+                let (now, limit) = (self.engine.now(), look.limit);
+                let page = self.engine.store().due_queues(&look, now).await;
+                let discovery = &mut self.state().discovery;
+                let page = page.inspect_err(|_| discovery.failed(pattern))?;
+                let serves = |queue: &QueueName| self.config.sources.of(queue) == Some(source);
+                discovery.found(pattern, (page, limit), serves, now);
+            }
         }
         Ok(())
     }
 
+    fn next_look(&self, pattern: usize, wanted: usize, round: &Round) -> Option<DueQueues> {
+        if wanted == 0 || self.stop.is_cancelled() {
+            return None;
+        }
+        let (now, state) = (self.engine.now(), &mut *self.state());
+        let (discovery, turn) = (&mut state.discovery, (round, &state.turns));
+        let (after, limit) = discovery.next_look(pattern, wanted, turn, now)?;
+        Some(DueQueues {
+            kinds: self.config.kinds.clone(),
+            pattern: self.config.sources.discovered.get(pattern)?.pattern.clone(),
+            after,
+            limit,
+        })
+    }
+
+    fn next_offer(&self, round: &mut Round, free: u32) -> Option<(QueueName, u32)> {
+        if free == 0 {
+            return None;
+        }
+        let (now, state) = (self.engine.now(), &mut *self.state());
+        let sources = &self.config.sources;
+        let queues = sources.queues.iter().enumerate();
+        let queues = queues.map(|(index, queue)| (&queue.name, Source::Queue(index)));
+        let mut takers = BTreeMap::new();
+        if !round.has_offers() {
+            let discovered = (0..sources.discovered.len()).flat_map(|pattern| {
+                let to_ask = state.discovery.to_ask(pattern, round, now);
+                to_ask.map(move |queue| (queue, Source::Pattern(pattern)))
+            });
+            for (queue, source) in queues.chain(discovered) {
+                let set = state.rules.get(queue).map(|rules| rules.weight);
+                let weight = set.unwrap_or_else(|| sources.own_rules(source).weight);
+                let most = self.slots.of(queue, source, sources.slots(source)).free;
+                takers.insert(queue.clone(), Taker { weight, most });
+            }
+        }
+        round.next(&mut state.turns, free, || takers)
+    }
+
+    /// The slots of a queue.
+    pub(crate) fn slots_of(&self, queue: &QueueName) -> FreeSlots {
+        let sources = &self.config.sources;
+        let source = sources.of(queue);
+        source.map_or(NO_SLOTS, |source| {
+            self.slots.of(queue, source, sources.slots(source))
+        })
+    }
+
+    /// Lets the next pass look for due queues: jobs may have become due.
+    pub(crate) fn news(&self) {
+        self.state().discovery.news();
+    }
+
+    /// Lets the next pass look for due queues at once, and leave none of them out.
+    pub(crate) fn look_at_all(&self) {
+        self.state().discovery.forget_times();
+    }
+
     /// Sends a claim, unless it could get nothing or the worker is stopping.
-    async fn ask(&self, queue: usize, pool: Pool, slots: FreeSlots) -> Result<usize, StoreError> {
-        let Some(of) = self.config.queues.get(queue) else {
+    async fn ask(
+        &self,
+        queue: &QueueName,
+        pool: Pool,
+        slots: FreeSlots,
+    ) -> Result<usize, StoreError> {
+        let Some(rules) = self.rules(queue) else {
             return Ok(0);
         };
-        let guards = self.guards(queue);
-        let plan = self.state().credits.plan(&of.name, guards, pool, slots);
+        let plan = self.state().credits.plan(queue, rules.guards, pool, slots);
         match self.open_claim(queue, pool, plan) {
             Some(open) if !self.stop.is_cancelled() => self.claim(open).await,
             _ => Ok(0),
         }
     }
 
-    /// A claim that is not asked yet; none if it could get nothing.
-    pub(crate) fn open_claim(&self, queue: usize, pool: Pool, plan: ClaimPlan) -> Option<Open> {
-        let of = self.config.queues.get(queue)?;
+    /// A claim that is not sent yet; none if it could get nothing.
+    pub(crate) fn open_claim(
+        &self,
+        queue: &QueueName,
+        pool: Pool,
+        plan: ClaimPlan,
+    ) -> Option<Open> {
+        let retry = self.rules(queue)?.retry;
         if plan.fresh_max == 0 && plan.retries_max == 0 {
             return None;
         }
-        let retry = self.state().rules.get(queue)?.retry.clone();
         Some(Open {
-            claim: self.claim_of(of, retry, plan),
-            queue,
+            claim: self.claim_of(queue, retry, plan),
             pool,
             unknown: false,
         })
@@ -242,13 +285,13 @@ impl Fetcher {
 
     fn claim_of(
         &self,
-        of: &QueueConfig,
+        queue: &QueueName,
         retry: Option<Arc<RetryPolicy>>,
         plan: ClaimPlan,
     ) -> Claim {
         Claim {
             id: self.engine.ids().claim_id(),
-            queue: of.name.clone(),
+            queue: queue.clone(),
             kinds: Kinds::Only(self.config.kinds.clone()),
             jobs: None,
             except: self.engine.lingering().here(),
@@ -278,11 +321,11 @@ impl Fetcher {
         })?;
         let (count, taken) = (claimed.jobs.len(), claimed.taken());
         let jobs = self.renew_worn(claimed.jobs).await?;
-        let (guards, plan) = (self.guards(open.queue), &open.claim.plan);
-        let queue = &open.claim.queue;
-        self.state()
-            .credits
-            .count(queue, guards, open.pool, plan, taken);
+        let (queue, plan) = (&open.claim.queue, &open.claim.plan);
+        if let Some(rules) = self.rules(queue) {
+            let credits = &mut self.state().credits;
+            credits.count(queue, rules.guards, open.pool, plan, taken);
+        }
         for job in jobs {
             self.start(job, &open);
         }
@@ -343,9 +386,13 @@ impl Fetcher {
         if let Some(worker) = self.engine.lingering().elsewhere(job.id) {
             warn!(job.id = %job.id, attempt = job.attempt, worker, "the handler of an earlier attempt still runs on another worker");
         }
-        let slot = self
-            .slots
-            .take(open.queue, open.pool, job.lane(), started_at);
+        let queue = &open.claim.queue;
+        let source = self.config.sources.of(queue);
+        let source = source.expect("only queues of its sources are claimed");
+        let lane = self.rules(queue).and_then(|rules| rules.lane());
+        let rated = lane.is_some_and(|lane| lane.rate.is_some());
+        let slots = &self.slots;
+        let slot = slots.take((queue, source), open.pool, job.lane(), rated, started_at);
         self.dispatcher.start(job, slot, now);
     }
 
@@ -356,10 +403,14 @@ impl Fetcher {
         let mut poll_at = clock.now();
         let mut retry = RetryWait::new();
         while !self.stop.is_cancelled() {
+            if changes.has_changed().unwrap_or(false) {
+                self.news();
+            }
             changes.mark_unchanged();
             let now = clock.now();
             pulse.busy(now);
             if now >= poll_at {
+                self.news();
                 self.look_at_rates().await;
                 poll_at = now.saturating_add(self.jittered_poll());
             }
@@ -368,7 +419,9 @@ impl Fetcher {
             match claimed {
                 Ok(0) => {
                     retry.reset();
-                    self.wait(&mut changes, poll_at, now).await;
+                    if self.wait(&mut changes, poll_at, now).await == Woken::ByNews {
+                        self.news();
+                    }
                 }
                 Ok(started) => {
                     retry.reset();
@@ -402,34 +455,57 @@ impl Fetcher {
         changes: &mut tokio::sync::watch::Receiver<u64>,
         poll_at: Timestamp,
         looked_at: Timestamp,
-    ) {
+    ) -> Woken {
         let clock = self.engine.clock();
         let due_changed = self.engine.due_changed();
+        let look_at = self.next_look_at();
         let rate_step = self.state().rate_step;
         let rate_at = rate_step.map(|step| clock.now().saturating_add(step));
-        let times = [self.engine.next_due(looked_at), rate_at];
+        let times = [self.engine.next_due(looked_at), rate_at, look_at];
         let at = times.into_iter().flatten().fold(poll_at, Timestamp::min);
+        // While a look waits for its time, further changes are part of it.
+        let has_queues = !self.config.sources.queues.is_empty();
+        let listens = self.slots.free() > 0 && (has_queues || !self.state().discovery.has_news());
         tokio::select! {
-            () = self.stop.cancelled() => {}
-            () = self.slots.freed().notified() => {}
-            _ = changes.changed(), if self.slots.free() > 0 => {}
-            () = due_changed => {}
-            () = clock.sleep_until(at) => {}
+            () = self.stop.cancelled() => Woken::BySlot,
+            () = self.slots.freed().notified() => Woken::BySlot,
+            _ = changes.changed(), if listens => Woken::ByNews,
+            () = due_changed => Woken::BySlot,
+            () = clock.sleep_until(at) => Woken::ByNews,
         }
     }
 
-    /// A queue or a pool with a rate gives more as time goes by, which nobody tells.
-    async fn look_at_rates(&self) {
-        let lanes = |state: &State| {
-            let lanes = state.rules.iter().filter_map(|of| of.guards.retry_lane);
-            lanes.filter_map(|lane| lane.rate).collect()
+    /// When to look for due queues again, if nothing happens before.
+    fn next_look_at(&self) -> Option<Timestamp> {
+        let discovered = &self.config.sources.discovered;
+        let has_free = |pattern: usize| {
+            let total = discovered.get(pattern).map_or(0, |of| of.concurrency);
+            let free = self.slots.free_of(Source::Pattern(pattern), total);
+            free.min(self.slots.free()) > 0
         };
-        let mut rates: Vec<_> = lanes(&self.state());
-        if let Ok(queues) = self.engine.store().queues().await {
-            let ours = self.config.queues.iter();
-            rates.extend(ours.filter_map(|queue| queues.get(&queue.name)?.rate));
+        let now = self.engine.now();
+        self.state().discovery.next_at(has_free, now)
+    }
+
+    /// A queue or a pool with a rate gives more as time goes by, which no event reports. A
+    /// discovered queue rests instead.
+    async fn look_at_rates(&self) {
+        let queues = &self.config.sources.queues;
+        if queues.is_empty() {
+            return;
         }
-        let step = |rate: windlass_core::fairness::Rate| rate.period / rate.count.max(1);
+        let lanes = queues
+            .iter()
+            .filter_map(|queue| self.rules(&queue.name)?.lane());
+        let mut rates: Vec<Rate> = lanes.filter_map(|lane| lane.rate).collect();
+        if let Ok(limits) = self.engine.store().queues().await {
+            rates.extend(
+                queues
+                    .iter()
+                    .filter_map(|queue| limits.get(&queue.name)?.rate),
+            );
+        }
+        let step = |rate: Rate| rate.period / rate.count.max(1);
         let shortest = rates.into_iter().map(step).min();
         self.state().rate_step = shortest.map(|step| step.max(RATE_STEP_MIN));
     }

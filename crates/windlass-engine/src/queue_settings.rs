@@ -1,7 +1,7 @@
 //! What operators set about queues while workers run: read from the store, and followed by every
 //! worker.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use windlass_core::{Invalid, QueueName, Timestamp};
 use windlass_store::{Store, StoreError};
 
 use crate::engine::Engine;
-use crate::fetcher::{Fetcher, QueueConfig, QueueRules};
+use crate::fetcher::Fetcher;
 use crate::watchdog::Pulse;
 
 /// The collection of the documents, one for each queue about which something is set.
@@ -76,6 +76,7 @@ impl Engine {
         let set = self.claim_settings(queue).await?;
         Ok(SetRules {
             guards: set.over(Guards::default()),
+            weight: set.weight,
             retry: set.retry,
             rate: limits.and_then(|limits| limits.rate),
         })
@@ -86,6 +87,8 @@ impl Engine {
 #[derive(Debug)]
 pub(crate) struct SetRules {
     pub(crate) guards: Guards,
+    /// Instead of the weight that the worker asks for.
+    pub(crate) weight: Option<u32>,
     pub(crate) retry: Option<Arc<RetryPolicy>>,
     pub(crate) rate: Option<Rate>,
 }
@@ -94,41 +97,36 @@ pub(crate) struct SetRules {
 #[derive(Debug)]
 pub(crate) struct Following {
     engine: Arc<Engine>,
-    queues: Vec<QueueConfig>,
     fetcher: Arc<Fetcher>,
 }
 
 impl Following {
-    pub(crate) fn new(
-        engine: Arc<Engine>,
-        queues: Vec<QueueConfig>,
-        fetcher: Arc<Fetcher>,
-    ) -> Self {
-        Following {
-            engine,
-            queues,
-            fetcher,
-        }
+    pub(crate) fn new(engine: Arc<Engine>, fetcher: Arc<Fetcher>) -> Self {
+        Following { engine, fetcher }
     }
 
-    /// Looks at every queue once. Where settings cannot be read or do not fit the worker, its own
-    /// hold.
+    /// Reads what is set once: about the queues that the worker names, or, if it discovers queues,
+    /// about all queues in one step.
     pub(crate) async fn pass(&self) -> Result<(), StoreError> {
-        for of in &self.queues {
-            let queue = &of.name;
-            let set = self.engine.claim_settings(queue).await?;
-            let retry = set.retry.clone().or_else(|| of.retry.clone());
-            let rules = |guards| QueueRules {
-                guards,
-                retry: retry.clone(),
-            };
-            let followed = self.fetcher.set_rules(queue, rules(set.over(of.guards)));
-            if let Err(problem) = followed {
-                warn!(%queue, %problem, "the guards of a queue do not fit this worker");
-                // Its own guards fit, and the policy holds all the same.
-                let _ = self.fetcher.set_rules(queue, rules(of.guards));
+        let sources = self.fetcher.sources();
+        let mut set = BTreeMap::new();
+        if sources.discovered.is_empty() {
+            for queue in sources.queues.iter().map(|queue| &queue.name) {
+                let of_queue = self.engine.claim_settings(queue).await?;
+                set.insert(queue.clone(), of_queue);
+            }
+        } else {
+            let (store, now) = (self.engine.store(), self.engine.now());
+            for document in store.documents(QUEUE_SETTINGS, now).await? {
+                let Ok(queue) = document.name.parse() else {
+                    continue;
+                };
+                let read = ClaimSettings::from_stored(&document.value);
+                let of_queue = self.engine.unreadable_settings().or_default(&queue, read);
+                set.insert(queue, of_queue);
             }
         }
+        self.fetcher.follow(set);
         Ok(())
     }
 

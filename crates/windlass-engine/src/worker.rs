@@ -1,6 +1,6 @@
 //! A worker: the loops that run the jobs of some queues, from start to shutdown.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,20 +13,21 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 use windlass_core::retry::{RetryPolicy, WorkerRetry};
 use windlass_core::{CANCEL_GRACE, Invalid, Kind, WorkerName};
-use windlass_store::{CLAIM_MAX, StoreError};
+use windlass_store::StoreError;
 
 use crate::attempt::StopReason;
 use crate::clock::Wait;
 use crate::committer::Committer;
 use crate::dispatcher::{Dispatcher, DispatcherConfig};
 use crate::engine::Engine;
-use crate::fetcher::{Fetcher, FetcherConfig, QueueConfig};
+use crate::fetcher::{Fetcher, FetcherConfig};
 use crate::handler::{Handlers, Hooks};
 use crate::janitor::{Janitor, JanitorConfig};
 use crate::queue_settings::Following;
 use crate::registry::Registry;
 use crate::scheduler::{Scheduler, SchedulerConfig};
 use crate::slots::Slots;
+use crate::sources::{DiscoverConfig, QueueConfig, Sources};
 use crate::sweeper::{Sweeper, SweeperConfig};
 use crate::watchdog::{PATIENCE_DEFAULT, Pulse, keep_running};
 use crate::worker_about::WorkerAbout;
@@ -44,7 +45,9 @@ pub struct WorkerConfig {
     pub name: WorkerName,
     /// Where it takes jobs from.
     pub queues: Vec<QueueConfig>,
-    /// At most so many jobs run at once over all queues; as many as all queues together if not given.
+    /// Where else it takes jobs from: queues that it discovers while it runs.
+    pub discovered: Vec<DiscoverConfig>,
+    /// At most this many jobs run at once over all queues; as many as all queues together if not given.
     pub concurrency: Option<u32>,
     /// The handlers.
     pub handlers: Handlers,
@@ -78,6 +81,7 @@ impl fmt::Debug for WorkerConfig {
         f.debug_struct("WorkerConfig")
             .field("name", &self.name)
             .field("queues", &self.queues)
+            .field("discovered", &self.discovered)
             .field("handlers", &self.handlers)
             .finish_non_exhaustive()
     }
@@ -89,6 +93,7 @@ impl WorkerConfig {
         WorkerConfig {
             name,
             queues: Vec::new(),
+            discovered: Vec::new(),
             concurrency: None,
             handlers: Handlers::new(),
             hooks: None,
@@ -107,9 +112,6 @@ impl WorkerConfig {
 
     /// Refuses what cannot work, by the name of the setting.
     pub fn check(&self) -> Result<(), Invalid> {
-        if self.queues.is_empty() {
-            return Err(Invalid::new("queues", "must name at least one queue"));
-        }
         if self.handlers.kinds().next().is_none() {
             let rule = "must have at least one, or nothing would ever be claimed";
             return Err(Invalid::new("handlers", rule));
@@ -120,24 +122,18 @@ impl WorkerConfig {
         if self.poll.is_zero() {
             return Err(Invalid::new("poll", "must be longer than nothing"));
         }
-        let mut names = BTreeSet::new();
-        for queue in &self.queues {
-            if !names.insert(&queue.name) {
-                let rule = format!("must name each queue once, got {} twice", queue.name);
-                return Err(Invalid::new("queues", rule));
-            }
-            if queue.concurrency == 0
-                || usize::try_from(queue.concurrency).is_ok_and(|slots| slots > CLAIM_MAX)
-            {
-                let rule = format!("must be from 1 to {CLAIM_MAX} for queue {}", queue.name);
-                return Err(Invalid::new("concurrency", rule));
-            }
-            queue.guards.check(queue.concurrency)?;
-        }
+        self.sources().check()?;
         if self.concurrency == Some(0) {
             return Err(Invalid::new("concurrency", "must be at least 1"));
         }
         Ok(())
+    }
+
+    pub(crate) fn sources(&self) -> Sources {
+        Sources {
+            queues: self.queues.clone(),
+            discovered: self.discovered.clone(),
+        }
     }
 }
 
@@ -173,24 +169,9 @@ impl Worker {
     /// A worker that does not run yet.
     pub fn new(engine: Arc<Engine>, config: WorkerConfig) -> Result<Self, Invalid> {
         config.check()?;
-        let sum = config
-            .queues
-            .iter()
-            .map(|queue| queue.concurrency)
-            .fold(0, u32::saturating_add);
+        let sum = config.sources().total_slots();
         let total = config.concurrency.unwrap_or(sum);
-        let queues: Vec<_> = config
-            .queues
-            .iter()
-            .map(|queue| {
-                (
-                    queue.name.clone(),
-                    queue.concurrency,
-                    queue.guards.retry_lane,
-                )
-            })
-            .collect();
-        let slots = Arc::new(Slots::new(total, &queues));
+        let slots = Arc::new(Slots::new(total));
         let registry = Arc::new(Registry::default());
         let backlog_max = usize::try_from(total).unwrap_or(usize::MAX);
         let committer = Arc::new(Committer::new(
@@ -220,8 +201,8 @@ impl Worker {
             Arc::clone(&dispatcher),
             no_claims.clone(),
         ));
-        let (queues, followed) = (config.queues.clone(), Arc::clone(&fetcher));
-        let following = Arc::new(Following::new(Arc::clone(&engine), queues, followed));
+        let following = Following::new(Arc::clone(&engine), Arc::clone(&fetcher));
+        let following = Arc::new(following);
         let sweeper = Sweeper::new(Arc::clone(&engine), sweeper_config(&config, total));
         let scheduler = Scheduler::new(Arc::clone(&engine), SchedulerConfig::default());
         let janitor = Janitor::new(Arc::clone(&engine), config.janitor.clone());
@@ -448,7 +429,7 @@ impl Drop for CutOff<'_> {
 fn fetcher_config(config: &WorkerConfig) -> FetcherConfig {
     FetcherConfig {
         worker: config.name.clone(),
-        queues: config.queues.clone(),
+        sources: config.sources(),
         kinds: config.handlers.kinds().cloned().collect(),
         retry: config.retry.clone(),
         kind_retry: config.kind_retry.clone(),
@@ -461,6 +442,11 @@ fn sweeper_config(config: &WorkerConfig, slots: u32) -> SweeperConfig {
     let queues = config.queues.iter().map(|queue| queue.name.clone());
     let about = WorkerAbout {
         queues: Some(queues.collect()),
+        patterns: config
+            .discovered
+            .iter()
+            .map(|of| of.pattern.clone())
+            .collect(),
         kinds: Some(config.handlers.kinds().cloned().collect()),
         slots: Some(slots),
         version: Some(env!("CARGO_PKG_VERSION").to_owned()),

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use windlass_core::{Kind, QueueName, Timestamp};
+use windlass_core::{Kind, QueueName, QueuePattern, Timestamp};
 use windlass_store::Node;
 
 /// A node or a worker without a heartbeat for this long counts as gone.
@@ -20,6 +20,8 @@ pub fn is_alive(node: &Node, now: Timestamp) -> bool {
 pub struct WorkerAbout {
     /// The queues that it takes jobs from.
     pub queues: Option<Vec<QueueName>>,
+    /// The patterns of the queues that it discovers.
+    pub patterns: Vec<QueuePattern>,
     /// The kinds that it has handlers for; none means all but HTTP jobs.
     pub kinds: Option<Vec<Kind>>,
     /// How many jobs it runs at once.
@@ -31,8 +33,12 @@ pub struct WorkerAbout {
 impl WorkerAbout {
     /// The fields as they are kept; what it does not say is `null`.
     pub(crate) fn to_json(&self) -> Map<String, Value> {
+        let queues = self.queues.iter().flatten().map(QueueName::as_str);
+        let patterns = self.patterns.iter().map(QueuePattern::as_str);
+        let served: Vec<&str> = queues.chain(patterns).collect();
+        let served = (self.queues.is_some() || !self.patterns.is_empty()).then_some(served);
         let fields = [
-            ("queues", json!(self.queues)),
+            ("queues", json!(served)),
             ("kinds", json!(self.kinds)),
             ("slots", json!(self.slots)),
             ("version", json!(self.version)),
@@ -43,7 +49,10 @@ impl WorkerAbout {
 
     /// Whether a worker takes jobs from a queue, by what is kept about it.
     pub fn takes_from(kept: &Value, queue: &QueueName) -> bool {
-        names(kept, "queues", queue.as_str()) == Some(true)
+        let served = kept.get("queues").and_then(Value::as_array);
+        let mut served = served.into_iter().flatten().filter_map(Value::as_str);
+        // A name is the pattern of itself.
+        served.any(|one| QueuePattern::new(one).is_ok_and(|one| one.matches(queue)))
     }
 
     /// Whether a worker takes jobs of a kind from a queue. One that names no kinds takes all but
@@ -85,5 +94,10 @@ mod tests {
         let taken = [&a, &b, &Kind::http()].map(|kind| takes(&some, kind));
         assert_eq!(taken, [true, false, true]);
         assert!(!takes(&WorkerAbout::default(), &a), "it names no queue");
+        let discovers = |pattern: &str| WorkerAbout {
+            patterns: vec![QueuePattern::new(pattern).unwrap()],
+            ..WorkerAbout::default()
+        };
+        assert!(takes(&discovers("d*"), &a) && !takes(&discovers("e*"), &a));
     }
 }

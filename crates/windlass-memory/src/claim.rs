@@ -1,10 +1,10 @@
 //! Jobs go out, each under a lease.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use windlass_core::fairness::Taken;
 use windlass_core::{Job, JobId, Key, Lane, QueueName, Timestamp};
-use windlass_store::{AttemptId, CLAIM_MAX, Claim, Claimed};
+use windlass_store::{AttemptId, CLAIM_MAX, Claim, Claimed, DueQueues, PAGE_MAX};
 
 use crate::state::State;
 
@@ -56,6 +56,21 @@ impl State {
             both_waited,
             repeated: false,
         }
+    }
+
+    pub(crate) fn due_queues(&self, look: &DueQueues, now: Timestamp) -> Vec<QueueName> {
+        let is_paused = |queue: &QueueName| {
+            let limits = self.queues.get(queue);
+            limits.is_some_and(|limits| limits.paused.is_some())
+        };
+        let is_due = |job: &Job| job.run_at <= now && look.kinds.contains(&job.kind);
+        let has_due = |(queue, waiting): &(&QueueName, &BTreeSet<_>)| {
+            let mut jobs = waiting.iter().filter_map(|(_, _, id)| self.jobs.get(id));
+            look.names(queue) && !is_paused(queue) && jobs.any(is_due)
+        };
+        let due = self.waiting.iter().filter(has_due);
+        let due = due.map(|(queue, _)| queue.clone());
+        due.take(look.limit.min(PAGE_MAX)).collect()
     }
 
     fn start(&mut self, job: &mut Job, claim: &Claim, now: Timestamp) {

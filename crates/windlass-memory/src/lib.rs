@@ -22,10 +22,10 @@ use serde_json::Value;
 use tokio::sync::watch;
 use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
 use windlass_store::{
-    Attempt, AttemptId, AttemptReport, Change, Changed, Claim, Claimed, Counts, Document, Enqueue,
-    Enqueued, Expected, Filter, Fire, Fired, FiredOccurrence, Listed, Node, Page, QueueLimits,
-    Record, RecordRange, Renewed, Schedule, ScheduleRef, Schedules, Settled, Store, StoreError,
-    Swept, Written,
+    Attempt, AttemptId, AttemptReport, Change, Changed, Claim, Claimed, Counts, Document,
+    DueQueues, Enqueue, Enqueued, Expected, Filter, Fire, Fired, FiredOccurrence, Listed, Node,
+    Page, QueueLimits, Record, RecordRange, Renewed, Schedule, ScheduleRef, Schedules, Settled,
+    Store, StoreError, Swept, Written,
 };
 
 use state::State;
@@ -80,6 +80,14 @@ impl Store for MemoryStore {
 
     async fn claim(&self, claim: &Claim, now: Timestamp) -> Result<Claimed, StoreError> {
         Ok(self.state().claim(claim, now))
+    }
+
+    async fn due_queues(
+        &self,
+        look: &DueQueues,
+        now: Timestamp,
+    ) -> Result<Vec<QueueName>, StoreError> {
+        Ok(self.state().due_queues(look, now))
     }
 
     async fn renew(

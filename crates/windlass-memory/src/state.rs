@@ -14,6 +14,8 @@ pub(crate) struct State {
     pub(crate) jobs: BTreeMap<JobId, Job>,
     /// The waiting jobs of each queue, in the order of claims.
     pub(crate) waiting: BTreeMap<QueueName, BTreeSet<Place>>,
+    /// The running jobs.
+    running: BTreeSet<JobId>,
     /// The ended attempts.
     pub(crate) attempts: BTreeMap<(JobId, u32), Attempt>,
     /// Who took a unique key last; whether it still holds it, the job knows.
@@ -48,6 +50,10 @@ impl State {
             let queue = self.waiting.entry(job.queue.clone()).or_default();
             queue.insert(job.claim_order());
         }
+        match job.state() == JobState::Running {
+            true => self.running.insert(job.id),
+            false => self.running.remove(&job.id),
+        };
         self.jobs.insert(job.id, job);
     }
 
@@ -93,9 +99,7 @@ impl State {
     }
 
     pub(crate) fn running(&self) -> impl Iterator<Item = &Job> {
-        self.jobs
-            .values()
-            .filter(|job| job.state() == JobState::Running)
+        self.running.iter().filter_map(|id| self.jobs.get(id))
     }
 
     pub(crate) fn depth(&self, queue: &QueueName) -> u64 {

@@ -34,6 +34,8 @@ create table windlass.jobs (
 
 -- The order of claims. What is claimed leaves it.
 create index ready on windlass.jobs (queue, lane, rank, run_at, id) where due;
+-- Which queues have due jobs of a kind.
+create index due_by_kind on windlass.jobs (kind, queue) where due;
 create index future on windlass.jobs (run_at, id) where not due and lease_until is null and unreadable is null;
 create index leases on windlass.jobs (lease_until, id) where lease_until is not null;
 create index deadlines on windlass.jobs (deadline, id) where deadline is not null and lease_until is null and unreadable is null;
@@ -128,6 +130,7 @@ create table windlass.queues (
     name      text    not null primary key collate "C",
     limits    text    not null,
     bounded   boolean not null,   -- there is something that a claim must look at
+    paused    boolean not null,
     max_depth bigint
 );
 

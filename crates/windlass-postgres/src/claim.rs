@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use tokio_postgres::Row;
 use windlass_core::fairness::Mix;
 use windlass_core::{Job, QueueName, Timestamp, fixed_hash};
-use windlass_store::{CLAIM_MAX, Claim, Claimed};
+use windlass_store::{CLAIM_MAX, Claim, Claimed, DueQueues, PAGE_MAX};
 
 use crate::fault::{Fault, Step};
 use crate::param::{Time, params};
@@ -228,10 +228,7 @@ async fn look(
             (&TAKE, take),
         ])
         .await?;
-    let places = readable("promoted", &promoted, |found| {
-        let place = (found.try_get(2)?, row::time(found, 3)?, row::id(found, 4)?);
-        Ok((row::name(found, 0)?, found.try_get(1)?, place))
-    });
+    let places = places(&promoted);
     let answer = |column: usize| -> Step<bool> {
         let found = before.first().map(|row| row.try_get(column)).transpose()?;
         Ok(found.unwrap_or(false))
@@ -243,6 +240,40 @@ async fn look(
         both_wait: answer(3)? && answer(4)?,
     };
     Ok((before, rows, places))
+}
+
+fn places(promoted: &[Row]) -> Vec<Promoted> {
+    readable("promoted", promoted, |found| {
+        let place = (found.try_get(2)?, row::time(found, 3)?, row::id(found, 4)?);
+        Ok((row::name(found, 0)?, found.try_get(1)?, place))
+    })
+}
+
+/// The queues that have due jobs, and which jobs became due on the way: no claim may have come to
+/// promote them.
+pub(crate) async fn due_queues(
+    session: &mut Session,
+    look: &DueQueues,
+    now: Timestamp,
+) -> Step<(Vec<QueueName>, Vec<Promoted>)> {
+    let kinds: Vec<&str> = look.kinds.iter().map(|kind| kind.as_str()).collect();
+    let prefix = look.pattern.prefix();
+    // No name holds a control character: the next name behind this one begins here.
+    let after = look.after.as_ref().map(|after| format!("{after}\u{1}"));
+    let from = after.as_deref().map_or(prefix, |after| after.max(prefix));
+    let like = look.pattern.as_str().replace('_', r"\_").replace('*', "%");
+    let limit = i32::try_from(look.limit.min(PAGE_MAX)).unwrap_or(i32::MAX);
+    let promote = params![Time(now), PROMOTE_MAX];
+    let due = params![kinds, from, prefix, like, Time(now), limit];
+    let [promoted, found] = session
+        .queries([
+            (include_str!("../sql/promote.sql"), promote),
+            (include_str!("../sql/due_queues.sql"), due),
+        ])
+        .await?;
+    session.commit().await?;
+    let queues = readable("queue", &found, |found| row::name(found, 0));
+    Ok((queues, places(&promoted)))
 }
 
 static TAKE: LazyLock<String> =

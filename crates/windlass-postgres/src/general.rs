@@ -35,9 +35,9 @@ pub(crate) async fn put_queue(
         }
     }
     let sql =
-        "insert into windlass.queues (name, limits, bounded, max_depth) values ($1, $2, $3, $4)
+        "insert into windlass.queues (name, limits, bounded, max_depth, paused) values ($1, $2, $3, $4, $7)
          on conflict (name) do update
-         set limits = excluded.limits, bounded = excluded.bounded, max_depth = excluded.max_depth
+         set limits = excluded.limits, bounded = excluded.bounded, max_depth = excluded.max_depth, paused = excluded.paused
          where not $5 or queues.limits = $6
          returning 1";
     let max_depth = limits.max_depth.map(bigint);
@@ -49,7 +49,16 @@ pub(crate) async fn put_queue(
     let json = serde_json::to_string(limits);
     let json = json.map_err(|error| Fault::damaged(error.to_string()))?;
     let compared = expected.is_some();
-    let params = params![queue.as_str(), json, bounded, max_depth, compared, found];
+    let paused = limits.paused.is_some();
+    let params = params![
+        queue.as_str(),
+        json,
+        bounded,
+        max_depth,
+        compared,
+        found,
+        paused
+    ];
     let written = session.alone(sql, params).await?;
     Ok(!written.is_empty())
 }

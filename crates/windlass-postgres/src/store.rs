@@ -10,10 +10,10 @@ use tokio::sync::watch;
 use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
 use windlass_store::refused::{SweepPart, SweepSteps, by_halves};
 use windlass_store::{
-    Attempt, AttemptId, AttemptReport, Change, Changed, Claim, Claimed, Counts, Document, Enqueue,
-    Enqueued, Expected, Filter, Fire, Fired, FiredOccurrence, Listed, Node, Page, QueueLimits,
-    Record, RecordRange, Renewed, Schedule, ScheduleRef, Schedules, Settled, Store, StoreError,
-    Swept, Written,
+    Attempt, AttemptId, AttemptReport, Change, Changed, Claim, Claimed, Counts, Document,
+    DueQueues, Enqueue, Enqueued, Expected, Filter, Fire, Fired, FiredOccurrence, Listed, Node,
+    Page, QueueLimits, Record, RecordRange, Renewed, Schedule, ScheduleRef, Schedules, Settled,
+    Store, StoreError, Swept, Written,
 };
 
 use crate::change;
@@ -121,6 +121,20 @@ impl Store for PostgresStore {
         }
         self.wake.ring(); // there may be others behind them
         Ok(Claimed::default())
+    }
+
+    async fn due_queues(
+        &self,
+        look: &DueQueues,
+        now: Timestamp,
+    ) -> Result<Vec<QueueName>, StoreError> {
+        let (queues, promoted) = self
+            .run(Other, |mut session| async move {
+                claim::due_queues(&mut session, look, now).await
+            })
+            .await?;
+        self.wake.tell_places(promoted);
+        Ok(queues)
     }
 
     async fn renew(

@@ -3,6 +3,7 @@
 //! Waiting jobs are ordered per queue, lane and kind; those whose time has not come stand aside by time. Becoming due is a
 //! move in here and writes nothing. Every change is noted, so that a group that fails can be taken back.
 
+mod due;
 mod parking;
 
 use std::cmp::Reverse;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use windlass_core::{Concurrency, Job, JobId, Key, Lane, Timestamp};
 use windlass_store::AttemptId;
 
+use due::DueCounts;
 use parking::Parking;
 
 /// The order of claims: priority, time, age.
@@ -88,6 +90,7 @@ pub(crate) struct Index {
     ready: Lanes,
     /// Due jobs that a claim met too late for them: they wait for the sweep, out of the way.
     overdue: Lanes,
+    due: DueCounts,
     future: BTreeSet<(Timestamp, JobId)>,
     deadlines: BTreeSet<(Timestamp, JobId)>,
     leases: BTreeSet<(Timestamp, JobId)>,
@@ -193,6 +196,7 @@ impl Index {
                 count.waiting += 1;
                 count.retrying += u64::from(waiting.lane == Lane::Retry);
                 if self.seen.is_some_and(|seen| waiting.run_at <= seen) {
+                    self.due.add(&waiting);
                     self.ready
                         .entry(group(&waiting))
                         .or_default()
@@ -227,23 +231,26 @@ impl Index {
             return Some(Entry::Running(running));
         }
         let waiting = self.waiting.remove(&id)?;
-        self.aside.remove(&id);
-        self.leave_order(id, &waiting);
+        let is_aside = self.aside.remove(&id);
+        self.leave_order(id, &waiting, is_aside);
         Some(Entry::Waiting(waiting))
     }
 
-    /// Takes a waiting job out of the order.
-    fn leave_order(&mut self, id: JobId, waiting: &Waiting) {
+    /// Takes a waiting job out of the order, in which one that was set aside is no longer.
+    fn leave_order(&mut self, id: JobId, waiting: &Waiting, is_aside: bool) {
         let count = self.counts.entry(waiting.queue).or_default();
         count.waiting -= 1;
         count.retrying -= u64::from(waiting.lane == Lane::Retry);
         let place = place(id, waiting);
         if self.seen.is_none_or(|seen| waiting.run_at > seen) {
             count.future -= u64::from(self.future.remove(&(waiting.run_at, id)));
-        } else if !leave(&mut self.ready, group(waiting), &place)
-            && !leave(&mut self.overdue, group(waiting), &place)
-        {
-            self.parking.remove(waiting, &place);
+        } else if !is_aside {
+            self.due.remove(waiting);
+            if !leave(&mut self.ready, group(waiting), &place)
+                && !leave(&mut self.overdue, group(waiting), &place)
+            {
+                self.parking.remove(waiting, &place);
+            }
         }
         if let Some(deadline) = waiting.deadline {
             self.deadlines.remove(&(deadline, id));
@@ -274,9 +281,12 @@ impl Index {
             return;
         };
         let place = place(id, waiting);
-        self.aside.insert(id);
-        if self.future.remove(&(waiting.run_at, id)) {
-            self.counts.entry(waiting.queue).or_default().future -= 1;
+        if !self.aside.insert(id) {
+            return;
+        }
+        match self.future.remove(&(waiting.run_at, id)) {
+            true => self.counts.entry(waiting.queue).or_default().future -= 1,
+            false => self.due.remove(waiting),
         }
         leave(&mut self.ready, group(waiting), &place);
         leave(&mut self.overdue, group(waiting), &place);
@@ -298,12 +308,18 @@ impl Index {
             self.future.remove(&(run_at, id));
             if let Some(waiting) = self.waiting.get(&id) {
                 self.counts.entry(waiting.queue).or_default().future -= 1;
+                self.due.add(waiting);
                 self.ready
                     .entry(group(waiting))
                     .or_default()
                     .insert(place(id, waiting));
             }
         }
+    }
+
+    /// The queues that have due jobs of these kinds, in no order; one may be named for each kind.
+    pub(crate) fn due_queues(&self, kinds: &[u32]) -> Vec<u32> {
+        self.due.queues(kinds)
     }
 
     /// The foremost job of a lane that may start, among the kinds that are wanted. Those whose key is full, or that are overdue,

@@ -10,10 +10,10 @@ use tokio::sync::watch;
 use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
 use windlass_store::refused::{SweepPart, SweepSteps, by_halves};
 use windlass_store::{
-    Attempt, AttemptId, AttemptReport, Change, Changed, Claim, Claimed, Counts, Document, Enqueue,
-    Enqueued, Expected, Filter, Fire, Fired, FiredOccurrence, Listed, ListedState, Node, Page,
-    QueueLimits, Record, RecordRange, Renewed, Schedule, ScheduleRef, Schedules, Settled, Store,
-    StoreError, Swept, Written,
+    Attempt, AttemptId, AttemptReport, Change, Changed, Claim, Claimed, Counts, Document,
+    DueQueues, Enqueue, Enqueued, Expected, Filter, Fire, Fired, FiredOccurrence, Listed,
+    ListedState, Node, Page, QueueLimits, Record, RecordRange, Renewed, Schedule, ScheduleRef,
+    Schedules, Settled, Store, StoreError, Swept, Written,
 };
 
 use crate::SqliteStore;
@@ -65,6 +65,16 @@ impl Store for SqliteStore {
         let claim = claim.clone();
         let rows = usize::try_from(claim.plan.limit).unwrap_or(usize::MAX);
         self.write(Class::Claim, rows, move |writer| writer.claim(&claim, now))
+            .await
+    }
+
+    async fn due_queues(
+        &self,
+        look: &DueQueues,
+        now: Timestamp,
+    ) -> Result<Vec<QueueName>, StoreError> {
+        let look = look.clone();
+        self.write(Class::Look, 0, move |writer| writer.due_queues(&look, now))
             .await
     }
 

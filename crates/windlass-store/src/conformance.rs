@@ -19,6 +19,7 @@
 pub mod build;
 pub mod change;
 pub mod claim;
+pub mod due_queues;
 pub mod enqueue;
 pub mod general;
 pub mod limits;
@@ -54,6 +55,11 @@ macro_rules! conformance {
                 strict_priority_mixes_both_lanes, a_paused_queue_gives_nothing,
                 a_passed_deadline_is_not_started, the_same_claim_again_gives_the_same_leases, one_claim_asked_twice_at_once_leases_one_set,
                 stamps_the_policy_of_the_worker_that_claimed,
+            ],
+            due_queues: [
+                names_queues_with_due_jobs_of_the_kinds, comes_in_pages_by_name, follows_the_pattern,
+                leaves_out_paused_queues, leaves_out_what_runs_or_ended, names_what_a_limit_holds_back,
+                finds_some_of_ten_thousand,
             ],
             limits: [
                 retries_in_flight_are_capped, a_queue_runs_no_more_than_its_concurrency,

@@ -1,8 +1,10 @@
 //! What a store itself holds a queue to, over all nodes.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
-use windlass_core::Timestamp;
 use windlass_core::fairness::Rate;
+use windlass_core::{Kind, QueueName, QueuePattern, Timestamp};
 
 /// The bounds of a queue. Everything else about a queue (guards, policy, retention) is the engine's, in a document.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +52,26 @@ pub struct Pause {
     pub by: String,
     /// When.
     pub at: Timestamp,
+}
+
+/// Which queues with due jobs are looked for.
+#[derive(Debug, Clone)]
+pub struct DueQueues {
+    /// The kinds of the jobs.
+    pub kinds: BTreeSet<Kind>,
+    /// The names of the queues.
+    pub pattern: QueuePattern,
+    /// Only queues behind this name.
+    pub after: Option<QueueName>,
+    /// At most this many, and at most [`PAGE_MAX`](crate::PAGE_MAX).
+    pub limit: usize,
+}
+
+impl DueQueues {
+    /// Whether a queue is looked for, its jobs aside.
+    pub fn names(&self, queue: &QueueName) -> bool {
+        self.after.as_ref().is_none_or(|after| queue > after) && self.pattern.matches(queue)
+    }
 }
 
 #[cfg(test)]

@@ -11,9 +11,10 @@ use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
 
 use crate::{
     Attempt, AttemptId, AttemptReport, CHANGE_MAX, Change, Changed, Claim, Claimed, Counts,
-    Document, ENQUEUE_MAX, EXPIRED_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter, Fire, Fired,
-    FiredOccurrence, Listed, Node, PAGE_MAX, Page, QueueLimits, RECORDS_MAX, Record, RecordRange,
-    Renewed, SETTLE_MAX, Schedule, ScheduleRef, Schedules, Settled, StoreError, Swept, Written,
+    Document, DueQueues, ENQUEUE_MAX, EXPIRED_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter,
+    Fire, Fired, FiredOccurrence, Listed, Node, PAGE_MAX, Page, QueueLimits, RECORDS_MAX, Record,
+    RecordRange, Renewed, SETTLE_MAX, Schedule, ScheduleRef, Schedules, Settled, StoreError, Swept,
+    Written,
 };
 
 /// Declares [`Store`], and how a [`Wrapper`] passes each verb on, from one list.
@@ -120,6 +121,19 @@ pub trait Store {
     /// `now` than one before it starts its jobs at the later instant. The same claim id again gives
     /// the same leases, as far as they still live, and says that it is repeated.
     async fn claim(&self, claim: &Claim, now: Timestamp) -> Result<Claimed, StoreError>;
+
+    /// Names the queues that have due jobs of some kinds, in the order of their names, up to
+    /// `look.limit`.
+    ///
+    /// A queue is named if a job of one of the kinds waits in it whose `run_at` has come, unless
+    /// the queue is paused. A claim may still find nothing there: a limit holds the jobs back,
+    /// their deadline has passed, or another claim was first. The cost depends on the due queues
+    /// that are looked at: not on those without due jobs, and not on jobs of other kinds.
+    async fn due_queues(
+        &self,
+        look: &DueQueues,
+        now: Timestamp,
+    ) -> Result<Vec<QueueName>, StoreError>;
 
     /// Prolongs leases to `now + lease`. An attempt that is over answers `LeaseLost`; an expired
     /// lease that was not swept can be renewed. A lease that the database refuses to prolong

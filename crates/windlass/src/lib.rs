@@ -37,7 +37,7 @@ pub use job::Job;
 pub use options::{Options, Retry};
 #[cfg(feature = "prometheus")]
 pub use prometheus::{METRICS, Metric, MetricKind, MetricsFormat, PrometheusRecorder};
-pub use queue::Queue;
+pub use queue::{Queue, Queues};
 pub use retry_rule::{FailedAttempt, RetryDecision, RetryRule};
 pub use schedule::Schedule;
 pub use worker::Worker;
@@ -49,8 +49,8 @@ pub use windlass_core::{
     Report, Revival, State, Timestamp, Unrecoverable,
 };
 pub use windlass_engine::{
-    Event, Health, Heard, JobEvent, JobRef, Progress, Recorder, RunningAttempt, ScheduleEvent,
-    StopReason, Stopped, Subscription,
+    Event, Handler as AttemptHandler, Health, Heard, JobEvent, JobRef, Progress, Recorder,
+    Running as RunningHandler, RunningAttempt, ScheduleEvent, StopReason, Stopped, Subscription,
 };
 pub use windlass_store::{
     Attempt, Expected, Filter, FiredOccurrence, ListedState, Page, Schedule as StoredSchedule,

@@ -1,12 +1,12 @@
-//! A queue as a worker serves it.
+//! Queues as a worker serves them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use windlass_core::fairness::{Guards, Rate, Ratio, RetryLane};
 use windlass_core::retry::RetryPolicy;
-use windlass_core::{Invalid, QueueName};
-use windlass_engine::QueueConfig;
+use windlass_core::{Invalid, QueueName, QueuePattern};
+use windlass_engine::{DiscoverConfig, QueueConfig};
 
 use crate::options::Retry;
 
@@ -113,6 +113,61 @@ impl Queue {
     }
 }
 
+/// Queues that a worker discovers while it runs, with what is special about them.
+///
+/// Those that have due jobs of the worker's kinds share its slots in turn, by their weights. Weight,
+/// limits, guards and retry policy of each are what operators set about it
+/// (`PUT /api/v1/queues/{queue}/settings`); idle queues cost nothing.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct Queues {
+    pattern: String,
+    concurrency: u32,
+    per_queue: Option<u32>,
+    retry: Option<Arc<RetryPolicy>>,
+}
+
+impl Queues {
+    /// All queues. At most `concurrency` of their jobs run at once in this worker, all together.
+    pub fn all(concurrency: u32) -> Self {
+        Queues::matching("*", concurrency)
+    }
+
+    /// The queues whose names match a pattern, in which `*` stands for any number of characters:
+    /// `tenant-*`. At most `concurrency` of their jobs run at once in this worker, all together.
+    pub fn matching(pattern: &str, concurrency: u32) -> Self {
+        Queues {
+            pattern: pattern.to_owned(),
+            concurrency,
+            per_queue: None,
+            retry: None,
+        }
+    }
+
+    /// At most this many jobs of one queue run at once in this worker; as many as of all if not said.
+    pub fn per_queue(mut self, most: u32) -> Self {
+        self.per_queue = Some(most);
+        self
+    }
+
+    /// The policy of jobs that have none of their own, where neither their kind nor the settings of
+    /// their queue have one.
+    pub fn retry(mut self, policy: impl Into<Retry>) -> Self {
+        self.retry = Some(policy.into().into_policy());
+        self
+    }
+
+    pub(crate) fn config(&self) -> Result<DiscoverConfig, Invalid> {
+        let pattern = QueuePattern::new(&self.pattern).map_err(|error| error.within("queues"))?;
+        Ok(DiscoverConfig {
+            pattern,
+            concurrency: self.concurrency,
+            per_queue: self.per_queue,
+            retry: self.retry.clone(),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,6 +209,14 @@ mod tests {
             Some(Preset::Immediate)
         );
         assert_eq!(queue.kept_for_days(), Some(2));
+        let queues = Queues::matching("t-*", 9).per_queue(2);
+        let kept = queues.retry(Preset::Immediate).config().unwrap();
+        assert_eq!((kept.pattern.as_str(), kept.concurrency), ("t-*", 9));
+        assert_eq!(kept.per_queue, Some(2));
+        assert_eq!(kept.retry.unwrap().preset(), Some(Preset::Immediate));
+        assert_eq!(Queues::all(1).config().unwrap().pattern.as_str(), "*");
+        let refused = Queues::matching("a b", 1).config().unwrap_err();
+        assert_eq!(refused.field(), "queues");
         let off = Queue::new("q", 9).no_retry_fetch_ratio().config().unwrap();
         assert_eq!(off.guards.retry_fetch_ratio, None);
     }

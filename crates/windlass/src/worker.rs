@@ -10,7 +10,7 @@ use std::time::Duration;
 use windlass_core::retry::{AttemptLimit, Cap, RetryPolicy};
 use windlass_core::{Invalid, Kind, Report, WorkerName};
 use windlass_engine::{
-    CancellationToken, Handler as EngineHandler, Hooks, RunningAttempt, Stopped,
+    CancellationToken, Handler as AttemptHandler, Hooks, RunningAttempt, Stopped,
     Worker as EngineWorker, WorkerConfig,
 };
 
@@ -20,7 +20,7 @@ use crate::failure::{Classifier, Classify, classifier};
 use crate::handler::{Adapter, Handler, Shared};
 use crate::job::Job;
 use crate::options::Retry;
-use crate::queue::Queue;
+use crate::queue::{Queue, Queues};
 use crate::retry_rule::RetryRule;
 use crate::schedule::Schedule;
 
@@ -29,7 +29,7 @@ const SLOTS_DEFAULT: u32 = 10;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-type Make<S> = Box<dyn Fn(&Arc<Shared<S>>) -> Arc<dyn EngineHandler> + Send + Sync + 'static>;
+type Make<S> = Box<dyn Fn(&Arc<Shared<S>>) -> Arc<dyn AttemptHandler> + Send + Sync + 'static>;
 type Before = Arc<dyn Fn(&RunningAttempt) + Send + Sync>;
 type After = Arc<dyn Fn(&RunningAttempt, &Report) + Send + Sync>;
 type Signal = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -58,6 +58,7 @@ pub struct Worker<S = ()> {
     state: Arc<S>,
     name: Option<String>,
     queues: Vec<Queue>,
+    discovered: Vec<Queues>,
     handlers: Vec<(Vec<String>, Make<S>)>,
     kind_retry: BTreeMap<String, Arc<RetryPolicy>>,
     classifiers: Vec<Classifier>,
@@ -79,6 +80,7 @@ impl<S: Send + Sync + 'static> Worker<S> {
             state: Arc::new(state),
             name: None,
             queues: Vec::new(),
+            discovered: Vec::new(),
             handlers: Vec::new(),
             kind_retry: BTreeMap::new(),
             classifiers: Vec::new(),
@@ -109,6 +111,32 @@ impl<S: Send + Sync + 'static> Worker<S> {
         self
     }
 
+    /// Serves all queues, also those that are first used later, with `concurrency` of their jobs
+    /// running at once, all together. See [`Queues`].
+    pub fn all_queues(self, concurrency: u32) -> Self {
+        self.queues_with(Queues::all(concurrency))
+    }
+
+    /// Serves the queues whose names match a pattern such as `tenant-*`, also those that are first
+    /// used later, with `concurrency` of their jobs running at once, all together.
+    ///
+    /// ```
+    /// # use windlass::{Client, Worker};
+    /// # fn example(client: &Client) {
+    /// Worker::new(client, ()).queue("billing", 5).queues_matching("tenant-*", 50);
+    /// # }
+    /// ```
+    pub fn queues_matching(self, pattern: &str, concurrency: u32) -> Self {
+        self.queues_with(Queues::matching(pattern, concurrency))
+    }
+
+    /// Serves queues that it discovers, with more to say about them. A queue that the worker names
+    /// itself is not among them; one that matches several patterns belongs to the first.
+    pub fn queues_with(mut self, queues: Queues) -> Self {
+        self.discovered.push(queues);
+        self
+    }
+
     /// At most so many jobs run at once over all queues, which share the slots by their weights.
     pub fn concurrency(mut self, most: u32) -> Self {
         self.config.concurrency = Some(most);
@@ -136,6 +164,22 @@ impl<S: Send + Sync + 'static> Worker<S> {
             ))
         });
         self.handlers.push((kinds, make));
+        self
+    }
+
+    /// Runs jobs of one kind with a handler that sees the attempt as the engine does: it decodes the
+    /// payload itself, and its report says how the attempt ended. For crates that bring handlers
+    /// of their own; a program's own jobs go through [`Worker::handle`].
+    pub fn handle_attempts(mut self, kind: &str, handler: Arc<dyn AttemptHandler>) -> Self {
+        let make: Make<S> = Box::new(move |_| Arc::clone(&handler));
+        self.handlers.push((vec![kind.to_owned()], make));
+        self
+    }
+
+    /// The policy of jobs of one kind that have none of their own.
+    pub fn retry_kind(mut self, kind: &str, policy: impl Into<Retry>) -> Self {
+        let policy = policy.into().into_policy();
+        self.kind_retry.insert(kind.to_owned(), policy);
         self
     }
 
@@ -330,7 +374,13 @@ impl<S: Send + Sync + 'static> Worker<S> {
             Ok(name) => config.name = name,
             Err(error) => problems.push(error.within("name")),
         }
-        if self.queues.is_empty() {
+        for queues in &self.discovered {
+            match queues.config() {
+                Ok(discovered) => config.discovered.push(discovered),
+                Err(error) => problems.push(error),
+            }
+        }
+        if self.queues.is_empty() && self.discovered.is_empty() {
             self.queues.push(Queue::new("default", SLOTS_DEFAULT));
         }
         for queue in &self.queues {
@@ -401,6 +451,7 @@ impl<S> fmt::Debug for Worker<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Worker")
             .field("queues", &self.queues)
+            .field("discovered", &self.discovered)
             .field("config", &self.config)
             .finish_non_exhaustive()
     }

@@ -10,6 +10,9 @@ use crate::Invalid;
 use crate::fields::Fields;
 use crate::retry::RetryPolicy;
 
+/// The largest weight of a queue.
+pub const WEIGHT_MAX: u32 = 1000;
+
 /// How a queue is claimed, where operators say something about it. What they do not say is as the
 /// worker has it.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -25,6 +28,8 @@ pub struct ClaimSettings {
     pub max_inflight_retries: Option<u32>,
     /// In each worker, at most this many retries run at once in a pool of their own.
     pub retry_lane: Option<u32>,
+    /// Its share of a worker's slots next to other queues.
+    pub weight: Option<u32>,
 }
 
 impl ClaimSettings {
@@ -35,9 +40,10 @@ impl ClaimSettings {
         Ok(ClaimSettings {
             retry: policy.map(Arc::new),
             retry_fetch_ratio: read_ratio(fields)?,
-            fresh_reserve: number(fields, "fresh_reserve", 0)?,
-            max_inflight_retries: number(fields, "max_inflight_retries", 1)?,
-            retry_lane: number(fields, "retry_lane", 1)?,
+            fresh_reserve: number(fields, "fresh_reserve", 0, u32::MAX)?,
+            max_inflight_retries: number(fields, "max_inflight_retries", 1, u32::MAX)?,
+            retry_lane: number(fields, "retry_lane", 1, u32::MAX)?,
+            weight: number(fields, "weight", 1, WEIGHT_MAX)?,
         })
     }
 
@@ -63,6 +69,7 @@ impl ClaimSettings {
             ("fresh_reserve", json!(self.fresh_reserve)),
             ("max_inflight_retries", json!(self.max_inflight_retries)),
             ("retry_lane", json!(self.retry_lane)),
+            ("weight", json!(self.weight)),
         ];
         let named = fields.map(|(name, value)| (name.to_owned(), value));
         named.into_iter().collect()
@@ -95,8 +102,8 @@ fn read_ratio(fields: &mut Fields<'_>) -> Result<Option<Option<Ratio>>, Invalid>
     }
 }
 
-fn number(fields: &mut Fields<'_>, name: &str, min: i64) -> Result<Option<u32>, Invalid> {
-    let number = fields.integer(name, min, u32::MAX.into())?;
+fn number(fields: &mut Fields<'_>, name: &str, min: i64, max: u32) -> Result<Option<u32>, Invalid> {
+    let number = fields.integer(name, min, max.into())?;
     Ok(number.and_then(|number| number.try_into().ok()))
 }
 
@@ -116,7 +123,7 @@ mod tests {
     #[test]
     fn settings_are_read_written_back_and_laid_over_those_of_a_worker() {
         let all = json!({
-            "retry": "patient", "retry_fetch_ratio": 0.5, "fresh_reserve": 2, "max_inflight_retries": 3, "retry_lane": 4,
+            "retry": "patient", "retry_fetch_ratio": 0.5, "fresh_reserve": 2, "max_inflight_retries": 3, "retry_lane": 4, "weight": 5,
         });
         let settings = read(&all).unwrap();
         assert_eq!(Value::Object(settings.to_json()), all);
@@ -146,6 +153,12 @@ mod tests {
         assert_eq!(ClaimSettings::default().over(own), own, "nothing is said");
         let nothing = ClaimSettings::default();
         assert_eq!(read(&Value::Object(nothing.to_json())).unwrap(), nothing);
+        for weight in [0, 1001] {
+            assert_eq!(
+                read(&json!({"weight": weight})).unwrap_err().field(),
+                "weight"
+            );
+        }
         let off = read(&json!({"retry_fetch_ratio": "off"})).unwrap();
         assert_eq!(off.over(Guards::default()).retry_fetch_ratio, None);
     }

@@ -1,6 +1,7 @@
 //! Which queue of a worker gets the next free slot.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 
 use crate::QueueName;
 
@@ -30,106 +31,156 @@ pub enum QueueOrder {
     Strict,
 }
 
-/// Whose turn it is among the queues of one worker (smooth weighted round robin).
+/// Whose turn it is among the queues of one worker (weighted round robin in the order of names).
 ///
-/// Invariant: over any stretch in which all of them have work, each gets its share by weight, to within one slot.
+/// The queues may change from one call to the next; only the last one served is remembered, so the
+/// number of queues costs no memory. Invariant: in one turn each queue that can take slots gets as
+/// many as its weight, so a queue that joins waits for at most one turn of the others.
 #[derive(Debug, Clone, Default)]
 pub struct Turns {
-    credit: Vec<i64>,
+    /// The queue that was served last.
+    last: Option<QueueName>,
+    /// How many more slots that queue gets before its turn ends.
+    left: u32,
 }
 
 /// One queue that may take slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taker {
-    /// Its share beside the others; 0 counts as 1.
+    /// Its share next to the others; 0 counts as 1.
     pub weight: u32,
     /// It can take no more than this.
     pub most: u32,
 }
 
+struct Share {
+    queue: QueueName,
+    taker: Taker,
+    got: u32,
+}
+
 impl Turns {
-    /// Shares `slots` among the takers, in their order; what one cannot take goes to the others.
-    pub fn share(&mut self, slots: u32, takers: &[Taker]) -> Vec<u32> {
-        self.credit.resize(takers.len(), 0);
-        let room: u64 = takers.iter().map(|taker| u64::from(taker.most)).sum();
-        let mut shares = vec![0; takers.len()];
-        if u64::from(slots) >= room {
-            // Nobody goes short, so nobody is owed anything.
-            return takers.iter().map(|taker| taker.most).collect();
-        }
-        for _ in 0..slots {
-            let mut total = 0;
-            let mut next: Option<(usize, i64)> = None;
-            for (place, taker) in takers.iter().enumerate() {
-                let taken = shares.get(place).copied().unwrap_or(0);
-                let Some(credit) = self.credit.get_mut(place).filter(|_| taken < taker.most) else {
-                    continue;
-                };
-                let weight = i64::from(taker.weight.max(1));
-                *credit += weight;
-                total += weight;
-                if next.is_none_or(|(_, most)| *credit > most) {
-                    next = Some((place, *credit));
+    /// The queue that was served last: the turn goes on behind it.
+    pub fn last(&self) -> Option<&QueueName> {
+        self.last.as_ref()
+    }
+
+    /// The queue whose turn has not ended yet.
+    pub fn unfinished(&self) -> Option<&QueueName> {
+        self.last.as_ref().filter(|_| self.left > 0)
+    }
+
+    /// Starts over at the first name: to be called when no queue wants more, so that none is owed
+    /// anything.
+    pub fn start_over(&mut self) {
+        *self = Turns::default();
+    }
+
+    /// Shares `slots` among the takers, the one whose turn it is first; what one cannot take goes
+    /// to the others. Queues that get nothing are left out.
+    pub fn share(
+        &mut self,
+        slots: u32,
+        takers: &BTreeMap<QueueName, Taker>,
+    ) -> Vec<(QueueName, u32)> {
+        let mut shares = self.in_turn(takers);
+        let mut begun = self.unfinished().cloned().map(|queue| (queue, self.left));
+        let mut slots_left = slots;
+        let mut open: Vec<&mut Share> = shares.iter_mut().collect();
+        while slots_left > 0 && !open.is_empty() {
+            open.retain_mut(|share| {
+                if slots_left == 0 {
+                    return true;
                 }
-            }
-            let Some((place, _)) = next else { break };
-            if let (Some(credit), Some(share)) = (self.credit.get_mut(place), shares.get_mut(place))
-            {
-                *credit -= total;
-                *share += 1;
-            }
+                let turn = match begun.take() {
+                    Some((queue, left)) if queue == share.queue => left,
+                    _ => share.taker.weight.max(1),
+                };
+                let given = turn.min(share.taker.most - share.got).min(slots_left);
+                share.got += given;
+                slots_left -= given;
+                let wants_more = share.got < share.taker.most;
+                self.left = if wants_more { turn - given } else { 0 };
+                self.last = Some(share.queue.clone());
+                wants_more
+            });
         }
-        shares
+        let shared = shares.into_iter().filter(|share| share.got > 0);
+        shared.map(|share| (share.queue, share.got)).collect()
+    }
+
+    /// Those that can take something, in the order of names, the one whose turn it is first.
+    fn in_turn(&self, takers: &BTreeMap<QueueName, Taker>) -> Vec<Share> {
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        let (behind, before) = match (&self.last, self.left) {
+            (None, _) => (all, None),
+            (Some(last), 0) => (
+                (Bound::Excluded(last), Bound::Unbounded),
+                Some((Bound::Unbounded, Bound::Included(last))),
+            ),
+            (Some(last), _) => (
+                (Bound::Included(last), Bound::Unbounded),
+                Some((Bound::Unbounded, Bound::Excluded(last))),
+            ),
+        };
+        let before = before.map(|range| takers.range::<QueueName, _>(range));
+        let behind = takers.range::<QueueName, _>(behind);
+        let in_turn = behind.chain(before.into_iter().flatten());
+        let can_take = in_turn.filter(|(_, taker)| taker.most > 0);
+        let share = |(queue, taker): (&QueueName, &Taker)| Share {
+            queue: queue.clone(),
+            taker: *taker,
+            got: 0,
+        };
+        can_take.map(share).collect()
     }
 }
 
-/// One turn over the queues of a worker: free slots are offered by weight, and what one queue
+/// One pass over the queues of a worker: free slots are offered by weight, and what one queue
 /// leaves, others get.
 ///
 /// A queue that does not fill what it is offered is not asked again in the same round.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Round {
-    hungry: Vec<bool>,
+    emptied: BTreeSet<QueueName>,
     /// The queues that are asked next, and how many slots each is offered.
-    offers: VecDeque<(usize, u32)>,
+    offers: VecDeque<(QueueName, u32)>,
 }
 
 impl Round {
-    /// A round over this many queues.
-    pub fn new(queues: usize) -> Self {
-        Round {
-            hungry: vec![true; queues],
-            offers: VecDeque::new(),
-        }
+    /// Whether offers are left, so that `next` needs no takers.
+    pub fn has_offers(&self) -> bool {
+        !self.offers.is_empty()
     }
 
-    /// The queue to claim from next, and for how many of the `free` slots; `None` when the round is
-    /// over.
-    pub fn next(&mut self, turns: &mut Turns, free: u32, takers: &[Taker]) -> Option<(usize, u32)> {
+    /// The queue to claim from next, and for how many of the `free` slots; `None` when none of the
+    /// takers wants more.
+    pub fn next(
+        &mut self,
+        turns: &mut Turns,
+        free: u32,
+        takers: impl FnOnce() -> BTreeMap<QueueName, Taker>,
+    ) -> Option<(QueueName, u32)> {
         if free == 0 {
             return None;
         }
         if self.offers.is_empty() {
-            let hungry = takers
-                .iter()
-                .zip(&self.hungry)
-                .map(|(taker, hungry)| Taker {
-                    most: if *hungry { taker.most } else { 0 },
-                    ..*taker
-                });
-            let hungry: Vec<Taker> = hungry.collect();
-            let shares = turns.share(free, &hungry).into_iter().enumerate();
-            self.offers = shares.filter(|(_, share)| *share > 0).collect();
+            let mut takers = takers();
+            takers.retain(|queue, _| !self.emptied.contains(queue));
+            self.offers = turns.share(free, &takers).into();
         }
         let (queue, share) = self.offers.pop_front()?;
         Some((queue, share.min(free)))
     }
 
     /// The queue had nothing more to give.
-    pub fn emptied(&mut self, queue: usize) {
-        if let Some(hungry) = self.hungry.get_mut(queue) {
-            *hungry = false;
-        }
+    pub fn emptied(&mut self, queue: &QueueName) {
+        self.emptied.insert(queue.clone());
+    }
+
+    /// Whether the queue had nothing more to give.
+    pub fn has_emptied(&self, queue: &QueueName) -> bool {
+        self.emptied.contains(queue)
     }
 }
 
@@ -138,22 +189,32 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn takers(of: &[(u32, u32)]) -> Vec<Taker> {
-        of.iter()
-            .map(|(weight, most)| Taker {
-                weight: *weight,
-                most: *most,
-            })
-            .collect()
+    type Takers = BTreeMap<QueueName, Taker>;
+
+    fn name(number: usize) -> QueueName {
+        QueueName::new(&format!("q{number}")).unwrap()
+    }
+
+    fn takers(given: &[(u32, u32)]) -> Takers {
+        let taker = |(number, (weight, most)): (usize, &(u32, u32))| {
+            let (weight, most) = (*weight, *most);
+            (name(number), Taker { weight, most })
+        };
+        given.iter().enumerate().map(taker).collect()
+    }
+
+    fn shares(turns: &mut Turns, slots: u32, given: &[(u32, u32)]) -> Vec<u32> {
+        let shared: BTreeMap<_, _> = turns.share(slots, &takers(given)).into_iter().collect();
+        let of = |number| shared.get(&name(number)).copied().unwrap_or(0);
+        (0..given.len()).map(of).collect()
     }
 
     #[test]
     fn slots_are_shared_by_weight_even_one_at_a_time() {
         let mut turns = Turns::default();
-        let queues = takers(&[(3, 100), (1, 100)]);
         let mut got = [0, 0];
         for _ in 0..40 {
-            let shares = turns.share(1, &queues);
+            let shares = shares(&mut turns, 1, &[(3, 100), (1, 100)]);
             got[0] += shares[0];
             got[1] += shares[1];
         }
@@ -163,49 +224,94 @@ mod tests {
     #[test]
     fn what_one_queue_cannot_take_goes_to_the_others() {
         let mut turns = Turns::default();
-        assert_eq!(turns.share(10, &takers(&[(9, 2), (1, 100)])), [2, 8]);
-        assert_eq!(turns.share(10, &takers(&[(1, 0), (1, 3)])), [0, 3]);
-        assert_eq!(turns.share(10, &[]), Vec::<u32>::new());
+        assert_eq!(shares(&mut turns, 10, &[(9, 2), (1, 100)]), [2, 8]);
+        assert_eq!(shares(&mut turns, 10, &[(1, 0), (1, 3)]), [0, 3]);
+        assert_eq!(turns.share(10, &Takers::new()), []);
+    }
+
+    #[test]
+    fn a_queue_that_joins_gets_a_slot_within_one_turn_of_the_others() {
+        let mut turns = Turns::default();
+        let mut all = takers(&[(1, 1_000_000), (1, 1_000_000)]);
+        for _ in 0..1001 {
+            turns.share(1, &all);
+        }
+        let joins = QueueName::new("a").unwrap();
+        let (weight, most) = (1, 1);
+        all.insert(joins.clone(), Taker { weight, most });
+        let served: Vec<_> = (0..3).flat_map(|_| turns.share(1, &all)).collect();
+        assert!(served.contains(&(joins, 1)), "{served:?}");
     }
 
     #[test]
     fn a_round_offers_what_one_queue_leaves_to_the_others_and_ends() {
-        let (mut turns, mut round) = (Turns::default(), Round::new(3));
-        let queues = takers(&[(1, 100), (1, 100), (1, 100)]);
+        let (mut turns, mut round) = (Turns::default(), Round::default());
+        let queues = || takers(&[(1, 100), (1, 100), (1, 100)]);
         // The first has one job, the second as many as it is asked for, the third none.
         let (mut free, mut got) = (9, [0, 0, 0]);
         let mut asked = 0;
-        while let Some((queue, share)) = round.next(&mut turns, free, &queues) {
+        while let Some((queue, share)) = round.next(&mut turns, free, queues) {
             asked += 1;
+            let index = (0..3).find(|number| name(*number) == queue).unwrap();
             let has = [1 - got[0], 100, 0];
-            let taken = share.min(has[queue]);
+            let taken = share.min(has[index]);
             if taken < share {
-                round.emptied(queue);
+                round.emptied(&queue);
             }
-            got[queue] += taken;
+            got[index] += taken;
             free -= taken;
         }
         assert_eq!((got, free), ([1, 8, 0], 0));
         assert_eq!(asked, 4, "each once, and the second again");
-        let mut round = Round::new(1);
-        assert_eq!(round.next(&mut turns, 5, &takers(&[(1, 2)])), Some((0, 2)));
-        round.emptied(0);
-        assert_eq!(round.next(&mut turns, 5, &takers(&[(1, 2)])), None);
-        assert_eq!(Round::new(0).next(&mut turns, 5, &[]), None);
+        let mut round = Round::default();
+        let one = || takers(&[(1, 2)]);
+        assert_eq!(round.next(&mut turns, 5, one), Some((name(0), 2)));
+        round.emptied(&name(0));
+        assert_eq!(round.next(&mut turns, 5, one), None);
+        assert_eq!(Round::default().next(&mut turns, 5, Takers::new), None);
     }
 
     proptest! {
         #[test]
         fn no_slot_is_given_twice_or_wasted(
-            slots in 0_u32..200,
+            slots in proptest::collection::vec(0_u32..200, 1..4),
             queues in proptest::collection::vec((0_u32..10, 0_u32..100), 0..6),
         ) {
-            let queues = takers(&queues);
-            let shares = Turns::default().share(slots, &queues);
-            let room: u32 = queues.iter().map(|taker| taker.most).sum();
-            prop_assert_eq!(shares.iter().sum::<u32>(), slots.min(room));
-            for (share, taker) in shares.iter().zip(&queues) {
-                prop_assert!(*share <= taker.most);
+            let mut turns = Turns::default();
+            for slots in slots {
+                let shares = shares(&mut turns, slots, &queues);
+                let room: u32 = queues.iter().map(|(_, most)| most).sum();
+                prop_assert_eq!(shares.iter().sum::<u32>(), slots.min(room));
+                for (share, (_, most)) in shares.iter().zip(&queues) {
+                    prop_assert!(share <= most);
+                }
+            }
+        }
+
+        #[test]
+        fn each_of_a_changing_set_of_queues_gets_its_weight_in_every_turn(
+            weights in proptest::collection::vec(1_u32..5, 1..8),
+            batches in proptest::collection::vec(1_u32..6, 1..40),
+            absent in 0_usize..8,
+        ) {
+            // One queue comes and goes; the others always want more.
+            let mut turns = Turns::default();
+            let mut got = vec![0_u32; weights.len()];
+            for (step, batch) in batches.iter().enumerate() {
+                let most = |number| match number == absent && step % 2 == 0 {
+                    true => 0,
+                    false => 1000,
+                };
+                let given: Vec<_> = weights.iter().enumerate().map(|(n, w)| (*w, most(n))).collect();
+                for (sum, share) in got.iter_mut().zip(shares(&mut turns, *batch, &given)) {
+                    *sum += share;
+                }
+            }
+            let turns_of = |number: usize| f64::from(got[number]) / f64::from(weights[number]);
+            let always = (0..weights.len()).filter(|number| *number != absent);
+            let turned: Vec<f64> = always.map(turns_of).collect();
+            for (one, other) in turned.iter().zip(turned.iter().skip(1)) {
+                prop_assert!((one - other).abs() <= 1.0, "{:?} by {:?}", got, weights);
             }
         }
     }

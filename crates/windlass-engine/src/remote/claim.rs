@@ -210,6 +210,7 @@ impl Remote {
     /// Takes the heartbeat of the worker.
     async fn hear_claim(&self, wanted: &Wanted) -> Result<(), RemoteError> {
         let about = || WorkerAbout {
+            patterns: Vec::new(),
             queues: Some(
                 wanted
                     .queues

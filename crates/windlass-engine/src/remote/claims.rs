@@ -65,16 +65,18 @@ impl Claims {
         round: &mut Round,
         free: u32,
         queues: &[ClaimQueue],
-    ) -> Option<(usize, u32)> {
-        let taker = |queue: &ClaimQueue| Taker {
-            weight: queue.weight,
-            most: free,
+    ) -> Option<(QueueName, u32)> {
+        let state = &mut *self.state();
+        let set = &state.settings;
+        let taker = |queue: &ClaimQueue| {
+            let weight = set.get(&queue.name).and_then(|(_, rules)| rules.weight);
+            let (weight, most) = (weight.unwrap_or(queue.weight), free);
+            (queue.name.clone(), Taker { weight, most })
         };
-        let takers: Vec<Taker> = queues.iter().map(taker).collect();
-        let mut state = self.state();
+        let takers = || queues.iter().map(taker).collect();
         make_room(&mut state.turns);
         let turns: &mut Turns = state.turns.entry(queues.to_vec()).or_default();
-        round.next(turns, free, &takers)
+        round.next(turns, free, takers)
     }
 
     /// What is set about a queue, if it was read just now.
@@ -167,13 +169,24 @@ mod tests {
     fn turns_go_on_from_claim_to_claim() {
         let claims = Claims::default();
         let queues = [queue("a", 3), queue("b", 1)];
-        let mut got = [0, 0];
-        for _ in 0..40 {
-            let offer = claims.next_offer(&mut Round::new(2), 1, &queues);
-            let (queue, share) = offer.unwrap();
-            got[queue] += share;
-        }
-        assert_eq!(got, [30, 10]);
+        let shares = || {
+            let mut got = BTreeMap::new();
+            for _ in 0..40 {
+                let offer = claims.next_offer(&mut Round::default(), 1, &queues);
+                let (queue, share) = offer.unwrap();
+                *got.entry(queue).or_default() += share;
+            }
+            got.into_values().collect::<Vec<u32>>()
+        };
+        assert_eq!(shares(), [30, 10]);
+        let set = SetRules {
+            guards: Guards::default(),
+            weight: Some(1),
+            retry: None,
+            rate: None,
+        };
+        claims.keep_settings(&queues[0].name, &Arc::new(set), Timestamp::UNIX_EPOCH);
+        assert_eq!(shares(), [20, 20], "operators set another weight");
     }
 
     #[test]

@@ -130,12 +130,10 @@ impl<'a> Steps<'a> {
     /// Each queue gets its share; what one leaves, others get.
     async fn take_weighted(&mut self) -> Result<(), RemoteError> {
         let (claims, queues) = (&self.remote.claims, &self.wanted.queues);
-        let mut round = Round::new(queues.len());
-        while let Some((index, share)) = claims.next_offer(&mut round, self.room(), queues)
-            && let Some(queue) = queues.get(index)
-        {
-            if !self.step(&queue.name, share).await? {
-                round.emptied(index);
+        let mut round = Round::default();
+        while let Some((queue, share)) = claims.next_offer(&mut round, self.room(), queues) {
+            if !self.step(&queue, share).await? {
+                round.emptied(&queue);
             }
         }
         Ok(())

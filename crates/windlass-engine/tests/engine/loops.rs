@@ -1,5 +1,6 @@
 //! A worker that runs: its loops, in memory, in paused time. No test sleeps: time jumps to the next timer.
 
+mod discovery;
 mod faults;
 mod lingering;
 mod queues;

@@ -7,6 +7,7 @@
 )]
 
 mod claims;
+mod discovery;
 mod drain;
 mod fairness;
 mod log;

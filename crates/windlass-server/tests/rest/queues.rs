@@ -40,7 +40,7 @@ async fn settings_are_put_whole_and_hold() {
     let server = Server::open().await;
     let settings = json!({
         "max_depth": 5, "concurrency": 1, "rate": {"count": 100, "period": "1s"}, "retry": "immediate",
-        "retry_fetch_ratio": 0.5, "fresh_reserve": 1, "max_inflight_retries": 2, "retry_lane": 3,
+        "retry_fetch_ratio": 0.5, "fresh_reserve": 1, "max_inflight_retries": 2, "retry_lane": 3, "weight": 2,
     });
     let path = "/api/v1/queues/q/settings?create=true";
     let put = server.put(path, &settings).await;

@@ -1,15 +1,44 @@
-//! How many jobs are in which state, from memory.
+//! How many jobs are in which state, and which queues have due ones, from memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_core::{QueueName, Timestamp};
-use windlass_store::Counts;
+use windlass_store::{Counts, DueQueues, PAGE_MAX};
 
 use super::{Answer, Writer};
 use crate::fault::if_readable;
 use crate::row;
 
 impl Writer<'_> {
+    pub(crate) fn due_queues(
+        &mut self,
+        look: &DueQueues,
+        now: Timestamp,
+    ) -> Answer<Vec<QueueName>> {
+        self.index.promote(now);
+        let limit = look.limit.min(PAGE_MAX);
+        let kinds = look.kinds.iter();
+        let kinds: Vec<u32> = kinds
+            .filter_map(|kind| self.names.known(kind.as_str()))
+            .collect();
+        let mut first = BTreeSet::new();
+        for number in self.index.due_queues(&kinds) {
+            let Some(queue) = if_readable(self.names.queue(number))? else {
+                continue; // a name that only a newer version allows
+            };
+            let limits = self.queues.get(&queue);
+            let is_paused = limits.is_some_and(|limits| limits.paused.is_some());
+            if !look.names(&queue) || is_paused {
+                continue;
+            }
+            first.insert(queue);
+            if first.len() > limit {
+                first.pop_last();
+            }
+        }
+        Ok(Ok(first.into_iter().collect()))
+    }
+
     pub(crate) fn counts(&mut self, now: Timestamp) -> Answer<BTreeMap<QueueName, Counts>> {
         self.index.promote(now);
         let mut queues: BTreeMap<u32, Counts> = BTreeMap::new();

@@ -11,13 +11,13 @@ use windlass_core::fairness::{Credit, Guards, Pool, Rate, Ratio, Slots};
 use windlass_core::retry::{AttemptLimit, Preset};
 use windlass_core::{
     AttemptError, Concurrency, Consent, Delivery, Edit, Failure, Failures, Job, OnDuplicate,
-    Report, Revival, Timestamp, Unique,
+    QueuePattern, Report, Revival, Timestamp, Unique,
 };
 
 use super::build::*;
 use crate::{
-    AttemptId, AttemptReport, Change, Claim, Enqueue, EnqueueMode, Expected, Filter, Kinds,
-    ListedState, Page, Pause, QueueLimits, RecordRange,
+    AttemptId, AttemptReport, Change, Claim, DueQueues, Enqueue, EnqueueMode, Expected, Filter,
+    Kinds, ListedState, Page, Pause, QueueLimits, RecordRange,
 };
 
 /// How many different jobs a sequence speaks of.
@@ -46,6 +46,7 @@ pub enum Command {
     Purge(Vec<u64>),
     Limits(u8, u8),
     Counts,
+    DueQueues(u8, Option<u8>, usize),
     List(Option<usize>, u8),
     Attempts(u64),
     Document(u8, u8),
@@ -228,6 +229,20 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
                 .await,
         ),
         Command::Counts => told(&store.counts(now).await),
+        Command::DueQueues(kinds, after, limit) => {
+            let kinds: &[&str] = match kinds {
+                0 => &["a"],
+                1 => &["b"],
+                _ => &["a", "b"],
+            };
+            let look = DueQueues {
+                kinds: kinds.iter().map(|text| kind(text)).collect(),
+                pattern: QueuePattern::all(),
+                after: after.map(queue_of),
+                limit: *limit,
+            };
+            told(&store.due_queues(&look, now).await)
+        }
         Command::List(state, queue) => {
             let filter = Filter {
                 state: state.and_then(|state| ListedState::ALL.get(state).copied()),
@@ -409,6 +424,8 @@ fn command() -> impl Strategy<Value = Command> {
         1 => numbers().prop_map(Command::Purge),
         1 => (0u8..2, 0u8..8).prop_map(|(queue, which)| Command::Limits(queue, which)),
         1 => Just(Command::Counts),
+        3 => (0u8..3, weighted(0.3, 0u8..2), 0usize..3)
+            .prop_map(|(kinds, after, limit)| Command::DueQueues(kinds, after, limit)),
         1 => (weighted(0.7, 0usize..6), 0u8..3).prop_map(|(state, queue)| Command::List(state, queue)),
         1 => (0..JOBS).prop_map(Command::Attempts),
         1 => (any::<u8>(), 0u8..5).prop_map(|(value, expected)| Command::Document(value, expected)),

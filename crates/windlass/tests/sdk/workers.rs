@@ -49,6 +49,31 @@ fn names(events: &mut Subscription) -> Vec<&'static str> {
 }
 
 every_store! {
+    async fn a_worker_serves_queues_that_it_discovers(kit: TestKit) {
+        let client = kit.client();
+        let mut ids = Vec::new();
+        for queue in ["tenant-1", "tenant-2", "other", "billing"] {
+            ids.push(client.enqueue(Work).queue(queue).await.unwrap().id);
+        }
+        async fn works(_: Work, _: Context) -> Result<(), Failure> {
+            Ok(())
+        }
+        let matching = Worker::new(client, ()).handle(works).queues_matching("tenant-*", 2);
+        kit.worker(matching.queue("billing", 1)).await.unwrap().drain().await.unwrap();
+        let states = async |ids: &[windlass::JobId]| {
+            let mut states = Vec::new();
+            for id in ids {
+                states.push(client.get(*id).await.unwrap().unwrap().state());
+            }
+            states
+        };
+        let done = State::Succeeded;
+        assert_eq!(states(&ids).await, [done, done, State::Waiting, done]);
+        let all = Worker::new(client, ()).handle(works).all_queues(1);
+        kit.worker(all).await.unwrap().drain().await.unwrap();
+        assert_eq!(states(&ids).await, [done; 4]);
+    }
+
     async fn the_policy_of_a_queue_times_its_retries(kit: TestKit) {
         let client = kit.client();
         let id = client.enqueue(Work).queue("slow").await.unwrap().id;

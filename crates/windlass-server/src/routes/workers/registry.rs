@@ -20,6 +20,7 @@ pub(super) async fn register(
     Read((name, worker)): Read<NewWorker>,
 ) -> Result<Reply<Worker>, Problem> {
     let about = WorkerAbout {
+        patterns: Vec::new(),
         queues: worker.queues.map(|queues| queues.0),
         kinds: worker.kinds.map(|kinds| kinds.0),
         slots: worker.slots.map(Whole::to),
