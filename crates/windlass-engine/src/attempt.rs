@@ -243,16 +243,16 @@ impl RunningAttempt {
                 false => Err(None),
             }
         };
-        match progress::write(&self.engine, self.id(), &value, may).await {
-            Ok(Some(version)) => {
+        let busy = || {
+            let why = "others write the progress of this job at the same time";
+            Some(StoreError::Unavailable(why.into()))
+        };
+        match progress::write(&self.engine, self.id(), &value, may, busy).await {
+            Ok(version) => {
                 let mut notes = self.notes();
                 notes.progress = Some(value);
                 notes.progress_version = Some(version);
                 Ok(Progress::Told)
-            }
-            Ok(None) => {
-                let busy = "others write the progress of this job at the same time";
-                Err(StoreError::Unavailable(busy.into()).into())
             }
             Err(None) => Ok(Progress::LeaseLost),
             Err(Some(error)) => Err(error.into()),

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tracing::warn;
 use windlass_core::Timestamp;
-use windlass_store::{Expected, RECORDS_MAX, RecordRange, StoreError, Written};
+use windlass_store::{Expected, RECORDS_MAX, RecordRange, StoreError, compare_and_set};
 
 use crate::engine::Engine;
 
@@ -28,8 +28,6 @@ pub use list::{AuditFilter, AuditPage};
 /// The topic of the records.
 pub const AUDIT_TOPIC: &str = "audit";
 const HEAD: &str = "head";
-/// A record is given up after other nodes were first this many times.
-const TRIES_MAX: usize = 100;
 /// A node that appends a record a second time is at most this many records behind.
 const RECENT_MAX: usize = 100;
 /// What stands before the first record.
@@ -182,14 +180,13 @@ impl Audit {
     ) -> Result<(), StoreError> {
         let _writing = self.writing.lock().await;
         let store = self.engine.store();
-        for _ in 0..TRIES_MAX {
+        let always_second = || StoreError::Unavailable("other nodes were always first".into());
+        compare_and_set(always_second, || async {
             let now = self.engine.now();
             let head = store.document(AUDIT_TOPIC, HEAD, now).await?;
-            let (last, expected) = match &head {
-                None => (None, Expected::Absent),
-                Some(head) if head.value.is_null() => (None, Expected::Version(head.version)),
-                Some(head) => (Some(read(&head.value)?), Expected::Version(head.version)),
-            };
+            let expected = Expected::found(head.as_ref());
+            let head = head.filter(|head| !head.value.is_null());
+            let last = head.as_ref().map(|head| read(&head.value)).transpose()?;
             if let (Some(last), Some(head)) = (&last, &head) {
                 store
                     .append(AUDIT_TOPIC, std::slice::from_ref(&head.value), last.at)
@@ -211,13 +208,9 @@ impl Audit {
             let written = store
                 .put_document(AUDIT_TOPIC, HEAD, &value, expected, None, now)
                 .await?;
-            if let Written::Version(_) = written {
-                return Ok(());
-            }
-        }
-        Err(StoreError::Unavailable(
-            "other nodes were always first".into(),
-        ))
+            Ok(written.version().map(|_| ()))
+        })
+        .await
     }
 
     /// The newest record, which is not in the topic yet.

@@ -5,39 +5,34 @@
 
 use serde_json::{Value, json};
 use windlass_core::{Job, JobId};
-use windlass_store::{AttemptId, Expected, StoreError, Written};
+use windlass_store::{AttemptId, Expected, StoreError, compare_and_set};
 
 use crate::engine::Engine;
 
 /// The collection of documents that hold the progress of running jobs.
 pub const PROGRESS: &str = "progress";
 
-/// Where others write the same document, it is tried this often.
-const TRIES_MAX: usize = 10;
-
 /// Writes how far an attempt is, if `may` agrees with how the job stands; the version of the
-/// document. `None` if others keep writing the same document.
+/// document. `busy` is the error if others keep writing the same document.
 pub(crate) async fn write<E: From<StoreError>>(
     engine: &Engine,
     of: AttemptId,
     value: &Value,
-    mut may: impl FnMut(Option<&Job>) -> Result<(), E>,
-) -> Result<Option<u64>, E> {
+    may: impl Fn(Option<&Job>) -> Result<(), E>,
+    busy: impl FnOnce() -> E,
+) -> Result<u64, E> {
     let (store, name) = (engine.store(), of.job.to_string());
     let reported = json!({"attempt": of.attempt, "progress": value});
-    for _ in 0..TRIES_MAX {
+    compare_and_set(busy, || async {
         let before = store.document(PROGRESS, &name, engine.now()).await?;
         // After the document was read: what a later attempt writes from now on changes its version.
         let job = store.get(&[of.job]).await?.into_iter().next().flatten();
         may(job.as_ref())?;
-        let expected = before.map_or(Expected::Absent, |one| Expected::Version(one.version));
-        let now = engine.now();
+        let (expected, now) = (Expected::found(before.as_ref()), engine.now());
         let written = store.put_document(PROGRESS, &name, &reported, expected, None, now);
-        if let Written::Version(version) = written.await? {
-            return Ok(Some(version));
-        }
-    }
-    Ok(None)
+        Ok(written.await?.version())
+    })
+    .await
 }
 
 /// What the running attempt of a job wrote last.

@@ -21,7 +21,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use windlass_core::{Invalid, Timestamp};
 use windlass_engine::Ids;
-use windlass_store::{Document, Expected, Written};
+use windlass_store::{Document, Expected, compare_and_set};
 
 pub(crate) use allowance::{Allowance, NOTES_MAX_DEFAULT};
 
@@ -45,9 +45,6 @@ const KEPT: Duration = Duration::from_secs(24 * 3600);
 const REFUSED_KEPT: Duration = Duration::from_secs(600);
 /// The longest key.
 const KEY_BYTES_MAX: usize = 255;
-/// How often a note is read again that others write at the same time.
-const TRIES: usize = 10;
-
 /// What is kept with a key.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Note {
@@ -158,16 +155,16 @@ struct Notes {
 impl Notes {
     /// The note of the key: the one that another try made, or a new one.
     async fn reserve(&self) -> Result<Reserved, Problem> {
-        for _ in 0..TRIES {
+        compare_and_set(busy, || async {
             let (note, expected) = match self.read().await? {
                 None => (self.new_note(), Expected::Absent),
                 Some((note, version)) if note.fingerprint == self.fingerprint => {
                     if !note.refused {
-                        return Ok(Reserved {
+                        return Ok(Some(Reserved {
                             note,
                             version,
                             begun: true,
-                        });
+                        }));
                     }
                     // The same ids again: another try of it may be under way.
                     let again = Note {
@@ -189,16 +186,17 @@ impl Notes {
                 let most = self.app.settings.idempotency_notes_max;
                 self.app.allowance.check(&self.caller, most, self.now)?;
             }
-            if let Some(version) = self.write(&note, expected).await? {
-                self.app.allowance.spend(&self.caller, 1, self.now);
-                return Ok(Reserved {
-                    note,
-                    version,
-                    begun: false,
-                });
-            }
-        }
-        Err(busy())
+            let Some(version) = self.write(&note, expected).await? else {
+                return Ok(None);
+            };
+            self.app.allowance.spend(&self.caller, 1, self.now);
+            Ok(Some(Reserved {
+                note,
+                version,
+                begun: false,
+            }))
+        })
+        .await
     }
 
     fn new_note(&self) -> Note {
@@ -221,25 +219,27 @@ impl Notes {
             answer: Some(kept),
             ..note
         };
-        let mut version = version;
-        for _ in 0..TRIES {
-            if self
-                .write(&done, Expected::Version(version))
-                .await?
-                .is_some()
-            {
-                return Ok(answer);
-            }
+        let written = self.write(&done, Expected::Version(version)).await?;
+        if written.is_some() {
+            return Ok(answer);
+        }
+        let first = compare_and_set(busy, || async {
             match self.read().await? {
-                Some((other, now)) if other.seed == done.seed => match other.answer {
-                    Some(first) => return replay(first, other.seed, other.at),
-                    None => version = now, // another try was refused
+                Some((other, version)) if other.seed == done.seed => match other.answer {
+                    Some(first) => {
+                        replay(first, other.seed, other.at).map(|first| Some(Some(first)))
+                    }
+                    // Another try was refused.
+                    None => {
+                        let written = self.write(&done, Expected::Version(version)).await?;
+                        Ok(written.map(|_| None))
+                    }
                 },
                 // It has expired, or was refused and taken by another body: there is nothing to keep it with.
-                _ => return Ok(answer),
+                _ => Ok(Some(None)),
             }
-        }
-        Err(busy())
+        });
+        Ok(first.await?.unwrap_or(answer))
     }
 
     /// Lets another body take the key; where another try has succeeded, its answer counts.
@@ -313,10 +313,7 @@ impl Notes {
                 self.now,
             )
             .await?;
-        Ok(match written {
-            Written::Version(version) => Some(version),
-            Written::Conflict(_) => None,
-        })
+        Ok(written.version())
     }
 }
 

@@ -9,12 +9,11 @@ use windlass_api::CheckedQueueSettings as QueueSettings;
 use windlass_core::fairness::ClaimSettings;
 use windlass_core::{Invalid, QueueName, Timestamp};
 use windlass_engine::{QUEUE_SETTINGS as COLLECTION, read_claim_settings};
-use windlass_store::{Expected, PAGE_MAX, QueueLimits, Store, StoreError, Written};
+use windlass_store::{
+    Expected, PAGE_MAX, QueueLimits, Store, StoreError, Written, compare_and_set,
+};
 
 use crate::problem::Problem;
-
-/// How often a change is tried that meets a pause or a resume.
-const TRIES: usize = 10;
 
 /// What is stored about a queue.
 pub(crate) struct Stored {
@@ -141,14 +140,15 @@ async fn create_limits(
     name: &QueueName,
     settings: &QueueSettings,
 ) -> Result<bool, StoreError> {
-    for _ in 0..TRIES {
+    let contended = || StoreError::Unavailable("others change the limits of this queue".into());
+    compare_and_set(contended, || async {
         let before = store.queues().await?.remove(name).unwrap_or_default();
         let unset = QueueLimits {
             paused: before.paused.clone(),
             ..QueueLimits::default()
         };
         if before != unset {
-            return Ok(false);
+            return Ok(Some(false));
         }
         let limits = QueueLimits {
             paused: before.paused.clone(),
@@ -157,11 +157,10 @@ async fn create_limits(
             rate: settings.rate,
             unreadable: false,
         };
-        if store.put_queue(name, &limits, Some(&before)).await? {
-            return Ok(true);
-        }
-    }
-    Ok(false) // others set something all the time
+        let written = store.put_queue(name, &limits, Some(&before)).await?;
+        Ok(written.then_some(true))
+    })
+    .await
 }
 
 /// What is kept beside the limits.

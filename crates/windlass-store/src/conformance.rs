@@ -103,7 +103,7 @@ macro_rules! conformance {
                 a_step_gives_another_definition,
             ],
             general: [
-                documents_are_compare_and_set, documents_are_listed_by_name, names_of_documents_come_in_pages, documents_are_removed_by_version,
+                documents_are_compare_and_set, no_change_that_meets_another_is_lost, a_change_that_others_always_precede_is_given_up, documents_are_listed_by_name, names_of_documents_come_in_pages, documents_are_removed_by_version,
                 an_expired_document_is_absent, a_put_over_an_expired_document_creates_it,
                 expired_documents_are_removed_the_longest_expired_first, a_step_removes_a_bounded_number_of_expired_documents,
                 records_are_read_in_order_from_a_cursor, records_are_read_from_the_newest, records_are_trimmed_from_the_oldest, nodes_beat,

@@ -43,6 +43,11 @@ pub enum Expected {
 }
 
 impl Expected {
+    /// That it is as it was found.
+    pub fn found(document: Option<&Document>) -> Self {
+        document.map_or(Expected::Absent, |found| Expected::Version(found.version))
+    }
+
     /// Whether what is there is what the writer believes.
     pub fn allows(self, found: Option<u64>) -> bool {
         match self {
@@ -60,6 +65,16 @@ pub enum Written {
     Version(u64),
     /// It is not what the writer believed: it has this version, or is not there. Nothing changed.
     Conflict(Option<u64>),
+}
+
+impl Written {
+    /// The version that was written, if it was.
+    pub fn version(self) -> Option<u64> {
+        match self {
+            Written::Version(version) => Some(version),
+            Written::Conflict(_) => None,
+        }
+    }
 }
 
 /// A line of an append-only topic: audit, skipped occurrences, statistics, progress.

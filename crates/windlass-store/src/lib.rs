@@ -8,6 +8,7 @@
 
 mod change;
 mod claim;
+mod compare_and_set;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod document;
@@ -24,6 +25,7 @@ pub mod stored;
 
 pub use change::{CHANGE_MAX, Change, Changed};
 pub use claim::{CLAIM_MAX, Claim, ClaimRetry, Claimed, Kinds, WorkerPlace};
+pub use compare_and_set::compare_and_set;
 pub use document::{Document, EXPIRED_MAX, Expected, RECORDS_MAX, Record, RecordRange, Written};
 pub use enqueue::{ENQUEUE_MAX, Enqueue, EnqueueMode, Enqueued};
 pub use error::{Cause, StoreError};

@@ -1,5 +1,6 @@
 //! Remote workers report how far they are.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -27,18 +28,18 @@ impl Remote {
         if bytes > REMOTE_PROGRESS_BYTES_MAX {
             return Err(RemoteError::ProgressTooLarge { bytes });
         }
-        let mut first = true;
+        let checked = AtomicBool::new(false);
         let may = |job: Option<&Job>| {
             Claimed::running(worker.name(), of, job).map_err(RemoteError::LeaseLost)?;
             let now = self.engine.now();
-            match std::mem::take(&mut first) && !self.claims.may_report(of.job, PROGRESS_EVERY, now)
-            {
+            let first = !checked.swap(true, Ordering::Relaxed);
+            match first && !self.claims.may_report(of.job, PROGRESS_EVERY, now) {
                 true => Err(RemoteError::ProgressTooOften),
                 false => Ok(()),
             }
         };
-        let written = progress::write(&self.engine, of, value, may).await?;
-        let version = written.ok_or(RemoteError::ProgressBusy)?;
+        let busy = || RemoteError::ProgressBusy;
+        let version = progress::write(&self.engine, of, value, may, busy).await?;
         self.claims.reported(of.job, version);
         Ok(())
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use windlass_core::{Invalid, Timestamp};
 use windlass_engine::Engine;
-use windlass_store::{Document, Expected, PAGE_MAX, StoreError, Written};
+use windlass_store::{Document, Expected, PAGE_MAX, StoreError, Written, compare_and_set};
 
 use super::key::{ApiKey, KeyHash};
 use super::scope::{Scope, Scopes};
@@ -278,12 +278,14 @@ impl Keys {
         if !ApiKey::is_id(id) {
             return Err(Invalid::new("id", "must be the part of a key behind `wl_`").into());
         }
-        loop {
+        let contended =
+            || KeyError::Store(StoreError::Unavailable("others change this key".into()));
+        compare_and_set(contended, || async {
             let found = self.engine.store().document(KEYS, id, now).await?;
             let mut found = found.ok_or_else(|| KeyError::NotFound(id.to_owned()))?;
             let mut info = Stored::read(&found);
             if info.revoked_at.is_some() {
-                return Ok(info);
+                return Ok(Some(info));
             }
             info.revoked_at = Some(now);
             // What a newer version stored with the key stays.
@@ -294,10 +296,10 @@ impl Keys {
                 damaged => *damaged = json!({REVOKED_AT: now}),
             }
             let expected = Expected::Version(found.version);
-            if let Written::Version(_) = self.write(id, &found.value, expected, now).await? {
-                return Ok(info);
-            }
-        }
+            let written = self.write(id, &found.value, expected, now).await?;
+            Ok(written.version().map(|_| info))
+        })
+        .await
     }
 
     /// The key with this public id, as it was within the last second.

@@ -1,12 +1,16 @@
 //! Documents, records, nodes and queues.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 use windlass_core::fairness::Rate;
 
 use super::build::*;
-use crate::{EXPIRED_MAX, Expected, Pause, QueueLimits, RecordRange, Written};
+use crate::{
+    EXPIRED_MAX, Expected, Pause, QueueLimits, RecordRange, StoreError, Written, compare_and_set,
+};
 
 pub async fn documents_are_compare_and_set(store: &Opened) {
     let put = |value: i32, expected| async move {
@@ -30,6 +34,38 @@ pub async fn documents_are_compare_and_set(store: &Opened) {
         (3, json!(5), at(1))
     );
     assert_eq!(store.document("other", "k", at(1)).await.unwrap(), None);
+}
+
+pub async fn no_change_that_meets_another_is_lost(store: &Opened) {
+    let mut writers = tokio::task::JoinSet::new();
+    for _ in 0..10 {
+        let store = Arc::clone(store);
+        writers.spawn(async move {
+            compare_and_set(
+                || StoreError::Unavailable("contended".into()),
+                || async {
+                    let found = store.document("a", "count", at(0)).await?;
+                    let count = found.as_ref().and_then(|found| found.value.as_u64());
+                    let (more, expected) = (
+                        json!(count.unwrap_or(0) + 1),
+                        Expected::found(found.as_ref()),
+                    );
+                    let put = store.put_document("a", "count", &more, expected, None, at(0));
+                    Ok(put.await?.version())
+                },
+            )
+            .await
+        });
+    }
+    let versions = writers.join_all().await.into_iter().map(Result::unwrap);
+    assert_eq!(versions.collect::<BTreeSet<u64>>(), (1..=10).collect());
+    let found = store.document("a", "count", at(0)).await.unwrap().unwrap();
+    assert_eq!(found.value, json!(10));
+}
+
+pub async fn a_change_that_others_always_precede_is_given_up(_: &Opened) {
+    let refused: Result<(), &str> = compare_and_set(|| "contended", || async { Ok(None) }).await;
+    assert_eq!(refused, Err("contended"));
 }
 
 pub async fn documents_are_listed_by_name(store: &Opened) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use windlass_core::QueueName;
 use windlass_core::fairness::Rate;
-use windlass_store::{Pause, QueueLimits};
+use windlass_store::{Pause, QueueLimits, compare_and_set};
 
 use super::Client;
 use crate::error::Error;
@@ -19,9 +19,6 @@ pub struct QueueSettings {
     /// At most so many of its jobs start in each period.
     pub rate: Option<(u32, Duration)>,
 }
-
-/// So often a change is tried that meets another one.
-const TRIES: usize = 100;
 
 impl Client {
     /// Sets the bounds of a queue; whether it is paused stays. Bounds that this version cannot
@@ -70,13 +67,13 @@ impl Client {
     ) -> Result<(), Error> {
         let queue = QueueName::new(name).map_err(|error| error.within("queue"))?;
         let store = self.engine.store();
-        for _ in 0..TRIES {
+        let contended = || Error::QueueChanged(queue.clone());
+        compare_and_set(contended, || async {
             let before = store.queues().await?.remove(&queue).unwrap_or_default();
             let limits = change(before.clone());
-            if store.put_queue(&queue, &limits, Some(&before)).await? {
-                return Ok(());
-            }
-        }
-        Err(Error::QueueChanged(queue))
+            let written = store.put_queue(&queue, &limits, Some(&before)).await?;
+            Ok(written.then_some(()))
+        })
+        .await
     }
 }

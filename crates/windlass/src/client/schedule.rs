@@ -9,7 +9,7 @@ use windlass_core::{Invalid, Job as StoredJob, JobId, ScheduleId, ScheduleName, 
 use windlass_engine::{Event, Extra, Origin, ScheduleEvent, extra_job};
 use windlass_store::{
     Document, Expected, FIRE_MAX, Fire, Fired, FiredOccurrence, PAGE_MAX,
-    Schedule as StoredSchedule, ScheduleRef, UnreadableSchedule, Written,
+    Schedule as StoredSchedule, ScheduleRef, UnreadableSchedule, Written, compare_and_set,
 };
 
 use super::Client;
@@ -19,9 +19,6 @@ use crate::schedule::Schedule;
 /// The collection of documents that say which schedules a program declares.
 const SETS: &str = "schedule-sets";
 
-/// So often a change is tried that meets another one.
-const TRIES: usize = 10;
-
 /// The most jobs that are read in one step: each may carry a large payload.
 const READ_AT_ONCE: usize = 10;
 
@@ -29,7 +26,7 @@ impl Client {
     /// Creates a schedule, or changes the one of that name. A person's pause stays.
     pub async fn put_schedule(&self, schedule: &Schedule) -> Result<ScheduleId, Error> {
         let definition = schedule.checked(self.now())?;
-        for _ in 0..TRIES {
+        until_written(&definition.name, || async {
             let found = self.find(&definition.name).await?;
             let (paused, expected) = match &found {
                 None => (false, Expected::Absent),
@@ -52,12 +49,9 @@ impl Client {
                 let expected = Expected::Version(unreadable.version);
                 written = self.write_schedule(wanted, expected).await;
             }
-            match written {
-                Err(Error::ScheduleChanged { .. }) => {} // by somebody else, just now
-                written => return Ok(written?.id),
-            }
-        }
-        Err(changed(&definition.name, None))
+            Ok(written?.id)
+        })
+        .await
     }
 
     /// Writes a schedule by its name, if the one that is there is what the writer believes. A rule that changes does not fire
@@ -222,14 +216,11 @@ impl Client {
 
     async fn set_paused(&self, name: &str, paused: bool) -> Result<StoredSchedule, Error> {
         let name = checked(name)?;
-        for _ in 0..TRIES {
+        until_written(&name, || async {
             let found = self.find_known(&name).await?;
-            match self.set_schedule_paused(found, paused).await {
-                Err(Error::ScheduleChanged { .. }) => {} // by somebody else, just now
-                written => return written,
-            }
-        }
-        Err(changed(&name, None))
+            self.set_schedule_paused(found, paused).await
+        })
+        .await
     }
 
     /// Pauses or resumes a schedule, if it is still what the caller found.
@@ -395,19 +386,16 @@ impl Client {
         let Some(name) = schedule.name() else {
             return Ok(());
         };
-        for _ in 0..TRIES {
+        until_written(name, || async {
             let found = self.find(name).await?;
             let Some(mut found) = found.filter(|found| found.next_at.is_some()) else {
                 return Ok(());
             };
             let expected = Expected::Version(found.version);
             found.next_at = None;
-            match self.write(found, expected).await {
-                Err(Error::ScheduleChanged { .. }) => {} // by somebody else, just now
-                written => return written.map(|_| ()),
-            }
-        }
-        Err(changed(name, None))
+            self.write(found, expected).await.map(|_| ())
+        })
+        .await
     }
 
     /// Fires instants of a schedule as jobs, now, without moving it on.
@@ -419,7 +407,7 @@ impl Client {
         instants: impl Fn(&StoredSchedule, Timestamp) -> Result<Vec<Timestamp>, Invalid>,
     ) -> Result<Vec<JobId>, Error> {
         let (name, store, now) = (checked(name)?, self.engine.store(), origin.now);
-        for _ in 0..TRIES {
+        until_written(&name, || async {
             let schedule = self.find_known(&name).await?;
             let job = &schedule.definition.job;
             self.engine.note_queue(&job.kind, &job.queue).await?;
@@ -449,8 +437,9 @@ impl Client {
                 all.extend(made);
                 return Ok(all);
             }
-        }
-        Err(changed(&name, None))
+            Err(changed(&name, None))
+        })
+        .await
     }
 
     /// Those of these jobs that are in the store.
@@ -502,6 +491,27 @@ impl Client {
         let found = self.find(name).await?;
         found.ok_or_else(|| Error::NoSchedule(name.to_string()))
     }
+}
+
+/// Repeats a change of a schedule that another writer came before.
+async fn until_written<T, Step>(
+    name: &ScheduleName,
+    mut step: impl FnMut() -> Step,
+) -> Result<T, Error>
+where
+    Step: Future<Output = Result<T, Error>>,
+{
+    let contended = || changed(name, None);
+    compare_and_set(contended, || {
+        let written = step();
+        async {
+            match written.await {
+                Err(Error::ScheduleChanged { .. }) => Ok(None),
+                written => written.map(Some),
+            }
+        }
+    })
+    .await
 }
 
 fn checked(name: &str) -> Result<ScheduleName, Invalid> {
