@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -65,6 +65,51 @@ impl Timestamp {
     }
 }
 
+impl From<Timestamp> for SystemTime {
+    fn from(at: Timestamp) -> Self {
+        let since_1970 = Duration::from_micros(at.0.unsigned_abs());
+        match at.0 < 0 {
+            true => SystemTime::UNIX_EPOCH - since_1970,
+            false => SystemTime::UNIX_EPOCH + since_1970,
+        }
+    }
+}
+
+impl From<SystemTime> for Timestamp {
+    /// What is finer than a microsecond is cut off. The nearest end, outside the years 1 to 9999.
+    fn from(at: SystemTime) -> Self {
+        match at.duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(after) => Timestamp::UNIX_EPOCH.saturating_add(after),
+            Err(before) => {
+                let micros = before.duration().as_nanos().div_ceil(1000);
+                let micros = u64::try_from(micros).unwrap_or(u64::MAX);
+                Timestamp::UNIX_EPOCH.saturating_sub(Duration::from_micros(micros))
+            }
+        }
+    }
+}
+
+impl From<Timestamp> for jiff::Timestamp {
+    fn from(at: Timestamp) -> Self {
+        at.to_jiff()
+    }
+}
+
+impl From<jiff::Timestamp> for Timestamp {
+    /// What is finer than a microsecond is cut off. The nearest end, outside the years 1 to 9999.
+    fn from(at: jiff::Timestamp) -> Self {
+        let micros = at.as_nanosecond().div_euclid(1000);
+        let end = match micros < 0 {
+            true => Timestamp::MIN,
+            false => Timestamp::MAX,
+        };
+        i64::try_from(micros)
+            .ok()
+            .and_then(Timestamp::from_micros)
+            .unwrap_or(end)
+    }
+}
+
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.to_jiff(), f)
@@ -116,6 +161,28 @@ pub(crate) fn at(text: &str) -> Timestamp {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn instants_convert_from_and_to_other_types() {
+        for text in ["2026-11-01T05:30:00.123456Z", "1901-12-13T20:45:52.000001Z"] {
+            let instant = at(text);
+            assert_eq!(Timestamp::from(SystemTime::from(instant)), instant);
+            assert_eq!(Timestamp::from(jiff::Timestamp::from(instant)), instant);
+        }
+        let finer = Duration::from_nanos(1500);
+        let (after, before) = (
+            SystemTime::UNIX_EPOCH + finer,
+            SystemTime::UNIX_EPOCH - finer,
+        );
+        assert_eq!(Timestamp::from(after).as_micros(), 1);
+        assert_eq!(Timestamp::from(before).as_micros(), -2);
+        assert_eq!(
+            Timestamp::from(jiff::Timestamp::from_nanosecond(-1500).unwrap()).as_micros(),
+            -2
+        );
+        assert_eq!(Timestamp::from(jiff::Timestamp::MIN), Timestamp::MIN);
+        assert_eq!(Timestamp::from(jiff::Timestamp::MAX), Timestamp::MAX);
+    }
 
     #[test]
     fn reads_and_writes_rfc_3339() {
