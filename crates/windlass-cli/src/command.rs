@@ -7,6 +7,7 @@ use clap_complete::Shell;
 
 use crate::audit::AuditCommand;
 use crate::backup::{BackupCommand, RestoreCommand};
+#[cfg(feature = "bench")]
 use crate::bench::BenchCommand;
 use crate::doctor::DoctorCommand;
 use crate::keys::KeysCommand;
@@ -65,6 +66,7 @@ pub(crate) enum Command {
     Schedule(ScheduleCommand),
 
     /// Measure, beside something measured in the same run.
+    #[cfg(feature = "bench")]
     #[command(subcommand)]
     Bench(BenchCommand),
 

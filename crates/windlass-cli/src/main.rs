@@ -2,6 +2,7 @@
 
 mod audit;
 mod backup;
+#[cfg(feature = "bench")]
 mod bench;
 mod clock;
 mod command;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Command::Audit(command) => audit::run(&command, &output),
         Command::Policy(command) => policy::run(command, &output),
         Command::Schedule(command) => schedule::run(&command, &output),
+        #[cfg(feature = "bench")]
         Command::Bench(command) => bench::run(&command, &output),
         Command::Migrate(command) => migrate::run(&command, &output),
         Command::Backup(command) => backup::run(&command, &output),
