@@ -21,7 +21,7 @@ use crate::slots::Slot;
 /// What an attempt tells of its progress may have so many bytes, as JSON.
 pub const PROGRESS_BYTES_MAX: usize = 64 * 1024;
 
-/// The store has so long to forget what an attempt told of its progress; later the janitor does it.
+/// The store has this long to remove the progress of an attempt; otherwise it expires.
 const FORGET_WITHIN: Duration = Duration::from_secs(5);
 
 /// The collection of documents that hold what is to be completed later, by the id of the job.
@@ -278,7 +278,7 @@ impl RunningAttempt {
             Ok(Err(error)) => error.to_string(),
             Err(_) => "no answer".to_owned(),
         };
-        info!(job.id = %job, error, "the progress of a job stays until the janitor removes it");
+        info!(job.id = %job, error, "the progress of a job stays until it expires");
     }
 
     /// Keeps something with the attempt under a name of its own; the last one counts.

@@ -17,7 +17,6 @@ use crate::attempt::COMPLETIONS;
 use crate::audit::{Actor, Audit};
 use crate::engine::Engine;
 use crate::http_queues::forget_queues;
-use crate::progress::PROGRESS;
 use crate::watchdog::Pulse;
 
 /// Between two steps it rests at least so long.
@@ -122,7 +121,6 @@ impl Janitor {
         let before = now.saturating_sub(self.config.retention);
         self.forget_schedules(before).await?;
         forget_queues(store, &counts, now).await?;
-        self.forget_told(PROGRESS, now).await?;
         self.forget_told(COMPLETIONS, now).await?;
         self.forget_nodes(now).await?;
         store.remove_expired(EXPIRED_MAX, now).await?;

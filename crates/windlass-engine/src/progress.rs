@@ -3,6 +3,8 @@
 //! Invariant: an attempt that lost its lease writes nothing, and never overwrites what a later one
 //! wrote.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use windlass_core::{Job, JobId};
 use windlass_store::{AttemptId, Expected, StoreError, compare_and_set};
@@ -11,6 +13,10 @@ use crate::engine::Engine;
 
 /// The collection of documents that hold the progress of running jobs.
 pub const PROGRESS: &str = "progress";
+
+/// A report of progress that its attempt does not remove, because its process died, expires after
+/// this time. So does the last report of an attempt that runs longer and reports nothing more.
+const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Writes how far an attempt is, if `may` agrees with how the job stands; the version of the
 /// document. `busy` is the error if others keep writing the same document.
@@ -29,7 +35,8 @@ pub(crate) async fn write<E: From<StoreError>>(
         let job = store.get(&[of.job]).await?.into_iter().next().flatten();
         may(job.as_ref())?;
         let (expected, now) = (Expected::found(before.as_ref()), engine.now());
-        let written = store.put_document(PROGRESS, &name, &reported, expected, None, now);
+        let expires_at = Some(now.saturating_add(KEPT));
+        let written = store.put_document(PROGRESS, &name, &reported, expected, expires_at, now);
         Ok(written.await?.version())
     })
     .await

@@ -52,8 +52,7 @@ impl Remote {
         }
     }
 
-    /// The progress of an attempt goes with it; what it reported to another node, the janitor
-    /// removes.
+    /// The progress of an attempt goes with it; what it reported to another node expires.
     pub(super) async fn forget_progress(&self, job: JobId) -> Result<(), StoreError> {
         if let Some(version) = self.claims.progress_version(job) {
             progress::remove(&self.engine, job, version).await?;
