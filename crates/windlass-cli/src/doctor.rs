@@ -125,10 +125,15 @@ async fn look_at_store(config: &Config) -> Vec<Check> {
         let found = "it is in memory: nothing is durable";
         checks.push(Check::new("store", Verdict::Warning, found));
     }
-    checks.push(match config.open_secrets(client.engine()).await {
-        Ok(_) => Check::new("secrets", Verdict::Ok, "all of them open"),
-        Err(error) => Check::new("secrets", Verdict::Failure, error.to_string()),
-    });
+    checks.push(
+        match config
+            .open_secrets(windlass::admin::engine_of(&client))
+            .await
+        {
+            Ok(_) => Check::new("secrets", Verdict::Ok, "all of them open"),
+            Err(error) => Check::new("secrets", Verdict::Failure, error.to_string()),
+        },
+    );
     if !config.keeps_one_server() {
         checks.extend(look_at_servers(config, &client).await);
     }
@@ -151,7 +156,7 @@ fn in_use(error: &anyhow::Error) -> Option<String> {
 /// Whether the servers that share the store are configured alike, and as this one would be.
 async fn look_at_servers(config: &Config, client: &Client) -> Vec<Check> {
     let now = client.now();
-    let mut nodes = match client.engine().store().nodes().await {
+    let mut nodes = match windlass::admin::engine_of(&client).store().nodes().await {
         Ok(nodes) => nodes,
         Err(error) => return vec![Check::new("servers", Verdict::Failure, error.to_string())],
     };

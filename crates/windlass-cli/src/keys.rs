@@ -77,7 +77,7 @@ pub(crate) fn run(command: &KeysCommand, output: &Output) -> anyhow::Result<()> 
 }
 
 fn keys_of(store: &Opened) -> Keys {
-    Keys::new(Arc::clone(store.client.engine()))
+    Keys::new(Arc::clone(windlass::admin::engine_of(&store.client)))
 }
 
 async fn create_key(create: &CreateKey) -> anyhow::Result<Value> {

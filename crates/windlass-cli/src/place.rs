@@ -55,7 +55,7 @@ impl Place {
 
 impl Opened {
     pub(crate) fn audit(&self) -> Audit {
-        Audit::new(Arc::clone(self.client.engine()))
+        Audit::new(Arc::clone(windlass::admin::engine_of(&self.client)))
     }
 
     /// Writes what was done here into the audit log.

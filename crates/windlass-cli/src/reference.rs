@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use windlass::METRICS;
+use windlass::prometheus::METRICS;
 use windlass_core::retry::Preset;
 use windlass_server::config::Config;
 

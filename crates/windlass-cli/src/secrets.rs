@@ -148,7 +148,10 @@ async fn put(named: &Named, value: &str, hosts: &SecretHosts) -> anyhow::Result<
                 .await?;
         }
         Reached::Store(store) => {
-            let secrets = store.config.open_secrets(store.client.engine()).await?;
+            let secrets = store
+                .config
+                .open_secrets(windlass::admin::engine_of(&store.client))
+                .await?;
             secrets.put(&named.name, value.as_bytes(), hosts).await?;
             let detail = json!({"hosts": hosts.names(), "any_host": any_host});
             store.record("secret.put", &named.name, detail).await;
@@ -165,7 +168,9 @@ async fn list(place: &Place) -> anyhow::Result<Vec<Value>> {
             Ok(rows(&listed))
         }
         Reached::Store(store) => {
-            let secrets = store.config.secrets(store.client.engine())?;
+            let secrets = store
+                .config
+                .secrets(windlass::admin::engine_of(&store.client))?;
             let row = |(name, hosts): (String, SecretHosts)| {
                 let any_host = hosts == SecretHosts::Any;
                 let hosts = hosts.names().unwrap_or_default();
@@ -194,7 +199,9 @@ async fn remove(named: &Named) -> anyhow::Result<()> {
             server.expect(Method::DELETE, &named.path(), None).await?;
         }
         Reached::Store(store) => {
-            let secrets = store.config.secrets(store.client.engine())?;
+            let secrets = store
+                .config
+                .secrets(windlass::admin::engine_of(&store.client))?;
             anyhow::ensure!(
                 secrets.remove(&named.name).await?,
                 "there is no secret {}",
@@ -214,7 +221,10 @@ async fn rotate(place: &Place) -> anyhow::Result<u64> {
             Ok(answer.get("rotated").and_then(Value::as_u64).unwrap_or(0))
         }
         Reached::Store(store) => {
-            let secrets = store.config.open_secrets(store.client.engine()).await?;
+            let secrets = store
+                .config
+                .open_secrets(windlass::admin::engine_of(&store.client))
+                .await?;
             let rotated = secrets.rotate().await?;
             let detail = json!({"rotated": rotated});
             store.record("secret.rotate", "secrets", detail).await;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use windlass::{Client, PrometheusRecorder};
+use windlass::Client;
+use windlass::prometheus::PrometheusRecorder;
 use windlass_core::Invalid;
 use windlass_postgres::{Options, PostgresStore};
 use windlass_server::checks::check_validity;

@@ -306,26 +306,53 @@ impl Engine {
         recorder.slots(used, total);
     }
 
-    /// Calls jobs off: waiting ones are cancelled, the handlers of running ones are told, without waiting for a renewal.
-    pub async fn cancel(&self, jobs: &[JobId]) -> Result<Vec<Changed>, StoreError> {
+    /// Makes one change to jobs, in steps of up to [`CHANGE_MAX`], and emits what happened to them. Handlers of cancelled jobs
+    /// in this process are told without waiting for a renewal.
+    pub async fn change(
+        &self,
+        jobs: &[JobId],
+        change: &Change,
+    ) -> Result<Vec<Changed>, StoreError> {
         let mut answers = Vec::with_capacity(jobs.len());
         for part in jobs.chunks(CHANGE_MAX) {
             let now = self.now();
-            let changed = self.store.change(part, &Change::Cancel, now).await?;
-            self.call_off(part);
-            let over = part
-                .iter()
-                .zip(&changed)
-                .filter(|(_, changed)| **changed == Changed::Now(State::Cancelled));
-            let over: Vec<JobId> = over.map(|(id, _)| *id).collect();
-            if !over.is_empty() && self.events.is_heard() {
-                for job in self.store.get(&over).await?.into_iter().flatten() {
-                    self.emit_job(now, &JobRef::of(&job), JobEvent::Cancelled);
+            let changed = self.store.change(part, change, now).await?;
+            let done = part.iter().zip(&changed);
+            match change {
+                Change::Cancel => {
+                    self.call_off(part);
+                    let over = done.filter(|(_, now)| **now == Changed::Now(State::Cancelled));
+                    self.announce_changed(over, &JobEvent::Cancelled, now)
+                        .await?;
                 }
+                Change::Revive(revival) => {
+                    self.due_at(revival.run_at.unwrap_or(now), now);
+                    let waiting = done.filter(|(_, now)| matches!(now, Changed::Now(_)));
+                    self.announce_changed(waiting, &JobEvent::Revived, now)
+                        .await?;
+                }
+                Change::Edit(edit) => self.due_at(edit.run_at.unwrap_or(now), now),
+                Change::RunNow | Change::Resolve | Change::Purge => {}
             }
             answers.extend(changed);
         }
         Ok(answers)
+    }
+
+    async fn announce_changed<'a>(
+        &self,
+        jobs: impl Iterator<Item = (&'a JobId, &'a Changed)>,
+        what: &JobEvent,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        let ids: Vec<JobId> = jobs.map(|(id, _)| *id).collect();
+        if ids.is_empty() || !self.events.is_heard() {
+            return Ok(());
+        }
+        for job in self.readable(&ids).await?.into_iter().flatten() {
+            self.emit_job(now, &JobRef::of(&job), what.clone());
+        }
+        Ok(())
     }
 
     fn call_off(&self, jobs: &[JobId]) {

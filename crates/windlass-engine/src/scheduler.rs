@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 use windlass_core::schedule::{Overlap, SkipReason, SkippedRange, splay_of};
 use windlass_core::{Concurrency, Job, JobId, Key, Occurrence, Timestamp};
-use windlass_store::{Fire, Fired, RecordRange, Schedule, StoreError, read_skipped};
+use windlass_store::{Change, Fire, Fired, RecordRange, Schedule, StoreError, read_skipped};
 
 use crate::engine::Engine;
 use crate::event::{Event, ScheduleEvent};
@@ -105,7 +105,7 @@ impl Scheduler {
         };
         // Only now, and only by whoever fired: a step that came too late must not call off what another one fired.
         if !step.cancel.is_empty() {
-            self.engine.cancel(&step.cancel).await?;
+            self.engine.change(&step.cancel, &Change::Cancel).await?;
         }
         self.tell(schedule, &jobs, &made, &skipped, now);
         Ok(made.len())

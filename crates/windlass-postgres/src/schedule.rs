@@ -6,7 +6,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 use windlass_core::{Job, JobId, ScheduleId, Timestamp};
 use windlass_store::{
-    Expected, Fire, Fired, FiredOccurrence, Schedule, ScheduleRef, Schedules, StoredSchedule,
+    Expected, Fire, Fired, FiredOccurrence, Schedule, ScheduleRef, ScheduleRow, Schedules,
     UnreadableSchedule, Written,
 };
 
@@ -145,7 +145,7 @@ pub(crate) async fn due(
 fn read(found: &Row) -> Step<Result<Schedule, UnreadableSchedule>> {
     let id: Uuid = found.try_get(0)?;
     let version: i64 = found.try_get(1)?;
-    let stored = StoredSchedule {
+    let stored = ScheduleRow {
         id: ScheduleId::from_u128(id.as_u128()),
         name: found.try_get(6)?,
         version: u64::try_from(version).unwrap_or(0),

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
-use windlass::{Client, PrometheusRecorder};
+use windlass::Client;
+use windlass::prometheus::PrometheusRecorder;
 use windlass_core::PAYLOAD_BYTES_MAX;
 use windlass_core::retry::{Cap, Preset, WorkerRetry};
 use windlass_engine::remote::{Remote, RemoteConfig};
@@ -99,10 +100,10 @@ impl App {
         let settings = Settings::default();
         let rates = Arc::new(Rates::default());
         App {
-            audit: Audit::new(Arc::clone(client.engine())),
-            feed: Feed::start(client.engine(), Arc::clone(&rates)),
+            audit: Audit::new(Arc::clone(windlass::admin::engine_of(&client))),
+            feed: Feed::start(windlass::admin::engine_of(&client), Arc::clone(&rates)),
             rates,
-            remote: remote(client.engine(), &settings),
+            remote: remote(windlass::admin::engine_of(&client), &settings),
             allowance: Arc::default(),
             waiting: Permits::new("long polls", settings.waiting_max),
             listening: Permits::new("event streams", settings.waiting_max),
@@ -182,11 +183,11 @@ impl App {
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
-        self.client.engine()
+        windlass::admin::engine_of(&self.client)
     }
 
     pub(crate) fn store(&self) -> &dyn Store {
-        self.client.engine().store()
+        windlass::admin::engine_of(&self.client).store()
     }
 }
 

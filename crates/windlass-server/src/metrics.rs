@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::http::StatusCode;
 use axum::http::header::{ACCEPT, VARY};
-use windlass::MetricsFormat;
+use windlass::prometheus::MetricsFormat;
 use windlass_engine::is_alive;
 
 use crate::answer::Answer;

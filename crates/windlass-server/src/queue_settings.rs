@@ -98,11 +98,11 @@ pub(crate) async fn set(
     now: Timestamp,
 ) -> Result<(), Error> {
     let (beside, any) = (beside(settings), Expected::Anything);
-    let store = client.engine().store();
+    let store = windlass::admin::engine_of(&client).store();
     store
         .put_document(COLLECTION, name.as_str(), &beside, any, None, now)
         .await?;
-    let bounds = windlass::QueueSettings {
+    let bounds = windlass::admin::QueueSettings {
         max_depth: settings.max_depth,
         concurrency: settings.concurrency,
         rate: settings.rate.map(|rate| (rate.count, rate.period)),

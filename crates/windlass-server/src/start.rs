@@ -9,7 +9,8 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
-use windlass::{Client, PrometheusRecorder};
+use windlass::Client;
+use windlass::prometheus::PrometheusRecorder;
 use windlass_core::retry::{AttemptLimit, Cap, WorkerRetry};
 use windlass_engine::{Audit, Engine, JanitorConfig, UpkeepConfig, keep_up};
 use windlass_http::{HttpConfig, HttpConfigError, HttpJobs, SystemResolver, TlsRoots, form};
@@ -319,7 +320,9 @@ impl Server {
                 "the store is in memory: nothing is durable, all jobs are gone with this process"
             );
         }
-        let secrets = config.open_secrets(client.engine()).await?;
+        let secrets = config
+            .open_secrets(windlass::admin::engine_of(&client))
+            .await?;
         let access = access(&config, &client).await?;
         let tls = config.tls_files();
         let limits = config.limits(&machine);
@@ -396,7 +399,7 @@ impl Server {
         stop: CancellationToken,
         stop_now: CancellationToken,
     ) -> Result<(), RunError> {
-        let engine = Arc::clone(self.app.client().engine());
+        let engine = Arc::clone(windlass::admin::engine_of(self.app.client()));
         let ran = tokio::select! {
             ran = self.run_on_store(stop, stop_now) => ran,
             stopped = engine.writes().stopped() => Err(RunError::StoreStopped(stopped)),
@@ -417,7 +420,7 @@ impl Server {
         stop: CancellationToken,
         stop_now: CancellationToken,
     ) -> Result<(), RunError> {
-        let engine = Arc::clone(self.app.client().engine());
+        let engine = Arc::clone(windlass::admin::engine_of(self.app.client()));
         let mut loops = JoinSet::new();
         // Loops stop when the last request has been answered: a worker that settles at the end is still heard.
         let over = CancellationToken::new();
@@ -498,7 +501,7 @@ impl Server {
 
 /// Who is let in, and how failed tries come into the audit log.
 async fn access(config: &Config, client: &Client) -> Result<Access, StartError> {
-    let engine = client.engine();
+    let engine = windlass::admin::engine_of(&client);
     let without_keys = match config.needs_key() {
         true => WithoutKeys::Closed,
         false => WithoutKeys::Open,

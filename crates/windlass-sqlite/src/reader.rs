@@ -9,7 +9,7 @@ use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
 use windlass_store::stored::LastAttempt;
 use windlass_store::{
     Attempt, Document, Filter, FiredOccurrence, Listed, ListedState, Lister, Node, Page,
-    QueueLimits, Record, RecordRange, Schedule, ScheduleRef, Schedules, StoredSchedule,
+    QueueLimits, Record, RecordRange, Schedule, ScheduleRef, ScheduleRow, Schedules,
     UnreadableSchedule,
 };
 
@@ -334,7 +334,7 @@ fn states(filter: &Filter) -> RangeInclusive<i64> {
 fn schedule(row: &Row<'_>) -> Step<Result<Schedule, UnreadableSchedule>> {
     let id: [u8; 16] = row.get(0)?;
     let optional = |micros: Option<i64>| micros.map(timestamp).transpose();
-    let stored = StoredSchedule {
+    let stored = ScheduleRow {
         id: ScheduleId::from_u128(u128::from_be_bytes(id)),
         name: row.get(6)?,
         version: unsigned(row, 1)?,

@@ -33,7 +33,7 @@ pub use node::Node;
 pub use queue::{DueQueues, Pause, QueueLimits};
 pub use read::{Counts, Filter, Listed, ListedState, Lister, PAGE_MAX, Page, SCAN_MAX};
 pub use schedule::{
-    FIRE_MAX, Fire, Fired, FiredOccurrence, Schedule, ScheduleRef, Schedules, StoredSchedule,
+    FIRE_MAX, Fire, Fired, FiredOccurrence, Schedule, ScheduleRef, ScheduleRow, Schedules,
     UnreadableSchedule, read_skipped, skipped_record,
 };
 pub use settle::{Attempt, AttemptId, AttemptReport, Renewed, SETTLE_MAX, Settled, Swept};

@@ -69,7 +69,7 @@ impl FromIterator<Result<Schedule, UnreadableSchedule>> for Schedules {
 
 /// A schedule as a database holds it: its definition is a text.
 #[derive(Debug)]
-pub struct StoredSchedule {
+pub struct ScheduleRow {
     /// Its id.
     pub id: ScheduleId,
     /// Its name.
@@ -86,7 +86,7 @@ pub struct StoredSchedule {
     pub next_at: Option<Timestamp>,
 }
 
-impl StoredSchedule {
+impl ScheduleRow {
     /// The schedule, or what there is of one whose definition cannot be read.
     pub fn read(self) -> Result<Schedule, UnreadableSchedule> {
         match NewSchedule::from_json(&self.definition) {

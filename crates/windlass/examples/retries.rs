@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use windlass::retry::{Class, Classify, Preset};
 use windlass::testing::TestKit;
-use windlass::{Class, Classify, Context, Error, Failure, Job, Preset, Worker};
+use windlass::{Context, Error, Failure, Job, Worker};
 
 /// The errors of our payment provider say what they lead to, once.
 #[derive(Debug, thiserror::Error)]

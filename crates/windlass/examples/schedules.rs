@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use windlass::schedule::{Missed, Overlap};
 use windlass::testing::TestKit;
-use windlass::{Context, Error, Failure, Job, Missed, Overlap, Schedule, Worker};
+use windlass::{Context, Error, Failure, Job, Schedule, Worker};
 
 #[derive(Serialize, Deserialize)]
 struct Report {

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use windlass::{Client, Context, Error, Failure, Heard, Job, Subscription, Worker};
+use windlass::events::{Heard, Subscription};
+use windlass::{Client, Context, Error, Failure, Job, Worker};
 
 #[derive(Serialize, Deserialize)]
 struct Import {
@@ -56,7 +57,7 @@ async fn main() -> Result<(), Error> {
     client
         .edit(
             id,
-            &windlass::Edit {
+            &windlass::admin::Edit {
                 payload: Some(payload(3)?),
                 ..Default::default()
             },

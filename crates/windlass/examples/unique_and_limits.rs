@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use windlass::admin::QueueSettings;
 use windlass::testing::TestKit;
-use windlass::{Context, Error, Failure, Job, Options, Queue, QueueSettings, Worker};
+use windlass::{Context, Error, Failure, Job, Options, Queue, Worker};
 
 #[derive(Serialize, Deserialize)]
 struct Sync {

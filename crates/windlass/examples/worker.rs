@@ -4,9 +4,8 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use windlass::{
-    Client, Context, Error, Event, Failure, Heard, Job, JobEvent, Subscription, Worker,
-};
+use windlass::events::{Event, Heard, JobEvent, Subscription};
+use windlass::{Client, Context, Error, Failure, Job, Worker};
 
 #[derive(Serialize, Deserialize)]
 struct Greet {

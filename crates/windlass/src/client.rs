@@ -6,15 +6,18 @@ mod jobs;
 mod queue;
 mod schedule;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use windlass_core::{Ended, Job as StoredJob, JobId, Kind, Payload, Standing, State, Timestamp};
-use windlass_engine::{Engine, PROGRESS, Recorder, Subscription};
-use windlass_store::{Attempt, Filter, Listed, Page};
+use windlass_core::{
+    Ended, Job as StoredJob, JobId, Kind, Payload, QueueName, Standing, State, Timestamp,
+};
+use windlass_engine::{Engine, Health, PROGRESS, Recorder, Subscription};
+use windlass_store::{Attempt, Counts, Filter, Listed, Node, Page};
 
 pub use enqueue::{Enqueue, Receipt};
 pub use jobs::Jobs;
@@ -43,16 +46,6 @@ impl Client {
     pub async fn open_with_recorder(url: &str, recorder: Arc<dyn Recorder>) -> Result<Self, Error> {
         let engine = crate::open::open(url, Some(recorder)).await?;
         Ok(Client { engine })
-    }
-
-    /// A client of an engine that somebody made.
-    pub fn new(engine: Arc<Engine>) -> Self {
-        Client { engine }
-    }
-
-    /// What everything in this process shares.
-    pub fn engine(&self) -> &Arc<Engine> {
-        &self.engine
     }
 
     /// What time it is by the clock of jobs.
@@ -98,6 +91,26 @@ impl Client {
     pub async fn get(&self, id: JobId) -> Result<Option<StoredJob>, Error> {
         let found = self.engine.store().get(&[id]).await?;
         Ok(found.into_iter().next().flatten())
+    }
+
+    /// Jobs by their ids, at most 10,000, in the order of the ids.
+    pub async fn get_many(&self, ids: &[JobId]) -> Result<Vec<Option<StoredJob>>, Error> {
+        Ok(self.engine.store().get(ids).await?)
+    }
+
+    /// How many jobs of each queue are in each state. A queue without jobs is not named.
+    pub async fn counts(&self) -> Result<BTreeMap<QueueName, Counts>, Error> {
+        Ok(self.engine.store().counts(self.now()).await?)
+    }
+
+    /// The processes that run workers on this store or serve it, by name.
+    pub async fn nodes(&self) -> Result<Vec<Node>, Error> {
+        Ok(self.engine.store().nodes().await?)
+    }
+
+    /// How the loops of all workers of this process are.
+    pub fn health(&self) -> Vec<Health> {
+        self.engine.health()
     }
 
     /// One page of jobs, newest first. A page may be empty and still not the last: only `next` says that the list ends. Use

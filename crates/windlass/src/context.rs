@@ -8,6 +8,7 @@ use serde_json::Value;
 use windlass_core::{Job as StoredJob, JobId, Timestamp};
 use windlass_engine::{Progress, ProgressError, RunningAttempt, StopReason};
 
+use crate::admin::client_of;
 use crate::client::{Client, Enqueue};
 use crate::error::Error;
 use crate::job::Job;
@@ -27,7 +28,7 @@ pub struct Context<S = ()> {
 
 impl<S> Context<S> {
     pub(crate) fn new(state: Arc<S>, attempt: Arc<RunningAttempt>) -> Self {
-        let client = Client::new(Arc::clone(attempt.engine()));
+        let client = client_of(Arc::clone(attempt.engine()));
         Context {
             state,
             attempt,
@@ -91,7 +92,7 @@ impl<S> Context<S> {
 
     /// Waits by the clock of jobs: in tests, no time passes.
     pub async fn sleep(&self, time: Duration) {
-        let clock = self.client.engine().clock();
+        let clock = self.client.engine.clock();
         clock.sleep_until(clock.now().saturating_add(time)).await;
     }
 

@@ -12,7 +12,7 @@ use windlass_engine::{Handler as EngineHandler, Running, RunningAttempt};
 use crate::context::Context;
 use crate::failure::{Classifier, Failure};
 use crate::job::{Job, VERSION};
-use crate::retry_rule::{RetryRule, decided};
+use crate::retry::{RetryRule, decided};
 
 /// The largest result that is kept: 64 KiB.
 pub const RESULT_BYTES_MAX: usize = 64 * 1024;

@@ -15,7 +15,8 @@ pub(crate) const VERSION: &str = "payload_version";
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
-/// use windlass::{Job, Options, Preset};
+/// use windlass::retry::Preset;
+/// use windlass::{Job, Options};
 ///
 /// #[derive(Serialize, Deserialize)]
 /// struct SendEmail {

@@ -10,52 +10,42 @@
 //! - [`Client`] enqueues jobs and looks at them; [`Worker`] runs them; [`Schedule`] enqueues them again and again.
 //! - [`Job`] is what a type must say to be one; [`Options`] what can be said about one job.
 //! - [`Failure`] is what a handler may ask for when it fails; every other error is retried.
+//! - [`retry`], [`schedule`] and [`events`] hold the types of their subjects, [`admin`] what operators' tools need.
 //! - [`testing`] has a virtual clock, and injects crashes.
 
+pub mod admin;
 mod client;
 mod context;
 mod error;
+pub mod events;
 mod failure;
 mod handler;
 mod job;
 mod open;
 mod options;
 #[cfg(feature = "prometheus")]
-mod prometheus;
+pub mod prometheus;
 mod queue;
-mod retry_rule;
-mod schedule;
+pub mod retry;
+pub mod schedule;
 pub mod testing;
 mod worker;
 
-pub use client::{Client, Enqueue, Jobs, QueueSettings, Receipt};
+pub use client::{Client, Enqueue, Jobs, Receipt};
 pub use context::Context;
 pub use error::Error;
-pub use failure::{Class, Classify, Failure};
-pub use handler::{Handler, RESULT_BYTES_MAX};
+pub use failure::Failure;
+pub use handler::Handler;
 pub use job::Job;
-pub use options::{Options, Retry};
-#[cfg(feature = "prometheus")]
-pub use prometheus::{METRICS, Metric, MetricKind, MetricsFormat, PrometheusRecorder};
+pub use options::Options;
 pub use queue::{Queue, Queues};
-pub use retry_rule::{FailedAttempt, RetryDecision, RetryRule};
 pub use schedule::Schedule;
 pub use worker::Worker;
 
-pub use windlass_core::retry::{Backoff, Jitter, Preset, RetryPolicy};
-pub use windlass_core::schedule::{Firing, Missed, NewSchedule, Overlap};
 pub use windlass_core::{
-    Consent, DeadReason, Edit, Failures, Invalid, Job as StoredJob, JobId, Outcome, Payload,
-    Report, Revival, State, Timestamp, Unrecoverable,
+    DeadReason, Invalid, Job as StoredJob, JobId, Outcome, Payload, State, Timestamp,
 };
-pub use windlass_engine::{
-    Event, Handler as AttemptHandler, Health, Heard, JobEvent, JobRef, Progress, Recorder,
-    Running as RunningHandler, RunningAttempt, ScheduleEvent, StopReason, Stopped, Subscription,
-};
-pub use windlass_store::{
-    Attempt, Expected, Filter, FiredOccurrence, ListedState, Page, Schedule as StoredSchedule,
-    ScheduleRef, StoreError,
-};
+pub use windlass_store::{Attempt, Filter, ListedState, StoreError};
 
 /// The examples of the documentation are compiled, and run where they can be.
 #[cfg(doctest)]

@@ -50,7 +50,8 @@ impl MetricConstructor<Histogram> for Buckets {
 ///
 /// ```
 /// # use std::sync::Arc;
-/// # use windlass::{Client, Error, PrometheusRecorder};
+/// # use windlass::prometheus::PrometheusRecorder;
+/// # use windlass::{Client, Error};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Error> {
 /// let metrics = Arc::new(PrometheusRecorder::new());

@@ -1,8 +1,14 @@
-//! Retrying decided by code, where a policy that is data does not say enough.
+//! How failed attempts are retried: policies that are data, and rules that are code.
 
 use std::time::Duration;
 
+pub use windlass_core::Unrecoverable;
+pub use windlass_core::retry::*;
+
 use windlass_core::{AttemptError, Failure, FailureClass, Job as StoredJob, Report};
+
+pub use crate::failure::{Class, Classify};
+pub use crate::options::Retry;
 
 /// An attempt that failed, as a [`RetryRule`] sees it.
 #[derive(Debug)]

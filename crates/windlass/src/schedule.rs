@@ -2,8 +2,13 @@
 
 use std::time::Duration;
 
-use windlass_core::schedule::{Expression, Missed, NewSchedule, Overlap, Zone};
-use windlass_core::{Invalid, ScheduleName, Timestamp};
+pub use windlass_core::schedule::*;
+use windlass_core::{Invalid, Timestamp};
+pub use windlass_core::{ScheduleId, ScheduleName};
+pub use windlass_engine::Origin;
+pub use windlass_store::{
+    Expected, FiredOccurrence, Schedule as StoredSchedule, ScheduleRef, UnreadableSchedule,
+};
 
 use crate::client::{kind_of, payload_of};
 use crate::job::{Job, VERSION};
@@ -13,7 +18,8 @@ use crate::options::Options;
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use windlass::{Job, Options, Overlap, Schedule};
+/// # use windlass::schedule::Overlap;
+/// # use windlass::{Job, Options, Schedule};
 /// # #[derive(serde::Serialize, serde::Deserialize)]
 /// # struct Report { month: bool }
 /// # impl Job for Report { const KIND: &'static str = "report"; }

@@ -35,10 +35,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windlass_core::{Job as StoredJob, JobId, Kind, Timestamp, format_duration};
-use windlass_engine::{Clock as _, Drained, Engine, Ids, VirtualClock, Worker as EngineWorker};
+pub use windlass_engine::Drained;
+use windlass_engine::{Clock as _, Engine, Ids, VirtualClock, Worker as EngineWorker};
 use windlass_memory::MemoryStore;
 use windlass_store::{Attempt, Filter, ListedState, PAGE_MAX, Page, Store};
 
+use crate::admin::client_of;
 use crate::client::Client;
 use crate::error::Error;
 use crate::job::Job;
@@ -95,7 +97,7 @@ impl TestKit {
     fn on(store: Arc<dyn Store>, clock: VirtualClock, ids: Ids) -> Self {
         let engine = Engine::new(store, Arc::new(clock.clone()), ids);
         TestKit {
-            client: Client::new(Arc::new(engine)),
+            client: client_of(Arc::new(engine)),
             start: clock.now(),
             clock,
         }
@@ -121,7 +123,7 @@ impl TestKit {
         &self,
         worker: Worker<S>,
     ) -> Result<TestWorker, Error> {
-        let same = Arc::ptr_eq(worker.client().engine(), self.client.engine());
+        let same = Arc::ptr_eq(&worker.client().engine, &self.client.engine);
         assert!(same, "the worker must be made with this kit's client");
         Ok(TestWorker {
             worker: worker.build().await?,

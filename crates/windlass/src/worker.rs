@@ -21,7 +21,7 @@ use crate::handler::{Adapter, Handler, Shared};
 use crate::job::Job;
 use crate::options::Retry;
 use crate::queue::{Queue, Queues};
-use crate::retry_rule::RetryRule;
+use crate::retry::RetryRule;
 use crate::schedule::Schedule;
 
 /// The slots of the queue `default`, where none is named.
@@ -200,7 +200,8 @@ impl<S: Send + Sync + 'static> Worker<S> {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use windlass::{Client, FailedAttempt, RetryDecision, Worker};
+    /// # use windlass::retry::{FailedAttempt, RetryDecision};
+    /// # use windlass::{Client, Worker};
     /// # fn example(client: &Client) {
     /// Worker::new(client, ()).retry_rule(|failed: &FailedAttempt| match failed.error.message() {
     ///     "locked" => RetryDecision::After(Duration::from_millis(50)),
@@ -361,13 +362,13 @@ impl<S: Send + Sync + 'static> Worker<S> {
             return Err(Error::Worker(problems));
         }
         client.declare(&schedules).await?;
-        Ok(EngineWorker::new(Arc::clone(client.engine()), config)?)
+        Ok(EngineWorker::new(Arc::clone(&client.engine), config)?)
     }
 
     fn config(mut self, problems: &mut Vec<Invalid>) -> WorkerConfig {
         let mut config = self.config;
         let name = self.name.unwrap_or_else(|| {
-            let drawn = self.client.engine().ids().bits() >> 32;
+            let drawn = self.client.engine.ids().bits() >> 32;
             format!("worker-{}-{drawn:08x}", std::process::id())
         });
         match WorkerName::new(&name) {

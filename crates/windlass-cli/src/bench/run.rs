@@ -11,9 +11,9 @@ use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
-use windlass::{
-    Backoff, Client, Context, Failure, Jitter, Job, Queue, RetryPolicy, Stopped, Worker,
-};
+use windlass::events::Stopped;
+use windlass::retry::{Backoff, Jitter, RetryPolicy};
+use windlass::{Client, Context, Failure, Job, Queue, Worker};
 
 use super::{RunBench, progress};
 use crate::clock;

@@ -12,7 +12,7 @@ use tokio_rustls::TlsAcceptor;
 use windlass_core::{DeadReason, Delivery, Job, NewJob, Outcome, State, Timeout};
 use windlass_engine::Clock as _;
 use windlass_http::{HttpConfig, TlsRoots};
-use windlass_store::Attempt;
+use windlass_store::{Attempt, Change};
 
 use crate::support::{
     Names, Reply, Target, World, error_of, http_job, http_of, local, t0, timeline,
@@ -203,7 +203,7 @@ async fn a_request_on_its_way_can_be_called_off() {
         let id = world.enqueue_job(once(target.url("/"), delivery)).await;
         let cancel = async {
             target.wait_for(1).await;
-            world.engine.cancel(&[id]).await.unwrap();
+            world.engine.change(&[id], &Change::Cancel).await.unwrap();
         };
         let (drained, ()) = tokio::join!(world.worker.drain(&world.clock), cancel);
         drained.unwrap();

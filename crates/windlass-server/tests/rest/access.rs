@@ -228,7 +228,7 @@ async fn what_operators_do_is_recorded_with_their_key() {
     }
     server.act(&format!("/api/v1/jobs/{id}/cancel")).await;
     server.act(&format!("/api/v1/jobs/{id}/revive")).await;
-    let audit = windlass_engine::Audit::new(server.client.engine().clone());
+    let audit = windlass_engine::Audit::new(windlass::admin::engine_of(&server.client).clone());
     let page = audit
         .list(&windlass_engine::AuditFilter::default(), None, 100)
         .await;

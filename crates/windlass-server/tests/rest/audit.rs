@@ -283,7 +283,7 @@ async fn the_retention_and_the_size_decide_whether_a_replaced_payload_is_kept() 
         let at = |name: &str| -> windlass_core::Timestamp { kept.text_at(name).parse().unwrap() };
         let (from, until) = (at("/replaced_at"), at("/kept_until"));
         assert_eq!(until, from.saturating_add(retention));
-        let store = server.client.engine().store();
+        let store = windlass::admin::engine_of(&server.client).store();
         let name = format!("{id}/{hash}");
         let expired = store.document("replaced_payloads", &name, until).await;
         assert!(expired.unwrap().is_none(), "it goes by itself");

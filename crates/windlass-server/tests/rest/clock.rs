@@ -70,7 +70,7 @@ fn client() -> (Client, MovedClock) {
     };
     let (store, shared) = (Arc::new(MemoryStore::new()), Arc::new(clock.clone()));
     let engine = Engine::new(store, shared, Ids::unpredictable());
-    (Client::new(Arc::new(engine)), clock)
+    (windlass::admin::client_of(Arc::new(engine)), clock)
 }
 
 /// A job with a timeout of 30 s, claimed.

@@ -86,9 +86,9 @@ async fn no_route_that_changes_something_ignores_a_condition() {
 #[tokio::test]
 async fn limits_that_a_program_set_count_as_settings() {
     let server = Server::open().await;
-    let limits = windlass::QueueSettings {
+    let limits = windlass::admin::QueueSettings {
         max_depth: Some(7),
-        ..windlass::QueueSettings::default()
+        ..windlass::admin::QueueSettings::default()
     };
     server.client.limit_queue("q", &limits).await.unwrap();
     let path = "/api/v1/queues/q/settings";

@@ -488,7 +488,7 @@ async fn what_is_secret_is_in_no_answer_of_others() {
         assert_eq!(answer.status, 200, "{path}");
         assert!(!answer.text().contains(secret), "{path}");
     }
-    let audit = windlass_engine::Audit::new(server.client.engine().clone());
+    let audit = windlass_engine::Audit::new(windlass::admin::engine_of(&server.client).clone());
     let id = server.job(&json!({"kind": "a", "delay": "1h"})).await;
     server
         .patch(&format!("/api/v1/jobs/{id}"), &json!({"payload": secret}))
@@ -519,7 +519,7 @@ async fn whoever_hangs_up_has_done_nothing_that_is_not_audited() {
             tokio::task::yield_now().await;
         }
     }
-    let audit = windlass_engine::Audit::new(server.client.engine().clone());
+    let audit = windlass_engine::Audit::new(windlass::admin::engine_of(&server.client).clone());
     let mut seen = (0, 0);
     for _ in 0..PATIENCE.as_millis() / 10 {
         let queues = server.get("/api/v1/queues?limit=100").await.json["data"].clone();

@@ -213,7 +213,7 @@ async fn of_a_bulk_little_is_kept_and_all_is_told_again() {
     let again = send(&server, "/api/v1/jobs/bulk", "k", &bulk).await;
     assert_eq!(again.header("idempotent-replayed"), Some("true"));
     assert_eq!(again.json, first.json);
-    let store = server.client.engine().store();
+    let store = windlass::admin::engine_of(&server.client).store();
     let notes = store.documents("idempotency", server.client.now()).await;
     let notes = notes.unwrap();
     assert_eq!(notes.len(), 1);

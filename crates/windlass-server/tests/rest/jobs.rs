@@ -395,7 +395,10 @@ async fn why_tells_what_holds_a_job_back() {
         .job(&json!({"kind": "a", "queue": "q", "concurrency_key": "k"}))
         .await;
     // A node of the server keeps the store up, and runs nothing of this.
-    let (store, now) = (server.client.engine().store(), server.client.now());
+    let (store, now) = (
+        windlass::admin::engine_of(&server.client).store(),
+        server.client.now(),
+    );
     let about = json!({"role": "server", "version": "1"});
     store.beat("server-1", &about, now).await.unwrap();
     let why = server.get(&format!("/api/v1/jobs/{id}/why")).await;

@@ -126,7 +126,7 @@ async fn a_purge_removes_what_is_spelled_out_and_is_recorded() {
     assert_eq!(pass.json["changed"], 1);
     let left = server.get("/api/v1/jobs").await;
     assert_eq!(left.json["data"].as_array().unwrap().len(), 1);
-    let audit = windlass_engine::Audit::new(server.client.engine().clone());
+    let audit = windlass_engine::Audit::new(windlass::admin::engine_of(&server.client).clone());
     let page = audit
         .list(&windlass_engine::AuditFilter::default(), None, 100)
         .await;
@@ -221,7 +221,7 @@ async fn a_queue_exists_by_its_jobs_its_settings_or_its_workers() {
     let worker = json!({"name": "w", "queues": ["served"]});
     server.post("/api/v1/workers", &worker).await;
     let about = json!({"queues": ["sdk"]});
-    let store = server.client.engine().store();
+    let store = windlass::admin::engine_of(&server.client).store();
     store.beat("n", &about, server.client.now()).await.unwrap();
     for name in ["done", "later", "served", "sdk"] {
         assert_eq!(status(name).await, 200, "{name}");
@@ -238,7 +238,10 @@ async fn a_queue_exists_by_its_jobs_its_settings_or_its_workers() {
 
 /// Stores something about a queue as another version would.
 async fn store_settings(server: &Server, queue: &str, settings: &Value) {
-    let (store, now) = (server.client.engine().store(), server.client.now());
+    let (store, now) = (
+        windlass::admin::engine_of(&server.client).store(),
+        server.client.now(),
+    );
     let any = Expected::Anything;
     let put = store.put_document(QUEUE_SETTINGS, queue, settings, any, None, now);
     put.await.unwrap();

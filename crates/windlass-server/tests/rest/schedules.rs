@@ -262,7 +262,7 @@ async fn spoiled(server: &Server, name: &str) {
             &json!({"every": "1h", "job": {"kind": "a", "payload": 7}}),
         )
         .await;
-    let store = server.client.engine().store();
+    let store = windlass::admin::engine_of(&server.client).store();
     let which = ScheduleRef::Name(name.parse().unwrap());
     let mut found = store.schedule(&which).await.unwrap().unwrap();
     found.definition.job.meta.insert("\0".to_owned(), json!(1));
@@ -345,7 +345,7 @@ async fn a_list_goes_on_behind_a_name_whatever_went_before_it() {
 async fn what_was_skipped_is_listed_in_pages_however_much_others_skipped() {
     let server = Server::open().await;
     server.post("/api/v1/schedules", &nightly()).await;
-    let store = server.client.engine().store();
+    let store = windlass::admin::engine_of(&server.client).store();
     let which = ScheduleRef::Name("nightly".parse().unwrap());
     let day = |day: usize| format!("2026-01-{day:02}T02:00:00Z").parse().unwrap();
     let other = Fire::skipped_topic(ScheduleId::from_u128(1));

@@ -7,7 +7,8 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
-use windlass::{Client, PrometheusRecorder};
+use windlass::Client;
+use windlass::prometheus::PrometheusRecorder;
 use windlass_engine::{Engine, Ids, SystemClock};
 use windlass_server::access::{Access, NewKey, Scope, Scopes, WithoutKeys};
 use windlass_server::secrets::{MasterKey, Secrets};
@@ -52,7 +53,11 @@ impl Server {
     /// With keys, and none of them made yet. Failed tries are not throttled, so that each is answered as the first.
     pub(crate) async fn closed() -> Self {
         Server::with(Settings::default(), "", |client| {
-            Access::by_keys(Arc::clone(client.engine()), WithoutKeys::Closed).unthrottled()
+            Access::by_keys(
+                Arc::clone(windlass::admin::engine_of(&client)),
+                WithoutKeys::Closed,
+            )
+            .unthrottled()
         })
         .await
     }
@@ -60,7 +65,7 @@ impl Server {
     /// Open to everybody, on a store that somebody made: as a process that has just started.
     pub(crate) async fn on(store: Arc<dyn Store>) -> Self {
         let engine = Engine::new(store, Arc::new(SystemClock::new()), Ids::unpredictable());
-        let client = Client::new(Arc::new(engine));
+        let client = windlass::admin::client_of(Arc::new(engine));
         let app = App::new(client.clone(), Access::open());
         let directory = tempfile::tempdir().expect("a directory");
         Server::serve(client, app, Access::open(), "", directory).await
@@ -78,7 +83,11 @@ impl Server {
         let client = opened.expect("a fresh store opens");
         let access = access(&client);
         let master_key = MasterKey::generate().expect("randomness");
-        let secrets = Secrets::new(Arc::clone(client.engine()), Some(master_key), Vec::new());
+        let secrets = Secrets::new(
+            Arc::clone(windlass::admin::engine_of(&client)),
+            Some(master_key),
+            Vec::new(),
+        );
         let app = App::new(client.clone(), access.clone())
             .settings(settings)
             .secrets(secrets)

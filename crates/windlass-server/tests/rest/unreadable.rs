@@ -112,7 +112,12 @@ async fn settings_that_are_not_json_leave_the_defaults_to_their_queue() {
 async fn keys_that_are_not_json_keep_a_loopback_server_closed() {
     let url = cluster::database().await;
     let client = Client::open(&url).await.expect("a fresh store opens");
-    let access = || Access::by_keys(Arc::clone(client.engine()), WithoutKeys::Open);
+    let access = || {
+        Access::by_keys(
+            Arc::clone(windlass::admin::engine_of(&client)),
+            WithoutKeys::Open,
+        )
+    };
     assert!(access().is_open(client.now()).await.unwrap());
     let new = NewKey {
         name: "a".to_owned(),

@@ -287,7 +287,7 @@ async fn a_lease_ends_with_the_timeout_of_its_attempt() {
     let body = json!({"worker": "w", "lease": "1h", "leases": [{"id": id, "attempt": 1}]});
     let renewed = server.post("/api/v1/renew", &body).await;
     assert_eq!(time(&renewed.json["data"][0], "lease_until"), end);
-    let store = server.client.engine().store();
+    let store = windlass::admin::engine_of(&server.client).store();
     let soon = started_at.saturating_add(Duration::from_secs(5));
     assert!(store.sweep(9, soon, 0).await.unwrap().lost.is_empty());
     assert_eq!(store.sweep(9, end, 0).await.unwrap().lost.len(), 1);
@@ -504,7 +504,7 @@ async fn a_cap_that_is_set_holds_for_jobs_claimed_over_rest() {
 async fn workers_and_queues_are_listed_in_pages() {
     let server = Server::open().await;
     let now = server.client.now();
-    let store = server.client.engine().store();
+    let store = windlass::admin::engine_of(&server.client).store();
     store
         .beat("w2", &json!({"role": "server"}), now)
         .await

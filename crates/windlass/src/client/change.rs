@@ -1,93 +1,68 @@
-//! What people and programs do to single jobs.
+//! What people and programs do to jobs.
 
 use windlass_core::{Edit, JobId, Revival, State};
-use windlass_engine::{JobEvent, JobRef};
 use windlass_store::{Change, Changed};
 
 use super::Client;
 use crate::error::Error;
 
 impl Client {
-    /// Calls a job off: a waiting one is cancelled, a running one is told to stop. The state it is in then.
+    /// Cancels a waiting job, and asks a running one to stop. The state it is in then.
     pub async fn cancel(&self, id: JobId) -> Result<State, Error> {
-        let changed = self.engine.cancel(&[id]).await?;
-        self.answer(id, changed).await
+        self.change_one(id, Change::Cancel).await
     }
 
     /// Runs a dead or cancelled job again.
     pub async fn revive(&self, id: JobId, revival: &Revival) -> Result<State, Error> {
-        let now = self.now();
-        let changed = self
-            .engine
-            .store()
-            .change(&[id], &Change::Revive(revival.clone()), now)
-            .await?;
-        let state = self.answer(id, changed).await?;
-        if let Some(run_at) = revival.run_at {
-            self.engine.due_at(run_at, now);
-        }
-        self.tell(id, JobEvent::Revived).await?;
-        Ok(state)
+        self.change_one(id, Change::Revive(revival.clone())).await
     }
 
     /// Makes a waiting job due now; its failures stay.
     pub async fn run_now(&self, id: JobId) -> Result<State, Error> {
-        let changed = self
-            .engine
-            .store()
-            .change(&[id], &Change::RunNow, self.now())
-            .await?;
-        self.answer(id, changed).await
+        self.change_one(id, Change::RunNow).await
     }
 
     /// Changes a waiting job: payload, priority, time or queue.
     pub async fn edit(&self, id: JobId, edit: &Edit) -> Result<State, Error> {
-        let now = self.now();
         if let (Some(queue), Some(job)) = (&edit.queue, self.get(id).await?) {
             self.engine.note_queue(&job.kind, queue).await?;
         }
-        let changed = self
-            .engine
-            .store()
-            .change(&[id], &Change::Edit(edit.clone()), now)
-            .await?;
-        if let Some(run_at) = edit.run_at {
-            self.engine.due_at(run_at, now);
-        }
-        self.answer(id, changed).await
+        self.change_one(id, Change::Edit(edit.clone())).await
     }
 
     /// Says of a lost at-most-once job that it did succeed.
     pub async fn resolve(&self, id: JobId) -> Result<State, Error> {
-        let changed = self
-            .engine
-            .store()
-            .change(&[id], &Change::Resolve, self.now())
-            .await?;
-        self.answer(id, changed).await
+        self.change_one(id, Change::Resolve).await
     }
 
-    /// Removes a job that is over, with its history.
+    /// Removes a finished job, with its history.
     pub async fn purge(&self, id: JobId) -> Result<(), Error> {
-        let changed = self
-            .engine
-            .store()
-            .change(&[id], &Change::Purge, self.now())
-            .await?;
-        match changed.into_iter().next() {
-            Some(Changed::Removed) => Ok(()),
-            other => self
-                .answer(id, other.into_iter().collect())
-                .await
-                .map(|_| ()),
+        let changed = self.change_many(&[id], &Change::Purge).await?;
+        match changed[..] {
+            [Changed::Removed] => Ok(()),
+            _ => self.answer(id, changed).await.map(|_| ()),
         }
     }
 
-    async fn tell(&self, id: JobId, what: JobEvent) -> Result<(), Error> {
-        if let Some(job) = self.get(id).await? {
-            self.engine.emit_job(self.now(), &JobRef::of(&job), what);
-        }
-        Ok(())
+    /// Makes one change to any number of jobs. Returns what happened to each, in their order; what does not apply to one job
+    /// does not stop the others.
+    ///
+    /// ```
+    /// # use windlass::admin::{Change, Revival};
+    /// # use windlass::{Client, Error, JobId};
+    /// # async fn example(client: &Client, dead: &[JobId]) -> Result<(), Error> {
+    /// let revived = client.change_many(dead, &Change::Revive(Revival::default())).await?;
+    /// # let _ = revived;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn change_many(&self, ids: &[JobId], change: &Change) -> Result<Vec<Changed>, Error> {
+        Ok(self.engine.change(ids, change).await?)
+    }
+
+    async fn change_one(&self, id: JobId, change: Change) -> Result<State, Error> {
+        let changed = self.change_many(&[id], &change).await?;
+        self.answer(id, changed).await
     }
 
     async fn answer(&self, id: JobId, changed: Vec<Changed>) -> Result<State, Error> {

@@ -102,7 +102,7 @@ impl<'a, Answer> Enqueue<'a, Answer> {
 
     /// The jobs, checked.
     fn jobs(self) -> Result<Vec<StoredJob>, Error> {
-        let engine = self.client.engine();
+        let engine = &self.client.engine;
         let now = engine.now();
         let mut said = self.options;
         if self.version > 1 {

@@ -1,5 +1,6 @@
 //! What a queue is held to, over all workers and nodes, and how it is paused.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use windlass_core::QueueName;
@@ -57,6 +58,11 @@ impl Client {
             ..before
         })
         .await
+    }
+
+    /// The limits and pauses of the queues that have any.
+    pub async fn queues(&self) -> Result<BTreeMap<QueueName, QueueLimits>, Error> {
+        Ok(self.engine.store().queues().await?)
     }
 
     /// Changes what a queue is held to; what others change meanwhile is not lost.

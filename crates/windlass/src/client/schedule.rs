@@ -293,7 +293,7 @@ impl Client {
     /// before the schedule was made. At most 1000 of them. How many jobs that made.
     ///
     /// `overlap` ignores these runs: they never cause a later occurrence to be skipped, queued or cancelled. Under
-    /// [`Overlap::Queue`](crate::Overlap::Queue) they run one after the other.
+    /// [`Overlap::Queue`](crate::schedule::Overlap::Queue) they run one after the other.
     pub async fn backfill(
         &self,
         name: &str,

@@ -5,10 +5,11 @@ use std::time::Duration;
 use crate::support::{every_store, seconds};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use windlass::admin::{Consent, Edit, Failures, Page, QueueSettings, Revival};
+use windlass::retry::{Backoff, Jitter, Preset, RetryPolicy};
 use windlass::testing::TestKit;
 use windlass::{
-    Backoff, Consent, Context, DeadReason, Edit, Error, Failure, Failures, Filter, Jitter, Job,
-    ListedState, Page, Preset, QueueSettings, RetryPolicy, Revival, State, StoreError, Worker,
+    Context, DeadReason, Error, Failure, Filter, Job, ListedState, State, StoreError, Worker,
 };
 use windlass_core::Timeout;
 
@@ -174,7 +175,7 @@ every_store! {
         client.resume_queue("default").await.unwrap();
         worker.drain().await.unwrap();
         assert_eq!(client.state(id).await.unwrap(), Some(State::Succeeded));
-        let kept = client.engine().store().queues().await.unwrap();
+        let kept = windlass::admin::engine_of(&client).store().queues().await.unwrap();
         assert_eq!(kept.values().next().unwrap().concurrency, Some(3), "pausing keeps the limits");
     }
 

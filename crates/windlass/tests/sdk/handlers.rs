@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use windlass::admin::Page;
+use windlass::events::StopReason;
+use windlass::retry::{Backoff, Class, Classify, Jitter, RetryPolicy};
 use windlass::testing::TestKit;
 use windlass::{
-    Backoff, Class, Classify, Client, Context, DeadReason, Error, Failure, Filter, Jitter, Job,
-    ListedState, Options, Outcome, Page, Queue, RetryPolicy, Schedule, State, StopReason, Worker,
+    Client, Context, DeadReason, Error, Failure, Filter, Job, ListedState, Options, Outcome, Queue,
+    Schedule, State, Worker,
 };
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -304,7 +307,7 @@ async fn a_running_job_is_called_off_and_a_worker_stops_by_its_signal() {
     let canceller = client.clone();
     let signal = async move {
         while let Some(heard) = events.next().await {
-            let windlass::Heard::Event(event) = heard else {
+            let windlass::events::Heard::Event(event) = heard else {
                 continue;
             };
             match event.name() {

@@ -4,8 +4,9 @@ use crate::support::{every_store, seconds};
 use futures_util::TryStreamExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use windlass::admin::{Page, QueueSettings};
 use windlass::testing::TestKit;
-use windlass::{Error, Filter, Job, JobId, ListedState, Page, QueueSettings, StoreError};
+use windlass::{Error, Filter, Job, JobId, ListedState, StoreError};
 
 /// More than one step stores, and more than one page looks at.
 const MANY: u32 = 10_500;

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use crate::support::{every_store, seconds};
 use serde::{Deserialize, Serialize};
+use windlass::schedule::Overlap;
 use windlass::testing::TestKit;
-use windlass::{
-    Context, Error, Failure, Filter, Job, ListedState, Overlap, Queue, Schedule, Worker,
-};
+use windlass::{Context, Error, Failure, Filter, Job, ListedState, Queue, Schedule, Worker};
 
 const PERIOD: Duration = Duration::from_secs(60);
 
@@ -84,7 +83,7 @@ every_store! {
             assert_eq!(ran.attempts, attempts, "{overlap:?}");
             assert_eq!(count(ListedState::Cancelled).await - before, cancelled, "{overlap:?}");
             let mut left_out = 0;
-            while let Some(windlass::Heard::Event(event)) = events.try_next() {
+            while let Some(windlass::events::Heard::Event(event)) = events.try_next() {
                 left_out += usize::from(event.name() == "skipped");
             }
             assert_eq!(left_out, skipped, "{overlap:?}");

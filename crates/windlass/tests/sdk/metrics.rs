@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use windlass::{
-    Client, Context, DeadReason, Event, Failure, Heard, Job, JobEvent, JobId, JobRef, Preset,
-    PrometheusRecorder, Recorder as _, Schedule, ScheduleEvent, Timestamp, Worker,
-};
+use windlass::events::{Event, Heard, JobEvent, JobRef, Recorder as _, ScheduleEvent};
+use windlass::prometheus::PrometheusRecorder;
+use windlass::retry::Preset;
+use windlass::{Client, Context, DeadReason, Failure, Job, JobId, Schedule, Timestamp, Worker};
 
 #[derive(Serialize, Deserialize)]
 struct Ask {

@@ -2,11 +2,10 @@
 
 use crate::support::{every_store, seconds};
 use serde::{Deserialize, Serialize};
+use windlass::admin::RESULT_BYTES_MAX;
+use windlass::retry::{FailedAttempt, Preset, RetryDecision};
 use windlass::testing::TestKit;
-use windlass::{
-    Client, Context, DeadReason, FailedAttempt, Failure, Job, Preset, RESULT_BYTES_MAX,
-    RetryDecision, Schedule, State, Worker,
-};
+use windlass::{Client, Context, DeadReason, Failure, Job, Schedule, State, Worker};
 
 /// Fails with its text until it has failed so often.
 #[derive(Debug, Serialize, Deserialize)]

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use crate::support::{every_store, seconds};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use windlass::admin::Page;
+use windlass::events::{Event, Heard, ScheduleEvent};
+use windlass::schedule::{Expected, Missed, Overlap, ScheduleRef};
 use windlass::testing::TestKit;
 use windlass::{
-    Client, Context, Error, Event, Expected, Failure, Filter, Heard, Job, ListedState, Missed,
-    Options, Overlap, Page, Schedule, ScheduleEvent, ScheduleRef, State, Timestamp, Worker,
+    Client, Context, Error, Failure, Filter, Job, ListedState, Options, Schedule, State, Timestamp,
+    Worker,
 };
 use windlass_core::schedule::NewSchedule;
 use windlass_engine::{Engine, Ids, VirtualClock};
@@ -50,7 +53,7 @@ fn worker(client: &Client) -> Worker {
 }
 
 async fn skipped(client: &Client) -> Vec<Value> {
-    let store = client.engine().store();
+    let store = windlass::admin::engine_of(&client).store();
     let mut skipped = Vec::new();
     for schedule in store.schedules().await.unwrap().readable {
         let topic = Fire::skipped_topic(schedule.id);
@@ -314,7 +317,7 @@ async fn what_code_declares_fires_though_the_store_says_that_it_is_over() {
     let mut found = client.schedules().await.unwrap().remove(0);
     let next_at = found.next_at.take();
     let version = Expected::Version(found.version);
-    let store = client.engine().store();
+    let store = windlass::admin::engine_of(&client).store();
     store.put_schedule(&found, version).await.unwrap();
     client.put_schedule(&minutely("m")).await.unwrap();
     assert_eq!(client.schedules().await.unwrap()[0].next_at, next_at);
@@ -327,7 +330,7 @@ async fn an_edit_that_the_store_breaks_off_does_not_end_a_schedule() {
         let store = Faulty::new(Arc::new(MemoryStore::new()));
         let clock = Arc::new(VirtualClock::new("2026-01-01T00:00:00Z".parse().unwrap()));
         let engine = Engine::new(Arc::clone(&store) as _, clock, Ids::seeded(1));
-        let client = Client::new(Arc::new(engine));
+        let client = windlass::admin::client_of(Arc::new(engine));
         client.put_schedule(&minutely("m")).await.unwrap();
         let which = ScheduleRef::Name("m".parse().unwrap());
         let before = client.schedule(&which).await.unwrap().unwrap();

@@ -6,11 +6,11 @@ use std::time::Duration;
 use crate::support::{every_store, seconds};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use windlass::admin::Revival;
+use windlass::events::{Event, Heard, StopReason, Subscription};
+use windlass::retry::Preset;
 use windlass::testing::TestKit;
-use windlass::{
-    Client, Context, Event, Failure, Heard, Job, Preset, Queue, Revival, State, StopReason,
-    StoreError, Subscription, Worker,
-};
+use windlass::{Client, Context, Failure, Job, Queue, State, StoreError, Worker};
 use windlass_store::{Store, Wrapper};
 
 #[derive(Serialize, Deserialize)]
@@ -217,7 +217,7 @@ async fn a_worker_returns_the_error_of_a_store_that_stopped() {
     let clock = Arc::new(windlass_engine::SystemClock::new());
     let ids = windlass_engine::Ids::seeded(1);
     let engine = windlass_engine::Engine::new(Arc::clone(&store) as _, clock, ids);
-    let client = Client::new(Arc::new(engine));
+    let client = windlass::admin::client_of(Arc::new(engine));
     let mut events = client.events();
     client.enqueue(Work).await.unwrap();
     let worker = Worker::new(&client, ()).handle(never_ends);

@@ -171,7 +171,7 @@ async fn a_running_job_that_is_called_off_is_told() {
     assert_eq!(job(&run.engine, id).await.state(), State::Cancelled);
     let id = run.enqueue(new_job("a")).await;
     run.until("started", id).await;
-    run.engine.cancel(&[id]).await.unwrap();
+    run.engine.change(&[id], &Change::Cancel).await.unwrap();
     run.until("cancelled", id).await;
     assert_eq!(
         run.elapsed(),
@@ -196,7 +196,7 @@ async fn a_handler_that_ignores_a_cancel_is_dropped_after_its_grace() {
         };
         let id = run.enqueue(new).await;
         run.until("started", id).await;
-        run.engine.cancel(&[id]).await.unwrap();
+        run.engine.change(&[id], &Change::Cancel).await.unwrap();
         run.until("cancelled", id).await;
         assert_eq!(run.elapsed(), seconds(grace));
         assert_eq!(run.outcomes(id).await, [(0.0, Outcome::Cancelled)]);

@@ -12,7 +12,7 @@ use windlass_engine::remote::{
     RemoteRenewed, RemoteSettled,
 };
 use windlass_engine::{PROGRESS, RunningAttempt, Sweeper, SweeperConfig, WorkerAbout};
-use windlass_store::{AttemptId, Document};
+use windlass_store::{AttemptId, Change, Document};
 
 use crate::remote::scene::{Scene, claim, ids, named, of};
 use windlass_testkit::running::Sleeping;
@@ -184,7 +184,12 @@ async fn a_renewal_prolongs_a_lease_and_says_that_the_job_was_cancelled(world: W
     assert_eq!(renew("w").await, renewed);
     let lost = RemoteRenewed::LeaseLost(Lost::OtherWorker);
     assert_eq!(renew("liar").await, lost);
-    scene.world.engine.cancel(&[id]).await.unwrap();
+    scene
+        .world
+        .engine
+        .change(&[id], &Change::Cancel)
+        .await
+        .unwrap();
     let cancelled = RemoteRenewed::Until {
         until,
         cancel_requested: true,

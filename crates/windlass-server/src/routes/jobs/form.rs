@@ -6,12 +6,13 @@ use std::cell::Cell;
 use axum::http::StatusCode;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use windlass::{Error, Expected};
+use windlass::Error;
+use windlass::schedule::Expected;
 use windlass_api::{AttemptView, Content, ListPage};
 use windlass_core::fields::one_of;
 use windlass_core::{Delivery, Job, JobId, ScheduleId, ScheduleName, State, Timestamp};
 use windlass_http::form::{FORM_META, FormError, SchedulerForm, next_execution_time, status_of};
-use windlass_store::{Attempt, FiredOccurrence, PAGE_MAX, Schedule, ScheduleRef, Written};
+use windlass_store::{Attempt, Change, FiredOccurrence, PAGE_MAX, Schedule, ScheduleRef, Written};
 
 use super::look::{ATTEMPTS_MAX, attempt_view};
 use crate::access::Scope;
@@ -116,7 +117,7 @@ pub(super) async fn delete(call: &Call, schedule: &Schedule) -> Result<Answer, P
             let found = store.get(&jobs).await?;
             let open = found.iter().flatten().filter(|job| !job.state().is_final());
             let open: Vec<JobId> = open.map(|job| job.id).collect();
-            call.app.engine().cancel(&open).await?;
+            call.app.engine().change(&open, &Change::Cancel).await?;
             let name = schedule.definition.name.as_str();
             call.audit_plain("schedule.delete", name).await;
             return Ok(Answer::empty());

@@ -1,7 +1,7 @@
 //! What workers in any language report of their attempts: how they ended, that they go on, and how
 //! far they are.
 
-use windlass::RESULT_BYTES_MAX;
+use windlass::admin::RESULT_BYTES_MAX;
 use windlass_api::{
     JobState, LeaseRef, LostReason, Outcomes, Progress, RenewAnswer, RenewStatus, Renewal, Renewed,
     ReportedOutcome, SettleAnswer, SettleStatus, Settled,

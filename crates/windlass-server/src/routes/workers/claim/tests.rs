@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tower::ServiceExt as _;
-use windlass::Client;
 use windlass_core::JobId;
 use windlass_engine::{Engine, Ids, SystemClock};
 use windlass_memory::MemoryStore;
@@ -117,7 +116,7 @@ impl Server {
         let clock = Arc::new(SystemClock::new());
         let engine = Arc::new(Engine::new(shared, clock, Ids::seeded(7)));
         let access = access(Arc::clone(&engine));
-        let app = App::new(Client::new(engine), access).settings(settings);
+        let app = App::new(windlass::admin::client_of(engine), access).settings(settings);
         Server {
             store,
             router: router(app.clone()),
@@ -260,7 +259,12 @@ async fn a_key_that_is_revoked_while_it_waits_for_a_job_learns_nothing_of_it() {
     let waiting = server.ask(&path, Some(&key), None);
     server.until(|| server.store.asked("get") > 0).await;
     server.revoke(&id).await;
-    server.app.engine().cancel(&[job]).await.unwrap();
+    server
+        .app
+        .engine()
+        .change(&[job], &Change::Cancel)
+        .await
+        .unwrap();
     let refused = waiting.await.unwrap();
     assert_eq!(refused.refusal(), (401, "key_revoked"), "{refused:?}");
 }
@@ -330,7 +334,12 @@ async fn waits_for_many_jobs_share_one_look() {
     let asked = server.store.asked("get");
     assert!(asked < 2 * WAITING, "{asked} reads");
     // One ends here.
-    server.app.engine().cancel(&jobs[1..2]).await.unwrap();
+    server
+        .app
+        .engine()
+        .change(&jobs[1..2], &Change::Cancel)
+        .await
+        .unwrap();
     let ended = waiting.remove(0).await.unwrap();
     assert_eq!(ended.json["id"], jobs[1].to_string(), "{ended:?}");
     waiting.iter().for_each(JoinHandle::abort);
