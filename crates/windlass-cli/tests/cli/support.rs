@@ -20,6 +20,7 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
     for name in named.filter(|name| name.to_string_lossy().starts_with("WINDLASS_")) {
         command.env_remove(name);
     }
+    command.env_remove("COLUMNS"); // it wraps the help
     command.args(arguments).stdin(Stdio::null());
     command
 }
