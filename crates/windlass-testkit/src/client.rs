@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use windlass_core::{JobId, Timestamp};
 
 /// Long enough for everything that happens at all: a test that needs it has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -139,6 +140,30 @@ impl Answer {
 
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The status and the JSON for a snapshot, with ids, times and measured durations redacted.
+    pub fn redacted(&self) -> String {
+        let mut json = self.json.clone();
+        redact("", &mut json);
+        format!("{}\n{json:#}\n", self.status)
+    }
+}
+
+fn redact(name: &str, value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                redact(name, value);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| redact(name, item)),
+        Value::String(text) if text.parse::<Timestamp>().is_ok() => *value = "[time]".into(),
+        Value::String(text) if text.parse::<JobId>().is_ok() || name == "request_id" => {
+            *value = "[id]".into();
+        }
+        Value::Number(_) if name == "oldest_ready_ms" => *value = "[duration]".into(),
+        _ => {}
     }
 }
 

@@ -20,43 +20,8 @@ async fn a_job_is_created_and_read_back_with_every_field() {
         created.header("location"),
         Some(format!("/api/v1/jobs/{id}").as_str())
     );
-    assert_eq!(created.json["duplicate"], false);
-    assert!(
-        created.json.get("payload").is_none(),
-        "what was just given is not repeated"
-    );
     let read = server.get(&format!("/api/v1/jobs/{id}")).await;
-    assert_eq!(read.status, 200);
-    for (field, value) in [
-        ("kind", json!("email:send")),
-        ("payload", json!({"to": "ann"})),
-        ("queue", json!("mail")),
-        ("state", json!("scheduled")),
-        ("priority", json!(7)),
-        ("delivery", json!("at_most_once")),
-        ("max_attempts", json!(3)),
-        ("retry", json!("webhook")),
-        ("timeout", json!("5s")),
-        ("unique_key", json!("u1")),
-        ("unique_for", json!("1d")),
-        ("concurrency_key", json!("eu")),
-        ("limit", json!(2)),
-        ("tags", json!(["a"])),
-        ("meta", json!({"traceparent": "00-ab"})),
-        ("attempt", json!(0)),
-        ("failures", json!(0)),
-        ("last_error", Value::Null),
-        ("dead_reason", Value::Null),
-        ("cancel_requested", json!(false)),
-    ] {
-        assert_eq!(read.json[field], value, "{field}");
-    }
-    for instant in ["run_at", "deadline", "created_at"] {
-        assert!(
-            read.text_at(&format!("/{instant}")).ends_with('Z'),
-            "{instant}"
-        );
-    }
+    insta::assert_snapshot!(created.redacted() + &read.redacted());
 }
 
 #[tokio::test]
@@ -78,37 +43,21 @@ async fn other_spellings_are_taken() {
 #[tokio::test]
 async fn a_bad_job_is_refused_by_field_and_rule() {
     let server = Server::open().await;
-    for (body, pointer) in [
-        (json!({}), "/kind"),
-        (json!({"kind": ""}), "/kind"),
-        (json!({"kind": "a", "colour": 1}), "/colour"),
-        (
-            json!({"kind": "a", "max_attempts": 3, "max_retries": 5}),
-            "/max_retries",
-        ),
-        (
-            json!({"kind": "a", "retry": {"backoff": {"type": "exponential", "base": "5s", "max": "1s"}}}),
-            "/retry/backoff/max",
-        ),
-        (json!({"kind": "a", "tags": ["x", 5]}), "/tags/1"),
-        (json!({"kind": "a", "delay": 5}), "/delay"),
+    let mut refusals = String::new();
+    for body in [
+        json!({}),
+        json!({"kind": ""}),
+        json!({"kind": "a", "colour": 1}),
+        json!({"kind": "a", "prioritty": 1}),
+        json!({"kind": "a", "max_attempts": 3, "max_retries": 5}),
+        json!({"kind": "a", "retry": {"backoff": {"type": "exponential", "base": "5s", "max": "1s"}}}),
+        json!({"kind": "a", "tags": ["x", 5]}),
+        json!({"kind": "a", "delay": 5}),
     ] {
         let refused = server.post("/api/v1/jobs", &body).await;
-        let found = refused.pointer();
-        assert!(
-            found == pointer || pointer == "/max_retries" && found == "/max_attempts",
-            "{refused:?}"
-        );
-        assert!(!refused.text_at("/errors/0/rule").is_empty());
+        refusals += &format!("{body}\n{}\n", refused.redacted());
     }
-    let hinted = server
-        .post("/api/v1/jobs", &json!({"kind": "a", "prioritty": 1}))
-        .await;
-    assert!(
-        hinted
-            .text_at("/errors/0/rule")
-            .contains("did you mean `priority`")
-    );
+    insta::assert_snapshot!(refusals);
     let jobs = server.get("/api/v1/jobs").await;
     assert_eq!(jobs.json["data"], json!([]), "nothing was stored");
 }

@@ -1,6 +1,6 @@
 //! What is wrong with a request: every problem is named, as the client spelled it.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use windlass_server::routes;
 
 use crate::support::Server;
@@ -94,42 +94,18 @@ async fn every_route_with_a_body_reports_all_problems_at_once() {
 #[tokio::test]
 async fn problems_are_named_as_the_client_spelled_them() {
     let server = Server::open().await;
-    for (body, pointers) in [
-        (
-            json!({"type": 5, "maxRetryCount": -1, "retry_at": "soon", "x": 1}),
-            &["/maxRetryCount", "/retry_at", "/type", "/x"][..],
-        ),
-        (
-            json!({"http": {"url": "ftp://x", "method": "X", "y": 1}, "queue": "a b"}),
-            &["/http/method", "/http/url", "/http/y", "/queue"],
-        ),
-        (
-            json!({"kind": "http", "payload": {"url": "ftp://x", "y": 1}, "tags": [1]}),
-            &["/payload/url", "/payload/y", "/tags/0"],
-        ),
-        (
-            json!({"schedule": "soon", "api": "x", "maxRetryCount": -1, "isRecurring": 5, "z": 1}),
-            &["/api", "/isRecurring", "/maxRetryCount", "/schedule", "/z"],
-        ),
-        (
-            json!({"kind": "a", "deadline": "x", "unique_key": "", "unique_for": "1h"}),
-            &["/deadline", "/unique_key"],
-        ),
+    let mut refusals = String::new();
+    for body in [
+        json!({"type": 5, "maxRetryCount": -1, "retry_at": "soon", "x": 1}),
+        json!({"http": {"url": "ftp://x", "method": "X", "y": 1}, "queue": "a b"}),
+        json!({"kind": "http", "payload": {"url": "ftp://x", "y": 1}, "tags": [1]}),
+        json!({"schedule": "soon", "api": "x", "maxRetryCount": -1, "isRecurring": 5, "z": 1}),
+        json!({"kind": "a", "deadline": "x", "unique_key": "", "unique_for": "1h"}),
     ] {
         let refused = server.post("/api/v1/jobs", &body).await;
-        assert_eq!(refused.status, 422, "{refused:?}");
-        let errors = refused.json["errors"].as_array().unwrap();
-        let pointer = |error: &Value| error["pointer"].as_str().unwrap().to_owned();
-        let mut found: Vec<String> = errors.iter().map(pointer).collect();
-        found.sort();
-        assert_eq!(found, pointers, "{errors:?}");
+        refusals += &format!("{body}\n{}\n", refused.redacted());
     }
-    let form = json!({"schedule": "soon", "api": "x"});
-    let refused = server.post("/api/v1/jobs", &form).await;
-    assert_eq!(refused.code(), "INVALID_SCHEDULE", "of its first problem");
     let bulk = json!({"jobs": [{"kind": "a"}, {"kind": "b c", "x": 1, "y": 2}]});
     let refused = server.post("/api/v1/jobs/bulk", &bulk).await;
-    let errors = refused.json["errors"].as_array().unwrap();
-    assert_eq!(errors.len(), 3, "{errors:?}");
-    assert_eq!(errors[0]["pointer"], "/jobs/1/kind");
+    insta::assert_snapshot!(refusals + &format!("{bulk}\n{}", refused.redacted()));
 }

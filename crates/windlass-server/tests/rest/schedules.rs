@@ -21,11 +21,8 @@ async fn a_schedule_is_created_read_listed_and_deleted() {
         created.header("location"),
         Some("/api/v1/schedules/nightly")
     );
-    assert_eq!(
-        created.json["job"],
-        json!({"kind": "report", "payload": {"a": 1}})
-    );
-    assert!(created.json["next_at"].is_string() && created.header("etag").is_some());
+    insta::assert_snapshot!(created.redacted());
+    assert!(created.header("etag").is_some());
     let id = created.text_at("/id");
     for name in ["nightly", id.as_str()] {
         let read = server.get(&format!("/api/v1/schedules/{name}")).await;
@@ -56,21 +53,24 @@ async fn a_schedule_is_created_read_listed_and_deleted() {
 #[tokio::test]
 async fn a_bad_schedule_is_refused_by_field() {
     let server = Server::open().await;
-    for (field, value, pointer) in [
-        ("cron", json!("61 * * * *"), "/cron"),
-        ("cron", json!("0 0 30 2 *"), "/cron"),
-        ("timezone", json!("Nowhere/City"), "/timezone"),
-        ("overlap", json!("maybe"), "/overlap"),
-        ("colour", json!(1), "/colour"),
-        ("job", json!({"kind": ""}), "/job/kind"),
-        ("job", Value::Null, "/job"),
-        ("name", json!("no spaces"), "/name"),
+    let mut refusals = String::new();
+    for (field, value) in [
+        ("cron", json!("61 * * * *")),
+        ("cron", json!("0 0 30 2 *")),
+        ("timezone", json!("Nowhere/City")),
+        ("overlap", json!("maybe")),
+        ("colour", json!(1)),
+        ("job", json!({"kind": ""})),
+        ("job", Value::Null),
+        ("name", json!("no spaces")),
     ] {
         let mut body = nightly();
+        refusals += &format!("{field}: {value}\n");
         body[field] = value;
         let refused = server.post("/api/v1/schedules", &body).await;
-        assert!(refused.pointer().starts_with(pointer), "{refused:?}");
+        refusals += &format!("{}\n", refused.redacted());
     }
+    insta::assert_snapshot!(refusals);
 }
 
 #[tokio::test]
