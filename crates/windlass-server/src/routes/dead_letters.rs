@@ -9,7 +9,6 @@ use windlass_api::schema::{Field, Schema, filter_params};
 use windlass_api::{Content, JobFilter, group_of, read_revival};
 use windlass_core::fields::RawFields;
 use windlass_core::{Invalid, Job, JobId, Kind, Revival, State, Timestamp};
-use windlass_engine::{JobEvent, JobRef};
 use windlass_store::{Change, Changed, PAGE_MAX};
 
 use super::Route;
@@ -193,20 +192,8 @@ async fn revive(call: Call) -> Result<Answer, Problem> {
     let new_payload = revival.payload.as_ref();
     let before = Before::keep_all(&call, dead.iter().copied().cloned(), new_payload).await?;
     let ids: Vec<JobId> = before.iter().map(Before::id).collect();
-    let mut changed = call
-        .app
-        .store()
-        .change(&ids, &Change::Revive(revival.clone()), call.now)
-        .await?;
-    if let Some(run_at) = revival.run_at {
-        call.app.engine().due_at(run_at, call.now);
-    }
-    for (job, changed) in dead.iter().zip(&changed) {
-        if matches!(changed, Changed::Now(_)) {
-            let engine = call.app.engine();
-            engine.emit_job(call.now, &JobRef::of(job), JobEvent::Revived);
-        }
-    }
+    let revive = Change::Revive(revival.clone());
+    let mut changed = call.app.client.change_many(&ids, &revive).await?;
     let changes = Before::changes_of(&before, &changed, |job, state| job.revived(&revival, state));
     changed.extend(others.iter().map(|job| Changed::Conflict(job.state())));
     let answer = pass_answer(&changed, &found);

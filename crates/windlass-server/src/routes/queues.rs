@@ -206,11 +206,7 @@ async fn purge(
     let after = purge.cursor.map(|after| after.0);
     let found = search(&call.app, &filter, after, limit, call.now).await?;
     let ids: Vec<JobId> = found.jobs.iter().map(|job| job.id).collect();
-    let changed = call
-        .app
-        .store()
-        .change(&ids, &Change::Purge, call.now)
-        .await?;
+    let changed = call.app.client.change_many(&ids, &Change::Purge).await?;
     let answer = pass_answer(&changed, &found);
     let detail = json!({
         "state": state, "finished_before": purge.finished_before, "removed": answer.changed,

@@ -117,7 +117,7 @@ pub(super) async fn delete(call: &Call, schedule: &Schedule) -> Result<Answer, P
             let found = store.get(&jobs).await?;
             let open = found.iter().flatten().filter(|job| !job.state().is_final());
             let open: Vec<JobId> = open.map(|job| job.id).collect();
-            call.app.engine().change(&open, &Change::Cancel).await?;
+            call.app.client.change_many(&open, &Change::Cancel).await?;
             let name = schedule.definition.name.as_str();
             call.audit_plain("schedule.delete", name).await;
             return Ok(Answer::empty());

@@ -90,11 +90,7 @@ pub(super) async fn run_now(call: Call) -> Result<Answer, Problem> {
     let meant = found.jobs.iter().filter(|job| by_name || job.failures > 0);
     let before = Before::keep_all(&call, meant.cloned(), None).await?;
     let ids: Vec<JobId> = before.iter().map(Before::id).collect();
-    let changed = call
-        .app
-        .store()
-        .change(&ids, &Change::RunNow, call.now)
-        .await?;
+    let changed = call.app.client.change_many(&ids, &Change::RunNow).await?;
     let answer = pass_answer(&changed, &found);
     let changes = Before::changes_of(&before, &changed, Before::made_due);
     record_pass(&call, "jobs.run_now", wanted.told(&answer), changes).await;
