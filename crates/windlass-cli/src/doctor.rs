@@ -4,9 +4,9 @@ use clap::Args;
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 use windlass::Client;
-use windlass_server::checks::{Check, Machine, Verdict, certificate};
-use windlass_server::config::Config;
-use windlass_server::{StartError, nodes};
+use windlass_server::standalone::checks::{Check, Machine, Verdict, certificate};
+use windlass_server::standalone::config::Config;
+use windlass_server::standalone::{StartError, nodes};
 use windlass_store::{Node, StoreError};
 
 use crate::clock;

@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde_json::{Value, json};
 use windlass_core::Invalid;
-use windlass_server::StartError;
 use windlass_server::access::KeyError;
-use windlass_server::config::ConfigError;
 use windlass_server::secrets::SecretError;
+use windlass_server::standalone::StartError;
+use windlass_server::standalone::config::ConfigError;
 
 use crate::remote::Refusal;
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use windlass::Client;
 use windlass_engine::Audit;
 use windlass_server::access::Caller;
-use windlass_server::config::Config;
+use windlass_server::standalone::config::Config;
 
 use crate::remote::{Remote, RemoteArgs};
 use crate::settings::SettingsArgs;

@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use windlass::prometheus::METRICS;
 use windlass_core::retry::Preset;
-use windlass_server::config::Config;
+use windlass_server::standalone::config::Config;
 
 use crate::command::Page;
 use crate::policy::{Explained, Told, describe_backoff, describe_jitter};

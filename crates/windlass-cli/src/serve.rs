@@ -7,10 +7,10 @@ use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
-use windlass_server::Server;
-use windlass_server::checks::forbid_core_dumps;
-use windlass_server::config::{Config, LogFormat};
-use windlass_server::log::LogLines;
+use windlass_server::standalone::Server;
+use windlass_server::standalone::checks::forbid_core_dumps;
+use windlass_server::standalone::config::{Config, LogFormat};
+use windlass_server::standalone::log::LogLines;
 
 use crate::output::Output;
 use crate::settings::{ServerArgs, restrict_new_files};

@@ -9,8 +9,8 @@ use windlass::Client;
 use windlass::prometheus::PrometheusRecorder;
 use windlass_core::Invalid;
 use windlass_postgres::{Options, PostgresStore};
-use windlass_server::checks::check_validity;
-use windlass_server::config::{Config, Sources};
+use windlass_server::standalone::checks::check_validity;
+use windlass_server::standalone::config::{Config, Sources};
 
 use crate::clock;
 use crate::output::Output;

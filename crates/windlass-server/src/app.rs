@@ -18,11 +18,11 @@ use crate::access::Access;
 use crate::bodies::Bodies;
 use crate::events::Feed;
 use crate::idempotency::{Allowance, NOTES_MAX_DEFAULT};
-use crate::log::LogLines;
 use crate::permits::Permits;
 use crate::problem::Problem;
 use crate::rates::Rates;
 use crate::secrets::Secrets;
+use crate::standalone::log::LogLines;
 
 /// So many requests that change something are worked on at once; others wait for their turn.
 const CHANGING_MAX: u32 = 1000;

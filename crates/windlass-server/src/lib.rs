@@ -13,6 +13,8 @@
 //! # }
 //! ```
 //!
+//! [`standalone`] is the same server as a process of its own.
+//!
 //! Every route is declared once, in `routes`, with the scope it needs: there is no way to write one without.
 
 pub mod access;
@@ -21,16 +23,12 @@ mod app;
 mod audit;
 mod bodies;
 mod call;
-pub mod checks;
-pub mod config;
 mod endpoint;
 mod events;
 mod health;
 mod http_jobs;
 mod idempotency;
-pub mod log;
 mod metrics;
-pub mod nodes;
 mod openapi;
 mod permits;
 mod preconditions;
@@ -44,10 +42,8 @@ mod search;
 pub mod secrets;
 mod serve;
 mod signing;
-mod start;
+pub mod standalone;
 
 pub use app::{App, Settings};
 pub use openapi::openapi;
-pub use refusals::site;
 pub use routes::{RouteInfo, router, routes};
-pub use start::{RunError, Server, StartError};

@@ -16,7 +16,7 @@ const HEALTH: &[&str] = &["/livez", "/readyz", "/metrics"];
 
 /// A router as a [`Listener`](windlass_listen::Listener) serves it: what the listener refuses is
 /// answered with a problem.
-pub fn site(router: Router) -> Site {
+pub(crate) fn site(router: Router) -> Site {
     let ids = Arc::new(Ids::unpredictable());
     Site::new(router)
         .health(HEALTH)

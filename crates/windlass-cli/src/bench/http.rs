@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use windlass_listen::{Limits, Listener, Site};
-use windlass_server::Server;
-use windlass_server::config::{Config, Sources};
+use windlass_server::standalone::Server;
+use windlass_server::standalone::config::{Config, Sources};
 
 use super::{HttpBench, progress};
 use crate::clock;

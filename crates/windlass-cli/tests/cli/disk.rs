@@ -69,7 +69,7 @@ fn a_sync_that_fails_ends_the_server_without_any_request() {
     assert_eq!(status.code(), Some(1), "{log}");
     // Loops that are still stopping may log in between, so neither line has a fixed position.
     let mut lines = log.lines();
-    let logged = lines.find(|line| line.contains("ERROR windlass_server::start"));
+    let logged = lines.find(|line| line.contains("ERROR windlass_server::standalone::start"));
     let logged = logged.unwrap_or_else(|| panic!("{log}"));
     let printed = log.lines().find(|line| line.starts_with("error: "));
     let printed = printed.unwrap_or_else(|| panic!("{log}"));

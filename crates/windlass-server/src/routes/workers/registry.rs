@@ -9,8 +9,8 @@ use windlass_store::Node;
 use super::signal_word;
 use crate::call::{Call, escaped};
 use crate::endpoint::{Params, Read, Reply};
-use crate::nodes::differences;
 use crate::problem::Problem;
+use crate::standalone::nodes::differences;
 
 /// Rows of a page that names no limit.
 const PAGE_DEFAULT: usize = 50;

@@ -8,7 +8,7 @@ use windlass_core::Timestamp;
 use windlass_engine::is_alive;
 use windlass_store::Node;
 
-use crate::config::Config;
+use crate::standalone::config::Config;
 
 /// Where a server's heartbeat has its settings.
 const SETTINGS: &str = "settings";
@@ -80,7 +80,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::Sources;
+    use crate::standalone::config::Sources;
 
     fn node(name: &str, flags: &[(&'static str, &str)], beat_at: Timestamp) -> Node {
         let flags = flags.iter().map(|(key, value)| (*key, (*value).to_owned()));

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::json;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::config::LogFormat;
+use crate::standalone::config::LogFormat;
 
 /// So many lines may wait to be written, and so many bytes of them.
 const LINES_MAX: usize = 10_000;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use windlass_core::retry::Preset;
 
 use super::*;
-use crate::config::Sources;
+use crate::standalone::config::Sources;
 
 /// Every setting that becomes a number somewhere else, at another value than its default.
 const SET: &[(&str, &str)] = &[

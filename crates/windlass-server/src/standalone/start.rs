@@ -19,14 +19,14 @@ use windlass_store::StoreError;
 
 use crate::access::{Access, Caller, WithoutKeys};
 use crate::app::{App, Settings};
-use crate::checks::{self, Machine, Verdict, make_private};
-use crate::config::Config;
 use crate::http_jobs::Executor;
-use crate::log::LogLines;
-use crate::nodes;
 use crate::refusals::site;
 use crate::routes::router;
 use crate::secrets::{MasterKey, SecretError, Secrets};
+use crate::standalone::checks::{self, Machine, Verdict, make_private};
+use crate::standalone::config::Config;
+use crate::standalone::log::LogLines;
+use crate::standalone::nodes;
 
 /// So many records of throttled tries are on their way to the store at once.
 const THROTTLED_WRITING_MAX: usize = 4;

@@ -13,8 +13,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use windlass_core::Timestamp;
 use windlass_listen::RESERVE;
 
-use crate::config::Config;
-use crate::start::STORE_FILE;
+use crate::standalone::config::Config;
+use crate::standalone::start::STORE_FILE;
 
 pub use validity::check_validity;
 
