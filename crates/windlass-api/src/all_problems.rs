@@ -69,7 +69,7 @@ mod tests {
     }
 
     fn job(text: &str) -> Vec<String> {
-        let mut found = fields(text, "NewJobOrForm", read_new_job);
+        let mut found = fields(text, "NewJob", read_new_job);
         found.sort();
         found
     }

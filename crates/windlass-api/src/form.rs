@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use windlass_core::{JobId, Kind, QueueName, ScheduleId, Timestamp};
+use windlass_core::{JobId, Kind, PAYLOAD_BYTES_MAX, QueueName, ScheduleId, Timestamp};
 
 use crate::read::request;
 use crate::{Body, Checks, Job, Json, NewJob, Receipt, Whole, given};
@@ -29,7 +29,8 @@ request! {
         /// The method of the request. `POST`.
         pub method: String,
         /// Headers of the request.
-        pub headers: Map<String, Value>,
+        #[schemars(with = "Option<Map<String, Value>>")]
+        pub headers: Json,
         /// The body: text as it is, anything else as JSON.
         #[serde(default, deserialize_with = "given")]
         pub body: Json,
@@ -183,6 +184,10 @@ impl Body for Completion {
     type Checked = (CompletionWord, Completion);
 
     fn check(self, checks: &mut Checks) -> Option<Self::Checked> {
+        if let Some(Json(result)) = &self.result {
+            let size = result.check_size(PAYLOAD_BYTES_MAX);
+            checks.keep(size.map_err(|error| error.within("result")));
+        }
         let outcome = checks.required("outcome", self.outcome)?;
         let (has_result, has_error) = (self.result.is_some(), self.error.is_some());
         match outcome {

@@ -1,6 +1,7 @@
 //! Jobs and attempts as a client reads them: one name for each thing.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,7 +11,11 @@ use windlass_core::{
     ScheduleId, Standing, State, Tag, Timestamp, WorkerName,
 };
 
-use crate::{Count, Json, Problem, Retry, Span, TimeoutText, given};
+use crate::read::request;
+use crate::value::either_duration;
+use crate::{
+    Body, Checks, Count, Json, Millis, Problem, Retry, Span, TimeoutText, Whole, given, plain_body,
+};
 
 /// Whether what a job carries (payload, result and error texts) is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -396,6 +401,58 @@ pub struct DeadGroups {
     pub scanned: usize,
     /// Whether those are all.
     pub complete: bool,
+}
+
+request! {
+    /// Which attempts of a job are asked for.
+    pub struct HistoryParams {
+        /// At most this many. 10.
+        pub limit: Whole<1, 1000>,
+        /// Only attempts that succeeded, or only those that failed.
+        pub status: AttemptStatus,
+    }
+}
+
+plain_body!(HistoryParams);
+
+/// Whether an attempt succeeded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[schemars(inline)]
+pub enum AttemptStatus {
+    /// It did.
+    Success,
+    /// It failed, timed out or was lost.
+    Failed,
+}
+
+impl AttemptStatus {
+    /// The word in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            AttemptStatus::Success => "SUCCESS",
+            AttemptStatus::Failed => "FAILED",
+        }
+    }
+}
+
+request! {
+    /// How long to wait for a job.
+    pub struct WaitParams {
+        /// At most this long. 30 s.
+        pub timeout: Span,
+        /// The same in milliseconds.
+        pub timeout_ms: Millis,
+    }
+}
+
+impl Body for WaitParams {
+    type Checked = Option<Duration>;
+
+    fn check(self, checks: &mut Checks) -> Option<Self::Checked> {
+        let timeout = either_duration(checks, "timeout", self.timeout, self.timeout_ms);
+        Some(timeout)
+    }
 }
 
 #[cfg(test)]

@@ -4,16 +4,15 @@
 //! one name for each thing. No I/O: texts in, values out.
 
 mod all_problems;
+mod bulk;
 mod change;
 mod claim;
-mod duration;
 mod filter;
 mod form;
 mod job;
 mod key;
 mod new_job;
 mod old_job;
-mod old_view;
 mod page;
 mod policy;
 mod problem;
@@ -29,25 +28,25 @@ mod value;
 mod why;
 
 pub use all_problems::read_all;
-pub use change::{read_edit, read_revival};
+pub use bulk::{Bulk, BulkMode, CheckedBulk};
+pub use change::{DeadFilter, Edit, KeptFailures, Pass, Revival, ReviveByFilter, RunNowByFilter};
 pub use claim::{
     AttemptNumber, CheckedClaim, CheckedProgress, CheckedRenewal, Claim, ClaimAnswer, ClaimOrder,
     LeaseRef, LostReason, NewWorker, Progress, QueueWeight, RenewAnswer, RenewStatus, Renewal,
     Renewed, RenewedLease, WeightedQueue, Worker, WorkerPage, WorkerSignal,
 };
-pub use filter::{JobFilter, PayloadMatch, group_of};
+pub use filter::{JobFilter, group_of};
 pub use form::{
     Completion, CompletionTaken, CompletionWord, Created, FormDelivery, FormSchedule, FormView,
     JobOrForm, NewJobOrForm, SchedulerForm,
 };
 pub use job::{
-    Attempt, BulkAnswer, BulkResult, Content, CreatedJob, DeadGroup, DeadGroups, FormAttempt, Job,
-    JobPage, JobState, PassAnswer, Receipt,
+    Attempt, AttemptStatus, BulkAnswer, BulkResult, Content, CreatedJob, DeadGroup, DeadGroups,
+    FormAttempt, HistoryParams, Job, JobPage, JobState, PassAnswer, Receipt, WaitParams,
 };
 pub use key::{CheckedNewKey, CreatedKey, Key, KeyScope, NewKey, NewSecret, Rotated, Secret};
 pub use new_job::{HttpRequest, KindOrDelivery, Meta, NewJob};
-pub use old_job::{BULK_MAX, Bulk, BulkMode, read_new_job};
-pub use old_view::{AttemptView, JobView, retry_json};
+pub use old_job::read_new_job;
 pub use page::{After, Cursor, ListPage, Page, PageParams, Position};
 pub use policy::{ExplainRequest, ExplanationView, PresetView};
 pub use problem::{FieldProblem, Problem, pointer_of};

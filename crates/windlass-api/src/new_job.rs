@@ -305,3 +305,134 @@ request! {
         pub idempotency_key: Key,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BodyRefused, read_body};
+    use windlass_core::Invalid;
+
+    fn read(text: &str) -> Result<windlass_core::NewJob, Vec<String>> {
+        read_body::<NewJob>(text, Timestamp::UNIX_EPOCH).map_err(|refused| match refused {
+            BodyRefused::Invalid(problems) => {
+                let field = |problem: &Invalid| problem.field().to_owned();
+                let mut fields: Vec<String> = problems.iter().map(field).collect();
+                fields.sort();
+                fields
+            }
+            BodyRefused::Malformed(malformed) => panic!("{malformed}"),
+        })
+    }
+
+    #[test]
+    fn a_whole_job_is_read() {
+        let text = concat!(
+            r#"{"kind":"email:send","payload":{"b": 1.0,  "a": 2},"concurrency_key":"eu","#,
+            r#""delay":"1m 30s","delivery":"at_most_once","expires_in":"1d","limit":3,"max_attempts":5,"#,
+            r#""meta":{"traceparent":"00-ab"},"on_duplicate":"replace","priority":-7,"queue":"mail","#,
+            r#""retry":"webhook","tags":["x","y"],"timeout":"none","unique_for":"1h","unique_key":"u1"}"#,
+        );
+        let job = windlass_core::NewJob::from_json(text).unwrap();
+        assert_eq!(read(text).unwrap(), job);
+        let shape: NewJob = serde_json::from_str(text).unwrap();
+        assert_eq!(
+            read(&serde_json::to_string(&shape).unwrap()).unwrap(),
+            job,
+            "a client writes what the server reads"
+        );
+        let nulls = r#"{"kind":"a","queue":null,"retry":null,"tags":null,"meta":null}"#;
+        assert_eq!(read(nulls), read(r#"{"kind":"a"}"#));
+    }
+
+    #[test]
+    fn other_spellings_mean_the_same() {
+        let plain = r#"{"kind":"a","delivery":"at_most_once","max_retries":3,"run_at":"2026-01-01T00:00:00Z"}"#;
+        let other = r#"{"kind":"a","type":"AT_MOST_ONCE","maxRetryCount":3,"retry_at":"2026-01-01T00:00:00Z"}"#;
+        assert_eq!(read(plain).unwrap(), read(other).unwrap());
+        for (text, same) in [
+            (r#"{"type":"email:send"}"#, r#"{"kind":"email:send"}"#),
+            (
+                r#"{"kind":"a","delivery":"AT_MOST_ONCE"}"#,
+                r#"{"kind":"a","delivery":"at_most_once"}"#,
+            ),
+            (
+                r#"{"http":{"url":"x"}}"#,
+                r#"{"kind":"http","payload":{"url":"x"}}"#,
+            ),
+            (
+                r#"{"kind":"a","delay_ms":1500}"#,
+                r#"{"kind":"a","delay":"1s 500ms"}"#,
+            ),
+        ] {
+            assert_eq!(read(text).unwrap(), read(same).unwrap(), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_bad_field_is_named_once_as_it_was_spelled() {
+        let deep = format!("{}1{}", "[".repeat(65), "]".repeat(65));
+        for (text, expected) in [
+            (r#"{"kid":"a"}"#, &["kid", "kind"][..]),
+            (
+                r#"{"kind":"a b","queue":"x/y","priority":1e9}"#,
+                &["kind", "priority", "queue"],
+            ),
+            (
+                r#"{"type":5,"maxRetryCount":-1}"#,
+                &["maxRetryCount", "type"],
+            ),
+            (
+                r#"{"kind":"a","retry_at":"soon","unknown":1,"tags":[5,"ok",7]}"#,
+                &["retry_at", "tags[0]", "tags[2]", "unknown"],
+            ),
+            (
+                r#"{"kind":"a","unique_key":"","unique_for":"1h"}"#,
+                &["unique_key"],
+            ),
+            (
+                r#"{"kind":"a","unique_for":"1h","limit":3,"on_duplicate":"keep"}"#,
+                &["limit", "on_duplicate", "unique_for"],
+            ),
+            (
+                r#"{"kind":"a","retry":{"backoff":{"type":"odd"},"jitter":{"type":"odd"}},"x":1}"#,
+                &["retry.backoff.type", "retry.jitter.type", "x"],
+            ),
+            (r#"{"kind":"a","kind":"b"}"#, &["kind"]),
+            (r#"{"kind":"a","type":"b"}"#, &["type"]),
+            (
+                r#"{"kind":"a","type":"at_most_once","delivery":"at_least_once"}"#,
+                &["type"],
+            ),
+            (
+                r#"{"kind":"a","max_attempts":3,"maxRetryCount":5}"#,
+                &["maxRetryCount"],
+            ),
+            (
+                r#"{"kind":"a","retry_at":"2026-01-01T00:00:00Z","delay":"1s","timeout":"0s"}"#,
+                &["delay", "timeout"],
+            ),
+            (r#"{"kind":"a","http":{},"payload":1}"#, &["http"]),
+            (
+                r#"{"kind":"a","meta":{"windlass.x":1}}"#,
+                &["meta.windlass.x"],
+            ),
+            (r#"{"kind":"a","meta":[]}"#, &["meta"]),
+            (r#"{"kind":"a","meta":{"x\u0000":1}}"#, &["meta"]),
+            (
+                r#"{"kind":"a","meta":{"x":{"$serde_json::private::RawValue":"1"}}}"#,
+                &["meta"],
+            ),
+            (
+                &format!(r#"{{"kind":"a","meta":{{"x":{deep}}},"payload":{deep}}}"#),
+                &["meta", "payload"],
+            ),
+            (
+                r#"{"kind":"a","payload":"\ud800","queue":"/"}"#,
+                &["payload", "queue"],
+            ),
+        ] {
+            let refused = read(text).expect_err(text);
+            assert_eq!(refused, expected, "{text}");
+        }
+    }
+}

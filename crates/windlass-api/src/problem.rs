@@ -13,8 +13,9 @@ pub struct Problem {
     /// The words of the status.
     pub title: String,
     /// The HTTP status.
+    #[schemars(range(min = 400, max = 599))]
     pub status: u16,
-    /// Which problem; never changes.
+    /// Which problem; never changes. docs/rest.md lists them.
     pub code: String,
     /// What is wrong here.
     pub detail: String,
@@ -33,7 +34,7 @@ pub struct Problem {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct FieldProblem {
-    /// Where, as a JSON pointer; a parameter of the query is told like a field of its name.
+    /// Where, as a JSON pointer; a parameter of the query is like a field of its name.
     pub pointer: String,
     /// Which rule.
     pub rule: String,

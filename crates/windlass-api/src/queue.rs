@@ -6,7 +6,7 @@ use windlass_core::fairness::{ClaimSettings, Guards, Rate, Ratio, WEIGHT_MAX};
 use windlass_core::{JobId, QueueName, Timestamp};
 
 use crate::value::{Count, either_duration};
-use crate::{After, Body, Checks, Millis, Retry, Span, Whole};
+use crate::{After, Body, Checks, JobState, Millis, Retry, Span, Whole};
 
 /// A number of jobs that is at least 1.
 type AtLeastOne = Whole<1, { u32::MAX as i64 }>;
@@ -293,13 +293,12 @@ pub enum PurgedState {
     Cancelled,
 }
 
-impl PurgedState {
-    /// The word.
-    pub fn name(self) -> &'static str {
-        match self {
-            PurgedState::Succeeded => "succeeded",
-            PurgedState::Dead => "dead",
-            PurgedState::Cancelled => "cancelled",
+impl From<PurgedState> for JobState {
+    fn from(state: PurgedState) -> Self {
+        match state {
+            PurgedState::Succeeded => JobState::Succeeded,
+            PurgedState::Dead => JobState::Dead,
+            PurgedState::Cancelled => JobState::Cancelled,
         }
     }
 }

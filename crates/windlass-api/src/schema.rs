@@ -1,14 +1,11 @@
 //! The shapes of the JSON, as JSON Schema: what `openapi.json` says is written here, beside the code that reads it.
 
 mod admin;
-mod form;
 mod jobs;
 mod queues;
 mod schedules;
 
 use serde_json::{Map, Value, json};
-
-pub use jobs::filter_params;
 
 /// The shape of a value.
 #[derive(Debug, Clone)]
@@ -220,37 +217,11 @@ impl Field {
 
 /// Every shape that has a name.
 pub fn components() -> Vec<(&'static str, Schema)> {
-    let mut all = vec![("Problem", problem())];
-    all.extend(jobs::components());
+    let mut all = jobs::components();
     all.extend(queues::components());
     all.extend(schedules::components());
     all.extend(admin::components());
-    all.extend(form::components());
     all
-}
-
-fn problem() -> Schema {
-    let field = Schema::object(vec![
-        Field::always(
-            "pointer",
-            Schema::text()
-                .about("Where: a JSON pointer into the body, or the name of a parameter."),
-        ),
-        Field::always("rule", Schema::text().about("Which rule is broken.")),
-    ]);
-    Schema::object(vec![
-        Field::always("type", Schema::text()),
-        Field::always("title", Schema::text()),
-        Field::always("status", Schema::integer(400, 599)),
-        Field::always(
-            "code",
-            Schema::text().about("Which problem; never changes. docs/rest.md lists them."),
-        ),
-        Field::always("detail", Schema::text()),
-        Field::maybe("hint", Schema::text()),
-        Field::maybe("errors", Schema::list(field)),
-        Field::maybe("request_id", Schema::text()),
-    ])
 }
 
 /// The pattern of a queue's name.

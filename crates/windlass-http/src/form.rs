@@ -45,11 +45,6 @@ pub struct FormError {
 }
 
 impl SchedulerForm {
-    /// Whether an object is meant as this form.
-    pub fn is_meant_by(parts: &RawFields) -> bool {
-        parts.has("schedule") || parts.has("api")
-    }
-
     /// Reads a form from JSON text.
     pub fn from_json(text: &str) -> Result<Self, FormError> {
         let parts = RawFields::parse(text).map_err(FormError::of)?;
@@ -62,10 +57,7 @@ impl SchedulerForm {
         let mut fields = Fields::of(&others);
         let form = SchedulerForm::from_fields(&mut fields, parts.raw("body"), payload_bytes_max);
         let form = form.map_err(FormError::of)?;
-        fields.finish().map_err(|invalid| FormError {
-            code: "UNKNOWN_FIELD",
-            invalid,
-        })?;
+        fields.finish().map_err(FormError::of)?;
         Ok(form)
     }
 
@@ -208,6 +200,7 @@ impl FormError {
             "headers" => "INVALID_HEADERS",
             "body" | "payload" => "INVALID_BODY",
             "sign" => "INVALID_SIGN",
+            _ if invalid.rule().starts_with("is not a known field") => "UNKNOWN_FIELD",
             _ => "INVALID_REQUEST",
         };
         FormError { code, invalid }
@@ -370,12 +363,5 @@ mod tests {
         let refusal = refusal.map_or_else(|refusal| refusal, |made| made.unwrap_err());
         assert_eq!(refusal.code, "INVALID_SCHEDULE");
         assert_eq!(refusal.to_json()["field"], "schedule");
-    }
-
-    #[test]
-    fn the_form_is_told_from_a_job() {
-        let meant = |text: &str| SchedulerForm::is_meant_by(&RawFields::parse(text).unwrap());
-        assert!(meant(r#"{"schedule": "x"}"#) && meant(r#"{"api": "x"}"#));
-        assert!(!meant(r#"{"kind": "a", "type": "b"}"#));
     }
 }

@@ -7,19 +7,15 @@ use axum::http::HeaderMap;
 use axum::http::header::{HeaderName, IF_NONE_MATCH};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
-use windlass_api::{Content, Cursor, Query, body_text, check_strict, read_all};
+use windlass_api::{Content, Query, body_text, check_strict, read_all};
 use windlass_core::fields::RawFields;
 use windlass_core::{Invalid, JobId, Timestamp};
 use windlass_engine::{Ids, Origin};
-use windlass_store::PAGE_MAX;
 
 use crate::access::{Caller, Scope};
 use crate::app::App;
 use crate::problem::Problem;
 use crate::signing::Signers;
-
-/// Rows of a page that names no limit.
-const PAGE_DEFAULT: usize = 50;
 
 /// One request.
 pub(crate) struct Call {
@@ -107,12 +103,6 @@ impl Call {
         };
         let read = read_all(text, self.takes, read);
         read.map_err(|problems| Problem::invalid(&problems))
-    }
-
-    /// The limit and the cursor of a page of jobs.
-    pub(crate) fn page(&self) -> Result<(usize, Option<JobId>), Problem> {
-        let after = self.query().parsed("cursor", Cursor::job)?;
-        Ok((self.limit(PAGE_DEFAULT, PAGE_MAX)?, after))
     }
 
     pub(crate) fn limit(&self, default: usize, max: usize) -> Result<usize, Problem> {

@@ -2,6 +2,7 @@
 //! body, query or answer than it has.
 
 use std::future::Future;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -139,7 +140,22 @@ impl Reply<()> {
     }
 }
 
-/// What a handler returns: a [`Reply`].
+/// An answer that the handler wrote out by itself, whose body has the shape `T`.
+pub(crate) struct Written<T> {
+    answer: Answer,
+    shape: PhantomData<fn() -> T>,
+}
+
+impl<T> From<Answer> for Written<T> {
+    fn from(answer: Answer) -> Self {
+        Written {
+            answer,
+            shape: PhantomData,
+        }
+    }
+}
+
+/// What a handler returns: a [`Reply`], or a [`Written`] one.
 pub(crate) trait Returns: Send {
     /// The type of the body.
     type Shape: JsonSchema + 'static;
@@ -157,6 +173,14 @@ impl<T: Serialize + JsonSchema + Send + 'static> Returns for Reply<T> {
         };
         let headers = self.headers.into_iter();
         Ok(headers.fold(answer, |answer, (name, value)| answer.header(name, &value)))
+    }
+}
+
+impl<T: JsonSchema + 'static> Returns for Written<T> {
+    type Shape = T;
+
+    fn into_answer(self) -> Result<Answer, Problem> {
+        Ok(self.answer)
     }
 }
 

@@ -28,6 +28,7 @@ pub fn openapi() -> Value {
             );
         }
     }
+    let problem = shapes.answers.subschema_for::<windlass_api::Problem>();
     let schemas = components()
         .into_iter()
         .map(|(name, schema)| (name.to_owned(), schema.into_json()));
@@ -50,7 +51,7 @@ pub fn openapi() -> Value {
             "responses": {
                 "Problem": {
                     "description": "What went wrong.",
-                    "content": {"application/problem+json": {"schema": Schema::named("Problem").into_json()}},
+                    "content": {"application/problem+json": {"schema": problem}},
                 },
             },
         },

@@ -164,6 +164,14 @@ impl Route {
         Route::typed(Method::PUT, path, needs, endpoint)
     }
 
+    fn patch<Args>(
+        path: &'static str,
+        needs: impl Into<Needs>,
+        endpoint: impl Endpoint<Args>,
+    ) -> Self {
+        Route::typed(Method::PATCH, path, needs, endpoint)
+    }
+
     fn delete<Args>(
         path: &'static str,
         needs: impl Into<Needs>,
@@ -200,12 +208,6 @@ impl Route {
     fn takes(mut self, schema: &'static str) -> Self {
         self.takes = Some(schema);
         self.body_required = true;
-        self
-    }
-
-    /// It takes a body of this shape, or none.
-    fn may_take(mut self, schema: &'static str) -> Self {
-        self.takes = Some(schema);
         self
     }
 

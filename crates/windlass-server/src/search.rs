@@ -1,6 +1,6 @@
 //! Jobs by what a client asks of them, in bounded steps.
 
-use windlass_api::JobFilter;
+use windlass_api::{JobFilter, JobState};
 use windlass_core::{End, Ended, Job, JobId, Standing, Timestamp};
 use windlass_store::{Filter, ListedState, Page, Store, StoreError};
 
@@ -162,7 +162,7 @@ impl Walk {
 /// The part of a filter that a store answers by itself.
 fn store_filter(filter: &JobFilter) -> Filter {
     Filter {
-        state: filter.state.and_then(state_of),
+        state: filter.state.map(listed),
         queue: filter.queue.clone(),
         kind: filter.kind.clone(),
         tag: filter.tag.clone(),
@@ -175,15 +175,13 @@ fn store_filter(filter: &JobFilter) -> Filter {
     }
 }
 
-fn state_of(name: &str) -> Option<ListedState> {
-    let state = match name {
-        "scheduled" => ListedState::Scheduled,
-        "ready" => ListedState::Ready,
-        "running" => ListedState::Running,
-        "succeeded" => ListedState::Succeeded,
-        "dead" => ListedState::Dead,
-        "cancelled" => ListedState::Cancelled,
-        _ => return None,
-    };
-    Some(state)
+fn listed(state: JobState) -> ListedState {
+    match state {
+        JobState::Scheduled => ListedState::Scheduled,
+        JobState::Ready => ListedState::Ready,
+        JobState::Running => ListedState::Running,
+        JobState::Succeeded => ListedState::Succeeded,
+        JobState::Dead => ListedState::Dead,
+        JobState::Cancelled => ListedState::Cancelled,
+    }
 }

@@ -2,116 +2,70 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use axum::http::Method;
-use serde::Serialize;
-use serde_json::{Value, json};
-use windlass_api::schema::{Field, Schema, filter_params};
-use windlass_api::{Content, JobFilter, group_of, read_revival};
-use windlass_core::fields::RawFields;
-use windlass_core::{Invalid, Job, JobId, Kind, Revival, State, Timestamp};
+use windlass_api::{
+    Content, DeadFilter, DeadGroup, DeadGroups, JobFilter, JobPage, JobState, PageParams, Pass,
+    PassAnswer, ReviveByFilter, group_of,
+};
+use windlass_core::{Job, JobId, State};
 use windlass_store::{Change, Changed, PAGE_MAX};
 
 use super::Route;
-use super::jobs::{
-    PassRequest, allow, answer_page, filter_of, page_params, pass, pass_answer, pass_request,
-    scan_fields,
-};
+use super::jobs::{allow, answer_page, pass, pass_answer, pass_detail};
 use crate::access::Scope;
-use crate::answer::Answer;
 use crate::audit::{Before, record_pass};
 use crate::call::Call;
+use crate::endpoint::{Params, Read, Reply};
 use crate::http_jobs::check_request;
 use crate::problem::Problem;
 use crate::search::search;
 
 const TAG: &str = "dead letters";
 
-/// So many dead jobs are looked at for their groups.
+/// At most this many dead jobs are looked at for their groups.
 const GROUPED_MAX: usize = 10_000;
 
 pub(super) fn routes() -> Vec<Route> {
-    let filters = || {
-        filter_params()
-            .into_iter()
-            .filter(|param| param.name() != "state")
-    };
-    let mut params = page_params();
-    params.extend(filters());
     vec![
-        Route::new(Method::GET, "/api/v1/dead-letters", Scope::Read, list)
+        Route::get("/api/v1/dead-letters", Scope::Read, list)
             .says(TAG, "Lists dead jobs, newest first.")
-            .params(params)
-            .answers(
-                200,
-                "A page.",
-                Schema::page(Schema::named("Job"), scan_fields()),
-            ),
-        Route::new(
-            Method::GET,
-            "/api/v1/dead-letters/groups",
-            Scope::Read,
-            groups,
-        )
-        .says(
-            TAG,
-            "Groups dead jobs by what went wrong, the largest group first.",
-        )
-        .params(filters())
-        .answers(
-            200,
-            "The groups of the newest 10,000.",
-            Schema::page(
-                Schema::named("DeadGroup"),
-                vec![
-                    Field::always("scanned", Schema::count()),
-                    Field::always("complete", Schema::flag()),
-                ],
-            ),
-        ),
-        Route::new(
-            Method::POST,
-            "/api/v1/dead-letters/revive",
-            Scope::Operate,
-            revive,
-        )
-        .says(
-            TAG,
-            "Revives dead jobs of a filter, or by their ids, one pass of them.",
-        )
-        .takes("ReviveByFilter")
-        .answers(200, "How far the pass got.", Schema::named("PassAnswer")),
+            .status(200, "A page."),
+        Route::get("/api/v1/dead-letters/groups", Scope::Read, groups)
+            .says(
+                TAG,
+                "Groups dead jobs by what went wrong, the largest group first.",
+            )
+            .status(200, "The groups of the newest 10,000."),
+        Route::post("/api/v1/dead-letters/revive", Scope::Operate, revive)
+            .says(
+                TAG,
+                "Revives dead jobs of a filter, or by their ids, one pass of them.",
+            )
+            .status(200, "How far the pass got."),
     ]
 }
 
-async fn list(call: Call) -> Result<Answer, Problem> {
-    let filter = dead(filter_of(&call)?);
-    answer_page(&call, filter).await
+async fn list(
+    call: Call,
+    Params(page): Params<PageParams<JobId>>,
+    Params(filter): Params<DeadFilter>,
+) -> Result<Reply<JobPage>, Problem> {
+    answer_page(&call, page, dead(filter)).await
 }
 
 fn dead(filter: JobFilter) -> JobFilter {
     JobFilter {
-        state: Some("dead"),
+        state: Some(JobState::Dead),
         ..filter
     }
 }
 
-/// Dead jobs that went wrong in the same way.
-#[derive(Debug, Serialize)]
-struct Group {
-    fingerprint: String,
-    kind: Kind,
-    /// The error's text without its details; for those who may read errors.
-    pattern: Option<String>,
-    count: usize,
-    example: JobId,
-    first_at: Timestamp,
-    last_at: Timestamp,
-    reasons: BTreeMap<&'static str, usize>,
-}
-
-async fn groups(call: Call) -> Result<Answer, Problem> {
-    let filter = dead(filter_of(&call)?);
-    let mut groups: BTreeMap<String, Group> = BTreeMap::new();
+async fn groups(
+    call: Call,
+    Params(filter): Params<DeadFilter>,
+) -> Result<Reply<DeadGroups>, Problem> {
+    allow(&call, &filter)?;
+    let filter = dead(filter);
+    let mut groups: BTreeMap<String, DeadGroup> = BTreeMap::new();
     let (mut after, mut scanned) = (None, 0);
     loop {
         let found = search(&call.app, &filter, after, PAGE_MAX, call.now).await?;
@@ -123,57 +77,50 @@ async fn groups(call: Call) -> Result<Answer, Problem> {
             break;
         }
     }
-    let mut groups: Vec<Group> = groups.into_values().collect();
+    let mut groups: Vec<DeadGroup> = groups.into_values().collect();
     groups.sort_by_key(|group| std::cmp::Reverse((group.count, group.last_at)));
-    Answer::ok(&json!({
-        "data": groups, "next_cursor": null, "scanned": scanned, "complete": after.is_none(),
+    Ok(Reply::ok(DeadGroups {
+        data: groups,
+        next_cursor: None,
+        scanned,
+        complete: after.is_none(),
     }))
 }
 
-fn add(groups: &mut BTreeMap<String, Group>, job: &Job, content: Content) {
+fn add(groups: &mut BTreeMap<String, DeadGroup>, job: &Job, content: Content) {
     let State::Dead(reason) = job.state() else {
         return;
     };
     let at = job.finished_at().unwrap_or(job.created_at);
     let fingerprint = group_of(job);
-    let group = groups
-        .entry(fingerprint.to_string())
-        .or_insert_with(|| Group {
-            fingerprint: fingerprint.to_string(),
-            kind: job.kind.clone(),
-            pattern: (content == Content::Shown).then(|| fingerprint.pattern().to_owned()),
-            count: 0,
-            example: job.id,
-            first_at: at,
-            last_at: at,
-            reasons: BTreeMap::new(),
-        });
+    let group = groups.entry(fingerprint.to_string());
+    let group = group.or_insert_with(|| DeadGroup {
+        fingerprint: fingerprint.to_string(),
+        kind: job.kind.clone(),
+        pattern: (content == Content::Shown).then(|| fingerprint.pattern().to_owned()),
+        count: 0,
+        example: job.id,
+        first_at: at,
+        last_at: at,
+        reasons: BTreeMap::new(),
+    });
     group.count += 1;
     group.first_at = group.first_at.min(at);
     group.last_at = group.last_at.max(at);
-    *group.reasons.entry(reason.name()).or_default() += 1;
+    *group.reasons.entry(reason).or_default() += 1;
 }
 
-fn read_revive(mut parts: RawFields, now: Timestamp) -> Result<(PassRequest, Revival), Invalid> {
-    let payload = parts.take("payload");
-    let (mut wanted, rest) = pass_request(parts.values()?)?;
-    if wanted.filter.state.is_some_and(|state| state != "dead") {
-        let rule = "must be `dead` here, or not given";
-        return Err(Invalid::new("filter.state", rule));
-    }
-    wanted.filter = dead(wanted.filter);
-    let mut rest = RawFields::parse(&Value::Object(rest).to_string())?;
-    if let Some(payload) = payload {
-        rest.put("payload", payload);
-    }
-    Ok((wanted, read_revival(&rest, now)?))
-}
-
-async fn revive(call: Call) -> Result<Answer, Problem> {
-    let (wanted, revival) = call.read(|parts| read_revive(parts, call.now))?;
+async fn revive(
+    call: Call,
+    Read((wanted, revival)): Read<ReviveByFilter>,
+) -> Result<Reply<PassAnswer>, Problem> {
     allow(&call, &wanted.filter)?;
     super::jobs::check_payload(&call, revival.payload.as_ref())?;
-    let found = pass(&call, &wanted).await?;
+    let dead_ones = Pass {
+        filter: dead(wanted.filter.clone()),
+        ..wanted.clone()
+    };
+    let found = pass(&call, &dead_ones).await?;
     if let Some(payload) = &revival.payload {
         // Of jobs of one kind and delivery, one is enough.
         let kinds: HashSet<_> = found
@@ -197,6 +144,7 @@ async fn revive(call: Call) -> Result<Answer, Problem> {
     let changes = Before::changes_of(&before, &changed, |job, state| job.revived(&revival, state));
     changed.extend(others.iter().map(|job| Changed::Conflict(job.state())));
     let answer = pass_answer(&changed, &found);
-    record_pass(&call, "dead_letters.revive", wanted.told(&answer), changes).await;
-    Answer::ok(&answer)
+    let detail = pass_detail(&wanted, &answer);
+    record_pass(&call, "dead_letters.revive", detail, changes).await;
+    Ok(Reply::ok(answer))
 }

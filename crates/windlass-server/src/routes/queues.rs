@@ -197,7 +197,7 @@ async fn purge(
     let name: QueueName = call.name("queue")?;
     must_exist(&call, &name).await?;
     let filter = JobFilter {
-        state: Some(state.name()),
+        state: Some(state.into()),
         queue: Some(name.clone()),
         finished_before: purge.finished_before,
         ..JobFilter::default()

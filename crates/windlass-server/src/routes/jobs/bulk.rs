@@ -1,81 +1,96 @@
 //! Creates many jobs: all or none, or each for itself.
 
 use windlass::Receipt;
-use windlass_api::{Bulk, BulkMode, PROBLEMS_MAX};
+use windlass_api::{Bulk, BulkAnswer, BulkMode, BulkResult, CheckedBulk, PROBLEMS_MAX, Param};
 use windlass_core::{Invalid, Job};
 use windlass_store::EnqueueMode;
 
-use super::bulk_answer::{BulkResult, CompactBulk, told};
-use super::create::{ReceiptView, enqueue, made};
+use super::bulk_answer::CompactBulk;
+use super::create::{enqueue, made, receipt_view};
 use crate::answer::Answer;
 use crate::call::Call;
+use crate::endpoint::{Extract, Signature, Written};
 use crate::problem::Problem;
 
-/// `POST /api/v1/jobs/bulk`.
-pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
-    let bulk = call.read(|parts| Bulk::read(&parts))?;
-    match bulk.mode {
-        BulkMode::AllOrNone => all_or_none(&call, bulk).await,
-        BulkMode::EachForItself => each(&call, bulk).await,
+/// Many jobs, each read on its own.
+pub(super) struct PostedBulk(CheckedBulk);
+
+impl Extract for PostedBulk {
+    fn declare(signature: &mut Signature) -> Vec<Param> {
+        signature.takes::<Bulk>();
+        Vec::new()
+    }
+
+    fn extract(call: &Call, _: &[Param]) -> Result<Self, Problem> {
+        Ok(PostedBulk(Bulk::read(call.text()?, call.now)?))
     }
 }
 
-async fn all_or_none(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
+pub(super) async fn create(
+    call: Call,
+    PostedBulk(bulk): PostedBulk,
+) -> Result<Written<BulkAnswer>, Problem> {
+    let receipts = match bulk.mode {
+        BulkMode::AllOrNone => all_or_none(&call, bulk).await?,
+        BulkMode::Each => each(&call, bulk).await?,
+    };
+    let results = receipts.into_iter().map(|receipt| match receipt {
+        Ok(receipt) => BulkResult::Stored(receipt_view(receipt, &call)),
+        Err(problem) => BulkResult::Refused {
+            problem: Box::new(problem.into_json()),
+        },
+    });
+    let answer = BulkAnswer::new(results.collect());
+    let compact = CompactBulk::new(&answer.data);
+    Ok(Answer::ok(&answer)?.compact(compact).into())
+}
+
+type Receipts = Vec<Result<Receipt, Problem>>;
+
+async fn all_or_none(call: &Call, bulk: CheckedBulk) -> Result<Receipts, Problem> {
     let wrong = bulk.jobs.iter().filter_map(|job| job.as_ref().err());
     let wrong: Vec<Invalid> = wrong.flatten().take(PROBLEMS_MAX).cloned().collect();
     if !wrong.is_empty() {
         return Err(Problem::invalid(&wrong).hint("nothing was stored"));
     }
     let (mut jobs, mut signers) = (Vec::with_capacity(bulk.jobs.len()), call.signers());
-    for (place, new) in bulk.jobs.into_iter().enumerate() {
-        let new = new.map_err(|problems| Problem::invalid(&problems))?;
+    for (index, new) in bulk.jobs.into_iter().flatten().enumerate() {
         let job = made(call, &mut signers, call.new_job_id(), new).await;
-        jobs.push(job.map_err(|problem| problem.within(&format!("jobs[{place}]")))?);
+        jobs.push(job.map_err(|problem| problem.within(&format!("jobs[{index}]")))?);
     }
-    let receipts = enqueue(&call.app, jobs, EnqueueMode::AllOrNone).await?;
-    answer(call, receipts)
+    enqueue(&call.app, jobs, EnqueueMode::AllOrNone).await
 }
 
-async fn each(call: &Call, bulk: Bulk) -> Result<Answer, Problem> {
-    let mut jobs: Vec<Result<Job, Problem>> = Vec::with_capacity(bulk.jobs.len());
+async fn each(call: &Call, bulk: CheckedBulk) -> Result<Receipts, Problem> {
+    let (mut jobs, mut refused) = (Vec::with_capacity(bulk.jobs.len()), Vec::new());
     let mut signers = call.signers();
-    for (place, new) in bulk.jobs.into_iter().enumerate() {
+    for (index, new) in bulk.jobs.into_iter().enumerate() {
         // One for each, so that a job's id follows from its position.
         let id = call.new_job_id();
-        jobs.push(match new {
+        let job: Result<Job, Problem> = match new {
             Ok(new) => {
                 let job = made(call, &mut signers, id, new).await;
-                job.map_err(|problem| problem.within(&format!("jobs[{place}]")))
+                job.map_err(|problem| problem.within(&format!("jobs[{index}]")))
             }
             Err(problems) => Err(Problem::invalid(&problems)),
-        });
+        };
+        match job {
+            Ok(job) => {
+                jobs.push(job);
+                refused.push(None);
+            }
+            Err(problem) => refused.push(Some(problem)),
+        }
     }
-    let good: Vec<Job> = jobs
-        .iter()
-        .filter_map(|job| job.as_ref().ok())
-        .cloned()
-        .collect();
     let mut stored = Vec::new();
-    if !good.is_empty() {
-        stored = enqueue(&call.app, good, EnqueueMode::EachForItself).await?;
+    if !jobs.is_empty() {
+        stored = enqueue(&call.app, jobs, EnqueueMode::EachForItself).await?;
     }
     let mut stored = stored.into_iter();
     let missing = || Err(Problem::internal(&"an enqueue without an answer"));
-    let receipts = jobs.into_iter().map(|job| match job {
-        Ok(_) => stored.next().unwrap_or_else(missing),
-        Err(problem) => Err(problem),
+    let receipts = refused.into_iter().map(|refused| match refused {
+        Some(problem) => Err(problem),
+        None => stored.next().unwrap_or_else(missing),
     });
-    answer(call, receipts.collect())
-}
-
-fn answer(call: &Call, receipts: Vec<Result<Receipt, Problem>>) -> Result<Answer, Problem> {
-    let results = receipts.into_iter().map(|receipt| match receipt {
-        Ok(receipt) => BulkResult::Stored(ReceiptView::new(receipt, call)),
-        Err(problem) => BulkResult::Refused {
-            problem: Box::new(problem.into_json()),
-        },
-    });
-    let results: Vec<BulkResult> = results.collect();
-    let compact = CompactBulk::of(&results);
-    Ok(told(results)?.compact(compact))
+    Ok(receipts.collect())
 }

@@ -1,28 +1,29 @@
 //! What operators do to single jobs.
 
 use serde_json::{Value, json};
-use windlass_api::{JobView, read_edit, read_revival};
+use windlass_api::{Edit, Job as JobView, Revival};
 use windlass_core::{Job, JobId, Payload};
 
 use super::form;
 use crate::answer::Answer;
 use crate::audit::{Before, removed, replaced_payload};
 use crate::call::Call;
+use crate::endpoint::{Read, Reply};
 use crate::http_jobs::{self, check_queue};
 use crate::problem::Problem;
 
-/// `POST /api/v1/jobs/{id}/cancel`.
-pub(super) async fn cancel(call: Call) -> Result<Answer, Problem> {
+pub(super) async fn cancel(call: Call) -> Result<Reply<JobView>, Problem> {
     let id = call.job_id()?;
     let before = before(&call, id, None).await?;
     let state = call.app.client.cancel(id).await?;
     done(call, "job.cancel", id, before.cancelled(state)).await
 }
 
-/// `POST /api/v1/jobs/{id}/revive`.
-pub(super) async fn revive(call: Call) -> Result<Answer, Problem> {
+pub(super) async fn revive(
+    call: Call,
+    Read(mut revival): Read<Revival>,
+) -> Result<Reply<JobView>, Problem> {
     let id = call.job_id()?;
-    let mut revival = call.read(|parts| read_revival(&parts, call.now))?;
     revival.run_at = revival.run_at.or(Some(call.now));
     check_payload(&call, revival.payload.as_ref())?;
     let before = before(&call, id, revival.payload.as_ref()).await?;
@@ -30,26 +31,22 @@ pub(super) async fn revive(call: Call) -> Result<Answer, Problem> {
     done(call, "job.revive", id, before.revived(&revival, state)).await
 }
 
-/// `POST /api/v1/jobs/{id}/run-now`.
-pub(super) async fn run_now(call: Call) -> Result<Answer, Problem> {
+pub(super) async fn run_now(call: Call) -> Result<Reply<JobView>, Problem> {
     let id = call.job_id()?;
     let before = before(&call, id, None).await?;
     let state = call.app.client.run_now(id).await?;
     done(call, "job.run_now", id, before.made_due(state)).await
 }
 
-/// `POST /api/v1/jobs/{id}/resolve`.
-pub(super) async fn resolve(call: Call) -> Result<Answer, Problem> {
+pub(super) async fn resolve(call: Call) -> Result<Reply<JobView>, Problem> {
     let id = call.job_id()?;
     let before = before(&call, id, None).await?;
     let state = call.app.client.resolve(id).await?;
     done(call, "job.resolve", id, before.resolved(state)).await
 }
 
-/// `PATCH /api/v1/jobs/{id}`.
-pub(super) async fn edit(call: Call) -> Result<Answer, Problem> {
+pub(super) async fn edit(call: Call, Read(edit): Read<Edit>) -> Result<Reply<JobView>, Problem> {
     let id = call.job_id()?;
-    let edit = call.read(|parts| read_edit(&parts, call.now))?;
     check_payload(&call, edit.payload.as_ref())?;
     if let (Some(queue), Some(job)) = (&edit.queue, call.app.client.get(id).await?) {
         check_queue(call.app.engine(), &job.kind, queue).await?;
@@ -59,8 +56,7 @@ pub(super) async fn edit(call: Call) -> Result<Answer, Problem> {
     done(call, "job.edit", id, before.edited(&edit, state)).await
 }
 
-/// `DELETE /api/v1/jobs/{id}`.
-pub(super) async fn delete(call: Call) -> Result<Answer, Problem> {
+pub(super) async fn delete(call: Call) -> Result<Reply<()>, Problem> {
     let id = call.job_id()?;
     if let Some(schedule) = form::find(&call, id).await? {
         return form::delete(&call, &schedule).await;
@@ -70,10 +66,9 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Problem> {
     call.app.client.purge(id).await?;
     let detail = job.map_or_else(|| json!({}), |job| removed(&job, call.now));
     call.audit("job.delete", &id.to_string(), detail).await;
-    Ok(Answer::empty())
+    Ok(Reply::empty())
 }
 
-/// `GET /api/v1/jobs/{id}/replaced-payloads/{sha256}`.
 pub(super) async fn replaced(call: Call) -> Result<Answer, Problem> {
     let owner = call.job_id()?.to_string();
     Answer::ok(&replaced_payload(&call, &owner).await?)
@@ -109,15 +104,16 @@ async fn before(call: &Call, id: JobId, payload: Option<&Payload>) -> Result<Bef
 }
 
 /// Records what changed, and answers the job as it is now.
-async fn done(call: Call, action: &str, id: JobId, changes: Value) -> Result<Answer, Problem> {
+async fn done(
+    call: Call,
+    action: &str,
+    id: JobId,
+    changes: Value,
+) -> Result<Reply<JobView>, Problem> {
     let detail = json!({"changes": changes});
     call.audit(action, &id.to_string(), detail).await;
     let job = call.app.client.get(id).await?;
     let job = job.ok_or_else(|| Problem::not_found(format!("job {id}")))?;
     let now = call.app.engine().now();
-    Answer::ok(&JobView {
-        job: &job,
-        now,
-        content: call.content(),
-    })
+    Ok(Reply::ok(JobView::new(job, now, call.content())))
 }

@@ -1,38 +1,109 @@
 //! Creates one job.
 
 use axum::http::StatusCode;
-use serde::Serialize;
-use serde::ser::{SerializeMap, Serializer};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
 use windlass::Receipt;
-use windlass_api::{Content, JobView, read_new_job};
-use windlass_core::fields::RawFields;
-use windlass_core::{Invalid, Job, JobId, NewJob, Timestamp};
+use windlass_api::{
+    Body, Checks, Content, Created, CreatedJob, NewJobOrForm, Param, Receipt as ReceiptView,
+    read_body,
+};
+use windlass_core::{Invalid, Job, JobId, NewJob, Payload};
 use windlass_http::form::SchedulerForm;
 use windlass_store::EnqueueMode;
 
 use super::form;
 use crate::access::Scope;
-use crate::answer::Answer;
 use crate::app::App;
 use crate::call::Call;
+use crate::endpoint::{Extract, Reply, Signature};
 use crate::http_jobs::{check_form, check_queue, check_request, with_deadline, with_depth};
 use crate::problem::Problem;
 use crate::signing::Signers;
 
-/// `POST /api/v1/jobs`.
-pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
-    let Asked::Job(new) = call.read(read_asked)? else {
-        return form::create(&call).await;
+/// A job, or a schedule in the form of one.
+pub(super) enum Posted {
+    Job(Box<NewJob>),
+    Form(Box<SchedulerForm>),
+}
+
+impl Extract for Posted {
+    fn declare(signature: &mut Signature) -> Vec<Param> {
+        signature.takes::<NewJobOrForm>();
+        Vec::new()
+    }
+
+    fn extract(call: &Call, _: &[Param]) -> Result<Self, Problem> {
+        let text = call.text()?;
+        if form::is_meant(text) {
+            return Ok(Posted::Form(Box::new(form::read(text, call.now)?)));
+        }
+        let new = read_body::<WithRequest>(text, call.now)?;
+        Ok(Posted::Job(Box::new(new)))
+    }
+}
+
+/// A new job; if it is an HTTP job, its payload is a request.
+#[derive(Deserialize, JsonSchema)]
+#[serde(transparent)]
+struct WithRequest(windlass_api::NewJob);
+
+impl Body for WithRequest {
+    type Checked = NewJob;
+
+    fn check(self, checks: &mut Checks) -> Option<NewJob> {
+        let spelled = match self.0.http {
+            Some(_) => "http",
+            None => "payload",
+        };
+        let new = self.0.check(checks)?;
+        for problem in request_problems(&new) {
+            checks.report(problem.respelled("payload", spelled));
+        }
+        Some(new)
+    }
+}
+
+/// Everything that is wrong with the request of an HTTP job, found by leaving out what is wrong.
+fn request_problems(new: &NewJob) -> Vec<Invalid> {
+    let (mut problems, mut payload) = (Vec::new(), new.payload.clone());
+    while let Err(problem) = check_form((&new.kind, new.delivery), &payload) {
+        let field = problem.field().strip_prefix("payload.").unwrap_or_default();
+        let rest = without(&payload, field.split(['.', '[']).next().unwrap_or_default());
+        problems.push(problem);
+        match rest {
+            Some(rest) => payload = rest,
+            None => break,
+        }
+    }
+    problems
+}
+
+/// A request without one of its fields; with a good URL in place of a bad one.
+pub(super) fn without(request: &Payload, field: &str) -> Option<Payload> {
+    const URL: &str = "https://example.com";
+    let mut fields: Map<String, Value> = request.decode().ok()?;
+    let bad = fields.remove(field).filter(|value| value != URL)?;
+    if field == "url" && !bad.is_null() {
+        fields.insert(field.to_owned(), URL.into());
+    }
+    Payload::from_serialize(&fields, usize::MAX).ok()
+}
+
+pub(super) async fn create(call: Call, posted: Posted) -> Result<Reply<Created>, Problem> {
+    let new = match posted {
+        Posted::Job(new) => *new,
+        Posted::Form(form) => return form::create(&call, *form).await,
     };
-    let new = *new;
     let job = made(&call, &mut call.signers(), call.new_job_id(), new).await?;
     let stored = enqueue(&call.app, vec![job.clone()], EnqueueMode::AllOrNone).await?;
     let receipt = stored.into_iter().next();
     let receipt = receipt.ok_or_else(|| Problem::internal(&"an enqueue without an answer"))??;
-    let receipt = ReceiptView::new(receipt, &call);
+    let receipt = receipt_view(receipt, &call);
     if receipt.id != job.id && !call.caller.may(Scope::Read) {
-        // What the job that was there first is like is not theirs to read.
-        return Answer::ok(&receipt);
+        // The caller may not know what the job that was there first is like.
+        return Ok(Reply::ok(Created::Receipt(receipt)));
     }
     let content = match call.content() {
         // The error of the job that was there first was not given by this request.
@@ -43,49 +114,25 @@ pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
         job
     } else {
         let first = call.app.client.get(receipt.id).await?;
-        // It may have been removed since: then what is told of it is what is known.
+        // It may have been removed since: then the answer says what is known.
         first.unwrap_or(Job {
             id: receipt.id,
             ..job
         })
     };
-    let status = if receipt.duplicate {
-        StatusCode::OK
-    } else {
-        StatusCode::CREATED
+    let status = match receipt.duplicate {
+        true => StatusCode::OK,
+        false => StatusCode::CREATED,
     };
-    let now = call.app.engine().now();
-    let answer = Answer::json(
-        status,
-        &CreatedJob {
-            job: &job,
-            receipt,
-            content,
-            now,
-        },
-    )?;
-    Ok(answer.location(&call.address(&format!("/jobs/{}", job.id))))
-}
-
-/// What is asked for: a job, or a schedule in the form of one.
-enum Asked {
-    Job(Box<NewJob>),
-    Form,
-}
-
-fn read_asked(parts: RawFields) -> Result<Asked, Invalid> {
-    if SchedulerForm::is_meant_by(&parts) {
-        return Ok(Asked::Form);
-    }
-    let spelled = match parts.has("http") {
-        true => "http",
-        false => "payload",
+    let path = call.address(&format!("/jobs/{}", job.id));
+    let created = CreatedJob {
+        job: windlass_api::Job::new(job, call.app.engine().now(), content),
+        duplicate: receipt.duplicate,
+        payload_differs: receipt.payload_differs,
+        replaced: receipt.replaced,
     };
-    let new = read_new_job(parts)?;
-    new.check_with(usize::MAX)?;
-    let request = check_form((&new.kind, new.delivery), &new.payload);
-    request.map_err(|error| error.respelled("payload", spelled))?;
-    Ok(Asked::Job(Box::new(new)))
+    let reply = Reply::ok(Created::Job(Box::new(created)));
+    Ok(reply.status(status).location(path))
 }
 
 /// The job that this request asks for, checked.
@@ -105,13 +152,13 @@ pub(super) async fn made(
 
 pub(super) fn check_payload(new: &NewJob, most: usize) -> Result<(), Problem> {
     new.payload.check_size(most).map_err(|error| {
-        let told = error.within("payload").to_string();
-        Problem::too_large("payload_too_large", told)
+        let detail = error.within("payload").to_string();
+        Problem::too_large("payload_too_large", detail)
             .hint("keep large data elsewhere, and its address in the payload")
     })
 }
 
-/// Stores jobs, and tells what became of each.
+/// Stores jobs, and returns what happened to each.
 pub(super) async fn enqueue(
     app: &App,
     jobs: Vec<Job>,
@@ -122,48 +169,14 @@ pub(super) async fn enqueue(
     Ok(receipts.map(|receipt| Ok(receipt?)).collect())
 }
 
-/// What became of a job that was enqueued, as its caller may see it.
-#[derive(Debug, Serialize)]
-pub(super) struct ReceiptView {
-    pub(super) id: JobId,
-    pub(super) duplicate: bool,
-    /// Withheld from those who may not read payloads: with it they could guess what the first job carries.
-    pub(super) payload_differs: Option<bool>,
-    pub(super) replaced: bool,
-}
-
-impl ReceiptView {
-    pub(super) fn new(receipt: Receipt, call: &Call) -> Self {
-        let may_know = !receipt.duplicate || call.caller.may(Scope::ReadPayload);
-        ReceiptView {
-            id: receipt.id,
-            duplicate: receipt.duplicate,
-            payload_differs: may_know.then_some(receipt.payload_differs),
-            replaced: receipt.replaced,
-        }
-    }
-}
-
-/// A job with what became of the request. What it carries was just given, and is not repeated.
-struct CreatedJob<'a> {
-    job: &'a Job,
-    receipt: ReceiptView,
-    content: Content,
-    now: Timestamp,
-}
-
-impl Serialize for CreatedJob<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        let view = JobView {
-            job: self.job,
-            now: self.now,
-            content: self.content,
-        };
-        view.fields(&mut map)?;
-        map.serialize_entry("duplicate", &self.receipt.duplicate)?;
-        map.serialize_entry("payload_differs", &self.receipt.payload_differs)?;
-        map.serialize_entry("replaced", &self.receipt.replaced)?;
-        map.end()
+/// What happened to a job that was enqueued, as its caller may see it. Who may not read payloads
+/// does not learn whether they differ: they could guess what the first job carries.
+pub(super) fn receipt_view(receipt: Receipt, call: &Call) -> ReceiptView {
+    let may_know = !receipt.duplicate || call.caller.may(Scope::ReadPayload);
+    ReceiptView {
+        id: receipt.id,
+        duplicate: receipt.duplicate,
+        payload_differs: may_know.then_some(receipt.payload_differs),
+        replaced: receipt.replaced,
     }
 }

@@ -1,44 +1,121 @@
-//! The scheduler form: a schedule and a URL in one flat object, posted as if it were a job. Its id stands for all of its
-//! occurrences.
-
-use std::cell::Cell;
+//! The scheduler form: a schedule and a URL in one flat object, posted as if it were a job. Its id
+//! stands for all of its occurrences.
 
 use axum::http::StatusCode;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use windlass::Error;
 use windlass::schedule::Expected;
-use windlass_api::{AttemptView, Content, ListPage};
-use windlass_core::fields::one_of;
+use windlass_api::{
+    Attempt, Body, BodyRefused, Checks, Content, Created, FormAttempt, FormDelivery, FormSchedule,
+    FormView, given, read_body,
+};
+use windlass_core::fields::RawFields;
 use windlass_core::{Delivery, Job, JobId, ScheduleId, ScheduleName, State, Timestamp};
 use windlass_http::form::{FORM_META, FormError, SchedulerForm, next_execution_time, status_of};
-use windlass_store::{Attempt, Change, FiredOccurrence, PAGE_MAX, Schedule, ScheduleRef, Written};
+use windlass_store::{Change, PAGE_MAX, Schedule, ScheduleRef, Written};
 
 use super::look::{ATTEMPTS_MAX, attempt_view};
 use crate::access::Scope;
-use crate::answer::Answer;
 use crate::call::Call;
+use crate::endpoint::Reply;
 use crate::http_jobs::with_depth;
 use crate::problem::Problem;
 
-/// So often a deletion is tried that meets a firing.
+/// How often a deletion is tried that meets a firing.
 const TRIES: usize = 10;
 
-/// The attempts of so many occurrences are looked at for one page of history.
+/// The attempts of at most this many occurrences are looked at for one page of history.
 const OCCURRENCES_LOOKED_AT: usize = PAGE_MAX;
 
+/// Whether a body is meant as the form: it has `schedule` or `api`.
+pub(super) fn is_meant(text: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Names {
+        #[serde(default, deserialize_with = "given")]
+        schedule: Option<IgnoredAny>,
+        #[serde(default, deserialize_with = "given")]
+        api: Option<IgnoredAny>,
+    }
+    let may_be = text.contains("\"schedule\"") || text.contains("\"api\"");
+    let names = may_be.then(|| serde_json::from_str::<Names>(text).ok());
+    let names = names.flatten();
+    names.is_some_and(|names| names.schedule.is_some() || names.api.is_some())
+}
+
+/// Reads a form. The code of a refusal is that of its first problem.
+pub(super) fn read(text: &str, now: Timestamp) -> Result<SchedulerForm, Problem> {
+    read_body::<Form>(text, now).map_err(|refused| match refused {
+        BodyRefused::Invalid(problems) => {
+            let first = problems.first().cloned().map(FormError::of);
+            let code = first.map_or("INVALID_REQUEST", |first| first.code);
+            Problem::invalid(&problems).code(code)
+        }
+        malformed => malformed.into(),
+    })
+}
+
+/// A form whose rules `windlass-http` knows.
+#[derive(Deserialize, JsonSchema)]
+#[serde(transparent)]
+struct Form(windlass_api::SchedulerForm);
+
+impl Body for Form {
+    type Checked = SchedulerForm;
+
+    fn check(self, checks: &mut Checks) -> Option<SchedulerForm> {
+        let mut form = self.0;
+        checks.required("schedule", form.schedule.as_ref());
+        checks.required("api", form.api.as_ref());
+        loop {
+            let text = serde_json::to_string(&form).ok()?;
+            let read = checks.keep(RawFields::parse(&text))?;
+            let problem = match SchedulerForm::from_parts(&read, usize::MAX) {
+                Ok(form) => return Some(form),
+                Err(refused) => refused.invalid,
+            };
+            let field = problem.field().split(['.', '[']).next();
+            // The next problem shows once this one is out of the way.
+            let bad = match field.unwrap_or_default() {
+                "schedule" => replace(&mut form.schedule, "* * * * *"),
+                "api" => replace(&mut form.api, "https://example.com"),
+                "method" => form.method.take().is_some(),
+                "headers" => form.headers.take().is_some(),
+                "sign" => form.sign.take().is_some(),
+                "body" => form.body.take().is_some(),
+                _ => false,
+            };
+            checks.report(problem);
+            if !bad {
+                return None;
+            }
+        }
+    }
+}
+
+/// Puts a good value in the place of another one; whether there was another one.
+fn replace(value: &mut Option<String>, good: &str) -> bool {
+    value.replace(good.to_owned()).as_deref() != Some(good)
+}
+
 /// Creates the schedule that a form stands for.
-pub(super) async fn create(call: &Call) -> Result<Answer, Problem> {
+pub(super) async fn create(call: &Call, form: SchedulerForm) -> Result<Reply<Created>, Problem> {
     if !call.caller.may(Scope::Operate) {
         let detail = "this creates a schedule, which needs a key with the scope `operate`";
         return Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", detail));
     }
     let name = ScheduleName::new(&format!("form/{}", call.new_job_id()))?;
-    let form = read(call)?;
     if let Some(refusal) = call.signers().refusal(form.request()).await? {
         return Err(FormError::of(refusal).into());
     }
     let mut definition = form.into_schedule(name.clone(), call.now)?;
+    let size = definition
+        .job
+        .payload
+        .check_size(call.app.settings.payload_bytes_max);
+    size.map_err(|error| FormError::of(error.within("body")))?;
     definition.job = with_depth(&call.headers, definition.job);
     let client = &call.app.client;
     let written = client.write_schedule_from(definition, Expected::Absent, call.origin());
@@ -52,30 +129,11 @@ pub(super) async fn create(call: &Call) -> Result<Answer, Problem> {
         written => written?,
     };
     let id = schedule.id.to_string();
-    call.audit(
-        "schedule.create",
-        schedule.definition.name.as_str(),
-        json!({"id": id}),
-    )
-    .await;
-    let view = view(call, &schedule).await?;
-    Ok(Answer::json(StatusCode::CREATED, &view)?.location(&call.address(&format!("/jobs/{id}"))))
-}
-
-/// Reads a form. The code is that of its first problem.
-fn read(call: &Call) -> Result<SchedulerForm, Problem> {
-    let (most, code) = (call.app.settings.payload_bytes_max, Cell::new(None));
-    let read = call.read(|parts| {
-        let form = SchedulerForm::from_parts(&parts, most);
-        form.map_err(|refused| {
-            code.set(code.get().or(Some(refused.code)));
-            refused.invalid
-        })
-    });
-    read.map_err(|problem| match code.get() {
-        Some(code) => problem.code(code),
-        None => problem,
-    })
+    let name = schedule.definition.name.as_str();
+    call.audit("schedule.create", name, json!({"id": id})).await;
+    let created = Created::Form(Box::new(view(call, &schedule).await?));
+    let path = call.address(&format!("/jobs/{id}"));
+    Ok(Reply::created(created).location(path))
 }
 
 /// The schedule of a form that an id stands for.
@@ -85,27 +143,27 @@ pub(super) async fn find(call: &Call, id: JobId) -> Result<Option<Schedule>, Pro
     Ok(found.filter(|schedule| schedule.definition.job.meta.contains_key(FORM_META)))
 }
 
-/// `GET /api/v1/jobs/{id}` of a form.
-pub(super) async fn get(call: &Call, schedule: &Schedule) -> Result<Answer, Problem> {
-    Answer::ok(&view(call, schedule).await?)
-}
-
-/// `GET /api/v1/jobs/{id}/schedule`.
-pub(super) async fn schedule(call: Call) -> Result<Answer, Problem> {
+pub(super) async fn schedule(call: Call) -> Result<Reply<FormSchedule>, Problem> {
     let id = call.job_id()?;
     let found = find(&call, id).await?;
     let schedule = found.ok_or_else(|| Problem::not_found(format!("schedule of job {id}")))?;
     let next = next_run_at(&call, &schedule).await?;
-    Answer::ok(&json!({
-        "id": schedule.id, "jobId": schedule.id, "schedule": told(&schedule, "schedule"),
-        "isRecurring": told(&schedule, "isRecurring"), "paused": schedule.definition.paused,
-        "last_at": schedule.last_at, "next_at": schedule.next_at,
-        "next_run_at": next, "next_execution_time": next,
+    let said = FormMeta::of(&schedule);
+    Ok(Reply::ok(FormSchedule {
+        id: schedule.id,
+        job_id: schedule.id,
+        schedule: said.schedule,
+        is_recurring: said.is_recurring,
+        paused: schedule.definition.paused,
+        last_at: schedule.last_at,
+        next_at: schedule.next_at,
+        next_run_at: next,
+        next_execution_time: next,
     }))
 }
 
-/// `DELETE /api/v1/jobs/{id}` of a form: nothing of it runs again, not even a retry that waits.
-pub(super) async fn delete(call: &Call, schedule: &Schedule) -> Result<Answer, Problem> {
+/// Removes a form: nothing of it runs again, not even a retry that waits.
+pub(super) async fn delete(call: &Call, schedule: &Schedule) -> Result<Reply<()>, Problem> {
     let store = call.app.store();
     let mut schedule = schedule.clone();
     for _ in 0..TRIES {
@@ -120,7 +178,7 @@ pub(super) async fn delete(call: &Call, schedule: &Schedule) -> Result<Answer, P
             call.app.client.change_many(&open, &Change::Cancel).await?;
             let name = schedule.definition.name.as_str();
             call.audit_plain("schedule.delete", name).await;
-            return Ok(Answer::empty());
+            return Ok(Reply::empty());
         }
         // It has fired meanwhile, or is gone.
         let id = JobId::from_u128(schedule.id.as_u128());
@@ -130,46 +188,56 @@ pub(super) async fn delete(call: &Call, schedule: &Schedule) -> Result<Answer, P
     Err(Problem::busy("changes of this job"))
 }
 
-/// What the form said.
-fn told(schedule: &Schedule, name: &str) -> Value {
-    let form = schedule.definition.job.meta.get(FORM_META);
-    form.and_then(|form| form.get(name))
-        .cloned()
-        .unwrap_or_default()
+/// What the form said, as its jobs keep it.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct FormMeta {
+    schedule: String,
+    is_recurring: bool,
+    max_retry_count: u32,
 }
 
-async fn view(call: &Call, schedule: &Schedule) -> Result<Value, Problem> {
+impl FormMeta {
+    fn of(schedule: &Schedule) -> Self {
+        let meta = schedule.definition.job.meta.get(FORM_META);
+        let read = meta.and_then(|meta| FormMeta::deserialize(meta).ok());
+        read.unwrap_or_default()
+    }
+}
+
+/// A form as it is answered.
+pub(super) async fn view(call: &Call, schedule: &Schedule) -> Result<FormView, Problem> {
     let definition = &schedule.definition;
     let next = next_run_at(call, schedule).await?;
-    let delivery = match definition.job.delivery {
-        Delivery::AtLeastOnce => "AT_LEAST_ONCE",
-        Delivery::AtMostOnce => "AT_MOST_ONCE",
+    let said = FormMeta::of(schedule);
+    let shown = call.content() == Content::Shown;
+    let mut request: Map<String, Value> = match shown {
+        true => definition.job.payload.decode().unwrap_or_default(),
+        false => Map::new(),
     };
-    let mut view = json!({
-        "id": schedule.id, "jobId": schedule.id, "kind": definition.job.kind, "queue": definition.job.queue,
-        "schedule": told(schedule, "schedule"), "type": delivery,
-        "isRecurring": told(schedule, "isRecurring"), "maxRetryCount": told(schedule, "maxRetryCount"),
-        "paused": definition.paused, "created_at": schedule.created_at,
-        "next_run_at": next, "next_execution_time": next,
-        "finished": schedule.next_at.is_none() && !definition.paused,
-    });
-    let Some(fields) = view.as_object_mut() else {
-        return Ok(view);
-    };
-    if call.content() == Content::Shown {
-        let request: Map<String, Value> = definition.job.payload.decode().unwrap_or_default();
-        for (name, value) in request {
-            let name = if name == "url" {
-                "api".to_owned()
-            } else {
-                name
-            };
-            fields.insert(name, value);
-        }
-    } else {
-        fields.insert("payload_withheld".to_owned(), true.into());
+    if let Some(url) = request.remove("url") {
+        request.insert("api".to_owned(), url);
     }
-    Ok(view)
+    Ok(FormView {
+        id: schedule.id,
+        job_id: schedule.id,
+        kind: definition.job.kind.clone(),
+        queue: definition.job.queue.clone(),
+        schedule: said.schedule,
+        delivery: match definition.job.delivery {
+            Delivery::AtLeastOnce => FormDelivery::AtLeastOnce,
+            Delivery::AtMostOnce => FormDelivery::AtMostOnce,
+        },
+        is_recurring: said.is_recurring,
+        max_retry_count: said.max_retry_count,
+        paused: definition.paused,
+        created_at: schedule.created_at,
+        next_run_at: next,
+        next_execution_time: next,
+        finished: schedule.next_at.is_none() && !definition.paused,
+        payload_withheld: !shown,
+        request,
+    })
 }
 
 /// The retry's time while one waits, else the next occurrence.
@@ -186,56 +254,41 @@ async fn next_run_at(call: &Call, schedule: &Schedule) -> Result<Option<Timestam
     Ok(next_execution_time(retry_at, schedule.next_at))
 }
 
-/// A row of a form's history.
-#[derive(Serialize)]
-struct FormRow {
-    job_id: JobId,
-    scheduled_for: Timestamp,
-    status: &'static str,
-    execution_time: Timestamp,
-    #[serde(flatten)]
-    attempt: AttemptView,
-}
-
 /// The attempts of all occurrences, newest first.
 pub(super) async fn history(
     call: &Call,
     schedule: &Schedule,
+    wanted: Option<&str>,
     limit: usize,
-) -> Result<Answer, Problem> {
-    let wanted = wanted_status(call)?;
+) -> Result<Vec<Attempt>, Problem> {
     let store = call.app.store();
     let fired = store
         .occurrences(schedule.id, None, OCCURRENCES_LOOKED_AT)
         .await?;
-    let mut rows: Vec<FormRow> = Vec::new();
+    let mut rows: Vec<Attempt> = Vec::new();
     for occurrence in fired {
         if rows.len() >= limit {
             break;
         }
-        let Some(job) = occurrence.job else { continue };
-        let attempts = store.attempts(job, ATTEMPTS_MAX).await?;
-        let told = attempts
-            .into_iter()
-            .map(|row| form_row(call, occurrence, job, row));
-        rows.extend(told.filter(|row| wanted.is_none_or(|wanted| wanted == row.status)));
+        let Some(job_id) = occurrence.job else {
+            continue;
+        };
+        let attempts = store.attempts(job_id, ATTEMPTS_MAX).await?.into_iter();
+        let wanted = |status: &str| wanted.is_none_or(|wanted| wanted == status);
+        let attempts = attempts.filter(|row| wanted(status_of(row.outcome)));
+        rows.extend(attempts.map(|row| {
+            let form = FormAttempt {
+                job_id,
+                scheduled_for: occurrence.scheduled_for,
+                status: status_of(row.outcome).to_owned(),
+                execution_time: row.started_at,
+            };
+            Attempt {
+                form: Some(form),
+                ..attempt_view(row, &schedule.definition.job.kind, call.content())
+            }
+        }));
     }
     rows.truncate(limit);
-    Answer::ok(&ListPage::whole(rows))
-}
-
-/// Which attempts are asked for.
-pub(super) fn wanted_status(call: &Call) -> Result<Option<&'static str>, Problem> {
-    let words = [("SUCCESS", "SUCCESS"), ("FAILED", "FAILED")];
-    Ok(call.query().parsed("status", |text| one_of(text, &words))?)
-}
-
-fn form_row(call: &Call, of: FiredOccurrence, job_id: JobId, row: Attempt) -> FormRow {
-    FormRow {
-        job_id,
-        scheduled_for: of.scheduled_for,
-        status: status_of(row.outcome),
-        execution_time: row.started_at,
-        attempt: attempt_view(row, &windlass_core::Kind::http(), call.content()),
-    }
+    Ok(rows)
 }

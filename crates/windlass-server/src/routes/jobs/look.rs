@@ -3,95 +3,83 @@
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
 use windlass::Error;
-use windlass_api::{AttemptView, Content, JobView, ListPage};
+use windlass_api::{Content, HistoryParams, Job, JobOrForm, Page, WaitParams, Whole};
 use windlass_core::{Invalid, Kind, format_duration};
 use windlass_http::form::status_of;
 use windlass_store::Attempt;
 
 use super::form;
 use crate::access::Scope;
-use crate::answer::Answer;
 use crate::call::Call;
+use crate::endpoint::{Params, Reply};
 use crate::problem::Problem;
 
 const HISTORY_DEFAULT: usize = 10;
-const HISTORY_MAX: usize = 1000;
 /// A job has no more attempts than that, but for snoozes and releases.
 pub(super) const ATTEMPTS_MAX: usize = 2001;
 const WAIT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// A job with what its running attempt told of its progress.
-struct Watched<'a> {
-    view: JobView<'a>,
-    progress: Option<Value>,
-}
-
-impl Serialize for Watched<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        self.view.fields(&mut map)?;
-        if let Some(progress) = &self.progress {
-            map.serialize_entry("progress", progress)?;
-        }
-        map.end()
-    }
-}
-
-/// `GET /api/v1/jobs/{id}`.
-pub(super) async fn get(call: Call) -> Result<Answer, Problem> {
+pub(super) async fn get(call: Call) -> Result<Reply<JobOrForm>, Problem> {
     let id = call.job_id()?;
     let Some(job) = call.app.client.get(id).await? else {
-        return match form::find(&call, id).await? {
-            Some(schedule) => form::get(&call, &schedule).await,
-            None => Err(Problem::not_found(format!("job {id}"))),
-        };
+        let schedule = form::find(&call, id).await?;
+        let schedule = schedule.ok_or_else(|| Problem::not_found(format!("job {id}")))?;
+        let form = form::view(&call, &schedule).await?;
+        return Ok(Reply::ok(JobOrForm::Form(Box::new(form))));
     };
     let progress = match job.lease() {
         Some(_) => call.app.client.progress(id).await?,
         None => None,
     };
-    let view = JobView {
-        job: &job,
-        now: call.now,
-        content: call.content(),
+    let job = Job {
+        progress,
+        ..Job::new(job, call.now, call.content())
     };
-    Answer::ok(&Watched { view, progress })
+    Ok(Reply::ok(JobOrForm::Job(Box::new(job))))
 }
 
-/// `GET /api/v1/jobs/{id}/history`.
-pub(super) async fn history(call: Call) -> Result<Answer, Problem> {
+pub(super) async fn history(
+    call: Call,
+    Params(params): Params<HistoryParams>,
+) -> Result<Reply<Page<windlass_api::Attempt>>, Problem> {
     let id = call.job_id()?;
-    let limit = call.limit(HISTORY_DEFAULT, HISTORY_MAX)?;
-    let Some(job) = call.app.client.get(id).await? else {
-        return match form::find(&call, id).await? {
-            Some(schedule) => form::history(&call, &schedule, limit).await,
-            None => Err(Problem::not_found(format!("job {id}"))),
-        };
+    let limit = params.limit.map_or(HISTORY_DEFAULT, Whole::to);
+    let wanted = params.status.map(|status| status.name());
+    let rows = match call.app.client.get(id).await? {
+        Some(job) => {
+            let attempts = call
+                .app
+                .client
+                .attempts(id, ATTEMPTS_MAX)
+                .await?
+                .into_iter();
+            let attempts =
+                attempts.filter(|row| wanted.is_none_or(|wanted| wanted == status_of(row.outcome)));
+            let rows = attempts.map(|row| attempt_view(row, &job.kind, call.content()));
+            rows.take(limit).collect()
+        }
+        None => {
+            let schedule = form::find(&call, id).await?;
+            let schedule = schedule.ok_or_else(|| Problem::not_found(format!("job {id}")))?;
+            form::history(&call, &schedule, wanted, limit).await?
+        }
     };
-    let wanted = form::wanted_status(&call)?;
-    let attempts = call.app.client.attempts(id, ATTEMPTS_MAX).await?;
-    let attempts = attempts
-        .into_iter()
-        .filter(|row| wanted.is_none_or(|wanted| wanted == status_of(row.outcome)))
-        .take(limit);
-    let rows = attempts.map(|row| attempt_view(row, &job.kind, call.content()));
-    Answer::ok(&ListPage::whole(rows.collect()))
+    Ok(Reply::ok(Page::whole(rows)))
 }
 
 /// An attempt as it is answered. Errors, log lines and what an HTTP job was answered are as secret as a payload.
-pub(super) fn attempt_view(row: Attempt, kind: &Kind, content: Content) -> AttemptView {
+pub(super) fn attempt_view(row: Attempt, kind: &Kind, content: Content) -> windlass_api::Attempt {
     let shown = content == Content::Shown;
     let detail = row.detail.unwrap_or(Value::Null);
     let part = |name: &str| detail.get(name).filter(|part| !part.is_null()).cloned();
     let http = part("http").filter(|_| shown && kind.is_http());
     let (log, progress) = (part("log").filter(|_| shown), part("progress"));
-    AttemptView {
+    windlass_api::Attempt {
         attempt: row.attempt,
         retry_count: row.retry_count,
-        outcome: row.outcome.name(),
+        outcome: row.outcome,
         started_at: row.started_at,
         finished_at: row.finished_at,
         worker: row.worker,
@@ -100,13 +88,15 @@ pub(super) fn attempt_view(row: Attempt, kind: &Kind, content: Content) -> Attem
         http,
         log,
         progress,
+        form: None,
     }
 }
 
-/// `GET /api/v1/jobs/{id}/wait`.
-pub(super) async fn wait(call: Call) -> Result<Answer, Problem> {
+pub(super) async fn wait(
+    call: Call,
+    Params(asked): Params<WaitParams>,
+) -> Result<Reply<Job>, Problem> {
     let id = call.job_id()?;
-    let asked = call.query().duration("timeout")?;
     let most = call.app.settings.wait_max;
     if asked.is_some_and(|asked| asked > most) {
         let rule = format!("must be at most {}", format_duration(most));
@@ -126,10 +116,5 @@ pub(super) async fn wait(call: Call) -> Result<Answer, Problem> {
     };
     let job = job.ok_or_else(|| Problem::not_found(format!("job {id}")))?;
     let now = call.app.engine().now();
-    let view = JobView {
-        job: &job,
-        now,
-        content: call.content(),
-    };
-    Answer::json(status, &view)
+    Ok(Reply::ok(Job::new(job, now, call.content())).status(status))
 }

@@ -2,15 +2,14 @@
 
 mod finished;
 
-use serde::Serialize;
+use windlass_api::{JobState, Why, WhyReason};
 use windlass_core::{Job, JobId, Reason, State, Surroundings, Timestamp, why_not_running};
 use windlass_engine::{WorkerAbout, is_alive, lingering_of};
 use windlass_store::{Filter, ListedState, Node, PAGE_MAX};
 
-use self::finished::{DeathView, RevivalView};
-use crate::answer::Answer;
 use crate::app::App;
 use crate::call::Call;
+use crate::endpoint::Reply;
 use crate::problem::Problem;
 use crate::search::Walk;
 
@@ -19,25 +18,7 @@ const LOOKED_AT_MAX: usize = 10_000;
 /// So often the store is asked for more of them: it may find none where it has many others.
 const STEPS_MAX: usize = 200;
 
-#[derive(Serialize)]
-struct Why {
-    id: JobId,
-    state: &'static str,
-    reasons: Vec<WhyReason>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    death: Option<DeathView>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    revive: Option<RevivalView>,
-}
-
-#[derive(Serialize)]
-struct WhyReason {
-    code: &'static str,
-    text: String,
-}
-
-/// `GET /api/v1/jobs/{id}/why`.
-pub(super) async fn why(call: Call) -> Result<Answer, Problem> {
+pub(super) async fn why(call: Call) -> Result<Reply<Why>, Problem> {
     let id = call.job_id()?;
     let job = call.app.client.get(id).await?;
     let job = job.ok_or_else(|| Problem::not_found(format!("job {id}")))?;
@@ -51,19 +32,17 @@ pub(super) async fn why(call: Call) -> Result<Answer, Problem> {
         State::Dead(_) | State::Cancelled => finished::look(&call, &job).await?,
         _ => (None, None),
     };
-    Answer::ok(&Why {
+    let view = |reason: &Reason| WhyReason {
+        code: code_of(reason).to_owned(),
+        text: reason.to_string(),
+    };
+    Ok(Reply::ok(Why {
         id,
-        state: job.state().name(job.run_at, call.now),
-        reasons: reasons
-            .iter()
-            .map(|reason| WhyReason {
-                code: code_of(reason),
-                text: reason.to_string(),
-            })
-            .collect(),
+        state: JobState::new(job.state(), job.run_at, call.now),
+        reasons: reasons.iter().map(view).collect(),
         death,
         revive,
-    })
+    }))
 }
 
 fn code_of(reason: &Reason) -> &'static str {

@@ -1,17 +1,13 @@
 //! Why a job is dead, and what reviving it would do: the facts around a job that is dead or
 //! cancelled.
 
-use serde::Serialize;
-use serde_json::{Value, json};
-use windlass_api::{Content, retry_json};
+use windlass_api::{Content, Death, PolicyFrom, PolicyInForce, Retry, RevivalForecast, WhyReason};
 use windlass_core::retry::{PolicySource, ResolvedRetry};
 use windlass_core::{
-    AroundFinished, AttemptError, Job, JobId, RevivalForecast, RevivalRefusal, Timestamp,
-    forecast_revival, why_dead,
+    AroundFinished, AttemptError, Job, JobId, RevivalRefusal, forecast_revival, why_dead,
 };
 use windlass_store::{ClaimRetry, Filter, Page};
 
-use super::WhyReason;
 use crate::call::Call;
 use crate::problem::Problem;
 use crate::queue_settings;
@@ -20,39 +16,11 @@ use crate::queue_settings;
 /// newest.
 const SAME_KEY_MAX: usize = 10;
 
-/// Why a job is dead.
-#[derive(Serialize)]
-pub(super) struct DeathView {
-    reason: &'static str,
-    text: String,
-    at: Option<Timestamp>,
-    attempts: u32,
-    failures: u32,
-    max_attempts: u32,
-    deadline: Option<Timestamp>,
-    last_error: Option<String>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    error_withheld: bool,
-    failed_at: Option<Timestamp>,
-    policy: Value,
-}
-
-/// What reviving a job would do.
-#[derive(Serialize)]
-pub(super) struct RevivalView {
-    allowed: bool,
-    refusals: Vec<WhyReason>,
-    run_at: Timestamp,
-    deadline: Option<Timestamp>,
-    attempts_left: u32,
-    policy: Value,
-}
-
 /// Why a finished job is dead, and what reviving it would do.
 pub(super) async fn look(
     call: &Call,
     job: &Job,
-) -> Result<(Option<DeathView>, Option<RevivalView>), Problem> {
+) -> Result<(Option<Death>, Option<RevivalForecast>), Problem> {
     let (store, now) = (call.app.store(), call.now);
     let settings = queue_settings::settings_of(store, &job.queue, now).await?;
     let retry = ClaimRetry {
@@ -74,12 +42,12 @@ pub(super) async fn look(
     Ok((death, forecast.map(|forecast| revival(forecast, &resolved))))
 }
 
-fn death(job: &Job, resolved: &ResolvedRetry<'_>, content: Content) -> Option<DeathView> {
+fn death(job: &Job, resolved: &ResolvedRetry<'_>, content: Content) -> Option<Death> {
     let reason = job.dead_reason()?;
     let error = job.last_error.as_ref();
     let shown = error.filter(|_| content == Content::Shown);
-    Some(DeathView {
-        reason: reason.name(),
+    Some(Death {
+        reason,
         text: why_dead(job, reason, resolved.effective_max),
         at: job.finished_at(),
         attempts: job.attempt,
@@ -93,16 +61,19 @@ fn death(job: &Job, resolved: &ResolvedRetry<'_>, content: Content) -> Option<De
     })
 }
 
-fn revival(forecast: RevivalForecast, resolved: &ResolvedRetry<'_>) -> RevivalView {
+fn revival(
+    forecast: windlass_core::RevivalForecast,
+    resolved: &ResolvedRetry<'_>,
+) -> RevivalForecast {
     let refusal = |refusal: &RevivalRefusal| WhyReason {
         code: match refusal {
-            RevivalRefusal::NeedsForce => "needs_force",
-            RevivalRefusal::QueueFull { .. } => "queue_full",
-            RevivalRefusal::KeyHeld { .. } => "unique_key_taken",
+            RevivalRefusal::NeedsForce => "needs_force".to_owned(),
+            RevivalRefusal::QueueFull { .. } => "queue_full".to_owned(),
+            RevivalRefusal::KeyHeld { .. } => "unique_key_taken".to_owned(),
         },
         text: refusal.to_string(),
     };
-    RevivalView {
+    RevivalForecast {
         allowed: forecast.refusals.is_empty(),
         refusals: forecast.refusals.iter().map(refusal).collect(),
         run_at: forecast.run_at,
@@ -113,15 +84,17 @@ fn revival(forecast: RevivalForecast, resolved: &ResolvedRetry<'_>) -> RevivalVi
 }
 
 /// The policy that a claim through this server gives the job, and where it comes from.
-fn policy_view(resolved: &ResolvedRetry<'_>) -> Value {
-    let source = match resolved.source {
-        PolicySource::Job => "job",
-        PolicySource::Kind => "kind",
-        PolicySource::Queue => "queue",
-        PolicySource::Worker => "default",
-        PolicySource::FailFast => "none",
-    };
-    json!({"source": source, "retry": resolved.policy.map(|policy| retry_json(policy))})
+fn policy_view(resolved: &ResolvedRetry<'_>) -> PolicyInForce {
+    PolicyInForce {
+        source: match resolved.source {
+            PolicySource::Job => PolicyFrom::Job,
+            PolicySource::Kind => PolicyFrom::Kind,
+            PolicySource::Queue => PolicyFrom::Queue,
+            PolicySource::Worker => PolicyFrom::Default,
+            PolicySource::FailFast => PolicyFrom::None,
+        },
+        retry: resolved.policy.map(|policy| Retry::from(&**policy)),
+    }
 }
 
 /// The `max_depth` of a job's queue, if that many jobs wait in it.
