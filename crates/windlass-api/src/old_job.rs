@@ -20,7 +20,7 @@ pub fn read_new_job(mut parts: RawFields) -> Result<NewJob, Invalid> {
         }
         parts.rename("http", "payload")?;
         let job = read_new_job(parts).map_err(|error| error.respelled("payload", "http"))?;
-        return match job.kind.is_http() {
+        return match job.kind.as_str() == "http" {
             true => Ok(job),
             false => Err(Invalid::new("http", "goes with `kind` `http` only")),
         };

@@ -4,6 +4,7 @@ mod baseline;
 mod http;
 mod load;
 mod postgres;
+mod queues;
 mod run;
 mod store;
 
@@ -26,6 +27,26 @@ pub(crate) enum BenchCommand {
     /// Jobs through the REST interface of a server of its own, beside the same requests answered
     /// without a store. With `--idle`, what long polls cost that find nothing.
     Http(HttpBench),
+
+    /// A worker that discovers its queues: pick-up latency next to a worker of one queue, and the
+    /// share of a core that it uses while it is idle.
+    Queues(QueuesBench),
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct QueuesBench {
+    /// The store, as a URL; a temporary SQLite file if not given.
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+
+    /// How many queues there are, each with a job that no worker here runs; 100 of them get other
+    /// jobs.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) queues: u64,
+
+    /// For how many seconds each idle worker is measured.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) seconds: u32,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -150,6 +171,7 @@ pub(crate) fn run(command: &BenchCommand, output: &Output) -> anyhow::Result<()>
         }
         BenchCommand::Run(bench) => run::run(bench, output),
         BenchCommand::Http(bench) => http::run(bench, output),
+        BenchCommand::Queues(bench) => queues::run(bench, output),
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 pub use life::{Conflict, Edit, Failures, Revival};
 
 use crate::failure::AttemptError;
-use crate::new_job::{HTTP_TIMEOUT_DEFAULT, TIMEOUT_DEFAULT};
+use crate::new_job::TIMEOUT_DEFAULT;
 use crate::retry::{AttemptLimit, RetryPolicy};
 use crate::settle::has_expired;
 use crate::state::{DeadReason, State};
@@ -38,14 +38,10 @@ pub enum Timeout {
     None,
 }
 
-impl Timeout {
-    /// The timeout of a job of that kind that names none.
-    pub fn default_for(kind: &Kind) -> Self {
-        Timeout::After(if kind.is_http() {
-            HTTP_TIMEOUT_DEFAULT
-        } else {
-            TIMEOUT_DEFAULT
-        })
+impl Default for Timeout {
+    /// The timeout of a job that names none.
+    fn default() -> Self {
+        Timeout::After(TIMEOUT_DEFAULT)
     }
 }
 

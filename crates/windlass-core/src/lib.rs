@@ -44,9 +44,7 @@ pub use job::{
 };
 pub use json_rules::JsonRules;
 pub use name::{Key, Kind, QueueName, ScheduleName, Tag, WorkerName, refuse_dots};
-pub use new_job::{
-    Deadline, HTTP_TIMEOUT_DEFAULT, JOB_BYTES_MAX, NewJob, Start, TIMEOUT_DEFAULT, check_meta,
-};
+pub use new_job::{Deadline, JOB_BYTES_MAX, NewJob, Start, TIMEOUT_DEFAULT, check_meta};
 pub use outage::{Hold, HoldNotice, SignsOfLife, outage_hold};
 pub use pattern::QueuePattern;
 pub use payload::{JSON_DEPTH_MAX, PAYLOAD_BYTES_MAX, Payload};

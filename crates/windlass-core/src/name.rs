@@ -147,18 +147,6 @@ names! {
     };
 }
 
-impl Kind {
-    /// The reserved kind of HTTP jobs.
-    pub fn http() -> Self {
-        Kind("http".into())
-    }
-
-    /// Whether Windlass itself delivers this job to a URL.
-    pub fn is_http(&self) -> bool {
-        &*self.0 == "http"
-    }
-}
-
 impl Default for QueueName {
     fn default() -> Self {
         QueueName("default".into())
@@ -186,9 +174,6 @@ mod tests {
             "mail.eu-1_x"
         );
         assert!(Key::new("kunde 7 – Größe 🎉").is_ok());
-        assert!(Kind::http().is_http());
-        assert_eq!(Kind::new("http").unwrap(), Kind::http());
-        assert!(!Kind::new("https").unwrap().is_http());
     }
 
     #[test]

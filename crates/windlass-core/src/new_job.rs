@@ -15,8 +15,6 @@ use crate::{Invalid, JobId, Kind, PAYLOAD_BYTES_MAX, Payload, QueueName, Tag, Ti
 
 /// The timeout of a job that names none.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(3600);
-/// The timeout of an HTTP job that names none.
-pub const HTTP_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
 /// Everything about a job but its payload has at most so many bytes, written out.
 pub const JOB_BYTES_MAX: usize = 256 * 1024;
@@ -182,7 +180,7 @@ impl NewJob {
                 Deadline::At(deadline) => deadline,
                 Deadline::After(span) => now.saturating_add(span),
             }),
-            timeout: self.timeout.unwrap_or(Timeout::default_for(&self.kind)),
+            timeout: self.timeout.unwrap_or_default(),
             kind: self.kind,
             payload: self.payload,
             queue: self.queue,
@@ -261,8 +259,6 @@ mod tests {
             (job.deadline, job.max_attempts, job.retry),
             (None, None, None)
         );
-        let http = made(new("http")).unwrap();
-        assert_eq!(http.timeout, Timeout::After(HTTP_TIMEOUT_DEFAULT));
     }
 
     #[test]

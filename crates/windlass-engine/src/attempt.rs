@@ -24,9 +24,6 @@ pub const PROGRESS_BYTES_MAX: usize = 64 * 1024;
 /// The store has this long to remove the progress of an attempt; otherwise it expires.
 const FORGET_WITHIN: Duration = Duration::from_secs(5);
 
-/// The collection of documents that hold what is to be completed later, by the id of the job.
-pub const COMPLETIONS: &str = "completions";
-
 /// Why a handler should stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tracing::warn;
-use windlass_core::{Job, JobId, Kind, QueueName, State, Timestamp};
+use windlass_core::{Job, JobId, State, Timestamp};
 use windlass_store::{
     CHANGE_MAX, Change, Changed, Enqueue, EnqueueMode, Enqueued, Store, StoreError,
 };
@@ -19,7 +19,6 @@ use crate::clock::Clock;
 use crate::committer::is_refusal;
 use crate::dispatcher::Dispatcher;
 use crate::event::{Event, Events, JobEvent, JobRef, Observer, Subscription};
-use crate::http_queues::HttpQueues;
 use crate::ids::Ids;
 use crate::lingering::Lingering;
 use crate::narrator::Narrator;
@@ -50,7 +49,6 @@ pub struct Engine {
     awaited: Awaited,
     dispatchers: Mutex<Vec<Weak<Dispatcher>>>,
     slots: Mutex<Vec<Weak<Slots>>>,
-    http_queues: HttpQueues,
     lingering: Arc<Lingering>,
     loops: Mutex<BTreeMap<String, Arc<Pulse>>>,
     narrator: Narrator,
@@ -89,7 +87,6 @@ impl Engine {
             awaited: Awaited::default(),
             dispatchers: Mutex::default(),
             slots: Mutex::default(),
-            http_queues: HttpQueues::default(),
             lingering: Arc::default(),
             loops: Mutex::default(),
             narrator: Narrator::default(),
@@ -180,9 +177,6 @@ impl Engine {
         jobs: Vec<Job>,
         mode: EnqueueMode,
     ) -> Result<Vec<Enqueued>, StoreError> {
-        for job in &jobs {
-            self.note_queue(&job.kind, &job.queue).await?;
-        }
         let now = self.now();
         let step = || Enqueue {
             jobs: jobs.clone(),
@@ -204,18 +198,6 @@ impl Engine {
             }
         }
         Ok(answers)
-    }
-
-    /// To be told before jobs of a kind wait in a queue that are not stored by [`Engine::enqueue`]: HTTP jobs are run where
-    /// they are known to be.
-    pub async fn note_queue(&self, kind: &Kind, queue: &QueueName) -> Result<(), StoreError> {
-        let (store, now) = (&*self.store, self.now());
-        self.http_queues.note(store, kind, queue, now).await
-    }
-
-    /// The queues that HTTP jobs wait in.
-    pub fn http_queues(&self) -> &HttpQueues {
-        &self.http_queues
     }
 
     /// The handlers that outlive their attempts.

@@ -13,10 +13,8 @@ use windlass_store::{
     Schedule, StoreError,
 };
 
-use crate::attempt::COMPLETIONS;
 use crate::audit::{Actor, Audit};
 use crate::engine::Engine;
-use crate::http_queues::forget_queues;
 use crate::watchdog::Pulse;
 
 /// Between two steps it rests at least so long.
@@ -120,8 +118,6 @@ impl Janitor {
         }
         let before = now.saturating_sub(self.config.retention);
         self.forget_schedules(before).await?;
-        forget_queues(store, &counts, now).await?;
-        self.forget_told(COMPLETIONS, now).await?;
         self.forget_nodes(now).await?;
         store.remove_expired(EXPIRED_MAX, now).await?;
         Ok(removed)
@@ -179,47 +175,6 @@ impl Janitor {
             }
         }
         Ok(gone)
-    }
-
-    /// What is kept beside a job that lives goes when it is over, after a day; what it told of its progress, when it no longer
-    /// runs. Its name is the id of the job: behind the name of a young one there is nothing old.
-    async fn forget_told(
-        &self,
-        collection: &'static str,
-        now: Timestamp,
-    ) -> Result<(), StoreError> {
-        let store = self.engine.store();
-        let old = now.saturating_sub(DAY);
-        let after = self.walked_until().remove(collection).unwrap_or_default();
-        let names = store
-            .document_names(collection, &after, WALKED, now)
-            .await?;
-        let mut ids: Vec<JobId> = names.iter().filter_map(|name| name.parse().ok()).collect();
-        let young = ids.iter().position(|id| *id > JobId::new(old, u64::MAX));
-        ids.truncate(young.unwrap_or(ids.len()));
-        if let Some(last) = names.last()
-            && names.len() == WALKED
-            && young.is_none()
-        {
-            self.walked_until().insert(collection, last.clone());
-        }
-        let jobs = store.get(&ids).await?;
-        for (id, job) in ids.iter().zip(jobs) {
-            let needed = job.is_some_and(|job| match job.state() {
-                State::Running => true,
-                State::Waiting => collection == COMPLETIONS,
-                State::Succeeded | State::Dead(_) | State::Cancelled => false,
-            });
-            if !needed {
-                let name = id.to_string();
-                let told = store.document(collection, &name, now).await?;
-                if let Some(told) = told.filter(|told| told.updated_at < old) {
-                    let version = Expected::Version(told.version);
-                    store.remove_document(collection, &name, version).await?;
-                }
-            }
-        }
-        Ok(())
     }
 
     /// A schedule that is over is readable for as long as its jobs are kept, and so is what it skipped.

@@ -27,7 +27,6 @@ mod engine;
 mod event;
 mod fetcher;
 mod handler;
-mod http_queues;
 mod ids;
 mod janitor;
 mod lingering;
@@ -50,8 +49,7 @@ mod worker_about;
 mod write_health;
 
 pub use attempt::{
-    COMPLETIONS, Cancellation, PROGRESS_BYTES_MAX, Progress, ProgressError, RunningAttempt,
-    StopReason,
+    Cancellation, PROGRESS_BYTES_MAX, Progress, ProgressError, RunningAttempt, StopReason,
 };
 pub use audit::{AUDIT_TOPIC, Actor, Audit, AuditFilter, AuditPage, AuditRecord, Verified};
 pub use clock::{Clock, SystemClock, VirtualClock, Wait};
@@ -59,7 +57,6 @@ pub use drain::{DrainError, Drained};
 pub use engine::{EVENTS_KEPT, Engine};
 pub use event::{Event, Heard, JobEvent, JobRef, Observer, ScheduleEvent, Subscription};
 pub use handler::{Handler, Handlers, Hooks, Running};
-pub use http_queues::{HTTP_QUEUES_MAX, HttpQueues};
 pub use ids::{Ids, Origin};
 pub use janitor::{Janitor, JanitorConfig};
 pub use lingering::lingering_of;

@@ -23,12 +23,13 @@ mod steps;
 mod times;
 mod workers;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use windlass_core::retry::{Cap, Preset, WorkerRetry};
-use windlass_core::{Invalid, QueueName, WorkerName, format_duration};
+use windlass_core::{Invalid, Kind, QueueName, WorkerName, format_duration};
 use windlass_store::StoreError;
 
 pub use claim::{Admission, ClaimError, RemoteClaim, RemoteClaimed};
@@ -53,6 +54,8 @@ pub struct RemoteConfig {
     pub lease_max: Duration,
     /// The policy of jobs that have no other, and the cap on what they ask for. `standard`, no cap.
     pub retry: WorkerRetry,
+    /// Kinds that only a worker gets that names them: another part of this process runs them. None.
+    pub reserved: BTreeSet<Kind>,
 }
 
 impl Default for RemoteConfig {
@@ -64,6 +67,7 @@ impl Default for RemoteConfig {
                 policy: Some(Arc::new(Preset::default().policy())),
                 cap: Cap::Unlimited,
             },
+            reserved: BTreeSet::new(),
         }
     }
 }

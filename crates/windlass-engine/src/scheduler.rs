@@ -96,8 +96,6 @@ impl Scheduler {
     }
 
     async fn fire(&self, schedule: &Schedule, now: Timestamp) -> Result<usize, StoreError> {
-        let job = &schedule.definition.job;
-        self.engine.note_queue(&job.kind, &job.queue).await?;
         let step = self.step(schedule, now).await?;
         let (jobs, skipped) = (step.fire.jobs.clone(), step.fire.skipped.clone());
         let Fired::Done { jobs: made } = self.engine.store().fire(step.fire, now).await? else {

@@ -1,6 +1,7 @@
 //! What workers say about themselves with their heartbeats, in one shape for those in Rust programs
 //! and remote ones.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -22,7 +23,7 @@ pub struct WorkerAbout {
     pub queues: Option<Vec<QueueName>>,
     /// The patterns of the queues that it discovers.
     pub patterns: Vec<QueuePattern>,
-    /// The kinds that it has handlers for; none means all but HTTP jobs.
+    /// The kinds that it has handlers for; none means all that are not reserved.
     pub kinds: Option<Vec<Kind>>,
     /// How many jobs it runs at once.
     pub slots: Option<u32>,
@@ -55,11 +56,16 @@ impl WorkerAbout {
         served.any(|one| QueuePattern::new(one).is_ok_and(|one| one.matches(queue)))
     }
 
+    /// Whether a worker names a queue itself, and does not only discover it.
+    pub fn names_queue(kept: &Value, queue: &QueueName) -> bool {
+        names(kept, "queues", queue.as_str()) == Some(true)
+    }
+
     /// Whether a worker takes jobs of a kind from a queue. One that names no kinds takes all but
-    /// HTTP jobs, which must be meant.
-    pub fn takes(kept: &Value, queue: &QueueName, kind: &Kind) -> bool {
+    /// the reserved ones.
+    pub fn takes(kept: &Value, queue: &QueueName, kind: &Kind, reserved: &BTreeSet<Kind>) -> bool {
         let named = names(kept, "kinds", kind.as_str());
-        WorkerAbout::takes_from(kept, queue) && named.unwrap_or(!kind.is_http())
+        WorkerAbout::takes_from(kept, queue) && named.unwrap_or(!reserved.contains(kind))
     }
 }
 
@@ -75,23 +81,24 @@ mod tests {
 
     #[test]
     fn a_worker_takes_the_queues_and_kinds_that_it_names() {
-        let (a, b) = (Kind::new("a").unwrap(), Kind::new("b").unwrap());
+        let kind_of = |name| Kind::new(name).unwrap();
+        let (a, b, http) = (kind_of("a"), kind_of("b"), kind_of("http"));
         let queue = QueueName::default();
         let takes = |about: &WorkerAbout, kind: &Kind| {
             let kept = Value::Object(about.to_json());
-            WorkerAbout::takes(&kept, &queue, kind)
+            WorkerAbout::takes(&kept, &queue, kind, &BTreeSet::from([kind_of("http")]))
         };
         let all = WorkerAbout {
             queues: Some(vec![queue.clone()]),
             ..WorkerAbout::default()
         };
         assert!(takes(&all, &a));
-        assert!(!takes(&all, &Kind::http()), "HTTP jobs must be meant");
+        assert!(!takes(&all, &http), "a reserved kind must be named");
         let some = WorkerAbout {
-            kinds: Some(vec![a.clone(), Kind::http()]),
+            kinds: Some(vec![a.clone(), http.clone()]),
             ..all
         };
-        let taken = [&a, &b, &Kind::http()].map(|kind| takes(&some, kind));
+        let taken = [&a, &b, &http].map(|kind| takes(&some, kind));
         assert_eq!(taken, [true, false, true]);
         assert!(!takes(&WorkerAbout::default(), &a), "it names no queue");
         let discovers = |pattern: &str| WorkerAbout {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
-use windlass_core::{Kind, NewJob, PAYLOAD_BYTES_MAX, Payload, QueueName, WorkerName};
+use windlass_core::{NewJob, PAYLOAD_BYTES_MAX, Payload, QueueName, WorkerName};
 use windlass_engine::{
     CancellationToken, Clock as _, Engine, Ids, QueueConfig, SystemClock, Worker, WorkerConfig,
 };
@@ -61,7 +61,7 @@ async fn run(
     for _ in 0..jobs {
         let job = NewJob {
             payload: Payload::parse(&payload, PAYLOAD_BYTES_MAX)?,
-            ..NewJob::new(Kind::http())
+            ..NewJob::new(windlass_http::http_kind())
         };
         let job = job.into_job(engine.ids().job(now), now)?;
         ids.push(job.id);

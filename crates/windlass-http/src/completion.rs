@@ -15,7 +15,7 @@ use windlass_core::{
     AttemptError, Failure, FailureClass, Invalid, JobId, PAYLOAD_BYTES_MAX, Payload, Report, State,
     Timestamp,
 };
-use windlass_engine::{COMPLETIONS, Engine, RunningAttempt};
+use windlass_engine::{Engine, RunningAttempt};
 use windlass_store::{Change, Expected, StoreError, Written};
 
 use crate::answer::not_completed;
@@ -92,6 +92,9 @@ impl Completion {
     }
 }
 
+/// The documents of requests that are completed later, by the id of the job.
+const COMPLETIONS: &str = "completions";
+
 /// What became of a completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completed {
@@ -145,7 +148,8 @@ pub async fn complete(
         kept.told = Some(completion.clone());
         let expected = Expected::Version(found.version);
         let value = kept.to_json();
-        let written = store.put_document(COMPLETIONS, &name, &value, expected, None, now);
+        let kept_until = kept.kept_until(now);
+        let written = store.put_document(COMPLETIONS, &name, &value, expected, kept_until, now);
         if let Written::Version(_) = written.await? {
             wake(engine, token.job, token.attempt).await?;
             return Ok(Completed::Taken(token.job));
@@ -221,7 +225,7 @@ pub(crate) async fn before_sending(
             &name,
             &kept.to_json(),
             Expected::Anything,
-            None,
+            kept.kept_until(now),
             now,
         )
         .await
@@ -264,7 +268,14 @@ impl Ticket {
         let expected = Expected::Version(self.version);
         let now = attempt.engine().now();
         let written = store
-            .put_document(COMPLETIONS, &name, &kept.to_json(), expected, None, now)
+            .put_document(
+                COMPLETIONS,
+                &name,
+                &kept.to_json(),
+                expected,
+                kept.kept_until(now),
+                now,
+            )
             .await
             .map_err(store_failed)?;
         if let Written::Version(_) = written {

@@ -14,13 +14,14 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use windlass_core::retry::Preset;
-use windlass_core::{AttemptError, Delivery, Failure, FailureClass, Invalid, Kind, Report};
+use windlass_core::{AttemptError, Delivery, Failure, FailureClass, Invalid, Report};
 use windlass_engine::{Handler, Running, RunningAttempt, StopReason, WorkerConfig};
 
 use crate::answer::{Answer, Trouble, Verdict, judge};
 use crate::completion::{self, Pending};
 use crate::connector::{Connector, Resolve, SystemResolver, TlsError, TlsRoots};
 use crate::guard::{Cidr, Guard};
+use crate::job::{HTTP_KIND, http_kind, kind_retry};
 use crate::phases::Phases;
 use crate::request::HttpRequest;
 use crate::sender::Sender;
@@ -117,12 +118,25 @@ impl HttpJobs {
     /// Makes a worker run HTTP jobs, by the preset `webhook` unless it has a policy for them. A request stops as soon as it is
     /// told to: a worker that runs nothing else needs a cancel grace of 1 s at most, and retries a timeout that much sooner.
     pub fn register(&self, worker: &mut WorkerConfig) {
-        worker.handlers.add(Kind::http(), Arc::new(self.clone()));
+        worker.handlers.add(http_kind(), Arc::new(self.clone()));
         if worker.handlers.kinds().count() == 1 {
             worker.cancel_grace = worker.cancel_grace.min(CANCEL_GRACE_MAX);
         }
-        let policy = || Arc::new(Preset::Webhook.policy());
-        worker.kind_retry.entry(Kind::http()).or_insert_with(policy);
+        for (kind, policy) in kind_retry() {
+            worker.kind_retry.entry(kind).or_insert(policy);
+        }
+    }
+
+    /// Makes a worker of a Rust program run HTTP jobs, by the preset `webhook` unless they have a
+    /// policy of their own.
+    pub fn serve<S: Send + Sync + 'static>(
+        &self,
+        worker: windlass::Worker<S>,
+    ) -> windlass::Worker<S> {
+        let handler = Arc::new(self.clone());
+        worker
+            .handle_attempts(HTTP_KIND, handler)
+            .retry_kind(HTTP_KIND, Preset::Webhook)
     }
 
     /// How many connections were begun so far.

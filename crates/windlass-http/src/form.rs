@@ -11,9 +11,10 @@ use windlass_core::fields::{Fields, RawFields};
 use windlass_core::retry::{ATTEMPTS_CEILING, AttemptLimit};
 use windlass_core::schedule::{Expression, NewSchedule, Recurrence, Zone};
 use windlass_core::{
-    Delivery, Invalid, Kind, NewJob, PAYLOAD_BYTES_MAX, Payload, ScheduleName, Timestamp,
+    Delivery, Invalid, NewJob, PAYLOAD_BYTES_MAX, Payload, ScheduleName, Timestamp,
 };
 
+use crate::job::{http_kind, with_defaults};
 use crate::request::HttpRequest;
 
 pub use lines::{gave_up_line, next_execution_time, retry_line, status_of};
@@ -75,12 +76,12 @@ impl SchedulerForm {
         let retries = fields.integer("maxRetryCount", 0, most)?;
         let retries = retries.unwrap_or(MAX_RETRY_COUNT_DEFAULT);
         let (request, payload) = read_payload(fields, body, payload_bytes_max)?;
-        let mut job = NewJob {
+        let mut job = with_defaults(NewJob {
             payload,
             delivery: delivery.unwrap_or_default(),
             max_attempts: AttemptLimit::from_either(None, Some(retries))?,
-            ..NewJob::new(Kind::http())
-        };
+            ..NewJob::new(http_kind())
+        });
         let told = json!({
             "schedule": fields.text("schedule")?, "isRecurring": recurring, "maxRetryCount": retries,
         });
@@ -242,7 +243,7 @@ mod tests {
             "type": "AT_LEAST_ONCE", "isRecurring": true, "maxRetryCount": 3}"#,
         );
         assert_eq!(next(&first), "2026-01-01T12:00:10Z");
-        assert_eq!(first.job.kind, Kind::http());
+        assert_eq!(first.job.kind, http_kind());
         assert_eq!(first.job.delivery, Delivery::AtLeastOnce);
         assert_eq!(first.job.max_attempts.unwrap().get(), 4);
         let request = HttpRequest::check_payload(&first.job.payload, first.job.delivery).unwrap();

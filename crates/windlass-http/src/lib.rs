@@ -17,6 +17,7 @@ mod executor;
 pub mod form;
 mod guard;
 mod hosts;
+mod job;
 mod phases;
 mod request;
 mod sender;
@@ -29,6 +30,9 @@ pub use executor::{
 };
 pub use guard::{Cidr, Guard};
 pub use hosts::{HostPattern, SECRET_HOSTS_MAX, SecretHosts};
+pub use job::{
+    HTTP_KIND, HTTP_TIMEOUT_DEFAULT, HttpJob, http_kind, is_http, kind_retry, with_defaults,
+};
 pub use request::{COMPLETE_WITHIN_DEFAULT, HttpRequest, PermanentStatuses};
 pub use signature::{
     KeyError, NoSigningKeys, SigningKey, SigningKeys, WebhookSecret, seconds, sign,

@@ -196,6 +196,7 @@ fn remote(engine: &Arc<Engine>, settings: &Settings) -> Arc<Remote> {
         lease: settings.lease,
         lease_max: settings.lease_max,
         retry: settings.retry.clone(),
+        reserved: [windlass_http::http_kind()].into(),
     };
     Arc::new(Remote::new(engine, config))
 }

@@ -75,7 +75,7 @@ pub struct Extra {
 impl Extra {
     fn of(job: &Job) -> Self {
         let timeout = match job.timeout {
-            timeout if timeout == Timeout::default_for(&job.kind) => None,
+            timeout if timeout == Timeout::default() => None,
             Timeout::After(timeout) => Some(micros(timeout)),
             Timeout::None => Some(0),
         };
@@ -122,7 +122,7 @@ pub fn extra_of(job: &Job) -> Option<String> {
         && job.occurrence.is_none()
         && job.tags.is_empty()
         && job.meta.is_empty()
-        && job.timeout == Timeout::default_for(&job.kind);
+        && job.timeout == Timeout::default();
     (!plain).then(|| serde_json::to_string(&Extra::of(job)).expect("options are plain JSON"))
 }
 

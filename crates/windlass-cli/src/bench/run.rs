@@ -46,9 +46,9 @@ struct Figures {
 }
 
 #[derive(Debug, Default, Clone, Copy, Serialize)]
-struct Percentiles {
-    p50: f64,
-    p99: f64,
+pub(super) struct Percentiles {
+    pub(super) p50: f64,
+    pub(super) p99: f64,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -98,7 +98,7 @@ async fn measure(bench: &RunBench, url: &str, folder: &Path) -> anyhow::Result<F
 }
 
 /// What breaks a rule is told as that, with the exit code for it.
-fn refused(error: windlass::Error) -> anyhow::Error {
+pub(super) fn refused(error: windlass::Error) -> anyhow::Error {
     match error {
         windlass::Error::Invalid(invalid) => invalid.into(),
         other => other.into(),
@@ -350,7 +350,7 @@ async fn storm(
     })
 }
 
-fn percentiles(took: &mut [Duration]) -> Percentiles {
+pub(super) fn percentiles(took: &mut [Duration]) -> Percentiles {
     took.sort_unstable();
     let at = |share: f64| {
         let place = (took.len().saturating_sub(1)) as f64 * share;

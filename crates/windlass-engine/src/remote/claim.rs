@@ -140,12 +140,12 @@ impl Wanted {
         })
     }
 
-    /// HTTP jobs are the server's own to send: they may hold secrets, and a worker that takes all
-    /// it finds knows nothing of them. One that does names their kind.
-    pub(super) fn kinds(&self) -> Kinds {
+    /// A worker that takes all it finds knows nothing of reserved kinds, whose jobs may hold
+    /// secrets. One that does names them.
+    pub(super) fn kinds(&self, reserved: &BTreeSet<Kind>) -> Kinds {
         match &self.claim.kinds {
             Some(kinds) => Kinds::Only(kinds.clone()),
-            None => Kinds::AllBut(BTreeSet::from([Kind::http()])),
+            None => Kinds::AllBut(reserved.clone()),
         }
     }
 

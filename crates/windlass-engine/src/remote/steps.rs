@@ -209,7 +209,7 @@ impl<'a> Steps<'a> {
         Claim {
             id,
             queue: queue.clone(),
-            kinds: self.wanted.kinds(),
+            kinds: self.wanted.kinds(&self.remote.config.reserved),
             jobs: self.wanted.claim.jobs.clone(),
             except: BTreeSet::new(),
             plan,

@@ -11,8 +11,8 @@ use tokio::sync::Notify;
 use windlass_core::schedule::{Expression, Missed, NewSchedule, Overlap};
 use windlass_core::{Job, JobId, NewJob, QueueName, ScheduleName};
 use windlass_engine::{
-    COMPLETIONS, Clock as _, Engine, Extra, Ids, Janitor, JanitorConfig, Scheduler,
-    SchedulerConfig, VirtualClock, extra_job,
+    Clock as _, Engine, Extra, Ids, Janitor, JanitorConfig, Scheduler, SchedulerConfig,
+    VirtualClock, extra_job,
 };
 use windlass_memory::MemoryStore;
 use windlass_store::{
@@ -60,7 +60,6 @@ windlass_testkit::on_every_store! {
     the_newest_of_what_is_due_wins;
     what_people_ran_hides_no_unfinished_occurrence;
     overlap_ignores_the_runs_that_people_asked_for;
-    completions_of_jobs_that_are_over_are_forgotten_in_steps;
 }
 
 async fn all_that_was_missed_fires_in_turn_at_the_default_overlap(world: World) {
@@ -183,51 +182,6 @@ async fn overlap_ignores_the_runs_that_people_asked_for(world: World) {
         let waits_for = |job: &Job| key.is_some() && job.concurrency == *key;
         assert!(!extra.iter().flatten().any(waits_for), "{nominal:?}");
     }
-}
-
-async fn completions_of_jobs_that_are_over_are_forgotten_in_steps(world: World) {
-    const MANY: usize = 130;
-    let store = world.engine.store();
-    let (over, waits) = (
-        world.enqueue(new_job("nobody")).await,
-        world.enqueue(new_job("nobody")).await,
-    );
-    store
-        .change(&[over], &Change::Cancel, world.engine.now())
-        .await
-        .unwrap();
-    let mut names: Vec<String> = (0..MANY)
-        .map(|_| world.engine.ids().job(t0()).to_string())
-        .collect();
-    names.extend([over, waits].map(|id| id.to_string()));
-    for name in &names {
-        let (value, now) = (json!({}), world.engine.now());
-        let written = store.put_document(COMPLETIONS, name, &value, Expected::Absent, None, now);
-        written.await.unwrap();
-    }
-    let janitor = Janitor::new(Arc::clone(&world.engine), JanitorConfig::default());
-    let left = async || {
-        let now = world.engine.now();
-        store
-            .document_names(COMPLETIONS, "", 1000, now)
-            .await
-            .unwrap()
-    };
-    janitor.pass(world.engine.now()).await.unwrap();
-    assert_eq!(left().await.len(), names.len(), "they are young");
-    world.clock.advance(seconds(24.0 * 3600.0 + 1.0));
-    janitor.pass(world.engine.now()).await.unwrap();
-    let after_one = left().await.len();
-    assert!(
-        after_one > 1 && after_one < names.len(),
-        "{after_one}: a bounded step"
-    );
-    janitor.pass(world.engine.now()).await.unwrap();
-    assert_eq!(
-        left().await,
-        [waits.to_string()],
-        "it may still be completed"
-    );
 }
 
 async fn expired_documents_are_removed_a_thousand_in_a_pass(world: World) {

@@ -1,5 +1,7 @@
 //! What is kept of a request that is to be completed later.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use subtle::ConstantTimeEq as _;
 use windlass_core::{Outcome, Timestamp};
@@ -7,6 +9,8 @@ use windlass_store::Attempt;
 
 use super::Completion;
 use super::token::Token;
+
+const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// The document of one job.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,6 +59,13 @@ impl Kept {
             "until": self.until,
             "told": self.told.as_ref().map(Completion::to_json),
         })
+    }
+
+    /// Until when this is kept: long after the target's time, so that no worker that was away sends
+    /// a request again whose end is known.
+    pub(super) fn kept_until(&self, now: Timestamp) -> Option<Timestamp> {
+        let until = self.until.map_or(now, |until| until.max(now));
+        Some(until.saturating_add(KEPT))
     }
 
     /// Whether that is the token that was sent. How long this takes says nothing about it.

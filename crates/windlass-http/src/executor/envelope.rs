@@ -159,7 +159,7 @@ fn failed(text: &str) -> Failure {
 mod tests {
     use super::*;
     use serde_json::json;
-    use windlass_core::{JobId, Kind, NewJob, Timestamp};
+    use windlass_core::{JobId, NewJob, Timestamp};
 
     fn job(meta: &[(&str, Value)]) -> Job {
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
@@ -168,7 +168,7 @@ mod tests {
             .map(|(name, value)| ((*name).to_owned(), value.clone()));
         let new = NewJob {
             meta: own.collect(),
-            ..NewJob::new(Kind::http())
+            ..NewJob::new(crate::http_kind())
         };
         new.into_job(JobId::new(now, 1), now).unwrap()
     }

@@ -11,6 +11,7 @@ use windlass_engine::{CancellationToken, Engine, Event, JobEvent, Observer};
 use windlass_store::{ScheduleRef, StoreError};
 
 use super::{FORM_META, gave_up_line, retry_line};
+use crate::job::is_http;
 
 /// Failures that wait for their line.
 const WAITING_MAX: usize = 4096;
@@ -82,7 +83,7 @@ impl Teller {
 
 /// Whether an event may be about a job of the form that failed.
 fn needs_line(event: &Event) -> bool {
-    matches!(event, Event::Job { job, what: JobEvent::Retried { .. } | JobEvent::Dead { .. }, .. } if job.kind.is_http())
+    matches!(event, Event::Job { job, what: JobEvent::Retried { .. } | JobEvent::Dead { .. }, .. } if is_http(&job.kind))
 }
 
 /// The line of an event, if it is about a job of the form that failed. The form's users know the job by the id of its schedule.

@@ -3,7 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 use serde_json::json;
-use windlass_core::{Kind, NewJob};
+use windlass_core::NewJob;
 
 fn read(value: Value) -> Result<HttpRequest, Invalid> {
     HttpRequest::from_json(&value.to_string())
@@ -251,13 +251,13 @@ fn a_job_that_completes_later_must_be_at_least_once() {
     let job = |delivery| NewJob {
         payload: Payload::parse(r#"{"url": "http://a.example", "async": true}"#, 1000).unwrap(),
         delivery,
-        ..NewJob::new(Kind::http())
+        ..NewJob::new(crate::http_kind())
     };
     let check = |job: &NewJob| HttpRequest::check_payload(&job.payload, job.delivery);
     assert!(check(&job(Delivery::AtLeastOnce)).is_ok());
     let refusal = check(&job(Delivery::AtMostOnce)).unwrap_err();
     assert_eq!(refusal.field(), "payload.async");
-    let empty = check(&NewJob::new(Kind::http())).unwrap_err();
+    let empty = check(&NewJob::new(crate::http_kind())).unwrap_err();
     assert_eq!(empty.field(), "payload");
 }
 

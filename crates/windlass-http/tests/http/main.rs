@@ -5,6 +5,7 @@ mod bad_targets;
 mod counted;
 mod crowd;
 mod delivery;
+mod embedded;
 mod http2;
 mod kill;
 mod later;

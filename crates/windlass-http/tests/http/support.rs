@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use windlass_core::retry::{Cap, Preset, WorkerRetry};
 use windlass_core::{
-    Job, JobId, Kind, NewJob, Outcome, PAYLOAD_BYTES_MAX, Payload, QueueName, State, Timestamp,
+    Job, JobId, NewJob, Outcome, PAYLOAD_BYTES_MAX, Payload, QueueName, State, Timestamp,
     WorkerName,
 };
 use windlass_engine::{Engine, Ids, QueueConfig, Recorder, VirtualClock, Worker, WorkerConfig};
@@ -144,10 +144,10 @@ pub(crate) fn worker_config(http: &HttpJobs) -> WorkerConfig {
 }
 
 pub(crate) fn http_job(payload: Value) -> NewJob {
-    NewJob {
+    windlass_http::with_defaults(NewJob {
         payload: Payload::parse(&payload.to_string(), PAYLOAD_BYTES_MAX).expect("a payload"),
-        ..NewJob::new(Kind::http())
-    }
+        ..NewJob::new(windlass_http::http_kind())
+    })
 }
 
 /// When each attempt started, in seconds since the start of the test, its retry count, and how it ended.

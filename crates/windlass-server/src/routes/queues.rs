@@ -164,7 +164,6 @@ async fn put_settings(
         return Err(exists(&format!("what is set about queue {name}")));
     }
     call.app.remote.forget_settings(&name);
-    call.app.engine().http_queues().look_again();
     let answer = QueueSettings::from(&settings);
     call.audit("queue.settings", name.as_str(), json!(answer))
         .await;

@@ -490,7 +490,7 @@ impl Server {
             engine: Arc::clone(self.app.engine()),
             jobs: self.http_jobs.clone()?,
             node: upkeep.node.clone(),
-            concurrency: u32::try_from(self.config.http_jobs_concurrency).unwrap_or(u32::MAX),
+            per_queue: u32::try_from(self.config.http_jobs_concurrency).unwrap_or(u32::MAX),
             lease: self.config.lease,
             retry: self.app.settings.retry.clone(),
             shutdown_grace: self.config.shutdown_grace,
@@ -501,7 +501,7 @@ impl Server {
 
 /// Who is let in, and how failed tries come into the audit log.
 async fn access(config: &Config, client: &Client) -> Result<Access, StartError> {
-    let engine = windlass::admin::engine_of(&client);
+    let engine = windlass::admin::engine_of(client);
     let without_keys = match config.needs_key() {
         true => WithoutKeys::Closed,
         false => WithoutKeys::Open,

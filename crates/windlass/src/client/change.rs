@@ -24,9 +24,6 @@ impl Client {
 
     /// Changes a waiting job: payload, priority, time or queue.
     pub async fn edit(&self, id: JobId, edit: &Edit) -> Result<State, Error> {
-        if let (Some(queue), Some(job)) = (&edit.queue, self.get(id).await?) {
-            self.engine.note_queue(&job.kind, queue).await?;
-        }
         self.change_one(id, Change::Edit(edit.clone())).await
     }
 

@@ -75,8 +75,6 @@ impl Client {
     ) -> Result<StoredSchedule, Error> {
         let now = origin.now;
         definition.check_with(now, usize::MAX)?;
-        let job = &definition.job;
-        self.engine.note_queue(&job.kind, &job.queue).await?;
         let found = self.find(&definition.name).await?;
         if let (None, Expected::Version(version)) = (&found, expected)
             && let Some(unreadable) = self.find_unreadable(definition.name.as_str()).await?
@@ -409,8 +407,6 @@ impl Client {
         let (name, store, now) = (checked(name)?, self.engine.store(), origin.now);
         until_written(&name, || async {
             let schedule = self.find_known(&name).await?;
-            let job = &schedule.definition.job;
-            self.engine.note_queue(&job.kind, &job.queue).await?;
             let ids = origin.ids();
             let jobs = instants(&schedule, now)?.into_iter().map(|at| {
                 let mut job = extra_job(&self.engine, &schedule, extra, at, now);

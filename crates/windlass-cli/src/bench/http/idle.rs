@@ -163,7 +163,7 @@ impl Meter {
 }
 
 /// The processor time of this process, as Linux counts it; elsewhere none.
-fn cpu_seconds() -> f64 {
+pub(in crate::bench) fn cpu_seconds() -> f64 {
     /// Linux counts in hundredths of a second, on every platform that Rust knows.
     const TICKS_PER_S: f64 = 100.0;
     /// Behind the name in parentheses, user and system time are the 12th and 13th field.

@@ -293,7 +293,7 @@ async fn workers_are_listed_in_one_shape_wherever_they_run(world: World) {
         .unwrap()
         .into_iter()
         .map(|node| {
-            let takes = WorkerAbout::takes(&node.about, &queue, &kind);
+            let takes = WorkerAbout::takes(&node.about, &queue, &kind, &[].into());
             (node.name, node.about["slots"].clone(), takes)
         })
         .collect();

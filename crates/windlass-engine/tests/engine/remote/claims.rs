@@ -172,7 +172,7 @@ async fn a_claim_takes_what_it_names_and_no_more(world: World) {
         .world
         .enqueue(windlass_core::NewJob {
             queue: "q".parse().unwrap(),
-            ..windlass_core::NewJob::new(Kind::http())
+            ..windlass_core::NewJob::new(Kind::new("http").unwrap())
         })
         .await;
     let id = scene.job("q").await;
@@ -184,10 +184,10 @@ async fn a_claim_takes_what_it_names_and_no_more(world: World) {
     assert_eq!(
         ids(&scene.claim(all).await),
         [id],
-        "HTTP jobs must be meant"
+        "a reserved kind must be named"
     );
     let meant = RemoteClaim {
-        kinds: Some([Kind::http()].into()),
+        kinds: Some([Kind::new("http").unwrap()].into()),
         ..claim("w", &["q"])
     };
     assert_eq!(ids(&scene.claim(meant).await), [http]);

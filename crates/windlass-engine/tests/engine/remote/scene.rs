@@ -77,6 +77,7 @@ impl Scene {
                 policy: Some(Arc::new(constant(1, 9))),
                 ..WorkerRetry::default()
             },
+            reserved: [windlass_core::Kind::new("http").unwrap()].into(),
             ..RemoteConfig::default()
         };
         Scene {

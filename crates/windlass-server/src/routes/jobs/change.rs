@@ -9,7 +9,7 @@ use crate::answer::Answer;
 use crate::audit::{Before, removed, replaced_payload};
 use crate::call::Call;
 use crate::endpoint::{Read, Reply};
-use crate::http_jobs::{self, check_queue};
+use crate::http_jobs;
 use crate::problem::Problem;
 
 pub(super) async fn cancel(call: Call) -> Result<Reply<JobView>, Problem> {
@@ -48,9 +48,6 @@ pub(super) async fn resolve(call: Call) -> Result<Reply<JobView>, Problem> {
 pub(super) async fn edit(call: Call, Read(edit): Read<Edit>) -> Result<Reply<JobView>, Problem> {
     let id = call.job_id()?;
     check_payload(&call, edit.payload.as_ref())?;
-    if let (Some(queue), Some(job)) = (&edit.queue, call.app.client.get(id).await?) {
-        check_queue(call.app.engine(), &job.kind, queue).await?;
-    }
     let before = before(&call, id, edit.payload.as_ref()).await?;
     let state = call.app.client.edit(id, &edit).await?;
     done(call, "job.edit", id, before.edited(&edit, state)).await

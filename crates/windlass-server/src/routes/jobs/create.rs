@@ -11,6 +11,7 @@ use windlass_api::{
 };
 use windlass_core::{Invalid, Job, JobId, NewJob, Payload};
 use windlass_http::form::SchedulerForm;
+use windlass_http::with_defaults;
 use windlass_store::EnqueueMode;
 
 use super::form;
@@ -18,7 +19,7 @@ use crate::access::Scope;
 use crate::app::App;
 use crate::call::Call;
 use crate::endpoint::{Extract, Reply, Signature};
-use crate::http_jobs::{check_form, check_queue, check_request, with_deadline, with_depth};
+use crate::http_jobs::{check_form, check_request, with_deadline, with_depth};
 use crate::problem::Problem;
 use crate::signing::Signers;
 
@@ -145,8 +146,8 @@ pub(super) async fn made(
     let most = call.app.settings.payload_bytes_max;
     check_payload(&new, most)?;
     check_request(signers, (&new.kind, new.delivery), &new.payload).await?;
-    check_queue(call.app.engine(), &new.kind, &new.queue).await?;
-    let new = with_deadline(&call.headers, with_depth(&call.headers, new))?;
+    let new = with_depth(&call.headers, with_defaults(new));
+    let new = with_deadline(&call.headers, new)?;
     Ok(new.into_job_with(id, call.now, most)?)
 }
 

@@ -74,7 +74,7 @@ pub(super) fn attempt_view(row: Attempt, kind: &Kind, content: Content) -> windl
     let shown = content == Content::Shown;
     let detail = row.detail.unwrap_or(Value::Null);
     let part = |name: &str| detail.get(name).filter(|part| !part.is_null()).cloned();
-    let http = part("http").filter(|_| shown && kind.is_http());
+    let http = part("http").filter(|_| shown && windlass_http::is_http(kind));
     let (log, progress) = (part("log").filter(|_| shown), part("progress"));
     windlass_api::Attempt {
         attempt: row.attempt,

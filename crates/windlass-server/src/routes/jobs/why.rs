@@ -67,8 +67,9 @@ async fn surroundings(app: &App, job: &Job, now: Timestamp) -> Result<Surroundin
     let limits = store.queues().await?.remove(&job.queue).unwrap_or_default();
     let counts = store.counts(now).await?.remove(&job.queue);
     let nodes = store.nodes().await?;
+    let reserved = [windlass_http::http_kind()].into();
     let serves = |node: &&Node| {
-        is_alive(node, now) && WorkerAbout::takes(&node.about, &job.queue, &job.kind)
+        is_alive(node, now) && WorkerAbout::takes(&node.about, &job.queue, &job.kind, &reserved)
     };
     let here = nodes.iter().filter(serves).count();
     let remote = app.remote.roster().count(|node| serves(&node), now).await?;

@@ -60,7 +60,7 @@ async fn find(call: &Call, name: &QueueName) -> Result<Found, Problem> {
         Err(StoreError::Damaged { .. }) => true,
         settings => settings?.is_some(),
     };
-    let takes = |node: &Node| is_alive(node, now) && WorkerAbout::takes_from(&node.about, name);
+    let takes = |node: &Node| is_alive(node, now) && WorkerAbout::names_queue(&node.about, name);
     if has_settings
         || store.nodes().await?.iter().any(takes)
         || app.remote.roster().count(takes, now).await? > 0

@@ -6,13 +6,14 @@ use windlass::Error;
 use windlass_api::{read_patch, read_schedule};
 use windlass_core::schedule::NewSchedule;
 use windlass_core::{Invalid, ScheduleName};
+use windlass_http::with_defaults;
 use windlass_store::{Expected, Schedule, ScheduleRef, Written};
 
 use super::{Found, answer, check_match, find, found};
 use crate::answer::Answer;
 use crate::audit::{replaced_payload, schedule_changes, schedule_owner};
 use crate::call::{Call, escaped};
-use crate::http_jobs::{check_form, check_queue, check_request, with_depth};
+use crate::http_jobs::{check_form, check_request, with_depth};
 use crate::preconditions::exists;
 use crate::problem::Problem;
 
@@ -79,12 +80,7 @@ async fn checked(call: &Call, mut definition: NewSchedule) -> Result<NewSchedule
     let mut signers = call.signers();
     let request = check_request(&mut signers, (&job.kind, job.delivery), &job.payload);
     request.await.map_err(|problem| problem.within("job"))?;
-    let room = check_queue(call.app.engine(), &job.kind, &job.queue).await;
-    room.map_err(|error| match error {
-        Error::Invalid(invalid) => Error::Invalid(invalid.within("job")),
-        other => other,
-    })?;
-    definition.job = with_depth(&call.headers, definition.job);
+    definition.job = with_depth(&call.headers, with_defaults(definition.job));
     Ok(definition)
 }
 

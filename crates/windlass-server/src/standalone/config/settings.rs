@@ -164,7 +164,7 @@ settings! {
     "http_jobs.run" http_jobs_run: bool = "true", any,
         "Whether this server runs HTTP jobs.";
     "http_jobs.concurrency" http_jobs_concurrency: u64 = "100", within(1, 10_000),
-        "The most HTTP jobs of one queue that run at once.";
+        "The most HTTP jobs of one queue that run at once; those of all queues together are at most ten times as many, and 10,000.";
     "http_jobs.per_host" http_jobs_per_host: Option<u64> = "", maybe_positive,
         "The most requests to one host at once; no bound if not set.";
     "http_jobs.allow_targets" allow_targets: Vec<String> = "[]", |ranges: &Vec<String>| cidrs(ranges),

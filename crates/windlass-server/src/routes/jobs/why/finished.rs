@@ -26,7 +26,7 @@ pub(super) async fn look(
     let retry = ClaimRetry {
         queue: settings.claims.retry.clone(),
         worker: call.app.settings.retry.clone(),
-        ..ClaimRetry::default()
+        kinds: windlass_http::kind_retry(),
     };
     let resolved = retry.resolve(job);
     let around = AroundFinished {

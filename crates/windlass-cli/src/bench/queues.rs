@@ -1,0 +1,181 @@
+//! `windlass bench queues`: a worker that discovers its queues, next to one that names its only
+//! queue.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use windlass::{Client, Context, Failure, Job, Worker};
+
+use super::http::cpu_seconds;
+use super::run::{Percentiles, percentiles, refused};
+use super::{QueuesBench, progress};
+use crate::clock;
+use crate::output::Output;
+
+/// How often each worker is timed.
+const PICKUPS: u64 = 300;
+/// This many of the queues get jobs.
+const BUSY: u64 = 100;
+/// A worker that was just started settles for this long before its processor time is measured.
+const SETTLE: Duration = Duration::from_secs(3);
+
+/// What was measured.
+#[derive(Debug, Serialize)]
+struct Figures {
+    queues: u64,
+    seconds: u32,
+    one_queue_ms: Percentiles,
+    discovered_ms: Percentiles,
+    /// How many times longer the pick-up from a discovered queue takes, at the median.
+    pick_up_ratio: f64,
+    /// Of one core, by this process.
+    one_queue_idle_cpu_percent: f64,
+    discovered_idle_cpu_percent: f64,
+}
+
+pub(super) fn run(bench: &QueuesBench, output: &Output) -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let url = bench
+        .store
+        .clone()
+        .unwrap_or_else(|| format!("sqlite:{}", folder.path().join("bench.db").display()));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    let figures = runtime.block_on(measure(bench, &url))?;
+    output.print(&figures, &figures)
+}
+
+async fn measure(bench: &QueuesBench, url: &str) -> anyhow::Result<Figures> {
+    let client = Client::open(url).await.map_err(refused)?;
+    fill(&client, bench.queues).await?;
+    let single = |worker: Worker<Arc<Meter>>| worker.queue("single", 10);
+    let (one_queue_ms, one_cpu) = time(&client, bench, single, |_| "single".to_owned()).await?;
+    let all = |worker: Worker<Arc<Meter>>| worker.all_queues(10);
+    let step = (bench.queues / BUSY).max(1);
+    let busy = |number: u64| queue(number * 37 % BUSY * step);
+    let (discovered_ms, cpu) = time(&client, bench, all, busy).await?;
+    Ok(Figures {
+        queues: bench.queues,
+        seconds: bench.seconds,
+        one_queue_ms,
+        discovered_ms,
+        pick_up_ratio: discovered_ms.p50 / one_queue_ms.p50.max(f64::MIN_POSITIVE),
+        one_queue_idle_cpu_percent: one_cpu,
+        discovered_idle_cpu_percent: cpu,
+    })
+}
+
+fn queue(number: u64) -> String {
+    format!("tenant-{number:05}")
+}
+
+/// Puts a job into each queue that no worker has a handler for.
+async fn fill(client: &Client, queues: u64) -> anyhow::Result<()> {
+    let bar = progress("fill", queues);
+    let mut filling = JoinSet::new();
+    for number in 0..queues {
+        if filling.len() >= 64 {
+            filling.join_next().await.transpose()?.transpose()?;
+        }
+        let client = client.clone();
+        filling.spawn(async move {
+            let other = client.enqueue_json("bench:other", &json!(null));
+            other.queue(&queue(number)).await
+        });
+        bar.inc(1);
+    }
+    while filling
+        .join_next()
+        .await
+        .transpose()?
+        .transpose()?
+        .is_some()
+    {}
+    bar.finish_and_clear();
+    Ok(())
+}
+
+/// A job that does nothing.
+#[derive(Serialize, Deserialize)]
+struct Noop;
+
+impl Job for Noop {
+    const KIND: &'static str = "bench:noop";
+}
+
+/// When the last job was sent, and how long each took to its handler.
+#[derive(Debug, Default)]
+struct Meter {
+    times: Mutex<(Option<Instant>, Vec<Duration>)>,
+    picked_up: Notify,
+}
+
+async fn noop(_: Noop, context: Context<Arc<Meter>>) -> Result<(), Failure> {
+    let meter = &context.state;
+    let mut times = meter.times.lock().unwrap_or_else(PoisonError::into_inner);
+    let took = times.0.take().map(|sent| sent.elapsed());
+    times.1.extend(took);
+    drop(times);
+    meter.picked_up.notify_one();
+    Ok(())
+}
+
+/// How long a worker takes to pick up jobs, and which part of a core it uses while there are none.
+async fn time(
+    client: &Client,
+    bench: &QueuesBench,
+    serves: impl FnOnce(Worker<Arc<Meter>>) -> Worker<Arc<Meter>>,
+    queue_of: impl Fn(u64) -> String,
+) -> anyhow::Result<(Percentiles, f64)> {
+    let meter = Arc::new(Meter::default());
+    let worker = serves(Worker::new(client, Arc::clone(&meter)).handle(noop));
+    let stop = Arc::new(Notify::new());
+    let stopped = Arc::clone(&stop);
+    let running = tokio::spawn(worker.run_until(async move { stopped.notified().await }));
+    tokio::time::sleep(SETTLE).await;
+    let (used, started) = (cpu_seconds(), clock::start());
+    tokio::time::sleep(Duration::from_secs(bench.seconds.into())).await;
+    let cpu = (cpu_seconds() - used) / started.elapsed().as_secs_f64() * 100.0;
+    let bar = progress("pick up", PICKUPS);
+    for number in 0..PICKUPS {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let mut times = meter.times.lock().unwrap_or_else(PoisonError::into_inner);
+        times.0 = Some(clock::start());
+        drop(times);
+        client.enqueue(Noop).queue(&queue_of(number)).await?;
+        meter.picked_up.notified().await;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    stop.notify_one();
+    running.await??;
+    let mut times = meter.times.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok((percentiles(&mut times.1), cpu))
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (what, times) in [
+            ("pick-up, one queue", self.one_queue_ms),
+            ("pick-up, discovered queues", self.discovered_ms),
+        ] {
+            let (p50, p99) = (times.p50, times.p99);
+            writeln!(f, "{what:32} {p50:>12.2} ms p50 {p99:>12.2} ms p99")?;
+        }
+        writeln!(f, "{:32} {:>12.2}", "ratio at p50", self.pick_up_ratio)?;
+        for (what, percent) in [
+            ("idle, one queue", self.one_queue_idle_cpu_percent),
+            ("idle, all queues", self.discovered_idle_cpu_percent),
+        ] {
+            writeln!(f, "{what:32} {percent:>12.2} % of a core")?;
+        }
+        writeln!(f, "{:32} {:>12}", "queues", self.queues)
+    }
+}
