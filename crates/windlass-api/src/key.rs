@@ -2,54 +2,50 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use windlass_core::Timestamp;
+use windlass_core::{Invalid, Timestamp, words};
 
 use crate::value::either_duration;
-use crate::{Body, Checks, Count, Millis, Span, Text};
+use crate::{Body, Checks, Count, Millis, Span};
 
-/// What a key may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(inline)]
-pub enum KeyScope {
+/// The longest name of a key.
+const NAME_CHARS_MAX: usize = 100;
+
+/// What a key may do. Every route needs one of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope {
     /// Create jobs.
     Enqueue,
-    /// Claim jobs and report how they ended.
+    /// Claim, renew and settle jobs, as a worker does.
     Work,
     /// See jobs, queues and schedules, without payloads and error texts.
     Read,
-    /// See payloads, results and error texts too.
+    /// See payloads, results and error texts too. Includes `read`.
     ReadPayload,
-    /// Change jobs, queues and schedules.
+    /// Change jobs, queues and schedules: cancel, revive, pause, edit, purge.
     Operate,
-    /// Keys, secrets and the audit log.
+    /// Keys, secrets and the audit log. Includes everything else.
     Admin,
 }
 
-impl KeyScope {
-    /// The word in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            KeyScope::Enqueue => "enqueue",
-            KeyScope::Work => "work",
-            KeyScope::Read => "read",
-            KeyScope::ReadPayload => "read-payload",
-            KeyScope::Operate => "operate",
-            KeyScope::Admin => "admin",
-        }
-    }
-}
+words!(Scope {
+    Enqueue = "enqueue",
+    Work = "work",
+    Read = "read",
+    ReadPayload = "read-payload",
+    Operate = "operate",
+    Admin = "admin",
+});
 
 /// A key to create.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewKey {
     /// For people.
-    #[schemars(required)]
-    pub name: Option<Text<1, 100>>,
+    #[schemars(required, length(min = 1, max = 100))]
+    pub name: Option<String>,
     /// What it may do.
     #[schemars(required, length(min = 1, max = 6))]
-    pub scopes: Option<Vec<KeyScope>>,
+    pub scopes: Option<Vec<Scope>>,
     /// After how long it expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_in: Option<Span>,
@@ -67,7 +63,7 @@ pub struct CheckedNewKey {
     /// For people.
     pub name: String,
     /// What it may do.
-    pub scopes: Vec<KeyScope>,
+    pub scopes: Vec<Scope>,
     /// When it expires.
     pub expires_at: Option<Timestamp>,
 }
@@ -80,19 +76,44 @@ impl Body for NewKey {
         let expires_in = expires_in.map(|span| checks.now().saturating_add(span));
         let expires_at =
             checks.exclusive(("expires_at", self.expires_at), ("expires_in", expires_in));
-        if expires_at.is_some_and(|at| at <= checks.now()) {
-            checks.refuse("expires_at", "must be in the future");
-        }
+        checks.keep(check_expiry(expires_at, checks.now()));
         let name = checks.required("name", self.name);
+        if let Some(name) = &name {
+            checks.keep(check_name(name));
+        }
         let scopes = checks.required("scopes", self.scopes);
         if scopes.as_ref().is_some_and(Vec::is_empty) {
             checks.refuse("scopes", "must name at least one scope");
         }
         Some(CheckedNewKey {
-            name: name?.into_string(),
+            name: name?,
             scopes: scopes?,
             expires_at,
         })
+    }
+}
+
+impl CheckedNewKey {
+    /// Refuses a key that did not come as a body and breaks a rule.
+    pub fn check(&self, now: Timestamp) -> Result<(), Invalid> {
+        check_name(&self.name)?;
+        check_expiry(self.expires_at, now)
+    }
+}
+
+fn check_name(name: &str) -> Result<(), Invalid> {
+    let sized = !name.trim().is_empty() && name.chars().count() <= NAME_CHARS_MAX;
+    if !sized || name.contains(char::is_control) {
+        let rule = format!("must be 1 to {NAME_CHARS_MAX} characters, none of them a control one");
+        return Err(Invalid::new("name", rule));
+    }
+    Ok(())
+}
+
+fn check_expiry(expires_at: Option<Timestamp>, now: Timestamp) -> Result<(), Invalid> {
+    match expires_at {
+        Some(at) if at <= now => Err(Invalid::new("expires_at", "must be in the future")),
+        _ => Ok(()),
     }
 }
 
@@ -104,7 +125,7 @@ pub struct Key {
     /// For people.
     pub name: String,
     /// What it may do.
-    pub scopes: Vec<KeyScope>,
+    pub scopes: Vec<Scope>,
     /// When it was created.
     pub created_at: Timestamp,
     /// When it expires.
@@ -139,7 +160,7 @@ pub struct NewSecret {
     /// name below it; with `:port` if only that port is meant. Required unless `any_host` is true.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 32))]
-    pub hosts: Option<Vec<Text<1, 260>>>,
+    pub hosts: Option<Vec<String>>,
     /// Sign requests to every host: whoever may enqueue can then have anything signed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub any_host: Option<bool>,

@@ -4,9 +4,11 @@
 //! one name for each thing. No I/O: texts in, values out.
 
 mod all_problems;
+mod audit;
 mod bulk;
 mod change;
 mod claim;
+mod event;
 mod filter;
 mod form;
 mod job;
@@ -24,10 +26,14 @@ mod schedule;
 pub mod schema;
 mod settle;
 mod strict;
+mod system;
 mod value;
 mod why;
 
 pub use all_problems::read_all;
+pub use audit::{
+    AuditPage, AuditParams, AuditRecord, ReplacedPayload, VerifiedAudit, VerifyParams,
+};
 pub use bulk::{Bulk, BulkMode, CheckedBulk};
 pub use change::{DeadFilter, Edit, KeptFailures, Pass, Revival, ReviveByFilter, RunNowByFilter};
 pub use claim::{
@@ -35,6 +41,7 @@ pub use claim::{
     LeaseRef, LostReason, NewWorker, Progress, QueueWeight, RenewAnswer, RenewStatus, Renewal,
     Renewed, RenewedLease, WeightedQueue, Worker, WorkerPage, WorkerSignal,
 };
+pub use event::{Event, EventName, EventParams};
 pub use filter::{JobFilter, group_of};
 pub use form::{
     Completion, CompletionTaken, CompletionWord, Created, FormDelivery, FormSchedule, FormView,
@@ -44,11 +51,14 @@ pub use job::{
     Attempt, AttemptStatus, BulkAnswer, BulkResult, Content, CreatedJob, DeadGroup, DeadGroups,
     FormAttempt, HistoryParams, Job, JobPage, JobState, PassAnswer, Receipt, WaitParams,
 };
-pub use key::{CheckedNewKey, CreatedKey, Key, KeyScope, NewKey, NewSecret, Rotated, Secret};
+pub use key::{CheckedNewKey, CreatedKey, Key, NewKey, NewSecret, Rotated, Scope, Secret};
 pub use new_job::{HttpRequest, KindOrDelivery, Meta, NewJob};
 pub use old_job::read_new_job;
 pub use page::{After, Cursor, ListPage, Page, PageParams, Position};
-pub use policy::{ExplainRequest, ExplanationView, PresetView};
+pub use policy::{
+    AttemptForecast, ExplainParams, ExplainRequest, HerdSecond, NamedPolicy, PolicyExplanation,
+    Range,
+};
 pub use problem::{FieldProblem, Problem, pointer_of};
 pub use query::Query;
 pub use queue::{
@@ -63,6 +73,7 @@ pub use settle::{
     SettleStatus, Settled,
 };
 pub use strict::{Malformed, body_text, check_strict};
+pub use system::{ServerStatus, StatusWord};
 pub use value::{
     Count, Json, List, Millis, Span, Text, TimeoutText, Whole, either_duration, given,
 };

@@ -1,134 +1,154 @@
-//! Retry policies, and what one will do.
+//! Retry policies that have a name, and what a policy will do.
 
-use serde::Serialize;
-use serde_json::{Map, Value};
-use windlass_core::Invalid;
-use windlass_core::fields::Fields;
-use windlass_core::retry::{
-    ATTEMPTS_CEILING, AttemptLimit, Explanation, Preset, RetryPolicy, Span, explain,
-};
+use std::time::Duration;
 
-use crate::Query;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use windlass_core::retry::{self, AttemptLimit, Explanation, RetryPolicy};
+use windlass_core::{Invalid, retry::Preset};
 
-/// So many jobs fail together unless it is said.
+use crate::{Body, Checks, Count, Policy, Retry, Whole, plain_body};
+
+/// This many jobs fail together unless the request says otherwise.
 const JOBS_DEFAULT: u64 = 1000;
 
-/// What is to be explained.
-#[derive(Debug, Clone)]
-pub struct ExplainRequest {
-    /// The policy.
-    pub policy: RetryPolicy,
-    /// How many attempts may fail, instead of what the policy says.
-    pub max_attempts: Option<AttemptLimit>,
-    /// How many jobs fail together.
-    pub jobs: u64,
-}
-
-impl ExplainRequest {
-    /// A preset, with `max_attempts` and `jobs` from a query.
-    pub fn from_query(preset: &str, query: &mut Query<'_>) -> Result<Self, Invalid> {
-        let preset: Preset = preset.parse()?;
-        let limit = query.integer("max_attempts", 1, ATTEMPTS_CEILING.into())?;
-        let jobs = query.integer("jobs", 1, u64::from(u32::MAX))?;
-        Ok(ExplainRequest {
-            policy: preset.policy(),
-            max_attempts: limit_of(limit.map(u64::cast_signed))?,
-            jobs: jobs.unwrap_or(JOBS_DEFAULT),
-        })
-    }
-
-    /// Reads `policy` (a preset's name or an object), `max_attempts` and `jobs`.
-    pub fn from_fields(map: &Map<String, Value>) -> Result<Self, Invalid> {
-        let mut fields = Fields::of(map);
-        let policy = fields.value("policy");
-        let policy = policy.ok_or_else(|| Invalid::new("policy", "is required"))?;
-        let policy = RetryPolicy::from_json(policy).map_err(|error| error.within("policy"))?;
-        let limit = fields.integer("max_attempts", 1, ATTEMPTS_CEILING.into())?;
-        let jobs = fields.integer("jobs", 1, u32::MAX.into())?;
-        fields.finish()?;
-        Ok(ExplainRequest {
-            policy,
-            max_attempts: limit_of(limit)?,
-            jobs: jobs.map_or(JOBS_DEFAULT, i64::unsigned_abs),
-        })
-    }
-
-    /// What it will do.
-    pub fn explain(self) -> Result<ExplanationView, Invalid> {
-        let policy = match self.max_attempts {
-            Some(limit) => self.policy.with_limit(Some(limit)),
-            None => self.policy,
-        };
-        let limit = policy.max_attempts().unwrap_or(AttemptLimit::ONE);
-        let explanation = explain(&policy, limit, self.jobs)?;
-        Ok(ExplanationView::new(policy, explanation))
-    }
-}
-
-fn limit_of(limit: Option<i64>) -> Result<Option<AttemptLimit>, Invalid> {
-    Ok(limit
-        .map(AttemptLimit::from_max_attempts)
-        .transpose()?
-        .flatten())
-}
-
 /// A policy that has a name.
-#[derive(Debug, Clone, Serialize)]
-pub struct PresetView {
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Preset")]
+pub struct NamedPolicy {
     /// Its name.
-    pub name: &'static str,
+    pub name: Preset,
     /// What it is for.
-    pub purpose: &'static str,
+    pub purpose: String,
     /// The policy itself.
-    pub policy: RetryPolicy,
+    pub policy: Policy,
 }
 
-impl PresetView {
+impl NamedPolicy {
     /// All of them.
     pub fn all() -> Vec<Self> {
-        let view = |preset: Preset| PresetView {
-            name: preset.name(),
-            purpose: preset.purpose(),
-            policy: preset.policy(),
+        let named = |preset: Preset| NamedPolicy {
+            name: preset,
+            purpose: preset.purpose().to_owned(),
+            policy: Policy::from(&preset.policy()),
         };
-        Preset::ALL.into_iter().map(view).collect()
+        Preset::ALL.into_iter().map(named).collect()
+    }
+}
+
+/// How a policy is explained.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExplainParams {
+    /// How many attempts may fail, instead of what the policy says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<Whole<1, 1000>>,
+    /// How many jobs fail together; 1000 if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jobs: Option<Whole<1, { u32::MAX as i64 }>>,
+}
+
+plain_body!(ExplainParams);
+
+impl ExplainParams {
+    /// What a policy will do.
+    pub fn explain(self, policy: &RetryPolicy) -> Result<PolicyExplanation, Invalid> {
+        let limit = self.max_attempts.map(Whole::get);
+        let limit = limit.map(AttemptLimit::from_max_attempts).transpose()?;
+        let policy = match limit.flatten() {
+            Some(limit) => policy.clone().with_limit(Some(limit)),
+            None => policy.clone(),
+        };
+        let limit = policy.max_attempts().unwrap_or(AttemptLimit::ONE);
+        let jobs = self.jobs.map_or(JOBS_DEFAULT, Whole::to);
+        let explanation = retry::explain(&policy, limit, jobs)?;
+        Ok(PolicyExplanation::new(&policy, &explanation))
+    }
+}
+
+/// A policy that is to be explained.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExplainRequest {
+    /// The policy.
+    #[schemars(required)]
+    pub policy: Option<Retry>,
+    /// How many attempts may fail, instead of what the policy says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<Whole<1, 1000>>,
+    /// How many jobs fail together; 1000 if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jobs: Option<Whole<1, { u32::MAX as i64 }>>,
+}
+
+impl Body for ExplainRequest {
+    type Checked = PolicyExplanation;
+
+    fn check(self, checks: &mut Checks) -> Option<PolicyExplanation> {
+        let policy = checks.required("policy", self.policy);
+        let policy = checks.within("policy", |checks| policy?.check(checks));
+        let params = ExplainParams {
+            max_attempts: self.max_attempts,
+            jobs: self.jobs,
+        };
+        checks.keep(params.explain(&*policy?))
     }
 }
 
 /// What a policy will do, in milliseconds.
-#[derive(Debug, Clone, Serialize)]
-pub struct ExplanationView {
-    policy: RetryPolicy,
-    attempts: Vec<AttemptForecastView>,
-    horizon_ms: SpanView,
-    herd: Vec<HerdView>,
-    herd_rest: u64,
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Explanation")]
+pub struct PolicyExplanation {
+    /// The policy.
+    pub policy: Policy,
+    /// Each attempt.
+    pub attempts: Vec<AttemptForecast>,
+    /// When the last attempt starts, counted from the first.
+    pub horizon_ms: Range,
+    /// How many requests each second has if the jobs fail together.
+    pub herd: Vec<HerdSecond>,
+    /// How many requests come later than that.
+    pub herd_rest: Count,
 }
 
-#[derive(Debug, Clone, Serialize)]
-struct AttemptForecastView {
-    attempt: u32,
-    delay_ms: SpanView,
-    at_ms: SpanView,
+/// When an attempt starts.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub struct AttemptForecast {
+    /// Which attempt, from 1.
+    pub attempt: u32,
+    /// How long after the one before.
+    pub delay_ms: Range,
+    /// How long after the first.
+    pub at_ms: Range,
 }
 
-#[derive(Debug, Clone, Copy, Serialize)]
-struct SpanView {
-    min: u64,
-    nominal: u64,
-    max: u64,
+/// A duration that jitter spreads.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub struct Range {
+    /// The shortest.
+    pub min: Count,
+    /// Without jitter.
+    pub nominal: Count,
+    /// The longest.
+    pub max: Count,
 }
 
-#[derive(Debug, Clone, Copy, Serialize)]
-struct HerdView {
-    second: u64,
-    requests: u64,
+/// The requests of one second.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub struct HerdSecond {
+    /// Which second, from 0.
+    pub second: Count,
+    /// How many requests it has.
+    pub requests: Count,
 }
 
-impl From<Span> for SpanView {
-    fn from(span: Span) -> Self {
-        let millis = |of: std::time::Duration| u64::try_from(of.as_millis()).unwrap_or(u64::MAX);
-        SpanView {
+impl From<retry::Span> for Range {
+    fn from(span: retry::Span) -> Self {
+        let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        Range {
             min: millis(span.min),
             nominal: millis(span.nominal),
             max: millis(span.max),
@@ -136,19 +156,19 @@ impl From<Span> for SpanView {
     }
 }
 
-impl ExplanationView {
-    fn new(policy: RetryPolicy, explanation: Explanation) -> Self {
-        let attempts = explanation.attempts.iter().map(|one| AttemptForecastView {
+impl PolicyExplanation {
+    fn new(policy: &RetryPolicy, explanation: &Explanation) -> Self {
+        let attempts = explanation.attempts.iter().map(|one| AttemptForecast {
             attempt: one.attempt,
             delay_ms: one.delay.into(),
             at_ms: one.at.into(),
         });
-        let herd = explanation.herd.iter().map(|row| HerdView {
+        let herd = explanation.herd.iter().map(|row| HerdSecond {
             second: row.second,
             requests: row.requests,
         });
-        ExplanationView {
-            policy,
+        PolicyExplanation {
+            policy: Policy::from(policy),
             attempts: attempts.collect(),
             horizon_ms: explanation.horizon.into(),
             herd: herd.collect(),
@@ -159,12 +179,19 @@ impl ExplanationView {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+    use windlass_core::Timestamp;
+
     use super::*;
-    use serde_json::json;
+    use crate::{BodyRefused, read_body};
 
     fn explained(value: &Value) -> Result<Value, Invalid> {
-        let request = ExplainRequest::from_fields(value.as_object().unwrap())?;
-        Ok(serde_json::to_value(request.explain()?).unwrap())
+        let read = read_body::<ExplainRequest>(&value.to_string(), Timestamp::UNIX_EPOCH);
+        match read {
+            Ok(explanation) => Ok(serde_json::to_value(explanation).unwrap()),
+            Err(BodyRefused::Invalid(mut problems)) => Err(problems.remove(0)),
+            Err(BodyRefused::Malformed(malformed)) => panic!("{malformed}"),
+        }
     }
 
     #[test]

@@ -1,8 +1,6 @@
 //! The shapes of the JSON, as JSON Schema: what `openapi.json` says is written here, beside the code that reads it.
 
-mod admin;
 mod jobs;
-mod queues;
 mod schedules;
 
 use serde_json::{Map, Value, json};
@@ -218,9 +216,7 @@ impl Field {
 /// Every shape that has a name.
 pub fn components() -> Vec<(&'static str, Schema)> {
     let mut all = jobs::components();
-    all.extend(queues::components());
     all.extend(schedules::components());
-    all.extend(admin::components());
     all
 }
 

@@ -1,15 +1,16 @@
 //! `windlass audit`: list and verify the audit log.
 
+use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use hyper::Method;
-use serde_json::{Value, json};
-use windlass_api::Cursor;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use windlass_api::{After, AuditParams, AuditRecord, Cursor, VerifiedAudit};
 use windlass_core::Timestamp;
 use windlass_engine::AuditFilter;
 
 use crate::output::Output;
-use crate::place::{Place, Reached, rows};
-use crate::remote::escaped;
+use crate::place::{Place, Reached};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuditCommand {
@@ -73,7 +74,6 @@ pub(crate) fn run(command: &AuditCommand, output: &Output) -> anyhow::Result<()>
             AuditCommand::List(list) => {
                 let (records, next) = records(list).await?;
                 let mut text: String = records.iter().map(line).collect();
-                let next = next.map(|next| Cursor::Place(next).to_string());
                 if let Some(next) = &next {
                     text.push_str(&format!("more: --cursor {next}\n"));
                 }
@@ -81,15 +81,10 @@ pub(crate) fn run(command: &AuditCommand, output: &Output) -> anyhow::Result<()>
             }
             AuditCommand::Verify(verify) => {
                 let found = verified(verify).await?;
-                let broken = found.get("broken").and_then(Value::as_str);
-                if let Some(broken) = broken {
+                if let Some(broken) = &found.broken {
                     anyhow::bail!("the audit log is broken: {broken}");
                 }
-                let count = found.get("records").and_then(Value::as_u64).unwrap_or(0);
-                let hash = found
-                    .get("hash")
-                    .and_then(Value::as_str)
-                    .unwrap_or_default();
+                let (count, hash) = (found.records, &found.hash);
                 let text =
                     format!("{count} records, none changed; keep this hash elsewhere: {hash}\n");
                 output.print(&found, text)
@@ -100,39 +95,38 @@ pub(crate) fn run(command: &AuditCommand, output: &Output) -> anyhow::Result<()>
 
 /// Up to the limit of records, and where the next ones begin. A page may be short and not the last
 /// one.
-async fn records(list: &ListAudit) -> anyhow::Result<(Vec<Value>, Option<u64>)> {
+async fn records(list: &ListAudit) -> anyhow::Result<(Vec<AuditRecord>, Option<String>)> {
     let limit = usize::try_from(list.limit)?;
-    let mut reached = list.place.find().await?;
+    let reached = list.place.find().await?;
     let (mut records, mut cursor) = (Vec::new(), list.cursor);
     loop {
         let left = limit - records.len();
-        let (page, next) = match &mut reached {
+        cursor = match &reached {
             Reached::Server(server) => {
-                let path = list.path(cursor, left);
-                read_page(&server.expect(Method::GET, &path, None).await?)?
+                let mut pager = server.audit(&list.params()).limit(left);
+                if let Some(cursor) = cursor {
+                    pager = pager.after(After(cursor).to_string());
+                }
+                let page = pager.next_page().await?.context("a list has a page")?;
+                records.extend(page.data);
+                let next = page.next_cursor.as_deref().map(Cursor::place);
+                next.transpose()?
             }
             Reached::Store(store) => {
                 let page = store.audit().list(&list.filter(), cursor, left).await?;
-                let records = page.records.iter().map(|record| json!(record));
-                (records.collect(), page.next)
+                records.extend(as_answered::<Vec<AuditRecord>>(&page.records)?);
+                page.next
             }
         };
-        records.extend(page);
-        cursor = next;
         if records.len() >= limit || cursor.is_none() {
-            return Ok((records, cursor));
+            return Ok((records, cursor.map(|cursor| After(cursor).to_string())));
         }
     }
 }
 
-fn read_page(listed: &Value) -> anyhow::Result<(Vec<Value>, Option<u64>)> {
-    let next = listed.get("next_cursor").and_then(Value::as_str);
-    Ok((rows(listed), next.map(Cursor::place).transpose()?))
-}
-
 impl ListAudit {
-    fn filter(&self) -> AuditFilter {
-        AuditFilter {
+    fn params(&self) -> AuditParams {
+        AuditParams {
             key: self.key.clone(),
             action: self.action.clone(),
             target: self.target.clone(),
@@ -141,50 +135,40 @@ impl ListAudit {
         }
     }
 
-    fn path(&self, cursor: Option<u64>, limit: usize) -> String {
-        let filter = self.filter();
-        let mut path = format!("/api/v1/audit?limit={limit}");
-        for (name, value) in [
-            ("key", filter.key),
-            ("action", filter.action),
-            ("target", filter.target),
-            ("from", filter.from.map(|at| at.to_string())),
-            ("before", filter.before.map(|at| at.to_string())),
-            (
-                "cursor",
-                cursor.map(|cursor| Cursor::Place(cursor).to_string()),
-            ),
-        ] {
-            if let Some(value) = value {
-                path.push_str(&format!("&{name}={}", escaped(&value)));
-            }
+    fn filter(&self) -> AuditFilter {
+        let params = self.params();
+        AuditFilter {
+            key: params.key,
+            action: params.action,
+            target: params.target,
+            from: params.from,
+            before: params.before,
         }
-        path
     }
 }
 
-async fn verified(verify: &VerifyAudit) -> anyhow::Result<Value> {
+async fn verified(verify: &VerifyAudit) -> anyhow::Result<VerifiedAudit> {
     let known = verify.known.as_deref();
     match verify.place.find().await? {
-        Reached::Server(mut server) => {
-            let known = known.map(|known| format!("?known={}", escaped(known)));
-            let path = format!("/api/v1/audit/verify{}", known.unwrap_or_default());
-            server.expect(Method::GET, &path, None).await
-        }
-        Reached::Store(store) => Ok(json!(store.audit().verify(known).await?)),
+        Reached::Server(server) => Ok(server.verify_audit(known).await?),
+        Reached::Store(store) => as_answered(&store.audit().verify(known).await?),
     }
 }
 
-fn line(record: &Value) -> String {
-    let text = |name: &str| {
-        record
-            .get(name)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned()
-    };
-    let number = record.get("number").and_then(Value::as_u64).unwrap_or(0);
-    let (at, name, action, target) = (text("at"), text("name"), text("action"), text("target"));
-    let detail = record.get("detail").cloned().unwrap_or_default();
+/// What the engine keeps, as a server answers it: the JSON is the same.
+fn as_answered<T: DeserializeOwned>(kept: &impl Serialize) -> anyhow::Result<T> {
+    Ok(serde_json::from_value(json!(kept))?)
+}
+
+fn line(record: &AuditRecord) -> String {
+    let AuditRecord {
+        number,
+        at,
+        name,
+        action,
+        target,
+        detail,
+        ..
+    } = record;
     format!("{number:>6} {at} {name}: {action} {target} {detail}\n")
 }

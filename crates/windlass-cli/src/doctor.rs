@@ -1,9 +1,9 @@
 //! `windlass doctor`: everything that a server looks at before it starts, or how a running one is.
 
 use clap::Args;
-use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 use windlass::Client;
+use windlass_client::Method;
 use windlass_server::standalone::checks::{Check, Machine, Verdict, certificate};
 use windlass_server::standalone::config::Config;
 use windlass_server::standalone::{StartError, nodes};
@@ -11,7 +11,7 @@ use windlass_store::{Node, StoreError};
 
 use crate::clock;
 use crate::output::Output;
-use crate::remote::{Remote, RemoteArgs};
+use crate::remote::RemoteArgs;
 use crate::settings::{ServerArgs, open, store_exists};
 
 /// Looks at the machine, the configuration, the store and the secrets, and says what to do about
@@ -30,8 +30,8 @@ pub(crate) fn run(command: &DoctorCommand, output: &Output) -> anyhow::Result<()
         .enable_all()
         .build()?;
     let checks = runtime.block_on(async {
-        match command.remote.connect().await? {
-            Some(server) => ask_server(server).await,
+        match command.remote.client()? {
+            Some(server) => ask_server(&server).await,
             None => look_here(command).await,
         }
     })?;
@@ -49,35 +49,29 @@ pub(crate) fn run(command: &DoctorCommand, output: &Output) -> anyhow::Result<()
 }
 
 /// How a running server is, and whether it knows the key.
-async fn ask_server(mut server: Remote) -> anyhow::Result<Vec<Check>> {
-    let ready = server.ask(Method::GET, "/readyz", None).await?;
-    let problems = ready.body.get("problems").and_then(Value::as_array);
-    let problems = problems.into_iter().flatten().filter_map(Value::as_str);
+async fn ask_server(server: &windlass_client::Client) -> anyhow::Result<Vec<Check>> {
+    let ready = server.ready().await?;
+    let problems = ready.problems.into_iter();
     let mut checks: Vec<Check> = problems
         .map(|problem| Check::new("server", Verdict::Failure, problem))
         .collect();
     if checks.is_empty() {
-        checks.push(match ready.status {
-            StatusCode::OK => Check::new("server", Verdict::Ok, "it is ready"),
-            status => {
-                let found = format!("it is not ready: {status}");
-                Check::new("server", Verdict::Failure, found)
-            }
-        });
+        checks.push(Check::new("server", Verdict::Ok, "it is ready"));
     }
-    let workers = server.ask(Method::GET, "/api/v1/workers", None).await?;
-    if !workers.status.is_success() {
-        let detail = workers.body.get("detail").and_then(Value::as_str);
-        let found = format!(
-            "{}: {}",
-            workers.status,
-            detail.unwrap_or("no reason given")
-        );
-        checks.push(Check::new("key", Verdict::Failure, found));
-        return Ok(checks);
-    }
+    let workers: Value = match server
+        .call(Method::Get, "/api/v1/workers", None::<&Value>)
+        .await
+    {
+        Ok(workers) => workers,
+        Err(windlass_client::Error::Refused(problem)) => {
+            let found = format!("{} {}: {}", problem.status, problem.title, problem.detail);
+            checks.push(Check::new("key", Verdict::Failure, found));
+            return Ok(checks);
+        }
+        Err(error) => return Err(error.into()),
+    };
     checks.push(Check::new("key", Verdict::Ok, "the server accepts it"));
-    let differences = workers.body.get("differences").and_then(Value::as_array);
+    let differences = workers.get("differences").and_then(Value::as_array);
     let differences = differences.into_iter().flatten().filter_map(Value::as_str);
     checks.extend(differences.map(|told| Check::new("servers", Verdict::Warning, told)));
     Ok(checks)
@@ -156,7 +150,7 @@ fn in_use(error: &anyhow::Error) -> Option<String> {
 /// Whether the servers that share the store are configured alike, and as this one would be.
 async fn look_at_servers(config: &Config, client: &Client) -> Vec<Check> {
     let now = client.now();
-    let mut nodes = match windlass::admin::engine_of(&client).store().nodes().await {
+    let mut nodes = match windlass::admin::engine_of(client).store().nodes().await {
         Ok(nodes) => nodes,
         Err(error) => return vec![Check::new("servers", Verdict::Failure, error.to_string())],
     };

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
-use hyper::Method;
-use serde_json::{Value, json};
-use windlass_core::{Invalid, Timestamp, parse_duration};
-use windlass_server::access::{KeyError, KeyInfo, Keys, NewKey, Scopes};
+use serde_json::json;
+use windlass_api::{CreatedKey, Key, Span};
+use windlass_core::{Invalid, parse_duration};
+use windlass_server::access::{KeyError, Keys, NewKey, Scopes};
 
 use crate::output::Output;
-use crate::place::{Opened, Place, Reached, rows};
-use crate::remote::escaped;
+use crate::place::{Opened, Place, Reached};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysCommand {
@@ -56,12 +55,8 @@ pub(crate) fn run(command: &KeysCommand, output: &Output) -> anyhow::Result<()> 
     runtime.block_on(async {
         match command {
             KeysCommand::Create(create) => {
-                let key = create_key(create).await?;
-                let text = format!(
-                    "{}\n",
-                    key.get("key").and_then(Value::as_str).unwrap_or_default()
-                );
-                output.print(&key, text)
+                let created = create_key(create).await?;
+                output.print(&created, format!("{}\n", created.key))
             }
             KeysCommand::List(place) => {
                 let keys = list(place).await?;
@@ -80,26 +75,26 @@ fn keys_of(store: &Opened) -> Keys {
     Keys::new(Arc::clone(windlass::admin::engine_of(&store.client)))
 }
 
-async fn create_key(create: &CreateKey) -> anyhow::Result<Value> {
+async fn create_key(create: &CreateKey) -> anyhow::Result<CreatedKey> {
     let of_flag = |flag: &'static str| move |broken: Invalid| Invalid::new(flag, broken.rule());
     let scopes = Scopes::from_names(&create.scope).map_err(of_flag("--scope"))?;
     let expires_in = create.expires_in.as_deref().map(parse_duration).transpose();
     let expires_in = expires_in.map_err(of_flag("--expires-in"))?;
     match create.place.find_or_make().await? {
-        Reached::Server(mut server) => {
-            let mut body = json!({"name": create.name, "scopes": scopes.names()});
-            if let Some(expires_in) = &create.expires_in {
-                add(&mut body, "expires_in", expires_in);
-            }
-            server
-                .expect(Method::POST, "/api/v1/keys", Some(&body))
-                .await
+        Reached::Server(server) => {
+            let new = windlass_api::NewKey {
+                name: Some(create.name.clone()),
+                scopes: Some(scopes.given()),
+                expires_in: expires_in.map(Span),
+                ..Default::default()
+            };
+            Ok(server.create_key(&new).await?)
         }
         Reached::Store(store) => {
             let now = store.client.now();
             let new = NewKey {
                 name: create.name.clone(),
-                scopes,
+                scopes: scopes.given(),
                 expires_at: expires_in.map(|span| now.saturating_add(span)),
             };
             let made = keys_of(&store).create(new, now).await;
@@ -109,83 +104,55 @@ async fn create_key(create: &CreateKey) -> anyhow::Result<Value> {
                 }
                 error => error,
             })?;
-            let detail = json!({"name": info.name, "scopes": info.scopes.names(), "expires_at": info.expires_at});
+            let about = Key::from(&info);
+            let detail =
+                json!({"name": about.name, "scopes": about.scopes, "expires_at": about.expires_at});
             store.record("key.create", &info.id, detail).await;
-            let mut view = view(&info);
-            add(&mut view, "key", &key.reveal());
-            Ok(view)
+            let key = key.reveal();
+            Ok(CreatedKey { key, about })
         }
     }
 }
 
-async fn list(place: &Place) -> anyhow::Result<Vec<Value>> {
+async fn list(place: &Place) -> anyhow::Result<Vec<Key>> {
     match place.find().await? {
-        Reached::Server(mut server) => {
-            let listed = server.expect(Method::GET, "/api/v1/keys", None).await?;
-            Ok(rows(&listed))
-        }
-        Reached::Store(store) => Ok(keys_of(&store).list().await?.iter().map(view).collect()),
+        Reached::Server(server) => Ok(server.keys().await?),
+        Reached::Store(store) => Ok(keys_of(&store)
+            .list()
+            .await?
+            .iter()
+            .map(Key::from)
+            .collect()),
     }
 }
 
-async fn revoke_key(revoke: &RevokeKey) -> anyhow::Result<Value> {
+async fn revoke_key(revoke: &RevokeKey) -> anyhow::Result<Key> {
     match revoke.place.find().await? {
-        Reached::Server(mut server) => {
-            let path = format!("/api/v1/keys/{}", escaped(&revoke.id));
-            server.expect(Method::DELETE, &path, None).await
-        }
+        Reached::Server(server) => Ok(server.revoke_key(&revoke.id).await?),
         Reached::Store(store) => {
             let now = store.client.now();
             let info = keys_of(&store).revoke(&revoke.id, now).await?;
             let detail = json!({"name": info.name});
             store.record("key.revoke", &info.id, detail).await;
-            Ok(view(&info))
+            Ok(Key::from(&info))
         }
     }
 }
 
-fn add(object: &mut Value, name: &str, text: &str) {
-    if let Value::Object(fields) = object {
-        fields.insert(name.to_owned(), text.into());
-    }
-}
-
-fn view(key: &KeyInfo) -> Value {
-    json!({
-        "id": key.id, "name": key.name, "scopes": key.scopes.names(), "created_at": key.created_at,
-        "expires_at": key.expires_at, "revoked_at": key.revoked_at, "last_used_at": key.last_used_at,
-        "unreadable": key.unreadable,
-    })
-}
-
-fn line(key: &Value) -> String {
-    let text = |name: &str| {
-        key.get(name)
-            .and_then(Value::as_str)
-            .unwrap_or("-")
-            .to_owned()
+fn line(key: &Key) -> String {
+    let scopes: Vec<&str> = key.scopes.iter().map(|scope| scope.name()).collect();
+    let state = match (key.revoked_at, key.expires_at) {
+        (Some(at), _) => format!("revoked {at}"),
+        (None, _) if key.unreadable => "unreadable".to_owned(),
+        (None, Some(at)) => format!("until {at}"),
+        (None, None) => "valid".to_owned(),
     };
-    let scopes: Vec<&str> = key
-        .get("scopes")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .collect();
-    let state = match (
-        text("revoked_at").as_str(),
-        text("expires_at").parse::<Timestamp>(),
-    ) {
-        ("-", _) if key.get("unreadable") == Some(&Value::Bool(true)) => "unreadable".to_owned(),
-        ("-", Err(_)) => "valid".to_owned(),
-        ("-", Ok(at)) => format!("until {at}"),
-        (at, _) => format!("revoked {at}"),
-    };
-    let used = text("last_used_at");
+    let (scopes, used) = (
+        scopes.join(","),
+        key.last_used_at.map_or("-".to_owned(), |at| at.to_string()),
+    );
     format!(
-        "{}  {:24} {:32} {state}, last used {used}\n",
-        text("id"),
-        text("name"),
-        scopes.join(",")
+        "{}  {:24} {scopes:32} {state}, last used {used}\n",
+        key.id, key.name
     )
 }

@@ -6,13 +6,12 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use windlass_client::Error as ClientError;
 use windlass_core::Invalid;
 use windlass_server::access::KeyError;
 use windlass_server::secrets::SecretError;
 use windlass_server::standalone::StartError;
 use windlass_server::standalone::config::ConfigError;
-
-use crate::remote::Refusal;
 
 /// The command could not be carried out.
 const FAILED: u8 = 1;
@@ -52,14 +51,15 @@ impl Output {
     /// Tells an error on stderr; the exit code says whether the input is to blame.
     pub(crate) fn fail(&self, error: &anyhow::Error) -> ExitCode {
         let invalid = broken_rule(error);
-        let remote = error
-            .downcast_ref::<Refusal>()
-            .filter(|refusal| refusal.blames_input());
+        let remote = error.downcast_ref::<ClientError>();
+        let remote = remote.and_then(ClientError::problem);
+        let remote = remote.filter(|problem| matches!(problem.status, 400 | 413 | 422));
         let refused = invalid.is_some() || remote.is_some() || error.is::<ConfigError>();
         let code = if refused { REFUSED } else { FAILED };
         let told = if self.json {
             let field = invalid.map(Invalid::field);
-            let field = field.or_else(|| remote.and_then(Refusal::field));
+            let pointer = || Some(remote?.errors.first()?.pointer.as_str());
+            let field = field.or_else(pointer);
             json!({"error": {"message": format!("{error:#}"), "field": field}}).to_string()
         } else {
             format!("error: {error:#}")

@@ -9,7 +9,7 @@ use windlass_engine::Audit;
 use windlass_server::access::Caller;
 use windlass_server::standalone::config::Config;
 
-use crate::remote::{Remote, RemoteArgs};
+use crate::remote::RemoteArgs;
 use crate::settings::SettingsArgs;
 
 #[derive(Debug, Args)]
@@ -23,7 +23,7 @@ pub(crate) struct Place {
 
 /// Either a server or the store itself.
 pub(crate) enum Reached {
-    Server(Box<Remote>),
+    Server(windlass_client::Client),
     Store(Box<Opened>),
 }
 
@@ -36,8 +36,8 @@ pub(crate) struct Opened {
 impl Place {
     /// For a command that looks at what is there: a store that is not there is refused, not made.
     pub(crate) async fn find(&self) -> anyhow::Result<Reached> {
-        if let Some(remote) = self.remote.connect().await? {
-            return Ok(Reached::Server(Box::new(remote)));
+        if let Some(server) = self.remote.client()? {
+            return Ok(Reached::Server(server));
         }
         let (config, client) = self.settings.open_existing().await?;
         Ok(Reached::Store(Box::new(Opened { config, client })))
@@ -45,8 +45,8 @@ impl Place {
 
     /// For a command that puts something in: a store that is not there is made.
     pub(crate) async fn find_or_make(&self) -> anyhow::Result<Reached> {
-        if let Some(remote) = self.remote.connect().await? {
-            return Ok(Reached::Server(Box::new(remote)));
+        if let Some(server) = self.remote.client()? {
+            return Ok(Reached::Server(server));
         }
         let (config, client) = self.settings.open().await?;
         Ok(Reached::Store(Box::new(Opened { config, client })))
@@ -64,10 +64,4 @@ impl Opened {
         let actor = Caller::local().actor();
         audit.record(&actor, action, target, detail).await;
     }
-}
-
-/// The rows of a list that a server answered.
-pub(crate) fn rows(listed: &Value) -> Vec<Value> {
-    let rows = listed.get("data").and_then(Value::as_array);
-    rows.cloned().unwrap_or_default()
 }

@@ -3,15 +3,14 @@
 use std::io::Read as _;
 
 use clap::{Args, Subcommand};
-use hyper::Method;
-use serde_json::{Value, json};
+use serde_json::json;
+use windlass_api::{NewSecret, Secret};
 use windlass_core::Invalid;
 use windlass_http::{SecretHosts, SigningKey};
 use windlass_server::secrets::{MasterKey, SECRET_BYTES_MAX};
 
 use crate::output::Output;
-use crate::place::{Place, Reached, rows};
-use crate::remote::escaped;
+use crate::place::{Place, Reached};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SecretsCommand {
@@ -70,12 +69,6 @@ pub(crate) struct Named {
 
     /// The name of the secret.
     name: String,
-}
-
-impl Named {
-    fn path(&self) -> String {
-        format!("/api/v1/secrets/{}", escaped(&self.name))
-    }
 }
 
 pub(crate) fn run(command: &SecretsCommand, output: &Output) -> anyhow::Result<()> {
@@ -138,14 +131,13 @@ pub(crate) fn run(command: &SecretsCommand, output: &Output) -> anyhow::Result<(
 async fn put(named: &Named, value: &str, hosts: &SecretHosts) -> anyhow::Result<()> {
     let any_host = *hosts == SecretHosts::Any;
     match named.place.find_or_make().await? {
-        Reached::Server(mut server) => {
-            let body = match hosts.names() {
-                Some(hosts) => json!({"value": value, "hosts": hosts}),
-                None => json!({"value": value, "any_host": true}),
+        Reached::Server(server) => {
+            let new = NewSecret {
+                value: Some(value.to_owned()),
+                hosts: hosts.names(),
+                any_host: any_host.then_some(true),
             };
-            server
-                .expect(Method::PUT, &named.path(), Some(&body))
-                .await?;
+            server.put_secret(&named.name, &new).await?;
         }
         Reached::Store(store) => {
             let secrets = store
@@ -161,43 +153,30 @@ async fn put(named: &Named, value: &str, hosts: &SecretHosts) -> anyhow::Result<
 }
 
 /// Names and hosts are not encrypted: they are listed without any key, also after one was lost.
-async fn list(place: &Place) -> anyhow::Result<Vec<Value>> {
+async fn list(place: &Place) -> anyhow::Result<Vec<Secret>> {
     match place.find().await? {
-        Reached::Server(mut server) => {
-            let listed = server.expect(Method::GET, "/api/v1/secrets", None).await?;
-            Ok(rows(&listed))
-        }
+        Reached::Server(server) => Ok(server.secrets().await?),
         Reached::Store(store) => {
             let secrets = store
                 .config
                 .secrets(windlass::admin::engine_of(&store.client))?;
-            let row = |(name, hosts): (String, SecretHosts)| {
-                let any_host = hosts == SecretHosts::Any;
-                let hosts = hosts.names().unwrap_or_default();
-                json!({"name": name, "hosts": hosts, "any_host": any_host})
-            };
-            Ok(secrets.list().await?.into_iter().map(row).collect())
+            Ok(secrets.list().await?)
         }
     }
 }
 
 /// A secret on a line: its name and its hosts.
-fn line_of(row: &Value) -> String {
-    let name = row.get("name").and_then(Value::as_str).unwrap_or_default();
-    if row.get("any_host") == Some(&Value::Bool(true)) {
-        return format!("{name}  any host\n");
+fn line_of(secret: &Secret) -> String {
+    match secret.any_host {
+        true => format!("{}  any host\n", secret.name),
+        false => format!("{}  {}\n", secret.name, secret.hosts.join(" ")),
     }
-    let hosts = row.get("hosts").and_then(Value::as_array);
-    let hosts = hosts.into_iter().flatten().filter_map(Value::as_str);
-    format!("{name}  {}\n", hosts.collect::<Vec<_>>().join(" "))
 }
 
 /// What no key opens any more can still be removed: else a lost master key would keep the server from starting for ever.
 async fn remove(named: &Named) -> anyhow::Result<()> {
     match named.place.find().await? {
-        Reached::Server(mut server) => {
-            server.expect(Method::DELETE, &named.path(), None).await?;
-        }
+        Reached::Server(server) => server.remove_secret(&named.name).await?,
         Reached::Store(store) => {
             let secrets = store
                 .config
@@ -215,11 +194,7 @@ async fn remove(named: &Named) -> anyhow::Result<()> {
 
 async fn rotate(place: &Place) -> anyhow::Result<u64> {
     match place.find().await? {
-        Reached::Server(mut server) => {
-            let path = "/api/v1/secrets/rotate";
-            let answer = server.expect(Method::POST, path, None).await?;
-            Ok(answer.get("rotated").and_then(Value::as_u64).unwrap_or(0))
-        }
+        Reached::Server(server) => Ok(server.rotate_secrets().await?),
         Reached::Store(store) => {
             let secrets = store
                 .config
@@ -228,7 +203,7 @@ async fn rotate(place: &Place) -> anyhow::Result<u64> {
             let rotated = secrets.rotate().await?;
             let detail = json!({"rotated": rotated});
             store.record("secret.rotate", "secrets", detail).await;
-            Ok(u64::try_from(rotated)?)
+            Ok(rotated)
         }
     }
 }

@@ -1,6 +1,9 @@
 //! Enums that are one word each in JSON, SQL and metrics.
 
-/// Gives an enum its words: `ALL`, `name`, `Display`, `FromStr`, and JSON by the word.
+/// Gives an enum its words: `ALL`, `name`, `Display`, `FromStr`, and JSON by the word. The crate
+/// that uses it needs `serde`, and `schemars` if the feature `schema` is on.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! words {
     ($type:ident { $($variant:ident = $word:literal,)+ }) => {
         impl $type {
@@ -42,7 +45,15 @@ macro_rules! words {
             }
         }
 
-        #[cfg(feature = "schema")]
+        $crate::words_schema!($type { $($word,)+ });
+    };
+}
+
+#[cfg(feature = "schema")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! words_schema {
+    ($type:ident { $($word:literal,)+ }) => {
         impl schemars::JsonSchema for $type {
             fn inline_schema() -> bool {
                 true
@@ -57,6 +68,13 @@ macro_rules! words {
             }
         }
     };
+}
+
+#[cfg(not(feature = "schema"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! words_schema {
+    ($($anything:tt)*) => {};
 }
 
 pub(crate) use words;

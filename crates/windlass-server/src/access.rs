@@ -22,8 +22,9 @@ use windlass_engine::{Actor, Engine};
 use windlass_store::StoreError;
 
 pub use key::{ApiKey, KeyHash};
-pub use keys::{KEYS, KEYS_MAX, KeyError, KeyInfo, Keys, NewKey};
-pub use scope::{Scope, Scopes};
+pub use keys::{KEYS, KEYS_MAX, KeyError, KeyInfo, Keys};
+pub use scope::Scopes;
+pub use windlass_api::{CheckedNewKey as NewKey, Scope};
 
 use browser::Hosts;
 use key::KeyHash as Hash;

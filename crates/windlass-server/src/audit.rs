@@ -7,9 +7,9 @@
 mod schedules;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
+use windlass_api::ReplacedPayload;
 use windlass_core::{Edit, Job, JobId, Payload, Revival, State, Timestamp};
 use windlass_store::{Changed, Expected};
 
@@ -227,16 +227,6 @@ async fn replaced(
     Ok(json!({"old": old, "new": digest(new)}))
 }
 
-/// A payload that a change replaced.
-#[derive(Serialize)]
-pub(crate) struct ReplacedPayload {
-    sha256: String,
-    bytes: usize,
-    payload: Payload,
-    replaced_at: Value,
-    kept_until: Option<Timestamp>,
-}
-
 /// The payload of an owner whose hash the path names, if a change replaced it and it is still kept.
 pub(crate) async fn replaced_payload(call: &Call, owner: &str) -> Result<ReplacedPayload, Problem> {
     let missing =
@@ -248,13 +238,13 @@ pub(crate) async fn replaced_payload(call: &Call, owner: &str) -> Result<Replace
     let name = document_name(owner, hash);
     let found = call.app.store().document(REPLACED, &name, call.now).await?;
     let found = found.ok_or_else(missing)?;
-    let text = found.value.get("payload").and_then(Value::as_str);
-    let text = text.ok_or_else(missing)?;
+    let field = |name: &str| found.value.get(name).and_then(Value::as_str);
+    let text = field("payload").ok_or_else(missing)?;
     Ok(ReplacedPayload {
         sha256: hash.to_owned(),
-        bytes: text.len(),
+        bytes: u64::try_from(text.len()).unwrap_or(u64::MAX),
         payload: Payload::from_stored(text),
-        replaced_at: found.value.get("replaced_at").cloned().unwrap_or_default(),
+        replaced_at: field("replaced_at").and_then(|at| at.parse().ok()),
         kept_until: found.expires_at,
     })
 }

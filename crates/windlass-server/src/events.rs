@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use serde_json::{Value, json};
 use tokio::sync::watch;
-use windlass_api::Content;
+use windlass_api::{Content, Event as Shown, EventName};
 use windlass_core::AttemptError;
 use windlass_engine::{Engine, Event, JobEvent, Observer, ScheduleEvent};
 
@@ -151,74 +151,111 @@ impl Observer for Feed {
     }
 }
 
-/// An event as JSON; its error is as secret as a payload.
-pub(crate) fn event_json(event: &Event, content: Content) -> Value {
-    let mut json = match event {
+/// An event as clients see it; its error is as secret as a payload.
+pub(crate) fn shown(event: &Event, content: Content) -> Shown {
+    let named = Shown {
+        event: name_of(event),
+        ..Shown::default()
+    };
+    match event {
         Event::Job { at, job, what } => {
-            let mut json = json!({
-                "at": at, "job_id": job.id, "kind": job.kind, "queue": job.queue, "attempt": job.attempt,
-            });
-            merge(&mut json, job_detail(what, content));
-            json
+            let about = Shown {
+                at: Some(*at),
+                job_id: Some(job.id),
+                kind: Some(job.kind.clone()),
+                queue: Some(job.queue.clone()),
+                attempt: Some(job.attempt),
+                ..named
+            };
+            of_job(about, what, content)
         }
         Event::Schedule { at, id, name, what } => {
-            let mut json = json!({"at": at, "schedule_id": id, "schedule": name});
-            merge(&mut json, schedule_detail(what));
-            json
+            let about = Shown {
+                at: Some(*at),
+                schedule_id: Some(*id),
+                schedule: Some(name.clone()),
+                ..named
+            };
+            of_schedule(about, what)
         }
-    };
-    merge(&mut json, json!({"event": event.name()}));
-    json
-}
-
-fn merge(into: &mut Value, more: Value) {
-    if let (Value::Object(into), Value::Object(more)) = (into, more) {
-        into.extend(more);
     }
 }
 
-fn millis(duration: &std::time::Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+/// The word of an event as clients see it.
+pub(crate) fn name_of(event: &Event) -> EventName {
+    let name = event.name().parse();
+    name.expect("clients know every event of the engine")
 }
 
-fn job_detail(what: &JobEvent, content: Content) -> Value {
-    let shown = |_: &&AttemptError| content == Content::Shown;
-    let text = |error: &Option<AttemptError>| {
-        let error = error.as_ref().filter(shown);
-        error.map(AttemptError::to_string)
-    };
+fn millis(duration: Duration) -> Option<u64> {
+    u64::try_from(duration.as_millis()).ok()
+}
+
+fn of_job(about: Shown, what: &JobEvent, content: Content) -> Shown {
     match what {
-        JobEvent::Claimed { waited, .. } => json!({"waited_ms": millis(waited)}),
-        JobEvent::Succeeded { ran } | JobEvent::TimedOut { ran } => json!({"ran_ms": millis(ran)}),
-        JobEvent::Failed { ran, error } => json!({"ran_ms": millis(ran), "error": text(error)}),
+        JobEvent::Claimed { waited, .. } => Shown {
+            waited_ms: millis(*waited),
+            ..about
+        },
+        JobEvent::Succeeded { ran } | JobEvent::TimedOut { ran } => Shown {
+            ran_ms: millis(*ran),
+            ..about
+        },
+        JobEvent::Failed { ran, error } => {
+            let error = error.as_ref().filter(|_| content == Content::Shown);
+            Shown {
+                ran_ms: millis(*ran),
+                error: error.map(AttemptError::to_string),
+                ..about
+            }
+        }
         JobEvent::Retried {
             run_at,
             delay,
             failures,
-        } => json!({"run_at": run_at, "delay_ms": millis(delay), "failures": failures}),
-        JobEvent::Snoozed { until } => json!({"run_at": until}),
-        JobEvent::Dead { reason, failures } => {
-            json!({"dead_reason": reason.name(), "failures": failures})
-        }
+        } => Shown {
+            run_at: Some(*run_at),
+            delay_ms: millis(*delay),
+            failures: Some(*failures),
+            ..about
+        },
+        JobEvent::Snoozed { until } => Shown {
+            run_at: Some(*until),
+            ..about
+        },
+        JobEvent::Dead { reason, failures } => Shown {
+            dead_reason: Some(reason.name().to_owned()),
+            failures: Some(*failures),
+            ..about
+        },
         JobEvent::Enqueued
         | JobEvent::Started
         | JobEvent::Lost
         | JobEvent::Released
         | JobEvent::Cancelled
-        | JobEvent::Revived => json!({}),
+        | JobEvent::Revived => about,
     }
 }
 
-fn schedule_detail(what: &ScheduleEvent) -> Value {
+fn of_schedule(about: Shown, what: &ScheduleEvent) -> Shown {
     match what {
         ScheduleEvent::Fired {
             scheduled_for,
             job,
             lag,
-        } => json!({"scheduled_for": scheduled_for, "job_id": job, "lag_ms": millis(lag)}),
-        ScheduleEvent::Skipped(range) => json!({
-            "first": range.first, "last": range.last, "count": range.count, "reason": range.reason.name(),
-        }),
+        } => Shown {
+            scheduled_for: Some(*scheduled_for),
+            job_id: Some(*job),
+            lag_ms: millis(*lag),
+            ..about
+        },
+        ScheduleEvent::Skipped(range) => Shown {
+            first: Some(range.first),
+            last: Some(range.last),
+            count: range.count.and_then(|count| u64::try_from(count).ok()),
+            reason: Some(range.reason.name().to_owned()),
+            ..about
+        },
     }
 }
 

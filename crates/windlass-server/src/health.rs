@@ -3,25 +3,25 @@
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use serde_json::json;
+use windlass_api::ServerStatus;
 use windlass_core::Timestamp;
 use windlass_engine::{Health, PATIENCE_DEFAULT};
 
-use crate::answer::Answer;
 use crate::call::Call;
+use crate::endpoint::Reply;
 use crate::problem::Problem;
 
 /// A store that does not answer for so long is taken for away.
 const STORE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// `GET /livez`.
-pub(crate) async fn live(_: Call) -> Result<Answer, Problem> {
-    Answer::ok(&json!({"status": "ok"}))
+pub(crate) async fn live(_: Call) -> Result<Reply<ServerStatus>, Problem> {
+    Ok(Reply::ok(ServerStatus::from(Vec::new())))
 }
 
 /// `GET /readyz`: whether the store answers and accepts writes, and no loop hangs. Anyone may ask,
 /// so the problems are listed in our own words, without the driver's.
-pub(crate) async fn ready(call: Call) -> Result<Answer, Problem> {
+pub(crate) async fn ready(call: Call) -> Result<Reply<ServerStatus>, Problem> {
     let loops = call.app.engine().health();
     let writes = call.app.engine().writes();
     // Without a heartbeat in this process, no write would ever find out that the store is well
@@ -41,11 +41,11 @@ pub(crate) async fn ready(call: Call) -> Result<Answer, Problem> {
             .filter(|one| hangs(one, call.now))
             .map(|one| format!("the loop {} hangs", one.name)),
     );
-    if problems.is_empty() {
-        return Answer::ok(&json!({"status": "ok"}));
-    }
-    let told = json!({"status": "not_ready", "problems": problems});
-    Answer::json(StatusCode::SERVICE_UNAVAILABLE, &told)
+    let status = match problems.is_empty() {
+        true => StatusCode::OK,
+        false => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    Ok(Reply::ok(ServerStatus::from(problems)).status(status))
 }
 
 fn hangs(health: &Health, now: Timestamp) -> bool {

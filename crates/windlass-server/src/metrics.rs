@@ -9,10 +9,11 @@ use windlass_engine::is_alive;
 
 use crate::answer::Answer;
 use crate::call::Call;
+use crate::endpoint::Written;
 use crate::problem::Problem;
 
 /// `GET /metrics`, in the format that `Accept` asks for.
-pub(crate) async fn metrics(call: Call) -> Result<Answer, Problem> {
+pub(crate) async fn metrics(call: Call) -> Result<Written<String>, Problem> {
     let Some(recorder) = &call.app.metrics else {
         let detail = "this program keeps no metrics";
         return Err(Problem::new(StatusCode::NOT_FOUND, "no_metrics", detail)
@@ -28,7 +29,7 @@ pub(crate) async fn metrics(call: Call) -> Result<Answer, Problem> {
     }
     let format = MetricsFormat::accepted(call.header(&ACCEPT).unwrap_or_default());
     let answer = Answer::other(format.content_type(), recorder.text_in(format));
-    Ok(answer.header(VARY, "Accept"))
+    Ok(answer.header(VARY, "Accept").into())
 }
 
 /// How many workers there are: `rest` for workers in any language, `sdk` for those of Rust programs, `server` for servers.

@@ -10,6 +10,7 @@ use windlass_api::schema::{Field, Schema, components};
 
 use crate::answer::Answer;
 use crate::call::Call;
+use crate::endpoint::Written;
 use crate::problem::Problem;
 use crate::routes::{Needs, Route, table};
 
@@ -186,9 +187,9 @@ fn responses(route: &Route, shapes: &mut Shapes) -> Value {
 }
 
 /// `GET /openapi.json`, written out once.
-pub(crate) async fn describe(_: Call) -> Result<Answer, Problem> {
+pub(crate) async fn describe(_: Call) -> Result<Written<Map<String, Value>>, Problem> {
     static WRITTEN: LazyLock<Bytes> = LazyLock::new(|| openapi().to_string().into());
-    Ok(Answer::other("application/json", WRITTEN.clone()))
+    Ok(Answer::other("application/json", WRITTEN.clone()).into())
 }
 
 #[cfg(test)]

@@ -98,7 +98,7 @@ pub(crate) async fn set(
     now: Timestamp,
 ) -> Result<(), Error> {
     let (beside, any) = (beside(settings), Expected::Anything);
-    let store = windlass::admin::engine_of(&client).store();
+    let store = windlass::admin::engine_of(client).store();
     store
         .put_document(COLLECTION, name.as_str(), &beside, any, None, now)
         .await?;

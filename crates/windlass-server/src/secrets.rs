@@ -13,6 +13,7 @@ use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
+use windlass_api::Secret;
 use windlass_core::{Invalid, refuse_dots};
 use windlass_engine::Engine;
 use windlass_http::SecretHosts;
@@ -246,15 +247,22 @@ impl Secrets {
         found.map(|document| hosts_of(&document)).transpose()
     }
 
-    /// The names, in order, each with the hosts it signs for. Needs no key.
-    pub async fn list(&self) -> Result<Vec<(String, SecretHosts)>, SecretError> {
+    /// All of them by name, without their values. Needs no key.
+    pub async fn list(&self) -> Result<Vec<Secret>, SecretError> {
         let all = self
             .engine
             .store()
             .documents(COLLECTION, self.engine.now())
             .await?;
-        let row = |document: Document| Ok((document.name.clone(), hosts_of(&document)?));
-        all.into_iter().map(row).collect()
+        let shown = |document: Document| {
+            let hosts = hosts_of(&document)?;
+            Ok(Secret {
+                name: document.name,
+                any_host: hosts == SecretHosts::Any,
+                hosts: hosts.names().unwrap_or_default(),
+            })
+        };
+        all.into_iter().map(shown).collect()
     }
 
     /// The names, in order.
@@ -285,7 +293,7 @@ impl Secrets {
     }
 
     /// Seals everything that an old key sealed with the current one, until nothing is left; how many that were.
-    pub async fn rotate(&self) -> Result<usize, SecretError> {
+    pub async fn rotate(&self) -> Result<u64, SecretError> {
         let current = self.current()?.fingerprint();
         self.check().await?;
         let store = self.engine.store();
@@ -305,7 +313,7 @@ impl Secrets {
                 let written = store
                     .put_document(COLLECTION, name, &sealed, version, None, now)
                     .await?;
-                rotated += usize::from(matches!(written, Written::Version(_)));
+                rotated += u64::from(matches!(written, Written::Version(_)));
             }
             if !left {
                 return Ok(rotated);

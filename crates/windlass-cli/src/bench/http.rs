@@ -12,12 +12,12 @@ use axum::Router;
 use axum::body::Bytes as Body;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::post;
-use hyper::Method;
-use hyper::body::Bytes;
 use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
+use windlass_client::{Client, Method};
 use windlass_listen::{Limits, Listener, Site};
 use windlass_server::standalone::Server;
 use windlass_server::standalone::config::{Config, Sources};
@@ -25,7 +25,6 @@ use windlass_server::standalone::config::{Config, Sources};
 use super::{HttpBench, progress};
 use crate::clock;
 use crate::output::Output;
-use crate::remote::Remote;
 
 /// What was measured.
 #[derive(Debug, Default, Serialize)]
@@ -186,19 +185,14 @@ impl Load {
                 json!({"jobs": vec![&self.job; usize::try_from(many)?]}),
             ),
         };
-        let body = Bytes::from(serde_json::to_vec(&body)?);
+        // Written once, so that the client's work is small beside the server's.
+        let body: Arc<RawValue> = to_raw_value(&body)?.into();
         let per_request = self.per_request;
-        self.run(move |mut remote, taken| {
-            let body = body.clone();
+        self.run(move |client, taken| {
+            let body = Arc::clone(&body);
             async move {
                 while taken.next(per_request) {
-                    let answered = remote.send(Method::POST, path, body.clone()).await?;
-                    anyhow::ensure!(
-                        answered.status.is_success(),
-                        "{}: {}",
-                        answered.status,
-                        answered.body
-                    );
+                    let _: Value = client.call(Method::Post, path, Some(&*body)).await?;
                 }
                 Ok(())
             }
@@ -209,10 +203,10 @@ impl Load {
     /// Jobs claimed and settled each second.
     async fn claim_and_settle(&self) -> anyhow::Result<f64> {
         let limit = self.per_request;
-        self.run(move |mut remote, taken| async move {
+        self.run(move |client, taken| async move {
             loop {
                 let claim = json!({"queues": ["default"], "limit": limit, "slots": limit, "worker": "bench", "lease": "5m"});
-                let claimed = remote.expect(Method::POST, "/api/v1/claim", Some(&claim)).await?;
+                let claimed: Value = client.call(Method::Post, "/api/v1/claim", Some(&claim)).await?;
                 let jobs = claimed.get("data").and_then(Value::as_array).cloned().unwrap_or_default();
                 if jobs.is_empty() {
                     return Ok(());
@@ -220,7 +214,7 @@ impl Load {
                 let outcome = |job: &Value| json!({"id": job.get("id"), "attempt": job.get("attempt"), "outcome": "succeeded"});
                 let outcomes: Vec<Value> = jobs.iter().map(outcome).collect();
                 let settle = json!({"worker": "bench", "outcomes": outcomes});
-                remote.expect(Method::POST, "/api/v1/settle", Some(&settle)).await?;
+                let _: Value = client.call(Method::Post, "/api/v1/settle", Some(&settle)).await?;
                 taken.count(u64::try_from(jobs.len())?);
             }
         })
@@ -229,7 +223,7 @@ impl Load {
 
     async fn run<F, A>(&self, client: F) -> anyhow::Result<f64>
     where
-        F: Fn(Remote, Arc<Taken>) -> A,
+        F: Fn(Client, Arc<Taken>) -> A,
         A: Future<Output = anyhow::Result<()>> + Send + 'static,
     {
         let taken = Arc::new(Taken {
@@ -237,14 +231,13 @@ impl Load {
             taken: AtomicU64::new(0),
         });
         let mut clients = JoinSet::new();
-        let mut remotes = Vec::new();
-        for _ in 0..self.clients {
-            remotes.push(Remote::connect(&self.url, None).await?);
-        }
+        let connections = usize::try_from(self.clients)?;
+        let server = Client::builder(&self.url).idle_connections_max(connections);
+        let server = server.build()?;
         let bar = progress(self.what, self.jobs);
         let start = clock::start();
-        for remote in remotes {
-            clients.spawn(client(remote, Arc::clone(&taken)));
+        for _ in 0..self.clients {
+            clients.spawn(client(server.clone(), Arc::clone(&taken)));
         }
         loop {
             tokio::select! {

@@ -14,7 +14,7 @@ use windlass_engine::Engine;
 use windlass_store::{Document, Expected, PAGE_MAX, StoreError, Written, compare_and_set};
 
 use super::key::{ApiKey, KeyHash};
-use super::scope::{Scope, Scopes};
+use super::{NewKey, Scope, Scopes};
 
 /// The collection of the keys.
 pub const KEYS: &str = "api_keys";
@@ -22,8 +22,6 @@ pub const KEYS: &str = "api_keys";
 const USED: &str = "api_keys_used";
 /// So many keys at most. When there are as many, one that was revoked or has expired makes room for a new one.
 pub const KEYS_MAX: usize = 10_000;
-/// The longest name of a key.
-const NAME_CHARS_MAX: usize = 100;
 /// What is known of the keys is never older.
 const FRESH_FOR: Duration = Duration::from_secs(1);
 /// That a key was used is written at most so often.
@@ -75,15 +73,19 @@ impl KeyInfo {
     }
 }
 
-/// A key to be made.
-#[derive(Debug, Clone)]
-pub struct NewKey {
-    /// What people call it.
-    pub name: String,
-    /// What it may do.
-    pub scopes: Scopes,
-    /// From when on it is refused.
-    pub expires_at: Option<Timestamp>,
+impl From<&KeyInfo> for windlass_api::Key {
+    fn from(key: &KeyInfo) -> Self {
+        windlass_api::Key {
+            id: key.id.clone(),
+            name: key.name.clone(),
+            scopes: key.scopes.given(),
+            created_at: key.created_at,
+            expires_at: key.expires_at,
+            revoked_at: key.revoked_at,
+            last_used_at: key.last_used_at,
+            unreadable: key.unreadable,
+        }
+    }
 }
 
 /// A key could not be made or changed.
@@ -196,7 +198,8 @@ impl Keys {
     pub async fn create(&self, new: NewKey, now: Timestamp) -> Result<(ApiKey, KeyInfo), KeyError> {
         new.check(now)?;
         let all = self.read().await?;
-        if all.is_empty() && !new.scopes.include(Scope::Admin) {
+        let scopes: Scopes = new.scopes.iter().copied().collect();
+        if all.is_empty() && !scopes.include(Scope::Admin) {
             let rule = "must have `admin` among them: it is the first key, and only an admin makes further ones";
             return Err(Invalid::new("scopes", rule).into());
         }
@@ -204,7 +207,7 @@ impl Keys {
         let key = ApiKey::generate().map_err(KeyError::Random)?;
         let stored = Stored {
             name: new.name,
-            scopes: new.scopes.names().into_iter().map(Into::into).collect(),
+            scopes: new.scopes.iter().map(Scope::to_string).collect(),
             hash: key.hash().to_hex(),
             created_at: now,
             expires_at: new.expires_at,
@@ -218,7 +221,7 @@ impl Keys {
         let info = KeyInfo {
             id: key.id().to_owned(),
             name: stored.name,
-            scopes: new.scopes,
+            scopes,
             created_at: now,
             expires_at: new.expires_at,
             revoked_at: None,
@@ -428,24 +431,4 @@ impl std::fmt::Debug for Keys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Keys")
     }
-}
-
-impl NewKey {
-    /// Refuses what no key may be.
-    pub(crate) fn check(&self, now: Timestamp) -> Result<(), Invalid> {
-        check_name(&self.name)?;
-        match self.expires_at {
-            Some(at) if at <= now => Err(Invalid::new("expires_at", "must lie ahead")),
-            _ => Ok(()),
-        }
-    }
-}
-
-fn check_name(name: &str) -> Result<(), Invalid> {
-    let sized = !name.trim().is_empty() && name.chars().count() <= NAME_CHARS_MAX;
-    if !sized || name.contains(char::is_control) {
-        let rule = format!("must be 1 to {NAME_CHARS_MAX} characters, none of them a control one");
-        return Err(Invalid::new("name", rule));
-    }
-    Ok(())
 }

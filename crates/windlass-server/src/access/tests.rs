@@ -45,7 +45,7 @@ async fn key(access: &Access, scope: Scope) -> ApiKey {
 fn new_key(scope: Scope) -> NewKey {
     NewKey {
         name: "test".to_owned(),
-        scopes: Scopes::NONE.with(scope),
+        scopes: vec![scope],
         expires_at: Some(later(100)),
     }
 }
@@ -268,7 +268,7 @@ async fn bad_names_and_times_are_refused_and_an_unknown_key_cannot_be_revoked() 
     let access = access(&engine());
     let keys = access.keys().unwrap();
     for (name, expires_at) in [("", None), ("a\nb", None), ("ok", Some(noon()))] {
-        let scopes = Scopes::NONE.with(Scope::Read);
+        let scopes = vec![Scope::Read];
         let new = NewKey {
             name: name.to_owned(),
             scopes,

@@ -1,26 +1,24 @@
 //! The stream of events, as server-sent events: with filters, and going on where a reader was cut off.
 
-use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::{HeaderName, Method};
+use axum::http::HeaderName;
 use axum::response::IntoResponse as _;
 use axum::response::sse::{Event as Sent, Sse};
 use futures_util::{StreamExt as _, stream};
-use serde_json::json;
 use windlass_api::schema::{Field, Schema};
-use windlass_api::{Content, Query};
-use windlass_core::fields::one_of;
-use windlass_core::{Invalid, JobId, Kind, QueueName, ScheduleId};
+use windlass_api::{Content, Event as Shown, EventName, EventParams};
+use windlass_core::Invalid;
 use windlass_engine::{Clock, Event};
 
 use super::Route;
 use crate::access::{Access, Caller, Scope};
 use crate::answer::Answer;
 use crate::call::Call;
-use crate::events::{EventId, Feed, Next, event_json};
+use crate::endpoint::{Params, Written};
+use crate::events::{EventId, Feed, Next, name_of, shown};
 use crate::permits::Permit;
 use crate::problem::Problem;
 
@@ -32,54 +30,26 @@ const BATCH_MAX: usize = 100;
 /// A reader that was cut off connects again after this time.
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 
-/// The words for events.
-const NAMES: [&str; 15] = [
-    "enqueued",
-    "claimed",
-    "started",
-    "succeeded",
-    "failed",
-    "timed_out",
-    "lost",
-    "retried",
-    "snoozed",
-    "released",
-    "cancelled",
-    "dead",
-    "revived",
-    "fired",
-    "skipped",
-];
-
 pub(super) fn routes() -> Vec<Route> {
-    let text = |name, about: &str| Field::maybe(name, Schema::text().about(about));
+    let last_event_id = Schema::text().about("Go on behind this event.");
     vec![
-        Route::new(Method::GET, "/api/v1/events", Scope::Read, listen)
+        Route::get("/api/v1/events", Scope::Read, listen)
             .says(
                 "events",
-                "What happens on this node, as server-sent events.",
+                "What happens on this node, as server-sent events. The `data` of each is an event.",
             )
-            .params([
-                text("event", "Names of events, with commas between them."),
-                text("queue", "Only of this queue."),
-                text("kind", "Only of this kind."),
-                Field::maybe("job", Schema::id()),
-                Field::maybe("schedule", Schema::id()),
-                text("last_event_id", "The same as the header `Last-Event-ID`."),
-            ])
-            .header(text("Last-Event-ID", "Go on behind this event."))
+            .header(Field::maybe("Last-Event-ID", last_event_id))
             .content_type("text/event-stream")
-            .answers(200, "The stream; it does not end.", Schema::text()),
+            .status(200, "The stream; it does not end."),
     ]
 }
 
-async fn listen(call: Call) -> Result<Answer, Problem> {
-    let mut query = call.query();
-    let wanted = Wanted::read(&mut query)?;
-    let last = match query.text("last_event_id")? {
-        Some(last) => Some(last),
-        None => call.header(&LAST_EVENT_ID),
-    };
+async fn listen(
+    call: Call,
+    Params(wanted): Params<EventParams>,
+) -> Result<Written<Shown>, Problem> {
+    let last = wanted.last_event_id.as_deref();
+    let last = last.or_else(|| call.header(&LAST_EVENT_ID));
     let last = last.filter(|last| !last.is_empty()); // a reader that has seen no event yet
     let last = last.map(|last| {
         let rule = "must be the `id` of an event of this stream";
@@ -110,58 +80,27 @@ async fn listen(call: Call) -> Result<Answer, Problem> {
     let stopping = call.app.stopping.clone().cancelled_owned();
     let sent = hello.chain(events.flatten().take_until(stopping));
     let sent = Sse::new(sent.map(Ok::<_, Infallible>)).into_response();
-    Ok(Answer::other("text/event-stream", sent.into_body()))
+    Ok(Answer::other("text/event-stream", sent.into_body()).into())
 }
 
-/// Which events a reader wants.
-#[derive(Debug, Default)]
-struct Wanted {
-    names: Option<BTreeSet<&'static str>>,
-    queue: Option<QueueName>,
-    kind: Option<Kind>,
-    job: Option<JobId>,
-    schedule: Option<ScheduleId>,
-}
-
-impl Wanted {
-    fn read(query: &mut Query<'_>) -> Result<Self, Invalid> {
-        let names = query.parsed("event", |text| {
-            let words = NAMES.map(|name| (name, name));
-            text.split(',')
-                .map(|name| one_of(name.trim(), &words))
-                .collect()
-        });
-        Ok(Wanted {
-            names: names?,
-            queue: query.parsed("queue", QueueName::new)?,
-            kind: query.parsed("kind", Kind::new)?,
-            job: query.parsed("job", str::parse)?,
-            schedule: query.parsed("schedule", str::parse)?,
-        })
-    }
-
-    fn has(&self, event: &Event) -> bool {
-        let (queue, kind, schedule) = match event {
-            Event::Job { job, .. } => (Some(&job.queue), Some(&job.kind), None),
-            Event::Schedule { id, .. } => (None, None, Some(*id)),
-        };
-        self.names
-            .as_ref()
-            .is_none_or(|names| names.contains(event.name()))
-            && self
-                .queue
-                .as_ref()
-                .is_none_or(|wanted| queue == Some(wanted))
-            && self.kind.as_ref().is_none_or(|wanted| kind == Some(wanted))
-            && self.job.is_none_or(|wanted| event.job() == Some(wanted))
-            && self.schedule.is_none_or(|wanted| schedule == Some(wanted))
-    }
+/// Whether a reader gets an event.
+fn wants(wanted: &EventParams, event: &Event) -> bool {
+    let (queue, kind, schedule) = match event {
+        Event::Job { job, .. } => (Some(&job.queue), Some(&job.kind), None),
+        Event::Schedule { id, .. } => (None, None, Some(*id)),
+    };
+    let names = wanted.event.as_ref();
+    names.is_none_or(|names| names.contains(&name_of(event)))
+        && (wanted.queue.is_none() || wanted.queue.as_ref() == queue)
+        && (wanted.kind.is_none() || wanted.kind.as_ref() == kind)
+        && (wanted.job.is_none() || wanted.job == event.job())
+        && (wanted.schedule.is_none() || wanted.schedule == schedule)
 }
 
 /// One who listens.
 struct Reader {
     feed: Arc<Feed>,
-    wanted: Wanted,
+    wanted: EventParams,
     last: EventId,
     clock: Arc<dyn Clock>,
     access: Access,
@@ -205,20 +144,24 @@ impl Reader {
     }
 
     fn take(&mut self, next: Next) -> Option<Sent> {
-        let (id, name, json) = match next {
+        let (id, event) = match next {
             Next::Missed { last, count } => {
-                self.last = last;
-                (last, "missed", json!({"event": "missed", "count": count}))
+                let event = EventName::Missed;
+                let missed = Shown {
+                    event,
+                    count,
+                    ..Shown::default()
+                };
+                (last, Some(missed))
             }
             Next::Event(id, event) => {
-                self.last = id;
-                if !self.wanted.has(&event) {
-                    return None;
-                }
-                (id, event.name(), event_json(&event, self.content))
+                let event = wants(&self.wanted, &event).then(|| shown(&event, self.content));
+                (id, event)
             }
         };
-        let sent = Sent::default().id(id.to_string()).event(name);
-        Some(sent.data(json.to_string()))
+        self.last = id;
+        let event = event?;
+        let sent = Sent::default().id(id.to_string()).event(event.event.name());
+        Some(sent.data(serde_json::to_string(&event).unwrap_or_default()))
     }
 }

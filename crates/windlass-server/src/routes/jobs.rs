@@ -9,7 +9,6 @@ mod list;
 mod look;
 mod why;
 
-use axum::http::Method;
 use windlass_api::schema::{Field, Schema};
 
 pub(crate) use bulk_answer::CompactBulk;
@@ -73,8 +72,7 @@ pub(super) fn routes() -> Vec<Route> {
                 "Changes a waiting job: payload, priority, time or queue.",
             )
             .status(200, "The job."),
-        Route::new(
-            Method::GET,
+        Route::get(
             "/api/v1/jobs/{id}/replaced-payloads/{sha256}",
             Scope::ReadPayload,
             change::replaced,
@@ -83,7 +81,7 @@ pub(super) fn routes() -> Vec<Route> {
             TAG,
             "The payload that an edit or a revival replaced, by the hash that the audit log has; kept for a limited time.",
         )
-        .answers(200, "The payload.", Schema::named("ReplacedPayload")),
+        .status(200, "The payload."),
         Route::delete("/api/v1/jobs/{id}", Scope::Operate, change::delete)
             .says(TAG, "Removes a finished job, with its history."),
         Route::get("/api/v1/jobs/{id}/history", Scope::Read, look::history)

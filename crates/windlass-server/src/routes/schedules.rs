@@ -94,8 +94,7 @@ pub(super) fn routes() -> Vec<Route> {
         .takes("SchedulePatch")
         .header(if_match())
         .answers(200, "The schedule.", schedule()),
-        Route::new(
-            Method::GET,
+        Route::get(
             "/api/v1/schedules/{name}/replaced-payloads/{sha256}",
             Scope::ReadPayload,
             edit::replaced,
@@ -104,7 +103,7 @@ pub(super) fn routes() -> Vec<Route> {
             TAG,
             "The payload that a change of a schedule replaced, by the hash that the audit log has; kept for a limited time.",
         )
-        .answers(200, "The payload.", Schema::named("ReplacedPayload")),
+        .status(200, "The payload."),
         Route::new(
             Method::DELETE,
             "/api/v1/schedules/{name}",

@@ -1,68 +1,78 @@
 //! Secrets. The value of a secret goes in and never comes out.
 
-use axum::http::Method;
-use serde_json::{Value, json};
-use windlass_api::ListPage;
-use windlass_api::schema::{Field, Schema};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+use windlass_api::{Body, Checks, NewSecret, Page, Rotated, Secret};
 use windlass_core::Invalid;
-use windlass_core::fields::{Fields, RawFields};
 use windlass_http::SecretHosts;
 use zeroize::Zeroizing;
 
 use super::Route;
 use crate::access::Scope;
-use crate::answer::Answer;
 use crate::call::Call;
+use crate::endpoint::{Read, Reply};
 use crate::preconditions::exists;
 use crate::problem::Problem;
 use crate::secrets::{SECRET_BYTES_MAX, SecretError, Secrets};
 
+const TAG: &str = "secrets";
+
 pub(super) fn routes() -> Vec<Route> {
-    let rotated = || Schema::object(vec![Field::always("rotated", Schema::count())]);
     vec![
-        Route::new(Method::GET, "/api/v1/secrets", Scope::Admin, names)
-            .says("secrets", "Lists the secrets, without their values.")
-            .answers(
-                200,
-                "All of them.",
-                Schema::page(Schema::named("Secret"), vec![]),
-            ),
-        Route::new(Method::PUT, "/api/v1/secrets/{name}", Scope::Admin, put)
+        Route::get("/api/v1/secrets", Scope::Admin, list)
+            .says(TAG, "Lists the secrets, without their values.")
+            .status(200, "All of them."),
+        Route::put("/api/v1/secrets/{name}", Scope::Admin, put).says(
+            TAG,
+            "Keeps a secret, encrypted, under a name, for the hosts it may sign requests to.",
+        ),
+        Route::delete("/api/v1/secrets/{name}", Scope::Admin, remove)
+            .says(TAG, "Removes a secret."),
+        Route::post("/api/v1/secrets/rotate", Scope::Admin, rotate)
             .says(
-                "secrets",
-                "Keeps a secret, encrypted, under a name, for the hosts it may sign requests to.",
-            )
-            .takes("NewSecret")
-            .answers_nothing(),
-        Route::new(
-            Method::DELETE,
-            "/api/v1/secrets/{name}",
-            Scope::Admin,
-            remove,
-        )
-        .says("secrets", "Forgets a secret.")
-        .answers_nothing(),
-        Route::new(Method::POST, "/api/v1/secrets/rotate", Scope::Admin, rotate)
-            .says(
-                "secrets",
+                TAG,
                 "Encrypts with the current master key what an old one encrypted.",
             )
-            .answers(200, "How many that were.", rotated()),
+            .status(200, "How many secrets were encrypted again."),
     ]
 }
 
-async fn names(call: Call) -> Result<Answer, Problem> {
+async fn list(call: Call) -> Result<Reply<Page<Secret>>, Problem> {
     let listed = secrets(&call)?.list().await?;
-    let row = |(name, hosts): (String, SecretHosts)| {
-        let any_host = hosts == SecretHosts::Any;
-        json!({"name": name, "hosts": hosts.names().unwrap_or_default(), "any_host": any_host})
-    };
-    let rows: Vec<Value> = listed.into_iter().map(row).collect();
-    Answer::ok(&ListPage::whole(rows))
+    Ok(Reply::ok(Page::whole(listed)))
 }
 
-async fn put(call: Call) -> Result<Answer, Problem> {
-    let (value, hosts) = call.read(read_secret)?;
+/// A secret with its hosts, whose rules belong to HTTP jobs.
+#[derive(Deserialize, JsonSchema)]
+#[serde(transparent)]
+struct PutSecret(NewSecret);
+
+impl Body for PutSecret {
+    type Checked = (Zeroizing<String>, SecretHosts);
+
+    fn check(self, checks: &mut Checks) -> Option<Self::Checked> {
+        let PutSecret(new) = self;
+        let value = checks.required("value", new.value).map(Zeroizing::new);
+        let sized = |value: &Zeroizing<String>| (1..=SECRET_BYTES_MAX).contains(&value.len());
+        if !value.as_ref().is_none_or(sized) {
+            let rule = format!("must have 1 to {SECRET_BYTES_MAX} bytes");
+            checks.refuse("value", rule);
+        }
+        let hosts = match (new.hosts, new.any_host.unwrap_or(false)) {
+            (None, true) => Ok(SecretHosts::Any),
+            (Some(_), true) => Err(Invalid::new("any_host", "must not be given with `hosts`")),
+            (None, false) => {
+                let rule = "is required: the hosts that requests may be signed for, or `any_host`";
+                Err(Invalid::new("hosts", rule))
+            }
+            (Some(hosts), false) => SecretHosts::parse(&hosts),
+        };
+        Some((value?, checks.keep(hosts)?))
+    }
+}
+
+async fn put(call: Call, Read((value, hosts)): Read<PutSecret>) -> Result<Reply<()>, Problem> {
     let name = call.param("name");
     let (secrets, value) = (secrets(&call)?, value.as_bytes());
     if !call.only_creates() {
@@ -72,57 +82,24 @@ async fn put(call: Call) -> Result<Answer, Problem> {
     }
     let detail = json!({"hosts": hosts.names(), "any_host": hosts == SecretHosts::Any});
     call.audit("secret.put", name, detail).await;
-    Ok(Answer::empty())
+    Ok(Reply::empty())
 }
 
-fn read_secret(parts: RawFields) -> Result<(Zeroizing<String>, SecretHosts), Invalid> {
-    let map = parts.values()?;
-    let mut fields = Fields::of(&map);
-    let value = fields.text("value")?;
-    let value = value.ok_or_else(|| Invalid::new("value", "is required"))?;
-    if value.is_empty() || value.len() > SECRET_BYTES_MAX {
-        let rule = format!("must have 1 to {SECRET_BYTES_MAX} bytes");
-        return Err(Invalid::new("value", rule));
-    }
-    let value = Zeroizing::new(value.to_owned());
-    let hosts = read_hosts(&mut fields)?;
-    fields.finish()?;
-    Ok((value, hosts))
-}
-
-/// The hosts a secret signs for: named, or every host where that is said.
-fn read_hosts(fields: &mut Fields<'_>) -> Result<SecretHosts, Invalid> {
-    let any_host = fields.flag("any_host")?.unwrap_or(false);
-    match (fields.list("hosts")?, any_host) {
-        (None, true) => Ok(SecretHosts::Any),
-        (Some(_), true) => Err(Invalid::new("any_host", "must not be given with `hosts`")),
-        (None, false) => {
-            let rule = "is required: the hosts that requests may be signed for, or `any_host`";
-            Err(Invalid::new("hosts", rule))
-        }
-        (Some(hosts), false) => {
-            let text = |host: &Value| host.as_str().map(str::to_owned);
-            let hosts: Option<Vec<String>> = hosts.iter().map(text).collect();
-            let hosts = hosts.ok_or_else(|| Invalid::new("hosts", "must be a list of texts"))?;
-            SecretHosts::parse(&hosts)
-        }
-    }
-}
-
-async fn remove(call: Call) -> Result<Answer, Problem> {
+async fn remove(call: Call) -> Result<Reply<()>, Problem> {
     let name = call.param("name");
     if !secrets(&call)?.remove(name).await? {
         return Err(Problem::not_found("such secret"));
     }
-    call.audit("secret.remove", name, json!({})).await;
-    Ok(Answer::empty())
+    call.audit_plain("secret.remove", name).await;
+    Ok(Reply::empty())
 }
 
-async fn rotate(call: Call) -> Result<Answer, Problem> {
-    let rotated = secrets(&call)?.rotate().await?;
-    call.audit("secret.rotate", "secrets", json!({"rotated": rotated}))
-        .await;
-    Answer::ok(&json!({"rotated": rotated}))
+async fn rotate(call: Call) -> Result<Reply<Rotated>, Problem> {
+    let rotated = Rotated {
+        rotated: secrets(&call)?.rotate().await?,
+    };
+    call.audit("secret.rotate", "secrets", json!(rotated)).await;
+    Ok(Reply::ok(rotated))
 }
 
 fn secrets(call: &Call) -> Result<&Secrets, Problem> {

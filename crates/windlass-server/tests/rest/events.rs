@@ -136,7 +136,7 @@ async fn a_reader_that_missed_events_is_told_how_many() {
     let mut events = Events::listen(&server, "/api/v1/events", &[("Last-Event-ID", &last)]).await;
     let read = events.until("event: enqueued").await;
     assert!(
-        read.contains("event: missed\ndata: {\"count\":234,\"event\":\"missed\"}"),
+        read.contains("event: missed\ndata: {\"event\":\"missed\",\"count\":234}"),
         "{read}"
     );
 }

@@ -113,6 +113,8 @@ async fn every_route_with_a_body_refuses_what_is_no_json() {
             let told = (refused.status, refused.code());
             assert_eq!(told, (400, "malformed_json".to_owned()), "{route:?}");
         }
+        let twice = send("application/json", br#"{"a":1,"a":2}"#).await;
+        assert!(matches!(twice.status, 400 | 422), "{route:?}: {twice:?}");
         let unknown = send("application/json", br#"{"nobody_knows_this":1}"#).await;
         assert_eq!(unknown.status, 422, "{route:?}: {unknown:?}");
         let form = send("application/x-www-form-urlencoded", b"a=1").await;

@@ -179,7 +179,7 @@ async fn a_secret_names_its_hosts_and_the_list_and_the_audit_log_show_them() {
         (json!({"value": value}), "/hosts"),
         (json!({"value": value, "any_host": false}), "/hosts"),
         (json!({"value": value, "hosts": []}), "/hosts"),
-        (json!({"value": value, "hosts": [7]}), "/hosts"),
+        (json!({"value": value, "hosts": [7]}), "/hosts/0"),
         (
             json!({"value": value, "hosts": ["a.example", "*"]}),
             "/hosts/1",

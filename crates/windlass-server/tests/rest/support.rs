@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use windlass::Client;
 use windlass::prometheus::PrometheusRecorder;
 use windlass_engine::{Engine, Ids, SystemClock};
-use windlass_server::access::{Access, NewKey, Scope, Scopes, WithoutKeys};
+use windlass_server::access::{Access, NewKey, Scope, WithoutKeys};
 use windlass_server::secrets::{MasterKey, Secrets};
 use windlass_server::{App, Settings, router};
 use windlass_store::Store;
@@ -54,7 +54,7 @@ impl Server {
     pub(crate) async fn closed() -> Self {
         Server::with(Settings::default(), "", |client| {
             Access::by_keys(
-                Arc::clone(windlass::admin::engine_of(&client)),
+                Arc::clone(windlass::admin::engine_of(client)),
                 WithoutKeys::Closed,
             )
             .unthrottled()
@@ -138,12 +138,9 @@ impl Server {
     /// The text of a new key with these scopes.
     pub(crate) async fn new_key(&self, scopes: &[Scope]) -> String {
         let keys = self.access.keys().expect("made with keys");
-        let scopes = scopes
-            .iter()
-            .fold(Scopes::NONE, |sum, scope| sum.with(*scope));
         let new = NewKey {
             name: "test".to_owned(),
-            scopes,
+            scopes: scopes.to_vec(),
             expires_at: None,
         };
         let (key, _) = keys

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use windlass::Client;
-use windlass_server::access::{Access, NewKey, Scope, Scopes, WithoutKeys};
+use windlass_server::access::{Access, NewKey, Scope, WithoutKeys};
 
 use crate::support::Server;
 use windlass_testkit::cluster;
@@ -121,7 +121,7 @@ async fn keys_that_are_not_json_keep_a_loopback_server_closed() {
     assert!(access().is_open(client.now()).await.unwrap());
     let new = NewKey {
         name: "a".to_owned(),
-        scopes: Scopes::NONE.with(Scope::Admin),
+        scopes: vec![Scope::Admin],
         expires_at: None,
     };
     let made = access();

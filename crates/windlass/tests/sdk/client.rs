@@ -175,7 +175,7 @@ every_store! {
         client.resume_queue("default").await.unwrap();
         worker.drain().await.unwrap();
         assert_eq!(client.state(id).await.unwrap(), Some(State::Succeeded));
-        let kept = windlass::admin::engine_of(&client).store().queues().await.unwrap();
+        let kept = windlass::admin::engine_of(client).store().queues().await.unwrap();
         assert_eq!(kept.values().next().unwrap().concurrency, Some(3), "pausing keeps the limits");
     }
 

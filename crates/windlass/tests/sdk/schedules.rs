@@ -53,7 +53,7 @@ fn worker(client: &Client) -> Worker {
 }
 
 async fn skipped(client: &Client) -> Vec<Value> {
-    let store = windlass::admin::engine_of(&client).store();
+    let store = windlass::admin::engine_of(client).store();
     let mut skipped = Vec::new();
     for schedule in store.schedules().await.unwrap().readable {
         let topic = Fire::skipped_topic(schedule.id);
@@ -317,7 +317,7 @@ async fn what_code_declares_fires_though_the_store_says_that_it_is_over() {
     let mut found = client.schedules().await.unwrap().remove(0);
     let next_at = found.next_at.take();
     let version = Expected::Version(found.version);
-    let store = windlass::admin::engine_of(&client).store();
+    let store = windlass::admin::engine_of(client).store();
     store.put_schedule(&found, version).await.unwrap();
     client.put_schedule(&minutely("m")).await.unwrap();
     assert_eq!(client.schedules().await.unwrap()[0].next_at, next_at);

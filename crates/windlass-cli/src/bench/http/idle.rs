@@ -5,17 +5,16 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use hyper::Method;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use windlass_client::{Client, Method};
 
 use super::super::{HttpBench, postgres};
 use super::{Load, Measured};
 use crate::clock;
 use crate::output::Output;
-use crate::remote::Remote;
 
 /// Where the long polls wait.
 const QUEUE: &str = "idle";
@@ -63,16 +62,17 @@ pub(super) async fn run(
     let baseline = meter.measure().await?;
     let (claimed, mut jobs) = mpsc::channel(1);
     let mut waiters = JoinSet::new();
+    let connections = usize::try_from(bench.waiters)?.max(1);
+    let server = Client::builder(&measured.url).idle_connections_max(connections);
+    let server = server.build()?;
     for number in 0..bench.waiters {
-        let remote = Remote::connect(&measured.url, None).await?;
-        waiters.spawn(wait_for_jobs(remote, number, claimed.clone()));
+        waiters.spawn(wait_for_jobs(server.clone(), number, claimed.clone()));
     }
     let waiting = meter.measure().await?;
     let started = clock::start();
-    let mut remote = Remote::connect(&measured.url, None).await?;
     let job = json!({"kind": "bench", "queue": QUEUE});
-    remote
-        .expect(Method::POST, "/api/v1/jobs", Some(&job))
+    let _: Value = server
+        .call(Method::Post, "/api/v1/jobs", Some(&job))
         .await?;
     let picked_up: Instant = tokio::select! {
         at = jobs.recv() => at.context("a long poll gets the job")?,
@@ -112,14 +112,14 @@ async fn fill(bench: &HttpBench, url: &str) -> anyhow::Result<()> {
 
 /// Asks again and again, as an idle worker does; reports when it got a job.
 async fn wait_for_jobs(
-    mut remote: Remote,
+    server: Client,
     number: u32,
     claimed: mpsc::Sender<Instant>,
 ) -> anyhow::Result<()> {
     let claim = json!({"queues": [QUEUE], "wait": WAIT, "worker": format!("idle-{number}")});
     loop {
-        let answer = remote
-            .expect(Method::POST, "/api/v1/claim", Some(&claim))
+        let answer: Value = server
+            .call(Method::Post, "/api/v1/claim", Some(&claim))
             .await?;
         let jobs = answer.get("data").and_then(Value::as_array);
         if jobs.is_some_and(|jobs| !jobs.is_empty()) {

@@ -1,11 +1,10 @@
 //! What operators do to single jobs.
 
 use serde_json::{Value, json};
-use windlass_api::{Edit, Job as JobView, Revival};
+use windlass_api::{Edit, Job as JobView, ReplacedPayload, Revival};
 use windlass_core::{Job, JobId, Payload};
 
 use super::form;
-use crate::answer::Answer;
 use crate::audit::{Before, removed, replaced_payload};
 use crate::call::Call;
 use crate::endpoint::{Read, Reply};
@@ -66,9 +65,9 @@ pub(super) async fn delete(call: Call) -> Result<Reply<()>, Problem> {
     Ok(Reply::empty())
 }
 
-pub(super) async fn replaced(call: Call) -> Result<Answer, Problem> {
+pub(super) async fn replaced(call: Call) -> Result<Reply<ReplacedPayload>, Problem> {
     let owner = call.job_id()?.to_string();
-    Answer::ok(&replaced_payload(&call, &owner).await?)
+    Ok(Reply::ok(replaced_payload(&call, &owner).await?))
 }
 
 /// Refuses a payload that is too large.

@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use serde_json::value::to_raw_value;
 use windlass::Error;
-use windlass_api::{read_patch, read_schedule};
+use windlass_api::{ReplacedPayload, read_patch, read_schedule};
 use windlass_core::schedule::NewSchedule;
 use windlass_core::{Invalid, ScheduleName};
 use windlass_http::with_defaults;
@@ -13,6 +13,7 @@ use super::{Found, answer, check_match, find, found};
 use crate::answer::Answer;
 use crate::audit::{replaced_payload, schedule_changes, schedule_owner};
 use crate::call::{Call, escaped};
+use crate::endpoint::Reply;
 use crate::http_jobs::{check_form, check_request, with_depth};
 use crate::preconditions::exists;
 use crate::problem::Problem;
@@ -157,10 +158,10 @@ fn busy(name: &str) -> Problem {
 }
 
 /// `GET /api/v1/schedules/{name}/replaced-payloads/{sha256}`.
-pub(super) async fn replaced(call: Call) -> Result<Answer, Problem> {
+pub(super) async fn replaced(call: Call) -> Result<Reply<ReplacedPayload>, Problem> {
     let name: ScheduleName = call.name("name")?;
     let owner = schedule_owner(name.as_str());
-    Answer::ok(&replaced_payload(&call, &owner).await?)
+    Ok(Reply::ok(replaced_payload(&call, &owner).await?))
 }
 
 pub(super) async fn delete(call: Call) -> Result<Answer, Problem> {

@@ -17,7 +17,7 @@ use windlass_engine::{Engine, Ids, SystemClock};
 use windlass_memory::MemoryStore;
 use windlass_store::{Change, Store, StoreError, Wrapper};
 
-use crate::access::{Access, NewKey, Scope, Scopes, WithoutKeys};
+use crate::access::{Access, NewKey, Scope, WithoutKeys};
 use crate::app::{App, Settings};
 use crate::routes::router;
 
@@ -128,7 +128,7 @@ impl Server {
         let keys = self.app.access.keys().expect("made with keys");
         let new = NewKey {
             name: "test".to_owned(),
-            scopes: Scopes::NONE.with(scope),
+            scopes: vec![scope],
             expires_at: None,
         };
         let made = keys.create(new, self.app.engine().now()).await;

@@ -1,0 +1,18 @@
+#![doc = include_str!("../README.md")]
+
+mod admin;
+mod client;
+mod connection;
+mod error;
+mod jobs;
+mod pager;
+mod queues;
+mod worker;
+mod workers;
+
+pub use client::{Builder, Client, Method};
+pub use error::{Cause, Error};
+pub use pager::Pager;
+pub use windlass_api as api;
+pub use windlass_core as core;
+pub use worker::{Attempt, Failure, Handled, Worker};

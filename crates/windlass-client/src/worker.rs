@@ -1,0 +1,466 @@
+//! A worker in another process than the server: claims jobs, runs them, reports how they ended.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+use windlass_api::{
+    AttemptOutcome, Claim, ClaimAnswer, ErrorCauses, ErrorText, Job, Json, List, NewWorker,
+    OutcomeWord, Outcomes, Progress, RenewStatus, Renewal, RenewedLease, Span, WeightedQueue,
+    Whole, WorkerSignal,
+};
+use windlass_core::{Invalid, JobId, Kind, Payload, QueueName, WorkerName};
+
+use crate::client::Client;
+use crate::error::Error;
+
+/// The wait after a claim that failed.
+const CLAIM_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// Claims jobs of a server and runs a handler for each, up to `slots` at once.
+#[derive(Debug, Clone)]
+pub struct Worker {
+    client: Client,
+    name: WorkerName,
+    queues: Vec<QueueName>,
+    kinds: Vec<Kind>,
+    slots: u32,
+    lease: Duration,
+    wait: Duration,
+    grace: Duration,
+}
+
+/// One attempt of a job, as its handler sees it.
+#[derive(Debug, Clone)]
+pub struct Attempt {
+    /// The job, with its payload.
+    pub job: Job,
+    /// Cancelled when the attempt should stop: the job was cancelled, took too long, or is no
+    /// longer this worker's.
+    pub stop: CancellationToken,
+    client: Client,
+    worker: WorkerName,
+}
+
+impl Attempt {
+    /// The payload of the job. One of another shape fails for good.
+    pub fn payload<T: DeserializeOwned>(&self) -> Result<T, Failure> {
+        let payload = self.job.payload.as_ref().map(|payload| payload.0.as_str());
+        let read = serde_json::from_str(payload.unwrap_or("null"));
+        read.map_err(|error| Failure::from(error).unrecoverable())
+    }
+
+    /// Reports how far the attempt is.
+    pub async fn progress(&self, progress: &(impl Serialize + Sync)) -> Result<(), Error> {
+        let progress = Progress {
+            id: Some(self.job.id),
+            attempt: Whole::new(self.job.attempt.into()),
+            worker: Some(self.worker.clone()),
+            progress: Some(json_of(progress)?),
+            ..Progress::default()
+        };
+        self.client.progress(&progress).await
+    }
+}
+
+/// Why an attempt failed. Every error becomes one with `?`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    message: String,
+    causes: Vec<String>,
+    unrecoverable: bool,
+    retry_after: Option<Duration>,
+}
+
+impl Failure {
+    /// A failure with this message.
+    pub fn new(message: impl Into<String>) -> Self {
+        Failure {
+            message: message.into(),
+            causes: Vec::new(),
+            unrecoverable: false,
+            retry_after: None,
+        }
+    }
+
+    /// No retry can help: the job is dead.
+    #[must_use]
+    pub fn unrecoverable(mut self) -> Self {
+        self.unrecoverable = true;
+        self
+    }
+
+    /// The next attempt starts no earlier than after this time.
+    #[must_use]
+    pub fn retry_after(mut self, wait: Duration) -> Self {
+        self.retry_after = Some(wait);
+        self
+    }
+}
+
+impl<E: std::error::Error> From<E> for Failure {
+    fn from(error: E) -> Self {
+        let causes = std::iter::successors(error.source(), |cause| cause.source());
+        Failure {
+            causes: causes.map(ToString::to_string).collect(),
+            ..Failure::new(error.to_string())
+        }
+    }
+}
+
+/// What a handler returns: what the job leaves, or why the attempt failed.
+pub type Handled = Result<Value, Failure>;
+
+impl Worker {
+    /// A worker of that name, with one slot, on the queue `default`.
+    pub fn new(client: Client, name: &str) -> Result<Self, Invalid> {
+        Ok(Worker {
+            client,
+            name: WorkerName::new(name)?,
+            queues: Vec::new(),
+            kinds: Vec::new(),
+            slots: 1,
+            lease: Duration::from_secs(30),
+            wait: Duration::from_secs(20),
+            grace: Duration::from_secs(30),
+        })
+    }
+
+    /// Takes jobs of this queue, too.
+    #[must_use]
+    pub fn queue(mut self, queue: QueueName) -> Self {
+        self.queues.push(queue);
+        self
+    }
+
+    /// Takes jobs of this kind, too; of every kind but HTTP jobs if none is named.
+    #[must_use]
+    pub fn kind(mut self, kind: Kind) -> Self {
+        self.kinds.push(kind);
+        self
+    }
+
+    /// At most this many jobs run at once. 1.
+    #[must_use]
+    pub fn slots(mut self, slots: u32) -> Self {
+        self.slots = slots;
+        self
+    }
+
+    /// How long a job stays this worker's without a heartbeat, which comes three times as often.
+    /// 30 s.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// How long one claim waits for jobs. 20 s.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// How long running jobs may go on after `stop`; then they are given back. 30 s.
+    #[must_use]
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// Claims and runs jobs until `stop`, or until an operator stops this worker; then waits for
+    /// those that run. A server that is away is asked again; one that refuses the worker ends it.
+    pub async fn run<H, F>(self, handler: H, stop: CancellationToken) -> Result<(), Error>
+    where
+        H: Fn(Attempt) -> F + Send + Sync + 'static,
+        F: Future<Output = Handled> + Send + 'static,
+    {
+        self.client.register_worker(&self.about()).await?;
+        let mut run = Run {
+            worker: &self,
+            tasks: JoinSet::new(),
+            running: HashMap::new(),
+            unreported: Vec::new(),
+            quiet: false,
+            ending: None,
+        };
+        let ended = run.until(&handler, &stop).await;
+        if let Err(error) = self.client.remove_worker(&self.name).await {
+            warn!(%error, worker = %self.name, "the worker could not sign off");
+        }
+        ended
+    }
+
+    fn about(&self) -> NewWorker {
+        NewWorker {
+            name: Some(self.name.clone()),
+            queues: some(&self.queues),
+            kinds: some(&self.kinds),
+            slots: Whole::new(self.slots.into()),
+            version: None,
+        }
+    }
+
+    async fn claim(&self, free: usize, retries: usize, again: bool) -> Result<ClaimAnswer, Error> {
+        if again {
+            tokio::time::sleep(CLAIM_AGAIN_AFTER).await;
+        }
+        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let queues: Vec<_> = self
+            .queues
+            .iter()
+            .cloned()
+            .map(WeightedQueue::Name)
+            .collect();
+        let claim = Claim {
+            queues: some(&queues),
+            kinds: some(&self.kinds),
+            limit: Whole::new(number(free).min(1000)),
+            lease: Some(Span(self.lease)),
+            wait: Some(Span(self.wait)),
+            worker: Some(self.name.clone()),
+            slots: Whole::new(self.slots.into()),
+            retries_running: Whole::new(number(retries)),
+            ..Claim::default()
+        };
+        self.client.claim(&claim).await
+    }
+}
+
+/// A list that is left out if it is empty.
+fn some<T: Clone, const MAX: usize>(list: &[T]) -> Option<List<T, 1, MAX>> {
+    (!list.is_empty()).then(|| List(list.to_vec()))
+}
+
+fn json_of(value: &impl Serialize) -> Result<Json, Error> {
+    let text = serde_json::to_string(value).map_err(|error| Error::Invalid {
+        what: "the value".to_owned(),
+        rule: format!("must be JSON: {error}"),
+    })?;
+    Ok(Json(Payload::from_stored(&text)))
+}
+
+/// An attempt that runs.
+struct Running {
+    id: JobId,
+    attempt: u32,
+    is_retry: bool,
+    stop: CancellationToken,
+    cancelled: bool,
+}
+
+/// A worker that runs.
+struct Run<'a> {
+    worker: &'a Worker,
+    tasks: JoinSet<Handled>,
+    running: HashMap<Id, Running>,
+    unreported: Vec<AttemptOutcome>,
+    quiet: bool,
+    /// Why it claims nothing more.
+    ending: Option<Result<(), Error>>,
+}
+
+type Claiming<'a> = Pin<Box<dyn Future<Output = Result<ClaimAnswer, Error>> + Send + 'a>>;
+
+impl Run<'_> {
+    async fn until<H, F>(&mut self, handler: &H, stop: &CancellationToken) -> Result<(), Error>
+    where
+        H: Fn(Attempt) -> F,
+        F: Future<Output = Handled> + Send + 'static,
+    {
+        let mut heartbeat = tokio::time::interval(self.worker.lease / 3);
+        heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut claiming: Option<Claiming<'_>> = None;
+        let mut failed = false;
+        let mut grace = Box::pin(tokio::time::sleep(self.worker.grace));
+        loop {
+            if self.ending.is_some() {
+                claiming = None; // the server gives back what it was about to hand out
+                if self.running.is_empty() && self.unreported.is_empty() {
+                    return self.ending.take().unwrap_or(Ok(()));
+                }
+            } else if claiming.is_none() && !self.quiet && self.free() > 0 {
+                let retries = self.running.values().filter(|one| one.is_retry).count();
+                claiming = Some(Box::pin(self.worker.claim(self.free(), retries, failed)));
+            }
+            let is_ending = self.ending.is_some();
+            tokio::select! {
+                answer = ask(&mut claiming) => {
+                    claiming = None;
+                    failed = answer.is_err();
+                    self.take(answer, handler);
+                }
+                Some(ended) = self.tasks.join_next_with_id() => {
+                    self.ended(ended);
+                    self.report().await;
+                }
+                _ = heartbeat.tick() => {
+                    self.beat().await;
+                    self.report().await;
+                }
+                () = stop.cancelled(), if !is_ending => self.ending = Some(Ok(())),
+                () = &mut grace, if is_ending => {
+                    self.tasks.abort_all();
+                    grace = Box::pin(tokio::time::sleep(self.worker.lease));
+                    self.unreported.clear(); // the server is away: the leases expire
+                }
+            }
+            if !is_ending && self.ending.is_some() {
+                grace = Box::pin(tokio::time::sleep(self.worker.grace));
+            }
+        }
+    }
+
+    fn free(&self) -> usize {
+        let slots = usize::try_from(self.worker.slots).unwrap_or(usize::MAX);
+        slots.saturating_sub(self.running.len())
+    }
+
+    /// Starts the jobs of a claim.
+    fn take<H, F>(&mut self, answer: Result<ClaimAnswer, Error>, handler: &H)
+    where
+        H: Fn(Attempt) -> F,
+        F: Future<Output = Handled> + Send + 'static,
+    {
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) if error.is_temporary() => {
+                return warn!(%error, worker = %self.worker.name, "a claim failed; trying again");
+            }
+            Err(error) => return self.ending = Some(Err(error)),
+        };
+        for job in answer.data {
+            let stop = CancellationToken::new();
+            let running = Running {
+                id: job.id,
+                attempt: job.attempt,
+                is_retry: job.failures > 0,
+                stop: stop.clone(),
+                cancelled: false,
+            };
+            let attempt = Attempt {
+                job,
+                stop,
+                client: self.worker.client.clone(),
+                worker: self.worker.name.clone(),
+            };
+            let task = self.tasks.spawn(handler(attempt));
+            self.running.insert(task.id(), running);
+        }
+        self.obey(answer.signal);
+    }
+
+    fn obey(&mut self, signal: Option<WorkerSignal>) {
+        self.quiet = signal == Some(WorkerSignal::Quiet);
+        if signal == Some(WorkerSignal::Stop) && self.ending.is_none() {
+            self.ending = Some(Ok(()));
+        }
+    }
+
+    /// Notes how an attempt ended.
+    fn ended(&mut self, ended: Result<(Id, Handled), JoinError>) {
+        let task = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
+        let Some(running) = self.running.remove(&task) else {
+            return;
+        };
+        let outcome = AttemptOutcome {
+            id: Some(running.id),
+            attempt: Whole::new(running.attempt.into()),
+            ..AttemptOutcome::default()
+        };
+        let failed = |failure: Failure| AttemptOutcome {
+            outcome: Some(OutcomeWord::Failed),
+            error: Some(ErrorText::Causes(ErrorCauses {
+                message: failure.message,
+                causes: failure.causes,
+            })),
+            unrecoverable: failure.unrecoverable.then_some(true),
+            retry_after: failure.retry_after.map(Span),
+            ..outcome.clone()
+        };
+        self.unreported.push(match ended {
+            Ok((_, Ok(result))) => AttemptOutcome {
+                outcome: Some(OutcomeWord::Succeeded),
+                result: json_of(&result).ok(),
+                ..outcome
+            },
+            Ok((_, Err(_))) if running.cancelled => AttemptOutcome {
+                outcome: Some(OutcomeWord::Cancelled),
+                ..outcome
+            },
+            Ok((_, Err(failure))) => failed(failure),
+            Err(error) if error.is_panic() => failed(Failure::new("the handler panicked")),
+            Err(_) => AttemptOutcome {
+                outcome: Some(OutcomeWord::Released),
+                ..outcome
+            },
+        });
+    }
+
+    /// Reports what has ended; what the server does not take now is reported at the next heartbeat.
+    async fn report(&mut self) {
+        while !self.unreported.is_empty() {
+            let count = self.unreported.len().min(1000);
+            let outcomes: Vec<_> = self.unreported.iter().take(count).cloned().collect();
+            let outcomes = Outcomes {
+                worker: Some(self.worker.name.clone()),
+                outcomes: Some(List(outcomes)),
+            };
+            if let Err(error) = self.worker.client.settle(&outcomes).await {
+                warn!(%error, worker = %self.worker.name, count, "outcomes could not be reported");
+                if error.is_temporary() {
+                    return;
+                }
+            }
+            self.unreported.drain(..count);
+        }
+    }
+
+    /// Prolongs the leases, and stops attempts that the server wants stopped.
+    async fn beat(&mut self) {
+        let leases = self.running.values().map(|running| RenewedLease {
+            id: Some(running.id),
+            attempt: Whole::new(running.attempt.into()),
+            ..RenewedLease::default()
+        });
+        let renewal = Renewal {
+            worker: Some(self.worker.name.clone()),
+            lease: Some(Span(self.worker.lease)),
+            leases: Some(List(leases.take(1000).collect())),
+            ..Renewal::default()
+        };
+        let answer = match self.worker.client.renew(&renewal).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                return warn!(%error, worker = %self.worker.name, "leases could not be renewed");
+            }
+        };
+        for renewed in &answer.data {
+            let is_it = |one: &&mut Running| (one.id, one.attempt) == (renewed.id, renewed.attempt);
+            let Some(running) = self.running.values_mut().find(is_it) else {
+                continue;
+            };
+            running.cancelled |= renewed.cancel_requested == Some(true);
+            if running.cancelled || renewed.status != RenewStatus::Renewed {
+                running.stop.cancel();
+            }
+        }
+        self.obey(answer.signal);
+    }
+}
+
+/// The answer to the claim, if there is one; else never.
+async fn ask(claiming: &mut Option<Claiming<'_>>) -> Result<ClaimAnswer, Error> {
+    match claiming {
+        Some(claiming) => claiming.await,
+        None => std::future::pending().await,
+    }
+}

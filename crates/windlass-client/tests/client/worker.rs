@@ -1,0 +1,348 @@
+//! Jobs and workers, on a real server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use windlass_client::api::{
+    BulkMode, BulkResult, Edit, Job, JobFilter, JobState, Json, List, NewJob, Retry, Revival,
+    ReviveByFilter, RunNowByFilter, Scope,
+};
+use windlass_client::core::retry::Preset;
+use windlass_client::core::{JobId, Kind, Payload, QueueName, WorkerName};
+use windlass_client::{Attempt, Client, Error, Failure, Handled, Worker};
+
+use crate::support::{Script, Server, Step, new_key};
+
+#[expect(dead_code, reason = "the test is its own `main`")]
+#[path = "../../examples/remote_worker.rs"]
+mod remote_worker;
+
+/// Nothing in a test takes longer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn new_job(kind: &str, payload: &serde_json::Value) -> NewJob {
+    NewJob {
+        payload: Some(Json(Payload::from_stored(&payload.to_string()))),
+        retry: Some(Retry::Preset(Preset::Immediate)),
+        ..NewJob::new(Kind::new(kind).expect("it works"))
+    }
+}
+
+async fn enqueue(client: &Client, kind: &str) -> JobId {
+    client
+        .create_job(&new_job(kind, &json!({})))
+        .await
+        .expect("it works")
+        .id
+}
+
+async fn finished(client: &Client, id: JobId) -> Job {
+    client.wait_for_job(id, PATIENCE).await.expect("it works")
+}
+
+/// A worker that runs in the background.
+struct Started {
+    stop: CancellationToken,
+    ended: JoinHandle<Result<(), Error>>,
+}
+
+impl Started {
+    fn start<H, F>(worker: Worker, handler: H) -> Self
+    where
+        H: Fn(Attempt) -> F + Send + Sync + 'static,
+        F: Future<Output = Handled> + Send + 'static,
+    {
+        let stop = CancellationToken::new();
+        let ended = tokio::spawn(worker.run(handler, stop.clone()));
+        Started { stop, ended }
+    }
+
+    async fn end(self) -> Result<(), Error> {
+        self.stop.cancel();
+        self.ended().await
+    }
+
+    async fn ended(self) -> Result<(), Error> {
+        let ended = tokio::time::timeout(PATIENCE, self.ended).await;
+        ended.expect("the worker ends").expect("it does not panic")
+    }
+}
+
+fn worker(client: &Client) -> Worker {
+    let worker = Worker::new(client.clone(), "w").expect("it works");
+    worker.lease(Duration::from_secs(1))
+}
+
+#[tokio::test]
+async fn the_example_runs_jobs_until_it_is_stopped() {
+    let server = Server::start().await;
+    let client = server.client();
+    let stop = CancellationToken::new();
+    let greet = |payload| new_job("greet", &payload);
+    let (good, bad) = (greet(json!({"name": "Ada"})), greet(json!({"nome": 1})));
+    let good = client.create_job(&good).await.unwrap().id;
+    let bad = client.create_job(&bad).await.unwrap().id;
+    let working = async {
+        let done = finished(&client, good).await;
+        let result: serde_json::Value = done.result.unwrap().0.decode().unwrap();
+        assert_eq!(result, json!({"greeting": "hello, Ada"}));
+        let dead = finished(&client, bad).await;
+        assert_eq!((dead.state, dead.failures), (JobState::Dead, 1));
+        assert!(dead.last_error.unwrap().contains("name"));
+        stop.cancel();
+    };
+    let (ran, ()) = tokio::join!(remote_worker::run(client.clone(), stop.clone()), working);
+    ran.unwrap();
+    assert!(
+        client.workers().all().await.unwrap().is_empty(),
+        "it signed off"
+    );
+}
+
+#[tokio::test]
+async fn attempts_are_settled_as_their_handlers_ended() {
+    let server = Server::start().await;
+    let client = server.client();
+    let started = Started::start(worker(&client).slots(3), |attempt| async move {
+        match (attempt.job.kind.as_str(), attempt.job.attempt) {
+            ("panics", _) => panic!("as it says"),
+            ("flaky", 1) => Err(Failure::new("not yet")),
+            ("hopeless", _) => Err(Failure::from(std::fmt::Error).unrecoverable()),
+            _ => Ok(json!(attempt.job.attempt)),
+        }
+    });
+    for (kind, state, attempt, error) in [
+        ("plain", JobState::Succeeded, 1, None),
+        ("flaky", JobState::Succeeded, 2, Some("not yet")),
+        ("hopeless", JobState::Dead, 1, Some("an error occurred")),
+        ("panics", JobState::Dead, 3, Some("panicked")),
+    ] {
+        let job = finished(&client, enqueue(&client, kind).await).await;
+        assert_eq!((job.state, job.attempt), (state, attempt), "{kind}");
+        if let Some(error) = error {
+            assert!(job.last_error.unwrap().contains(error), "{kind}");
+        }
+    }
+    started.end().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_job_that_is_cancelled_is_stopped_and_its_progress_is_seen() {
+    let server = Server::start().await;
+    let client = server.client();
+    let begun = Arc::new(Notify::new());
+    let begins = Arc::clone(&begun);
+    let started = Started::start(worker(&client), move |attempt: Attempt| {
+        let begins = Arc::clone(&begins);
+        async move {
+            attempt.progress(&json!({"percent": 50})).await?;
+            begins.notify_one();
+            attempt.stop.cancelled().await;
+            Err(Failure::new("stopped"))
+        }
+    });
+    let id = enqueue(&client, "long").await;
+    begun.notified().await;
+    let running = client.job(id).await.unwrap();
+    assert_eq!(running.progress, Some(json!({"percent": 50})));
+    assert!(client.cancel_job(id).await.unwrap().cancel_requested);
+    assert_eq!(finished(&client, id).await.state, JobState::Cancelled);
+    started.end().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lease_is_renewed_while_its_job_runs_and_a_stop_waits_for_it() {
+    let server = Server::start().await;
+    let client = server.client();
+    let (begun, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (begins, waits) = (Arc::clone(&begun), Arc::clone(&goes_on));
+    let started = Started::start(worker(&client), move |_| {
+        let (begins, waits) = (Arc::clone(&begins), Arc::clone(&waits));
+        async move {
+            begins.notify_one();
+            waits.notified().await;
+            Ok(json!(null))
+        }
+    });
+    let id = enqueue(&client, "long").await;
+    begun.notified().await;
+    let first = client.job(id).await.unwrap().lease_until.unwrap();
+    started.stop.cancel();
+    let renewed = async {
+        while client.job(id).await.unwrap().lease_until.unwrap() <= first {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, renewed)
+        .await
+        .expect("it is renewed");
+    goes_on.notify_one();
+    started.ended().await.unwrap();
+    assert_eq!(client.job(id).await.unwrap().state, JobState::Succeeded);
+}
+
+#[tokio::test]
+async fn a_job_that_outlives_the_grace_is_given_back() {
+    let server = Server::start().await;
+    let client = server.client();
+    let begun = Arc::new(Notify::new());
+    let begins = Arc::clone(&begun);
+    let started = Started::start(worker(&client).grace(Duration::ZERO), move |_| {
+        begins.notify_one();
+        std::future::pending()
+    });
+    let id = enqueue(&client, "endless").await;
+    begun.notified().await;
+    started.end().await.unwrap();
+    let job = client.job(id).await.unwrap();
+    assert_eq!((job.state, job.failures), (JobState::Ready, 0));
+}
+
+#[tokio::test]
+async fn an_operator_quiets_resumes_and_stops_a_worker() {
+    let server = Server::start().await;
+    let client = server.client();
+    let (name, queue) = (WorkerName::new("w").unwrap(), QueueName::new("q").unwrap());
+    let short = Duration::from_millis(100);
+    let quick = worker(&client).queue(queue.clone()).wait(short);
+    let started = Started::start(quick, |_| async { Ok(json!(1)) });
+    let job = |kind: &str| NewJob {
+        queue: Some(queue.clone()),
+        ..new_job(kind, &json!({}))
+    };
+    let first = client.create_job(&job("a")).await.unwrap().id;
+    assert_eq!(finished(&client, first).await.state, JobState::Succeeded);
+    client.quiet_worker(&name).await.unwrap();
+    client.resume_worker(&name).await.unwrap();
+    let second = client.create_job(&job("b")).await.unwrap().id;
+    assert_eq!(finished(&client, second).await.state, JobState::Succeeded);
+    client.stop_worker(&name).await.unwrap();
+    started.ended().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_worker_that_is_refused_ends_with_the_reason() {
+    let server = Server::start().await;
+    let admin = server.admin_key().await;
+    let admin = server.builder().key(&admin.key).build().unwrap();
+    let weak = admin.create_key(&new_key(Scope::Read)).await.unwrap();
+    let weak = server.builder().key(&weak.key).build().unwrap();
+    let refused = Started::start(worker(&weak), |_| async { Ok(json!(1)) });
+    assert_eq!(
+        refused.ended().await.unwrap_err().code(),
+        Some("scope_missing")
+    );
+}
+
+#[tokio::test]
+async fn many_jobs_are_created_at_once_listed_and_removed() {
+    let server = Server::start().await;
+    let client = server.client();
+    let mut jobs = vec![new_job("a", &json!(1)), new_job("b", &json!(2))];
+    let created = client
+        .create_jobs(&jobs, BulkMode::AllOrNone)
+        .await
+        .unwrap();
+    assert_eq!(created.created, 2);
+    let of_b = JobFilter {
+        kind: Some(Kind::new("b").unwrap()),
+        ..JobFilter::default()
+    };
+    let listed = client.jobs(&of_b).limit(1).all().await.unwrap();
+    let [job] = &listed[..] else {
+        panic!("one job: {listed:?}");
+    };
+    assert_eq!(job.payload, Some(Json(Payload::from_stored("2"))));
+    jobs[0].timeout_ms = None;
+    jobs[0].limit = windlass_client::api::Whole::new(3); // says nothing without a key
+    let refused = client
+        .create_jobs(&jobs, BulkMode::AllOrNone)
+        .await
+        .unwrap_err();
+    assert_eq!(
+        refused.problem().unwrap().errors[0].pointer,
+        "/jobs/0/limit"
+    );
+    let partly = client.create_jobs(&jobs, BulkMode::Each).await.unwrap();
+    assert!(matches!(partly.data[0], BulkResult::Refused { .. }));
+    assert_eq!((partly.created, partly.refused), (1, 1));
+    let id = job.id;
+    assert!(client.why(id).await.is_ok());
+    assert_eq!(
+        client.cancel_job(id).await.unwrap().state,
+        JobState::Cancelled
+    );
+    assert_eq!(
+        client
+            .revive_job(id, &Revival::default())
+            .await
+            .unwrap()
+            .state,
+        JobState::Ready
+    );
+    assert_eq!(client.run_job_now(id).await.unwrap().state, JobState::Ready);
+    let edit = Edit {
+        priority: Some(7),
+        ..Edit::default()
+    };
+    assert_eq!(client.edit_job(id, &edit).await.unwrap().priority, 7);
+    let due = RunNowByFilter {
+        ids: Some(List(vec![id])),
+        ..RunNowByFilter::default()
+    };
+    assert_eq!(client.run_jobs_now(&due).await.unwrap().changed, 1);
+    let revive = ReviveByFilter {
+        filter: Some(of_b.clone()),
+        ..ReviveByFilter::default()
+    };
+    assert_eq!(client.revive_jobs(&revive).await.unwrap().changed, 0);
+    assert!(client.job_history(id).await.unwrap().is_empty());
+    assert!(client.dead_letters(&of_b).all().await.unwrap().is_empty());
+    assert!(client.dead_groups(&of_b).await.unwrap().data.is_empty());
+    client.cancel_job(id).await.unwrap();
+    client.delete_job(id).await.unwrap();
+    assert_eq!(client.job(id).await.unwrap_err().code(), Some("not_found"));
+}
+
+#[tokio::test]
+async fn a_creation_is_repeated_with_an_idempotency_key_only() {
+    let receipt = "201 Created\n\n{\"id\":\"018f4e2a-0000-7000-8000-000000000001\",\
+                   \"duplicate\":false,\"payload_differs\":null,\"replaced\":false}";
+    let job = new_job("a", &json!(1));
+    let script = Script::start(&[Step::Close, Step::Answer(receipt)]).await;
+    let client = Client::new(&script.url).unwrap();
+    let broken = client.create_job(&job).await.unwrap_err();
+    assert!(matches!(broken, Error::Broken { .. }), "{broken:?}");
+    let script = Script::start(&[Step::Close, Step::Answer(receipt)]).await;
+    let client = Client::new(&script.url)
+        .unwrap()
+        .idempotency_key("order-17");
+    client.create_job(&job).await.unwrap();
+    let requests = script.requests();
+    assert_eq!(requests.len(), 2);
+    assert!(
+        requests
+            .iter()
+            .all(|one| one.contains("idempotency-key: order-17\r\n"))
+    );
+    let server = Server::start().await;
+    let once = server.client().idempotency_key("order-18");
+    let first = once.create_job(&job).await.unwrap();
+    assert_eq!(once.create_job(&job).await.unwrap().id, first.id);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_waits_gets_that_time_in_addition() {
+    let script = Script::start(&[Step::Hang]).await;
+    let client = Client::builder(&script.url).timeout(Duration::from_secs(5));
+    let claim = windlass_client::api::Claim {
+        wait: Some(windlass_client::api::Span(Duration::from_secs(20))),
+        ..Default::default()
+    };
+    let error = client.build().unwrap().claim(&claim).await.unwrap_err();
+    assert!(matches!(error, Error::TimedOut { after, .. } if after.as_secs() == 25));
+}
