@@ -426,10 +426,6 @@ mod tests {
                 &format!(r#"{{"kind":"a","meta":{{"x":{deep}}},"payload":{deep}}}"#),
                 &["meta", "payload"],
             ),
-            (
-                r#"{"kind":"a","payload":"\ud800","queue":"/"}"#,
-                &["payload", "queue"],
-            ),
         ] {
             let refused = read(text).expect_err(text);
             assert_eq!(refused, expected, "{text}");
