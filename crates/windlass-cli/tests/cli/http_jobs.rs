@@ -32,16 +32,17 @@ fn nothing_of_a_job_becomes_a_header_of_its_request() {
     let server = serve(data.path());
     let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     for (parent, sent) in [
-        (good.to_owned(), good),
-        (format!("{good}\r\nX-Evil: 1"), ""),
-        ("x\nX-Evil: 1".to_owned(), ""),
+        (good.to_owned(), Some(good)),
+        (format!("{good}\r\nX-Evil: 1"), None),
+        ("x\nX-Evil: 1".to_owned(), None),
     ] {
         let http = json!({"url": format!("http://{target}/200/x")});
         let job =
             json!({"http": http, "meta": {"traceparent": parent, "X-Evil": "a\r\nX-Evil: 1"}});
         server.post("/api/v1/jobs", &job);
         let request = seen.recv_timeout(PATIENCE).expect("the request");
-        assert_eq!(request.header("traceparent"), sent);
+        let traceparent = request.headers.get("traceparent").map(String::as_str);
+        assert_eq!(traceparent, sent);
         assert!(!request.headers.contains_key("x-evil"), "{request:?}");
     }
     let headers = json!({"X-Fine": "a\r\nX-Evil: 1"});
