@@ -2,7 +2,7 @@
 //! queue.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -117,9 +117,19 @@ struct Meter {
     picked_up: Notify,
 }
 
+impl Meter {
+    fn start(&self) {
+        self.times().0 = Some(clock::start());
+    }
+
+    fn times(&self) -> MutexGuard<'_, (Option<Instant>, Vec<Duration>)> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 async fn noop(_: Noop, context: Context<Arc<Meter>>) -> Result<(), Failure> {
     let meter = &context.state;
-    let mut times = meter.times.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut times = meter.times();
     let took = times.0.take().map(|sent| sent.elapsed());
     times.1.extend(took);
     drop(times);
@@ -146,9 +156,7 @@ async fn time(
     let bar = progress("pick up", PICKUPS);
     for number in 0..PICKUPS {
         tokio::time::sleep(Duration::from_millis(5)).await;
-        let mut times = meter.times.lock().unwrap_or_else(PoisonError::into_inner);
-        times.0 = Some(clock::start());
-        drop(times);
+        meter.start();
         client.enqueue(Noop).queue(&queue_of(number)).await?;
         meter.picked_up.notified().await;
         bar.inc(1);
@@ -156,8 +164,7 @@ async fn time(
     bar.finish_and_clear();
     stop.notify_one();
     running.await??;
-    let mut times = meter.times.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok((percentiles(&mut times.1), cpu))
+    Ok((percentiles(&mut meter.times().1), cpu))
 }
 
 impl fmt::Display for Figures {
