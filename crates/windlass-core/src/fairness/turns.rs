@@ -100,7 +100,10 @@ impl Turns {
                 share.got += given;
                 slots_left -= given;
                 let wants_more = share.got < share.taker.most;
-                self.left = if wants_more { turn - given } else { 0 };
+                // Where the slots ran out, the rest of the turn is for the next call: `most` is then
+                // often only the number of free slots.
+                let goes_on = wants_more || slots_left == 0;
+                self.left = if goes_on { turn - given } else { 0 };
                 self.last = Some(share.queue.clone());
                 wants_more
             });
@@ -215,6 +218,18 @@ mod tests {
         let mut got = [0, 0];
         for _ in 0..40 {
             let shares = shares(&mut turns, 1, &[(3, 100), (1, 100)]);
+            got[0] += shares[0];
+            got[1] += shares[1];
+        }
+        assert_eq!(got, [30, 10]);
+    }
+
+    #[test]
+    fn a_turn_goes_on_although_each_call_offers_one_slot() {
+        let mut turns = Turns::default();
+        let mut got = [0, 0];
+        for _ in 0..40 {
+            let shares = shares(&mut turns, 1, &[(3, 1), (1, 1)]);
             got[0] += shares[0];
             got[1] += shares[1];
         }
