@@ -23,9 +23,10 @@ pub fn pooler() -> &'static Pooler {
             .expect("a folder")
             .keep();
         let port = cluster::free_port();
+        // Each test has a database of its own: idle connections to all of them would use up the server's.
         let config = format!(
             "[databases]\n* = host=127.0.0.1 port={} user=windlass\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
-             auth_type = any\npool_mode = transaction\nmax_client_conn = 1000\ndefault_pool_size = 8\n\
+             auth_type = any\npool_mode = transaction\nmax_client_conn = 1000\ndefault_pool_size = 8\nserver_idle_timeout = 2\n\
              unix_socket_dir =\nlogfile = {}\n",
             server.port,
             folder.join("log").display(),
