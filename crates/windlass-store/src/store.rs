@@ -199,7 +199,7 @@ pub trait Store {
 
     /// Removes succeeded and cancelled jobs that ended before then, with their history, where that is cheap: as whole days.
     ///
-    /// What is younger stays, and so does what is dead, waits or runs. It may leave older ones, which [`Store::purge`] removes
+    /// What is younger stays, and so does what is dead, waits or runs. It may leave older ones, which [`Change::Purge`] removes
     /// one by one. Answers how many such parts were removed.
     async fn forget(&self, before: Timestamp) -> Result<usize, StoreError>;
 
