@@ -8,10 +8,11 @@ mod queues;
 mod run;
 mod store;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
+use tokio::runtime::{Builder, Runtime};
 use windlass_core::Invalid;
 
 use crate::output::Output;
@@ -173,6 +174,19 @@ pub(crate) fn run(command: &BenchCommand, output: &Output) -> anyhow::Result<()>
         BenchCommand::Http(bench) => http::run(bench, output),
         BenchCommand::Queues(bench) => queues::run(bench, output),
     }
+}
+
+/// The store that was named, or a new SQLite file in `folder`.
+fn store_url(named: Option<&str>, folder: &Path) -> String {
+    let in_folder = || format!("sqlite:{}", folder.join("bench.db").display());
+    named.map_or_else(in_folder, str::to_owned)
+}
+
+fn runtime() -> std::io::Result<Runtime> {
+    Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
 }
 
 fn progress(what: &'static str, jobs: u64) -> ProgressBar {

@@ -13,7 +13,7 @@ use windlass::{Client, Context, Failure, Job, Worker};
 
 use super::http::cpu_seconds;
 use super::run::{Percentiles, percentiles, refused};
-use super::{QueuesBench, progress};
+use super::{QueuesBench, progress, runtime, store_url};
 use crate::clock;
 use crate::output::Output;
 
@@ -40,14 +40,8 @@ struct Figures {
 
 pub(super) fn run(bench: &QueuesBench, output: &Output) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
-    let url = bench
-        .store
-        .clone()
-        .unwrap_or_else(|| format!("sqlite:{}", folder.path().join("bench.db").display()));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
+    let url = store_url(bench.store.as_deref(), folder.path());
+    let runtime = runtime()?;
     let figures = runtime.block_on(measure(bench, &url))?;
     output.print(&figures, &figures)
 }

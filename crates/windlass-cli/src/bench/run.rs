@@ -15,7 +15,7 @@ use windlass::events::Stopped;
 use windlass::retry::{Backoff, Jitter, RetryPolicy};
 use windlass::{Client, Context, Failure, Job, Queue, Worker};
 
-use super::{RunBench, progress};
+use super::{RunBench, progress, runtime, store_url};
 use crate::clock;
 use crate::output::Output;
 
@@ -63,14 +63,8 @@ struct Storm {
 
 pub(super) fn run(bench: &RunBench, output: &Output) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
-    let url = bench
-        .store
-        .clone()
-        .unwrap_or_else(|| format!("sqlite:{}", folder.path().join("bench.db").display()));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
+    let url = store_url(bench.store.as_deref(), folder.path());
+    let runtime = runtime()?;
     let figures = runtime.block_on(measure(bench, &url, folder.path()))?;
     output.print(&figures, &figures)
 }

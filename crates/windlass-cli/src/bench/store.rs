@@ -49,10 +49,7 @@ pub(super) fn run(bench: &StoreBench, output: &Output) -> anyhow::Result<()> {
         "{} is there already: name a new file",
         path.display()
     );
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
+    let runtime = super::runtime()?;
     let figures = runtime.block_on(measure(bench, &path, folder.path()))?;
     output.print(&figures, &figures)
 }
