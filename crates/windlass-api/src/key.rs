@@ -161,7 +161,7 @@ pub struct NewSecret {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 32))]
     pub hosts: Option<Vec<String>>,
-    /// Sign requests to every host: whoever may enqueue can then have anything signed.
+    /// Sign requests to every host: anyone who may enqueue can then have anything signed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub any_host: Option<bool>,
 }
