@@ -1,6 +1,6 @@
 //! The job: what was asked for, what has happened to it so far, and where it stands.
 
-mod life;
+mod transitions;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-pub use life::{Conflict, Edit, Failures, Revival};
+pub use transitions::{Conflict, Edit, Failures, Revival};
 
 use crate::failure::AttemptError;
 use crate::new_job::TIMEOUT_DEFAULT;

@@ -19,9 +19,9 @@
 pub mod build;
 pub mod change;
 pub mod claim;
+pub mod documents_and_records;
 pub mod due_queues;
 pub mod enqueue;
-pub mod general;
 pub mod limits;
 pub mod model;
 pub mod read;
@@ -102,7 +102,7 @@ macro_rules! conformance {
                 an_occurrence_fires_once, a_full_queue_drops_no_occurrence, occurrences_are_kept_as_long_as_their_jobs, a_stale_step_writes_nothing, skipped_occurrences_are_recorded,
                 a_step_gives_another_definition,
             ],
-            general: [
+            documents_and_records: [
                 documents_are_compare_and_set, no_change_that_meets_another_is_lost, a_change_that_others_always_precede_is_given_up, documents_are_listed_by_name, names_of_documents_come_in_pages, documents_are_removed_by_version,
                 an_expired_document_is_absent, a_put_over_an_expired_document_creates_it,
                 expired_documents_are_removed_the_longest_expired_first, a_step_removes_a_bounded_number_of_expired_documents,
