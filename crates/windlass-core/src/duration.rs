@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::Invalid;
 use crate::invalid::shown;
 
-/// The longest duration that anything in Windlass may be given: ten years.
+/// The longest duration that Windlass accepts anywhere: ten years.
 pub const DURATION_MAX: Duration = Duration::from_secs(3650 * 86_400);
 
 /// The units, largest first, in microseconds.
@@ -20,9 +20,10 @@ const UNITS: [(&str, u64); 7] = [
     ("us", 1),
 ];
 
-/// Reads a duration: numbers with a unit (`w d h m s ms us`), added up, as in `1m 30s` or `1.5h`.
+/// Reads a duration: numbers with a unit (`w d h m s ms us`) that are added up, such as `1m 30s` or
+/// `1.5h`.
 ///
-/// What is finer than a microsecond is cut off. The error's field is empty: the caller knows it.
+/// Drops fractions of a microsecond. The field of the error is empty; the caller adds it.
 pub fn parse_duration(text: &str) -> Result<Duration, Invalid> {
     let mut rest = text.trim();
     if rest.starts_with('-') {
@@ -40,7 +41,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, Invalid> {
     check_duration(total)
 }
 
-/// Writes a duration in the same form: `1m 30s`. Nothing is rounded, but for parts of a microsecond.
+/// Writes a duration in the form that [`parse_duration`] reads: `1m 30s`. Drops fractions of a
+/// microsecond.
 pub fn format_duration(duration: Duration) -> String {
     let mut rest = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
     let mut text = String::new();
@@ -58,7 +60,7 @@ pub fn format_duration(duration: Duration) -> String {
     text
 }
 
-/// Refuses what is longer than anything in Windlass may be.
+/// Checks that a duration is at most [`DURATION_MAX`].
 pub(crate) fn check_duration(duration: Duration) -> Result<Duration, Invalid> {
     if duration > DURATION_MAX {
         let rule = format!("must be at most {}", format_duration(DURATION_MAX));
@@ -67,7 +69,7 @@ pub(crate) fn check_duration(duration: Duration) -> Result<Duration, Invalid> {
     Ok(duration)
 }
 
-/// Durations as text in serde's formats: `#[serde(with = "…::text")]`.
+/// Durations as text, for `#[serde(with = "…::text")]`.
 pub(crate) mod text {
     use super::{Duration, format_duration, parse_duration};
     use serde::{Deserialize, Deserializer, Serializer, de};
@@ -87,7 +89,7 @@ pub(crate) mod text {
     }
 }
 
-/// One number with its unit, and what follows it.
+/// Reads one number with its unit; returns it and the rest of the text.
 fn parse_part(text: &str) -> Option<(Duration, &str)> {
     let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let (number, after) = text.split_at(number_end);
@@ -101,21 +103,21 @@ fn parse_part(text: &str) -> Option<(Duration, &str)> {
     Some((Duration::from_micros(micros), rest))
 }
 
-/// `number · scale` for a decimal number, in whole units; without floating point, so that nothing is off by one.
+/// Returns `number · scale` in whole units. Uses no floating point, so that the result is exact.
 fn parse_decimal(number: &str, scale: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() || (number.contains('.') && fraction.is_empty()) || fraction.contains('.') {
         return None;
     }
-    // A number too long for u64 is too long for every limit: saturate, the limit refuses it.
+    // A number too large for u64 exceeds every limit: saturate, and the limit refuses it.
     let whole: u64 = whole.parse().unwrap_or(u64::MAX);
     let mut micros = whole.saturating_mul(scale);
-    let mut place = scale;
+    let mut digit_scale = scale;
     for digit in fraction.chars() {
-        // Digits of a tenth, hundredth … of the unit; past a microsecond they count nothing.
+        // Tenths, hundredths … of the unit; digits below a microsecond add nothing.
         let digit = u64::from(digit.to_digit(10)?);
-        micros = micros.saturating_add(digit * place / 10);
-        place /= 10;
+        micros = micros.saturating_add(digit * digit_scale / 10);
+        digit_scale /= 10;
     }
     Some(micros)
 }
@@ -200,7 +202,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read_back(micros in 0..=DURATION_MAX.as_micros() as u64) {
+        fn a_written_duration_is_read_back(micros in 0..=DURATION_MAX.as_micros() as u64) {
             let duration = Duration::from_micros(micros);
             prop_assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
         }

@@ -1,46 +1,49 @@
 //! How long an attempt has run, independent of jumps of the wall clock.
 //!
-//! Timeouts follow elapsed time. Whoever hands an attempt out measures it; for an attempt that
-//! another process handed out, the wall clock is trusted as little as possible.
+//! Timeouts count elapsed time. The process that hands out an attempt measures it. For attempts
+//! that another process handed out, these rules rely on the wall clock as little as possible.
 
 use std::time::Duration;
 
 use crate::{Job, Timeout, Timestamp};
 
-/// How much later than its timeout an attempt may be reported by a worker that no one can stop.
+/// How long after the timeout a remote worker, which no one can stop, may still report.
 pub(crate) const REPORT_GRACE: Duration = Duration::from_secs(1);
 
-/// Two clocks that differ by less than this were not set meanwhile.
+/// A smaller difference between two clocks does not mean that one of them was set.
 const DRIFT_MAX: Duration = Duration::from_secs(1);
 
 /// How long a process has been running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Uptime {
-    /// What the wall clock said at its start.
+    /// The wall clock when the process started.
     pub since: Timestamp,
-    /// How much time has passed since then.
+    /// The time that has passed since then, by a monotonic clock.
     pub elapsed: Duration,
 }
 
 impl Uptime {
-    /// How long an attempt has run that this process did not hand out. The wall clock is trusted
-    /// for the time before this process; after its start, only as far as time really passed.
+    /// How long an attempt has run that this process did not hand out.
+    ///
+    /// Uses the wall clock for the time before this process started. After that, the result is at
+    /// most the time that really passed.
     pub fn ran(self, started_at: Timestamp, now: Timestamp) -> Duration {
-        match started_at <= self.since {
-            true => self.since.since(started_at).saturating_add(self.elapsed),
-            false => now.since(started_at).min(self.elapsed),
+        if started_at <= self.since {
+            self.since.since(started_at).saturating_add(self.elapsed)
+        } else {
+            now.since(started_at).min(self.elapsed)
         }
     }
 }
 
 impl Job {
-    /// Whether a report comes too late, after the running attempt has run for `ran`.
+    /// Whether a report is too late for an attempt that has run for `ran`.
     pub fn is_late(&self, ran: Duration) -> bool {
         self.run_time_max().is_some_and(|most| ran >= most)
     }
 
-    /// Until when a lease lasts at most that is renewed `now`, after the attempt has run for `ran`.
-    /// Unless the wall clock was set meanwhile, this is [`Job::lease_until_max`].
+    /// The latest end of a lease that is renewed at `now`, for an attempt that has run for `ran`.
+    /// Equals [`Job::lease_until_max`] unless the wall clock was set during the attempt.
     pub fn lease_until_max_after(&self, ran: Duration, now: Timestamp) -> Option<Timestamp> {
         let by_wall = self.lease_until_max()?;
         let until = now.saturating_add(self.run_time_max()?.saturating_sub(ran));
@@ -48,8 +51,8 @@ impl Job {
         Some(if drift < DRIFT_MAX { by_wall } else { until })
     }
 
-    /// Whether a third of the lease of the running attempt has passed: it is renewed before the job
-    /// is handed out.
+    /// Whether more than a third of the lease has passed. Then the lease is renewed before the job
+    /// is handed to a worker.
     pub fn has_worn_lease(&self, now: Timestamp) -> bool {
         let (Some(lease), Some(started_at)) = (self.lease(), self.started_at) else {
             return false;
@@ -57,7 +60,7 @@ impl Job {
         now.since(started_at) > lease.until.since(started_at) / 3
     }
 
-    /// How long an attempt may run and still be reported, where no one can stop its worker.
+    /// How long an attempt of a remote worker may run and still be reported.
     pub(crate) fn run_time_max(&self) -> Option<Duration> {
         match self.timeout {
             Timeout::After(timeout) => Some(timeout.saturating_add(REPORT_GRACE)),
@@ -90,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_of_the_wall_clock_adds_nothing_to_what_an_attempt_ran() {
+    fn a_jump_of_the_wall_clock_does_not_lengthen_an_attempt() {
         let up = Uptime {
             since: at(HOUR),
             elapsed: seconds(10),
@@ -103,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_ends_with_the_time_that_is_left() {
+    fn a_lease_ends_when_the_timeout_does() {
         let job = job();
         let by_wall = job.lease_until_max();
         assert_eq!(by_wall, Some(at(HOUR + seconds(31))));

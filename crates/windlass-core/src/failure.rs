@@ -1,4 +1,4 @@
-//! What is known about an attempt that failed.
+//! Errors and failures of attempts: what went wrong, and whether a retry can help.
 
 use std::error::Error;
 use std::fmt;
@@ -9,31 +9,33 @@ use serde::{Deserialize, Serialize};
 const MESSAGE_CHARS_MAX: usize = 4096;
 const CAUSES_MAX: usize = 16;
 
-/// The error of an attempt, as text that can be stored: the message, then its causes from the outside in.
+/// The error of an attempt as text that a store can keep: the message, then its causes from the
+/// outermost to the root.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Told")]
+#[serde(from = "UncheckedError")]
 pub struct AttemptError {
     message: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     causes: Vec<String>,
 }
 
-/// An error as somebody tells it: of any length, and with any characters.
+/// An error as a client sends it: texts of any length, with any characters.
 #[derive(Deserialize)]
-struct Told {
+struct UncheckedError {
     message: String,
     #[serde(default)]
     causes: Vec<String>,
 }
 
-impl From<Told> for AttemptError {
-    fn from(told: Told) -> Self {
-        AttemptError::with_causes(told.message, &told.causes)
+impl From<UncheckedError> for AttemptError {
+    fn from(error: UncheckedError) -> Self {
+        AttemptError::with_causes(error.message, &error.causes)
     }
 }
 
 impl AttemptError {
-    /// An error without causes. A very long message is cut; what no database takes is replaced.
+    /// Makes an error without causes. Cuts a message of more than 4096 characters and replaces NUL
+    /// characters, which PostgreSQL does not store.
     pub fn new(message: impl AsRef<str>) -> Self {
         AttemptError {
             message: cut(message.as_ref()),
@@ -41,7 +43,8 @@ impl AttemptError {
         }
     }
 
-    /// An error and its causes, from the outside in; cut like a message.
+    /// Makes an error with its causes, from the outermost to the root. Keeps at most 16 causes,
+    /// each cut like a message.
     pub fn with_causes(message: impl AsRef<str>, causes: &[String]) -> Self {
         let causes = causes.iter().take(CAUSES_MAX);
         AttemptError {
@@ -50,7 +53,7 @@ impl AttemptError {
         }
     }
 
-    /// The text of an error and of its causes.
+    /// Makes the text of an error and its causes.
     pub fn of(error: &(dyn Error + 'static)) -> Self {
         let causes = chain(error).skip(1).take(CAUSES_MAX);
         AttemptError {
@@ -59,12 +62,12 @@ impl AttemptError {
         }
     }
 
-    /// What failed.
+    /// The message.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// Why, from the outside in.
+    /// The causes, from the outermost to the root.
     pub fn causes(&self) -> &[String] {
         &self.causes
     }
@@ -79,33 +82,34 @@ impl fmt::Display for AttemptError {
     }
 }
 
-/// What a failure says about trying again.
+/// Whether a retry can help after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FailureClass {
-    /// It may go better next time.
+    /// A retry may succeed.
     #[default]
     Retryable,
-    /// It never will.
+    /// No retry can succeed.
     Unrecoverable,
-    /// It may even have worked: the connection was lost after the request was sent. Retryable, if that is allowed.
+    /// The work may have been done, for example because the connection broke after the request was
+    /// sent. Retried like `Retryable`, but not for an at-most-once job.
     Unknown,
 }
 
-/// A failed attempt: the error, its class, and how long to wait.
+/// A failed attempt: its error, its class, and how long to wait before a retry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// What went wrong.
+    /// The error.
     pub error: AttemptError,
     /// Whether a retry can help.
     pub class: FailureClass,
-    /// The shortest wait before the next attempt that the handler or the target asks for.
+    /// The shortest wait before the next attempt, as the handler or the HTTP target asks for it.
     pub retry_after: Option<Duration>,
-    /// The delay in place of the policy's, where the worker's own code decides it.
+    /// A delay that the worker's code chose; it replaces the delay of the policy.
     pub delay: Option<Duration>,
 }
 
 impl Failure {
-    /// A failure that may go better next time.
+    /// Makes a failure after which a retry may succeed.
     pub fn retryable(error: AttemptError) -> Self {
         Failure {
             error,
@@ -115,7 +119,7 @@ impl Failure {
         }
     }
 
-    /// A failure that no retry can help.
+    /// Makes a failure that no retry can help.
     pub fn unrecoverable(error: AttemptError) -> Self {
         Failure {
             class: FailureClass::Unrecoverable,
@@ -123,11 +127,11 @@ impl Failure {
         }
     }
 
-    /// The failure that an error stands for: unrecoverable if it is, or wraps, an [`Unrecoverable`].
+    /// Makes the failure for an error: unrecoverable if the error is or wraps an [`Unrecoverable`].
     pub fn of(error: &(dyn Error + 'static)) -> Self {
-        let hopeless = chain(error).any(|cause| cause.is::<Unrecoverable>());
+        let unrecoverable = chain(error).any(|cause| cause.is::<Unrecoverable>());
         let text = AttemptError::of(error);
-        if hopeless {
+        if unrecoverable {
             Failure::unrecoverable(text)
         } else {
             Failure::retryable(text)
@@ -135,7 +139,8 @@ impl Failure {
     }
 }
 
-/// Marks an error as one that no retry can help, however deep it is wrapped.
+/// Marks an error as one that no retry can help. The mark counts however deeply other errors wrap
+/// it.
 #[derive(Debug)]
 pub struct Unrecoverable(Box<dyn Error + Send + Sync>);
 
@@ -158,13 +163,13 @@ impl Error for Unrecoverable {
     }
 }
 
-/// The error and its causes, a bounded number of them: a chain may be made to loop.
+/// The error and its causes. The number is limited, because a chain of causes may contain a loop.
 fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     const SEARCHED_MAX: usize = 1000;
     std::iter::successors(Some(error), |error| (*error).source()).take(SEARCHED_MAX)
 }
 
-/// Text of bounded length, without NUL, which PostgreSQL does not store.
+/// Cuts text to 4096 characters and replaces NUL characters, which PostgreSQL does not store.
 fn cut(text: &str) -> String {
     let clean = |text: &str| text.replace('\0', "\u{fffd}");
     match text.char_indices().nth(MESSAGE_CHARS_MAX) {
@@ -239,11 +244,11 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_tells_is_bounded_too() {
+    fn errors_from_clients_are_bounded_too() {
         assert_eq!(AttemptError::new("a\0b").message(), "a\u{fffd}b");
-        let told =
+        let sent =
             serde_json::json!({"message": "m\0".repeat(10_000), "causes": vec!["c\0"; 1000]});
-        let read: AttemptError = serde_json::from_value(told).unwrap();
+        let read: AttemptError = serde_json::from_value(sent).unwrap();
         assert!(read.message().chars().count() < 5000 && !read.message().contains('\0'));
         assert_eq!(read.causes(), vec!["c\u{fffd}"; CAUSES_MAX]);
     }

@@ -1,9 +1,12 @@
-//! How a claim is shared between fresh work and retries, so that neither starves the other.
+//! How claims divide slots between new jobs and retries, so that neither starves the other.
 //!
-//! Per queue, and usable together: a share of the slots (`retry_fetch_ratio`), slots that retries never get
-//! (`fresh_reserve`), a cap on retries running at once (`max_inflight_retries`), and a pool of their own (`retry_lane`).
-//! Invariant: while fresh work waits, at most ⌈r·k⌉+1 of the next k freed slots go to retries, and retries that wait get
-//! their share of them.
+//! A slot is room for one running job in a worker. Each queue can combine four [`Guards`]: a share
+//! of the slots for retries (`retry_fetch_ratio`), slots that never run retries (`fresh_reserve`),
+//! a limit of running retries (`max_inflight_retries`), and a separate pool for retries
+//! (`retry_lane`). [`Turns`] divides slots between several queues by weight.
+//!
+//! Invariant: while new jobs wait, at most ⌈r·k⌉+1 of the next k freed slots go to retries, and
+//! waiting retries get their share r of them.
 
 mod looks;
 mod settings;
@@ -24,15 +27,15 @@ use crate::timestamp::Timestamp;
 
 const WHOLE: i64 = 1_000_000;
 
-/// A share from 0 to 1, to the millionth, so that adding it up never drifts.
+/// A share from 0 to 1, in millionths, so that sums are exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ratio(i64);
 
 impl Ratio {
-    /// The share of retries unless configured otherwise: 0.2.
+    /// The default share of retries: 0.2.
     pub const DEFAULT: Ratio = Ratio(200_000);
 
-    /// Checks a share.
+    /// Makes a share; it must be from 0 to 1.
     pub fn new(ratio: f64) -> Result<Self, Invalid> {
         if !(0.0..=1.0).contains(&ratio) {
             let rule = format!("must be a number from 0 to 1, got {ratio}");
@@ -47,40 +50,43 @@ impl Ratio {
     }
 }
 
-/// The guards of one queue.
+/// The fairness settings of one queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Guards {
-    /// The share of the slots that retries get while both kinds wait. None: strict priority over both kinds.
+    /// The share of the slots that retries get while new jobs and retries both wait. `None` claims
+    /// strictly by priority.
     pub retry_fetch_ratio: Option<Ratio>,
-    /// So many slots of a worker never hold a retry. None: one of four or more.
+    /// How many slots of a worker never run a retry. `None` means 1 if the worker has at least 4
+    /// slots, else 0.
     pub fresh_reserve: Option<u32>,
-    /// At most so many retries run at once in the queue, over all nodes.
+    /// The most retries that run at once in the queue, across all nodes.
     pub max_inflight_retries: Option<u32>,
-    /// Retries run in a pool of their own.
+    /// Runs retries in a separate pool.
     pub retry_lane: Option<RetryLane>,
 }
 
-/// A pool for retries alone.
+/// A pool that runs only retries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryLane {
-    /// How many run at once.
+    /// How many retries run at once.
     pub concurrency: u32,
-    /// How many start in a period, if that is limited.
+    /// How many retries start per period, if that is limited.
     pub rate: Option<Rate>,
 }
 
-/// So many in each period.
+/// A rate: at most `count` starts per `period`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
-    /// How many.
+    /// How many may start.
     pub count: u32,
-    /// In how long.
+    /// The length of the period.
     #[serde(with = "crate::duration::text")]
     pub period: Duration,
 }
 
 impl Rate {
-    /// When a further job may start, where those that started have used it up: when and how many, the oldest first.
+    /// When the next job may start, if the rate is used up. `starts` lists when how many jobs
+    /// started, oldest first.
     pub fn used_up_until(
         self,
         starts: impl IntoIterator<Item = (Timestamp, u32)>,
@@ -114,15 +120,15 @@ impl Default for Guards {
     }
 }
 
-/// The pool that a claim fills.
+/// The pool of slots that a claim fills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pool {
     /// The worker's slots.
     Main,
     /// The slots of the retry lane.
     RetryLane,
-    /// All slots of a worker that has one pool for both kinds: a retry lane limits how many of them
-    /// hold a retry.
+    /// All slots of a worker with one pool for new jobs and retries. A retry lane limits how many
+    /// of them run a retry.
     Single,
 }
 
@@ -131,15 +137,14 @@ pub enum Pool {
 pub struct Slots {
     /// How many there are.
     pub total: u32,
-    /// How many are free: a claim never takes more.
+    /// How many are free. A claim never takes more.
     pub free: u32,
-    /// How many hold a retry.
+    /// How many run a retry.
     pub retries_running: u32,
 }
 
 impl Slots {
-    /// Free slots of a worker that does not say how many it has in all: none is kept free of
-    /// retries.
+    /// The free slots of a worker whose total is unknown. None of them is reserved for new jobs.
     pub fn uncounted(free: u32) -> Self {
         Slots {
             total: u32::MAX,
@@ -149,53 +154,55 @@ impl Slots {
     }
 }
 
-/// What retries are owed, in parts of a slot; below zero they had more than their share.
+/// The slots that retries are owed, in millionths of a slot. Negative if they had more than their
+/// share.
 ///
-/// Kept by each fetcher for each queue, between minus one and one slot.
+/// Each fetcher keeps one per queue, between -1 and 1 slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Credit(i64);
 
-/// What a claim is told to take. The driver takes `retries_first` retries, then fresh jobs, then fills with retries.
+/// What a claim takes: `retries_first` retries, then new jobs, then retries for the remaining
+/// slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClaimPlan {
-    /// At most so many jobs in all.
+    /// The most jobs in all.
     pub limit: u32,
-    /// At most so many fresh ones.
+    /// The most new jobs.
     pub fresh_max: u32,
-    /// At most so many retries.
+    /// The most retries.
     pub retries_max: u32,
-    /// How the two kinds are mixed.
+    /// How new jobs and retries are mixed.
     pub mix: Mix,
-    /// At most so many retries running at once in the queue, those of this claim included.
+    /// The most retries that run at once in the queue, those of this claim included.
     pub max_inflight_retries: Option<u32>,
 }
 
-/// How a claim mixes the two kinds.
+/// How a claim mixes new jobs and retries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mix {
-    /// By the order of claims alone, over both kinds.
+    /// By claim order alone, without regard to the lane.
     Strict,
-    /// So many retries come first, then fresh jobs; free slots are filled with retries.
+    /// This many retries first, then new jobs, then retries for the remaining slots.
     RetriesFirst(u32),
 }
 
 /// What a claim took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Taken {
-    /// How many fresh jobs.
+    /// How many new jobs.
     pub fresh: u32,
     /// How many retries.
     pub retries: u32,
-    /// Whether both kinds were ready when the claim came.
+    /// Whether new jobs and retries were both ready when the claim started.
     pub both_waited: bool,
 }
 
 impl Guards {
-    /// Refuses guards that would let retries wait for ever in a worker with so many slots.
+    /// Checks that retries can run in a worker with this many slots.
     pub fn check(&self, slots: u32) -> Result<(), Invalid> {
         if self.retry_lane.is_none() && self.reserve(slots) >= slots {
             let rule =
-                format!("must be less than the {slots} slots of the worker, or retries never run");
+                format!("must be less than the worker's {slots} slots, or retries never run");
             return Err(Invalid::new("fresh_reserve", rule));
         }
         if self.max_inflight_retries == Some(0) {
@@ -211,14 +218,14 @@ impl Guards {
         if let Some(rate) = lane.rate {
             check_duration(rate.period).map_err(|error| error.within("retry_lane.rate.period"))?;
             if rate.count == 0 || rate.period.is_zero() {
-                let rule = "must allow at least one retry in a period longer than nothing";
+                let rule = "must have a count of at least 1 and a period longer than 0s";
                 return Err(Invalid::new("retry_lane.rate", rule));
             }
         }
         Ok(())
     }
 
-    /// What the next claim of a pool takes.
+    /// Plans the next claim of a pool.
     pub fn plan(&self, pool: Pool, slots: Slots, credit: Credit) -> ClaimPlan {
         let limit = slots.free;
         let retries_max = match (pool, self.retry_lane) {
@@ -243,8 +250,9 @@ impl Guards {
         }
     }
 
-    /// What retries are owed after a claim. It counts only if both kinds waited and fresh work did not run short; retries
-    /// that ran short themselves are owed nothing more.
+    /// Returns what retries are owed after a claim. A claim changes the credit only if new jobs and
+    /// retries both waited and the new jobs did not run out. If the retries ran out, they are owed
+    /// nothing.
     pub fn credit_after(&self, credit: Credit, plan: &ClaimPlan, taken: Taken) -> Credit {
         let (Some(ratio), Mix::RetriesFirst(first)) = (self.retry_fetch_ratio, plan.mix) else {
             return credit;
@@ -254,8 +262,8 @@ impl Guards {
             return credit;
         }
         let owed = credit.0 + ratio.0 * i64::from(plan.limit) - WHOLE * i64::from(taken.retries);
-        let most = if taken.retries < first { 0 } else { WHOLE };
-        Credit(owed.clamp(-WHOLE, most))
+        let credit_max = if taken.retries < first { 0 } else { WHOLE };
+        Credit(owed.clamp(-WHOLE, credit_max))
     }
 
     fn reserve(&self, slots: u32) -> u32 {
@@ -264,7 +272,8 @@ impl Guards {
 }
 
 impl Credit {
-    /// How many of `limit` slots are due to retries: rounded up, and the rest is a debt.
+    /// How many of `limit` slots retries get. Rounded up; the difference is subtracted from the
+    /// credit.
     fn slots(self, ratio: Ratio, limit: u32) -> u32 {
         let owed = self.0 + ratio.0 * i64::from(limit);
         let slots = (owed.max(0) + WHOLE - 1) / WHOLE;
@@ -273,7 +282,7 @@ impl Credit {
 }
 
 impl ClaimPlan {
-    /// The plan of a claim that finds so many retries of the queue running, over all nodes.
+    /// Limits the plan, given how many retries of the queue already run across all nodes.
     #[must_use]
     pub fn beside(self, retries_running: u32) -> ClaimPlan {
         let Some(cap) = self.max_inflight_retries else {
@@ -286,7 +295,8 @@ impl ClaimPlan {
         }
     }
 
-    /// Which kind the claim takes next, given the places in the order of claims of the foremost ready job of each.
+    /// The lane from which the claim takes its next job, given the claim order of the first ready
+    /// job of each lane.
     pub fn next_lane<O: Ord>(
         &self,
         taken: Taken,

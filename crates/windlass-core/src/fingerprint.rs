@@ -1,4 +1,4 @@
-//! Errors that are the same but for their details, grouped.
+//! Groups errors that differ only in details such as ids and numbers.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::{AttemptError, Kind};
 const PATTERN_CHARS_MAX: usize = 200;
 const SCANNED_BYTES_MAX: usize = 4096;
 
-/// What all errors of one sort have in common: the kind of the job, and the text without its details.
+/// The group of an error: the kind of the job, and the error text without its details.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint {
     hash: u64,
@@ -16,27 +16,29 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// The fingerprint of an error of a job of that kind, its causes included.
+    /// Makes the fingerprint of an error, causes included, of a job of this kind.
     pub fn new(kind: &Kind, error: &AttemptError) -> Self {
         let pattern = pattern_of(&error.to_string(), push_run);
         let hash = fixed_hash(format!("{kind}\0{pattern}").as_bytes());
         Fingerprint { hash, pattern }
     }
 
-    /// The text with numbers, ids and addresses as `#` and quoted parts as `"…"`.
+    /// The error text with `#` in place of numbers, ids and addresses and `"…"` in place of quoted
+    /// parts.
     pub fn pattern(&self) -> &str {
         &self.pattern
     }
 }
 
 impl fmt::Display for Fingerprint {
-    /// Sixteen hexadecimal digits: the name of the group.
+    /// Sixteen hexadecimal digits that name the group.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.hash)
     }
 }
 
-/// The text with its quoted parts as `"…"` and each run of word characters as `push_run` writes it.
+/// Returns the text with `"…"` in place of quoted parts; `push_run` writes each run of word
+/// characters.
 pub(crate) fn pattern_of(error: &str, mut push_run: impl FnMut(&mut String, &str)) -> String {
     let mut pattern = String::new();
     let mut rest = start_of(error, SCANNED_BYTES_MAX);
@@ -76,7 +78,7 @@ pub(crate) fn pattern_of(error: &str, mut push_run: impl FnMut(&mut String, &str
         .to_owned()
 }
 
-/// The first bytes of a text, cut between two characters.
+/// The first `bytes` bytes of a text, or fewer so that no character is split.
 fn start_of(text: &str, bytes: usize) -> &str {
     let end = (0..=bytes.min(text.len()))
         .rev()
@@ -84,7 +86,7 @@ fn start_of(text: &str, bytes: usize) -> &str {
     text.get(..end.unwrap_or(0)).unwrap_or("")
 }
 
-/// The length of a quoted part, its quotes included.
+/// The length of the quoted part at the start of the text, quotes included.
 fn quoted_len(text: &str, quote: char) -> Option<usize> {
     let close = match quote {
         '"' | '\'' | '`' => quote,
@@ -101,8 +103,8 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Characters up to the next space or bracket: words, and the points, colons, slashes, dashes and at-signs between them,
-/// so that `10.0.0.7:5432` and `2026-11-15T09:00` are one.
+/// The characters up to the next space or bracket: words and the points, colons, slashes, dashes
+/// and at-signs between them. So `10.0.0.7:5432` and `2026-11-15T09:00` are one run each.
 fn run_of(text: &str) -> &str {
     let inside = |c: char| is_word(c) || ".:-/@+%".contains(c);
     let end = text.find(|c: char| !inside(c)).unwrap_or(text.len());
@@ -110,7 +112,7 @@ fn run_of(text: &str) -> &str {
     run.trim_end_matches(|c: char| !is_word(c))
 }
 
-/// A run as it is, or with `#` for what names one thing: a number, an id, an address.
+/// Writes a run, or `#` if it is a number, an id or an address.
 fn push_run(pattern: &mut String, run: &str) {
     let has_digit = |text: &str| text.contains(|c: char| c.is_ascii_digit());
     if has_digit(run) || run.contains('@') || is_hexadecimal_id(run) {
@@ -120,7 +122,8 @@ fn push_run(pattern: &mut String, run: &str) {
     }
 }
 
-/// An id or an address that happens to have no digit: `abcdefab-cdef-abcd-efab-cdefabcdefab`, `dead::beef`.
+/// Whether the run is an id or address without any digit: `abcdefab-cdef-abcd-efab-cdefabcdefab`,
+/// `dead::beef`.
 pub(crate) fn is_hexadecimal_id(run: &str) -> bool {
     let hexadecimal = run
         .chars()

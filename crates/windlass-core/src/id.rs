@@ -1,4 +1,4 @@
-//! Ids: UUIDv7, made from a given instant and given random bits.
+//! Ids of jobs and schedules: UUIDv7, made from an instant and random bits that the caller passes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,17 +22,18 @@ macro_rules! ids {
         }
 
         impl $name {
-            /// The id of something made at `now`; `random` sets it apart from others made in the same microsecond.
+            /// Makes an id at `now`. `random` distinguishes it from other ids of the same
+            /// microsecond.
             pub fn new(now: Timestamp, random: u64) -> Self {
                 $name(time_ordered(now, random))
             }
 
-            /// The id with these 128 bits, as a store kept them.
+            /// Makes the id from its 128 bits, as a store keeps them.
             pub const fn from_u128(bits: u128) -> Self {
                 $name(Uuid::from_u128(bits))
             }
 
-            /// The 128 bits of the id; they sort as the ids do.
+            /// The 128 bits of the id. They sort in the same order as the ids.
             pub const fn as_u128(self) -> u128 {
                 self.0.as_u128()
             }
@@ -77,14 +78,15 @@ macro_rules! ids {
 }
 
 ids! {
-    /// The id of a job: later ones sort after earlier ones, to the microsecond.
+    /// The id of a job. The ids of later jobs sort after those of earlier jobs, to the microsecond.
     JobId;
 
     /// The id of a schedule.
     ScheduleId;
 }
 
-/// A UUIDv7 whose twelve bits behind the milliseconds count the microseconds (RFC 9562, 6.2, method 3).
+/// Makes a UUIDv7 with the microseconds in the 12 bits after the milliseconds (RFC 9562, 6.2,
+/// method 3).
 fn time_ordered(now: Timestamp, random: u64) -> Uuid {
     let micros = u64::try_from(now.as_micros()).unwrap_or(0);
     let [fraction_high, fraction_low] = fraction_of_milli(micros % 1000).to_be_bytes();
@@ -93,7 +95,7 @@ fn time_ordered(now: Timestamp, random: u64) -> Uuid {
     uuid::Builder::from_unix_timestamp_millis(micros / 1000, &tail).into_uuid()
 }
 
-/// A thousandth of a millisecond as a part of 4096.
+/// Scales the microseconds within a millisecond from 0..1000 to 0..4096.
 fn fraction_of_milli(micros: u64) -> u16 {
     u16::try_from(micros * 4096 / 1000).unwrap_or(u16::MAX)
 }
@@ -117,18 +119,18 @@ mod tests {
     }
 
     #[test]
-    fn the_time_can_be_read_off() {
+    fn an_id_contains_its_time() {
         let bits = JobId::new(Timestamp::from_micros(1_234_567_999).unwrap(), 0).as_u128();
         assert_eq!(bits >> 80, 1_234_567, "milliseconds");
         assert_eq!(
             bits >> 64 & 0xFFF,
             999 * 4096 / 1000,
-            "the part of a millisecond"
+            "the microseconds, scaled to 12 bits"
         );
     }
 
     #[test]
-    fn text_that_is_no_id_is_refused() {
+    fn text_that_is_not_a_uuid_is_refused() {
         for text in ["", "1", "zzzzzzzz-0000-7000-8000-000000000000"] {
             let refusal = text.parse::<ScheduleId>().unwrap_err();
             assert!(refusal.rule().starts_with("must be a UUID"));
@@ -150,7 +152,7 @@ mod tests {
         }
 
         #[test]
-        fn random_bits_set_ids_of_one_instant_apart(first in any::<u32>(), second in any::<u32>()) {
+        fn random_bits_distinguish_ids_of_the_same_instant(first in any::<u32>(), second in any::<u32>()) {
             prop_assume!(first != second);
             let now = Timestamp::UNIX_EPOCH;
             prop_assert_ne!(JobId::new(now, first.into()), JobId::new(now, second.into()));

@@ -1,10 +1,11 @@
-//! The one error of everything that checks input: which field, and which rule it breaks.
+//! The error of every check of user input: the field, and the rule that it breaks.
 
 use std::fmt;
 
-/// A value from outside that breaks a rule.
+/// The error for a user's value that breaks a rule.
 ///
-/// The field is a path as the user wrote it (`retry.backoff.max`); the rule is a sentence that follows it.
+/// `field` is the path as the user wrote it (`retry.backoff.max`). `rule` completes a sentence that
+/// starts with the field: "must be at least 1". It tells the user what to send instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Invalid {
     field: String,
@@ -12,7 +13,7 @@ pub struct Invalid {
 }
 
 impl Invalid {
-    /// Says that `field` breaks `rule`.
+    /// Makes the error for a `field` that breaks `rule`.
     pub fn new(field: impl Into<String>, rule: impl Into<String>) -> Self {
         Invalid {
             field: cleaned(field.into()),
@@ -20,7 +21,7 @@ impl Invalid {
         }
     }
 
-    /// The path of the field; empty where the whole value is meant.
+    /// The path of the field; empty if the error is about the whole value.
     pub fn field(&self) -> &str {
         &self.field
     }
@@ -30,7 +31,7 @@ impl Invalid {
         &self.rule
     }
 
-    /// The same problem seen from one level further out.
+    /// Returns the same error with `outer` in front of the path: `max` becomes `backoff.max`.
     pub fn within(self, outer: &str) -> Self {
         let field = match (outer, self.field.as_str()) {
             ("", inner) => inner.to_owned(),
@@ -40,7 +41,7 @@ impl Invalid {
         Invalid { field, ..self }
     }
 
-    /// The same problem of a field that the user spelled in another way.
+    /// Returns the same error for a user who wrote `spelled` where the path says `name`.
     pub fn respelled(self, name: &str, spelled: &str) -> Self {
         match self.field.strip_prefix(name) {
             Some(rest) if rest.is_empty() || rest.starts_with(['.', '[']) => Invalid {
@@ -62,7 +63,8 @@ impl fmt::Display for Invalid {
     }
 }
 
-/// The name of a field may be the user's own: short, and without anything that a terminal or a log would obey.
+/// Shortens a field name and escapes control characters: users choose the names, and a terminal or
+/// a log would act on such characters.
 fn cleaned(field: String) -> String {
     const FIELD_CHARS_MAX: usize = 120;
     if field.len() <= FIELD_CHARS_MAX && !field.contains(char::is_control) {
@@ -75,7 +77,7 @@ fn cleaned(field: String) -> String {
         .collect()
 }
 
-/// What the user gave, cut short enough to be shown back in a message.
+/// Quotes a user's text for a message, cut after 40 characters.
 pub(crate) fn shown(text: &str) -> String {
     const SHOWN_CHARS_MAX: usize = 40;
     let mut short: String = text.chars().take(SHOWN_CHARS_MAX).collect();

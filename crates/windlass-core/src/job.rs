@@ -1,4 +1,7 @@
-//! The job: what was asked for, what has happened to it so far, and where it stands.
+//! The job: what the user asked for, what happened so far, and its state.
+//!
+//! [`Job`] is one record with everything that Windlass knows about one unit of work. `transitions`
+//! changes it when something happens to it.
 
 mod transitions;
 
@@ -19,177 +22,181 @@ use crate::state::{DeadReason, State};
 use crate::words::words;
 use crate::{JobId, Key, Kind, Payload, QueueName, ScheduleId, Tag, Timestamp, WorkerName};
 
-/// How often a job may run.
+/// How often a job may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Delivery {
-    /// Until it succeeds or is dead; it may run twice.
+    /// Retried until it succeeds or is dead; the same work may run twice.
     #[default]
     AtLeastOnce,
-    /// Never started again by itself once it was started.
+    /// Never retried automatically once started.
     AtMostOnce,
 }
 
 /// How long one attempt may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Timeout {
-    /// So long.
+    /// At most this long.
     After(Duration),
-    /// As long as it likes; this must be said.
+    /// Without limit. Never the default: the user has to ask for it.
     None,
 }
 
 impl Default for Timeout {
-    /// The timeout of a job that names none.
+    /// The timeout of a job that sets none: [`TIMEOUT_DEFAULT`].
     fn default() -> Self {
         Timeout::After(TIMEOUT_DEFAULT)
     }
 }
 
-/// While a job holds a unique key, another one with that key is not enqueued in the same queue.
+/// A unique key: while one job holds it, no other job with this key can be enqueued in the same
+/// queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unique {
     /// The key.
     pub key: Key,
-    /// Held at least so long after the enqueue, even if the job ends before.
+    /// How long after the enqueue the job holds the key at least, even if it finishes earlier. A
+    /// dead job does not hold it.
     pub unique_for: Option<Duration>,
-    /// What becomes of the second job.
+    /// What happens to a second job with this key.
     pub on_duplicate: OnDuplicate,
 }
 
-/// What an enqueue does that meets a taken unique key.
+/// What an enqueue does when another job holds the unique key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnDuplicate {
-    /// It answers with the first job and changes nothing.
+    /// Returns the existing job and changes nothing.
     #[default]
     Keep,
-    /// It gives a waiting first job the new payload and `run_at` (debounce).
+    /// Gives the existing job the new payload and `run_at` if it is still waiting (debounce).
     Replace,
 }
 
-/// A job starts only while fewer than `limit` are running with its key.
+/// A concurrency limit: a job starts only while fewer than `limit` jobs with its key are running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Concurrency {
-    /// The key, over all queues and nodes.
+    /// The key, shared by all queues and nodes.
     pub key: Key,
-    /// At least 1.
+    /// The most jobs that may run at once; at least 1.
     pub limit: u32,
 }
 
-/// Which occurrence of which schedule a job stands for.
+/// The occurrence of a schedule that a job was enqueued for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Occurrence {
     /// The schedule.
     pub schedule_id: ScheduleId,
-    /// The nominal instant.
+    /// The instant that the schedule computed, before any delay.
     pub scheduled_for: Timestamp,
 }
 
 /// One unit of work.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
-    /// Made at enqueue; later jobs sort after earlier ones.
+    /// Made at enqueue. The ids of later jobs sort after those of earlier jobs.
     pub id: JobId,
     /// Picks the handler.
     pub kind: Kind,
     /// What the handler decodes.
     pub payload: Payload,
-    /// Where it waits.
+    /// The queue it waits in.
     pub queue: QueueName,
-    /// Higher runs first; kept through retries.
+    /// Higher runs first. Retries keep it.
     pub priority: i16,
-    /// From when it is due; while it waits, see [`Job::due_at`].
+    /// From when it is due. For a waiting job only, see [`Job::due_at`].
     pub run_at: Timestamp,
-    /// How often it may run.
+    /// How often it may start.
     pub delivery: Delivery,
-    /// Its own limit.
+    /// The job's own limit of failed attempts.
     pub max_attempts: Option<AttemptLimit>,
-    /// Its own policy.
+    /// The job's own retry policy.
     pub retry: Option<Arc<RetryPolicy>>,
     /// How long one attempt may take.
     pub timeout: Timeout,
-    /// No attempt starts after it.
+    /// No attempt starts after this instant.
     pub deadline: Option<Timestamp>,
-    /// Its unique key.
+    /// The unique key.
     pub unique: Option<Unique>,
-    /// Its concurrency key.
+    /// The concurrency key.
     pub concurrency: Option<Concurrency>,
-    /// For people and search.
+    /// Labels for people and for search.
     pub tags: Vec<Tag>,
-    /// For people and programs.
+    /// Free data for people and programs.
     pub meta: BTreeMap<String, Value>,
-    /// The occurrence it stands for.
+    /// The schedule occurrence that it was enqueued for.
     pub occurrence: Option<Occurrence>,
     /// When it was enqueued.
     pub created_at: Timestamp,
-    /// Claims so far: counts up by one with each, never resets, and fences.
+    /// How many times it was claimed. Goes up by one with each claim and never resets, so a write
+    /// of an old attempt can be told apart and rejected.
     pub attempt: u32,
-    /// Attempts that failed.
+    /// How many attempts failed.
     pub failures: u32,
-    /// Attempts that asked to run again later.
+    /// How many attempts ended with a request to run later.
     pub snoozes: u32,
-    /// How many of the last attempts were lost.
+    /// How many attempts in a row, up to the last one, were lost.
     pub losses_in_a_row: u32,
-    /// The delay before the attempt that waits or runs, if it is a retry.
+    /// The delay before the current attempt, if that is a retry.
     pub previous_delay: Option<Duration>,
     /// When its first attempt started.
     pub first_started_at: Option<Timestamp>,
     /// When its last attempt started.
     pub started_at: Option<Timestamp>,
-    /// Who ran its last attempt.
+    /// The worker of its last attempt.
     pub worker: Option<WorkerName>,
-    /// Why the last failed attempt did.
+    /// The error of the last failed attempt.
     pub last_error: Option<AttemptError>,
     /// When the last failed attempt ended.
     pub failed_at: Option<Timestamp>,
-    /// Its state, with what only that state has.
+    /// The state, with the data that only this state has.
     pub standing: Standing,
 }
 
-/// The state of a job, with what only that state has.
+/// The state of a job, with the data that only this state has.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Standing {
-    /// It waits.
+    /// Waiting.
     Waiting,
-    /// A worker has it.
+    /// Running under this lease.
     Running(Lease),
-    /// It is over.
+    /// Finished: succeeded, dead or cancelled.
     Finished(End),
 }
 
 /// The right to run one attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lease {
-    /// Until when, unless it is renewed.
+    /// When the lease ends unless the worker renews it.
     pub until: Timestamp,
-    /// The policy that was resolved by the claim; none means fail fast.
+    /// The retry policy that the claim resolved; `None` means that the first failure is final.
     pub policy: Option<Arc<RetryPolicy>>,
-    /// The limit that was resolved by the claim.
+    /// The limit of failed attempts that the claim resolved.
     pub effective_max: AttemptLimit,
-    /// Somebody called the job off.
+    /// Whether a user asked to cancel the job.
     pub cancel_requested: bool,
 }
 
-/// How a job ended.
+/// The end of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
-    /// When.
+    /// When the job finished.
     pub finished_at: Timestamp,
-    /// In which way.
+    /// How the job finished.
     pub how: Ended,
 }
 
-/// In which way a job ended.
+/// How a job finished.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
-    /// With what the handler left.
+    /// It succeeded, with the handler's result.
     Succeeded(Option<Payload>),
-    /// For that reason.
+    /// It is dead, for this reason.
     Dead(DeadReason),
-    /// Called off.
+    /// A user cancelled it.
     Cancelled,
 }
 
-/// Fresh work and retries wait side by side, so that neither starves the other.
+/// The two lanes of a queue. New jobs and retries are claimed from separate lanes, so that neither
+/// starves the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lane {
     /// No attempt failed yet.
@@ -199,7 +206,7 @@ pub enum Lane {
 }
 
 impl Job {
-    /// Where it is in its life.
+    /// The state of the job.
     pub fn state(&self) -> State {
         match &self.standing {
             Standing::Waiting => State::Waiting,
@@ -212,7 +219,7 @@ impl Job {
         }
     }
 
-    /// Whether it is fresh work or a retry.
+    /// The lane in which the job waits.
     pub fn lane(&self) -> Lane {
         if self.failures == 0 {
             Lane::Fresh
@@ -221,7 +228,7 @@ impl Job {
         }
     }
 
-    /// When it ended, if it is over.
+    /// When the job finished, if it did.
     pub fn finished_at(&self) -> Option<Timestamp> {
         match &self.standing {
             Standing::Finished(end) => Some(end.finished_at),
@@ -229,7 +236,7 @@ impl Job {
         }
     }
 
-    /// The lease, if it runs.
+    /// The lease, if the job is running.
     pub fn lease(&self) -> Option<&Lease> {
         match &self.standing {
             Standing::Running(lease) => Some(lease),
@@ -237,14 +244,17 @@ impl Job {
         }
     }
 
-    /// Until when a lease of the running attempt lasts at most, where nobody can stop its worker: the timeout, and a moment
-    /// in which its report may still come in. A lease that was cut there has ended by the timeout.
+    /// The latest end of a lease of the running attempt: the timeout plus a short grace in which
+    /// the report may still arrive. `None` if the job has no timeout.
+    ///
+    /// It limits leases of remote workers, which the server cannot stop. If a lease that ends at
+    /// this instant expires, the attempt timed out.
     pub fn lease_until_max(&self) -> Option<Timestamp> {
         Some(self.started_at?.saturating_add(self.run_time_max()?))
     }
 
-    /// Whether nobody else may enqueue with its unique key: while it waits or runs, and for its `unique_for` after the enqueue
-    /// unless it is dead.
+    /// Whether the job holds its unique key at `now`: while it waits or runs, and until
+    /// [`Job::key_until`] unless it is dead.
     pub fn holds_key(&self, now: Timestamp) -> bool {
         match self.state() {
             State::Waiting | State::Running => self.unique.is_some(),
@@ -255,23 +265,25 @@ impl Job {
         }
     }
 
-    /// Until when its unique key is held at least, if it may outlast the job.
+    /// Until when the job holds its unique key at least, if it has a `unique_for`.
     pub fn key_until(&self) -> Option<Timestamp> {
         let unique_for = self.unique.as_ref()?.unique_for?;
         Some(self.created_at.saturating_add(unique_for))
     }
 
-    /// Whether it waits, its time has come and its deadline has not passed: an attempt may start.
+    /// Whether an attempt may start at `now`: the job is waiting and due, and its deadline has not
+    /// passed.
     pub fn is_ready(&self, now: Timestamp) -> bool {
         self.state() == State::Waiting && self.run_at <= now && !has_expired(self.deadline, now)
     }
 
-    /// When it is due, if it waits.
+    /// When the job is due, if it is waiting.
     pub fn due_at(&self) -> Option<Timestamp> {
         (self.state() == State::Waiting).then_some(self.run_at)
     }
 
-    /// The order of claims within a queue: high priority first, then the time it is due, then its age.
+    /// The sort key of claims within a queue: highest priority first, then earliest `run_at`, then
+    /// oldest id.
     pub fn claim_order(&self) -> (Reverse<i16>, Timestamp, JobId) {
         (Reverse(self.priority), self.run_at, self.id)
     }

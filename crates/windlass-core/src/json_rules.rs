@@ -1,4 +1,4 @@
-//! What a JSON text must keep, found by walking over all of it once; nothing of it is kept.
+//! Checks of a JSON text in one pass, without building a value.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,19 +6,19 @@ use std::fmt;
 use serde::Deserializer;
 use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
 
-/// What a JSON text must keep.
+/// Rules that a JSON text must follow.
 #[derive(Debug, Clone, Copy)]
 pub struct JsonRules {
-    /// It is not nested deeper.
+    /// The deepest nesting of lists and objects.
     pub depth_max: usize,
-    /// No object has more names than that, and none twice; not looked at if not given.
+    /// The most names in one object; names must also be unique. `None` checks neither.
     pub names_max: Option<usize>,
-    /// No text in it holds NUL characters.
+    /// Whether texts must not contain NUL characters.
     pub without_nul: bool,
 }
 
 impl JsonRules {
-    /// Refuses a text that is not one JSON value, whole, by these rules.
+    /// Checks that the text is exactly one JSON value and follows these rules.
     pub fn check(self, text: &str) -> Result<(), serde_json::Error> {
         let mut reader = serde_json::Deserializer::from_str(text);
         let walk = Walk {
@@ -31,7 +31,7 @@ impl JsonRules {
 
     fn check_text<E: de::Error>(self, text: &str) -> Result<(), E> {
         if self.without_nul && text.contains('\0') {
-            return Err(E::custom("text must not hold NUL characters"));
+            return Err(E::custom("text must not contain NUL characters"));
         }
         Ok(())
     }
@@ -45,9 +45,11 @@ struct Walk {
 
 impl Walk {
     fn deeper<E: de::Error>(self) -> Result<Walk, E> {
-        let most = self.rules.depth_max;
-        if self.depth == most {
-            return Err(E::custom(format!("nested deeper than {most}")));
+        let depth_max = self.rules.depth_max;
+        if self.depth == depth_max {
+            return Err(E::custom(format!(
+                "lists and objects are nested deeper than {depth_max} levels"
+            )));
         }
         Ok(Walk {
             depth: self.depth + 1,
@@ -105,14 +107,14 @@ impl<'de> Visitor<'de> for Walk {
         let inner = self.deeper()?;
         let mut names = BTreeSet::new();
         while let Some(name) = entries.next_key_seed(Name(self.rules))? {
-            if let Some((name, most)) = name.zip(self.rules.names_max) {
-                if names.len() == most {
-                    let rule = format!("an object has more than {most} names");
+            if let Some((name, names_max)) = name.zip(self.rules.names_max) {
+                if names.len() == names_max {
+                    let rule = format!("an object has more than {names_max} names");
                     return Err(de::Error::custom(rule));
                 }
                 if names.contains(&name) {
                     let shown: String = name.chars().take(40).collect();
-                    let rule = format!("{shown:?} is given twice in one object");
+                    let rule = format!("the name {shown:?} appears twice in one object");
                     return Err(de::Error::custom(rule));
                 }
                 names.insert(name);
@@ -123,7 +125,7 @@ impl<'de> Visitor<'de> for Walk {
     }
 }
 
-/// A name, checked as every text is; told where names are looked at.
+/// Checks a name like any other text; returns it only if the rules compare names.
 #[derive(Clone, Copy)]
 struct Name(JsonRules);
 

@@ -1,8 +1,19 @@
-//! What a Windlass job is and what may happen to it.
+//! The rules of Windlass: what a job is and what may happen to it.
 //!
-//! Every rule of retrying, fairness and scheduling is one pure function here, which the loops, the drivers, the
-//! server and the simulator all call. Nothing in this crate does I/O, is async, reads a clock or makes up
-//! randomness: `now` and random bits are arguments.
+//! A [`NewJob`] describes the work: a [`Kind`], which picks the handler, and a [`Payload`] for the
+//! handler. Enqueuing turns it into a [`Job`] that waits in a queue. A worker claims the job, which
+//! starts an attempt under a [`Lease`]. When the attempt ends, the worker sends a [`Report`], and
+//! [`settle()`] decides what happens next: the job succeeds, waits for a retry, dies or is
+//! cancelled. [`State::after`] is the whole state machine.
+//!
+//! - [`retry`] says whether and when a failed job runs again.
+//! - [`schedule`] computes when a recurring job is due.
+//! - [`fairness`] decides which ready jobs a queue starts next.
+//! - [`Invalid`] is the error of every check of user input.
+//!
+//! Each rule is one pure function. The engine, the storage drivers, the server and the simulator
+//! all call the same one. This crate does no I/O, has no async code and reads neither a clock nor a
+//! source of randomness: callers pass `now` and random bits as arguments.
 
 mod duration;
 mod elapsed;

@@ -1,4 +1,4 @@
-//! Names that are checked once, where they come in, and trusted from then on.
+//! Names with rules. A constructor checks the text once, and all other code trusts the type.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,38 +9,37 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::Invalid;
 use crate::invalid::shown;
 
-/// What a name may be made of.
+/// What a name may consist of.
 struct Rule {
     bytes_max: usize,
     allowed: fn(char) -> bool,
     rule: &'static str,
-    /// Whether the name is a part of URL paths: clients drop the parts `.` and `..` of a path
-    /// before they send it.
+    /// Whether the name is part of URL paths. HTTP clients remove the segments `.` and `..` from a
+    /// path before they send it.
     in_paths: bool,
 }
 
 impl Rule {
     fn check(&self, text: &str) -> Result<(), Invalid> {
         let fits = !text.is_empty() && text.len() <= self.bytes_max;
-        if fits && text.chars().all(self.allowed) {
-            return match self.in_paths {
-                true => refuse_dots(text),
-                false => Ok(()),
-            };
+        if !fits || !text.chars().all(self.allowed) {
+            let rule = format!("{}, got {}", self.rule, shown(text));
+            return Err(Invalid::new("", rule));
         }
-        Err(Invalid::new(
-            "",
-            format!("{}, got {}", self.rule, shown(text)),
-        ))
+        if self.in_paths {
+            refuse_dots(text)
+        } else {
+            Ok(())
+        }
     }
 }
 
-/// Refuses the two names that a URL path cannot carry: `.` and `..`.
+/// Refuses `.` and `..`, which cannot be part of a URL path.
 pub fn refuse_dots(text: &str) -> Result<(), Invalid> {
     match text {
         "." | ".." => {
             let rule =
-                format!("must not be `.` or `..`, which URL paths cannot carry, got {text:?}");
+                format!("must not be `.` or `..` (URL paths cannot contain them), got {text:?}");
             Err(Invalid::new("", rule))
         }
         _ => Ok(()),
@@ -54,7 +53,7 @@ macro_rules! names {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// Checks the text against the rule above.
+            /// Checks the text against the rule of this type.
             pub fn new(text: &str) -> Result<Self, Invalid> {
                 const RULE: Rule = $rule;
                 RULE.check(text)?;
@@ -101,23 +100,24 @@ names! {
     Kind = Rule {
         bytes_max: 128,
         allowed: |c| c.is_ascii_alphanumeric() || "_.:/-".contains(c),
-        rule: "must be 1 to 128 of the characters A-Z a-z 0-9 _ . : / -",
+        rule: "must be 1 to 128 characters from A-Z a-z 0-9 _ . : / -",
         in_paths: false,
     };
 
-    /// Where a job waits: `[A-Za-z0-9_.-]{1,64}`, but not `.` or `..`.
+    /// The name of a queue, where jobs wait: `[A-Za-z0-9_.-]{1,64}`, but not `.` or `..`.
     QueueName = Rule {
         bytes_max: 64,
         allowed: |c| c.is_ascii_alphanumeric() || "_.-".contains(c),
-        rule: "must be 1 to 64 of the characters A-Z a-z 0-9 _ . -",
+        rule: "must be 1 to 64 characters from A-Z a-z 0-9 _ . -",
         in_paths: true,
     };
 
-    /// The name a schedule is upserted by: `[A-Za-z0-9_.:/-]{1,128}`, but not `.` or `..`.
+    /// The name of a schedule, by which it is created and replaced: `[A-Za-z0-9_.:/-]{1,128}`, but
+    /// not `.` or `..`.
     ScheduleName = Rule {
         bytes_max: 128,
         allowed: |c| c.is_ascii_alphanumeric() || "_.:/-".contains(c),
-        rule: "must be 1 to 128 of the characters A-Z a-z 0-9 _ . : / -",
+        rule: "must be 1 to 128 characters from A-Z a-z 0-9 _ . : / -",
         in_paths: true,
     };
 
@@ -137,7 +137,7 @@ names! {
         in_paths: false,
     };
 
-    /// The name of a worker, of its own choosing: 1 to 128 bytes of text without control
+    /// The name that a worker chooses for itself: 1 to 128 bytes of text without control
     /// characters, but not `.` or `..`.
     WorkerName = Rule {
         bytes_max: 128,
@@ -195,7 +195,7 @@ mod tests {
             &"k".repeat(10_000),
         ] {
             let refusal = Kind::new(text).unwrap_err();
-            assert!(refusal.rule().contains("1 to 128 of the characters"));
+            assert!(refusal.rule().contains("1 to 128 characters"));
             assert!(refusal.rule().len() < 400);
         }
         for text in ["a:b", "a/b", &"q".repeat(65)] {
@@ -233,7 +233,7 @@ mod tests {
                     "{refusal}"
                 );
             }
-            assert!(Kind::new(text).is_ok(), "a kind is in no path");
+            assert!(Kind::new(text).is_ok(), "a kind is not part of a path");
         }
         for text in ["...", ".a", "a.", "..a"] {
             assert!(QueueName::new(text).is_ok(), "{text}");

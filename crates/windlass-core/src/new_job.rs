@@ -1,4 +1,4 @@
-//! A job that somebody asks for, checked field by field.
+//! The request to enqueue a job, checked field by field.
 
 mod json;
 
@@ -13,17 +13,17 @@ use crate::job::{Concurrency, Delivery, Job, Standing, Timeout, Unique};
 use crate::retry::{AttemptLimit, RetryPolicy};
 use crate::{Invalid, JobId, Kind, PAYLOAD_BYTES_MAX, Payload, QueueName, Tag, Timestamp};
 
-/// The timeout of a job that names none.
+/// The timeout of a job that sets none: 1 hour.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(3600);
 
-/// Everything about a job but its payload has at most so many bytes, written out.
+/// The most bytes of a job's JSON without its payload.
 pub const JOB_BYTES_MAX: usize = 256 * 1024;
 
 const TAGS_MAX: usize = 32;
 const META_ENTRIES_MAX: usize = 64;
 const META_BYTES_MAX: usize = 16 * 1024;
 
-/// What a program hands to Windlass. Every name in it was checked when it was made.
+/// A job to enqueue: a kind, a payload and options. Its names are already checked by their types.
 ///
 /// ```
 /// use std::time::Duration;
@@ -42,33 +42,33 @@ pub struct NewJob {
     pub kind: Kind,
     /// What the handler decodes.
     pub payload: Payload,
-    /// Where it waits.
+    /// The queue it waits in.
     pub queue: QueueName,
     /// Higher runs first.
     pub priority: i16,
-    /// The earliest start.
+    /// When it may start.
     pub start: Start,
-    /// How often it may run.
+    /// How often it may start.
     pub delivery: Delivery,
-    /// How many attempts may fail in all; none leaves it to the policy.
+    /// How many attempts may fail in all; `None` leaves that to the retry policy.
     pub max_attempts: Option<AttemptLimit>,
-    /// Its own policy.
+    /// The job's own retry policy.
     pub retry: Option<Arc<RetryPolicy>>,
-    /// How long one attempt may take; none is 1 h, for HTTP jobs 30 s.
+    /// How long one attempt may take; `None` means 1 h, or 30 s for an HTTP job.
     pub timeout: Option<Timeout>,
-    /// When it is too late to start.
+    /// After when it must not start.
     pub deadline: Option<Deadline>,
-    /// Its unique key.
+    /// The unique key.
     pub unique: Option<Unique>,
-    /// Its concurrency key.
+    /// The concurrency key.
     pub concurrency: Option<Concurrency>,
-    /// For people and search; at most 32.
+    /// Labels for people and for search; at most 32.
     pub tags: Vec<Tag>,
-    /// For people and programs; at most 64 entries, 16 KiB of JSON.
+    /// Free data for people and programs; at most 64 entries and 16 KiB of JSON.
     pub meta: BTreeMap<String, Value>,
 }
 
-/// The earliest start of a job.
+/// When a job may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Start {
     /// At once.
@@ -76,21 +76,21 @@ pub enum Start {
     Now,
     /// At an instant (`run_at`).
     At(Timestamp),
-    /// So long after the enqueue (`delay`).
+    /// This long after the enqueue (`delay`).
     After(Duration),
 }
 
-/// When it is too late to start a job.
+/// After when a job must not start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deadline {
-    /// After an instant (`deadline`).
+    /// At an instant (`deadline`).
     At(Timestamp),
-    /// So long after the enqueue (`expires_in`).
+    /// This long after the enqueue (`expires_in`).
     After(Duration),
 }
 
 impl NewJob {
-    /// A job of that kind, with `null` as payload and every other field at its default.
+    /// Makes a job of this kind with the payload `null` and all other fields at their defaults.
     pub fn new(kind: Kind) -> Self {
         NewJob {
             kind,
@@ -110,12 +110,12 @@ impl NewJob {
         }
     }
 
-    /// Checks what the types of the fields do not, with payloads up to the default size.
+    /// Checks what the types of the fields do not check, with payloads up to [`PAYLOAD_BYTES_MAX`].
     pub fn check(&self) -> Result<(), Invalid> {
         self.check_with(PAYLOAD_BYTES_MAX)
     }
 
-    /// Checks what the types of the fields do not, with payloads up to `payload_bytes_max`.
+    /// Checks what the types of the fields do not check, with payloads up to `payload_bytes_max`.
     pub fn check_with(&self, payload_bytes_max: usize) -> Result<(), Invalid> {
         let within = |field: &'static str| move |error: Invalid| error.within(field);
         self.payload
@@ -130,7 +130,7 @@ impl NewJob {
         if let Some(Timeout::After(timeout)) = self.timeout {
             check_duration(timeout).map_err(within("timeout"))?;
             if timeout.is_zero() {
-                let rule = "must be longer than nothing; `none` switches it off";
+                let rule = "must be longer than 0s; use `none` for no timeout";
                 return Err(Invalid::new("timeout", rule));
             }
         }
@@ -151,12 +151,13 @@ impl NewJob {
         check_meta(&self.meta).map_err(|error| error.within("meta"))
     }
 
-    /// The job as it is stored at `now`, with payloads up to the default size.
+    /// Checks the job and makes the stored form at `now`, with payloads up to
+    /// [`PAYLOAD_BYTES_MAX`].
     pub fn into_job(self, id: JobId, now: Timestamp) -> Result<Job, Invalid> {
         self.into_job_with(id, now, PAYLOAD_BYTES_MAX)
     }
 
-    /// The job as it is stored at `now`, with payloads up to `payload_bytes_max`.
+    /// Checks the job and makes the stored form at `now`, with payloads up to `payload_bytes_max`.
     pub fn into_job_with(
         self,
         id: JobId,
@@ -167,7 +168,7 @@ impl NewJob {
         Ok(self.into_stored_job(id, now))
     }
 
-    /// The job as it was stored at `now`, by a store that reads it back: nothing is checked again.
+    /// Makes the stored form of a job that a store reads back. Does not check it again.
     pub fn into_stored_job(self, id: JobId, now: Timestamp) -> Job {
         Job {
             id,
@@ -209,7 +210,7 @@ impl NewJob {
     }
 }
 
-/// Refuses a `meta` with more entries or bytes than a job may have.
+/// Checks that `meta` has at most 64 entries and 16 KiB of JSON.
 pub fn check_meta(meta: &BTreeMap<String, Value>) -> Result<(), Invalid> {
     if meta.len() > META_ENTRIES_MAX {
         let entries = meta.len();
@@ -366,7 +367,7 @@ mod tests {
             assert_eq!(job.check().unwrap_err().field(), field);
             assert_eq!(made(job).unwrap_err().field(), field);
         }
-        // {"k0":"…"} has nine bytes beside the text.
+        // {"k0":"…"} has nine bytes without the text.
         assert!(
             made(NewJob {
                 meta: meta(1, 16 * 1024 - 9),

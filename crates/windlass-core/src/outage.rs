@@ -1,67 +1,72 @@
-//! When the store itself was away, nobody's jobs are run again for its fault.
+//! After an outage of the store, expired leases get extra time.
 //!
-//! An outage of the store, a pause of the machine and a clock that jumped ahead look alike, and are forgiven alike: the
-//! workers get one lease to renew theirs.
+//! While the store is unreachable, workers cannot renew their leases. A sweep right afterwards
+//! would take every running job for lost. So a sweeper that notices a silence holds back for one
+//! lease, in which the workers renew. An outage of the store, a suspended machine and a clock that
+//! jumped ahead look the same and are treated the same.
 
 use std::time::Duration;
 
 use crate::Timestamp;
 
-/// The signs of life that a sweeper knows of before it gives its next one.
+/// The heartbeats that a sweeper knows before it sends its next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SignsOfLife {
-    /// The newest of any node, as the store has it.
+    /// The newest heartbeat of any node in the store.
     pub newest: Option<Timestamp>,
-    /// The last that this sweeper gave itself since it runs.
+    /// The last heartbeat of this sweeper since it started.
     pub own: Option<Timestamp>,
-    /// Until when another node leaves expired leases alone: the latest of
-    /// [`HoldNotice::honoured_until`].
+    /// Until when another node holds back, as the latest [`HoldNotice::honoured_until`] says.
     pub held_until: Option<Timestamp>,
 }
 
-/// What a node says about its hold with a heartbeat.
+/// What a node's heartbeat says about its hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HoldNotice {
-    /// Until when it leaves expired leases alone.
+    /// Until when the node leaves expired leases alone.
     pub until: Timestamp,
-    /// When it said so.
+    /// When the node sent the heartbeat.
     pub beat_at: Timestamp,
-    /// How long its leases last.
+    /// How long the node's leases last.
     pub lease: Duration,
 }
 
 impl HoldNotice {
-    /// Until when others honour the hold. A hold lasts for one lease, so a node that says more has
-    /// a wrong clock, and one that was silent for a lease has none left. A heartbeat further ahead
-    /// than a lease is of a wrong clock too: it would never grow old.
+    /// Until when other nodes honour the hold; `None` if they do not.
+    ///
+    /// A hold lasts at most one lease after its heartbeat, so later values come from a wrong clock
+    /// and are cut. A heartbeat that is more than one lease ahead of `now` is ignored, because it
+    /// would never become old.
     pub fn honoured_until(self, now: Timestamp) -> Option<Timestamp> {
         let latest = now.saturating_add(self.lease);
-        let said_at = Some(self.beat_at).filter(|at| *at <= latest)?;
-        let until = self.until.min(said_at.saturating_add(self.lease));
+        let beat_at = Some(self.beat_at).filter(|at| *at <= latest)?;
+        let until = self.until.min(beat_at.saturating_add(self.lease));
         Some(until.min(latest)).filter(|until| *until > now)
     }
 }
 
-/// Expired leases are left alone.
+/// A time in which a sweeper leaves expired leases alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hold {
-    /// Until then.
+    /// The end of that time.
     pub until: Timestamp,
-    /// Whether it was everybody who could not reach the store: the others must know, as the first sign of life hides the
-    /// silence from them. One that was away alone holds up nobody else.
+    /// Whether no node could reach the store. Then this node must announce the hold, because its
+    /// own heartbeat hides the silence from the others. A node that was cut off alone does not hold
+    /// up the others.
     pub everybody: bool,
 }
 
-/// Whether expired leases are to be left alone, and until when.
+/// Decides whether a sweeper leaves expired leases alone, and until when.
 ///
-/// Leases are renewed every third of a lease. So the first of them may have run out when a silence has lasted for two thirds.
+/// Workers renew every third of a lease, so the first lease may have expired once a silence has
+/// lasted for two thirds of a lease.
 pub fn outage_hold(signs: SignsOfLife, now: Timestamp, lease: Duration) -> Option<Hold> {
     let silent = |beat: Option<Timestamp>| beat.is_some_and(|at| now.since(at) >= lease * 2 / 3);
     let everybody = silent(signs.newest);
-    let ours = (everybody || silent(signs.own)).then(|| now.saturating_add(lease));
-    let theirs = signs.held_until.filter(|until| *until > now);
-    let until = ours.max(theirs)?;
-    let everybody = everybody || theirs.is_some();
+    let own_hold = (everybody || silent(signs.own)).then(|| now.saturating_add(lease));
+    let announced_hold = signs.held_until.filter(|until| *until > now);
+    let until = own_hold.max(announced_hold)?;
+    let everybody = everybody || announced_hold.is_some();
     Some(Hold { until, everybody })
 }
 
@@ -85,19 +90,19 @@ mod tests {
     }
 
     #[test]
-    fn a_silence_in_which_a_lease_may_have_run_out_is_forgiven_for_a_lease() {
+    fn after_a_silence_of_two_thirds_of_a_lease_the_hold_lasts_one_lease() {
         let until = Some((at("2026-01-01T00:01:30Z"), true));
-        let nobody = SignsOfLife::default();
-        assert_eq!(hold(nobody), None, "nobody was there to renew anything");
+        let no_heartbeat = SignsOfLife::default();
+        assert_eq!(hold(no_heartbeat), None, "no worker had a lease to renew");
         assert_eq!(hold(newest("2026-01-01T00:00:41Z")), None);
         assert_eq!(hold(newest("2026-01-01T00:00:40Z")), until);
         assert_eq!(hold(newest("2025-01-01T00:00:00Z")), until);
         let ahead = newest("2026-01-01T01:00:00Z");
-        assert_eq!(hold(ahead), None, "a beat ahead of us is a sign of life");
+        assert_eq!(hold(ahead), None, "a heartbeat ahead of us is no silence");
     }
 
     #[test]
-    fn one_that_was_away_alone_holds_up_itself_only() {
+    fn a_node_that_was_cut_off_alone_does_not_hold_up_others() {
         let signs = SignsOfLife {
             own: Some(at("2026-01-01T00:00:40Z")),
             ..newest("2026-01-01T00:00:59Z")
@@ -118,25 +123,25 @@ mod tests {
         let (now, soon) = ("2026-01-01T00:01:00Z", "2026-01-01T00:01:20Z");
         let later = "2027-01-01T00:00:00Z";
         assert_eq!(honoured(soon, now), Some(at(soon)));
-        assert_eq!(honoured(now, now), None, "it is over");
+        assert_eq!(honoured(now, now), None, "the hold has ended");
         let lease = Some(at("2026-01-01T00:01:30Z"));
         assert_eq!(honoured(later, now), lease);
         let earlier = "2026-01-01T00:00:40Z";
         let left = Some(at("2026-01-01T00:01:10Z"));
-        assert_eq!(honoured(later, earlier), left, "it does not grow");
+        assert_eq!(honoured(later, earlier), left, "one lease after the beat");
         assert_eq!(honoured(later, "2026-01-01T00:00:30Z"), None, "silent");
         assert_eq!(honoured(later, soon), lease, "its clock is ahead");
         assert_eq!(honoured(later, later), None, "its clock is wrong");
     }
 
     #[test]
-    fn a_hold_that_another_node_tells_is_honoured_and_passed_on() {
+    fn a_hold_that_another_node_announces_is_honoured_and_passed_on() {
         let signs = |until| SignsOfLife {
             held_until: Some(at(until)),
             ..newest("2026-01-01T00:00:59Z")
         };
-        let told = hold(signs("2026-01-01T00:01:20Z"));
-        assert_eq!(told, Some((at("2026-01-01T00:01:20Z"), true)));
-        assert_eq!(hold(signs("2026-01-01T00:01:00Z")), None, "it is over");
+        let announced = hold(signs("2026-01-01T00:01:20Z"));
+        assert_eq!(announced, Some((at("2026-01-01T00:01:20Z"), true)));
+        assert_eq!(hold(signs("2026-01-01T00:01:00Z")), None, "it has ended");
     }
 }

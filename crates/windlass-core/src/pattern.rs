@@ -1,4 +1,4 @@
-//! A pattern of queue names.
+//! Patterns that select queues by name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,24 +9,24 @@ use crate::{Invalid, QueueName};
 
 const BYTES_MAX: usize = 64;
 
-/// Which queues are meant: the characters of queue names, and `*` for any number of them.
+/// A pattern for queue names: the characters of queue names, and `*` for any number of characters.
 ///
-/// `*` means all queues, `tenant-*` those whose name starts with `tenant-`.
+/// `*` selects all queues, `tenant-*` those whose name starts with `tenant-`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueuePattern(Arc<str>);
 
 impl QueuePattern {
-    /// Checks the text against the rule above.
+    /// Checks the text: 1 to 64 of the characters `A-Z a-z 0-9 _ . -` and `*`.
     pub fn new(text: &str) -> Result<Self, Invalid> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "_.-*".contains(c);
         if text.is_empty() || text.len() > BYTES_MAX || !text.chars().all(allowed) {
-            let rule = "must be 1 to 64 of the characters A-Z a-z 0-9 _ . - and *";
+            let rule = "must be 1 to 64 characters from A-Z a-z 0-9 _ . - and *";
             return Err(Invalid::new("", format!("{rule}, got {}", shown(text))));
         }
         Ok(QueuePattern(text.into()))
     }
 
-    /// The pattern of all queues.
+    /// The pattern that selects all queues.
     pub fn all() -> Self {
         QueuePattern("*".into())
     }
@@ -36,13 +36,13 @@ impl QueuePattern {
         &self.0
     }
 
-    /// What every name that matches starts with.
+    /// The text with which every matching name starts.
     pub fn prefix(&self) -> &str {
         let end = self.0.find('*').unwrap_or(self.0.len());
         self.0.get(..end).unwrap_or_default()
     }
 
-    /// Whether a queue is meant.
+    /// Whether the pattern selects this queue.
     pub fn matches(&self, queue: &QueueName) -> bool {
         let mut parts = self.0.split('*');
         let Some(mut rest) = queue
@@ -53,12 +53,12 @@ impl QueuePattern {
         };
         let mut parts: Vec<&str> = parts.collect();
         let Some(last) = parts.pop() else {
-            return rest.is_empty(); // there is no `*`
+            return rest.is_empty(); // the pattern has no `*`
         };
-        // The earliest match of each part leaves the most for those behind it.
+        // The earliest match of each part leaves the longest rest for the parts after it.
         for part in parts {
             match rest.split_once(part) {
-                Some((_, behind)) => rest = behind,
+                Some((_, after)) => rest = after,
                 None => return false,
             }
         }
@@ -122,7 +122,7 @@ mod tests {
         }
     }
 
-    /// The rule, written down as it is said.
+    /// The definition of a match, without optimization.
     fn by_definition(pattern: &[u8], queue: &[u8]) -> bool {
         match (pattern.split_first(), queue.split_first()) {
             (None, None) => true,

@@ -1,4 +1,4 @@
-//! The JSON a job carries, kept byte for byte as it was given.
+//! The JSON that a job carries, kept byte for byte.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::json_rules::JsonRules;
 /// The largest payload unless configured otherwise: 1 MiB.
 pub const PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
 
-/// How deep lists and objects may be nested.
+/// The deepest nesting of lists and objects.
 pub const JSON_DEPTH_MAX: usize = 64;
 
 const RULES: JsonRules = JsonRules {
@@ -22,14 +22,16 @@ const RULES: JsonRules = JsonRules {
     without_nul: false,
 };
 
-/// JSON text that is known to be whole: every handler can decode it as JSON. Copies share the text.
+/// JSON text that is known to be valid. Clones share the text.
 #[derive(Clone, Default)]
 pub struct Payload(Option<Arc<str>>);
 
 impl Payload {
-    /// Checks JSON text: well-formed, not nested too deep, at most `bytes_max` long.
+    /// Checks that `text` is valid JSON, at most `bytes_max` long and nested at most
+    /// [`JSON_DEPTH_MAX`] deep.
     ///
-    /// Numbers that no `f64` holds and broken Unicode escapes are refused too: they would fail in the handler.
+    /// Also refuses numbers that do not fit an `f64` and broken Unicode escapes, because a handler
+    /// could not decode them.
     pub fn parse(text: &str, bytes_max: usize) -> Result<Self, Invalid> {
         check_size(text.len(), bytes_max)?;
         RULES
@@ -38,36 +40,36 @@ impl Payload {
         Ok(Payload::from_stored(text))
     }
 
-    /// JSON text that was a payload before, and is known to be unchanged: it is not checked again.
+    /// Takes text that a store kept. Does not check it again.
     pub fn from_stored(text: &str) -> Self {
         Payload(Some(Arc::from(text)))
     }
 
-    /// The JSON of a Rust value.
+    /// Serializes a Rust value to JSON.
     pub fn from_serialize(value: &impl Serialize, bytes_max: usize) -> Result<Self, Invalid> {
         let text = serde_json::to_string(value)
-            .map_err(|error| Invalid::new("", format!("cannot be written as JSON: {error}")))?;
+            .map_err(|error| Invalid::new("", format!("must be serializable to JSON: {error}")))?;
         Payload::parse(&text, bytes_max)
     }
 
-    /// The Rust value that the JSON stands for.
+    /// Deserializes the JSON to a Rust value.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_str(self.as_str())
     }
 
-    /// The JSON text; that of the default is `null`.
+    /// The JSON text; `null` for the default payload.
     pub fn as_str(&self) -> &str {
         self.0.as_deref().unwrap_or("null")
     }
 
-    /// Refuses a payload longer than `bytes_max`.
+    /// Checks that the payload has at most `bytes_max` bytes.
     pub fn check_size(&self, bytes_max: usize) -> Result<(), Invalid> {
         check_size(self.as_str().len(), bytes_max)
     }
 }
 
 impl PartialEq for Payload {
-    /// Equal to the byte.
+    /// Compares byte for byte.
     fn eq(&self, other: &Self) -> bool {
         self.as_str() == other.as_str()
     }
@@ -76,7 +78,7 @@ impl PartialEq for Payload {
 impl Eq for Payload {}
 
 impl fmt::Debug for Payload {
-    /// Shows the size only: payloads may hold secrets, and debug output ends up in logs.
+    /// Shows only the size: payloads may contain secrets, and debug output ends up in logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Payload({} bytes)", self.as_str().len())
     }
@@ -90,7 +92,7 @@ impl Serialize for Payload {
 }
 
 impl<'de> Deserialize<'de> for Payload {
-    /// Reads from `serde_json` only; the size is checked where a job is made.
+    /// Reads from `serde_json` only. Does not check the size; `NewJob` does.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = <Box<RawValue>>::deserialize(deserializer)?;
         Payload::parse(raw.get(), usize::MAX).map_err(de::Error::custom)

@@ -1,15 +1,15 @@
-//! Randomness that is passed in: the same seed gives the same numbers, everywhere.
+//! Reproducible randomness: the same seed gives the same numbers on every machine.
 
-/// A small generator of random bits (SplitMix64, Steele, Lea and Flood 2014).
+/// A small random number generator (SplitMix64; Steele, Lea and Flood, 2014).
 ///
-/// For jitter and for looking ahead, not for secrets. The core itself never makes a seed.
+/// For jitter and forecasts, not for secrets. The caller chooses the seed.
 #[derive(Debug, Clone)]
 pub struct Random {
     state: u64,
 }
 
 impl Random {
-    /// A generator that gives the same numbers whenever it starts from the same seed.
+    /// Makes a generator. The same seed gives the same numbers.
     pub fn new(seed: u64) -> Self {
         Random { state: seed }
     }
@@ -21,7 +21,7 @@ impl Random {
     }
 }
 
-/// A number drawn evenly from `low..=high` by 64 random bits; `low` where the range is empty.
+/// Picks a number from `low..=high`, evenly distributed over `bits`; `low` if the range is empty.
 pub(crate) fn pick(low: u64, high: u64, bits: u64) -> u64 {
     let span = u128::from(high.saturating_sub(low)) + 1;
     let offset = (u128::from(bits) * span) >> 64;
@@ -29,12 +29,12 @@ pub(crate) fn pick(low: u64, high: u64, bits: u64) -> u64 {
     low + u64::try_from(offset).unwrap_or(0)
 }
 
-/// A well-mixed number for some bytes; the same on every machine and in every version.
+/// A well-mixed hash of some bytes. It is the same on every machine and in every version.
 pub fn fixed_hash(bytes: &[u8]) -> u64 {
-    scramble(fnv1a(bytes)) // mixed, as the upper bits of FNV alone are weak
+    scramble(fnv1a(bytes)) // the upper bits of FNV alone are weak
 }
 
-/// FNV-1a with 64 bits, offset basis and prime as published (RFC 9923).
+/// FNV-1a with 64 bits; offset basis and prime as in RFC 9923.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xCBF2_9CE4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3)

@@ -1,15 +1,16 @@
-//! Error texts for the log: words stay, values go.
+//! Error texts for the log: words stay, values are hidden.
 //!
-//! Handlers put anything into their errors: customer data, URLs with passwords, tokens. Whoever reads the log may not be
-//! allowed to read payloads, so the log gets the words of an error without the values in it.
+//! Handlers put anything into their errors: customer data, URLs with passwords, tokens. People who
+//! read the log may not be allowed to read payloads, so the log gets the words of an error without
+//! its values.
 
 use crate::AttemptError;
 use crate::fingerprint::{is_hexadecimal_id, pattern_of};
 
-/// A longer word is a token, not a word.
+/// A longer word is a token.
 const WORD_CHARS_MAX: usize = 32;
 
-/// What follows one of these words is a secret, whatever it looks like.
+/// The text after one of these words is hidden, whatever it looks like.
 const SECRET_NAMES: [&str; 12] = [
     "password",
     "passwd",
@@ -25,14 +26,15 @@ const SECRET_NAMES: [&str; 12] = [
     "cookie",
 ];
 
-/// The text of an error and its causes with `#` for ids, addresses, URLs, tokens and numbers of more than three digits, and
-/// with `"…"` for quoted parts. One line, at most 200 characters, no control characters.
+/// Returns the text of an error and its causes with `#` in place of ids, addresses, URLs, tokens
+/// and numbers of more than three digits, and `"…"` in place of quoted parts. The result is one
+/// line of at most 200 characters without control characters.
 pub fn redacted(error: &AttemptError) -> String {
     let mut after_secret = false;
     let text = pattern_of(&error.to_string(), |pattern, run| {
         let hide = after_secret || is_value(run);
         pattern.push_str(if hide { "#" } else { run });
-        // `Authorization: Bearer x`: the value stays hidden behind both names.
+        // `Authorization: Bearer x`: both `Bearer` and `x` are hidden.
         after_secret = is_secret_name(run);
     });
     text.replace(char::is_control, "")
@@ -77,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn values_go() {
+    fn values_are_hidden() {
         for (error, expected) in [
             ("card 4111111111111111 declined", "card # declined"),
             ("mail to ann@example.org bounced", "mail to # bounced"),

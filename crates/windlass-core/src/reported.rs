@@ -1,4 +1,4 @@
-//! How a worker in another process reports the end of an attempt, and what that counts as.
+//! Reports of remote workers: how an attempt ended, and what the report counts as.
 
 use std::time::Duration;
 
@@ -6,36 +6,37 @@ use crate::failure::Failure;
 use crate::settle::{CANCEL_GRACE, Report};
 use crate::{Job, Payload, Timeout, Timestamp};
 
-/// At most this many log lines are kept with an attempt.
+/// The most log lines that are kept with an attempt.
 pub const LOG_LINES_MAX: usize = 100;
-/// A log line is cut after this many characters.
+/// The most characters of a log line; the rest is cut.
 pub const LOG_LINE_CHARS_MAX: usize = 1000;
 
-/// How an attempt ended, in the words of its worker.
+/// How an attempt ended, as a remote worker reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reported {
-    /// It is done, and may leave a result.
+    /// It succeeded, with an optional result.
     Succeeded(Option<Payload>),
     /// It failed.
     Failed(Failure),
     /// It took longer than the job's timeout.
     TimedOut,
-    /// It is to run again from then on.
+    /// It asks to run again at this time.
     Snoozed(Timestamp),
-    /// The worker gives it back.
+    /// The worker returns the job to the queue.
     Released {
         /// Whether the handler had started.
         started: bool,
     },
-    /// It gave up because the job was cancelled.
+    /// It stopped because the job was cancelled.
     Cancelled,
 }
 
 impl Reported {
-    /// What counts of an attempt that has run for `ran`; `None` if it no longer runs.
+    /// Returns what the report counts as, for an attempt that ran for `ran`; `None` if the attempt
+    /// is no longer running.
     ///
-    /// The timeout of an attempt is the job's, whatever its worker believes: of what comes too
-    /// late, only a failure still counts as what it is.
+    /// The job's timeout decides, not the worker's clock: a report that comes too late counts as a
+    /// timeout, except for a failure.
     pub fn report(&self, job: &Job, ran: Option<Duration>) -> Report {
         let late = ran.is_some_and(|ran| job.is_late(ran));
         match self {
@@ -67,7 +68,7 @@ mod tests {
     use crate::{AttemptError, JobId, Kind, NewJob};
 
     #[test]
-    fn of_what_comes_after_the_timeout_only_a_failure_counts_as_reported() {
+    fn a_late_report_counts_as_a_timeout_except_for_a_failure() {
         let timeout = Duration::from_secs(10);
         let new = NewJob {
             timeout: Some(Timeout::After(timeout)),

@@ -1,7 +1,11 @@
-//! Retry policies: how long to wait after a failure, and how often.
+//! Retry policies: how long to wait after a failure, and how many times to retry.
 //!
-//! A policy is data. It is made and checked here once, stored on a job, a kind or a queue, and evaluated by
-//! pure functions of the number of failures and of random bits that are passed in.
+//! A policy combines a [`Backoff`] (how the delay grows), a [`Jitter`] (how it is randomized) and
+//! limits. Users often name a [`Preset`]. [`resolve()`] picks the policy of a job from those of the
+//! job, its kind, its queue and its worker. [`explain()`] forecasts what a policy does.
+//!
+//! A policy is data: it is checked when it is made, can be stored, and is evaluated by pure
+//! functions of the number of failures and of random bits that the caller passes.
 
 mod backoff;
 mod explain;

@@ -1,6 +1,11 @@
-//! Schedules: rules that enqueue jobs again and again.
+//! Schedules: rules that enqueue the same job again and again.
 //!
-//! When a rule fires is worked out here; that each occurrence becomes one job, whatever crashes, is the store's part.
+//! A [`NewSchedule`] has an [`Expression`] (cron, interval or a single time) and the job to
+//! enqueue. [`Recurrence`] computes its occurrences, daylight-saving changes included. [`Missed`]
+//! and [`Overlap`] say what happens to occurrences that are late or that meet an unfinished job.
+//!
+//! This module only computes instants. The store guarantees that each occurrence becomes at most
+//! one job, whatever crashes.
 
 mod cron;
 mod expression;

@@ -1,7 +1,9 @@
-//! What the end of an attempt leads to: success, another attempt, or the end of the job.
+//! What happens to a job when its attempt ends: it succeeds, waits for another attempt, or finishes
+//! without success.
 //!
-//! Pure, so that the committer (the handler ended), the sweeper (the worker died) and the server (a worker in another
-//! language reported) treat an end alike. Invariant: the failure that reaches or passes `effective_max` is the last.
+//! The rule is pure, so the committer (the handler returned), the sweeper (the worker died) and the
+//! server (a remote worker reported) all decide the same way. Invariant: the failure that reaches
+//! or exceeds `effective_max` is the last one.
 
 use std::time::Duration;
 
@@ -12,47 +14,49 @@ use crate::state::{DeadReason, State};
 use crate::words::words;
 use crate::{DURATION_MAX, Payload, Timestamp, format_duration};
 
-/// A handler's or target's `retry_after` counts up to here.
+/// The longest `retry_after` that counts: 24 hours. A longer request of a handler or HTTP target is
+/// cut to this.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// How long a handler that was told to stop has to return, unless its worker sets another time.
+/// How long a cancelled handler has to return, unless its worker sets another time.
 pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
 
-/// How often a job may be snoozed in its life.
+/// The most times one job may be snoozed.
 pub const SNOOZES_MAX: u32 = 1000;
 
-/// So many lost attempts in a row make an exhausted job poison.
+/// An exhausted job is poison if at least this many of its last attempts in a row were lost.
 const POISON_LOSSES: u32 = 3;
 
-/// What is known of a running job when its attempt ends. The policy and the limit were stamped on it by the claim.
+/// The facts about a running job that decide what the end of its attempt leads to. The claim stored
+/// the policy and the limit on the job.
 #[derive(Debug, Clone)]
 pub struct Running<'a> {
-    /// How often it may run.
+    /// How often the job may start.
     pub delivery: Delivery,
-    /// Attempts that failed before this one.
+    /// How many attempts failed before this one.
     pub failures: u32,
-    /// Attempts that asked to run again later.
+    /// How many attempts ended with a request to run later.
     pub snoozes: u32,
-    /// How many attempts just before this one were lost.
+    /// How many attempts in a row, just before this one, were lost.
     pub losses_in_a_row: u32,
-    /// The policy that gives the delay; none means fail fast.
+    /// The policy that computes the delay; `None` means that the first failure is final.
     pub policy: Option<&'a RetryPolicy>,
-    /// The failure that reaches it is the last.
+    /// The limit: the failure that reaches it is final.
     pub effective_max: AttemptLimit,
-    /// When its first attempt started.
+    /// When the first attempt of the job started.
     pub first_started_at: Timestamp,
-    /// No attempt starts after it.
+    /// No attempt starts after this instant.
     pub deadline: Option<Timestamp>,
-    /// The last delay, for decorrelated jitter.
+    /// The delay before this attempt, which decorrelated jitter needs.
     pub previous_delay: Option<Duration>,
-    /// Somebody called it off while it ran.
+    /// Whether a user asked to cancel the job while it ran.
     pub cancel_requested: bool,
 }
 
-/// What a worker, or the sweeper in its place, reports of an attempt.
+/// How an attempt ended, as its worker reports it, or the sweeper in place of a dead worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// The handler is done; it may leave a result.
+    /// The handler succeeded, with an optional result.
     Succeeded(Option<Payload>),
     /// The handler returned an error or panicked, or the payload could not be decoded.
     Failed(Failure),
@@ -60,34 +64,35 @@ pub enum Report {
     TimedOut {
         /// The timeout.
         timeout: Duration,
-        /// How long its handler has to stop: no retry is due before that.
+        /// How long the handler has to stop. No retry starts before that.
         grace: Duration,
     },
     /// The lease expired: the worker died or hung.
     Lost,
-    /// The handler asks to run again at that time.
+    /// The handler asks to run again later.
     Snoozed {
-        /// From when on.
+        /// When to run again.
         until: Timestamp,
     },
-    /// The worker gives the job back, for a shutdown or deploy.
+    /// The worker returns the job to the queue, for a shutdown or deployment.
     Released {
-        /// Whether the handler had started: an at-most-once job is lost then.
+        /// Whether the handler had started. If so, an at-most-once job is lost.
         started: bool,
     },
-    /// The handler gave up because the job was called off.
+    /// The handler stopped because the job was cancelled.
     Cancelled,
 }
 
 impl Report {
-    /// Whether a row of history with that outcome may stand for this report: a report that comes twice is known by it.
+    /// Whether this report leads to a history row with `outcome`. Stores use it to recognize a
+    /// report that arrives twice.
     pub fn stands_as(&self, outcome: Outcome, delivery: Delivery) -> bool {
         match self {
             Report::Succeeded(_) => outcome == Outcome::Succeeded,
             Report::Failed(_) => outcome == Outcome::Failed,
             Report::TimedOut { .. } => outcome == Outcome::TimedOut,
             Report::Lost => outcome == Outcome::Lost,
-            // One that the rules refuse is a failure.
+            // A snooze that the rules refuse counts as a failure.
             Report::Snoozed { .. } => matches!(outcome, Outcome::Snoozed | Outcome::Failed),
             Report::Released { started: true } if delivery == Delivery::AtMostOnce => {
                 outcome == Outcome::Lost
@@ -98,12 +103,12 @@ impl Report {
     }
 }
 
-/// How an attempt ended: one row of history each.
+/// How an attempt ended. Each row of a job's history has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
-    /// The handler is done.
+    /// The handler succeeded.
     Succeeded,
-    /// An error, a panic, an undecodable payload.
+    /// An error, a panic, or a payload that the handler could not decode.
     Failed,
     /// The timeout passed.
     TimedOut,
@@ -111,9 +116,9 @@ pub enum Outcome {
     Lost,
     /// The handler asked to run again later.
     Snoozed,
-    /// The worker gave the job back.
+    /// The worker returned the job to the queue.
     Released,
-    /// The job was called off.
+    /// The handler stopped because the job was cancelled.
     Cancelled,
 }
 
@@ -128,30 +133,30 @@ words!(Outcome {
 });
 
 impl Outcome {
-    /// Whether it counts against the limit.
+    /// Whether this outcome counts against the limit of attempts.
     pub const fn counts_as_failure(self) -> bool {
         matches!(self, Outcome::Failed | Outcome::TimedOut | Outcome::Lost)
     }
 }
 
-/// What becomes of the job.
+/// What happens to the job after an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is done.
+    /// The job succeeded.
     Succeeded,
-    /// It runs again from `run_at` on.
+    /// The job runs again.
     Waiting {
-        /// From when on.
+        /// From when it is due.
         run_at: Timestamp,
     },
-    /// It waits for a person.
+    /// The job does not run again unless a person revives it.
     Dead(DeadReason),
-    /// It was called off.
+    /// The job was cancelled.
     Cancelled,
 }
 
 impl Verdict {
-    /// The state it leads to.
+    /// The state that the verdict leads to.
     pub const fn state(self) -> State {
         match self {
             Verdict::Succeeded => State::Succeeded,
@@ -162,30 +167,30 @@ impl Verdict {
     }
 }
 
-/// All that is written, in one atomic step, when an attempt ends.
+/// Everything that the store writes, in one atomic step, when an attempt ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settlement {
-    /// What the row of history says.
+    /// How the attempt ended, for its history row.
     pub outcome: Outcome,
-    /// What becomes of the job.
+    /// What happens to the job.
     pub verdict: Verdict,
-    /// The failures so far, this one included if it is one.
+    /// The failures so far, this attempt included if it failed.
     pub failures: u32,
-    /// The snoozes so far.
+    /// The snoozes so far, this attempt included if it snoozed.
     pub snoozes: u32,
-    /// How many attempts up to this one were lost.
+    /// How many attempts in a row, up to this one, were lost.
     pub losses_in_a_row: u32,
-    /// The delay of the retry, if one follows.
+    /// The delay before the retry, if the job is retried.
     pub delay: Option<Duration>,
-    /// Why the attempt failed, if it did.
+    /// The error, if the attempt failed.
     pub error: Option<AttemptError>,
-    /// What the handler left, if it succeeded.
+    /// The handler's result, if it succeeded.
     pub result: Option<Payload>,
 }
 
-/// Decides what the end of an attempt at `now` leads to. `random` draws the jitter.
+/// Decides what an attempt that ended at `now` leads to. `random` provides the bits for jitter.
 pub fn settle(running: &Running<'_>, report: Report, now: Timestamp, random: u64) -> Settlement {
-    let end = End::of(running, report);
+    let end = AttemptEnd::new(running, report);
     let failures = running
         .failures
         .saturating_add(u32::from(end.outcome.counts_as_failure()));
@@ -205,7 +210,7 @@ pub fn settle(running: &Running<'_>, report: Report, now: Timestamp, random: u64
     };
     settlement.verdict = match (end.outcome, &end.failure) {
         (Outcome::Succeeded, _) => Verdict::Succeeded,
-        // What may have run must not look as if it had not: a person is told, cancel or no cancel.
+        // The work may have been done, so a person must see the job, even if it was cancelled.
         (outcome, Some(failure)) if may_have_run(running, outcome, failure.class) => {
             Verdict::Dead(DeadReason::Lost)
         }
@@ -221,22 +226,22 @@ pub fn settle(running: &Running<'_>, report: Report, now: Timestamp, random: u64
             Err(reason) => Verdict::Dead(reason),
         },
         (_, None) => Verdict::Waiting {
-            run_at: end.again_at.unwrap_or(now),
+            run_at: end.run_again_at.unwrap_or(now),
         },
     };
     settlement
 }
 
-/// Whether this is an at-most-once attempt of which nobody knows how far it came.
+/// Whether this at-most-once attempt ended without a known result.
 fn may_have_run(running: &Running<'_>, outcome: Outcome, class: FailureClass) -> bool {
     let known = outcome == Outcome::Failed && class != FailureClass::Unknown;
     running.delivery == Delivery::AtMostOnce && !known
 }
 
-/// The delay before the next attempt, or the reason why there is none.
+/// The delay before the next attempt, or the reason why the job is dead.
 ///
-/// The order matters: the first rule that applies names the reason that operators see. What can
-/// never succeed comes before what took too long, and that before what failed too often.
+/// The order matters, because the first rule that applies gives the reason that operators see.
+/// Errors that cannot succeed come first, then time limits, then the limit of attempts.
 fn after_failure(
     running: &Running<'_>,
     settlement: &Settlement,
@@ -245,7 +250,7 @@ fn after_failure(
     random: u64,
 ) -> Result<Duration, DeadReason> {
     if running.delivery == Delivery::AtMostOnce {
-        return Err(DeadReason::Exhausted); // or lost, which was asked before
+        return Err(DeadReason::Exhausted); // `may_have_run` already handled lost attempts
     }
     if failure.class == FailureClass::Unrecoverable {
         return Err(DeadReason::Unrecoverable);
@@ -268,32 +273,33 @@ fn after_failure(
     };
     let by_policy = || policy.delay(settlement.failures, running.previous_delay, random);
     let delay = failure.delay.unwrap_or_else(by_policy).min(DURATION_MAX);
-    let asked = failure.retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
-    Ok(delay.max(asked))
+    let retry_after = failure.retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
+    Ok(delay.max(retry_after))
 }
 
-/// Whether no attempt may start any more: the deadline itself is still in time.
+/// Whether the deadline has passed, so that no attempt may start. At the deadline itself, an
+/// attempt may still start.
 pub fn has_expired(deadline: Option<Timestamp>, now: Timestamp) -> bool {
     deadline.is_some_and(|deadline| now > deadline)
 }
 
-/// A report, read by the rules of the job: what a row of history will say of it.
-struct End {
+/// A report after the rules of the job were applied to it: what the history row will say.
+struct AttemptEnd {
     outcome: Outcome,
     failure: Option<Failure>,
-    again_at: Option<Timestamp>,
+    run_again_at: Option<Timestamp>,
     result: Option<Payload>,
 }
 
-impl End {
-    fn of(running: &Running<'_>, report: Report) -> End {
+impl AttemptEnd {
+    fn new(running: &Running<'_>, report: Report) -> AttemptEnd {
         let at_most_once = running.delivery == Delivery::AtMostOnce;
         match report {
-            Report::Succeeded(result) => End {
+            Report::Succeeded(result) => AttemptEnd {
                 result,
-                ..End::plain(Outcome::Succeeded)
+                ..AttemptEnd::plain(Outcome::Succeeded)
             },
-            Report::Failed(failure) => End::failed(Outcome::Failed, failure),
+            Report::Failed(failure) => AttemptEnd::failed(Outcome::Failed, failure),
             Report::TimedOut { timeout, grace } => {
                 let timeout = format_duration(timeout);
                 let message = format!("the attempt took longer than its timeout of {timeout}");
@@ -301,51 +307,51 @@ impl End {
                     retry_after: Some(grace),
                     ..Failure::retryable(AttemptError::new(message))
                 };
-                End::failed(Outcome::TimedOut, failure)
+                AttemptEnd::failed(Outcome::TimedOut, failure)
             }
-            Report::Lost => End::lost("its worker died or hung: the lease expired"),
-            Report::Snoozed { .. } if at_most_once => End::failure(
+            Report::Lost => AttemptEnd::lost("the lease expired: the worker died or hung"),
+            Report::Snoozed { .. } if at_most_once => AttemptEnd::failure(
                 Outcome::Failed,
-                "an at-most-once job cannot be snoozed: it would start twice".to_owned(),
+                "an at-most-once job cannot be snoozed, because it would start twice".to_owned(),
             ),
-            Report::Snoozed { .. } if running.snoozes >= SNOOZES_MAX => End::failure(
+            Report::Snoozed { .. } if running.snoozes >= SNOOZES_MAX => AttemptEnd::failure(
                 Outcome::Failed,
-                format!("snoozed more than {SNOOZES_MAX} times"),
+                format!("the job was already snoozed {SNOOZES_MAX} times, which is the limit"),
             ),
-            Report::Snoozed { until } => End {
-                again_at: Some(until),
-                ..End::plain(Outcome::Snoozed)
+            Report::Snoozed { until } => AttemptEnd {
+                run_again_at: Some(until),
+                ..AttemptEnd::plain(Outcome::Snoozed)
             },
-            Report::Released { started: true } if at_most_once => {
-                End::lost("its worker stopped after it had started: it may have run")
-            }
-            Report::Released { .. } => End::plain(Outcome::Released),
-            Report::Cancelled => End::plain(Outcome::Cancelled),
+            Report::Released { started: true } if at_most_once => AttemptEnd::lost(
+                "the worker stopped after the handler started; it may have done its work",
+            ),
+            Report::Released { .. } => AttemptEnd::plain(Outcome::Released),
+            Report::Cancelled => AttemptEnd::plain(Outcome::Cancelled),
         }
     }
 
-    fn plain(outcome: Outcome) -> End {
-        End {
+    fn plain(outcome: Outcome) -> AttemptEnd {
+        AttemptEnd {
             outcome,
             failure: None,
-            again_at: None,
+            run_again_at: None,
             result: None,
         }
     }
 
-    fn failed(outcome: Outcome, failure: Failure) -> End {
-        End {
+    fn failed(outcome: Outcome, failure: Failure) -> AttemptEnd {
+        AttemptEnd {
             failure: Some(failure),
-            ..End::plain(outcome)
+            ..AttemptEnd::plain(outcome)
         }
     }
 
-    fn failure(outcome: Outcome, message: String) -> End {
-        End::failed(outcome, Failure::retryable(AttemptError::new(message)))
+    fn failure(outcome: Outcome, message: String) -> AttemptEnd {
+        AttemptEnd::failed(outcome, Failure::retryable(AttemptError::new(message)))
     }
 
-    fn lost(message: &str) -> End {
-        End::failure(Outcome::Lost, message.to_owned())
+    fn lost(message: &str) -> AttemptEnd {
+        AttemptEnd::failure(Outcome::Lost, message.to_owned())
     }
 }
 

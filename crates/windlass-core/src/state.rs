@@ -1,4 +1,8 @@
-//! The state machine of a job: one enum, one `match`. No other code decides a next state.
+//! The state machine of a job: one enum, one `match`.
+//!
+//! A job starts as waiting. A claim makes it running, and the end of the attempt makes it waiting
+//! again (for a retry or a snooze) or finishes it: succeeded, dead or cancelled. Only a person
+//! moves a finished job. No other code decides a next state.
 
 use std::fmt;
 
@@ -6,33 +10,33 @@ use crate::settle::Verdict;
 use crate::timestamp::Timestamp;
 use crate::words::words;
 
-/// Where a job is in its life.
+/// The state of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
-    /// It waits for its `run_at`, or for a worker.
+    /// Waits for its `run_at`, or for a worker.
     Waiting,
-    /// A worker has it under a lease.
+    /// A worker runs it under a lease.
     Running,
     /// An attempt succeeded.
     Succeeded,
-    /// It will not run again by itself; a person decides.
+    /// Does not run again unless a person revives it.
     Dead(DeadReason),
-    /// It was called off.
+    /// A user cancelled it.
     Cancelled,
 }
 
 /// Why a job is dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeadReason {
-    /// As many attempts failed as may.
+    /// The limit of failed attempts is reached.
     Exhausted,
-    /// The handler said that no retry can help.
+    /// The handler reported that no retry can help.
     Unrecoverable,
-    /// Its deadline, or the policy's `max_elapsed`, has passed.
+    /// The job's deadline or the policy's `max_elapsed` passed.
     Expired,
-    /// An at-most-once job whose attempt may or may not have run.
+    /// An at-most-once attempt ended without a result, so it may or may not have done its work.
     Lost,
-    /// Exhausted, and its last three attempts took their workers down.
+    /// Exhausted, and each of the last three attempts lost its worker.
     Poison,
 }
 
@@ -44,41 +48,57 @@ words!(DeadReason {
     Poison = "poison",
 });
 
-/// What may happen to a job.
+/// Something that may happen to a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// A worker took it.
+    /// A worker claimed it.
     Claimed,
-    /// It was edited, moved to another queue, or told to run now.
+    /// A user edited it, moved it to another queue, or made it due now.
     Changed,
-    /// Its deadline passed before it could start.
+    /// Its deadline passed before an attempt started.
     Expired,
-    /// Somebody called it off.
+    /// A user asked to cancel it.
     CancelRequested,
-    /// Its worker prolonged the lease.
+    /// Its worker renewed the lease.
     Renewed,
     /// Its attempt ended.
     Settled(Verdict),
-    /// A person runs it again.
+    /// A person ran it again.
     Revived(Consent),
-    /// A person says that the lost attempt did succeed.
+    /// A person confirmed that the lost attempt succeeded.
     Resolved,
 }
 
 /// Whether a person accepts that an at-most-once job may run twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consent {
-    /// Not asked.
+    /// The person did not say so.
     Plain,
-    /// They do (`force`).
+    /// The person accepts it (`force` in the REST API).
     Force,
 }
 
+impl Event {
+    /// The verb for error messages.
+    pub(crate) const fn verb(self) -> &'static str {
+        match self {
+            Event::Claimed => "claim",
+            Event::Changed => "change",
+            Event::Expired => "expire",
+            Event::CancelRequested => "cancel",
+            Event::Renewed => "renew the lease of",
+            Event::Settled(_) => "settle",
+            Event::Revived(_) => "revive",
+            Event::Resolved => "resolve",
+        }
+    }
+}
+
 impl State {
-    /// The state a job starts in.
+    /// The state of a new job.
     pub const INITIAL: State = State::Waiting;
 
-    /// The state `event` leads to, or `None` where the event does not apply.
+    /// The state that `event` leads to, or `None` if the event does not apply to this state.
     pub fn after(self, event: Event) -> Option<State> {
         match (self, event) {
             (State::Waiting, Event::Claimed) => Some(State::Running),
@@ -87,7 +107,8 @@ impl State {
             (State::Waiting, Event::CancelRequested) => Some(State::Cancelled),
             (State::Running, Event::Renewed | Event::CancelRequested) => Some(State::Running),
             (State::Running, Event::Settled(verdict)) => Some(verdict.state()),
-            // Only an at-most-once job is dead as `lost`: it may have run, so a plain revive is not enough.
+            // Only at-most-once jobs are dead as `lost`. They may have run, so a revival needs
+            // consent.
             (State::Dead(DeadReason::Lost), Event::Revived(Consent::Plain)) => None,
             (State::Dead(_) | State::Cancelled, Event::Revived(_)) => Some(State::Waiting),
             (State::Dead(DeadReason::Lost), Event::Resolved) => Some(State::Succeeded),
@@ -95,12 +116,13 @@ impl State {
         }
     }
 
-    /// Whether nothing but a person moves the job on.
+    /// Whether only a person can move the job out of this state.
     pub fn is_final(self) -> bool {
         matches!(self, State::Succeeded | State::Dead(_) | State::Cancelled)
     }
 
-    /// The word shown to users: a waiting job is `scheduled` while its `run_at` lies ahead, and `ready` from then on.
+    /// The word that users see. A waiting job is `scheduled` before its `run_at` and `ready` from
+    /// then on.
     pub fn name(self, run_at: Timestamp, now: Timestamp) -> &'static str {
         match self {
             State::Waiting if run_at > now => "scheduled",
@@ -233,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_is_shown_by_its_run_at() {
+    fn a_waiting_job_is_scheduled_before_its_run_at_and_ready_after() {
         let now = at("2026-01-01T00:00:00Z");
         let name = |state: State, run_at| state.name(run_at, now);
         assert_eq!(
@@ -248,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_final_state_is_one_that_only_a_person_leaves() {
+    fn final_states_are_those_that_only_a_person_leaves() {
         assert!(!State::Waiting.is_final() && !State::Running.is_final());
         assert!(State::Succeeded.is_final() && State::Cancelled.is_final());
         assert!(
@@ -259,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_are_found_by_their_words() {
+    fn reasons_parse_from_their_words() {
         for reason in DeadReason::ALL {
             assert_eq!(reason.to_string().parse(), Ok(reason));
         }

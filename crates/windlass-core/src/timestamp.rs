@@ -1,4 +1,4 @@
-//! An instant, to the microsecond, that every driver stores alike.
+//! Instants in microseconds, which every driver stores without loss.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,22 +9,22 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::Invalid;
 use crate::invalid::shown;
 
-/// An instant in UTC, to the microsecond.
+/// An instant in UTC, in microseconds.
 ///
-/// Always between the years 1 and 9999, so that every one of them can be written as RFC 3339 in every zone.
-/// Arithmetic stops at those ends instead of overflowing.
+/// Always within the years 1 to 9999, so that it can be written as RFC 3339 in every time zone.
+/// Arithmetic stops at the ends of this range.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
 impl Timestamp {
     /// The first instant of the year 1.
     pub const MIN: Timestamp = Timestamp(-62_135_596_800_000_000);
-    /// The last instant of the year 9999 that has a date in every zone.
+    /// The last instant that is in the year 9999 in every time zone.
     pub const MAX: Timestamp = Timestamp(253_402_207_200_000_000);
-    /// The first of January 1970.
+    /// 1970-01-01T00:00:00Z.
     pub const UNIX_EPOCH: Timestamp = Timestamp(0);
 
-    /// The instant so many microseconds after 1970, or `None` outside the years 1 to 9999.
+    /// The instant this many microseconds after 1970, or `None` outside the years 1 to 9999.
     pub fn from_micros(micros: i64) -> Option<Self> {
         let at = Timestamp(micros);
         (Timestamp::MIN..=Timestamp::MAX)
@@ -51,7 +51,7 @@ impl Timestamp {
         Timestamp(self.0.saturating_sub(micros)).max(Timestamp::MIN)
     }
 
-    /// How long after `earlier` this is; zero where it is not after it.
+    /// The time from `earlier` to this instant; zero if `earlier` is later.
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
@@ -68,15 +68,16 @@ impl Timestamp {
 impl From<Timestamp> for SystemTime {
     fn from(at: Timestamp) -> Self {
         let since_1970 = Duration::from_micros(at.0.unsigned_abs());
-        match at.0 < 0 {
-            true => SystemTime::UNIX_EPOCH - since_1970,
-            false => SystemTime::UNIX_EPOCH + since_1970,
+        if at.0 < 0 {
+            SystemTime::UNIX_EPOCH - since_1970
+        } else {
+            SystemTime::UNIX_EPOCH + since_1970
         }
     }
 }
 
 impl From<SystemTime> for Timestamp {
-    /// What is finer than a microsecond is cut off. The nearest end, outside the years 1 to 9999.
+    /// Drops fractions of a microsecond, and cuts the result to the years 1 to 9999.
     fn from(at: SystemTime) -> Self {
         match at.duration_since(SystemTime::UNIX_EPOCH) {
             Ok(after) => Timestamp::UNIX_EPOCH.saturating_add(after),
@@ -96,12 +97,13 @@ impl From<Timestamp> for jiff::Timestamp {
 }
 
 impl From<jiff::Timestamp> for Timestamp {
-    /// What is finer than a microsecond is cut off. The nearest end, outside the years 1 to 9999.
+    /// Drops fractions of a microsecond, and cuts the result to the years 1 to 9999.
     fn from(at: jiff::Timestamp) -> Self {
         let micros = at.as_nanosecond().div_euclid(1000);
-        let end = match micros < 0 {
-            true => Timestamp::MIN,
-            false => Timestamp::MAX,
+        let end = if micros < 0 {
+            Timestamp::MIN
+        } else {
+            Timestamp::MAX
         };
         i64::try_from(micros)
             .ok()
@@ -125,17 +127,17 @@ impl fmt::Debug for Timestamp {
 impl FromStr for Timestamp {
     type Err = Invalid;
 
-    /// Reads RFC 3339; a fraction finer than a microsecond is cut off.
+    /// Reads RFC 3339. Drops fractions of a microsecond.
     fn from_str(text: &str) -> Result<Self, Invalid> {
         let at: jiff::Timestamp = text.trim().parse().map_err(|_| {
             let rule = format!(
-                "must be an instant like 2026-11-01T05:30:00Z, got {}",
+                "must be an RFC 3339 time with a zone, like 2026-11-01T05:30:00Z, got {}",
                 shown(text)
             );
             Invalid::new("", rule)
         })?;
         Timestamp::from_jiff(at)
-            .ok_or_else(|| Invalid::new("", "must lie between the years 1 and 9999"))
+            .ok_or_else(|| Invalid::new("", "must be between the years 1 and 9999"))
     }
 }
 
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_instant() {
+    fn text_that_is_not_an_instant_is_refused() {
         for text in [
             "",
             "tomorrow",

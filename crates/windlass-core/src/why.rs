@@ -1,4 +1,4 @@
-//! Why a job is not running, told by the facts that a store and its nodes know.
+//! Explains why a job is not running, from facts that the store and the nodes know.
 
 mod ending;
 
@@ -14,33 +14,33 @@ use crate::{JobId, Kind, QueueName, Timestamp};
 /// One reason why a job is not running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
-    /// It is over, or it does run.
+    /// It is running or finished.
     NotWaiting {
-        /// The word for its state.
+        /// The word for its state, see [`State::name`].
         state: &'static str,
     },
-    /// It is dead: nothing but a person runs it again.
+    /// It is dead: only a person can run it again.
     Dead {
         /// Why.
         reason: DeadReason,
     },
-    /// Its deadline has passed: the sweeper will bury it.
+    /// Its deadline passed; the next sweep makes it dead.
     Expired {
         /// The deadline.
         deadline: Timestamp,
     },
-    /// Its time has not come.
+    /// It is not due yet.
     NotDue {
-        /// When it comes.
+        /// When it is due.
         run_at: Timestamp,
         /// Whether it waits for a retry.
         retry: bool,
     },
-    /// Somebody paused its queue.
+    /// Someone paused its queue.
     QueuePaused {
         /// The queue.
         queue: QueueName,
-        /// Who did.
+        /// The person or program that paused it.
         by: String,
     },
     /// No live worker takes its kind from its queue.
@@ -50,63 +50,66 @@ pub enum Reason {
         /// The queue.
         queue: QueueName,
     },
-    /// As many run with its concurrency key, or in its queue, as may.
+    /// The limit of its concurrency key or of its queue is reached.
     LimitHeld {
-        /// What is limited.
+        /// The limit, in words.
         limit: String,
-        /// One of those that hold it.
+        /// One of the running jobs that use up the limit.
         by: JobId,
-        /// When its lease ends, unless it is renewed.
+        /// When the lease of that job ends unless it is renewed.
         until: Timestamp,
     },
-    /// As many retries run in its queue as may.
+    /// Its queue already runs the most retries allowed.
     RetriesHeld {
-        /// How many may.
+        /// The limit.
         max_inflight_retries: u32,
     },
-    /// The rate of its queue is used up.
+    /// Its queue has started the most jobs that its rate allows.
     RateHeld {
-        /// When the next one may start.
+        /// When the next job may start.
         until: Timestamp,
     },
-    /// The handler of an earlier attempt still runs, and its worker does not claim the job until it is gone.
+    /// The handler of an earlier attempt still runs, and its worker does not claim the job until
+    /// that handler returns.
     OldHandler {
-        /// Where.
+        /// The worker.
         worker: String,
     },
-    /// Others come first.
+    /// Other jobs of its queue come first.
     Behind {
         /// How many.
         jobs: u64,
-        /// Whether there may be more: not all were counted.
+        /// Whether `jobs` is only a lower bound, because counting stopped there.
         or_more: bool,
     },
-    /// Nothing holds it back: the next free slot takes it.
+    /// Nothing: a worker takes it as soon as it has a free slot.
     Next,
 }
 
-/// What is known around a waiting job.
+/// The facts about a waiting job's queue, workers and limits.
 #[derive(Debug, Clone, Default)]
 pub struct Surroundings {
-    /// Who paused its queue, if somebody did.
+    /// Who paused its queue, if it is paused.
     pub paused_by: Option<String>,
     /// How many live workers take its kind from its queue.
     pub workers: u64,
-    /// A full limit, with one of those that hold it and the end of its lease.
+    /// A limit that is reached: its name, one of the jobs that use it up, and the end of that job's
+    /// lease.
     pub limit_held: Option<(String, JobId, Timestamp)>,
-    /// The full cap on retries in flight, if it is one.
+    /// The limit of running retries, if it is reached.
     pub retries_held: Option<u32>,
-    /// When the rate of its queue lets the next one start, if it is used up.
+    /// When its queue may start the next job, if its rate is used up.
     pub rate_until: Option<Timestamp>,
-    /// The worker that still runs the handler of an earlier attempt, if one does.
+    /// The worker that still runs the handler of an earlier attempt.
     pub old_handler: Option<String>,
     /// How many ready jobs of its queue come before it.
     pub ahead: u64,
-    /// Whether more may come before it than were counted.
+    /// Whether `ahead` is only a lower bound.
     pub ahead_or_more: bool,
 }
 
-/// All reasons why the job is not running at `now`, the one to look at first in front. Never empty.
+/// Returns all reasons why the job is not running at `now`, the most important one first. Never
+/// empty.
 pub fn why_not_running(job: &Job, around: &Surroundings, now: Timestamp) -> Vec<Reason> {
     let state = job.state();
     if let State::Dead(reason) = state {
@@ -177,7 +180,7 @@ impl fmt::Display for Reason {
             Reason::Dead { reason } => {
                 write!(
                     f,
-                    "it is dead ({reason}): it runs again only if someone revives it"
+                    "it is dead ({reason}); it runs again only if someone revives it"
                 )
             }
             Reason::Expired { deadline } => write!(f, "its deadline passed at {deadline}"),
@@ -201,21 +204,21 @@ impl fmt::Display for Reason {
             } => {
                 write!(
                     f,
-                    "{max_inflight_retries} retries of its queue are running, as many as may"
+                    "its queue already runs {max_inflight_retries} retries, which is its limit"
                 )
             }
             Reason::RateHeld { until } => {
-                write!(f, "the rate of its queue is used up until {until}")
+                write!(f, "its queue has used up its rate until {until}")
             }
             Reason::OldHandler { worker } => write!(
                 f,
-                "the handler of an earlier attempt still runs on worker {worker}, which does not claim the job before it returns; other workers may"
+                "the handler of an earlier attempt still runs on worker {worker}, which claims the job only after that handler returns; other workers may claim it"
             ),
             Reason::Behind { jobs, or_more } => {
                 let or_more = if *or_more { "at least " } else { "" };
                 write!(f, "{or_more}{jobs} jobs come before it")
             }
-            Reason::Next => f.write_str("nothing holds it back: the next free slot takes it"),
+            Reason::Next => f.write_str("nothing holds it back; the next free slot takes it"),
         }
     }
 }
@@ -241,7 +244,7 @@ mod tests {
         }
     }
 
-    fn told(job: &Job, around: &Surroundings) -> Vec<String> {
+    fn texts(job: &Job, around: &Surroundings) -> Vec<String> {
         let reasons = why_not_running(job, around, at(NOW));
         reasons.iter().map(Reason::to_string).collect()
     }
@@ -252,7 +255,7 @@ mod tests {
             old_handler: Some("w1".to_owned()),
             ..around()
         };
-        let [reason] = &told(&job(), &around)[..] else {
+        let [reason] = &texts(&job(), &around)[..] else {
             panic!("one reason");
         };
         assert!(reason.contains("still runs on worker w1"), "{reason}");
@@ -261,19 +264,22 @@ mod tests {
     #[test]
     fn a_job_that_nothing_holds_back_is_next() {
         assert_eq!(
-            told(&job(), &around()),
-            ["nothing holds it back: the next free slot takes it"]
+            texts(&job(), &around()),
+            ["nothing holds it back; the next free slot takes it"]
         );
     }
 
     #[test]
-    fn every_reason_is_told() {
+    fn every_reason_has_a_text() {
         let mut job = job();
         job.run_at = at(LATER);
-        assert_eq!(told(&job, &around()), ["it is due at 2026-01-01T00:05:00Z"]);
+        assert_eq!(
+            texts(&job, &around()),
+            ["it is due at 2026-01-01T00:05:00Z"]
+        );
         job.failures = 2;
         assert_eq!(
-            told(&job, &around()),
+            texts(&job, &around()),
             ["its retry is due at 2026-01-01T00:05:00Z"]
         );
         let by = JobId::from_u128(2);
@@ -289,13 +295,13 @@ mod tests {
         };
         job.run_at = at(NOW);
         assert_eq!(
-            told(&job, &around),
+            texts(&job, &around),
             [
                 "queue default was paused by ann".to_owned(),
                 "no worker takes kind email:send from queue default".to_owned(),
                 format!("concurrency_key eu is held by job {by} until 2026-01-01T00:05:00Z"),
-                "5 retries of its queue are running, as many as may".to_owned(),
-                "the rate of its queue is used up until 2026-01-01T00:05:00Z".to_owned(),
+                "its queue already runs 5 retries, which is its limit".to_owned(),
+                "its queue has used up its rate until 2026-01-01T00:05:00Z".to_owned(),
                 "at least 3 jobs come before it".to_owned(),
             ]
         );
@@ -324,16 +330,16 @@ mod tests {
         let mut job = job();
         job.deadline = Some(at("2025-12-31T00:00:00Z"));
         assert_eq!(
-            told(&job, &around()),
+            texts(&job, &around()),
             ["its deadline passed at 2025-12-31T00:00:00Z"]
         );
         let mut cancelled = job.clone();
         cancelled.cancel(at(NOW)).unwrap();
-        assert_eq!(told(&cancelled, &around()), ["it is cancelled"]);
+        assert_eq!(texts(&cancelled, &around()), ["it is cancelled"]);
         job.expire(at(NOW)).unwrap();
         assert_eq!(
-            told(&job, &around()),
-            ["it is dead (expired): it runs again only if someone revives it"]
+            texts(&job, &around()),
+            ["it is dead (expired); it runs again only if someone revives it"]
         );
     }
 }

@@ -1,13 +1,13 @@
-//! Enums that are one word each in JSON, SQL and metrics.
+//! Enums whose variants each have one word in JSON, SQL and metrics.
 
-/// Gives an enum its words: `ALL`, `name`, `Display`, `FromStr`, and JSON by the word. The crate
-/// that uses it needs `serde`, and `schemars` if the feature `schema` is on.
+/// Implements `ALL`, `name`, `Display`, `FromStr` and serde for an enum, by one word per variant.
+/// The crate that uses it needs `serde`, and also `schemars` if the feature `schema` is on.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! words {
     ($type:ident { $($variant:ident = $word:literal,)+ }) => {
         impl $type {
-            /// All of them.
+            /// Every variant, in order of declaration.
             pub const ALL: [$type; [$($word),+].len()] = [$($type::$variant),+];
 
             /// The word in JSON, SQL and metrics.

@@ -1,8 +1,9 @@
-//! Occurrences in fifty zones over twenty years, compared with a search that looks at the clock on the wall, step by step.
+//! Occurrences in fifty zones over twenty years, compared with a step-by-step search of the wall
+//! clock.
 //!
-//! The search knows nothing of cron, of gaps or of folds: it lets time pass and notes when the wall shows a time that the rule
-//! names. It steps by minutes on days on which clocks change, and by quarters of an hour on all others; no rule here names a
-//! finer time.
+//! The search knows nothing about cron, gaps or folds: it lets time pass and notes when the wall
+//! clock shows a time that matches the rule. It steps by minutes on days with a clock change and by
+//! quarters of an hour on all others; no rule here is finer than that.
 
 use std::sync::LazyLock;
 
@@ -69,7 +70,8 @@ const DAY: i64 = 24 * 60;
 const FIRST: i64 = 13_514 * DAY;
 const LAST: i64 = 20_819 * DAY;
 
-/// For each zone the moments at which the search looks, and what the wall shows then; all in minutes.
+/// For each zone the instants that the search tests, and the wall-clock time at each; all in
+/// minutes.
 static LOOKS: LazyLock<Vec<Vec<(i64, i64)>>> =
     LazyLock::new(|| ZONES.iter().map(|zone| looks(zone)).collect());
 
@@ -90,23 +92,23 @@ fn looks(zone: &str) -> Vec<(i64, i64)> {
         if moved(&shown) {
             looks.extend((day..day + DAY).map(|minute| (minute, minute + offset(minute))));
         } else {
-            looks.extend(shown.into_iter().take(96)); // the last one is the next day's
+            looks.extend(shown.into_iter().take(96)); // the last one belongs to the next day
         }
     }
     looks
 }
 
-/// A rule, said a second time for the search.
+/// A rule, written a second time for the search.
 struct Rule {
     cron: &'static str,
-    /// Hour and minute.
+    /// Whether an hour and minute match.
     times: fn(i64, i64) -> bool,
     days: fn(&Date) -> bool,
-    /// It fires at every real moment that matches, not once for each time on the wall.
+    /// Whether it fires at every instant that matches, not once per wall-clock time.
     interval: bool,
 }
 
-/// What a calendar on the wall shows.
+/// A date on the wall calendar.
 struct Date {
     month: i64,
     day: i64,
@@ -116,7 +118,7 @@ struct Date {
 }
 
 impl Rule {
-    /// Whether it names a time on the wall, given in minutes since 1970.
+    /// Whether a wall-clock time, in minutes since 1970, matches.
     fn names(&self, on_wall: i64) -> bool {
         let of_day = on_wall.rem_euclid(DAY);
         if !(self.times)(of_day / 60, of_day % 60) {
@@ -134,7 +136,8 @@ impl Rule {
     }
 }
 
-/// The calendar, from a count of days since 1970: years of 146,097 days in 400, counted from March.
+/// The calendar date from the number of days since 1970: 146,097 days in 400 years, counted from
+/// March.
 fn date(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);
@@ -148,7 +151,7 @@ fn date(days: i64) -> (i64, i64, i64) {
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
-/// Looks at the wall again and again.
+/// Finds the occurrences by stepping through time.
 fn by_looking(rule: &Rule, looks: &[(i64, i64)]) -> Vec<i64> {
     let mut fires = Vec::new();
     let mut shown = i64::MIN; // the latest time that the wall has shown
@@ -156,11 +159,11 @@ fn by_looking(rule: &Rule, looks: &[(i64, i64)]) -> Vec<i64> {
         let matches = if rule.interval {
             rule.names(*on_wall)
         } else if shown == i64::MIN || *on_wall <= shown {
-            false // shown before: clocks went back
+            false // the clock showed it before: it went back
         } else if *on_wall - shown <= 15 {
             rule.names(*on_wall)
         } else {
-            // Clocks went forward: what they jumped over counts now, once.
+            // The clock went forward: a skipped time counts now, once.
             (shown + 1..=*on_wall).any(|skipped| rule.names(skipped))
         };
         shown = shown.max(*on_wall);

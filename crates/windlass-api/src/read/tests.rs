@@ -80,7 +80,7 @@ fn every_problem_is_reported_by_field_and_rule() {
             r#"{"kind":"a b","queue":5,"priority":40000,"colour":1}"#,
             &[
                 "`colour` is not a known field",
-                "`kind` must be 1 to 128 of the characters A-Z a-z 0-9 _ . : / -, got \"a b\"",
+                "`kind` must be 1 to 128 characters from A-Z a-z 0-9 _ . : / -, got \"a b\"",
                 "`priority` must be a whole number from -32768 to 32767, got 40000",
                 "`queue` must be text, got 5",
             ],
@@ -107,7 +107,7 @@ fn every_problem_is_reported_by_field_and_rule() {
             &[
                 "`parts[0].name` is required",
                 "`parts[1].more` is not a known field",
-                "`parts[2].name` must be 1 to 64 of the characters A-Z a-z 0-9 _ . -, got \"/\"",
+                "`parts[2].name` must be 1 to 64 characters from A-Z a-z 0-9 _ . -, got \"/\"",
             ],
         ),
         (r#"{"kind":"a","kind":"b"}"#, &["`kind` is given twice"]),
@@ -117,11 +117,11 @@ fn every_problem_is_reported_by_field_and_rule() {
         ),
         (
             r#"{"kind":"a","delay":"1s","queue":"/"}"#,
-            &["`queue` must be 1 to 64 of the characters A-Z a-z 0-9 _ . -, got \"/\""],
+            &["`queue` must be 1 to 64 characters from A-Z a-z 0-9 _ . -, got \"/\""],
         ),
         (
             r#"{"kind":"a","payload":{"a":1,"a":2}}"#,
-            &["`payload` must be valid JSON: \"a\" is given twice in one object"],
+            &["`payload` must be valid JSON: the name \"a\" appears twice in one object"],
         ),
         ("[]", &["the value must be an object, got a list"]),
     ] {

@@ -1,25 +1,25 @@
-//! When a worker that discovers its queues looks for due ones, and which of them it asks later.
+//! How a worker discovers due queues: when it looks for them, and which ones it skips for a while.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::{QueueName, Timestamp};
 
-/// Looks that find nothing in a row before they are spread out.
+/// After this many looks in a row without a due queue, the time between looks grows.
 const EAGER_LOOKS: u32 = 3;
 const GAP_MIN: Duration = Duration::from_millis(1);
-/// The longest time that a look waits because earlier ones found nothing.
+/// The longest time between looks that find nothing.
 const GAP_MAX: Duration = Duration::from_millis(16);
-/// While queues that were found still have work, a wake-up leads to a look no sooner than this.
+/// While known queues still have work, a wake-up triggers a look at most this often.
 const REFRESH: Duration = Duration::from_millis(10);
 
 const REST_MIN: Duration = Duration::from_millis(20);
-/// A queue that was held back is asked again after at most this long.
+/// The longest time that a queue rests.
 const REST_MAX: Duration = Duration::from_secs(1);
-/// At most this many queues rest; a forgotten one costs a claim.
+/// The most queues that rest at once. Forgetting one costs only an extra claim.
 const RESTS_MAX: usize = 10_000;
 
-/// When the next look for due queues may come: wake-ups that follow each other closely share one.
+/// When the next look for due queues may happen. Wake-ups in quick succession share one look.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LookPace {
     looked_at: Option<Timestamp>,
@@ -28,16 +28,18 @@ pub struct LookPace {
 }
 
 impl LookPace {
-    /// Counts a look.
+    /// Records a look.
     pub fn looked(&mut self, found_any: bool, now: Timestamp) {
         self.looked_at = Some(now);
-        self.empty = match found_any {
-            true => 0,
-            false => self.empty.saturating_add(1),
+        self.empty = if found_any {
+            0
+        } else {
+            self.empty.saturating_add(1)
         };
     }
 
-    /// From when a wake-up leads to a look; `has_work` if known queues still have work.
+    /// The earliest time at which a wake-up triggers a look. `has_work` says whether known queues
+    /// still have work.
     pub fn next_at(&self, has_work: bool) -> Timestamp {
         let gap = match self.empty.checked_sub(EAGER_LOOKS) {
             _ if has_work => REFRESH,
@@ -49,68 +51,72 @@ impl LookPace {
     }
 }
 
-/// How far a worker has read the names of due queues: page by page from the queue whose turn it is,
-/// once around. It starts at its end.
+/// The progress of a worker that reads the names of all due queues: page by page, from the queue
+/// whose turn it is around to that queue again. The default is a finished scan.
 #[derive(Debug, Clone, Default)]
 pub struct Scan {
-    /// It began behind this name, and ends with it.
+    /// The scan starts after this name and ends with it.
     begin: Option<QueueName>,
-    /// The next page is read behind this name.
+    /// The next page starts after this name.
     after: Option<QueueName>,
-    /// Pages before `begin` are left.
-    left: Left,
+    /// The part of the names that is left to read.
+    left: Remaining,
 }
 
+/// The part of the names that a scan still has to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Left {
-    Behind,
-    Before,
+enum Remaining {
+    /// From the current position to the last name, and then up to `begin`.
+    ToLastName,
+    /// From the first name up to `begin`.
+    ToBegin,
     #[default]
     Nothing,
 }
 
 impl Scan {
-    /// Once around, from behind this name.
+    /// Starts a scan after this name.
     pub fn behind(begin: Option<&QueueName>) -> Self {
         Scan {
             begin: begin.cloned(),
             after: begin.cloned(),
-            left: Left::Behind,
+            left: Remaining::ToLastName,
         }
     }
 
-    /// Whether every due queue was read.
+    /// Whether all names were read.
     pub fn is_done(&self) -> bool {
-        self.left == Left::Nothing
+        self.left == Remaining::Nothing
     }
 
-    /// The next page begins behind this name.
+    /// The name after which the next page starts.
     pub fn after(&self) -> Option<&QueueName> {
         self.after.as_ref()
     }
 
-    /// Takes a page of at most `limit` names; returns those that were not read before.
+    /// Takes a page of at most `limit` names. Returns those that the scan has not read yet.
     pub fn take_page(&mut self, mut page: Vec<QueueName>, limit: usize) -> Vec<QueueName> {
         let is_last = page.len() < limit;
         let length = page.len();
-        if self.left == Left::Before {
+        if self.left == Remaining::ToBegin {
             page.retain(|queue| Some(queue) <= self.begin.as_ref());
         }
         self.after = page.last().cloned();
         self.left = match self.left {
-            Left::Behind if is_last && self.begin.is_some() => {
+            Remaining::ToLastName if is_last && self.begin.is_some() => {
                 self.after = None;
-                Left::Before
+                Remaining::ToBegin
             }
             left if !is_last && page.len() == length => left,
-            _ => Left::Nothing,
+            _ => Remaining::Nothing,
         };
         page
     }
 }
 
-/// Queues with due jobs that a claim could not get, because of a limit or another worker. Each is
-/// asked again after a time that doubles from 20 ms to 1 s, so that many of them cost few claims.
+/// Queues whose due jobs a claim could not get, because of a limit or because another worker was
+/// faster. Each rests before it is claimed from again, for a time that doubles from 20 ms to 1 s,
+/// so that many such queues cost few claims.
 #[derive(Debug, Clone, Default)]
 pub struct Rests(BTreeMap<QueueName, Rest>);
 
@@ -121,7 +127,7 @@ struct Rest {
 }
 
 impl Rests {
-    /// A claim got nothing from the queue.
+    /// Lets a queue rest after a claim that got nothing.
     pub fn missed(&mut self, queue: &QueueName, now: Timestamp) {
         let misses = self.0.get(queue).map_or(0, |rest| rest.misses);
         let time = REST_MIN.saturating_mul(1 << misses.min(10)).min(REST_MAX);
@@ -135,22 +141,22 @@ impl Rests {
         self.0.insert(queue.clone(), rest);
     }
 
-    /// The queue gave something, or may again; returns whether it was resting.
+    /// Ends the rest of a queue that has work again. Returns whether it was resting.
     pub fn end(&mut self, queue: &QueueName) -> bool {
         self.0.remove(queue).is_some()
     }
 
-    /// Lets every queue be asked again.
+    /// Ends the rest of every queue.
     pub fn end_all(&mut self) {
         self.0.clear();
     }
 
-    /// Whether the queue is to be left alone now.
+    /// Whether the queue is resting at `now`.
     pub fn contains(&self, queue: &QueueName, now: Timestamp) -> bool {
         self.0.get(queue).is_some_and(|rest| now < rest.until)
     }
 
-    /// When the next one may be asked again, after `now`. Forgets those whose time passed long ago.
+    /// When the next rest after `now` ends. Forgets queues whose rest ended long ago.
     pub fn next_until(&mut self, now: Timestamp) -> Option<Timestamp> {
         self.0.retain(|_, rest| now.since(rest.until) < REST_MAX);
         let until = self.0.values().map(|rest| rest.until);
@@ -169,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_that_find_nothing_are_spread_out_and_one_that_finds_something_is_followed_at_once() {
+    fn empty_looks_are_spread_out_and_a_successful_one_is_followed_at_once() {
         let mut pace = LookPace::default();
         assert_eq!(pace.next_at(false), Timestamp::MIN);
         let gaps = (0..12).map(|_| {
@@ -180,7 +186,7 @@ mod tests {
         assert_eq!(gaps, [0, 0, 1, 2, 4, 8, 16, 16, 16, 16, 16, 16]);
         pace.looked(true, at(5));
         assert_eq!(pace.next_at(false), at(5));
-        assert_eq!(pace.next_at(true), at(15), "there is work without it");
+        assert_eq!(pace.next_at(true), at(15), "known queues have work");
     }
 
     proptest! {
@@ -206,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_gives_nothing_rests_longer_each_time_until_it_gives_something() {
+    fn a_queue_that_gives_nothing_rests_longer_each_time() {
         let (mut rests, queue) = (Rests::default(), QueueName::default());
         for (misses, expected) in [(0, 20), (1, 40), (2, 80), (6, 1000), (20, 1000)] {
             rests.end_all();
@@ -225,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bounded_number_of_queues_rests() {
+    fn the_number_of_resting_queues_is_bounded() {
         let mut rests = Rests::default();
         for number in 0..RESTS_MAX + 10 {
             let queue = QueueName::new(&format!("q{number}")).unwrap();

@@ -1,5 +1,4 @@
-//! What operators set about how a queue is claimed: it holds for every worker that serves the
-//! queue.
+//! Claim settings that operators set per queue. They apply to every worker of the queue.
 
 use std::sync::Arc;
 
@@ -13,27 +12,26 @@ use crate::retry::RetryPolicy;
 /// The largest weight of a queue.
 pub const WEIGHT_MAX: u32 = 1000;
 
-/// How a queue is claimed, where operators say something about it. What they do not say is as the
-/// worker has it.
+/// How a queue is claimed, as operators set it. `None` keeps the worker's own setting.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ClaimSettings {
-    /// The policy of its jobs that have none of their own, and no kind with one.
+    /// The retry policy of jobs that get none from the job or its kind.
     pub retry: Option<Arc<RetryPolicy>>,
-    /// The share of the slots that retries get while both kinds wait, or none: strict priority over
-    /// both kinds.
+    /// The share of the slots that retries get while new jobs and retries both wait; `Some(None)`
+    /// claims strictly by priority.
     pub retry_fetch_ratio: Option<Option<Ratio>>,
-    /// This many slots of a worker never hold a retry.
+    /// How many slots of a worker never run a retry.
     pub fresh_reserve: Option<u32>,
-    /// At most this many retries run at once in the queue, across all nodes.
+    /// The most retries that run at once in the queue, across all nodes.
     pub max_inflight_retries: Option<u32>,
-    /// In each worker, at most this many retries run at once in a pool of their own.
+    /// In each worker, run retries in a separate pool of this size.
     pub retry_lane: Option<u32>,
-    /// Its share of a worker's slots next to other queues.
+    /// The share of a worker's slots, relative to the weights of its other queues.
     pub weight: Option<u32>,
 }
 
 impl ClaimSettings {
-    /// Reads them from the fields of an object; `null` is not said.
+    /// Reads the settings from the fields of an object. `null` means not set.
     pub fn read(fields: &mut Fields<'_>) -> Result<Self, Invalid> {
         let policy = fields.value("retry").map(RetryPolicy::from_json);
         let policy = policy.transpose().map_err(|error| error.within("retry"))?;
@@ -47,13 +45,13 @@ impl ClaimSettings {
         })
     }
 
-    /// Reads what is stored about a queue. Fields that this version does not know are ignored:
-    /// other settings stand beside these, and a newer version may have more of them.
+    /// Reads the stored settings of a queue. Ignores unknown fields: the same object holds other
+    /// settings, and a newer version may add more.
     pub fn from_stored(stored: &Value) -> Result<Self, Invalid> {
         ClaimSettings::read(&mut Fields::new(stored)?)
     }
 
-    /// The fields as `read` reads them; what is not said is `null`.
+    /// Writes the fields that [`ClaimSettings::read`] reads; `null` means not set.
     pub fn to_json(&self) -> Map<String, Value> {
         let retry = self.retry.as_ref().map(|policy| match policy.preset() {
             Some(preset) => Value::from(preset.name()),
@@ -75,7 +73,7 @@ impl ClaimSettings {
         named.into_iter().collect()
     }
 
-    /// The guards of a worker under these settings.
+    /// Applies these settings on top of a worker's own guards.
     pub fn over(&self, own: Guards) -> Guards {
         let lane = |concurrency| RetryLane {
             concurrency,
@@ -150,7 +148,7 @@ mod tests {
             }),
         };
         assert_eq!(settings.over(own), expected);
-        assert_eq!(ClaimSettings::default().over(own), own, "nothing is said");
+        assert_eq!(ClaimSettings::default().over(own), own, "nothing is set");
         let nothing = ClaimSettings::default();
         assert_eq!(read(&Value::Object(nothing.to_json())).unwrap(), nothing);
         for weight in [0, 1001] {

@@ -1,4 +1,4 @@
-//! Shares of claims by example, and the laws of sharing.
+//! Examples of how claims are shared, and the laws of sharing.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ fn ratio(ratio: f64) -> Guards {
     }
 }
 
-/// A queue that only counts, and the retries it has running.
+/// A queue that only counts its jobs and its running retries.
 #[derive(Default)]
 struct Queue {
     fresh: u32,
@@ -169,7 +169,7 @@ fn a_retry_lane_keeps_retries_out_of_the_main_slots() {
     assert_eq!(
         (main.retries, main.fresh),
         (0, 10),
-        "fresh work keeps all its slots"
+        "new jobs keep all their slots"
     );
     let in_lane = queue.claim(&guards.plan(Pool::RetryLane, free(2), Credit::default()));
     assert_eq!((in_lane.retries, in_lane.fresh), (2, 0));
@@ -228,9 +228,9 @@ fn credit_counts_only_while_both_wait() {
     assert_eq!(
         after(9, 1, true),
         Credit(0),
-        "retries ran short: nothing more is owed"
+        "the retries ran out: nothing is owed"
     );
-    assert_eq!(after(2, 8, true), Credit(-5), "fresh work ran short");
+    assert_eq!(after(2, 8, true), Credit(-5), "the new jobs ran out");
     let plan = guards.plan(Pool::Main, free(1), Credit::default());
     let taken = Taken {
         fresh: 0,
@@ -245,7 +245,7 @@ fn credit_counts_only_while_both_wait() {
 
 #[test]
 fn what_is_owed_is_at_most_one_slot() {
-    // A reserve that leaves no slot for retries: their credit must not pile up.
+    // A reserve leaves no slot for retries: their credit must not grow without bound.
     let guards = Guards {
         fresh_reserve: Some(1),
         ..ratio(0.9)
@@ -314,8 +314,8 @@ fn guards_that_starve_retries_are_refused() {
 }
 
 proptest! {
-    /// Over any sequence of claims, and however the work comes in: of the slots given out while both kinds waited and
-    /// fresh work did not run short, retries get at most their share, rounded up.
+    /// For any sequence of claims and arrivals: of the slots that were filled while both kinds
+    /// waited and new jobs did not run out, retries get at most their share, rounded up.
     #[test]
     fn retries_get_their_share_and_no_more(
         share in 0f64..=1.0,
@@ -343,8 +343,8 @@ proptest! {
         prop_assert!(got < fair + 1.01, "{} of {}", of_retries, contended);
     }
 
-    /// The promise, in any stretch of claims while fresh work waits: at most ⌈r·k⌉+1 of k slots go to retries, however few
-    /// or many of them wait, and whatever the reserve held back before.
+    /// The promise for any window of claims while new jobs wait: at most ⌈r·k⌉+1 of k slots go to
+    /// retries, whatever the number of waiting retries and whatever the reserve held back before.
     #[test]
     fn retries_never_take_more_than_promised_in_any_stretch(
         share in 0f64..=1.0,
@@ -375,9 +375,9 @@ proptest! {
         }
     }
 
-    /// While both kinds always wait, neither waits longer than its share makes it.
+    /// While both kinds always wait, each gets its share.
     #[test]
-    fn nobody_waits_for_ever(share in 0.05f64..=0.95, limits in proptest::collection::vec(1u32..8, 40..80)) {
+    fn no_lane_starves(share in 0.05f64..=0.95, limits in proptest::collection::vec(1u32..8, 40..80)) {
         let guards = ratio(share);
         let (mut queue, mut credit) = (Queue::new(10_000, 10_000), Credit::default());
         let mut slots: VecDeque<Lane> = VecDeque::new();
@@ -394,7 +394,8 @@ proptest! {
         prop_assert!(retries <= (share * given).ceil() + 0.001, "{} of {}", retries, given);
     }
 
-    /// Whatever the guards and the backlog: never more than asked, never into a reserved slot, never past the cap.
+    /// For any guards and backlog, a claim never takes more than the limit, never uses a reserved
+    /// slot, and never exceeds the cap.
     #[test]
     fn no_claim_passes_its_bounds(
         total in 1u32..50, used in 0u32..50, retries_running in 0u32..50, inflight in 0u32..20, cap in 1u32..20,
@@ -447,7 +448,7 @@ fn a_used_up_rate_says_when_the_next_may_start() {
 }
 
 #[test]
-fn a_worker_with_one_pool_holds_as_many_retries_as_the_lane_has_slots() {
+fn with_one_pool_the_lane_limits_how_many_slots_run_retries() {
     let lane = |concurrency| Guards {
         retry_lane: Some(RetryLane {
             concurrency,

@@ -1,4 +1,4 @@
-//! Which queue of a worker gets the next free slot.
+//! Which queue of a worker gets the next free slots.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -8,34 +8,34 @@ use crate::QueueName;
 /// A queue that a claim takes from.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClaimQueue {
-    /// Its name.
+    /// The name of the queue.
     pub name: QueueName,
-    /// Its share next to the others.
+    /// Its share, relative to the weights of the other queues.
     pub weight: u32,
 }
 
 impl ClaimQueue {
-    /// One with the same share as the others.
+    /// Makes a queue with weight 1.
     pub fn plain(name: QueueName) -> Self {
         ClaimQueue { name, weight: 1 }
     }
 }
 
-/// How a claim goes through its queues.
+/// How a worker divides its slots between its queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum QueueOrder {
-    /// Each gets its share by weight, over many claims.
+    /// By weight, over many claims.
     #[default]
     Weighted,
-    /// The first is emptied before the second.
+    /// Empties the first queue before it claims from the second.
     Strict,
 }
 
-/// Whose turn it is among the queues of one worker (weighted round robin in the order of names).
+/// Whose turn it is among the queues of one worker: weighted round robin in the order of names.
 ///
-/// The queues may change from one call to the next; only the last one served is remembered, so the
-/// number of queues costs no memory. Invariant: in one turn each queue that can take slots gets as
-/// many as its weight, so a queue that joins waits for at most one turn of the others.
+/// The set of queues may change between calls. Only the last served queue is remembered, so memory
+/// does not grow with the number of queues. Invariant: in one round each queue that can use slots
+/// gets as many as its weight, so a queue that joins waits for at most one round.
 #[derive(Debug, Clone, Default)]
 pub struct Turns {
     /// The queue that was served last.
@@ -44,12 +44,12 @@ pub struct Turns {
     left: u32,
 }
 
-/// One queue that may take slots.
+/// A queue that can use slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taker {
-    /// Its share next to the others; 0 counts as 1.
+    /// Its share, relative to the weights of the other queues; 0 counts as 1.
     pub weight: u32,
-    /// It can take no more than this.
+    /// The most slots it can use.
     pub most: u32,
 }
 
@@ -60,7 +60,7 @@ struct Share {
 }
 
 impl Turns {
-    /// The queue that was served last: the turn goes on behind it.
+    /// The queue that was served last. The next turn is that of the name after it.
     pub fn last(&self) -> Option<&QueueName> {
         self.last.as_ref()
     }
@@ -70,14 +70,14 @@ impl Turns {
         self.last.as_ref().filter(|_| self.left > 0)
     }
 
-    /// Starts over at the first name: to be called when no queue wants more, so that none is owed
-    /// anything.
+    /// Starts again at the first name. Call it when no queue wants more slots, so that none is owed
+    /// any.
     pub fn start_over(&mut self) {
         *self = Turns::default();
     }
 
-    /// Shares `slots` among the takers, the one whose turn it is first; what one cannot take goes
-    /// to the others. Queues that get nothing are left out.
+    /// Divides `slots` among the takers, starting with the one whose turn it is. Slots that one
+    /// taker cannot use go to the others. Leaves out queues that get no slot.
     pub fn share(
         &mut self,
         slots: u32,
@@ -100,10 +100,10 @@ impl Turns {
                 share.got += given;
                 slots_left -= given;
                 let wants_more = share.got < share.taker.most;
-                // Where the slots ran out, the rest of the turn is for the next call: `most` is then
-                // often only the number of free slots.
-                let goes_on = wants_more || slots_left == 0;
-                self.left = if goes_on { turn - given } else { 0 };
+                // If the slots ran out, the next call continues this turn: `most` is often only the
+                // number of free slots.
+                let turn_continues = wants_more || slots_left == 0;
+                self.left = if turn_continues { turn - given } else { 0 };
                 self.last = Some(share.queue.clone());
                 wants_more
             });
@@ -112,10 +112,11 @@ impl Turns {
         shared.map(|share| (share.queue, share.got)).collect()
     }
 
-    /// Those that can take something, in the order of names, the one whose turn it is first.
+    /// The takers that can use slots, in the order of names, starting with the one whose turn it
+    /// is.
     fn in_turn(&self, takers: &BTreeMap<QueueName, Taker>) -> Vec<Share> {
         let all = (Bound::Unbounded, Bound::Unbounded);
-        let (behind, before) = match (&self.last, self.left) {
+        let (from_turn, up_to_turn) = match (&self.last, self.left) {
             (None, _) => (all, None),
             (Some(last), 0) => (
                 (Bound::Excluded(last), Bound::Unbounded),
@@ -126,9 +127,9 @@ impl Turns {
                 Some((Bound::Unbounded, Bound::Excluded(last))),
             ),
         };
-        let before = before.map(|range| takers.range::<QueueName, _>(range));
-        let behind = takers.range::<QueueName, _>(behind);
-        let in_turn = behind.chain(before.into_iter().flatten());
+        let up_to_turn = up_to_turn.map(|range| takers.range::<QueueName, _>(range));
+        let from_turn = takers.range::<QueueName, _>(from_turn);
+        let in_turn = from_turn.chain(up_to_turn.into_iter().flatten());
         let can_take = in_turn.filter(|(_, taker)| taker.most > 0);
         let share = |(queue, taker): (&QueueName, &Taker)| Share {
             queue: queue.clone(),
@@ -139,25 +140,25 @@ impl Turns {
     }
 }
 
-/// One pass over the queues of a worker: free slots are offered by weight, and what one queue
-/// leaves, others get.
+/// One pass over the queues of a worker. Offers free slots by weight, and offers slots that one
+/// queue leaves to the others.
 ///
-/// A queue that does not fill what it is offered is not asked again in the same round.
+/// A queue that does not fill its offer gets no further offer in the same round.
 #[derive(Debug, Default)]
 pub struct Round {
     emptied: BTreeSet<QueueName>,
-    /// The queues that are asked next, and how many slots each is offered.
+    /// The next queues to claim from, and how many slots each is offered.
     offers: VecDeque<(QueueName, u32)>,
 }
 
 impl Round {
-    /// Whether offers are left, so that `next` needs no takers.
+    /// Whether offers are left, so that `next` does not call `takers`.
     pub fn has_offers(&self) -> bool {
         !self.offers.is_empty()
     }
 
-    /// The queue to claim from next, and for how many of the `free` slots; `None` when none of the
-    /// takers wants more.
+    /// The queue to claim from next, and for how many of the `free` slots; `None` if no taker wants
+    /// more.
     pub fn next(
         &mut self,
         turns: &mut Turns,
@@ -176,12 +177,12 @@ impl Round {
         Some((queue, share.min(free)))
     }
 
-    /// The queue had nothing more to give.
+    /// Records that the queue has no more jobs to give.
     pub fn emptied(&mut self, queue: &QueueName) {
         self.emptied.insert(queue.clone());
     }
 
-    /// Whether the queue had nothing more to give.
+    /// Whether the queue has no more jobs to give.
     pub fn has_emptied(&self, queue: &QueueName) -> bool {
         self.emptied.contains(queue)
     }
@@ -208,8 +209,8 @@ mod tests {
 
     fn shares(turns: &mut Turns, slots: u32, given: &[(u32, u32)]) -> Vec<u32> {
         let shared: BTreeMap<_, _> = turns.share(slots, &takers(given)).into_iter().collect();
-        let of = |number| shared.get(&name(number)).copied().unwrap_or(0);
-        (0..given.len()).map(of).collect()
+        let got = |number| shared.get(&name(number)).copied().unwrap_or(0);
+        (0..given.len()).map(got).collect()
     }
 
     #[test]
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_goes_on_although_each_call_offers_one_slot() {
+    fn a_turn_continues_over_calls_that_offer_one_slot_each() {
         let mut turns = Turns::default();
         let mut got = [0, 0];
         for _ in 0..40 {
@@ -313,10 +314,7 @@ mod tests {
             let mut turns = Turns::default();
             let mut got = vec![0_u32; weights.len()];
             for (step, batch) in batches.iter().enumerate() {
-                let most = |number| match number == absent && step % 2 == 0 {
-                    true => 0,
-                    false => 1000,
-                };
+                let most = |number| if number == absent && step % 2 == 0 { 0 } else { 1000 };
                 let given: Vec<_> = weights.iter().enumerate().map(|(n, w)| (*w, most(n))).collect();
                 for (sum, share) in got.iter_mut().zip(shares(&mut turns, *batch, &given)) {
                     *sum += share;

@@ -1,15 +1,15 @@
-//! What changes on a job when something happens to it. Whether it may happen is the state machine's answer.
+//! How events change a job. The state machine decides whether an event applies.
 
 use crate::job::{End, Ended, Job, Lease, Standing, Timeout};
 use crate::settle::{CANCEL_GRACE, Report, Running, Settlement, Verdict, has_expired, settle};
 use crate::state::{Consent, Event, State};
 use crate::{Payload, QueueName, Timestamp, WorkerName};
 
-/// Something that cannot happen to a job in its present state.
+/// The error for an event that does not apply to the job's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{event:?} does not apply to a job that is {state:?}")]
+#[error("cannot {} a job that is {state}", event.verb())]
 pub struct Conflict {
-    /// What was to happen.
+    /// The event that was refused.
     pub event: Event,
     /// The state the job is in.
     pub state: State,
@@ -18,36 +18,37 @@ pub struct Conflict {
 /// How a person runs a dead or cancelled job again.
 #[derive(Debug, Clone)]
 pub struct Revival {
-    /// What becomes of its count of failures.
+    /// What happens to the count of failures.
     pub failures: Failures,
-    /// From when it is due; at once if not given.
+    /// From when the job is due; now if not given.
     pub run_at: Option<Timestamp>,
-    /// Another payload.
+    /// A new payload; the job keeps its payload if not given.
     pub payload: Option<Payload>,
-    /// Whether an at-most-once job that may have run may run again.
+    /// Whether a person accepts that an at-most-once job may run twice.
     pub consent: Consent,
 }
 
 /// What a revival does with the count of failures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Failures {
-    /// They are forgotten, and so is the time since the first start: the job has all its attempts again.
+    /// Sets the counters and the time since the first start to zero: the job has all its attempts
+    /// again.
     #[default]
     Reset,
-    /// They stay: at the limit, the next failure is the last.
+    /// Keeps the count. If the job is at its limit, the next failure is final.
     Keep,
 }
 
-/// What is to be different about a waiting job; what is not given stays.
+/// Changes to a waiting job. Fields that are not given keep their value.
 #[derive(Debug, Clone, Default)]
 pub struct Edit {
-    /// Another payload.
+    /// The new payload.
     pub payload: Option<Payload>,
-    /// Another priority.
+    /// The new priority.
     pub priority: Option<i16>,
-    /// Another time.
+    /// The new time from which it is due.
     pub run_at: Option<Timestamp>,
-    /// Another queue. Its unique key must be free there.
+    /// The queue to move it to. Its unique key must be free there.
     pub queue: Option<QueueName>,
 }
 
@@ -63,7 +64,7 @@ impl Default for Revival {
 }
 
 impl Job {
-    /// A worker takes a job that is ready: the attempt counts up with the lease, in one step.
+    /// Starts an attempt of a ready job: counts the attempt and sets the lease in one step.
     pub fn claim(
         &mut self,
         worker: WorkerName,
@@ -83,7 +84,7 @@ impl Job {
         Ok(())
     }
 
-    /// The worker prolongs its lease.
+    /// Extends the lease of the running attempt.
     pub fn renew(&mut self, until: Timestamp) -> Result<(), Conflict> {
         self.allow(Event::Renewed)?;
         if let Standing::Running(lease) = &mut self.standing {
@@ -92,8 +93,11 @@ impl Job {
         Ok(())
     }
 
-    /// Decides what a report of the running attempt leads to; `None` where no attempt is running. A lease that was cut at the
-    /// timeout is not lost when it expires: it has timed out.
+    /// Decides what a report of the running attempt leads to. Returns `None` if no attempt is
+    /// running.
+    ///
+    /// If a lease expires that was cut at the timeout, the attempt counts as timed out, not as
+    /// lost.
     pub fn decide(&self, report: Report, now: Timestamp, random: u64) -> Option<Settlement> {
         let Standing::Running(lease) = &self.standing else {
             return None;
@@ -124,7 +128,7 @@ impl Job {
         Some(settle(&running, report, now, random))
     }
 
-    /// Carries out what was decided at `now`.
+    /// Applies a decision that was made at `now`.
     pub fn settle(&mut self, settlement: Settlement, now: Timestamp) -> Result<(), Conflict> {
         self.allow(Event::Settled(settlement.verdict))?;
         self.failures = settlement.failures;
@@ -147,7 +151,7 @@ impl Job {
         Ok(())
     }
 
-    /// Somebody calls the job off: a waiting one ends, a running one is asked to.
+    /// Cancels a waiting job, or asks the worker of a running job to stop.
     pub fn cancel(&mut self, now: Timestamp) -> Result<(), Conflict> {
         self.allow(Event::CancelRequested)?;
         match &mut self.standing {
@@ -157,21 +161,21 @@ impl Job {
         Ok(())
     }
 
-    /// The deadline of a waiting job has passed.
+    /// Finishes a waiting job whose deadline passed.
     pub fn expire(&mut self, now: Timestamp) -> Result<(), Conflict> {
         self.allow(Event::Expired)?;
         self.finish(Ended::Dead(crate::state::DeadReason::Expired), now);
         Ok(())
     }
 
-    /// A waiting job is due now, whatever its backoff; its failures stay.
+    /// Makes a waiting job due now, even if it waits for a retry. Its failures still count.
     pub fn run_now(&mut self, now: Timestamp) -> Result<(), Conflict> {
         self.allow(Event::Changed)?;
         self.run_at = self.run_at.min(now);
         Ok(())
     }
 
-    /// A waiting job is changed.
+    /// Changes a waiting job.
     pub fn edit(&mut self, edit: Edit) -> Result<(), Conflict> {
         self.allow(Event::Changed)?;
         self.payload = edit.payload.unwrap_or_else(|| self.payload.clone());
@@ -181,7 +185,8 @@ impl Job {
         Ok(())
     }
 
-    /// A person runs a dead or cancelled job again. A deadline that has passed is dropped: they decided otherwise.
+    /// Makes a dead or cancelled job wait again, on a person's request. Removes a deadline that has
+    /// passed, because the person wants the job to run in spite of it.
     pub fn revive(&mut self, revival: Revival, now: Timestamp) -> Result<(), Conflict> {
         self.allow(Event::Revived(revival.consent))?;
         if revival.failures == Failures::Reset {
@@ -198,14 +203,14 @@ impl Job {
         Ok(())
     }
 
-    /// A person says that the lost attempt did succeed.
+    /// Marks a lost job as succeeded, because a person confirmed it.
     pub fn resolve(&mut self, now: Timestamp) -> Result<(), Conflict> {
         self.allow(Event::Resolved)?;
         self.finish(Ended::Succeeded(None), now);
         Ok(())
     }
 
-    /// The present state, if the event applies to it.
+    /// Returns the present state if the event applies to it.
     fn allow(&self, event: Event) -> Result<State, Conflict> {
         let state = self.state();
         let next = state.after(event);
@@ -336,7 +341,7 @@ mod tests {
         let until = job.lease_until_max().unwrap();
         assert_eq!(until, at("2026-01-01T00:00:06Z"));
         let outcome = |job: &Job| job.decide(Report::Lost, until, 0).unwrap().outcome;
-        assert_eq!(outcome(&job), Outcome::Lost, "its lease was another");
+        assert_eq!(outcome(&job), Outcome::Lost, "this lease was not cut");
         job.renew(until).unwrap();
         assert_eq!(outcome(&job), Outcome::TimedOut);
         job.timeout = Timeout::None;
@@ -391,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_prolonged_only_while_it_runs() {
+    fn a_lease_is_renewed_only_while_the_job_runs() {
         let mut job = running(Preset::Patient);
         let until = at("2026-01-01T01:00:00Z");
         job.renew(until).unwrap();
@@ -408,7 +413,7 @@ mod tests {
         job.run_now(at(T0)).unwrap();
         assert_eq!((job.run_at, job.failures), (at(T0), 1));
         job.run_now(at("2030-01-01T00:00:00Z")).unwrap();
-        assert_eq!(job.run_at, at(T0), "a job that is due does not fall behind");
+        assert_eq!(job.run_at, at(T0), "a due job keeps its place in the order");
     }
 
     #[test]
@@ -434,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unique_key_is_held_while_the_job_lives_and_for_its_hold() {
+    fn a_unique_key_is_held_while_the_job_is_active_and_for_unique_for() {
         let mut job = job();
         let unique = |hold| {
             let key = Key::new("k").unwrap();
@@ -446,7 +451,7 @@ mod tests {
         };
         let hour = Duration::from_secs(3600);
         let later = at("2026-01-01T01:00:00Z");
-        assert!(!job.holds_key(at(T0)), "it has none");
+        assert!(!job.holds_key(at(T0)), "it has no key");
         job.unique = unique(None);
         assert!(job.holds_key(later));
         claim(&mut job, Preset::None, at(T0)).unwrap();
@@ -463,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_passed_deadline_kills_a_waiting_job_and_is_dropped_by_a_revival() {
+    fn a_passed_deadline_kills_a_waiting_job_and_a_revival_removes_it() {
         let mut job = job();
         job.deadline = Some(at(T0));
         let later = at("2026-01-02T00:00:00Z");
@@ -475,7 +480,7 @@ mod tests {
         job.deadline = Some(at("2027-01-01T00:00:00Z"));
         job.cancel(later).unwrap();
         job.revive(Revival::default(), later).unwrap();
-        assert!(job.deadline.is_some(), "a deadline ahead still holds");
+        assert!(job.deadline.is_some(), "a deadline in the future stays");
     }
 
     #[test]
@@ -488,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn delivery_is_told_by_its_word() {
+    fn delivery_parses_from_its_word() {
         for delivery in [Delivery::AtLeastOnce, Delivery::AtMostOnce] {
             assert_eq!(delivery.to_string().parse(), Ok(delivery));
         }
@@ -536,7 +541,7 @@ mod tests {
     }
 
     proptest! {
-        /// What happens to a job is what the state machine says, whatever comes in whatever order.
+        /// Methods of a job and the state machine agree after any sequence of events.
         #[test]
         fn the_state_machine_alone_says_what_comes_next(steps in proptest::collection::vec(0usize..12, 1..60)) {
             let mut job = job();

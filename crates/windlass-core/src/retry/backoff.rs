@@ -1,18 +1,18 @@
-//! The nominal delay after the n-th failure, before jitter.
+//! The delay after the n-th failure, before jitter.
 
 use std::time::Duration;
 
 use crate::Invalid;
 use crate::duration::{check_duration, format_duration};
 
-/// The cap of a backoff that names none: 24 hours.
+/// The longest delay of a backoff that sets no `max`: 24 hours.
 pub const BACKOFF_MAX_DEFAULT: Duration = Duration::from_secs(24 * 3600);
 
 const STEPS_MAX: usize = 1000;
 const POWER_MAX: f64 = 100.0;
 const MULTIPLIER_MAX: f64 = 1_000_000.0;
 
-/// How the nominal delay grows with the number of failures `n`.
+/// How the delay grows with the number of failures `n`, before jitter.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Backoff {
     /// Always `delay`.
@@ -24,9 +24,9 @@ pub enum Backoff {
     Linear {
         /// The first delay.
         base: Duration,
-        /// What each further failure adds.
+        /// What each further failure adds to the delay.
         step: Duration,
-        /// The cap.
+        /// The longest delay.
         max: Duration,
     },
     /// `base·multiplier^(n-1)`, at most `max`.
@@ -35,19 +35,19 @@ pub enum Backoff {
         base: Duration,
         /// What each further failure multiplies the delay by; at least 1.
         multiplier: f64,
-        /// The cap.
+        /// The longest delay.
         max: Duration,
     },
     /// `base·n^power`, at most `max`.
     Polynomial {
         /// The first delay.
         base: Duration,
-        /// The power of n.
+        /// The exponent of `n`.
         power: f64,
-        /// The cap.
+        /// The longest delay.
         max: Duration,
     },
-    /// The n-th of a list; the last one is repeated.
+    /// The n-th delay of a list; the last one repeats.
     Steps {
         /// The delays in order.
         delays: Vec<Duration>,
@@ -55,7 +55,7 @@ pub enum Backoff {
 }
 
 impl Backoff {
-    /// The nominal delay after `failures` failures, to the microsecond. Zero failures count as one.
+    /// The delay after `failures` failures, before jitter, in whole microseconds. 0 counts as 1.
     pub fn nominal(&self, failures: u32) -> Duration {
         let n = failures.max(1);
         match self {
@@ -79,7 +79,7 @@ impl Backoff {
         }
     }
 
-    /// The same with durations in whole microseconds, as they are stored.
+    /// The same backoff with all durations cut to whole microseconds, as stores keep them.
     pub(super) fn in_micros(mut self) -> Self {
         let cut = |duration: &mut Duration| *duration = micros(*duration);
         match &mut self {
@@ -93,7 +93,7 @@ impl Backoff {
         self
     }
 
-    /// Refuses parameters that make no sense, by name.
+    /// Checks the parameters; the error names the bad one.
     pub(super) fn check(&self) -> Result<(), Invalid> {
         match self {
             Backoff::Constant { delay } => check_span("delay", *delay),
@@ -122,13 +122,13 @@ fn micros(duration: Duration) -> Duration {
     Duration::from_micros(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// `base·factor`, at most `max`, for any factor there is.
+/// `base·factor`, at most `max`, for any factor.
 fn scaled(base: Duration, factor: f64, max: Duration) -> Duration {
     if base.is_zero() {
-        return base; // and not NaN, when the factor has grown to infinity
+        return base; // an infinite factor would give NaN
     }
     let micros = base.as_micros() as f64 * factor;
-    // The cast stops at the ends of u64; a NaN would become 0.
+    // The cast saturates at the ends of u64; NaN would become 0.
     Duration::from_micros(micros.round() as u64).min(max)
 }
 
@@ -152,11 +152,11 @@ fn check_cap(base: Duration, max: Duration) -> Result<(), Invalid> {
     Ok(())
 }
 
-fn check_factor(field: &str, value: f64, least: f64, most: f64) -> Result<(), Invalid> {
-    if (least..=most).contains(&value) {
-        return Ok(()); // which a NaN is not
+fn check_factor(field: &str, value: f64, min: f64, max: f64) -> Result<(), Invalid> {
+    if (min..=max).contains(&value) {
+        return Ok(()); // false for NaN
     }
-    let rule = format!("must be a number from {least} to {most}, got {value}");
+    let rule = format!("must be a number from {min} to {max}, got {value}");
     Err(Invalid::new(field, rule))
 }
 

@@ -1,4 +1,4 @@
-//! What a policy will do, told before it happens.
+//! Forecasts what a retry policy does, for one job and for many jobs that fail together.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,61 +7,67 @@ use super::{AttemptLimit, Jitter, RetryPolicy};
 use crate::Invalid;
 use crate::random::Random;
 
-/// The most requests a herd is worked out for.
+/// The most attempts for which [`explain`] simulates a herd.
 pub const HERD_REQUESTS_MAX: u64 = 1_000_000;
 
-/// The most seconds a herd lists.
+/// The most seconds that a herd lists.
 pub const HERD_SECONDS_MAX: usize = 100_000;
 
-/// The earliest, the nominal and the latest of a time.
+/// The shortest, the nominal and the longest value of a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Span {
-    /// With every draw at its least.
+    /// If jitter always draws the shortest delay.
     pub min: Duration,
     /// Without jitter.
     pub nominal: Duration,
-    /// With every draw at its greatest.
+    /// If jitter always draws the longest delay.
     pub max: Duration,
 }
 
-/// When one attempt of a job that always fails will start.
+/// When one attempt of an always failing job starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttemptForecast {
-    /// Counted from 1.
+    /// The number of the attempt, counted from 1.
     pub attempt: u32,
-    /// The wait before it; zero for the first.
+    /// The delay before it; zero for the first attempt.
     pub delay: Span,
-    /// The time since the first attempt.
+    /// The time from the first attempt to this one.
     pub at: Span,
 }
 
-/// What N jobs that fail together send to their target in one second.
+/// How many attempts start in one second, for jobs that fail together (a thundering herd).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Herd {
-    /// Counted from the first attempt, which is in second 0.
+    /// The second, counted from the first attempts in second 0.
     pub second: u64,
     /// How many attempts start in it.
     pub requests: u64,
 }
 
-/// Every attempt of a job that always fails, and what many such jobs do together.
+/// Every attempt of an always failing job, and the load of many such jobs together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
-    /// One for each attempt.
+    /// One forecast per attempt.
     pub attempts: Vec<AttemptForecast>,
     /// When the last attempt starts.
     pub horizon: Span,
-    /// The seconds in which at least one attempt starts, in order; the first [`HERD_SECONDS_MAX`] of them.
+    /// The seconds in which at least one attempt starts, in order; at most the first
+    /// [`HERD_SECONDS_MAX`].
     pub herd: Vec<Herd>,
-    /// How many attempts start after the last second that is listed.
+    /// How many attempts start after the last listed second.
     pub herd_rest: u64,
 }
 
-/// Explains a policy for a job with `limit` attempts that take no time and always fail, `jobs` of them at once.
+/// Explains a policy for `jobs` jobs that start together, each with `limit` attempts that take no
+/// time and always fail.
 ///
-/// The herd is drawn with a fixed seed, so that the same question has the same answer. `max_elapsed` ends the
-/// attempts where the policy has one: no attempt follows a failure later than that. An attempt that only quick draws
-/// reach in time is shown with the latest times at which it can start.
+/// The herd uses a fixed seed, so the same arguments give the same answer. If the policy has a
+/// `max_elapsed`, no attempt follows a failure later than that; an attempt that starts only if
+/// earlier delays are short is shown with the latest times at which it can start.
+///
+/// # Errors
+///
+/// Returns [`Invalid`] if the simulation would have more than [`HERD_REQUESTS_MAX`] attempts.
 pub fn explain(
     policy: &RetryPolicy,
     limit: AttemptLimit,
@@ -84,14 +90,14 @@ fn check_herd(limit: AttemptLimit, jobs: u64) -> Result<(), Invalid> {
     let jobs_max = HERD_REQUESTS_MAX / u64::from(limit.get());
     if jobs > jobs_max {
         let rule = format!(
-            "must be at most {jobs_max} with {limit} attempts: a herd is worked out for {HERD_REQUESTS_MAX} requests"
+            "must be at most {jobs_max} with {limit} attempts each: the simulation is limited to {HERD_REQUESTS_MAX} attempts in all"
         );
         return Err(Invalid::new("jobs", rule));
     }
     Ok(())
 }
 
-/// Whether a failure so long after the first start may still be retried.
+/// Whether a failure is still retried this long after the first start.
 fn may_retry(policy: &RetryPolicy, elapsed: Duration) -> bool {
     policy.max_elapsed().is_none_or(|max| elapsed <= max)
 }
@@ -103,7 +109,7 @@ fn forecast(policy: &RetryPolicy, limit: AttemptLimit) -> Vec<AttemptForecast> {
         at: Span::default(),
     };
     let mut attempts = vec![last];
-    // An attempt is shown as long as the earliest draws reach it before `max_elapsed`.
+    // Show an attempt if the shortest delays reach it before `max_elapsed`.
     while last.attempt < limit.get() && may_retry(policy, last.at.min) {
         let delay = next_delay(policy, last.attempt, last.delay);
         last = AttemptForecast {
@@ -120,12 +126,13 @@ fn forecast(policy: &RetryPolicy, limit: AttemptLimit) -> Vec<AttemptForecast> {
     attempts
 }
 
-/// The latest time up to `elapsed` at which a failure is still retried.
+/// The latest time, at most `elapsed`, at which a failure is still retried.
 fn in_time(policy: &RetryPolicy, elapsed: Duration) -> Duration {
     policy.max_elapsed().map_or(elapsed, |max| elapsed.min(max))
 }
 
-/// The delay after `failures` failures; decorrelated jitter follows each bound of the delay before.
+/// The delay after `failures` failures. With decorrelated jitter, each bound depends on the same
+/// bound of the previous delay.
 fn next_delay(policy: &RetryPolicy, failures: u32, before: Span) -> Span {
     let previous = |delay| (failures > 1).then_some(delay);
     let range = policy.delay_range(failures, previous(before.max));
@@ -317,7 +324,11 @@ mod tests {
         let policy = Preset::Standard.policy();
         let refusal = explain(&policy, limit(1000), 1001).unwrap_err();
         assert_eq!(refusal.field(), "jobs");
-        assert!(refusal.rule().contains("at most 1000 with 1000 attempts"));
+        assert!(
+            refusal
+                .rule()
+                .contains("at most 1000 with 1000 attempts each")
+        );
         assert!(explain(&policy, limit(2), u64::MAX).is_err());
     }
 

@@ -1,17 +1,18 @@
-//! How a nominal delay is spread, so that jobs that failed together do not come back together.
+//! How delays are randomized, so that jobs that failed together do not retry together.
 
 use std::time::Duration;
 
 use crate::Invalid;
 
-/// The range a delay is drawn from.
+/// The range from which a delay is drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Jitter {
     /// Exactly the nominal delay.
     None,
-    /// `[1-ratio, 1+ratio]·nominal`. Applied after the cap: a delay of 5 s may become 6 s.
+    /// `[1-ratio, 1+ratio]·nominal`. Applies after the limit `max`, so a delay of 5 s may become 6
+    /// s.
     Proportional {
-        /// 0 to 1.
+        /// From 0 to 1.
         ratio: f64,
     },
     /// `[0, nominal]`.
@@ -20,15 +21,16 @@ pub enum Jitter {
     Equal,
     /// `[1, 1+ratio]·nominal`.
     Upward {
-        /// 0 to 1.
+        /// From 0 to 1.
         ratio: f64,
     },
-    /// `[base, 3·previous delay]`, at most `max`; with exponential backoff only.
+    /// `[base, 3·previous delay]`, at most `max`. Only with exponential backoff.
     Decorrelated,
 }
 
 impl Jitter {
-    /// The least and the greatest delay around `nominal`. Decorrelated jitter needs the previous delay instead.
+    /// The shortest and the longest delay for `nominal`. Not for decorrelated jitter, which depends
+    /// on the previous delay.
     pub(super) fn spread(self, nominal: Duration) -> (Duration, Duration) {
         match self {
             Jitter::None | Jitter::Decorrelated => (nominal, nominal),
@@ -54,7 +56,7 @@ impl Jitter {
     }
 }
 
-/// `duration·factor` to the nearest microsecond; a negative or undefined product is zero.
+/// `duration·factor`, rounded to microseconds; zero if the product is negative or undefined.
 fn times(duration: Duration, factor: f64) -> Duration {
     Duration::from_micros((duration.as_micros() as f64 * factor).round() as u64)
 }

@@ -1,4 +1,5 @@
-//! Policies as JSON: a preset's name, a whole policy, or a preset with single values overridden.
+//! Retry policies as JSON: the name of a preset, a whole policy, or a preset with some values
+//! overridden.
 
 use std::time::Duration;
 
@@ -14,23 +15,25 @@ use crate::duration::format_duration;
 use crate::fields::{Fields, duration_of, millis_of, one_of, refuse_both};
 
 impl RetryPolicy {
-    /// Reads a policy; a refusal names the field and the rule.
+    /// Reads a policy in one of three forms. The error names the field and the rule.
     ///
     /// - `"webhook"`: a preset.
-    /// - `{"max_attempts": 5, "backoff": {"type": "exponential", "base": "1s", …}, "jitter": {…}}`: a whole policy.
-    /// - `{"preset": "full-jitter", "max_retries": 9, "base_ms": 250}`: a preset with single values overridden.
+    /// - `{"max_attempts": 5, "backoff": {"type": "exponential", "base": "1s", …}, "jitter": {…}}`:
+    ///   a whole policy.
+    /// - `{"preset": "full-jitter", "max_retries": 9, "base_ms": 250}`: a preset with some values
+    ///   overridden.
     pub fn from_json(value: &Value) -> Result<Self, Invalid> {
         if let Value::String(name) = value {
             return Ok(name.parse::<Preset>()?.policy());
         }
         let mut fields = Fields::new(value)?;
         let preset = fields.parsed("preset", str::parse::<Preset>)?;
-        let given = Given::read(&mut fields)?;
+        let given = PolicyFields::read(&mut fields)?;
         fields.finish()?;
         given.policy(preset)
     }
 
-    /// Writes the policy in full.
+    /// Writes the whole policy, without reference to a preset.
     pub fn to_json(&self) -> Value {
         let mut map = Map::new();
         let limit = self.max_attempts().map_or(0, AttemptLimit::get);
@@ -63,8 +66,8 @@ impl<'de> Deserialize<'de> for RetryPolicy {
     }
 }
 
-/// The fields of a policy object as far as they were given.
-struct Given {
+/// The fields of a policy object that were given.
+struct PolicyFields {
     limit: Option<Option<AttemptLimit>>,
     backoff: Option<Backoff>,
     jitter: Option<Jitter>,
@@ -74,14 +77,14 @@ struct Given {
     multiplier: Option<f64>,
 }
 
-impl Given {
+impl PolicyFields {
     fn read(fields: &mut Fields<'_>) -> Result<Self, Invalid> {
         let max_attempts = fields.integer("max_attempts", 0, ATTEMPTS_CEILING.into())?;
         let max_retries = fields.integer("max_retries", 0, i64::from(ATTEMPTS_CEILING) - 1)?;
         let limit = AttemptLimit::from_either(max_attempts, max_retries)?;
-        let named = max_attempts.is_some() || max_retries.is_some();
-        Ok(Given {
-            limit: named.then_some(limit),
+        let limit_given = max_attempts.is_some() || max_retries.is_some();
+        Ok(PolicyFields {
+            limit: limit_given.then_some(limit),
             backoff: read_part(fields, "backoff", backoff_from_json)?,
             jitter: read_part(fields, "jitter", jitter_from_json)?,
             max_elapsed: fields.duration("max_elapsed")?,
@@ -92,29 +95,30 @@ impl Given {
     }
 
     fn policy(self, preset: Option<Preset>) -> Result<RetryPolicy, Invalid> {
-        let under = preset.map(Preset::policy);
-        let backoff = match (self.backoff.clone(), &under) {
+        let preset_policy = preset.map(Preset::policy);
+        let backoff = match (self.backoff.clone(), &preset_policy) {
             (Some(backoff), _) => backoff,
             (None, Some(policy)) => policy.backoff().clone(),
             (None, None) => {
-                let rule = "is required, unless a `preset` is named";
+                let rule = "is required unless `preset` is given";
                 return Err(Invalid::new("backoff", rule));
             }
         };
         let overridden = self.override_backoff(backoff, preset)?;
-        let under_jitter = under.as_ref().map(RetryPolicy::jitter);
-        let jitter = self.jitter.or(under_jitter).unwrap_or(Jitter::None);
-        let under_limit = under.as_ref().and_then(RetryPolicy::max_attempts);
+        let preset_jitter = preset_policy.as_ref().map(RetryPolicy::jitter);
+        let jitter = self.jitter.or(preset_jitter).unwrap_or(Jitter::None);
+        let preset_limit = preset_policy.as_ref().and_then(RetryPolicy::max_attempts);
         let policy = RetryPolicy::new(overridden, jitter)
             .map_err(|error| self.without_prefix(error))?
-            .with_limit(self.limit.unwrap_or(under_limit));
+            .with_limit(self.limit.unwrap_or(preset_limit));
         match self.max_elapsed {
             Some(max_elapsed) => policy.with_max_elapsed(max_elapsed),
             None => Ok(policy),
         }
     }
 
-    /// Puts `base`, `max` and `multiplier` beside a preset into its backoff.
+    /// Applies `base`, `max` and `multiplier`, given next to `preset`, to the backoff of the
+    /// preset.
     fn override_backoff(
         &self,
         mut backoff: Backoff,
@@ -130,7 +134,7 @@ impl Given {
         };
         if preset.is_none() || self.backoff.is_some() {
             let rule =
-                "overrides a value of a `preset`; in a whole policy it belongs into `backoff`";
+                "is only allowed next to `preset`; in a whole policy put it inside `backoff`";
             return Err(Invalid::new(first, rule));
         }
         match &mut backoff {
@@ -149,7 +153,7 @@ impl Given {
             }
             _ => {
                 let rule = format!(
-                    "cannot be overridden: the backoff of this preset is {}",
+                    "cannot be overridden: the backoff of this preset is of type {}",
                     backoff_type(&backoff)
                 );
                 return Err(Invalid::new(first, rule));
@@ -158,7 +162,7 @@ impl Given {
         Ok(backoff)
     }
 
-    /// A refusal of an overridden value names it where the user wrote it, beside the preset.
+    /// Names an overridden value as the user wrote it: next to `preset`, not inside `backoff`.
     fn without_prefix(&self, error: Invalid) -> Invalid {
         match error.field().strip_prefix("backoff.") {
             Some(field) if self.backoff.is_none() => Invalid::new(field, error.rule()),
@@ -214,7 +218,7 @@ fn backoff_from_json(value: &Value) -> Result<Backoff, Invalid> {
     Ok(backoff)
 }
 
-/// `delays` as text, or `delays_ms` as whole milliseconds.
+/// Reads `delays` (texts) or `delays_ms` (whole milliseconds).
 fn steps_from_json(fields: &mut Fields<'_>) -> Result<Vec<Duration>, Invalid> {
     let (name, list, read): (&str, _, fn(&Value) -> _) = match fields.list("delays_ms")? {
         Some(list) => {
@@ -390,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_has_its_default() {
+    fn omitted_fields_have_their_defaults() {
         let value = json!({"backoff": {"type": "exponential", "base_ms": 200}, "jitter": "full"});
         let policy = RetryPolicy::from_json(&value).unwrap();
         assert_eq!(

@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 
 use crate::Invalid;
 
-/// No job may fail more often than this, whatever anybody asks for.
+/// The most failed attempts of any job. No setting allows more.
 pub const ATTEMPTS_CEILING: u32 = 1000;
 
 /// How many attempts may fail in all: 1 to 1000.
@@ -13,10 +13,10 @@ pub const ATTEMPTS_CEILING: u32 = 1000;
 pub struct AttemptLimit(NonZeroU16);
 
 impl AttemptLimit {
-    /// One attempt: fail fast.
+    /// One attempt: the first failure is final.
     pub const ONE: AttemptLimit = AttemptLimit(NonZeroU16::MIN);
 
-    /// Reads `max_attempts`, where 0 means that none is set.
+    /// Reads `max_attempts`; 0 means that it is not set.
     pub fn from_max_attempts(max_attempts: i64) -> Result<Option<Self>, Invalid> {
         AttemptLimit::read("max_attempts", max_attempts, 0)
     }
@@ -27,7 +27,7 @@ impl AttemptLimit {
         Ok(limit.unwrap_or(AttemptLimit::ONE))
     }
 
-    /// Reads both spellings at once: given together, they must agree.
+    /// Reads `max_attempts` and `max_retries`. If both are given, they must agree.
     pub fn from_either(
         max_attempts: Option<i64>,
         max_retries: Option<i64>,
@@ -41,7 +41,7 @@ impl AttemptLimit {
         match (by_attempts.flatten(), by_retries) {
             (Some(attempts), Some(retries)) if attempts != retries => {
                 let rule = format!(
-                    "disagrees with `max_attempts`: {} retries are {retries} attempts, not {attempts}",
+                    "must agree with `max_attempts`: {} retries are {retries} attempts, not {attempts}",
                     retries.get() - 1
                 );
                 Err(Invalid::new("max_retries", rule))
@@ -56,9 +56,9 @@ impl AttemptLimit {
     }
 
     fn read(field: &str, given: i64, extra: i64) -> Result<Option<Self>, Invalid> {
-        let most = i64::from(ATTEMPTS_CEILING) - extra;
-        if !(0..=most).contains(&given) {
-            let rule = format!("must be a whole number from 0 to {most}, got {given}");
+        let max = i64::from(ATTEMPTS_CEILING) - extra;
+        if !(0..=max).contains(&given) {
+            let rule = format!("must be a whole number from 0 to {max}, got {given}");
             return Err(Invalid::new(field, rule));
         }
         let attempts = u16::try_from(given + extra).ok().and_then(NonZeroU16::new);
@@ -116,7 +116,7 @@ mod tests {
         let refusal = both(Some(3), Some(5)).unwrap_err();
         assert_eq!(
             refusal.to_string(),
-            "`max_retries` disagrees with `max_attempts`: 5 retries are 6 attempts, not 3"
+            "`max_retries` must agree with `max_attempts`: 5 retries are 6 attempts, not 3"
         );
     }
 }

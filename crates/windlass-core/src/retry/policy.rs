@@ -1,4 +1,4 @@
-//! The policy as a whole: limit, backoff, jitter, and the delay they give.
+//! The policy as a whole: limits, backoff and jitter, and the delay that they give.
 
 use std::time::Duration;
 
@@ -7,9 +7,10 @@ use crate::duration::check_duration;
 use crate::random::pick;
 use crate::{DURATION_MAX, Invalid};
 
-/// When to try a failed job again, and how often.
+/// When to retry a failed job, and how many times.
 ///
-/// Made only of parameters that were checked, so that no number of failures overflows or goes below zero.
+/// All parameters are checked, so a delay never overflows or becomes negative, for any number of
+/// failures.
 ///
 /// ```
 /// use std::time::Duration;
@@ -29,26 +30,26 @@ pub struct RetryPolicy {
     max_elapsed: Option<Duration>,
 }
 
-/// What may be drawn as a delay.
+/// The range from which a delay is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DelayRange {
-    /// The shortest.
+    /// The shortest delay.
     pub min: Duration,
-    /// The one without jitter; with decorrelated jitter the middle.
+    /// The delay without jitter; the middle of the range for decorrelated jitter.
     pub nominal: Duration,
-    /// The longest.
+    /// The longest delay.
     pub max: Duration,
 }
 
 impl RetryPolicy {
-    /// A policy without a limit of its own; refused with the field's name where a parameter makes no sense.
+    /// Makes a policy without a limit of its own. Returns an error that names the bad parameter.
     pub fn new(backoff: Backoff, jitter: Jitter) -> Result<Self, Invalid> {
         backoff.check().map_err(|error| error.within("backoff"))?;
         jitter.check().map_err(|error| error.within("jitter"))?;
         if jitter == Jitter::Decorrelated && !matches!(backoff, Backoff::Exponential { .. }) {
             return Err(Invalid::new(
                 "jitter",
-                "may be `decorrelated` with exponential backoff only",
+                "can be `decorrelated` only with exponential backoff",
             ));
         }
         Ok(RetryPolicy {
@@ -59,12 +60,12 @@ impl RetryPolicy {
         })
     }
 
-    /// Sets how many attempts may fail in all; 0 leaves it to others to say.
+    /// Sets how many attempts may fail in all; 0 sets no limit.
     pub fn with_max_attempts(self, max_attempts: u32) -> Result<Self, Invalid> {
         Ok(self.with_limit(AttemptLimit::from_max_attempts(max_attempts.into())?))
     }
 
-    /// Sets or takes away the limit.
+    /// Sets or removes the limit of failed attempts.
     #[must_use]
     pub fn with_limit(self, max_attempts: Option<AttemptLimit>) -> Self {
         RetryPolicy {
@@ -73,7 +74,7 @@ impl RetryPolicy {
         }
     }
 
-    /// Sets how long after a job's first start a failure may still be retried.
+    /// Sets how long after a job's first start a failure is still retried.
     pub fn with_max_elapsed(self, max_elapsed: Duration) -> Result<Self, Invalid> {
         check_duration(max_elapsed).map_err(|error| error.within("max_elapsed"))?;
         Ok(RetryPolicy {
@@ -82,7 +83,7 @@ impl RetryPolicy {
         })
     }
 
-    /// How many attempts may fail in all, if the policy says so.
+    /// How many attempts may fail in all, if the policy limits it.
     pub fn max_attempts(&self) -> Option<AttemptLimit> {
         self.max_attempts
     }
@@ -92,24 +93,25 @@ impl RetryPolicy {
         &self.backoff
     }
 
-    /// How the delay is spread.
+    /// How the delay is randomized.
     pub fn jitter(&self) -> Jitter {
         self.jitter
     }
 
-    /// How long after a job's first start a failure may still be retried.
+    /// How long after a job's first start a failure is still retried.
     pub fn max_elapsed(&self) -> Option<Duration> {
         self.max_elapsed
     }
 
-    /// The preset that this policy is, if it is one to the letter.
+    /// The preset that this policy exactly equals, if any.
     pub fn preset(&self) -> Option<Preset> {
         Preset::ALL
             .into_iter()
             .find(|preset| preset.policy() == *self)
     }
 
-    /// What may be drawn after the n-th failure. `previous` is the delay before, for decorrelated jitter.
+    /// The range of delays after failure number `failures`. `previous` is the delay before that,
+    /// for decorrelated jitter.
     pub fn delay_range(&self, failures: u32, previous: Option<Duration>) -> DelayRange {
         if let (Jitter::Decorrelated, Backoff::Exponential { base, max, .. }) =
             (self.jitter, &self.backoff)
@@ -127,7 +129,8 @@ impl RetryPolicy {
         DelayRange { min, nominal, max }
     }
 
-    /// The delay after the n-th failure, drawn by 64 random bits: the same bits give the same delay.
+    /// The delay after failure number `failures`, chosen by 64 random bits. The same bits give the
+    /// same delay.
     pub fn delay(&self, failures: u32, previous: Option<Duration>, random: u64) -> Duration {
         let range = self.delay_range(failures, previous);
         let drawn = pick(micros(range.min), micros(range.max), random);
@@ -136,7 +139,7 @@ impl RetryPolicy {
 }
 
 fn micros(duration: Duration) -> u64 {
-    // Twice the longest duration is the most that jitter makes of it; it fits.
+    // Jitter at most doubles the longest duration, which still fits.
     u64::try_from(duration.min(2 * DURATION_MAX).as_micros()).unwrap_or(u64::MAX)
 }
 

@@ -1,29 +1,29 @@
-//! Policies with a name.
+//! Retry policies with a name.
 
 use std::time::Duration;
 
 use super::{Backoff, Jitter, RetryPolicy};
 use crate::words::words;
 
-/// A policy that users ask for by name.
+/// A retry policy that users select by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Preset {
-    /// Quick first retries, then every 5 s: the default.
+    /// Quick first retries, then one every 5 s. The default.
     #[default]
     Standard,
-    /// A few retries, spread over the whole delay.
+    /// Three retries, each at a random time within its delay.
     FullJitter,
-    /// More and slower retries, spread over the whole delay.
+    /// Five slower retries, each at a random time within its delay.
     Conservative,
     /// Two quick retries.
     Aggressive,
-    /// Two retries at once.
+    /// Two retries without delay.
     Immediate,
-    /// Delays that grow fourfold and never come early.
+    /// Delays that grow fourfold, without jitter.
     Patient,
-    /// Doubling delays up to five minutes: the default of HTTP jobs.
+    /// Doubling delays up to five minutes. The default of HTTP jobs.
     Webhook,
-    /// Retries for about twenty days, for long outages.
+    /// About twenty days of retries, for long outages.
     Persistent,
     /// No retry.
     None,
@@ -42,22 +42,22 @@ words!(Preset {
 });
 
 impl Preset {
-    /// One line on what it is for.
+    /// One line that says what the preset is for.
     pub const fn purpose(self) -> &'static str {
         match self {
             Preset::Standard => "the default: quick first retries, then about every 5 s",
-            Preset::FullJitter => "three retries, each spread over its whole delay",
-            Preset::Conservative => "five slower retries, for work that must not press",
-            Preset::Aggressive => "two quick retries, where latency counts",
-            Preset::Immediate => "two retries at once, for errors that pass by themselves",
-            Preset::Patient => "delays that grow fourfold and never come early",
+            Preset::FullJitter => "three retries, each at a random time within its delay",
+            Preset::Conservative => "five slower retries, for targets that need time to recover",
+            Preset::Aggressive => "two quick retries, for work where latency matters",
+            Preset::Immediate => "two retries without delay, for errors that disappear at once",
+            Preset::Patient => "delays that grow fourfold, without jitter",
             Preset::Webhook => "the default of HTTP jobs: doubling delays, at most five minutes",
             Preset::Persistent => "about twenty days of retries, for long outages",
             Preset::None => "no retry: fail fast",
         }
     }
 
-    /// The policy it stands for.
+    /// The policy of this preset.
     pub fn policy(self) -> RetryPolicy {
         const DAY: u64 = 86_400_000;
         let proportional = |ratio| Jitter::Proportional { ratio };
@@ -74,7 +74,7 @@ impl Preset {
         };
         RetryPolicy::new(backoff, jitter)
             .and_then(|policy| policy.with_max_attempts(max_attempts))
-            .expect("a preset keeps the rules of a policy, which a test checks for all of them")
+            .expect("every preset follows the rules of a policy; a test checks all of them")
     }
 }
 

@@ -1,31 +1,32 @@
-//! Which policy and which limit a job gets when it is claimed.
+//! Which retry policy and which limit a job gets when it is claimed.
 
 use std::sync::Arc;
 
 use super::{AttemptLimit, Preset, RetryPolicy};
 
-/// What a worker, or the server, says about retrying the jobs it claims.
+/// What a worker, or the server, sets for retries of the jobs it claims.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerRetry {
-    /// The policy of jobs that nobody else has one for. `None` is fail fast, and overrides all others.
+    /// The policy of jobs that get none from the job, its kind or its queue. `None` means that the
+    /// first failure is final, and overrides all other policies.
     pub policy: Option<Arc<RetryPolicy>>,
-    /// The most attempts this worker grants, whatever a job asks for.
+    /// The most attempts this worker allows, even if a job asks for more.
     pub cap: Cap,
 }
 
-/// The most attempts that a worker grants.
+/// The most attempts that a worker allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cap {
-    /// As many as its own policy allows: a worker of the SDK that sets nothing else.
+    /// As many as its own policy allows. The default of SDK workers.
     OfPolicy,
-    /// So many.
+    /// At most this many.
     At(AttemptLimit),
-    /// As many as a job asks for: the server that sets nothing else.
+    /// As many as a job asks for. The default of the server.
     Unlimited,
 }
 
 impl Default for WorkerRetry {
-    /// A worker of the SDK: the policy `standard`, which is its cap too.
+    /// The default of SDK workers: the preset `standard`, which also sets the cap.
     fn default() -> Self {
         WorkerRetry {
             policy: Some(Arc::new(Preset::default().policy())),
@@ -34,7 +35,7 @@ impl Default for WorkerRetry {
     }
 }
 
-/// What everybody else says about retrying one job.
+/// What the job, its kind and its queue set for retries.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RetrySettings<'a> {
     /// The job's own `max_attempts`.
@@ -47,7 +48,7 @@ pub struct RetrySettings<'a> {
     pub queue: Option<&'a Arc<RetryPolicy>>,
 }
 
-/// Who a policy came from.
+/// The origin of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PolicySource {
     /// The job itself.
@@ -58,24 +59,26 @@ pub enum PolicySource {
     Queue,
     /// The default of the worker or server.
     Worker,
-    /// Nobody: the worker fails fast.
+    /// None: the worker has no policy, so the first failure is final.
     FailFast,
 }
 
-/// What is stamped on a job with its claim, so that whoever settles it decides the same.
+/// The policy and limit that a claim stores on a job, so that every later decision about the
+/// attempt uses the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResolvedRetry<'a> {
-    /// The policy that gives the delays; none where the first failure is the last.
+    /// The policy that computes delays; `None` if the first failure is final.
     pub policy: Option<&'a Arc<RetryPolicy>>,
-    /// Who it came from.
+    /// Where the policy comes from.
     pub source: PolicySource,
-    /// The failure that reaches it is the last.
+    /// The limit: the failure that reaches it is final.
     pub effective_max: AttemptLimit,
 }
 
-/// Resolves policy and limit: the job's, else its kind's, else its queue's, else the worker's.
+/// Resolves the policy: the job's own, or else that of its kind, of its queue, or of the worker.
 ///
-/// The limit is looked for in the same order, the job's own `max_attempts` first, and is at most the worker's cap.
+/// The limit is the job's own `max_attempts`, or else the first limit of a policy in the same
+/// order, and at most the worker's cap.
 pub fn resolve<'a>(settings: RetrySettings<'a>, worker: &'a WorkerRetry) -> ResolvedRetry<'a> {
     let Some(default) = &worker.policy else {
         return ResolvedRetry {
@@ -93,7 +96,7 @@ pub fn resolve<'a>(settings: RetrySettings<'a>, worker: &'a WorkerRetry) -> Reso
     let mut policies = in_order
         .into_iter()
         .filter_map(|(policy, source)| Some((policy?, source)));
-    let asked = settings.max_attempts.or_else(|| {
+    let requested = settings.max_attempts.or_else(|| {
         policies
             .clone()
             .find_map(|(policy, _)| policy.max_attempts())
@@ -103,12 +106,12 @@ pub fn resolve<'a>(settings: RetrySettings<'a>, worker: &'a WorkerRetry) -> Reso
         Cap::At(limit) => Some(limit),
         Cap::Unlimited => None,
     };
-    let asked = asked.unwrap_or(AttemptLimit::ONE);
+    let requested = requested.unwrap_or(AttemptLimit::ONE);
     let (policy, source) = policies.next().unwrap_or((default, PolicySource::Worker));
     ResolvedRetry {
         policy: Some(policy),
         source,
-        effective_max: cap.map_or(asked, |cap| asked.min(cap)),
+        effective_max: cap.map_or(requested, |cap| requested.min(cap)),
     }
 }
 
@@ -120,7 +123,7 @@ mod tests {
         AttemptLimit::from_max_attempts(n).unwrap().unwrap()
     }
 
-    /// `standard` with another limit; 0 is none.
+    /// `standard` with another limit; 0 means no limit.
     fn policy(max_attempts: u32) -> Arc<RetryPolicy> {
         let standard = Preset::Standard.policy();
         Arc::new(standard.with_max_attempts(max_attempts).unwrap())
@@ -158,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn l17b_the_workers_cap_holds_for_a_jobs_own_policy_too() {
+    fn the_workers_cap_also_limits_a_jobs_own_policy() {
         let own = policy(500);
         let worker = WorkerRetry {
             policy: Some(policy(25)),
@@ -175,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn l17c_a_worker_without_policy_overrides_a_jobs_own() {
+    fn a_worker_without_policy_overrides_a_jobs_own() {
         let own = policy(5);
         let worker = WorkerRetry {
             policy: None,
@@ -194,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn l17d_a_presets_limit_is_a_default_and_no_cap_on_the_server() {
+    fn on_the_server_the_limit_of_a_preset_is_a_default_and_no_cap() {
         let webhook = Arc::new(Preset::Webhook.policy());
         let server = WorkerRetry {
             policy: Some(Arc::new(Preset::Standard.policy())),

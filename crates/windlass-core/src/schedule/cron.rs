@@ -1,4 +1,4 @@
-//! Cron expressions: which wall-clock times they name. What an instant that is, is decided in `recurrence`.
+//! Cron expressions and the wall-clock times they match. `recurrence` turns those into instants.
 
 mod days;
 mod field;
@@ -12,13 +12,15 @@ use crate::Invalid;
 
 const TEXT_BYTES_MAX: usize = 256;
 
-/// The Gregorian calendar repeats after so many years: what does not happen within them never does.
+/// The Gregorian calendar repeats after this many years. A date that does not occur within them
+/// never does.
 const CALENDAR_CYCLE_YEARS: i16 = 400;
 
-/// A cron expression of five fields, six with seconds first, or seven with the year last.
+/// A cron expression with five fields, six with seconds first, or seven with the year last.
 ///
-/// `*`, lists, ranges, steps, `L`, `W`, `#`, names of months and weekdays, and `@hourly` and its like. Where day of month
-/// and day of week are both restricted, either is enough.
+/// Supports `*`, lists, ranges, steps, `L`, `W`, `#`, names of months and weekdays, and nicknames
+/// such as `@hourly`. If both day of month and day of week are restricted, a day has to match only
+/// one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cron {
     text: String,
@@ -32,7 +34,8 @@ pub struct Cron {
 }
 
 impl Cron {
-    /// Reads an expression. A refusal names the field and the rule; one that can never fire is refused too.
+    /// Reads an expression. The error names the field and the rule. Also refuses an expression that
+    /// never fires.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         if text.len() > TEXT_BYTES_MAX {
             let rule = format!("must be at most {TEXT_BYTES_MAX} bytes, got {}", text.len());
@@ -41,7 +44,7 @@ impl Cron {
         let cron = Cron::parse_fields(text.trim())?;
         let first = Date::constant(field::YEAR_MIN, 1, 1);
         if cron.next_date(first).is_none() {
-            let rule = "names no day that any of the months and years has: it would never fire";
+            let rule = "must match at least one day of the given months and years; this expression never fires";
             return Err(Invalid::new("day_of_month", rule));
         }
         Ok(cron)
@@ -86,13 +89,14 @@ impl Cron {
         &self.text
     }
 
-    /// Whether it names an interval, which follows real time, and not fixed times of the day, which follow the clock on
-    /// the wall: it does when the second, minute or hour has a `*`, as in every cron since Vixie's.
+    /// Whether the expression is an interval, which follows real time, instead of fixed times,
+    /// which follow the wall clock. As in every cron since Vixie's, it is an interval if the
+    /// second, minute or hour has a `*`.
     pub(super) fn is_interval(&self) -> bool {
         self.seconds.wildcard() || self.minutes.wildcard() || self.hours.wildcard()
     }
 
-    /// The first wall-clock time it names strictly after `after`.
+    /// The first matching wall-clock time strictly after `after`.
     pub(super) fn next_after(&self, after: DateTime) -> Option<DateTime> {
         let date = self.next_date(after.date())?;
         if date == after.date() {
@@ -105,7 +109,7 @@ impl Cron {
         Some(date.to_datetime(self.first_time()?))
     }
 
-    /// The last wall-clock time it names at or before `at`.
+    /// The last matching wall-clock time at or before `at`.
     pub(super) fn last_until(&self, at: DateTime) -> Option<DateTime> {
         let date = self.last_date(at.date())?;
         if date == at.date() {
@@ -118,7 +122,7 @@ impl Cron {
         Some(date.to_datetime(self.final_time()?))
     }
 
-    /// The days of a month it names, as bits 1 to 31.
+    /// The matching days of a month, as bits 1 to 31.
     fn days_in(&self, first: Date) -> u32 {
         let month = u8::try_from(first.month()).unwrap_or(0);
         if !self.months.has(month) {
@@ -131,7 +135,7 @@ impl Cron {
         }
     }
 
-    /// The first day it names on or after `from`.
+    /// The first matching day on or after `from`.
     fn next_date(&self, from: Date) -> Option<Date> {
         let mut year = self.years.next(from.year())?;
         let last_year = self.search_until(year.saturating_add(CALENDAR_CYCLE_YEARS), i16::MAX);
@@ -148,12 +152,13 @@ impl Cron {
         None
     }
 
-    /// Where a search ends: with every year allowed the calendar repeats; a list of years has an end of its own.
+    /// The last year to search. If every year matches, the calendar repeats after a cycle; a list
+    /// of years has its own end.
     fn search_until(&self, cycle: i16, end: i16) -> i16 {
         if self.years.any() { cycle } else { end }
     }
 
-    /// The last day it names on or before `until`.
+    /// The last matching day on or before `until`.
     fn last_date(&self, until: Date) -> Option<Date> {
         let mut year = self.years.last(until.year())?;
         let first_year = self.search_until(year.saturating_sub(CALENDAR_CYCLE_YEARS), i16::MIN);
@@ -170,7 +175,7 @@ impl Cron {
         None
     }
 
-    /// The first time of day strictly after `after`.
+    /// The first matching time of day strictly after `after`.
     fn next_time(&self, after: Time) -> Option<Time> {
         let (hour, minute, second) = parts(after);
         if self.hours.has(hour) {
@@ -190,7 +195,7 @@ impl Cron {
         )
     }
 
-    /// The last time of day at or before `until`.
+    /// The last matching time of day at or before `until`.
     fn last_time(&self, until: Time) -> Option<Time> {
         let (hour, minute, second) = parts(until);
         if self.hours.has(hour) {
@@ -241,7 +246,7 @@ fn nickname(text: &str) -> Result<&'static str, Invalid> {
         .map_err(|error| error.within("cron"))
 }
 
-/// The days of the month of `first` that are not before `from`.
+/// The days of the month of `first` that are on or after `from`.
 fn bits_from(first: Date, from: Date) -> u32 {
     match (first.year(), first.month()).cmp(&(from.year(), from.month())) {
         std::cmp::Ordering::Less => 0,
@@ -250,7 +255,7 @@ fn bits_from(first: Date, from: Date) -> u32 {
     }
 }
 
-/// The days of the month of `first` that are not after `until`.
+/// The days of the month of `first` that are on or before `until`.
 fn bits_until(first: Date, until: Date) -> u32 {
     match (first.year(), first.month()).cmp(&(until.year(), until.month())) {
         std::cmp::Ordering::Less => u32::MAX,

@@ -1,4 +1,4 @@
-//! The three forms of a schedule's rule: cron, every so often, once.
+//! The three forms of a schedule's rule: cron, interval, single time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,14 +13,14 @@ use crate::{Invalid, Timestamp};
 pub enum Expression {
     /// At the wall-clock times of a cron expression.
     Cron(Cron),
-    /// Every so often in real time, counted from the schedule's anchor; at least a second.
+    /// At a fixed interval of real time, counted from the schedule's anchor; at least one second.
     Every(Duration),
-    /// Once.
+    /// Once, at this instant.
     At(Timestamp),
 }
 
 impl Expression {
-    /// `@every`, checked.
+    /// Makes an interval (`@every`) of at least one second.
     pub fn every(period: Duration) -> Result<Self, Invalid> {
         if period < Duration::from_secs(1) {
             let rule = format!("must be at least 1s, got {}", format_duration(period));

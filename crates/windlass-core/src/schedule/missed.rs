@@ -1,4 +1,4 @@
-//! Which of the occurrences that are due fire, and which are skipped because they are too late.
+//! Which due occurrences fire, and which are skipped because they are too late.
 
 use std::time::Duration;
 
@@ -6,25 +6,27 @@ use super::Recurrence;
 use crate::words::words;
 use crate::{Delivery, Timestamp};
 
-/// How late an occurrence may fire before it counts as missed.
+/// How late an occurrence may fire before it counts as missed, unless the schedule sets another
+/// time.
 pub const MISSED_AFTER_DEFAULT: Duration = Duration::from_secs(5);
 
-/// At most this many occurrences fire together after an outage, unless the schedule says otherwise.
+/// The most occurrences that fire together after an outage, unless the schedule sets another
+/// number.
 pub const CATCH_UP_DEFAULT: u32 = 100;
-/// A schedule may ask for at most this many.
+/// The largest `catch_up_max` of a schedule.
 pub const CATCH_UP_CEILING: u32 = 1000;
 
-/// Skipped occurrences are counted up to here.
+/// Skipped occurrences are counted up to this number.
 const COUNTED_MAX: usize = 1000;
 
-/// What becomes of occurrences that were missed.
+/// What happens to missed occurrences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Missed {
-    /// They are skipped.
+    /// All are skipped.
     Skip,
-    /// The last of them fires, unless one in time fires anyway.
+    /// Only the last one fires, unless an occurrence that is in time fires anyway.
     Once,
-    /// They all fire, up to the newest `catch_up_max` of them.
+    /// All fire, at most the newest `catch_up_max` of them.
     All,
 }
 
@@ -35,7 +37,7 @@ words!(Missed {
 });
 
 impl Missed {
-    /// At-least-once jobs run once after an outage, at-most-once jobs never run late.
+    /// The default: at-least-once jobs run once after an outage, at-most-once jobs never run late.
     pub fn default_for(delivery: Delivery) -> Self {
         match delivery {
             Delivery::AtLeastOnce => Missed::Once,
@@ -43,7 +45,8 @@ impl Missed {
         }
     }
 
-    /// Sorts what is due after `last`, up to `now`, into what fires and what is skipped.
+    /// Splits the occurrences after `last`, up to `now`, into those that fire and those that are
+    /// skipped.
     pub fn due(
         self,
         recurrence: &Recurrence,
@@ -64,12 +67,12 @@ impl Missed {
             .first()
             .map_or(now, |first| before(*first))
             .min(before(in_time_from));
-        let wanted = match self {
+        let late_max = match self {
             Missed::Skip => 0,
             Missed::Once => usize::from(fire.is_empty()),
             Missed::All => catch_up_max - fire.len(),
         };
-        let mut late = newest(recurrence, last, late_until, wanted);
+        let mut late = newest(recurrence, last, late_until, late_max);
         late.append(&mut fire);
         let skipped_until = late.first().map_or(now, |first| before(*first));
         Due {
@@ -79,17 +82,17 @@ impl Missed {
     }
 }
 
-/// What a schedule does at one look: every occurrence that is due is in exactly one of the two.
+/// The due occurrences of a schedule. Every one is either in `fire` or in `skipped`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Due {
-    /// These fire, oldest first.
+    /// The occurrences that fire, oldest first.
     pub fire: Vec<Timestamp>,
-    /// These do not.
+    /// The occurrences that are skipped.
     pub skipped: Option<SkippedRange>,
 }
 
 impl Due {
-    /// All of it as skipped, for one reason.
+    /// Returns all due occurrences as skipped for one reason, those in `fire` included.
     pub fn skipped_for(&self, reason: SkipReason) -> Option<SkippedRange> {
         let (first, last) = (self.fire.first(), self.fire.last());
         let first = self.skipped.map(|range| range.first).or(first.copied())?;
@@ -107,15 +110,15 @@ impl Due {
 /// Why an occurrence does not fire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SkipReason {
-    /// It was too late, and `missed` says to leave it out.
+    /// It was too late, and the schedule's `missed` setting skips it.
     Missed,
-    /// An earlier occurrence was unfinished, and `overlap` says to leave it out.
+    /// An earlier occurrence was unfinished, and the schedule's `overlap` setting skips it.
     Overlap,
     /// The schedule was paused.
     Paused,
-    /// The rule was changed before it fired.
+    /// The schedule was changed before the occurrence fired.
     Changed,
-    /// Another job held its unique key.
+    /// Another job held its job's unique key.
     Duplicate,
 }
 
@@ -127,21 +130,21 @@ words!(SkipReason {
     Duplicate = "duplicate",
 });
 
-/// Occurrences that do not fire, recorded as one.
+/// A range of skipped occurrences, recorded as one entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SkippedRange {
-    /// The first of them.
+    /// The first skipped occurrence.
     pub first: Timestamp,
-    /// The last of them.
+    /// The last skipped occurrence.
     pub last: Timestamp,
-    /// Why.
+    /// Why they were skipped.
     pub reason: SkipReason,
-    /// How many; none when they are more than a thousand.
+    /// How many there are; `None` if more than 1000.
     pub count: Option<usize>,
 }
 
 impl SkippedRange {
-    /// A single occurrence.
+    /// Makes a range of one occurrence.
     pub fn one(at: Timestamp, reason: SkipReason) -> Self {
         SkippedRange {
             first: at,
@@ -152,20 +155,20 @@ impl SkippedRange {
     }
 }
 
-/// The newest occurrences after `after` up to `until`, oldest first.
+/// The newest occurrences after `after` up to `until`, at most `max`, oldest first.
 fn newest(
     recurrence: &Recurrence,
     after: Timestamp,
     until: Timestamp,
-    most: usize,
+    max: usize,
 ) -> Vec<Timestamp> {
     let previous = |at: &Timestamp| recurrence.last(before(*at));
-    let mut found: Vec<Timestamp> = std::iter::successors(recurrence.last(until), previous)
+    let mut occurrences: Vec<Timestamp> = std::iter::successors(recurrence.last(until), previous)
         .take_while(|at| *at > after)
-        .take(most)
+        .take(max)
         .collect();
-    found.reverse();
-    found
+    occurrences.reverse();
+    occurrences
 }
 
 fn skipped(recurrence: &Recurrence, after: Timestamp, until: Timestamp) -> Option<SkippedRange> {
@@ -219,7 +222,7 @@ mod tests {
     const LAST: &str = "2026-01-01T12:00:00Z";
 
     #[test]
-    fn what_is_in_time_fires_whatever_the_policy() {
+    fn occurrences_in_time_fire_under_every_policy() {
         for missed in [Missed::Skip, Missed::Once, Missed::All] {
             let due = due(missed, "*/10 * * * * *", LAST, "2026-01-01T12:00:15Z");
             assert_eq!(
@@ -260,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn an_occurrence_in_time_is_catch_up_enough() {
+    fn an_occurrence_in_time_also_counts_as_the_catch_up() {
         let once = due(Missed::Once, "*/10 * * * * *", LAST, "2026-01-01T12:10:02Z");
         assert_eq!(texts(&once.fire), ["2026-01-01T12:10:00Z"]);
         assert_eq!(once.skipped.unwrap().count, Some(59));
@@ -280,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_due_is_nothing() {
+    fn without_due_occurrences_nothing_fires_or_is_skipped() {
         for missed in [Missed::Skip, Missed::Once, Missed::All] {
             let due = due(missed, "0 0 * * *", LAST, "2026-01-01T13:00:00Z");
             assert_eq!(
@@ -291,13 +294,13 @@ mod tests {
                 }
             );
         }
-        let over = due(
+        let finished = due(
             Missed::Once,
             "at 2026-01-01T12:00:00Z",
             LAST,
             "2026-01-02T00:00:00Z",
         );
-        assert_eq!(over.fire, []);
+        assert_eq!(finished.fire, []);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What an occurrence does while an earlier one of the same schedule is unfinished.
+//! What happens to an occurrence while an earlier one of the same schedule is unfinished.
 
 use super::Missed;
 use crate::words::words;
@@ -9,11 +9,11 @@ pub enum Overlap {
     /// The new occurrence is skipped.
     #[default]
     Skip,
-    /// One waits behind the unfinished one; a further one is skipped.
+    /// The new occurrence waits until the unfinished one is done. Further occurrences are skipped.
     Queue,
-    /// They run side by side.
+    /// Both run at the same time.
     Allow,
-    /// The unfinished one is called off.
+    /// The unfinished occurrence is cancelled.
     CancelRunning,
 }
 
@@ -25,25 +25,25 @@ words!(Overlap {
 });
 
 impl Overlap {
-    /// How many of the occurrences that are due in one look fire, where so many earlier ones are unfinished: the newest of
-    /// them. One that waits for a retry is unfinished too.
+    /// How many of the `due` occurrences fire while `unfinished` earlier ones are unfinished: the
+    /// newest ones. An occurrence that waits for a retry counts as unfinished.
     ///
-    /// Where everything that was missed is to fire, the occurrences of one look do not keep each other from it: they run one
-    /// behind the other, as [`Overlap::in_turn`] says.
+    /// With [`Missed::All`], occurrences that are due together do not skip each other: they all
+    /// fire and run one after the other, see [`Overlap::in_turn`].
     pub fn lets_fire(self, due: usize, missed: Missed, unfinished: usize) -> usize {
-        let room = match self {
+        let allowed = match self {
             Overlap::Allow => return due,
             Overlap::CancelRunning => return due.min(1),
             Overlap::Skip => 1_usize.saturating_sub(unfinished),
             Overlap::Queue => 2_usize.saturating_sub(unfinished),
         };
         match missed {
-            Missed::All if room > 0 => due,
-            _ => due.min(room),
+            Missed::All if allowed > 0 => due,
+            _ => due.min(allowed),
         }
     }
 
-    /// Whether so many occurrences that fire together run one behind the other.
+    /// Whether `together` occurrences that fire together run one after the other.
     pub fn in_turn(self, together: usize) -> bool {
         match self {
             Overlap::Queue => true,
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_was_missed_fires_behind_each_other() {
+    fn all_missed_occurrences_fire_and_run_one_after_the_other() {
         for (overlap, fired) in [
             (Overlap::Skip, [5, 0, 0]),
             (Overlap::Queue, [5, 5, 0]),

@@ -1,9 +1,10 @@
-//! The instants at which a schedule fires, through every change of the clocks.
+//! The instants at which a schedule fires, daylight-saving changes included.
 //!
-//! A cron expression that names fixed times follows the clock on the wall: a time that is skipped runs once, at the end of
-//! the gap; a time that comes twice runs the first time. An interval follows real time: it fires at each real instant whose
-//! wall-clock time matches, twice in the repeated hour and not at all in the skipped one.
-//! Invariant: every occurrence is strictly after the one before.
+//! A cron expression with fixed times follows the wall clock: a time that the clocks skip runs
+//! once, at the end of the gap; a time that comes twice runs only the first time. An interval
+//! follows real time: it fires at every instant whose wall-clock time matches, so twice in a
+//! repeated hour and not at all in a skipped one. Invariant: every occurrence is strictly after the
+//! one before.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,52 +18,53 @@ use crate::Timestamp;
 
 const TICK: Duration = Duration::from_micros(1);
 
-/// A search gives up after so many changes of the clocks: an interval may lie in a gap that comes every year.
+/// A search gives up after this many clock changes, because an interval may match only in a gap
+/// that recurs every year.
 const CHANGES_MAX: usize = 1000;
 
-/// No change of the clocks is as large; the largest on record is a day.
+/// Larger than any clock change; the largest on record is a day.
 const CHANGE_MAX: SignedDuration = SignedDuration::from_hours(48);
 
-/// A rule with its zone and its bounds.
+/// A schedule's expression with its time zone and bounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recurrence {
     /// When it fires.
     pub expression: Expression,
-    /// Whose clock a cron expression follows.
+    /// The time zone of a cron expression.
     pub zone: Zone,
-    /// What `@every` is counted from: `starts_at`, or the creation of the schedule.
+    /// The instant from which `@every` counts: `starts_at`, or the creation of the schedule.
     pub anchor: Timestamp,
-    /// Nothing before it.
+    /// No occurrence is before this instant.
     pub starts_at: Option<Timestamp>,
-    /// Nothing after it.
+    /// No occurrence is after this instant.
     pub ends_at: Option<Timestamp>,
 }
 
 /// One instant at which a schedule fires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Firing {
-    /// The nominal instant.
+    /// The instant that the expression gives.
     pub at: Timestamp,
-    /// What a change of the clocks did to it.
+    /// How a clock change affected it.
     pub note: Option<ClockChange>,
 }
 
-/// What a change of the clocks did to a fixed time.
+/// How a clock change affects a fixed time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClockChange {
-    /// The clocks went forward over it: it runs at the end of the gap.
+    /// The clocks skip it: it runs at the end of the gap.
     Skipped {
-        /// The time on the wall that does not exist.
+        /// The wall-clock time that does not exist.
         wall: WallTime,
     },
-    /// The clocks went back over it: it runs the first time only.
+    /// The clocks show it twice: it runs only the first time.
     Repeated {
-        /// The time on the wall that comes twice.
+        /// The wall-clock time that comes twice.
         wall: WallTime,
     },
 }
 
-/// A date and time as a clock on the wall shows it.
+/// A date and time on the wall clock of a time zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WallTime(DateTime);
 
@@ -78,13 +80,13 @@ impl fmt::Display for ClockChange {
             ClockChange::Skipped { wall } => {
                 write!(
                     f,
-                    "{wall} does not exist: clocks go forward, it runs at the end of the gap"
+                    "{wall} does not exist because clocks go forward; it runs at the end of the gap"
                 )
             }
             ClockChange::Repeated { wall } => {
                 write!(
                     f,
-                    "{wall} comes twice: clocks go back, it runs the first time only"
+                    "{wall} comes twice because clocks go back; it runs only the first time"
                 )
             }
         }
@@ -92,7 +94,7 @@ impl fmt::Display for ClockChange {
 }
 
 impl Recurrence {
-    /// An expression in a zone, without bounds, counted from `anchor`.
+    /// Makes a recurrence without bounds; `@every` counts from `anchor`.
     pub fn new(expression: Expression, zone: Zone, anchor: Timestamp) -> Self {
         Recurrence {
             expression,
@@ -103,7 +105,7 @@ impl Recurrence {
         }
     }
 
-    /// The first instant strictly after `after`.
+    /// The first occurrence strictly after `after`.
     pub fn next(&self, after: Timestamp) -> Option<Firing> {
         let after = match self.starts_at {
             Some(start) => after.max(start.saturating_sub(TICK)),
@@ -117,7 +119,7 @@ impl Recurrence {
         firing.filter(|firing| self.ends_at.is_none_or(|end| firing.at <= end))
     }
 
-    /// The last instant at or before `until`.
+    /// The last occurrence at or before `until`.
     pub fn last(&self, until: Timestamp) -> Option<Timestamp> {
         let until = self.ends_at.map_or(until, |end| until.min(end));
         let last = match &self.expression {
@@ -128,7 +130,7 @@ impl Recurrence {
         last.filter(|at| self.starts_at.is_none_or(|start| *at >= start))
     }
 
-    /// The instants strictly after `after`, in order.
+    /// The occurrences strictly after `after`, in order.
     pub fn after(&self, after: Timestamp) -> impl Iterator<Item = Firing> + '_ {
         std::iter::successors(self.next(after), |firing| self.next(firing.at))
     }
@@ -176,7 +178,8 @@ fn last_of_cron(cron: &Cron, zone: &Zone, until: Timestamp) -> Option<Timestamp>
     }
 }
 
-/// Walks along the wall-clock times. The instants they stand for never go back, so the first one after `after` is it.
+/// Walks along the wall-clock times. Their instants never decrease, so the first one after `after`
+/// is the answer.
 fn next_fixed(cron: &Cron, zone: &Zone, after: Timestamp) -> Option<Firing> {
     let mut wall = zone.jiff().to_datetime(after.to_jiff());
     loop {
@@ -190,7 +193,7 @@ fn next_fixed(cron: &Cron, zone: &Zone, after: Timestamp) -> Option<Firing> {
 
 fn last_fixed(cron: &Cron, zone: &Zone, until: Timestamp) -> Option<Timestamp> {
     let mut wall = zone.jiff().to_datetime(until.to_jiff());
-    // The second time round in a repeated hour, times further on in it have already run.
+    // In the second pass of a repeated hour, later times of that hour have already run.
     if let AmbiguousOffset::Fold { before, after } =
         zone.jiff().to_ambiguous_timestamp(wall).offset()
     {
@@ -206,7 +209,7 @@ fn last_fixed(cron: &Cron, zone: &Zone, until: Timestamp) -> Option<Timestamp> {
     }
 }
 
-/// The instant that a fixed time on the wall stands for.
+/// The instant of a fixed wall-clock time.
 fn firing_of(wall: DateTime, zone: &Zone) -> Option<Firing> {
     let ambiguous = zone.jiff().to_ambiguous_timestamp(wall);
     let (at, note) = match ambiguous.offset() {
@@ -218,7 +221,7 @@ fn firing_of(wall: DateTime, zone: &Zone) -> Option<Firing> {
             }),
         ),
         AmbiguousOffset::Gap { before, .. } => {
-            // By the clock of before, the wall shows this time at or after the change: go back to the change.
+            // By the old offset, this time is at or after the change: go back to the change.
             let after_change = before.to_timestamp(wall).ok()?;
             (
                 change_until(zone, after_change)?,
@@ -232,7 +235,8 @@ fn firing_of(wall: DateTime, zone: &Zone) -> Option<Firing> {
     Some(Firing { at, note })
 }
 
-/// Walks from one change of the clocks to the next; between two, wall-clock and real time run alike.
+/// Walks from one clock change to the next; between two changes, wall-clock time and real time
+/// advance equally.
 fn next_of_interval(cron: &Cron, zone: &Zone, after: Timestamp) -> Option<Timestamp> {
     let mut from = after.to_jiff();
     let mut wall = zone.jiff().to_datetime(from);
@@ -249,11 +253,11 @@ fn next_of_interval(cron: &Cron, zone: &Zone, after: Timestamp) -> Option<Timest
         };
         let far = from.checked_add(CHANGE_MAX).ok()? < change;
         from = match at.checked_sub(CHANGE_MAX) {
-            // Nothing on the wall matches before `at`, and no change moves the wall so far: years are crossed at once.
+            // Nothing matches before `at`, and no change moves the clock by 48 hours: skip years.
             Ok(near) if far && near > change => near,
             _ => change,
         };
-        // Just before, so that the instant itself is found.
+        // Start just before, so that the instant itself can match.
         let second = SignedDuration::from_secs(1);
         wall = zone.jiff().to_datetime(from).checked_sub(second).ok()?;
     }
@@ -279,7 +283,7 @@ fn last_of_interval(cron: &Cron, zone: &Zone, until: Timestamp) -> Option<Timest
     None
 }
 
-/// The last change of a zone's clocks at or before an instant.
+/// The last clock change of a zone at or before an instant.
 fn change_until(zone: &Zone, until: jiff::Timestamp) -> Option<jiff::Timestamp> {
     let just_after = until.checked_add(SignedDuration::from_nanos(1)).ok()?;
     let mut changes = zone.jiff().preceding(just_after);

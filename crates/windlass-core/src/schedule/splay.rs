@@ -1,16 +1,18 @@
-//! A fixed delay for each occurrence, so that many schedules of one minute do not start in one second.
+//! A fixed delay per occurrence, so that schedules with the same time do not all start in the same
+//! second.
 
 use std::time::Duration;
 
 use crate::random::{fixed_hash, pick};
 use crate::{ScheduleId, Timestamp};
 
-/// The delay of an occurrence, from nothing up to `splay`: the same on every node and after every restart.
+/// The delay of an occurrence, from zero to `splay`. It is the same on every node and after every
+/// restart.
 pub fn splay_of(schedule: ScheduleId, scheduled_for: Timestamp, splay: Duration) -> Duration {
     let mut bytes = schedule.as_u128().to_be_bytes().to_vec();
     bytes.extend(scheduled_for.as_micros().to_be_bytes());
-    let most = u64::try_from(splay.as_micros()).unwrap_or(u64::MAX);
-    Duration::from_micros(pick(0, most, fixed_hash(&bytes)))
+    let max = u64::try_from(splay.as_micros()).unwrap_or(u64::MAX);
+    Duration::from_micros(pick(0, max, fixed_hash(&bytes)))
 }
 
 #[cfg(test)]

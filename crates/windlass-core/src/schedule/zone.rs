@@ -1,4 +1,4 @@
-//! Time zones, from data that is compiled in: every node agrees on them.
+//! Time zones, from data that is compiled in, so that every node computes the same.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -23,7 +23,7 @@ impl Zone {
         const NAME_BYTES_MAX: usize = 64;
         let unknown = || {
             let rule = format!(
-                "must be an IANA time zone like Europe/Berlin, got {}",
+                "must be an IANA time zone name like Europe/Berlin, got {}",
                 shown(name)
             );
             Invalid::new("timezone", rule)
@@ -33,7 +33,7 @@ impl Zone {
         }
         let zone = ZONES.get(name).map_err(|_| unknown())?;
         if zone.is_unknown() || zone.iana_name() == Some("Factory") {
-            return Err(unknown()); // placeholders for a zone that nobody set
+            return Err(unknown()); // placeholders for a zone that is not set
         }
         let name = zone.iana_name().unwrap_or("UTC").to_owned();
         Ok(Zone { name, zone })
@@ -47,12 +47,12 @@ impl Zone {
         }
     }
 
-    /// Its IANA name.
+    /// The IANA name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// An instant as clocks in this zone show it, with their distance from UTC: `2026-03-08T03:00:00-04:00`.
+    /// An instant in this zone's local time with its UTC offset: `2026-03-08T03:00:00-04:00`.
     pub fn local(&self, at: Timestamp) -> String {
         let at = at.to_jiff();
         at.display_with_offset(self.zone.to_offset(at)).to_string()

@@ -1,4 +1,4 @@
-//! What each end of an attempt leads to, by example, and the laws of settling.
+//! Examples of what each report leads to, and the laws of settling.
 
 use std::sync::Arc;
 
@@ -34,7 +34,8 @@ fn failed() -> Report {
     Report::Failed(Failure::retryable(AttemptError::new("boom")))
 }
 
-/// Lets every attempt end with `report` until the job stops; gives the time of each end, and the last settlement.
+/// Ends every attempt with `report` until the job stops. Returns the time of each end and the last
+/// settlement.
 fn run_until_it_stops(mut job: Running<'_>, report: &Report) -> (Vec<Timestamp>, Settlement) {
     let mut random = Random::new(1);
     let mut now = at(T0);
@@ -56,7 +57,7 @@ fn seconds_after_t0(ends: &[Timestamp]) -> Vec<u64> {
     ends.iter().map(|end| end.since(at(T0)).as_secs()).collect()
 }
 
-/// How many attempts fail before a job of `max_attempts` dies under a worker of the SDK with that policy.
+/// How many attempts fail before a job with `max_attempts` dies under this worker.
 fn attempts(max_attempts: Option<u32>, worker: &WorkerRetry) -> (usize, Settlement) {
     let settings = RetrySettings {
         max_attempts: max_attempts.map(limit),
@@ -191,7 +192,7 @@ fn the_snooze_past_the_limit_is_a_failure() {
             assert_eq!(settlement.failures, 1);
             assert_eq!(
                 settlement.error.unwrap().message(),
-                "snoozed more than 1000 times"
+                "the job was already snoozed 1000 times, which is the limit"
             );
             break;
         }
@@ -322,7 +323,7 @@ fn no_retry_once_max_elapsed_has_passed_since_the_first_start() {
 }
 
 #[test]
-fn the_rules_are_asked_in_their_order() {
+fn the_rules_apply_in_their_order() {
     let policy = Preset::None.policy();
     let mut job = running(&policy);
     job.deadline = Some(Timestamp::MIN);
@@ -359,7 +360,7 @@ fn retry_after_lengthens_the_delay_and_never_shortens_it() {
 }
 
 #[test]
-fn a_delay_that_code_decides_takes_the_place_of_the_policys() {
+fn a_delay_that_the_worker_chose_replaces_the_policys() {
     let policy = Preset::Patient.policy();
     let delay_with = |delay, retry_after| {
         let report = Report::Failed(Failure {
@@ -427,7 +428,7 @@ fn a_cancelled_job_ends_cancelled_unless_it_succeeded() {
     assert_eq!(
         verdict(Report::Lost),
         Verdict::Dead(DeadReason::Lost),
-        "it may have run"
+        "it may have done its work"
     );
 }
 

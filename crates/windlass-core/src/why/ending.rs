@@ -1,4 +1,4 @@
-//! Why a job is dead, and what reviving a finished job would do.
+//! Explains why a job is dead, and forecasts what reviving a finished job would do.
 
 use std::fmt;
 
@@ -7,8 +7,8 @@ use crate::retry::AttemptLimit;
 use crate::state::{Consent, DeadReason, State};
 use crate::{JobId, Timestamp};
 
-/// What killed a dead job, in words. `limit` is the most failed attempts that a claim grants it
-/// today.
+/// Explains in words why a job is dead. `limit` is the number of failed attempts that a claim would
+/// allow today.
 pub fn why_dead(job: &Job, reason: DeadReason, limit: AttemptLimit) -> String {
     let failures = job.failures;
     match reason {
@@ -26,47 +26,47 @@ pub fn why_dead(job: &Job, reason: DeadReason, limit: AttemptLimit) -> String {
                 format!("its deadline passed at {deadline}")
             }
             Some(deadline) => format!(
-                "no retry fits before its deadline {deadline}, or within the `max_elapsed` of its policy"
+                "the next retry would come after its deadline {deadline} or after the `max_elapsed` of its policy"
             ),
-            None => "a retry would have come after the `max_elapsed` of its policy".to_owned(),
+            None => "the next retry would come after the `max_elapsed` of its policy".to_owned(),
         },
-        DeadReason::Lost => "an attempt ended without a result; it may have done its work, so an at-most-once job is not started again".to_owned(),
+        DeadReason::Lost => "an attempt ended without a result; it may have done its work, so the at-most-once job does not start again".to_owned(),
     }
 }
 
 fn attempts_used(failures: u32, limit: AttemptLimit) -> String {
     match failures.cmp(&limit.get()) {
         std::cmp::Ordering::Less => {
-            format!("{failures} attempts failed, all that the worker of the last one allowed")
+            format!("{failures} attempts failed, the limit of the worker that ran the last one")
         }
         _ => format!("{failures} of {limit} attempts failed"),
     }
 }
 
-/// What is known around a finished job.
+/// The facts about a finished job's limits that a revival depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct AroundFinished {
-    /// The most failed attempts that the next claim grants it.
+    /// How many failed attempts the next claim would allow.
     pub limit: AttemptLimit,
-    /// The `max_depth` of its queue, if that many jobs wait in it.
+    /// The `max_depth` of its queue, if the queue is full.
     pub full_at: Option<u64>,
-    /// Another job that holds its unique key.
+    /// Another job that holds the same unique key.
     pub key_held_by: Option<JobId>,
 }
 
-/// Why a plain revival would be refused.
+/// Why a revival without further options would be refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RevivalRefusal {
-    /// The job may have done its work: a person must accept that it runs twice.
+    /// The job may have done its work: a person must accept that it may run twice.
     NeedsForce,
-    /// Its queue takes no more jobs.
+    /// Its queue is full.
     QueueFull {
-        /// The most that may wait in it.
+        /// The most jobs that may wait in the queue.
         max_depth: u64,
     },
     /// Another job holds its unique key.
     KeyHeld {
-        /// Which one.
+        /// The other job.
         by: JobId,
     },
 }
@@ -80,7 +80,7 @@ impl fmt::Display for RevivalRefusal {
             RevivalRefusal::QueueFull { max_depth } => {
                 write!(
                     f,
-                    "its queue is full: {max_depth} jobs wait, its `max_depth`"
+                    "its queue is full: {max_depth} jobs are waiting, which is its `max_depth`"
                 )
             }
             RevivalRefusal::KeyHeld { by } => write!(f, "job {by} holds its unique key"),
@@ -88,20 +88,21 @@ impl fmt::Display for RevivalRefusal {
     }
 }
 
-/// What reviving a job would do, with nothing else said.
+/// What reviving a job without further options would do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RevivalForecast {
-    /// What refuses it today; empty where nothing does.
+    /// Everything that would refuse the revival today; empty if nothing does.
     pub refusals: Vec<RevivalRefusal>,
     /// When it would be due.
     pub run_at: Timestamp,
     /// The deadline it would have.
     pub deadline: Option<Timestamp>,
-    /// How many attempts it would have.
+    /// How many attempts it would have left.
     pub attempts_left: u32,
 }
 
-/// What reviving the job at `now` would do; nothing where its state cannot be revived.
+/// Forecasts what reviving the job at `now` would do. Returns `None` if its state does not allow
+/// it.
 pub fn forecast_revival(
     job: &Job,
     around: &AroundFinished,
@@ -136,7 +137,7 @@ pub fn forecast_revival(
 }
 
 impl Job {
-    /// Why it is dead, if it is.
+    /// Why the job is dead, if it is.
     pub fn dead_reason(&self) -> Option<DeadReason> {
         match self.state() {
             State::Dead(reason) => Some(reason),
@@ -195,7 +196,7 @@ mod tests {
                 same,
                 DeadReason::Exhausted,
                 9,
-                "all that the worker of the last one allowed",
+                "the limit of the worker that ran the last one",
             ),
             (at_most_once, DeadReason::Exhausted, 3, "never retried"),
             (same, DeadReason::Poison, 3, "killed or hung"),
@@ -250,7 +251,7 @@ mod tests {
         let texts: Vec<String> = refusals.iter().map(ToString::to_string).collect();
         assert_eq!(refusals.len(), 3, "{texts:?}");
         assert!(texts[0].contains("`force`"), "{texts:?}");
-        assert!(texts[1].contains("full: 5 jobs wait"), "{texts:?}");
+        assert!(texts[1].contains("full: 5 jobs are waiting"), "{texts:?}");
         assert!(texts[2].contains("holds its unique key"), "{texts:?}");
     }
 }

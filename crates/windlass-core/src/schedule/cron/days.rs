@@ -1,4 +1,5 @@
-//! Which days of a month an expression names, worked out for a whole month at once as bits 1 to 31.
+//! The days of a month that an expression matches, computed for a whole month at once as bits 1 to
+//! 31.
 
 use jiff::civil::Date;
 
@@ -43,7 +44,7 @@ impl DaysOfMonth {
         Ok(days)
     }
 
-    /// Whether the field leaves the day open.
+    /// Whether the field matches every day.
     pub(super) fn any(&self) -> bool {
         self.any
     }
@@ -68,9 +69,10 @@ impl DaysOfMonth {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DaysOfWeek {
     any: bool,
-    /// For each weekday from Sunday on, which of its occurrences in a month count: bit 0 the first … bit 4 the fifth.
+    /// Which occurrences of each weekday in a month match, from Sunday on: bit 0 is the first, bit
+    /// 4 the fifth.
     occurrences: [u8; 7],
-    /// The weekdays whose last occurrence counts.
+    /// The weekdays whose last occurrence matches.
     last: [bool; 7],
 }
 
@@ -125,7 +127,7 @@ impl DaysOfWeek {
             .for_each(|marked| *marked |= occurrences);
     }
 
-    /// Whether the field leaves the day open.
+    /// Whether the field matches every day.
     pub(super) fn any(&self) -> bool {
         self.any
     }
@@ -149,7 +151,7 @@ impl DaysOfWeek {
     }
 }
 
-/// The weekday (Monday to Friday) nearest to a day, in the same month.
+/// The working day (Monday to Friday) nearest to a day, within the same month.
 fn nearest_weekday(first: Date, day: u32) -> u32 {
     match weekday_of(first, day) {
         6 if day > 1 => day - 1,

@@ -6,13 +6,13 @@ use crate::invalid::shown;
 pub(super) const YEAR_MIN: i16 = 1970;
 pub(super) const YEAR_MAX: i16 = 9999;
 
-/// What a field may hold.
+/// The values that a field accepts.
 pub(super) struct FieldRule {
     pub(super) name: &'static str,
     min: u16,
     max: u16,
     names: &'static [&'static str],
-    /// The number of the first name.
+    /// The number of the first name in `names`.
     names_from: u16,
 }
 
@@ -49,7 +49,7 @@ impl FieldRule {
         Invalid::new(self.name, format!("{rule}, got {}", shown(item)))
     }
 
-    /// One value: a number in range or a name.
+    /// Reads one value: a number in range, or a name.
     pub(super) fn value(&self, text: &str) -> Result<u16, Invalid> {
         let named = self
             .names
@@ -80,7 +80,7 @@ impl FieldRule {
             })
     }
 
-    /// One item of a list: `*`, a value, a range, or a range or `*` with a step.
+    /// Reads one item of a list: `*`, a value, a range, or a range or `*` with a step.
     pub(super) fn item(&self, item: &str) -> Result<Range, Invalid> {
         let (range, step) = match item.split_once('/') {
             Some((range, step)) => (range, Some(step)),
@@ -90,7 +90,10 @@ impl FieldRule {
             _ if range == "*" => (self.min, self.max),
             Some((from, to)) => self.bounds(from, to, item)?,
             None if step.is_some() => {
-                let rule = format!("needs a range or * before a step, as in 5-{}/15", self.max);
+                let rule = format!(
+                    "must have a range or * before a step, as in 5-{}/15",
+                    self.max
+                );
                 return Err(self.refuse(rule, item));
             }
             None => (self.value(range)?, self.value(range)?),
@@ -105,7 +108,7 @@ impl FieldRule {
             to = 7; // as in FRI-SUN
         }
         if from > to {
-            return Err(self.refuse("must name a range from the lower to the higher value", item));
+            return Err(self.refuse("must have the lower value of a range first", item));
         }
         Ok((from, to))
     }
@@ -139,7 +142,7 @@ impl Range {
     }
 }
 
-/// The values of a field that counts to at most 59.
+/// The values of a field whose values are at most 59.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Times {
     bits: u64,
@@ -165,7 +168,7 @@ impl Times {
         value < 64 && self.bits >> value & 1 == 1
     }
 
-    /// The least value that is not below `from`.
+    /// The smallest value that is at least `from`.
     pub(super) fn next(self, from: u8) -> Option<u8> {
         let rest = self.bits.checked_shr(from.into())? << from;
         u8::try_from(rest.trailing_zeros())
@@ -173,7 +176,7 @@ impl Times {
             .filter(|_| rest != 0)
     }
 
-    /// The greatest value that is not above `until`.
+    /// The largest value that is at most `until`.
     pub(super) fn last(self, until: u8) -> Option<u8> {
         let rest = self.bits & (u64::MAX >> (63 - until.min(63)));
         rest.checked_ilog2().and_then(|bit| u8::try_from(bit).ok())
@@ -190,7 +193,7 @@ impl Years {
         Ok(Years(items.collect::<Result<_, _>>()?))
     }
 
-    /// Whether every year counts.
+    /// Whether every year matches.
     pub(super) fn any(&self) -> bool {
         let whole = FieldRule::YEAR;
         self.0
@@ -198,12 +201,12 @@ impl Years {
             .any(|range| range.from == whole.min && range.to == whole.max && range.step == 1)
     }
 
-    /// The first year that is not before `from`.
+    /// The first matching year from `from` on.
     pub(super) fn next(&self, from: i16) -> Option<i16> {
         (from.max(YEAR_MIN)..=YEAR_MAX).find(|year| self.has(*year))
     }
 
-    /// The last year that is not after `until`.
+    /// The last matching year up to `until`.
     pub(super) fn last(&self, until: i16) -> Option<i16> {
         (YEAR_MIN..=until.min(YEAR_MAX))
             .rev()

@@ -1,4 +1,4 @@
-//! Expressions and their times on the wall clock, and agreement with another implementation.
+//! Examples of expressions and their wall-clock times, and agreement with another implementation.
 
 use croner::parser::CronParser;
 use jiff::civil::datetime;
@@ -89,7 +89,7 @@ fn special_days_are_found() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_the_name_of_its_field() {
+fn bad_expressions_are_refused_by_the_name_of_the_field() {
     let long = format!("{}1 * * * *", "1,".repeat(150));
     for (field, text) in [
         ("hour", "0 0 25 * * *"),
@@ -152,7 +152,7 @@ fn a_long_expression_is_taken_up_to_its_bound() {
 }
 
 #[test]
-fn intervals_are_told_from_fixed_times() {
+fn intervals_are_distinguished_from_fixed_times() {
     for text in [
         "* * * * *",
         "*/30 * * * *",
@@ -174,7 +174,7 @@ fn intervals_are_told_from_fixed_times() {
 }
 
 #[test]
-fn years_that_are_over_have_no_next_time() {
+fn past_years_have_no_next_time() {
     let past = cron("0 0 0 1 1 * 2020");
     assert_eq!(past.next_after(datetime(2026, 1, 1, 0, 0, 0, 0)), None);
     assert_eq!(
@@ -230,7 +230,7 @@ fn any_time() -> impl Strategy<Value = DateTime> {
 }
 
 proptest! {
-    /// croner is another implementation of the same language; on the wall clock the two must agree.
+    /// croner implements the same language. Both must find the same wall-clock times.
     #[test]
     fn another_implementation_finds_the_same_times(text in any_cron(), start in any_time()) {
         if let Ok(ours) = Cron::parse(&text) {
@@ -249,7 +249,7 @@ proptest! {
     }
 
     #[test]
-    fn what_comes_next_is_what_was_last(text in any_cron(), start in any_time()) {
+    fn the_next_time_is_also_the_last_time_until_then(text in any_cron(), start in any_time()) {
         if let Ok(cron) = Cron::parse(&text) {
             let next = cron.next_after(start).unwrap();
             prop_assert!(next > start);

@@ -1,4 +1,5 @@
-//! Occurrences in real zones, through changes of the clocks, and the laws of occurrences.
+//! Examples of occurrences in real time zones and through clock changes, and the laws of
+//! occurrences.
 
 use proptest::prelude::*;
 
@@ -37,7 +38,8 @@ fn a_fixed_time_in_the_gap_runs_once_at_its_end() {
         note.starts_with("2026-03-08T02:30:00 does not exist"),
         "{note}"
     );
-    // Several times in one gap run once; a list of hours is fixed too, and loses none.
+    // Several times in one gap run once. A list of hours counts as fixed times too, and none is
+    // lost.
     assert_eq!(
         instants("0,15,45 2,14 * * *", NEW_YORK, "2026-03-08T05:00:00Z", 3),
         [
@@ -46,7 +48,7 @@ fn a_fixed_time_in_the_gap_runs_once_at_its_end() {
             "2026-03-08T18:15:00Z"
         ]
     );
-    // The end of the gap itself is named too: still once.
+    // The expression also matches the end of the gap: it still runs once.
     assert_eq!(
         instants("0 2,3 * * *", NEW_YORK, "2026-03-08T05:00:00Z", 2),
         ["2026-03-08T07:00:00Z", "2026-03-09T06:00:00Z"]
@@ -70,7 +72,7 @@ fn a_fixed_time_that_comes_twice_runs_the_first_time() {
     );
     let plain = recurrence("30 3 * * *", NEW_YORK).next(at("2026-10-31T12:00:00Z"));
     assert_eq!(plain.unwrap().note, None);
-    // From within the second pass, nothing of the hour is left.
+    // In the second pass of the hour, no time of it is left.
     assert_eq!(
         instants("30,45 1 * * *", NEW_YORK, "2026-11-01T06:10:00Z", 1),
         ["2026-11-02T06:30:00Z"]
@@ -182,7 +184,7 @@ fn every_is_counted_from_its_anchor() {
 }
 
 #[test]
-fn once_is_once() {
+fn a_single_time_fires_once() {
     let text = "at 2026-11-01T05:30:00Z";
     assert_eq!(
         instants(text, "UTC", "2026-01-01T00:00:00Z", 5),
@@ -289,7 +291,7 @@ fn any_expression() -> impl Strategy<Value = String> {
         .prop_map(|(s, m, h, d, w)| format!("{s} {m} {h} {d} * {w}"))
 }
 
-/// Instants on days around which clocks change, and others.
+/// Instants on days with a clock change, and others.
 fn any_instant() -> impl Strategy<Value = Timestamp> {
     let anywhere =
         (1_000_000_000i64..4_000_000_000).prop_map(|seconds| seconds * 1_000_000 + 500_000);
@@ -311,8 +313,8 @@ fn any_instant() -> impl Strategy<Value = Timestamp> {
     prop_oneof![anywhere, change].prop_map(|micros| Timestamp::from_micros(micros).unwrap())
 }
 
-/// The wall-clock times that match, found by looking at every fifth second (no expression above names another): slow, and
-/// hard to get wrong.
+/// Finds the matching times by testing every fifth second (no expression above needs a finer step):
+/// slow, and hard to get wrong.
 fn by_brute_force(cron: &Cron, zone: &Zone, from: Timestamp, seconds: u64) -> Vec<Timestamp> {
     let start = from.as_micros().div_euclid(5_000_000) + 1;
     let until = from.saturating_add(Duration::from_secs(seconds));
@@ -356,7 +358,8 @@ proptest! {
     fn a_fixed_time_runs_exactly_once_for_each_day_it_names(
         zone in proptest::sample::select(&ZONES[..]), hour in 0u32..24, minute in 0u32..60, from in any_instant(),
     ) {
-        // However the clocks change, a daily job runs once for each calendar day (in Samoa, the day that was skipped too).
+        // A daily job runs once per calendar day through every clock change (in Samoa, also for the
+        // skipped day).
         let recurrence = recurrence(&format!("{minute} {hour} * * *"), zone);
         let firings: Vec<_> = recurrence.after(from).take(20).collect();
         for pair in firings.windows(2) {
@@ -408,7 +411,8 @@ fn an_interval_that_lies_in_a_yearly_gap_is_given_up() {
 
 #[test]
 fn the_second_pass_of_a_weekly_interval_is_not_jumped_over() {
-    // Sundays only: the next match on the wall is a week away, but the repeated hour comes first.
+    // Only on Sundays: the next matching wall-clock time is a week later, but the repeated hour
+    // comes first.
     assert_eq!(
         instants("*/30 1 * * SUN", NEW_YORK, "2026-11-01T05:45:00Z", 3),
         [
