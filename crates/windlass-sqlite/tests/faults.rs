@@ -36,7 +36,7 @@ fn main() {
     let unsynced = sweep(
         "fsync,fdatasync:error=EIO",
         "",
-        Told::As(&["may or may not have happened", "the store stopped"]),
+        Told::As(&["may or may not have taken effect", "the store stopped"]),
     );
     println!("{once} writes failed once, {full} from then on, {unsynced} syncs failed");
     println!("3 passed, 0 failed");

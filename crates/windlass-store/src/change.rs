@@ -1,45 +1,45 @@
-//! What people do to single jobs.
+//! Types of [`Store::change`](crate::Store::change): what people and programs do to jobs.
 
 use windlass_core::{Edit, Revival, State};
 
-/// The most jobs one change takes.
+/// The most jobs in one change.
 pub const CHANGE_MAX: usize = 10_000;
 
-/// What people and programs ask of jobs, in one step for many of them.
+/// A change to apply to jobs.
 #[derive(Debug, Clone)]
 pub enum Change {
-    /// A waiting job is cancelled, a running one is asked to stop.
+    /// Cancels a waiting job, or asks the handler of a running job to stop.
     Cancel,
-    /// A dead or cancelled job runs again.
+    /// Makes a dead or cancelled job run again.
     Revive(Revival),
-    /// A waiting job is due now; its failures stay.
+    /// Makes a waiting job due now. Its failures still count.
     RunNow,
-    /// A waiting job gets other values. It moves only to a queue that is not full.
+    /// Changes fields of a waiting job. It moves only to a queue that is not full.
     Edit(Edit),
-    /// A lost at-most-once job did succeed, a person says.
+    /// Marks a lost at-most-once job as succeeded, because a person confirmed it.
     Resolve,
-    /// A finished job is removed with its history. A job that waits or runs is a conflict.
+    /// Removes a finished job with its history. A waiting or running job is a conflict.
     Purge,
 }
 
-/// What became of a change to one job.
+/// The result of a change to one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Changed {
-    /// It is in this state now.
+    /// The job is in this state now.
     Now(State),
     /// The change does not apply to a job in this state. Nothing changed.
     Conflict(State),
-    /// Its unique key is taken by another job, in this state. Nothing changed.
+    /// The job is in this state, and another job holds its unique key. Nothing changed.
     KeyTaken(State),
-    /// The queue that it would wait in is full. Nothing changed.
+    /// The queue that the job would wait in is full. Nothing changed.
     QueueFull {
-        /// The bound of that queue.
+        /// The most jobs that may wait in that queue.
         max_depth: u64,
     },
-    /// It cannot be read: a newer version may have written it. Nothing changed.
+    /// This version cannot read the job; a newer version may have written it. Nothing changed.
     Unreadable,
-    /// It is gone.
+    /// The job is removed.
     Removed,
-    /// There is no such job.
+    /// No job has this id.
     NotFound,
 }

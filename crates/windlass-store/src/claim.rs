@@ -1,4 +1,4 @@
-//! Claiming: jobs go out, each under a lease.
+//! Types of [`Store::claim`](crate::Store::claim).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,53 +8,58 @@ use windlass_core::fairness::{ClaimPlan, Taken};
 use windlass_core::retry::{ResolvedRetry, RetryPolicy, RetrySettings, WorkerRetry, resolve};
 use windlass_core::{Job, JobId, Kind, Lane, Lease, QueueName, Timestamp, WorkerName};
 
-/// The most jobs one claim hands out.
+/// The most jobs that one claim hands out.
 pub const CLAIM_MAX: usize = 10_000;
 
-/// What a fetcher asks for.
+/// A request for jobs.
 #[derive(Debug, Clone)]
 pub struct Claim {
-    /// A name for this claim: asked again with the same one, the store hands out the same leases as long as they live.
+    /// The id of this claim. A repeated claim with the same id returns the same leases while they
+    /// are live.
     pub id: u128,
     /// The queue to take from.
     pub queue: QueueName,
     /// The kinds that the worker has handlers for.
     pub kinds: Kinds,
-    /// Only these jobs, if some are named.
+    /// Hand out only these jobs, if given.
     pub jobs: Option<BTreeSet<JobId>>,
-    /// None of these jobs: the process of the worker still runs the handler of an earlier attempt.
+    /// Do not hand out these jobs: the worker's process still runs the handler of an earlier
+    /// attempt.
     pub except: BTreeSet<JobId>,
-    /// How many, and how they are shared between fresh work and retries.
+    /// How many jobs, and how they are divided between new jobs and retries.
     pub plan: ClaimPlan,
-    /// Who takes them.
+    /// The worker that claims.
     pub worker: WorkerName,
-    /// Where that one lives.
+    /// Where the worker runs.
     pub place: WorkerPlace,
     /// How long each lease lasts.
     pub lease: Duration,
-    /// What is known about retrying beside the jobs themselves.
+    /// The retry settings of the worker, its handlers and the queue.
     pub retry: ClaimRetry,
 }
 
 /// The kinds of jobs that a claim takes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kinds {
-    /// These.
+    /// These kinds.
     Only(BTreeSet<Kind>),
-    /// Every other.
+    /// All kinds except these.
     AllBut(BTreeSet<Kind>),
 }
 
-/// Where the worker of a claim lives.
+/// Where the worker of a claim runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerPlace {
-    /// In the process that has the store open. A store that one process has alone ends its leases when the next one opens it.
+    /// In the process that opened the store. A store that only one process can open ends these
+    /// leases when it is opened again.
     Here,
-    /// In another process, which asks through this one and may outlive it. Its leases, and the answer to its claim id, stay.
+    /// In another process, which claims through this one and may outlive it. Its leases, and the
+    /// answer to its claim id, survive a restart of this process.
     Elsewhere,
 }
 
-/// What the worker, its handlers and the queue say about retrying; stamped on every job that is claimed.
+/// The retry settings of the worker, its handlers and the queue. A claim stores the resolved policy
+/// on every job.
 #[derive(Debug, Clone, Default)]
 pub struct ClaimRetry {
     /// The worker's default and cap.
@@ -65,15 +70,14 @@ pub struct ClaimRetry {
     pub queue: Option<Arc<RetryPolicy>>,
 }
 
-/// What a claim got.
+/// The result of a claim.
 #[derive(Debug, Clone, Default)]
 pub struct Claimed {
-    /// Running jobs, each with its lease, in the order of claims within its lane.
+    /// Running jobs with their leases, in claim order within each lane.
     pub jobs: Vec<Job>,
-    /// Whether fresh jobs and retries were both ready when the claim came.
+    /// Whether new jobs and retries were both ready when the claim started.
     pub both_waited: bool,
-    /// Whether the same claim id was answered with jobs before. Then it gets no others, now or
-    /// later.
+    /// Whether the same claim id was answered with jobs before. Such a claim never gets other jobs.
     pub repeated: bool,
 }
 
@@ -81,13 +85,13 @@ impl Kinds {
     /// Every kind.
     pub const ALL: Kinds = Kinds::AllBut(BTreeSet::new());
 
-    /// Whether a kind is among them.
+    /// Whether `kind` is one of them.
     pub fn contain(&self, kind: &Kind) -> bool {
-        let (kinds, wanted) = self.parts();
-        kinds.contains(kind) == wanted
+        let (kinds, included) = self.parts();
+        kinds.contains(kind) == included
     }
 
-    /// The kinds that are named, and whether those are meant, or all others.
+    /// The listed kinds, and whether these are included (`true`) or excluded (`false`).
     pub fn parts(&self) -> (&BTreeSet<Kind>, bool) {
         match self {
             Kinds::Only(kinds) => (kinds, true),
@@ -97,7 +101,7 @@ impl Kinds {
 }
 
 impl Claim {
-    /// Whether the claim is for such a job, its state and time aside.
+    /// Whether the claim accepts a job with this id and kind, whatever its state and time.
     pub fn wants(&self, id: JobId, kind: &Kind) -> bool {
         self.kinds.contain(kind)
             && self.jobs.as_ref().is_none_or(|jobs| jobs.contains(&id))
@@ -111,7 +115,7 @@ impl Claim {
 }
 
 impl ClaimRetry {
-    /// The policy and the limit of a job that is claimed with this.
+    /// The retry policy and limit of a job that is claimed with these settings.
     pub fn resolve<'a>(&'a self, job: &'a Job) -> ResolvedRetry<'a> {
         let settings = RetrySettings {
             max_attempts: job.max_attempts,
@@ -122,7 +126,7 @@ impl ClaimRetry {
         resolve(settings, &self.worker)
     }
 
-    /// The lease of a job that is claimed with this.
+    /// The lease of a job that is claimed with these settings.
     pub fn lease_for(&self, job: &Job, until: Timestamp) -> Lease {
         let resolved = self.resolve(job);
         Lease {
@@ -135,7 +139,7 @@ impl ClaimRetry {
 }
 
 impl Claimed {
-    /// How many of each kind it took, for the fetcher's credit.
+    /// How many jobs of each lane it took, for the fetcher's credit.
     pub fn taken(&self) -> Taken {
         let count = |lane| self.jobs.iter().filter(|job| job.lane() == lane).count();
         Taken {

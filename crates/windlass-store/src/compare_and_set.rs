@@ -1,14 +1,15 @@
-//! Changes that are worked out from what was read, and written only if no one wrote meanwhile.
+//! Read, change and write: repeated until no other writer interferes.
 
 use std::future::Future;
 
-/// A change is given up when other writers came first this many times.
+/// The most tries of one change.
 const TRIES_MAX: usize = 100;
 
-/// Repeats `step` until its write takes effect; returns what that step returned.
+/// Repeats `step` until its write takes effect, and returns its result.
 ///
-/// A step reads, works out the change, and writes with what it read as [`Expected`](crate::Expected).
-/// It returns `None` if another writer came first. After 100 such steps, `contended` makes the error.
+/// A step reads, computes the change and writes it with the read version as
+/// [`Expected`](crate::Expected). It returns `None` if another writer was faster. After 100 tries,
+/// `contended` makes the error.
 pub async fn compare_and_set<T, E, Step>(
     contended: impl FnOnce() -> E,
     mut step: impl FnMut() -> Step,

@@ -1,74 +1,76 @@
-//! Two general sets of verbs, so that later features need no new driver code: documents and records.
+//! Documents and records: general storage, so that new features need no new driver code.
 
 use serde_json::Value;
 use windlass_core::Timestamp;
 
-/// The most records one append takes and one page has.
+/// The most records in one append and in one page.
 pub const RECORDS_MAX: usize = 1000;
 
-/// The most expired documents one step removes.
+/// The most expired documents that one step removes.
 pub const EXPIRED_MAX: usize = 1000;
 
-/// Named JSON with a version: settings, keys, bulk actions.
+/// Named JSON with a version, for settings, keys and bulk actions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
-    /// Its name within its collection.
+    /// The name within its collection.
     pub name: String,
-    /// Counts up with every change, from 1.
+    /// Starts at 1 and goes up by one with every change.
     pub version: u64,
-    /// What it says.
+    /// The content.
     pub value: Value,
     /// When it last changed.
     pub updated_at: Timestamp,
-    /// From when on it is absent; none keeps it until it is removed.
+    /// From when on the document is absent; `None` keeps it until it is removed.
     pub expires_at: Option<Timestamp>,
 }
 
 impl Document {
-    /// Whether it has expired and counts as absent.
+    /// Whether the document has expired and counts as absent.
     pub fn has_expired(&self, now: Timestamp) -> bool {
         self.expires_at.is_some_and(|expires_at| expires_at <= now)
     }
 }
 
-/// What a writer believes about a document.
+/// What a writer expects to replace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
-    /// That it is not there.
+    /// Nothing exists.
     Absent,
-    /// That it has this version.
+    /// It has this version.
     Version(u64),
-    /// Nothing: whatever is there is replaced.
+    /// Anything: replace whatever exists.
     Anything,
 }
 
 impl Expected {
-    /// That it is as it was found.
+    /// Expects what a read returned.
     pub fn found(document: Option<&Document>) -> Self {
-        document.map_or(Expected::Absent, |found| Expected::Version(found.version))
+        document.map_or(Expected::Absent, |document| {
+            Expected::Version(document.version)
+        })
     }
 
-    /// Whether what is there is what the writer believes.
-    pub fn allows(self, found: Option<u64>) -> bool {
+    /// Whether the existing version, `None` if nothing exists, is the expected one.
+    pub fn allows(self, existing: Option<u64>) -> bool {
         match self {
             Expected::Anything => true,
-            Expected::Absent => found.is_none(),
-            Expected::Version(version) => found == Some(version),
+            Expected::Absent => existing.is_none(),
+            Expected::Version(version) => existing == Some(version),
         }
     }
 }
 
-/// What became of a document.
+/// The result of a conditional write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {
-    /// It has this version now.
+    /// Written; this is the version. After a removal, the version that was removed.
     Version(u64),
-    /// It is not what the writer believed: it has this version, or is not there. Nothing changed.
+    /// Another version exists than the expected one, or none. Nothing changed.
     Conflict(Option<u64>),
 }
 
 impl Written {
-    /// The version that was written, if it was.
+    /// The version, if the write took effect.
     pub fn version(self) -> Option<u64> {
         match self {
             Written::Version(version) => Some(version),
@@ -77,29 +79,29 @@ impl Written {
     }
 }
 
-/// A line of an append-only topic: audit, skipped occurrences, statistics, progress.
+/// An entry of an append-only topic: audit, skipped occurrences, statistics, progress.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
-    /// Its place in the store: later records have greater numbers, in every topic.
+    /// The position in the store. Later records have larger numbers, across all topics.
     pub cursor: u64,
     /// When it was appended.
     pub at: Timestamp,
-    /// What it says.
+    /// The content.
     pub value: Value,
 }
 
-/// Which records of a topic, and in which order.
+/// A range of records of a topic, and their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordRange {
-    /// Those after a cursor, oldest first. Every cursor is greater than 0.
+    /// Records after a cursor, oldest first. Every cursor is greater than 0.
     After(u64),
-    /// Those before a cursor, newest first.
+    /// Records before a cursor, newest first.
     Before(u64),
 }
 
 impl RecordRange {
-    /// All of them, oldest first.
+    /// All records, oldest first.
     pub const OLDEST: RecordRange = RecordRange::After(0);
-    /// All of them, newest first.
+    /// All records, newest first.
     pub const NEWEST: RecordRange = RecordRange::Before(u64::MAX);
 }

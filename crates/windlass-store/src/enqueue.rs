@@ -1,31 +1,31 @@
-//! Enqueueing: jobs come in.
+//! Types of [`Store::enqueue`](crate::Store::enqueue).
 
 use windlass_core::{Job, JobId, QueueName};
 
-/// The most jobs one enqueue takes.
+/// The most jobs in one enqueue.
 pub const ENQUEUE_MAX: usize = 10_000;
 
-/// Jobs to be stored, in one step.
+/// Jobs to store in one step.
 #[derive(Debug, Clone)]
 pub struct Enqueue {
     /// Waiting jobs that were never claimed.
     pub jobs: Vec<Job>,
-    /// What a job that cannot be taken means for the others.
+    /// What happens to the other jobs if one queue is full.
     pub mode: EnqueueMode,
 }
 
-/// What a job that meets a full queue means for the others.
+/// What happens to the other jobs of an enqueue if one job meets a full queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EnqueueMode {
-    /// None of them is taken: the enqueue is an error.
+    /// None is stored: the enqueue returns an error.
     #[default]
     AllOrNone,
-    /// The others are taken.
+    /// The others are stored.
     EachForItself,
 }
 
 impl Enqueue {
-    /// All of these jobs, or none.
+    /// Stores all of these jobs, or none.
     pub fn all(jobs: Vec<Job>) -> Self {
         Enqueue {
             jobs,
@@ -34,25 +34,26 @@ impl Enqueue {
     }
 }
 
-/// What became of one job. A job that meets a taken unique key is never an error.
+/// The result of enqueuing one job. A unique key that is held is never an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Enqueued {
-    /// It is stored.
+    /// The job is stored.
     Created(JobId),
-    /// Its unique key, or its id, is taken: this job was there first, and nothing changed.
+    /// Another job holds its unique key or has its id. Nothing changed.
     Duplicate {
-        /// The first job.
+        /// The existing job.
         id: JobId,
-        /// Whether the first job has another payload.
+        /// Whether the existing job has a different payload.
         payload_differs: bool,
     },
-    /// Its unique key is taken by a waiting job, which has the new payload and `run_at` now (`on_duplicate: replace`).
+    /// A waiting job holds its unique key and got the new payload and `run_at` (`on_duplicate:
+    /// replace`).
     Replaced(JobId),
     /// Its queue is full.
     QueueFull {
         /// The queue.
         queue: QueueName,
-        /// Its bound.
+        /// The most jobs that may wait in it.
         max_depth: u64,
     },
 }

@@ -1,125 +1,132 @@
-//! What may go wrong in a store: one variant for each thing that a caller does differently.
+//! Errors of a store: one variant for each case that callers handle differently.
 
 use windlass_core::{JobId, QueueName};
 
-/// The cause of an error, as the driver's own library told it.
+/// The cause of an error, from the driver's library.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// A store could not do what it was asked. Unless it says otherwise, nothing was changed.
+/// The error of a store. Unless a variant says otherwise, nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// A queue is at its `max_depth`. Try again when it has drained.
-    #[error("queue {queue} is full: it may hold {max_depth} waiting jobs")]
+    /// A queue has reached its `max_depth`. Try again when jobs have left it.
+    #[error(
+        "queue {queue} is full: it holds its limit of {max_depth} waiting jobs; try again later"
+    )]
     QueueFull {
         /// The queue.
         queue: QueueName,
-        /// Its bound.
+        /// The most jobs that may wait in it.
         max_depth: u64,
     },
 
-    /// More was asked in one step than a store takes.
-    #[error("{what} takes at most {max} in one step, got {got}: split it")]
+    /// A batch is larger than the store accepts.
+    #[error("`{what}` takes at most {max} items at once, got {got}; split the batch")]
     TooMany {
         /// The verb.
         what: &'static str,
-        /// What was given.
+        /// The size of the batch.
         got: usize,
-        /// The bound.
+        /// The limit.
         max: usize,
     },
 
-    /// There is no room left. What was acknowledged is safe; try again when there is room.
+    /// The disk is full. Acknowledged data is safe; try again when there is space.
     #[error("the disk is full; free some space and the store resumes automatically")]
     StorageFull(#[source] Cause),
 
-    /// The store cannot be reached now. Try again.
-    #[error("the store is not available now: try again")]
+    /// The store cannot be reached. Try again.
+    #[error("the store is unavailable; try again")]
     Unavailable(#[source] Cause),
 
-    /// The store cannot be opened as it is configured. Trying again changes nothing: somebody must act first.
+    /// The store cannot be opened with this configuration. Trying again does not help until a
+    /// person changes something.
     #[error("{reason}; {next}")]
     CannotOpen {
-        /// Why: names the host and the database, or the path, and never a password.
+        /// Why. Names the host and database, or the path, and never a password.
         reason: String,
-        /// What to do.
+        /// What to do next.
         next: &'static str,
     },
 
-    /// It is not known whether the step was written. Look before trying again.
-    #[error("the store failed while writing: the step may or may not have happened")]
+    /// It is unknown whether the write took effect. Check before trying again.
+    #[error(
+        "the store failed during a write, which may or may not have taken effect; check before you try again"
+    )]
     Indeterminate(#[source] Cause),
 
-    /// The store can no longer promise anything and answers nothing more. Restart.
+    /// The store cannot guarantee anything any longer and refuses every call. Restart the process.
     #[error("the store stopped and no longer answers; check the disk, then restart the process")]
     Stopped(#[source] Cause),
 
-    /// What is stored is not what was written.
-    #[error("the stored data is damaged ({what}): restore a backup")]
+    /// The stored data is damaged.
+    #[error("the stored data is damaged ({what}); restore a backup")]
     Damaged {
-        /// Which part, in words.
+        /// What is damaged, in words.
         what: String,
-        /// What the driver's library said.
+        /// The error of the driver's library.
         #[source]
         cause: Option<Cause>,
     },
 
-    /// One job cannot be read. All others can.
+    /// This version cannot read one job. All others can be read.
     #[error(
-        "job {job} cannot be read ({reason}): a newer version may have written it; upgrade this node, or repair the row"
+        "cannot read job {job} ({reason}); a newer version may have written it: upgrade this node, or repair the row"
     )]
     Unreadable {
-        /// Which.
+        /// The job.
         job: JobId,
-        /// What is wrong with it.
+        /// What is wrong with the stored job.
         reason: String,
     },
 
-    /// The database does not accept a row of this step, as a constraint or a trigger says. It may
-    /// accept others.
+    /// A constraint or trigger of the database refuses a row of this step. It may accept other
+    /// rows.
     #[error(
         "the database refused the statement ({reason}); correct the row, the constraint or the trigger"
     )]
     Refused {
-        /// What the database said: its code and message, without the values of the row.
+        /// The code and message of the database, without the values of the row.
         reason: String,
     },
 
-    /// What is there is not a store. It was not touched.
+    /// The path is not a store. Nothing was changed there.
     #[error("{path} is not a Windlass store: {found}; use another path")]
     NotAStore {
-        /// Where it is.
+        /// The path.
         path: String,
         /// What is there instead.
         found: String,
     },
 
-    /// A store is there already, and was not to be replaced.
-    #[error("there is a store at {path} already: use another path, or replace it explicitly")]
+    /// A store already exists at the path and is not replaced.
+    #[error("a store already exists at {path}; use another path, or replace it explicitly")]
     Exists {
-        /// Where it is.
+        /// The path.
         path: String,
     },
 
-    /// The store was written by another version.
+    /// The schema of the store has another version than this build needs.
     #[error("the schema is at version {found}, this build needs {needed}; {}", schema_step(*found, *needed))]
     WrongSchema {
-        /// The version that is there.
+        /// The version of the store.
         found: u32,
-        /// The newest one that this build knows.
+        /// The version that this build needs.
         needed: u32,
     },
 
-    /// Another process has the store.
-    #[error("the store at {path} is in use by process {owner}: stop it, or use another path")]
+    /// Another process has opened the store.
+    #[error(
+        "the store at {path} is in use by process {owner}; stop that process, or use another path"
+    )]
     InUse {
-        /// Where the store is.
+        /// The path of the store.
         path: String,
-        /// The process id of the owner, if it is known.
+        /// The process id of the owner, if known.
         owner: String,
     },
 }
 
-/// What to do about a schema at another version.
+/// What to do about a different schema version.
 fn schema_step(found: u32, needed: u32) -> &'static str {
     if found < needed {
         "run `windlass migrate up`"

@@ -1,10 +1,11 @@
 //! The contract of a Windlass store.
 //!
-//! A store keeps jobs and everything beside them, durably. [`Store`] is the contract, sentence by sentence; the feature
-//! `conformance` has the same sentences as tests, which every driver passes.
+//! A store keeps jobs and everything around them durably: history, queues, schedules, nodes, and
+//! small documents and records. [`Store`] is the contract. The feature `conformance` tests each
+//! sentence of it; every driver passes these tests.
 //!
-//! A store decides nothing: what may happen to a job is asked of `windlass-core`, and a driver carries the answer out as one
-//! atomic step.
+//! A store makes no decisions: `windlass-core` decides what may happen to a job, and a driver
+//! writes the result in one atomic step.
 
 mod change;
 mod claim;

@@ -3,13 +3,13 @@
 use serde_json::Value;
 use windlass_core::Timestamp;
 
-/// A node, as its heartbeat tells.
+/// A node, as its last heartbeat describes it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    /// Its name.
+    /// The name of the node.
     pub name: String,
-    /// What it says about itself: queues, kinds, version.
+    /// What the node says about itself: queues, kinds, version.
     pub about: Value,
-    /// Its last heartbeat, by the store's clock.
+    /// When the last heartbeat arrived.
     pub beat_at: Timestamp,
 }

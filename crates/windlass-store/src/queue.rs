@@ -1,4 +1,4 @@
-//! What a store itself holds a queue to, over all nodes.
+//! Limits of queues, which the store enforces across all nodes.
 
 use std::collections::BTreeSet;
 
@@ -6,27 +6,28 @@ use serde::{Deserialize, Serialize};
 use windlass_core::fairness::Rate;
 use windlass_core::{Kind, QueueName, QueuePattern, Timestamp};
 
-/// The bounds of a queue. Everything else about a queue (guards, policy, retention) is the engine's, in a document.
+/// The limits of a queue. All other settings of a queue (guards, retry policy, retention) belong to
+/// the engine, which keeps them in a document.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueLimits {
-    /// Nothing is claimed from it.
+    /// Who paused the queue. No job of a paused queue is claimed.
     pub paused: Option<Pause>,
-    /// At most so many jobs wait in it.
+    /// The most jobs that may wait in the queue.
     pub max_depth: Option<u64>,
-    /// At most so many run at once.
+    /// The most jobs that run at once.
     pub concurrency: Option<u32>,
-    /// At most so many start in any period.
+    /// The most jobs that start in any period.
     pub rate: Option<Rate>,
-    /// This version cannot read what is stored: the queue reads as paused, and who sets its limits
-    /// replaces them.
+    /// This version cannot read the stored limits. The queue counts as paused until someone sets
+    /// its limits again.
     #[serde(skip)]
     pub unreadable: bool,
 }
 
 impl QueueLimits {
-    /// The limits as a database holds them. Fields that this version does not know are ignored. A
-    /// queue whose limits cannot be read reads as paused, and says why: no job starts past a limit
-    /// that this version cannot read.
+    /// Reads stored limits. Ignores unknown fields. If the limits cannot be read, the queue counts
+    /// as paused and the pause says why, because no job may start beyond a limit that this version
+    /// cannot read.
     pub fn from_stored(json: &str) -> Self {
         let read = serde_json::from_str(json);
         read.unwrap_or_else(|error| QueueLimits {
@@ -39,7 +40,7 @@ impl QueueLimits {
         })
     }
 
-    /// The pause that somebody asked for: not the one that limits read as which cannot be read.
+    /// The pause that someone asked for; `None` for the pause of unreadable limits.
     pub fn own_pause(&self) -> Option<Pause> {
         self.paused.clone().filter(|_| !self.unreadable)
     }
@@ -48,27 +49,27 @@ impl QueueLimits {
 /// Who paused a queue, and when.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
-    /// Who.
+    /// The person or program that paused it.
     pub by: String,
-    /// When.
+    /// When the queue was paused.
     pub at: Timestamp,
 }
 
-/// Which queues with due jobs are looked for.
+/// Which queues with due jobs to return.
 #[derive(Debug, Clone)]
 pub struct DueQueues {
-    /// The kinds of the jobs.
+    /// The kinds of the due jobs.
     pub kinds: BTreeSet<Kind>,
-    /// The names of the queues.
+    /// The pattern of the queue names.
     pub pattern: QueuePattern,
-    /// Only queues behind this name.
+    /// Only queues whose name sorts after this one.
     pub after: Option<QueueName>,
-    /// At most this many, and at most [`PAGE_MAX`](crate::PAGE_MAX).
+    /// The most queues, at most [`PAGE_MAX`](crate::PAGE_MAX).
     pub limit: usize,
 }
 
 impl DueQueues {
-    /// Whether a queue is looked for, its jobs aside.
+    /// Whether the name of a queue is selected, whatever its jobs.
     pub fn names(&self, queue: &QueueName) -> bool {
         self.after.as_ref().is_none_or(|after| queue > after) && self.pattern.matches(queue)
     }
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_of_a_newer_version_hold_as_far_as_they_are_known() {
+    fn known_limits_of_a_newer_version_apply() {
         let read = QueueLimits::from_stored(r#"{"concurrency": 3, "burst": 5}"#);
         let known = QueueLimits {
             concurrency: Some(3),
@@ -89,12 +90,12 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_cannot_be_read_read_as_a_pause_that_nobody_asked_for() {
+    fn unreadable_limits_count_as_a_pause_that_no_one_asked_for() {
         for stored in [r#"{"concurrency": "many"}"#, "[", "7"] {
             let read = QueueLimits::from_stored(stored);
             assert!(read.paused.is_some() && read.unreadable, "{stored}");
             assert_eq!(read.own_pause(), None);
-            assert_eq!(read, QueueLimits::from_stored(stored), "each time alike");
+            assert_eq!(read, QueueLimits::from_stored(stored), "every time alike");
         }
     }
 }

@@ -1,18 +1,18 @@
-//! Reading: jobs, lists, counts. Nothing here changes anything.
+//! Types of the verbs that read jobs: filters, pages, counts.
 
 use windlass_core::{
     DeadReason, Job, JobId, Key, Kind, QueueName, ScheduleId, State, Tag, Timestamp,
 };
 
-/// The most rows one page has.
+/// The most rows of one page.
 pub const PAGE_MAX: usize = 1000;
 
-/// A state as users name it: a waiting job is scheduled or ready.
+/// The state of a job as users see it: a waiting job is scheduled or ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ListedState {
-    /// Waiting, its `run_at` lies ahead.
+    /// Waiting; its `run_at` is in the future.
     Scheduled,
-    /// Waiting, its `run_at` has come.
+    /// Waiting; its `run_at` has come.
     Ready,
     /// Running.
     Running,
@@ -25,7 +25,7 @@ pub enum ListedState {
 }
 
 impl ListedState {
-    /// All of them.
+    /// All states.
     pub const ALL: [ListedState; 6] = [
         ListedState::Scheduled,
         ListedState::Ready,
@@ -48,7 +48,7 @@ impl ListedState {
     }
 }
 
-/// Which jobs; what is not given is not asked. Everything that is given must hold.
+/// Selects jobs. All given conditions must hold; conditions that are not given always hold.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     /// In this state.
@@ -65,16 +65,16 @@ pub struct Filter {
     pub schedule: Option<ScheduleId>,
     /// Dead for this reason.
     pub reason: Option<DeadReason>,
-    /// Enqueued at or after.
+    /// Enqueued at or after this time.
     pub created_from: Option<Timestamp>,
-    /// Enqueued before.
+    /// Enqueued before this time.
     pub created_before: Option<Timestamp>,
-    /// Finished before.
+    /// Finished before this time.
     pub finished_before: Option<Timestamp>,
 }
 
 impl Filter {
-    /// Jobs in that state.
+    /// Selects the jobs in this state.
     pub fn state(state: ListedState) -> Self {
         Filter {
             state: Some(state),
@@ -82,7 +82,8 @@ impl Filter {
         }
     }
 
-    /// Whether it asks for a queue and a state at most, so that [`Counts`] answer how many match.
+    /// Whether the filter has at most a queue and a state, so that [`Counts`] say how many jobs
+    /// match.
     pub fn is_counted(&self) -> bool {
         matches!(
             self,
@@ -101,10 +102,12 @@ impl Filter {
         )
     }
 
-    /// Whether a job is one of those, at `now`.
+    /// Whether a job matches at `now`.
     pub fn matches(&self, job: &Job, now: Timestamp) -> bool {
-        fn fits<T: PartialEq>(asked: &Option<T>, found: Option<&T>) -> bool {
-            asked.as_ref().is_none_or(|asked| Some(asked) == found)
+        fn fits<T: PartialEq>(condition: &Option<T>, value: Option<&T>) -> bool {
+            condition
+                .as_ref()
+                .is_none_or(|condition| Some(condition) == value)
         }
         let reason = match job.state() {
             State::Dead(reason) => Some(reason),
@@ -120,7 +123,9 @@ impl Filter {
             )
             && fits(
                 &self.schedule,
-                job.occurrence.as_ref().map(|of| &of.schedule_id),
+                job.occurrence
+                    .as_ref()
+                    .map(|occurrence| &occurrence.schedule_id),
             )
             && fits(&self.reason, reason.as_ref())
             && self.created_from.is_none_or(|from| job.created_at >= from)
@@ -133,12 +138,12 @@ impl Filter {
     }
 }
 
-/// Which part of a list: newest first, from behind the cursor on.
+/// A part of a list, newest first.
 #[derive(Debug, Clone, Copy)]
 pub struct Page {
-    /// [`Listed::next`] of the page before.
+    /// [`Listed::next`] of the previous page; `None` for the first page.
     pub after: Option<JobId>,
-    /// How many jobs, at most [`PAGE_MAX`].
+    /// The most jobs of the page, at most [`PAGE_MAX`].
     pub limit: usize,
 }
 
@@ -149,51 +154,53 @@ impl Page {
     }
 }
 
-/// The most jobs that one list looks at.
+/// The most jobs that one list examines.
 pub const SCAN_MAX: usize = 10_000;
 
-/// A page of a list. Where few of many jobs match, it may be short, or empty, and still not the last.
+/// A page of a list. If few of many jobs match, the page may be short or empty although more pages
+/// follow.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Listed {
     /// The jobs, newest first.
     pub jobs: Vec<Job>,
-    /// The cursor of the next page; none at the end of the list.
+    /// The cursor of the next page; `None` at the end of the list.
     pub next: Option<JobId>,
 }
 
-/// Fills a page from jobs that are looked at one by one, in bounded steps: every driver ends its pages alike.
+/// Fills a page from jobs that a driver examines one by one. All drivers use it, so that their
+/// pages end alike.
 #[derive(Debug)]
 pub struct Lister {
     limit: usize,
-    looked_at: usize,
+    examined: usize,
     last: Option<JobId>,
     jobs: Vec<Job>,
 }
 
 impl Lister {
-    /// An empty page.
+    /// Starts an empty page.
     pub fn new(page: Page) -> Self {
         Lister {
             limit: page.limit.min(PAGE_MAX),
-            looked_at: 0,
+            examined: 0,
             last: page.after,
             jobs: Vec::new(),
         }
     }
 
-    /// Whether the page can take no more.
+    /// Whether the page is complete: it has `limit` jobs, or [`SCAN_MAX`] jobs were examined.
     pub fn is_full(&self) -> bool {
-        self.jobs.len() >= self.limit || self.looked_at >= SCAN_MAX
+        self.jobs.len() >= self.limit || self.examined >= SCAN_MAX
     }
 
-    /// Looks at the next job, which may not be one of those that are asked for.
+    /// Examines the next job; `job` is `None` if it does not match.
     pub fn look(&mut self, id: JobId, job: Option<Job>) {
-        self.looked_at += 1;
+        self.examined += 1;
         self.last = Some(id);
         self.jobs.extend(job);
     }
 
-    /// The page. It has a next one if it was full before the list ended.
+    /// Returns the page. It has a cursor if it was complete before the list ended.
     pub fn finish(self) -> Listed {
         let next = self.last.filter(|_| self.is_full() && self.limit > 0);
         Listed {
@@ -206,11 +213,11 @@ impl Lister {
 /// How many jobs of a queue are in each state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Waiting, `run_at` ahead.
+    /// Waiting; `run_at` is in the future.
     pub scheduled: u64,
-    /// Waiting, due.
+    /// Waiting; `run_at` has come.
     pub ready: u64,
-    /// Of those waiting, how many have failed before.
+    /// How many of the waiting jobs have failed before.
     pub retrying: u64,
     /// Running.
     pub running: u64,
@@ -220,14 +227,14 @@ pub struct Counts {
     pub dead: u64,
     /// Cancelled and not yet removed.
     pub cancelled: u64,
-    /// The `run_at` of the job that is ready for longest.
+    /// The `run_at` of the job that has been ready for longest.
     pub oldest_ready: Option<Timestamp>,
-    /// When a further one may start, where the rate of the queue is used up.
+    /// When the queue may start the next job, if its rate is used up.
     pub rate_until: Option<Timestamp>,
 }
 
 impl Counts {
-    /// How many are in a state; in any state, if none is given.
+    /// How many jobs are in a state; in all states together for `None`.
     pub fn of(&self, state: Option<ListedState>) -> u64 {
         match state {
             None => ListedState::ALL

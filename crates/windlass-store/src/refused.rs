@@ -1,5 +1,5 @@
-//! Working around what the database refuses: a batch goes on without the rows that a constraint or
-//! a trigger does not accept.
+//! Batches with rows that a constraint or trigger of the database refuses: the other rows are still
+//! written.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -11,18 +11,18 @@ use windlass_core::{JobId, Random, Timestamp};
 
 use crate::{StoreError, Swept};
 
-/// A refused job is swept again after this, which doubles up to [`RETRY_MAX`].
+/// A sweep tries a refused job again after this time, which doubles up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_secs(60);
 const RETRY_MAX: Duration = Duration::from_secs(600);
-/// At most this many refused jobs are remembered. Further ones make sweeps slower, not wrong.
+/// The most refused jobs that are remembered. Further ones make sweeps slower, not wrong.
 const REFUSALS_MAX: usize = 1000;
-/// One sweep ends at most this many jobs one by one.
+/// The most jobs that one sweep ends one by one.
 const SINGLES_MAX: usize = 200;
 
-/// Takes a batch in one step. Where the database refuses it, takes the halves, so that only an item
-/// that is refused alone gets the answer of `refused`, which is given the reason.
+/// Writes a batch in one step. If the database refuses it, writes its halves instead, and so on,
+/// until each refused item is alone. `refused` makes the answer for such an item from the reason.
 ///
-/// An error after a part was taken is [`StoreError::Indeterminate`].
+/// An error after a part was written is [`StoreError::Indeterminate`].
 pub async fn by_halves<T, A, F, Step>(
     items: Vec<T>,
     step: F,
@@ -38,7 +38,7 @@ where
     while let Some(part) = parts.pop() {
         let part = Arc::new(part);
         match step(Arc::clone(&part)).await {
-            Ok(taken) => answers.extend(taken),
+            Ok(written) => answers.extend(written),
             Err(StoreError::Refused { reason }) if part.len() == 1 => answers.push(refused(reason)),
             Err(StoreError::Refused { .. }) if part.len() > 1 => {
                 let (first, second) = part.split_at(part.len() / 2);
@@ -55,19 +55,19 @@ where
     Ok(answers)
 }
 
-/// Which of the jobs that are to be swept one step takes.
+/// Which of the overdue jobs a step sweeps.
 #[derive(Debug, Clone)]
 pub enum SweepPart {
-    /// All but these.
+    /// All except these.
     AllBut(Vec<JobId>),
-    /// This one alone.
+    /// Only this one.
     One(JobId),
 }
 
-/// The steps of which a driver's sweep consists. Each is atomic.
+/// The atomic steps that make up a driver's sweep.
 #[async_trait]
 pub trait SweepSteps: Send + Sync {
-    /// Sweeps up to `limit` jobs of a part.
+    /// Sweeps up to `limit` jobs.
     async fn sweep_part(
         &self,
         part: SweepPart,
@@ -76,7 +76,7 @@ pub trait SweepSteps: Send + Sync {
         random: u64,
     ) -> Result<Swept, StoreError>;
 
-    /// Up to `limit` jobs that are to be swept, but those of `except`.
+    /// Returns up to `limit` overdue jobs, except those in `except`.
     async fn to_sweep(
         &self,
         except: Vec<JobId>,
@@ -85,7 +85,7 @@ pub trait SweepSteps: Send + Sync {
     ) -> Result<Vec<JobId>, StoreError>;
 }
 
-/// The jobs whose end the database refused during a sweep. Sweeps pass over each of them until its
+/// The jobs that the database refused to end during a sweep. Sweeps skip each of them until its
 /// next try.
 #[derive(Debug, Default)]
 pub struct Refusals(Mutex<BTreeMap<JobId, Refusal>>);
@@ -93,12 +93,12 @@ pub struct Refusals(Mutex<BTreeMap<JobId, Refusal>>);
 #[derive(Debug, Clone, Copy)]
 struct Refusal {
     tries: u32,
-    again_at: Timestamp,
+    retry_at: Timestamp,
 }
 
 impl Refusals {
-    /// Sweeps in one step, and one job at a time after a refusal, so that a job that is refused
-    /// holds up no other.
+    /// Sweeps all jobs in one step. If the database refuses that, sweeps them one by one, so that a
+    /// refused job does not hold up others.
     pub async fn sweep(
         &self,
         store: &dyn SweepSteps,
@@ -113,17 +113,19 @@ impl Refusals {
             Err(StoreError::Refused { .. }) => {
                 let limit = limit.min(SINGLES_MAX);
                 let ids = store.to_sweep(known, limit, now).await?;
-                self.singly(store, ids, now, random, &mut swept).await?;
+                self.sweep_one_by_one(store, ids, now, random, &mut swept)
+                    .await?;
             }
             done => swept = done?,
         }
-        self.singly(store, due, now, random, &mut swept).await?;
+        self.sweep_one_by_one(store, due, now, random, &mut swept)
+            .await?;
         Ok(swept)
     }
 
-    /// Sweeps jobs one at a time. An error ends it, and is not returned if something was swept: the
+    /// Sweeps jobs one by one. Stops at an error, and returns it only if nothing was swept: the
     /// next sweep meets it again.
-    async fn singly(
+    async fn sweep_one_by_one(
         &self,
         store: &dyn SweepSteps,
         ids: Vec<JobId>,
@@ -148,24 +150,24 @@ impl Refusals {
         Ok(())
     }
 
-    /// The jobs that were refused, and those of them that are to be tried again.
+    /// The refused jobs, and those of them that are due for another try.
     fn known(&self, now: Timestamp) -> (Vec<JobId>, Vec<JobId>) {
         let refusals = self.entries();
-        // A time far ahead is of a clock that was set back since.
-        let is_due = |again_at| again_at <= now || again_at > now.saturating_add(RETRY_MAX);
-        let due = refusals.iter().filter(|(_, known)| is_due(known.again_at));
+        // A time further ahead means that the clock was set back.
+        let is_due = |retry_at| retry_at <= now || retry_at > now.saturating_add(RETRY_MAX);
+        let due = refusals.iter().filter(|(_, known)| is_due(known.retry_at));
         let due = due.map(|(id, _)| *id).take(SINGLES_MAX).collect();
         (refusals.keys().copied().collect(), due)
     }
 
-    /// Remembers a refusal; the first of a job is logged as a warning.
+    /// Remembers a refusal. Logs the first one of a job as a warning.
     fn note(&self, id: JobId, reason: &str, now: Timestamp) {
         let mut refusals = self.entries();
         let tries = refusals.get(&id).map_or(0, |known| known.tries);
         if tries == 0 {
-            tracing::warn!(job.id = %id, reason, "the database refused to end a job whose time is over; trying again later");
+            tracing::warn!(job.id = %id, reason, "the database refused to end an overdue job; trying again later");
         } else {
-            tracing::debug!(job.id = %id, reason, tries, "the database refused again to end a job");
+            tracing::debug!(job.id = %id, reason, tries, "the database refused again to end an overdue job");
         }
         if tries > 0 || refusals.len() < REFUSALS_MAX {
             let wait = RETRY_MIN
@@ -173,7 +175,7 @@ impl Refusals {
                 .min(RETRY_MAX);
             let refusal = Refusal {
                 tries: tries.saturating_add(1),
-                again_at: now.saturating_add(wait),
+                retry_at: now.saturating_add(wait),
             };
             refusals.insert(id, refusal);
         }
@@ -189,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_job_is_tried_again_ever_more_rarely() {
+    fn a_refused_job_is_tried_again_after_growing_delays() {
         let refusals = Refusals::default();
         let id = JobId::from_u128(7);
         let at = |seconds: i64| Timestamp::from_micros(seconds * 1_000_000).unwrap();

@@ -1,64 +1,65 @@
-//! Schedules as they are kept, and occurrences that are fired or skipped.
+//! Stored schedules, and their occurrences that fired or were skipped.
 
 use serde_json::{Value, json};
 use windlass_core::schedule::{NewSchedule, SkippedRange};
 use windlass_core::{Job, JobId, ScheduleId, ScheduleName, Timestamp};
 
-/// The most occurrences one firing takes.
+/// The most occurrences that fire in one step.
 pub const FIRE_MAX: usize = 1000;
 
-/// A schedule as it is kept.
+/// A stored schedule.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
-    /// Its id; the name is in the definition.
+    /// The id. The name is in the definition.
     pub id: ScheduleId,
-    /// Counts up with every change and every firing.
+    /// Goes up by one with every change and every firing.
     pub version: u64,
-    /// What was asked for.
+    /// What the user asked for.
     pub definition: NewSchedule,
     /// When it was created.
     pub created_at: Timestamp,
-    /// Up to here every occurrence is dealt with: fired, or skipped.
+    /// All occurrences up to this one fired or were skipped.
     pub last_at: Option<Timestamp>,
-    /// When it is due next; none if it is paused or finished.
+    /// When it is due next; `None` if it is paused or finished.
     pub next_at: Option<Timestamp>,
 }
 
-/// A schedule whose definition cannot be read any more: its time zone is gone, or a newer build wrote it.
+/// A schedule whose definition this version cannot read: its time zone no longer exists, or a newer
+/// version wrote it.
 ///
-/// It does not fire. It can be written anew, by its id and version, or removed.
+/// It does not fire. It can be replaced, by its id and version, or removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnreadableSchedule {
-    /// Its id.
+    /// The id.
     pub id: ScheduleId,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Counts up with every change and every firing.
+    /// Goes up by one with every change and every firing.
     pub version: u64,
-    /// What was asked for, as it was written.
+    /// The stored text of the definition.
     pub definition: String,
     /// Why it cannot be read.
     pub reason: String,
     /// When it was created.
     pub created_at: Timestamp,
-    /// Up to here every occurrence is dealt with.
+    /// All occurrences up to this one fired or were skipped.
     pub last_at: Option<Timestamp>,
 }
 
 /// All schedules of a store, by name.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Schedules {
-    /// Those that can be read.
+    /// The schedules that can be read.
     pub readable: Vec<Schedule>,
-    /// Those that cannot.
+    /// The schedules that cannot be read.
     pub unreadable: Vec<UnreadableSchedule>,
 }
 
 impl FromIterator<Result<Schedule, UnreadableSchedule>> for Schedules {
-    fn from_iter<I: IntoIterator<Item = Result<Schedule, UnreadableSchedule>>>(found: I) -> Self {
+    fn from_iter<I: IntoIterator<Item = Result<Schedule, UnreadableSchedule>>>(rows: I) -> Self {
         let mut schedules = Schedules::default();
-        for one in found {
-            match one {
+        for row in rows {
+            match row {
                 Ok(readable) => schedules.readable.push(readable),
                 Err(unreadable) => schedules.unreadable.push(unreadable),
             }
@@ -67,27 +68,27 @@ impl FromIterator<Result<Schedule, UnreadableSchedule>> for Schedules {
     }
 }
 
-/// A schedule as a database holds it: its definition is a text.
+/// A schedule as a database keeps it, with its definition as text.
 #[derive(Debug)]
 pub struct ScheduleRow {
-    /// Its id.
+    /// The id.
     pub id: ScheduleId,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Counts up with every change and every firing.
+    /// Goes up by one with every change and every firing.
     pub version: u64,
-    /// What was asked for, as it was written.
+    /// The text of the definition.
     pub definition: String,
     /// When it was created.
     pub created_at: Timestamp,
-    /// Up to here every occurrence is dealt with.
+    /// All occurrences up to this one fired or were skipped.
     pub last_at: Option<Timestamp>,
     /// When it is due next.
     pub next_at: Option<Timestamp>,
 }
 
 impl ScheduleRow {
-    /// The schedule, or what there is of one whose definition cannot be read.
+    /// Reads the definition. If that fails, returns the rest of the row.
     pub fn read(self) -> Result<Schedule, UnreadableSchedule> {
         match NewSchedule::from_json(&self.definition) {
             Ok(definition) => Ok(Schedule {
@@ -111,39 +112,40 @@ impl ScheduleRow {
     }
 }
 
-/// Which schedule.
+/// Identifies a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScheduleRef {
-    /// The one with this id.
+    /// By its id.
     Id(ScheduleId),
-    /// The one of this name.
+    /// By its name.
     Name(ScheduleName),
 }
 
-/// One step of a schedule: occurrences become jobs or are skipped, the schedule moves on, and may get another definition. All
-/// of it or none.
+/// One step of a schedule: occurrences become jobs or are skipped, the schedule moves to its next
+/// occurrence, and may get a new definition. The store writes all of it or nothing.
 #[derive(Debug, Clone)]
 pub struct Fire {
-    /// Which schedule.
+    /// The schedule.
     pub schedule: ScheduleId,
-    /// The version this step was worked out from.
+    /// The version from which this step was computed.
     pub version: u64,
-    /// The jobs of the occurrences that fire; each has its `occurrence` set.
+    /// The jobs of the occurrences that fire, each with its `occurrence` set.
     pub jobs: Vec<Job>,
-    /// The occurrences that do not, each range with its reason.
+    /// The occurrences that are skipped, each range with its reason.
     pub skipped: Vec<SkippedRange>,
-    /// The record of skipped occurrences that the first of these ranges contains: it goes.
+    /// The cursor of an earlier record of skipped occurrences that the first of these ranges
+    /// includes. The store removes that record.
     pub lengthened: Option<u64>,
-    /// The last occurrence that is dealt with.
+    /// The last occurrence that fired or was skipped.
     pub last_at: Option<Timestamp>,
     /// When the schedule is due next.
     pub next_at: Option<Timestamp>,
-    /// What the schedule is from now on, under the same name; none leaves it as it is.
+    /// The new definition, under the same name; `None` keeps the definition.
     pub definition: Option<NewSchedule>,
 }
 
 impl Fire {
-    /// A step of a schedule that leaves everything as it is.
+    /// Makes a step that changes nothing.
     pub fn nothing(schedule: &Schedule) -> Self {
         Fire {
             schedule: schedule.id,
@@ -157,12 +159,13 @@ impl Fire {
         }
     }
 
-    /// The topic of the records of the skipped occurrences of a schedule. It goes with the schedule.
+    /// The topic with the records of skipped occurrences of a schedule. It is removed with the
+    /// schedule.
     pub fn skipped_topic(schedule: ScheduleId) -> String {
         format!("schedule.skipped.{schedule}")
     }
 
-    /// The records of the occurrences that do not fire.
+    /// The records of the skipped occurrences.
     pub fn skipped_records(&self) -> Vec<Value> {
         let skipped = self.skipped.iter();
         skipped
@@ -171,7 +174,7 @@ impl Fire {
     }
 }
 
-/// The record of occurrences that did not fire, in the topic [`Fire::skipped_topic`].
+/// Makes a record of skipped occurrences for the topic [`Fire::skipped_topic`].
 pub fn skipped_record(schedule: ScheduleId, range: &SkippedRange) -> Value {
     json!({
         "schedule_id": schedule, "first": range.first, "last": range.last,
@@ -179,7 +182,7 @@ pub fn skipped_record(schedule: ScheduleId, range: &SkippedRange) -> Value {
     })
 }
 
-/// What such a record says.
+/// Reads a record of skipped occurrences.
 pub fn read_skipped(record: &Value) -> Option<SkippedRange> {
     let text = |name: &str| record.get(name)?.as_str();
     let count = record.get("count").and_then(Value::as_u64);
@@ -194,20 +197,21 @@ pub fn read_skipped(record: &Value) -> Option<SkippedRange> {
 /// An occurrence that was fired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FiredOccurrence {
-    /// The nominal instant.
+    /// The instant that the schedule computed.
     pub scheduled_for: Timestamp,
-    /// Its job; none where another job held its unique key.
+    /// Its job; `None` if another job held the unique key.
     pub job: Option<JobId>,
 }
 
-/// What became of a step.
+/// The result of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fired {
-    /// It is written. An occurrence that was fired before is not fired again, and one whose unique key is held makes no job.
+    /// The step is written. An occurrence that fired before does not fire again, and an occurrence
+    /// whose unique key is held makes no job.
     Done {
-        /// The jobs that were made, in the order they were given.
+        /// The new jobs, in the order of [`Fire::jobs`].
         jobs: Vec<JobId>,
     },
-    /// The schedule has changed since: nothing was written.
+    /// The schedule has changed since. Nothing was written.
     Stale,
 }

@@ -1,68 +1,69 @@
-//! Renewing leases, ending attempts, and sweeping up after workers that died.
+//! Types of renewing, settling and sweeping attempts.
 
 use serde_json::Value;
 use windlass_core::{
     AttemptError, Job, JobId, Outcome, Report, Settlement, State, Timestamp, Verdict, WorkerName,
 };
 
-/// The most leases one renewal, settle or sweep takes.
+/// The most attempts in one renewal, settle or sweep.
 pub const SETTLE_MAX: usize = 10_000;
 
-/// A running attempt. The number of the attempt fences: it never comes back.
+/// One attempt of a job. Attempt numbers are never used twice, so a write of an old attempt can be
+/// rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId {
     /// The job.
     pub job: JobId,
-    /// Which of its attempts.
+    /// The number of the attempt.
     pub attempt: u32,
 }
 
-/// What became of a renewal.
+/// The result of a renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewed {
-    /// The lease is prolonged.
+    /// The lease is extended.
     Until {
-        /// To then.
+        /// The new end of the lease.
         until: Timestamp,
-        /// Somebody called the job off: the handler should stop.
+        /// Whether the job was cancelled: the handler should stop.
         cancel_requested: bool,
     },
-    /// The attempt is over: its lease was lost. Nothing changed.
+    /// The attempt has ended, or the database refused the renewal. Nothing changed.
     LeaseLost,
 }
 
-/// The end of an attempt, as its worker tells it.
+/// A report of the end of an attempt.
 #[derive(Debug, Clone)]
 pub struct AttemptReport {
-    /// Whose end.
+    /// The attempt that ended.
     pub of: AttemptId,
     /// How it ended.
     pub report: Report,
-    /// Draws the jitter of a retry.
+    /// Random bits for the jitter of a retry.
     pub random: u64,
-    /// More for the history: status and timings of an HTTP job.
+    /// More data for the history, such as the status and timings of an HTTP job.
     pub detail: Option<Value>,
 }
 
-/// What became of a report.
+/// The result of a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Settled {
-    /// It is written.
+    /// The report is written.
     Done(Settlement),
-    /// The same report was written before: nothing changed.
+    /// The same report was written before. Nothing changed.
     Repeated,
-    /// The attempt is over in another way: its lease was lost. Nothing changed.
+    /// The attempt has already ended in another way. Nothing changed.
     LeaseLost,
-    /// The database does not accept the row that it leads to. The attempt runs on; the others of
-    /// the batch are not affected.
+    /// The database refused the resulting row. The attempt is still running; other reports of the
+    /// batch are not affected.
     Refused {
-        /// What the database said.
+        /// The error of the database.
         reason: String,
     },
 }
 
 impl Settled {
-    /// What becomes of the job, if the report was written.
+    /// What happens to the job, if the report was written.
     pub fn verdict(&self) -> Option<Verdict> {
         match self {
             Settled::Done(settlement) => Some(settlement.verdict),
@@ -71,7 +72,7 @@ impl Settled {
     }
 }
 
-/// What a sweep found and did.
+/// The result of a sweep.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Attempts whose lease had expired, ended as `lost`.
@@ -93,21 +94,22 @@ pub struct Attempt {
     pub started_at: Timestamp,
     /// When it ended.
     pub finished_at: Timestamp,
-    /// Who ran it.
+    /// The worker that ran it.
     pub worker: Option<WorkerName>,
-    /// Why it failed, if it did.
+    /// The error, if it failed.
     pub error: Option<AttemptError>,
-    /// More, for an HTTP job.
+    /// More data, such as the status and timings of an HTTP job.
     pub detail: Option<Value>,
 }
 
 impl Attempt {
-    /// What the end of this attempt led to, as far as the job still shows it: none when it has moved on since.
+    /// Reconstructs what the end of this attempt led to, from what the job still shows. Returns
+    /// `None` if the job shows the attempt as running.
     pub fn settlement(self, job: &Job) -> Option<Settlement> {
         let waiting = Verdict::Waiting { run_at: job.run_at };
         let verdict = match job.state() {
             _ if job.attempt != self.attempt => Verdict::Waiting {
-                run_at: self.finished_at, // it was claimed again since
+                run_at: self.finished_at, // the job was claimed again since
             },
             State::Waiting => waiting,
             State::Running => return None,

@@ -17,10 +17,10 @@ use crate::{
     Written,
 };
 
-/// Declares [`Store`], and how a [`Wrapper`] passes each verb on, from one list.
+/// Declares [`Store`] and its implementation for every [`Wrapper`] from one list.
 ///
-/// The bound of a verb is written behind its signature: a batch that is larger than `at_most` is refused, and a limit that
-/// is larger than `capped` counts as that. Only wrappers check bounds, so that no driver has to.
+/// The clause after a signature limits its input: `at_most` refuses a larger batch, `capped`
+/// reduces a larger limit. Only wrappers check this, so that drivers do not have to.
 macro_rules! contract {
     (
         $(#[$about:meta])*
@@ -37,7 +37,8 @@ macro_rules! contract {
         pub trait Store: Send + Sync + std::fmt::Debug {
             $($(#[$sentence])* async fn $verb(&self $(, $argument: $of)*) -> $answer;)*
 
-            /// A number that changes when jobs may have become claimable. Only a hint: losing one costs latency, never a job.
+            /// A number that changes when jobs may have become claimable. It is only a hint: a lost
+            /// change costs latency, never a job.
             fn changes(&self) -> watch::Receiver<u64>;
         }
 
@@ -45,8 +46,8 @@ macro_rules! contract {
         impl<W: Wrapper> Store for W {
             $(async fn $verb(&self $(, $argument: $of)*) -> $answer {
                 $(bound!($verb, $rule, $max, $($bounded)+);)?
-                let step = self.inner().$verb($($argument),*);
-                self.around(stringify!($verb), step).await
+                let call = self.inner().$verb($($argument),*);
+                self.around(stringify!($verb), call).await
             })*
 
             fn changes(&self) -> watch::Receiver<u64> {
@@ -65,20 +66,21 @@ macro_rules! bound {
     };
 }
 
-/// A store around another one, which checks the bounds of every verb. The engine puts one around every store that is opened.
+/// A store around another store that checks the bounds of every verb. The engine wraps every store
+/// that it opens.
 pub trait Wrapper: Send + Sync + std::fmt::Debug {
-    /// The store that carries the verbs out.
+    /// The store that does the work.
     fn inner(&self) -> &dyn Store;
 
-    /// Answers a verb: `step` is what the inner store does when it is awaited.
+    /// Handles one call: `call` runs the verb on the inner store when it is awaited.
     fn around<T: Send>(
         &self,
         verb: &'static str,
-        step: impl Future<Output = Result<T, StoreError>> + Send,
+        call: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> impl Future<Output = Result<T, StoreError>> + Send;
 }
 
-/// Refuses a batch that is larger than a step may be.
+/// Refuses a batch that is larger than `max`.
 fn check_batch(what: &'static str, got: usize, max: usize) -> Result<(), StoreError> {
     if got > max {
         return Err(StoreError::TooMany { what, got, max });
@@ -87,57 +89,64 @@ fn check_batch(what: &'static str, got: usize, max: usize) -> Result<(), StoreEr
 }
 
 contract! {
-/// Where jobs are kept.
+/// Where Windlass keeps jobs.
 ///
-/// Every verb is one atomic step: when it answers, all of it is durable and visible, or, with an error, none of it (but
-/// see [`StoreError::Indeterminate`]). Batches are answered in the order they were given. `now` is the caller's; a store reads
-/// no clock. Every write to a job is a compare-and-set on its state and attempt: a rule that acts on an old picture
-/// changes nothing, and is told so.
+/// Every verb is one atomic step. When it returns, all of it is durable and visible; if it returns
+/// an error, none of it (but see [`StoreError::Indeterminate`]). The answers of a batch are in the
+/// order of the batch. The caller passes `now`; a store reads no clock. Every write to a job is a
+/// compare-and-set on its state and attempt: a caller that acts on outdated state changes nothing,
+/// and the answer says so.
 ///
-/// Stored data that cannot be read, because a newer version wrote it, never fails a verb for its neighbours: lists and batches
-/// pass over it. No claim hands out such a job, and no claim looks at it twice; it waits until a version that can read it opens
-/// the store.
+/// Stored data that this version cannot read, because a newer version wrote it, never fails a verb
+/// for other data: lists and batches skip it. No claim hands out such a job, and no claim examines
+/// it twice. It waits until a version that can read it opens the store.
 pub trait Store {
     // Jobs.
 
     /// Stores waiting jobs.
     ///
-    /// A job whose unique key is held in its queue is not stored: the answer names the job that was there first. A key is
-    /// held while its job waits or runs, and for its `hold` after the enqueue unless the job is dead. The same id
-    /// again is a duplicate too. A queue takes no more waiting jobs than its `max_depth`. A `hold` outlives the job: it lasts
-    /// when the job was removed.
+    /// A job whose unique key is held in its queue is not stored; the answer names the job that
+    /// holds the key. A job holds its key while it waits or runs, and for its `unique_for` after
+    /// the enqueue unless it is dead, even if the job is removed before that. A job whose id
+    /// already exists is a duplicate too. A queue holds at most `max_depth` waiting jobs.
     async fn enqueue(&self, enqueue: Enqueue, now: Timestamp) -> Result<Vec<Enqueued>, StoreError>
     where at_most(ENQUEUE_MAX, enqueue.jobs.len());
 
     /// Hands out ready jobs of one queue, most urgent first, each under a lease.
     ///
     /// A job is handed out only if it waits, its `run_at` has come and its deadline has not passed;
-    /// if the claim wants its kind and id and does not except it; if its queue is not paused; and
+    /// if the claim accepts its kind and id and does not except it; if its queue is not paused; and
     /// within the limits of its queue and of its concurrency key. A job that a limit holds back
-    /// does not block those behind it. A job is never in two live leases. The attempt counts up
-    /// with the lease. Policy and limit of the retry are stamped on the lease. Beside another
-    /// claim, this may find fewer jobs than are ready. A queue with a rate starts at most that many
-    /// jobs, by their `started_at`, in any window of its period: a claim that comes with an older
-    /// `now` than one before it starts its jobs at the later instant. The same claim id again gives
-    /// the same leases, as far as they still live, and says that it is repeated.
+    /// does not block the jobs after it. A job never has two live leases. The claim increments the
+    /// job's attempt together with the lease, and stores the retry policy and limit on the lease.
+    /// While another claim runs, a claim may find fewer jobs than are ready.
+    ///
+    /// A queue with a rate starts at most that many jobs, by their `started_at`, in any window of
+    /// its period. A claim with an older `now` than an earlier claim starts its jobs at the later
+    /// instant.
+    ///
+    /// A claim with the same id again returns the same leases, as far as they are still live, and
+    /// says that it is repeated.
     async fn claim(&self, claim: &Claim, now: Timestamp) -> Result<Claimed, StoreError>;
 
-    /// Names the queues that have due jobs of some kinds, in the order of their names, up to
+    /// Returns the names of queues with due jobs of some kinds, in the order of names, at most
     /// `look.limit`.
     ///
-    /// A queue is named if a job of one of the kinds waits in it whose `run_at` has come, unless
-    /// the queue is paused. A claim may still find nothing there: a limit holds the jobs back,
-    /// their deadline has passed, or another claim was first. The cost depends on the due queues
-    /// that are looked at: not on those without due jobs, and not on jobs of other kinds.
+    /// A queue is included if a job of one of the kinds waits in it whose `run_at` has come, and
+    /// the queue is not paused. A claim may still find nothing there: a limit holds the jobs back,
+    /// their deadline has passed, or another claim was faster. The cost grows with the due queues
+    /// that are examined, but not with queues without due jobs, and not with jobs of other kinds.
     async fn due_queues(
         &self,
         look: &DueQueues,
         now: Timestamp,
     ) -> Result<Vec<QueueName>, StoreError>;
 
-    /// Prolongs leases to `now + lease`. An attempt that is over answers `LeaseLost`; an expired
-    /// lease that was not swept can be renewed. A lease that the database refuses to prolong
-    /// answers `LeaseLost` too; the others are prolonged.
+    /// Extends leases to `now + lease`.
+    ///
+    /// Returns `LeaseLost` for an attempt that has ended. An expired lease that was not swept can
+    /// be renewed. If the database refuses to extend a lease, the answer is `LeaseLost` too; the
+    /// others are extended.
     async fn renew(
         &self,
         attempts: &[AttemptId],
@@ -146,12 +155,12 @@ pub trait Store {
     ) -> Result<Vec<Renewed>, StoreError>
     where at_most(SETTLE_MAX, attempts.len());
 
-    /// Ends attempts as `core` decides, each with its row of history.
+    /// Ends attempts as `windlass-core` decides, and writes a history row for each.
     ///
     /// An expired lease that was not swept can be settled. The same report of an attempt again
-    /// changes nothing and answers `Repeated`; another report of an attempt that is over answers
-    /// `LeaseLost`. A report that the database refuses, as a constraint or a trigger says, answers
-    /// `Refused`; the others are written.
+    /// changes nothing and returns `Repeated`. A different report of an attempt that has ended
+    /// returns `LeaseLost`. If a constraint or trigger of the database refuses a report, the answer
+    /// is `Refused`; the others are written.
     async fn settle(
         &self,
         reports: Vec<AttemptReport>,
@@ -159,20 +168,21 @@ pub trait Store {
     ) -> Result<Vec<Settled>, StoreError>
     where at_most(SETTLE_MAX, reports.len());
 
-    /// Ends up to `limit` attempts whose lease has expired at `now` as lost, and buries waiting
-    /// jobs whose deadline has passed, those that are longest over first. A lease that was renewed
-    /// is not expired. `random` draws the jitter. What a store that one process has alone ended by
-    /// itself when it was opened, it tells with the first sweep. A job whose end the database
-    /// refuses is passed over, logged once and tried again after a minute or more; all others are
-    /// swept.
+    /// Ends up to `limit` attempts whose lease has expired at `now` as lost, and ends waiting jobs
+    /// whose deadline has passed as dead; the longest overdue first.
+    ///
+    /// A renewed lease is not expired. `random` provides the bits for jitter. A store that only one
+    /// process can open may end attempts by itself when it is opened; it returns them with the
+    /// first sweep. If the database refuses the end of a job, the sweep skips that job, logs it
+    /// once and tries again after a minute or more; it sweeps all others.
     async fn sweep(&self, limit: usize, now: Timestamp, random: u64) -> Result<Swept, StoreError>
     where at_most(SETTLE_MAX, limit);
 
-    /// Makes one change to each of these jobs, and says what became of it.
+    /// Applies one change to each of these jobs and returns the result for each.
     ///
-    /// A change that does not apply to the state of a job is a conflict for that job only. A revived job and a job that moves
-    /// to another queue need their unique key to be free and their queue not to be full. [`Change::Purge`] removes the history
-    /// of a job with it.
+    /// A change that does not apply to the state of a job is a conflict for that job only. A job
+    /// that is revived or moves to another queue needs its unique key to be free there and the
+    /// queue not to be full. [`Change::Purge`] removes a job together with its history.
     async fn change(
         &self,
         jobs: &[JobId],
@@ -181,32 +191,34 @@ pub trait Store {
     ) -> Result<Vec<Changed>, StoreError>
     where at_most(CHANGE_MAX, jobs.len());
 
-    /// The jobs with these ids. One that cannot be read is missing in a batch; asked for alone, it answers
-    /// [`StoreError::Unreadable`].
+    /// Returns the jobs with these ids. In a batch, a job that this version cannot read is missing;
+    /// requested alone, it returns [`StoreError::Unreadable`].
     async fn get(&self, jobs: &[JobId]) -> Result<Vec<Option<Job>>, StoreError>
     where at_most(CHANGE_MAX, jobs.len());
 
-    /// Jobs, newest first, in bounded steps.
+    /// Lists jobs, newest first, in bounded steps.
     async fn list(&self, filter: &Filter, page: Page, now: Timestamp)
     -> Result<Listed, StoreError>;
 
-    /// The ended attempts of a job, newest first, at most [`PAGE_MAX`].
+    /// Returns the ended attempts of a job, newest first, at most [`PAGE_MAX`].
     async fn attempts(&self, job: JobId, limit: usize) -> Result<Vec<Attempt>, StoreError>
     where capped(PAGE_MAX, limit);
 
-    /// How many jobs of each queue are in each state. A queue without jobs is not named.
+    /// Returns how many jobs of each queue are in each state. Leaves out queues without jobs.
     async fn counts(&self, now: Timestamp) -> Result<BTreeMap<QueueName, Counts>, StoreError>;
 
-    /// Removes succeeded and cancelled jobs that ended before then, with their history, where that is cheap: as whole days.
+    /// Removes succeeded and cancelled jobs that finished before `before`, with their history,
+    /// where that is cheap: as whole days.
     ///
-    /// What is younger stays, and so does what is dead, waits or runs. It may leave older ones, which [`Change::Purge`] removes
-    /// one by one. Answers how many such parts were removed.
+    /// Keeps jobs that finished later, and all dead, waiting and running jobs. It may also keep
+    /// some older jobs, which [`Change::Purge`] removes one by one. Returns how many such parts it
+    /// removed.
     async fn forget(&self, before: Timestamp) -> Result<usize, StoreError>;
 
     // Queues.
 
-    /// Sets the limits of a queue, if they are what the writer believes, where it says; answers whether they were. A queue
-    /// that has none is at the default.
+    /// Sets the limits of a queue; with `expected`, only if the queue has exactly these limits now.
+    /// Returns whether it set them. A queue without limits has the default ones.
     async fn put_queue(
         &self,
         queue: &QueueName,
@@ -214,44 +226,47 @@ pub trait Store {
         expected: Option<&QueueLimits>,
     ) -> Result<bool, StoreError>;
 
-    /// The limits of the queues that have any.
+    /// Returns the limits of all queues that have any.
     async fn queues(&self) -> Result<BTreeMap<QueueName, QueueLimits>, StoreError>;
 
     // Schedules.
 
-    /// Creates or changes a schedule, if it still has the version that `expected` says.
+    /// Creates or changes a schedule if its version is the `expected` one.
     async fn put_schedule(
         &self,
         schedule: &Schedule,
         expected: Expected,
     ) -> Result<Written, StoreError>;
 
-    /// Removes a schedule and the record of what it skipped, if it still has the version that `expected` says; its jobs
-    /// stay.
+    /// Removes a schedule and the record of its skipped occurrences if its version is the
+    /// `expected` one. Its jobs stay.
     async fn remove_schedule(
         &self,
         schedule: ScheduleId,
         expected: Expected,
     ) -> Result<Written, StoreError>;
 
-    /// One schedule, finished ones too.
+    /// Returns one schedule, even if it is finished.
     async fn schedule(&self, which: &ScheduleRef) -> Result<Option<Schedule>, StoreError>;
 
-    /// All schedules, by name, those that cannot be read apart. Every other verb passes over an unreadable schedule but
-    /// [`Store::put_schedule`], whose name it holds, and [`Store::remove_schedule`].
+    /// Returns all schedules by name, with the unreadable ones in a separate list. All other verbs
+    /// skip an unreadable schedule, except [`Store::put_schedule`], because the schedule still
+    /// holds its name, and [`Store::remove_schedule`].
     async fn schedules(&self) -> Result<Schedules, StoreError>;
 
-    /// Up to `limit` schedules whose `next_at` has come, the longest due first.
+    /// Returns up to `limit` schedules whose `next_at` has come, the longest due first.
     async fn due(&self, limit: usize, now: Timestamp) -> Result<Vec<Schedule>, StoreError>;
 
-    /// Fires occurrences: their jobs, the record of what was skipped, the schedule's move and its
-    /// new definition, in one step. An occurrence becomes a job at most once, even if several nodes
-    /// fire it. `max_depth` does not hold it back: a full queue must not drop an occurrence.
+    /// Fires occurrences: stores their jobs, the record of skipped occurrences, the new position of
+    /// the schedule and its new definition in one step.
+    ///
+    /// An occurrence becomes a job at most once, even if several nodes fire it. `max_depth` does
+    /// not apply, because a full queue must not drop an occurrence.
     async fn fire(&self, fire: Fire, now: Timestamp) -> Result<Fired, StoreError>
     where at_most(FIRE_MAX, fire.jobs.len());
 
-    /// The occurrences of a schedule that were fired, newest first: up to `limit` of those before an instant, at most
-    /// [`PAGE_MAX`]. They are kept as long as their jobs are.
+    /// Returns the fired occurrences of a schedule before `before`, newest first, at most `limit`
+    /// and at most [`PAGE_MAX`]. The store keeps them as long as their jobs.
     async fn occurrences(
         &self,
         schedule: ScheduleId,
@@ -262,10 +277,11 @@ pub trait Store {
 
     // Documents.
 
-    /// Writes a document, if it is what the writer believes.
+    /// Writes a document if its version is the `expected` one.
     ///
-    /// From `expires_at` on the document is absent: no read returns it, and a put creates it again with version 1. Each put
-    /// sets `expires_at`; without one the document stays until it is removed.
+    /// From `expires_at` on the document is absent: no read returns it, and a put creates it again
+    /// with version 1. Each put sets `expires_at`; without one, the document stays until it is
+    /// removed.
     async fn put_document(
         &self,
         collection: &str,
@@ -276,8 +292,8 @@ pub trait Store {
         now: Timestamp,
     ) -> Result<Written, StoreError>;
 
-    /// Removes a document, if it is what the writer believes. One that has expired can be removed as long as the store
-    /// has not done so itself.
+    /// Removes a document if its version is the `expected` one. An expired document can be removed
+    /// until the store removes it itself.
     async fn remove_document(
         &self,
         collection: &str,
@@ -285,7 +301,7 @@ pub trait Store {
         expected: Expected,
     ) -> Result<Written, StoreError>;
 
-    /// One document, unless it has expired.
+    /// Returns one document unless it has expired.
     async fn document(
         &self,
         collection: &str,
@@ -293,15 +309,15 @@ pub trait Store {
         now: Timestamp,
     ) -> Result<Option<Document>, StoreError>;
 
-    /// The documents of a collection that have not expired, by name.
+    /// Returns the documents of a collection that have not expired, by name.
     async fn documents(
         &self,
         collection: &str,
         now: Timestamp,
     ) -> Result<Vec<Document>, StoreError>;
 
-    /// The names of the documents of a collection behind a name that have not expired, in order: up to `limit`, at most
-    /// [`PAGE_MAX`].
+    /// Returns the names of unexpired documents of a collection that sort after `after`, in order,
+    /// at most `limit` and at most [`PAGE_MAX`].
     async fn document_names(
         &self,
         collection: &str,
@@ -311,8 +327,9 @@ pub trait Store {
     ) -> Result<Vec<String>, StoreError>
     where capped(PAGE_MAX, limit);
 
-    /// Removes up to `limit` expired documents of all collections, the longest expired first, in one step at most
-    /// [`EXPIRED_MAX`]; returns how many. The cost depends on how many it removes, not on how many exist.
+    /// Removes up to `limit` expired documents of all collections, the longest expired first, at
+    /// most [`EXPIRED_MAX`] in one step. Returns how many. The cost grows with the number of
+    /// removed documents, not with the number of documents.
     async fn remove_expired(&self, limit: usize, now: Timestamp) -> Result<usize, StoreError>
     where capped(EXPIRED_MAX, limit);
 
@@ -323,7 +340,8 @@ pub trait Store {
     -> Result<(), StoreError>
     where at_most(RECORDS_MAX, values.len());
 
-    /// Records of a topic, at most [`RECORDS_MAX`]: those after a cursor, oldest first, or those before one, newest first.
+    /// Returns records of a topic: those after a cursor, oldest first, or those before one, newest
+    /// first, at most [`RECORDS_MAX`].
     async fn records(
         &self,
         topic: &str,
@@ -332,25 +350,25 @@ pub trait Store {
     ) -> Result<Vec<Record>, StoreError>
     where capped(RECORDS_MAX, limit);
 
-    /// Removes up to `limit` of the oldest records of a topic that were appended before `before`, in one step at most
-    /// [`RECORDS_MAX`]; answers how many.
+    /// Removes up to `limit` of the oldest records of a topic that were appended before `before`,
+    /// at most [`RECORDS_MAX`] in one step. Returns how many.
     async fn trim(&self, topic: &str, before: Timestamp, limit: usize)
     -> Result<usize, StoreError>
     where capped(RECORDS_MAX, limit);
 
     // Nodes and time.
 
-    /// Takes a node's heartbeat.
+    /// Records a node's heartbeat.
     async fn beat(&self, name: &str, about: &Value, now: Timestamp) -> Result<(), StoreError>;
 
-    /// The nodes, by name.
+    /// Returns the nodes by name.
     async fn nodes(&self) -> Result<Vec<Node>, StoreError>;
 
-    /// Forgets a node.
+    /// Removes a node.
     async fn remove_node(&self, name: &str) -> Result<(), StoreError>;
 
-    /// The instant by the clock that all nodes of this store share; none where one process has it alone, whose own clock is
-    /// the one.
+    /// Returns the time of the clock that all nodes of this store share. `None` if only one process
+    /// can open the store, whose own clock counts.
     async fn time(&self) -> Result<Option<Timestamp>, StoreError>;
 }
 }

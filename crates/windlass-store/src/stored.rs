@@ -1,4 +1,5 @@
-//! What was asked for, as drivers keep it: a few columns, the payload, and a text for what most jobs have not.
+//! How drivers store a job: a few columns, the payload, and one JSON text for options that most
+//! jobs do not set.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use windlass_core::{
 
 use crate::Attempt;
 
-/// What was asked for, read from where it is kept.
+/// The columns of a stored job that describe what the user asked for.
 #[derive(Debug)]
 pub struct Asked<'a> {
     /// The id.
@@ -30,45 +31,45 @@ pub struct Asked<'a> {
     pub run_at: Timestamp,
     /// When it was enqueued.
     pub created_at: Timestamp,
-    /// The payload's text.
+    /// The JSON text of the payload.
     pub payload: &'a str,
-    /// The text of [`extra_of`].
+    /// The JSON text that [`extra_of`] made.
     pub extra: Option<&'a str>,
 }
 
-/// What a job has that most have not, as JSON: a job at its defaults has no such text.
+/// The options that most jobs do not set, as JSON. A job with only defaults has no such text.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Extra {
+    /// Never retried automatically once started.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    /// It is never started again by itself.
     pub at_most_once: bool,
+    /// The job's own limit of failed attempts.
     #[serde(skip_serializing_if = "Option::is_none")]
-    /// Its own limit.
     pub max_attempts: Option<u32>,
+    /// The job's own retry policy.
     #[serde(skip_serializing_if = "Option::is_none")]
-    /// Its own policy.
     pub retry: Option<RetryPolicy>,
-    /// In microseconds; 0 is none, absent is the default.
+    /// In microseconds; 0 means no timeout, absent means the default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<i64>,
+    /// In microseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
-    /// In microseconds.
     pub deadline: Option<i64>,
+    /// The key, `unique_for` in microseconds, and whether a second job replaces the first.
     #[serde(skip_serializing_if = "Option::is_none")]
-    /// The key, how long it is held at least in microseconds, and whether a second job replaces the first.
     pub unique: Option<(Key, Option<i64>, bool)>,
+    /// The key, and how many jobs with it may run at once.
     #[serde(skip_serializing_if = "Option::is_none")]
-    /// The key, and how many may run with it.
     pub concurrency: Option<(Key, u32)>,
+    /// The tags.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    /// Its tags.
     pub tags: Vec<Tag>,
+    /// The meta entries.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    /// Its meta.
     pub meta: BTreeMap<String, Value>,
+    /// The schedule, and the instant of the occurrence in microseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
-    /// The schedule, and the nominal instant in microseconds.
     pub occurrence: Option<(ScheduleId, i64)>,
 }
 
@@ -93,25 +94,26 @@ impl Extra {
             concurrency: job
                 .concurrency
                 .as_ref()
-                .map(|of| (of.key.clone(), of.limit)),
+                .map(|concurrency| (concurrency.key.clone(), concurrency.limit)),
             tags: job.tags.clone(),
             meta: job.meta.clone(),
             occurrence: job
                 .occurrence
-                .map(|of| (of.schedule_id, of.scheduled_for.as_micros())),
+                .map(|occurrence| (occurrence.schedule_id, occurrence.scheduled_for.as_micros())),
         }
     }
 
-    /// Reads the text; what is wrong with it, if it was not written by [`extra_of`].
+    /// Reads the text. The error says what is wrong with it.
     pub fn parse(text: Option<&str>) -> Result<Self, String> {
         let Some(text) = text else {
             return Ok(Extra::default());
         };
-        serde_json::from_str(text).map_err(|error| format!("a job's options: {error}"))
+        serde_json::from_str(text)
+            .map_err(|error| format!("cannot read the options of the job: {error}"))
     }
 }
 
-/// The text of a job's options; nothing for a job at its defaults, which most are.
+/// The JSON text of a job's options; `None` for a job with only defaults, as most jobs are.
 pub fn extra_of(job: &Job) -> Option<String> {
     let plain = job.delivery == Delivery::AtLeastOnce
         && job.max_attempts.is_none()
@@ -127,11 +129,12 @@ pub fn extra_of(job: &Job) -> Option<String> {
 }
 
 impl Asked<'_> {
-    /// The job as it was enqueued; what is wrong with it, if it was not written by us.
+    /// Builds the job as it was enqueued. The error says what is wrong with the stored data.
     pub fn into_job(self) -> Result<Job, String> {
         let extra = Extra::parse(self.extra)?;
         let instant = |micros: i64| {
-            Timestamp::from_micros(micros).ok_or_else(|| format!("{micros} is no instant"))
+            Timestamp::from_micros(micros)
+                .ok_or_else(|| format!("{micros} is not a valid timestamp"))
         };
         let limit = extra
             .max_attempts
@@ -182,17 +185,18 @@ impl Asked<'_> {
     }
 }
 
-/// The end of a job's last attempt, kept with the job: a row of history only when something else follows it.
+/// How the last attempt of a finished job ended. Stored with the job; it becomes a history row only
+/// when another attempt follows.
 #[derive(Debug, Clone, Default)]
 pub struct LastAttempt {
-    /// How it ended, if the job ended by it.
+    /// How the attempt ended, if the job finished with it.
     pub outcome: Option<Outcome>,
-    /// More, for an HTTP job.
+    /// More data, such as the status and timings of an HTTP job.
     pub detail: Option<Value>,
 }
 
 impl LastAttempt {
-    /// The last attempt of a job that has ended by it, as a row of history.
+    /// The history row of the last attempt of a job that finished with it.
     pub fn row(&self, job: &Job) -> Option<Attempt> {
         let outcome = self.outcome?;
         let failed = outcome.counts_as_failure();
@@ -209,7 +213,7 @@ impl LastAttempt {
     }
 }
 
-/// What the handler left, if the job succeeded.
+/// The handler's result, if the job succeeded.
 pub fn result_of(job: &Job) -> Option<&str> {
     match &job.standing {
         Standing::Finished(End {

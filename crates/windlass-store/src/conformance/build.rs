@@ -1,4 +1,4 @@
-//! Small builders: a case sets only what matters to it.
+//! Builders for test data: a case sets only what matters to it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,10 +16,10 @@ use crate::{
     Settled, Store, StoreError, WorkerPlace, Wrapper,
 };
 
-/// The store that a case is given.
+/// A freshly opened store.
 pub type Opened = Arc<dyn Store>;
 
-/// The store as the engine sees it: bounds are checked.
+/// The store as the engine uses it, with checks of batch sizes.
 pub fn bounded(store: Opened) -> Opened {
     Arc::new(Bounded(store))
 }
@@ -35,30 +35,30 @@ impl Wrapper for Bounded {
     async fn around<T: Send>(
         &self,
         _verb: &'static str,
-        step: impl Future<Output = Result<T, StoreError>> + Send,
+        call: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
-        step.await
+        call.await
     }
 }
 
-/// Changes one waiting job.
+/// Edits one waiting job.
 pub async fn edit_one(store: &Opened, id: JobId, edit: &Edit, now: Timestamp) -> Changed {
     let edit = Change::Edit(edit.clone());
     store.change(&[id], &edit, now).await.unwrap()[0]
 }
 
-/// So many seconds after the beginning of every case.
+/// This many seconds after the start of the case.
 pub fn at(seconds: u64) -> Timestamp {
     at_micros(seconds * 1_000_000)
 }
 
-/// So many microseconds after the beginning of every case.
+/// This many microseconds after the start of the case.
 pub fn at_micros(micros: u64) -> Timestamp {
     let start = Timestamp::from_micros(1_767_225_600_000_000).unwrap();
     start.saturating_add(Duration::from_micros(micros))
 }
 
-/// The job with that number, enqueued at the beginning.
+/// Job number `number`, enqueued at the start.
 pub fn job(number: u64) -> Job {
     let id = JobId::new(at_micros(number), number);
     let new = NewJob {
@@ -100,7 +100,7 @@ pub fn unique(text: &str) -> Option<Unique> {
     })
 }
 
-/// A worker of the SDK with that policy.
+/// The retry settings of an SDK worker with this policy.
 pub fn worker(policy: RetryPolicy) -> ClaimRetry {
     ClaimRetry {
         worker: WorkerRetry {
@@ -111,7 +111,7 @@ pub fn worker(policy: RetryPolicy) -> ClaimRetry {
     }
 }
 
-/// Guards that only share by a ratio; none is strict priority.
+/// Guards that only set the ratio; `None` claims strictly by priority.
 pub fn ratio(ratio: Option<f64>) -> Guards {
     Guards {
         retry_fetch_ratio: ratio.map(|ratio| Ratio::new(ratio).unwrap()),
@@ -120,7 +120,8 @@ pub fn ratio(ratio: Option<f64>) -> Guards {
     }
 }
 
-/// A claim for up to `limit` jobs of the default queue, by a worker with the policy `patient`, for 30 s.
+/// A claim of up to `limit` jobs of the default queue under leases of 30 s, by a worker with the
+/// policy `patient`.
 pub fn claim(limit: u32) -> Claim {
     static CLAIMS: AtomicU64 = AtomicU64::new(1);
     let slots = Slots {
@@ -179,7 +180,7 @@ pub async fn take(store: &Opened, limit: u32, now: Timestamp) -> Vec<Job> {
     store.claim(&claim(limit), now).await.unwrap().jobs
 }
 
-/// Claims one job that must be there.
+/// Claims one job, which must be ready.
 pub async fn take_one(store: &Opened, now: Timestamp) -> Job {
     let mut jobs = take(store, 1, now).await;
     jobs.pop().expect("a job is ready")
@@ -192,21 +193,20 @@ pub async fn settle_one(store: &Opened, job: &Job, end: Report, now: Timestamp) 
 
 pub async fn find(store: &Opened, id: JobId) -> Job {
     let mut found = store.get(&[id]).await.unwrap();
-    found.pop().flatten().expect("the job is there")
+    found.pop().flatten().expect("the job exists")
 }
 
 pub async fn state_of(store: &Opened, id: JobId) -> State {
     find(store, id).await.state()
 }
 
-/// Makes job `number` a retry that is due at `at(1)`: it failed once under `patient`.
+/// Makes these jobs retries that are due at `at(1)`: each failed once under `patient`.
 pub async fn fail_once(store: &Opened, numbers: std::ops::Range<u64>) {
-    let wanted = numbers.clone().map(id).collect();
-    let asked = Claim {
-        jobs: Some(wanted),
+    let claim = Claim {
+        jobs: Some(numbers.clone().map(id).collect()),
         ..claim(10_000)
     };
-    let running = store.claim(&asked, at(0)).await.unwrap().jobs;
+    let running = store.claim(&claim, at(0)).await.unwrap().jobs;
     assert_eq!(running.len() as u64, numbers.end - numbers.start);
     let reports = running.iter().map(|job| report(job, failed())).collect();
     store.settle(reports, at(0)).await.unwrap();

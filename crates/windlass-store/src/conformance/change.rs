@@ -1,4 +1,4 @@
-//! What people do to single jobs.
+//! Cases of changes that people and programs make to jobs.
 
 use windlass_core::retry::AttemptLimit;
 use windlass_core::{
@@ -99,7 +99,7 @@ pub async fn cancel_or_success_one_wins(store: &Opened) {
     );
 }
 
-pub async fn cancel_of_what_is_over_is_a_conflict(store: &Opened) {
+pub async fn cancelling_a_finished_job_is_a_conflict(store: &Opened) {
     die(store, 1).await;
     let before = find(store, id(1)).await;
     assert_eq!(
@@ -315,20 +315,24 @@ pub async fn edit_moves_a_job_and_its_key(store: &Opened) {
         edit_one(store, id(1), &to("free"), at(1)).await,
         Changed::Now(State::Waiting)
     );
-    let old_place = Job {
+    let same_key_in_old_queue = Job {
         unique: unique("k"),
         ..job(3)
     };
     assert_eq!(
-        enqueue_one(store, old_place, at(2)).await.unwrap(),
+        enqueue_one(store, same_key_in_old_queue, at(2))
+            .await
+            .unwrap(),
         Enqueued::Created(id(3))
     );
-    let new_place = Job {
+    let same_key_in_new_queue = Job {
         unique: unique("k"),
         queue: queue("free"),
         ..job(4)
     };
-    let answer = enqueue_one(store, new_place, at(2)).await.unwrap();
+    let answer = enqueue_one(store, same_key_in_new_queue, at(2))
+        .await
+        .unwrap();
     assert_eq!(
         answer,
         Enqueued::Duplicate {
@@ -336,11 +340,14 @@ pub async fn edit_moves_a_job_and_its_key(store: &Opened) {
             payload_differs: true
         }
     );
-    let asked = Claim {
+    let request = Claim {
         queue: queue("free"),
         ..claim(5)
     };
-    assert_eq!(store.claim(&asked, at(2)).await.unwrap().jobs[0].id, id(1));
+    assert_eq!(
+        store.claim(&request, at(2)).await.unwrap().jobs[0].id,
+        id(1)
+    );
 }
 
 pub async fn a_full_queue_takes_no_moved_and_no_revived_job(store: &Opened) {
@@ -382,7 +389,7 @@ pub async fn a_full_queue_takes_no_moved_and_no_revived_job(store: &Opened) {
         .change(&[id(5)], &Change::Cancel, at(3))
         .await
         .unwrap();
-    assert_eq!(revive(at(4)).await, [waiting, refused], "each for itself");
+    assert_eq!(revive(at(4)).await, [waiting, refused], "one by one");
     assert_eq!(store.counts(at(4)).await.unwrap()[&full].ready, 2);
 }
 
@@ -416,7 +423,7 @@ pub async fn resolve_ends_a_lost_job(store: &Opened) {
     assert_eq!(find(store, id(1)).await.finished_at(), Some(at(40)));
 }
 
-pub async fn purge_removes_what_is_over(store: &Opened) {
+pub async fn purge_removes_finished_jobs(store: &Opened) {
     die(store, 1).await;
     put(store, jobs(2..4)).await;
     take_one(store, at(0)).await;

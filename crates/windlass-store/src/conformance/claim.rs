@@ -1,4 +1,4 @@
-//! Jobs go out.
+//! Cases of claiming.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub async fn goes_by_priority_then_time_then_age(store: &Opened) {
     assert!(take(store, 10, at(10)).await.is_empty());
 }
 
-pub async fn gives_nothing_before_its_time(store: &Opened) {
+pub async fn gives_no_job_before_its_run_at(store: &Opened) {
     put(
         store,
         vec![
@@ -134,7 +134,7 @@ pub async fn many_claimers_share_a_queue_without_overlap(store: &Opened) {
     assert_eq!((got.len(), distinct.len()), (1000, 1000));
 }
 
-pub async fn takes_only_the_kinds_it_wants(store: &Opened) {
+pub async fn takes_only_the_given_kinds(store: &Opened) {
     put(
         store,
         vec![
@@ -151,12 +151,12 @@ pub async fn takes_only_the_kinds_it_wants(store: &Opened) {
         ],
     )
     .await;
-    let asked = Claim {
+    let request = Claim {
         kinds: Kinds::Only(BTreeSet::from([kind("a"), kind("c")])),
         ..claim(10)
     };
     assert_eq!(
-        ids(&store.claim(&asked, at(0)).await.unwrap().jobs),
+        ids(&store.claim(&request, at(0)).await.unwrap().jobs),
         [id(2), id(3)]
     );
     let none = Claim {
@@ -167,22 +167,22 @@ pub async fn takes_only_the_kinds_it_wants(store: &Opened) {
     assert_eq!(state_of(store, id(1)).await, State::Waiting);
 }
 
-pub async fn leaves_the_jobs_that_it_excepts(store: &Opened) {
+pub async fn leaves_the_excepted_jobs(store: &Opened) {
     put(store, (1..=5).map(job).collect()).await;
-    let asked = |limit, except: &[u64], jobs: Option<&[u64]>| Claim {
+    let request = |limit, except: &[u64], jobs: Option<&[u64]>| Claim {
         except: except.iter().copied().map(id).collect(),
         jobs: jobs.map(|jobs| jobs.iter().copied().map(id).collect()),
         ..claim(limit)
     };
     let claimed =
-        |asked: Claim| async move { ids(&store.claim(&asked, at(0)).await.unwrap().jobs) };
-    assert_eq!(claimed(asked(2, &[1, 3], None)).await, [id(2), id(4)]);
-    assert_eq!(claimed(asked(9, &[1], Some(&[1, 3]))).await, [id(3)]);
-    assert!(claimed(asked(9, &[1, 5], None)).await.is_empty());
-    assert_eq!(claimed(asked(9, &[], None)).await, [id(1), id(5)]);
+        |request: Claim| async move { ids(&store.claim(&request, at(0)).await.unwrap().jobs) };
+    assert_eq!(claimed(request(2, &[1, 3], None)).await, [id(2), id(4)]);
+    assert_eq!(claimed(request(9, &[1], Some(&[1, 3]))).await, [id(3)]);
+    assert!(claimed(request(9, &[1, 5], None)).await.is_empty());
+    assert_eq!(claimed(request(9, &[], None)).await, [id(1), id(5)]);
 }
 
-pub async fn leaves_the_kinds_it_does_not_want(store: &Opened) {
+pub async fn leaves_the_excluded_kinds(store: &Opened) {
     let strange = |number| Job {
         kind: kind("b"),
         priority: 9,
@@ -190,21 +190,21 @@ pub async fn leaves_the_kinds_it_does_not_want(store: &Opened) {
     };
     put(store, vec![strange(1), job(2), strange(3), job(4)]).await;
     fail_once(store, 3..5).await;
-    let asked = |limit| Claim {
+    let request = |limit| Claim {
         kinds: Kinds::AllBut(BTreeSet::from([kind("b")])),
         ..claim(limit)
     };
     let named = Claim {
         jobs: Some(BTreeSet::from([id(1), id(3)])),
-        ..asked(10)
+        ..request(10)
     };
     assert!(store.claim(&named, at(9)).await.unwrap().jobs.is_empty());
-    let claimed = store.claim(&asked(10), at(9)).await.unwrap().jobs;
+    let claimed = store.claim(&request(10), at(9)).await.unwrap().jobs;
     let claimed: BTreeSet<JobId> = claimed.iter().map(|job| job.id).collect();
     assert_eq!(claimed, BTreeSet::from([id(2), id(4)]), "in both lanes");
     assert_eq!(state_of(store, id(1)).await, State::Waiting);
     assert_eq!(state_of(store, id(3)).await, State::Waiting);
-    // Nobody's claim of the others hides what comes before it.
+    // The skipped jobs of another kind do not hide a job that comes before them.
     put(
         store,
         vec![Job {
@@ -214,19 +214,19 @@ pub async fn leaves_the_kinds_it_does_not_want(store: &Opened) {
     )
     .await;
     assert_eq!(
-        ids(&store.claim(&asked(1), at(9)).await.unwrap().jobs),
+        ids(&store.claim(&request(1), at(9)).await.unwrap().jobs),
         [id(5)]
     );
 }
 
-pub async fn takes_only_the_jobs_it_names(store: &Opened) {
+pub async fn takes_only_the_given_jobs(store: &Opened) {
     put(store, jobs(1..5)).await;
-    let asked = Claim {
+    let request = Claim {
         jobs: Some(BTreeSet::from([id(4), id(2), id(9)])),
         ..claim(10)
     };
     assert_eq!(
-        ids(&store.claim(&asked, at(0)).await.unwrap().jobs),
+        ids(&store.claim(&request, at(0)).await.unwrap().jobs),
         [id(2), id(4)]
     );
 }
@@ -241,11 +241,11 @@ pub async fn leaves_other_queues_alone(store: &Opened) {
     )
     .await;
     assert!(take(store, 10, at(0)).await.is_empty());
-    let asked = Claim {
+    let request = Claim {
         queue: queue("other"),
         ..claim(10)
     };
-    assert_eq!(store.claim(&asked, at(0)).await.unwrap().jobs.len(), 1);
+    assert_eq!(store.claim(&request, at(0)).await.unwrap().jobs.len(), 1);
 }
 
 pub async fn gives_no_finished_or_running_job(store: &Opened) {
@@ -267,13 +267,13 @@ pub async fn gives_no_finished_or_running_job(store: &Opened) {
     settle_one(store, &second, Report::Succeeded(None), at(0)).await;
     take_one(store, at(0)).await;
     let before = store.get(&[id(1), id(2), id(3)]).await.unwrap();
-    let asked = Claim {
+    let request = Claim {
         jobs: Some(BTreeSet::from([id(1), id(2), id(3)])),
         ..claim(10)
     };
     assert!(
         store
-            .claim(&asked, at(1_000_000))
+            .claim(&request, at(1_000_000))
             .await
             .unwrap()
             .jobs
@@ -287,7 +287,7 @@ pub async fn gives_no_finished_or_running_job(store: &Opened) {
 }
 
 /// Each row: due retries, future retries, fresh; limit and ratio; retries and fresh that are claimed.
-pub async fn is_composed_as_published(store: &Opened) {
+pub async fn mixes_lanes_by_ratio(store: &Opened) {
     let rows = [
         (5, 0, 20, 10, 0.2, (2, 8)),
         (10, 0, 10, 10, 0.5, (5, 5)),
@@ -304,11 +304,11 @@ pub async fn is_composed_as_published(store: &Opened) {
             ..job(number)
         };
         put(store, (first..first + due + future).map(in_queue).collect()).await;
-        let asked = Claim {
+        let request = Claim {
             queue: name.clone(),
             ..claim(100)
         };
-        let running = store.claim(&asked, at(0)).await.unwrap().jobs;
+        let running = store.claim(&request, at(0)).await.unwrap().jobs;
         let (now, later) = running.split_at(due as usize);
         store
             .settle(now.iter().map(|job| report(job, failed())).collect(), at(0))
@@ -349,7 +349,7 @@ pub async fn is_composed_as_published(store: &Opened) {
     }
 }
 
-pub async fn shares_one_at_a_time_as_published(store: &Opened) {
+pub async fn shares_single_slots_by_ratio(store: &Opened) {
     put(store, jobs(0..40)).await;
     fail_once(store, 0..40).await;
     put(store, jobs(100..150)).await;
@@ -461,8 +461,8 @@ pub async fn a_passed_deadline_is_not_started(store: &Opened) {
 
 pub async fn the_same_claim_again_gives_the_same_leases(store: &Opened) {
     put(store, jobs(1..10)).await;
-    let asked = claim(3);
-    // Many claims that got nothing are not in the way.
+    let request = claim(3);
+    // Claims that got nothing do not push others out of the memory of claims.
     for _ in 0..1100 {
         let nothing = Claim {
             queue: queue("empty"),
@@ -470,24 +470,24 @@ pub async fn the_same_claim_again_gives_the_same_leases(store: &Opened) {
         };
         store.claim(&nothing, at(0)).await.unwrap();
     }
-    let first = store.claim(&asked, at(0)).await.unwrap();
+    let first = store.claim(&request, at(0)).await.unwrap();
     assert!(!first.repeated);
     let first = first.jobs;
-    let again = store.claim(&asked, at(1)).await.unwrap();
+    let again = store.claim(&request, at(1)).await.unwrap();
     assert_eq!((again.jobs, again.repeated), (first.clone(), true));
     for job in &first {
         settle_one(store, job, Report::Succeeded(None), at(2)).await;
-        let living = store.claim(&asked, at(3)).await.unwrap();
+        let repeated = store.claim(&request, at(3)).await.unwrap();
         let left = first.iter().filter(|other| other.id > job.id).cloned();
-        assert_eq!((living.jobs, living.repeated), (left.collect(), true));
+        assert_eq!((repeated.jobs, repeated.repeated), (left.collect(), true));
     }
 }
 
-pub async fn one_claim_asked_twice_at_once_leases_one_set(store: &Opened) {
+pub async fn two_concurrent_claims_with_one_id_lease_one_set(store: &Opened) {
     put(store, jobs(0..200)).await;
     for round in 0..20 {
-        let asked = claim(5);
-        let (one, two) = tokio::join!(store.claim(&asked, at(0)), store.claim(&asked, at(0)));
+        let request = claim(5);
+        let (one, two) = tokio::join!(store.claim(&request, at(0)), store.claim(&request, at(0)));
         let ids = |claimed: Claimed| -> BTreeSet<JobId> {
             claimed.jobs.iter().map(|job| job.id).collect()
         };
@@ -498,7 +498,7 @@ pub async fn one_claim_asked_twice_at_once_leases_one_set(store: &Opened) {
     assert_eq!(counts[&queue("default")].running, 100);
 }
 
-pub async fn stamps_the_policy_of_the_worker_that_claimed(store: &Opened) {
+pub async fn stores_the_policy_of_the_claiming_worker(store: &Opened) {
     let three = AttemptLimit::from_max_attempts(3).unwrap();
     put(
         store,

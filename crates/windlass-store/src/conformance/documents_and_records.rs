@@ -1,4 +1,4 @@
-//! Documents, records, nodes and queues.
+//! Cases of documents and records, heartbeats and stored queue limits.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub async fn documents_are_compare_and_set(store: &Opened) {
     assert_eq!(store.document("other", "k", at(1)).await.unwrap(), None);
 }
 
-pub async fn no_change_that_meets_another_is_lost(store: &Opened) {
+pub async fn concurrent_changes_are_not_lost(store: &Opened) {
     let mut writers = tokio::task::JoinSet::new();
     for _ in 0..10 {
         let store = Arc::clone(store);
@@ -63,7 +63,7 @@ pub async fn no_change_that_meets_another_is_lost(store: &Opened) {
     assert_eq!(found.value, json!(10));
 }
 
-pub async fn a_change_that_others_always_precede_is_given_up(_: &Opened) {
+pub async fn a_change_that_always_loses_is_given_up(_: &Opened) {
     let refused: Result<(), &str> = compare_and_set(|| "contended", || async { Ok(None) }).await;
     assert_eq!(refused, Err("contended"));
 }
@@ -151,7 +151,11 @@ pub async fn an_expired_document_is_absent(store: &Opened) {
     let left = store.documents("a", at(10)).await.unwrap();
     assert_eq!((left.len(), left[0].name.as_str()), (1, "later"));
     let names = store.document_names("a", "", 1, at(10)).await.unwrap();
-    assert_eq!(names, ["later"], "an expired one takes no room on a page");
+    assert_eq!(
+        names,
+        ["later"],
+        "an expired document takes no place on a page"
+    );
 }
 
 pub async fn a_put_over_an_expired_document_creates_it(store: &Opened) {
@@ -169,7 +173,7 @@ pub async fn a_put_over_an_expired_document_creates_it(store: &Opened) {
         .await;
     assert_eq!(lasting.unwrap(), Written::Version(2));
     let kept = store.document("a", "k", at(1000)).await.unwrap();
-    assert_eq!(kept.unwrap().expires_at, None, "a put sets it anew");
+    assert_eq!(kept.unwrap().expires_at, None, "each put sets it");
 }
 
 pub async fn expired_documents_are_removed_the_longest_expired_first(store: &Opened) {
@@ -182,14 +186,14 @@ pub async fn expired_documents_are_removed_the_longest_expired_first(store: &Ope
         .await
         .unwrap();
     assert_eq!(store.remove_expired(2, at(17)).await.unwrap(), 2);
-    // Read as of before they expired: whatever is still there.
+    // Read with an earlier time, at which none had expired, to see which still exist.
     let left = store.document_names("a", "", 10, at(0)).await.unwrap();
     assert_eq!(left, ["n1", "n2", "n3"]);
     assert_eq!(store.remove_expired(10, at(17)).await.unwrap(), 1);
     assert_eq!(store.remove_expired(10, at(17)).await.unwrap(), 0);
     assert_eq!(store.documents("a", at(0)).await.unwrap().len(), 2);
     assert_eq!(store.documents("b", at(99)).await.unwrap().len(), 1);
-    // One that expired and was not removed yet can be removed by hand.
+    // A document that expired and still exists can be removed explicitly.
     let removed = store.remove_document("a", "n1", Expected::Version(1));
     assert_eq!(removed.await.unwrap(), Written::Version(1));
     assert_eq!(store.remove_expired(10, at(99)).await.unwrap(), 1);
@@ -273,10 +277,10 @@ pub async fn records_are_trimmed_from_the_oldest(store: &Opened) {
         .records("audit", RecordRange::After(left[1].cursor), 10)
         .await
         .unwrap();
-    assert_eq!(next.len(), 1, "cursors never come back");
+    assert_eq!(next.len(), 1, "cursors are never used again");
 }
 
-pub async fn nodes_beat(store: &Opened) {
+pub async fn heartbeats_are_kept(store: &Opened) {
     store
         .beat("b", &json!({"version": 1}), at(1))
         .await
@@ -287,11 +291,11 @@ pub async fn nodes_beat(store: &Opened) {
         .await
         .unwrap();
     let nodes = store.nodes().await.unwrap();
-    let told: Vec<_> = nodes
+    let beats: Vec<_> = nodes
         .iter()
         .map(|node| (node.name.as_str(), node.beat_at))
         .collect();
-    assert_eq!(told, [("a", at(2)), ("b", at(3))]);
+    assert_eq!(beats, [("a", at(2)), ("b", at(3))]);
     assert_eq!(nodes[1].about, json!({"version": 2}));
     store.remove_node("a").await.unwrap();
     assert_eq!(store.nodes().await.unwrap().len(), 1);
@@ -325,7 +329,7 @@ pub async fn queue_limits_are_kept(store: &Opened) {
     assert_eq!(queues[&queue("mail")], limits);
 }
 
-pub async fn limits_are_not_written_over_what_the_writer_did_not_see(store: &Opened) {
+pub async fn queue_limits_are_compare_and_set(store: &Opened) {
     let (name, none) = (queue("mail"), QueueLimits::default());
     let bounded = QueueLimits {
         max_depth: Some(5),
@@ -346,9 +350,9 @@ pub async fn limits_are_not_written_over_what_the_writer_did_not_see(store: &Ope
     };
     assert!(
         put(&bounded, &none).await,
-        "what has no limits is at the default"
+        "a queue without limits has the default ones"
     );
-    assert!(!put(&paused, &none).await, "somebody set it meanwhile");
+    assert!(!put(&paused, &none).await, "the limits have changed since");
     assert!(put(&paused, &bounded).await);
     assert!(!put(&none, &bounded).await);
     assert_eq!(store.queues().await.unwrap()[&name], paused);

@@ -1,4 +1,4 @@
-//! Which queues have due jobs.
+//! Cases of finding queues with due jobs.
 
 use windlass_core::{Concurrency, Job, QueueName, QueuePattern, Report};
 
@@ -48,7 +48,7 @@ pub async fn names_queues_with_due_jobs_of_the_kinds(store: &Opened) {
     let kinds = [kind("k"), kind("m"), kind("none")].into();
     let two = DueQueues { kinds, ..look() };
     assert_eq!(found(store, &two, 1).await, ["a", "b", "m"]);
-    // No claim has come to see that its time has come.
+    // The job became due by time alone; no claim has looked at it since.
     assert_eq!(found(store, &look(), 10).await, ["a", "b", "later"]);
     let none = DueQueues {
         kinds: [].into(),
@@ -58,7 +58,7 @@ pub async fn names_queues_with_due_jobs_of_the_kinds(store: &Opened) {
 }
 
 pub async fn comes_in_pages_by_name(store: &Opened) {
-    // By the bytes of the names, and no name behind another one with the same beginning is missed.
+    // Sorted by bytes. A name that starts with another name is not skipped.
     fill(store, &["a", "a-", "a-1", "a.", "aa", "B", "_", "b"]).await;
     let ordered = ["B", "_", "a", "a-", "a-1", "a.", "aa", "b"];
     assert_eq!(found(store, &look(), 1).await, ordered);
@@ -99,10 +99,10 @@ pub async fn follows_the_pattern(store: &Opened) {
             limit,
             ..matching
         };
-        let behind = expected.iter().find(|name| **name > "tenant-1");
+        let after_page = expected.iter().find(|name| **name > "tenant-1");
         assert_eq!(
             found(store, &page, 1).await,
-            Vec::from_iter(behind.copied())
+            Vec::from_iter(after_page.copied())
         );
     }
 }
@@ -124,7 +124,7 @@ pub async fn leaves_out_paused_queues(store: &Opened) {
     assert_eq!(found(store, &look(), 1).await, ["b", "c"]);
 }
 
-pub async fn leaves_out_what_runs_or_ended(store: &Opened) {
+pub async fn leaves_out_running_and_finished_jobs(store: &Opened) {
     fill(store, &["default"]).await;
     let taken = take_one(store, at(1)).await;
     assert!(found(store, &look(), 1).await.is_empty());
@@ -140,7 +140,7 @@ pub async fn leaves_out_what_runs_or_ended(store: &Opened) {
     assert!(found(store, &look(), 1002).await.is_empty());
 }
 
-pub async fn names_what_a_limit_holds_back(store: &Opened) {
+pub async fn includes_queues_that_a_limit_holds_back(store: &Opened) {
     let keyed = |number| Job {
         concurrency: Some(Concurrency {
             key: key("c"),

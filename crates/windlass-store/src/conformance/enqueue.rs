@@ -1,4 +1,4 @@
-//! Jobs come in.
+//! Cases of enqueuing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -231,7 +231,7 @@ pub async fn a_succeeded_job_frees_its_key(store: &Opened) {
     );
 }
 
-pub async fn a_hold_outlasts_the_job(store: &Opened) {
+pub async fn a_unique_key_is_held_for_its_unique_for(store: &Opened) {
     let held = Unique {
         unique_for: Some(Duration::from_secs(10)),
         ..unique("k").unwrap()
@@ -265,7 +265,7 @@ pub async fn a_hold_outlasts_the_job(store: &Opened) {
     );
 }
 
-pub async fn a_hold_outlives_the_row(store: &Opened) {
+pub async fn a_unique_key_is_held_after_its_job_is_removed(store: &Opened) {
     let held = Unique {
         unique_for: Some(Duration::from_secs(100)),
         ..unique("k").unwrap()
@@ -445,7 +445,7 @@ pub async fn an_empty_batch_is_fine(store: &Opened) {
     );
 }
 
-pub async fn a_change_is_announced(store: &Opened) {
+pub async fn new_jobs_are_announced(store: &Opened) {
     let mut changes = store.changes();
     changes.mark_unchanged();
     put(store, jobs(1..2)).await;

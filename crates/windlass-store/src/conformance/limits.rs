@@ -1,4 +1,4 @@
-//! What holds jobs back, over all claims.
+//! Cases of limits: concurrency, rates, and retries in flight.
 
 use std::time::Duration;
 
@@ -122,7 +122,7 @@ pub async fn a_late_claim_keeps_to_the_rate(store: &Opened) {
     put(store, jobs(0..40)).await;
     assert_eq!(take(store, 10, at(10)).await.len(), 10);
     assert_eq!(take(store, 5, at_micros(12_500_000)).await.len(), 5);
-    // The clock of the one who claims is behind, or it waited for others.
+    // The clock of this claimer is behind, or the claim had to wait.
     take(store, 20, at(11)).await;
     let ids: Vec<_> = (0..40).map(id).collect();
     let found = store.get(&ids).await.unwrap().into_iter().flatten();
@@ -134,7 +134,7 @@ pub async fn a_late_claim_keeps_to_the_rate(store: &Opened) {
     }
 }
 
-pub async fn a_key_runs_no_more_than_its_limit(store: &Opened) {
+pub async fn a_concurrency_key_limits_running_jobs(store: &Opened) {
     put(store, (0..10).map(|n| keyed(n, 2)).collect()).await;
     let running = take(store, 10, at(0)).await;
     assert_eq!(running.len(), 2);
@@ -143,7 +143,7 @@ pub async fn a_key_runs_no_more_than_its_limit(store: &Opened) {
     assert_eq!(take(store, 10, at(0)).await.len(), 1);
 }
 
-pub async fn a_key_counts_over_all_queues(store: &Opened) {
+pub async fn a_concurrency_key_counts_across_all_queues(store: &Opened) {
     put(
         store,
         vec![
@@ -185,7 +185,7 @@ pub async fn a_blocked_job_does_not_block_those_behind_it(store: &Opened) {
     assert_eq!((running.len(), keyed), (3, 1));
 }
 
-pub async fn an_overdue_job_does_not_keep_its_key_from_others(store: &Opened) {
+pub async fn an_overdue_job_does_not_block_its_concurrency_key(store: &Opened) {
     let overdue = |number| Job {
         deadline: Some(at(5)),
         priority: 9,
@@ -197,7 +197,11 @@ pub async fn an_overdue_job_does_not_keep_its_key_from_others(store: &Opened) {
     assert!(take(store, 5, at(1)).await.is_empty(), "the key is full");
     settle_one(store, &running, Report::Succeeded(None), at(2)).await;
     let next = take(store, 5, at(10)).await;
-    assert_eq!(next.len(), 1, "not swept yet, and in nobody's way");
+    assert_eq!(
+        next.len(),
+        1,
+        "overdue jobs that are not swept yet do not block it"
+    );
     assert_eq!(next[0].id, id(4));
 }
 
@@ -221,6 +225,7 @@ pub async fn each_job_brings_its_own_limit(store: &Opened) {
         .iter()
         .map(|job| job.concurrency.as_ref().unwrap().limit)
         .collect();
-    // One runs: the second may (1 < 3), the third may not (2 ≥ 2), the fourth may (2 < 3).
+    // With one running, the second may start (1 < 3), the third not (2 ≥ 2), the fourth may (2 <
+    // 3).
     assert_eq!(numbers, [1, 3, 3]);
 }

@@ -1,4 +1,4 @@
-//! Random sequences of all verbs must get the same answers from every driver as from memory.
+//! Random sequences of commands, which must get the same answers from every driver as from memory.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -20,10 +20,10 @@ use crate::{
     Kinds, ListedState, Page, Pause, QueueLimits, RecordRange,
 };
 
-/// How many different jobs a sequence speaks of.
+/// How many different jobs a sequence uses.
 const JOBS: u64 = 12;
 
-/// One verb with its arguments, from a world small enough that things meet.
+/// One verb with its arguments. There are few different values, so that commands interact.
 #[derive(Debug, Clone)]
 pub enum Command {
     Enqueue(Vec<JobSketch>, bool),
@@ -54,7 +54,7 @@ pub enum Command {
     Pass(u64),
 }
 
-/// What a job of the sequence has that matters.
+/// The fields of a job that vary.
 #[derive(Debug, Clone)]
 pub struct JobSketch {
     number: u64,
@@ -124,12 +124,12 @@ fn reported(number: u8, now: Timestamp) -> Report {
     }
 }
 
-/// Runs the commands one after the other; gives what each was answered.
+/// Runs the commands in order and returns the answers.
 pub async fn run(store: &Opened, commands: &[Command]) -> Vec<String> {
     run_from(store, commands, at(0)).await
 }
 
-/// The same, a day later.
+/// Like [`run`], one day later.
 pub async fn run_later(store: &Opened, commands: &[Command]) -> Vec<String> {
     run_from(store, commands, at(86_400)).await
 }
@@ -146,14 +146,14 @@ async fn run_from(store: &Opened, commands: &[Command], mut now: Timestamp) -> V
         ));
     }
     let all: Vec<_> = (0..JOBS).map(id).collect();
-    answers.push(told(&store.get(&all).await));
+    answers.push(debug_text(&store.get(&all).await));
     for job in all {
-        answers.push(told(&store.attempts(job, 100).await));
+        answers.push(debug_text(&store.attempts(job, 100).await));
     }
     answers
 }
 
-fn told(answer: &impl Debug) -> String {
+fn debug_text(answer: &impl Debug) -> String {
     format!("{answer:?}")
 }
 
@@ -167,15 +167,15 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
             } else {
                 EnqueueMode::AllOrNone
             };
-            told(&store.enqueue(Enqueue { jobs, mode }, now).await)
+            debug_text(&store.enqueue(Enqueue { jobs, mode }, now).await)
         }
-        Command::Claim { .. } => told(&store.claim(&claim_of(command), now).await),
+        Command::Claim { .. } => debug_text(&store.claim(&claim_of(command), now).await),
         Command::Renew(attempts) => {
             let attempts: Vec<_> = attempts
                 .iter()
                 .map(|(n, attempt)| attempt_id(*n, *attempt))
                 .collect();
-            told(&store.renew(&attempts, Duration::from_secs(20), now).await)
+            debug_text(&store.renew(&attempts, Duration::from_secs(20), now).await)
         }
         Command::Settle(reports, random) => {
             let report = |(number, attempt, how): &(u64, u32, u8)| AttemptReport {
@@ -184,14 +184,14 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
                 random: *random,
                 detail: (*how == 1).then(|| json!({"status": 200})),
             };
-            told(
+            debug_text(
                 &store
                     .settle(reports.iter().map(report).collect(), now)
                     .await,
             )
         }
-        Command::Sweep(limit, random) => told(&store.sweep(*limit, now, *random).await),
-        Command::Cancel(jobs) => told(&store.change(&ids(jobs), &Change::Cancel, now).await),
+        Command::Sweep(limit, random) => debug_text(&store.sweep(*limit, now, *random).await),
+        Command::Cancel(jobs) => debug_text(&store.change(&ids(jobs), &Change::Cancel, now).await),
         Command::Revive(jobs, keep, force) => {
             let revival = Revival {
                 failures: if *keep {
@@ -206,29 +206,31 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
                 },
                 ..Revival::default()
             };
-            told(
+            debug_text(
                 &store
                     .change(&ids(jobs), &Change::Revive(revival), now)
                     .await,
             )
         }
-        Command::RunNow(jobs) => told(&store.change(&ids(jobs), &Change::RunNow, now).await),
+        Command::RunNow(jobs) => debug_text(&store.change(&ids(jobs), &Change::RunNow, now).await),
         Command::Edit(number, priority, to) => {
             let edit = Edit {
                 priority: *priority,
                 queue: to.map(queue_of),
                 ..Edit::default()
             };
-            told(&store.change(&[id(*number)], &Change::Edit(edit), now).await)
+            debug_text(&store.change(&[id(*number)], &Change::Edit(edit), now).await)
         }
-        Command::Resolve(jobs) => told(&store.change(&ids(jobs), &Change::Resolve, now).await),
-        Command::Purge(jobs) => told(&store.change(&ids(jobs), &Change::Purge, now).await),
-        Command::Limits(queue, which) => told(
+        Command::Resolve(jobs) => {
+            debug_text(&store.change(&ids(jobs), &Change::Resolve, now).await)
+        }
+        Command::Purge(jobs) => debug_text(&store.change(&ids(jobs), &Change::Purge, now).await),
+        Command::Limits(queue, which) => debug_text(
             &store
                 .put_queue(&queue_of(*queue), &limits_of(*which, now), None)
                 .await,
         ),
-        Command::Counts => told(&store.counts(now).await),
+        Command::Counts => debug_text(&store.counts(now).await),
         Command::DueQueues(kinds, after, limit) => {
             let kinds: &[&str] = match kinds {
                 0 => &["a"],
@@ -241,7 +243,7 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
                 after: after.map(queue_of),
                 limit: *limit,
             };
-            told(&store.due_queues(&look, now).await)
+            debug_text(&store.due_queues(&look, now).await)
         }
         Command::List(state, queue) => {
             let filter = Filter {
@@ -249,9 +251,9 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
                 queue: (*queue < 2).then(|| queue_of(*queue)),
                 ..Filter::default()
             };
-            told(&store.list(&filter, Page::first(5), now).await)
+            debug_text(&store.list(&filter, Page::first(5), now).await)
         }
-        Command::Attempts(number) => told(&store.attempts(id(*number), 3).await),
+        Command::Attempts(number) => debug_text(&store.attempts(id(*number), 3).await),
         Command::Document(value, expected) => {
             let expected = match expected {
                 0 => Expected::Absent,
@@ -264,7 +266,7 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
             let put = store.put_document("model", "d", &json, expected, expires_at, now);
             let put = put.await;
             let read = store.documents("model", now).await;
-            told(&(put, read, store.remove_expired(1, now).await))
+            debug_text(&(put, read, store.remove_expired(1, now).await))
         }
         Command::Append(value) => {
             store.append("model", &[json!(value)], now).await.unwrap();
@@ -272,7 +274,7 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
                 .records("model", RecordRange::OLDEST, 100)
                 .await
                 .unwrap();
-            told(
+            debug_text(
                 &records
                     .iter()
                     .map(|record| &record.value)

@@ -1,4 +1,4 @@
-//! Nothing here changes anything.
+//! Cases of reading.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ pub async fn list_is_newest_first_in_pages(store: &Opened) {
     assert!(most.jobs.len() <= PAGE_MAX);
 }
 
-pub async fn list_looks_at_a_bounded_number(store: &Opened) {
+pub async fn list_examines_a_bounded_number(store: &Opened) {
     let rare = Job {
         tags: vec![Tag::new("rare").unwrap()],
         ..job(1)
@@ -73,7 +73,7 @@ pub async fn list_looks_at_a_bounded_number(store: &Opened) {
             after = Some(next);
         }
         assert_eq!(found, [id(1)], "{state:?}");
-        assert!(pages > 1, "{state:?}: no step looks at more than {many}");
+        assert!(pages > 1, "{state:?}: no step examines more than {many}");
     }
 }
 
@@ -245,7 +245,7 @@ pub async fn attempts_are_newest_first(store: &Opened) {
     assert_eq!(store.attempts(id(9), 10).await.unwrap(), []);
 }
 
-pub async fn counts_tell_every_state(store: &Opened) {
+pub async fn counts_cover_every_state(store: &Opened) {
     assert_eq!(store.counts(at(0)).await.unwrap(), BTreeMap::new());
     put(store, jobs(1..9)).await;
     put(
@@ -291,7 +291,7 @@ pub async fn counts_tell_every_state(store: &Opened) {
     assert_eq!(counts[&queue("other")], other);
 }
 
-pub async fn forget_leaves_what_is_younger_dead_or_alive(store: &Opened) {
+pub async fn forget_keeps_younger_dead_and_active_jobs(store: &Opened) {
     put(store, jobs(1..6)).await;
     let running = take(store, 4, at(0)).await;
     settle_one(store, &running[0], Report::Succeeded(None), at(10)).await;
@@ -301,15 +301,16 @@ pub async fn forget_leaves_what_is_younger_dead_or_alive(store: &Opened) {
     store.forget(at(5)).await.unwrap();
     let history = store.attempts(id(1), 10).await.unwrap();
     assert_eq!(history.len(), 1, "it ended later");
-    // An hour later all of them ended before then: only the succeeded one may go, and with it its history.
+    // An hour later all of them finished before that time. Only the succeeded job may be removed,
+    // together with its history.
     store.forget(at(3600)).await.unwrap();
     let left = store
         .get(&[id(1), id(2), id(3), id(4), id(5)])
         .await
         .unwrap();
     assert!(left[1..].iter().all(Option::is_some), "{left:?}");
-    for dead_or_alive in [id(2), id(3)] {
-        assert_eq!(store.attempts(dead_or_alive, 10).await.unwrap().len(), 1);
+    for kept in [id(2), id(3)] {
+        assert_eq!(store.attempts(kept, 10).await.unwrap().len(), 1);
     }
     let history = store.attempts(id(1), 10).await.unwrap().len();
     assert_eq!(history, usize::from(left[0].is_some()));

@@ -1,22 +1,22 @@
-//! A row that the database refuses: no verb fails for its neighbours.
+//! Cases of rows that the database refuses: no verb fails for the other rows.
 //!
-//! For drivers on a database that has triggers.
+//! For drivers of databases with triggers.
 
 use windlass_core::{Report, State};
 
 use super::build::{Opened, at, attempt_of, claim, failed, id, job, jobs, put, report, state_of};
 use crate::{Renewed, Settled};
 
-/// The text that the trigger raises.
+/// The error text of the trigger.
 pub const TEXT: &str = "not on my watch";
 
-/// The jobs that the trigger is to refuse: it lets no one end an attempt of the first, nor renew or
-/// end one of the second.
+/// The jobs that the trigger protects: it refuses to end an attempt of the first, and to renew or
+/// end an attempt of the second.
 pub fn refused() -> (windlass_core::JobId, windlass_core::JobId) {
     (id(3), id(12))
 }
 
-/// `refuse` makes the database refuse the ends of the jobs, `accept` lets it accept them again.
+/// Runs the cases. `refuse` installs the trigger, `accept` removes it.
 pub async fn check(store: &Opened, refuse: impl AsyncFnOnce(), accept: impl AsyncFnOnce()) {
     put(store, jobs(1..16)).await;
     let running = store.claim(&claim(15), at(0)).await.unwrap().jobs;
@@ -27,7 +27,7 @@ pub async fn check(store: &Opened, refuse: impl AsyncFnOnce(), accept: impl Asyn
     sweeps(store).await;
     accept().await;
     let swept = store.sweep(100, at(9_000), 0).await.unwrap();
-    let mut late: Vec<_> = swept.lost.iter().map(|(of, _)| of.job).collect();
+    let mut late: Vec<_> = swept.lost.iter().map(|(attempt, _)| attempt.job).collect();
     late.sort_unstable();
     assert_eq!(late, [id(3), id(12)], "they are tried again");
 }
@@ -72,7 +72,11 @@ async fn sweeps(store: &Opened) {
     };
     put(store, vec![late]).await;
     let swept = store.sweep(100, at(5_000), 0).await.unwrap();
-    assert_eq!(swept.lost.len(), 9, "all that run but the refused ones");
+    assert_eq!(
+        swept.lost.len(),
+        9,
+        "all running jobs except the refused ones"
+    );
     assert_eq!(swept.expired, [id(21)]);
     assert_eq!(store.sweep(100, at(5_001), 0).await.unwrap().lost, []);
     assert_eq!(state_of(store, id(3)).await, State::Running);

@@ -1,4 +1,4 @@
-//! Schedules and their occurrences.
+//! Cases of schedules and their occurrences.
 
 use windlass_core::schedule::{NewSchedule, SkipReason, SkippedRange, Zone};
 use windlass_core::{Job, NewJob, Occurrence, ScheduleId, ScheduleName};
@@ -203,11 +203,11 @@ pub async fn occurrences_are_kept_as_long_as_their_jobs(store: &Opened) {
         scheduled_for: at(number),
         job: made.then(|| id(number)),
     };
-    let of = |before, limit| store.occurrences(schedule.id, before, limit);
+    let occurrences = |before, limit| store.occurrences(schedule.id, before, limit);
     let all = [fired(30, true), fired(20, false), fired(10, true)];
-    assert_eq!(of(None, 10).await.unwrap(), all);
-    assert_eq!(of(None, 2).await.unwrap(), all[..2]);
-    assert_eq!(of(Some(at(30)), 10).await.unwrap(), all[1..]);
+    assert_eq!(occurrences(None, 10).await.unwrap(), all);
+    assert_eq!(occurrences(None, 2).await.unwrap(), all[..2]);
+    assert_eq!(occurrences(Some(at(30)), 10).await.unwrap(), all[1..]);
     store
         .change(&[id(10)], &Change::Cancel, at(40))
         .await
@@ -216,12 +216,12 @@ pub async fn occurrences_are_kept_as_long_as_their_jobs(store: &Opened) {
         .change(&[id(10)], &Change::Purge, at(0))
         .await
         .unwrap();
-    assert_eq!(of(None, 10).await.unwrap(), all[..2]);
+    assert_eq!(occurrences(None, 10).await.unwrap(), all[..2]);
     store
         .remove_schedule(schedule.id, Expected::Anything)
         .await
         .unwrap();
-    assert_eq!(of(None, 10).await.unwrap(), []);
+    assert_eq!(occurrences(None, 10).await.unwrap(), []);
     let others = store.occurrences(other.id, None, 10).await.unwrap();
     assert_eq!(others, [fired(15, true)]);
 }
@@ -311,7 +311,7 @@ pub async fn skipped_occurrences_are_recorded(store: &Opened) {
     );
 }
 
-pub async fn a_step_gives_another_definition(store: &Opened) {
+pub async fn a_step_can_change_the_definition(store: &Opened) {
     let schedule = created(store, 1, "s", 10).await;
     let mut definition = schedule.definition.clone();
     definition.paused = true;
@@ -347,7 +347,8 @@ pub async fn a_step_gives_another_definition(store: &Opened) {
     );
 }
 
-/// Two schedules that are due, of which one is made to lose its time zone by `lose`. For drivers that keep text.
+/// Stores two due schedules and calls `lose`, which makes the first one unreadable by removing its
+/// time zone. For drivers that keep text.
 pub async fn lose_a_zone(store: &Opened, lose: impl AsyncFnOnce()) -> (Schedule, Schedule) {
     let mut lost = schedule(1, "lost", 10);
     lost.definition.timezone = Zone::new("Europe/Berlin").unwrap();
@@ -358,7 +359,8 @@ pub async fn lose_a_zone(store: &Opened, lose: impl AsyncFnOnce()) -> (Schedule,
     (lost, kept)
 }
 
-/// A schedule that cannot be read stops alone: it is told with its reason, and can be written anew and removed.
+/// An unreadable schedule stops alone: the store lists it with the reason, and it can be replaced
+/// and removed.
 pub async fn unreadable_schedules_stand_aside(store: &Opened, lost: &Schedule, kept: &Schedule) {
     let only = std::slice::from_ref(kept);
     assert_eq!(store.schedules().await.unwrap().readable, only);
@@ -366,8 +368,8 @@ pub async fn unreadable_schedules_stand_aside(store: &Opened, lost: &Schedule, k
     let which = ScheduleRef::Id(lost.id);
     assert_eq!(store.schedule(&which).await.unwrap(), None);
     let unreadable = store.schedules().await.unwrap().unreadable;
-    let told: Vec<_> = unreadable.iter().map(|one| (one.id, &*one.name)).collect();
-    assert_eq!(told, [(lost.id, "lost")]);
+    let listed: Vec<_> = unreadable.iter().map(|one| (one.id, &*one.name)).collect();
+    assert_eq!(listed, [(lost.id, "lost")]);
     assert!(unreadable[0].reason.contains("timezone"), "{unreadable:?}");
     assert!(unreadable[0].definition.contains("Mars/Olympus"));
     assert_eq!(
@@ -380,11 +382,11 @@ pub async fn unreadable_schedules_stand_aside(store: &Opened, lost: &Schedule, k
         Written::Conflict(Some(1)),
         "its name is taken"
     );
-    let anew = store
+    let replaced = store
         .put_schedule(lost, Expected::Version(1))
         .await
         .unwrap();
-    assert_eq!(anew, Written::Version(2));
+    assert_eq!(replaced, Written::Version(2));
     assert_eq!(store.schedules().await.unwrap().unreadable, []);
     assert_eq!(store.due(9, at(30)).await.unwrap().len(), 2);
 }

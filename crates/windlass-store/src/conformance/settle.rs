@@ -1,4 +1,4 @@
-//! Attempts end by report.
+//! Cases of settling: attempts that end by report.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,13 +85,13 @@ pub async fn a_failure_waits_by_its_policy(store: &Opened) {
 
 pub async fn the_failure_that_reaches_the_limit_is_the_last(store: &Opened) {
     put(store, vec![limited(1, 3)]).await;
-    let asked = || Claim {
+    let request = || Claim {
         retry: worker(Preset::Standard.policy()),
         ..claim(1)
     };
     let mut calls = 0;
     for now in (0..1000).step_by(10) {
-        let Some(running) = store.claim(&asked(), at(now)).await.unwrap().jobs.pop() else {
+        let Some(running) = store.claim(&request(), at(now)).await.unwrap().jobs.pop() else {
             break;
         };
         calls += 1;
@@ -139,13 +139,13 @@ pub async fn attempts_follow_the_backoff(store: &Opened) {
 
 pub async fn history_counts_retries(store: &Opened) {
     put(store, vec![job(1)]).await;
-    let asked = || Claim {
+    let request = || Claim {
         retry: worker(Preset::FullJitter.policy()),
         ..claim(1)
     };
     for now in [0, 100, 200, 300] {
         let running = store
-            .claim(&asked(), at(now))
+            .claim(&request(), at(now))
             .await
             .unwrap()
             .jobs
@@ -178,7 +178,7 @@ pub async fn a_release_counts_nothing(store: &Opened) {
     assert_eq!(history[0].outcome, Outcome::Released);
 }
 
-pub async fn a_snooze_waits_until_it_is_told(store: &Opened) {
+pub async fn a_snoozed_job_waits_until_the_given_time(store: &Opened) {
     put(store, vec![job(1)]).await;
     let running = take_one(store, at(0)).await;
     settle_one(store, &running, Report::Snoozed { until: at(50) }, at(1)).await;
@@ -250,7 +250,7 @@ pub async fn the_same_report_again_changes_nothing(store: &Opened) {
     }
 }
 
-pub async fn a_report_that_the_rules_changed_is_known_again(store: &Opened) {
+pub async fn a_repeated_report_is_recognized_under_its_changed_outcome(store: &Opened) {
     let once = |number| Job {
         delivery: Delivery::AtMostOnce,
         ..job(number)
@@ -389,7 +389,7 @@ pub async fn a_revived_job_that_keeps_its_failures_dies_of_the_next(store: &Open
     );
 }
 
-pub async fn a_worker_name_twice_is_no_mix_up(store: &Opened) {
+pub async fn two_workers_with_one_name_are_not_confused(store: &Opened) {
     put(store, jobs(1..3)).await;
     let (first, second) = (take_one(store, at(0)).await, take_one(store, at(0)).await);
     assert_eq!(first.worker, second.worker);

@@ -1,4 +1,4 @@
-//! Leases, and what becomes of them when a worker dies.
+//! Cases of renewing and sweeping leases.
 
 use std::time::Duration;
 
@@ -19,16 +19,16 @@ pub async fn an_expired_lease_is_lost(store: &Opened) {
     );
     let swept = store.sweep(10, at(30), 0).await.unwrap();
     assert_eq!(swept.lost.len(), 1);
-    let (of, settlement) = &swept.lost[0];
+    let (attempt, settlement) = &swept.lost[0];
     assert_eq!(
-        (*of, settlement.outcome),
+        (*attempt, settlement.outcome),
         (attempt_of(&running), Outcome::Lost)
     );
     let waiting = find(store, id(1)).await;
     assert_eq!(
         (waiting.failures, waiting.run_at),
         (1, at(31)),
-        "detection + 1 s"
+        "1 s after the sweep noticed it"
     );
     let history = store.attempts(id(1), 10).await.unwrap();
     assert_eq!(
@@ -83,7 +83,7 @@ pub async fn an_expired_lease_can_be_renewed_until_it_is_swept(store: &Opened) {
     assert_eq!(store.sweep(10, at(129), 0).await.unwrap(), Swept::default());
 }
 
-pub async fn a_renewal_tells_of_a_cancel(store: &Opened) {
+pub async fn a_renewal_reports_a_cancel_request(store: &Opened) {
     put(store, vec![job(1)]).await;
     let running = take_one(store, at(0)).await;
     store
@@ -111,10 +111,10 @@ pub async fn a_renewal_of_an_ended_attempt_is_refused(store: &Opened) {
         job: id(9),
         attempt: 1,
     };
-    let asked = [attempt_of(&running), unknown];
+    let request = [attempt_of(&running), unknown];
     let before = find(store, id(1)).await;
     assert_eq!(
-        store.renew(&asked, LEASE, at(2)).await.unwrap(),
+        store.renew(&request, LEASE, at(2)).await.unwrap(),
         [Renewed::LeaseLost, Renewed::LeaseLost]
     );
     assert_eq!(find(store, id(1)).await, before);
@@ -160,7 +160,7 @@ pub async fn a_sweep_is_bounded(store: &Opened) {
     );
 }
 
-pub async fn overdue_jobs_are_buried(store: &Opened) {
+pub async fn overdue_jobs_become_dead(store: &Opened) {
     put(
         store,
         vec![
@@ -211,7 +211,7 @@ pub async fn a_lost_at_most_once_job_waits_for_a_person(store: &Opened) {
     assert!(take(store, 10, at(1000)).await.is_empty());
 }
 
-pub async fn a_lost_job_is_retried_by_the_stamped_policy(store: &Opened) {
+pub async fn a_lost_job_is_retried_by_the_policy_of_its_claim(store: &Opened) {
     put(store, vec![job(1)]).await;
     let quick = Claim {
         retry: worker(Preset::Immediate.policy()),

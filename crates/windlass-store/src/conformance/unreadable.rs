@@ -1,6 +1,8 @@
-//! One row of each kind that a newer version wrote: no verb fails for its neighbours.
+//! Cases of unreadable rows: a newer version wrote one row of each kind, and no verb fails for the
+//! other rows.
 //!
-//! For drivers that keep rows: [`prepare`] a store, make the rows unreadable that [`damaged`] names, and [`check`] it.
+//! For drivers that keep rows: [`prepare`] a store, make the rows unreadable that [`damaged`] and
+//! the constants name, and [`check`] it.
 
 use serde_json::json;
 use windlass_core::retry::{Preset, RetryPolicy};
@@ -15,16 +17,18 @@ use crate::{
     Renewed, Settled, StoreError, WorkerPlace,
 };
 
-/// Jobs whose options are to be made unreadable: one waits, one runs, two have ended, one is overdue.
+/// The jobs whose options the driver makes unreadable: one waiting, one running, two finished, one
+/// overdue.
 pub fn damaged() -> [JobId; 5] {
     [3, 21, 31, 33, 41].map(id)
 }
 
-/// A job whose first attempt is to have an outcome that nobody knows.
+/// The job whose first attempt gets an unknown outcome.
 pub const ATTEMPT: u64 = 32;
-/// The `max_attempts` in the policy of one claim, which is to be made unreadable.
+/// The `max_attempts` in the policy of one claim, which the driver makes unreadable.
 pub const CLAIM_POLICY: &str = "77";
-/// A queue whose limits are to be made unreadable. The nodes, documents and records that are to be have `bad` in their values.
+/// The queue whose limits the driver makes unreadable. The nodes, documents and records to make
+/// unreadable have `bad` in their values.
 pub const QUEUE: &str = "limited";
 
 fn in_queue(name: &str, number: u64) -> Job {
@@ -35,12 +39,12 @@ fn in_queue(name: &str, number: u64) -> Job {
 }
 
 async fn run(store: &Opened, name: &str, limit: u32, second: u64) -> Vec<Job> {
-    let asked = Claim {
+    let request = Claim {
         queue: queue(name),
         place: WorkerPlace::Elsewhere,
         ..claim(limit)
     };
-    store.claim(&asked, at(second)).await.unwrap().jobs
+    store.claim(&request, at(second)).await.unwrap().jobs
 }
 
 pub async fn prepare(store: &Opened) {
@@ -50,13 +54,13 @@ pub async fn prepare(store: &Opened) {
     let policy = Preset::Standard.policy().to_json();
     let policy = policy.to_string().replace("25", CLAIM_POLICY);
     let policy: RetryPolicy = serde_json::from_str(&policy).unwrap();
-    let asked = Claim {
+    let request = Claim {
         queue: queue("running"),
         place: WorkerPlace::Elsewhere,
         retry: worker(policy),
         ..claim(1)
     };
-    assert_eq!(store.claim(&asked, at(0)).await.unwrap().jobs.len(), 1);
+    assert_eq!(store.claim(&request, at(0)).await.unwrap().jobs.len(), 1);
     put(store, (31..33).map(|n| in_queue("dead", n)).collect()).await;
     for (second, end) in [(0, Report::Snoozed { until: at(1) }), (1, failed())] {
         let running = run(store, "dead", 2, second).await;
@@ -103,15 +107,15 @@ pub async fn check(store: &Opened) {
     reads(store).await;
     changes(store).await;
     ends(store).await;
-    general(store).await;
+    documents_and_nodes(store).await;
 }
 
 async fn claims(store: &Opened) {
-    let asked = claim(20);
-    let taken = store.claim(&asked, at(0)).await.unwrap().jobs;
+    let request = claim(20);
+    let taken = store.claim(&request, at(0)).await.unwrap().jobs;
     let ids: Vec<JobId> = taken.iter().map(|job| job.id).collect();
     assert_eq!(ids, [1, 2, 4, 5, 6, 7, 8, 9, 10].map(id));
-    let again = store.claim(&asked, at(0)).await.unwrap().jobs;
+    let again = store.claim(&request, at(0)).await.unwrap().jobs;
     assert_eq!(again.len(), 9);
     assert!(take(store, 20, at(0)).await.is_empty());
     let named = Claim {
@@ -120,7 +124,7 @@ async fn claims(store: &Opened) {
     };
     assert!(store.claim(&named, at(0)).await.unwrap().jobs.is_empty());
     let paused = run(store, QUEUE, 5, 0).await;
-    assert!(paused.is_empty(), "no job starts past an unknown limit");
+    assert!(paused.is_empty(), "no job starts beyond an unknown limit");
     for job in &taken {
         let settled = settle_one(store, job, Report::Succeeded(None), at(0)).await;
         assert!(matches!(settled, Settled::Done(_)), "{settled:?}");
@@ -151,7 +155,7 @@ async fn reads(store: &Opened) {
     assert_eq!(counts[&queue("default")].succeeded, 9);
     let history = store.attempts(id(ATTEMPT), 10).await.unwrap();
     let attempts: Vec<u32> = history.iter().map(|row| row.attempt).collect();
-    assert_eq!(attempts, [2], "without the one that nobody knows");
+    assert_eq!(attempts, [2], "without the unreadable one");
     assert_eq!(store.attempts(id(31), 10).await.unwrap().len(), 2);
 }
 
@@ -210,7 +214,7 @@ async fn ends(store: &Opened) {
     let lease = std::time::Duration::from_secs(30);
     let renewed = store.renew(&renewed, lease, at(1)).await.unwrap();
     assert!(matches!(renewed[..], [Renewed::Until { .. }]));
-    // The one that is longest over cannot be read: it does not use up what a sweep may do.
+    // The longest overdue job is unreadable. It does not use up the limit of a sweep.
     for _ in 0..3 {
         store.sweep(1, at(2000), 0).await.unwrap();
     }
@@ -220,14 +224,14 @@ async fn ends(store: &Opened) {
     assert!(matches!(late, State::Dead(_)), "{late:?}");
 }
 
-async fn general(store: &Opened) {
+async fn documents_and_nodes(store: &Opened) {
     let queues = store.queues().await.unwrap();
     let paused = queues[&queue(QUEUE)].paused.as_ref().unwrap();
     assert!(paused.by.contains("cannot read"), "{paused:?}");
     let unreadable = &queues[&queue(QUEUE)];
     assert!(unreadable.unreadable);
     assert_eq!(queues[&queue("other")].concurrency, Some(9));
-    // Who read them so replaces them.
+    // A writer that has read the unreadable limits can replace them.
     let none = QueueLimits::default();
     let name = queue(QUEUE);
     assert!(!store.put_queue(&name, &none, Some(&none)).await.unwrap());
