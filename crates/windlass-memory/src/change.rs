@@ -1,4 +1,4 @@
-//! What people do to single jobs.
+//! Changes that people and programs make to jobs.
 
 use windlass_core::{Conflict, Edit, Event, Job, JobId, Revival, Timestamp};
 use windlass_store::{Change, Changed};
@@ -28,7 +28,7 @@ impl State {
 
     fn resolve(&mut self, job: &mut Job, now: Timestamp) -> Result<(), Changed> {
         job.resolve(now).map_err(conflict)?;
-        // It holds its key again for the rest of `unique_for`, unless another has it.
+        // The job holds its key again for the rest of `unique_for`, unless another job has it.
         if job.holds_key(now) && !self.key_is_taken(job, &job.queue, now) {
             self.take_key(job);
         }
@@ -93,8 +93,9 @@ impl State {
                 self.holds.extend(until.map(|until| (key, (id, until))));
             }
         }
-        if let Some(of) = job.occurrence {
-            self.occurrences.remove(&(of.schedule_id, of.scheduled_for));
+        if let Some(occurrence) = job.occurrence {
+            let key = (occurrence.schedule_id, occurrence.scheduled_for);
+            self.occurrences.remove(&key);
         }
         self.attempts.retain(|(job, _), _| *job != id);
         Changed::Removed
@@ -119,7 +120,7 @@ impl State {
     }
 }
 
-/// The last instant before that one.
+/// The last instant before `instant`.
 fn before(instant: Timestamp) -> Timestamp {
     instant.saturating_sub(std::time::Duration::from_micros(1))
 }

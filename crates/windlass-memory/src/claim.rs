@@ -1,4 +1,4 @@
-//! Jobs go out, each under a lease.
+//! Claiming jobs, each under a lease.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -8,7 +8,7 @@ use windlass_store::{AttemptId, CLAIM_MAX, Claim, Claimed, DueQueues, PAGE_MAX};
 
 use crate::state::State;
 
-/// So many claims can be asked again.
+/// How many claims are kept to answer repeated ones.
 const CLAIMS_KEPT: usize = 1024;
 
 impl State {
@@ -18,17 +18,17 @@ impl State {
         }
         let now = self.rate_now(&claim.queue, now);
         let mut plan = claim.plan.beside(self.retries_running(&claim.queue));
-        plan.limit = plan.limit.min(self.room(&claim.queue, now));
+        plan.limit = plan.limit.min(self.startable(&claim.queue, now));
         let mut keys = self.running_by_key();
         let mut lanes = self.candidates(claim, now);
         lanes.drop_blocked(self, &keys);
         let both_waited = lanes.fresh.front().is_some() && lanes.retries.front().is_some();
         let (mut taken, mut jobs) = (Taken::default(), Vec::new());
-        let place = |id: Option<&JobId>| id.and_then(|id| self.jobs.get(id)).map(Job::claim_order);
+        let order = |id: Option<&JobId>| id.and_then(|id| self.jobs.get(id)).map(Job::claim_order);
         while let Some(lane) = plan.next_lane(
             taken,
-            place(lanes.fresh.front()),
-            place(lanes.retries.front()),
+            order(lanes.fresh.front()),
+            order(lanes.retries.front()),
         ) {
             let id = match lane {
                 Lane::Fresh => lanes.fresh.pop_front(),
@@ -90,7 +90,7 @@ impl State {
         }
     }
 
-    /// The jobs that the claim could take, in the order of claims.
+    /// The jobs that the claim could take, in claim order.
     fn candidates(&self, claim: &Claim, now: Timestamp) -> Lanes {
         let mut lanes = Lanes::default();
         let waiting = self.waiting.get(&claim.queue).into_iter().flatten();
@@ -105,7 +105,8 @@ impl State {
         lanes
     }
 
-    /// When jobs of a queue start that are claimed at `now`: where it has a rate, never before those that started last.
+    /// The start time of jobs that are claimed at `now`. In a queue with a rate, never before the
+    /// last start.
     fn rate_now(&self, queue: &QueueName, now: Timestamp) -> Timestamp {
         let limits = self.queues.get(queue);
         let last = limits
@@ -115,17 +116,17 @@ impl State {
     }
 
     /// How many more jobs of a queue may start now.
-    fn room(&mut self, queue: &QueueName, now: Timestamp) -> u32 {
-        let mut room = u32::try_from(CLAIM_MAX).unwrap_or(u32::MAX);
+    fn startable(&mut self, queue: &QueueName, now: Timestamp) -> u32 {
+        let mut startable = u32::try_from(CLAIM_MAX).unwrap_or(u32::MAX);
         let Some(limits) = self.queues.get(queue) else {
-            return room;
+            return startable;
         };
         if limits.paused.is_some() {
             return 0;
         }
         if let Some(concurrency) = limits.concurrency {
-            let running = self.running().filter(|job| job.queue == *queue).count();
-            room = room.min(concurrency.saturating_sub(u32::try_from(running).unwrap_or(u32::MAX)));
+            let running = saturating_u32(self.running().filter(|job| job.queue == *queue).count());
+            startable = startable.min(concurrency.saturating_sub(running));
         }
         if let Some(rate) = limits.rate {
             let starts = self.starts.entry(queue.clone()).or_default();
@@ -135,17 +136,17 @@ impl State {
             {
                 starts.pop_front();
             }
-            let started = u32::try_from(starts.len()).unwrap_or(u32::MAX);
-            room = room.min(rate.count.saturating_sub(started));
+            let started = saturating_u32(starts.len());
+            startable = startable.min(rate.count.saturating_sub(started));
         }
-        room
+        startable
     }
 
     fn retries_running(&self, queue: &QueueName) -> u32 {
         let retries = self
             .running()
             .filter(|job| job.queue == *queue && job.lane() == Lane::Retry);
-        u32::try_from(retries.count()).unwrap_or(u32::MAX)
+        saturating_u32(retries.count())
     }
 
     fn running_by_key(&self) -> BTreeMap<Key, u32> {
@@ -158,9 +159,11 @@ impl State {
 
     fn claimed_before(&self, claim: u128) -> Option<Claimed> {
         let (_, attempts) = self.claims.iter().find(|(id, _)| *id == claim)?;
-        let alive = attempts.iter().filter_map(|of| self.running_attempt(*of));
+        let live = attempts
+            .iter()
+            .filter_map(|attempt| self.running_attempt(*attempt));
         Some(Claimed {
-            jobs: alive.cloned().collect(),
+            jobs: live.cloned().collect(),
             both_waited: false,
             repeated: true,
         })
@@ -172,7 +175,7 @@ impl State {
             attempt: job.attempt,
         });
         if jobs.is_empty() {
-            return; // asked again, it may get something
+            return; // a repeated claim may get jobs
         }
         self.claims.push_back((claim, attempts.collect()));
         if self.claims.len() > CLAIMS_KEPT {
@@ -181,7 +184,7 @@ impl State {
     }
 }
 
-/// The jobs that a claim may take.
+/// The candidates of a claim, by lane.
 #[derive(Default)]
 struct Lanes {
     fresh: VecDeque<JobId>,
@@ -189,12 +192,15 @@ struct Lanes {
 }
 
 impl Lanes {
-    /// Drops jobs from the front whose concurrency key is full: those behind them come up.
+    /// Drops jobs from the front of each lane whose concurrency key is at its limit, so that the
+    /// jobs after them can start.
     fn drop_blocked(&mut self, state: &State, running: &BTreeMap<Key, u32>) {
         let blocked = |id: &JobId| {
             let concurrency = state.jobs.get(id).and_then(|job| job.concurrency.as_ref());
-            concurrency
-                .is_some_and(|of| running.get(&of.key).is_some_and(|count| *count >= of.limit))
+            concurrency.is_some_and(|concurrency| {
+                let count = running.get(&concurrency.key);
+                count.is_some_and(|count| *count >= concurrency.limit)
+            })
         };
         for lane in [&mut self.fresh, &mut self.retries] {
             while lane.front().is_some_and(blocked) {
@@ -202,4 +208,8 @@ impl Lanes {
             }
         }
     }
+}
+
+fn saturating_u32(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }

@@ -9,7 +9,7 @@ use windlass_store::{Document, Expected, Record, RecordRange, Written};
 use crate::state::State;
 
 impl State {
-    /// Writes a document; its version is set here.
+    /// Writes a document and sets its version.
     pub(crate) fn put_document(
         &mut self,
         collection: &str,
@@ -17,12 +17,12 @@ impl State {
         expected: Expected,
     ) -> Written {
         let now = document.updated_at;
-        let found = self.document(collection, &document.name, now);
-        let found = found.map(|document| document.version);
-        if !expected.allows(found) {
-            return Written::Conflict(found);
+        let existing = self.document(collection, &document.name, now);
+        let existing = existing.map(|document| document.version);
+        if !expected.allows(existing) {
+            return Written::Conflict(existing);
         }
-        let version = found.unwrap_or(0) + 1;
+        let version = existing.unwrap_or(0) + 1;
         let key = (collection.to_owned(), document.name.clone());
         self.drop_document(&key);
         if let Some(expires_at) = document.expires_at {
@@ -39,8 +39,8 @@ impl State {
     }
 
     fn drop_document(&mut self, key: &(String, String)) {
-        let gone = self.documents.remove(key);
-        if let Some(expires_at) = gone.and_then(|document| document.expires_at) {
+        let removed = self.documents.remove(key);
+        if let Some(expires_at) = removed.and_then(|document| document.expires_at) {
             self.expiring.remove(&(expires_at, key.clone()));
         }
     }
@@ -52,12 +52,12 @@ impl State {
         now: Timestamp,
     ) -> Option<&Document> {
         let key = (collection.to_owned(), name.to_owned());
-        let found = self.documents.get(&key);
-        found.filter(|document| !document.has_expired(now))
+        let document = self.documents.get(&key);
+        document.filter(|document| !document.has_expired(now))
     }
 
     pub(crate) fn documents(&self, collection: &str, now: Timestamp) -> Vec<Document> {
-        self.behind(collection, "", now).cloned().collect()
+        self.documents_after(collection, "", now).cloned().collect()
     }
 
     pub(crate) fn document_names(
@@ -67,15 +67,15 @@ impl State {
         limit: usize,
         now: Timestamp,
     ) -> Vec<String> {
-        let names = self.behind(collection, after, now);
+        let names = self.documents_after(collection, after, now);
         names
             .map(|document| document.name.clone())
             .take(limit)
             .collect()
     }
 
-    /// The documents of a collection behind a name.
-    fn behind(
+    /// The unexpired documents of a collection whose name sorts after `after`.
+    fn documents_after(
         &self,
         collection: &str,
         after: &str,
@@ -88,7 +88,7 @@ impl State {
         };
         self.documents
             .range((from, Bound::Unbounded))
-            .take_while(move |((of, _), _)| of == collection)
+            .take_while(move |((document_collection, _), _)| document_collection == collection)
             .map(|(_, document)| document)
             .filter(move |document| !document.has_expired(now))
     }
@@ -109,13 +109,13 @@ impl State {
         expected: Expected,
     ) -> Written {
         let key = (collection.to_owned(), name.to_owned());
-        let found = self.documents.get(&key).map(|document| document.version);
-        match found {
-            Some(version) if expected.allows(found) => {
+        let existing = self.documents.get(&key).map(|document| document.version);
+        match existing {
+            Some(version) if expected.allows(existing) => {
                 self.drop_document(&key);
                 Written::Version(version)
             }
-            _ => Written::Conflict(found),
+            _ => Written::Conflict(existing),
         }
     }
 
@@ -133,19 +133,16 @@ impl State {
     }
 
     pub(crate) fn records(&self, topic: &str, range: RecordRange, limit: usize) -> Vec<Record> {
-        let place = |cursor| (topic.to_owned(), cursor);
+        let key = |cursor| (topic.to_owned(), cursor);
         let copy = |(_, record): (_, &Record)| record.clone();
         match range {
             RecordRange::After(after) => {
-                let behind = (
-                    Bound::Excluded(place(after)),
-                    Bound::Included(place(u64::MAX)),
-                );
-                self.records.range(behind).take(limit).map(copy).collect()
+                let newer = (Bound::Excluded(key(after)), Bound::Included(key(u64::MAX)));
+                self.records.range(newer).take(limit).map(copy).collect()
             }
             RecordRange::Before(before) => {
-                let ahead = self.records.range(place(0)..place(before)).rev();
-                ahead.take(limit).map(copy).collect()
+                let older = self.records.range(key(0)..key(before)).rev();
+                older.take(limit).map(copy).collect()
             }
         }
     }
@@ -155,7 +152,7 @@ impl State {
         let rows = self
             .records
             .range(from..)
-            .take_while(|((of, _), _)| of == topic);
+            .take_while(|((record_topic, _), _)| record_topic == topic);
         let old = rows
             .take_while(|(_, record)| record.at < before)
             .take(limit);

@@ -1,4 +1,4 @@
-//! Jobs come in.
+//! Enqueuing jobs.
 
 use windlass_core::{Edit, Job, OnDuplicate, State as JobState, Timestamp};
 use windlass_store::{Enqueue, EnqueueMode, Enqueued, StoreError};
@@ -32,7 +32,7 @@ impl State {
         Ok(answers)
     }
 
-    /// A picture to go back to, if one of the jobs can meet a full queue.
+    /// A copy to restore if one of the jobs meets a full queue; `None` if that cannot happen.
     fn clone_if_bounded(&self, jobs: &[Job]) -> Option<State> {
         let bounded = |job: &Job| {
             self.queues
@@ -67,7 +67,7 @@ impl State {
         Enqueued::Created(id)
     }
 
-    /// The unique key is held by `first`.
+    /// Answers an enqueue of `second` while `first` holds the unique key.
     fn meet_first(&mut self, mut first: Job, second: Job) -> Enqueued {
         let replace = second
             .unique

@@ -1,7 +1,7 @@
-//! Jobs in memory: the reference driver of the store's contract, and the fast one for tests.
+//! A store in memory: the reference implementation of the contract, and the fast store for tests.
 //!
-//! Nothing is durable: when the process ends, the jobs are gone. Everything is one `State` behind one lock, so that each verb
-//! is one step by construction; the verbs are written to be believed by reading them.
+//! Nothing is durable: when the process ends, all jobs are lost. One lock guards all of `State`, so
+//! every verb is atomic. The code prefers being obviously correct over being fast.
 
 mod change;
 mod claim;
@@ -30,14 +30,14 @@ use windlass_store::{
 
 use state::State;
 
-/// A store in memory. Clones of an `Arc` of it share the jobs.
+/// A store in memory. Share it with an `Arc`.
 pub struct MemoryStore {
     state: Mutex<State>,
     changes: watch::Sender<u64>,
 }
 
 impl MemoryStore {
-    /// An empty store.
+    /// Makes an empty store.
     pub fn new() -> Self {
         MemoryStore {
             state: Mutex::new(State::default()),
@@ -46,11 +46,11 @@ impl MemoryStore {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A panic in a verb is a bug that tests find; the state behind it is still the best there is.
+        // After a panic in a verb, which is a bug, the state is still the best available.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Jobs may have become claimable.
+    /// Announces that jobs may have become claimable.
     fn wake(&self) {
         self.changes
             .send_modify(|count| *count = count.wrapping_add(1));
@@ -154,8 +154,8 @@ impl Store for MemoryStore {
         expected: Option<&QueueLimits>,
     ) -> Result<bool, StoreError> {
         let mut state = self.state();
-        let found = state.queues.get(queue).cloned().unwrap_or_default();
-        if expected.is_some_and(|expected| *expected != found) {
+        let current = state.queues.get(queue).cloned().unwrap_or_default();
+        if expected.is_some_and(|expected| *expected != current) {
             return Ok(false);
         }
         state.queues.insert(queue.clone(), limits.clone());
@@ -178,7 +178,7 @@ impl Store for MemoryStore {
 
     async fn schedules(&self) -> Result<Schedules, StoreError> {
         let readable = self.state().schedules();
-        let unreadable = Vec::new(); // nothing here is read back from text
+        let unreadable = Vec::new(); // this store keeps no definitions as text
         Ok(Schedules {
             readable,
             unreadable,
@@ -323,7 +323,7 @@ impl Store for MemoryStore {
     }
 
     async fn forget(&self, _before: Timestamp) -> Result<usize, StoreError> {
-        Ok(0) // nothing here lies together by its day
+        Ok(0) // this store has no parts by day that are cheap to remove
     }
 
     async fn time(&self) -> Result<Option<Timestamp>, StoreError> {

@@ -1,4 +1,4 @@
-//! Jobs, lists and counts.
+//! Reading jobs, lists and counts.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -15,16 +15,19 @@ impl State {
         if let Some(other) = same_name.filter(|other| other.id != schedule.id) {
             return Written::Conflict(Some(other.version));
         }
-        let found = self.schedules.get(&schedule.id).map(|found| found.version);
-        if !expected.allows(found) {
-            return Written::Conflict(found);
+        let existing = self
+            .schedules
+            .get(&schedule.id)
+            .map(|existing| existing.version);
+        if !expected.allows(existing) {
+            return Written::Conflict(existing);
         }
-        let version = found.unwrap_or(0) + 1;
-        let kept = Schedule {
+        let version = existing.unwrap_or(0) + 1;
+        let stored = Schedule {
             version,
             ..schedule.clone()
         };
-        self.schedules.insert(schedule.id, kept);
+        self.schedules.insert(schedule.id, stored);
         Written::Version(version)
     }
 
@@ -38,8 +41,10 @@ impl State {
         match which {
             ScheduleRef::Id(id) => self.schedules.get(id).cloned(),
             ScheduleRef::Name(name) => {
-                let mut all = self.schedules.values();
-                all.find(|one| one.definition.name == *name).cloned()
+                let mut schedules = self.schedules.values();
+                schedules
+                    .find(|schedule| schedule.definition.name == *name)
+                    .cloned()
             }
         }
     }
@@ -70,9 +75,11 @@ impl State {
             self.records.remove(&(topic.clone(), cursor));
         }
         self.append(&topic, &fire.skipped_records(), now);
-        let mut made = Vec::new();
+        let mut created = Vec::new();
         for job in fire.jobs {
-            let occurrence = job.occurrence.map(|of| (of.schedule_id, of.scheduled_for));
+            let occurrence = job
+                .occurrence
+                .map(|occurrence| (occurrence.schedule_id, occurrence.scheduled_for));
             if occurrence.is_some_and(|occurrence| self.occurrences.contains_key(&occurrence)) {
                 continue;
             }
@@ -87,11 +94,11 @@ impl State {
             }
             if !held {
                 self.take_key(&job);
-                made.push(job.id);
+                created.push(job.id);
                 self.put(job);
             }
         }
-        Fired::Done { jobs: made }
+        Fired::Done { jobs: created }
     }
 
     pub(crate) fn occurrences(
@@ -114,13 +121,17 @@ impl State {
     }
 
     pub(crate) fn remove_schedule(&mut self, schedule: ScheduleId, expected: Expected) -> Written {
-        let found = self.schedules.get(&schedule).map(|found| found.version);
-        let Some(version) = found.filter(|_| expected.allows(found)) else {
-            return Written::Conflict(found);
+        let existing = self
+            .schedules
+            .get(&schedule)
+            .map(|existing| existing.version);
+        let Some(version) = existing.filter(|_| expected.allows(existing)) else {
+            return Written::Conflict(existing);
         };
         let topic = Fire::skipped_topic(schedule);
-        self.records.retain(|(of, _), _| *of != topic);
-        self.occurrences.retain(|(of, _), _| *of != schedule);
+        self.records
+            .retain(|(record_topic, _), _| *record_topic != topic);
+        self.occurrences.retain(|(id, _), _| *id != schedule);
         self.schedules.remove(&schedule);
         Written::Version(version)
     }

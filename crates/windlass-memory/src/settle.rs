@@ -1,4 +1,4 @@
-//! Attempts end: by report, or because the lease expired.
+//! Renewing leases, and ending attempts by report or because the lease expired.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ impl State {
         now: Timestamp,
     ) -> Vec<Renewed> {
         let until = now.saturating_add(lease);
-        let renew_one = |of: &AttemptId| {
-            let Some(mut job) = self.running_attempt(*of).cloned() else {
+        let renew_one = |attempt: &AttemptId| {
+            let Some(mut job) = self.running_attempt(*attempt).cloned() else {
                 return Renewed::LeaseLost;
             };
             job.renew(until)
@@ -71,12 +71,12 @@ impl State {
         self.holds.retain(|_, (_, until)| *until > now);
         let mut swept = Swept::default();
         for job in lost {
-            let of = AttemptId {
+            let attempt = AttemptId {
                 job: job.id,
                 attempt: job.attempt,
             };
             let settlement = self.end(job, Report::Lost, None, now, random.bits());
-            swept.lost.push((of, settlement));
+            swept.lost.push((attempt, settlement));
         }
         for mut job in expired {
             job.expire(now)
@@ -87,7 +87,7 @@ impl State {
         swept
     }
 
-    /// Ends the running attempt of a job, with its row of history.
+    /// Ends the running attempt of a job and adds its history row.
     fn end(
         &mut self,
         mut job: Job,
@@ -116,9 +116,9 @@ impl State {
         settlement
     }
 
-    pub(crate) fn running_attempt(&self, of: AttemptId) -> Option<&Job> {
-        let job = self.jobs.get(&of.job)?;
-        (job.state() == JobState::Running && job.attempt == of.attempt).then_some(job)
+    pub(crate) fn running_attempt(&self, attempt: AttemptId) -> Option<&Job> {
+        let job = self.jobs.get(&attempt.job)?;
+        (job.state() == JobState::Running && job.attempt == attempt.attempt).then_some(job)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Everything the store holds.
+//! All data of the store, and what several verbs need.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -6,32 +6,32 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use windlass_core::{Job, JobId, Key, QueueName, ScheduleId, State as JobState, Timestamp};
 use windlass_store::{Attempt, AttemptId, Document, Node, QueueLimits, Record, Schedule};
 
-/// The order of claims within a queue.
-type Place = (Reverse<i16>, Timestamp, JobId);
+/// The sort key of [`Job::claim_order`].
+type ClaimOrder = (Reverse<i16>, Timestamp, JobId);
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct State {
     pub(crate) jobs: BTreeMap<JobId, Job>,
-    /// The waiting jobs of each queue, in the order of claims.
-    pub(crate) waiting: BTreeMap<QueueName, BTreeSet<Place>>,
+    /// The waiting jobs of each queue, in claim order.
+    pub(crate) waiting: BTreeMap<QueueName, BTreeSet<ClaimOrder>>,
     /// The running jobs.
     running: BTreeSet<JobId>,
     /// The ended attempts.
     pub(crate) attempts: BTreeMap<(JobId, u32), Attempt>,
-    /// Who took a unique key last; whether it still holds it, the job knows.
+    /// The job that last took each unique key. [`Job::holds_key`] says whether it still holds it.
     pub(crate) keys: BTreeMap<(QueueName, Key), JobId>,
-    /// Who holds a unique key although its job was removed, and until when.
+    /// Removed jobs that still hold their unique key, and until when.
     pub(crate) holds: BTreeMap<(QueueName, Key), (JobId, Timestamp)>,
     pub(crate) queues: BTreeMap<QueueName, QueueLimits>,
-    /// When jobs of a queue with a rate were started, as far back as its period.
+    /// When jobs of queues with a rate started, within the period of the rate.
     pub(crate) starts: BTreeMap<QueueName, VecDeque<Timestamp>>,
-    /// The latest claims, to answer them again.
+    /// The latest claims, to answer a repeated claim.
     pub(crate) claims: VecDeque<(u128, Vec<AttemptId>)>,
     pub(crate) schedules: BTreeMap<ScheduleId, Schedule>,
-    /// The occurrences that were fired, with their jobs.
+    /// The occurrences that fired, with their jobs.
     pub(crate) occurrences: BTreeMap<(ScheduleId, Timestamp), Option<JobId>>,
     pub(crate) documents: BTreeMap<(String, String), Document>,
-    /// The documents that expire, by when.
+    /// The documents that expire, by expiry time.
     pub(crate) expiring: BTreeSet<(Timestamp, (String, String))>,
     pub(crate) records: BTreeMap<(String, u64), Record>,
     pub(crate) last_cursor: u64,
@@ -39,7 +39,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Puts a job in, new or changed, and keeps the order of the waiting ones.
+    /// Inserts or replaces a job and updates the indexes.
     pub(crate) fn put(&mut self, job: Job) {
         if let Some(before) = self.jobs.get(&job.id)
             && let Some(queue) = self.waiting.get_mut(&before.queue)
@@ -50,20 +50,21 @@ impl State {
             let queue = self.waiting.entry(job.queue.clone()).or_default();
             queue.insert(job.claim_order());
         }
-        match job.state() == JobState::Running {
-            true => self.running.insert(job.id),
-            false => self.running.remove(&job.id),
-        };
+        if job.state() == JobState::Running {
+            self.running.insert(job.id);
+        } else {
+            self.running.remove(&job.id);
+        }
         self.jobs.insert(job.id, job);
     }
 
-    /// Who holds a unique key at `now`.
+    /// The job that holds a unique key at `now`.
     pub(crate) fn key_holder(&self, queue: &QueueName, key: &Key, now: Timestamp) -> Option<&Job> {
         let id = self.keys.get(&(queue.clone(), key.clone()))?;
         self.jobs.get(id).filter(|job| job.holds_key(now))
     }
 
-    /// Which removed job still holds a unique key at `now`.
+    /// The removed job that still holds a unique key at `now`.
     pub(crate) fn removed_holder(
         &self,
         queue: &QueueName,
@@ -74,7 +75,7 @@ impl State {
         (*until > now).then_some(*id)
     }
 
-    /// Lets a job hold its unique key.
+    /// Records that a job holds its unique key.
     pub(crate) fn take_key(&mut self, job: &Job) {
         if let Some(unique) = &job.unique {
             self.keys
@@ -82,7 +83,7 @@ impl State {
         }
     }
 
-    /// Whether another job holds the key that this one would have in that queue.
+    /// Whether another job holds the job's unique key in `queue`.
     pub(crate) fn key_is_taken(&self, job: &Job, queue: &QueueName, now: Timestamp) -> bool {
         let Some(unique) = &job.unique else {
             return false;
@@ -92,7 +93,7 @@ impl State {
             || self.removed_holder(queue, &unique.key, now).is_some()
     }
 
-    /// The bound of a queue that takes no more waiting jobs.
+    /// The `max_depth` of a queue that is full.
     pub(crate) fn full(&self, queue: &QueueName) -> Option<u64> {
         let max_depth = self.queues.get(queue)?.max_depth?;
         (self.depth(queue) >= max_depth).then_some(max_depth)

@@ -1,4 +1,4 @@
-//! The contract of a store, on memory.
+//! Runs the conformance suite on the memory store.
 
 use std::sync::Arc;
 
