@@ -81,10 +81,10 @@ mod tests {
         for (body, told) in [
             (&b"\xff\xfe{}"[..], "UTF-8"),
             (b"\xef\xbb\xbf{}", "byte order mark"),
-            (b"{\"a\":1,\"a\":2}", "\"a\" is given twice"),
+            (b"{\"a\":1,\"a\":2}", "\"a\" appears twice"),
             (
                 b"{\"p\":{\"x\":{\"a\":1,\"b\":2,\"\\u0061\":3}}}",
-                "\"a\" is given twice",
+                "\"a\" appears twice",
             ),
             (b"{\"a\":\"x\\u0000y\"}", "NUL"),
             (b"{\"a\\u0000\":1}", "NUL"),

@@ -1,4 +1,4 @@
-//! Reading a JSON object field by field, so that every refusal names the field and the rule.
+//! Reading a JSON object field by field, so that every error names the field and the rule.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,12 +13,12 @@ use crate::duration::{check_duration, parse_duration};
 use crate::invalid::shown;
 use crate::{Invalid, Payload, Timestamp};
 
-/// An object taken apart into the raw JSON of its fields, so that a payload keeps its bytes.
+/// An object as the raw JSON of its fields, so that a payload keeps its bytes.
 #[derive(Debug)]
 pub struct RawFields(BTreeMap<String, Box<RawValue>>);
 
 impl RawFields {
-    /// Takes the text of an object apart.
+    /// Splits the text of an object into its fields.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let mut repeated = None;
         let seed = Unrepeated(&mut repeated);
@@ -26,7 +26,7 @@ impl RawFields {
         let read = seed.deserialize(&mut reader);
         let read = read.and_then(|fields| reader.end().map(|()| fields));
         match (read, repeated) {
-            (_, Some(name)) => Err(Invalid::new(name, "is given twice")),
+            (_, Some(name)) => Err(Invalid::new(name, "must not be given twice")),
             (Ok(fields), None) => Ok(fields),
             (Err(error), None) => Err(Invalid::new("", format!("must be a JSON object: {error}"))),
         }
@@ -72,22 +72,25 @@ impl RawFields {
         self.values_but("")
     }
 
-    /// Refuses other fields that are too long together, before any is decoded: decoded, JSON can take many times its room.
+    /// Checks the total size of all fields except `name` before they are decoded, because decoded
+    /// JSON can take many times the memory.
     pub fn check_others(&self, name: &str, bytes_max: usize) -> Result<(), Invalid> {
         let others = self.0.iter().filter(|(field, _)| *field != name);
         let mut bytes = 0_usize;
         for (field, raw) in others {
             bytes = bytes.saturating_add(raw.get().len());
             if bytes > bytes_max {
-                let rule =
-                    format!("is too long: all but `{name}` may be {bytes_max} bytes together");
+                let rule = format!(
+                    "is too long: all fields except `{name}` may have {bytes_max} bytes together"
+                );
                 return Err(Invalid::new(field.as_str(), rule));
             }
         }
         Ok(())
     }
 
-    /// All other fields, decoded: as deep as JSON may be, and without what no store can keep.
+    /// Decodes all fields except `name`. Checks the nesting, and refuses text that no store can
+    /// keep.
     pub fn values_but(&self, name: &str) -> Result<Map<String, Value>, Invalid> {
         let others = self.0.iter().filter(|(field, _)| *field != name);
         others
@@ -105,7 +108,7 @@ fn plain_value(raw: &str) -> Result<Value, Invalid> {
     if raw.contains("\\u0000") || raw.contains("$serde_json::private") {
         return Err(Invalid::new(
             "",
-            "must not hold NUL characters or names reserved by the JSON library",
+            "must not contain NUL characters or names reserved by the JSON library",
         ));
     }
     Payload::parse(raw, usize::MAX)?
@@ -119,7 +122,7 @@ impl<'de> Deserialize<'de> for RawFields {
     }
 }
 
-/// Reads an object whose fields are all different; notes the name of one that is not.
+/// Reads an object whose field names are all different; stores the name of a repeated one.
 struct Unrepeated<'a>(&'a mut Option<String>);
 
 impl<'de> DeserializeSeed<'de> for Unrepeated<'_> {
@@ -150,9 +153,9 @@ impl<'de> Visitor<'de> for Unrepeated<'_> {
     }
 }
 
-/// An object that is being read. A field that nobody asked for is refused at the [end](Fields::finish).
+/// An object that is being read. [`Fields::finish`] refuses fields that were not read.
 ///
-/// `null` means the same as a field that is not there.
+/// `null` means the same as an absent field.
 #[derive(Debug)]
 pub struct Fields<'a> {
     map: &'a Map<String, Value>,
@@ -176,33 +179,33 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The field as it is, if it is there.
+    /// Reads a field without a check of its type.
     pub fn value(&mut self, name: &str) -> Option<&'a Value> {
         self.asked.push(name.to_owned());
         self.map.get(name).filter(|value| !value.is_null())
     }
 
-    /// A field that is text.
+    /// Reads a text.
     pub fn text(&mut self, name: &str) -> Result<Option<&'a str>, Invalid> {
         self.read(name, "text", Value::as_str)
     }
 
-    /// A field that is true or false.
+    /// Reads `true` or `false`.
     pub fn flag(&mut self, name: &str) -> Result<Option<bool>, Invalid> {
         self.read(name, "true or false", Value::as_bool)
     }
 
-    /// A field that is a number.
+    /// Reads a number.
     pub fn number(&mut self, name: &str) -> Result<Option<f64>, Invalid> {
         self.read(name, "a number", Value::as_f64)
     }
 
-    /// A field that is a list.
+    /// Reads a list.
     pub fn list(&mut self, name: &str) -> Result<Option<&'a Vec<Value>>, Invalid> {
         self.read(name, "a list", Value::as_array)
     }
 
-    /// A whole number from `min` to `max`.
+    /// Reads a whole number from `min` to `max`.
     pub fn integer(&mut self, name: &str, min: i64, max: i64) -> Result<Option<i64>, Invalid> {
         let Some(value) = self.value(name) else {
             return Ok(None);
@@ -214,7 +217,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// A duration: text under `name`, or whole milliseconds under `name_ms`.
+    /// Reads a duration: text under `name`, or whole milliseconds under `name_ms`.
     pub fn duration(&mut self, name: &str) -> Result<Option<Duration>, Invalid> {
         let name_ms = format!("{name}_ms");
         match (self.value(name), self.value(&name_ms)) {
@@ -225,7 +228,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A field that is an instant.
+    /// Reads an instant.
     pub fn timestamp(&mut self, name: &str) -> Result<Option<Timestamp>, Invalid> {
         let Some(text) = self.text(name)? else {
             return Ok(None);
@@ -233,7 +236,7 @@ impl<'a> Fields<'a> {
         text.parse().map(Some).map_err(|e: Invalid| e.within(name))
     }
 
-    /// A field whose text is one of a few words, or parsed in another way.
+    /// Reads a text with `parse`.
     pub fn parsed<T>(
         &mut self,
         name: &str,
@@ -245,7 +248,7 @@ impl<'a> Fields<'a> {
         parse(text).map(Some).map_err(|e| e.within(name))
     }
 
-    /// Refuses the fields that nobody asked for.
+    /// Refuses fields that were not read.
     pub fn finish(self) -> Result<(), Invalid> {
         let unknown = self.map.keys().find(|key| !self.asked.contains(key));
         match unknown {
@@ -286,7 +289,7 @@ pub fn refuse_both(given: bool, field: &str, other: &str) -> Result<(), Invalid>
     Ok(())
 }
 
-/// One of a few words, found by name.
+/// Finds the value of a word; the error lists all words.
 pub fn one_of<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Invalid> {
     let found = words.iter().find(|(word, _)| *word == text);
     found.map(|(_, value)| *value).ok_or_else(|| {
@@ -333,13 +336,13 @@ fn kind_of(value: &Value) -> &'static str {
     }
 }
 
-/// A message of bounded length, whatever the input was.
+/// Cuts a message that contains user input.
 fn clip(text: &str) -> String {
     const MESSAGE_CHARS_MAX: usize = 120;
     text.chars().take(MESSAGE_CHARS_MAX).collect()
 }
 
-/// The name that someone who wrote `word` most likely meant: at most two letters differ.
+/// The name that a user who wrote `word` most likely meant: at most two letters differ.
 pub fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     const DISTANCE_MAX: usize = 2;
     let with_distance = names.into_iter().map(|name| (distance(name, word), name));
@@ -347,7 +350,7 @@ pub fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Opti
     (distance <= DISTANCE_MAX).then_some(name)
 }
 
-/// How many letters to add, drop or change to make one word of the other; capped, as long words differ anyway.
+/// The edit distance of two words; words of more than 40 bytes count as different.
 fn distance(a: &str, b: &str) -> usize {
     const LONGEST: usize = 40;
     if a.len() > LONGEST || b.len() > LONGEST {

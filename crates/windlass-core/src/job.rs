@@ -127,7 +127,7 @@ pub struct Job {
     /// When it was enqueued.
     pub created_at: Timestamp,
     /// How many times it was claimed. Goes up by one with each claim and never resets, so a write
-    /// of an old attempt can be told apart and rejected.
+    /// of an old attempt can be recognized and rejected.
     pub attempt: u32,
     /// How many attempts failed.
     pub failures: u32,

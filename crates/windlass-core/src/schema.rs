@@ -1,4 +1,4 @@
-//! The JSON Schema of values that are one JSON string each.
+//! JSON Schemas of types that are a single JSON string.
 
 use std::borrow::Cow;
 
@@ -32,7 +32,7 @@ inline_schemas! {
     ScheduleId = {"type": "string", "format": "uuid"};
     Timestamp = {"type": "string", "format": "date-time"};
     Kind = {"type": "string", "pattern": "^[A-Za-z0-9_.:/-]{1,128}$"};
-    // The lookahead keeps out `.` and `..`, which URL paths cannot carry.
+    // The lookahead excludes `.` and `..`, which URL paths cannot contain.
     QueueName = {"type": "string", "pattern": "^(?!\\.{1,2}$)[A-Za-z0-9_.-]{1,64}$"};
     ScheduleName = {"type": "string", "pattern": "^(?!\\.{1,2}$)[A-Za-z0-9_.:/-]{1,128}$"};
     Key = {"type": "string", "minLength": 1, "maxLength": 256};

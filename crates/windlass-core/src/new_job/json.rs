@@ -1,4 +1,5 @@
-//! A new job as JSON, by the names of its fields. Other spellings (`type`, `maxRetryCount`) are the REST interface's to read.
+//! Reading and writing a new job as JSON. The REST API reads other spellings (`type`,
+//! `maxRetryCount`) itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use crate::retry::{ATTEMPTS_CEILING, AttemptLimit, RetryPolicy};
 use crate::{Delivery, Invalid, Key, Kind, Payload, QueueName, Tag};
 
 impl NewJob {
-    /// Reads a job from JSON text. The payload is kept byte for byte; a refusal names the field and the rule.
+    /// Reads a job from JSON text. Keeps the payload byte for byte. The error names the field and
+    /// the rule.
     pub fn from_json(text: &str) -> Result<Self, Invalid> {
         NewJob::from_parts(&RawFields::parse(text)?)
     }
@@ -65,7 +67,7 @@ impl NewJob {
 }
 
 impl<'de> Deserialize<'de> for NewJob {
-    /// Reads from `serde_json` only, as the payload is kept byte for byte.
+    /// Reads from `serde_json` only, because the payload is kept byte for byte.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let parts = RawFields::deserialize(deserializer)?;
         NewJob::from_parts(&parts).map_err(de::Error::custom)
@@ -86,7 +88,7 @@ impl Serialize for NewJob {
 }
 
 impl NewJob {
-    /// The fields that are not at their defaults, but for kind and payload.
+    /// All fields that are not at their defaults, except kind and payload.
     fn other_fields(&self) -> Result<Map<String, Value>, serde_json::Error> {
         let plain = NewJob::new(self.kind.clone());
         let mut map = Map::new();
@@ -229,12 +231,12 @@ fn read_concurrency(fields: &mut Fields<'_>) -> Result<Option<Concurrency>, Inva
     Ok(Some(Concurrency { key, limit }))
 }
 
-/// An option that would be ignored is refused.
+/// Refuses an option that has no effect without `needed`.
 fn refuse_alone(field: &str, given: bool, needed: &str) -> Result<(), Invalid> {
     if given {
         return Err(Invalid::new(
             field,
-            format!("says nothing without `{needed}`"),
+            format!("is only allowed together with `{needed}`"),
         ));
     }
     Ok(())

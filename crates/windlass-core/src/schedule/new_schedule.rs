@@ -1,4 +1,4 @@
-//! A schedule that somebody asks for, as JSON and checked.
+//! The request to create a schedule, as JSON and checked.
 
 use std::time::Duration;
 
@@ -15,37 +15,38 @@ use crate::{
     Deadline, Invalid, NewJob, PAYLOAD_BYTES_MAX, ScheduleId, ScheduleName, Start, Timestamp,
 };
 
-/// A rule and the job it enqueues. Upserted by name.
+/// A schedule to create or replace: a rule, and the job to enqueue at each occurrence. The name
+/// identifies it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewSchedule {
-    /// Its name.
+    /// The name of the schedule.
     pub name: ScheduleName,
     /// When it fires.
     pub expression: Expression,
-    /// Whose clock a cron expression follows.
+    /// The time zone of a cron expression.
     pub timezone: Zone,
-    /// What becomes of missed occurrences; none is `once`, for at-most-once jobs `skip`.
+    /// What happens to missed occurrences; `None` means `once`, or `skip` for at-most-once jobs.
     pub missed: Option<Missed>,
     /// How late an occurrence may fire before it counts as missed.
     pub missed_after: Duration,
-    /// At most this many occurrences fire together, the newest ones.
+    /// The most occurrences that fire together: the newest ones.
     pub catch_up_max: u32,
-    /// What an occurrence does while an earlier one is unfinished.
+    /// What happens to an occurrence while an earlier one is unfinished.
     pub overlap: Overlap,
-    /// Each occurrence is delayed by up to so long.
+    /// The longest random delay of an occurrence.
     pub splay: Duration,
-    /// Nothing before it.
+    /// No occurrence is before this instant.
     pub starts_at: Option<Timestamp>,
-    /// Nothing after it.
+    /// No occurrence is after this instant.
     pub ends_at: Option<Timestamp>,
-    /// It does not fire until it is resumed.
+    /// Whether it is paused. A paused schedule does not fire.
     pub paused: bool,
     /// The job of each occurrence.
     pub job: NewJob,
 }
 
 impl NewSchedule {
-    /// A schedule in UTC with every other field at its default.
+    /// Makes a schedule in UTC with all other fields at their defaults.
     pub fn new(name: ScheduleName, expression: Expression, job: NewJob) -> Self {
         NewSchedule {
             name,
@@ -63,13 +64,13 @@ impl NewSchedule {
         }
     }
 
-    /// What becomes of missed occurrences.
+    /// What happens to missed occurrences, with the default applied.
     pub fn missed(&self) -> Missed {
         self.missed
             .unwrap_or(Missed::default_for(self.job.delivery))
     }
 
-    /// The instants at which it fires, if it was created at `created_at`.
+    /// The instants at which the schedule fires if it was created at `created_at`.
     pub fn recurrence(&self, created_at: Timestamp) -> Recurrence {
         Recurrence {
             expression: self.expression.clone(),
@@ -80,7 +81,8 @@ impl NewSchedule {
         }
     }
 
-    /// When it is due next, where everything up to `last_at`, or its creation, is dealt with. Never while it is paused.
+    /// When the schedule is due next, if all occurrences up to `last_at`, or up to its creation,
+    /// fired or were skipped. `None` while it is paused.
     pub fn next_at(&self, created_at: Timestamp, last_at: Option<Timestamp>) -> Option<Timestamp> {
         if self.paused {
             return None;
@@ -90,7 +92,7 @@ impl NewSchedule {
         next.map(|firing| firing.at)
     }
 
-    /// What is due after `last` up to `now`, if none of it fires, for a reason.
+    /// The occurrences after `last` up to `now`, all skipped for one reason.
     pub fn skipped_for(
         &self,
         reason: SkipReason,
@@ -103,7 +105,8 @@ impl NewSchedule {
         due.skipped_for(reason)
     }
 
-    /// Its occurrences from one instant to another, both included; refused if there are more than `most`.
+    /// Returns the occurrences from `from` to `to`, both included. Returns an error if there are
+    /// more than `most`.
     pub fn occurrences_between(
         &self,
         created_at: Timestamp,
@@ -119,13 +122,15 @@ impl NewSchedule {
             .take(most.saturating_add(1))
             .collect();
         if found.len() > most {
-            let rule = format!("must have at most {most} occurrences between `from` and it");
+            let rule = format!(
+                "must be earlier: more than {most} occurrences lie between `from` and `to`"
+            );
             return Err(Invalid::new("to", rule));
         }
         Ok(found)
     }
 
-    /// Refuses a schedule that will not fire after `now`, or whose job cannot be enqueued.
+    /// Checks that the schedule fires after `now` and that its job can be enqueued.
     pub fn check(&self, now: Timestamp) -> Result<(), Invalid> {
         self.check_with(now, PAYLOAD_BYTES_MAX)
     }
@@ -168,7 +173,7 @@ impl NewSchedule {
         Ok(())
     }
 
-    /// Reads a schedule from JSON text; the job's payload is kept byte for byte.
+    /// Reads a schedule from JSON text. Keeps the payload of the job byte for byte.
     pub fn from_json(text: &str) -> Result<Self, Invalid> {
         let parts = RawFields::parse(text)?;
         let job = parts

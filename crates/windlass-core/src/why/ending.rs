@@ -26,9 +26,9 @@ pub fn why_dead(job: &Job, reason: DeadReason, limit: AttemptLimit) -> String {
                 format!("its deadline passed at {deadline}")
             }
             Some(deadline) => format!(
-                "the next retry would come after its deadline {deadline} or after the `max_elapsed` of its policy"
+                "its deadline {deadline} or the `max_elapsed` of its policy left no time for a retry"
             ),
-            None => "the next retry would come after the `max_elapsed` of its policy".to_owned(),
+            None => "its last attempt failed after the `max_elapsed` of its policy".to_owned(),
         },
         DeadReason::Lost => "an attempt ended without a result; it may have done its work, so the at-most-once job does not start again".to_owned(),
     }

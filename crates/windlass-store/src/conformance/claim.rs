@@ -286,7 +286,8 @@ pub async fn gives_no_finished_or_running_job(store: &Opened) {
     );
 }
 
-/// Each row: due retries, future retries, fresh; limit and ratio; retries and fresh that are claimed.
+/// Each row: due retries, future retries, fresh; limit and ratio; retries and fresh that are
+/// claimed.
 pub async fn mixes_lanes_by_ratio(store: &Opened) {
     let rows = [
         (5, 0, 20, 10, 0.2, (2, 8)),

@@ -6,7 +6,8 @@ use jiff::civil::Date;
 use super::field::FieldRule;
 use crate::Invalid;
 
-/// The day of month: numbers, `L` (the last day), `LW` (the last weekday), `15W` (the weekday nearest to the 15th).
+/// The day of month: numbers, `L` (the last day), `LW` (the last weekday), `15W` (the weekday
+/// nearest to the 15th).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DaysOfMonth {
     any: bool,
