@@ -8,7 +8,7 @@
 //! Invariant: while new jobs wait, at most ⌈r·k⌉+1 of the next k freed slots go to retries, and
 //! waiting retries get their share r of them.
 
-mod looks;
+mod discovery;
 mod settings;
 mod turns;
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use looks::{LookPace, Rests, Scan};
+pub use discovery::{LookPace, Rests, Scan};
 pub use settings::{ClaimSettings, WEIGHT_MAX};
 pub use turns::{ClaimQueue, QueueOrder, Round, Taker, Turns};
 

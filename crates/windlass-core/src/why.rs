@@ -1,10 +1,10 @@
 //! Explains why a job is not running, from facts that the store and the nodes know.
 
-mod ending;
+mod finished;
 
 use std::fmt;
 
-pub use ending::{AroundFinished, RevivalForecast, RevivalRefusal, forecast_revival, why_dead};
+pub use finished::{AroundFinished, RevivalForecast, RevivalRefusal, forecast_revival, why_dead};
 
 use crate::job::Job;
 use crate::settle::has_expired;
