@@ -133,15 +133,13 @@ impl JobFilter {
     }
 }
 
-/// The group of a job by its error. It may be dead without one: its deadline passed.
+/// The failure group of a job: by its error, or by the reason of a death without one.
 pub fn group_of(job: &Job) -> Fingerprint {
-    let reason = match job.state() {
-        State::Dead(reason) => reason.name(),
-        _ => "",
-    };
-    let error = job.last_error.clone();
-    let error = error.unwrap_or_else(|| AttemptError::new(reason));
-    Fingerprint::new(&job.kind, &error)
+    match (&job.last_error, job.state()) {
+        (Some(error), _) => Fingerprint::new(&job.kind, error),
+        (None, State::Dead(reason)) => Fingerprint::without_error(&job.kind, reason),
+        (None, _) => Fingerprint::new(&job.kind, &AttemptError::new("")),
+    }
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@
 
 mod duration;
 mod elapsed;
+mod error_text;
 mod failure;
 pub mod fairness;
 pub mod fields;

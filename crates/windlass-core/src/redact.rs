@@ -5,8 +5,9 @@
 //! its values.
 
 use crate::AttemptError;
-use crate::fingerprint::{is_hexadecimal_id, pattern_of};
+use crate::error_text::{Token, Tokens, is_hexadecimal_id};
 
+const LINE_CHARS_MAX: usize = 200;
 /// A longer word is a token.
 const WORD_CHARS_MAX: usize = 32;
 
@@ -31,13 +32,24 @@ const SECRET_NAMES: [&str; 12] = [
 /// line of at most 200 characters without control characters.
 pub fn redacted(error: &AttemptError) -> String {
     let mut after_secret = false;
-    let text = pattern_of(&error.to_string(), |pattern, run| {
-        let hide = after_secret || is_value(run);
-        pattern.push_str(if hide { "#" } else { run });
-        // `Authorization: Bearer x`: both `Bearer` and `x` are hidden.
-        after_secret = is_secret_name(run);
-    });
-    text.replace(char::is_control, "")
+    let mut line = String::new();
+    for token in Tokens::new(&error.to_string()) {
+        match token {
+            Token::Quoted(_) => line.push_str("\"…\""),
+            Token::Run(run) => {
+                let hide = after_secret || is_value(run);
+                line.push_str(if hide { "#" } else { run });
+                // `Authorization: Bearer x`: both `Bearer` and `x` are hidden.
+                after_secret = is_secret_name(run);
+            }
+            Token::Space if line.is_empty() => {}
+            Token::Space => line.push(' '),
+            Token::Other(c) => line.push(c),
+        }
+    }
+    let line = line.chars().filter(|c| !c.is_control());
+    let line: String = line.take(LINE_CHARS_MAX).collect();
+    line.trim_end().to_owned()
 }
 
 fn is_value(run: &str) -> bool {
