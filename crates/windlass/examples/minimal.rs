@@ -1,10 +1,11 @@
 //! A job, its handler, and a worker that runs it.
 #![expect(clippy::print_stdout, reason = "examples print")]
 
-use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
 use windlass::{Client, Context, Error, Failure, Job, Worker};
 
-#[derive(Serialize, Deserialize)]
+#[derive(serde::Serialize, serde::Deserialize)]
 struct SendEmail {
     to: String,
 }
@@ -23,11 +24,11 @@ async fn main() -> Result<(), Error> {
     let client = Client::open("memory:").await?; // or sqlite:jobs.db, postgres://…
     let to = "ann@example.org".to_owned();
     let id = client.enqueue(SendEmail { to }).await?.id;
-    let over = client.clone();
-    let until = async move { over.wait(id, std::time::Duration::from_secs(10)).await };
-    Worker::new(&client, ())
-        .handle(send_email)
-        .run_until(until)
-        .await?;
+
+    // This worker runs until the job has finished. Yours runs until a signal: `ctrl_c()`.
+    let waiting = client.clone();
+    let finished = async move { waiting.wait(id, Duration::from_secs(10)).await };
+    let worker = Worker::new(&client, ()).handle(send_email);
+    worker.run_until(finished).await?;
     Ok(())
 }
