@@ -2,7 +2,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-/// Whether these bytes come from somebody who knows the secret, not longer than five minutes ago.
+/// Returns whether the body was signed with the secret within the last five minutes.
 pub fn verify(
     secret: &str,
     (id, timestamp, signatures): (&str, &str, &str),
