@@ -1,7 +1,7 @@
 //! A worker that claims jobs over REST: `cargo run --example remote_worker -- http://127.0.0.1:8080`.
 //!
-//! It runs jobs of the kind `greet` in the queue `default` until Ctrl-C, and then finishes those it
-//! has.
+//! It runs jobs of the kind `greet` in the queue `default`. At Ctrl-C it finishes the jobs that it has
+//! and exits.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ struct Greet {
 }
 
 async fn greet(attempt: Attempt) -> Result<Value, Failure> {
-    let greet: Greet = attempt.payload()?; // a payload of another shape fails for good
+    let greet: Greet = attempt.payload()?; // a payload with another shape is not retried
     Ok(json!({"greeting": format!("hello, {}", greet.name)}))
 }
 

@@ -1,5 +1,5 @@
-//! Webhooks from a Rust program without a server: each tenant has a queue, one worker delivers for
-//! all of them.
+//! Sends webhooks from a Rust program, without a server. Each tenant has its own queue; one worker
+//! serves all of them.
 //!
 //! `cargo run -p windlass-http --example webhooks -- https://example.com/hook`
 
@@ -19,7 +19,7 @@ pub(crate) async fn enqueue(client: &Client, url: &str) -> Result<Vec<JobId>, Er
     Ok(jobs)
 }
 
-/// A worker that delivers the webhooks of all tenants, also of those that come later.
+/// A worker that sends the webhooks of all tenants, including tenants that are added later.
 pub(crate) fn worker(client: &Client, http: &HttpJobs) -> Worker {
     http.serve(Worker::new(client, ()).queues_matching("tenant-*", 50))
 }

@@ -1,4 +1,4 @@
-//! The REST interface within a web program of your own, beside a worker in Rust for the same jobs.
+//! Mounts the REST API in your own axum program, next to a Rust worker for the same jobs.
 #![expect(clippy::print_stdout, reason = "examples print")]
 
 use std::error::Error;
@@ -29,7 +29,7 @@ async fn add(job: Add, _: Context) -> Result<i64, Failure> {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let client = Client::open("memory:").await?;
-    // `Access::open` needs no keys: your own program decides who gets here.
+    // `Access::open` needs no keys: your own program decides who may call the API.
     let jobs = router(App::new(client.clone(), Access::open()));
     let app = Router::new()
         .route("/", get(|| async { "my own page" }))
@@ -38,24 +38,26 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let address = listener.local_addr()?;
     let serving = tokio::spawn(async move { axum::serve(listener, app).await });
 
-    // In a real program, your users; and ctrl_c below.
-    let asked = tokio::spawn(async move {
+    // Plays the part of your users. A real program runs until `ctrl_c()` instead.
+    let requests = tokio::spawn(async move {
         let job = r#"{"kind": "add", "payload": {"a": 40, "b": 2}}"#;
         let created = ask(address, "POST", "/background/api/v1/jobs", job).await?;
         let id = text_of(&created, "id").ok_or_else(|| format!("no job: {created}"))?;
         let path = format!("/background/api/v1/jobs/{id}/wait?timeout=30s");
         ask(address, "GET", &path, "").await
     });
-    let (told, told_at_end) = tokio::sync::oneshot::channel();
-    let ended = async move {
-        let answer = asked.await.unwrap_or_else(|error| Err(error.to_string()));
-        let _ = told.send(answer);
+    let (sender, response) = tokio::sync::oneshot::channel();
+    let finished = async move {
+        let answer = requests
+            .await
+            .unwrap_or_else(|error| Err(error.to_string()));
+        let _ = sender.send(answer);
     };
     Worker::new(&client, ())
         .handle(add)
-        .run_until(ended)
+        .run_until(finished)
         .await?;
-    let answer = told_at_end.await??;
+    let answer = response.await??;
     let value: serde_json::Value = serde_json::from_str(&answer)?;
     let result = value.get("result").ok_or("the job left no result")?;
     println!("40 + 2 = {result}");
@@ -63,7 +65,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One request, and the body of its answer.
+/// Sends a request and returns the body of the response.
 async fn ask(
     address: std::net::SocketAddr,
     method: &str,

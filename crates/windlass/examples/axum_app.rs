@@ -1,4 +1,4 @@
-//! A web program that enqueues from its handlers and runs the jobs in the same process.
+//! A web application that enqueues jobs in its HTTP handlers and runs them in the same process.
 #![expect(clippy::print_stdout, reason = "examples print")]
 
 use std::time::Duration;
@@ -25,7 +25,7 @@ async fn welcome(job: Welcome, _: Context) -> Result<String, Failure> {
     Ok(format!("welcome, {}", job.name))
 }
 
-/// Answers when the job is safe, not when it is done.
+/// Answers as soon as the job is stored. It does not wait for the job to run.
 async fn sign_up(
     State(client): State<Client>,
     Json(job): Json<Welcome>,
@@ -40,8 +40,8 @@ async fn result(
     Path(id): Path<String>,
 ) -> Result<String, StatusCode> {
     let id: JobId = id.parse().map_err(|_| StatusCode::BAD_REQUEST)?;
-    let told = client.result(id, Duration::from_secs(5)).await;
-    told.map_err(|_| StatusCode::NOT_FOUND)
+    let result = client.result(id, Duration::from_secs(5)).await;
+    result.map_err(|_| StatusCode::NOT_FOUND)
 }
 
 #[tokio::main]
@@ -54,16 +54,17 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let serving = tokio::spawn(async move { axum::serve(listener, app).await });
-    let asked = tokio::spawn(ask(address)); // in a real program, your users; and ctrl_c below
+    // Plays the part of your users. A real program runs until `tokio::signal::ctrl_c()` instead.
+    let requests = tokio::spawn(send_requests(address));
     Worker::new(&client, ())
         .handle(welcome)
-        .run_until(asked)
+        .run_until(requests)
         .await?;
     serving.abort();
     Ok(())
 }
 
-async fn ask(address: std::net::SocketAddr) -> std::io::Result<()> {
+async fn send_requests(address: std::net::SocketAddr) -> std::io::Result<()> {
     let body = r#"{"name": "Ann"}"#;
     let length = body.len();
     let post = format!(

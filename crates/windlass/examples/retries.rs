@@ -1,4 +1,4 @@
-//! What a handler's error leads to: a retry, a longer wait, the end, or no failure at all.
+//! How the error of a handler decides what happens next: a retry, a longer delay, or no retry.
 #![expect(clippy::print_stdout, reason = "examples print")]
 
 use std::time::Duration;
@@ -8,7 +8,7 @@ use windlass::retry::{Class, Classify, Preset};
 use windlass::testing::TestKit;
 use windlass::{Context, Error, Failure, Job, Worker};
 
-/// The errors of our payment provider say what they lead to, once.
+/// Errors of a payment provider. `Classify` decides for each whether the job is retried.
 #[derive(Debug, thiserror::Error)]
 enum PaymentError {
     #[error("the provider does not answer")]
@@ -54,7 +54,7 @@ impl Job for AwaitTransfer {
     const KIND: &'static str = "transfer:await";
 }
 
-/// Not there yet is no failure: it is asked again later.
+/// A transfer that has not arrived yet is not a failure: the job snoozes for an hour.
 async fn await_transfer(_: AwaitTransfer, ctx: Context) -> Result<(), Failure> {
     if ctx.attempt() < 3 {
         return Err(Failure::snooze(Duration::from_secs(3600)));
@@ -64,7 +64,7 @@ async fn await_transfer(_: AwaitTransfer, ctx: Context) -> Result<(), Failure> {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
-    // A kit of tests instead of a running worker: the hours of this example pass in an instant.
+    // The test kit has a virtual clock, so the hours of this example pass at once.
     let kit = TestKit::new();
     let client = kit.client();
     let good = client
@@ -86,12 +86,12 @@ async fn main() -> Result<(), Error> {
         .handle(charge)
         .handle(await_transfer);
     kit.worker(worker).await?.drain().await?;
-    for (what, id) in [
+    for (title, id) in [
         ("good card", good),
         ("stolen card", stolen),
         ("transfer", transfer),
     ] {
-        println!("{what}:\n{}", kit.timeline(id).await?);
+        println!("{title}:\n{}", kit.timeline(id).await?);
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Schedules declared in code: created at the start, changed by name, removed when they are gone from the code.
+//! Schedules declared in code: the worker creates, changes and removes them when it starts.
 #![expect(clippy::print_stdout, reason = "examples print")]
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use windlass::{Context, Error, Failure, Job, Schedule, Worker};
 
 #[derive(Serialize, Deserialize)]
 struct Report {
-    of: String,
+    name: String,
 }
 
 impl Job for Report {
@@ -18,27 +18,28 @@ impl Job for Report {
 }
 
 async fn report(job: Report, ctx: Context) -> Result<(), Failure> {
-    let occurrence = ctx.job().occurrence.map(|of| of.scheduled_for.to_string());
-    println!("{} for {}", job.of, occurrence.unwrap_or_default());
+    let occurrence = ctx.job().occurrence;
+    let scheduled_for = occurrence.map(|occurrence| occurrence.scheduled_for.to_string());
+    println!("{} for {}", job.name, scheduled_for.unwrap_or_default());
     Ok(())
 }
 
-fn of(what: &str) -> Report {
+fn named(name: &str) -> Report {
     Report {
-        of: what.to_owned(),
+        name: name.to_owned(),
     }
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
-    let kit = TestKit::new(); // its clock starts at midnight UTC, and six hours pass at once
+    let kit = TestKit::new(); // its virtual clock starts at midnight UTC
     let worker = Worker::new(kit.client(), ()).handle(report).schedules(
         "reports",
         [
-            Schedule::cron("nightly", "30 3 * * *", of("the night"))
+            Schedule::cron("nightly", "30 3 * * *", named("the night"))
                 .timezone("Europe/Berlin")
                 .missed(Missed::Once),
-            Schedule::every("pulse", Duration::from_secs(2 * 3600), of("the pulse"))
+            Schedule::every("pulse", Duration::from_secs(2 * 3600), named("the pulse"))
                 .overlap(Overlap::Skip),
         ],
     );

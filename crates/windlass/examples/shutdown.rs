@@ -1,4 +1,4 @@
-//! A deploy: running jobs may finish, what is left is given back, and the next process goes on with it.
+//! A deploy: jobs that do not finish in time go back to the queue, and the next process runs them.
 #![expect(clippy::print_stdout, reason = "examples print")]
 
 use std::time::Duration;
@@ -21,7 +21,7 @@ async fn import(job: Import, ctx: Context) -> Result<(), Failure> {
         tokio::select! {
             () = ctx.sleep(Duration::from_millis(20)) => {}
             reason = ctx.stopped() => {
-                println!("attempt {} stops after some rows: {reason:?}", ctx.attempt());
+                println!("attempt {} stops early: {reason:?}", ctx.attempt());
                 return Err(format!("stopped at row {row}").into());
             }
         }
@@ -30,7 +30,7 @@ async fn import(job: Import, ctx: Context) -> Result<(), Failure> {
     Ok(())
 }
 
-/// In a real program: `tokio::signal::ctrl_c()`.
+/// Waits until a job starts. A real program waits for `tokio::signal::ctrl_c()` instead.
 async fn first_start(mut events: Subscription) {
     while let Some(heard) = events.next().await {
         if matches!(heard, Heard::Event(event) if event.name() == "started") {
@@ -43,15 +43,15 @@ async fn first_start(mut events: Subscription) {
 async fn main() -> Result<(), Error> {
     let client = Client::open("memory:").await?;
     let id = client.enqueue(Import { rows: 10_000 }).await?.id;
-    let signal = first_start(client.events()); // listens from here on
+    let signal = first_start(client.events());
     let worker = Worker::new(&client, ())
         .handle(import)
-        .shutdown_grace(Duration::from_millis(100)) // 30 s unless you say so
-        .stop_at_once_on(std::future::pending::<()>()); // a second signal, perhaps
+        .shutdown_grace(Duration::from_millis(100)) // the default is 30 s
+        .stop_at_once_on(std::future::pending::<()>()); // for example a second signal
     let stopped = worker.run_until(signal).await?;
-    println!("given back: {}", stopped.released);
+    println!("released: {}", stopped.released);
 
-    // The next process: the job is due at once, and no failure was counted.
+    // In the next process the job is due at once, and no failure was counted.
     let job = client.get(id).await?.ok_or(Error::NotFound(id))?;
     println!("attempt {}, failures {}", job.attempt, job.failures);
     client
@@ -63,11 +63,11 @@ async fn main() -> Result<(), Error> {
             },
         )
         .await?;
-    let over = client.clone();
-    let until = async move { over.wait(id, Duration::from_secs(10)).await };
+    let waiting = client.clone();
+    let finished = async move { waiting.wait(id, Duration::from_secs(10)).await };
     Worker::new(&client, ())
         .handle(import)
-        .run_until(until)
+        .run_until(finished)
         .await?;
     Ok(())
 }

@@ -1,4 +1,6 @@
-//! How a program tests its jobs: no sleeping, no server, crashes included. `cargo test --example testing` runs the tests.
+//! How to test jobs without sleeping and without a server, including crashes.
+//!
+//! `cargo test -p windlass --example testing` runs the tests.
 #![expect(clippy::print_stdout, reason = "examples print")]
 
 use serde::{Deserialize, Serialize};
@@ -22,7 +24,7 @@ impl Job for Mail {
     const KIND: &'static str = "mail";
 }
 
-/// What we ship: writes an invoice, and mails it.
+/// The handler under test: writes an invoice and mails it.
 async fn invoice(job: Invoice, ctx: Context) -> Result<(), Failure> {
     if ctx.attempt() == 1 {
         return Err("the printer is out of paper".into());
@@ -51,7 +53,7 @@ mod tests {
     use windlass::testing::TestKit;
 
     #[tokio::test]
-    async fn an_invoice_is_tried_again_and_mailed_once() {
+    async fn an_invoice_is_retried_and_mailed_once() {
         let kit = TestKit::new();
         let id = kit.client().enqueue(Invoice { order: 7 }).await.unwrap().id;
         let worker = kit.worker(worker(kit.client())).await.unwrap();
@@ -69,11 +71,11 @@ mod tests {
         let kit = TestKit::new();
         let id = kit.client().enqueue(Invoice { order: 7 }).await.unwrap().id;
         let worker = kit.worker(worker(kit.client())).await.unwrap();
-        worker.crash_after_claim().await.unwrap(); // killed before the handler
+        worker.crash_after_claim().await.unwrap(); // the process dies before the handler starts
         kit.advance(std::time::Duration::from_secs(31));
-        worker.pass().await.unwrap(); // its lease has expired
+        worker.pass().await.unwrap(); // finds the expired lease
         kit.advance(std::time::Duration::from_secs(1));
-        worker.crash_before_settle().await.unwrap(); // killed after the handler
+        worker.crash_before_settle().await.unwrap(); // the process dies after the handler
         worker.drain().await.unwrap();
         let timeline = kit.timeline(id).await.unwrap();
         assert_eq!(timeline.outcomes(), ["lost", "lost", "succeeded"]);

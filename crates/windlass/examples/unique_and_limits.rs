@@ -1,4 +1,4 @@
-//! One job per key, so many at once per key, and queues with bounds.
+//! Unique jobs, a limit of running jobs with the same key, and a limit of waiting jobs in a queue.
 #![expect(clippy::print_stdout, reason = "examples print")]
 
 use std::time::Duration;
@@ -37,15 +37,15 @@ async fn main() -> Result<(), Error> {
     };
     client.limit_queue("sync", &settings).await?;
 
-    // Asked three times while it waits, it is one job.
+    // Three enqueues with the same unique key create one job.
     for _ in 0..3 {
-        let asked = client
+        let receipt = client
             .enqueue(Sync { account: 1 })
             .unique_key("account-1")
             .await?;
-        println!("account 1: duplicate {}", asked.duplicate);
+        println!("account 1: duplicate {}", receipt.duplicate);
     }
-    // At most two run at once with this key, over all queues and nodes; the queue holds five.
+    // At most two jobs with the key `provider` run at once, on all nodes. At most five jobs wait.
     for account in 2..9 {
         match client.enqueue(Sync { account }).await {
             Ok(_) => {}
@@ -53,7 +53,7 @@ async fn main() -> Result<(), Error> {
             Err(other) => return Err(other),
         }
     }
-    // Retries get at most a fifth of the slots while fresh jobs wait, and never the last one.
+    // While new jobs wait, retries get at most a fifth of the slots. One slot never runs a retry.
     let queue = Queue::new("sync", 8)
         .retry_fetch_ratio(0.2)
         .fresh_reserve(1);

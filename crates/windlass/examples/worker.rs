@@ -23,7 +23,7 @@ async fn greet(job: Greet, _: Context) -> Result<String, Failure> {
     Ok(format!("Hello, {}!", job.name))
 }
 
-/// Prints a line for each event, until the last client and worker of the store are gone.
+/// Prints a line for each event, until the last client and worker of the store are dropped.
 async fn print(mut events: Subscription) {
     while let Some(heard) = events.next().await {
         match heard {
@@ -56,8 +56,8 @@ async fn main() -> Result<(), Error> {
     let receipts = client.enqueue_many(&greetings).await?;
 
     let waiting = client.clone();
-    let over = async move {
-        // In a real program: `tokio::signal::ctrl_c().await`.
+    let finished = async move {
+        // A real program waits for `tokio::signal::ctrl_c()` instead.
         for receipt in receipts {
             let _ = waiting.wait(receipt.id, Duration::from_secs(10)).await;
         }
@@ -66,7 +66,7 @@ async fn main() -> Result<(), Error> {
     println!("started url={url}");
     let stopped = Worker::new(&client, ())
         .handle(greet)
-        .run_until(over)
+        .run_until(finished)
         .await?;
     drop(client);
     let _ = printing.await;

@@ -1,9 +1,9 @@
-// A Windlass worker with nothing but Node's standard library.
+// A Windlass worker that uses only Node's standard library.
 //
 //     WINDLASS_URL=http://127.0.0.1:8080 WINDLASS_KEY=wl_… node worker.mjs
 //
-// It claims jobs, runs them, renews their leases, reports outcomes, prints what it does, and stops gracefully at
-// SIGTERM: what does not end in time is given back and runs elsewhere, without counting as a failure.
+// It claims jobs, runs them, renews their leases and reports their outcomes. At SIGTERM it stops gracefully: jobs that
+// do not finish in time go back to the queue and run elsewhere, without counting as a failure.
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 
@@ -12,61 +12,61 @@ const [URL_, NAME] = [env.WINDLASS_URL ?? "http://127.0.0.1:8080", env.WORKER ??
 const [QUEUES, SLOTS] = [(env.QUEUES ?? "default").split(","), Number(env.SLOTS ?? 4)];
 const [LEASE, GRACE] = [Number(env.LEASE_SECONDS ?? 30), Number(env.GRACE_SECONDS ?? 20)];
 
-// Handlers: what one returns is the result; what it throws is the error of this attempt.
+// Handlers. The return value is the job's result; an exception is the error of this attempt.
 const HANDLERS = {
   greet: async (payload) => ({ greeting: `Hello, ${payload.name}!` }),
-  // Takes its time, and stops early when it is told to.
+  // Sleeps, and stops early on a cancellation or a lost lease.
   pause: async (payload, job) => sleep(payload.seconds * 1000, undefined, { signal: job.stop.signal }),
 };
 
 const running = new Map();
 const stopping = new AbortController();
 
-// Prints one line: the event, then its fields.
+// Prints an event and its fields on one line.
 function log(event, job, fields) {
   const named = job && { id: job.id, kind: job.kind, attempt: job.attempt };
   const quoted = (value) => (/\s/.test(value) ? JSON.stringify(value) : value);
   console.log(event, ...Object.entries({ ...named, ...fields }).map(([name, value]) => `${name}=${quoted(value)}`));
 }
 
-// Asks the server; tries again while it is away or busy. Every call here may safely be made twice.
-async function call(path, told, { seconds = 40, tries = 8 } = {}) {
+// Sends a request; retries while the server is unavailable or busy. Every call in this file is safe to repeat.
+async function call(path, fields, { seconds = 40, tries = 8 } = {}) {
   const headers = { "content-type": "application/json" };
   if (env.WINDLASS_KEY) headers.authorization = `Bearer ${env.WINDLASS_KEY}`;
-  const body = JSON.stringify({ worker: NAME, ...told });
+  const body = JSON.stringify({ worker: NAME, ...fields });
   for (let attempt = 0; attempt < tries; attempt++) {
     const signal = AbortSignal.timeout(seconds * 1000);
-    const answer = await fetch(URL_ + path, { method: "POST", headers, body, signal }).catch((away) => away);
-    const said = await answer.text?.().catch(() => "");
-    if (answer.ok && said) return JSON.parse(said);
-    const problem = new Error(`${path}: ${answer.status ?? answer.message} ${said ?? ""}`);
+    const answer = await fetch(URL_ + path, { method: "POST", headers, body, signal }).catch((error) => error);
+    const text = await answer.text?.().catch(() => "");
+    if (answer.ok && text) return JSON.parse(text);
+    const problem = new Error(`${path}: ${answer.status ?? answer.message} ${text ?? ""}`);
     console.error(problem.message);
-    if (answer.status < 500 && ![200, 408, 429].includes(answer.status)) throw problem; // it never takes this
+    if (answer.status < 500 && ![200, 408, 429].includes(answer.status)) throw problem; // a retry would not help
     await sleep(Math.min(100 * 2 ** attempt, 5000));
   }
 }
 
-// Claims or renews. Who is only quiet goes on asking, and gets nothing until it is resumed.
-async function ask(path, told, how) {
-  const answer = await call(path, { lease: `${LEASE}s`, ...told }, how).catch(() => {
-    process.exitCode = 1; // nothing works without the server: end, and give back what can be given back
+// Claims or renews, and obeys the signal `stop`. With `quiet`, the server returns no jobs until `resume`.
+async function ask(path, fields, options) {
+  const answer = await call(path, { lease: `${LEASE}s`, ...fields }, options).catch(() => {
+    process.exitCode = 1; // the server refuses this worker: stop, and release its jobs
     return { signal: "stop" };
   });
   if (answer?.signal === "stop") stopping.abort();
   return answer?.data ?? [];
 }
 
-// Tells how an attempt ended, until the server has heard it or the lease is lost. It is renewed all the while.
+// Reports an outcome until the server accepts it or the lease is lost. Meanwhile, `renew` keeps the lease.
 async function settle(job, outcome) {
   while (running.get(job.id) === job) {
     let status = "refused";
     try {
-      const told = { id: job.id, attempt: job.attempt, ...outcome };
-      const answer = await call("/api/v1/settle", { outcomes: [told] });
+      const report = { id: job.id, attempt: job.attempt, ...outcome };
+      const answer = await call("/api/v1/settle", { outcomes: [report] });
       if (!answer && !stopping.signal.aborted) continue;
       status = answer?.data[0].status ?? "unreported";
     } catch (refused) {
-      const error = `its result cannot be told: ${refused.message}`; // it is too large, or no JSON
+      const error = `the result cannot be reported: ${refused.message}`; // it is too large or not JSON
       if (outcome.outcome === "succeeded") return settle(job, { outcome: "failed", error });
     }
     if (running.get(job.id) === job) running.delete(job.id);
@@ -88,7 +88,7 @@ async function renew() {
   for (const renewed of await ask("/api/v1/renew", { leases }, { seconds: LEASE / 3, tries: 1 })) {
     const job = running.get(renewed.id);
     if (!job || (renewed.status === "renewed" && !renewed.cancel_requested)) continue;
-    // A lost lease is not ours any more: what the handler does from now on counts for nothing.
+    // After a lost lease, the server ignores this attempt.
     if (renewed.status !== "renewed") running.delete(job.id);
     job.cancelled = Boolean(renewed.cancel_requested);
     log(job.cancelled ? "cancelling" : "lost", job);

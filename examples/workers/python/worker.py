@@ -1,35 +1,35 @@
 #!/usr/bin/env python3
-"""A Windlass worker with nothing but the standard library.
+"""A Windlass worker that uses only the standard library.
 
     WINDLASS_URL=http://127.0.0.1:8080 WINDLASS_KEY=wl_… python3 worker.py
 
-It claims jobs, runs them in threads, renews their leases, reports outcomes, prints what it does, and stops gracefully at
-SIGTERM: what does not end in time is given back and runs elsewhere, without counting as a failure."""
+It claims jobs, runs them in threads, renews their leases and reports their outcomes. At SIGTERM it stops gracefully:
+jobs that do not finish in time go back to the queue and run elsewhere, without counting as a failure."""
 import http.client, json, os, signal, sys, threading, time, urllib.request, uuid
 env = os.environ.get
 URL, KEY, NAME = env("WINDLASS_URL", "http://127.0.0.1:8080"), env("WINDLASS_KEY"), env("WORKER", f"python-{os.getpid()}")
 QUEUES, SLOTS = env("QUEUES", "default").split(","), int(env("SLOTS", "4"))
 LEASE, GRACE = float(env("LEASE_SECONDS", "30")), float(env("GRACE_SECONDS", "20"))
 
-# Handlers: what one returns is the result; what it raises is the error of this attempt.
+# Handlers. The return value is the job's result; an exception is the error of this attempt.
 def greet(payload, job):
     return {"greeting": f"Hello, {payload['name']}!"}
 
 def pause(payload, job):
-    if job["stop"].wait(payload["seconds"]):  # it stops early when it is told to
-        raise InterruptedError("told to stop")
+    if job["stop"].wait(payload["seconds"]):  # stops early on a cancellation or a lost lease
+        raise InterruptedError("stopped early")
 
 HANDLERS = {"greet": greet, "pause": pause}
 running, lock, stopping, problems = {}, threading.Lock(), threading.Event(), []
 
 def log(event, job=None, **fields):
-    """Prints one line: the event, then its fields."""
+    """Prints an event and its fields on one line."""
     fields = ({name: job[name] for name in ("id", "kind", "attempt")} if job else {}) | fields
     line = (f"{name}={json.dumps(value) if any(map(str.isspace, str(value))) else value}" for name, value in fields.items())
     print(event, *line, flush=True)
 
 def call(path, body, timeout=40, tries=8):
-    """Asks the server; tries again while it is away or busy. Every call here may safely be made twice."""
+    """Sends a request; retries while the server is unavailable or busy. Every call in this file is safe to repeat."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {KEY}"} if KEY else {})
     request = urllib.request.Request(URL + path, json.dumps({"worker": NAME, **body}).encode(), headers)
     for attempt in range(tries):
@@ -37,17 +37,17 @@ def call(path, body, timeout=40, tries=8):
             with urllib.request.urlopen(request, timeout=timeout) as answer:
                 return json.load(answer)
         except (OSError, ValueError, http.client.HTTPException) as error:
-            status, said = getattr(error, "code", 503), getattr(error, "read", bytes)().decode(errors="replace")
-            print(f"{path}: {error} {said}", file=sys.stderr)
-            if status < 500 and status not in (408, 429):  # it does not take this, and never will
-                raise RuntimeError(f"{path}: {error} {said}") from None
+            status, text = getattr(error, "code", 503), getattr(error, "read", bytes)().decode(errors="replace")
+            print(f"{path}: {error} {text}", file=sys.stderr)
+            if status < 500 and status not in (408, 429):  # a retry would not help
+                raise RuntimeError(f"{path}: {error} {text}") from None
         time.sleep(min(0.1 * 2**attempt, 5))
 
-def ask(path, body, **how):
-    """Claims or renews. Who is only quiet goes on asking, and gets nothing until it is resumed."""
+def ask(path, body, **options):
+    """Claims or renews, and obeys the signal `stop`. With `quiet`, the server returns no jobs until `resume`."""
     try:
-        answer = call(path, {"lease": f"{LEASE}s", **body}, **how) or {}
-    except RuntimeError as refused:  # nothing works without the server: end, and give back what can be given back
+        answer = call(path, {"lease": f"{LEASE}s", **body}, **options) or {}
+    except RuntimeError as refused:  # the server refuses this worker: stop, and release its jobs
         problems.append(refused)
         answer = {"signal": "stop"}
     if answer.get("signal") == "stop":
@@ -55,17 +55,17 @@ def ask(path, body, **how):
     return answer.get("data", [])
 
 def settle(job, outcome):
-    """Tells how an attempt ended, until the server has heard it or the lease is lost. It is renewed all the while."""
+    """Reports an outcome until the server accepts it or the lease is lost. Meanwhile, `renew` keeps the lease."""
     while running.get(job["id"]) is job:
         try:
-            told = {"id": job["id"], "attempt": job["attempt"], **outcome}
-            answer = call("/api/v1/settle", {"outcomes": [told]})
+            report = {"id": job["id"], "attempt": job["attempt"], **outcome}
+            answer = call("/api/v1/settle", {"outcomes": [report]})
             if answer is None and not stopping.is_set():
                 continue
             status = answer["data"][0]["status"] if answer else "unreported"
         except Exception as error:
-            if outcome["outcome"] == "succeeded":  # the result is too large, or no JSON
-                return settle(job, {"outcome": "failed", "error": f"its result cannot be told: {error}"})
+            if outcome["outcome"] == "succeeded":  # the result is too large or not JSON
+                return settle(job, {"outcome": "failed", "error": f"the result cannot be reported: {error}"})
             status = "refused"
         with lock:
             running.pop(job["id"], None)
@@ -84,12 +84,12 @@ def renew():
         with lock:
             leases = [{"id": job["id"], "attempt": job["attempt"]} for job in running.values()]
         for renewed in ask("/api/v1/renew", {"leases": leases}, timeout=LEASE / 3, tries=1):
-            lost, called_off = renewed["status"] != "renewed", bool(renewed.get("cancel_requested"))
-            with lock:  # a lost lease is not ours any more: what the handler does from now on counts for nothing
+            lost, cancelled = renewed["status"] != "renewed", bool(renewed.get("cancel_requested"))
+            with lock:  # after a lost lease, the server ignores this attempt
                 job = running.pop(renewed["id"], None) if lost else running.get(renewed["id"])
-            if job and (lost or called_off):
+            if job and (lost or cancelled):
                 log("lost" if lost else "cancelling", job)
-                job["cancelled"] = called_off
+                job["cancelled"] = cancelled
                 job["stop"].set()
 
 for name in (signal.SIGTERM, signal.SIGINT):

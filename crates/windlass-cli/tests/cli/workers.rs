@@ -271,7 +271,7 @@ fn assert_given_back(world: &World, id: &str) {
     );
 }
 
-/// What cannot be told, because it is too large or no JSON, is the failure of that attempt and of nothing else.
+/// A result that is too large or not JSON fails its own attempt and nothing else.
 fn the_worker_tells_what_it_cannot_tell(language: &str) {
     let world = World::new();
     let other = world.enqueue(json!({"kind": "pause", "payload": {"seconds": 2}}));
@@ -285,7 +285,7 @@ fn the_worker_tells_what_it_cannot_tell(language: &str) {
         let job = world.job(&id);
         assert_eq!(field(&job, "dead_reason"), "exhausted");
         let error = field(&job, "last_error").to_string();
-        assert!(error.contains("cannot be told"), "{error}");
+        assert!(error.contains("cannot be reported"), "{error}");
     }
     eventually("the other ran", || world.state(&other) == "succeeded");
     assert!(worker.stop(), "it ends well");

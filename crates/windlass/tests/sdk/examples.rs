@@ -55,60 +55,66 @@ fn a_worker_prints_what_it_does() {
 
 #[test]
 fn retries_wait_as_errors_say() {
-    let told = run("retries");
+    let printed = run("retries");
     assert!(
-        told.contains("+1s #2 failed: too many requests\n+1m 1s #3 succeeded"),
-        "{told}"
+        printed.contains("+1s #2 failed: too many requests\n+1m 1s #3 succeeded"),
+        "{printed}"
     );
     assert!(
-        told.contains("stolen card:\n+0s #1 failed: the card was stolen\n\n"),
-        "{told}"
+        printed.contains("stolen card:\n+0s #1 failed: the card was stolen\n\n"),
+        "{printed}"
     );
-    assert!(told.contains("+1h #2 snoozed\n+2h #3 succeeded"), "{told}");
+    assert!(
+        printed.contains("+1h #2 snoozed\n+2h #3 succeeded"),
+        "{printed}"
+    );
 }
 
 #[test]
 fn schedules_fire_in_their_zone() {
-    let told = run("schedules");
+    let printed = run("schedules");
     assert!(
-        told.contains("the night for 2026-01-01T02:30:00Z"),
-        "{told}"
+        printed.contains("the night for 2026-01-01T02:30:00Z"),
+        "{printed}"
     );
-    assert!(told.ends_with("4 reports\n"), "{told}");
+    assert!(printed.ends_with("4 reports\n"), "{printed}");
 }
 
 #[test]
 fn unique_jobs_are_one_and_limits_hold() {
-    let told = run("unique_and_limits");
-    assert_eq!(told.matches("duplicate true").count(), 2, "{told}");
-    assert_eq!(told.matches("is full").count(), 3, "{told}");
+    let printed = run("unique_and_limits");
+    assert_eq!(printed.matches("duplicate true").count(), 2, "{printed}");
+    assert_eq!(printed.matches("is full").count(), 3, "{printed}");
     assert_eq!(
-        told.matches("T00:00:10Z account").count(),
+        printed.matches("T00:00:10Z account").count(),
         2,
-        "two at once: {told}"
+        "two at once: {printed}"
     );
-    assert_eq!(told.matches("Z account").count(), 5, "{told}");
+    assert_eq!(printed.matches("Z account").count(), 5, "{printed}");
 }
 
 #[test]
 fn shutdown_gives_back_and_the_next_process_goes_on() {
-    let told = run("shutdown");
-    assert!(told.contains("Shutdown"), "{told}");
+    let printed = run("shutdown");
+    assert!(printed.contains("Shutdown"), "{printed}");
     assert!(
-        told.contains("given back: 1\nattempt 1, failures 0\n"),
-        "{told}"
+        printed.contains("released: 1\nattempt 1, failures 0\n"),
+        "{printed}"
     );
-    assert!(told.ends_with("attempt 2 imported 3 rows\n"), "{told}");
+    assert!(
+        printed.ends_with("attempt 2 imported 3 rows\n"),
+        "{printed}"
+    );
 }
 
 #[test]
 fn testing_prints_a_timeline() {
-    let told = run("testing");
+    let printed = run("testing");
     assert!(
-        told.starts_with("+0s #1 failed: the printer is out of paper\n"),
-        "{told}"
+        printed.starts_with("+0s #1 failed: the printer is out of paper\n"),
+        "{printed}"
     );
-    assert!(told.contains("#2 succeeded"), "{told}");
+    assert!(printed.contains("#2 succeeded"), "{printed}");
 }
 
 #[test]
