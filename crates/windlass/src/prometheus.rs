@@ -1,10 +1,38 @@
-//! The figures, for Prometheus. What each means is in `docs/metrics.md`.
+//! Metrics for Prometheus. Requires the feature `prometheus`.
+//!
+//! A [`PrometheusRecorder`] counts everything that happens in a process: jobs by outcome, waiting
+//! and running times, retries, queue depths, store latency, and the process itself. Give it to
+//! [`Client::open_with_recorder`](crate::Client::open_with_recorder), and serve
+//! [`PrometheusRecorder::text`] at `/metrics`. [`METRICS`] lists all metrics with their labels and
+//! meaning. For another metrics system, implement [`Recorder`](crate::events::Recorder).
+//!
+//! The number of series is bounded: queues beyond the first 200 share the label `other`, and kinds
+//! and paths are never labels.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use serde_json::json;
+//! use windlass::Client;
+//! use windlass::prometheus::PrometheusRecorder;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), windlass::Error> {
+//! let metrics = Arc::new(PrometheusRecorder::new());
+//! let client = Client::open_with_recorder("memory:", metrics.clone()).await?;
+//! client.enqueue_json("email:send", &json!({ "to": "ann@example.org" })).queue("mail").await?;
+//!
+//! let text = metrics.text(); // the body of the answer to Prometheus
+//! assert!(text.contains(r#"windlass_jobs_enqueued_total{queue="mail"} 1"#));
+//! # Ok(())
+//! # }
+//! ```
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
@@ -21,17 +49,17 @@ mod process;
 mod table;
 mod text;
 
-use process::Process;
+use process::ProcessMetrics;
 pub use table::{METRICS, Metric, MetricKind};
 pub use text::MetricsFormat;
 
-/// Queues beyond this many share the label `other`: labels are bounded.
+/// Further queues share the label `other`, so that the number of series is bounded.
 const QUEUES_MAX: usize = 200;
 
 type Labels = Vec<(&'static str, String)>;
 type Histograms = Family<Labels, Histogram, Buckets>;
 
-/// From a tenth of a millisecond to a day.
+/// The upper bounds of the histogram buckets in seconds, from 0.1 ms to a day.
 const BUCKETS: [f64; 17] = [
     0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0,
     3600.0, 21_600.0, 86_400.0,
@@ -46,20 +74,9 @@ impl MetricConstructor<Histogram> for Buckets {
     }
 }
 
-/// Counts what happens, in the text form that Prometheus reads.
+/// A [`Recorder`] that counts everything and prints it in the text formats of Prometheus.
 ///
-/// ```
-/// # use std::sync::Arc;
-/// # use windlass::prometheus::PrometheusRecorder;
-/// # use windlass::{Client, Error};
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Error> {
-/// let metrics = Arc::new(PrometheusRecorder::new());
-/// let client = Client::open_with_recorder("memory:", metrics.clone()).await?;
-/// assert!(metrics.text().contains("windlass_build_info"));
-/// # Ok(())
-/// # }
-/// ```
+/// The module [`prometheus`](crate::prometheus) has an example.
 pub struct PrometheusRecorder {
     registry: Registry,
     queues: Mutex<BTreeSet<QueueName>>,
@@ -87,13 +104,14 @@ pub struct PrometheusRecorder {
     http_requests: Family<Labels, Counter>,
     http_request: Histograms,
     log_lines_dropped: Counter,
-    process: Option<Process>,
-    /// Held while gauges are filled anew and while they are read: nobody sees them half filled.
-    filling: Mutex<()>,
+    process: Option<ProcessMetrics>,
+    /// Held while gauges are replaced and while they are read, so that a reader never sees only
+    /// some of the new values.
+    gauge_update: Mutex<()>,
 }
 
 impl PrometheusRecorder {
-    /// Nothing counted yet.
+    /// Returns a recorder in which all counters are zero.
     pub fn new() -> Self {
         let histograms = || Histograms::new_with_constructor(Buckets);
         let mut recorder = PrometheusRecorder {
@@ -123,69 +141,81 @@ impl PrometheusRecorder {
             http_requests: Family::default(),
             http_request: histograms(),
             log_lines_dropped: Counter::default(),
-            process: Process::new(),
-            filling: Mutex::default(),
+            process: ProcessMetrics::new(),
+            gauge_update: Mutex::default(),
         };
         recorder.register();
         recorder
     }
 
-    /// Every metric, with what the table says about it.
+    /// Registers every metric with the help text of the table.
     fn register(&mut self) {
         let build: Family<Labels, Gauge> = Family::default();
         let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
         build.get_or_create(&version).set(1);
-        let to = &mut self.registry;
-        add(to, "jobs_enqueued", self.enqueued.clone());
-        add(to, "jobs_finished", self.finished.clone());
-        add(to, "jobs_dead", self.dead.clone());
-        add(to, "job_wait_seconds", self.wait.clone());
-        add(to, "job_run_seconds", self.run.clone());
-        add(to, "job_total_seconds", self.total.clone());
-        add(to, "retries", self.retries.clone());
-        add(to, "retry_exhausted", self.retry_exhausted.clone());
-        add(to, "retry_latency_seconds", self.retry_latency.clone());
-        add(to, "leases_lost", self.leases_lost.clone());
-        add(to, "outcomes_refused", self.outcomes_refused.clone());
-        add(to, "dead_removed", self.dead_removed.clone());
-        add(to, "queue_depth", self.depth.clone());
-        add(to, "queue_oldest_ready_seconds", self.oldest_ready.clone());
-        add(to, "schedule_lag_seconds", self.schedule_lag.clone());
-        add(to, "schedule_skipped", self.schedule_skipped.clone());
-        add(to, "store_op_seconds", self.store_op.clone());
-        add(to, "workers", self.workers.clone());
-        add(to, "worker_slots", self.slots.clone());
-        add(to, "loop_restarts", self.loop_restarts.clone());
-        add(to, "http_job_results", self.http_job_results.clone());
-        add(to, "http_requests", self.http_requests.clone());
-        add(to, "http_request_seconds", self.http_request.clone());
-        add(to, "log_lines_dropped", self.log_lines_dropped.clone());
-        add(to, "build_info", build);
+        let registry = &mut self.registry;
+        add(registry, "jobs_enqueued", self.enqueued.clone());
+        add(registry, "jobs_finished", self.finished.clone());
+        add(registry, "jobs_dead", self.dead.clone());
+        add(registry, "job_wait_seconds", self.wait.clone());
+        add(registry, "job_run_seconds", self.run.clone());
+        add(registry, "job_total_seconds", self.total.clone());
+        add(registry, "retries", self.retries.clone());
+        add(registry, "retry_exhausted", self.retry_exhausted.clone());
+        add(
+            registry,
+            "retry_latency_seconds",
+            self.retry_latency.clone(),
+        );
+        add(registry, "leases_lost", self.leases_lost.clone());
+        add(registry, "outcomes_refused", self.outcomes_refused.clone());
+        add(registry, "dead_removed", self.dead_removed.clone());
+        add(registry, "queue_depth", self.depth.clone());
+        add(
+            registry,
+            "queue_oldest_ready_seconds",
+            self.oldest_ready.clone(),
+        );
+        add(registry, "schedule_lag_seconds", self.schedule_lag.clone());
+        add(registry, "schedule_skipped", self.schedule_skipped.clone());
+        add(registry, "store_op_seconds", self.store_op.clone());
+        add(registry, "workers", self.workers.clone());
+        add(registry, "worker_slots", self.slots.clone());
+        add(registry, "loop_restarts", self.loop_restarts.clone());
+        add(registry, "http_job_results", self.http_job_results.clone());
+        add(registry, "http_requests", self.http_requests.clone());
+        add(registry, "http_request_seconds", self.http_request.clone());
+        add(
+            registry,
+            "log_lines_dropped",
+            self.log_lines_dropped.clone(),
+        );
+        add(registry, "build_info", build);
     }
 
-    /// All metrics in the classic text format of Prometheus.
+    /// Returns all metrics in the classic text format of Prometheus.
     pub fn text(&self) -> String {
         self.text_in(MetricsFormat::Classic)
     }
 
-    /// All metrics in a text format.
+    /// Returns all metrics in the given text format.
     pub fn text_in(&self, format: MetricsFormat) -> String {
-        let _whole = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut open = String::new();
-        // Writing into memory does not fail.
-        let _ = encode_registry(&mut open, &self.registry);
+        let _guard = locked(&self.gauge_update);
+        let mut open_metrics = String::new();
+        // Writing to a string does not fail.
+        let _ = encode_registry(&mut open_metrics, &self.registry);
         if let Some(process) = &self.process {
             process.update();
-            let _ = encode_registry(&mut open, &process.registry);
+            let _ = encode_registry(&mut open_metrics, &process.registry);
         }
-        let _ = encode_eof(&mut open);
+        let _ = encode_eof(&mut open_metrics);
         match format {
-            MetricsFormat::OpenMetrics => open,
-            MetricsFormat::Classic => text::classic(&open),
+            MetricsFormat::OpenMetrics => open_metrics,
+            MetricsFormat::Classic => text::classic(&open_metrics),
         }
     }
 
-    /// A server answered a request: the route as its table names it, never a path.
+    /// Counts a request to an HTTP server. `route` is the pattern of the route, never a path with ids.
     pub fn http_request(&self, method: &str, route: &str, status: u16, took: Duration) {
         let mut labels = vec![("method", method.to_owned()), ("route", route.to_owned())];
         let time = self.http_request.get_or_create(&labels);
@@ -195,24 +225,24 @@ impl PrometheusRecorder {
         self.http_requests.get_or_create(&labels).inc();
     }
 
-    /// How many workers of each type are alive.
+    /// Sets the number of live workers of each type.
     pub fn workers(&self, alive: &BTreeMap<&'static str, u64>) {
-        let _whole = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = locked(&self.gauge_update);
         self.workers.clear();
-        for (kind, count) in alive {
-            let labels = vec![("type", (*kind).to_owned())];
-            self.workers.get_or_create(&labels).set(gauged(*count));
+        for (worker_type, count) in alive {
+            let labels = vec![("type", (*worker_type).to_owned())];
+            self.workers.get_or_create(&labels).set(gauge_value(*count));
         }
     }
 
-    /// So many log lines were left out so far.
-    pub fn log_lines_dropped(&self, so_far: u64) {
-        self.log_lines_dropped.inner().store(so_far, Relaxed);
+    /// Sets the number of log lines that were dropped since the process started.
+    pub fn log_lines_dropped(&self, total: u64) {
+        self.log_lines_dropped.inner().store(total, Relaxed);
     }
 
-    /// The label of a queue.
+    /// Returns the label of a queue: its name, or `other` beyond [`QUEUES_MAX`].
     fn queue(&self, queue: &QueueName) -> Labels {
-        let mut known = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = locked(&self.queues);
         if !known.contains(queue) && known.len() < QUEUES_MAX {
             known.insert(queue.clone());
         }
@@ -226,13 +256,13 @@ impl PrometheusRecorder {
 
     fn job(&self, at: Timestamp, job: &JobRef, what: &JobEvent) {
         let labels = self.queue(&job.queue);
-        let and = |name, value: &str| {
+        let with_label = |name, value: &str| {
             let mut labels = labels.clone();
             labels.push((name, value.to_owned()));
             labels
         };
         let finished = |outcome: &str| {
-            let labels = and("outcome", outcome);
+            let labels = with_label("outcome", outcome);
             self.finished.get_or_create(&labels).inc();
             let total = at.since(job.created_at).as_secs_f64();
             self.total.get_or_create(&labels).observe(total);
@@ -265,7 +295,8 @@ impl PrometheusRecorder {
             JobEvent::Cancelled => finished("cancelled"),
             JobEvent::Dead { reason, .. } => {
                 finished("dead");
-                self.dead.get_or_create(&and("reason", reason.name())).inc();
+                let labels_and_reason = with_label("reason", reason.name());
+                self.dead.get_or_create(&labels_and_reason).inc();
                 if matches!(reason, DeadReason::Exhausted | DeadReason::Poison) {
                     self.retry_exhausted.get_or_create(&labels).inc();
                 }
@@ -279,9 +310,9 @@ impl PrometheusRecorder {
 }
 
 fn add(registry: &mut Registry, name: &'static str, metric: impl Registered) {
-    let about = METRICS.iter().find(|about| about.name == name);
-    let about = about.expect("every metric is in the table, which a test checks");
-    registry.register(about.name, about.help, metric);
+    let entry = METRICS.iter().find(|entry| entry.name == name);
+    let entry = entry.expect("every metric is in the table, which a test checks");
+    registry.register(entry.name, entry.help, metric);
 }
 
 impl Recorder for PrometheusRecorder {
@@ -317,16 +348,16 @@ impl Recorder for PrometheusRecorder {
     }
 
     fn counts(&self, counts: &BTreeMap<QueueName, Counts>, now: Timestamp) {
-        let _whole = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
-        // A queue that has no jobs any more is not shown with those it had.
+        let _guard = locked(&self.gauge_update);
+        // Removes the values of queues that no longer have jobs.
         self.depth.clear();
         self.oldest_ready.clear();
-        // Several queues may share a label: what they have is added up.
-        let mut shown: BTreeMap<Labels, Counts> = BTreeMap::new();
+        // Several queues may share the label `other`: their counts are added up.
+        let mut by_label: BTreeMap<Labels, Counts> = BTreeMap::new();
         for (queue, counts) in counts {
-            add_up(shown.entry(self.queue(queue)).or_default(), counts);
+            add_counts(by_label.entry(self.queue(queue)).or_default(), counts);
         }
-        for (labels, counts) in &shown {
+        for (labels, counts) in &by_label {
             let states = [
                 ("scheduled", counts.scheduled),
                 ("ready", counts.ready),
@@ -339,7 +370,7 @@ impl Recorder for PrometheusRecorder {
                 let mut labels = labels.clone();
                 labels.push(("state", state.to_owned()));
                 let gauge = self.depth.get_or_create(&labels);
-                gauge.set(gauged(count));
+                gauge.set(gauge_value(count));
             }
             let oldest = counts
                 .oldest_ready
@@ -352,7 +383,7 @@ impl Recorder for PrometheusRecorder {
     fn slots(&self, used: u64, total: u64) {
         for (state, count) in [("used", used), ("free", total.saturating_sub(used))] {
             let labels = vec![("state", state.to_owned())];
-            self.slots.get_or_create(&labels).set(gauged(count));
+            self.slots.get_or_create(&labels).set(gauge_value(count));
         }
     }
 
@@ -367,19 +398,24 @@ impl Recorder for PrometheusRecorder {
     }
 }
 
-fn gauged(count: u64) -> i64 {
+fn gauge_value(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-fn add_up(sum: &mut Counts, more: &Counts) {
-    sum.scheduled += more.scheduled;
-    sum.ready += more.ready;
-    sum.retrying += more.retrying;
-    sum.running += more.running;
-    sum.succeeded += more.succeeded;
-    sum.dead += more.dead;
-    sum.cancelled += more.cancelled;
-    sum.oldest_ready = [sum.oldest_ready, more.oldest_ready]
+/// Locks a mutex, also after a panic of another holder: the data are only metrics.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn add_counts(sum: &mut Counts, counts: &Counts) {
+    sum.scheduled += counts.scheduled;
+    sum.ready += counts.ready;
+    sum.retrying += counts.retrying;
+    sum.running += counts.running;
+    sum.succeeded += counts.succeeded;
+    sum.dead += counts.dead;
+    sum.cancelled += counts.cancelled;
+    sum.oldest_ready = [sum.oldest_ready, counts.oldest_ready]
         .into_iter()
         .flatten()
         .min();
@@ -401,9 +437,9 @@ impl fmt::Debug for PrometheusRecorder {
 mod tests {
     use super::*;
 
-    /// What is told about each metric: its kind, and the labels that it was seen with.
-    fn told(text: &str) -> BTreeMap<&str, (&str, BTreeSet<&str>)> {
-        let mut told = BTreeMap::new();
+    /// Parses the kind and the labels of each metric.
+    fn parse_metrics(text: &str) -> BTreeMap<&str, (&str, BTreeSet<&str>)> {
+        let mut metrics = BTreeMap::new();
         let mut current = "";
         for line in text.lines() {
             if let Some((name, kind)) = line
@@ -411,18 +447,18 @@ mod tests {
                 .and_then(|rest| rest.split_once(' '))
             {
                 current = name;
-                told.insert(name, (kind, BTreeSet::new()));
+                metrics.insert(name, (kind, BTreeSet::new()));
             } else if let Some((_, labels)) = line.split_once('{') {
                 let labels = labels.split_once('}').map_or("", |(labels, _)| labels);
                 let names = labels
                     .split(',')
                     .filter_map(|label| Some(label.split_once('=')?.0));
-                let seen = told.get_mut(current).map(|(_, seen)| seen);
+                let seen = metrics.get_mut(current).map(|(_, seen)| seen);
                 seen.into_iter()
                     .for_each(|seen| seen.extend(names.clone().filter(|name| *name != "le")));
             }
         }
-        told
+        metrics
     }
 
     #[test]
@@ -510,18 +546,18 @@ mod tests {
         recorder.schedule_lag.observe(1.0);
         recorder.store_op("claim", second);
         let text = recorder.text();
-        let told = told(&text);
+        let recorded = parse_metrics(&text);
         for metric in METRICS {
             let name = metric.full_name();
             let labels: BTreeSet<&str> = metric.labels.iter().copied().collect();
             assert_eq!(
-                told.get(name.as_str()),
+                recorded.get(name.as_str()),
                 Some(&(metric.kind.name(), labels)),
                 "{name}"
             );
             let help = format!("# HELP {name} {}.", metric.help);
             assert!(text.contains(&help), "{help}");
         }
-        assert_eq!(told.len(), METRICS.len(), "{text}");
+        assert_eq!(recorded.len(), METRICS.len(), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! What this process takes of its machine, under the names that every Prometheus client uses. On Linux only.
+//! Metrics of this process, under the names that every Prometheus client uses. On Linux only.
 
 use std::fs;
 use std::sync::atomic::AtomicU64;
@@ -8,12 +8,12 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// The kernel tells times to programs in hundredths of a second, whatever it counts in itself.
+/// The unit of CPU times in `/proc`: always hundredths of a second, whatever the kernel uses.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Metrics about this process.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(super) struct ProcessMetrics {
     pub(super) registry: Registry,
     cpu_seconds: Counter<f64, AtomicU64>,
     resident_bytes: Gauge,
@@ -22,7 +22,7 @@ pub(super) struct Process {
     start_seconds: Gauge<f64, AtomicU64>,
 }
 
-/// One look at the process.
+/// The values of one moment, read from `/proc`.
 #[derive(Debug, PartialEq)]
 struct Reading {
     cpu_seconds: f64,
@@ -32,11 +32,11 @@ struct Reading {
     start_seconds: f64,
 }
 
-impl Process {
-    /// None where the system has no `/proc`.
+impl ProcessMetrics {
+    /// Returns `None` if the system has no `/proc`.
     pub(super) fn new() -> Option<Self> {
         let reading = Reading::now()?;
-        let mut process = Process {
+        let mut process = ProcessMetrics {
             registry: Registry::default(),
             cpu_seconds: Counter::default(),
             resident_bytes: Gauge::default(),
@@ -44,17 +44,17 @@ impl Process {
             max_fds: Gauge::default(),
             start_seconds: Gauge::default(),
         };
-        let to = &mut process.registry;
-        super::add(to, "process_cpu_seconds", process.cpu_seconds.clone());
+        let registry = &mut process.registry;
+        super::add(registry, "process_cpu_seconds", process.cpu_seconds.clone());
         super::add(
-            to,
+            registry,
             "process_resident_memory_bytes",
             process.resident_bytes.clone(),
         );
-        super::add(to, "process_open_fds", process.open_fds.clone());
-        super::add(to, "process_max_fds", process.max_fds.clone());
+        super::add(registry, "process_open_fds", process.open_fds.clone());
+        super::add(registry, "process_max_fds", process.max_fds.clone());
         super::add(
-            to,
+            registry,
             "process_start_time_seconds",
             process.start_seconds.clone(),
         );
@@ -62,7 +62,7 @@ impl Process {
         Some(process)
     }
 
-    /// Looks again.
+    /// Reads the current values.
     pub(super) fn update(&self) {
         if let Some(reading) = Reading::now() {
             self.set(&reading);
@@ -88,13 +88,13 @@ impl Reading {
             &read("/proc/self/status")?,
             &read("/proc/self/limits")?,
             &read("/proc/stat")?,
-            // The listing itself has one open.
+            // Reading the folder opens one descriptor itself.
             i64::try_from(open_fds).ok()?.saturating_sub(1),
         )
     }
 
     fn parse(stat: &str, status: &str, limits: &str, system: &str, open_fds: i64) -> Option<Self> {
-        // The name of the program comes first, in brackets, and may hold anything.
+        // The name of the program comes first, in parentheses, and may contain any characters.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let ticks = |index: usize| Some(fields.get(index)?.parse::<f64>().ok()? / TICKS_PER_SECOND);
         let number = |text: &str, name: &str| {
@@ -108,7 +108,7 @@ impl Reading {
             cpu_seconds: ticks(11)? + ticks(12)?,
             resident_bytes: resident_kib * 1024,
             open_fds,
-            max_fds: max_fds.parse().unwrap_or(i64::MAX), // or `unlimited`
+            max_fds: max_fds.parse().unwrap_or(i64::MAX), // the text may be `unlimited`
             start_seconds: booted_at + ticks(19)?,
         })
     }

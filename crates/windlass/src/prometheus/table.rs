@@ -1,31 +1,32 @@
-//! Every metric, said once: its name, kind, labels and meaning. The recorder and the reference page both come from here.
+//! The table of all metrics: name, kind, labels and meaning. The recorder and the reference page
+//! `docs/metrics.md` are both made from it.
 
-/// What a metric counts, and under which name.
+/// The description of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metric {
-    /// Its name without the prefix and without what its kind puts behind it.
+    /// The name without the prefix `windlass_` and without the suffix `_total` of counters.
     pub(super) name: &'static str,
-    /// How it moves.
+    /// The kind of metric.
     pub kind: MetricKind,
-    /// The labels that it has.
+    /// The names of its labels.
     pub labels: &'static [&'static str],
-    /// What it counts.
+    /// What it measures: the help text.
     pub help: &'static str,
 }
 
-/// How a metric moves.
+/// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricKind {
-    /// It only grows.
+    /// A number that only grows.
     Counter,
-    /// It goes up and down.
+    /// A number that goes up and down.
     Gauge,
-    /// How often it was how large.
+    /// A distribution of values, counted in buckets.
     Histogram,
 }
 
 impl MetricKind {
-    /// As Prometheus calls it.
+    /// Returns the name of the kind in Prometheus: `counter`, `gauge` or `histogram`.
     pub fn name(self) -> &'static str {
         match self {
             MetricKind::Counter => "counter",
@@ -36,20 +37,22 @@ impl MetricKind {
 }
 
 impl Metric {
-    /// Its whole name, as it is asked for.
+    /// Returns the full name, as used in queries: `windlass_jobs_enqueued_total`.
     pub fn full_name(&self) -> String {
-        let end = match self.kind {
+        let suffix = match self.kind {
             MetricKind::Counter => "_total",
             MetricKind::Gauge | MetricKind::Histogram => "",
         };
-        format!("{}{}{end}", self.prefix(), self.name)
+        format!("{}{}{suffix}", self.prefix(), self.name)
     }
 
-    /// What its name begins with; metrics about the process have the names that every Prometheus client uses.
+    /// Returns the prefix of the name. Metrics of the process have the names that every Prometheus
+    /// client uses.
     pub(super) fn prefix(&self) -> &'static str {
-        match self.name.starts_with("process_") {
-            true => "",
-            false => "windlass_",
+        if self.name.starts_with("process_") {
+            ""
+        } else {
+            "windlass_"
         }
     }
 }
@@ -82,25 +85,25 @@ pub const METRICS: &[Metric] = {
             "jobs_finished",
             Counter,
             &["queue", "outcome"],
-            "Jobs that are over: succeeded, dead, cancelled",
+            "Jobs that finished, by outcome: succeeded, dead, cancelled",
         ),
         metric(
             "jobs_dead",
             Counter,
             &["queue", "reason"],
-            "Jobs that became dead: exhausted, unrecoverable, expired, lost, poison",
+            "Jobs that became dead, by reason: exhausted, unrecoverable, expired, lost, poison",
         ),
         metric(
             "job_wait_seconds",
             Histogram,
             &["queue"],
-            "How long a job was due before it was claimed",
+            "Time that jobs were due before a worker claimed them",
         ),
         metric(
             "job_run_seconds",
             Histogram,
             &["queue"],
-            "How long an attempt took",
+            "Duration of attempts",
         ),
         metric(
             "job_total_seconds",
@@ -112,85 +115,85 @@ pub const METRICS: &[Metric] = {
             "retries",
             Counter,
             &["queue"],
-            "Failed attempts after which another follows",
+            "Failed attempts that will be retried",
         ),
         metric(
             "retry_exhausted",
             Counter,
             &["queue"],
-            "Jobs dead because no attempt was left",
+            "Jobs that became dead because they reached their attempt limit",
         ),
         metric(
             "retry_latency_seconds",
             Histogram,
             &["queue"],
-            "Time in backoff before a retry",
+            "Backoff delay before retries",
         ),
         metric(
             "leases_lost",
             Counter,
             &["queue"],
-            "Attempts whose worker died or hung, found by this process",
+            "Attempts whose lease expired because their worker died or hung, found by this process",
         ),
         metric(
             "outcomes_refused",
             Counter,
             &["queue"],
-            "Outcomes that the store kept refusing and a worker dropped: the attempts count as lost",
+            "Outcomes that the store kept refusing until the worker dropped them; their attempts count as lost",
         ),
         metric(
             "dead_removed",
             Counter,
             &["queue"],
-            "Dead jobs that this process removed because they were older than the retention of dead jobs",
+            "Dead jobs that this process removed after their retention period",
         ),
         metric(
             "queue_depth",
             Gauge,
             &["queue", "state"],
-            "Jobs in the store, counted every ten seconds",
+            "Jobs in the store by state, counted every 10 s",
         ),
         metric(
             "queue_oldest_ready_seconds",
             Gauge,
             &["queue"],
-            "For how long the oldest ready job is due",
+            "Time since the oldest ready job became due",
         ),
         metric(
             "schedule_lag_seconds",
             Histogram,
             &[],
-            "How late occurrences fired",
+            "Delay between the scheduled time of an occurrence and the time it fired",
         ),
         metric(
             "schedule_skipped",
             Counter,
             &["reason"],
-            "Occurrences that did not fire",
+            "Occurrences that did not fire, by reason",
         ),
         metric(
             "store_op_seconds",
             Histogram,
             &["op"],
-            "How long a verb of the store took",
+            "Duration of store operations",
         ),
         metric(
             "workers",
             Gauge,
             &["type"],
-            "Workers of the store with a recent heartbeat, counted when the server's metrics are read",
+            "Workers of the store with a recent heartbeat, counted when the metrics of a server are read",
         ),
         metric(
             "worker_slots",
             Gauge,
             &["state"],
-            "Slots of the workers in this process: used, free",
+            "Slots of the workers in this process, by state: used, free",
         ),
         metric(
             "loop_restarts",
             Counter,
             &["loop"],
-            "Loops of this process that hung or panicked and were restarted",
+            "Background loops of this process that were restarted because they hung or panicked",
         ),
         metric(
             "http_job_results",
@@ -208,20 +211,20 @@ pub const METRICS: &[Metric] = {
             "http_request_seconds",
             Histogram,
             &["method", "route"],
-            "Time from the head of a request to its answer, long polls included",
+            "Time from the head of a request to its response, long polls included",
         ),
         metric(
             "log_lines_dropped",
             Counter,
             &[],
-            "Log lines of the server that were left out because nobody took them",
+            "Log lines of the server that were dropped because the output was too slow",
         ),
         metric("build_info", Gauge, &["version"], "Always 1"),
         metric(
             "process_cpu_seconds",
             Counter,
             &[],
-            "CPU time of this process (Linux)",
+            "User and system CPU time of this process (Linux)",
         ),
         metric(
             "process_resident_memory_bytes",
@@ -239,13 +242,13 @@ pub const METRICS: &[Metric] = {
             "process_max_fds",
             Gauge,
             &[],
-            "File descriptors that this process may open (Linux)",
+            "Maximum number of open file descriptors of this process (Linux)",
         ),
         metric(
             "process_start_time_seconds",
             Gauge,
             &[],
-            "When this process started, in seconds since 1970 (Linux)",
+            "Start time of this process, in seconds since 1970 (Linux)",
         ),
     ]
 };

@@ -1,18 +1,19 @@
-//! The two text formats that Prometheus reads, and which one a reader wants.
+//! The two text formats that Prometheus reads, and the choice between them.
 
-/// A text format of metrics.
+/// A text format of metrics, for [`PrometheusRecorder::text_in`](super::PrometheusRecorder::text_in).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricsFormat {
-    /// The classic text format of Prometheus, version 0.0.4. What every scraper reads.
+    /// The classic text format of Prometheus, version 0.0.4. Every scraper reads it.
     Classic,
     /// OpenMetrics 1.0.0.
     OpenMetrics,
 }
 
 impl MetricsFormat {
-    /// The format that an `Accept` header asks for. Where it accepts both alike, or says nothing, that is the classic one.
+    /// Returns the format that an `Accept` header prefers. Without a preference, this is the classic
+    /// one.
     pub fn accepted(accept: &str) -> Self {
-        let (mut open, mut classic, mut any) = (0.0, None, 0.0);
+        let (mut open_metrics, mut classic, mut any) = (0.0, None, 0.0);
         for item in accept.split(',') {
             let mut parts = item.split(';').map(str::trim);
             let media_type = parts.next().unwrap_or_default().to_ascii_lowercase();
@@ -20,20 +21,20 @@ impl MetricsFormat {
             let quality = quality.next().map_or(Some(1.0), |text| text.parse().ok());
             let quality: f64 = quality.unwrap_or(0.0);
             match media_type.as_str() {
-                "application/openmetrics-text" => open = quality.max(open),
+                "application/openmetrics-text" => open_metrics = quality.max(open_metrics),
                 "text/plain" => classic = Some(quality.max(classic.unwrap_or(0.0))),
                 "*/*" | "text/*" => any = quality.max(any),
                 _ => {}
             }
         }
-        if open > classic.unwrap_or(any) {
+        if open_metrics > classic.unwrap_or(any) {
             MetricsFormat::OpenMetrics
         } else {
             MetricsFormat::Classic
         }
     }
 
-    /// Its `Content-Type`.
+    /// Returns the `Content-Type` of the format.
     pub fn content_type(self) -> &'static str {
         match self {
             MetricsFormat::Classic => "text/plain; version=0.0.4; charset=utf-8",
@@ -44,20 +45,21 @@ impl MetricsFormat {
     }
 }
 
-/// OpenMetrics text in the classic format: a counter has its whole name in `HELP` and `TYPE` too, and no line ends the text.
-pub(super) fn classic(open: &str) -> String {
-    let mut text = String::with_capacity(open.len());
+/// Converts OpenMetrics text to the classic format, which has the suffix `_total` of counters in
+/// `HELP` and `TYPE` too, and no `# EOF` line.
+pub(super) fn classic(open_metrics: &str) -> String {
+    let mut text = String::with_capacity(open_metrics.len());
     let mut help = None;
-    for line in open.lines() {
+    for line in open_metrics.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
             help = rest.split_once(' ');
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (name, kind) = rest.split_once(' ').unwrap_or((rest, "untyped"));
-            let end = if kind == "counter" { "_total" } else { "" };
-            if let Some((_, help)) = help.take().filter(|(of, _)| *of == name) {
-                text.push_str(&format!("# HELP {name}{end} {help}\n"));
+            let suffix = if kind == "counter" { "_total" } else { "" };
+            if let Some((_, help)) = help.take().filter(|(metric, _)| *metric == name) {
+                text.push_str(&format!("# HELP {name}{suffix} {help}\n"));
             }
-            text.push_str(&format!("# TYPE {name}{end} {kind}\n"));
+            text.push_str(&format!("# TYPE {name}{suffix} {kind}\n"));
         } else if !line.starts_with('#') {
             text.push_str(line);
             text.push('\n');
