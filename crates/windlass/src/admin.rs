@@ -1,15 +1,64 @@
-//! What operators' tools need: changes to many jobs, queues over all nodes, migrations.
+//! Tools for operators: change many jobs, limit and pause queues, migrate a database.
 //!
-//! The methods are on [`Client`]; here are the types that they take and return, and what a job is made of as it is stored.
-//! A program that serves others on top of the SDK, as the Windlass server does, gets to the engine with [`engine_of`].
+//! The methods are on [`Client`]. This module has the types that they take and return, and the
+//! parts of a [`StoredJob`](crate::StoredJob).
+//!
+//! | task | method |
+//! |---|---|
+//! | find jobs | [`Client::jobs`], [`Client::count`], [`Client::list`] |
+//! | see why a job failed | [`Client::attempts`] |
+//! | change one job | [`Client::cancel`], [`Client::revive`], [`Client::run_now`], [`Client::edit`], [`Client::purge`] |
+//! | change many jobs | [`Client::change_many`] |
+//! | settle a lost at-most-once job | [`Client::resolve`] |
+//! | limit or pause a queue | [`Client::limit_queue`], [`Client::pause_queue`], [`Client::resume_queue`] |
+//! | watch the system | [`Client::counts`], [`Client::nodes`], [`Client::health`] |
+//!
+//! This program finds all dead jobs and runs them again:
+//!
+//! ```
+//! use windlass::admin::{Change, Changed, Revival};
+//! use windlass::testing::TestKit;
+//! use windlass::{Context, Failure, Filter, Job, ListedState, State, Worker};
+//! # #[derive(serde::Serialize, serde::Deserialize)]
+//! # struct Import;
+//! # impl Job for Import { const KIND: &'static str = "import"; }
+//! # async fn import(_: Import, _: Context) -> Result<(), Failure> {
+//! #     Err(Failure::unrecoverable("the file is empty"))
+//! # }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), windlass::Error> {
+//! # let kit = TestKit::new();
+//! # kit.client().enqueue(Import).await?;
+//! # kit.worker(Worker::new(kit.client(), ()).handle(import)).await?.drain().await?;
+//! # let client = kit.client();
+//!
+//! let mut dead = client.jobs(&Filter::state(ListedState::Dead));
+//! let mut ids = Vec::new();
+//! while let Some(job) = dead.next().await? {
+//!     ids.push(job.id);
+//! }
+//! let changed = client.change_many(&ids, &Change::Revive(Revival::default())).await?;
+//! assert_eq!(changed, [Changed::Now(State::Waiting)]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A program that serves others on top of the SDK, as the Windlass server does, reaches the engine
+//! with [`engine_of`].
 
 use std::sync::Arc;
 
+#[doc(inline)]
+pub use windlass_core::fairness::Rate;
+#[doc(inline)]
 pub use windlass_core::{
-    AttemptError, Concurrency, Consent, Delivery, Edit, End, Ended, Failures, Key, Kind, Lane,
-    Lease, Occurrence, OnDuplicate, QueueName, Revival, Standing, Tag, Timeout, Unique, WorkerName,
+    AttemptError, Concurrency, Consent, Deadline, Delivery, Edit, End, Ended, Failures, Key, Kind,
+    Lane, Lease, NewJob, Occurrence, OnDuplicate, QueueName, Revival, Settlement, Standing, Start,
+    Tag, Timeout, Unique, Verdict, WorkerName,
 };
+#[doc(inline)]
 pub use windlass_engine::{Engine, Handler as AttemptHandler, Health, Running as RunningHandler};
+#[doc(inline)]
 pub use windlass_store::{Change, Changed, Counts, Listed, Node, Page, Pause, QueueLimits};
 
 pub use crate::client::QueueSettings;
@@ -19,26 +68,35 @@ use crate::client::Client;
 #[cfg(feature = "postgres")]
 use crate::error::Error;
 
-/// Brings the schema of a PostgreSQL database up to date; returns the names of the migrations that it applied.
+/// Migrates the schema of a PostgreSQL database and returns the names of the applied migrations.
 ///
-/// Several at once wait for each other. [`Client::open`] creates the schema of an empty database, and refuses one that is
-/// older than this build. An embedded store (`sqlite:`) is migrated when it is opened.
+/// Concurrent calls wait for each other. [`Client::open`] creates the schema of an empty database,
+/// but refuses one that is older than this build: other nodes may still be using it. A SQLite file
+/// is migrated when it is opened.
+///
+/// Requires the feature `postgres`.
+///
+/// # Errors
+///
+/// [`Error::Invalid`] if the URL cannot be parsed, [`Error::Store`] if the database cannot be
+/// reached or its schema is newer than this build.
 #[cfg(feature = "postgres")]
 pub async fn migrate(url: &str) -> Result<Vec<String>, Error> {
-    use windlass_postgres::{Options, PostgresStore};
+    use windlass_postgres::{Migration, Options, PostgresStore};
     let applied = PostgresStore::migrate(&Options::parse(url)?).await?;
-    let name = |one: &windlass_postgres::Migration| format!("{} {}", one.number, one.name);
+    let name = |migration: &Migration| format!("{} {}", migration.number, migration.name);
     Ok(applied.iter().map(name).collect())
 }
 
-/// The engine of a client: the store, its clock and its events, shared by all clients and workers of one process.
+/// Returns the engine of a client: its store, clock and events.
 ///
-/// Only programs that build their own loops or routes on it need it.
+/// All clients and workers of one store in a process share an engine. Only programs that build
+/// their own loops or routes need it.
 pub fn engine_of(client: &Client) -> &Arc<Engine> {
     &client.engine
 }
 
-/// A client of an engine that the program built itself.
+/// Returns a client of an engine that the program built itself.
 pub fn client_of(engine: Arc<Engine>) -> Client {
     Client { engine }
 }

@@ -1,4 +1,4 @@
-//! What a handler knows and can do beside its job.
+//! The context of a handler: its attempt, the shared state, and what it can do.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,14 +13,60 @@ use crate::client::{Client, Enqueue};
 use crate::error::Error;
 use crate::job::Job;
 
-/// The entry of a job's `meta` that ties its traces to those of others.
+/// The entry of a job's `meta` that links its trace to the trace of its parent.
 const TRACEPARENT: &str = "traceparent";
 /// The entry of a child's `meta` that names the job that enqueued it.
 const PARENT: &str = "parent";
 
-/// A running attempt, and the state that the worker shares among its handlers. Clones are the same.
+/// The second argument of every handler: the running attempt, and the state that handlers share.
+///
+/// A context is cheap to clone, and clones refer to the same attempt. `S` is the type of the state
+/// that was given to [`Worker::new`](crate::Worker::new).
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use serde::{Deserialize, Serialize};
+/// use windlass::testing::TestKit;
+/// use windlass::{Context, Failure, Job, Worker};
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct Import {
+///     rows: u32,
+/// }
+///
+/// impl Job for Import {
+///     const KIND: &'static str = "import";
+/// }
+///
+/// struct App {
+///     table: String,
+/// }
+///
+/// async fn import(job: Import, ctx: Context<App>) -> Result<u32, Failure> {
+///     for row in 0..job.rows {
+///         tokio::select! {
+///             () = ctx.sleep(Duration::from_secs(1)) => {} // the work on one row
+///             reason = ctx.stopped() => return Err(format!("stopped: {reason:?}").into()),
+///         }
+///         ctx.progress(row + 1).await?;
+///     }
+///     ctx.log(format!("imported {} rows into {}", job.rows, ctx.state.table));
+///     Ok(job.rows)
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), windlass::Error> {
+/// let kit = TestKit::new();
+/// let id = kit.client().enqueue(Import { rows: 3 }).await?.id;
+/// let app = App { table: "customers".into() };
+/// kit.worker(Worker::new(kit.client(), app).handle(import)).await?.drain().await?;
+/// assert_eq!(kit.client().result::<u32>(id, Duration::ZERO).await?, 3);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Context<S = ()> {
-    /// What the worker was given to share.
+    /// The state that was given to [`Worker::new`](crate::Worker::new).
     pub state: Arc<S>,
     attempt: Arc<RunningAttempt>,
     client: Client,
@@ -36,84 +82,108 @@ impl<S> Context<S> {
         }
     }
 
-    /// The job's id.
+    /// Returns the id of the job.
     pub fn id(&self) -> JobId {
         self.attempt.job().id
     }
 
-    /// The job's kind, as it was enqueued.
+    /// Returns the kind that the job was enqueued with, which may be one of the
+    /// [aliases](Job::ALIASES) of its type.
     pub fn kind(&self) -> &str {
         self.attempt.job().kind.as_str()
     }
 
-    /// Which attempt this is, counted from 1.
+    /// Returns the number of this attempt, counted from 1.
     pub fn attempt(&self) -> u32 {
         self.attempt.job().attempt
     }
 
-    /// How many attempts failed before.
+    /// Returns how many attempts failed before this one.
+    ///
+    /// This is less than [`Context::attempt`] if an attempt was snoozed or given back.
     pub fn failures(&self) -> u32 {
         self.attempt.job().failures
     }
 
-    /// The same in every attempt of this job: for a payment provider, or a table of what was done. The job's id, unless its
-    /// `meta` has an `idempotency_key`.
+    /// Returns a key that is the same in every attempt of this job.
+    ///
+    /// Send it to a payment provider, or store it in a table of completed work, so that a job that
+    /// runs twice has its effect once. It is the id of the job, unless its `meta` has an
+    /// `idempotency_key`.
     pub fn idempotency_key(&self) -> String {
-        let given = self.attempt.job().meta.get("idempotency_key");
-        let given = given.and_then(Value::as_str).map(str::to_owned);
-        given.unwrap_or_else(|| self.id().to_string())
+        let key = self.attempt.job().meta.get("idempotency_key");
+        let key = key.and_then(Value::as_str).map(str::to_owned);
+        key.unwrap_or_else(|| self.id().to_string())
     }
 
-    /// The whole job, as it was claimed.
+    /// Returns the whole job as it was when the worker claimed it.
     pub fn job(&self) -> &StoredJob {
         self.attempt.job()
     }
 
-    /// How long the attempt may still take; none without a timeout.
+    /// Returns the time that is left before the attempt times out, or `None` without a timeout.
     pub fn time_left(&self) -> Option<Duration> {
         self.attempt.time_left()
     }
 
-    /// Why the handler should stop, if it should.
+    /// Returns why the handler should stop, or `None` while it should continue.
+    ///
+    /// Check it in a loop. Where the handler can wait, use [`Context::stopped`].
     pub fn should_stop(&self) -> Option<StopReason> {
         self.attempt.stop().reason()
     }
 
-    /// Ends when the handler should stop: the job was called off, the timeout is over, the lease is lost, or the worker shuts
-    /// down.
+    /// Waits until the handler should stop, and returns why.
+    ///
+    /// The reasons are: the job was cancelled, the attempt timed out, the lease was lost, or the
+    /// worker shuts down. The handler then has 5 s
+    /// ([`Worker::cancel_grace`](crate::Worker::cancel_grace)) to return; after that the worker drops
+    /// it at its next `await`.
     pub async fn stopped(&self) -> StopReason {
         self.attempt.stop().wait().await
     }
 
-    /// What time it is by the clock of jobs.
+    /// Returns the current time of the store's clock; in tests, the virtual time.
     pub fn now(&self) -> Timestamp {
         self.client.now()
     }
 
-    /// Waits by the clock of jobs: in tests, no time passes.
-    pub async fn sleep(&self, time: Duration) {
+    /// Sleeps by the store's clock. In a [`TestKit`](crate::testing::TestKit) this takes no real time.
+    pub async fn sleep(&self, duration: Duration) {
         let clock = self.client.engine.clock();
-        clock.sleep_until(clock.now().saturating_add(time)).await;
+        clock
+            .sleep_until(clock.now().saturating_add(duration))
+            .await;
     }
 
-    /// Keeps a line with the attempt: up to 100 of them.
+    /// Adds a line to the log of the attempt, which is stored with its outcome: at most 100 lines.
+    ///
+    /// [`Client::attempts`] and the dashboard show it.
     pub fn log(&self, line: impl AsRef<str>) {
         self.attempt.log(line.as_ref());
     }
 
-    /// Tells how far the attempt is: others see it at once, and it is kept with the attempt. At most 64 KiB of JSON.
+    /// Reports how far the attempt is, as up to 64 KiB of JSON.
     ///
-    /// An attempt that lost its lease changes nothing, and is told so.
-    pub async fn progress(&self, told: impl Into<Value>) -> Result<Progress, Error> {
-        let told = self.attempt.progress(told.into()).await;
-        told.map_err(|error| match error {
+    /// [`Client::progress`] returns the latest report immediately, and the report is stored with the
+    /// outcome of the attempt. If the attempt has lost its lease, nothing is stored and the answer is
+    /// [`Progress::LeaseLost`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the value is too large, [`Error::Store`] if the store fails.
+    pub async fn progress(&self, value: impl Into<Value>) -> Result<Progress, Error> {
+        let progress = self.attempt.progress(value.into()).await;
+        progress.map_err(|error| match error {
             ProgressError::Invalid(error) => Error::Invalid(error),
             ProgressError::Store(error) => Error::Store(error),
         })
     }
 
-    /// Enqueues a job from within this one: it carries on the trace, its `meta` names its `parent`,
-    /// and it has the deadline of this one unless it is given another.
+    /// Enqueues a child of this job, like [`Client::enqueue`].
+    ///
+    /// The child continues the trace of this job, its `meta` names this job as `parent`, and it
+    /// inherits the deadline unless it has its own.
     pub fn enqueue<T: Job>(&self, job: T) -> Enqueue<'_> {
         let mut child = self
             .client
@@ -128,26 +198,29 @@ impl<S> Context<S> {
         child
     }
 
-    /// A client of the store that the job is in.
+    /// Returns a client of the store that the job comes from.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Runs work that blocks on a thread of its own. Its slot stays taken until it is done, even if nobody waits for it any
-    /// more. A panic in it is a panic of the handler.
+    /// Runs blocking work on a separate thread, so that it does not hold up other jobs.
+    ///
+    /// Blocking work cannot be interrupted: it runs to its end even if the handler is dropped, and
+    /// it occupies its slot of the worker until then. If it panics, the handler panics, which is a
+    /// failure of the attempt.
     pub async fn blocking<R: Send + 'static>(
         &self,
         work: impl FnOnce() -> R + Send + 'static,
     ) -> R {
         let slot = self.attempt.hold_slot();
-        let done = tokio::task::spawn_blocking(move || {
-            let done = work();
+        let task = tokio::task::spawn_blocking(move || {
+            let output = work();
             drop(slot);
-            done
+            output
         });
-        match done.await {
-            Ok(done) => done,
-            Err(broken) => std::panic::resume_unwind(broken.into_panic()),
+        match task.await {
+            Ok(output) => output,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }
 }

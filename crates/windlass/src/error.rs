@@ -1,4 +1,4 @@
-//! What may go wrong in a client or at the start of a worker.
+//! The error of the SDK.
 
 use std::time::Duration;
 
@@ -8,118 +8,124 @@ use windlass_store::StoreError;
 
 use crate::client::Receipt;
 
-/// Something could not be done. Each variant is something a caller does differently.
+/// The error of [`Client`](crate::Client), [`Worker`](crate::Worker) and
+/// [`TestKit`](crate::testing::TestKit).
+///
+/// There is a variant for each case that a caller handles differently. Handlers return any error,
+/// or a [`Failure`](crate::Failure).
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What was given breaks a rule, which names the field.
+    /// An argument breaks a rule. The error names the field and the rule.
     #[error(transparent)]
     Invalid(#[from] Invalid),
 
-    /// A worker cannot start as it was set up: everything that is wrong with it.
+    /// The configuration of a worker is not valid. The list has all problems.
     #[error("the worker cannot start: {}", listed(.0))]
     Worker(Vec<Invalid>),
 
-    /// The store refused or failed.
+    /// The store refused the operation or failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 
-    /// The first steps of a large enqueue were stored, then one failed. To continue, enqueue the jobs from position
+    /// A large enqueue was stored in part. To continue, enqueue the jobs from position
     /// `receipts.len()` on.
     ///
-    /// Nothing of the step that failed is stored, unless `source` is [`StoreError::Indeterminate`]: then the store did not
-    /// say whether it is.
-    #[error("stored the first {} of {total} jobs, then the store failed; enqueue the others again", receipts.len())]
+    /// Nothing of the batch that failed is stored, unless `source` is
+    /// [`StoreError::Indeterminate`]: then it is unknown.
+    #[error("stored the first {} of {total} jobs, then the store failed; enqueue the remaining jobs again", receipts.len())]
     EnqueuedInPart {
         /// The receipts of the jobs that are stored, in order.
         receipts: Vec<Receipt>,
-        /// How many jobs were to be stored.
+        /// The number of jobs in the enqueue.
         total: usize,
-        /// Why the next step failed.
+        /// Why the next batch failed.
         source: StoreError,
     },
 
-    /// In a test, jobs keep coming at one instant, so that time never passes.
+    /// In a test, jobs keep becoming due at the same instant, so virtual time never advances.
     #[error(
         "started {attempts} attempts at {at} and more jobs are due; does a handler enqueue itself without a delay?"
     )]
     Spinning {
         /// The instant.
         at: Timestamp,
-        /// How many attempts started at it.
+        /// The number of attempts that started at that instant.
         attempts: usize,
     },
 
-    /// There is no such job.
-    #[error("there is no job {0}")]
+    /// There is no job with this id. It never existed, or was removed after its retention period.
+    #[error("job {0} does not exist, or was removed")]
     NotFound(JobId),
 
-    /// The job is in a state in which that cannot be done. Nothing changed.
-    #[error("job {id} is {state}: that does not apply")]
+    /// The change does not apply to a job in this state. Nothing changed.
+    #[error("job {id} is {state}; the change does not apply to a job in this state")]
     Conflict {
         /// The job.
         id: JobId,
-        /// Its state.
+        /// The state of the job.
         state: State,
     },
 
-    /// The unique key of the job is taken by another one. Nothing changed.
-    #[error("the unique key of job {0} is taken by another job")]
+    /// Another job holds the unique key of this job. Nothing changed.
+    #[error(
+        "another job holds the unique key of job {0}; wait until it has finished, or cancel it"
+    )]
     KeyTaken(JobId),
 
-    /// The queue that the job would wait in is full. Nothing changed; try again when it has drained.
+    /// The queue that the job would wait in is full. Nothing changed.
     #[error(
-        "the queue of job {id} is full: it holds at most {max_depth} waiting jobs; nothing changed"
+        "the queue of job {id} is full (at most {max_depth} waiting jobs); retry when it has drained"
     )]
     QueueFull {
         /// The job.
         id: JobId,
-        /// The bound of the queue.
+        /// The limit of the queue.
         max_depth: u64,
     },
 
-    /// The job was not over in time.
-    #[error("job {id} is not over after {}", format_duration(*after))]
+    /// The job has not finished within the timeout of [`Client::wait`](crate::Client::wait).
+    #[error("job {id} has not finished after {}", format_duration(*after))]
     NotOver {
         /// The job.
         id: JobId,
-        /// How long it was waited for.
+        /// The timeout.
         after: Duration,
     },
 
-    /// The job is over, and did not succeed.
+    /// The job has finished without success.
     #[error("job {id} did not succeed: it is {state}{}", because(.error))]
     DidNotSucceed {
         /// The job.
         id: JobId,
-        /// Its state.
+        /// Its final state: dead or cancelled.
         state: State,
-        /// The last error.
+        /// The error of the last failed attempt.
         error: Option<String>,
     },
 
-    /// There is no such schedule.
-    #[error("there is no schedule {0}")]
+    /// There is no schedule with this name.
+    #[error("schedule {0} does not exist")]
     NoSchedule(String),
 
-    /// The schedule is not what its writer believes. Nothing changed.
-    #[error("schedule {name} was changed meanwhile: read it again")]
+    /// The schedule is not at the expected version. Nothing changed.
+    #[error("schedule {name} has changed meanwhile; read it again and repeat the change")]
     ScheduleChanged {
-        /// The schedule.
+        /// The name of the schedule.
         name: String,
-        /// Its version; none if it is not there.
+        /// Its current version, if it is known; `None` if it does not exist.
         version: Option<u64>,
     },
 
-    /// A queue is changed by others all the time. Nothing changed; try again.
-    #[error("queue {0} is changed by others all the time: try again")]
+    /// Other writers keep changing the settings of a queue. Nothing changed.
+    #[error("other writers keep changing queue {0}; try again")]
     QueueChanged(QueueName),
 
-    /// The job of a schedule was not made: another one holds its unique key.
-    #[error("the unique key of the job of schedule {0} is taken by another job")]
+    /// The schedule enqueued no job, because another job holds the unique key of its job.
+    #[error("schedule {0} enqueued no job: another job holds the unique key of its job")]
     ScheduleHeld(String),
 
-    /// What a job left is not what it is asked as.
-    #[error("the result of job {0} cannot be decoded")]
+    /// The result or payload of a job cannot be decoded as the requested type.
+    #[error("the JSON of job {0} cannot be decoded as the requested type")]
     Result(JobId, #[source] serde_json::Error),
 }
 
@@ -133,8 +139,8 @@ impl From<DrainError> for Error {
 }
 
 fn listed(problems: &[Invalid]) -> String {
-    let all: Vec<String> = problems.iter().map(Invalid::to_string).collect();
-    all.join("; ")
+    let texts: Vec<String> = problems.iter().map(Invalid::to_string).collect();
+    texts.join("; ")
 }
 
 fn because(error: &Option<String>) -> String {

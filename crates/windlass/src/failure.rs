@@ -1,4 +1,4 @@
-//! How a handler says that its attempt did not succeed.
+//! The failure of an attempt, and what it leads to.
 
 use std::error::Error;
 use std::fmt;
@@ -6,38 +6,69 @@ use std::time::Duration;
 
 use windlass_core::{AttemptError, FailureClass, Report, Timestamp, Unrecoverable};
 
-/// What a failed attempt leads to.
+/// What should happen after an error: the answer of [`Classify::class`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Class {
-    /// Another attempt, by the job's policy.
+    /// Retry the job by its policy.
     #[default]
     Retry,
-    /// Another attempt, after so long at the earliest; the policy's delay if that is longer, and at most 24 h.
+    /// Retry the job after this time, or after the delay of its policy if that is longer. At most
+    /// 24 h.
     RetryAfter(Duration),
-    /// The job is dead: no retry can help.
+    /// Do not retry: the job is dead.
     Unrecoverable,
-    /// The job is cancelled.
+    /// Do not retry: the job is cancelled, which is not a failure.
     Cancel,
 }
 
-/// An error type that knows what its errors lead to. A worker is told of it once, with
-/// [`Worker::classify`](crate::Worker::classify); errors that wrap one are classed by it too.
+/// An error type that knows which of its errors are worth a retry.
+///
+/// Register it once with [`Worker::classify`](crate::Worker::classify). It applies to every handler
+/// of the worker, and also to errors that wrap one of this type. The module
+/// [`retry`](crate::retry) has an example.
 pub trait Classify: Error + Send + Sync + 'static {
-    /// What this error leads to.
+    /// Returns what should happen after this error.
     fn class(&self) -> Class;
 }
 
-/// Why an attempt did not succeed.
+/// Why an attempt failed, and what should happen next. Handlers return it as their error.
 ///
-/// Every error becomes one with `?` and is retried by the job's policy; the constructors say something else.
-/// It is no `Error` itself, so that every error can become one.
+/// Every error converts into a failure with `?` or `into()`, also a `&str` or a `String`, and the
+/// job is retried by its policy. The constructors ask for something else.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use windlass::Failure;
+///
+/// fn check(status: u16) -> Result<(), Failure> {
+///     match status {
+///         200 => Ok(()),
+///         // Not ready yet: run again in 30 s, without counting a failure.
+///         202 => Err(Failure::snooze(Duration::from_secs(30))),
+///         // No retry can help: the job is dead at once.
+///         404 => Err(Failure::unrecoverable("the order does not exist")),
+///         // No longer needed: the job is cancelled.
+///         410 => Err(Failure::cancel("the order was withdrawn")),
+///         // Wait at least a minute before the next attempt.
+///         429 => Err(Failure::retry_after("too many requests", Duration::from_secs(60))),
+///         // Retry by the policy of the job.
+///         _ => Err(format!("status {status}").into()),
+///     }
+/// }
+/// # assert!(check(200).is_ok() && check(404).is_err());
+/// ```
+///
+/// `Failure` does not implement [`std::error::Error`] itself, as `anyhow::Error` does not: that
+/// allows the conversion from every error.
 pub struct Failure {
-    asks: Option<Asks>,
+    request: Option<Request>,
     cause: Cause,
 }
 
+/// What a handler explicitly asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asks {
+enum Request {
     Class(Class),
     Snooze(Duration),
 }
@@ -50,53 +81,61 @@ enum Cause {
     Eyre(eyre::Report),
 }
 
-/// Looks for the class of an error of one type.
+/// Returns the class of an error if the error has one specific type.
 pub(crate) type Classifier = fn(&(dyn Error + 'static)) -> Option<Class>;
 
 impl Failure {
-    /// Runs it again, by the job's policy, whatever a [`Classify`] says of the error.
+    /// Retries the job by its policy, even if the [`Classify`] of the error says otherwise.
     pub fn retry(error: impl Into<Failure>) -> Self {
-        error.into().asking(Class::Retry)
+        error.into().with_class(Class::Retry)
     }
 
-    /// Runs it again after so long, or after the policy's delay if that is longer; at most 24 h.
+    /// Retries the job after `wait`, or after the delay of its policy if that is longer; at most 24 h.
+    ///
+    /// The attempt counts as a failure.
     pub fn retry_after(error: impl Into<Failure>, wait: Duration) -> Self {
-        error.into().asking(Class::RetryAfter(wait))
+        error.into().with_class(Class::RetryAfter(wait))
     }
 
-    /// Buries it: no retry can help.
+    /// Makes the job dead at once, because no retry can help.
+    ///
+    /// The job keeps the error and its history.
+    /// [`Client::revive`](crate::Client::revive) runs it again.
     pub fn unrecoverable(error: impl Into<Failure>) -> Self {
-        error.into().asking(Class::Unrecoverable)
+        error.into().with_class(Class::Unrecoverable)
     }
 
-    /// Runs it again after so long; that is no failure, and counts as none.
+    /// Runs the job again after `wait`, without counting a failure.
+    ///
+    /// Use it to poll something that is not ready yet. A job can be snoozed at most 1000 times, and
+    /// an at-most-once job not at all: both are failures.
     pub fn snooze(wait: Duration) -> Self {
         Failure {
-            asks: Some(Asks::Snooze(wait)),
+            request: Some(Request::Snooze(wait)),
             cause: Cause::Boxed("snoozed".into()),
         }
     }
 
-    /// Calls it off: it is cancelled, and did not fail. The reason is kept in the attempt's log.
+    /// Cancels the job, which is not a failure. The log of the attempt keeps the reason.
     pub fn cancel(reason: impl Into<Failure>) -> Self {
-        reason.into().asking(Class::Cancel)
+        reason.into().with_class(Class::Cancel)
     }
 
-    fn asking(self, class: Class) -> Self {
+    fn with_class(self, class: Class) -> Self {
         Failure {
-            asks: Some(Asks::Class(class)),
+            request: Some(Request::Class(class)),
             ..self
         }
     }
 
-    /// What the attempt reports.
+    /// Converts the failure into the report of the attempt.
     pub(crate) fn into_report(self, classifiers: &[Classifier], now: Timestamp) -> Report {
-        let class = match self.asks {
-            Some(Asks::Snooze(wait)) => {
+        let class = match self.request {
+            Some(Request::Snooze(wait)) => {
                 let until = now.saturating_add(wait);
                 return Report::Snoozed { until };
             }
-            Some(Asks::Class(class)) => class,
+            Some(Request::Class(class)) => class,
             None => self.class(classifiers),
         };
         let mut failure = windlass_core::Failure::retryable(self.text());
@@ -109,7 +148,7 @@ impl Failure {
         Report::Failed(failure)
     }
 
-    /// The class that the error, or one that it wraps, says it has.
+    /// Returns the class of the error, or of the first error in its chain that has one.
     fn class(&self, classifiers: &[Classifier]) -> Class {
         for error in self.chain() {
             if error.is::<Unrecoverable>() {
@@ -122,13 +161,13 @@ impl Failure {
         Class::Retry
     }
 
-    /// The error and what it wraps, a bounded number of them.
+    /// Returns the error and its sources, at most 1000: a chain may be endless.
     fn chain(&self) -> impl Iterator<Item = &(dyn Error + 'static)> {
         const SEARCHED_MAX: usize = 1000;
-        std::iter::successors(Some(self.first()), |error| (*error).source()).take(SEARCHED_MAX)
+        std::iter::successors(Some(self.error()), |error| (*error).source()).take(SEARCHED_MAX)
     }
 
-    fn first(&self) -> &(dyn Error + 'static) {
+    fn error(&self) -> &(dyn Error + 'static) {
         match &self.cause {
             Cause::Boxed(error) => &**error,
             #[cfg(feature = "anyhow")]
@@ -139,7 +178,7 @@ impl Failure {
     }
 
     fn text(&self) -> AttemptError {
-        AttemptError::of(self.first())
+        AttemptError::of(self.error())
     }
 }
 
@@ -148,33 +187,33 @@ where
     E: Into<Box<dyn Error + Send + Sync>> + 'static,
 {
     fn from(error: E) -> Self {
-        // An error of `anyhow` or `eyre` would hide its own type in the box.
+        // In a box, an error of `anyhow` or `eyre` would hide the type of the error in it.
         #[cfg(any(feature = "anyhow", feature = "eyre"))]
         let error = {
             let mut error = Some(error);
-            let known = &mut error as &mut dyn std::any::Any;
+            let any = &mut error as &mut dyn std::any::Any;
             #[cfg(feature = "anyhow")]
-            if let Some(error) = known.downcast_mut::<Option<anyhow::Error>>()
+            if let Some(error) = any.downcast_mut::<Option<anyhow::Error>>()
                 && let Some(error) = error.take()
             {
                 return Failure {
-                    asks: None,
+                    request: None,
                     cause: Cause::Anyhow(error),
                 };
             }
             #[cfg(feature = "eyre")]
-            if let Some(error) = known.downcast_mut::<Option<eyre::Report>>()
+            if let Some(error) = any.downcast_mut::<Option<eyre::Report>>()
                 && let Some(error) = error.take()
             {
                 return Failure {
-                    asks: None,
+                    request: None,
                     cause: Cause::Eyre(error),
                 };
             }
-            error.expect("it is taken only where this returns")
+            error.expect("it is taken only where the function returns")
         };
         Failure {
-            asks: None,
+            request: None,
             cause: Cause::Boxed(error.into()),
         }
     }
@@ -182,7 +221,7 @@ where
 
 impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Failure({:?}, {})", self.asks, self.text())
+        write!(f, "Failure({:?}, {})", self.request, self.text())
     }
 }
 
@@ -192,7 +231,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The classifier of a type.
+/// Returns the classifier of an error type.
 pub(crate) fn classifier<E: Classify>() -> Classifier {
     |error| Some(error.downcast_ref::<E>()?.class())
 }
@@ -252,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_type_says_its_class_once_also_when_it_is_wrapped() {
+    fn an_error_type_has_its_class_also_when_it_is_wrapped() {
         assert_eq!(class_of(&report(Bank::Closed)), FailureClass::Retryable);
         assert_eq!(
             class_of(&report(Bank::NoAccount)),
@@ -271,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_handler_asks_for_counts_more_than_the_class_of_its_error() {
+    fn a_request_of_the_handler_overrides_the_class_of_its_error() {
         let asked = Failure::retry(Bank::NoAccount);
         assert_eq!(class_of(&report(asked)), FailureClass::Retryable);
         let hopeless = Failure::unrecoverable(Bank::Closed);
@@ -288,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn unrecoverable_is_found_when_it_is_wrapped() {
+    fn a_wrapped_unrecoverable_error_is_recognised() {
         let hopeless = Unrecoverable::new("no such user");
         assert_eq!(class_of(&report(hopeless)), FailureClass::Unrecoverable);
         let wrapped = std::io::Error::other(Paying(Bank::NoAccount));
@@ -297,7 +336,7 @@ mod tests {
 
     #[cfg(feature = "anyhow")]
     #[test]
-    fn anyhow_is_looked_through() {
+    fn errors_in_anyhow_keep_their_class() {
         use anyhow::Context as _;
         let bare = anyhow::Error::new(Bank::NoAccount);
         assert_eq!(class_of(&report(bare)), FailureClass::Unrecoverable);
@@ -312,7 +351,7 @@ mod tests {
 
     #[cfg(feature = "eyre")]
     #[test]
-    fn eyre_is_looked_through() {
+    fn errors_in_eyre_keep_their_class() {
         let wrapped = eyre::Report::new(Bank::NoAccount).wrap_err("paying");
         assert_eq!(class_of(&report(wrapped)), FailureClass::Unrecoverable);
         let bare = eyre::Report::new(Bank::NoAccount);

@@ -1,4 +1,4 @@
-//! Plain async functions as handlers.
+//! Handlers: plain async functions, adapted for the engine.
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -12,23 +12,35 @@ use windlass_engine::{Handler as EngineHandler, Running, RunningAttempt};
 use crate::context::Context;
 use crate::failure::{Classifier, Failure};
 use crate::job::{Job, VERSION};
-use crate::retry::{RetryRule, decided};
+use crate::retry::{RetryRule, apply_rule};
 
-/// The largest result that is kept: 64 KiB.
+/// The largest result of a handler that is stored with its job: 64 KiB of JSON.
 pub const RESULT_BYTES_MAX: usize = 64 * 1024;
 
-/// An async function that runs jobs of one type: `async fn(job: T, ctx: Context<S>) -> Result<R, E>`.
+/// An async function that runs jobs of one type:
+/// `async fn(job: T, ctx: Context<S>) -> Result<R, E>`.
 ///
-/// `T` is a [`Job`], `S` the state of the worker, `R` anything that serialises (it is kept as the result), and `E` any error.
-/// It is implemented for such functions; there is no need to implement it.
+/// | type | what it is |
+/// |---|---|
+/// | `T` | the [`Job`] that the handler runs |
+/// | `S` | the state of the [`Worker`](crate::Worker), which all its handlers share |
+/// | `R` | any type that implements `Serialize`; [`Client::result`](crate::Client::result) reads it |
+/// | `E` | any error, or a [`Failure`] |
+///
+/// The trait is implemented for all such functions and closures. You do not implement it yourself;
+/// pass the function to [`Worker::handle`](crate::Worker::handle). The parameter `Shape` only helps
+/// the compiler to infer `T`, `R` and `E`.
+///
+/// A result that is larger than [`RESULT_BYTES_MAX`](crate::admin::RESULT_BYTES_MAX) is not stored.
+/// The job has succeeded nevertheless, and the log of the attempt says that the result is missing.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler of a worker whose state is `{S}`",
     label = "must be `async fn(job: T, ctx: Context<{S}>) -> Result<R, E>`",
     note = "`T` must implement `windlass::Job`, `R` `serde::Serialize`, and `E` must be an error (or `windlass::Failure`)",
-    note = "the future must be `Send`: hold no `Rc` or lock guard across an `await`"
+    note = "the future must be `Send`: do not hold an `Rc` or a lock guard across an `await`"
 )]
 pub trait Handler<S, Shape>: Send + Sync + 'static {
-    /// What it runs.
+    /// The type of job that the handler runs.
     type Job: Job;
 
     #[doc(hidden)]
@@ -51,47 +63,48 @@ where
     type Job = T;
 
     async fn call(&self, job: T, context: Context<S>) -> Result<Option<Payload>, Failure> {
-        let left = self(job, context.clone()).await.map_err(Into::into)?;
-        Ok(kept(&left, &context))
+        let result = self(job, context.clone()).await.map_err(Into::into)?;
+        Ok(encode_result(&result, &context))
     }
 }
 
-/// What a handler leaves; nothing at all for `()`. The job succeeded also if that cannot be kept.
-fn kept<S>(left: &impl Serialize, context: &Context<S>) -> Option<Payload> {
-    match Payload::from_serialize(left, RESULT_BYTES_MAX) {
+/// Encodes the result of a handler. `()` gives none, and neither does a result that is too large:
+/// the job has succeeded in any case.
+fn encode_result<S>(result: &impl Serialize, context: &Context<S>) -> Option<Payload> {
+    match Payload::from_serialize(result, RESULT_BYTES_MAX) {
         Ok(payload) => Some(payload).filter(|payload| payload.as_str() != "null"),
         Err(error) => {
-            context.log(format!("the result is not kept: it {}", error.rule()));
+            context.log(format!("the result is not stored: it {}", error.rule()));
             None
         }
     }
 }
 
-/// What the handlers of a worker share.
-pub(crate) struct Shared<S> {
+/// What all handlers of a worker share: the state, and what decides about failures.
+pub(crate) struct HandlerEnvironment<S> {
     pub(crate) state: Arc<S>,
     pub(crate) classifiers: Vec<Classifier>,
-    pub(crate) rule: Option<Box<dyn RetryRule>>,
+    pub(crate) retry_rule: Option<Box<dyn RetryRule>>,
 }
 
-/// A handler as the engine wants it.
-pub(crate) struct Adapter<S, H, Shape> {
+/// Adapts a [`Handler`] to the interface of the engine.
+pub(crate) struct HandlerAdapter<S, H, Shape> {
     handler: Arc<H>,
-    shared: Arc<Shared<S>>,
+    environment: Arc<HandlerEnvironment<S>>,
     shape: PhantomData<fn() -> Shape>,
 }
 
-impl<S, H, Shape> Adapter<S, H, Shape> {
-    pub(crate) fn new(handler: Arc<H>, shared: Arc<Shared<S>>) -> Self {
-        Adapter {
+impl<S, H, Shape> HandlerAdapter<S, H, Shape> {
+    pub(crate) fn new(handler: Arc<H>, environment: Arc<HandlerEnvironment<S>>) -> Self {
+        HandlerAdapter {
             handler,
-            shared,
+            environment,
             shape: PhantomData,
         }
     }
 }
 
-impl<S, H, Shape> EngineHandler for Adapter<S, H, Shape>
+impl<S, H, Shape> EngineHandler for HandlerAdapter<S, H, Shape>
 where
     S: Send + Sync + 'static,
     H: Handler<S, Shape>,
@@ -99,21 +112,21 @@ where
 {
     fn run(&self, attempt: Arc<RunningAttempt>) -> Running {
         let handler = Arc::clone(&self.handler);
-        let shared = Arc::clone(&self.shared);
+        let environment = Arc::clone(&self.environment);
         Box::pin(async move {
-            let report = report(&*handler, &shared, &attempt).await;
-            match &shared.rule {
-                Some(rule) => decided(&**rule, attempt.job(), report),
+            let report = run_attempt(&*handler, &environment, &attempt).await;
+            match &environment.retry_rule {
+                Some(rule) => apply_rule(&**rule, attempt.job(), report),
                 None => report,
             }
         })
     }
 }
 
-/// How an attempt ended.
-async fn report<S, H, Shape>(
+/// Decodes the payload, calls the handler and reports how the attempt ended.
+async fn run_attempt<S, H, Shape>(
     handler: &H,
-    shared: &Shared<S>,
+    environment: &HandlerEnvironment<S>,
     attempt: &Arc<RunningAttempt>,
 ) -> Report
 where
@@ -121,14 +134,15 @@ where
 {
     let job = match decode::<H::Job>(attempt.job()) {
         Ok(job) => job,
-        Err(why) => return Report::Failed(CoreFailure::retryable(AttemptError::new(why))),
+        // Retried: a deploy that fixes the type also fixes the job.
+        Err(reason) => return Report::Failed(CoreFailure::retryable(AttemptError::new(reason))),
     };
-    let context = Context::new(Arc::clone(&shared.state), Arc::clone(attempt));
+    let context = Context::new(Arc::clone(&environment.state), Arc::clone(attempt));
     match handler.call(job, context).await {
-        Ok(left) => Report::Succeeded(left),
+        Ok(result) => Report::Succeeded(result),
         Err(failure) => {
             let text = failure.to_string();
-            let report = failure.into_report(&shared.classifiers, attempt.engine().now());
+            let report = failure.into_report(&environment.classifiers, attempt.engine().now());
             if report == Report::Cancelled {
                 attempt.log(&format!("cancelled: {text}"));
             }
@@ -137,24 +151,25 @@ where
     }
 }
 
-/// The value that a payload stands for; an old one is brought up to date first. In words why not.
+/// Decodes the payload of a job, after converting it from an older version. An error is a sentence
+/// for people.
 fn decode<T: Job>(job: &StoredJob) -> Result<T, String> {
     let version = job.meta.get(VERSION).and_then(Value::as_u64).unwrap_or(1);
-    let ours = u64::from(T::VERSION);
-    let cannot = |error: &dyn std::fmt::Display| {
+    let current = u64::from(T::VERSION);
+    let undecodable = |error: &dyn std::fmt::Display| {
         format!("the payload of {} cannot be decoded: {error}", job.kind)
     };
-    if version > ours {
+    if version > current {
         return Err(format!(
-            "the payload of {} has version {version}, this worker knows {ours}: deploy the newer one",
+            "the payload of {} has version {version}, this worker supports {current}; deploy the newer version",
             job.kind
         ));
     }
-    if version == ours {
-        return job.payload.decode().map_err(|error| cannot(&error));
+    if version == current {
+        return job.payload.decode().map_err(|error| undecodable(&error));
     }
-    let old: Value = job.payload.decode().map_err(|error| cannot(&error))?;
+    let old: Value = job.payload.decode().map_err(|error| undecodable(&error))?;
     let version = u32::try_from(version).unwrap_or(u32::MAX);
-    let new = T::upcast(version, old).map_err(|error| cannot(&error))?;
-    serde_json::from_value(new).map_err(|error| cannot(&error))
+    let new = T::upcast(version, old).map_err(|error| undecodable(&error))?;
+    serde_json::from_value(new).map_err(|error| undecodable(&error))
 }

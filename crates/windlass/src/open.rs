@@ -1,4 +1,4 @@
-//! Stores by URL, each opened once in a process.
+//! Opens stores by URL. A process opens each store once and shares it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, PoisonError, Weak};
@@ -11,14 +11,15 @@ use windlass_store::Store;
 
 use crate::error::Error;
 
-/// The stores that are open, by URL: those who open the same one share it.
-static OPEN: LazyLock<std::sync::Mutex<BTreeMap<String, Arc<Slot>>>> =
+/// The open stores of this process, by [`store_key`].
+static OPEN_STORES: LazyLock<std::sync::Mutex<BTreeMap<String, Arc<OpenStore>>>> =
     LazyLock::new(Default::default);
 
-/// Where the engine of one URL is, or is about to be: those who come meanwhile wait.
-type Slot = Mutex<Weak<Engine>>;
+/// The engine of one open store. The lock is held while the store is being opened, so that
+/// concurrent callers wait and share the result.
+type OpenStore = Mutex<Weak<Engine>>;
 
-/// Opens what a URL names, or finds it open.
+/// Opens the store that a URL names, or returns it if it is open already.
 pub(crate) async fn open(
     url: &str,
     recorder: Option<Arc<dyn Recorder>>,
@@ -26,27 +27,26 @@ pub(crate) async fn open(
     if url == "memory:" {
         return engine(url, recorder).await;
     }
-    let slot = slot(&place(url));
-    let mut open = slot.lock().await;
-    if let Some(engine) = open.upgrade() {
+    let open_store = entry(&store_key(url));
+    let mut shared_engine = open_store.lock().await;
+    if let Some(engine) = shared_engine.upgrade() {
         if recorder.is_some() {
-            let rule =
-                "is open in this process already: give its recorder where it is opened first";
+            let rule = "is open in this process already; set the recorder where it is opened first";
             return Err(Invalid::new("url", rule).into());
         }
         return Ok(engine);
     }
     let engine = engine(url, recorder).await?;
-    *open = Arc::downgrade(&engine);
+    *shared_engine = Arc::downgrade(&engine);
     Ok(engine)
 }
 
-/// What a URL stands for: a file is the same file however its path is written.
-fn place(url: &str) -> String {
+/// Returns the key of the store that a URL names: a file has one key, however its path is written.
+fn store_key(url: &str) -> String {
     let path = url.strip_prefix("sqlite:");
     let path = path.map(|rest| std::path::Path::new(rest.strip_prefix("//").unwrap_or(rest)));
     let folder = path.and_then(|path| match path.parent()? {
-        here if here.as_os_str().is_empty() => Some(std::path::Path::new(".")),
+        empty if empty.as_os_str().is_empty() => Some(std::path::Path::new(".")),
         folder => Some(folder),
     });
     let folder = folder.and_then(|folder| folder.canonicalize().ok());
@@ -56,14 +56,16 @@ fn place(url: &str) -> String {
     }
 }
 
-/// The slot of a URL; those of stores that are closed, and that nobody waits for, are forgotten.
-fn slot(url: &str) -> Arc<Slot> {
-    let mut slots = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-    slots.retain(|_, slot| {
-        let closed = slot.try_lock().is_ok_and(|open| open.strong_count() == 0);
-        !closed || Arc::strong_count(slot) > 1
+/// Returns the entry of a store, and removes entries of closed stores that no caller waits for.
+fn entry(key: &str) -> Arc<OpenStore> {
+    let mut stores = OPEN_STORES.lock().unwrap_or_else(PoisonError::into_inner);
+    stores.retain(|_, store| {
+        let closed = store
+            .try_lock()
+            .is_ok_and(|engine| engine.strong_count() == 0);
+        !closed || Arc::strong_count(store) > 1
     });
-    Arc::clone(slots.entry(url.to_owned()).or_default())
+    Arc::clone(stores.entry(key.to_owned()).or_default())
 }
 
 async fn engine(url: &str, recorder: Option<Arc<dyn Recorder>>) -> Result<Arc<Engine>, Error> {
@@ -73,7 +75,7 @@ async fn engine(url: &str, recorder: Option<Arc<dyn Recorder>>) -> Result<Arc<En
     Ok(Arc::new(Engine::with_recorder(store, clock, ids, recorder)))
 }
 
-/// The driver that a URL names. A new driver gets its arm here, and its feature in the manifest.
+/// Opens the driver that a URL names. A new driver gets an arm here and a feature in the manifest.
 pub(crate) async fn store(url: &str, now: Timestamp, ids: &Ids) -> Result<Arc<dyn Store>, Error> {
     let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
     match scheme {
@@ -84,7 +86,7 @@ pub(crate) async fn store(url: &str, now: Timestamp, ids: &Ids) -> Result<Arc<dy
         "postgres" | "postgresql" => postgres(url).await,
         _ => {
             let _ = (rest, now, ids);
-            let rule = format!("must be {}, got {scheme:?}", known().join(" or "));
+            let rule = format!("must be {}, got {scheme:?}", supported_urls().join(" or "));
             Err(Invalid::new("url", rule).into())
         }
     }
@@ -99,12 +101,13 @@ fn sqlite(rest: &str, now: Timestamp, ids: &Ids) -> Result<Arc<dyn Store>, Error
     let store = windlass_sqlite::SqliteStore::open(path, now, ids.bits())?;
     let lost = store.lost_at_opening();
     if lost > 0 {
-        tracing::warn!(lost, "attempts of a former process were lost");
+        tracing::warn!(lost, "attempts of the previous process were lost");
     }
     Ok(Arc::new(store))
 }
 
-/// An empty database gets its schema; one that has an older schema is left alone, for other nodes may be using it.
+/// Creates the schema of an empty database. An older schema is not migrated: other nodes may still
+/// be using it.
 #[cfg(feature = "postgres")]
 async fn postgres(url: &str) -> Result<Arc<dyn Store>, Error> {
     use windlass_postgres::{Options, PostgresStore};
@@ -115,14 +118,14 @@ async fn postgres(url: &str) -> Result<Arc<dyn Store>, Error> {
     Ok(Arc::new(PostgresStore::connect(options).await?))
 }
 
-/// What a URL may be, as this program is built.
-fn known() -> Vec<&'static str> {
-    let known = [
+/// Returns the forms of URL that this build supports.
+fn supported_urls() -> Vec<&'static str> {
+    let urls = [
         ("memory:", true),
         ("memory:name", true),
         ("sqlite:path", cfg!(feature = "sqlite")),
         ("postgres://user@host/database", cfg!(feature = "postgres")),
     ];
-    let built = known.into_iter().filter(|(_, built)| *built);
-    built.map(|(url, _)| url).collect()
+    let supported = urls.into_iter().filter(|(_, supported)| *supported);
+    supported.map(|(url, _)| url).collect()
 }

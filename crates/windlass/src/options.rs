@@ -1,4 +1,4 @@
-//! What can be said about a job beside its payload.
+//! Options of a job: everything about it but its kind and payload.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,49 @@ use windlass_core::{
     Start, Tag, Timeout, Timestamp, Unique,
 };
 
-/// Options of a job: its defaults, or what one enqueue says. What is not said is at its default.
+/// Options of a job: queue, priority, time, retries, timeout, keys and labels.
+///
+/// The same options exist in two places. [`Job::defaults`](crate::Job::defaults) returns those of
+/// all jobs of a type, and the methods of [`Enqueue`](crate::Enqueue) override them for one enqueue.
+/// Tags and `meta` of both are merged. A [`Schedule`](crate::Schedule) takes them with
+/// [`Schedule::options`](crate::Schedule::options).
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use serde::{Deserialize, Serialize};
+/// use windlass::{Client, Job, Options};
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct Export {
+///     account: u32,
+/// }
+///
+/// impl Job for Export {
+///     const KIND: &'static str = "export";
+///
+///     fn defaults() -> Options {
+///         Options::new().queue("slow").timeout(Duration::from_secs(600)).tag("export")
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), windlass::Error> {
+/// let client = Client::open("memory:").await?;
+/// let receipt = client
+///     .enqueue(Export { account: 7 })
+///     .priority(5)
+///     .concurrency_key("account-7", 1) // at most one job of this account runs at a time
+///     .expires_in(Duration::from_secs(24 * 3600))
+///     .await?;
+/// let job = client.get(receipt.id).await?.expect("it is stored");
+/// assert_eq!((job.queue.as_str(), job.priority), ("slow", 5));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// An invalid value is reported as [`Error::Invalid`](crate::Error::Invalid) when the job is
+/// enqueued.
 #[derive(Debug, Clone, Default)]
 #[must_use]
 pub struct Options {
@@ -30,16 +72,18 @@ pub struct Options {
     concurrency: Option<Concurrency>,
     tags: Vec<Tag>,
     meta: BTreeMap<String, Value>,
-    /// The first thing that was wrong.
+    /// The first invalid value.
     invalid: Option<Invalid>,
 }
 
-/// A retry policy, or the name of a preset.
+/// A retry policy: a [`Preset`] or your own [`RetryPolicy`].
+///
+/// Both convert into it, so methods such as [`Options::retry`] accept either.
 #[derive(Debug, Clone)]
 pub enum Retry {
-    /// A policy of one's own.
+    /// Your own policy.
     Policy(RetryPolicy),
-    /// One that has a name.
+    /// A policy with a name.
     Preset(Preset),
 }
 
@@ -64,11 +108,11 @@ impl Retry {
     }
 }
 
-/// The same options on everything that enqueues.
+/// Defines the same methods on [`Options`] and on [`Enqueue`](crate::Enqueue).
 macro_rules! options {
     ($($(#[$doc:meta])* $name:ident($($argument:ident: $of:ty),*) $body:expr;)*) => {
         impl Options {
-            /// Everything at its default.
+            /// Returns options in which everything is at its default.
             pub fn new() -> Self {
                 Options::default()
             }
@@ -92,88 +136,103 @@ macro_rules! options {
 }
 
 options! {
-    /// Where it waits; `default` if not said.
+    /// Sets the queue that the job waits in. The default is `default`.
     queue(name: &str) |options, name| {
         options.queue = Some(QueueName::new(name).map_err(|error| error.within("queue"))?);
         Ok(())
     };
-    /// How urgent it is: higher runs first.
+    /// Sets the priority: within a queue, jobs with a higher priority run first. The default is 0.
     priority(priority: i16) |options, priority| {
         options.priority = Some(priority);
         Ok(())
     };
-    /// It starts so long after the enqueue at the earliest.
+    /// Delays the first attempt: it starts this long after the enqueue, or later.
     delay(delay: Duration) |options, delay| {
         options.start = Some(Start::After(delay));
         Ok(())
     };
-    /// It starts then at the earliest.
+    /// Sets the time of the first attempt: it starts at this instant or later.
     run_at(at: Timestamp) |options, at| {
         options.start = Some(Start::At(at));
         Ok(())
     };
-    /// It is never started again by itself once it was started: for what must not happen twice.
+    /// Never starts the job a second time automatically, for work that must not happen twice.
+    ///
+    /// If its worker dies, the job is dead with the reason
+    /// [`DeadReason::Lost`](crate::DeadReason::Lost), because it may have run. A person then decides:
+    /// [`Client::resolve`](crate::Client::resolve) or [`Client::revive`](crate::Client::revive).
+    /// Without this option, a job runs at least once.
     at_most_once() |options| {
         options.delivery = Some(Delivery::AtMostOnce);
         Ok(())
     };
-    /// How many attempts may fail in all.
+    /// Limits how many attempts may fail before the job is dead, the first one included.
+    ///
+    /// Overrides the limit of the retry policy. The cap of the worker
+    /// ([`Worker::cap`](crate::Worker::cap)) still applies. 0 leaves the limit to the policy.
     max_attempts(count: u32) |options, count| {
         options.max_attempts = Some(i64::from(count));
         Ok(())
     };
-    /// How many retries may follow the first attempt.
+    /// Limits how many retries may follow the first attempt: one less than `max_attempts`.
     max_retries(count: u32) |options, count| {
         options.max_retries = Some(i64::from(count));
         Ok(())
     };
-    /// How long one attempt may take; an hour if not said.
+    /// Sets how long one attempt may take. The default is 1 h. A timeout is a failure.
     timeout(timeout: Duration) |options, timeout| {
         options.timeout = Some(Timeout::After(timeout));
         Ok(())
     };
-    /// An attempt may take as long as it likes.
+    /// Removes the timeout: an attempt may take any time.
     no_timeout() |options| {
         options.timeout = Some(Timeout::None);
         Ok(())
     };
-    /// No attempt starts after it.
+    /// Sets the deadline: no attempt starts after this instant, and the job is dead instead.
     deadline(at: Timestamp) |options, at| {
         options.deadline = Some(Deadline::At(at));
         Ok(())
     };
-    /// No attempt starts so long after the enqueue.
+    /// Sets the deadline relative to the enqueue.
     expires_in(span: Duration) |options, span| {
         options.deadline = Some(Deadline::After(span));
         Ok(())
     };
-    /// While a job with this key waits or runs in its queue, another one is not enqueued.
+    /// Sets the unique key: while a job with this key is waiting or running in the same queue,
+    /// another enqueue stores nothing.
+    ///
+    /// The second enqueue returns the existing job, see
+    /// [`Receipt::duplicate`](crate::Receipt::duplicate).
     unique_key(key: &str) |options, key| {
         options.unique_key = Some(Key::new(key).map_err(|error| error.within("unique_key"))?);
         Ok(())
     };
-    /// The unique key is held for so long after the enqueue, even if the job is over before.
+    /// Holds the unique key for at least this long after the enqueue, even if the job finishes
+    /// earlier. Requires a unique key.
     unique_for(span: Duration) |options, span| {
         options.unique_for = Some(span);
         Ok(())
     };
-    /// A waiting job with the same unique key takes the new payload and `run_at` (debounce).
+    /// Replaces the payload and `run_at` of a waiting job with the same unique key (debounce).
+    /// Requires a unique key.
     replace_duplicate() |options| {
         options.on_duplicate = Some(OnDuplicate::Replace);
         Ok(())
     };
-    /// It starts only while fewer than `limit` jobs are running with this key, over all queues and nodes.
+    /// Sets the concurrency key: at most `limit` jobs with this key run at the same time, over all
+    /// queues and nodes.
     concurrency_key(key: &str, limit: u32) |options, key, limit| {
         let key = Key::new(key).map_err(|error| error.within("concurrency_key"))?;
         options.concurrency = Some(Concurrency { key, limit });
         Ok(())
     };
-    /// A label for people and search; may be said again.
+    /// Adds a tag, for people and for [`Filter::tag`](crate::Filter::tag). At most 32.
     tag(tag: &str) |options, tag| {
         options.tags.push(Tag::new(tag).map_err(|error| error.within("tags"))?);
         Ok(())
     };
-    /// Something for people and programs; may be said again.
+    /// Adds an entry to `meta`, for people and programs. At most 64 entries and 16 KiB of JSON.
     meta(name: &str, value: Value) |options, name, value| {
         options.meta.insert(name.to_owned(), value);
         Ok(())
@@ -181,7 +240,9 @@ options! {
 }
 
 impl<Answer> crate::client::Enqueue<'_, Answer> {
-    /// How retries are timed: a preset, or a policy of one's own.
+    /// Sets the retry policy of the jobs: a [`Preset`] or your own [`RetryPolicy`].
+    ///
+    /// It overrides the policies of the kind, the queue and the worker.
     pub fn retry(mut self, policy: impl Into<Retry>) -> Self {
         self.options = self.options.retry(policy);
         self
@@ -189,14 +250,18 @@ impl<Answer> crate::client::Enqueue<'_, Answer> {
 }
 
 impl Options {
-    /// How retries are timed: a preset, or a policy of one's own.
+    /// Sets the retry policy: a [`Preset`] or your own [`RetryPolicy`]. See
+    /// [`retry`](crate::retry) for the order in which policies apply.
     pub fn retry(mut self, policy: impl Into<Retry>) -> Self {
         self.retry = Some(policy.into().into_policy());
         self
     }
 
-    /// What is not said here is as the defaults say. The policy of the defaults is the kind's, which the worker knows.
-    pub(crate) fn over(self, defaults: Options) -> Options {
+    /// Fills options that are not set from the defaults.
+    ///
+    /// The retry policy is not taken over: the policy of the defaults belongs to the kind, and the
+    /// worker applies it.
+    pub(crate) fn with_defaults(self, defaults: Options) -> Options {
         let mut tags = defaults.tags;
         tags.extend(self.tags);
         let mut meta = defaults.meta;
@@ -231,7 +296,7 @@ impl Options {
         self.retry.clone()
     }
 
-    /// The job that is asked for.
+    /// Builds the job, or returns the first invalid value.
     pub(crate) fn into_new_job(self, kind: Kind, payload: Payload) -> Result<NewJob, Invalid> {
         if let Some(invalid) = self.invalid {
             return Err(invalid);
@@ -243,7 +308,7 @@ impl Options {
             on_duplicate: self.on_duplicate.unwrap_or_default(),
         });
         if unique.is_none() && (self.unique_for.is_some() || self.on_duplicate.is_some()) {
-            let rule = "is required where `unique_for` or `replace_duplicate` is given";
+            let rule = "is required with `unique_for` or `replace_duplicate`";
             return Err(Invalid::new("unique_key", rule));
         }
         Ok(NewJob {

@@ -1,4 +1,4 @@
-//! Queues as a worker serves them.
+//! How a worker serves queues.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,32 @@ use windlass_engine::{DiscoverConfig, QueueConfig};
 
 use crate::options::Retry;
 
-/// A queue that a worker serves, with what is special about it.
+/// A queue that a worker serves, with its concurrency, fairness and retention.
+///
+/// [`Worker::queue`](crate::Worker::queue) is enough if only the concurrency matters;
+/// [`Worker::queue_with`](crate::Worker::queue_with) takes a `Queue`.
+///
+/// When a dependency is down, thousands of jobs fail and come back as retries. The *retry guards*
+/// below keep them from starving fresh jobs, and they are on by default: while both are waiting,
+/// retries get 20 % of the slots, and one slot of four or more never runs a retry.
+///
+/// ```
+/// use windlass::retry::Preset;
+/// use windlass::{Client, Queue, Worker};
+///
+/// # fn workers(client: &Client) {
+/// let mail = Queue::new("mail", 20)
+///     .weight(3) // three times the slots of a queue with weight 1
+///     .retry_fetch_ratio(0.1)
+///     .max_inflight_retries(5)
+///     .retry(Preset::Conservative)
+///     .retention_days(30);
+/// Worker::new(client, ()).queue_with(mail).queue("reports", 5).concurrency(22);
+/// # }
+/// ```
+///
+/// Limits that apply to all workers of a queue together are set with
+/// [`Client::limit_queue`](crate::Client::limit_queue).
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Queue {
@@ -24,7 +49,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// A queue of which so many jobs run at once in this worker.
+    /// Returns a queue of which this worker runs at most `concurrency` jobs at the same time.
     pub fn new(name: &str, concurrency: u32) -> Self {
         Queue {
             name: name.to_owned(),
@@ -37,44 +62,54 @@ impl Queue {
         }
     }
 
-    /// Its share beside other queues, where the worker has fewer slots than its queues could use.
+    /// Sets the share of the queue when the worker has fewer slots than its queues could use. The
+    /// default is 1.
+    ///
+    /// A queue with weight 3 gets three times the slots of a queue with weight 1.
     pub fn weight(mut self, weight: u32) -> Self {
         self.weight = weight;
         self
     }
 
-    /// The share of its slots that retries get while fresh work waits too; 0.2 if not said.
+    /// Sets the share of the slots that retries get while fresh jobs are waiting too: from 0 to 1, by
+    /// default 0.2.
+    ///
+    /// If there are too few jobs of one sort, the other uses the free slots.
     pub fn retry_fetch_ratio(mut self, ratio: f64) -> Self {
         self.ratio = Some(ratio);
         self
     }
 
-    /// Fresh work and retries are mixed by priority and time alone.
+    /// Orders fresh jobs and retries by priority and time only, without a share for each.
     pub fn no_retry_fetch_ratio(mut self) -> Self {
         self.guards.retry_fetch_ratio = None;
         self
     }
 
-    /// So many of its slots never hold a retry; one of four or more if not said.
+    /// Reserves slots that never run a retry. The default is 1 if the queue has at least 4 slots,
+    /// otherwise 0.
     pub fn fresh_reserve(mut self, slots: u32) -> Self {
         self.guards.fresh_reserve = Some(slots);
         self
     }
 
-    /// At most so many retries run at once in the queue, over all nodes.
-    pub fn max_inflight_retries(mut self, most: u32) -> Self {
-        self.guards.max_inflight_retries = Some(most);
+    /// Limits how many retries of the queue run at the same time, over all nodes. There is no limit by
+    /// default.
+    pub fn max_inflight_retries(mut self, max: u32) -> Self {
+        self.guards.max_inflight_retries = Some(max);
         self
     }
 
-    /// Retries run in a pool of their own.
+    /// Runs retries in a separate pool with this concurrency.
     pub fn retry_lane(mut self, concurrency: u32) -> Self {
         let rate = self.guards.retry_lane.and_then(|lane| lane.rate);
         self.guards.retry_lane = Some(RetryLane { concurrency, rate });
         self
     }
 
-    /// At most so many retries start in each period, in a pool of their own.
+    /// Runs retries in a separate pool, and starts at most `count` of them per period.
+    ///
+    /// The pool has concurrency 1, unless [`Queue::retry_lane`] sets another.
     pub fn retry_lane_rate(mut self, count: u32, period: Duration) -> Self {
         let rate = Some(Rate { count, period });
         let concurrency = self.guards.retry_lane.map_or(1, |lane| lane.concurrency);
@@ -82,19 +117,19 @@ impl Queue {
         self
     }
 
-    /// The policy of its jobs that have none of their own, and no kind with one.
+    /// Sets the retry policy of the jobs of this queue, if neither the job nor its kind has one.
     pub fn retry(mut self, policy: impl Into<Retry>) -> Self {
         self.retry = Some(policy.into().into_policy());
         self
     }
 
-    /// Its finished jobs are kept for so many days; 7 if not said.
+    /// Keeps finished jobs of this queue for this many days. The default is that of the worker.
     pub fn retention_days(mut self, days: u32) -> Self {
         self.retention_days = Some(days);
         self
     }
 
-    pub(crate) fn kept_for_days(&self) -> Option<u32> {
+    pub(crate) fn own_retention_days(&self) -> Option<u32> {
         self.retention_days
     }
 
@@ -113,11 +148,25 @@ impl Queue {
     }
 }
 
-/// Queues that a worker discovers while it runs, with what is special about them.
+/// A group of queues that a worker discovers while it runs: all of them, or those that match a
+/// pattern.
 ///
-/// Those that have due jobs of the worker's kinds share its slots in turn, by their weights. Weight,
-/// limits, guards and retry policy of each are what operators set about it
-/// (`PUT /api/v1/queues/{queue}/settings`); idle queues cost nothing.
+/// Use it for one queue per tenant: new queues need no configuration and no restart. The queues that
+/// have due jobs share the slots in turn, by weight, so a queue with a million jobs delays the first
+/// job of another queue by at most one turn. Idle queues cost nothing.
+///
+/// Weight, limits, retry guards and retry policy of each queue come from its settings on the server
+/// (`PUT /api/v1/queues/{queue}/settings`).
+///
+/// ```
+/// use windlass::{Client, Queues, Worker};
+///
+/// # fn workers(client: &Client) {
+/// Worker::new(client, ())
+///     .queue("billing", 5)
+///     .queues_with(Queues::matching("tenant-*", 50).per_queue(5));
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Queues {
@@ -128,13 +177,16 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// All queues. At most `concurrency` of their jobs run at once in this worker, all together.
+    /// Returns the group of all queues. The worker runs at most `concurrency` of their jobs at the
+    /// same time, all together.
     pub fn all(concurrency: u32) -> Self {
         Queues::matching("*", concurrency)
     }
 
-    /// The queues whose names match a pattern, in which `*` stands for any number of characters:
-    /// `tenant-*`. At most `concurrency` of their jobs run at once in this worker, all together.
+    /// Returns the group of queues whose names match a pattern, such as `tenant-*`.
+    ///
+    /// `*` stands for any number of characters. The worker runs at most `concurrency` of their jobs
+    /// at the same time, all together.
     pub fn matching(pattern: &str, concurrency: u32) -> Self {
         Queues {
             pattern: pattern.to_owned(),
@@ -144,14 +196,15 @@ impl Queues {
         }
     }
 
-    /// At most this many jobs of one queue run at once in this worker; as many as of all if not said.
-    pub fn per_queue(mut self, most: u32) -> Self {
-        self.per_queue = Some(most);
+    /// Limits how many jobs of one queue this worker runs at the same time. By default, one queue may
+    /// use all slots of the group.
+    pub fn per_queue(mut self, max: u32) -> Self {
+        self.per_queue = Some(max);
         self
     }
 
-    /// The policy of jobs that have none of their own, where neither their kind nor the settings of
-    /// their queue have one.
+    /// Sets the retry policy of the jobs of these queues, if neither the job, its kind nor the
+    /// settings of its queue have one.
     pub fn retry(mut self, policy: impl Into<Retry>) -> Self {
         self.retry = Some(policy.into().into_policy());
         self
@@ -208,7 +261,7 @@ mod tests {
             kept.retry.as_ref().unwrap().preset(),
             Some(Preset::Immediate)
         );
-        assert_eq!(queue.kept_for_days(), Some(2));
+        assert_eq!(queue.own_retention_days(), Some(2));
         let queues = Queues::matching("t-*", 9).per_queue(2);
         let kept = queues.retry(Preset::Immediate).config().unwrap();
         assert_eq!((kept.pattern.as_str(), kept.concurrency), ("t-*", 9));

@@ -1,4 +1,4 @@
-//! A worker: handlers, the queues they serve, and how long it runs.
+//! The worker: claims jobs from queues and runs their handlers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,40 +17,60 @@ use windlass_engine::{
 use crate::client::Client;
 use crate::error::Error;
 use crate::failure::{Classifier, Classify, classifier};
-use crate::handler::{Adapter, Handler, Shared};
+use crate::handler::{Handler, HandlerAdapter, HandlerEnvironment};
 use crate::job::Job;
 use crate::options::Retry;
 use crate::queue::{Queue, Queues};
 use crate::retry::RetryRule;
 use crate::schedule::Schedule;
 
-/// The slots of the queue `default`, where none is named.
-const SLOTS_DEFAULT: u32 = 10;
+/// The concurrency of the queue `default` in a worker that names no queue.
+const CONCURRENCY_DEFAULT: u32 = 10;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-type Make<S> = Box<dyn Fn(&Arc<Shared<S>>) -> Arc<dyn AttemptHandler> + Send + Sync + 'static>;
-type Before = Arc<dyn Fn(&RunningAttempt) + Send + Sync>;
-type After = Arc<dyn Fn(&RunningAttempt, &Report) + Send + Sync>;
-type Signal = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// Builds a handler once everything that it shares with the others is known.
+type HandlerFactory<S> =
+    Box<dyn Fn(&Arc<HandlerEnvironment<S>>) -> Arc<dyn AttemptHandler> + Send + Sync + 'static>;
+type BeforeHook = Arc<dyn Fn(&RunningAttempt) + Send + Sync>;
+type AfterHook = Arc<dyn Fn(&RunningAttempt, &Report) + Send + Sync>;
+type StopSignal = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Runs jobs.
+/// Claims jobs from queues and runs their handlers.
+///
+/// Give it the queues to serve ([`queue`](Worker::queue)) and a handler for each type of job
+/// ([`handle`](Worker::handle)), then run it ([`run_until`](Worker::run_until)). A worker claims only
+/// jobs that it has a handler for; other jobs wait for a worker that knows them. It also fires
+/// schedules, recovers the jobs of crashed workers, and removes old jobs. A process may run several
+/// workers, and several processes may run workers on the same PostgreSQL database.
 ///
 /// ```no_run
-/// # use windlass::{Client, Context, Error, Failure, Job, Worker};
+/// use windlass::{Client, Context, Error, Failure, Job, Worker};
 /// # #[derive(serde::Serialize, serde::Deserialize)]
 /// # struct SendEmail { to: String }
 /// # impl Job for SendEmail { const KIND: &'static str = "email:send"; }
-/// # struct App;
+///
+/// /// The state that all handlers share.
+/// struct App {
+///     sender: String,
+/// }
+///
 /// async fn send_email(job: SendEmail, ctx: Context<App>) -> Result<(), Failure> {
-///     ctx.log(format!("sending to {}", job.to));
+///     ctx.log(format!("from {} to {}", ctx.state.sender, job.to));
 ///     Ok(())
 /// }
-/// # async fn example(ctrl_c: impl Future<Output = ()> + Send + 'static) -> Result<(), Error> {
-/// let client = Client::open("sqlite:jobs.db").await?;
-/// Worker::new(&client, App).queue("mail", 10).handle(send_email).run_until(ctrl_c).await?;
-/// # Ok(())
-/// # }
+///
+/// #[tokio::main]
+/// async fn main() -> Result<(), Error> {
+///     let client = Client::open("sqlite:jobs.db").await?;
+///     let app = App { sender: "shop@example.org".into() };
+///     Worker::new(&client, app)
+///         .queue("mail", 10)
+///         .handle(send_email)
+///         .run_until(tokio::signal::ctrl_c())
+///         .await?;
+///     Ok(())
+/// }
 /// ```
 #[must_use = "a worker does nothing until it is run"]
 pub struct Worker<S = ()> {
@@ -59,22 +79,23 @@ pub struct Worker<S = ()> {
     name: Option<String>,
     queues: Vec<Queue>,
     discovered: Vec<Queues>,
-    handlers: Vec<(Vec<String>, Make<S>)>,
+    handlers: Vec<(Vec<String>, HandlerFactory<S>)>,
     kind_retry: BTreeMap<String, Arc<RetryPolicy>>,
     classifiers: Vec<Classifier>,
-    rule: Option<Box<dyn RetryRule>>,
-    before: Vec<Before>,
-    after: Vec<After>,
+    retry_rule: Option<Box<dyn RetryRule>>,
+    before: Vec<BeforeHook>,
+    after: Vec<AfterHook>,
     schedules: Vec<(String, Vec<Schedule>)>,
     config: WorkerConfig,
-    stop_at_once: Option<Signal>,
+    stop_at_once: Option<StopSignal>,
     problems: Vec<Invalid>,
 }
 
 impl<S: Send + Sync + 'static> Worker<S> {
-    /// A worker on a client's store; its handlers share `state`.
+    /// Returns a worker on the store of a client. All its handlers share `state`, see
+    /// [`Context::state`](crate::Context::state).
     pub fn new(client: &Client, state: S) -> Self {
-        let unnamed = WorkerName::new("worker").expect("it is a name");
+        let unnamed = WorkerName::new("worker").expect("\"worker\" is a valid name");
         Worker {
             client: client.clone(),
             state: Arc::new(state),
@@ -84,7 +105,7 @@ impl<S: Send + Sync + 'static> Worker<S> {
             handlers: Vec::new(),
             kind_retry: BTreeMap::new(),
             classifiers: Vec::new(),
-            rule: None,
+            retry_rule: None,
             before: Vec::new(),
             after: Vec::new(),
             schedules: Vec::new(),
@@ -94,56 +115,62 @@ impl<S: Send + Sync + 'static> Worker<S> {
         }
     }
 
-    /// Its name, of its own among all workers; made up from the process if not said.
+    /// Sets the name of the worker, which must be unique among the workers of the store.
+    ///
+    /// The default is made from the process id and a random number.
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
         self
     }
 
-    /// Serves a queue, with so many of its jobs running at once. Without any, `default` with 10.
+    /// Serves a queue, and runs at most `concurrency` of its jobs at the same time.
+    ///
+    /// A worker without any queue serves `default` with a concurrency of 10.
     pub fn queue(self, name: &str, concurrency: u32) -> Self {
         self.queue_with(Queue::new(name, concurrency))
     }
 
-    /// Serves a queue with more to say about it.
+    /// Serves a queue with weight, retry guards, a retry policy or retention. See [`Queue`].
     pub fn queue_with(mut self, queue: Queue) -> Self {
         self.queues.push(queue);
         self
     }
 
-    /// Serves all queues, also those that are first used later, with `concurrency` of their jobs
-    /// running at once, all together. See [`Queues`].
+    /// Serves all queues, also those that are first used later, and runs at most `concurrency` of
+    /// their jobs at the same time, all together. See [`Queues`].
     pub fn all_queues(self, concurrency: u32) -> Self {
         self.queues_with(Queues::all(concurrency))
     }
 
     /// Serves the queues whose names match a pattern such as `tenant-*`, also those that are first
-    /// used later, with `concurrency` of their jobs running at once, all together.
-    ///
-    /// ```
-    /// # use windlass::{Client, Worker};
-    /// # fn example(client: &Client) {
-    /// Worker::new(client, ()).queue("billing", 5).queues_matching("tenant-*", 50);
-    /// # }
-    /// ```
+    /// used later, and runs at most `concurrency` of their jobs at the same time, all together. See
+    /// [`Queues`].
     pub fn queues_matching(self, pattern: &str, concurrency: u32) -> Self {
         self.queues_with(Queues::matching(pattern, concurrency))
     }
 
-    /// Serves queues that it discovers, with more to say about them. A queue that the worker names
-    /// itself is not among them; one that matches several patterns belongs to the first.
+    /// Serves a group of queues that the worker discovers while it runs. See [`Queues`].
+    ///
+    /// A queue that the worker also names itself is not part of a group. A queue that matches several
+    /// patterns belongs to the first.
     pub fn queues_with(mut self, queues: Queues) -> Self {
         self.discovered.push(queues);
         self
     }
 
-    /// At most so many jobs run at once over all queues, which share the slots by their weights.
-    pub fn concurrency(mut self, most: u32) -> Self {
-        self.config.concurrency = Some(most);
+    /// Limits how many jobs run at the same time over all queues of this worker.
+    ///
+    /// The queues share the slots by their [weights](Queue::weight). By default the limit is the sum
+    /// of the concurrencies of all queues.
+    pub fn concurrency(mut self, max: u32) -> Self {
+        self.config.concurrency = Some(max);
         self
     }
 
-    /// Runs jobs of one type with an async function.
+    /// Runs jobs of one type with an async function. See [`Handler`] for its shape.
+    ///
+    /// The function also gets the jobs of the [aliases](Job::ALIASES) of the type. Two handlers for
+    /// the same kind are an error at the start of the worker.
     pub fn handle<H, Shape>(mut self, handler: H) -> Self
     where
         H: Handler<S, Shape>,
@@ -157,46 +184,55 @@ impl<S: Send + Sync + 'static> Worker<S> {
             }
         }
         let handler = Arc::new(handler);
-        let make: Make<S> = Box::new(move |shared| {
-            Arc::new(Adapter::<S, H, Shape>::new(
+        let factory: HandlerFactory<S> = Box::new(move |environment| {
+            Arc::new(HandlerAdapter::<S, H, Shape>::new(
                 Arc::clone(&handler),
-                Arc::clone(shared),
+                Arc::clone(environment),
             ))
         });
-        self.handlers.push((kinds, make));
+        self.handlers.push((kinds, factory));
         self
     }
 
-    /// Runs jobs of one kind with a handler that sees the attempt as the engine does: it decodes the
-    /// payload itself, and its report says how the attempt ended. For crates that bring handlers
-    /// of their own; a program's own jobs go through [`Worker::handle`].
+    /// Runs jobs of one kind with a handler that decodes the payload and reports the outcome itself.
+    ///
+    /// This is for crates that provide ready-made handlers. Use [`Worker::handle`] for your own jobs.
     pub fn handle_attempts(mut self, kind: &str, handler: Arc<dyn AttemptHandler>) -> Self {
-        let make: Make<S> = Box::new(move |_| Arc::clone(&handler));
-        self.handlers.push((vec![kind.to_owned()], make));
+        let factory: HandlerFactory<S> = Box::new(move |_| Arc::clone(&handler));
+        self.handlers.push((vec![kind.to_owned()], factory));
         self
     }
 
-    /// The policy of jobs of one kind that have none of their own.
+    /// Sets the retry policy of the jobs of one kind that have no policy of their own.
+    ///
+    /// For a Rust type, [`Job::defaults`] does the same.
     pub fn retry_kind(mut self, kind: &str, policy: impl Into<Retry>) -> Self {
         let policy = policy.into().into_policy();
         self.kind_retry.insert(kind.to_owned(), policy);
         self
     }
 
-    /// Errors of this type, also wrapped ones, lead to what they say.
+    /// Lets an error type decide which of its errors are retried, also where other errors wrap it.
+    ///
+    /// See [`Classify`].
     pub fn classify<E: Classify>(mut self) -> Self {
         self.classifiers.push(classifier::<E>());
         self
     }
 
-    /// The policy of jobs that nobody else has one for; `standard` if not said. Its limit is the cap, unless one is set.
+    /// Sets the retry policy of jobs for which neither the job, its kind nor its queue has one.
+    ///
+    /// The default is [`Preset::Standard`](crate::retry::Preset::Standard). The attempt limit of this
+    /// policy is also the cap for all jobs, unless [`Worker::cap`] or [`Worker::no_cap`] sets another.
     pub fn retry(mut self, policy: impl Into<Retry>) -> Self {
         self.config.retry.policy = Some(policy.into().into_policy());
         self
     }
 
-    /// Decides in code what a failed attempt leads to. The policy still gives the limit of attempts, and is what counts where no
-    /// handler returned: for timeouts and workers that died.
+    /// Decides in code what happens after a handler returned an error. See [`RetryRule`].
+    ///
+    /// The policy still sets the limit of attempts. It also decides where no handler returned: after
+    /// timeouts, panics and crashes.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -211,17 +247,17 @@ impl<S: Send + Sync + 'static> Worker<S> {
     /// # }
     /// ```
     pub fn retry_rule(mut self, rule: impl RetryRule) -> Self {
-        self.rule = Some(Box::new(rule));
+        self.retry_rule = Some(Box::new(rule));
         self
     }
 
-    /// Fails fast: the first failure of a job is its last, whatever the job says.
+    /// Turns retries off: the first failure of a job is its last, even if the job has a retry policy.
     pub fn no_retry(mut self) -> Self {
         self.config.retry.policy = None;
         self
     }
 
-    /// The most attempts this worker grants, whatever a job asks for.
+    /// Caps the number of attempts of every job, even if the job asks for more. At least 1.
     pub fn cap(mut self, max_attempts: u32) -> Self {
         match AttemptLimit::from_max_attempts(i64::from(max_attempts)) {
             Ok(Some(limit)) => self.config.retry.cap = Cap::At(limit),
@@ -233,19 +269,22 @@ impl<S: Send + Sync + 'static> Worker<S> {
         self
     }
 
-    /// Jobs get as many attempts as they ask for.
+    /// Removes the cap: jobs get as many attempts as they or their policies ask for.
     pub fn no_cap(mut self) -> Self {
         self.config.retry.cap = Cap::Unlimited;
         self
     }
 
-    /// Called before every attempt.
+    /// Calls a function before every attempt. It must be quick and must not block.
+    ///
+    /// May be called several times; the hooks run in order.
     pub fn before(mut self, hook: impl Fn(&RunningAttempt) + Send + Sync + 'static) -> Self {
         self.before.push(Arc::new(hook));
         self
     }
 
-    /// Called once after every attempt, in whatever way it ended.
+    /// Calls a function once after every attempt, with its outcome, however the attempt ended. It must
+    /// be quick and must not block.
     pub fn after(
         mut self,
         hook: impl Fn(&RunningAttempt, &Report) + Send + Sync + 'static,
@@ -254,58 +293,80 @@ impl<S: Send + Sync + 'static> Worker<S> {
         self
     }
 
-    /// Declares schedules. They are created or changed by name at the start; those that the set of this name declared before,
-    /// and no longer does, are removed.
+    /// Declares a set of schedules, which are created or changed by name when the worker starts.
+    ///
+    /// Schedules that this set declared before and no longer declares are removed. A set that is not
+    /// declared at all keeps its schedules: declare it empty to remove them. See
+    /// [`schedule`](crate::schedule).
     pub fn schedules(mut self, set: &str, schedules: impl IntoIterator<Item = Schedule>) -> Self {
         let schedules = schedules.into_iter().collect();
         self.schedules.push((set.to_owned(), schedules));
         self
     }
 
-    /// How long a lease lasts, which is renewed every third of it; 30 s if not said. A worker that dies is found after it.
+    /// Sets how long a lease lasts. The default is 30 s, the minimum is 100 ms.
+    ///
+    /// The worker renews its leases every third of this time. When it dies, its jobs run again after
+    /// their leases have expired.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.config.lease = lease;
         self
     }
 
-    /// After so long it looks for jobs even if nobody told it to; 1 s if not said.
+    /// Sets how often an idle worker polls for jobs. The default is 1 s.
+    ///
+    /// New jobs normally wake the worker at once; polling finds them if that notification is lost.
     pub fn poll(mut self, poll: Duration) -> Self {
         self.config.poll = poll;
         self
     }
 
-    /// At shutdown, running jobs have so long to end before they are given back; 30 s if not said.
+    /// Sets how long running jobs may take to finish at shutdown. The default is 30 s.
+    ///
+    /// Jobs that are still running after that are given back: they are due again at once, and no
+    /// failure is counted. An at-most-once job that has started is dead instead. Choose less time
+    /// than your deployment waits before it kills the process.
     pub fn shutdown_grace(mut self, grace: Duration) -> Self {
         self.config.shutdown_grace = grace;
         self
     }
 
-    /// A handler that was told to stop has so long to return before it is cut off at an `await`; 5 s if not said.
+    /// Sets how long a handler may take to return after it was asked to stop. The default is 5 s.
+    ///
+    /// After that the worker drops the handler at its next `await`.
     pub fn cancel_grace(mut self, grace: Duration) -> Self {
         self.config.cancel_grace = grace;
         self
     }
 
-    /// An outcome that the store keeps refusing is retried, and its lease renewed, for at most this long after the handler
-    /// returned; 5 minutes if not said. After that the lease expires, and the attempt counts as lost.
-    pub fn outcome_retry_max(mut self, time: Duration) -> Self {
-        self.config.outcome_retry_max = time;
+    /// Sets how long the worker retries to store an outcome that the store refuses. The default is
+    /// 5 minutes after the handler returned.
+    ///
+    /// The worker renews the lease meanwhile. After that the lease expires, and the attempt counts as
+    /// lost.
+    pub fn outcome_retry_max(mut self, max: Duration) -> Self {
+        self.config.outcome_retry_max = max;
         self
     }
 
-    /// Finished jobs are kept for so many days; 7 if not said.
+    /// Keeps succeeded and cancelled jobs for this many days. The default is 7.
+    ///
+    /// [`Queue::retention_days`] overrides it for one queue.
     pub fn retention_days(mut self, days: u32) -> Self {
         self.config.janitor.retention = days * DAY;
         self
     }
 
-    /// Dead jobs are removed after so many days; never, if not said.
+    /// Removes dead jobs after this many days. By default they are kept until a person removes them.
     pub fn dead_retention_days(mut self, days: u32) -> Self {
         self.config.janitor.dead_retention = Some(days * DAY);
         self
     }
 
-    /// What ends the shutdown at once, without the grace period: a second signal.
+    /// Ends the shutdown at once, without the rest of the grace period, when this future completes.
+    ///
+    /// Pass a second signal, for example. It counts only after the first one of
+    /// [`Worker::run_until`].
     pub fn stop_at_once_on<F>(mut self, signal: F) -> Self
     where
         F: Future + Send + 'static,
@@ -316,12 +377,19 @@ impl<S: Send + Sync + 'static> Worker<S> {
         self
     }
 
-    /// Runs until the signal; then running jobs have the grace period to end, and what is left is
-    /// given back.
+    /// Runs the worker until `signal` completes, then shuts it down gracefully.
     ///
-    /// If the store stops for good (a SQLite file whose sync failed), the worker cancels its
-    /// handlers and returns [`Error::Store`] with
-    /// [`StoreError::Stopped`](crate::StoreError::Stopped): end the process and start it again.
+    /// At shutdown the worker claims nothing more, waits for running jobs
+    /// ([`Worker::shutdown_grace`]) and gives the others back. [`Stopped`] says how many it gave
+    /// back. If this future is dropped instead, that is like a crash: the jobs run again after their
+    /// leases have expired.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Worker`] with all problems of the configuration, before anything runs.
+    /// [`Error::Store`] if the store fails at the start, or if it stops for good while the worker
+    /// runs ([`StoreError::Stopped`](crate::StoreError::Stopped), for example after a failed sync of
+    /// a SQLite file): restart the process.
     pub async fn run_until<F>(mut self, signal: F) -> Result<Stopped, Error>
     where
         F: Future + Send + 'static,
@@ -329,30 +397,30 @@ impl<S: Send + Sync + 'static> Worker<S> {
         let at_once = self.stop_at_once.take();
         let worker = self.build().await?;
         let (stop, stop_now) = (CancellationToken::new(), CancellationToken::new());
-        let (stops, stops_now) = (stop.clone(), stop_now.clone());
+        let (stop_trigger, stop_now_trigger) = (stop.clone(), stop_now.clone());
         let signals = async move {
             signal.await;
-            stops.cancel();
+            stop_trigger.cancel();
             if let Some(at_once) = at_once {
                 at_once.await;
-                stops_now.cancel();
+                stop_now_trigger.cancel();
             }
             std::future::pending::<()>().await;
         };
         tokio::select! {
             stopped = worker.run(stop, stop_now) => Ok(stopped?),
-            () = signals => unreachable!("it waits for ever"),
+            () = signals => unreachable!("the future never completes"),
         }
     }
 
-    /// Declares the schedules and builds the worker of the engine; all problems at once.
+    /// Declares the schedules and builds the worker of the engine. An error lists all problems.
     pub(crate) async fn build(self) -> Result<EngineWorker, Error> {
         let client = self.client.clone();
         let mut problems = self.problems.clone();
         let now = client.now();
         let declared = self.schedules.iter().flat_map(|(_, schedules)| schedules);
-        let to_come = declared.filter(|schedule| !schedule.is_over(now));
-        problems.extend(to_come.filter_map(|schedule| schedule.checked(now).err()));
+        let active = declared.filter(|schedule| !schedule.has_ended(now));
+        problems.extend(active.filter_map(|schedule| schedule.checked(now).err()));
         let schedules = self.schedules.clone();
         let config = self.config(&mut problems);
         if let Err(problem) = config.check() {
@@ -368,8 +436,8 @@ impl<S: Send + Sync + 'static> Worker<S> {
     fn config(mut self, problems: &mut Vec<Invalid>) -> WorkerConfig {
         let mut config = self.config;
         let name = self.name.unwrap_or_else(|| {
-            let drawn = self.client.engine.ids().bits() >> 32;
-            format!("worker-{}-{drawn:08x}", std::process::id())
+            let random = self.client.engine.ids().bits() >> 32;
+            format!("worker-{}-{random:08x}", std::process::id())
         });
         match WorkerName::new(&name) {
             Ok(name) => config.name = name,
@@ -382,32 +450,33 @@ impl<S: Send + Sync + 'static> Worker<S> {
             }
         }
         if self.queues.is_empty() && self.discovered.is_empty() {
-            self.queues.push(Queue::new("default", SLOTS_DEFAULT));
+            self.queues.push(Queue::new("default", CONCURRENCY_DEFAULT));
         }
         for queue in &self.queues {
             match queue.config() {
-                Ok(of) => {
-                    if let Some(days) = queue.kept_for_days() {
-                        config.janitor.queues.insert(of.name.clone(), days * DAY);
+                Ok(queue_config) => {
+                    if let Some(days) = queue.own_retention_days() {
+                        let name = queue_config.name.clone();
+                        config.janitor.queues.insert(name, days * DAY);
                     }
-                    config.queues.push(of);
+                    config.queues.push(queue_config);
                 }
                 Err(error) => problems.push(error),
             }
         }
-        let shared = Arc::new(Shared {
+        let environment = Arc::new(HandlerEnvironment {
             state: self.state,
             classifiers: self.classifiers,
-            rule: self.rule,
+            retry_rule: self.retry_rule,
         });
-        for (kinds, make) in &self.handlers {
-            let handler = make(&shared);
+        for (kinds, factory) in &self.handlers {
+            let handler = factory(&environment);
             for kind in kinds {
                 match Kind::new(kind) {
                     Err(error) => problems.push(error.within("kind")),
                     Ok(kind) => {
                         if !config.handlers.add(kind.clone(), Arc::clone(&handler)) {
-                            let rule = format!("has two handlers: {kind}");
+                            let rule = format!("{kind} has two handlers; remove one");
                             problems.push(Invalid::new("kind", rule));
                         }
                     }
@@ -420,7 +489,7 @@ impl<S: Send + Sync + 'static> Worker<S> {
             }
         }
         if !self.before.is_empty() || !self.after.is_empty() {
-            config.hooks = Some(Arc::new(Both {
+            config.hooks = Some(Arc::new(AttemptHooks {
                 before: self.before,
                 after: self.after,
             }));
@@ -433,12 +502,13 @@ impl<S: Send + Sync + 'static> Worker<S> {
     }
 }
 
-struct Both {
-    before: Vec<Before>,
-    after: Vec<After>,
+/// The hooks of a worker, called in the order in which they were added.
+struct AttemptHooks {
+    before: Vec<BeforeHook>,
+    after: Vec<AfterHook>,
 }
 
-impl Hooks for Both {
+impl Hooks for AttemptHooks {
     fn before(&self, attempt: &RunningAttempt) {
         self.before.iter().for_each(|hook| hook(attempt));
     }
@@ -473,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_without_words_serves_the_default_queue() {
+    fn a_worker_without_queues_serves_the_default_queue() {
         let (config, problems) = config(|worker| worker);
         assert!(problems.is_empty(), "{problems:?}");
         let [queue] = &config.queues[..] else {

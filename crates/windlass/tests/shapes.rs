@@ -71,7 +71,7 @@ fn each_wrong_shape_is_named_with_what_is_wanted() {
         "Context<()>) -> _`", // what the state of the worker makes it
         "handle(without_result)",
         "`Wrong` is not a job",
-        "a job is a type that serialises and says its kind",
+        "a job is a type that implements `Serialize` and `Deserialize` and has a kind",
         "is not a future",
         "is not implemented for `u32`",
         "is not a handler of a worker whose state is `()`",

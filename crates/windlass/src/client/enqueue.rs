@@ -1,4 +1,4 @@
-//! Jobs on their way into the store.
+//! Enqueuing: options and payloads become stored jobs.
 
 use std::future::IntoFuture;
 use std::marker::PhantomData;
@@ -13,22 +13,44 @@ use crate::error::Error;
 use crate::job::{Job, VERSION};
 use crate::options::Options;
 
-/// What became of a job that was enqueued.
+/// The answer to an enqueue: the id of the job, and whether the job is a duplicate.
+///
+/// ```
+/// # use windlass::{Client, Job};
+/// # #[derive(serde::Serialize, serde::Deserialize)]
+/// # struct Sync { account: u32 }
+/// # impl Job for Sync { const KIND: &'static str = "sync"; }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), windlass::Error> {
+/// let client = Client::open("memory:").await?;
+/// let first = client.enqueue(Sync { account: 1 }).unique_key("account-1").await?;
+/// let second = client.enqueue(Sync { account: 1 }).unique_key("account-1").await?;
+/// assert!(!first.duplicate);
+/// assert!(second.duplicate); // nothing was stored
+/// assert_eq!(second.id, first.id);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Receipt {
-    /// The job; where its unique key was taken, the one that was there first.
+    /// The job. For a duplicate, this is the existing job that holds the unique key.
     pub id: JobId,
-    /// Its unique key was taken: nothing new was stored.
+    /// Whether another job holds the unique key, so that no new job was stored.
     pub duplicate: bool,
-    /// The job that was there first has another payload.
+    /// Whether the existing job has another payload than the duplicate.
     pub payload_differs: bool,
-    /// The job that was there first has the new payload and `run_at` now.
+    /// Whether the existing job took over the new payload and `run_at`, see
+    /// [`Options::replace_duplicate`].
     pub replaced: bool,
 }
 
-/// An enqueue of one job, or of many: set options, then await it.
+/// An enqueue of one or many jobs, before it is sent: set options, then await it.
 ///
-/// Awaiting returns `Answer`: a [`Receipt`] for one job, one receipt per job and in their order for many.
+/// [`Client::enqueue`] and [`Client::enqueue_many`] return it. The methods are those of [`Options`],
+/// and take precedence over the [defaults](Job::defaults) of the job's type. Awaiting it returns
+/// `Answer`: a [`Receipt`] for one job, a `Vec` with one receipt per job for many.
+///
+/// The first invalid option is reported when the enqueue is awaited.
 #[derive(Debug)]
 #[must_use = "nothing is enqueued until it is awaited"]
 pub struct Enqueue<'a, Answer = Receipt> {
@@ -69,7 +91,7 @@ impl<'a, Answer> Enqueue<'a, Answer> {
         }
     }
 
-    /// Stores the jobs in steps of up to [`ENQUEUE_MAX`]. Each step stores all of its jobs or none.
+    /// Stores the jobs in batches of up to [`ENQUEUE_MAX`]. Each batch is stored completely or not at all.
     async fn store(self) -> Result<Vec<Receipt>, Error> {
         let client = self.client;
         let mut jobs = self.jobs()?;
@@ -77,7 +99,7 @@ impl<'a, Answer> Enqueue<'a, Answer> {
         let mut receipts = Vec::with_capacity(total);
         while !jobs.is_empty() {
             let rest = jobs.split_off(jobs.len().min(ENQUEUE_MAX));
-            match store_step(client, jobs).await {
+            match store_batch(client, jobs).await {
                 Ok(stored) => receipts.extend(stored),
                 Err(error) if receipts.is_empty() => return Err(error.into()),
                 Err(source) => {
@@ -93,40 +115,41 @@ impl<'a, Answer> Enqueue<'a, Answer> {
         Ok(receipts)
     }
 
-    /// The deadline of jobs that have none of their own, and no type with one.
+    /// Sets the deadline of jobs for which neither the enqueue nor their type sets one.
     pub(crate) fn inherit_deadline(mut self, deadline: Timestamp) -> Self {
         let inherited = Options::new().deadline(deadline);
-        self.defaults = self.defaults.over(inherited);
+        self.defaults = self.defaults.with_defaults(inherited);
         self
     }
 
-    /// The jobs, checked.
+    /// Builds the jobs and checks them.
     fn jobs(self) -> Result<Vec<StoredJob>, Error> {
         let engine = &self.client.engine;
         let now = engine.now();
-        let mut said = self.options;
+        let mut explicit = self.options;
         if self.version > 1 {
-            said = said.meta(VERSION, self.version.into());
+            explicit = explicit.meta(VERSION, self.version.into());
         }
-        let options = said.clone().over(self.defaults.clone());
+        let options = explicit.clone().with_defaults(self.defaults.clone());
         let kind = self.kind?;
-        let made = self.payloads?.into_iter().map(|(payload, unique_key)| {
+        let jobs = self.payloads?.into_iter().map(|(payload, unique_key)| {
             let options = match unique_key {
                 None => options.clone(),
                 Some(key) => {
-                    let own = Options::new().unique_key(&key);
-                    said.clone().over(own.over(self.defaults.clone()))
+                    let of_job = Options::new().unique_key(&key);
+                    let defaults = of_job.with_defaults(self.defaults.clone());
+                    explicit.clone().with_defaults(defaults)
                 }
             };
             let new = options.into_new_job(kind.clone(), payload)?;
             Ok(new.into_job(engine.ids().job(now), now)?)
         });
-        made.collect()
+        jobs.collect()
     }
 }
 
 /// Stores all of these jobs or none.
-async fn store_step(client: &Client, jobs: Vec<StoredJob>) -> Result<Vec<Receipt>, StoreError> {
+async fn store_batch(client: &Client, jobs: Vec<StoredJob>) -> Result<Vec<Receipt>, StoreError> {
     let answers = client.engine.enqueue(jobs, EnqueueMode::AllOrNone).await?;
     answers.into_iter().map(Receipt::try_from).collect()
 }
@@ -155,28 +178,28 @@ impl<'a> IntoFuture for Enqueue<'a, Vec<Receipt>> {
 impl TryFrom<Enqueued> for Receipt {
     type Error = StoreError;
 
-    /// What the store answered; an error where the queue is full, as nothing was stored then.
+    /// Converts the answer of the store. A full queue is an error, because nothing was stored.
     fn try_from(answer: Enqueued) -> Result<Self, StoreError> {
-        let plain = |id| Receipt {
+        let created = |id| Receipt {
             id,
             duplicate: false,
             payload_differs: false,
             replaced: false,
         };
         match answer {
-            Enqueued::Created(id) => Ok(plain(id)),
+            Enqueued::Created(id) => Ok(created(id)),
             Enqueued::Duplicate {
                 id,
                 payload_differs,
             } => Ok(Receipt {
                 duplicate: true,
                 payload_differs,
-                ..plain(id)
+                ..created(id)
             }),
             Enqueued::Replaced(id) => Ok(Receipt {
                 duplicate: true,
                 replaced: true,
-                ..plain(id)
+                ..created(id)
             }),
             Enqueued::QueueFull { queue, max_depth } => {
                 Err(StoreError::QueueFull { queue, max_depth })

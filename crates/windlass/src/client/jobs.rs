@@ -1,4 +1,4 @@
-//! All jobs that match a filter, page after page.
+//! Reading all jobs that match a filter, page by page.
 
 use std::collections::VecDeque;
 
@@ -9,14 +9,15 @@ use windlass_store::{Filter, Page};
 use super::Client;
 use crate::error::Error;
 
-/// How many jobs [`Jobs`] reads at once and holds at most.
-const PAGE: usize = 100;
+/// The number of jobs that [`Jobs`] reads per page, and the most that it holds in memory.
+const PAGE_SIZE: usize = 100;
 
 impl Client {
-    /// All jobs that match a filter, newest first. It follows the pages of the store and holds at most 100 jobs.
+    /// Returns an iterator over all jobs that match a filter, newest first.
     ///
-    /// It does not freeze the store: a job that is enqueued after the first page was read is not returned, and a job whose
-    /// state changes meanwhile is returned if it matches when its page is read.
+    /// It reads the store page by page, and holds at most 100 jobs in memory. It is not a snapshot:
+    /// jobs that are enqueued after the first page was read are left out, and a job whose state
+    /// changes meanwhile is returned if it matches when its page is read.
     ///
     /// ```
     /// # use windlass::{Client, Error, Filter, ListedState};
@@ -32,20 +33,21 @@ impl Client {
         Jobs {
             client: self.clone(),
             filter: filter.clone(),
-            page: Some(Page::first(PAGE)),
+            page: Some(Page::first(PAGE_SIZE)),
             read: VecDeque::new(),
         }
     }
 
-    /// How many jobs match a filter.
+    /// Returns the number of jobs that match a filter.
     ///
-    /// With a queue and a state alone, or neither, the store knows the number. Any other filter reads every matching job, page
-    /// by page, which takes as long as [`Client::jobs`] does.
+    /// A filter by queue, by state, by both or by nothing is answered from counters. Any other
+    /// filter reads every matching job, which takes as long as [`Client::jobs`].
     pub async fn count(&self, filter: &Filter) -> Result<u64, Error> {
         if filter.is_counted() {
             let counts = self.engine.store().counts(self.now()).await?;
-            let wanted = |queue: &QueueName| filter.queue.as_ref().is_none_or(|only| only == queue);
-            let counts = counts.iter().filter(|(queue, _)| wanted(queue));
+            let matches =
+                |queue: &QueueName| filter.queue.as_ref().is_none_or(|only| only == queue);
+            let counts = counts.iter().filter(|(queue, _)| matches(queue));
             return Ok(counts.map(|(_, counts)| counts.of(filter.state)).sum());
         }
         let mut jobs = self.jobs(filter);
@@ -57,19 +59,23 @@ impl Client {
     }
 }
 
-/// The jobs that match a filter: see [`Client::jobs`].
+/// An asynchronous iterator over the jobs that match a filter. [`Client::jobs`] returns it.
 #[derive(Debug)]
-#[must_use = "it reads nothing until the next job is asked for"]
+#[must_use = "call `next` to read jobs"]
 pub struct Jobs {
     client: Client,
     filter: Filter,
-    /// The page to read next; none after the last.
+    /// The page to read next; `None` after the last.
     page: Option<Page>,
     read: VecDeque<StoredJob>,
 }
 
 impl Jobs {
-    /// The next job; none when there is no other. After an error, the next call reads the same page again.
+    /// Returns the next job, or `None` after the last.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`] if a page cannot be read. The next call reads the same page again.
     pub async fn next(&mut self) -> Result<Option<StoredJob>, Error> {
         while self.read.is_empty()
             && let Some(page) = self.page
@@ -84,7 +90,7 @@ impl Jobs {
         Ok(self.read.pop_front())
     }
 
-    /// The same as a [`Stream`], which ends after the first error.
+    /// Turns the iterator into a [`Stream`], which ends after the first error.
     pub fn into_stream(self) -> impl Stream<Item = Result<StoredJob, Error>> + Send {
         stream::try_unfold(self, async |mut jobs| {
             let job = jobs.next().await?;

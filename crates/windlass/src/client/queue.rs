@@ -1,4 +1,4 @@
-//! What a queue is held to, over all workers and nodes, and how it is paused.
+//! Limits and pauses of queues, which apply to all workers and nodes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,20 +10,27 @@ use windlass_store::{Pause, QueueLimits, compare_and_set};
 use super::Client;
 use crate::error::Error;
 
-/// The bounds of a queue over all nodes. What is not set is not bounded.
+/// The limits of a queue over all nodes, for [`Client::limit_queue`]. `None` means no limit.
 #[derive(Debug, Clone, Default)]
 pub struct QueueSettings {
-    /// At most so many jobs wait in it: a further enqueue is refused.
+    /// The most jobs that may wait in the queue. A further enqueue fails with
+    /// [`StoreError::QueueFull`](crate::StoreError::QueueFull).
     pub max_depth: Option<u64>,
-    /// At most so many of its jobs run at once.
+    /// The most jobs of the queue that run at the same time.
     pub concurrency: Option<u32>,
-    /// At most so many of its jobs start in each period.
+    /// The most jobs of the queue that start per period.
     pub rate: Option<(u32, Duration)>,
 }
 
 impl Client {
-    /// Sets the bounds of a queue; whether it is paused stays. Bounds that this version cannot
-    /// read, which stop a queue, are replaced.
+    /// Sets the limits of a queue over all nodes. A pause of the queue stays.
+    ///
+    /// All limits are replaced, including stored limits that this version cannot read.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the name is not valid; [`Error::QueueChanged`] if other writers keep
+    /// changing the queue.
     pub async fn limit_queue(&self, name: &str, settings: &QueueSettings) -> Result<(), Error> {
         let rate = settings.rate.map(|(count, period)| Rate { count, period });
         self.change_queue(name, |before| QueueLimits {
@@ -36,7 +43,14 @@ impl Client {
         .await
     }
 
-    /// Nothing more is claimed from a queue, by anybody, until it is resumed. Running jobs go on.
+    /// Pauses a queue on all nodes: no worker claims its jobs until it is resumed.
+    ///
+    /// Jobs that are running continue, and new jobs can be enqueued. `by` says who paused it, for
+    /// other operators.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::limit_queue`].
     pub async fn pause_queue(&self, name: &str, by: &str) -> Result<(), Error> {
         let pause = Pause {
             by: by.to_owned(),
@@ -50,7 +64,11 @@ impl Client {
         .await
     }
 
-    /// Jobs of a queue are claimed again.
+    /// Resumes a paused queue.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::limit_queue`].
     pub async fn resume_queue(&self, name: &str) -> Result<(), Error> {
         self.change_queue(name, |before| QueueLimits {
             paused: None,
@@ -60,12 +78,12 @@ impl Client {
         .await
     }
 
-    /// The limits and pauses of the queues that have any.
+    /// Returns the limits and pauses of all queues that have any.
     pub async fn queues(&self) -> Result<BTreeMap<QueueName, QueueLimits>, Error> {
         Ok(self.engine.store().queues().await?)
     }
 
-    /// Changes what a queue is held to; what others change meanwhile is not lost.
+    /// Changes the limits of a queue with compare-and-set, so that no concurrent change is lost.
     async fn change_queue(
         &self,
         name: &str,

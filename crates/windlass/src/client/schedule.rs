@@ -1,4 +1,4 @@
-//! Schedules as a program and people see and change them.
+//! Reading, changing and running schedules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,14 +16,22 @@ use super::Client;
 use crate::error::Error;
 use crate::schedule::Schedule;
 
-/// The collection of documents that say which schedules a program declares.
+/// The collection of documents that record which schedules each set declares.
 const SETS: &str = "schedule-sets";
 
-/// The most jobs that are read in one step: each may carry a large payload.
-const READ_AT_ONCE: usize = 10;
+/// The most jobs to read in one step: each may have a large payload.
+const READ_BATCH: usize = 10;
 
 impl Client {
-    /// Creates a schedule, or changes the one of that name. A person's pause stays.
+    /// Creates a schedule, or changes the existing one with the same name.
+    ///
+    /// If the schedule is paused, it stays paused. A program normally declares its schedules with
+    /// [`Worker::schedules`](crate::Worker::schedules) instead.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the definition breaks a rule; [`Error::ScheduleChanged`] if other
+    /// writers keep changing the schedule.
     pub async fn put_schedule(&self, schedule: &Schedule) -> Result<ScheduleId, Error> {
         let definition = schedule.checked(self.now())?;
         until_written(&definition.name, || async {
@@ -32,31 +40,37 @@ impl Client {
                 None => (false, Expected::Absent),
                 Some(found) => (found.definition.paused, Expected::Version(found.version)),
             };
-            let wanted = NewSchedule {
+            let desired = NewSchedule {
                 paused,
                 ..definition.clone()
             };
             if let Some(found) = &found
-                && found.definition == wanted
-                && found.next_at == wanted.next_at(found.created_at, found.last_at)
+                && found.definition == desired
+                && found.next_at == desired.next_at(found.created_at, found.last_at)
             {
                 return Ok(found.id);
             }
-            let mut written = self.write_schedule(wanted.clone(), expected).await;
+            let mut written = self.write_schedule(desired.clone(), expected).await;
             if let Err(Error::ScheduleChanged { .. }) = written
                 && let Some(unreadable) = self.find_unreadable(definition.name.as_str()).await?
             {
                 let expected = Expected::Version(unreadable.version);
-                written = self.write_schedule(wanted, expected).await;
+                written = self.write_schedule(desired, expected).await;
             }
             Ok(written?.id)
         })
         .await
     }
 
-    /// Writes a schedule by its name, if the one that is there is what the writer believes. A rule that changes does not fire
-    /// for the past. One that cannot be read any more is written anew, if its version is given. How large a payload may be is
-    /// the caller's to check.
+    /// Writes a schedule by name if the stored one is as `expected`.
+    ///
+    /// A changed rule does not fire for the past. A schedule whose stored definition cannot be read
+    /// is overwritten if `expected` has its version. The size of the payload is not checked.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the definition breaks a rule; [`Error::ScheduleChanged`] if the stored
+    /// schedule is not as expected.
     pub async fn write_schedule(
         &self,
         definition: NewSchedule,
@@ -66,7 +80,13 @@ impl Client {
         self.write_schedule_from(definition, expected, origin).await
     }
 
-    /// The same, with the time and, where the schedule is new, the id that come from an origin.
+    /// Writes a schedule like [`Client::write_schedule`], with the time and the id of an [`Origin`].
+    ///
+    /// The same origin creates the same schedule, so a repeated request does not create another.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::write_schedule`].
     pub async fn write_schedule_from(
         &self,
         definition: NewSchedule,
@@ -80,7 +100,7 @@ impl Client {
             && let Some(unreadable) = self.find_unreadable(definition.name.as_str()).await?
             && unreadable.version == version
         {
-            return self.write_anew(unreadable, definition, now).await;
+            return self.replace_unreadable(unreadable, definition, now).await;
         }
         let version = found.as_ref().map(|found| found.version);
         if !expected.allows(version) {
@@ -103,15 +123,16 @@ impl Client {
         }
     }
 
-    /// Gives a schedule that cannot be read a definition. What the former one did not fire is not known.
-    async fn write_anew(
+    /// Replaces the definition of an unreadable schedule. Its missed occurrences are unknown, so none
+    /// is recorded as skipped.
+    async fn replace_unreadable(
         &self,
         unreadable: UnreadableSchedule,
         definition: NewSchedule,
         now: Timestamp,
     ) -> Result<StoredSchedule, Error> {
         let last_at = Some(unreadable.last_at.map_or(now, |last| last.max(now)));
-        let anew = StoredSchedule {
+        let replaced = StoredSchedule {
             id: unreadable.id,
             version: unreadable.version,
             next_at: definition.next_at(unreadable.created_at, last_at),
@@ -119,12 +140,15 @@ impl Client {
             created_at: unreadable.created_at,
             last_at,
         };
-        self.write(anew, Expected::Version(unreadable.version))
+        self.write(replaced, Expected::Version(unreadable.version))
             .await
     }
 
-    /// Gives a schedule another definition. The same rule goes on where it was, and what is due stays due; of another rule,
-    /// what the former one did not fire is recorded as skipped, in the same step.
+    /// Gives a schedule another definition.
+    ///
+    /// If the rule is the same, the schedule continues where it was, and due occurrences stay due.
+    /// If the rule changes, the occurrences that the old rule has not fired are recorded as skipped,
+    /// in the same step.
     async fn redefine(
         &self,
         mut found: StoredSchedule,
@@ -137,9 +161,10 @@ impl Client {
         let same_rule = rule(&found.definition) == rule(&definition);
         let mut skipped = None;
         if !same_rule || was_paused != definition.paused {
-            let reason = match was_paused {
-                true => SkipReason::Paused,
-                false => SkipReason::Changed,
+            let reason = if was_paused {
+                SkipReason::Paused
+            } else {
+                SkipReason::Changed
             };
             let last = found.last_at.unwrap_or(created_at);
             let former = &found.definition;
@@ -160,7 +185,7 @@ impl Client {
         found.version += 1;
         found.definition = definition;
         if let Some(range) = skipped {
-            self.tell_schedule(&found, ScheduleEvent::Skipped(range), now);
+            self.emit_schedule_event(&found, ScheduleEvent::Skipped(range), now);
         }
         Ok(found)
     }
@@ -180,48 +205,65 @@ impl Client {
         }
     }
 
-    /// The schedules that will fire again, or are paused; by name.
+    /// Returns the schedules that will fire again or are paused, sorted by name.
+    ///
+    /// Schedules that have ended are left out; [`Client::schedule`] still finds them.
     pub async fn schedules(&self) -> Result<Vec<StoredSchedule>, Error> {
         let mut schedules = self.engine.store().schedules().await?.readable;
-        schedules.retain(|one| one.next_at.is_some() || one.definition.paused);
+        schedules.retain(|schedule| schedule.next_at.is_some() || schedule.definition.paused);
         Ok(schedules)
     }
 
-    /// The schedules whose definition cannot be read any more, by name. They do not fire; they can be put anew, or removed.
+    /// Returns the schedules whose stored definition cannot be read, sorted by name.
+    ///
+    /// They do not fire, for example because their time zone no longer exists. Overwrite them with
+    /// [`Client::put_schedule`], or remove them.
     pub async fn unreadable_schedules(&self) -> Result<Vec<UnreadableSchedule>, Error> {
         Ok(self.engine.store().schedules().await?.unreadable)
     }
 
     async fn find_unreadable(&self, name: &str) -> Result<Option<UnreadableSchedule>, Error> {
         let all = self.unreadable_schedules().await?;
-        Ok(all.into_iter().find(|one| one.name == name))
+        Ok(all.into_iter().find(|schedule| schedule.name == name))
     }
 
-    /// One schedule, also one that is over.
+    /// Returns a schedule by its id or name, also if it has ended.
     pub async fn schedule(&self, which: &ScheduleRef) -> Result<Option<StoredSchedule>, Error> {
         Ok(self.engine.store().schedule(which).await?)
     }
 
-    /// A schedule does not fire until it is resumed.
+    /// Pauses a schedule: it does not fire until it is resumed. The pause survives deploys.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSchedule`] if there is no schedule with this name.
     pub async fn pause_schedule(&self, name: &str) -> Result<StoredSchedule, Error> {
         self.set_paused(name, true).await
     }
 
-    /// A schedule fires again. What it missed while it was paused is recorded as skipped.
+    /// Resumes a paused schedule. The occurrences that it missed meanwhile are recorded as skipped.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSchedule`] if there is no schedule with this name.
     pub async fn resume_schedule(&self, name: &str) -> Result<StoredSchedule, Error> {
         self.set_paused(name, false).await
     }
 
     async fn set_paused(&self, name: &str, paused: bool) -> Result<StoredSchedule, Error> {
-        let name = checked(name)?;
+        let name = parse_name(name)?;
         until_written(&name, || async {
-            let found = self.find_known(&name).await?;
+            let found = self.find_existing(&name).await?;
             self.set_schedule_paused(found, paused).await
         })
         .await
     }
 
-    /// Pauses or resumes a schedule, if it is still what the caller found.
+    /// Pauses or resumes a schedule if it has not changed since the caller read it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ScheduleChanged`] if the schedule has changed.
     pub async fn set_schedule_paused(
         &self,
         found: StoredSchedule,
@@ -236,21 +278,24 @@ impl Client {
         if !paused {
             return self.redefine(found, definition, self.now()).await;
         }
-        // What is due now is dealt with when it is resumed.
-        let kept = StoredSchedule {
+        // Resuming it records the occurrences that are due now as skipped.
+        let paused = StoredSchedule {
             definition,
             next_at: None,
             ..found
         };
-        self.write(kept, expected).await
+        self.write(paused, expected).await
     }
 
-    /// Removes a schedule; its jobs stay. Whether it was there.
+    /// Removes a schedule and returns whether it existed. Its jobs stay.
     pub async fn remove_schedule(&self, name: &str) -> Result<bool, Error> {
-        let name = checked(name)?;
+        let name = parse_name(name)?;
         let id = match self.find(&name).await? {
             Some(found) => Some(found.id),
-            None => self.find_unreadable(name.as_str()).await?.map(|one| one.id),
+            None => {
+                let unreadable = self.find_unreadable(name.as_str()).await?;
+                unreadable.map(|schedule| schedule.id)
+            }
         };
         let Some(id) = id else {
             return Ok(false);
@@ -259,18 +304,30 @@ impl Client {
         Ok(matches!(removed.await?, Written::Version(_)))
     }
 
-    /// Runs the job of a schedule now, in addition to its occurrences. A paused schedule runs too.
+    /// Runs the job of a schedule now, in addition to its occurrences, also if it is paused.
     ///
-    /// `overlap` ignores this run: it never causes an occurrence to be skipped, queued or cancelled.
+    /// [`Schedule::overlap`] ignores this run: it never causes an occurrence to be skipped, queued or
+    /// cancelled.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSchedule`] if there is no schedule with this name; [`Error::ScheduleHeld`] if
+    /// another job holds the unique key of its job.
     pub async fn run_schedule_now(&self, name: &str) -> Result<JobId, Error> {
         self.run_schedule_now_from(name, self.origin()).await
     }
 
-    /// The same, with the time and the id that come from an origin: the same one again makes no second job.
+    /// Runs a schedule like [`Client::run_schedule_now`], with the time and the id of an [`Origin`].
+    ///
+    /// The same origin makes the same job, so a repeated request does not run it twice.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::run_schedule_now`].
     pub async fn run_schedule_now_from(&self, name: &str, origin: Origin) -> Result<JobId, Error> {
-        let made = self
+        let jobs = self
             .fire_extra(name, Extra::RunNow, origin, |schedule, now| {
-                // Its instant is nobody else's: not that of an occurrence.
+                // Moves to an instant that is not an occurrence: each instant fires only once.
                 let recurrence = schedule.definition.recurrence(schedule.created_at);
                 let tick = Duration::from_micros(1);
                 let mut at = now;
@@ -283,15 +340,23 @@ impl Client {
                 Ok(vec![at])
             })
             .await?;
-        let job = made.first().copied();
+        let job = jobs.first().copied();
         job.ok_or_else(|| Error::ScheduleHeld(name.to_owned()))
     }
 
-    /// Runs the occurrences between two instants, both included, that were not fired: what was missed or skipped, or what lies
-    /// before the schedule was made. At most 1000 of them. How many jobs that made.
+    /// Runs the occurrences from `from` to `to`, both included, that were not fired.
     ///
-    /// `overlap` ignores these runs: they never cause a later occurrence to be skipped, queued or cancelled. Under
-    /// [`Overlap::Queue`](crate::schedule::Overlap::Queue) they run one after the other.
+    /// These are occurrences that were missed or skipped, or that lie before the schedule was
+    /// created; at most 1000 of them. Returns the number of new jobs.
+    ///
+    /// [`Schedule::overlap`] ignores these runs: they never cause a later occurrence to be skipped,
+    /// queued or cancelled. Under [`Overlap::Queue`](crate::schedule::Overlap::Queue) they run one
+    /// after the other.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSchedule`] if there is no schedule with this name; [`Error::Invalid`] if `to` is
+    /// in the future or there are too many occurrences.
     pub async fn backfill(
         &self,
         name: &str,
@@ -301,7 +366,14 @@ impl Client {
         self.backfill_from(name, from, to, self.origin()).await
     }
 
-    /// The same, with the time and the ids that come from an origin: the same one again tells the same number.
+    /// Backfills like [`Client::backfill`], with the time and the ids of an [`Origin`].
+    ///
+    /// The same origin makes the same jobs, so a repeated request runs nothing twice and returns the
+    /// same number.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::backfill`].
     pub async fn backfill_from(
         &self,
         name: &str,
@@ -309,40 +381,53 @@ impl Client {
         to: Timestamp,
         origin: Origin,
     ) -> Result<usize, Error> {
-        let made = self
+        let jobs = self
             .fire_extra(name, Extra::Backfill, origin, |schedule, now| {
                 if to > now {
-                    return Err(Invalid::new("to", "must not lie in the future"));
+                    return Err(Invalid::new("to", "must not be in the future"));
                 }
                 let (definition, created_at) = (&schedule.definition, schedule.created_at);
                 definition.occurrences_between(created_at, from, to, FIRE_MAX)
             })
             .await?;
-        Ok(made.len())
+        Ok(jobs.len())
     }
 
-    /// The next occurrences of a schedule, as if it were not paused; at most 1000.
-    pub async fn preview_schedule(&self, name: &str, most: usize) -> Result<Vec<Firing>, Error> {
-        let schedule = self.find_known(&checked(name)?).await?;
+    /// Returns the next occurrences of a schedule, as if it were not paused: at most `limit`, and at
+    /// most 1000.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSchedule`] if there is no schedule with this name.
+    pub async fn preview_schedule(&self, name: &str, limit: usize) -> Result<Vec<Firing>, Error> {
+        let schedule = self.find_existing(&parse_name(name)?).await?;
         let recurrence = schedule.definition.recurrence(schedule.created_at);
         let upcoming = recurrence.after(self.now());
-        Ok(upcoming.take(most.min(PAGE_MAX)).collect())
+        Ok(upcoming.take(limit.min(PAGE_MAX)).collect())
     }
 
-    /// The occurrences of a schedule that were fired before an instant, newest first; at most 1000.
+    /// Returns the occurrences of a schedule that fired, with their jobs, newest first.
+    ///
+    /// Returns at most `limit`, and at most 1000. With `before`, only those before that instant.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSchedule`] if there is no schedule with this name.
     pub async fn occurrences(
         &self,
         name: &str,
         before: Option<Timestamp>,
         limit: usize,
     ) -> Result<Vec<FiredOccurrence>, Error> {
-        let schedule = self.find_known(&checked(name)?).await?;
+        let schedule = self.find_existing(&parse_name(name)?).await?;
         let store = self.engine.store();
         Ok(store.occurrences(schedule.id, before, limit).await?)
     }
 
-    /// Makes the schedules of some sets what a program declares: creates, changes, and removes what a set declared before and
-    /// no set does any more.
+    /// Brings the schedules of some sets in line with what the program declares.
+    ///
+    /// Creates and changes schedules by name, and removes those that one of these sets declared
+    /// before and that no set declares now.
     pub(crate) async fn declare(&self, sets: &[(String, Vec<Schedule>)]) -> Result<(), Error> {
         let store = self.engine.store();
         let before = store.documents(SETS, self.now()).await?;
@@ -354,19 +439,19 @@ impl Client {
                 names.extend(schedule.name().map(ToString::to_string));
             }
         }
-        let is_ours = |one: &&Document| declared.contains_key(one.name.as_str());
-        let (ours, others): (Vec<_>, Vec<_>) = before.iter().partition(is_ours);
-        let mut kept: BTreeSet<&str> = others.into_iter().flat_map(names_in).collect();
+        let is_declared = |set: &&Document| declared.contains_key(set.name.as_str());
+        let (own_sets, other_sets): (Vec<_>, Vec<_>) = before.iter().partition(is_declared);
+        let mut kept: BTreeSet<&str> = other_sets.into_iter().flat_map(names_in).collect();
         kept.extend(declared.values().flatten().map(String::as_str));
-        for gone in ours.into_iter().flat_map(names_in) {
-            if !kept.contains(gone) {
-                self.remove_schedule(gone).await?;
+        for name in own_sets.into_iter().flat_map(names_in) {
+            if !kept.contains(name) {
+                self.remove_schedule(name).await?;
             }
         }
         for (set, names) in &declared {
             let value = json!(names);
-            let found = before.iter().find(|one| one.name == *set);
-            if found.is_none_or(|document| document.value != value) {
+            let stored = before.iter().find(|document| document.name == *set);
+            if stored.is_none_or(|document| document.value != value) {
                 store
                     .put_document(SETS, set, &value, Expected::Anything, None, self.now())
                     .await?;
@@ -375,9 +460,11 @@ impl Client {
         Ok(())
     }
 
-    /// Code may still declare what has fired long ago: such a schedule is not created, and one that is there ends.
+    /// Creates or changes one declared schedule.
+    ///
+    /// Code may still declare a schedule that has ended: it is not created, and an existing one ends.
     async fn declare_one(&self, schedule: &Schedule) -> Result<(), Error> {
-        if !schedule.is_over(self.now()) {
+        if !schedule.has_ended(self.now()) {
             self.put_schedule(schedule).await?;
             return Ok(());
         }
@@ -396,7 +483,7 @@ impl Client {
         .await
     }
 
-    /// Fires instants of a schedule as jobs, now, without moving it on.
+    /// Enqueues jobs for some instants of a schedule now, without advancing the schedule.
     async fn fire_extra(
         &self,
         name: &str,
@@ -404,24 +491,26 @@ impl Client {
         origin: Origin,
         instants: impl Fn(&StoredSchedule, Timestamp) -> Result<Vec<Timestamp>, Invalid>,
     ) -> Result<Vec<JobId>, Error> {
-        let (name, store, now) = (checked(name)?, self.engine.store(), origin.now);
+        let (name, store, now) = (parse_name(name)?, self.engine.store(), origin.now);
         until_written(&name, || async {
-            let schedule = self.find_known(&name).await?;
-            let ids = origin.ids();
+            let schedule = self.find_existing(&name).await?;
+            let id_source = origin.ids();
             let jobs = instants(&schedule, now)?.into_iter().map(|at| {
                 let mut job = extra_job(&self.engine, &schedule, extra, at, now);
-                job.id = ids.job(now);
+                job.id = id_source.job(now);
                 job
             });
             let mut jobs: Vec<StoredJob> = jobs.collect();
-            // An earlier try may have made them. One that does so from here on changes the schedule: then this step is stale.
-            let mut all = match origin.repeats {
-                true => self.already_made(&jobs).await?,
-                false => Vec::new(),
+            // An earlier request with the same origin may have made some of the jobs. If one does
+            // so from here on, it changes the schedule, and this step is stale.
+            let mut job_ids = if origin.repeats {
+                self.existing_ids(&jobs).await?
+            } else {
+                Vec::new()
             };
-            jobs.retain(|job| !all.contains(&job.id));
+            jobs.retain(|job| !job_ids.contains(&job.id));
             if jobs.is_empty() {
-                return Ok(all);
+                return Ok(job_ids);
             }
             let fire = Fire {
                 jobs: jobs.clone(),
@@ -429,27 +518,27 @@ impl Client {
             };
             if let Fired::Done { jobs: made } = store.fire(fire, now).await? {
                 jobs.retain(|job| made.contains(&job.id));
-                self.tell_fired(&schedule, &jobs, now);
-                all.extend(made);
-                return Ok(all);
+                self.emit_fired(&schedule, &jobs, now);
+                job_ids.extend(made);
+                return Ok(job_ids);
             }
             Err(changed(&name, None))
         })
         .await
     }
 
-    /// Those of these jobs that are in the store.
-    async fn already_made(&self, jobs: &[StoredJob]) -> Result<Vec<JobId>, Error> {
-        let mut made = Vec::new();
-        for part in jobs.chunks(READ_AT_ONCE) {
-            let ids: Vec<JobId> = part.iter().map(|job| job.id).collect();
-            let found = self.engine.store().get(&ids).await?;
-            made.extend(found.into_iter().flatten().map(|job| job.id));
+    /// Returns the ids of those of these jobs that are in the store.
+    async fn existing_ids(&self, jobs: &[StoredJob]) -> Result<Vec<JobId>, Error> {
+        let mut existing = Vec::new();
+        for batch in jobs.chunks(READ_BATCH) {
+            let ids: Vec<JobId> = batch.iter().map(|job| job.id).collect();
+            let stored = self.engine.store().get(&ids).await?;
+            existing.extend(stored.into_iter().flatten().map(|job| job.id));
         }
-        Ok(made)
+        Ok(existing)
     }
 
-    /// Now, with ids that nobody else makes.
+    /// An origin for one call: the current time and a random seed.
     fn origin(&self) -> Origin {
         Origin {
             now: self.now(),
@@ -458,19 +547,20 @@ impl Client {
         }
     }
 
-    fn tell_fired(&self, schedule: &StoredSchedule, made: &[StoredJob], now: Timestamp) {
-        for job in made {
+    fn emit_fired(&self, schedule: &StoredSchedule, jobs: &[StoredJob], now: Timestamp) {
+        for job in jobs {
+            let occurrence = job.occurrence;
             let fired = ScheduleEvent::Fired {
-                scheduled_for: job.occurrence.map_or(now, |of| of.scheduled_for),
+                scheduled_for: occurrence.map_or(now, |occurrence| occurrence.scheduled_for),
                 job: job.id,
-                lag: Duration::ZERO, // it was asked for now
+                lag: Duration::ZERO, // the caller asked for it now
             };
-            self.tell_schedule(schedule, fired, now);
+            self.emit_schedule_event(schedule, fired, now);
         }
-        self.engine.enqueued(made.iter(), now);
+        self.engine.enqueued(jobs.iter(), now);
     }
 
-    fn tell_schedule(&self, schedule: &StoredSchedule, what: ScheduleEvent, now: Timestamp) {
+    fn emit_schedule_event(&self, schedule: &StoredSchedule, what: ScheduleEvent, now: Timestamp) {
         self.engine.emit(|| Event::Schedule {
             at: now,
             id: schedule.id,
@@ -483,13 +573,13 @@ impl Client {
         self.schedule(&ScheduleRef::Name(name.clone())).await
     }
 
-    async fn find_known(&self, name: &ScheduleName) -> Result<StoredSchedule, Error> {
+    async fn find_existing(&self, name: &ScheduleName) -> Result<StoredSchedule, Error> {
         let found = self.find(name).await?;
         found.ok_or_else(|| Error::NoSchedule(name.to_string()))
     }
 }
 
-/// Repeats a change of a schedule that another writer came before.
+/// Repeats a change to a schedule for as long as another writer changes it first, up to a bound.
 async fn until_written<T, Step>(
     name: &ScheduleName,
     mut step: impl FnMut() -> Step,
@@ -510,14 +600,14 @@ where
     .await
 }
 
-fn checked(name: &str) -> Result<ScheduleName, Invalid> {
+fn parse_name(name: &str) -> Result<ScheduleName, Invalid> {
     ScheduleName::new(name).map_err(|error| error.within("name"))
 }
 
-/// The names that a set declares.
+/// Returns the names of the schedules that a set declares.
 fn names_in(set: &Document) -> impl Iterator<Item = &str> {
-    let listed = set.value.as_array();
-    listed.into_iter().flatten().filter_map(Value::as_str)
+    let names = set.value.as_array();
+    names.into_iter().flatten().filter_map(Value::as_str)
 }
 
 fn changed(name: &ScheduleName, version: Option<u64>) -> Error {

@@ -201,7 +201,7 @@ async fn old_payloads_and_old_kinds_are_understood() {
     assert_eq!(told, "Ray, Bob");
     for (id, why) in [
         (bad, "cannot be decoded: half a name"),
-        (newer, "has version 3, this worker knows 2"),
+        (newer, "has version 3, this worker supports 2"),
     ] {
         let job = client.get(id).await.unwrap().unwrap();
         let told = job.last_error.unwrap().to_string();

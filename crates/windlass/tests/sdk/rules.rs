@@ -95,7 +95,7 @@ every_store! {
         assert_eq!(client.state(large).await.unwrap(), Some(State::Succeeded));
         let row = &client.attempts(large, 1).await.unwrap()[0];
         let line = row.detail.as_ref().unwrap()["log"][0]["line"].as_str().unwrap().to_owned();
-        assert!(line.starts_with("the result is not kept"), "{line}");
+        assert!(line.starts_with("the result is not stored"), "{line}");
         let kept: String = client.result(fits, seconds(0.0)).await.unwrap();
         assert_eq!(kept.len(), RESULT_BYTES_MAX - 2);
     }
