@@ -57,11 +57,11 @@
 //! | worker | [`Worker`] | claims jobs from queues and runs their handlers |
 //! | queue | [`Queue`], [`Queues`] | where jobs wait, and how a worker serves them |
 //! | schedule | [`Schedule`] | a rule that enqueues a job by cron, at an interval, or once |
-//! | stored job | [`StoredJob`], [`State`] | a job as the store holds it, and where it is in its life |
+//! | stored job | [`StoredJob`], [`State`] | a job as the store holds it, and its state |
 //!
 //! A job is **waiting** until its time has come and a worker claims it. The worker holds a *lease*
-//! while the job is **running** and renews it all the time, so another process notices when the
-//! worker dies. A job ends as **succeeded**, **dead** or **cancelled**.
+//! while the job is **running** and renews it regularly, so another process notices when the worker
+//! dies. A job ends as **succeeded**, **dead** or **cancelled**.
 //!
 //! # Errors and retries
 //!
@@ -90,7 +90,7 @@
 //! | URL for [`Client::open`] | jobs are kept | use it for |
 //! |---|---|---|
 //! | `memory:`, `memory:name` | in memory, until the process ends | tests and first steps |
-//! | `sqlite:path` | in a file that one process owns | one node; the default of most programs |
+//! | `sqlite:path` | in a file that one process owns | one node |
 //! | `postgres://user@host/database` | in a database that many nodes share | several nodes |
 //!
 //! # Crate features

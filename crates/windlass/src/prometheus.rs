@@ -4,7 +4,7 @@
 //! and running times, retries, queue depths, store latency, and the process itself. Give it to
 //! [`Client::open_with_recorder`](crate::Client::open_with_recorder), and serve
 //! [`PrometheusRecorder::text`] at `/metrics`. [`METRICS`] lists all metrics with their labels and
-//! meaning. For another metrics system, implement [`Recorder`](crate::events::Recorder).
+//! meaning. For another metrics system, implement [`Recorder`].
 //!
 //! The number of series is bounded: queues beyond the first 200 share the label `other`, and kinds
 //! and paths are never labels.
