@@ -14,7 +14,7 @@ use windlass_store::{AttemptId, StoreError};
 
 use crate::attempt_end::AttemptDetail;
 use crate::engine::Engine;
-use crate::lingering::Alive;
+use crate::lingering_handlers::Alive;
 use crate::progress;
 use crate::slots::Slot;
 

@@ -2,7 +2,7 @@
 //!
 //! Everything else is given `now`. Invariant: a clock never runs backwards and never stands still.
 
-mod shared;
+mod store_clock;
 mod system;
 mod virtual_time;
 

@@ -19,7 +19,7 @@ use crate::attempt::RunningAttempt;
 use crate::attempt_end::AttemptEnd;
 use crate::engine::Engine;
 use crate::registry::Registry;
-use crate::retry_wait::RetryWait;
+use crate::loop_backoff::RetryWait;
 use crate::slots::Slot;
 use crate::watchdog::Pulse;
 

@@ -14,15 +14,15 @@ use windlass_store::{
     CHANGE_MAX, Change, Changed, Enqueue, EnqueueMode, Enqueued, Store, StoreError,
 };
 
-use crate::awaited::Awaited;
+use crate::finish_waits::Awaited;
 use crate::clock::Clock;
 use crate::committer::is_refusal;
 use crate::dispatcher::Dispatcher;
 use crate::event::{Event, Events, JobEvent, JobRef, Observer, Subscription};
 use crate::ids::Ids;
-use crate::lingering::Lingering;
-use crate::narrator::Narrator;
-use crate::observed::Observed;
+use crate::lingering_handlers::Lingering;
+use crate::job_log::Narrator;
+use crate::instrumented_store::Observed;
 use crate::queue_settings::UnreadableSettings;
 use crate::recorder::{Guarded, Recorder};
 use crate::slots::Slots;

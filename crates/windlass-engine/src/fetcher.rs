@@ -28,7 +28,7 @@ use crate::credits::Credits;
 use crate::discovery::Discovery;
 use crate::dispatcher::Dispatcher;
 use crate::engine::Engine;
-use crate::retry_wait::RetryWait;
+use crate::loop_backoff::RetryWait;
 use crate::slots::Slots;
 use crate::sources::{NO_SLOTS, QueueRules, Source, Sources};
 use crate::watchdog::Pulse;

@@ -11,15 +11,15 @@
 //! Each loop is a struct with a config, a `run` that only loops, and a pass that does the work. What may happen to a job is
 //! asked of `windlass-core`; what did happen is written by the store. Time comes from a [`Clock`] alone.
 
-mod announce;
+mod attempt_events;
 mod attempt;
 mod attempt_end;
 mod audit;
-mod awaited;
+mod finish_waits;
 mod clock;
 mod committer;
 mod credits;
-mod digest;
+mod log_throttle;
 mod discovery;
 mod dispatcher;
 mod drain;
@@ -29,15 +29,15 @@ mod fetcher;
 mod handler;
 mod ids;
 mod janitor;
-mod lingering;
-mod narrator;
-mod observed;
+mod lingering_handlers;
+mod job_log;
+mod instrumented_store;
 mod progress;
 mod queue_settings;
 mod recorder;
 mod registry;
 pub mod remote;
-mod retry_wait;
+mod loop_backoff;
 mod scheduler;
 mod slots;
 mod sources;
@@ -45,7 +45,7 @@ mod sweeper;
 mod upkeep;
 mod watchdog;
 mod worker;
-mod worker_about;
+mod worker_description;
 mod write_health;
 
 pub use attempt::{
@@ -59,7 +59,7 @@ pub use event::{Event, Heard, JobEvent, JobRef, Observer, ScheduleEvent, Subscri
 pub use handler::{Handler, Handlers, Hooks, Running};
 pub use ids::{Ids, Origin};
 pub use janitor::{Janitor, JanitorConfig};
-pub use lingering::lingering_of;
+pub use lingering_handlers::lingering_of;
 pub use progress::PROGRESS;
 pub use queue_settings::{QUEUE_SETTINGS, read_claim_settings};
 pub use recorder::Recorder;
@@ -70,5 +70,5 @@ pub use tokio_util::sync::CancellationToken;
 pub use upkeep::{UpkeepConfig, keep_up};
 pub use watchdog::{Health, PATIENCE_DEFAULT};
 pub use worker::{Stopped, Worker, WorkerConfig};
-pub use worker_about::{WorkerAbout, is_alive};
+pub use worker_description::{WorkerAbout, is_alive};
 pub use write_health::WriteHealth;

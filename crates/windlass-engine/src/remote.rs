@@ -11,16 +11,16 @@
 //! the timeout of the job allows.
 
 mod claim;
-mod claims;
+mod claim_state;
 mod lease;
-mod line;
+mod waiting_line;
 mod progress;
 mod renew;
 mod roster;
 mod settle;
 mod signals;
-mod steps;
-mod times;
+mod store_claims;
+mod attempt_times;
 mod workers;
 
 use std::collections::BTreeSet;
@@ -41,9 +41,9 @@ pub use settle::{RemoteOutcome, RemoteSettled};
 pub use signals::{Signal, Signals};
 
 use crate::engine::Engine;
-use claims::Claims;
-use line::Lines;
-use times::AttemptTimes;
+use claim_state::Claims;
+use waiting_line::Lines;
+use attempt_times::AttemptTimes;
 
 /// What remote workers are held to.
 #[derive(Debug, Clone)]

@@ -17,7 +17,7 @@ use windlass_store::{Node, StoreError, Swept};
 
 use crate::engine::Engine;
 use crate::event::{JobEvent, JobRef};
-use crate::lingering::LINGERING;
+use crate::lingering_handlers::LINGERING;
 use crate::watchdog::Pulse;
 use crate::worker::LEASE_MIN;
 

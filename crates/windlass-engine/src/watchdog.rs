@@ -12,7 +12,7 @@ use windlass_core::Timestamp;
 
 use crate::clock::Clock;
 use crate::engine::Engine;
-use crate::retry_wait::RetryWait;
+use crate::loop_backoff::RetryWait;
 
 /// A loop may be busy with one step for so long.
 pub const PATIENCE_DEFAULT: Duration = Duration::from_secs(60);

@@ -30,7 +30,7 @@ use crate::slots::Slots;
 use crate::sources::{DiscoverConfig, QueueConfig, Sources};
 use crate::sweeper::{Sweeper, SweeperConfig};
 use crate::watchdog::{PATIENCE_DEFAULT, Pulse, keep_running};
-use crate::worker_about::WorkerAbout;
+use crate::worker_description::WorkerAbout;
 
 /// After the handlers are gone, so long is waited for the store to take the last ends.
 const LAST_ENDS: Duration = Duration::from_secs(5);

@@ -53,7 +53,7 @@ impl SystemClock {
 
     /// A clock for the jobs of a store: it follows the clock that all nodes of the store share, if there is one.
     pub async fn of_store(store: &Arc<dyn Store>) -> Result<Self, StoreError> {
-        super::shared::following(store).await
+        super::store_clock::following(store).await
     }
 
     /// A clock that follows another wall clock.

@@ -12,12 +12,12 @@ use windlass_core::fairness::{ClaimQueue, QueueOrder};
 use windlass_core::{Job, JobId, Kind, QueueName, Report};
 use windlass_store::{Kinds, StoreError};
 
-use super::line::{Interest, Position};
+use super::waiting_line::{Interest, Position};
 use super::roster::HEARD_EVERY;
 use super::signals::Signal;
-use super::steps::Found;
-use super::{Remote, RemoteError, RemoteWorker, steps};
-use crate::worker_about::WorkerAbout;
+use super::store_claims::Found;
+use super::{Remote, RemoteError, RemoteWorker, store_claims};
+use crate::worker_description::WorkerAbout;
 
 /// What a remote worker asks for.
 #[derive(Debug, Clone)]
@@ -317,7 +317,7 @@ impl<A: Admission> Claiming<A> {
         } else if !found.repeated {
             // A repeated claim says nothing about the queues: others in the line look for
             // themselves.
-            let rate_step = steps::rate_step(&self.remote, &self.wanted);
+            let rate_step = store_claims::rate_step(&self.remote, &self.wanted);
             position.found_nothing(look, rate_step, engine.ids().bits());
         }
         Ok(found)
@@ -329,7 +329,7 @@ impl<A: Admission> Claiming<A> {
             return Ok(Found::default());
         };
         let _turn = self.remote.claims.turn(digest(named)).await;
-        let found = steps::take_again(&self.remote, &self.wanted).await?;
+        let found = store_claims::take_again(&self.remote, &self.wanted).await?;
         self.check().await?;
         Ok(found)
     }
@@ -365,7 +365,7 @@ impl<A: Admission> Claiming<A> {
     async fn claim_while_admitted(&self) -> Got<A> {
         self.check().await?;
         let begun_at = self.remote.engine.now();
-        let found = steps::take(&self.remote, &self.wanted).await?;
+        let found = store_claims::take(&self.remote, &self.wanted).await?;
         if let Err(refused) = self.check().await {
             // An earlier request with the same id may have handed out what was claimed before this
             // one began.

@@ -7,7 +7,7 @@ use windlass_store::{AttemptId, Renewed};
 
 use super::lease::{Claimed, Lost};
 use super::{Remote, RemoteError, RemoteWorker, Signal};
-use crate::worker_about::WorkerAbout;
+use crate::worker_description::WorkerAbout;
 
 /// What a renewal found.
 #[derive(Debug)]

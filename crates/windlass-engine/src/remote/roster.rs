@@ -17,7 +17,7 @@ use windlass_store::{Document, Expected, Node, StoreError, Written};
 
 use super::RemoteError;
 use crate::engine::Engine;
-use crate::worker_about::WorkerAbout;
+use crate::worker_description::WorkerAbout;
 
 /// The collection of the documents.
 const WORKERS: &str = "rest-workers";

@@ -7,7 +7,7 @@ use windlass_core::{Timestamp, WorkerName};
 use windlass_store::{Node, StoreError};
 
 use super::{Remote, RemoteError, Signal};
-use crate::worker_about::WorkerAbout;
+use crate::worker_description::WorkerAbout;
 
 impl Remote {
     /// Registers a remote worker; a signal to one of that name is forgotten.

@@ -10,7 +10,7 @@ use windlass_core::{
     Timestamp, Verdict, redacted,
 };
 
-use crate::digest::{Digest, Firings, FiringsSummary, Suppressed, shown};
+use crate::log_throttle::{Digest, Firings, FiringsSummary, Suppressed, shown};
 
 /// What is alike enough to share lines.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
