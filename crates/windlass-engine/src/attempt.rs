@@ -1,9 +1,9 @@
-//! A running attempt, as its handler sees it.
+//! A running attempt, as its handler sees it: the job, its time limits, its log and its progress.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -14,70 +14,76 @@ use windlass_store::{AttemptId, StoreError};
 
 use crate::attempt_end::AttemptDetail;
 use crate::engine::Engine;
-use crate::lingering_handlers::Alive;
+use crate::lingering_handlers::AttemptWork;
+use crate::poison::lock;
 use crate::progress;
 use crate::slots::Slot;
 
-/// What an attempt tells of its progress may have so many bytes, as JSON.
+/// The largest progress report of an attempt, in bytes of JSON.
 pub const PROGRESS_BYTES_MAX: usize = 64 * 1024;
 
-/// The store has this long to remove the progress of an attempt; otherwise it expires.
-const FORGET_WITHIN: Duration = Duration::from_secs(5);
+/// How long to wait for the store to remove the progress of an attempt. A report that stays behind
+/// expires.
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a handler should stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {
-    /// Somebody called the job off.
+    /// Someone cancelled the job.
     Cancelled,
-    /// The attempt takes longer than its timeout.
+    /// The attempt ran longer than its timeout.
     TimedOut,
-    /// Another worker may have the job: whatever this one does is not counted any more.
+    /// The attempt lost its lease. Another worker may run the job, and the outcome of this attempt
+    /// no longer counts.
     LeaseLost,
-    /// The worker shuts down and has given the job back.
+    /// The worker is shutting down and has given the job back.
     Shutdown,
 }
 
-/// Tells a handler to stop.
+/// The signal that asks a handler to stop.
 #[derive(Debug, Clone, Default)]
-pub struct Cancellation(Arc<Signal>);
+pub struct Cancellation(Arc<CancellationState>);
 
 #[derive(Debug, Default)]
-struct Signal {
+struct CancellationState {
     token: CancellationToken,
     reason: OnceLock<StopReason>,
-    /// How many wait for it.
-    awaited: AtomicUsize,
+    /// How many handlers are waiting for the signal.
+    waiters: AtomicUsize,
 }
 
 impl Cancellation {
-    /// Why the handler should stop, if it should.
+    /// Returns why the handler should stop, or `None` if it should go on.
     pub fn reason(&self) -> Option<StopReason> {
         self.0.reason.get().copied()
     }
 
-    /// Ends when the handler should stop. In a drain, a handler that waits for it has nothing else to do, and time passes.
+    /// Waits until the handler should stop.
+    ///
+    /// In virtual time (a drain), a handler that waits here counts as idle, so time passes.
     pub async fn wait(&self) -> StopReason {
-        let _awaited = Awaited::new(&self.0.awaited);
+        let _waiter = WaiterGuard::new(&self.0.waiters);
         self.wait_beside_work().await
     }
 
-    /// The same for a handler that is at work meanwhile, as with a request to somebody else: in a drain no time passes for it.
+    /// Like [`wait`](Self::wait), for a handler that works at the same time, for example on an HTTP
+    /// request. In virtual time, no time passes while it works.
     pub async fn wait_beside_work(&self) -> StopReason {
         self.0.token.cancelled().await;
         self.reason().unwrap_or(StopReason::Cancelled)
     }
 
-    /// Whether somebody waits for it, who was not told yet.
+    /// Whether a handler is waiting for a signal that has not come yet.
     pub(crate) fn is_awaited(&self) -> bool {
-        self.reason().is_none() && self.0.awaited.load(Ordering::SeqCst) > 0
+        self.reason().is_none() && self.0.waiters.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether somebody who waits for it was told, and has not gone on yet.
+    /// Whether the signal was sent and a waiting handler has not reacted to it yet.
     pub(crate) fn is_waking(&self) -> bool {
-        self.reason().is_some() && self.0.awaited.load(Ordering::SeqCst) > 0
+        self.reason().is_some() && self.0.waiters.load(Ordering::SeqCst) > 0
     }
 
-    /// Fires it; whether that is news. The first reason stays.
+    /// Asks the handler to stop. Returns false if it was asked before: the first reason stays.
     pub(crate) fn fire(&self, reason: StopReason) -> bool {
         let first = self.0.reason.set(reason).is_ok();
         self.0.token.cancel();
@@ -85,35 +91,35 @@ impl Cancellation {
     }
 }
 
-/// Counts one who waits.
-struct Awaited<'a>(&'a AtomicUsize);
+/// Counts one waiting handler for as long as it exists.
+struct WaiterGuard<'a>(&'a AtomicUsize);
 
-impl<'a> Awaited<'a> {
+impl<'a> WaiterGuard<'a> {
     fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::SeqCst);
-        Awaited(count)
+        WaiterGuard(count)
     }
 }
 
-impl Drop for Awaited<'_> {
+impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// What became of a report of progress.
+/// The result of a progress report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// Everybody sees it.
+    /// The progress was stored and is visible to everyone.
     Told,
-    /// The attempt is over, and its lease lost. Nothing changed.
+    /// The attempt no longer holds its lease. Nothing changed.
     LeaseLost,
 }
 
-/// Why progress could not be told.
+/// Why a progress report failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgressError {
-    /// It breaks a rule.
+    /// The report breaks a rule.
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// The store refused or failed.
@@ -124,49 +130,49 @@ pub enum ProgressError {
 /// One attempt of a job while it runs.
 pub struct RunningAttempt {
     job: Job,
-    /// When its handler started, by the time that has passed.
-    begun: Duration,
-    /// When its timeout is over, by the time that has passed.
-    ends_at: Option<Duration>,
+    /// The elapsed time of the clock when the handler started.
+    started: Duration,
+    /// The elapsed time of the clock at which the attempt times out.
+    times_out_at: Option<Duration>,
     engine: Arc<Engine>,
     stop: Cancellation,
-    notes: Mutex<Notes>,
+    notes: Mutex<AttemptNotes>,
     slot: Mutex<Option<Arc<Slot>>>,
-    alive: Mutex<Option<Arc<Alive>>>,
+    work: Mutex<Option<Arc<AttemptWork>>>,
 }
 
-/// Something that a handler keeps with its attempt.
+/// A value that a handler stores with its attempt.
 enum KeptNote {
-    /// As it is.
+    /// A fixed value.
     Value(Value),
-    /// As it stands when the attempt ends.
+    /// A value that is computed when the attempt ends.
     AtTheEnd(Box<dyn Fn() -> Value + Send + Sync>),
 }
 
-/// What a handler left beside its outcome.
+/// What a handler recorded about its attempt, besides the outcome.
 #[derive(Default)]
-struct Notes {
+struct AttemptNotes {
     lines: Vec<(Timestamp, String)>,
     dropped: usize,
     progress: Option<Value>,
     kept: BTreeMap<String, KeptNote>,
-    /// The version of the document that says so.
+    /// The version of the progress document that this attempt wrote last.
     progress_version: Option<u64>,
 }
 
 impl RunningAttempt {
     pub(crate) fn new(
         job: Job,
-        ends_at: Option<Duration>,
+        times_out_at: Option<Duration>,
         engine: Arc<Engine>,
         slot: Option<Slot>,
     ) -> Self {
-        let alive = Alive::new(job.id, Arc::clone(engine.lingering()));
+        let work = AttemptWork::new(job.id, Arc::clone(engine.lingering()));
         RunningAttempt {
-            alive: Mutex::new(Some(Arc::new(alive))),
+            work: Mutex::new(Some(Arc::new(work))),
             job,
-            begun: engine.clock().elapsed(),
-            ends_at,
+            started: engine.clock().elapsed(),
+            times_out_at,
             engine,
             stop: Cancellation::default(),
             notes: Mutex::default(),
@@ -179,7 +185,7 @@ impl RunningAttempt {
         &self.job
     }
 
-    /// Which attempt of which job.
+    /// The job and the number of this attempt.
     pub fn id(&self) -> AttemptId {
         AttemptId {
             job: self.job.id,
@@ -187,32 +193,38 @@ impl RunningAttempt {
         }
     }
 
-    /// When its timeout is over, by the time that has passed on the engine's clock.
-    pub(crate) fn ends_at(&self) -> Option<Duration> {
-        self.ends_at
+    /// The elapsed time of the engine's clock at which the attempt times out.
+    pub(crate) fn times_out_at(&self) -> Option<Duration> {
+        self.times_out_at
     }
 
-    /// How long it has run.
+    /// How long the attempt has run.
     pub(crate) fn ran(&self) -> Duration {
-        self.engine.clock().elapsed().saturating_sub(self.begun)
+        self.engine.clock().elapsed().saturating_sub(self.started)
     }
 
-    /// How long it may still take; none without a timeout.
+    /// The time left until the timeout, or `None` if the job has no timeout.
     pub fn time_left(&self) -> Option<Duration> {
-        Some(self.ends_at?.saturating_sub(self.engine.clock().elapsed()))
+        Some(
+            self.times_out_at?
+                .saturating_sub(self.engine.clock().elapsed()),
+        )
     }
 
-    /// What everything in this process shares.
+    /// The engine that runs this attempt.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
-    /// Tells the handler to stop.
+    /// The signal that asks the handler to stop.
     pub fn stop(&self) -> &Cancellation {
         &self.stop
     }
 
-    /// Keeps a line with the attempt: a bounded number of them, each of bounded length.
+    /// Stores a log line with the attempt.
+    ///
+    /// Keeps at most [`LOG_LINES_MAX`] lines and counts the rest; each line is cut to
+    /// [`LOG_LINE_CHARS_MAX`] characters.
     pub fn log(&self, line: &str) {
         let at = self.engine.now();
         let mut notes = self.notes();
@@ -224,27 +236,29 @@ impl RunningAttempt {
         notes.lines.push((at, line));
     }
 
-    /// Tells how far the attempt is: visible at once, and kept with the attempt.
+    /// Reports the progress of the attempt. The report is visible at once and stays in the history.
     ///
-    /// An attempt that lost its lease tells nothing any more, and never overwrites what a later one told.
+    /// An attempt that lost its lease stores nothing, so it never overwrites the progress of a
+    /// later attempt.
     pub async fn progress(&self, value: Value) -> Result<Progress, ProgressError> {
         let bytes = value.to_string().len();
         if bytes > PROGRESS_BYTES_MAX {
             let rule = format!("must be at most {PROGRESS_BYTES_MAX} bytes of JSON, got {bytes}");
             return Err(Invalid::new("progress", rule).into());
         }
-        // No error means that the lease is lost.
-        let may = |job: Option<&Job>| -> Result<(), Option<StoreError>> {
-            match job.is_some_and(|job| self.is_running(job)) {
-                true => Ok(()),
-                false => Err(None),
+        // `Err(None)` means that the lease is lost.
+        let check = |job: Option<&Job>| -> Result<(), Option<StoreError>> {
+            if job.is_some_and(|job| self.is_running(job)) {
+                Ok(())
+            } else {
+                Err(None)
             }
         };
         let busy = || {
-            let why = "others write the progress of this job at the same time";
+            let why = "other writers keep changing the progress of this job; retry";
             Some(StoreError::Unavailable(why.into()))
         };
-        match progress::write(&self.engine, self.id(), &value, may, busy).await {
+        match progress::write(&self.engine, self.id(), &value, check, busy).await {
             Ok(version) => {
                 let mut notes = self.notes();
                 notes.progress = Some(value);
@@ -256,69 +270,72 @@ impl RunningAttempt {
         }
     }
 
-    /// Whether this is the running attempt of its job, as far as this process knows.
+    /// Whether this is still the running attempt of its job, as far as this process knows.
     fn is_running(&self, job: &Job) -> bool {
         let lost = self.stop.reason() == Some(StopReason::LeaseLost);
         !lost && job.lease().is_some() && job.attempt == self.job.attempt
     }
 
-    /// Removes what this attempt told of its progress, unless another has told something since.
+    /// Removes the progress report of this attempt, unless another attempt has written a new one.
     pub(crate) async fn forget_progress(&self) {
         let Some(version) = self.notes().progress_version else {
             return;
         };
         let job = self.job.id;
         let removed = progress::remove(&self.engine, job, version);
-        let removed = tokio::time::timeout(FORGET_WITHIN, removed).await;
+        let removed = tokio::time::timeout(REMOVE_TIMEOUT, removed).await;
         let error = match removed {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error.to_string(),
             Err(_) => "no answer".to_owned(),
         };
-        info!(job.id = %job, error, "the progress of a job stays until it expires");
+        info!(job.id = %job, error, "removing the progress of a job failed; it expires");
     }
 
-    /// Keeps something with the attempt under a name of its own; the last one counts.
+    /// Stores a value with the attempt under `name`. A later value replaces an earlier one.
     pub fn keep(&self, name: &str, value: Value) {
         let kept = KeptNote::Value(value);
         self.notes().kept.insert(name.to_owned(), kept);
     }
 
-    /// Keeps something under a name as it stands when the attempt ends, also when that is for its timeout.
+    /// Stores a value under `name` that is computed when the attempt ends, even if it times out.
     pub fn keep_at_the_end(&self, name: &str, value: impl Fn() -> Value + Send + Sync + 'static) {
         let kept = KeptNote::AtTheEnd(Box::new(value));
         self.notes().kept.insert(name.to_owned(), kept);
     }
 
-    /// Keeps the slot of the attempt taken as long as this is held: work that outlives the handler is work all the same.
+    /// Keeps the slot of the attempt taken until the returned guard is dropped. For work that
+    /// continues after the handler has returned.
     pub fn hold_slot(&self) -> impl Send + 'static {
-        let slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
-        let alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
-        (slot.clone(), alive.clone())
+        let slot = lock(&self.slot);
+        let work = lock(&self.work);
+        (slot.clone(), work.clone())
     }
 
-    /// The attempt has ended while its handler still runs: until that is gone, this process does not claim the job.
-    pub(crate) fn linger(&self) {
-        let alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
-        alive.iter().for_each(|alive| alive.end());
+    /// The attempt has ended, but its handler still runs. Until it returns, this process does not
+    /// claim the job again.
+    pub(crate) fn mark_lingering(&self) {
+        let work = lock(&self.work);
+        work.iter().for_each(|work| work.mark_ended());
     }
 
-    /// The handler is gone; work that it left behind lingers.
-    pub(crate) fn leave(&self) {
-        let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(alive) = alive.take()
-            && Arc::strong_count(&alive) > 1
+    /// The handler has returned. Work that it left behind (see [`hold_slot`](Self::hold_slot))
+    /// counts as lingering.
+    pub(crate) fn handler_returned(&self) {
+        let mut work = lock(&self.work);
+        if let Some(work) = work.take()
+            && Arc::strong_count(&work) > 1
         {
-            alive.end();
+            work.mark_ended();
         }
     }
 
     pub(crate) fn take_slot(&self) -> Option<Arc<Slot>> {
-        let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = lock(&self.slot);
         slot.take()
     }
 
-    /// What goes into the row of history next to the outcome.
+    /// The part of the history entry that the handler wrote.
     pub(crate) fn detail(&self) -> AttemptDetail {
         let notes = self.notes();
         let read = |(name, kept): (&String, &KeptNote)| match kept {
@@ -333,8 +350,8 @@ impl RunningAttempt {
         }
     }
 
-    fn notes(&self) -> std::sync::MutexGuard<'_, Notes> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn notes(&self) -> std::sync::MutexGuard<'_, AttemptNotes> {
+        lock(&self.notes)
     }
 }
 

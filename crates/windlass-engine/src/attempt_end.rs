@@ -1,7 +1,7 @@
-//! The end of an attempt on its way to the store, for workers in this process and for remote ones.
+//! Settles ended attempts, for workers in this process and for remote ones.
 //!
-//! Invariant: only this writes the history of attempts that were reported, and it announces each of
-//! them once.
+//! Invariant: only [`Engine::settle`] writes the history of reported attempts, and it emits the
+//! events of each of them once.
 
 use std::time::Duration;
 
@@ -11,25 +11,25 @@ use windlass_store::{AttemptId, AttemptReport, Settled, StoreError};
 
 use crate::engine::Engine;
 
-/// How an attempt ended.
+/// An ended attempt that is ready to be settled.
 #[derive(Debug)]
 pub(crate) struct AttemptEnd<'a> {
-    pub(crate) of: AttemptId,
+    pub(crate) attempt_id: AttemptId,
     pub(crate) job: &'a Job,
     pub(crate) report: Report,
     pub(crate) random: u64,
     pub(crate) detail: AttemptDetail,
-    /// How long it ran.
+    /// How long the attempt ran.
     pub(crate) ran: Duration,
 }
 
-/// What is kept in the history of an attempt next to its outcome.
+/// What the history stores about an attempt besides its outcome.
 #[derive(Debug, Default)]
 pub(crate) struct AttemptDetail {
     pub(crate) lines: Vec<(Timestamp, String)>,
     pub(crate) lines_dropped: usize,
     pub(crate) progress: Option<Value>,
-    /// What the handler kept, each under a name of its own.
+    /// The values that the handler stored, by name.
     pub(crate) kept: Map<String, Value>,
 }
 
@@ -48,8 +48,8 @@ impl AttemptDetail {
 }
 
 impl Engine {
-    /// Settles attempts in one step, and announces those that have ended by it. The answers are in
-    /// the order of the ends.
+    /// Settles attempts in one step and emits an event for each attempt that this step ended.
+    /// Returns the answers in the order of `ends`.
     pub(crate) async fn settle(
         &self,
         ends: Vec<AttemptEnd<'_>>,
@@ -59,19 +59,19 @@ impl Engine {
         }
         let split = ends.into_iter().map(|end| {
             let report = AttemptReport {
-                of: end.of,
+                of: end.attempt_id,
                 report: end.report,
                 random: end.random,
                 detail: end.detail.into_json(),
             };
-            (report, (end.job, end.of.attempt, end.ran))
+            (report, (end.job, end.attempt_id.attempt, end.ran))
         });
         let (reports, ended): (Vec<_>, Vec<_>) = split.unzip();
         let now = self.now();
         let answers = self.store().settle(reports, now).await?;
         for ((job, attempt, ran), answer) in ended.into_iter().zip(&answers) {
             if let Settled::Done(settlement) = answer {
-                self.announce_end(job, attempt, settlement, ran, now);
+                self.emit_ended(job, attempt, settlement, ran, now);
             }
         }
         Ok(answers)

@@ -1,4 +1,4 @@
-//! Announces what happens to attempts, for workers in this process and for remote ones.
+//! Emits the events of attempts, for workers in this process and for remote ones.
 
 use std::time::Duration;
 
@@ -8,21 +8,20 @@ use crate::engine::Engine;
 use crate::event::{JobEvent, JobRef};
 
 impl Engine {
-    /// Emits that a job was claimed.
-    pub(crate) fn announce_claim(&self, job: &Job, now: Timestamp) {
+    /// Emits that a worker claimed a job.
+    pub(crate) fn emit_claimed(&self, job: &Job, now: Timestamp) {
         let waited = now.since(job.run_at.max(job.created_at));
         let lane = job.lane();
         self.emit_job(now, &JobRef::of(job), JobEvent::Claimed { waited, lane });
     }
 
     /// Emits that the handler of a claimed job starts.
-    pub(crate) fn announce_start(&self, job: &JobRef, now: Timestamp) {
+    pub(crate) fn emit_started(&self, job: &JobRef, now: Timestamp) {
         self.emit_job(now, job, JobEvent::Started);
     }
 
-    /// Emits and logs how an attempt of a job ended after it ran for `ran`, and what happens to the
-    /// job.
-    pub(crate) fn announce_end(
+    /// Emits and logs the end of an attempt that ran for `ran`, and what happens to its job.
+    pub(crate) fn emit_ended(
         &self,
         job: &Job,
         attempt: u32,
@@ -33,7 +32,7 @@ impl Engine {
         if let Verdict::Waiting { run_at } = settlement.verdict {
             self.due_at(run_at, now);
         }
-        self.narrator().attempt_ended(job, attempt, settlement, now);
+        self.job_log().attempt_ended(job, attempt, settlement, now);
         let named = JobRef {
             attempt,
             ..JobRef::of(job)
@@ -49,7 +48,7 @@ impl Engine {
             Outcome::TimedOut => emit(JobEvent::TimedOut { ran }),
             Outcome::Lost => emit(JobEvent::Lost),
             Outcome::Released => emit(JobEvent::Released),
-            // What happens to the job says it.
+            // The event of the verdict below says it all.
             Outcome::Snoozed | Outcome::Cancelled => {}
         }
         match (settlement.verdict, settlement.outcome) {

@@ -1,12 +1,15 @@
-//! Who did what: a record of every action of an operator and of every removal of dead jobs, each
-//! chained to the one before it by a hash.
+//! The audit log: a record of every action of an operator and of every removal of dead jobs,
+//! chained by hashes.
 //!
-//! A record holds the hash of its predecessor, so a record that was changed, removed or slipped in
-//! later breaks the chain, and [`Audit::verify`] says where. The newest record lies in a document
-//! of its own (the head) and moves to the topic when the next one comes: so the head is compared
-//! and set, several nodes write one chain, and a crash between the two steps loses nothing (a
-//! record that was appended twice is read once). One who may write to the store itself could write
-//! a whole new chain: keep the hash that `verify` prints elsewhere, and give it to the next one.
+//! Each record contains the hash of its predecessor. A record that was changed, removed or inserted
+//! later breaks the chain, and [`Audit::verify`] says where.
+//!
+//! The newest record is a document of its own, the head. It moves to the topic when the next record
+//! is written. Writers compare and set the head, so several nodes can write one chain, and a crash
+//! between the two steps loses nothing: a record that was appended twice is read once.
+//!
+//! Someone with write access to the store could write a whole new chain. To detect that, keep the
+//! hash that `verify` prints in another place and pass it to the next check.
 
 mod list;
 
@@ -28,9 +31,9 @@ pub use list::{AuditFilter, AuditPage};
 /// The topic of the records.
 pub const AUDIT_TOPIC: &str = "audit";
 const HEAD: &str = "head";
-/// A node that appends a record a second time is at most this many records behind.
+/// The maximum number of records between two copies of a record that was appended twice.
 const RECENT_MAX: usize = 100;
-/// What stands before the first record.
+/// The `previous` hash of the first record.
 const BEGINNING: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// Who acts.
@@ -43,7 +46,7 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// Windlass itself, which removes what is too old.
+    /// The janitor, which removes old data.
     pub(crate) fn janitor() -> Self {
         Actor {
             id: "windlass".to_owned(),
@@ -52,26 +55,26 @@ impl Actor {
     }
 }
 
-/// One action.
+/// One recorded action.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AuditRecord {
-    /// Its place in the chain, from 1.
+    /// The position in the chain, starting at 1.
     pub number: u64,
     /// When it happened.
     pub at: Timestamp,
-    /// The public id of the key, or the word of an actor without one: `local`, `windlass`.
+    /// The public id of the key, or a fixed word for an actor without one: `local`, `windlass`.
     pub key: String,
     /// The name of the key.
     pub name: String,
-    /// What was done: `queue.pause`.
+    /// The action, for example `queue.pause`.
     pub action: String,
-    /// To what.
+    /// What the action changed.
     pub target: String,
-    /// How.
+    /// Details of the action.
     pub detail: Value,
-    /// The hash of the record before it.
+    /// The hash of the previous record.
     pub previous: String,
-    /// The hash of all the rest.
+    /// The hash of all other fields.
     pub hash: String,
 }
 
@@ -87,7 +90,7 @@ impl AuditRecord {
             &self.action,
             &self.target,
         ] {
-            // With its length, so that no two records have the same text.
+            // The length makes the text of each record unique.
             write!(text, "{}:{part};", part.len()).expect("a String takes every write");
         }
         write!(text, "{};", self.number).expect("a String takes every write");
@@ -97,7 +100,7 @@ impl AuditRecord {
     }
 }
 
-/// JSON with the names of each object sorted, since stores may keep them in another order.
+/// Writes JSON with sorted object keys, because stores may return them in another order.
 fn write_sorted(value: &Value, text: &mut String) {
     match value {
         Value::Object(fields) => {
@@ -124,18 +127,18 @@ fn write_sorted(value: &Value, text: &mut String) {
     }
 }
 
-/// What a check of the chain found.
+/// The result of a check of the chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Verified {
     /// How many records there are.
     pub records: u64,
-    /// The hash of the newest one: keep it elsewhere.
+    /// The hash of the newest record. Keep it in another place.
     pub hash: String,
-    /// What is wrong, if anything is.
+    /// What is wrong, if the chain is broken.
     pub broken: Option<String>,
 }
 
-/// Keeps records of what operators do, and of which dead jobs were removed.
+/// Writes and reads the audit log.
 #[derive(Debug, Clone)]
 pub struct Audit {
     engine: Arc<Engine>,
@@ -143,7 +146,7 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// In the engine's store.
+    /// Opens the audit log in the engine's store.
     pub fn new(engine: Arc<Engine>) -> Self {
         Audit {
             engine,
@@ -151,26 +154,26 @@ impl Audit {
         }
     }
 
-    /// Makes room for the first record, as long as there is none: a full disk lets a document be
-    /// changed, but none be created.
+    /// Creates an empty head, if there is none. On a full disk, documents can be changed but not
+    /// created, so this must happen before.
     pub async fn prepare(&self) -> Result<(), StoreError> {
         let (store, now) = (self.engine.store(), self.engine.now());
         if store.document(AUDIT_TOPIC, HEAD, now).await?.is_none() {
             let absent = Expected::Absent;
             let put = store.put_document(AUDIT_TOPIC, HEAD, &Value::Null, absent, None, now);
-            put.await?; // another node may have been first
+            put.await?; // another node may have created it
         }
         Ok(())
     }
 
-    /// Records an action. What was done stays done if the record cannot be kept; the log says so.
+    /// Records an action. If that fails, the action stays done, and the log reports the error.
     pub async fn record(&self, actor: &Actor, action: &str, target: &str, detail: Value) {
         if let Err(error) = self.write(actor, action, target, detail).await {
-            warn!(%error, action, target, key = actor.id, "an action could not be recorded");
+            warn!(%error, action, target, key = actor.id, "writing the audit record failed");
         }
     }
 
-    /// Records an action, or says why it could not.
+    /// Records an action, and returns the error if that fails.
     pub(crate) async fn write(
         &self,
         actor: &Actor,
@@ -180,8 +183,9 @@ impl Audit {
     ) -> Result<(), StoreError> {
         let _writing = self.writing.lock().await;
         let store = self.engine.store();
-        let always_second = || StoreError::Unavailable("other nodes were always first".into());
-        compare_and_set(always_second, || async {
+        let busy =
+            || StoreError::Unavailable("other nodes keep writing the audit log; retry".into());
+        compare_and_set(busy, || async {
             let now = self.engine.now();
             let head = store.document(AUDIT_TOPIC, HEAD, now).await?;
             let expected = Expected::found(head.as_ref());
@@ -213,7 +217,7 @@ impl Audit {
         .await
     }
 
-    /// The newest record, which is not in the topic yet.
+    /// Returns the newest record, which is not in the topic yet.
     async fn head(&self) -> Result<Option<AuditRecord>, StoreError> {
         let (store, now) = (self.engine.store(), self.engine.now());
         let head = store.document(AUDIT_TOPIC, HEAD, now).await?;
@@ -221,16 +225,16 @@ impl Audit {
         head.map(|head| read(&head.value)).transpose()
     }
 
-    /// Checks every record against the one before it, and that the one with the hash `known` is
-    /// still there.
+    /// Checks every record against its predecessor, and that the record with the hash `known` still
+    /// exists.
     pub async fn verify(&self, known: Option<&str>) -> Result<Verified, StoreError> {
         let (mut number, mut hash) = (0, BEGINNING.to_owned());
         let (mut broken, mut found) = (None, known.is_none());
         self.walk(|record| {
             let fault = if record.number != number + 1 {
-                Some("is not the next one: records before it are missing")
+                Some("is out of order: records before it are missing")
             } else if record.previous != hash {
-                Some("does not follow the one before it")
+                Some("does not follow its predecessor")
             } else if record.computed_hash() != record.hash {
                 Some("was changed")
             } else {
@@ -244,7 +248,8 @@ impl Audit {
         .await?;
         if broken.is_none() && !found {
             broken = Some(
-                "the record with the given hash is gone: the chain was rewritten or cut".to_owned(),
+                "the record with the given hash is missing: the chain was rewritten or cut"
+                    .to_owned(),
             );
         }
         Ok(Verified {
@@ -254,10 +259,11 @@ impl Audit {
         })
     }
 
-    /// All records in their order until `go_on` says no; one that was appended twice comes once.
+    /// Visits all records in order until `go_on` returns false. A record that was appended twice is
+    /// visited once.
     async fn walk(&self, mut go_on: impl FnMut(AuditRecord) -> bool) -> Result<(), StoreError> {
         let store = self.engine.store();
-        // The head is read first: what moves to the topic meanwhile is then found there.
+        // Read the head first: if it moves to the topic meanwhile, it is found there.
         let head = self.head().await?;
         let (mut cursor, mut last) = (0, 0);
         let mut recent: VecDeque<AuditRecord> = VecDeque::new();

@@ -1,6 +1,12 @@
 //! The only place that reads a clock.
 //!
-//! Everything else is given `now`. Invariant: a clock never runs backwards and never stands still.
+//! There are two kinds of time. The wall-clock time ([`Clock::now`]) is shared by all nodes of a
+//! store: it says when jobs are due and leases expire. The elapsed time ([`Clock::elapsed`]) is
+//! monotonic and local to this process: it measures timeouts and grace periods, so that setting the
+//! wall clock ends no handler.
+//!
+//! Everything else gets the time as an argument `now`. Invariant: a clock never runs backwards, and
+//! never stops while the process runs (a virtual clock stops until the test moves it).
 
 mod store_clock;
 mod system;
@@ -16,20 +22,20 @@ use windlass_core::Timestamp;
 pub use system::SystemClock;
 pub use virtual_time::VirtualClock;
 
-/// Something that is awaited.
+/// A boxed wait.
 pub type Wait = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Tells the time, and waits for it.
+/// Reads the time, and waits.
 pub trait Clock: Send + Sync + fmt::Debug {
-    /// What time it is; never earlier than the last answer.
+    /// The current time. Never earlier than a previous result.
     fn now(&self) -> Timestamp;
 
-    /// Ends when it is `at`, or later.
+    /// Waits until the time is `at` or later.
     fn sleep_until(&self, at: Timestamp) -> Wait;
 
-    /// How much time has passed since the clock began, whatever was done to the wall clock meanwhile.
+    /// The time since the clock was created. Unaffected by changes of the wall clock.
     fn elapsed(&self) -> Duration;
 
-    /// Ends when so much time has passed, whatever is done to the wall clock meanwhile.
+    /// Waits for this long. Unaffected by changes of the wall clock.
     fn sleep(&self, time: Duration) -> Wait;
 }

@@ -1,12 +1,19 @@
-//! Settles how attempts ended, in groups.
+//! Writes the outcomes of attempts to the store, in batches.
 //!
-//! There is no timer: at rest an end is settled at once, and while the store writes, further ones gather. Invariant: an end
-//! that was pushed leaves only when the store has taken it or has said that the lease is lost, or when the store has refused
-//! it for too long: then its lease expires, and the sweeper ends the attempt as lost.
+//! There is no batching timer: an idle committer settles an outcome as soon as it arrives. While
+//! the store is busy writing one batch, further outcomes queue up and form the next batch. So the
+//! batch size follows the load, and an idle worker has no extra latency.
+//!
+//! The queue is part of the [`Committer`], not of a task's stack: the watchdog can abort the loop
+//! at any await, and [`SettleBatch`] puts outcomes without an answer back when it is dropped.
+//!
+//! Invariant: an outcome leaves the queue only when the store has accepted it, when the store says
+//! that the lease is lost, or when the store has refused it for `outcome_retry_max`. In the last
+//! case the lease expires and the sweeper ends the attempt as lost.
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -18,53 +25,58 @@ use windlass_store::{SETTLE_MAX, Settled, StoreError};
 use crate::attempt::RunningAttempt;
 use crate::attempt_end::AttemptEnd;
 use crate::engine::Engine;
+use crate::loop_backoff::LoopBackoff;
+use crate::poison::lock;
 use crate::registry::Registry;
-use crate::loop_backoff::RetryWait;
+use crate::saturate::to_usize;
 use crate::slots::Slot;
 use crate::watchdog::Pulse;
 
-/// Settles the ends of one worker's attempts.
+/// Settles the attempts of one worker.
 pub(crate) struct Committer {
     engine: Arc<Engine>,
-    /// From so many ends on that the store has not taken, slots stay taken.
+    /// While more outcomes than this wait for the store, slots stay taken.
     backlog_max: usize,
-    /// An outcome that the store keeps refusing is dropped this long after the handler returned.
+    /// The committer drops an outcome that the store still refuses this long after the handler
+    /// returned.
     outcome_retry_max: Duration,
     registry: Arc<Registry>,
-    ends: Mutex<Ends>,
+    outcomes: Mutex<OutcomeQueue>,
     arrived: Notify,
     emptied: Notify,
 }
 
+/// The outcomes that the store has not accepted yet.
 #[derive(Default)]
-struct Ends {
-    waiting: VecDeque<End>,
-    /// What the store refused: each is asked alone, at its own time, so that it holds up no other.
-    aside: Vec<End>,
-    /// In a group that the store is asked to take.
-    asked: usize,
-    /// Slots that stay taken until fewer ends wait.
-    parked: Vec<Arc<Slot>>,
+struct OutcomeQueue {
+    waiting: VecDeque<PendingOutcome>,
+    /// Outcomes that the store refused. The committer retries each one alone, after a delay of its
+    /// own, so that it does not hold up the others.
+    deferred: Vec<PendingOutcome>,
+    /// The number of outcomes in the batch that the store is working on.
+    in_flight: usize,
+    /// Slots of finished handlers that stay taken until the queue is shorter.
+    parked_slots: Vec<Arc<Slot>>,
 }
 
-/// How one attempt ended.
-struct End {
+/// The outcome of one attempt, on its way to the store.
+struct PendingOutcome {
     attempt: Arc<RunningAttempt>,
     report: Report,
     random: u64,
-    /// How long its handler ran.
+    /// How long the handler ran.
     ran: Duration,
-    /// When the handler returned, by the time that has passed.
+    /// The elapsed time of the clock when the handler returned.
     returned: Duration,
-    /// How often the store refused it.
+    /// How often the store has refused this outcome.
     refused: u32,
-    /// After that, it is asked again from then on.
-    again_at: Timestamp,
+    /// When to retry a refused outcome.
+    retry_at: Timestamp,
 }
 
-/// An end that was refused is asked again after this, which doubles up to [`ASIDE_MAX`].
-const ASIDE_MIN: Duration = Duration::from_secs(1);
-const ASIDE_MAX: Duration = Duration::from_secs(60);
+/// The delay before the first retry of a refused outcome. It doubles up to [`DEFER_MAX`].
+const DEFER_MIN: Duration = Duration::from_secs(1);
+const DEFER_MAX: Duration = Duration::from_secs(60);
 
 impl Committer {
     pub(crate) fn new(
@@ -78,185 +90,205 @@ impl Committer {
             backlog_max,
             outcome_retry_max,
             registry,
-            ends: Mutex::default(),
+            outcomes: Mutex::default(),
             arrived: Notify::new(),
             emptied: Notify::new(),
         }
     }
 
-    /// Takes how an attempt ended.
+    /// Queues the outcome of an attempt.
     pub(crate) fn push(&self, attempt: Arc<RunningAttempt>, report: Report) {
-        let end = End {
+        let outcome = PendingOutcome {
             ran: attempt.ran(),
             attempt,
             report,
             random: self.engine.ids().bits(),
             returned: self.engine.clock().elapsed(),
             refused: 0,
-            again_at: Timestamp::MIN,
+            retry_at: Timestamp::MIN,
         };
-        self.ends().waiting.push_back(end);
+        self.outcomes().waiting.push_back(outcome);
         self.arrived.notify_one();
     }
 
-    /// Takes the slot of a handler that is gone: it is free at once, unless too many ends wait already.
+    /// Takes the slot of a handler that has returned. The slot becomes free at once, unless too
+    /// many outcomes wait for the store.
     pub(crate) fn park_slot(&self, slot: Option<Arc<Slot>>) {
-        let mut ends = self.ends();
-        if ends.count() > self.backlog_max {
-            ends.parked.extend(slot);
+        let mut outcomes = self.outcomes();
+        if outcomes.count() > self.backlog_max {
+            outcomes.parked_slots.extend(slot);
         }
     }
 
-    /// How many ends the store has not taken yet.
+    /// Returns how many outcomes the store has not accepted yet.
     pub(crate) fn backlog(&self) -> usize {
-        self.ends().count()
+        self.outcomes().count()
     }
 
-    /// Forgets everything, as a process does that is killed.
+    /// Drops all outcomes, as if the process had been killed.
     pub(crate) fn clear(&self) {
-        *self.ends() = Ends::default();
+        *self.outcomes() = OutcomeQueue::default();
     }
 
-    /// Settles what waits in one group, and alone what was refused before; how many ends left. Each step has its own instant,
-    /// and ends that arrive meanwhile do not wait for those that were refused.
+    /// Settles the waiting outcomes in one batch, then each refused outcome that is due on its own.
+    /// Returns how many outcomes left the queue.
+    ///
+    /// Every batch reads the clock again. New outcomes are settled between two refused ones, so
+    /// they do not wait for them.
     pub(crate) async fn pass(&self) -> Result<usize, StoreError> {
-        let mut settled = self.settle(Group::waiting(self)).await?;
-        let aside = self.ends().aside.len();
-        for _ in 0..aside {
-            let Some(alone) = Group::aside(self, self.engine.now()) else {
+        let mut settled = self.settle(SettleBatch::waiting(self)).await?;
+        let deferred = self.outcomes().deferred.len();
+        for _ in 0..deferred {
+            let Some(refused) = SettleBatch::next_deferred(self, self.engine.now()) else {
                 break;
             };
-            settled += self.settle(alone).await?;
-            settled += self.settle(Group::waiting(self)).await?;
+            settled += self.settle(refused).await?;
+            settled += self.settle(SettleBatch::waiting(self)).await?;
         }
         Ok(settled)
     }
 
-    async fn settle(&self, mut group: Group<'_>) -> Result<usize, StoreError> {
-        if group.ends.is_empty() {
+    async fn settle(&self, mut batch: SettleBatch<'_>) -> Result<usize, StoreError> {
+        if batch.outcomes.is_empty() {
             return Ok(0);
         }
-        let ends = group.ends.iter().map(End::as_attempt_end).collect();
+        let ends = batch.outcomes.iter();
+        let ends = ends.map(PendingOutcome::as_attempt_end).collect();
         let answers = match self.engine.settle(ends).await {
             Err(error) if is_refusal(&error) => {
-                group.set_aside(&error, self.engine.now());
-                drop(group);
+                batch.refused(&error, self.engine.now());
+                drop(batch);
                 self.free_parked();
                 return Ok(0);
             }
             answers => answers?,
         };
         let now = self.engine.now();
-        let mut count = group.ends.len();
+        let mut count = batch.outcomes.len();
         let mut repeated = Vec::new();
-        for (mut end, answer) in std::mem::take(&mut group.ends).into_iter().zip(&answers) {
+        for (mut outcome, answer) in std::mem::take(&mut batch.outcomes)
+            .into_iter()
+            .zip(&answers)
+        {
             match answer {
-                Settled::Repeated => repeated.push(end),
+                Settled::Repeated => repeated.push(outcome),
                 Settled::Refused { reason } => {
-                    end.refused = end.refused.saturating_add(1);
-                    if self.put_off(&mut end, reason, now) {
+                    outcome.refused = outcome.refused.saturating_add(1);
+                    if self.defer(&mut outcome, reason, now) {
                         count -= 1;
-                        self.ends().aside.push(end);
+                        self.outcomes().deferred.push(outcome);
                     }
                 }
-                Settled::Done(_) => self.registry.settled(end.attempt.id()),
-                Settled::LeaseLost => self.lose(&end),
+                Settled::Done(_) => self.registry.settled(outcome.attempt.id()),
+                Settled::LeaseLost => self.lose(&outcome),
             }
         }
-        group.ends = repeated; // if it cannot be seen what became of them, they are asked again
-        for (end, settlement) in self.look_after(&group.ends).await? {
+        // If the lookup below fails, these go back into the queue and are settled again.
+        batch.outcomes = repeated;
+        for (outcome, settlement) in self.find_settlements(&batch.outcomes).await? {
             if let Some(settlement) = settlement {
-                let (job, attempt) = (end.attempt.job(), end.attempt.id().attempt);
+                let (job, attempt) = (outcome.attempt.job(), outcome.attempt.id().attempt);
                 self.engine
-                    .announce_end(job, attempt, &settlement, end.ran, now);
+                    .emit_ended(job, attempt, &settlement, outcome.ran, now);
             }
-            self.registry.settled(end.attempt.id());
+            self.registry.settled(outcome.attempt.id());
         }
-        group.ends.clear();
-        drop(group);
+        batch.outcomes.clear();
+        drop(batch);
         self.free_parked();
         Ok(count)
     }
 
-    /// What ends led to that the store had taken before its answer was lost, as far as the job
-    /// still shows it.
-    async fn look_after<'e>(
+    /// Looks up what happened after outcomes that the store had accepted before, in a call whose
+    /// answer was lost. `None` where the job no longer shows it.
+    async fn find_settlements<'e>(
         &self,
-        ends: &'e [End],
-    ) -> Result<Vec<(&'e End, Option<Settlement>)>, StoreError> {
+        outcomes: &'e [PendingOutcome],
+    ) -> Result<Vec<(&'e PendingOutcome, Option<Settlement>)>, StoreError> {
         let store = self.engine.store();
-        let ids: Vec<JobId> = ends.iter().map(|end| end.attempt.job().id).collect();
+        let ids: Vec<JobId> = outcomes
+            .iter()
+            .map(|outcome| outcome.attempt.job().id)
+            .collect();
         let mut seen = Vec::new();
-        for (end, job) in ends.iter().zip(self.engine.readable(&ids).await?) {
-            let of = end.attempt.id();
+        for (outcome, job) in outcomes.iter().zip(self.engine.readable(&ids).await?) {
+            let attempt_id = outcome.attempt.id();
             let Some(job) = job else {
-                seen.push((end, None)); // it is over and purged, or cannot be read
+                seen.push((outcome, None)); // the job was purged or cannot be read
                 continue;
             };
-            let later = job.attempt.saturating_sub(of.attempt);
-            let limit = usize::try_from(later).unwrap_or(usize::MAX);
-            let rows = store.attempts(of.job, limit.saturating_add(1)).await?;
-            let row = rows.into_iter().find(|row| row.attempt == of.attempt);
-            seen.push((end, row.and_then(|row| row.settlement(&job))));
+            let later = job.attempt.saturating_sub(attempt_id.attempt);
+            let limit = to_usize(later);
+            let rows = store
+                .attempts(attempt_id.job, limit.saturating_add(1))
+                .await?;
+            let row = rows
+                .into_iter()
+                .find(|row| row.attempt == attempt_id.attempt);
+            seen.push((outcome, row.and_then(|row| row.settlement(&job))));
         }
         Ok(seen)
     }
 
-    /// The attempt of an end had lost its lease: the end does not count.
-    fn lose(&self, end: &End) {
-        let job = end.attempt.job();
-        self.engine.narrator().lease_lost(job, self.engine.now());
-        self.registry.settled(end.attempt.id());
+    /// The store says that the attempt no longer holds its lease: its outcome does not count.
+    fn lose(&self, outcome: &PendingOutcome) {
+        let job = outcome.attempt.job();
+        self.engine.job_log().lease_lost(job, self.engine.now());
+        self.registry.settled(outcome.attempt.id());
     }
 
-    /// Sets when an end that the store refused is asked again; no when it has been refused for too
-    /// long, and is dropped.
-    fn put_off(&self, end: &mut End, reason: &str, now: Timestamp) -> bool {
-        let of = end.attempt.id();
-        let age = self.engine.clock().elapsed().saturating_sub(end.returned);
+    /// Schedules the next try of a refused outcome. Returns false and drops the outcome if the
+    /// store has refused it for too long.
+    fn defer(&self, outcome: &mut PendingOutcome, reason: &str, now: Timestamp) -> bool {
+        let attempt_id = outcome.attempt.id();
+        let age = self
+            .engine
+            .clock()
+            .elapsed()
+            .saturating_sub(outcome.returned);
         let left = self.outcome_retry_max.saturating_sub(age);
         if left.is_zero() {
-            error!(job.id = %of.job, attempt = of.attempt, reason, "gave up writing a refused outcome; the lease expires and the attempt counts as lost");
-            self.abandon(end);
+            error!(job.id = %attempt_id.job, attempt = attempt_id.attempt, reason, "gave up writing a refused outcome; the lease expires and the attempt counts as lost");
+            self.abandon(outcome);
             return false;
         }
-        let doubled = 2_u32.saturating_pow(end.refused.saturating_sub(1));
-        let wait = ASIDE_MIN.saturating_mul(doubled).min(ASIDE_MAX).min(left);
-        end.again_at = now.saturating_add(wait);
-        warn!(job.id = %of.job, attempt = of.attempt, reason, ?wait, "the store refused an outcome, trying again");
+        let doubled = 2_u32.saturating_pow(outcome.refused.saturating_sub(1));
+        let wait = DEFER_MIN.saturating_mul(doubled).min(DEFER_MAX).min(left);
+        outcome.retry_at = now.saturating_add(wait);
+        warn!(job.id = %attempt_id.job, attempt = attempt_id.attempt, reason, ?wait, "the store refused an outcome; retrying");
         true
     }
 
-    /// Forgets an end that the store does not take: its lease is no longer renewed.
-    fn abandon(&self, end: &End) {
-        self.registry.settled(end.attempt.id());
+    /// Drops an outcome and stops renewing the lease of its attempt.
+    fn abandon(&self, outcome: &PendingOutcome) {
+        self.registry.settled(outcome.attempt.id());
         if let Some(recorder) = self.engine.recorder() {
-            recorder.outcome_refused(&end.attempt.job().queue);
+            recorder.outcome_refused(&outcome.attempt.job().queue);
         }
     }
 
     fn free_parked(&self) {
-        let mut ends = self.ends();
-        let parked = if ends.count() <= self.backlog_max {
-            std::mem::take(&mut ends.parked)
+        let mut outcomes = self.outcomes();
+        let parked = if outcomes.count() <= self.backlog_max {
+            std::mem::take(&mut outcomes.parked_slots)
         } else {
             Vec::new()
         };
-        let empty = ends.count() == 0;
-        drop(ends);
+        let empty = outcomes.count() == 0;
+        drop(outcomes);
         drop(parked);
         if empty {
             self.emptied.notify_waiters();
         }
     }
 
-    /// Settles until it is told to stop; what waits then is tried once more.
+    /// Settles outcomes until `stop`. A pass that is running at that moment is finished.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
         let clock = Arc::clone(self.engine.clock());
-        let mut retry = RetryWait::new();
+        let mut backoff = LoopBackoff::new();
         loop {
             pulse.rest();
-            let next = self.ends().next_at();
+            let next = self.outcomes().next_at();
             if next != Some(Timestamp::MIN) {
                 tokio::select! {
                     () = self.arrived.notified() => {}
@@ -266,11 +298,11 @@ impl Committer {
             }
             pulse.busy(clock.now());
             let Err(error) = self.pass().await else {
-                retry.reset();
+                backoff.reset();
                 continue;
             };
-            let (waiting, wait) = (self.backlog(), retry.next());
-            warn!(%error, waiting, ?wait, "settling failed, the outcomes are kept and tried again");
+            let (waiting, wait) = (self.backlog(), backoff.next());
+            warn!(%error, waiting, ?wait, "settle failed; keeping the outcomes and retrying");
             pulse.rest();
             tokio::select! {
                 () = clock.sleep(wait) => {}
@@ -279,7 +311,7 @@ impl Committer {
         }
     }
 
-    /// Ends when nothing waits any more.
+    /// Waits until the queue is empty.
     pub(crate) async fn wait_until_empty(&self) {
         loop {
             let emptied = self.emptied.notified();
@@ -292,15 +324,15 @@ impl Committer {
         }
     }
 
-    fn ends(&self) -> MutexGuard<'_, Ends> {
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
+    fn outcomes(&self) -> MutexGuard<'_, OutcomeQueue> {
+        lock(&self.outcomes)
     }
 }
 
-impl End {
+impl PendingOutcome {
     fn as_attempt_end(&self) -> AttemptEnd<'_> {
         AttemptEnd {
-            of: self.attempt.id(),
+            attempt_id: self.attempt.id(),
             job: self.attempt.job(),
             report: self.report.clone(),
             random: self.random,
@@ -310,80 +342,88 @@ impl End {
     }
 }
 
-impl Ends {
-    /// How many the store has not taken yet.
+impl OutcomeQueue {
+    /// The number of outcomes that the store has not accepted yet.
     fn count(&self) -> usize {
-        self.waiting.len() + self.aside.len() + self.asked
+        self.waiting.len() + self.deferred.len() + self.in_flight
     }
 
-    /// When there is something to ask: at once, later, or not yet.
+    /// When the next outcome is due: now (`Timestamp::MIN`), at a later time, or `None` if the
+    /// queue is empty.
     fn next_at(&self) -> Option<Timestamp> {
         if !self.waiting.is_empty() {
             return Some(Timestamp::MIN);
         }
-        self.aside.iter().map(|end| end.again_at).min()
+        self.deferred.iter().map(|outcome| outcome.retry_at).min()
     }
 }
 
-/// Ends that the store is asked to take. Those that are left in it go back: nothing is lost when the asking is cut off.
-struct Group<'a> {
+/// Outcomes that the committer has sent to the store. Dropping the batch puts the outcomes that
+/// are still in it back into the queue, so nothing is lost when a settle is interrupted.
+struct SettleBatch<'a> {
     committer: &'a Committer,
-    ends: Vec<End>,
+    outcomes: Vec<PendingOutcome>,
     taken: usize,
 }
 
-impl<'a> Group<'a> {
-    /// What waits, as much as a step takes.
+impl<'a> SettleBatch<'a> {
+    /// Takes the waiting outcomes, at most [`SETTLE_MAX`].
     fn waiting(committer: &'a Committer) -> Self {
-        let mut all = committer.ends();
-        let count = all.waiting.len().min(SETTLE_MAX);
-        let ends: Vec<End> = all.waiting.drain(..count).collect();
-        all.asked += count;
-        drop(all);
-        Group {
+        let mut queue = committer.outcomes();
+        let count = queue.waiting.len().min(SETTLE_MAX);
+        let outcomes: Vec<PendingOutcome> = queue.waiting.drain(..count).collect();
+        queue.in_flight += count;
+        drop(queue);
+        SettleBatch {
             committer,
             taken: count,
-            ends,
+            outcomes,
         }
     }
 
-    /// One that was refused, if it is time to ask again.
-    fn aside(committer: &'a Committer, now: Timestamp) -> Option<Self> {
-        let mut all = committer.ends();
-        let due = all.aside.iter().position(|end| end.again_at <= now)?;
-        let end = all.aside.swap_remove(due);
-        all.asked += 1;
-        drop(all);
-        Some(Group {
+    /// Takes one refused outcome whose retry is due.
+    fn next_deferred(committer: &'a Committer, now: Timestamp) -> Option<Self> {
+        let mut queue = committer.outcomes();
+        let due = queue
+            .deferred
+            .iter()
+            .position(|outcome| outcome.retry_at <= now)?;
+        let outcome = queue.deferred.swap_remove(due);
+        queue.in_flight += 1;
+        drop(queue);
+        Some(SettleBatch {
             committer,
             taken: 1,
-            ends: vec![end],
+            outcomes: vec![outcome],
         })
     }
 
-    /// The store refused it. Of many, no one knows which one it meant: each is asked alone. One alone waits for its time, and
-    /// is dropped when it has been refused for too long.
-    fn set_aside(&mut self, error: &StoreError, now: Timestamp) {
-        for end in &mut self.ends {
-            end.refused = end.refused.saturating_add(1);
+    /// Handles an error of the store that refuses the whole batch.
+    ///
+    /// In a batch of several outcomes, the error does not say which one is at fault: each of them
+    /// is settled alone from now on. A single outcome waits for its next try, or is dropped if the
+    /// store has refused it for too long.
+    fn refused(&mut self, error: &StoreError, now: Timestamp) {
+        for outcome in &mut self.outcomes {
+            outcome.refused = outcome.refused.saturating_add(1);
         }
-        let [end] = self.ends.as_mut_slice() else {
+        let [outcome] = self.outcomes.as_mut_slice() else {
             return;
         };
-        if !self.committer.put_off(end, &error.to_string(), now) {
-            self.ends.clear();
+        if !self.committer.defer(outcome, &error.to_string(), now) {
+            self.outcomes.clear();
         }
     }
 }
 
-impl Drop for Group<'_> {
+impl Drop for SettleBatch<'_> {
     fn drop(&mut self) {
-        let mut all = self.committer.ends();
-        all.asked = all.asked.saturating_sub(self.taken);
-        for end in self.ends.drain(..) {
-            match end.refused {
-                0 => all.waiting.push_back(end),
-                _ => all.aside.push(end),
+        let mut queue = self.committer.outcomes();
+        queue.in_flight = queue.in_flight.saturating_sub(self.taken);
+        for outcome in self.outcomes.drain(..) {
+            match outcome.refused {
+                0 => queue.waiting.push_back(outcome),
+                _ => queue.deferred.push(outcome),
             }
         }
     }
@@ -391,11 +431,12 @@ impl Drop for Group<'_> {
 
 impl fmt::Debug for Committer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Committer({} wait)", self.backlog())
+        write!(f, "Committer({} waiting)", self.backlog())
     }
 }
 
-/// Whether the store means what it was asked, and not its own condition: asking for others may help.
+/// Whether the store rejects the content of the call. Otherwise the store itself is in trouble, and
+/// any other call would fail too.
 pub(crate) fn is_refusal(error: &StoreError) -> bool {
     !matches!(
         error,

@@ -1,20 +1,24 @@
-//! What retries of each queue are owed, and what the next claim of a queue takes by that: for
-//! workers in this process and for remote ones.
+//! The retry credit of each queue, for workers in this process and for remote ones.
+//!
+//! When fresh jobs and retries wait in the same queue, both get their configured share. A claim
+//! takes whole jobs, so its split is rarely exact. The credit is the remainder that retries are
+//! owed from earlier claims: the next claim starts from it. The rule itself is in `core`
+//! ([`Guards`]); this module only remembers the credit of each queue between two claims.
 
 use std::collections::BTreeMap;
 
 use windlass_core::QueueName;
 use windlass_core::fairness::{ClaimPlan, Credit, Guards, Pool, Slots, Taken};
 
-/// At most this many queues are remembered; a forgotten one costs a little fairness and no job.
+/// The number of queues to remember. Forgetting one costs a little fairness and no job.
 const QUEUES_MAX: usize = 10_000;
 
-/// What retries are owed, by queue.
+/// The credit of retries, by queue.
 #[derive(Debug, Default)]
 pub(crate) struct Credits(BTreeMap<QueueName, Credit>);
 
 impl Credits {
-    /// What the next claim of a pool takes. In a pool of retries alone nothing is shared.
+    /// Plans the next claim of a pool. A pool for retries alone has nothing to share.
     pub(crate) fn plan(
         &self,
         queue: &QueueName,
@@ -25,7 +29,7 @@ impl Credits {
         guards.plan(pool, slots, self.of(queue, pool))
     }
 
-    /// Counts what a claim took.
+    /// Updates the credit of a queue after a claim.
     pub(crate) fn count(
         &mut self,
         queue: &QueueName,

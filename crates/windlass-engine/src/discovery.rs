@@ -1,75 +1,85 @@
-//! The queues that a worker has discovered: which have due jobs, as far as it knows, and when it
-//! looks again.
+//! Discovered queues: which of them have due jobs, and when to look for them again.
+//!
+//! A pattern may match thousands of queues, most of them idle. So the worker does not claim from
+//! each: it asks the store for the names of queues with due jobs (a look), a page at a time, and
+//! claims only from those. An idle queue costs neither a statement nor memory.
+//!
+//! A look scans the queue names in order, behind the last queue that was served, so that all queues
+//! get their turn. It starts again only when jobs may have become due; [`LookPace`] limits how
+//! often that happens. A queue that had due jobs but gave none (a limit holds them back) rests for
+//! a while ([`Rests`]), so that it does not cost a claim in every pass.
 
 use std::collections::BTreeSet;
 
 use windlass_core::fairness::{LookPace, Rests, Round, Scan, Turns};
 use windlass_core::{QueueName, Timestamp};
 
-/// A look finds at least this many queues if there are as many, so that one look serves many turns.
+/// The minimum page size of a look, so that one look serves many passes.
 const LOOK_MIN: usize = 100;
 
-/// What is known about the queues of each pattern.
+/// What the worker knows about the queues of each pattern.
 #[derive(Debug, Default)]
 pub(crate) struct Discovery {
-    patterns: Vec<Found>,
-    /// Queues that had due jobs and gave none.
+    patterns: Vec<PatternState>,
+    /// Queues that had due jobs but gave none.
     pub(crate) rests: Rests,
 }
 
-/// What looks have found.
+/// What the worker knows about the queues of one pattern.
 #[derive(Debug, Default)]
-struct Found {
-    /// Queues that had due jobs, in the order of their turns from where the last look began.
+struct PatternState {
+    /// Queues with due jobs that the current scan has found.
     due: BTreeSet<QueueName>,
     scan: Scan,
     pace: LookPace,
-    /// There may be due queues that the last look did not see.
-    news: bool,
+    /// Jobs may have become due since the last scan began: start a new one.
+    look_pending: bool,
 }
 
 impl Discovery {
-    /// Nothing is known yet.
+    /// Starts without knowledge, so the first pass looks.
     pub(crate) fn new(patterns: usize) -> Self {
-        let found = || Found {
-            news: true,
-            ..Found::default()
+        let state = || PatternState {
+            look_pending: true,
+            ..PatternState::default()
         };
         Discovery {
-            patterns: std::iter::repeat_with(found).take(patterns).collect(),
+            patterns: std::iter::repeat_with(state).take(patterns).collect(),
             rests: Rests::default(),
         }
     }
 
-    /// Jobs may have become due.
-    pub(crate) fn news(&mut self) {
-        self.patterns.iter_mut().for_each(|found| found.news = true);
+    /// Jobs may have become due in any queue.
+    pub(crate) fn jobs_may_be_due(&mut self) {
+        self.patterns
+            .iter_mut()
+            .for_each(|state| state.look_pending = true);
     }
 
-    /// The next pass looks, whatever it knows: no queue rests, and no look waits for its time.
-    pub(crate) fn forget_times(&mut self) {
-        self.news();
+    /// The next pass looks in any case: ends all rests and the wait for the next look.
+    pub(crate) fn look_now(&mut self) {
+        self.jobs_may_be_due();
         self.rests.end_all();
-        for found in &mut self.patterns {
-            found.pace = LookPace::default();
+        for state in &mut self.patterns {
+            state.pace = LookPace::default();
         }
     }
 
-    /// A queue that was held back may give something again.
-    pub(crate) fn freed(&mut self, queue: &QueueName) {
+    /// A slot of a queue became free, so a queue that was held back may give jobs again.
+    pub(crate) fn slot_freed(&mut self, queue: &QueueName) {
         if self.rests.end(queue) {
-            self.news();
+            self.jobs_may_be_due();
         }
     }
 
     /// The queues of a pattern that have due jobs.
     pub(crate) fn due(&self, pattern: usize) -> impl Iterator<Item = &QueueName> {
-        let found = self.patterns.get(pattern);
-        found.into_iter().flat_map(|found| &found.due)
+        let state = self.patterns.get(pattern);
+        state.into_iter().flat_map(|state| &state.due)
     }
 
-    /// Those that are to be asked in this round.
-    pub(crate) fn to_ask(
+    /// The queues of a pattern to claim from in this round.
+    pub(crate) fn candidates(
         &self,
         pattern: usize,
         round: &Round,
@@ -79,54 +89,59 @@ impl Discovery {
         due.filter(move |queue| !round.has_emptied(queue) && !self.rests.contains(queue, now))
     }
 
-    /// Whether to look for queues of a pattern now, into `wanted` free slots, and if so behind which
-    /// name and for how many: because of news, or because those that were found are used up and the
-    /// scan was not done.
+    /// Decides whether to look for queues of a pattern now. Returns the queue name behind which to
+    /// look and the page size.
+    ///
+    /// Looks if jobs may have become due, or if the queues found so far do not fill the free slots
+    /// and the scan is not complete.
     pub(crate) fn next_look(
         &mut self,
         pattern: usize,
-        wanted: usize,
+        free_slots: usize,
         (round, turns): (&Round, &Turns),
         now: Timestamp,
     ) -> Option<(Option<QueueName>, usize)> {
-        let to_ask = self.to_ask(pattern, round, now).take(wanted).count();
-        let found = self.patterns.get_mut(pattern)?;
-        if found.news && now >= found.pace.next_at(to_ask > 0) {
-            found.news = false;
-            found.scan = Scan::behind(turns.last());
-            // The queue whose turn it is keeps the rest of its turn.
-            found.due.retain(|queue| turns.unfinished() == Some(queue));
-        } else if found.scan.is_done() || to_ask >= wanted {
+        let candidates = self
+            .candidates(pattern, round, now)
+            .take(free_slots)
+            .count();
+        let state = self.patterns.get_mut(pattern)?;
+        if state.look_pending && now >= state.pace.next_at(candidates > 0) {
+            state.look_pending = false;
+            state.scan = Scan::behind(turns.last());
+            // A queue in the middle of its turn keeps the rest of its turn.
+            state.due.retain(|queue| turns.unfinished() == Some(queue));
+        } else if state.scan.is_done() || candidates >= free_slots {
             return None;
         }
-        Some((found.scan.after().cloned(), wanted.max(LOOK_MIN)))
+        Some((state.scan.after().cloned(), free_slots.max(LOOK_MIN)))
     }
 
-    /// Takes what a look found; `served` says which of them belong to the pattern.
-    pub(crate) fn found(
+    /// Adds the queues that a look has found. `served` says which of them belong to the pattern.
+    pub(crate) fn look_found(
         &mut self,
         pattern: usize,
         (page, limit): (Vec<QueueName>, usize),
         served: impl Fn(&QueueName) -> bool,
         now: Timestamp,
     ) {
-        if let Some(found) = self.patterns.get_mut(pattern) {
-            let page = found.scan.take_page(page, limit);
+        if let Some(state) = self.patterns.get_mut(pattern) {
+            let page = state.scan.take_page(page, limit);
             let served = page.into_iter().filter(|queue| served(queue));
-            found.due.extend(served);
-            found.pace.looked(!found.due.is_empty(), now);
+            state.due.extend(served);
+            state.pace.looked(!state.due.is_empty(), now);
         }
     }
 
-    /// A look failed: it is made again.
-    pub(crate) fn failed(&mut self, pattern: usize) {
-        if let Some(found) = self.patterns.get_mut(pattern) {
-            found.news = true;
+    /// A look failed: the next pass repeats it.
+    pub(crate) fn look_failed(&mut self, pattern: usize) {
+        if let Some(state) = self.patterns.get_mut(pattern) {
+            state.look_pending = true;
         }
     }
 
-    /// A queue gave this many of the jobs that it was asked for.
-    pub(crate) fn gave(
+    /// Records that a claim for `asked` jobs of a queue got `got`.
+    pub(crate) fn queue_answered(
         &mut self,
         pattern: usize,
         queue: &QueueName,
@@ -137,27 +152,28 @@ impl Discovery {
             0 => self.rests.missed(queue, now),
             _ => drop(self.rests.end(queue)),
         }
-        if let Some(found) = self.patterns.get_mut(pattern)
+        if let Some(state) = self.patterns.get_mut(pattern)
             && got < asked
         {
-            found.due.remove(queue);
+            state.due.remove(queue);
         }
     }
 
-    /// Whether a look waits for its time.
-    pub(crate) fn has_news(&self) -> bool {
-        self.patterns.iter().any(|found| found.news)
+    /// Whether a look is pending and waits for its time.
+    pub(crate) fn has_pending_look(&self) -> bool {
+        self.patterns.iter().any(|state| state.look_pending)
     }
 
-    /// When to look again, if nothing happens before; `has_free` says which patterns have free slots.
+    /// When to look again if nothing happens before. `has_free` says which patterns have free
+    /// slots.
     pub(crate) fn next_at(
         &mut self,
         has_free: impl Fn(usize) -> bool,
         now: Timestamp,
     ) -> Option<Timestamp> {
         let patterns = self.patterns.iter().enumerate();
-        let waiting = patterns.filter(|(pattern, found)| found.news && has_free(*pattern));
-        let looks = waiting.map(|(_, found)| found.pace.next_at(false));
+        let waiting = patterns.filter(|(pattern, state)| state.look_pending && has_free(*pattern));
+        let looks = waiting.map(|(_, state)| state.pace.next_at(false));
         looks.chain(self.rests.next_until(now)).min()
     }
 }

@@ -1,12 +1,21 @@
-//! Runs handlers: starts them, renews their leases in batches, and tells them to stop.
+//! Runs handlers: starts them, renews their leases in batches, and stops them.
 //!
-//! Invariant: how an attempt ended is told once. What a handler returns after its timeout, its release or the loss of its
-//! lease is not told, and its slot stays taken until it really is gone.
+//! Each handler is a task of its own, but has no timer of its own. Timeouts and aborts of all
+//! handlers are one sorted set of alarms in the registry, driven by one loop. Renewals have a
+//! second loop, so a store that hangs delays no alarm.
+//!
+//! A handler that should stop gets a signal and `cancel_grace` to return. After that its task is
+//! aborted, which drops the handler at its next `await`. A handler that blocks its thread cannot be
+//! aborted: it keeps its slot until it returns, but its attempt ends in time.
+//!
+//! Invariant: an attempt has one outcome, and the first one counts. The result of a handler that
+//! returns after its timeout, its release or the loss of its lease is ignored. Its slot stays taken
+//! until it has really returned.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,16 +30,18 @@ use crate::committer::{Committer, is_refusal};
 use crate::engine::Engine;
 use crate::event::JobRef;
 use crate::handler::{Handlers, Hooks, Running};
+use crate::poison::lock;
 use crate::registry::{Alarm, Registry};
 use crate::slots::Slot;
 use crate::watchdog::Pulse;
 
-/// How handlers are run.
+/// The time limits of handlers.
 #[derive(Debug, Clone)]
 pub(crate) struct DispatcherConfig {
-    /// How long a lease lasts; it is renewed every third of it. 30 s.
+    /// The length of a lease. The worker renews it after each third. 30 s.
     pub(crate) lease: Duration,
-    /// A handler that was told to stop has so long to return before it is cut off at its next `await`. 5 s.
+    /// How long a handler that was asked to stop may take to return. After that, its task is
+    /// aborted at its next `await`. 5 s.
     pub(crate) cancel_grace: Duration,
 }
 
@@ -43,10 +54,10 @@ impl Default for DispatcherConfig {
     }
 }
 
-/// A renewal that failed is tried again after a thirtieth of a lease, and so long at most.
-const RENEW_AGAIN_MAX: Duration = Duration::from_secs(1);
-/// While there is no alarm, it is looked for one so often.
-const ALARMS_EVERY: Duration = Duration::from_secs(3600);
+/// A failed renewal is retried after a thirtieth of the lease, and after at most this time.
+const RENEW_RETRY_MAX: Duration = Duration::from_secs(1);
+/// How often the alarm loop runs while no alarm is set.
+const IDLE_ALARM_CHECK: Duration = Duration::from_secs(3600);
 
 /// Runs the handlers of one worker.
 pub(crate) struct Dispatcher {
@@ -79,90 +90,90 @@ impl Dispatcher {
         }
     }
 
-    /// Starts the handler of a job that was claimed.
+    /// Starts the handler of a claimed job.
     pub(crate) fn start(self: &Arc<Self>, job: Job, slot: Slot, now: Timestamp) {
-        let ends_at = match job.timeout {
-            Timeout::After(timeout) => Some(self.in_time(timeout)),
+        let times_out_at = match job.timeout {
+            Timeout::After(timeout) => Some(self.deadline_in(timeout)),
             Timeout::None => None,
         };
         let named = JobRef::of(&job);
         let handler = self.handlers.get(&job.kind).cloned();
         let engine = Arc::clone(&self.engine);
-        let attempt = Arc::new(RunningAttempt::new(job, ends_at, engine, Some(slot)));
-        let of = attempt.id();
+        let attempt = Arc::new(RunningAttempt::new(job, times_out_at, engine, Some(slot)));
+        let attempt_id = attempt.id();
         if !self.registry.add(&attempt) {
-            warn!(job.id = %named.id, attempt = named.attempt, "claimed an attempt that runs already");
+            warn!(job.id = %named.id, attempt = named.attempt, "claimed an attempt that is already running");
             return;
         }
         let Some(handler) = handler else {
-            // Only kinds that have one are asked for.
-            warn!(kind = %named.kind, "claimed a job without a handler, giving it back");
-            self.report(of, Report::Released { started: false });
+            // Cannot happen: the fetcher only claims kinds that have a handler.
+            warn!(kind = %named.kind, "claimed a job without a handler; giving it back");
+            self.report(attempt_id, Report::Released { started: false });
             return self.returned(&attempt);
         };
-        self.engine.announce_start(&named, now);
+        self.engine.emit_started(&named, now);
         let span = info_span!("attempt", job.id = %named.id, job.kind = %named.kind,
             job.queue = %named.queue, job.attempt = named.attempt);
         let dispatcher = Arc::clone(self);
         let task = tokio::spawn(
             async move {
-                // When the task is cut off, this is what still happens.
-                let returned = Returned(&dispatcher, Arc::clone(&attempt));
+                // Runs even if the task is aborted.
+                let returned = ReturnGuard(&dispatcher, Arc::clone(&attempt));
                 let hooks = dispatcher.hooks.as_ref();
-                let running = watch(&attempt, || {
+                let running = warn_if_blocking(&attempt, || {
                     CatchPanic::start(|| {
                         hooks.inspect(|hooks| hooks.before(&attempt));
                         handler.run(Arc::clone(&attempt))
                     })
                 });
-                let report = Watched(running, &attempt).await;
-                dispatcher.report(of, report);
+                let report = WatchedHandler(running, &attempt).await;
+                dispatcher.report(attempt_id, report);
                 attempt.forget_progress().await;
                 drop(returned);
             }
             .instrument(span),
         );
-        self.registry.set_task(of, task.abort_handle());
+        self.registry.set_task(attempt_id, task.abort_handle());
     }
 
-    /// Hands over how an attempt ended, unless that was told before.
-    fn report(&self, of: AttemptId, report: Report) {
-        let Some(attempt) = self.registry.report(of) else {
-            debug!(job.id = %of.job, attempt = of.attempt, "a late end is not told");
+    /// Commits the outcome of an attempt, unless it already has one.
+    fn report(&self, attempt_id: AttemptId, report: Report) {
+        let Some(attempt) = self.registry.report(attempt_id) else {
+            debug!(job.id = %attempt_id.job, attempt = attempt_id.attempt, "ignored a late result");
             return;
         };
-        self.tell(&attempt, report);
+        self.commit(&attempt, report);
     }
 
-    fn tell(&self, attempt: &Arc<RunningAttempt>, report: Report) {
+    fn commit(&self, attempt: &Arc<RunningAttempt>, report: Report) {
         self.call_after(attempt, &report);
         self.committer.push(Arc::clone(attempt), report);
     }
 
-    /// A hook that panics must not keep the end of an attempt from being told.
+    /// Calls the `after` hook. If the hook panics, the outcome is committed all the same.
     fn call_after(&self, attempt: &RunningAttempt, report: &Report) {
         let Some(hooks) = &self.hooks else { return };
         let called = AssertUnwindSafe(|| hooks.after(attempt, report));
         if std::panic::catch_unwind(called).is_err() {
-            warn!(job.id = %attempt.job().id, "the hook after an attempt panicked");
+            warn!(job.id = %attempt.job().id, "the `after` hook panicked");
         }
     }
 
     fn returned(&self, attempt: &Arc<RunningAttempt>) {
-        // Nothing, unless the handler was cut off before anybody knew how it ended: then it is given back.
+        // An attempt without an outcome here was aborted: give its job back.
         if let Some(attempt) = self.registry.report(attempt.id()) {
-            self.tell(&attempt, Report::Released { started: true });
+            self.commit(&attempt, Report::Released { started: true });
         }
         let slot = attempt.take_slot();
-        attempt.leave();
+        attempt.handler_returned();
         self.registry.returned(attempt.id());
-        // While outcomes pile up, as the store does not take them, no further jobs are claimed.
+        // While the store does not accept outcomes, slots stay taken, so no more jobs are claimed.
         self.committer.park_slot(slot);
     }
 
-    /// Does what is due: timeouts, handlers that do not stop, renewals.
+    /// Runs the alarms and renewals that are due.
     pub(crate) async fn pass(&self) -> Result<(), StoreError> {
-        self.ring();
+        self.run_due_alarms();
         let now = self.engine.now();
         if self.renews_at(now) <= now {
             self.renew().await?;
@@ -170,11 +181,11 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Ends attempts whose timeout is over, and cuts off handlers that do not stop.
-    fn ring(&self) {
-        for alarm in self.registry.ring(self.engine.clock().elapsed()) {
+    /// Ends attempts that have timed out, and aborts handlers that did not stop in time.
+    fn run_due_alarms(&self) {
+        for alarm in self.registry.take_due_alarms(self.engine.clock().elapsed()) {
             match alarm {
-                Alarm::CutOff(attempt, task) => self.cut(&attempt, &task),
+                Alarm::Abort(attempt, task) => self.abort_handler(&attempt, &task),
                 Alarm::TimedOut(attempt) => {
                     if let Timeout::After(timeout) = attempt.job().timeout {
                         let grace = self.config.cancel_grace;
@@ -186,21 +197,23 @@ impl Dispatcher {
         }
     }
 
-    /// Drops a handler that did not stop in time, at its next `await`. Of a cancelled job that is the end of the attempt.
-    fn cut(&self, attempt: &RunningAttempt, task: &AbortHandle) {
-        let (of, reason) = (attempt.id(), attempt.stop().reason());
-        warn!(job.id = %of.job, attempt = of.attempt, ?reason, "a handler did not stop in time; dropping it at its next await");
+    /// Aborts a handler that did not stop in time. If the job was cancelled, this ends the attempt.
+    fn abort_handler(&self, attempt: &RunningAttempt, task: &AbortHandle) {
+        let (attempt_id, reason) = (attempt.id(), attempt.stop().reason());
+        warn!(job.id = %attempt_id.job, attempt = attempt_id.attempt, ?reason, "the handler did not stop in time; aborting it at its next await");
         if reason == Some(StopReason::Cancelled) {
-            attempt.linger();
-            self.report(of, Report::Cancelled);
+            attempt.mark_lingering();
+            self.report(attempt_id, Report::Cancelled);
         }
         task.abort();
     }
 
-    /// Renews every lease that this worker has, each batch from its own instant. One that the store refuses costs the others
-    /// nothing; one that gets no answer ends the pass, so that it is repeated in time.
+    /// Renews all leases of this worker, in batches that each read the clock again.
+    ///
+    /// A batch that the store refuses does not affect the others. A batch without an answer ends
+    /// the pass, so that there is time to retry before the leases expire.
     pub(crate) async fn renew(&self) -> Result<(), StoreError> {
-        let begun = self.engine.now();
+        let started = self.engine.now();
         let mut refused = None;
         for batch in self.registry.leased().chunks(SETTLE_MAX) {
             match self.renew_batch(batch).await {
@@ -208,7 +221,7 @@ impl Dispatcher {
                 renewed => renewed?,
             }
         }
-        *self.renewed_at() = Some(begun);
+        *self.renewed_at() = Some(started);
         refused.map_or(Ok(()), Err)
     }
 
@@ -216,16 +229,19 @@ impl Dispatcher {
         let (lease, now) = (self.config.lease, self.engine.now());
         let renewed = tokio::select! {
             renewed = self.engine.store().renew(batch, lease, now) => renewed?,
-            // One that hangs must not cost the leases: there is time to ask again.
-            () = self.engine.clock().sleep(lease / 6) => return Err(StoreError::Unavailable("no answer".into())),
+            // Give up early enough to retry before the leases expire.
+            () = self.engine.clock().sleep(lease / 6) => {
+                let slow = "no answer within a sixth of the lease";
+                return Err(StoreError::Unavailable(slow.into()));
+            }
         };
-        for (of, answer) in batch.iter().zip(renewed) {
-            self.heed(*of, answer);
+        for (attempt_id, answer) in batch.iter().zip(renewed) {
+            self.apply_renewal(*attempt_id, answer);
         }
         Ok(())
     }
 
-    fn heed(&self, of: AttemptId, answer: Renewed) {
+    fn apply_renewal(&self, attempt_id: AttemptId, answer: Renewed) {
         match answer {
             Renewed::Until {
                 cancel_requested: false,
@@ -235,78 +251,81 @@ impl Dispatcher {
                 cancel_requested: true,
                 ..
             } => {
-                if let Some(attempt) = self.registry.get(of) {
+                if let Some(attempt) = self.registry.get(attempt_id) {
                     self.stop(&attempt, StopReason::Cancelled);
                 }
             }
-            Renewed::LeaseLost => self.lose(of),
+            Renewed::LeaseLost => self.lose(attempt_id),
         }
     }
 
-    /// Another worker may have the job: the handler is told to stop, and what it does is not told any more.
-    fn lose(&self, of: AttemptId) {
-        let Some(attempt) = self.registry.lose(of) else {
-            return; // it had ended, and the store has just heard of it
+    /// Ends an attempt that lost its lease. Another worker may have the job, so the handler should
+    /// stop, and its result no longer counts.
+    fn lose(&self, attempt_id: AttemptId) {
+        let Some(attempt) = self.registry.lose(attempt_id) else {
+            return; // the attempt had ended, and its outcome has just been settled
         };
         let now = self.engine.now();
-        self.engine.narrator().lease_lost(attempt.job(), now);
+        self.engine.job_log().lease_lost(attempt.job(), now);
         self.call_after(&attempt, &Report::Lost);
         self.stop(&attempt, StopReason::LeaseLost);
     }
 
-    /// Tells a handler to stop, and cuts it off after its grace. One that was told before keeps its time.
+    /// Asks a handler to stop, and aborts it after the grace period. A handler that was asked
+    /// before keeps its earlier deadline.
     fn stop(&self, attempt: &RunningAttempt, reason: StopReason) {
         if reason != StopReason::Cancelled {
-            attempt.linger();
+            attempt.mark_lingering();
         }
         if attempt.stop().fire(reason) {
-            let at = self.in_time(self.config.cancel_grace);
+            let at = self.deadline_in(self.config.cancel_grace);
             self.registry.abort_at(attempt.id(), at);
         }
     }
 
-    /// When so much more time has passed.
-    fn in_time(&self, time: Duration) -> Duration {
+    /// The elapsed time of the clock after this much more time.
+    fn deadline_in(&self, time: Duration) -> Duration {
         self.engine.clock().elapsed().saturating_add(time)
     }
 
-    /// Tells the handlers of these jobs that they were called off.
-    pub(crate) fn call_off(&self, jobs: &[JobId]) {
+    /// Asks the handlers of cancelled jobs to stop.
+    pub(crate) fn cancel(&self, jobs: &[JobId]) {
         for attempt in self.registry.running(jobs) {
             self.stop(&attempt, StopReason::Cancelled);
         }
     }
 
-    /// Gives back every job whose handler has not returned; how many.
+    /// Gives back every job that has no outcome yet, and returns how many.
     pub(crate) fn release_all(&self) -> usize {
-        let open = self.registry.unreported();
-        for attempt in &open {
+        let unfinished = self.registry.unreported();
+        for attempt in &unfinished {
             self.report(attempt.id(), Report::Released { started: true });
             self.stop(attempt, StopReason::Shutdown);
         }
-        open.len()
+        unfinished.len()
     }
 
-    /// Tells every handler to stop, and cuts it off at its next `await`.
-    pub(crate) fn cut_off(&self) {
+    /// Asks every handler to stop, and aborts it at its next `await`.
+    pub(crate) fn abort_all(&self) {
         for attempt in self.registry.all() {
             attempt.stop().fire(StopReason::Shutdown);
         }
         self.registry.abort_all();
     }
 
-    /// Gives back a job that was claimed and will not be started.
+    /// Gives back a claimed job without starting it.
     pub(crate) fn give_back(self: &Arc<Self>, job: Job) {
         let engine = Arc::clone(&self.engine);
         let attempt = Arc::new(RunningAttempt::new(job, None, engine, None));
         if !self.registry.add(&attempt) {
-            return; // it runs already, and is ended like all that run
+            return; // it is already running, and will end like any other attempt
         }
         self.report(attempt.id(), Report::Released { started: false });
         self.registry.returned(attempt.id());
     }
 
-    /// Ends attempts in time until it is told to stop. Apart from the renewals, so that a store that hangs stops no alarm.
+    /// Runs alarms until `stop`. Separate from the renewals, so that a store that hangs delays no
+    /// alarm.
     pub(crate) async fn run_alarms(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
         let clock = Arc::clone(self.engine.clock());
         loop {
@@ -315,44 +334,42 @@ impl Dispatcher {
             let left = alarm.map(|at| at.saturating_sub(clock.elapsed()));
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = self.registry.sooner().notified() => continue,
-                () = clock.sleep(left.unwrap_or(ALARMS_EVERY)) => {}
+                () = self.registry.alarm_moved_earlier().notified() => continue,
+                () = clock.sleep(left.unwrap_or(IDLE_ALARM_CHECK)) => {}
             }
             pulse.busy(clock.now());
-            self.ring();
+            self.run_due_alarms();
         }
     }
 
-    /// Renews leases until it is told to stop.
+    /// Renews leases until `stop`.
     pub(crate) async fn run_renewals(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
         let clock = Arc::clone(self.engine.clock());
-        let mut again_at = None;
+        let mut retry_at = None;
         loop {
             pulse.rest();
-            let at = again_at.unwrap_or_else(|| self.renews_at(clock.now()));
+            let at = retry_at.unwrap_or_else(|| self.renews_at(clock.now()));
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = clock.sleep_until(at) => {}
             }
             pulse.busy(clock.now());
-            again_at = self.renew().await.err().map(|error| {
-                warn!(%error, "renewing leases failed, trying again soon");
-                let soon = (self.config.lease / 30).min(RENEW_AGAIN_MAX);
+            retry_at = self.renew().await.err().map(|error| {
+                warn!(%error, "renewing leases failed; retrying");
+                let soon = (self.config.lease / 30).min(RENEW_RETRY_MAX);
                 clock.now().saturating_add(soon)
             });
         }
     }
 
-    /// When leases are to be renewed next.
+    /// When the next renewal is due.
     fn renews_at(&self, now: Timestamp) -> Timestamp {
         let third = self.config.lease / 3;
         self.renewed_at().get_or_insert(now).saturating_add(third)
     }
 
     fn renewed_at(&self) -> std::sync::MutexGuard<'_, Option<Timestamp>> {
-        self.renewed_at
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.renewed_at)
     }
 }
 
@@ -365,20 +382,20 @@ impl fmt::Debug for Dispatcher {
     }
 }
 
-/// Frees the slot of an attempt when its handler is gone, in whatever way.
-struct Returned<'a>(&'a Dispatcher, Arc<RunningAttempt>);
+/// Frees the slot of an attempt when its handler returns, panics or is aborted.
+struct ReturnGuard<'a>(&'a Dispatcher, Arc<RunningAttempt>);
 
-impl Drop for Returned<'_> {
+impl Drop for ReturnGuard<'_> {
     fn drop(&mut self) {
         self.0.returned(&self.1);
     }
 }
 
-/// A handler whose panic is a failure of its attempt.
+/// Turns a panic of a handler into a failure of its attempt.
 struct CatchPanic(Running);
 
 impl CatchPanic {
-    /// The handler may panic before it even waits for anything.
+    /// Calls the handler, which may panic before it returns a future.
     fn start(handler: impl FnOnce() -> Running) -> Self {
         let started = std::panic::catch_unwind(AssertUnwindSafe(handler));
         CatchPanic(started.unwrap_or_else(|panic| {
@@ -397,31 +414,31 @@ impl Future for CatchPanic {
     }
 }
 
-/// A turn of a handler that takes this long keeps everything else on its thread waiting.
-const BLOCKED: Duration = Duration::from_secs(1);
+/// A poll of a handler that takes this long blocks everything else on its thread.
+const BLOCKING_AFTER: Duration = Duration::from_secs(1);
 
-/// Gives a handler its turn on the runtime; one that blocks is logged.
-fn watch<T>(attempt: &RunningAttempt, turn: impl FnOnce() -> T) -> T {
+/// Polls a handler, and logs a warning if it blocks its thread.
+fn warn_if_blocking<T>(attempt: &RunningAttempt, turn: impl FnOnce() -> T) -> T {
     let clock = attempt.engine().clock();
-    let begun = clock.elapsed();
+    let started = clock.elapsed();
     let done = turn();
-    let took = clock.elapsed().saturating_sub(begun);
-    if took >= BLOCKED {
+    let took = clock.elapsed().saturating_sub(started);
+    if took >= BLOCKING_AFTER {
         let (job, seconds) = (attempt.job(), took.as_secs());
-        warn!(job.id = %job.id, kind = %job.kind, "the runtime did not run for {seconds} s; use `ctx.blocking`");
+        warn!(job.id = %job.id, kind = %job.kind, "the handler blocked its thread for {seconds} s; use `ctx.blocking`");
     }
     done
 }
 
-/// A handler whose turns are watched.
-struct Watched<'a>(CatchPanic, &'a RunningAttempt);
+/// A handler whose polls are timed.
+struct WatchedHandler<'a>(CatchPanic, &'a RunningAttempt);
 
-impl Future for Watched<'_> {
+impl Future for WatchedHandler<'_> {
     type Output = Report;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Report> {
         let attempt = self.1;
-        watch(attempt, || Pin::new(&mut self.0).poll(context))
+        warn_if_blocking(attempt, || Pin::new(&mut self.0).poll(context))
     }
 }
 

@@ -1,6 +1,9 @@
-//! A worker that is driven pass by pass, in virtual time: for tests that neither sleep nor wait.
+//! Drives a worker pass by pass in virtual time, for tests that neither sleep nor wait.
 //!
-//! The passes are those of the loops, in a fixed order, so that a test sees what a running worker would do.
+//! The passes are those of the real loops, in a fixed order, so a test sees what a running worker
+//! would do. Virtual time advances only when every handler is idle: it sleeps by the clock or waits
+//! for its stop signal. So a handler that waits for something real, such as an HTTP response, gets
+//! it without any virtual time passing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,12 +13,13 @@ use windlass_core::{Job, JobId, QueueName, QueuePattern, Timestamp};
 use windlass_store::{DueQueues, Filter, ListedState, PAGE_MAX, Page, QueueLimits, StoreError};
 
 use crate::clock::{Clock as _, VirtualClock};
+use crate::saturate::to_usize;
 use crate::worker::Worker;
 
-/// What a drain did.
+/// The result of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Drained {
-    /// How many attempts were started.
+    /// The number of attempts that started.
     pub attempts: usize,
 }
 
@@ -26,36 +30,37 @@ pub enum DrainError {
     #[error(transparent)]
     Store(#[from] StoreError),
 
-    /// Jobs keep coming at one instant, so that time never passes.
+    /// New jobs keep becoming due at one instant, so time never advances.
     #[error(
         "started {attempts} attempts at {at} and more jobs are due; does a handler enqueue itself without a delay?"
     )]
     Spinning {
         /// The instant.
         at: Timestamp,
-        /// How many attempts started at it.
+        /// The number of attempts that started at it.
         attempts: usize,
     },
 }
 
-/// How many attempts may start at one instant. The jobs that are ready at this point may start too.
+/// The number of attempts that may start at one instant, before the jobs that are ready at that
+/// point are added to the limit.
 const ATTEMPTS_AT_ONCE: usize = 10_000;
 
-/// The attempts that started at one instant.
+/// Counts the attempts that start at one instant.
 struct Tally {
     at: Timestamp,
     attempts: usize,
-    most: usize,
+    limit: usize,
 }
 
 impl Worker {
-    /// Does everything that is due at this moment, until nothing more is: fires schedules, sweeps,
-    /// claims, runs handlers, settles. Time passes while handlers sleep by the clock; occurrences
-    /// that come due meanwhile wait for the next pass.
+    /// Does everything that is due now, until nothing more is due: fires schedules, sweeps, claims,
+    /// runs handlers and settles. Time advances while handlers sleep; occurrences that become due
+    /// meanwhile wait for the next pass.
     pub async fn pass(&self, clock: &VirtualClock) -> Result<Drained, DrainError> {
         let mut drained = Drained::default();
         let mut tally = Tally::new(clock.now());
-        self.rest(clock).await?;
+        self.run_until_idle(clock).await?;
         while self.scheduler.pass(self.engine.now()).await? > 0 {}
         loop {
             self.sweep().await?;
@@ -68,73 +73,75 @@ impl Worker {
         }
     }
 
-    /// Lets time pass from one due time to the next until none of this worker's jobs waits or runs.
+    /// Advances time from one due time to the next until no job of this worker is waiting or
+    /// running.
     ///
-    /// Schedules fire on the way, but time does not go on for them alone: they would never end.
+    /// Schedules fire on the way, but time does not advance for them alone, because they never end.
     pub async fn drain(&self, clock: &VirtualClock) -> Result<Drained, DrainError> {
-        self.drain_until(clock, Timestamp::MAX, Until::NothingWaits)
+        self.drain_until(clock, Timestamp::MAX, DrainUntil::NothingActive)
             .await
     }
 
-    /// Lets time pass up to `until`, doing everything that is due on the way. Handlers that sleep
-    /// for longer are still running at the end.
+    /// Advances time up to `until`, and does everything that becomes due on the way. Handlers that
+    /// sleep longer are still running at the end.
     pub async fn run_through(
         &self,
         clock: &VirtualClock,
         until: Timestamp,
     ) -> Result<Drained, DrainError> {
-        let drained = self.drain_until(clock, until, Until::Then).await?;
+        let drained = self.drain_until(clock, until, DrainUntil::EndTime).await?;
         clock.advance_to(until);
         Ok(drained)
     }
 
-    /// Goes from one instant at which something happens to the next: a handler wakes up or times
-    /// out, a job or a lease is due, an occurrence is.
+    /// Advances from one event to the next: a handler wakes up or times out, a job or an occurrence
+    /// becomes due, or a lease expires.
     async fn drain_until(
         &self,
         clock: &VirtualClock,
         end: Timestamp,
-        until: Until,
+        until: DrainUntil,
     ) -> Result<Drained, DrainError> {
         let mut drained = Drained::default();
         let mut is_first = true;
         loop {
-            self.rest(clock).await?;
-            // Before schedules fire, or one whose job sleeps as long as its period would never end.
-            if until == Until::NothingWaits && !is_first && !self.registry.has_running() {
+            self.run_until_idle(clock).await?;
+            // Check before schedules fire: a schedule whose job sleeps for as long as its period
+            // would otherwise keep the drain going forever.
+            if until == DrainUntil::NothingActive && !is_first && !self.registry.has_running() {
                 self.sweep().await?;
                 let claimed = self.claim(&mut Tally::new(clock.now())).await?;
                 if claimed == 0 && self.next_due(clock.now()).await?.is_none() {
                     return Ok(drained);
                 }
                 drained.attempts += claimed;
-                self.rest(clock).await?;
+                self.run_until_idle(clock).await?;
             }
             is_first = false;
-            drained.attempts += self.turns(clock).await?;
+            drained.attempts += self.run_everything_due(clock).await?;
             let woken = self.next_wake(clock);
             let mut next = [self.next_due(clock.now()).await?, woken]
                 .into_iter()
                 .flatten()
                 .min();
-            if until == Until::Then || next.is_some() {
+            if until == DrainUntil::EndTime || next.is_some() {
                 let fires = self.scheduler.next_at().await?;
                 next = [next, fires].into_iter().flatten().min();
             }
             match next.filter(|next| *next <= end) {
                 Some(next) => clock.advance_to(next),
-                // Only somebody else can tell it to stop.
-                None if until == Until::NothingWaits && self.registry.has_running() => {
-                    self.registry.gone().notified().await;
+                // Only another task can ask the handler to stop.
+                None if until == DrainUntil::NothingActive && self.registry.has_running() => {
+                    self.registry.handler_returned().notified().await;
                 }
                 None => return Ok(drained),
             }
         }
     }
 
-    /// Does everything that is due at this instant, until every handler sleeps. How many attempts
-    /// started.
-    async fn turns(&self, clock: &VirtualClock) -> Result<usize, DrainError> {
+    /// Does everything that is due at this instant, until every handler is idle. Returns the number
+    /// of attempts that started.
+    async fn run_everything_due(&self, clock: &VirtualClock) -> Result<usize, DrainError> {
         let mut tally = Tally::new(clock.now());
         loop {
             let fired = self.scheduler.pass(self.engine.now()).await?;
@@ -143,44 +150,44 @@ impl Worker {
             if claimed == 0 && fired == 0 {
                 return Ok(tally.attempts);
             }
-            self.rest(clock).await?;
+            self.run_until_idle(clock).await?;
         }
     }
 
     async fn sweep(&self) -> Result<(), StoreError> {
         let now = self.engine.now();
-        self.sweeper.vouch(now).await?;
+        self.sweeper.send_heartbeat(now).await?;
         self.sweeper.pass(now).await?;
         Ok(())
     }
 
-    /// Claims what fits and starts it; how many.
+    /// Claims jobs for the free slots and starts them. Returns how many.
     async fn claim(&self, tally: &mut Tally) -> Result<usize, DrainError> {
-        self.fetcher.look_at_all();
+        self.fetcher.look_for_due_queues();
         let claimed = self.fetcher.pass().await?;
         let now = self.engine.now();
         if tally.at != now {
             *tally = Tally::new(now);
         }
         tally.attempts += claimed;
-        if tally.attempts <= tally.most {
+        if tally.attempts <= tally.limit {
             return Ok(claimed);
         }
-        if tally.most > ATTEMPTS_AT_ONCE {
+        if tally.limit > ATTEMPTS_AT_ONCE {
             let (at, attempts) = (now, tally.attempts);
             return Err(DrainError::Spinning { at, attempts });
         }
         let counts = self.engine.store().counts(now).await?;
         let ready: u64 = counts.values().map(|queue| queue.ready).sum();
-        let ready = usize::try_from(ready).unwrap_or(usize::MAX);
-        tally.most = tally
+        let ready = to_usize(ready);
+        tally.limit = tally
             .attempts
             .saturating_add(ready)
             .max(ATTEMPTS_AT_ONCE + 1);
         Ok(claimed)
     }
 
-    /// Runs one attempt of one job that is due, and nothing else. Whether it could be claimed.
+    /// Runs one attempt of one due job, and nothing else. Returns false if it could not be claimed.
     pub async fn run_one(&self, clock: &VirtualClock, id: JobId) -> Result<bool, StoreError> {
         let plan = ClaimPlan {
             limit: 1,
@@ -202,7 +209,8 @@ impl Worker {
         Ok(claimed)
     }
 
-    /// Claims what fits and forgets it, as a process that is killed before a handler starts. How many.
+    /// Claims jobs and drops them, as if the process had been killed before a handler started.
+    /// Returns how many.
     pub async fn crash_after_claim(&self) -> Result<usize, StoreError> {
         let now = self.engine.now();
         let mut claimed = 0;
@@ -255,9 +263,10 @@ impl Worker {
         self.fetcher.sources().of(queue).is_some()
     }
 
-    /// Claims, runs the handlers and forgets how they ended, as a process that is killed before it tells. How many.
+    /// Claims jobs, runs their handlers and drops the outcomes, as if the process had been killed
+    /// before it settled them. Returns how many.
     pub async fn crash_before_settle(&self, clock: &VirtualClock) -> Result<usize, StoreError> {
-        self.fetcher.look_at_all();
+        self.fetcher.look_for_due_queues();
         let claimed = self.fetcher.pass().await?;
         while self.registry.has_running() {
             self.wait_for_handlers(clock).await;
@@ -267,7 +276,7 @@ impl Worker {
         Ok(claimed)
     }
 
-    /// Tidies up once.
+    /// Runs one pass of the janitor.
     pub async fn tidy(&self) -> Result<usize, StoreError> {
         self.janitor.pass(self.engine.now()).await
     }
@@ -282,57 +291,56 @@ impl Worker {
         Ok(())
     }
 
-    /// Lets handlers run until each of them sleeps or waits to be told to stop, and settles those
-    /// that end. No time passes.
-    async fn rest(&self, clock: &VirtualClock) -> Result<(), StoreError> {
-        let mut waiting = Waiting::Ended;
+    /// Runs handlers until each of them is idle, and settles those that return. No time passes.
+    async fn run_until_idle(&self, clock: &VirtualClock) -> Result<(), StoreError> {
+        let mut activity = HandlerActivity::Returned;
         loop {
-            self.dispatcher.pass().await?; // an alarm may be what a handler waits for
+            self.dispatcher.pass().await?; // a handler may be waiting for an alarm
             let settled = self.committer.pass().await?;
-            if waiting != Waiting::Ended && settled == 0 {
+            if activity != HandlerActivity::Returned && settled == 0 {
                 return Ok(());
             }
-            waiting = self.wait_until_idle(clock).await;
+            activity = self.wait_until_idle(clock).await;
         }
     }
 
-    /// Waits until a handler returns. Time passes only when each of them sleeps or waits to be told to stop: one that waits for
-    /// anything else, as an answer from afar, gets it at the same instant.
+    /// Waits until a handler returns. Advances time only when all handlers are idle: a handler that
+    /// waits for anything else, such as a remote response, gets it at the same instant.
     async fn wait_for_handlers(&self, clock: &VirtualClock) {
-        if self.wait_until_idle(clock).await == Waiting::Ended {
-            return; // its end is settled before time passes
+        if self.wait_until_idle(clock).await == HandlerActivity::Returned {
+            return; // settle its outcome before time advances
         }
         match self.next_wake(clock) {
             Some(wake) => clock.advance_to(wake),
-            // Only somebody else can tell it to stop.
-            None => self.registry.gone().notified().await,
+            // Only another task can ask the handler to stop.
+            None => self.registry.handler_returned().notified().await,
         }
     }
 
-    /// Waits until a handler returns, or all of them wait for time to pass or to be told to stop.
-    async fn wait_until_idle(&self, clock: &VirtualClock) -> Waiting {
+    /// Waits until a handler returns or all handlers are idle.
+    async fn wait_until_idle(&self, clock: &VirtualClock) -> HandlerActivity {
         let running = self.registry.running_count();
-        let quiet = tokio::time::sleep(QUIET);
-        tokio::pin!(quiet);
+        let stuck = tokio::time::sleep(STUCK_AFTER);
+        tokio::pin!(stuck);
         loop {
             if self.registry.running_count() < running {
-                return Waiting::Ended;
+                return HandlerActivity::Returned;
             }
             if self.registry.all_idle(clock) {
-                return Waiting::Idle;
+                return HandlerActivity::AllIdle;
             }
             tokio::select! {
                 biased;
-                () = self.registry.gone().notified() => return Waiting::Ended,
+                () = self.registry.handler_returned().notified() => return HandlerActivity::Returned,
                 () = clock.wait_for_sleeper() => {}
-                () = tokio::time::sleep(TICK) => {}
-                // It may wait for another one that sleeps.
-                () = &mut quiet, if clock.next_wake().is_some() => return Waiting::Quiet,
+                () = tokio::time::sleep(IDLE_CHECK_EVERY) => {}
+                // A handler may wait for another one that sleeps.
+                () = &mut stuck, if clock.next_wake().is_some() => return HandlerActivity::Stuck,
             }
         }
     }
 
-    /// When the first handler wakes up or times out.
+    /// When the next handler wakes up or times out.
     fn next_wake(&self, clock: &VirtualClock) -> Option<Timestamp> {
         if !self.registry.has_running() {
             return None;
@@ -344,7 +352,8 @@ impl Worker {
         [clock.next_wake(), alarm].into_iter().flatten().min()
     }
 
-    /// When something of this worker is due after `now`: a job that waits, a lease that ends, room under a rate.
+    /// When something of this worker is due after `now`: a waiting job, an expiring lease, or a
+    /// start that a rate limit allows.
     async fn next_due(&self, now: Timestamp) -> Result<Option<Timestamp>, StoreError> {
         let limits = self.engine.store().queues().await?;
         let mut next: Option<Timestamp> = None;
@@ -374,8 +383,8 @@ impl Worker {
         Ok(next)
     }
 
-    /// The queues whose jobs are listed: each that the worker names, or all at once if it discovers
-    /// queues.
+    /// The queues whose jobs to list: each queue that the worker names, or all queues at once
+    /// (`None`) if it discovers queues.
     fn listed_queues(&self) -> Vec<Option<QueueName>> {
         let config = self.config();
         if !config.discovered.is_empty() {
@@ -396,9 +405,9 @@ impl Worker {
         }
         if let Some(lease) = job.lease() {
             if !self.registry.running(&[job.id]).is_empty() {
-                return None; // it is renewed in time
+                return None; // this worker renews it
             }
-            // After an outage leases are left alone for a while.
+            // After an outage, expired leases are held for a while.
             return Some(lease.until.max(self.sweeper.held_until().unwrap_or(now)))
                 .filter(|at| *at > now);
         }
@@ -416,34 +425,36 @@ impl Worker {
     }
 }
 
-/// So often it is looked whether all handlers wait for time to pass.
-const TICK: Duration = Duration::from_millis(1);
-/// When nothing happens for so long although one of them waits for something else, time passes for the others.
-const QUIET: Duration = Duration::from_secs(5);
+/// How often to check whether all handlers are idle.
+const IDLE_CHECK_EVERY: Duration = Duration::from_millis(1);
+/// When nothing happens for this long (real time) although a handler waits for something other than
+/// the clock, time advances for the others.
+const STUCK_AFTER: Duration = Duration::from_secs(5);
 
 impl Tally {
     fn new(at: Timestamp) -> Self {
         Tally {
             at,
             attempts: 0,
-            most: ATTEMPTS_AT_ONCE,
+            limit: ATTEMPTS_AT_ONCE,
         }
     }
 }
 
-/// What handlers do after they had their turn.
+/// The state of the handlers after they had a chance to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Waiting {
-    /// One of them returned.
-    Ended,
-    /// Each sleeps or waits to be told to stop; or there is none.
-    Idle,
-    /// One waits for something else, and nothing happens.
-    Quiet,
+enum HandlerActivity {
+    /// A handler has returned.
+    Returned,
+    /// Each handler is idle, or there is none.
+    AllIdle,
+    /// A handler waits for something other than the clock, and nothing happens.
+    Stuck,
 }
 
+/// When a drain ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Until {
-    NothingWaits,
-    Then,
+enum DrainUntil {
+    NothingActive,
+    EndTime,
 }

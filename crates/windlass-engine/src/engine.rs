@@ -1,9 +1,9 @@
-//! What everything in one process shares: the store, the clock, ids, and the stream of events.
+//! What all parts of one process share: the store, the clock, ids, and the stream of events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -14,30 +14,31 @@ use windlass_store::{
     CHANGE_MAX, Change, Changed, Enqueue, EnqueueMode, Enqueued, Store, StoreError,
 };
 
-use crate::finish_waits::Awaited;
 use crate::clock::Clock;
 use crate::committer::is_refusal;
 use crate::dispatcher::Dispatcher;
 use crate::event::{Event, Events, JobEvent, JobRef, Observer, Subscription};
+use crate::finish_waits::FinishWaits;
 use crate::ids::Ids;
-use crate::lingering_handlers::Lingering;
-use crate::job_log::Narrator;
-use crate::instrumented_store::Observed;
+use crate::instrumented_store::InstrumentedStore;
+use crate::job_log::JobLog;
+use crate::lingering_handlers::LingeringHandlers;
+use crate::poison::lock;
 use crate::queue_settings::UnreadableSettings;
-use crate::recorder::{Guarded, Recorder};
+use crate::recorder::{PanicSafeRecorder, Recorder};
 use crate::slots::Slots;
 use crate::watchdog::{Health, Pulse};
 use crate::write_health::WriteHealth;
 
-/// So many events are kept for a reader, unless configured otherwise.
+/// The default number of events that the stream buffers for a slow reader.
 pub const EVENTS_KEPT: usize = 4096;
 
-/// So many due times are remembered; later ones are found by looking.
+/// The number of due times to remember. Polls find the jobs of later ones.
 const DUE_TIMES_MAX: usize = 10_000;
-/// A due time that has passed is kept so long, for fetchers that are slow to look.
+/// How long a due time that has passed is kept, for fetchers that have not looked yet.
 const DUE_TIMES_KEPT: Duration = Duration::from_secs(60);
 
-/// One store with its clock, in one process. Clients and workers share it.
+/// One store with its clock, in one process. All clients and workers of the process share it.
 pub struct Engine {
     store: Arc<dyn Store>,
     writes: Arc<WriteHealth>,
@@ -46,31 +47,32 @@ pub struct Engine {
     events: Events,
     due: Mutex<BTreeSet<Timestamp>>,
     due_changed: Notify,
-    awaited: Awaited,
+    finish_waits: FinishWaits,
     dispatchers: Mutex<Vec<Weak<Dispatcher>>>,
     slots: Mutex<Vec<Weak<Slots>>>,
-    lingering: Arc<Lingering>,
+    lingering: Arc<LingeringHandlers>,
     loops: Mutex<BTreeMap<String, Arc<Pulse>>>,
-    narrator: Narrator,
+    job_log: JobLog,
     unreadable_settings: UnreadableSettings,
 }
 
 impl Engine {
-    /// An engine on a store.
+    /// Creates an engine on a store.
     pub fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>, ids: Ids) -> Self {
         Engine::with_recorder(store, clock, ids, None)
     }
 
-    /// The same, with figures going to a recorder.
+    /// Creates an engine that sends measurements to a recorder.
     pub fn with_recorder(
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
         ids: Ids,
         recorder: Option<Arc<dyn Recorder>>,
     ) -> Self {
-        let recorder = recorder.map(|recorder| Arc::new(Guarded(recorder)) as Arc<dyn Recorder>);
+        let recorder =
+            recorder.map(|recorder| Arc::new(PanicSafeRecorder(recorder)) as Arc<dyn Recorder>);
         let writes = Arc::new(WriteHealth::new());
-        let store = Observed::new(
+        let store = InstrumentedStore::new(
             store,
             Arc::clone(&clock),
             recorder.clone(),
@@ -84,12 +86,12 @@ impl Engine {
             events: Events::new(EVENTS_KEPT, recorder),
             due: Mutex::default(),
             due_changed: Notify::new(),
-            awaited: Awaited::default(),
+            finish_waits: FinishWaits::default(),
             dispatchers: Mutex::default(),
             slots: Mutex::default(),
             lingering: Arc::default(),
             loops: Mutex::default(),
-            narrator: Narrator::default(),
+            job_log: JobLog::default(),
             unreadable_settings: UnreadableSettings::default(),
         }
     }
@@ -99,12 +101,12 @@ impl Engine {
         &*self.store
     }
 
-    /// Jobs as they are now, to say what happened to them. One that cannot be read is none: a loop
-    /// that only reports must not stop at it.
+    /// Reads jobs to emit events about them. Returns `None` for a job that cannot be read: a loop
+    /// must not stop because it cannot report.
     pub(crate) async fn readable(&self, ids: &[JobId]) -> Result<Vec<Option<Job>>, StoreError> {
         match self.store.get(ids).await {
             Err(error) if is_refusal(&error) => {
-                warn!(%error, jobs = ids.len(), "jobs that ended cannot be read, no events are emitted for them");
+                warn!(%error, jobs = ids.len(), "reading ended jobs failed; no events are emitted for them");
                 Ok(vec![None; ids.len()])
             }
             found => found,
@@ -126,43 +128,43 @@ impl Engine {
         &self.clock
     }
 
-    /// What time it is.
+    /// The current time.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// Makes ids and random bits.
+    /// The generator of ids and random bits.
     pub fn ids(&self) -> &Ids {
         &self.ids
     }
 
-    /// Listens to what happens from now on.
+    /// Subscribes to all events from now on.
     pub fn subscribe(&self) -> Subscription {
         self.events.subscribe()
     }
 
-    /// Shows every event from now on to an observer, until that is dropped.
+    /// Calls an observer for every event from now on, until the observer is dropped.
     pub fn observe(&self, observer: &Arc<impl Observer + 'static>) {
         let observer: Arc<dyn Observer> = Arc::clone(observer) as Arc<dyn Observer>;
         self.events.observe(Arc::downgrade(&observer));
     }
 
-    /// Where figures go.
+    /// The recorder of metrics, if there is one.
     pub fn recorder(&self) -> Option<&Arc<dyn Recorder>> {
         self.events.recorder()
     }
 
-    /// Writes the log of what happens to jobs and schedules.
-    pub(crate) fn narrator(&self) -> &Narrator {
-        &self.narrator
+    /// The log of jobs and schedules.
+    pub(crate) fn job_log(&self) -> &JobLog {
+        &self.job_log
     }
 
-    /// Tells what happened; an event that nobody listens to is not made.
+    /// Emits an event. The closure runs only if someone listens.
     pub fn emit(&self, event: impl FnOnce() -> Event) {
         self.events.emit(event);
     }
 
-    /// Tells what happened to a job.
+    /// Emits an event about a job.
     pub fn emit_job(&self, at: Timestamp, job: &JobRef, what: JobEvent) {
         self.events.emit(|| Event::Job {
             at,
@@ -171,7 +173,10 @@ impl Engine {
         });
     }
 
-    /// Stores jobs, and tells of those that are new. A step of which nobody knows is asked again by the ids of its jobs.
+    /// Stores jobs and emits an event for each new one.
+    ///
+    /// If the store does not know whether it stored the jobs, the engine sends them again: the ids
+    /// of the jobs make the second call safe.
     pub async fn enqueue(
         &self,
         jobs: Vec<Job>,
@@ -189,7 +194,7 @@ impl Engine {
         let mut answers = answers?;
         for (job, answer) in jobs.iter().zip(&mut answers) {
             if matches!(answer, Enqueued::Duplicate { id, .. } if *id == job.id) {
-                *answer = Enqueued::Created(job.id); // its own duplicate: it was stored
+                *answer = Enqueued::Created(job.id); // duplicate of itself: the first call stored it
             }
             match answer {
                 Enqueued::Created(_) => self.enqueued(std::iter::once(job), now),
@@ -200,12 +205,12 @@ impl Engine {
         Ok(answers)
     }
 
-    /// The handlers that outlive their attempts.
-    pub(crate) fn lingering(&self) -> &Arc<Lingering> {
+    /// The handlers that still run although their attempts have ended.
+    pub(crate) fn lingering(&self) -> &Arc<LingeringHandlers> {
         &self.lingering
     }
 
-    /// Tells that jobs were stored, and remembers when they are due.
+    /// Emits that jobs were stored, and remembers when they are due.
     pub fn enqueued<'a>(&self, jobs: impl Iterator<Item = &'a Job>, now: Timestamp) {
         for job in jobs {
             self.events.emit(|| Event::Job {
@@ -217,12 +222,12 @@ impl Engine {
         }
     }
 
-    /// Remembers that a job is due at `at`, so that a fetcher looks then. A hint only.
+    /// Remembers that a job is due at `at`, so that a fetcher looks at that time. Only a hint.
     pub fn due_at(&self, at: Timestamp, now: Timestamp) {
         if at <= now {
-            return; // the store itself tells that something changed
+            return; // the store's change notification covers it
         }
-        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut due = lock(&self.due);
         while due
             .first()
             .is_some_and(|first| now.since(*first) > DUE_TIMES_KEPT)
@@ -240,45 +245,42 @@ impl Engine {
         }
     }
 
-    /// The next time after `looked_at` that a job is known to be due. It may have come already: each fetcher asks for what
-    /// came after its own last look.
+    /// Returns the first due time after `looked_at`. It may be in the past: each fetcher passes the
+    /// time of its own last look.
     pub fn next_due(&self, looked_at: Timestamp) -> Option<Timestamp> {
-        let due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = lock(&self.due);
         let later = (Bound::Excluded(looked_at), Bound::Unbounded);
         due.range(later).next().copied()
     }
 
-    /// Ends when an earlier time becomes the next at which a job is known to be due. To be made before
-    /// [`Engine::next_due`] is asked, so that no change is missed.
+    /// Completes when the next known due time moves to an earlier time. Create it before calling
+    /// [`Engine::next_due`], so that no change is missed.
     pub fn due_changed(&self) -> Notified<'_> {
         self.due_changed.notified()
     }
 
-    pub(crate) fn awaited(&self) -> &Awaited {
-        &self.awaited
+    pub(crate) fn finish_waits(&self) -> &FinishWaits {
+        &self.finish_waits
     }
 
     pub(crate) fn add_dispatcher(&self, dispatcher: &Arc<Dispatcher>) {
-        let mut all = self
-            .dispatchers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.dispatchers);
         all.retain(|known| known.strong_count() > 0);
         all.push(Arc::downgrade(dispatcher));
     }
 
     pub(crate) fn add_slots(&self, slots: &Arc<Slots>) {
-        let mut all = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.slots);
         all.retain(|known| known.strong_count() > 0);
         all.push(Arc::downgrade(slots));
     }
 
-    /// Gives the recorder the slots of all workers in this process.
+    /// Reports the slots of all workers in this process to the recorder.
     pub fn record_slots(&self) {
         let Some(recorder) = self.recorder() else {
             return;
         };
-        let all = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = lock(&self.slots);
         let (mut used, mut total) = (0, 0);
         for slots in all.iter().filter_map(Weak::upgrade) {
             used += u64::from(slots.used());
@@ -288,8 +290,9 @@ impl Engine {
         recorder.slots(used, total);
     }
 
-    /// Makes one change to jobs, in steps of up to [`CHANGE_MAX`], and emits what happened to them. Handlers of cancelled jobs
-    /// in this process are told without waiting for a renewal.
+    /// Applies one change to jobs, in steps of up to [`CHANGE_MAX`], and emits what happened to
+    /// them. Handlers of cancelled jobs in this process are asked to stop at once, without waiting
+    /// for the next renewal.
     pub async fn change(
         &self,
         jobs: &[JobId],
@@ -302,16 +305,15 @@ impl Engine {
             let done = part.iter().zip(&changed);
             match change {
                 Change::Cancel => {
-                    self.call_off(part);
-                    let over = done.filter(|(_, now)| **now == Changed::Now(State::Cancelled));
-                    self.announce_changed(over, &JobEvent::Cancelled, now)
+                    self.cancel_handlers(part);
+                    let cancelled = done.filter(|(_, now)| **now == Changed::Now(State::Cancelled));
+                    self.emit_changes(cancelled, &JobEvent::Cancelled, now)
                         .await?;
                 }
                 Change::Revive(revival) => {
                     self.due_at(revival.run_at.unwrap_or(now), now);
                     let waiting = done.filter(|(_, now)| matches!(now, Changed::Now(_)));
-                    self.announce_changed(waiting, &JobEvent::Revived, now)
-                        .await?;
+                    self.emit_changes(waiting, &JobEvent::Revived, now).await?;
                 }
                 Change::Edit(edit) => self.due_at(edit.run_at.unwrap_or(now), now),
                 Change::RunNow | Change::Resolve | Change::Purge => {}
@@ -321,7 +323,7 @@ impl Engine {
         Ok(answers)
     }
 
-    async fn announce_changed<'a>(
+    async fn emit_changes<'a>(
         &self,
         jobs: impl Iterator<Item = (&'a JobId, &'a Changed)>,
         what: &JobEvent,
@@ -337,37 +339,34 @@ impl Engine {
         Ok(())
     }
 
-    fn call_off(&self, jobs: &[JobId]) {
-        let all = self
-            .dispatchers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+    fn cancel_handlers(&self, jobs: &[JobId]) {
+        let all = lock(&self.dispatchers);
         for dispatcher in all.iter().filter_map(Weak::upgrade) {
-            dispatcher.call_off(jobs);
+            dispatcher.cancel(jobs);
         }
     }
 
-    /// Lists a loop for [`Engine::health`] until what this answers is dropped.
+    /// Lists a loop in [`Engine::health`] until the returned guard is dropped.
     pub(crate) fn list_loop(self: &Arc<Self>, name: &str, pulse: &Arc<Pulse>) -> ListedLoop {
-        let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loops = lock(&self.loops);
         loops.insert(name.to_owned(), Arc::clone(pulse));
         ListedLoop(Arc::clone(self), name.to_owned())
     }
 
-    /// How the loops of all workers of this process are.
+    /// The health of all loops of this process.
     pub fn health(&self) -> Vec<Health> {
-        let loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = loops.iter().map(|(name, pulse)| pulse.health(name));
-        told.collect()
+        let loops = lock(&self.loops);
+        let health = loops.iter().map(|(name, pulse)| pulse.health(name));
+        health.collect()
     }
 }
 
-/// A loop that is listed.
+/// Removes a loop from the list of loops when it is dropped.
 pub(crate) struct ListedLoop(Arc<Engine>, String);
 
 impl Drop for ListedLoop {
     fn drop(&mut self) {
-        let mut loops = self.0.loops.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loops = lock(&self.0.loops);
         loops.remove(&self.1);
     }
 }

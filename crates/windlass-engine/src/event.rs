@@ -1,7 +1,7 @@
-//! One stream of what happens to jobs and schedules: logs, metrics, dashboards and tests all read it.
+//! One stream of events about jobs and schedules. Metrics, dashboards and tests all read it.
 
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, RwLock, Weak};
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -11,34 +11,35 @@ use windlass_core::{
     Timestamp,
 };
 
+use crate::poison::{read, write};
 use crate::recorder::Recorder;
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// To a job.
+    /// Something happened to a job.
     Job {
-        /// When.
+        /// When it happened.
         at: Timestamp,
-        /// To which job.
+        /// The job.
         job: JobRef,
-        /// What.
+        /// What happened.
         what: JobEvent,
     },
-    /// To a schedule.
+    /// Something happened to a schedule.
     Schedule {
-        /// When.
+        /// When it happened.
         at: Timestamp,
         /// The schedule.
         id: ScheduleId,
         /// Its name.
         name: ScheduleName,
-        /// What.
+        /// What happened.
         what: ScheduleEvent,
     },
 }
 
-/// Which job an event is about.
+/// The job that an event is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobRef {
     /// The job.
@@ -47,14 +48,14 @@ pub struct JobRef {
     pub kind: Kind,
     /// Its queue.
     pub queue: QueueName,
-    /// Its claims so far.
+    /// The number of its claims so far.
     pub attempt: u32,
     /// When it was enqueued.
     pub created_at: Timestamp,
 }
 
 impl JobRef {
-    /// What names a job.
+    /// The reference to a job.
     pub fn of(job: &Job) -> Self {
         JobRef {
             id: job.id,
@@ -69,62 +70,62 @@ impl JobRef {
 /// What happened to a job.
 #[derive(Debug, Clone, PartialEq)]
 pub enum JobEvent {
-    /// It was stored.
+    /// The job was stored.
     Enqueued,
-    /// A worker has it.
+    /// A worker claimed the job.
     Claimed {
-        /// How long it was due before.
+        /// How long the job was due before.
         waited: Duration,
-        /// Whether it is a retry.
+        /// Whether the attempt is a retry.
         lane: Lane,
     },
-    /// Its handler runs.
+    /// The handler started.
     Started,
-    /// Its attempt succeeded.
+    /// The attempt succeeded.
     Succeeded {
-        /// How long the attempt took.
+        /// How long the attempt ran.
         ran: Duration,
     },
-    /// Its attempt failed.
+    /// The attempt failed.
     Failed {
-        /// How long the attempt took.
+        /// How long the attempt ran.
         ran: Duration,
-        /// Why.
+        /// The error.
         error: Option<AttemptError>,
     },
-    /// Its attempt took too long.
+    /// The attempt timed out.
     TimedOut {
-        /// How long the attempt took.
+        /// How long the attempt ran.
         ran: Duration,
     },
-    /// Its worker died or hung.
+    /// The worker died or hung, and the lease expired.
     Lost,
-    /// It failed and will run again.
+    /// The attempt failed, and the job will run again.
     Retried {
-        /// From when on.
+        /// When the job is due again.
         run_at: Timestamp,
-        /// After how long.
+        /// The delay until then.
         delay: Duration,
-        /// How many attempts failed so far.
+        /// The number of failed attempts so far.
         failures: u32,
     },
-    /// Its handler asked to run again later.
+    /// The handler asked to run again later.
     Snoozed {
-        /// From when on.
+        /// When the job is due again.
         until: Timestamp,
     },
-    /// Its worker gave it back.
+    /// The worker gave the job back.
     Released,
-    /// It was called off.
+    /// The job was cancelled.
     Cancelled,
-    /// It waits for a person.
+    /// The job is dead and waits for a person.
     Dead {
-        /// Why.
+        /// The reason.
         reason: DeadReason,
-        /// How many attempts failed.
+        /// The number of failed attempts.
         failures: u32,
     },
-    /// A person runs it again.
+    /// A person revived the job.
     Revived,
 }
 
@@ -133,19 +134,19 @@ pub enum JobEvent {
 pub enum ScheduleEvent {
     /// An occurrence became a job.
     Fired {
-        /// Its nominal instant.
+        /// The nominal time of the occurrence.
         scheduled_for: Timestamp,
-        /// The job.
+        /// The job that it became.
         job: JobId,
-        /// How late it was.
+        /// How late it fired.
         lag: Duration,
     },
-    /// Occurrences will not fire.
+    /// Occurrences were skipped and will not fire.
     Skipped(SkippedRange),
 }
 
 impl Event {
-    /// The word of the event.
+    /// The name of the event.
     pub fn name(&self) -> &'static str {
         match self {
             Event::Job { what, .. } => what.name(),
@@ -156,7 +157,7 @@ impl Event {
         }
     }
 
-    /// The job it is about.
+    /// The job that the event is about.
     pub fn job(&self) -> Option<JobId> {
         match self {
             Event::Job { job, .. } => Some(job.id),
@@ -170,7 +171,7 @@ impl Event {
 }
 
 impl JobEvent {
-    /// The word of the event.
+    /// The name of the event.
     pub const fn name(&self) -> &'static str {
         match self {
             JobEvent::Enqueued => "enqueued",
@@ -190,13 +191,14 @@ impl JobEvent {
     }
 }
 
-/// Sees every event, none is lost. Called where the thing happens, so it must be quick, must not block and must not panic.
+/// Sees every event without loss. Called where the event happens, so it must be fast, must not
+/// block and must not panic.
 pub trait Observer: Send + Sync + fmt::Debug {
-    /// Something happened.
+    /// Called for every event.
     fn event(&self, event: &Arc<Event>);
 }
 
-/// Where events come from.
+/// The sender of events.
 pub(crate) struct Events {
     sender: broadcast::Sender<Arc<Event>>,
     recorder: Option<Arc<dyn Recorder>>,
@@ -212,7 +214,8 @@ impl Events {
         }
     }
 
-    /// Tells everybody; an event that nobody listens to is not even made.
+    /// Sends an event to the recorder, the observers and the subscribers. The closure runs only if
+    /// there is one of them.
     pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
         if !self.is_heard() {
             return;
@@ -221,24 +224,18 @@ impl Events {
         if let Some(recorder) = &self.recorder {
             recorder.event(&event);
         }
-        let observers = self
-            .observers
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let observers = read(&self.observers);
         for observer in observers.iter().filter_map(Weak::upgrade) {
             observer.event(&event);
         }
         drop(observers);
         if self.sender.receiver_count() > 0 {
-            let _ = self.sender.send(event); // the last one may just have left
+            let _ = self.sender.send(event); // the last subscriber may just have left
         }
     }
 
     pub(crate) fn observe(&self, observer: Weak<dyn Observer>) {
-        let mut observers = self
-            .observers
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut observers = write(&self.observers);
         observers.retain(|known| known.strong_count() > 0);
         observers.push(observer);
     }
@@ -247,13 +244,9 @@ impl Events {
         Subscription(self.sender.subscribe())
     }
 
-    /// Whether anybody would hear an event.
+    /// Whether anyone would receive an event.
     pub(crate) fn is_heard(&self) -> bool {
-        let observers = || {
-            self.observers
-                .read()
-                .unwrap_or_else(PoisonError::into_inner)
-        };
+        let observers = || read(&self.observers);
         self.recorder.is_some() || self.sender.receiver_count() > 0 || !observers().is_empty()
     }
 
@@ -264,25 +257,26 @@ impl Events {
 
 impl fmt::Debug for Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Events({} listen)", self.sender.receiver_count())
+        write!(f, "Events({} subscribers)", self.sender.receiver_count())
     }
 }
 
-/// A reader of the stream. It holds a bounded number of events; a reader that is slower than that is told how many it missed.
+/// A subscription to the stream. It buffers a bounded number of events; a slow reader learns how
+/// many it missed.
 #[derive(Debug)]
 pub struct Subscription(broadcast::Receiver<Arc<Event>>);
 
-/// What a reader of the stream gets.
+/// What a subscription yields.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Heard {
     /// The next event.
     Event(Arc<Event>),
-    /// The reader was too slow: so many events are gone.
+    /// The reader was too slow and missed this many events.
     Missed(u64),
 }
 
 impl Subscription {
-    /// The next event; none when the engine is gone.
+    /// Waits for the next event. Returns `None` once the engine is dropped.
     pub async fn next(&mut self) -> Option<Heard> {
         match self.0.recv().await {
             Ok(event) => Some(Heard::Event(event)),
@@ -291,7 +285,7 @@ impl Subscription {
         }
     }
 
-    /// The next event, if there is one already.
+    /// Returns the next event, if one has already arrived.
     pub fn try_next(&mut self) -> Option<Heard> {
         match self.0.try_recv() {
             Ok(event) => Some(Heard::Event(event)),
@@ -320,7 +314,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_reader_is_told_how_much_it_missed() {
+    async fn a_slow_reader_learns_how_much_it_missed() {
         let events = Events::new(4, None);
         let mut reader = events.subscribe();
         for number in 0..10 {
@@ -357,8 +351,8 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_nobody_hears_is_not_made() {
+    fn an_event_without_listeners_is_not_created() {
         let events = Events::new(4, None);
-        events.emit(|| panic!("nobody listens"));
+        events.emit(|| panic!("no one listens"));
     }
 }

@@ -1,15 +1,24 @@
-//! Claims jobs, as many as there are free slots.
+//! Claims jobs for the free slots of one worker.
 //!
-//! Woken by the store (something was enqueued or settled), by a slot that becomes free, and by the
-//! time at which a job is known to be due; a poll finds the rest. A worker that discovers its
-//! queues first looks which of them have due jobs, and claims from those alone. Invariant: nothing
-//! is claimed that cannot start at once.
+//! The fetcher waits for a hint that there is something to claim: the store has changed, a slot has
+//! become free, a known due time has come, or a rate limit allows another start. Hints can get
+//! lost, so a poll every second finds the rest.
+//!
+//! One pass goes once over the queues and offers each free slot once. Weights and turns (from
+//! `core`) decide which queue comes next and how many slots it is offered. A worker that discovers
+//! its queues first asks the store which of them have due jobs, and claims only from those.
+//!
+//! A claim whose answer is lost is dangerous: the store may have leased jobs that no handler runs.
+//! So every claim has an id and is kept as the open claim until its result is known. The fetcher
+//! repeats the open claim with the same id, which returns the same jobs, before any other claim.
+//!
+//! Invariant: the fetcher claims only jobs that can start at once.
 
 mod rules;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -28,27 +37,29 @@ use crate::credits::Credits;
 use crate::discovery::Discovery;
 use crate::dispatcher::Dispatcher;
 use crate::engine::Engine;
-use crate::loop_backoff::RetryWait;
+use crate::loop_backoff::LoopBackoff;
+use crate::poison::lock;
+use crate::saturate::{to_u32, to_usize};
 use crate::slots::Slots;
 use crate::sources::{NO_SLOTS, QueueRules, Source, Sources};
 use crate::watchdog::Pulse;
 
-/// What is claimed, and how.
+/// What the fetcher claims, and how.
 #[derive(Debug, Clone)]
 pub(crate) struct FetcherConfig {
-    /// Who claims.
+    /// The worker that claims.
     pub(crate) worker: WorkerName,
-    /// From where.
+    /// The queues and patterns to claim from.
     pub(crate) sources: Sources,
     /// The kinds that have handlers.
     pub(crate) kinds: BTreeSet<Kind>,
-    /// The worker's default policy and cap.
+    /// The worker's default retry policy and cap.
     pub(crate) retry: WorkerRetry,
-    /// The policies of the kinds.
+    /// The retry policies of single kinds.
     pub(crate) kind_retry: BTreeMap<Kind, Arc<RetryPolicy>>,
-    /// How long a lease lasts. 30 s.
+    /// The length of a lease. 30 s.
     pub(crate) lease: Duration,
-    /// After so long it looks even if nobody told it to. 1 s.
+    /// How often the fetcher looks for jobs without a hint. 1 s.
     pub(crate) poll: Duration,
 }
 
@@ -59,38 +70,41 @@ pub(crate) struct Fetcher {
     slots: Arc<Slots>,
     dispatcher: Arc<Dispatcher>,
     stop: CancellationToken,
-    state: Mutex<State>,
+    state: Mutex<FetcherState>,
 }
 
 #[derive(Default)]
-struct State {
-    /// How queues are claimed about which something is set; the others by what their source says.
+struct FetcherState {
+    /// The rules of queues with operator settings. Other queues follow the worker's configuration.
     rules: BTreeMap<QueueName, QueueRules>,
-    /// The pools for retries alone of discovered queues.
+    /// The retry lanes of discovered queues.
     lanes: BTreeMap<QueueName, RetryLane>,
     turns: Turns,
     credits: Credits,
     discovery: Discovery,
-    /// A claim whose result is unknown: it is repeated before anything else.
-    open: Option<Open>,
-    /// The shortest time after which a queue with a rate may give more.
+    /// A claim whose result is unknown. The fetcher repeats it before any other claim.
+    open: Option<OpenClaim>,
+    /// The shortest time after which a rate limit allows another start.
     rate_step: Option<Duration>,
 }
 
-/// A claim, and the slots it is for.
+/// A claim, and the pool of slots that it is for.
 #[derive(Clone)]
-pub(crate) struct Open {
+pub(crate) struct OpenClaim {
     pub(crate) claim: Claim,
     pool: Pool,
-    /// It was sent before, and its result is unknown.
+    /// The claim was sent before, and its result is unknown.
     unknown: bool,
 }
 
-/// Why the fetcher goes on.
+/// Why the fetcher continues after a wait.
 #[derive(PartialEq, Eq)]
-enum Woken {
-    BySlot,
-    ByNews,
+enum WakeReason {
+    /// A slot is free, the worker stops, or the next due time has changed: look at everything
+    /// again.
+    Recheck,
+    /// Jobs may have become due in any queue.
+    JobsMayBeDue,
 }
 
 impl Fetcher {
@@ -101,9 +115,9 @@ impl Fetcher {
         dispatcher: Arc<Dispatcher>,
         stop: CancellationToken,
     ) -> Self {
-        let state = State {
+        let state = FetcherState {
             discovery: Discovery::new(config.sources.discovered.len()),
-            ..State::default()
+            ..FetcherState::default()
         };
         let fetcher = Fetcher {
             engine,
@@ -117,28 +131,30 @@ impl Fetcher {
         fetcher
     }
 
-    /// Takes one turn over the queues: claims what fits and starts it; how many jobs it claimed.
+    /// Goes once over the queues, claims jobs for the free slots and starts them. Returns the
+    /// number of claimed jobs.
     ///
     /// Each slot that is free at the start is offered once. Slots that become free meanwhile wait
-    /// for the next turn, so that a long backlog keeps no one from looking at the stop signal, the
-    /// rates, the rules and the other queues.
+    /// for the next pass: even under a long backlog the loop checks the stop signal, the rates, the
+    /// rules and the other queues after each pass.
     pub(crate) async fn pass(&self) -> Result<usize, StoreError> {
         let mut started = 0;
-        if let Some(open) = self.open() {
+        if let Some(open) = self.unresolved_claim() {
             started += self.claim(open).await?;
         }
         for queue in self.slots.take_freed() {
-            self.state().discovery.freed(&queue);
+            self.state().discovery.slot_freed(&queue);
         }
         let mut round = Round::default();
         started += self.fill(&mut round).await?;
         for (queue, slots) in self.free_lanes(&round) {
-            started += self.ask(&queue, Pool::RetryLane, slots).await?;
+            started += self.claim_from(&queue, Pool::RetryLane, slots).await?;
         }
         Ok(started)
     }
 
-    /// Offers the free slots to all queues by their weights; what one queue leaves, others get.
+    /// Offers the free slots to all queues by weight. Slots that one queue does not use go to
+    /// others.
     async fn fill(&self, round: &mut Round) -> Result<usize, StoreError> {
         let (mut started, mut offered) = (0, self.slots.free());
         loop {
@@ -148,17 +164,17 @@ impl Fetcher {
             let free = offered.min(self.slots.free());
             let Some((queue, share)) = self.next_offer(round, free) else {
                 if free > 0 {
-                    self.state().turns.start_over(); // no queue wants more
+                    self.state().turns.start_over(); // no queue has more jobs
                 }
                 return Ok(started);
             };
             let slots = FreeSlots {
-                free: share.min(u32::try_from(CLAIM_MAX).unwrap_or(u32::MAX)),
+                free: share.min(to_u32(CLAIM_MAX)),
                 ..self.slots_of(&queue)
             };
-            let got = self.ask(&queue, Pool::Main, slots).await?;
+            let got = self.claim_from(&queue, Pool::Main, slots).await?;
             started += got;
-            let got = u32::try_from(got).unwrap_or(u32::MAX);
+            let got = to_u32(got);
             offered = offered.saturating_sub(got);
             if got < slots.free {
                 round.emptied(&queue);
@@ -166,37 +182,40 @@ impl Fetcher {
             if let Some(Source::Pattern(pattern)) = self.config.sources.of(&queue) {
                 let (now, state) = (self.engine.now(), &mut *self.state());
                 let gave = (got, slots.free);
-                state.discovery.gave(pattern, &queue, gave, now);
+                state.discovery.queue_answered(pattern, &queue, gave, now);
             }
         }
     }
 
-    /// Looks which queues have due jobs, where the worker discovers queues and has slots for them.
+    /// Asks the store which discovered queues have due jobs, if there are free slots for them.
     async fn discover(&self, round: &Round, offered: u32) -> Result<(), StoreError> {
-        for (pattern, of) in self.config.sources.discovered.iter().enumerate() {
+        for (pattern, discovered) in self.config.sources.discovered.iter().enumerate() {
             let source = Source::Pattern(pattern);
-            let free = self.slots.free_of(source, of.concurrency).min(offered);
-            let wanted = usize::try_from(free).unwrap_or(usize::MAX).min(PAGE_MAX);
-            let wanted = wanted.max(usize::from(!self.state().lanes.is_empty()));
-            while let Some(look) = self.next_look(pattern, wanted, round) {
+            let free = self
+                .slots
+                .free_of(source, discovered.concurrency)
+                .min(offered);
+            let free_slots = to_usize(free).min(PAGE_MAX);
+            let free_slots = free_slots.max(usize::from(!self.state().lanes.is_empty()));
+            while let Some(look) = self.next_look(pattern, free_slots, round) {
                 let (now, limit) = (self.engine.now(), look.limit);
                 let page = self.engine.store().due_queues(&look, now).await;
                 let discovery = &mut self.state().discovery;
-                let page = page.inspect_err(|_| discovery.failed(pattern))?;
+                let page = page.inspect_err(|_| discovery.look_failed(pattern))?;
                 let serves = |queue: &QueueName| self.config.sources.of(queue) == Some(source);
-                discovery.found(pattern, (page, limit), serves, now);
+                discovery.look_found(pattern, (page, limit), serves, now);
             }
         }
         Ok(())
     }
 
-    fn next_look(&self, pattern: usize, wanted: usize, round: &Round) -> Option<DueQueues> {
-        if wanted == 0 || self.stop.is_cancelled() {
+    fn next_look(&self, pattern: usize, free_slots: usize, round: &Round) -> Option<DueQueues> {
+        if free_slots == 0 || self.stop.is_cancelled() {
             return None;
         }
         let (now, state) = (self.engine.now(), &mut *self.state());
         let (discovery, turn) = (&mut state.discovery, (round, &state.turns));
-        let (after, limit) = discovery.next_look(pattern, wanted, turn, now)?;
+        let (after, limit) = discovery.next_look(pattern, free_slots, turn, now)?;
         Some(DueQueues {
             kinds: self.config.kinds.clone(),
             pattern: self.config.sources.discovered.get(pattern)?.pattern.clone(),
@@ -216,8 +235,8 @@ impl Fetcher {
         let mut takers = BTreeMap::new();
         if !round.has_offers() {
             let discovered = (0..sources.discovered.len()).flat_map(|pattern| {
-                let to_ask = state.discovery.to_ask(pattern, round, now);
-                to_ask.map(move |queue| (queue, Source::Pattern(pattern)))
+                let candidates = state.discovery.candidates(pattern, round, now);
+                candidates.map(move |queue| (queue, Source::Pattern(pattern)))
             });
             for (queue, source) in queues.chain(discovered) {
                 let set = state.rules.get(queue).map(|rules| rules.weight);
@@ -238,18 +257,18 @@ impl Fetcher {
         })
     }
 
-    /// Lets the next pass look for due queues: jobs may have become due.
-    pub(crate) fn news(&self) {
-        self.state().discovery.news();
+    /// Jobs may have become due: the next pass looks for due queues again.
+    pub(crate) fn jobs_may_be_due(&self) {
+        self.state().discovery.jobs_may_be_due();
     }
 
-    /// Lets the next pass look for due queues at once, and leave none of them out.
-    pub(crate) fn look_at_all(&self) {
-        self.state().discovery.forget_times();
+    /// The next pass looks for due queues at once and considers all of them.
+    pub(crate) fn look_for_due_queues(&self) {
+        self.state().discovery.look_now();
     }
 
-    /// Sends a claim, unless it could get nothing or the worker is stopping.
-    async fn ask(
+    /// Claims from one queue, unless the plan allows no job or the worker is stopping.
+    async fn claim_from(
         &self,
         queue: &QueueName,
         pool: Pool,
@@ -265,25 +284,25 @@ impl Fetcher {
         }
     }
 
-    /// A claim that is not sent yet; none if it could get nothing.
+    /// Prepares a claim. Returns `None` if the plan allows no job.
     pub(crate) fn open_claim(
         &self,
         queue: &QueueName,
         pool: Pool,
         plan: ClaimPlan,
-    ) -> Option<Open> {
+    ) -> Option<OpenClaim> {
         let retry = self.rules(queue)?.retry;
         if plan.fresh_max == 0 && plan.retries_max == 0 {
             return None;
         }
-        Some(Open {
-            claim: self.claim_of(queue, retry, plan),
+        Some(OpenClaim {
+            claim: self.new_claim(queue, retry, plan),
             pool,
             unknown: false,
         })
     }
 
-    fn claim_of(
+    fn new_claim(
         &self,
         queue: &QueueName,
         retry: Option<Arc<RetryPolicy>>,
@@ -307,16 +326,17 @@ impl Fetcher {
         }
     }
 
-    /// Claims and starts. While the result of a claim is unknown, it stays open and is repeated with the same id.
+    /// Sends a claim and starts the jobs. The claim stays open while its result is unknown, and is
+    /// repeated with the same id.
     ///
-    /// The instant is read directly before the claim is sent: a lease counts from it.
-    pub(crate) async fn claim(&self, open: Open) -> Result<usize, StoreError> {
+    /// Reads the clock directly before it sends the claim, because the lease counts from that time.
+    pub(crate) async fn claim(&self, open: OpenClaim) -> Result<usize, StoreError> {
         self.state().open = Some(open.clone());
         let store = self.engine.store();
         let claimed = store.claim(&open.claim, self.engine.now()).await;
         let claimed = claimed.inspect_err(|error| {
             if !open.unknown && !matches!(error, StoreError::Indeterminate(_)) {
-                self.state().open = None; // nothing came of it
+                self.state().open = None; // the store has leased nothing
             }
         })?;
         let (count, taken) = (claimed.jobs.len(), claimed.taken());
@@ -333,13 +353,14 @@ impl Fetcher {
         Ok(count)
     }
 
-    /// Renews leases that have run for more than a third of their time before any handler starts, and drops the jobs whose
-    /// lease is lost. On an error the claim stays open: the leases are looked at again when it is repeated.
+    /// Renews the leases of jobs that have already lost more than a third of their lease, before
+    /// their handlers start. Drops jobs whose lease is lost. On an error the claim stays open, and
+    /// the leases are checked again when the claim is repeated.
     async fn renew_worn(&self, jobs: Vec<Job>) -> Result<Vec<Job>, StoreError> {
         let lease = self.config.lease;
         let now = self.engine.now();
         let worn = jobs.iter().filter(|job| job.has_worn_lease(now));
-        let worn: Vec<AttemptId> = worn.map(of).collect();
+        let worn: Vec<AttemptId> = worn.map(attempt_id).collect();
         if worn.is_empty() || self.stop.is_cancelled() {
             return Ok(jobs);
         }
@@ -348,7 +369,7 @@ impl Fetcher {
         let mut renewed: BTreeMap<AttemptId, Renewed> = worn.into_iter().zip(renewed).collect();
         let mut kept = Vec::with_capacity(jobs.len());
         for mut job in jobs {
-            match renewed.remove(&of(&job)) {
+            match renewed.remove(&attempt_id(&job)) {
                 None => kept.push(job),
                 Some(Renewed::Until { until, .. }) if until > now => {
                     if job.renew(until).is_ok() {
@@ -356,39 +377,39 @@ impl Fetcher {
                     }
                 }
                 Some(Renewed::Until { .. }) => {
-                    let slow = "the store takes longer than a lease to answer";
+                    let slow = "the store takes longer than a lease to answer; use a longer lease";
                     return Err(StoreError::Unavailable(slow.into()));
                 }
                 Some(Renewed::LeaseLost) => {
-                    warn!(job.id = %job.id, attempt = job.attempt, "lost a lease before its handler started");
+                    warn!(job.id = %job.id, attempt = job.attempt, "lost the lease before the handler started");
                 }
             }
         }
         Ok(kept)
     }
 
-    /// The claim of which it is not known what became of it.
-    fn open(&self) -> Option<Open> {
+    /// The open claim of an earlier pass, marked as a repetition.
+    fn unresolved_claim(&self) -> Option<OpenClaim> {
         let open = self.state().open.clone()?;
-        Some(Open {
+        Some(OpenClaim {
             unknown: true,
             ..open
         })
     }
 
-    fn start(&self, job: Job, open: &Open) {
+    fn start(&self, job: Job, open: &OpenClaim) {
         let now = self.engine.now();
-        self.engine.announce_claim(&job, now);
+        self.engine.emit_claimed(&job, now);
         if self.stop.is_cancelled() {
             return self.dispatcher.give_back(job);
         }
         let started_at = job.started_at.unwrap_or(now);
         if let Some(worker) = self.engine.lingering().elsewhere(job.id) {
-            warn!(job.id = %job.id, attempt = job.attempt, worker, "the handler of an earlier attempt still runs on another worker");
+            warn!(job.id = %job.id, attempt = job.attempt, worker, "a handler of an earlier attempt still runs on another worker");
         }
         let queue = &open.claim.queue;
         let source = self.config.sources.of(queue);
-        let source = source.expect("only queues of its sources are claimed");
+        let source = source.expect("the fetcher only claims from its sources");
         let lane = self.rules(queue).and_then(|rules| rules.lane());
         let rated = lane.is_some_and(|lane| lane.rate.is_some());
         let slots = &self.slots;
@@ -396,40 +417,41 @@ impl Fetcher {
         self.dispatcher.start(job, slot, now);
     }
 
-    /// Claims and starts until it is told to stop; then gives back what a claim of unknown fate may have got.
+    /// Claims and starts jobs until the worker stops. Then resolves an open claim and gives its
+    /// jobs back.
     pub(crate) async fn run(self: Arc<Self>, pulse: Arc<Pulse>) {
         let clock = Arc::clone(self.engine.clock());
         let mut changes = self.engine.store().changes();
         let mut poll_at = clock.now();
-        let mut retry = RetryWait::new();
+        let mut backoff = LoopBackoff::new();
         while !self.stop.is_cancelled() {
             if changes.has_changed().unwrap_or(false) {
-                self.news();
+                self.jobs_may_be_due();
             }
             changes.mark_unchanged();
             let now = clock.now();
             pulse.busy(now);
             if now >= poll_at {
-                self.news();
-                self.look_at_rates().await;
+                self.jobs_may_be_due();
+                self.refresh_rate_step().await;
                 poll_at = now.saturating_add(self.jittered_poll());
             }
             let claimed = self.pass().await;
             pulse.rest();
             match claimed {
                 Ok(0) => {
-                    retry.reset();
-                    if self.wait(&mut changes, poll_at, now).await == Woken::ByNews {
-                        self.news();
+                    backoff.reset();
+                    if self.wait(&mut changes, poll_at, now).await == WakeReason::JobsMayBeDue {
+                        self.jobs_may_be_due();
                     }
                 }
                 Ok(started) => {
-                    retry.reset();
+                    backoff.reset();
                     debug!(started, "claimed");
                 }
                 Err(error) => {
-                    let wait = retry.next();
-                    warn!(%error, ?wait, "claiming failed, trying again");
+                    let wait = backoff.next();
+                    warn!(%error, ?wait, "claim failed; retrying");
                     tokio::select! {
                         () = self.stop.cancelled() => {}
                         () = clock.sleep(wait) => {}
@@ -437,25 +459,26 @@ impl Fetcher {
                 }
             }
         }
-        while let Some(open) = self.open() {
+        while let Some(open) = self.unresolved_claim() {
             pulse.busy(clock.now());
             let given_back = self.claim(open).await;
             pulse.rest();
             if let Err(error) = given_back {
-                let wait = retry.next();
-                warn!(%error, ?wait, "what the last claim got is not known, trying again");
+                let wait = backoff.next();
+                warn!(%error, ?wait, "the result of the last claim is unknown; retrying");
                 clock.sleep(wait).await;
             }
         }
     }
 
-    /// Waits until there may be something to claim, and a slot for it. At `looked_at` there was nothing.
+    /// Waits until there may be something to claim and a slot for it. The last look was at
+    /// `looked_at`.
     async fn wait(
         &self,
         changes: &mut tokio::sync::watch::Receiver<u64>,
         poll_at: Timestamp,
         looked_at: Timestamp,
-    ) -> Woken {
+    ) -> WakeReason {
         let clock = self.engine.clock();
         let due_changed = self.engine.due_changed();
         let look_at = self.next_look_at();
@@ -463,15 +486,16 @@ impl Fetcher {
         let rate_at = rate_step.map(|step| clock.now().saturating_add(step));
         let times = [self.engine.next_due(looked_at), rate_at, look_at];
         let at = times.into_iter().flatten().fold(poll_at, Timestamp::min);
-        // While a look waits for its time, further changes are part of it.
+        // While a look for due queues is already pending, it will also cover further changes.
         let has_queues = !self.config.sources.queues.is_empty();
-        let listens = self.slots.free() > 0 && (has_queues || !self.state().discovery.has_news());
+        let listens =
+            self.slots.free() > 0 && (has_queues || !self.state().discovery.has_pending_look());
         tokio::select! {
-            () = self.stop.cancelled() => Woken::BySlot,
-            () = self.slots.freed().notified() => Woken::BySlot,
-            _ = changes.changed(), if listens => Woken::ByNews,
-            () = due_changed => Woken::BySlot,
-            () = clock.sleep_until(at) => Woken::ByNews,
+            () = self.stop.cancelled() => WakeReason::Recheck,
+            () = self.slots.freed().notified() => WakeReason::Recheck,
+            _ = changes.changed(), if listens => WakeReason::JobsMayBeDue,
+            () = due_changed => WakeReason::Recheck,
+            () = clock.sleep_until(at) => WakeReason::JobsMayBeDue,
         }
     }
 
@@ -479,7 +503,9 @@ impl Fetcher {
     fn next_look_at(&self) -> Option<Timestamp> {
         let discovered = &self.config.sources.discovered;
         let has_free = |pattern: usize| {
-            let total = discovered.get(pattern).map_or(0, |of| of.concurrency);
+            let total = discovered
+                .get(pattern)
+                .map_or(0, |source| source.concurrency);
             let free = self.slots.free_of(Source::Pattern(pattern), total);
             free.min(self.slots.free()) > 0
         };
@@ -487,9 +513,10 @@ impl Fetcher {
         self.state().discovery.next_at(has_free, now)
     }
 
-    /// A queue or a pool with a rate gives more as time goes by, which no event reports. A
-    /// discovered queue rests instead.
-    async fn look_at_rates(&self) {
+    /// Updates the interval at which rate limits are checked. A rate limit allows more starts as
+    /// time passes, and no event reports that. Discovered queues do not need it: they rest and are
+    /// tried again.
+    async fn refresh_rate_step(&self) {
         let queues = &self.config.sources.queues;
         if queues.is_empty() {
             return;
@@ -510,26 +537,26 @@ impl Fetcher {
         self.state().rate_step = shortest.map(|step| step.max(RATE_STEP_MIN));
     }
 
-    /// Polls of many nodes do not meet.
+    /// The poll interval with jitter, so that many nodes do not poll at the same time.
     fn jittered_poll(&self) -> Duration {
         let drawn = self.engine.ids().bits() >> 40;
         let part = drawn as f64 / (1_u64 << 24) as f64;
         self.config.poll.mul_f64(0.8 + 0.4 * part)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, FetcherState> {
+        lock(&self.state)
     }
 }
 
-fn of(job: &Job) -> AttemptId {
+fn attempt_id(job: &Job) -> AttemptId {
     AttemptId {
         job: job.id,
         attempt: job.attempt,
     }
 }
 
-/// A rate is not followed in finer steps than this.
+/// The shortest interval at which a rate limit is checked.
 const RATE_STEP_MIN: Duration = Duration::from_millis(10);
 
 impl fmt::Debug for Fetcher {

@@ -1,10 +1,12 @@
-//! Jobs whose end someone waits for: one of all that wait looks for all of them.
+//! Waits for jobs to finish. One of the waiting callers watches for all of them.
 //!
-//! What ends in this process is announced by its event. What ends elsewhere is found by a poll that
-//! reads all awaited jobs together, often while a wait is young and less often as it gets older.
+//! An event reports a job that finishes in this process. A poll finds jobs that finish elsewhere:
+//! it reads all awaited jobs together, often for young waits and less often for old ones. The
+//! caller that holds the `watching` lock does both; when it leaves, another one takes over, so
+//! there is no background task.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -14,103 +16,105 @@ use windlass_store::StoreError;
 
 use crate::engine::Engine;
 use crate::event::{Event, Heard, JobEvent, Subscription};
+use crate::poison::lock;
 
-/// Awaited jobs are polled at least this often.
+/// The longest interval between two polls.
 const POLL_MAX: Duration = Duration::from_secs(2);
-/// And at most this often.
+/// The shortest interval between two polls.
 const POLL_MIN: Duration = Duration::from_millis(100);
-/// A poll comes after this part of the time that the youngest wait has lasted.
+/// The interval is the age of the youngest wait divided by this.
 const POLL_PART: u32 = 10;
-/// Polls take at most this part of the time.
+/// Polls use at most one part in this many of the time.
 const BUSY_PART: u32 = 10;
-/// This many jobs are read at once: each may be large.
+/// The number of jobs to read at once. Each may be large.
 const READ_MAX: usize = 50;
 
-/// The jobs that someone waits for.
+/// The jobs that callers wait for.
 #[derive(Debug, Default)]
-pub(crate) struct Awaited {
-    jobs: Mutex<BTreeMap<JobId, Wanted>>,
-    /// Held by the one who looks. It goes on with the events behind those that its predecessor saw.
-    looking: tokio::sync::Mutex<Option<Subscription>>,
+pub(crate) struct FinishWaits {
+    jobs: Mutex<BTreeMap<JobId, AwaitedJob>>,
+    /// Held by the caller that watches. A successor continues with the events after those that its
+    /// predecessor saw.
+    watching: tokio::sync::Mutex<Option<Subscription>>,
 }
 
 #[derive(Debug)]
-struct Wanted {
-    bell: Arc<Notify>,
+struct AwaitedJob {
+    finished: Arc<Notify>,
     waiting: usize,
     since: Timestamp,
 }
 
-impl Awaited {
-    fn jobs(&self) -> MutexGuard<'_, BTreeMap<JobId, Wanted>> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+impl FinishWaits {
+    fn jobs(&self) -> MutexGuard<'_, BTreeMap<JobId, AwaitedJob>> {
+        lock(&self.jobs)
     }
 
-    fn enter(&self, id: JobId, now: Timestamp) -> Entry<'_> {
+    fn register(&self, id: JobId, now: Timestamp) -> FinishWait<'_> {
         let mut jobs = self.jobs();
-        let wanted = jobs.entry(id).or_insert_with(|| Wanted {
-            bell: Arc::default(),
+        let awaited = jobs.entry(id).or_insert_with(|| AwaitedJob {
+            finished: Arc::default(),
             waiting: 0,
             since: now,
         });
-        wanted.waiting += 1;
-        wanted.since = now;
-        let bell = Arc::clone(&wanted.bell);
-        Entry {
-            awaited: self,
+        awaited.waiting += 1;
+        awaited.since = now;
+        let finished = Arc::clone(&awaited.finished);
+        FinishWait {
+            waits: self,
             id,
-            bell,
+            finished,
         }
     }
 
-    fn ring(&self, id: JobId) {
-        if let Some(wanted) = self.jobs().get(&id) {
-            wanted.bell.notify_waiters();
+    fn wake(&self, id: JobId) {
+        if let Some(awaited) = self.jobs().get(&id) {
+            awaited.finished.notify_waiters();
         }
     }
 
-    /// How long to wait for the next poll.
-    fn pause(&self, now: Timestamp) -> Duration {
-        let youngest = self.jobs().values().map(|wanted| wanted.since).max();
+    /// The delay before the next poll.
+    fn poll_delay(&self, now: Timestamp) -> Duration {
+        let youngest = self.jobs().values().map(|awaited| awaited.since).max();
         let waited = youngest.map_or(Duration::ZERO, |since| now.since(since));
         (waited / POLL_PART).clamp(POLL_MIN, POLL_MAX)
     }
 
-    /// Looks for all, for as long as it is awaited.
-    async fn look(&self, engine: &Engine) {
-        let mut looking = self.looking.lock().await;
-        let events = looking.get_or_insert_with(|| engine.subscribe());
+    /// Watches on behalf of all callers until the future is dropped.
+    async fn watch(&self, engine: &Engine) {
+        let mut watching = self.watching.lock().await;
+        let events = watching.get_or_insert_with(|| engine.subscribe());
         let mut busy = Duration::ZERO;
         loop {
-            let pause = self.pause(engine.now()).max(busy * (BUSY_PART - 1));
-            let poll = engine.clock().sleep(pause);
+            let poll_delay = self.poll_delay(engine.now()).max(busy * (BUSY_PART - 1));
+            let poll = engine.clock().sleep(poll_delay);
             tokio::select! {
                 () = poll => {
                     let started = engine.clock().elapsed();
                     if let Err(error) = self.poll(engine).await {
-                        warn!(%error, "looking at awaited jobs failed, trying again");
+                        warn!(%error, "polling awaited jobs failed; retrying");
                     }
                     busy = engine.clock().elapsed().saturating_sub(started);
                 }
-                heard = events.next() => match heard {
+                item = events.next() => match item {
                     Some(Heard::Event(event)) => {
-                        ended(&event).into_iter().for_each(|id| self.ring(id));
+                        ended(&event).into_iter().for_each(|id| self.wake(id));
                     }
-                    Some(Heard::Missed(_)) => {} // the next poll finds what they said
+                    Some(Heard::Missed(_)) => {} // the next poll finds the jobs of missed events
                     None => std::future::pending().await,
                 },
             }
         }
     }
 
-    /// Reads all awaited jobs, and wakes those who wait for one that has finished or is not there.
+    /// Reads all awaited jobs, and wakes the callers of jobs that have finished or do not exist.
     async fn poll(&self, engine: &Engine) -> Result<(), StoreError> {
         let ids: Vec<JobId> = self.jobs().keys().copied().collect();
         for some in ids.chunks(READ_MAX) {
             let found = engine.store().get(some).await?;
             for (id, job) in some.iter().zip(found) {
                 if job.is_none_or(|job| job.state().is_final()) {
-                    self.ring(*id);
+                    self.wake(*id);
                 }
             }
         }
@@ -118,7 +122,7 @@ impl Awaited {
     }
 }
 
-/// The job that an event ends.
+/// The job that an event finishes, if any.
 fn ended(event: &Event) -> Option<JobId> {
     match event {
         Event::Job {
@@ -130,39 +134,39 @@ fn ended(event: &Event) -> Option<JobId> {
     }
 }
 
-/// One who waits; dropping it ends the wait.
-struct Entry<'a> {
-    awaited: &'a Awaited,
+/// The wait of one caller. Dropping it ends the wait.
+struct FinishWait<'a> {
+    waits: &'a FinishWaits,
     id: JobId,
-    bell: Arc<Notify>,
+    finished: Arc<Notify>,
 }
 
-impl Drop for Entry<'_> {
+impl Drop for FinishWait<'_> {
     fn drop(&mut self) {
-        let mut jobs = self.awaited.jobs();
-        if let Some(wanted) = jobs.get_mut(&self.id) {
-            wanted.waiting -= 1;
-            if wanted.waiting == 0 {
+        let mut jobs = self.waits.jobs();
+        if let Some(awaited) = jobs.get_mut(&self.id) {
+            awaited.waiting -= 1;
+            if awaited.waiting == 0 {
                 jobs.remove(&self.id);
             }
         }
-        // While no one waits, no one reads the events.
+        // No one reads the events while no one waits.
         if jobs.is_empty()
-            && let Ok(mut looking) = self.awaited.looking.try_lock()
+            && let Ok(mut watching) = self.waits.watching.try_lock()
         {
-            *looking = None;
+            *watching = None;
         }
     }
 }
 
 impl Engine {
-    /// Waits until a job has finished, for `most` at most; returns the job as it is then, none if
-    /// there is no such job.
+    /// Waits until a job has finished, but at most for `most`. Returns the job as it is then, or
+    /// `None` if it does not exist.
     pub async fn finished(&self, id: JobId, most: Duration) -> Result<Option<Job>, StoreError> {
-        let mut over = self.clock().sleep(most);
-        let entry = self.awaited().enter(id, self.now());
+        let mut timeout = self.clock().sleep(most);
+        let entry = self.finish_waits().register(id, self.now());
         loop {
-            let rung = entry.bell.notified();
+            let finished = entry.finished.notified();
             let found = self.store().get(&[id]).await?;
             let Some(job) = found.into_iter().next().flatten() else {
                 return Ok(None);
@@ -171,9 +175,9 @@ impl Engine {
                 return Ok(Some(job));
             }
             tokio::select! {
-                () = &mut over => return Ok(Some(job)),
-                () = rung => {}
-                () = self.awaited().look(self) => {}
+                () = &mut timeout => return Ok(Some(job)),
+                () = finished => {}
+                () = self.finish_waits().watch(self) => {}
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What runs a job.
+//! The interface to handlers: the functions that run jobs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,12 +10,12 @@ use windlass_core::{Kind, Report};
 
 use crate::attempt::RunningAttempt;
 
-/// A handler that runs.
+/// The future of a running handler.
 pub type Running = Pin<Box<dyn Future<Output = Report> + Send>>;
 
-/// Runs the jobs of a kind.
+/// Runs the jobs of one kind.
 pub trait Handler: Send + Sync {
-    /// Runs one attempt. A panic is a failure of the attempt.
+    /// Runs one attempt. A panic counts as a failure of the attempt.
     fn run(&self, attempt: Arc<RunningAttempt>) -> Running;
 }
 
@@ -29,11 +29,11 @@ where
     }
 }
 
-/// Is told of every attempt of a worker, in whatever way it ends.
+/// Callbacks around every attempt of a worker.
 pub trait Hooks: Send + Sync {
-    /// An attempt is about to start.
+    /// Called before the handler of an attempt starts.
     fn before(&self, attempt: &RunningAttempt);
-    /// An attempt has ended in that way; once for each attempt.
+    /// Called once for each attempt, when its outcome is known.
     fn after(&self, attempt: &RunningAttempt, report: &Report);
 }
 
@@ -42,22 +42,22 @@ pub trait Hooks: Send + Sync {
 pub struct Handlers(BTreeMap<Kind, Arc<dyn Handler>>);
 
 impl Handlers {
-    /// None yet.
+    /// An empty set.
     pub fn new() -> Self {
         Handlers::default()
     }
 
-    /// Adds a handler; whether its kind had none before.
+    /// Adds a handler. Returns false if it replaced another one of the same kind.
     pub fn add(&mut self, kind: Kind, handler: Arc<dyn Handler>) -> bool {
         self.0.insert(kind, handler).is_none()
     }
 
-    /// The handler of a kind.
+    /// Returns the handler of a kind.
     pub fn get(&self, kind: &Kind) -> Option<&Arc<dyn Handler>> {
         self.0.get(kind)
     }
 
-    /// The kinds that have one.
+    /// The kinds that have a handler.
     pub fn kinds(&self) -> impl Iterator<Item = &Kind> {
         self.0.keys()
     }

@@ -1,55 +1,58 @@
-//! Ids and randomness, from one seed: the same seed gives the same ids and the same delays.
+//! Ids and random numbers from one seed. The same seed gives the same ids and the same delays.
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use windlass_core::{JobId, Random, ScheduleId, Timestamp};
 
-/// Makes ids and random bits.
+use crate::poison::lock;
+
+/// Generates ids and random bits.
 #[derive(Debug)]
-pub struct Ids(Mutex<Source>);
+pub struct Ids(Mutex<IdSource>);
 
 #[derive(Debug)]
-struct Source {
+struct IdSource {
     random: Random,
     last: Timestamp,
-    /// How many ids were made in that microsecond.
+    /// How many ids were made in the microsecond `last`.
     count: u64,
 }
 
-/// When and from which seed something is made. The same origin makes the same ids at the same time, so that a request that is
-/// sent again creates nothing twice.
+/// The time and the seed of a request's ids.
+///
+/// The same origin yields the same ids, so a request that is sent twice creates nothing twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
-    /// When it is made.
+    /// The time of the request.
     pub now: Timestamp,
-    /// Where its ids come from.
+    /// The seed of the ids.
     pub seed: u64,
-    /// Whether the same origin may be used again: then what it made before is looked for first.
+    /// Whether the same origin may come again. If so, look for what it created before.
     pub repeats: bool,
 }
 
 impl Origin {
-    /// The ids that are made from it, from the first on.
+    /// A generator that yields the ids of this origin, from the first one on.
     pub fn ids(&self) -> Ids {
         Ids::seeded(self.seed)
     }
 }
 
-/// So many of the bits of an id are drawn; those above them count within a microsecond.
+/// The number of random bits of an id. The bits above them count the ids of one microsecond.
 const DRAWN_BITS: u32 = 40;
 
 impl Ids {
-    /// From a seed.
+    /// A generator with a fixed seed.
     pub fn seeded(seed: u64) -> Self {
-        Ids(Mutex::new(Source {
+        Ids(Mutex::new(IdSource {
             random: Random::new(seed),
             last: Timestamp::MIN,
             count: 0,
         }))
     }
 
-    /// From a seed that nobody knows.
+    /// A generator with a random seed.
     pub fn unpredictable() -> Self {
         Ids::seeded(RandomState::new().hash_one(std::process::id()))
     }
@@ -59,33 +62,33 @@ impl Ids {
         self.source().random.bits()
     }
 
-    /// A name for a claim.
+    /// A random id for a claim.
     pub fn claim_id(&self) -> u128 {
         let mut source = self.source();
         u128::from(source.random.bits()) << 64 | u128::from(source.random.bits())
     }
 
-    /// The id of a job made at `now`: those of one process sort in the order they were made in.
+    /// A new job id. The ids of one process sort in the order of their creation.
     pub fn job(&self, now: Timestamp) -> JobId {
         JobId::new(now, self.source().next(now))
     }
 
-    /// The id of a schedule made at `now`.
+    /// A new schedule id.
     pub fn schedule(&self, now: Timestamp) -> ScheduleId {
         ScheduleId::new(now, self.source().next(now))
     }
 
-    fn source(&self) -> MutexGuard<'_, Source> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn source(&self) -> MutexGuard<'_, IdSource> {
+        lock(&self.0)
     }
 }
 
-impl Source {
+impl IdSource {
     fn next(&mut self, now: Timestamp) -> u64 {
         self.count = if now == self.last { self.count + 1 } else { 0 };
         self.last = now;
         let drawn = self.random.bits() >> (u64::BITS - DRAWN_BITS);
-        // The two bits at the top of an id say what kind of id it is.
+        // The two top bits are the variant of the UUID.
         (self.count << DRAWN_BITS | drawn) & (u64::MAX >> 2)
     }
 }

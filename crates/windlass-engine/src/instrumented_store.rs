@@ -1,4 +1,4 @@
-//! A store that notes whether writes succeed, and how long each verb took.
+//! A store wrapper that measures each call and tracks whether writes succeed.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -9,22 +9,23 @@ use crate::clock::Clock;
 use crate::recorder::Recorder;
 use crate::write_health::WriteHealth;
 
+/// The store that the engine uses: the real one, with measurements.
 #[derive(Debug)]
-pub(crate) struct Observed {
+pub(crate) struct InstrumentedStore {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     recorder: Option<Arc<dyn Recorder>>,
     writes: Arc<WriteHealth>,
 }
 
-impl Observed {
+impl InstrumentedStore {
     pub(crate) fn new(
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
         recorder: Option<Arc<dyn Recorder>>,
         writes: Arc<WriteHealth>,
     ) -> Self {
-        Observed {
+        InstrumentedStore {
             store,
             clock,
             recorder,
@@ -33,7 +34,7 @@ impl Observed {
     }
 }
 
-impl Wrapper for Observed {
+impl Wrapper for InstrumentedStore {
     fn inner(&self) -> &dyn Store {
         &*self.store
     }

@@ -1,7 +1,7 @@
-//! Removes what is old, in small steps, and counts what there is.
+//! Removes old data in small steps, and counts jobs for metrics.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -15,30 +15,32 @@ use windlass_store::{
 
 use crate::audit::{Actor, Audit};
 use crate::engine::Engine;
+use crate::poison::lock;
+use crate::saturate::to_u64;
 use crate::watchdog::Pulse;
 
-/// Between two steps it rests at least so long.
-const REST_MIN: Duration = Duration::from_millis(10);
+/// The shortest pause between two steps.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// In one pass so many documents beside jobs, and so many schedules, are looked at.
-const WALKED: usize = 100;
+/// The number of schedules whose skip records one pass trims.
+const SCHEDULES_PER_PASS: usize = 100;
 
-/// How long things are kept.
+/// How long data is kept.
 #[derive(Debug, Clone)]
 pub struct JanitorConfig {
-    /// Finished jobs and their attempts. 7 days.
+    /// How long succeeded and cancelled jobs are kept, with their attempts. 7 days.
     pub retention: Duration,
     /// The same for single queues.
     pub queues: BTreeMap<QueueName, Duration>,
-    /// Dead jobs; until a person purges them, unless this is set.
+    /// How long dead jobs are kept. By default they stay until a person purges them.
     pub dead_retention: Option<Duration>,
-    /// Nodes that no longer send heartbeats. 10 min.
+    /// How long nodes without heartbeats are kept. 10 min.
     pub node_retention: Duration,
-    /// How often it looks. 10 s.
+    /// The interval between passes. 10 s.
     pub every: Duration,
-    /// At most so many jobs of a queue in one step. 500.
+    /// The maximum number of jobs of a queue that one pass removes. 500.
     pub batch: usize,
 }
 
@@ -55,43 +57,39 @@ impl Default for JanitorConfig {
     }
 }
 
-/// Tidies up.
+/// Removes old data.
 #[derive(Debug)]
 pub struct Janitor {
     engine: Arc<Engine>,
     audit: Audit,
     config: JanitorConfig,
-    /// How far the jobs of a queue were looked at, where there are more than a step looks at.
-    looked_until: Mutex<BTreeMap<(QueueName, ListedState), JobId>>,
-    /// How far the walks through what has names have come; one that is over begins anew.
-    walked_until: Mutex<BTreeMap<&'static str, String>>,
+    /// Where the next purge of a queue continues, if the last one did not reach the end.
+    purge_cursors: Mutex<BTreeMap<(QueueName, ListedState), JobId>>,
+    /// Where trimming of skip records continues, by name; empty when it starts over.
+    schedule_cursor: Mutex<BTreeMap<&'static str, String>>,
 }
 
 impl Janitor {
-    /// A janitor.
+    /// Creates a janitor.
     pub fn new(engine: Arc<Engine>, config: JanitorConfig) -> Self {
         Janitor {
             audit: Audit::new(Arc::clone(&engine)),
             engine,
             config,
-            looked_until: Mutex::default(),
-            walked_until: Mutex::default(),
+            purge_cursors: Mutex::default(),
+            schedule_cursor: Mutex::default(),
         }
     }
 
-    fn walked_until(&self) -> MutexGuard<'_, BTreeMap<&'static str, String>> {
-        self.walked_until
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn schedule_cursor(&self) -> MutexGuard<'_, BTreeMap<&'static str, String>> {
+        lock(&self.schedule_cursor)
     }
 
-    fn looked_until(&self) -> MutexGuard<'_, BTreeMap<(QueueName, ListedState), JobId>> {
-        self.looked_until
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn purge_cursors(&self) -> MutexGuard<'_, BTreeMap<(QueueName, ListedState), JobId>> {
+        lock(&self.purge_cursors)
     }
 
-    /// Takes one small step in every queue; how many jobs were removed.
+    /// Takes one small step in every queue. Returns the number of removed jobs.
     pub async fn pass(&self, now: Timestamp) -> Result<usize, StoreError> {
         let store = self.engine.store();
         let counts = store.counts(now).await?;
@@ -123,8 +121,11 @@ impl Janitor {
         Ok(removed)
     }
 
-    /// Removes jobs of a queue that ended too long ago, in one small step: a job that ended before an instant was made before
-    /// it. Where others lie in between, the next step goes on from where this one stopped looking.
+    /// Removes old jobs of a queue in one small step.
+    ///
+    /// Lists from newest to oldest, starting at jobs created at the cutoff: a job that finished
+    /// before the cutoff was created before it. If the step does not reach the oldest job, the next
+    /// one continues where it stopped.
     async fn purge(
         &self,
         queue: &QueueName,
@@ -139,16 +140,16 @@ impl Janitor {
             finished_before: Some(before),
             ..Filter::state(state)
         };
-        let place = (queue.clone(), state);
-        let stopped = self.looked_until().get(&place).copied();
+        let cursor_key = (queue.clone(), state);
+        let stopped = self.purge_cursors().get(&cursor_key).copied();
         let page = Page {
             after: Some(stopped.unwrap_or_else(|| JobId::new(before, u64::MAX))),
             limit: self.config.batch.min(PAGE_MAX),
         };
         let listed = store.list(&filter, page, now).await?;
         match listed.next {
-            Some(next) => self.looked_until().insert(place, next),
-            None => self.looked_until().remove(&place),
+            Some(next) => self.purge_cursors().insert(cursor_key, next),
+            None => self.purge_cursors().remove(&cursor_key),
         };
         let jobs = listed.jobs;
         let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
@@ -156,42 +157,42 @@ impl Janitor {
             return Ok(0);
         }
         if state == ListedState::Dead {
-            // Recorded first: after a crash a record may name jobs that are still there, and the
-            // next pass records them again. The other order could remove jobs without a record.
+            // Write the record first: after a crash it may name jobs that still exist, and the next
+            // pass records them again. In the other order jobs could vanish without a record.
             let detail = removal(&jobs, before);
             self.audit
                 .write(&Actor::janitor(), "dead.remove", queue.as_str(), detail)
                 .await?;
         }
         let purged = store.change(&ids, &Change::Purge, now).await?;
-        let gone = purged
+        let removed = purged
             .iter()
             .filter(|changed| **changed == Changed::Removed);
-        let gone = gone.count();
+        let removed = removed.count();
         if state == ListedState::Dead {
-            info!(%queue, count = gone, "removed old dead jobs");
+            info!(%queue, count = removed, "removed old dead jobs");
             if let Some(recorder) = self.engine.recorder() {
-                recorder.dead_removed(queue, u64::try_from(gone).unwrap_or(u64::MAX));
+                recorder.dead_removed(queue, to_u64(removed));
             }
         }
-        Ok(gone)
+        Ok(removed)
     }
 
-    /// A schedule that is over is readable for as long as its jobs are kept, and so is what it skipped.
+    /// Removes ended schedules whose jobs are all gone, and old records of skipped occurrences.
     async fn forget_schedules(&self, before: Timestamp) -> Result<(), StoreError> {
         const WALK: &str = "schedules";
         let store = self.engine.store();
         let schedules = store.schedules().await?.readable;
-        let after = self.walked_until().remove(WALK).unwrap_or_default();
+        let after = self.schedule_cursor().remove(WALK).unwrap_or_default();
         let name = |schedule: &Schedule| schedule.definition.name.to_string();
         let mut walked = schedules.iter().filter(|one| name(one) > after);
-        for schedule in walked.by_ref().take(WALKED) {
+        for schedule in walked.by_ref().take(SCHEDULES_PER_PASS) {
             let topic = Fire::skipped_topic(schedule.id);
             store.trim(&topic, before, RECORDS_MAX).await?;
-            self.walked_until().insert(WALK, name(schedule));
+            self.schedule_cursor().insert(WALK, name(schedule));
         }
         if walked.next().is_none() {
-            self.walked_until().remove(WALK);
+            self.schedule_cursor().remove(WALK);
         }
         for schedule in schedules {
             let over = schedule.next_at.is_none() && !schedule.definition.paused;
@@ -216,22 +217,23 @@ impl Janitor {
         Ok(())
     }
 
-    /// Tidies up until it is told to stop.
+    /// Removes old data until `stop`.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
         let clock = Arc::clone(self.engine.clock());
         loop {
             let started = clock.now();
             pulse.busy(started);
             let removed = self.pass(started).await.unwrap_or_else(|error| {
-                warn!(%error, "tidying up failed, trying again at the next look");
+                warn!(%error, "cleanup failed; retrying at the next pass");
                 0
             });
             pulse.rest();
             let now = clock.now();
-            // While there is more to remove it goes on, but never takes more than half of the time.
-            let rest = match removed < self.config.batch {
-                true => self.config.every,
-                false => now.since(started).max(REST_MIN),
+            // While there is more to remove, continue sooner, but use at most half of the time.
+            let rest = if removed < self.config.batch {
+                self.config.every
+            } else {
+                now.since(started).max(PAUSE_MIN)
             };
             let next = now.saturating_add(rest);
             tokio::select! {
@@ -242,7 +244,7 @@ impl Janitor {
     }
 }
 
-/// What the audit log says about the dead jobs of one step: at most [`PAGE_MAX`] of them.
+/// The audit detail for the dead jobs of one step, at most [`PAGE_MAX`].
 fn removal(jobs: &[Job], finished_before: Timestamp) -> Value {
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     for job in jobs {

@@ -1,6 +1,10 @@
-//! Writes the log of what happens to jobs and schedules, for workers in this process and remote ones alike.
+//! Writes the log of failed attempts, expired jobs, lost leases and schedules, for workers in this
+//! process and for remote ones.
+//!
+//! One bad deployment can fail thousands of jobs per minute. [`LogThrottle`] lets a few lines per
+//! group through and counts the rest, so the log stays readable.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use tracing::{debug, info, warn};
@@ -10,11 +14,12 @@ use windlass_core::{
     Timestamp, Verdict, redacted,
 };
 
-use crate::log_throttle::{Digest, Firings, FiringsSummary, Suppressed, shown};
+use crate::log_throttle::{Firings, FiringsSummary, LogThrottle, Suppressed, shown};
+use crate::poison::lock;
 
-/// What is alike enough to share lines.
+/// Events of the same group share the few log lines of a window.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Group {
+enum LogGroup {
     Failure {
         queue: QueueName,
         kind: Kind,
@@ -36,18 +41,18 @@ enum Group {
     },
 }
 
-/// Keeps the log readable: see `digest.rs`.
+/// The log of jobs and schedules.
 #[derive(Debug, Default)]
-pub(crate) struct Narrator(Mutex<Inner>);
+pub(crate) struct JobLog(Mutex<LogState>);
 
 #[derive(Debug, Default)]
-struct Inner {
-    digest: Digest<Group>,
+struct LogState {
+    throttle: LogThrottle<LogGroup>,
     firings: Firings,
 }
 
-impl Narrator {
-    /// An attempt ended. Only one that counts as failure is logged.
+impl JobLog {
+    /// Logs the end of an attempt, if it counts as a failure.
     pub(crate) fn attempt_ended(
         &self,
         job: &Job,
@@ -67,14 +72,14 @@ impl Narrator {
         };
         let error = settlement.error.as_ref();
         let fingerprint = error.map(|error| Fingerprint::new(&job.kind, error).to_string());
-        let group = Group::Failure {
+        let group = LogGroup::Failure {
             queue: job.queue.clone(),
             kind: job.kind.clone(),
             outcome,
             fingerprint: fingerprint.clone(),
             next,
         };
-        if !self.note(group, now) {
+        if !self.should_log(group, now) {
             return;
         }
         let (retry_at, reason) = match settlement.verdict {
@@ -99,25 +104,26 @@ impl Narrator {
         );
     }
 
-    /// The deadline of a job passed before it could start.
+    /// Logs that the deadline of a job passed before the job could start.
     pub(crate) fn expired(&self, job: &Job, now: Timestamp) {
         let (queue, kind) = (job.queue.clone(), job.kind.clone());
-        if self.note(Group::Expired { queue, kind }, now) {
+        if self.should_log(LogGroup::Expired { queue, kind }, now) {
             let reason = DeadReason::Expired.name();
             warn!(job.id = %job.id, kind = %job.kind, queue = %job.queue, attempt = job.attempt, failures = job.failures,
                 next = %"dead", reason = %reason, "job expired");
         }
     }
 
-    /// A worker of this process lost the lease of an attempt; whoever swept it logs the failure.
+    /// Logs that a worker of this process lost a lease. The process that swept the lease logs the
+    /// failure of the attempt.
     pub(crate) fn lease_lost(&self, job: &Job, now: Timestamp) {
         let (queue, kind) = (job.queue.clone(), job.kind.clone());
-        if self.note(Group::LeaseLost { queue, kind }, now) {
+        if self.should_log(LogGroup::LeaseLost { queue, kind }, now) {
             warn!(job.id = %job.id, kind = %job.kind, queue = %job.queue, attempt = job.attempt, "lease lost");
         }
     }
 
-    /// An occurrence became a job.
+    /// Logs that an occurrence became a job.
     pub(crate) fn fired(
         &self,
         schedule: &ScheduleName,
@@ -128,17 +134,17 @@ impl Narrator {
         let lag = now.since(scheduled_for);
         debug!(schedule = %schedule, scheduled_for = %scheduled_for, job.id = %job, lag = %shown(lag), "schedule fired");
         self.summarise(now);
-        self.inner().firings.note(lag, now);
+        self.state().firings.note(lag, now);
     }
 
-    /// Occurrences will not fire.
+    /// Logs that occurrences were skipped.
     pub(crate) fn skipped(&self, schedule: &ScheduleName, range: &SkippedRange, now: Timestamp) {
         let reason = range.reason.name();
-        let group = Group::Skipped {
+        let group = LogGroup::Skipped {
             schedule: schedule.clone(),
             reason,
         };
-        if self.note(group, now) {
+        if self.should_log(group, now) {
             warn!(schedule = %schedule, first = %range.first, last = %range.last, count = range.count, reason = %reason,
                 "schedule skipped");
         }
@@ -146,31 +152,31 @@ impl Narrator {
 
     /// Writes the summaries that are due.
     pub(crate) fn summarise(&self, now: Timestamp) {
-        let mut inner = self.inner();
-        let (suppressed, firings) = (inner.digest.take_due(now), inner.firings.take_due(now));
-        drop(inner);
+        let mut state = self.state();
+        let (suppressed, firings) = (state.throttle.take_due(now), state.firings.take_due(now));
+        drop(state);
         write(suppressed, firings);
     }
 
-    /// Writes all summaries: nothing more is expected to happen.
+    /// Writes all summaries, because this process is stopping.
     pub(crate) fn finish(&self, now: Timestamp) {
-        let mut inner = self.inner();
-        let (suppressed, firings) = (inner.digest.take_all(now), inner.firings.take_all(now));
-        drop(inner);
+        let mut state = self.state();
+        let (suppressed, firings) = (state.throttle.take_all(now), state.firings.take_all(now));
+        drop(state);
         write(suppressed, firings);
     }
 
-    fn note(&self, group: Group, now: Timestamp) -> bool {
+    fn should_log(&self, group: LogGroup, now: Timestamp) -> bool {
         self.summarise(now);
-        self.inner().digest.note(group, now)
+        self.state().throttle.admit(group, now)
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, LogState> {
+        lock(&self.0)
     }
 }
 
-fn write(suppressed: Vec<Suppressed<Group>>, firings: Option<FiringsSummary>) {
+fn write(suppressed: Vec<Suppressed<LogGroup>>, firings: Option<FiringsSummary>) {
     for one in suppressed {
         write_count(one.group, one.count, one.within);
     }
@@ -180,11 +186,11 @@ fn write(suppressed: Vec<Suppressed<Group>>, firings: Option<FiringsSummary>) {
     }
 }
 
-fn write_count(group: Option<Group>, suppressed: u64, within: Duration) {
+fn write_count(group: Option<LogGroup>, suppressed: u64, within: Duration) {
     let within = shown(within);
     match group {
         None => warn!(suppressed, within = %within, "more failures of many groups"),
-        Some(Group::Failure {
+        Some(LogGroup::Failure {
             queue,
             kind,
             outcome,
@@ -194,13 +200,13 @@ fn write_count(group: Option<Group>, suppressed: u64, within: Duration) {
             warn!(suppressed, within = %within, queue = %queue, kind = %kind, outcome = %outcome.name(),
                 fingerprint = fingerprint.map(display), next = %next, "more attempts failed");
         }
-        Some(Group::Expired { queue, kind }) => {
+        Some(LogGroup::Expired { queue, kind }) => {
             warn!(suppressed, within = %within, queue = %queue, kind = %kind, "more jobs expired");
         }
-        Some(Group::LeaseLost { queue, kind }) => {
+        Some(LogGroup::LeaseLost { queue, kind }) => {
             warn!(suppressed, within = %within, queue = %queue, kind = %kind, "more leases lost");
         }
-        Some(Group::Skipped { schedule, reason }) => {
+        Some(LogGroup::Skipped { schedule, reason }) => {
             warn!(suppressed, within = %within, schedule = %schedule, reason = %reason, "schedule skipped more often");
         }
     }

@@ -3,41 +3,44 @@
 //! ```text
 //!  store ──▶ fetcher ──▶ dispatcher ──▶ (handler) ──▶ committer ──▶ store
 //!            claims into   runs, renews,               settles in
-//!            free slots    times out, stops            groups
+//!            free slots    times out, stops            batches
 //!
-//!  sweeper: leases of workers that died     scheduler: occurrences into jobs     janitor: what is old
+//!  sweeper: ends attempts of dead workers     scheduler: fires schedules     janitor: removes old data
 //! ```
 //!
-//! Each loop is a struct with a config, a `run` that only loops, and a pass that does the work. What may happen to a job is
-//! asked of `windlass-core`; what did happen is written by the store. Time comes from a [`Clock`] alone.
+//! Each loop is a struct with a config, a `run` that only loops, and a pass that does the work.
+//! `windlass-core` decides what may happen to a job, and the store writes what did happen. Only a
+//! [`Clock`] reads the time.
 
-mod attempt_events;
 mod attempt;
 mod attempt_end;
+mod attempt_events;
 mod audit;
-mod finish_waits;
 mod clock;
 mod committer;
 mod credits;
-mod log_throttle;
 mod discovery;
 mod dispatcher;
 mod drain;
 mod engine;
 mod event;
 mod fetcher;
+mod finish_waits;
 mod handler;
 mod ids;
-mod janitor;
-mod lingering_handlers;
-mod job_log;
 mod instrumented_store;
+mod janitor;
+mod job_log;
+mod lingering_handlers;
+mod log_throttle;
+mod loop_backoff;
+mod poison;
 mod progress;
 mod queue_settings;
 mod recorder;
 mod registry;
 pub mod remote;
-mod loop_backoff;
+mod saturate;
 mod scheduler;
 mod slots;
 mod sources;

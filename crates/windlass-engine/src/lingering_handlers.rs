@@ -1,43 +1,46 @@
-//! Handlers that still run although their attempt has ended: after a timeout, a lost lease or a release.
+//! Handlers that still run although their attempt has ended: after a timeout, a lost lease or a
+//! release.
 //!
-//! This process does not claim such a job until the old handler is gone. Others may: they learn of it from the heartbeats of
-//! this one, and log a warning.
+//! This process does not claim the job again until the old handler has returned. Other processes
+//! may claim it: they see the job in the heartbeat of this process and log a warning.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 use windlass_core::JobId;
 use windlass_store::Node;
 
-/// Where a node lists, with its heartbeat, the jobs whose old handlers it still runs.
+use crate::poison::lock;
+
+/// The heartbeat field in which a node lists the jobs whose old handlers it still runs.
 pub(crate) const LINGERING: &str = "lingering";
 
-/// At most this many are listed.
+/// The number of jobs that a heartbeat lists.
 const LISTED_MAX: usize = 100;
 
-/// The old handlers of this process, and those that other nodes list.
+/// The lingering handlers of this process, and those that other nodes list in their heartbeats.
 #[derive(Debug, Default)]
-pub(crate) struct Lingering {
+pub(crate) struct LingeringHandlers {
     here: Mutex<BTreeMap<JobId, usize>>,
     elsewhere: Mutex<BTreeMap<JobId, String>>,
 }
 
-impl Lingering {
-    /// The jobs whose old handlers run here.
+impl LingeringHandlers {
+    /// The jobs whose old handlers run in this process.
     pub(crate) fn here(&self) -> BTreeSet<JobId> {
         lock(&self.here).keys().copied().collect()
     }
 
-    /// What a heartbeat says about them.
+    /// The list for the heartbeat, or `None` if it is empty.
     pub(crate) fn listed(&self) -> Option<Value> {
         let here = lock(&self.here);
         let ids = here.keys().take(LISTED_MAX).map(JobId::to_string);
         (!here.is_empty()).then(|| ids.collect())
     }
 
-    /// Takes in what the other nodes list.
+    /// Stores the lists of the other nodes.
     pub(crate) fn learn(&self, nodes: &[Node], own: &str) {
         let others = nodes.iter().filter(|node| node.name != own);
         let listed = others.flat_map(|node| {
@@ -47,50 +50,51 @@ impl Lingering {
         *lock(&self.elsewhere) = listed.collect();
     }
 
-    /// The node that still runs an old handler of a job.
+    /// Returns the name of the node that still runs an old handler of the job.
     pub(crate) fn elsewhere(&self, job: JobId) -> Option<String> {
         lock(&self.elsewhere).get(&job).cloned()
     }
 }
 
-/// The jobs whose old handlers a node still runs, as it says about itself.
+/// The jobs whose old handlers a node still runs, according to its heartbeat.
 pub fn lingering_of(about: &Value) -> impl Iterator<Item = JobId> + '_ {
     let listed = about.get(LINGERING).and_then(Value::as_array);
     let listed = listed.into_iter().flatten().take(LISTED_MAX);
     listed.filter_map(|id| id.as_str()?.parse().ok())
 }
 
-/// The work of one attempt, as long as any of it is still there.
+/// The work of one attempt. Everything that still works for the attempt holds a reference; the work
+/// lingers from the end of the attempt until the last reference is dropped.
 #[derive(Debug)]
-pub(crate) struct Alive {
+pub(crate) struct AttemptWork {
     job: JobId,
     ended: AtomicBool,
-    of: Arc<Lingering>,
+    handlers: Arc<LingeringHandlers>,
 }
 
-impl Alive {
-    pub(crate) fn new(job: JobId, of: Arc<Lingering>) -> Self {
-        Alive {
+impl AttemptWork {
+    pub(crate) fn new(job: JobId, handlers: Arc<LingeringHandlers>) -> Self {
+        AttemptWork {
             job,
             ended: AtomicBool::new(false),
-            of,
+            handlers,
         }
     }
 
-    /// The attempt has ended: what is left of it lingers.
-    pub(crate) fn end(&self) {
+    /// The attempt has ended. Work that is still running lingers.
+    pub(crate) fn mark_ended(&self) {
         if !self.ended.swap(true, Ordering::SeqCst) {
-            *lock(&self.of.here).entry(self.job).or_default() += 1;
+            *lock(&self.handlers.here).entry(self.job).or_default() += 1;
         }
     }
 }
 
-impl Drop for Alive {
+impl Drop for AttemptWork {
     fn drop(&mut self) {
         if !self.ended.load(Ordering::SeqCst) {
             return;
         }
-        let mut here = lock(&self.of.here);
+        let mut here = lock(&self.handlers.here);
         if let Some(count) = here.get_mut(&self.job) {
             *count -= 1;
             if *count == 0 {
@@ -98,8 +102,4 @@ impl Drop for Alive {
             }
         }
     }
-}
-
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }

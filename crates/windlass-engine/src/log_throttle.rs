@@ -1,27 +1,30 @@
-//! What the log says about things that may happen thousands of times: a few lines for each group, then a count.
+//! Limits log lines about things that may happen thousands of times: a few lines per group and
+//! minute, then one line with a count.
 //!
-//! Pure: the instant comes in, what to write comes out. The engine writes it (`narrator.rs`).
+//! Pure: the time comes in, the decision comes out. `job_log.rs` writes the lines.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use windlass_core::{Timestamp, format_duration};
 
-/// Lines of one group in each window; the rest is counted.
+use crate::saturate::to_u64;
+
+/// The number of lines per group and window; further events are only counted.
 const LINES_MAX: u64 = 5;
 
-/// After this time the count is written, and the group may write lines again.
+/// The length of a window. When it ends, the count is logged and the group gets lines again.
 pub(crate) const WINDOW: Duration = Duration::from_secs(60);
 
-/// Further groups of a window share one.
+/// The number of groups with a window of their own. All further groups share one window.
 const GROUPS_MAX: usize = 200;
 
-/// Decides which events get a line of their own.
+/// Decides which events get a log line of their own.
 #[derive(Debug)]
-pub(crate) struct Digest<G> {
-    /// The group `None` is shared by those that found no room.
+pub(crate) struct LogThrottle<G> {
+    /// The key `None` is the shared window of the groups beyond [`GROUPS_MAX`].
     groups: BTreeMap<Option<G>, Window>,
-    /// No window ends before.
+    /// The earliest end of a window.
     due_at: Timestamp,
 }
 
@@ -31,29 +34,29 @@ struct Window {
     seen: u64,
 }
 
-/// How often something happened without a line of its own.
+/// The number of events that got no log line of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Suppressed<G> {
-    /// What; `None` for all that share a group because there are too many.
+    /// The group, or `None` for the window that many groups share.
     pub(crate) group: Option<G>,
-    /// How often.
+    /// How many events were suppressed.
     pub(crate) count: u64,
-    /// For how long.
+    /// How long the window was open.
     pub(crate) within: Duration,
 }
 
-impl<G> Default for Digest<G> {
+impl<G> Default for LogThrottle<G> {
     fn default() -> Self {
-        Digest {
+        LogThrottle {
             groups: BTreeMap::new(),
             due_at: Timestamp::MAX,
         }
     }
 }
 
-impl<G: Ord> Digest<G> {
-    /// Counts an event; whether it gets a line of its own.
-    pub(crate) fn note(&mut self, group: G, now: Timestamp) -> bool {
+impl<G: Ord> LogThrottle<G> {
+    /// Counts an event and returns whether it gets a log line.
+    pub(crate) fn admit(&mut self, group: G, now: Timestamp) -> bool {
         let group = Some(group);
         let fits = self.groups.len() < GROUPS_MAX || self.groups.contains_key(&group);
         let window = self.groups.entry(group.filter(|_| fits));
@@ -66,7 +69,7 @@ impl<G: Ord> Digest<G> {
         window.seen <= LINES_MAX
     }
 
-    /// Ends the windows that are over: what they counted beyond their lines.
+    /// Closes the windows that have ended and returns what they suppressed.
     pub(crate) fn take_due(&mut self, now: Timestamp) -> Vec<Suppressed<G>> {
         if now < self.due_at {
             return Vec::new();
@@ -79,7 +82,7 @@ impl<G: Ord> Digest<G> {
         summed_up(ended, now)
     }
 
-    /// Ends all windows.
+    /// Closes all windows and returns what they suppressed.
     pub(crate) fn take_all(&mut self, now: Timestamp) -> Vec<Suppressed<G>> {
         self.due_at = Timestamp::MAX;
         summed_up(std::mem::take(&mut self.groups), now)
@@ -102,7 +105,7 @@ fn summed_up<G>(ended: BTreeMap<Option<G>, Window>, now: Timestamp) -> Vec<Suppr
     more.collect()
 }
 
-/// What schedules did since the last summary.
+/// The schedule firings since the last summary.
 #[derive(Debug, Default)]
 pub(crate) struct Firings {
     began_at: Option<Timestamp>,
@@ -110,7 +113,7 @@ pub(crate) struct Firings {
     lag_max: Duration,
 }
 
-/// One line about many firings.
+/// A summary of many firings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FiringsSummary {
     pub(crate) fired: u64,
@@ -125,13 +128,13 @@ impl Firings {
         self.lag_max = self.lag_max.max(lag);
     }
 
-    /// The summary of a minute that is over.
+    /// Returns the summary once a window has passed since the first firing.
     pub(crate) fn take_due(&mut self, now: Timestamp) -> Option<FiringsSummary> {
         let over = now.since(self.began_at?) >= WINDOW;
         over.then(|| self.take_all(now)).flatten()
     }
 
-    /// The summary of what was not summed up yet.
+    /// Returns the summary of all firings since the last one.
     pub(crate) fn take_all(&mut self, now: Timestamp) -> Option<FiringsSummary> {
         let taken = std::mem::take(self);
         Some(FiringsSummary {
@@ -142,9 +145,9 @@ impl Firings {
     }
 }
 
-/// A duration in a log line: `1m 30s`, to the millisecond.
+/// Formats a duration for a log line with millisecond precision: `1m 30s`.
 pub(crate) fn shown(duration: Duration) -> String {
-    let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let millis = to_u64(duration.as_millis());
     format_duration(Duration::from_millis(millis))
 }
 
@@ -158,59 +161,59 @@ mod tests {
 
     #[test]
     fn thousands_of_one_group_are_a_few_lines_and_a_count() {
-        let mut digest = Digest::default();
-        let lines = (0..6666).filter(|_| digest.note("mail", at(0))).count();
+        let mut throttle = LogThrottle::default();
+        let lines = (0..6666).filter(|_| throttle.admit("mail", at(0))).count();
         assert_eq!(lines, 5);
-        assert_eq!(digest.take_due(at(59)), []);
+        assert_eq!(throttle.take_due(at(59)), []);
         let group = Some("mail");
         let (count, within) = (6661, WINDOW);
         assert_eq!(
-            digest.take_due(at(60)),
+            throttle.take_due(at(60)),
             [Suppressed {
                 group,
                 count,
                 within
             }]
         );
-        assert_eq!(digest.take_due(at(600)), [], "said once");
+        assert_eq!(throttle.take_due(at(600)), [], "reported once");
     }
 
     #[test]
     fn a_group_writes_again_in_its_next_window() {
-        let mut digest = Digest::default();
+        let mut throttle = LogThrottle::default();
         for _ in 0..6 {
-            digest.note("mail", at(0));
+            throttle.admit("mail", at(0));
         }
-        assert!(!digest.note("mail", at(59)));
-        digest.take_due(at(60));
-        assert!(digest.note("mail", at(60)));
+        assert!(!throttle.admit("mail", at(59)));
+        throttle.take_due(at(60));
+        assert!(throttle.admit("mail", at(60)));
     }
 
     #[test]
     fn groups_do_not_silence_each_other() {
-        let mut digest = Digest::default();
+        let mut throttle = LogThrottle::default();
         for _ in 0..100 {
-            digest.note("mail", at(0));
+            throttle.admit("mail", at(0));
         }
-        assert!(digest.note("sms", at(0)));
+        assert!(throttle.admit("sms", at(0)));
     }
 
     #[test]
     fn groups_without_suppressed_lines_are_not_summed_up() {
-        let mut digest = Digest::default();
-        digest.note("mail", at(0));
-        assert_eq!(digest.take_due(at(60)), []);
-        assert_eq!(digest.groups.len(), 0);
+        let mut throttle = LogThrottle::default();
+        throttle.admit("mail", at(0));
+        assert_eq!(throttle.take_due(at(60)), []);
+        assert_eq!(throttle.groups.len(), 0);
     }
 
     #[test]
     fn groups_are_bounded_and_those_without_room_share_one() {
-        let mut digest = Digest::default();
+        let mut throttle = LogThrottle::default();
         for number in 0..10_000 {
-            digest.note(number, at(1));
+            throttle.admit(number, at(1));
         }
-        assert_eq!(digest.groups.len(), GROUPS_MAX + 1);
-        let all = digest.take_all(at(2));
+        assert_eq!(throttle.groups.len(), GROUPS_MAX + 1);
+        let all = throttle.take_all(at(2));
         let [shared] = &all[..] else {
             panic!("{all:?}")
         };
@@ -220,17 +223,17 @@ mod tests {
 
     #[test]
     fn windows_of_different_ages_end_at_their_own_time() {
-        let mut digest = Digest::default();
+        let mut throttle = LogThrottle::default();
         for _ in 0..6 {
-            digest.note("mail", at(0));
-            digest.note("sms", at(30));
+            throttle.admit("mail", at(0));
+            throttle.admit("sms", at(30));
         }
         let groups = |all: Vec<Suppressed<&'static str>>| -> Vec<_> {
             all.into_iter().filter_map(|one| one.group).collect()
         };
-        assert_eq!(groups(digest.take_due(at(60))), ["mail"]);
-        assert_eq!(groups(digest.take_due(at(89))), [""; 0]);
-        assert_eq!(groups(digest.take_due(at(90))), ["sms"]);
+        assert_eq!(groups(throttle.take_due(at(60))), ["mail"]);
+        assert_eq!(groups(throttle.take_due(at(89))), [""; 0]);
+        assert_eq!(groups(throttle.take_due(at(90))), ["sms"]);
     }
 
     #[test]

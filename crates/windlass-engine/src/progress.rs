@@ -1,7 +1,7 @@
-//! How far running attempts are: one document for each job, which its running attempt writes.
+//! The progress of running attempts: one document per job, written by its running attempt.
 //!
-//! Invariant: an attempt that lost its lease writes nothing, and never overwrites what a later one
-//! wrote.
+//! Invariant: an attempt that lost its lease writes nothing, so it never overwrites the progress of
+//! a later attempt.
 
 use std::time::Duration;
 
@@ -14,26 +14,30 @@ use crate::engine::Engine;
 /// The collection of documents that hold the progress of running jobs.
 pub const PROGRESS: &str = "progress";
 
-/// A report of progress that its attempt does not remove, because its process died, expires after
-/// this time. So does the last report of an attempt that runs longer and reports nothing more.
+/// How long a progress document lives after its last report. An attempt removes its document when
+/// it ends; the expiry is for attempts whose process died.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Writes how far an attempt is, if `may` agrees with how the job stands; the version of the
-/// document. `busy` is the error if others keep writing the same document.
+/// Writes the progress of an attempt and returns the version of the document.
+///
+/// `check` sees the current job and decides whether the attempt may write. `busy` makes the error
+/// for the case that other writers keep changing the document.
 pub(crate) async fn write<E: From<StoreError>>(
     engine: &Engine,
-    of: AttemptId,
+    attempt_id: AttemptId,
     value: &Value,
-    may: impl Fn(Option<&Job>) -> Result<(), E>,
+    check: impl Fn(Option<&Job>) -> Result<(), E>,
     busy: impl FnOnce() -> E,
 ) -> Result<u64, E> {
-    let (store, name) = (engine.store(), of.job.to_string());
-    let reported = json!({"attempt": of.attempt, "progress": value});
+    let (store, name) = (engine.store(), attempt_id.job.to_string());
+    let reported = json!({"attempt": attempt_id.attempt, "progress": value});
     compare_and_set(busy, || async {
         let before = store.document(PROGRESS, &name, engine.now()).await?;
-        // After the document was read: what a later attempt writes from now on changes its version.
-        let job = store.get(&[of.job]).await?.into_iter().next().flatten();
-        may(job.as_ref())?;
+        // Read the job after the document: if a later attempt writes after this point, it changes
+        // the document's version, and the write below fails.
+        let jobs = store.get(&[attempt_id.job]).await?;
+        let job = jobs.into_iter().next().flatten();
+        check(job.as_ref())?;
         let (expected, now) = (Expected::found(before.as_ref()), engine.now());
         let expires_at = Some(now.saturating_add(KEPT));
         let written = store.put_document(PROGRESS, &name, &reported, expected, expires_at, now);
@@ -42,7 +46,7 @@ pub(crate) async fn write<E: From<StoreError>>(
     .await
 }
 
-/// What the running attempt of a job wrote last.
+/// Returns the last progress report of a job.
 pub(crate) async fn read(engine: &Engine, job: JobId) -> Result<Option<Value>, StoreError> {
     let name = job.to_string();
     let document = engine.store().document(PROGRESS, &name, engine.now());
@@ -50,7 +54,7 @@ pub(crate) async fn read(engine: &Engine, job: JobId) -> Result<Option<Value>, S
     Ok(document.and_then(|document| document.value.get("progress").cloned()))
 }
 
-/// Removes what an attempt wrote, unless another has written since.
+/// Removes the progress report of an attempt, unless another attempt has written a new one.
 pub(crate) async fn remove(engine: &Engine, job: JobId, version: u64) -> Result<(), StoreError> {
     let (name, expected) = (job.to_string(), Expected::Version(version));
     let store = engine.store();

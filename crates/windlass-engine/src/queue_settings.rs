@@ -1,8 +1,8 @@
-//! What operators set about queues while workers run: read from the store, and followed by every
-//! worker.
+//! The queue settings that operators change at run time. Every worker reads them from the store and
+//! follows changes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -14,16 +14,17 @@ use windlass_store::{Store, StoreError};
 
 use crate::engine::Engine;
 use crate::fetcher::Fetcher;
+use crate::poison::lock;
 use crate::watchdog::Pulse;
 
-/// The collection of the documents, one for each queue about which something is set.
+/// The collection of the settings documents: one per queue that has settings.
 pub const QUEUE_SETTINGS: &str = "queue-settings";
 
-/// A worker looks this often whether something was changed.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How often a worker reads the settings.
+pub(crate) const READ_EVERY: Duration = Duration::from_secs(5);
 
-/// How a queue is to be claimed, by its document; `Ok(Err(…))` says why this version cannot read
-/// the document.
+/// Reads how to claim from a queue. `Ok(Err(…))` means that the document exists but this version
+/// cannot read it.
 pub async fn read_claim_settings(
     store: &dyn Store,
     queue: &QueueName,
@@ -37,31 +38,30 @@ pub async fn read_claim_settings(
     }
 }
 
-/// The queues whose settings could not be read at the last look, so that each is logged once.
+/// The queues whose settings could not be read last time, so that each problem is logged once.
 #[derive(Debug, Default)]
 pub(crate) struct UnreadableSettings(Mutex<BTreeSet<QueueName>>);
 
 impl UnreadableSettings {
-    /// What was read; the defaults where it could not be read.
+    /// Returns the settings, or the defaults if they could not be read.
     fn or_default(&self, queue: &QueueName, read: Result<ClaimSettings, Invalid>) -> ClaimSettings {
-        let mut unreadable = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unreadable = lock(&self.0);
         let problem = match read {
-            Ok(set) => {
+            Ok(settings) => {
                 unreadable.remove(queue);
-                return set;
+                return settings;
             }
             Err(problem) => problem,
         };
         if unreadable.insert(queue.clone()) {
-            warn!(%queue, %problem, "the settings of a queue cannot be read; its defaults hold");
+            warn!(%queue, %problem, "cannot read the settings of a queue; using the defaults");
         }
         ClaimSettings::default()
     }
 }
 
 impl Engine {
-    /// How a queue is to be claimed. One whose settings this version cannot read is at its
-    /// defaults.
+    /// Returns how to claim from a queue: the defaults if this version cannot read its settings.
     pub(crate) async fn claim_settings(
         &self,
         queue: &QueueName,
@@ -70,50 +70,53 @@ impl Engine {
         Ok(self.unreadable_settings().or_default(queue, read))
     }
 
-    /// What is set about a queue, for workers that have no rules of their own.
-    pub(crate) async fn set_rules(&self, queue: &QueueName) -> Result<SetRules, StoreError> {
+    /// Returns the operator settings of a queue, for workers that have no rules of their own.
+    pub(crate) async fn operator_settings(
+        &self,
+        queue: &QueueName,
+    ) -> Result<OperatorSettings, StoreError> {
         let limits = self.store().queues().await?.remove(queue);
-        let set = self.claim_settings(queue).await?;
-        Ok(SetRules {
-            guards: set.over(Guards::default()),
-            weight: set.weight,
-            retry: set.retry,
+        let settings = self.claim_settings(queue).await?;
+        Ok(OperatorSettings {
+            guards: settings.over(Guards::default()),
+            weight: settings.weight,
+            retry: settings.retry,
             rate: limits.and_then(|limits| limits.rate),
         })
     }
 }
 
-/// What is set about a queue, for workers that have no rules of their own.
+/// The operator settings of a queue, for workers that have no rules of their own.
 #[derive(Debug)]
-pub(crate) struct SetRules {
+pub(crate) struct OperatorSettings {
     pub(crate) guards: Guards,
-    /// Instead of the weight that the worker asks for.
+    /// Overrides the weight that the worker asks for.
     pub(crate) weight: Option<u32>,
     pub(crate) retry: Option<Arc<RetryPolicy>>,
     pub(crate) rate: Option<Rate>,
 }
 
-/// Keeps the rules of a worker's queues at what operators set.
+/// Applies the operators' settings to the queues of one worker.
 #[derive(Debug)]
-pub(crate) struct Following {
+pub(crate) struct SettingsFollower {
     engine: Arc<Engine>,
     fetcher: Arc<Fetcher>,
 }
 
-impl Following {
+impl SettingsFollower {
     pub(crate) fn new(engine: Arc<Engine>, fetcher: Arc<Fetcher>) -> Self {
-        Following { engine, fetcher }
+        SettingsFollower { engine, fetcher }
     }
 
-    /// Reads what is set once: about the queues that the worker names, or, if it discovers queues,
-    /// about all queues in one step.
+    /// Reads the settings once. A worker that names its queues reads those queues only; a worker
+    /// that discovers queues reads all settings in one call.
     pub(crate) async fn pass(&self) -> Result<(), StoreError> {
         let sources = self.fetcher.sources();
-        let mut set = BTreeMap::new();
+        let mut by_queue = BTreeMap::new();
         if sources.discovered.is_empty() {
             for queue in sources.queues.iter().map(|queue| &queue.name) {
-                let of_queue = self.engine.claim_settings(queue).await?;
-                set.insert(queue.clone(), of_queue);
+                let settings = self.engine.claim_settings(queue).await?;
+                by_queue.insert(queue.clone(), settings);
             }
         } else {
             let (store, now) = (self.engine.store(), self.engine.now());
@@ -122,26 +125,26 @@ impl Following {
                     continue;
                 };
                 let read = ClaimSettings::from_stored(&document.value);
-                let of_queue = self.engine.unreadable_settings().or_default(&queue, read);
-                set.insert(queue, of_queue);
+                let settings = self.engine.unreadable_settings().or_default(&queue, read);
+                by_queue.insert(queue, settings);
             }
         }
-        self.fetcher.follow(set);
+        self.fetcher.apply_settings(by_queue);
         Ok(())
     }
 
-    /// Looks every few seconds until it is stopped.
+    /// Reads the settings every 5 s until `stop`.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
         let clock = Arc::clone(self.engine.clock());
         while !stop.is_cancelled() {
             pulse.busy(clock.now());
             if let Err(error) = self.pass().await {
-                warn!(%error, "reading the settings of queues failed; trying again");
+                warn!(%error, "reading queue settings failed; retrying");
             }
             pulse.rest();
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = clock.sleep(LOOK_EVERY) => {}
+                () = clock.sleep(READ_EVERY) => {}
             }
         }
     }

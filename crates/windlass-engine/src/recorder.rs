@@ -1,4 +1,4 @@
-//! Where figures go. The names of the metrics, and what they mean, are in `docs/metrics.md`.
+//! The interface to metrics. `docs/metrics.md` lists the names and meanings of the metrics.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,47 +13,51 @@ use windlass_store::Counts;
 
 use crate::Event;
 
-/// Takes figures. Every method is called where the thing happens, so it must be quick and must not block.
+/// Receives measurements.
+///
+/// The engine calls every method at the place where something happens, so an implementation must
+/// be fast and must not block.
 pub trait Recorder: Send + Sync + fmt::Debug {
     /// Something happened to a job or a schedule.
     fn event(&self, event: &Event);
 
-    /// The store was asked for something, and answered after so long.
+    /// A store call returned after this time.
     fn store_op(&self, op: &'static str, took: Duration);
 
-    /// How many jobs there are, as the janitor counts them now and then.
+    /// The number of jobs per queue and state. The janitor counts them in every pass.
     fn counts(&self, counts: &BTreeMap<QueueName, Counts>, now: Timestamp);
 
-    /// The slots of all workers in this process, as the janitor counts them now and then.
+    /// The slots of all workers in this process. The janitor counts them in every pass.
     fn slots(&self, _used: u64, _total: u64) {}
 
-    /// A loop hung or panicked and was restarted: `fetcher`, `sweeper` and so on.
+    /// A loop (`fetcher`, `sweeper`, …) hung or panicked and was restarted.
     fn loop_restarted(&self, _name: &str) {}
 
-    /// An HTTP job made a request: what its target is, and what the request came to. Both are words of a fixed set.
+    /// An HTTP job made a request. Target and result are words from a fixed set.
     fn http_job(&self, _target: &'static str, _result: &'static str) {}
 
-    /// The store refused an outcome for so long that the worker dropped it: the attempt will count as lost.
+    /// The store refused an outcome for so long that the worker dropped it. The attempt will count
+    /// as lost.
     fn outcome_refused(&self, _queue: &QueueName) {}
 
     /// The janitor removed this many dead jobs because of their age.
     fn dead_removed(&self, _queue: &QueueName, _count: u64) {}
 }
 
-/// A recorder whose panics stay its own: the loops that call it must not break for a figure.
+/// Catches panics of a recorder: a bug in metrics must not break the engine's loops.
 #[derive(Debug)]
-pub(crate) struct Guarded(pub(crate) Arc<dyn Recorder>);
+pub(crate) struct PanicSafeRecorder(pub(crate) Arc<dyn Recorder>);
 
-impl Guarded {
+impl PanicSafeRecorder {
     fn call(&self, record: impl FnOnce(&dyn Recorder)) {
         let called = AssertUnwindSafe(|| record(&*self.0));
         if std::panic::catch_unwind(called).is_err() {
-            warn!("the recorder panicked, a figure is lost");
+            warn!("the metrics recorder panicked; lost a measurement");
         }
     }
 }
 
-impl Recorder for Guarded {
+impl Recorder for PanicSafeRecorder {
     fn event(&self, event: &Event) {
         self.call(|recorder| recorder.event(event));
     }

@@ -1,7 +1,8 @@
-//! The attempts that this worker has, from the claim until they are settled and their handlers have returned.
+//! The attempts of one worker, from the claim until they are settled and their handlers have
+//! returned.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -11,95 +12,97 @@ use windlass_store::AttemptId;
 
 use crate::attempt::RunningAttempt;
 use crate::clock::VirtualClock;
+use crate::poison::lock;
 
-/// All of them.
+/// All attempts of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    inner: Mutex<Inner>,
-    /// An attempt is over.
+    state: Mutex<RegistryState>,
+    /// Notified when an attempt leaves the registry.
     changed: Notify,
-    /// A handler is no longer there.
-    gone: Notify,
-    /// The next thing to do comes earlier than it did.
-    sooner: Notify,
+    /// Notified when a handler returns.
+    handler_returned: Notify,
+    /// Notified when the next alarm moves to an earlier time.
+    alarm_moved_earlier: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    attempts: HashMap<AttemptId, Entry>,
-    /// When something is to be done about an attempt: its timeout, or the end of its patience. By the time that has passed:
-    /// a wall clock that jumps must end nobody.
+struct RegistryState {
+    attempts: HashMap<AttemptId, AttemptEntry>,
+    /// When to act on an attempt: its timeout, or the end of its grace period. In elapsed time of
+    /// the clock, so that a jump of the wall clock ends no handler.
     alarms: BTreeSet<(Duration, AttemptId)>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct AttemptEntry {
     attempt: Arc<RunningAttempt>,
     task: Option<AbortHandle>,
     alarm: Option<Duration>,
-    /// Its handler was told to stop: the alarm cuts it off.
-    told_to_stop: bool,
-    /// How it ended was told to the committer, or is not to be told any more.
+    /// The handler was asked to stop: the next alarm aborts it.
+    stop_requested: bool,
+    /// The attempt has an outcome, or its outcome no longer counts.
     reported: bool,
-    /// The store knows how it ended.
+    /// The store has the outcome.
     settled: bool,
-    /// Its handler is no longer there.
+    /// The handler has returned.
     returned: bool,
 }
 
-/// What is to be done about an attempt whose alarm rang.
+/// What to do about an attempt whose alarm is due.
 #[derive(Debug)]
 pub(crate) enum Alarm {
-    /// Its timeout is over.
+    /// The attempt has timed out.
     TimedOut(Arc<RunningAttempt>),
-    /// Its handler was told to stop long enough ago.
-    CutOff(Arc<RunningAttempt>, AbortHandle),
+    /// The handler did not stop within its grace period.
+    Abort(Arc<RunningAttempt>, AbortHandle),
 }
 
 impl Registry {
-    /// Adds an attempt; whether it was not there yet.
+    /// Adds an attempt. Returns false if it is already there.
     #[must_use]
     pub(crate) fn add(&self, attempt: &Arc<RunningAttempt>) -> bool {
-        let mut inner = self.inner();
-        let of = attempt.id();
-        if inner.attempts.contains_key(&of) {
+        let mut state = self.state();
+        let attempt_id = attempt.id();
+        if state.attempts.contains_key(&attempt_id) {
             return false;
         }
-        let alarm = attempt.ends_at();
-        let sooner = alarm.is_some_and(|at| inner.next_alarm().is_none_or(|next| at < next));
+        let alarm = attempt.times_out_at();
+        let alarm_moved_earlier =
+            alarm.is_some_and(|at| state.next_alarm().is_none_or(|next| at < next));
         if let Some(at) = alarm {
-            inner.alarms.insert((at, of));
+            state.alarms.insert((at, attempt_id));
         }
-        inner.attempts.insert(
-            of,
-            Entry {
+        state.attempts.insert(
+            attempt_id,
+            AttemptEntry {
                 attempt: Arc::clone(attempt),
                 task: None,
                 alarm,
-                told_to_stop: false,
+                stop_requested: false,
                 reported: false,
                 settled: false,
                 returned: false,
             },
         );
-        drop(inner);
-        if sooner {
-            self.sooner.notify_one();
+        drop(state);
+        if alarm_moved_earlier {
+            self.alarm_moved_earlier.notify_one();
         }
         true
     }
 
-    /// Remembers the task of an attempt that was just added.
-    pub(crate) fn set_task(&self, of: AttemptId, task: AbortHandle) {
-        if let Some(entry) = self.inner().attempts.get_mut(&of) {
+    /// Stores the task of an attempt that was just added.
+    pub(crate) fn set_task(&self, attempt_id: AttemptId, task: AbortHandle) {
+        if let Some(entry) = self.state().attempts.get_mut(&attempt_id) {
             entry.task = Some(task);
         }
     }
 
-    /// Marks how an attempt ended as told; answers it if it was not told before.
-    pub(crate) fn report(&self, of: AttemptId) -> Option<Arc<RunningAttempt>> {
-        let mut inner = self.inner();
-        let entry = inner.attempts.get_mut(&of)?;
+    /// Marks an attempt as reported. Returns the attempt if it had no outcome before.
+    pub(crate) fn report(&self, attempt_id: AttemptId) -> Option<Arc<RunningAttempt>> {
+        let mut state = self.state();
+        let entry = state.attempts.get_mut(&attempt_id)?;
         if entry.reported {
             return None;
         }
@@ -107,184 +110,188 @@ impl Registry {
         Some(Arc::clone(&entry.attempt))
     }
 
-    /// The handler of an attempt is no longer there.
-    pub(crate) fn returned(&self, of: AttemptId) {
-        self.finish(of, |entry| entry.returned = true);
-        self.gone.notify_one();
+    /// Marks the handler of an attempt as returned.
+    pub(crate) fn returned(&self, attempt_id: AttemptId) {
+        self.finish(attempt_id, |entry| entry.returned = true);
+        self.handler_returned.notify_one();
     }
 
-    /// Is told when a handler is no longer there.
-    pub(crate) fn gone(&self) -> &Notify {
-        &self.gone
+    /// Notified when a handler returns.
+    pub(crate) fn handler_returned(&self) -> &Notify {
+        &self.handler_returned
     }
 
-    /// The store knows how an attempt ended.
-    pub(crate) fn settled(&self, of: AttemptId) {
-        self.finish(of, |entry| entry.settled = true);
+    /// Marks an attempt as settled.
+    pub(crate) fn settled(&self, attempt_id: AttemptId) {
+        self.finish(attempt_id, |entry| entry.settled = true);
     }
 
-    /// The lease of an attempt is lost: nothing is to be told about it any more. Answers it if that is news.
-    pub(crate) fn lose(&self, of: AttemptId) -> Option<Arc<RunningAttempt>> {
-        let mut news = None;
-        self.finish(of, |entry| {
+    /// Marks the lease of an attempt as lost, so that no outcome counts. Returns the attempt if it
+    /// had no outcome before.
+    pub(crate) fn lose(&self, attempt_id: AttemptId) -> Option<Arc<RunningAttempt>> {
+        let mut newly_lost = None;
+        self.finish(attempt_id, |entry| {
             if !entry.settled {
-                news = Some(Arc::clone(&entry.attempt)).filter(|_| !entry.reported);
+                newly_lost = Some(Arc::clone(&entry.attempt)).filter(|_| !entry.reported);
                 entry.reported = true;
                 entry.settled = true;
             }
         });
-        news
+        newly_lost
     }
 
-    fn finish(&self, of: AttemptId, mark: impl FnOnce(&mut Entry)) {
-        let mut inner = self.inner();
-        let Some(entry) = inner.attempts.get_mut(&of) else {
+    fn finish(&self, attempt_id: AttemptId, mark: impl FnOnce(&mut AttemptEntry)) {
+        let mut state = self.state();
+        let Some(entry) = state.attempts.get_mut(&attempt_id) else {
             return;
         };
         mark(entry);
-        let (over, returned, alarm) =
+        let (done, returned, alarm) =
             (entry.settled && entry.returned, entry.returned, entry.alarm);
         if returned && let Some(at) = alarm {
-            inner.alarms.remove(&(at, of));
+            state.alarms.remove(&(at, attempt_id));
         }
-        if over {
-            inner.attempts.remove(&of);
+        if done {
+            state.attempts.remove(&attempt_id);
         }
-        drop(inner);
-        if over {
+        drop(state);
+        if done {
             self.changed.notify_waiters();
         }
     }
 
-    /// The handler was told to stop: at `at` it is cut off.
-    pub(crate) fn abort_at(&self, of: AttemptId, at: Duration) {
-        let mut inner = self.inner();
-        let Some(entry) = inner.attempts.get_mut(&of).filter(|entry| !entry.returned) else {
+    /// Marks a handler as asked to stop, and sets the alarm that aborts it.
+    pub(crate) fn abort_at(&self, attempt_id: AttemptId, at: Duration) {
+        let mut state = self.state();
+        let Some(entry) = state
+            .attempts
+            .get_mut(&attempt_id)
+            .filter(|entry| !entry.returned)
+        else {
             return;
         };
-        entry.told_to_stop = true;
-        let before = entry.alarm.replace(at);
-        if let Some(before) = before {
-            inner.alarms.remove(&(before, of));
+        entry.stop_requested = true;
+        let previous = entry.alarm.replace(at);
+        if let Some(previous) = previous {
+            state.alarms.remove(&(previous, attempt_id));
         }
-        inner.alarms.insert((at, of));
-        drop(inner);
-        self.sooner.notify_one();
+        state.alarms.insert((at, attempt_id));
+        drop(state);
+        self.alarm_moved_earlier.notify_one();
     }
 
-    /// What is to be done after so much time.
-    pub(crate) fn ring(&self, elapsed: Duration) -> Vec<Alarm> {
-        let mut inner = self.inner();
-        let mut rung = Vec::new();
-        while let Some((at, of)) = inner.alarms.first().copied()
+    /// Removes and returns the alarms that are due when the clock's elapsed time is `elapsed`.
+    pub(crate) fn take_due_alarms(&self, elapsed: Duration) -> Vec<Alarm> {
+        let mut state = self.state();
+        let mut due = Vec::new();
+        while let Some((at, attempt_id)) = state.alarms.first().copied()
             && at <= elapsed
         {
-            inner.alarms.pop_first();
-            let Some(entry) = inner.attempts.get_mut(&of) else {
+            state.alarms.pop_first();
+            let Some(entry) = state.attempts.get_mut(&attempt_id) else {
                 continue;
             };
             entry.alarm = None;
             let attempt = Arc::clone(&entry.attempt);
-            if !entry.reported && !entry.told_to_stop {
-                rung.push(Alarm::TimedOut(attempt));
+            if !entry.reported && !entry.stop_requested {
+                due.push(Alarm::TimedOut(attempt));
             } else if let Some(task) = entry.task.clone() {
-                rung.push(Alarm::CutOff(attempt, task));
+                due.push(Alarm::Abort(attempt, task));
             }
         }
-        rung
+        due
     }
 
-    /// When the next alarm rings.
+    /// The elapsed time at which the next alarm is due.
     pub(crate) fn next_alarm(&self) -> Option<Duration> {
-        self.inner().next_alarm()
+        self.state().next_alarm()
     }
 
-    /// The attempts whose leases are to be renewed: those whose end the store does not know yet.
+    /// The attempts whose leases need renewal: those that the store has not settled.
     pub(crate) fn leased(&self) -> Vec<AttemptId> {
-        let inner = self.inner();
-        let leased = inner.attempts.iter().filter(|(_, entry)| !entry.settled);
-        leased.map(|(of, _)| *of).collect()
+        let state = self.state();
+        let leased = state.attempts.iter().filter(|(_, entry)| !entry.settled);
+        leased.map(|(attempt_id, _)| *attempt_id).collect()
     }
 
-    /// The attempts whose end was not told yet.
+    /// The attempts that have no outcome yet.
     pub(crate) fn unreported(&self) -> Vec<Arc<RunningAttempt>> {
-        let inner = self.inner();
-        let open = inner.attempts.values().filter(|entry| !entry.reported);
+        let state = self.state();
+        let open = state.attempts.values().filter(|entry| !entry.reported);
         open.map(|entry| Arc::clone(&entry.attempt)).collect()
     }
 
-    /// All of them.
+    /// All attempts.
     pub(crate) fn all(&self) -> Vec<Arc<RunningAttempt>> {
-        let inner = self.inner();
-        let all = inner.attempts.values();
+        let state = self.state();
+        let all = state.attempts.values();
         all.map(|entry| Arc::clone(&entry.attempt)).collect()
     }
 
-    /// The attempts of these jobs whose handlers are still there.
+    /// The attempts of these jobs whose handlers have not returned.
     pub(crate) fn running(&self, jobs: &[JobId]) -> Vec<Arc<RunningAttempt>> {
-        let inner = self.inner();
-        let of_jobs = inner
+        let state = self.state();
+        let of_jobs = state
             .attempts
             .values()
             .filter(|entry| !entry.returned && jobs.contains(&entry.attempt.job().id));
         of_jobs.map(|entry| Arc::clone(&entry.attempt)).collect()
     }
 
-    /// Finds an attempt.
-    pub(crate) fn get(&self, of: AttemptId) -> Option<Arc<RunningAttempt>> {
-        let inner = self.inner();
-        Some(Arc::clone(&inner.attempts.get(&of)?.attempt))
+    /// Returns one attempt.
+    pub(crate) fn get(&self, attempt_id: AttemptId) -> Option<Arc<RunningAttempt>> {
+        let state = self.state();
+        Some(Arc::clone(&state.attempts.get(&attempt_id)?.attempt))
     }
 
-    /// Cuts off every handler that is still there.
+    /// Aborts every handler that has not returned.
     pub(crate) fn abort_all(&self) {
-        for entry in self.inner().attempts.values() {
+        for entry in self.state().attempts.values() {
             if let Some(task) = &entry.task {
                 task.abort();
             }
         }
     }
 
-    /// Whether a handler is still there.
+    /// Whether a handler has not returned yet.
     pub(crate) fn has_running(&self) -> bool {
-        self.inner().attempts.values().any(|entry| !entry.returned)
+        self.state().attempts.values().any(|entry| !entry.returned)
     }
 
-    /// How many handlers are still there.
+    /// The number of handlers that have not returned.
     pub(crate) fn running_count(&self) -> usize {
-        let inner = self.inner();
-        let running = inner.attempts.values().filter(|entry| !entry.returned);
+        let state = self.state();
+        let running = state.attempts.values().filter(|entry| !entry.returned);
         running.count()
     }
 
-    /// Whether every handler that is still there sleeps or waits to be told to stop, and none was
-    /// just woken or told.
+    /// Whether every running handler sleeps or waits for its stop signal, and none was just woken.
     pub(crate) fn all_idle(&self, clock: &VirtualClock) -> bool {
         let (sleepers, waking) = (clock.sleepers(), clock.waking());
-        let is_idle = |entry: &Entry| {
+        let is_idle = |entry: &AttemptEntry| {
             let task = entry.task.as_ref().map(AbortHandle::id);
             let is_in = |tasks: &HashSet<task::Id>| task.is_some_and(|task| tasks.contains(&task));
             let stop = entry.attempt.stop();
             let waits = is_in(&sleepers) || stop.is_awaited();
             waits && !is_in(&waking) && !stop.is_waking()
         };
-        let inner = self.inner();
-        let mut running = inner.attempts.values().filter(|entry| !entry.returned);
+        let state = self.state();
+        let mut running = state.attempts.values().filter(|entry| !entry.returned);
         running.all(is_idle)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.inner().attempts.is_empty()
+        self.state().attempts.is_empty()
     }
 
-    /// Forgets everything, as a process does that is killed.
+    /// Drops all attempts, as if the process had been killed.
     pub(crate) fn clear(&self) {
-        let mut inner = self.inner();
-        inner.attempts.clear();
-        inner.alarms.clear();
+        let mut state = self.state();
+        state.attempts.clear();
+        state.alarms.clear();
     }
 
-    /// Ends when no attempt is left.
+    /// Waits until no attempt is left.
     pub(crate) async fn wait_until_empty(&self) {
         loop {
             let changed = self.changed.notified();
@@ -297,17 +304,17 @@ impl Registry {
         }
     }
 
-    /// Is told when the next alarm rings earlier than it did.
-    pub(crate) fn sooner(&self) -> &Notify {
-        &self.sooner
+    /// Notified when the next alarm moves to an earlier time.
+    pub(crate) fn alarm_moved_earlier(&self) -> &Notify {
+        &self.alarm_moved_earlier
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, RegistryState> {
+        lock(&self.state)
     }
 }
 
-impl Inner {
+impl RegistryState {
     fn next_alarm(&self) -> Option<Duration> {
         self.alarms.first().map(|(at, _)| *at)
     }

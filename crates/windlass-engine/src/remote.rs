@@ -1,26 +1,28 @@
-//! Workers in other processes, which claim, renew and report through this one.
+//! Remote workers: workers in other processes that claim, renew and report through this one.
 //!
 //! ```text
-//!  claim ──▶ line: one waits for all that want the same ──▶ steps ──▶ store ──▶ jobs under leases
-//!  renew, progress, settle ──▶ lease: whose attempt is it? ──▶ store ──▶ events
-//!  roster: who they are      signals: what operators want of them      times: how long attempts have run
+//!  claim ──▶ waiting_line: one probes for all ──▶ store_claims ──▶ store ──▶ jobs under leases
+//!  renew, progress, settle ──▶ lease: who holds the attempt? ──▶ store ──▶ events
+//!  roster: the workers     signals: from operators     attempt_times: how long attempts have run
 //! ```
 //!
-//! What the owner of this process alone knows is passed in: whether a caller may still claim and may wait ([`Admission`]), and
-//! when waiting is to end. Invariant: what a worker reports counts only for an attempt that it claimed, and never later than
-//! the timeout of the job allows.
+//! The owner of this process passes in what only it knows: whether a caller may still claim and may
+//! wait ([`Admission`]), and when waiting must end.
+//!
+//! Invariant: a report counts only for an attempt that the worker claimed, and only within the
+//! timeout of the job.
 
+mod attempt_times;
 mod claim;
 mod claim_state;
 mod lease;
-mod waiting_line;
 mod progress;
 mod renew;
 mod roster;
 mod settle;
 mod signals;
 mod store_claims;
-mod attempt_times;
+mod waiting_line;
 mod workers;
 
 use std::collections::BTreeSet;
@@ -41,20 +43,22 @@ pub use settle::{RemoteOutcome, RemoteSettled};
 pub use signals::{Signal, Signals};
 
 use crate::engine::Engine;
-use claim_state::Claims;
-use waiting_line::Lines;
 use attempt_times::AttemptTimes;
+use claim_state::ClaimState;
+use waiting_line::Lines;
 
-/// What remote workers are held to.
+/// The limits of remote workers.
 #[derive(Debug, Clone)]
 pub struct RemoteConfig {
-    /// The lease of a claim or a renewal that names none. 30 s.
+    /// The lease of a request that does not name one. 30 s.
     pub lease: Duration,
     /// The longest lease. 1 h.
     pub lease_max: Duration,
-    /// The policy of jobs that have no other, and the cap on what they ask for. `standard`, no cap.
+    /// The retry policy for jobs that have no other, and the cap on requested policies. `standard`,
+    /// no cap.
     pub retry: WorkerRetry,
-    /// Kinds that only a worker gets that names them: another part of this process runs them. None.
+    /// Kinds that only a worker gets that names them, because another part of this process runs
+    /// them. Empty by default.
     pub reserved: BTreeSet<Kind>,
 }
 
@@ -72,23 +76,23 @@ impl Default for RemoteConfig {
     }
 }
 
-/// The workers in other processes that work through this one.
+/// The remote workers that work through this process.
 pub struct Remote {
     engine: Arc<Engine>,
     config: RemoteConfig,
-    claims: Claims,
-    attempts: AttemptTimes,
+    claim_state: ClaimState,
+    attempt_times: AttemptTimes,
     lines: Lines,
     signals: Signals,
     roster: Roster,
 }
 
 impl Remote {
-    /// Remote workers of an engine.
+    /// Creates the remote side of an engine.
     pub fn new(engine: &Arc<Engine>, config: RemoteConfig) -> Self {
         Remote {
-            claims: Claims::default(),
-            attempts: AttemptTimes::new(engine.clock()),
+            claim_state: ClaimState::default(),
+            attempt_times: AttemptTimes::new(engine.clock()),
             lines: Lines::default(),
             signals: Signals::new(engine),
             roster: Roster::new(engine),
@@ -97,32 +101,32 @@ impl Remote {
         }
     }
 
-    /// Who the workers are.
+    /// The directory of remote workers.
     pub fn roster(&self) -> &Roster {
         &self.roster
     }
 
-    /// What operators want of workers.
+    /// The signals of operators to workers.
     pub fn signals(&self) -> &Signals {
         &self.signals
     }
 
-    /// How many claims wait for jobs.
+    /// The number of claims that wait for jobs.
     pub fn waiting(&self) -> usize {
         self.lines.waiting()
     }
 
-    /// Reads what is set about a queue again before the next claim: it has changed.
+    /// Drops the cached settings of a queue, because they have changed.
     pub fn forget_settings(&self, queue: &QueueName) {
-        self.claims.forget_settings(queue);
+        self.claim_state.forget_settings(queue);
     }
 
-    /// The lease that a worker gets who asks for this one.
+    /// Returns the lease for a request.
     fn lease(&self, asked: Option<Duration>) -> Result<Duration, RemoteError> {
         let (lease, most) = (asked.unwrap_or(self.config.lease), self.config.lease_max);
         if lease.is_zero() || lease > most {
             let rule = format!(
-                "must be longer than nothing and at most {}",
+                "must be longer than 0 s and at most {}",
                 format_duration(most)
             );
             return Err(Invalid::new("lease", rule).into());
@@ -140,24 +144,24 @@ impl fmt::Debug for Remote {
     }
 }
 
-/// Who claims, renews and reports.
+/// The worker that claims, renews and reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RemoteWorker {
-    /// One that gave its name: it is listed, and gets signals.
+    /// A worker with a name. It is listed and gets signals.
     Named(WorkerName),
-    /// One that gave none. This is the name under which it holds its leases.
+    /// A worker without a name. It holds its leases under this generated name.
     Anonymous(WorkerName),
 }
 
 impl RemoteWorker {
-    /// The name under which it holds its leases.
+    /// The name under which the worker holds its leases.
     pub fn name(&self) -> &WorkerName {
         match self {
             RemoteWorker::Named(name) | RemoteWorker::Anonymous(name) => name,
         }
     }
 
-    /// The name under which it is listed.
+    /// The name under which the worker is listed, if it is.
     fn listed(&self) -> Option<&WorkerName> {
         match self {
             RemoteWorker::Named(name) => Some(name),
@@ -166,33 +170,33 @@ impl RemoteWorker {
     }
 }
 
-/// Why a remote worker did not get what it asked for.
+/// Why a request of a remote worker failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
-    /// What it asked for breaks a rule.
+    /// The request breaks a rule.
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// The store refused or failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The attempt is not the worker's, or not any longer.
+    /// The worker does not hold the attempt, or no longer.
     #[error("{0}")]
     LeaseLost(Lost),
-    /// There are as many workers as there may be.
+    /// The maximum number of workers is reached.
     #[error(
-        "there are {WORKERS_MAX} workers, the most there may be: remove some, or wait until silent ones are forgotten after 10 min"
+        "there are already {WORKERS_MAX} remote workers, the maximum; remove some, or wait 10 min until inactive ones are removed"
     )]
     TooManyWorkers,
     /// The progress is too large.
     #[error("`progress` must be at most {REMOTE_PROGRESS_BYTES_MAX} bytes, got {bytes}")]
     ProgressTooLarge {
-        /// How large it is, as JSON.
+        /// The size of the report, in bytes of JSON.
         bytes: usize,
     },
-    /// The job reported its progress a moment ago.
-    #[error("a job reports its progress at most ten times a second")]
+    /// The last progress report of the job was less than 100 ms ago.
+    #[error("a job can report its progress at most 10 times per second; report less often")]
     ProgressTooOften,
-    /// Others report the progress of this job at the same time.
-    #[error("others report the progress of this job at the same time")]
+    /// Other writers keep changing the progress of this job.
+    #[error("other writers keep changing the progress of this job; retry")]
     ProgressBusy,
 }

@@ -1,7 +1,7 @@
-//! Turns occurrences that are due into jobs.
+//! Fires schedules: turns due occurrences into jobs.
 //!
-//! Which of them fire, `core` decides; that each becomes one job whoever fires it, the store sees to. So every node runs one,
-//! and two that overlap do no harm.
+//! `core` decides which occurrences fire. The store guarantees that each of them becomes at most
+//! one job. So every node can run a scheduler, and two that run at the same time do no harm.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,22 +17,25 @@ use crate::engine::Engine;
 use crate::event::{Event, ScheduleEvent};
 use crate::watchdog::Pulse;
 
-/// So many schedules are fired at once: a store that commits in groups, or on many connections, is kept busy.
-const AT_ONCE: usize = 64;
+/// The number of schedules that fire concurrently. Stores that commit in groups, or that have many
+/// connections, need this for throughput.
+const CONCURRENT_FIRINGS: usize = 64;
 
-/// How many earlier occurrences the scheduler checks for an unfinished one. While one is unfinished, few or none follow it.
-const LOOKED_BACK: usize = 100;
+/// The number of earlier occurrences to read at once when looking for unfinished ones. While one is
+/// unfinished, few or none follow it.
+const OCCURRENCES_PER_PAGE: usize = 100;
 
-/// How many pages of earlier runs the scheduler reads at most, where people asked for many runs.
-const STEPS_BACK: usize = 10;
+/// The maximum number of such pages. More than one is needed only after many manual runs.
+const PAGES_MAX: usize = 10;
 
-/// Marks, in the `meta` of a job, that a person asked for this run of a schedule. The value is [`Extra::name`].
+/// The key in a job's `meta` that marks a manual run. The value is [`Extra::name`].
 const EXTRA_META: &str = "windlass.extra";
 
-/// A run of a schedule that a person asks for. `overlap` ignores it: it holds no nominal occurrence back, and none holds it back.
+/// A run of a schedule that a person asked for. `overlap` ignores it: it blocks no occurrence, and
+/// no occurrence blocks it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extra {
-    /// One run, now, that is no occurrence of the rule.
+    /// One run now, in addition to the occurrences of the rule.
     RunNow,
     /// Occurrences of the past that did not run.
     Backfill,
@@ -47,12 +50,12 @@ impl Extra {
     }
 }
 
-/// How it looks for occurrences.
+/// The configuration of a scheduler.
 #[derive(Debug, Clone)]
 pub struct SchedulerConfig {
-    /// After so long it looks even if nothing is known to be due. 1 s.
+    /// The longest interval between two passes. 1 s.
     pub every: Duration,
-    /// At most so many schedules in one pass. 1000.
+    /// The maximum number of schedules of one pass. 1000.
     pub batch: usize,
 }
 
@@ -73,44 +76,46 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler.
+    /// Creates a scheduler.
     pub fn new(engine: Arc<Engine>, config: SchedulerConfig) -> Self {
         Scheduler { engine, config }
     }
 
-    /// Fires what is due; how many jobs that made. Each schedule fires at its own instant: those at the end of a long pass
-    /// may be late, which decides what counts as missed.
+    /// Fires all due schedules. Returns the number of created jobs.
+    ///
+    /// Each schedule uses the time at which it fires, not the start of the pass: at the end of a
+    /// long pass an occurrence may already count as missed.
     pub async fn pass(&self, now: Timestamp) -> Result<usize, StoreError> {
         let due = self.engine.store().due(self.config.batch, now).await?;
         let mut firing = futures_util::stream::iter(due)
             .map(async |schedule| self.fire(&schedule, now.max(self.engine.now())).await)
-            .buffer_unordered(AT_ONCE);
+            .buffer_unordered(CONCURRENT_FIRINGS);
         let (mut made, mut failed) = (0, None);
         while let Some(fired) = firing.next().await {
             match fired {
                 Ok(jobs) => made += jobs,
-                Err(error) => failed = Some(error), // the others are fired all the same
+                Err(error) => failed = Some(error), // continue with the others
             }
         }
         failed.map_or(Ok(made), Err)
     }
 
     async fn fire(&self, schedule: &Schedule, now: Timestamp) -> Result<usize, StoreError> {
-        let step = self.step(schedule, now).await?;
-        let (jobs, skipped) = (step.fire.jobs.clone(), step.fire.skipped.clone());
-        let Fired::Done { jobs: made } = self.engine.store().fire(step.fire, now).await? else {
-            return Ok(0); // another node was first, or it was just changed
+        let plan = self.plan(schedule, now).await?;
+        let (jobs, skipped) = (plan.fire.jobs.clone(), plan.fire.skipped.clone());
+        let Fired::Done { jobs: made } = self.engine.store().fire(plan.fire, now).await? else {
+            return Ok(0); // another node fired it, or it was just changed
         };
-        // Only now, and only by whoever fired: a step that came too late must not call off what another one fired.
-        if !step.cancel.is_empty() {
-            self.engine.change(&step.cancel, &Change::Cancel).await?;
+        // Only after firing: a plan that came too late must not cancel what another node fired.
+        if !plan.cancel.is_empty() {
+            self.engine.change(&plan.cancel, &Change::Cancel).await?;
         }
-        self.tell(schedule, &jobs, &made, &skipped, now);
+        self.emit_firing(schedule, &jobs, &made, &skipped, now);
         Ok(made.len())
     }
 
-    /// Works out what a schedule does now.
-    async fn step(&self, schedule: &Schedule, now: Timestamp) -> Result<Step, StoreError> {
+    /// Plans what a schedule does now.
+    async fn plan(&self, schedule: &Schedule, now: Timestamp) -> Result<FiringPlan, StoreError> {
         let definition = &schedule.definition;
         let recurrence = definition.recurrence(schedule.created_at);
         let last = schedule.last_at.unwrap_or(schedule.created_at);
@@ -139,7 +144,7 @@ impl Scheduler {
                 reason: SkipReason::Overlap,
                 count: Some(left_out.len()),
             };
-            self.leave_out(schedule, range, &mut fire).await?;
+            self.record_overlap(schedule, range, &mut fire).await?;
         }
         let skipped = due.skipped.map(|range| range.last);
         let dealt_with = due.fire.last().copied().max(skipped);
@@ -149,12 +154,12 @@ impl Scheduler {
             Overlap::CancelRunning if !fire.jobs.is_empty() => unfinished,
             _ => Vec::new(),
         };
-        Ok(Step { fire, cancel })
+        Ok(FiringPlan { fire, cancel })
     }
 
-    /// Records that occurrences are left out because an earlier one is not over. Where those before them were left out for
-    /// the same reason, their record is lengthened.
-    async fn leave_out(
+    /// Records that occurrences are skipped because an earlier one is unfinished. Extends the
+    /// newest record if it has the same reason and ends right before them.
+    async fn record_overlap(
         &self,
         schedule: &Schedule,
         mut range: SkippedRange,
@@ -180,16 +185,18 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The nominal occurrences that are unfinished, if `overlap` depends on them. Runs that a person asked for do not count, and
-    /// the scheduler looks past them.
+    /// Returns the unfinished occurrences, if `overlap` depends on them. Manual runs do not count,
+    /// and the search continues past them.
     async fn unfinished(&self, schedule: &Schedule) -> Result<Vec<JobId>, StoreError> {
         if schedule.definition.overlap == Overlap::Allow {
             return Ok(Vec::new());
         }
         let store = self.engine.store();
         let (mut before, mut looked_at, mut unfinished) = (None, 0, Vec::new());
-        for _ in 0..STEPS_BACK {
-            let fired = store.occurrences(schedule.id, before, LOOKED_BACK).await?;
+        for _ in 0..PAGES_MAX {
+            let fired = store
+                .occurrences(schedule.id, before, OCCURRENCES_PER_PAGE)
+                .await?;
             let jobs: Vec<JobId> = fired.iter().filter_map(|fired| fired.job).collect();
             let found = store.get(&jobs).await?;
             for job in found.iter().flatten().filter(|job| !is_extra(job)) {
@@ -199,15 +206,15 @@ impl Scheduler {
                 }
             }
             before = fired.last().map(|fired| fired.scheduled_for);
-            if looked_at >= LOOKED_BACK || fired.len() < LOOKED_BACK {
+            if looked_at >= OCCURRENCES_PER_PAGE || fired.len() < OCCURRENCES_PER_PAGE {
                 break;
             }
         }
         Ok(unfinished)
     }
 
-    /// Tells what a step did: of the jobs that it was to make, `made` are there.
-    fn tell(
+    /// Emits the events of a firing. `made` are the jobs that were really created.
+    fn emit_firing(
         &self,
         schedule: &Schedule,
         jobs: &[Job],
@@ -216,7 +223,7 @@ impl Scheduler {
         now: Timestamp,
     ) {
         let name = &schedule.definition.name;
-        let tell = |what: ScheduleEvent| {
+        let emit = |what: ScheduleEvent| {
             self.engine.emit(|| Event::Schedule {
                 at: now,
                 id: schedule.id,
@@ -232,9 +239,9 @@ impl Scheduler {
                 continue;
             }
             self.engine
-                .narrator()
+                .job_log()
                 .fired(name, scheduled_for, job.id, now);
-            tell(ScheduleEvent::Fired {
+            emit(ScheduleEvent::Fired {
                 scheduled_for,
                 job: job.id,
                 lag: now.since(scheduled_for),
@@ -242,34 +249,34 @@ impl Scheduler {
             self.engine.enqueued(std::iter::once(job), now);
         }
         for range in skipped {
-            self.engine.narrator().skipped(name, &range, now);
-            tell(ScheduleEvent::Skipped(range));
+            self.engine.job_log().skipped(name, &range, now);
+            emit(ScheduleEvent::Skipped(range));
         }
     }
 
-    /// Tells which schedules cannot fire, for their definition cannot be read.
-    async fn tell_unreadable(&self) {
+    /// Logs the schedules that cannot fire because their definition cannot be read.
+    async fn log_unreadable(&self) {
         match self.engine.store().schedules().await {
             Ok(schedules) => {
                 for one in schedules.unreadable {
-                    error!(schedule = %one.name, reason = %one.reason, "a schedule cannot be read and does not fire: put it anew or delete it");
+                    error!(schedule = %one.name, reason = %one.reason, "cannot read a schedule, so it does not fire; put it again or delete it");
                 }
             }
-            Err(error) => warn!(%error, "schedules that cannot be read are not known"),
+            Err(error) => warn!(%error, "listing unreadable schedules failed"),
         }
     }
 
-    /// When the next schedule is due, as far as it is known.
+    /// When the next schedule is due.
     pub async fn next_at(&self) -> Result<Option<Timestamp>, StoreError> {
         let first = self.engine.store().due(1, Timestamp::MAX).await?;
         Ok(first.first().and_then(|schedule| schedule.next_at))
     }
 
-    /// Fires until it is told to stop.
+    /// Fires schedules until `stop`.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
         let clock = Arc::clone(self.engine.clock());
         pulse.busy(clock.now());
-        self.tell_unreadable().await;
+        self.log_unreadable().await;
         loop {
             let now = clock.now();
             pulse.busy(now);
@@ -281,7 +288,7 @@ impl Scheduler {
             let at = match passed {
                 Ok(_) => next.map_or(poll, |next| next.clamp(now, poll)),
                 Err(error) => {
-                    warn!(%error, "firing schedules failed, trying again at the next look");
+                    warn!(%error, "firing schedules failed; retrying at the next pass");
                     poll
                 }
             };
@@ -293,11 +300,11 @@ impl Scheduler {
     }
 }
 
-/// The job of an occurrence, which is unique by its nominal instant `at`.
+/// The job of the occurrence at the nominal time `at`.
 fn occurrence_job(engine: &Engine, schedule: &Schedule, at: Timestamp, now: Timestamp) -> Job {
     let definition = &schedule.definition;
-    let wanted = definition.job.clone();
-    let mut job = wanted.into_stored_job(engine.ids().job(now), at);
+    let new_job = definition.job.clone();
+    let mut job = new_job.into_stored_job(engine.ids().job(now), at);
     let splay = splay_of(schedule.id, at, definition.splay);
     job.run_at = job.run_at.saturating_add(splay);
     job.created_at = now;
@@ -308,10 +315,10 @@ fn occurrence_job(engine: &Engine, schedule: &Schedule, at: Timestamp, now: Time
     job
 }
 
-/// The job of a run that a person asks for.
+/// The job of a manual run.
 ///
-/// Under `overlap: queue` backfilled jobs run one after the other, with a concurrency key of their own, so that they do not
-/// delay the occurrences to come.
+/// Under `overlap: queue`, backfilled jobs run one after the other. They have a concurrency key of
+/// their own, so they do not delay future occurrences.
 pub fn extra_job(
     engine: &Engine,
     schedule: &Schedule,
@@ -334,7 +341,7 @@ fn is_extra(job: &Job) -> bool {
     job.meta.contains_key(EXTRA_META)
 }
 
-/// Jobs with this key run one after the other. A job that has a concurrency key keeps it.
+/// Makes jobs with the same key run one after the other. A job that has a concurrency key keeps it.
 fn run_in_turn(job: &mut Job, key: String) {
     if job.concurrency.is_none() {
         let key = Key::new(&key).ok();
@@ -342,8 +349,8 @@ fn run_in_turn(job: &mut Job, key: String) {
     }
 }
 
-/// What a schedule does in one step.
-struct Step {
+/// What a schedule does in one pass.
+struct FiringPlan {
     fire: Fire,
     cancel: Vec<JobId>,
 }

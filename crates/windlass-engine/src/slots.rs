@@ -1,34 +1,39 @@
-//! The slots of a worker in which handlers run. Jobs are claimed only into free ones.
+//! The slots of a worker. Each running handler takes one slot, and jobs are claimed only for free
+//! slots.
+//!
+//! A queue may have a retry lane: a pool of further slots that only its retries use.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 use windlass_core::Timestamp;
 use windlass_core::fairness::{Pool, Rate, RetryLane, Slots as FreeSlots};
 use windlass_core::{Lane, QueueName};
 
+use crate::poison::lock;
+use crate::saturate::to_u32;
 use crate::sources::Source;
 
 /// The slots of all queues of a worker.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    inner: Mutex<Inner>,
+    counts: Mutex<SlotCounts>,
     freed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    /// Over all queues; the pools of retries alone are next to it.
+struct SlotCounts {
+    /// The number of slots over all queues, without the retry lanes.
     total: u32,
-    /// The slots of all pools of retries alone.
+    /// The number of slots of all retry lanes.
     lanes_total: u32,
     used: u32,
-    /// How many each source uses.
+    /// The number of slots that each source uses.
     sources: BTreeMap<Source, u32>,
-    /// The queues that use slots or did so lately.
+    /// The queues that use slots, or whose rate limit still counts recent starts.
     queues: BTreeMap<QueueName, QueueSlots>,
-    /// The queues in which a slot became free since the last call.
+    /// The queues in which a slot became free since the last call of `take_freed`.
     freed: BTreeSet<QueueName>,
 }
 
@@ -37,11 +42,11 @@ struct QueueSlots {
     used: u32,
     retries: u32,
     lane_used: u32,
-    /// When retries were started in a pool with a rate, as far back as its period.
+    /// The recent starts in a retry lane with a rate limit, as far back as its period.
     lane_starts: VecDeque<Timestamp>,
 }
 
-/// A slot that is taken, until this is dropped.
+/// A taken slot. Dropping it frees the slot.
 #[derive(Debug)]
 pub(crate) struct Slot {
     slots: Arc<Slots>,
@@ -52,45 +57,45 @@ pub(crate) struct Slot {
 }
 
 impl Slots {
-    /// This many slots over all queues.
+    /// Creates `total` slots over all queues.
     pub(crate) fn new(total: u32) -> Self {
-        let inner = Inner {
+        let counts = SlotCounts {
             total,
-            ..Inner::default()
+            ..SlotCounts::default()
         };
         Slots {
-            inner: Mutex::new(inner),
+            counts: Mutex::new(counts),
             freed: Notify::new(),
         }
     }
 
-    /// How many are free over all queues.
+    /// The number of free slots over all queues, without the retry lanes.
     pub(crate) fn free(&self) -> u32 {
-        let inner = self.inner();
-        inner.total.saturating_sub(inner.used)
+        let counts = self.counts();
+        counts.total.saturating_sub(counts.used)
     }
 
-    /// How many are taken, the pools of retries included.
+    /// The number of taken slots, including the retry lanes.
     pub(crate) fn used(&self) -> u32 {
-        let inner = self.inner();
-        let lanes = inner.queues.values().map(|queue| queue.lane_used);
-        inner.used + lanes.sum::<u32>()
+        let counts = self.counts();
+        let lanes = counts.queues.values().map(|queue| queue.lane_used);
+        counts.used + lanes.sum::<u32>()
     }
 
-    /// How many there are, the pools of retries included.
+    /// The number of slots, including the retry lanes.
     pub(crate) fn total(&self) -> u32 {
-        let inner = self.inner();
-        inner.total.saturating_add(inner.lanes_total)
+        let counts = self.counts();
+        counts.total.saturating_add(counts.lanes_total)
     }
 
-    /// How many are free for a source that has this many.
+    /// The number of free slots of a source that has `total` slots.
     pub(crate) fn free_of(&self, source: Source, total: u32) -> u32 {
-        let used = self.inner().sources.get(&source).copied();
+        let used = self.counts().sources.get(&source).copied();
         total.saturating_sub(used.unwrap_or(0))
     }
 
-    /// The slots of a queue that has `most` of the `total` of its source, as the guards want to
-    /// know them.
+    /// The slots of a queue, in the form that the guards need. The queue may use `most` of the
+    /// `total` slots of its source.
     pub(crate) fn of(
         &self,
         queue: &QueueName,
@@ -98,37 +103,39 @@ impl Slots {
         (total, most): (u32, u32),
     ) -> FreeSlots {
         let free = self.free_of(source, total);
-        let inner = self.inner();
-        let of = inner.queues.get(queue);
+        let counts = self.counts();
+        let queue_slots = counts.queues.get(queue);
         FreeSlots {
             total: most,
-            free: free.min(most.saturating_sub(of.map_or(0, |of| of.used))),
-            retries_running: of.map_or(0, |of| of.retries),
+            free: free
+                .min(most.saturating_sub(queue_slots.map_or(0, |queue_slots| queue_slots.used))),
+            retries_running: queue_slots.map_or(0, |queue_slots| queue_slots.retries),
         }
     }
 
-    /// The slots of the pool for retries alone, within its rate.
+    /// The slots of a queue's retry lane that its rate limit allows now.
     pub(crate) fn of_lane(&self, queue: &QueueName, lane: RetryLane, now: Timestamp) -> FreeSlots {
-        let mut inner = self.inner();
-        let of = inner.queues.get_mut(queue);
-        let (used, room) = of.map_or((0, u32::MAX), |of| {
-            (of.lane_used, of.lane_room(lane.rate, now))
+        let mut counts = self.counts();
+        let queue_slots = counts.queues.get_mut(queue);
+        let (used, rate_left) = queue_slots.map_or((0, u32::MAX), |queue_slots| {
+            (queue_slots.lane_used, queue_slots.rate_left(lane.rate, now))
         });
-        let room = room.min(lane.rate.map_or(u32::MAX, |rate| rate.count));
+        let rate_left = rate_left.min(lane.rate.map_or(u32::MAX, |rate| rate.count));
         FreeSlots {
             total: lane.concurrency,
-            free: lane.concurrency.saturating_sub(used).min(room),
+            free: lane.concurrency.saturating_sub(used).min(rate_left),
             retries_running: used,
         }
     }
 
-    /// Pools of retries alone have this many slots from now on.
+    /// Sets the number of slots of all retry lanes.
     pub(crate) fn set_lanes_total(&self, slots: u32) {
-        self.inner().lanes_total = slots;
+        self.counts().lanes_total = slots;
         self.freed.notify_one();
     }
 
-    /// Takes a slot for a job that was claimed. `rated` if the starts of the pool are counted.
+    /// Takes a slot for a claimed job. If `rated`, the start counts against the rate limit of the
+    /// retry lane.
     pub(crate) fn take(
         self: &Arc<Self>,
         (queue, source): (&QueueName, Source),
@@ -137,19 +144,19 @@ impl Slots {
         rated: bool,
         now: Timestamp,
     ) -> Slot {
-        let mut inner = self.inner();
-        let of = inner.queues.entry(queue.clone()).or_default();
+        let mut counts = self.counts();
+        let queue_slots = counts.queues.entry(queue.clone()).or_default();
         match pool {
             Pool::Main | Pool::Single => {
-                of.used += 1;
-                of.retries += u32::from(lane == Lane::Retry);
-                inner.used += 1;
-                *inner.sources.entry(source).or_default() += 1;
+                queue_slots.used += 1;
+                queue_slots.retries += u32::from(lane == Lane::Retry);
+                counts.used += 1;
+                *counts.sources.entry(source).or_default() += 1;
             }
             Pool::RetryLane => {
-                of.lane_used += 1;
+                queue_slots.lane_used += 1;
                 if rated {
-                    of.lane_starts.push_back(now);
+                    queue_slots.lane_starts.push_back(now);
                 }
             }
         }
@@ -162,24 +169,24 @@ impl Slots {
         }
     }
 
-    /// Is notified whenever a slot becomes free.
+    /// Notified whenever a slot becomes free.
     pub(crate) fn freed(&self) -> &Notify {
         &self.freed
     }
 
-    /// The queues in which a slot became free since the last call.
+    /// Returns the queues in which a slot became free since the last call.
     pub(crate) fn take_freed(&self) -> BTreeSet<QueueName> {
-        std::mem::take(&mut self.inner().freed)
+        std::mem::take(&mut self.counts().freed)
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn counts(&self) -> MutexGuard<'_, SlotCounts> {
+        lock(&self.counts)
     }
 }
 
 impl QueueSlots {
-    /// How many more retries may start now.
-    fn lane_room(&mut self, rate: Option<Rate>, now: Timestamp) -> u32 {
+    /// How many more retries the rate limit allows to start now.
+    fn rate_left(&mut self, rate: Option<Rate>, now: Timestamp) -> u32 {
         let Some(Rate { count, period }) = rate else {
             return u32::MAX;
         };
@@ -190,7 +197,7 @@ impl QueueSlots {
         {
             self.lane_starts.pop_front();
         }
-        count.saturating_sub(u32::try_from(self.lane_starts.len()).unwrap_or(u32::MAX))
+        count.saturating_sub(to_u32(self.lane_starts.len()))
     }
 
     fn is_idle(&self) -> bool {
@@ -198,25 +205,25 @@ impl QueueSlots {
     }
 }
 
-impl Inner {
+impl SlotCounts {
     fn give_back(&mut self, slot: &Slot) {
         if slot.pool != Pool::RetryLane {
             self.used = self.used.saturating_sub(1);
             let used = self.sources.entry(slot.source).or_default();
             *used = used.saturating_sub(1);
         }
-        let Some(of) = self.queues.get_mut(&slot.queue) else {
+        let Some(queue_slots) = self.queues.get_mut(&slot.queue) else {
             return;
         };
         match slot.pool {
             Pool::Main | Pool::Single => {
-                of.used = of.used.saturating_sub(1);
+                queue_slots.used = queue_slots.used.saturating_sub(1);
                 let retry = u32::from(slot.lane == Lane::Retry);
-                of.retries = of.retries.saturating_sub(retry);
+                queue_slots.retries = queue_slots.retries.saturating_sub(retry);
             }
-            Pool::RetryLane => of.lane_used = of.lane_used.saturating_sub(1),
+            Pool::RetryLane => queue_slots.lane_used = queue_slots.lane_used.saturating_sub(1),
         }
-        if of.is_idle() {
+        if queue_slots.is_idle() {
             self.queues.remove(&slot.queue);
         }
         self.freed.insert(slot.queue.clone());
@@ -225,7 +232,7 @@ impl Inner {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.slots.inner().give_back(self);
+        self.slots.counts().give_back(self);
         self.slots.freed.notify_one();
     }
 }

@@ -1,4 +1,4 @@
-//! Where a worker takes jobs from: queues that it names, and queues that it discovers.
+//! The queues that a worker takes jobs from: those that it names, and those that it discovers.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use windlass_store::CLAIM_MAX;
 pub struct QueueConfig {
     /// Its name.
     pub name: QueueName,
-    /// At most this many of its jobs run at once in this worker.
+    /// The maximum number of jobs of this queue that run at once in this worker.
     pub concurrency: u32,
-    /// Its share of the worker's slots next to other queues, where there are fewer slots than the
-    /// queues could use. 1.
+    /// The queue's share of the worker's slots, relative to other queues, when there are not enough
+    /// slots for all. 1.
     pub weight: u32,
     /// How fresh work and retries share its slots.
     pub guards: Guards,
-    /// The policy of jobs that have none of their own and no kind with one.
+    /// The retry policy for jobs that have none of their own and whose kind has none.
     pub retry: Option<Arc<RetryPolicy>>,
 }
 
@@ -36,25 +36,28 @@ impl QueueConfig {
     }
 }
 
-/// Queues that a worker discovers while it runs: all that match a pattern and have due jobs of its
-/// kinds. They share the slots by weight, in turn. Weight and guards come from the settings of each
-/// queue.
+/// Queues that a worker discovers while it runs: all queues that match a pattern and have due jobs
+/// of its kinds.
+///
+/// They share the slots by weight, in turns. The settings of each queue provide its weight and
+/// guards.
 #[derive(Debug, Clone)]
 pub struct DiscoverConfig {
-    /// Their names. A queue that the worker names itself is not among them; one that matches
-    /// several patterns belongs to the first.
+    /// The pattern of their names. It does not apply to queues that the worker names itself. A
+    /// queue that matches several patterns belongs to the first one.
     pub pattern: QueuePattern,
-    /// At most this many of their jobs run at once in this worker.
+    /// The maximum number of jobs of all these queues that run at once in this worker.
     pub concurrency: u32,
-    /// At most this many jobs of one of them run at once in this worker; none: as many as of all.
+    /// The maximum number of jobs of one of these queues that run at once in this worker. Defaults
+    /// to `concurrency`.
     pub per_queue: Option<u32>,
-    /// The policy of jobs that have none of their own, and neither their kind nor the settings of
-    /// their queue have one.
+    /// The retry policy for jobs that have none of their own, if neither their kind nor the
+    /// settings of their queue have one.
     pub retry: Option<Arc<RetryPolicy>>,
 }
 
 impl DiscoverConfig {
-    /// Queues with every other setting at its default.
+    /// A pattern with every other setting at its default.
     pub fn new(pattern: QueuePattern, concurrency: u32) -> Self {
         DiscoverConfig {
             pattern,
@@ -77,21 +80,22 @@ pub(crate) struct Sources {
     pub(crate) discovered: Vec<DiscoverConfig>,
 }
 
-/// What a queue belongs to: itself, if the worker names it, or the pattern that it matches.
+/// Where a queue comes from: the worker names it, or it matches a pattern. The number is the index
+/// in [`Sources`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Source {
     Queue(usize),
     Pattern(usize),
 }
 
-/// How the jobs of a queue are claimed: what may change while a worker runs.
+/// How to claim from a queue. Operators can change these rules while a worker runs.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct QueueRules {
     /// How fresh work and retries share its slots.
     pub(crate) guards: Guards,
-    /// Its share next to other queues.
+    /// The queue's share relative to other queues.
     pub(crate) weight: u32,
-    /// The policy of jobs that have none of their own and no kind with one.
+    /// The retry policy for jobs that have none of their own and whose kind has none.
     pub(crate) retry: Option<Arc<RetryPolicy>>,
 }
 
@@ -102,28 +106,28 @@ impl QueueRules {
 }
 
 impl Sources {
-    /// What a queue belongs to, if the worker serves it.
+    /// Returns the source of a queue, or `None` if the worker does not serve it.
     pub(crate) fn of(&self, queue: &QueueName) -> Option<Source> {
         let mut queues = self.queues.iter();
-        if let Some(index) = queues.position(|of| of.name == *queue) {
+        if let Some(index) = queues.position(|config| config.name == *queue) {
             return Some(Source::Queue(index));
         }
         let mut patterns = self.discovered.iter();
-        let index = patterns.position(|of| of.pattern.matches(queue))?;
+        let index = patterns.position(|config| config.pattern.matches(queue))?;
         Some(Source::Pattern(index))
     }
 
-    /// The slots of all queues of a source, and of each of them.
+    /// Returns the slots of a source: for all of its queues together, and for each of them.
     pub(crate) fn slots(&self, source: Source) -> (u32, u32) {
         let slots = match source {
             Source::Queue(index) => self
                 .queues
                 .get(index)
-                .map(|of| (of.concurrency, of.concurrency)),
+                .map(|config| (config.concurrency, config.concurrency)),
             Source::Pattern(index) => self
                 .discovered
                 .get(index)
-                .map(|of| (of.concurrency, of.queue_slots())),
+                .map(|config| (config.concurrency, config.queue_slots())),
         };
         slots.unwrap_or_default()
     }
@@ -131,11 +135,11 @@ impl Sources {
     /// The slots of all sources together.
     pub(crate) fn total_slots(&self) -> u32 {
         let queues = self.queues.iter().map(|queue| queue.concurrency);
-        let discovered = self.discovered.iter().map(|of| of.concurrency);
+        let discovered = self.discovered.iter().map(|config| config.concurrency);
         queues.chain(discovered).fold(0, u32::saturating_add)
     }
 
-    /// How a queue is claimed about which nothing is set.
+    /// The rules of a queue without operator settings.
     pub(crate) fn own_rules(&self, source: Source) -> QueueRules {
         let named = match source {
             Source::Queue(index) => self.queues.get(index),
@@ -145,17 +149,17 @@ impl Sources {
             Source::Pattern(index) => self.discovered.get(index),
             Source::Queue(_) => None,
         };
-        let retry = named.map(|of| of.retry.clone());
+        let retry = named.map(|config| config.retry.clone());
         QueueRules {
-            guards: named.map_or_else(Guards::default, |of| of.guards),
-            weight: named.map_or(1, |of| of.weight),
+            guards: named.map_or_else(Guards::default, |config| config.guards),
+            weight: named.map_or(1, |config| config.weight),
             retry: retry
-                .or_else(|| discovered.map(|of| of.retry.clone()))
+                .or_else(|| discovered.map(|config| config.retry.clone()))
                 .flatten(),
         }
     }
 
-    /// Refuses what cannot work, by the name of the setting.
+    /// Checks the settings. The error names the first setting that cannot work.
     pub(crate) fn check(&self) -> Result<(), Invalid> {
         if self.queues.is_empty() && self.discovered.is_empty() {
             return Err(Invalid::new("queues", "must name at least one queue"));
@@ -188,7 +192,7 @@ fn check_slots(slots: u32, name: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// No slots.
+/// The slots of a queue that the worker does not serve.
 pub(crate) const NO_SLOTS: FreeSlots = FreeSlots {
     total: 0,
     free: 0,

@@ -1,10 +1,15 @@
-//! Ends the attempts of workers that died, and buries jobs whose deadline has passed.
+//! Ends attempts whose leases have expired, and jobs whose deadline has passed.
 //!
-//! It also gives this node's sign of life. When nobody could reach the store for so long that leases may have run out, it was
-//! the store that was away, and the workers get one lease to renew theirs before anything is swept. Whoever comes back first
-//! tells that with its sign of life, and every other sweeper heeds it.
+//! It also writes the heartbeat of this node and reads those of the others. When no node could
+//! write a heartbeat for most of a lease, the store was unreachable, and healthy workers could not
+//! renew their leases. Sweeping at once would end attempts that still run. So the sweeper holds: it
+//! gives the workers one more lease to renew before it sweeps.
+//!
+//! The first node that comes back hides the outage from the others, because its heartbeat is new
+//! again. So it writes the end of the hold into its heartbeat, and every other sweeper honours it.
+//! `core` decides when to hold ([`outage_hold`]).
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -18,26 +23,28 @@ use windlass_store::{Node, StoreError, Swept};
 use crate::engine::Engine;
 use crate::event::{JobEvent, JobRef};
 use crate::lingering_handlers::LINGERING;
+use crate::poison::lock;
 use crate::watchdog::Pulse;
 use crate::worker::LEASE_MIN;
 
-/// How it sweeps.
+/// The configuration of a sweeper.
 #[derive(Debug, Clone)]
 pub struct SweeperConfig {
     /// The name of this node.
     pub node: String,
-    /// What this node says about itself.
+    /// What the heartbeat of this node says about it.
     pub about: Map<String, Value>,
-    /// How long leases last. 30 s.
+    /// The length of leases. 30 s.
     pub lease: Duration,
-    /// How often it looks: a lost job is found so long after its lease at the latest. 500 ms, or a third of a shorter lease.
+    /// The interval between sweeps, so the longest delay until an expired lease is found. 500 ms,
+    /// or a third of a shorter lease.
     pub every: Duration,
-    /// At most so many in one step. 1000.
+    /// The maximum number of jobs of one sweep. 1000.
     pub batch: usize,
 }
 
 impl SweeperConfig {
-    /// Every setting at its default.
+    /// The default configuration.
     pub fn new(node: String) -> Self {
         SweeperConfig {
             node,
@@ -49,39 +56,39 @@ impl SweeperConfig {
     }
 }
 
-/// Sweeps up after workers that died.
+/// Ends the attempts of workers that died.
 #[derive(Debug)]
 pub struct Sweeper {
     engine: Arc<Engine>,
     config: SweeperConfig,
-    state: Mutex<State>,
+    state: Mutex<SweeperState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct SweeperState {
     beat_at: Option<Timestamp>,
     hold: Option<Hold>,
-    /// What was swept and could not be told yet.
-    untold: Swept,
-    /// The shortest lease of all nodes: it is the first to run out while the store is away.
+    /// Swept jobs whose events could not be emitted yet.
+    unreported: Swept,
+    /// The shortest lease of all nodes, which is the first to expire in an outage.
     lease: Duration,
 }
 
-/// However long its own leases last, a node looks after the others so often: theirs may be shorter.
-const BEAT_EVERY_MAX: Duration = Duration::from_secs(10);
+/// The longest interval between two heartbeats. Other nodes may have shorter leases than this one.
+const HEARTBEAT_EVERY_MAX: Duration = Duration::from_secs(10);
 
-/// Where a node tells, with its sign of life, until when expired leases are left alone.
+/// The heartbeat field for the end of a hold.
 const HOLD_UNTIL: &str = "hold_until";
-/// Where it tells how long its leases last.
+/// The heartbeat field for the length of the node's leases.
 const LEASE_MS: &str = "lease_ms";
 
 impl Sweeper {
-    /// A sweeper.
+    /// Creates a sweeper.
     pub fn new(engine: Arc<Engine>, config: SweeperConfig) -> Self {
-        let state = State {
+        let state = SweeperState {
             beat_at: None,
             hold: None,
-            untold: Swept::default(),
+            unreported: Swept::default(),
             lease: config.lease,
         };
         Sweeper {
@@ -91,10 +98,10 @@ impl Sweeper {
         }
     }
 
-    /// Gives a sign of life, and sweeps unless the store was away.
+    /// Writes a heartbeat if one is due, and sweeps unless there is a hold.
     pub async fn pass(&self, now: Timestamp) -> Result<Swept, StoreError> {
-        self.beat(now).await?;
-        self.tell(now).await?;
+        self.check_heartbeats(now).await?;
+        self.emit_swept(now).await?;
         if self.held_until().is_some_and(|until| now < until) {
             return Ok(Swept::default());
         }
@@ -104,20 +111,20 @@ impl Sweeper {
             .store()
             .sweep(self.config.batch, now, random)
             .await?;
-        self.state().untold.clone_from(&swept);
-        self.tell(now).await?;
+        self.state().unreported.clone_from(&swept);
+        self.emit_swept(now).await?;
         Ok(swept)
     }
 
-    /// Looks when anybody last gave a sign of life, then gives one.
-    async fn beat(&self, now: Timestamp) -> Result<(), StoreError> {
-        let State {
+    /// Reads the heartbeats of all nodes to detect an outage, then writes the own one.
+    async fn check_heartbeats(&self, now: Timestamp) -> Result<(), StoreError> {
+        let SweeperState {
             beat_at: own,
             lease,
             ..
         } = *self.state();
-        let every = (lease / 3).min(BEAT_EVERY_MAX);
-        // The heartbeat finds out when a store that refused writes accepts them again.
+        let every = (lease / 3).min(HEARTBEAT_EVERY_MAX);
+        // A heartbeat also detects when a store that refused writes accepts them again.
         let refused = self.engine.writes().problem().is_some();
         if !refused && own.is_some_and(|at| now < at.saturating_add(every)) {
             return Ok(());
@@ -130,19 +137,23 @@ impl Sweeper {
         let signs = SignsOfLife {
             newest: nodes.iter().map(|node| node.beat_at).max(),
             own,
-            held_until: nodes.iter().filter_map(|node| hold_of(node, now)).max(),
+            held_until: nodes
+                .iter()
+                .filter_map(|node| honoured_hold(node, now))
+                .max(),
         };
         if let Some(hold) = outage_hold(signs, now, lease)
             && self.held_until() < Some(hold.until)
         {
-            info!(until = %hold.until, "the store was away: nothing is swept until then");
+            info!(until = %hold.until, "the store was unreachable; holding expired leases");
             self.state().hold = Some(hold);
         }
-        self.vouch(now).await
+        self.send_heartbeat(now).await
     }
 
-    /// Gives a sign of life. Alone, it is for time that passed without this loop, in which the worker was well all the same.
-    pub(crate) async fn vouch(&self, now: Timestamp) -> Result<(), StoreError> {
+    /// Writes a heartbeat. A drain calls it alone: virtual time passed without this loop, which is
+    /// no outage.
+    pub(crate) async fn send_heartbeat(&self, now: Timestamp) -> Result<(), StoreError> {
         let mut about = self.config.about.clone();
         about.insert(
             LEASE_MS.to_owned(),
@@ -161,43 +172,43 @@ impl Sweeper {
         Ok(())
     }
 
-    /// Tells what was swept. Until that is done, nothing further is swept.
-    async fn tell(&self, now: Timestamp) -> Result<(), StoreError> {
-        let swept = self.state().untold.clone();
-        let lost = swept.lost.iter().map(|(of, _)| of.job);
+    /// Emits the events of swept jobs. Nothing more is swept until this succeeds.
+    async fn emit_swept(&self, now: Timestamp) -> Result<(), StoreError> {
+        let swept = self.state().unreported.clone();
+        let lost = swept.lost.iter().map(|(attempt_id, _)| attempt_id.job);
         let ids: Vec<JobId> = lost.chain(swept.expired.iter().copied()).collect();
         if ids.is_empty() {
             return Ok(());
         }
         let jobs = self.engine.readable(&ids).await?;
-        self.state().untold = Swept::default();
+        self.state().unreported = Swept::default();
         let (lost, expired) = jobs.split_at(swept.lost.len());
-        for ((of, settlement), job) in swept.lost.iter().zip(lost) {
+        for ((attempt_id, settlement), job) in swept.lost.iter().zip(lost) {
             let Some(job) = job else {
-                // It cannot be read now; a fetcher looks for it all the same.
+                // The job cannot be read, but a fetcher should look for it when it is due.
                 if let Verdict::Waiting { run_at } = settlement.verdict {
                     self.engine.due_at(run_at, now);
                 }
                 continue;
             };
-            let (attempt, ran) = (of.attempt, Duration::ZERO);
-            self.engine.announce_end(job, attempt, settlement, ran, now);
+            let (attempt, ran) = (attempt_id.attempt, Duration::ZERO);
+            self.engine.emit_ended(job, attempt, settlement, ran, now);
         }
         for job in expired.iter().flatten() {
             let (reason, failures) = (DeadReason::Expired, job.failures);
-            self.engine.narrator().expired(job, now);
+            self.engine.job_log().expired(job, now);
             self.engine
                 .emit_job(now, &JobRef::of(job), JobEvent::Dead { reason, failures });
         }
         Ok(())
     }
 
-    /// Until when expired leases are left alone.
+    /// The end of the current or last hold.
     pub(crate) fn held_until(&self) -> Option<Timestamp> {
         Some(self.state().hold?.until)
     }
 
-    /// Sweeps until it is told to stop.
+    /// Sweeps until `stop`.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
         let clock = Arc::clone(self.engine.clock());
         loop {
@@ -206,12 +217,12 @@ impl Sweeper {
             let full = match self.pass(now).await {
                 Ok(swept) => swept.lost.len() + swept.expired.len() >= self.config.batch,
                 Err(error) => {
-                    warn!(%error, "sweeping failed, trying again at the next look");
+                    warn!(%error, "sweep failed; retrying at the next pass");
                     false
                 }
             };
             pulse.rest();
-            self.engine.narrator().summarise(clock.now());
+            self.engine.job_log().summarise(clock.now());
             let wait = if full {
                 Duration::ZERO
             } else {
@@ -225,13 +236,13 @@ impl Sweeper {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, SweeperState> {
+        lock(&self.state)
     }
 }
 
-/// Until when the hold that a node reports is honoured.
-fn hold_of(node: &Node, now: Timestamp) -> Option<Timestamp> {
+/// The time until which to honour the hold that a node's heartbeat announces.
+fn honoured_hold(node: &Node, now: Timestamp) -> Option<Timestamp> {
     let notice = HoldNotice {
         until: node.about.get(HOLD_UNTIL)?.as_str()?.parse().ok()?,
         beat_at: node.beat_at,
@@ -240,8 +251,8 @@ fn hold_of(node: &Node, now: Timestamp) -> Option<Timestamp> {
     notice.honoured_until(now)
 }
 
-/// How long the leases of a node last, as it tells.
+/// The length of a node's leases, according to its heartbeat.
 fn lease_of(node: &Node) -> Option<Duration> {
-    let told = node.about.get(LEASE_MS)?.as_u64()?;
-    Some(Duration::from_millis(told).max(LEASE_MIN))
+    let millis = node.about.get(LEASE_MS)?.as_u64()?;
+    Some(Duration::from_millis(millis).max(LEASE_MIN))
 }

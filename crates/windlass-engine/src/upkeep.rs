@@ -1,4 +1,4 @@
-//! What a store needs even where nothing of its jobs runs: the sweeper, the scheduler and the janitor, without a worker.
+//! The maintenance of a store without a worker: the sweeper, the scheduler and the janitor.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,25 +14,25 @@ use crate::scheduler::{Scheduler, SchedulerConfig};
 use crate::sweeper::{Sweeper, SweeperConfig};
 use crate::watchdog::{PATIENCE_DEFAULT, Pulse, keep_running};
 
-/// How a store is kept up.
+/// How to maintain a store.
 #[derive(Debug, Clone)]
 pub struct UpkeepConfig {
     /// The name of this node.
     pub node: String,
-    /// What this node says about itself.
+    /// What the heartbeat of this node says about it.
     pub about: Map<String, Value>,
-    /// How long leases last. 30 s.
+    /// The length of leases. 30 s.
     pub lease: Duration,
-    /// How often expired leases are looked for. 500 ms.
+    /// How often to look for expired leases. 500 ms.
     pub sweep_every: Duration,
-    /// How long things are kept.
+    /// How long finished jobs and other data are kept.
     pub janitor: JanitorConfig,
-    /// A loop that is busy with one step for so long is started again. 60 s.
+    /// A loop whose current step takes longer than this is restarted. 60 s.
     pub patience: Duration,
 }
 
 impl UpkeepConfig {
-    /// Every setting at its default.
+    /// The default configuration.
     pub fn new(node: String) -> Self {
         let sweeper = SweeperConfig::new(String::new());
         UpkeepConfig {
@@ -46,7 +46,8 @@ impl UpkeepConfig {
     }
 }
 
-/// Keeps a store up until it is told to stop.
+/// Maintains a store until `stop`: ends attempts of dead workers, fires schedules and removes old
+/// data.
 pub async fn keep_up(engine: Arc<Engine>, config: UpkeepConfig, stop: CancellationToken) {
     let sweeper = Arc::new(Sweeper::new(
         Arc::clone(&engine),
@@ -80,15 +81,15 @@ pub async fn keep_up(engine: Arc<Engine>, config: UpkeepConfig, stop: Cancellati
         "janitor",
         Box::new(move |pulse| Box::pin(Arc::clone(&janitor).run(until.clone(), pulse))),
     );
-    info!(node = config.node, "keeping the store up");
+    info!(node = config.node, "maintenance started");
     while loops.join_next().await.is_some() {}
-    engine.narrator().finish(engine.now());
+    engine.job_log().finish(engine.now());
     if let Err(error) = engine.store().remove_node(&config.node).await {
-        warn!(%error, "the node stays listed");
+        warn!(%error, "removing the node failed; it stays listed until it expires");
     }
 }
 
-/// Starts a loop.
+/// A function that starts a loop.
 type Run =
     Box<dyn Fn(Arc<Pulse>) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 

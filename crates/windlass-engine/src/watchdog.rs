@@ -1,6 +1,9 @@
-//! Every loop has a deadline for its progress: one that hangs is reported, and started again.
+//! Restarts loops that hang or panic.
 //!
-//! Nothing that a loop holds lives on its own stack, so that a loop can be cut off anywhere and started again.
+//! Each loop reports to its [`Pulse`] when a step begins and when it waits for work. A step that
+//! takes longer than the patience counts as hung: the watchdog aborts the task at its current
+//! `await` and starts the loop again. This is safe because no loop keeps data on its stack: open
+//! claims, outcomes and running attempts belong to structs that the next run continues with.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,30 +15,30 @@ use windlass_core::Timestamp;
 
 use crate::clock::Clock;
 use crate::engine::Engine;
-use crate::loop_backoff::RetryWait;
+use crate::loop_backoff::LoopBackoff;
 
-/// A loop may be busy with one step for so long.
+/// The default time that one step of a loop may take.
 pub const PATIENCE_DEFAULT: Duration = Duration::from_secs(60);
 
-/// The sign of life of one loop.
+/// Tells whether one loop is busy, and since when.
 #[derive(Debug)]
 pub(crate) struct Pulse {
-    /// Since when it is busy with one step; at rest that is the end of time.
+    /// When the current step began, in microseconds; `i64::MAX` while the loop waits for work.
     busy_since: AtomicI64,
     restarts: AtomicU64,
     stalled: AtomicI64,
 }
 
-/// How a loop is.
+/// The health of a loop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
-    /// Which loop.
+    /// The name of the loop.
     pub name: String,
-    /// Since when it is busy with one step, if it is.
+    /// When the current step began, or `None` while the loop waits for work.
     pub busy_since: Option<Timestamp>,
-    /// How often it hung or panicked, and was started again.
+    /// How often the loop hung or panicked and was restarted.
     pub restarts: u64,
-    /// When it last hung.
+    /// When the loop last hung.
     pub stalled_at: Option<Timestamp>,
 }
 
@@ -53,7 +56,7 @@ impl Pulse {
         self.busy_since.store(now.as_micros(), Ordering::Relaxed);
     }
 
-    /// The loop waits for something to do.
+    /// The loop waits for work.
     pub(crate) fn rest(&self) {
         self.busy_since.store(i64::MAX, Ordering::Relaxed);
     }
@@ -62,7 +65,7 @@ impl Pulse {
         Timestamp::from_micros(self.busy_since.load(Ordering::Relaxed))
     }
 
-    /// Ends when the loop has been busy with one step for too long.
+    /// Completes when one step has taken longer than `patience`.
     async fn stalls(&self, clock: &dyn Clock, patience: Duration) {
         loop {
             clock.sleep(patience / 4).await;
@@ -87,7 +90,7 @@ impl Pulse {
     }
 }
 
-/// Runs a loop until it ends by itself; starts it again when it hangs or panics before.
+/// Runs a loop until it returns. Restarts it when it hangs or panics.
 pub(crate) async fn keep_running<L, F>(
     engine: Arc<Engine>,
     name: String,
@@ -100,22 +103,22 @@ pub(crate) async fn keep_running<L, F>(
     let pulse = Arc::new(Pulse::new());
     let _listed = engine.list_loop(&name, &pulse);
     let clock = engine.clock();
-    let mut retry = RetryWait::new();
+    let mut retry = LoopBackoff::new();
     loop {
         pulse.rest();
         let started = clock.elapsed();
-        let mut task = Cut(tokio::spawn(run(Arc::clone(&pulse))));
+        let mut task = AbortOnDrop(tokio::spawn(run(Arc::clone(&pulse))));
         let ended = tokio::select! {
             ended = &mut task.0 => Some(ended),
             () = pulse.stalls(&**clock, patience) => None,
         };
         match ended {
             Some(Ok(())) => return,
-            Some(Err(failed)) => error!(name, error = %failed, "a loop broke, starting it again"),
+            Some(Err(failed)) => error!(name, error = %failed, "a loop panicked; restarting it"),
             None => {
-                error!(name, ?patience, "a loop hangs, starting it again");
+                error!(name, ?patience, "a loop hangs; restarting it");
                 task.0.abort();
-                let _ = (&mut task.0).await; // two of them at once would be worse than none
+                let _ = (&mut task.0).await; // never run two of them at once
             }
         }
         pulse.restarts.fetch_add(1, Ordering::Relaxed);
@@ -129,13 +132,14 @@ pub(crate) async fn keep_running<L, F>(
     }
 }
 
-/// A loop that ran so long is started again at once; one that breaks at once is given more and more time.
+/// A loop that ran at least this long is restarted without much delay. A loop that fails earlier
+/// waits longer with each restart.
 const RAN_WELL: Duration = Duration::from_secs(10);
 
-/// A task that ends with its owner.
-pub(crate) struct Cut(pub(crate) tokio::task::JoinHandle<()>);
+/// Aborts a task when it is dropped.
+pub(crate) struct AbortOnDrop(pub(crate) tokio::task::JoinHandle<()>);
 
-impl Drop for Cut {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }

@@ -23,8 +23,9 @@ use crate::engine::Engine;
 use crate::fetcher::{Fetcher, FetcherConfig};
 use crate::handler::{Handlers, Hooks};
 use crate::janitor::{Janitor, JanitorConfig};
-use crate::queue_settings::Following;
+use crate::queue_settings::SettingsFollower;
 use crate::registry::Registry;
+use crate::saturate::to_usize;
 use crate::scheduler::{Scheduler, SchedulerConfig};
 use crate::slots::Slots;
 use crate::sources::{DiscoverConfig, QueueConfig, Sources};
@@ -32,47 +33,50 @@ use crate::sweeper::{Sweeper, SweeperConfig};
 use crate::watchdog::{PATIENCE_DEFAULT, Pulse, keep_running};
 use crate::worker_description::WorkerAbout;
 
-/// After the handlers are gone, so long is waited for the store to take the last ends.
-const LAST_ENDS: Duration = Duration::from_secs(5);
-/// So long the store has for the first and the last things it is asked, and for those ends if the
-/// worker is to stop at once.
-const LAST_WORD: Duration = Duration::from_secs(1);
+/// At shutdown, how long to wait for the store to accept the last outcomes.
+const LAST_SETTLE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the store may take to answer the first and the last calls of a worker. Also replaces
+/// [`LAST_SETTLE_TIMEOUT`] when the worker must stop at once.
+const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a worker is to do.
+/// The configuration of a worker.
 #[derive(Clone)]
 pub struct WorkerConfig {
-    /// Its name, which must be its own among all workers on the store.
+    /// The name. It must be unique among all workers of the store.
     pub name: WorkerName,
-    /// Where it takes jobs from.
+    /// The queues to take jobs from.
     pub queues: Vec<QueueConfig>,
-    /// Where else it takes jobs from: queues that it discovers while it runs.
+    /// Patterns of further queues, which the worker discovers while it runs.
     pub discovered: Vec<DiscoverConfig>,
-    /// At most this many jobs run at once over all queues; as many as all queues together if not given.
+    /// The maximum number of jobs that run at once over all queues. Defaults to the sum of the
+    /// queues' limits.
     pub concurrency: Option<u32>,
-    /// The handlers.
+    /// The handlers, by kind.
     pub handlers: Handlers,
-    /// Is told of every attempt.
+    /// Callbacks around every attempt.
     pub hooks: Option<Arc<dyn Hooks>>,
-    /// Its default policy and cap.
+    /// The default retry policy of this worker, and its cap.
     pub retry: WorkerRetry,
-    /// The policies of the kinds.
+    /// The retry policies of single kinds.
     pub kind_retry: BTreeMap<Kind, Arc<RetryPolicy>>,
-    /// How long a lease lasts. 30 s.
+    /// The length of a lease. 30 s.
     pub lease: Duration,
-    /// After so long it looks for jobs even if nobody told it to. 1 s.
+    /// How often the worker looks for jobs even if no notification arrives. 1 s.
     pub poll: Duration,
-    /// At shutdown, running jobs have so long to end before they are given back. 30 s.
+    /// At shutdown, how long running jobs may take before the worker gives them back. 30 s.
     pub shutdown_grace: Duration,
-    /// A handler that was told to stop has so long to return before it is cut off. 5 s.
+    /// How long a handler that was asked to stop may take before it is aborted. 5 s.
     pub cancel_grace: Duration,
-    /// An outcome that the store keeps refusing is retried, and its lease renewed, for at most this long after the handler
-    /// returned; then the lease expires and the attempt counts as lost. 5 minutes.
+    /// How long after the handler returned the worker retries an outcome that the store refuses.
+    /// During this time it renews the lease. After it, the lease expires and the attempt counts as
+    /// lost. 5 minutes.
     pub outcome_retry_max: Duration,
-    /// A loop that is busy with one step for so long is started again. 60 s.
+    /// A loop whose current step takes longer than this is restarted. 60 s.
     pub patience: Duration,
-    /// How long things are kept.
+    /// How long finished jobs and other data are kept.
     pub janitor: JanitorConfig,
-    /// Whether it fires schedules and removes what is old. True; false where [`keep_up`](crate::keep_up) runs beside it.
+    /// Whether the worker fires schedules and removes old data. Set it to false if
+    /// [`keep_up`](crate::keep_up) runs in the same process. True.
     pub keeps_up: bool,
 }
 
@@ -88,7 +92,7 @@ impl fmt::Debug for WorkerConfig {
 }
 
 impl WorkerConfig {
-    /// A worker with every setting at its default, and nothing to do.
+    /// The default configuration, without queues and handlers.
     pub fn new(name: WorkerName) -> Self {
         WorkerConfig {
             name,
@@ -110,7 +114,7 @@ impl WorkerConfig {
         }
     }
 
-    /// Refuses what cannot work, by the name of the setting.
+    /// Checks the settings. The error names the first setting that cannot work.
     pub fn check(&self) -> Result<(), Invalid> {
         if self.handlers.kinds().next().is_none() {
             let rule = "must have at least one, or nothing would ever be claimed";
@@ -120,7 +124,7 @@ impl WorkerConfig {
             return Err(Invalid::new("lease", "must be at least 100 ms"));
         }
         if self.poll.is_zero() {
-            return Err(Invalid::new("poll", "must be longer than nothing"));
+            return Err(Invalid::new("poll", "must be longer than 0 s"));
         }
         self.sources().check()?;
         if self.concurrency == Some(0) {
@@ -137,19 +141,20 @@ impl WorkerConfig {
     }
 }
 
-/// The shortest lease: it is renewed every third of it.
+/// The shortest lease. A worker renews its leases after each third.
 pub(crate) const LEASE_MIN: Duration = Duration::from_millis(100);
 
-/// How a worker ended.
+/// The result of a worker's shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stopped {
-    /// Jobs that were given back because they did not end in time.
+    /// The number of jobs that were given back because they did not finish in time.
     pub released: usize,
-    /// Ends that the store did not take: their leases expire, and the sweeper finds them.
+    /// The number of outcomes that the store did not accept. Their leases expire, and the sweeper
+    /// ends the attempts as lost.
     pub unsettled: usize,
 }
 
-/// Runs the jobs of some queues.
+/// Claims and runs the jobs of its queues.
 pub struct Worker {
     pub(crate) engine: Arc<Engine>,
     config: WorkerConfig,
@@ -158,7 +163,7 @@ pub struct Worker {
     pub(crate) committer: Arc<Committer>,
     pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) fetcher: Arc<Fetcher>,
-    following: Arc<Following>,
+    settings_follower: Arc<SettingsFollower>,
     pub(crate) sweeper: Arc<Sweeper>,
     pub(crate) scheduler: Arc<Scheduler>,
     pub(crate) janitor: Arc<Janitor>,
@@ -166,14 +171,14 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A worker that does not run yet.
+    /// Creates a worker. [`run`](Self::run) starts it.
     pub fn new(engine: Arc<Engine>, config: WorkerConfig) -> Result<Self, Invalid> {
         config.check()?;
         let sum = config.sources().total_slots();
         let total = config.concurrency.unwrap_or(sum);
         let slots = Arc::new(Slots::new(total));
         let registry = Arc::new(Registry::default());
-        let backlog_max = usize::try_from(total).unwrap_or(usize::MAX);
+        let backlog_max = to_usize(total);
         let committer = Arc::new(Committer::new(
             Arc::clone(&engine),
             backlog_max,
@@ -201,8 +206,8 @@ impl Worker {
             Arc::clone(&dispatcher),
             no_claims.clone(),
         ));
-        let following = Following::new(Arc::clone(&engine), Arc::clone(&fetcher));
-        let following = Arc::new(following);
+        let settings_follower = SettingsFollower::new(Arc::clone(&engine), Arc::clone(&fetcher));
+        let settings_follower = Arc::new(settings_follower);
         let sweeper = Sweeper::new(Arc::clone(&engine), sweeper_config(&config, total));
         let scheduler = Scheduler::new(Arc::clone(&engine), SchedulerConfig::default());
         let janitor = Janitor::new(Arc::clone(&engine), config.janitor.clone());
@@ -213,7 +218,7 @@ impl Worker {
             committer,
             dispatcher,
             fetcher,
-            following,
+            settings_follower,
             sweeper: Arc::new(sweeper),
             scheduler: Arc::new(scheduler),
             janitor: Arc::new(janitor),
@@ -222,17 +227,16 @@ impl Worker {
         })
     }
 
-    /// What it is to do.
+    /// The configuration.
     pub fn config(&self) -> &WorkerConfig {
         &self.config
     }
 
-    /// Runs until `stop`; then running jobs have the grace period to end, and those left are given
-    /// back. `stop_now` ends the grace at once.
+    /// Runs until `stop`. Then running jobs have `shutdown_grace` to finish; the worker gives back
+    /// those that do not. `stop_now` ends the grace period at once.
     ///
-    /// When this is dropped before it ends, it is as if the process had been killed: its loops end,
-    /// handlers are told to stop and are cut off at their next `await`, and what they had is found
-    /// when its lease has run out.
+    /// Dropping the future acts as if the process had been killed: the loops end, handlers are
+    /// asked to stop and aborted at their next `await`, and the leases of their jobs expire.
     ///
     /// When the store stops for good, outcomes can no longer be written: the worker cancels its
     /// handlers, waits up to `cancel_grace` for them and returns the store's error.
@@ -241,7 +245,7 @@ impl Worker {
         stop: CancellationToken,
         stop_now: CancellationToken,
     ) -> Pin<Box<dyn Future<Output = Result<Stopped, StoreError>> + Send + '_>> {
-        // In a box, so that it can be spawned: the compiler does not see through all that it waits for.
+        // Boxed, because the compiler cannot prove that the unboxed future is `Send`.
         Box::pin(self.run_on_store(stop, stop_now))
     }
 
@@ -250,7 +254,7 @@ impl Worker {
         stop: CancellationToken,
         stop_now: CancellationToken,
     ) -> Result<Stopped, StoreError> {
-        let cut_off = CutOff(self);
+        let abort_handlers = AbortOnDrop(self);
         let error = tokio::select! {
             stopped = self.run_loops(stop, stop_now) => return Ok(stopped),
             error = self.engine.writes().stopped() => error,
@@ -258,29 +262,32 @@ impl Worker {
         for attempt in self.registry.all() {
             attempt.stop().fire(StopReason::Shutdown);
         }
-        self.within(self.config.cancel_grace, self.all_returned())
+        self.with_timeout(self.config.cancel_grace, self.all_returned())
             .await;
-        drop(cut_off);
+        drop(abort_handlers);
         error!(worker = %self.config.name, %error, "the store stopped; the worker stops too");
         Err(error)
     }
 
-    /// Returns when no handler is left. Only for use after the loops: they wait for the same
-    /// signal.
+    /// Waits until all handlers have returned. Only valid after the loops have ended, because they
+    /// consume the same notification.
     async fn all_returned(&self) {
         while self.registry.has_running() {
-            self.registry.gone().notified().await;
+            self.registry.handler_returned().notified().await;
         }
     }
 
     async fn run_loops(&self, stop: CancellationToken, stop_now: CancellationToken) -> Stopped {
-        let over = CancellationToken::new();
-        // Nothing is claimed before what operators set is known, unless the store does not answer.
-        if let Some(Err(error)) = self.within(LAST_WORD, self.following.pass()).await {
-            warn!(%error, "reading the settings of queues failed; trying again");
+        let loops_stop = CancellationToken::new();
+        // Do not claim before the operators' settings are known, unless the store does not answer.
+        if let Some(Err(error)) = self
+            .with_timeout(STORE_TIMEOUT, self.settings_follower.pass())
+            .await
+        {
+            warn!(%error, "reading queue settings failed; retrying");
         }
         let mut fetching = self.start_fetcher();
-        let mut loops = self.start_loops(&over);
+        let mut loops = self.start_loops(&loops_stop);
         info!(worker = %self.config.name, "started");
         tokio::select! {
             () = stop.cancelled() => {}
@@ -293,7 +300,7 @@ impl Worker {
             .clock()
             .sleep(self.config.shutdown_grace)
             .shared();
-        // A claim that is on its way still answers: what it gets is given back.
+        // Let a claim that is in flight finish: the fetcher gives its jobs back.
         tokio::select! {
             _ = fetching.join_next() => {}
             () = grace.clone() => {}
@@ -301,25 +308,27 @@ impl Worker {
         }
         fetching.shutdown().await;
         let released = self.wind_down(grace, &stop_now).await;
-        over.cancel();
-        self.within(LAST_WORD, async {
+        loops_stop.cancel();
+        self.with_timeout(STORE_TIMEOUT, async {
             while loops.join_next().await.is_some() {}
         })
         .await;
         loops.shutdown().await;
-        self.engine.narrator().finish(self.engine.now());
+        self.engine.job_log().finish(self.engine.now());
         let unsettled = self.committer.backlog();
         if unsettled > 0 {
             error!(
                 unsettled,
-                "the store did not take the last ends: their leases expire"
+                "the store did not accept the last outcomes; their leases expire"
             );
         }
         let removed = self.engine.store().remove_node(self.config.name.as_str());
-        match self.within(LAST_WORD, removed).await {
+        match self.with_timeout(STORE_TIMEOUT, removed).await {
             Some(Ok(())) => {}
-            Some(Err(error)) => warn!(%error, "the node stays listed"),
-            None => warn!("the store does not answer: the node stays listed"),
+            Some(Err(error)) => {
+                warn!(%error, "removing the node failed; it stays listed until it expires")
+            }
+            None => warn!("removing the node timed out; it stays listed until it expires"),
         }
         info!(worker = %self.config.name, released, "stopped");
         Stopped {
@@ -328,15 +337,16 @@ impl Worker {
         }
     }
 
-    /// Waits for something, but not longer than that.
-    async fn within<T>(&self, time: Duration, what: impl Future<Output = T>) -> Option<T> {
+    /// Waits for a future, but at most for `time`.
+    async fn with_timeout<T>(&self, time: Duration, what: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             done = what => Some(done),
             () = self.engine.clock().sleep(time) => None,
         }
     }
 
-    /// Lets running jobs end, gives back those that do not, and waits for the store to know all of it.
+    /// Waits for running jobs, gives back those that do not finish within the grace period, and
+    /// waits until everything is settled. Returns how many jobs it gave back.
     async fn wind_down(&self, grace: Shared<Wait>, stop_now: &CancellationToken) -> usize {
         tokio::select! {
             () = self.registry.wait_until_empty() => return 0,
@@ -344,18 +354,19 @@ impl Worker {
             () = stop_now.cancelled() => {}
         }
         let released = self.dispatcher.release_all();
-        // What is left is told to stop, and cut off after its grace.
+        // The remaining handlers were asked to stop. Abort them after their grace period.
         tokio::select! {
             () = self.registry.wait_until_empty() => return released,
             () = self.engine.clock().sleep(self.config.cancel_grace) => {}
             () = stop_now.cancelled() => {}
         }
         self.registry.abort_all();
-        let last_ends = match stop_now.is_cancelled() {
-            true => LAST_WORD,
-            false => LAST_ENDS,
+        let timeout = if stop_now.is_cancelled() {
+            STORE_TIMEOUT
+        } else {
+            LAST_SETTLE_TIMEOUT
         };
-        self.within(last_ends, self.committer.wait_until_empty())
+        self.with_timeout(timeout, self.committer.wait_until_empty())
             .await;
         released
     }
@@ -363,49 +374,50 @@ impl Worker {
     fn start_fetcher(&self) -> JoinSet<()> {
         let mut fetching = JoinSet::new();
         let fetcher = Arc::clone(&self.fetcher);
-        self.keep(&mut fetching, "fetcher", move |pulse| {
+        self.spawn_loop(&mut fetching, "fetcher", move |pulse| {
             Arc::clone(&fetcher).run(pulse)
         });
         fetching
     }
 
-    fn start_loops(&self, over: &CancellationToken) -> JoinSet<()> {
+    fn start_loops(&self, loops_stop: &CancellationToken) -> JoinSet<()> {
         let mut loops = JoinSet::new();
-        let (dispatcher, until) = (Arc::clone(&self.dispatcher), over.clone());
-        self.keep(&mut loops, "alarms", move |pulse| {
+        let (dispatcher, until) = (Arc::clone(&self.dispatcher), loops_stop.clone());
+        self.spawn_loop(&mut loops, "alarms", move |pulse| {
             Arc::clone(&dispatcher).run_alarms(until.clone(), pulse)
         });
-        let (dispatcher, until) = (Arc::clone(&self.dispatcher), over.clone());
-        self.keep(&mut loops, "renewals", move |pulse| {
+        let (dispatcher, until) = (Arc::clone(&self.dispatcher), loops_stop.clone());
+        self.spawn_loop(&mut loops, "renewals", move |pulse| {
             Arc::clone(&dispatcher).run_renewals(until.clone(), pulse)
         });
-        let (committer, until) = (Arc::clone(&self.committer), over.clone());
-        self.keep(&mut loops, "committer", move |pulse| {
+        let (committer, until) = (Arc::clone(&self.committer), loops_stop.clone());
+        self.spawn_loop(&mut loops, "committer", move |pulse| {
             Arc::clone(&committer).run(until.clone(), pulse)
         });
-        let (following, until) = (Arc::clone(&self.following), self.no_claims.clone());
-        self.keep(&mut loops, "queue settings", move |pulse| {
-            Arc::clone(&following).run(until.clone(), pulse)
+        let (settings_follower, until) =
+            (Arc::clone(&self.settings_follower), self.no_claims.clone());
+        self.spawn_loop(&mut loops, "queue settings", move |pulse| {
+            Arc::clone(&settings_follower).run(until.clone(), pulse)
         });
         let (sweeper, until) = (Arc::clone(&self.sweeper), self.no_claims.clone());
-        self.keep(&mut loops, "sweeper", move |pulse| {
+        self.spawn_loop(&mut loops, "sweeper", move |pulse| {
             Arc::clone(&sweeper).run(until.clone(), pulse)
         });
         if !self.config.keeps_up {
             return loops;
         }
         let (scheduler, until) = (Arc::clone(&self.scheduler), self.no_claims.clone());
-        self.keep(&mut loops, "scheduler", move |pulse| {
+        self.spawn_loop(&mut loops, "scheduler", move |pulse| {
             Arc::clone(&scheduler).run(until.clone(), pulse)
         });
         let (janitor, until) = (Arc::clone(&self.janitor), self.no_claims.clone());
-        self.keep(&mut loops, "janitor", move |pulse| {
+        self.spawn_loop(&mut loops, "janitor", move |pulse| {
             Arc::clone(&janitor).run(until.clone(), pulse)
         });
         loops
     }
 
-    fn keep<L, F>(&self, loops: &mut JoinSet<()>, name: &str, run: L)
+    fn spawn_loop<L, F>(&self, loops: &mut JoinSet<()>, name: &str, run: L)
     where
         L: Fn(Arc<Pulse>) -> F + Send + Sync + 'static,
         F: Future<Output = ()> + Send + 'static,
@@ -416,13 +428,14 @@ impl Worker {
     }
 }
 
-/// Ends what a run started, in whatever way the run ends. The loops end with their sets.
-struct CutOff<'a>(&'a Worker);
+/// Stops claiming and aborts all handlers when a run ends in any way, even if it is dropped. The
+/// loops end with their `JoinSet`s.
+struct AbortOnDrop<'a>(&'a Worker);
 
-impl Drop for CutOff<'_> {
+impl Drop for AbortOnDrop<'_> {
     fn drop(&mut self) {
         self.0.no_claims.cancel();
-        self.0.dispatcher.cut_off();
+        self.0.dispatcher.abort_all();
     }
 }
 
@@ -445,7 +458,7 @@ fn sweeper_config(config: &WorkerConfig, slots: u32) -> SweeperConfig {
         patterns: config
             .discovered
             .iter()
-            .map(|of| of.pattern.clone())
+            .map(|source| source.pattern.clone())
             .collect(),
         kinds: Some(config.handlers.kinds().cloned().collect()),
         slots: Some(slots),

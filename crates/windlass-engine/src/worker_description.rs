@@ -1,5 +1,5 @@
-//! What workers say about themselves with their heartbeats, in one shape for those in Rust programs
-//! and remote ones.
+//! The description of a worker in its heartbeats. Workers in Rust programs and remote workers share
+//! one format.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use serde_json::{Map, Value, json};
 use windlass_core::{Kind, QueueName, QueuePattern, Timestamp};
 use windlass_store::Node;
 
-/// A node or a worker without a heartbeat for this long counts as gone.
+/// A node or worker without a heartbeat for this long counts as dead.
 const ALIVE_FOR: Duration = Duration::from_secs(60);
 
-/// Whether a node or a worker gave a heartbeat within the last minute.
+/// Whether a node or worker sent a heartbeat within the last minute.
 pub fn is_alive(node: &Node, now: Timestamp) -> bool {
     now.since(node.beat_at) < ALIVE_FOR
 }
@@ -23,7 +23,7 @@ pub struct WorkerAbout {
     pub queues: Option<Vec<QueueName>>,
     /// The patterns of the queues that it discovers.
     pub patterns: Vec<QueuePattern>,
-    /// The kinds that it has handlers for; none means all that are not reserved.
+    /// The kinds that it has handlers for. `None` means all kinds that are not reserved.
     pub kinds: Option<Vec<Kind>>,
     /// How many jobs it runs at once.
     pub slots: Option<u32>,
@@ -32,7 +32,7 @@ pub struct WorkerAbout {
 }
 
 impl WorkerAbout {
-    /// The fields as they are kept; what it does not say is `null`.
+    /// The JSON fields as they are stored. Unknown ones are `null`.
     pub(crate) fn to_json(&self) -> Map<String, Value> {
         let queues = self.queues.iter().flatten().map(QueueName::as_str);
         let patterns = self.patterns.iter().map(QueuePattern::as_str);
@@ -48,28 +48,28 @@ impl WorkerAbout {
         named.into_iter().collect()
     }
 
-    /// Whether a worker takes jobs from a queue, by what is kept about it.
+    /// Whether a worker takes jobs from a queue, according to its stored description.
     pub fn takes_from(kept: &Value, queue: &QueueName) -> bool {
         let served = kept.get("queues").and_then(Value::as_array);
         let mut served = served.into_iter().flatten().filter_map(Value::as_str);
-        // A name is the pattern of itself.
+        // A queue name is a pattern that matches itself.
         served.any(|one| QueuePattern::new(one).is_ok_and(|one| one.matches(queue)))
     }
 
-    /// Whether a worker names a queue itself, and does not only discover it.
+    /// Whether a worker names a queue itself, rather than only discovering it.
     pub fn names_queue(kept: &Value, queue: &QueueName) -> bool {
         names(kept, "queues", queue.as_str()) == Some(true)
     }
 
-    /// Whether a worker takes jobs of a kind from a queue. One that names no kinds takes all but
-    /// the reserved ones.
+    /// Whether a worker takes jobs of a kind from a queue. A worker that names no kinds takes all
+    /// but the reserved ones.
     pub fn takes(kept: &Value, queue: &QueueName, kind: &Kind, reserved: &BTreeSet<Kind>) -> bool {
         let named = names(kept, "kinds", kind.as_str());
         WorkerAbout::takes_from(kept, queue) && named.unwrap_or(!reserved.contains(kind))
     }
 }
 
-/// Whether a list in what is kept about a worker names something; `None` if there is no such list.
+/// Whether a list of the stored description contains a name. `None` if there is no such list.
 fn names(kept: &Value, list: &str, name: &str) -> Option<bool> {
     let list = kept.get(list)?.as_array()?;
     Some(list.iter().any(|one| one == name))

@@ -1,25 +1,28 @@
-//! Whether the store accepts writes, as the verbs of this process see it.
+//! Whether the store accepts writes, as seen by the calls of this process.
 //!
-//! The heartbeat is the probe: any write that fails marks the store as refusing, and the next
-//! heartbeat that succeeds clears the mark. A store that stopped for good stays stopped.
+//! A full disk or a lost database must show up in readiness checks, and must disappear from them
+//! without a restart. Any write that fails marks the store as refusing writes. Only a successful
+//! heartbeat clears the mark: it is the one write that every store does regularly and that none
+//! serves from reserved space, so its success proves that ordinary writes work again. A store that
+//! has stopped for good (for example after a failed sync) stays stopped.
 
 use tokio::sync::watch;
 use windlass_store::StoreError;
 
-/// Whether the store accepts writes. Shared by everything in one process.
+/// Whether the store accepts writes. All parts of a process share it.
 #[derive(Debug)]
 pub struct WriteHealth(watch::Sender<Writes>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Writes {
     Accepted,
-    /// With the message of the last error.
+    /// The store refuses writes. Holds the message of the last error.
     Refused(String),
-    /// With the cause.
+    /// The store has stopped for good. Holds the cause.
     Stopped(String),
 }
 
-/// The verbs that only read: what they return says nothing about writes.
+/// The verbs that only read. Their results say nothing about writes.
 const READS: [&str; 15] = [
     "get",
     "list",
@@ -38,7 +41,7 @@ const READS: [&str; 15] = [
     "time",
 ];
 
-/// The verb that always writes, and that no store serves from a reserve.
+/// The verb that always writes and that no store serves from a reserve.
 const PROBE: &str = "beat";
 
 impl WriteHealth {
@@ -46,7 +49,7 @@ impl WriteHealth {
         WriteHealth(watch::Sender::new(Writes::Accepted))
     }
 
-    /// Why the store does not accept writes, if it does not.
+    /// Returns why the store does not accept writes, or `None` if it does.
     pub fn problem(&self) -> Option<String> {
         match &*self.0.borrow() {
             Writes::Accepted => None,
@@ -55,7 +58,7 @@ impl WriteHealth {
         }
     }
 
-    /// The error of a store that stopped for good, if it did.
+    /// Returns the error of a store that has stopped for good.
     pub fn stop_error(&self) -> Option<StoreError> {
         match &*self.0.borrow() {
             Writes::Stopped(cause) => Some(stopped(cause)),
@@ -63,7 +66,7 @@ impl WriteHealth {
         }
     }
 
-    /// Returns once the store has stopped for good: nothing but a restart helps.
+    /// Waits until the store has stopped for good. Only a restart of the process helps then.
     pub async fn stopped(&self) -> StoreError {
         let mut changes = self.0.subscribe();
         loop {
@@ -76,7 +79,7 @@ impl WriteHealth {
         }
     }
 
-    /// Notes what a verb returned.
+    /// Records the result of a verb.
     pub(crate) fn note<T>(&self, verb: &'static str, answer: &Result<T, StoreError>) {
         self.0.send_if_modified(|writes| {
             let next = writes.after(verb, answer.as_ref().err());
@@ -90,7 +93,8 @@ impl WriteHealth {
 }
 
 impl Writes {
-    /// What a verb's answer leads to; nothing where it says nothing about writes.
+    /// Returns the new health after a verb's result, or `None` if the result says nothing about
+    /// writes.
     fn after(&self, verb: &str, error: Option<&StoreError>) -> Option<Writes> {
         match (self, error) {
             (Writes::Stopped(_), _) => None,
@@ -109,7 +113,7 @@ fn stopped(cause: &str) -> StoreError {
     StoreError::Stopped(cause.to_owned().into())
 }
 
-/// Whether an error says that writes fail, and not that this one was refused.
+/// Whether an error means that writes fail in general, not just this one.
 fn is_of_writing(error: &StoreError) -> bool {
     matches!(
         error,

@@ -1,4 +1,4 @@
-//! The newest records that match a filter, a bounded number at a time.
+//! Lists the newest audit records that match a filter, in pages.
 
 use std::time::Duration;
 
@@ -7,23 +7,23 @@ use windlass_store::{Record, RecordRange, StoreError};
 
 use super::{AUDIT_TOPIC, Audit, AuditRecord, RECENT_MAX, read};
 
-/// One page looks at about this many records at most.
+/// The number of records that one page examines, approximately.
 const SCANNED_MAX: usize = 10_000;
-/// Records that are read at once.
-const STEP: usize = 500;
-/// A page ends early once the details of its records are longer than this.
+/// The number of records to read at once.
+const CHUNK: usize = 500;
+/// A page ends early when the details of its records exceed this size.
 const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// The clocks of nodes differ by less than this, so records are that far out of order at most.
+/// The maximum difference between the clocks of nodes, and so the maximum disorder of records.
 const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(300);
 
-/// Which records to list; a field without a value matches every record.
+/// Which records to list. An unset field matches every record.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditFilter {
-    /// Who acted: the id or the name of a key.
+    /// The id or the name of the acting key.
     pub key: Option<String>,
-    /// An action (`job.edit`), or everything that begins with a prefix that ends in a dot (`job.`).
+    /// An action (`job.edit`), or a prefix that ends in a dot (`job.`).
     pub action: Option<String>,
-    /// The target, exactly.
+    /// The exact target.
     pub target: Option<String>,
     /// At this instant or later.
     pub from: Option<Timestamp>,
@@ -34,9 +34,12 @@ pub struct AuditFilter {
 impl AuditFilter {
     fn matches(&self, record: &AuditRecord) -> bool {
         let key = |key: &String| *key == record.key || *key == record.name;
-        let action = |action: &String| match action.ends_with('.') {
-            true => record.action.starts_with(action.as_str()),
-            false => *action == record.action,
+        let action = |action: &String| {
+            if action.ends_with('.') {
+                record.action.starts_with(action.as_str())
+            } else {
+                *action == record.action
+            }
         };
         self.key.as_ref().is_none_or(key)
             && self.action.as_ref().is_none_or(action)
@@ -55,20 +58,20 @@ impl AuditFilter {
 /// A page of records.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AuditPage {
-    /// Newest first.
+    /// The records, newest first.
     pub records: Vec<AuditRecord>,
-    /// Where the next page begins; none at the end. A page that found nothing may have a next one.
+    /// The cursor of the next page, or `None` at the end. Even an empty page may have a next one.
     pub next: Option<u64>,
-    /// How many records it looked at.
+    /// The number of examined records.
     pub scanned: usize,
-    /// The time of the last record that it looked at.
+    /// The time of the last examined record.
     pub scanned_until: Option<Timestamp>,
 }
 
 impl Audit {
-    /// Up to `limit` records that match, newest first, from where the page before ended.
+    /// Returns up to `limit` matching records, newest first, starting at `cursor`.
     ///
-    /// Looks at a bounded number of records, so a page may have fewer than `limit` and still not be
+    /// Examines a bounded number of records, so a page may have fewer than `limit` and still not be
     /// the last one.
     pub async fn list(
         &self,
@@ -76,12 +79,12 @@ impl Audit {
         cursor: Option<u64>,
         limit: usize,
     ) -> Result<AuditPage, StoreError> {
-        // The head is read before the topic: if it moves there meanwhile, it is found there.
+        // Read the head before the topic: if it moves there meanwhile, it is found there.
         let mut head = match cursor {
             None => self.head().await?,
             Some(_) => None,
         };
-        let mut page = Listing::new(filter, limit);
+        let mut listing = Listing::new(filter, limit);
         let mut cursor = cursor;
         loop {
             let store = self.engine.store();
@@ -89,66 +92,67 @@ impl Audit {
                 .records(
                     AUDIT_TOPIC,
                     RecordRange::Before(cursor.unwrap_or(u64::MAX)),
-                    STEP,
+                    CHUNK,
                 )
                 .await?;
-            let step = Step::new(head.take(), rows)?;
-            for (place, (next, record)) in step.entries.iter().enumerate().take(step.looked_at) {
-                page.look_at(record, step.is_repeated(place));
+            let chunk = RecordChunk::new(head.take(), rows)?;
+            for (index, (next, record)) in chunk.entries.iter().enumerate().take(chunk.examined) {
+                listing.examine(record, chunk.is_repeated(index));
                 cursor = Some(*next);
                 if filter.ends_at(record) {
-                    return Ok(page.found);
+                    return Ok(listing.page);
                 }
-                if page.is_full() {
-                    let last = step.is_last && place + 1 == step.entries.len();
-                    page.found.next = cursor.filter(|_| !last);
-                    return Ok(page.found);
+                if listing.is_full() {
+                    let last = chunk.is_last && index + 1 == chunk.entries.len();
+                    listing.page.next = cursor.filter(|_| !last);
+                    return Ok(listing.page);
                 }
             }
-            if step.is_last {
-                return Ok(page.found);
+            if chunk.is_last {
+                return Ok(listing.page);
             }
-            if page.found.scanned >= SCANNED_MAX {
-                page.found.next = cursor;
-                return Ok(page.found);
+            if listing.page.scanned >= SCANNED_MAX {
+                listing.page.next = cursor;
+                return Ok(listing.page);
             }
         }
     }
 }
 
-/// Some records, newest first, each with the cursor of what is behind it.
-struct Step {
+/// Some records, newest first, each with the cursor behind it.
+struct RecordChunk {
     entries: Vec<(u64, AuditRecord)>,
-    /// The rest only shows which of these were appended twice.
-    looked_at: usize,
+    /// The number of records to examine. The rest only shows which of these were appended twice.
+    examined: usize,
     is_last: bool,
 }
 
-impl Step {
+impl RecordChunk {
     fn new(head: Option<AuditRecord>, rows: Vec<Record>) -> Result<Self, StoreError> {
-        let is_last = rows.len() < STEP;
+        let is_last = rows.len() < CHUNK;
         let behind_head = rows.first().map_or(0, |newest| newest.cursor + 1);
         let mut entries = Vec::with_capacity(rows.len() + 1);
         for row in &rows {
             entries.push((row.cursor, read(&row.value)?));
         }
-        let looked_at = match is_last {
-            true => entries.len(),
-            false => entries.len() - RECENT_MAX,
+        let examined = if is_last {
+            entries.len()
+        } else {
+            entries.len() - RECENT_MAX
         };
         let head = head.filter(|head| !entries.iter().any(|(_, record)| record == head));
         let with_head = usize::from(head.is_some());
         entries.splice(0..0, head.map(|head| (behind_head, head)));
-        Ok(Step {
+        Ok(RecordChunk {
             entries,
-            looked_at: looked_at + with_head,
+            examined: examined + with_head,
             is_last,
         })
     }
 
-    /// Whether an older row is the same record: the oldest one counts.
-    fn is_repeated(&self, place: usize) -> bool {
-        let mut rest = self.entries.iter().skip(place);
+    /// Whether an older row is the same record. Only the oldest copy counts.
+    fn is_repeated(&self, index: usize) -> bool {
+        let mut rest = self.entries.iter().skip(index);
         let Some((_, record)) = rest.next() else {
             return false;
         };
@@ -156,12 +160,12 @@ impl Step {
     }
 }
 
-/// A page as it fills.
+/// A page that is being filled.
 struct Listing<'a> {
     filter: &'a AuditFilter,
     limit: usize,
     bytes: usize,
-    found: AuditPage,
+    page: AuditPage,
 }
 
 impl<'a> Listing<'a> {
@@ -170,20 +174,20 @@ impl<'a> Listing<'a> {
             filter,
             limit,
             bytes: 0,
-            found: AuditPage::default(),
+            page: AuditPage::default(),
         }
     }
 
-    fn look_at(&mut self, record: &AuditRecord, is_repeated: bool) {
-        self.found.scanned += 1;
-        self.found.scanned_until = Some(record.at);
+    fn examine(&mut self, record: &AuditRecord, is_repeated: bool) {
+        self.page.scanned += 1;
+        self.page.scanned_until = Some(record.at);
         if !is_repeated && self.filter.matches(record) {
             self.bytes += record.detail.to_string().len();
-            self.found.records.push(record.clone());
+            self.page.records.push(record.clone());
         }
     }
 
     fn is_full(&self) -> bool {
-        self.found.records.len() >= self.limit || self.bytes > PAGE_BYTES_MAX
+        self.page.records.len() >= self.limit || self.bytes > PAGE_BYTES_MAX
     }
 }

@@ -1,6 +1,10 @@
-//! The time that all nodes of a store share: the store's own clock, looked at now and then.
+//! The clock of the store, which all nodes share.
+//!
+//! Nodes must agree on when a job is due and when a lease has expired, but the clocks of machines
+//! differ. A store with a clock of its own (PostgreSQL) is sampled every 10 s; between two samples,
+//! monotonic time counts. So setting a node's own clock has no effect.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -9,94 +13,93 @@ use windlass_core::Timestamp;
 use windlass_store::{Store, StoreError};
 
 use super::SystemClock;
+use crate::poison::lock;
 
-/// How often the store's clock is looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// The interval between two samples of the store's clock.
+const SAMPLE_EVERY: Duration = Duration::from_secs(10);
 
-/// A clock for a store: it follows the store's own clock where it has one, else the machine's.
-///
-/// Nodes whose clocks differ agree so on when a job is due and a lease has expired. A node's own clock may be set to anything
-/// without effect: between two looks it is monotonic time that counts.
+/// Creates a clock that follows the store's clock, or the machine's clock if the store has none.
 pub(super) async fn following(store: &Arc<dyn Store>) -> Result<SystemClock, StoreError> {
-    let Some(seen) = look(&**store).await? else {
+    let Some(first) = sample(&**store).await? else {
         return Ok(SystemClock::new());
     };
-    let seen = Arc::new(Mutex::new(Seen::first(&seen)));
-    let wall = Arc::clone(&seen);
+    let estimate = Arc::new(Mutex::new(ClockEstimate::first(&first)));
+    let wall = Arc::clone(&estimate);
     let clock = SystemClock::following(Arc::new(move || {
-        let seen = wall.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.at(Instant::now())
+        let estimate = lock(&wall);
+        estimate.at(Instant::now())
     }));
-    tokio::spawn(keep_looking(Arc::downgrade(store), seen));
+    tokio::spawn(keep_sampling(Arc::downgrade(store), estimate));
     Ok(clock)
 }
 
-/// Looks until the store is gone. While it does not answer, monotonic time goes on.
-async fn keep_looking(store: Weak<dyn Store>, seen: Arc<Mutex<Seen>>) {
+/// Samples the store's clock until the store is dropped. While the store does not answer, monotonic
+/// time continues.
+async fn keep_sampling(store: Weak<dyn Store>, estimate: Arc<Mutex<ClockEstimate>>) {
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(SAMPLE_EVERY).await;
         let Some(store) = store.upgrade() else { return };
-        match look(&*store).await {
-            Ok(Some(look)) => seen
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .correct(&look),
+        match sample(&*store).await {
+            Ok(Some(sample)) => lock(&estimate).correct(&sample),
             Ok(None) => return,
-            Err(error) => warn!(%error, "the store's clock was not seen, trying again"),
+            Err(error) => warn!(%error, "reading the store's clock failed; retrying"),
         }
     }
 }
 
-/// One look at the store's clock.
+/// One reading of the store's clock, and the local times around it.
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct ClockSample {
     asked: Instant,
     answered: Instant,
-    said: Timestamp,
+    store_time: Timestamp,
 }
 
-async fn look(store: &dyn Store) -> Result<Option<Look>, StoreError> {
+async fn sample(store: &dyn Store) -> Result<Option<ClockSample>, StoreError> {
     let asked = Instant::now();
-    let said = store.time().await?;
+    let store_time = store.time().await?;
     let answered = Instant::now();
-    Ok(said.map(|said| Look {
+    Ok(store_time.map(|store_time| ClockSample {
         asked,
         answered,
-        said,
+        store_time,
     }))
 }
 
-/// What the store's clock said at an instant.
+/// An estimate of the store's clock: it showed `store_time` at the local time `instant`.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct ClockEstimate {
     instant: Instant,
-    was: Timestamp,
+    store_time: Timestamp,
 }
 
-impl Seen {
-    /// The store read its clock somewhere between the question and the answer: the middle is the best guess.
-    fn first(look: &Look) -> Self {
-        let half = look.answered.duration_since(look.asked) / 2;
-        Seen {
-            instant: look.answered,
-            was: look.said.saturating_add(half),
+impl ClockEstimate {
+    /// Takes a first sample. The store read its clock at some point between the question and the
+    /// answer, so the middle is the best guess.
+    fn first(sample: &ClockSample) -> Self {
+        let half = sample.answered.duration_since(sample.asked) / 2;
+        ClockEstimate {
+            instant: sample.answered,
+            store_time: sample.store_time.saturating_add(half),
         }
     }
 
     fn at(&self, instant: Instant) -> Timestamp {
-        self.was
+        self.store_time
             .saturating_add(instant.duration_since(self.instant))
     }
 
-    /// Moves as little as the look demands: what it allows for is not changed, so a slow answer makes nothing worse.
-    fn correct(&mut self, look: &Look) {
-        let latest = look
-            .said
-            .saturating_add(look.answered.duration_since(look.asked));
-        let ours = self.at(look.answered);
-        *self = Seen {
-            instant: look.answered,
-            was: ours.clamp(look.said, latest),
+    /// Moves the estimate as little as the sample requires. The sample only says that the store's
+    /// time was within a range as wide as the round trip, so an estimate within that range stays. A
+    /// slow answer therefore makes nothing worse.
+    fn correct(&mut self, sample: &ClockSample) {
+        let latest = sample
+            .store_time
+            .saturating_add(sample.answered.duration_since(sample.asked));
+        let estimated = self.at(sample.answered);
+        *self = ClockEstimate {
+            instant: sample.answered,
+            store_time: estimated.clamp(sample.store_time, latest),
         };
     }
 }
@@ -114,32 +117,32 @@ mod tests {
     #[test]
     fn the_first_look_is_taken_in_the_middle() {
         let asked = Instant::now();
-        let seen = Seen::first(&Look {
+        let estimate = ClockEstimate::first(&ClockSample {
             asked,
             answered: asked + MS(10),
-            said: noon(),
+            store_time: noon(),
         });
-        assert_eq!(seen.at(asked + MS(10)), noon().saturating_add(MS(5)));
-        assert_eq!(seen.at(asked + MS(25)), noon().saturating_add(MS(20)));
+        assert_eq!(estimate.at(asked + MS(10)), noon().saturating_add(MS(5)));
+        assert_eq!(estimate.at(asked + MS(25)), noon().saturating_add(MS(20)));
     }
 
     #[test]
     fn a_look_moves_time_as_little_as_it_must() {
         let start = Instant::now();
-        let seen = Seen {
+        let estimate = ClockEstimate {
             instant: start,
-            was: noon(),
+            store_time: noon(),
         };
-        let after = |took: u64, said: u64| {
-            let mut seen = seen;
-            seen.correct(&Look {
+        let after = |took: u64, store_time: u64| {
+            let mut estimate = estimate;
+            estimate.correct(&ClockSample {
                 asked: start + MS(1000),
                 answered: start + MS(1000 + took),
-                said: noon().saturating_add(MS(said)),
+                store_time: noon().saturating_add(MS(store_time)),
             });
-            seen.at(start + MS(1000 + took)).since(noon())
+            estimate.at(start + MS(1000 + took)).since(noon())
         };
-        assert_eq!(after(100, 1050), MS(1100), "it may have been so");
+        assert_eq!(after(100, 1050), MS(1100), "within the range: unchanged");
         assert_eq!(after(100, 1300), MS(1300), "behind: up to the earliest");
         assert_eq!(after(100, 400), MS(500), "ahead: back to the latest");
     }

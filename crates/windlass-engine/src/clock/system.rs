@@ -1,7 +1,14 @@
-//! The time of this machine: it advances by monotonic time, and slews towards the wall clock.
+//! The clock of a running program. It advances by monotonic time and is steered towards the wall
+//! clock.
+//!
+//! The wall clock can be set, jump or be adjusted by NTP, and job times must not run backwards. So
+//! the clock never copies a wall clock that is behind: it runs up to 10 % slower until the wall
+//! clock has caught up. It runs up to 10 % faster towards a wall clock that is slightly ahead, and
+//! jumps to one that is more than 1 s ahead (the machine was suspended, or its clock was
+//! corrected).
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
@@ -9,19 +16,20 @@ use windlass_core::Timestamp;
 use windlass_store::{Store, StoreError};
 
 use super::{Clock, Wait};
+use crate::poison::lock;
 
-/// How often the wall clock is looked at.
+/// The interval between two readings of the wall clock.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A wall clock that is further ahead is followed at once: the machine slept, or was set right.
+/// A wall clock that is further ahead than this is followed at once.
 const STEP_MICROS: i64 = 1_000_000;
-/// Towards a wall clock that is behind, or a little ahead, time runs at most a tenth slower or faster.
+/// The maximum change of speed towards the wall clock.
 const SLEW_MAX: f64 = 0.1;
-/// A long sleep looks at the clock again after this.
+/// The longest uninterrupted part of a sleep, after which the sleep reads the clock again.
 const NAP: Duration = Duration::from_secs(5);
 
 type Wall = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// The clock of a program that runs.
+/// The clock of a running program.
 #[derive(Clone)]
 pub struct SystemClock {
     started: Instant,
@@ -29,14 +37,14 @@ pub struct SystemClock {
     wall: Option<Wall>,
 }
 
-/// What the clock said last, and how fast it runs.
+/// The state of the clock at the last reading of the wall clock.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
-    /// Monotonic time of the last look at the wall clock.
+    /// The monotonic time of that reading.
     looked_at: Duration,
-    /// What it was then.
+    /// The time of this clock at that reading.
     then: Timestamp,
-    /// How much faster than monotonic time it runs.
+    /// The difference between the speed of this clock and that of monotonic time.
     slew: f64,
 }
 
@@ -46,17 +54,18 @@ impl SystemClock {
         SystemClock::following(Arc::new(wall))
     }
 
-    /// A clock that starts at `start` and follows nothing but monotonic time.
+    /// A clock that starts at `start` and follows only monotonic time.
     pub fn starting_at(start: Timestamp) -> Self {
         SystemClock::with(start, None)
     }
 
-    /// A clock for the jobs of a store: it follows the clock that all nodes of the store share, if there is one.
+    /// A clock for the jobs of a store. It follows the store's own clock, if there is one, so that
+    /// all nodes agree on the time.
     pub async fn of_store(store: &Arc<dyn Store>) -> Result<Self, StoreError> {
         super::store_clock::following(store).await
     }
 
-    /// A clock that follows another wall clock.
+    /// A clock that follows the given wall clock.
     pub fn following(wall: Wall) -> Self {
         SystemClock::with(wall(), Some(wall))
     }
@@ -89,7 +98,7 @@ impl fmt::Debug for SystemClock {
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        let mut reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reading = lock(&self.reading);
         let elapsed = self.started.elapsed();
         if let Some(wall) = &self.wall
             && elapsed.saturating_sub(reading.looked_at) >= LOOK_EVERY
@@ -122,7 +131,7 @@ impl Clock for SystemClock {
 }
 
 impl Reading {
-    /// The time after so much monotonic time.
+    /// The time of this clock at a monotonic time.
     fn at(&self, elapsed: Duration) -> Timestamp {
         let run = elapsed.saturating_sub(self.looked_at);
         if self.slew == 0.0 {
@@ -131,7 +140,8 @@ impl Reading {
         self.then.saturating_add(run.mul_f64(1.0 + self.slew))
     }
 
-    /// What a look at the wall clock changes: how fast time runs from now on, and never what it was before.
+    /// Takes a reading of the wall clock. It changes the speed from now on, or jumps ahead, but
+    /// never back.
     fn look(&self, elapsed: Duration, wall: Timestamp) -> Reading {
         let then = self.at(elapsed);
         let ahead = wall.as_micros().saturating_sub(then.as_micros());
@@ -168,7 +178,7 @@ mod tests {
         "2026-01-01T12:00:00Z".parse().unwrap()
     }
 
-    /// A clock whose wall clock is off by what the number says.
+    /// A clock whose wall clock is off by the returned number of microseconds.
     fn with_skew() -> (SystemClock, Arc<AtomicI64>) {
         let skew = Arc::new(AtomicI64::new(0));
         let (seen, started) = (Arc::clone(&skew), Instant::now());
@@ -190,8 +200,8 @@ mod tests {
             tokio::time::advance(Duration::from_millis(500)).await;
             let now = clock.now();
             let step = now.since(last);
-            assert!(step >= Duration::from_millis(449), "it froze: {step:?}");
-            assert!(step <= Duration::from_millis(501), "it ran: {step:?}");
+            assert!(step >= Duration::from_millis(449), "stopped: {step:?}");
+            assert!(step <= Duration::from_millis(501), "too fast: {step:?}");
             last = now;
         }
     }

@@ -1,8 +1,11 @@
-//! Time that a test moves by hand: it works around every store, as nothing but the test lets it pass.
+//! A clock that tests move by hand.
+//!
+//! Only the test advances it, so it works with every store. (The paused time of the tokio runtime
+//! does not: an idle runtime jumps ahead while a thread of the store still works.)
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
@@ -10,117 +13,123 @@ use tokio::task;
 use windlass_core::Timestamp;
 
 use super::{Clock, Wait};
+use crate::poison::lock;
 
-/// A clock that stands still until it is moved. Clones are the same clock.
+/// A clock that stands still until it is moved. Clones share the same time.
 #[derive(Clone)]
-pub struct VirtualClock(Arc<Inside>);
+pub struct VirtualClock(Arc<SharedClock>);
 
-struct Inside {
-    face: Mutex<Face>,
-    slept: Notify,
+struct SharedClock {
+    state: Mutex<ClockState>,
+    sleep_started: Notify,
 }
 
-struct Face {
+struct ClockState {
     start: Timestamp,
     now: Timestamp,
     sleepers: BTreeMap<(Timestamp, u64), Sleeper>,
-    /// The tasks that were woken, each until it has gone on.
+    /// The tasks that were woken but have not continued yet.
     woken: Vec<(task::Id, Weak<()>)>,
     count: u64,
 }
 
-/// Somebody who sleeps, and the task that does.
+/// A wait for a time, and the task that waits.
 struct Sleeper {
     wake: oneshot::Sender<()>,
     task: Option<task::Id>,
-    /// Gone when the sleeper has gone on, or gave up.
+    /// Upgradable until the sleeper has continued or was dropped.
     asleep: Weak<()>,
 }
 
 impl VirtualClock {
     /// A clock that shows `start`.
     pub fn new(start: Timestamp) -> Self {
-        VirtualClock(Arc::new(Inside {
-            face: Mutex::new(Face {
+        VirtualClock(Arc::new(SharedClock {
+            state: Mutex::new(ClockState {
                 start,
                 now: start,
                 sleepers: BTreeMap::new(),
                 woken: Vec::new(),
                 count: 0,
             }),
-            slept: Notify::new(),
+            sleep_started: Notify::new(),
         }))
     }
 
-    /// Lets so much time pass: whoever sleeps until then or earlier wakes up.
+    /// Advances the time, and wakes everything that sleeps until then or earlier.
     pub fn advance(&self, by: Duration) {
-        let to = self.face().now.saturating_add(by);
+        let to = self.state().now.saturating_add(by);
         self.advance_to(to);
     }
 
-    /// Lets time pass until `to`; a time that has passed already changes nothing.
+    /// Advances the time to `to`. Does nothing if `to` is in the past.
     pub fn advance_to(&self, to: Timestamp) {
-        let mut face = self.face();
-        face.now = face.now.max(to);
-        let later = face
+        let mut state = self.state();
+        state.now = state.now.max(to);
+        let later = state
             .sleepers
             .split_off(&(to.saturating_add(Duration::from_micros(1)), 0));
-        for (_, sleeper) in std::mem::replace(&mut face.sleepers, later) {
-            face.woken
+        for (_, sleeper) in std::mem::replace(&mut state.sleepers, later) {
+            state
+                .woken
                 .extend(sleeper.task.map(|task| (task, sleeper.asleep)));
-            let _ = sleeper.wake.send(()); // it may have given up
+            let _ = sleeper.wake.send(()); // the sleeper may have been dropped
         }
     }
 
-    /// When the first sleeper wants to wake up.
+    /// When the first sleeper wakes up.
     pub fn next_wake(&self) -> Option<Timestamp> {
-        let mut face = self.face();
-        face.sleepers.retain(|_, sleeper| !sleeper.wake.is_closed());
-        face.sleepers.keys().next().map(|(at, _)| *at)
+        let mut state = self.state();
+        state
+            .sleepers
+            .retain(|_, sleeper| !sleeper.wake.is_closed());
+        state.sleepers.keys().next().map(|(at, _)| *at)
     }
 
     /// The tasks that sleep.
     pub(crate) fn sleepers(&self) -> HashSet<task::Id> {
-        let mut face = self.face();
-        face.sleepers.retain(|_, sleeper| !sleeper.wake.is_closed());
-        face.sleepers.values().filter_map(|one| one.task).collect()
+        let mut state = self.state();
+        state
+            .sleepers
+            .retain(|_, sleeper| !sleeper.wake.is_closed());
+        state.sleepers.values().filter_map(|one| one.task).collect()
     }
 
-    /// The tasks that were woken and have not gone on yet.
+    /// The tasks that were woken but have not continued yet.
     pub(crate) fn waking(&self) -> HashSet<task::Id> {
-        let mut face = self.face();
-        face.woken.retain(|(_, asleep)| asleep.strong_count() > 0);
-        face.woken.iter().map(|(task, _)| *task).collect()
+        let mut state = self.state();
+        state.woken.retain(|(_, asleep)| asleep.strong_count() > 0);
+        state.woken.iter().map(|(task, _)| *task).collect()
     }
 
-    /// Ends when somebody has begun to sleep.
+    /// Waits until something begins to sleep.
     pub(crate) async fn wait_for_sleeper(&self) {
-        self.0.slept.notified().await;
+        self.0.sleep_started.notified().await;
     }
 
-    fn face(&self) -> MutexGuard<'_, Face> {
-        self.0.face.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, ClockState> {
+        lock(&self.0.state)
     }
 }
 
 impl Clock for VirtualClock {
     fn now(&self) -> Timestamp {
-        self.face().now
+        self.state().now
     }
 
     fn sleep_until(&self, at: Timestamp) -> Wait {
-        let mut face = self.face();
-        if at <= face.now {
+        let mut state = self.state();
+        if at <= state.now {
             return Box::pin(std::future::ready(()));
         }
         let (wake, woken) = oneshot::channel();
         let task = task::try_id();
-        face.count += 1;
-        let place = (at, face.count);
+        state.count += 1;
+        let key = (at, state.count);
         let guard = Arc::new(());
         let asleep = Arc::downgrade(&guard);
-        face.sleepers.insert(place, Sleeper { wake, task, asleep });
-        self.0.slept.notify_one();
+        state.sleepers.insert(key, Sleeper { wake, task, asleep });
+        self.0.sleep_started.notify_one();
         Box::pin(async move {
             let _asleep = guard;
             let _ = woken.await; // the clock outlives its sleepers
@@ -128,8 +137,8 @@ impl Clock for VirtualClock {
     }
 
     fn elapsed(&self) -> Duration {
-        let face = self.face();
-        face.now.since(face.start)
+        let state = self.state();
+        state.now.since(state.start)
     }
 
     fn sleep(&self, time: Duration) -> Wait {
@@ -162,7 +171,7 @@ mod tests {
         assert_eq!(clock.next_wake(), Some(noon.saturating_add(2 * second)));
         late.abort();
         assert!(late.await.is_err());
-        assert_eq!(clock.next_wake(), None, "one that gave up is forgotten");
+        assert_eq!(clock.next_wake(), None, "a dropped sleeper is forgotten");
         clock.advance_to(noon);
         assert_eq!(clock.now(), noon.saturating_add(second), "never backwards");
     }

@@ -1,4 +1,4 @@
-//! How queues are claimed: as the worker says, and as operators set it meanwhile.
+//! The claim rules of each queue: the worker's configuration, overridden by operator settings.
 
 use std::collections::BTreeMap;
 
@@ -10,30 +10,30 @@ use super::Fetcher;
 use crate::sources::{QueueRules, Source, Sources};
 
 impl Fetcher {
-    /// What the worker takes jobs from.
+    /// The queues and patterns that the worker takes jobs from.
     pub(crate) fn sources(&self) -> &Sources {
         &self.config.sources
     }
 
-    /// How a queue is claimed now, if the worker serves it.
+    /// Returns the current rules of a queue, or `None` if the worker does not serve it.
     pub(crate) fn rules(&self, queue: &QueueName) -> Option<QueueRules> {
         let source = self.sources().of(queue)?;
         let set = self.state().rules.get(queue).cloned();
         Some(set.unwrap_or_else(|| self.sources().own_rules(source)))
     }
 
-    /// Claims by what operators set from now on. Where guards do not fit the worker, its own hold.
-    pub(crate) fn follow(&self, set: BTreeMap<QueueName, ClaimSettings>) {
+    /// Applies operator settings from now on. Guards that do not fit the worker are ignored.
+    pub(crate) fn apply_settings(&self, settings: BTreeMap<QueueName, ClaimSettings>) {
         let (mut rules, mut lanes) = (BTreeMap::new(), BTreeMap::new());
-        for (queue, set) in set {
+        for (queue, settings) in settings {
             let Some(source) = self.sources().of(&queue) else {
                 continue;
             };
-            let followed = self.followed(&queue, source, set);
-            if let (Source::Pattern(_), Some(lane)) = (source, followed.lane()) {
+            let merged = self.merged_rules(&queue, source, settings);
+            if let (Source::Pattern(_), Some(lane)) = (source, merged.lane()) {
                 lanes.insert(queue.clone(), lane);
             }
-            rules.insert(queue, followed);
+            rules.insert(queue, merged);
         }
         let mut state = self.state();
         if state.rules == rules {
@@ -45,28 +45,35 @@ impl Fetcher {
         self.count_lanes();
     }
 
-    fn followed(&self, queue: &QueueName, source: Source, set: ClaimSettings) -> QueueRules {
+    fn merged_rules(
+        &self,
+        queue: &QueueName,
+        source: Source,
+        settings: ClaimSettings,
+    ) -> QueueRules {
         let own = self.sources().own_rules(source);
         let (_, slots) = self.sources().slots(source);
-        let mut guards = set.over(own.guards);
+        let mut guards = settings.over(own.guards);
         if let Err(problem) = guards.check(slots) {
-            warn!(%queue, %problem, "the guards of a queue do not fit this worker");
+            warn!(%queue, %problem, "the guards of a queue do not fit this worker; ignoring them");
             guards = own.guards;
         }
         QueueRules {
             guards,
-            weight: set.weight.unwrap_or(own.weight),
-            retry: set.retry.or(own.retry),
+            weight: settings.weight.unwrap_or(own.weight),
+            retry: settings.retry.or(own.retry),
         }
     }
 
-    /// The pools for retries alone that have free slots: those of the worker's own queues, and of
-    /// discovered ones that have due jobs.
+    /// The retry lanes with free slots: those of the worker's own queues, and of discovered queues
+    /// that have due jobs.
     pub(super) fn free_lanes(&self, round: &Round) -> Vec<(QueueName, FreeSlots)> {
         let state = self.state();
         let patterns = 0..self.sources().discovered.len();
         let is_due = |queue: &QueueName| {
-            let mut due = patterns.clone().flat_map(|of| state.discovery.due(of));
+            let mut due = patterns
+                .clone()
+                .flat_map(|pattern| state.discovery.due(pattern));
             round.has_emptied(queue) || due.any(|due| due == queue)
         };
         let discovered = state.lanes.iter().filter(|(queue, _)| is_due(queue));
@@ -87,7 +94,7 @@ impl Fetcher {
         queues.filter_map(|queue| Some((queue.clone(), self.rules(queue)?.lane()?)))
     }
 
-    /// Lets the slots know how many there are in pools for retries alone.
+    /// Tells the slots how many slots all retry lanes have.
     pub(super) fn count_lanes(&self) {
         let own = self.own_lanes().map(|(_, lane)| lane);
         let own = own.fold(0, add);

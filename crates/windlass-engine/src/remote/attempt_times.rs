@@ -1,29 +1,35 @@
-//! How long attempts of remote workers have run, by elapsed time.
+//! How long the attempts of remote workers have run.
+//!
+//! Timeouts must not depend on jumps of the wall clock, so the first request of this process about
+//! an attempt fixes how long it has run, and from then on the elapsed time counts. Only that first
+//! value uses the wall clock, limited by how long this process has been up.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use windlass_core::{Job, JobId, Timestamp, Uptime};
 use windlass_store::AttemptId;
 
 use crate::clock::Clock;
+use crate::poison::lock;
 
-/// The times of at most 100,000 attempts are kept; of others they are taken from the wall clock.
+/// The number of attempts to remember. For others, the running time follows from the wall clock
+/// again.
 const ATTEMPTS_MAX: usize = 100_000;
 
-/// How long attempts have run, for as long as this process knows them.
+/// The running times of the attempts that this process knows.
 #[derive(Debug)]
 pub(super) struct AttemptTimes {
     clock: Arc<dyn Clock>,
-    /// The wall clock and the elapsed time when this process began.
+    /// The wall-clock time and the elapsed time when this process started.
     up_since: (Timestamp, Duration),
-    seen: Mutex<BTreeMap<(JobId, u32), Seen>>,
+    attempts: Mutex<BTreeMap<(JobId, u32), RunningTime>>,
 }
 
 /// An attempt that had run for `ran` when the elapsed time was `at`.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct RunningTime {
     ran: Duration,
     at: Duration,
 }
@@ -33,59 +39,57 @@ impl AttemptTimes {
         AttemptTimes {
             clock: Arc::clone(clock),
             up_since: (clock.now(), clock.elapsed()),
-            seen: Mutex::default(),
+            attempts: Mutex::default(),
         }
     }
 
-    /// The elapsed time now.
+    /// The current elapsed time.
     pub(super) fn elapsed(&self) -> Duration {
         self.clock.elapsed()
     }
 
-    /// Notes what a claim at `now` was given, when the elapsed time was `began`: its attempts begin
-    /// then, unless the claim was answered before.
-    pub(super) fn claimed(&self, jobs: &[Job], now: Timestamp, began: Duration) {
+    /// Records the jobs of a claim that was sent at `now`, when the elapsed time was `started`. New
+    /// attempts start then; a repeated claim may return attempts that started earlier.
+    pub(super) fn claimed(&self, jobs: &[Job], now: Timestamp, started: Duration) {
         for job in jobs {
-            match job.started_at == Some(now) {
-                true => {
-                    let ran = self.clock.elapsed().saturating_sub(began);
-                    self.note(job, ran);
-                }
-                false => {
-                    self.ran(job);
-                }
+            if job.started_at == Some(now) {
+                let ran = self.clock.elapsed().saturating_sub(started);
+                self.note(job, ran);
+            } else {
+                self.ran(job);
             }
         }
     }
 
     /// How long the running attempt of a job has run.
     pub(super) fn ran(&self, job: &Job) -> Duration {
-        let (since, began) = self.up_since;
-        let elapsed = self.clock.elapsed().saturating_sub(began);
+        let (since, started) = self.up_since;
+        let elapsed = self.clock.elapsed().saturating_sub(started);
         let now = self.clock.now();
-        let unseen = Uptime { since, elapsed }.ran(job.started_at.unwrap_or(now), now);
-        self.note(job, unseen)
+        let initial = Uptime { since, elapsed }.ran(job.started_at.unwrap_or(now), now);
+        self.note(job, initial)
     }
 
-    /// An attempt is over.
-    pub(super) fn forget(&self, of: AttemptId) {
-        self.seen().remove(&(of.job, of.attempt));
+    /// Forgets an attempt that has ended.
+    pub(super) fn forget(&self, attempt_id: AttemptId) {
+        self.attempts()
+            .remove(&(attempt_id.job, attempt_id.attempt));
     }
 
-    /// How long an attempt has run; one that is new here has run for `unseen`.
-    fn note(&self, job: &Job, unseen: Duration) -> Duration {
+    /// Returns how long an attempt has run. A new one has run for `initial`.
+    fn note(&self, job: &Job, initial: Duration) -> Duration {
         let at = self.clock.elapsed();
-        let mut all = self.seen();
+        let mut all = self.attempts();
         if all.len() >= ATTEMPTS_MAX {
             all.pop_first();
         }
-        let seen = all
+        let time = all
             .entry((job.id, job.attempt))
-            .or_insert(Seen { ran: unseen, at });
-        seen.ran.saturating_add(at.saturating_sub(seen.at))
+            .or_insert(RunningTime { ran: initial, at });
+        time.ran.saturating_add(at.saturating_sub(time.at))
     }
 
-    fn seen(&self) -> MutexGuard<'_, BTreeMap<(JobId, u32), Seen>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn attempts(&self) -> MutexGuard<'_, BTreeMap<(JobId, u32), RunningTime>> {
+        lock(&self.attempts)
     }
 }

@@ -1,4 +1,18 @@
-//! Claims jobs for a remote worker, and waits for some if it asks to.
+//! Claims jobs for a remote worker, and waits for jobs if the claim asks to (a long poll).
+//!
+//! Three things make this harder than a call of the store:
+//!
+//! - The client may disconnect at any time, which drops the request's future. If this happened in
+//!   the middle of a store claim, no one would know about the leased jobs. So the store claim runs
+//!   in a task of its own, which gives the jobs back when no one takes its result.
+//! - A client that got no response repeats the request. With a claim id it gets the same jobs
+//!   again. So jobs of a claim with an id are never given back just because one request was
+//!   dropped: an earlier request with the same id may have handed them out.
+//! - The caller's permission may end while it waits. [`Admission`] is checked before and after each
+//!   store claim.
+//!
+//! While a claim waits, it stands in a line with similar claims (`waiting_line.rs`), sends the
+//! worker's heartbeat and watches for signals of operators.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,38 +26,38 @@ use windlass_core::fairness::{ClaimQueue, QueueOrder};
 use windlass_core::{Job, JobId, Kind, QueueName, Report};
 use windlass_store::{Kinds, StoreError};
 
-use super::waiting_line::{Interest, Position};
-use super::roster::HEARD_EVERY;
+use super::roster::HEARTBEAT_EVERY;
 use super::signals::Signal;
-use super::store_claims::Found;
+use super::store_claims::ClaimedJobs;
+use super::waiting_line::{Interest, Position};
 use super::{Remote, RemoteError, RemoteWorker, store_claims};
 use crate::worker_description::WorkerAbout;
 
-/// What a remote worker asks for.
+/// The request of a remote worker for jobs.
 #[derive(Debug, Clone)]
 pub struct RemoteClaim {
-    /// Who claims.
+    /// The worker that claims.
     pub worker: RemoteWorker,
-    /// From where; none means the queues of `jobs`, or the default queue.
+    /// The queues. Defaults to the queues of `jobs`, or to the default queue.
     pub queues: Option<Vec<ClaimQueue>>,
-    /// How it goes through them.
+    /// The order in which to claim from the queues.
     pub order: QueueOrder,
-    /// The kinds that the worker has handlers for; all but HTTP jobs if none are named.
+    /// The kinds that the worker has handlers for. `None` means all but the reserved ones.
     pub kinds: Option<BTreeSet<Kind>>,
-    /// Only these jobs, if some are named.
+    /// Claims only these jobs.
     pub jobs: Option<BTreeSet<JobId>>,
-    /// At most this many.
+    /// The maximum number of jobs.
     pub limit: u32,
-    /// How long each lease lasts.
+    /// The length of each lease. Defaults to the configured one.
     pub lease: Option<Duration>,
-    /// Repeated with the same id by the same worker, a claim gets the same jobs. The caller keeps
-    /// the ids of callers that do not know each other apart.
+    /// Makes the claim repeatable: the same worker gets the same jobs again for the same id. The
+    /// caller must keep the ids of unrelated clients apart.
     pub claim_id: Option<String>,
-    /// How long it may wait until there is something.
+    /// How long to wait for jobs.
     pub wait: Duration,
-    /// How many slots the worker has in all, if it says.
+    /// The total number of slots of the worker, if known.
     pub slots: Option<u32>,
-    /// How many of them hold a retry.
+    /// How many of the slots run a retry.
     pub retries_running: u32,
 }
 
@@ -66,40 +80,40 @@ impl RemoteClaim {
     }
 }
 
-/// What a claim got.
+/// The response to a claim.
 #[derive(Debug)]
 pub struct RemoteClaimed {
     /// The jobs, each under a lease.
     pub jobs: Vec<Job>,
-    /// What an operator wants of the worker.
+    /// The signal of an operator to the worker.
     pub signal: Option<Signal>,
 }
 
-/// What the owner of this process knows of one who claims.
+/// What only the owner of this process knows about a caller.
 pub trait Admission: Send + Sync + 'static {
-    /// Why one is refused.
+    /// Why a caller is refused.
     type Refusal: Send + 'static;
     /// Held while a claim waits.
     type Permit: Send;
 
-    /// Whether it may still claim: its key may be revoked or expire while it waits.
+    /// Checks that the caller may still claim. Its key may be revoked or expire while it waits.
     fn check(&self) -> impl Future<Output = Result<(), Self::Refusal>> + Send;
 
-    /// Whether it may wait.
+    /// Asks for a permit to wait.
     fn wait(&self) -> Result<Self::Permit, Self::Refusal>;
 }
 
-/// Why a claim got nothing.
+/// Why a claim failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError<R> {
-    /// As for everything that remote workers ask for.
+    /// An error that all requests of remote workers share.
     #[error(transparent)]
     Remote(#[from] RemoteError),
     /// The caller may not claim, or may not wait.
     #[error("the caller was refused")]
     Refused(R),
-    /// The process ended, or a bug ended the claim. What it had claimed is released when its leases
-    /// expire.
+    /// The process stopped, or a bug ended the claim. Leased jobs become available again when their
+    /// leases expire.
     #[error("the claim was interrupted")]
     Interrupted,
 }
@@ -110,47 +124,46 @@ impl<R> From<StoreError> for ClaimError<R> {
     }
 }
 
-/// A claim, checked.
+/// A claim request whose settings were checked.
 #[derive(Debug)]
-pub(super) struct Wanted {
-    pub(super) claim: RemoteClaim,
-    /// The queues that it names, or those of the jobs that it names.
+pub(super) struct CheckedClaim {
+    pub(super) request: RemoteClaim,
+    /// The queues of the request, or those of the jobs that it names.
     pub(super) queues: Vec<ClaimQueue>,
     pub(super) lease: Duration,
-    /// What the id of the claim and the name of the worker make together: no other claim is
-    /// repeated by it.
-    named: Option<String>,
+    /// The worker's name and the claim id. Only a request with the same two repeats this claim.
+    repeat_key: Option<String>,
 }
 
-impl Wanted {
+impl CheckedClaim {
     async fn new(remote: &Remote, claim: RemoteClaim) -> Result<Self, RemoteError> {
         let lease = remote.lease(claim.lease)?;
         let queues = match (&claim.queues, &claim.jobs) {
             (Some(queues), _) => queues.clone(),
-            (None, Some(jobs)) => queues_of(remote, jobs).await?,
+            (None, Some(jobs)) => queues_of_jobs(remote, jobs).await?,
             (None, None) => vec![ClaimQueue::plain(QueueName::default())],
         };
         let name = claim.worker.name();
-        let named = claim.claim_id.as_ref().map(|id| format!("{name}\n{id}"));
-        Ok(Wanted {
-            claim,
+        let repeat_key = claim.claim_id.as_ref().map(|id| format!("{name}\n{id}"));
+        Ok(CheckedClaim {
+            request: claim,
             queues,
             lease,
-            named,
+            repeat_key,
         })
     }
 
-    /// A worker that takes all it finds knows nothing of reserved kinds, whose jobs may hold
-    /// secrets. One that does names them.
+    /// The kinds to claim. Jobs of reserved kinds may contain secrets, so only a worker that names
+    /// these kinds gets them.
     pub(super) fn kinds(&self, reserved: &BTreeSet<Kind>) -> Kinds {
-        match &self.claim.kinds {
+        match &self.request.kinds {
             Some(kinds) => Kinds::Only(kinds.clone()),
             None => Kinds::AllBut(reserved.clone()),
         }
     }
 
     fn interest(&self) -> Interest {
-        let claim = &self.claim;
+        let claim = &self.request;
         Interest {
             queues: self.queues.iter().map(|queue| queue.name.clone()).collect(),
             kinds: claim.kinds.clone(),
@@ -160,24 +173,27 @@ impl Wanted {
         }
     }
 
-    /// The store's name for the n-th step of the claim in a queue.
+    /// The id of the n-th store claim in a queue.
     pub(super) fn claim_id(&self, remote: &Remote, queue: &QueueName, nth: u32) -> u128 {
-        match &self.named {
+        match &self.repeat_key {
             None => remote.engine.ids().claim_id(),
-            Some(named) => digest(&format!("{named}\n{queue}\n{nth}")),
+            Some(key) => hash128(&format!("{key}\n{queue}\n{nth}")),
         }
     }
 }
 
 /// The queues of these jobs.
-async fn queues_of(remote: &Remote, ids: &BTreeSet<JobId>) -> Result<Vec<ClaimQueue>, StoreError> {
+async fn queues_of_jobs(
+    remote: &Remote,
+    ids: &BTreeSet<JobId>,
+) -> Result<Vec<ClaimQueue>, StoreError> {
     let ids: Vec<JobId> = ids.iter().copied().collect();
     let jobs = remote.jobs_of(&ids).await?.into_iter().flatten();
     let names: BTreeSet<QueueName> = jobs.map(|job| job.queue).collect();
     Ok(names.into_iter().map(ClaimQueue::plain).collect())
 }
 
-fn digest(text: &str) -> u128 {
+fn hash128(text: &str) -> u128 {
     let bytes = Sha256::digest(text.as_bytes());
     bytes
         .iter()
@@ -186,47 +202,47 @@ fn digest(text: &str) -> u128 {
 }
 
 impl Remote {
-    /// Claims jobs for a worker, and waits until there are some if the claim asks to.
+    /// Claims jobs for a worker. Waits until there are some, if the claim asks to.
     ///
-    /// The claim itself runs to its end in a task of its own: if the future is dropped meanwhile,
-    /// the jobs are given back at once, unless the claim has an id. Waiting ends when `stop` is
-    /// cancelled.
+    /// If the future is dropped, the claim itself still runs to its end in a task of its own, and
+    /// its jobs are given back at once, unless the claim has an id. Cancelling `stop` ends the
+    /// wait.
     pub async fn claim<A: Admission>(
         self: &Arc<Self>,
         claim: RemoteClaim,
         admission: A,
         stop: &CancellationToken,
     ) -> Result<RemoteClaimed, ClaimError<A::Refusal>> {
-        let wanted = Wanted::new(self, claim).await?;
-        self.hear_claim(&wanted).await?;
-        let claiming = Claiming {
+        let claim = CheckedClaim::new(self, claim).await?;
+        self.record_claim_heartbeat(&claim).await?;
+        let pending = PendingClaim {
             remote: Arc::clone(self),
-            wanted: Arc::new(wanted),
+            claim: Arc::new(claim),
             admission: Arc::new(admission),
         };
-        claiming.wait_for_jobs(stop).await
+        pending.wait_for_jobs(stop).await
     }
 
-    /// Takes the heartbeat of the worker.
-    async fn hear_claim(&self, wanted: &Wanted) -> Result<(), RemoteError> {
+    /// Records a heartbeat of the worker that claims.
+    async fn record_claim_heartbeat(&self, claim: &CheckedClaim) -> Result<(), RemoteError> {
         let about = || WorkerAbout {
             patterns: Vec::new(),
             queues: Some(
-                wanted
+                claim
                     .queues
                     .iter()
                     .map(|queue| queue.name.clone())
                     .collect(),
             ),
-            kinds: wanted.claim.kinds.clone().map(Vec::from_iter),
-            slots: wanted.claim.slots,
+            kinds: claim.request.kinds.clone().map(Vec::from_iter),
+            slots: claim.request.slots,
             version: None,
         };
-        let worker = wanted.claim.worker.listed();
-        Ok(self.roster.hear(worker, about).await?)
+        let worker = claim.request.worker.listed();
+        Ok(self.roster.record_heartbeat(worker, about).await?)
     }
 
-    /// Gives back jobs that were claimed and not handed out.
+    /// Gives back claimed jobs that were not handed out.
     pub(super) async fn give_back(&self, jobs: &[Job]) {
         let released = |job| self.end_of(job, Report::Released { started: false });
         let ends = jobs.iter().map(released).collect();
@@ -236,28 +252,28 @@ impl Remote {
     }
 }
 
-/// A claim on its way.
-struct Claiming<A> {
+/// A claim request that is being served.
+struct PendingClaim<A> {
     remote: Arc<Remote>,
-    wanted: Arc<Wanted>,
+    claim: Arc<CheckedClaim>,
     admission: Arc<A>,
 }
 
-type Got<A> = Result<Found, ClaimError<<A as Admission>::Refusal>>;
+type ClaimResult<A> = Result<ClaimedJobs, ClaimError<<A as Admission>::Refusal>>;
 
-impl<A: Admission> Claiming<A> {
-    /// Claims, and waits until there is something to claim, for as long as the claim may. A worker
-    /// that is to be quiet waits too: it would only ask again.
+impl<A: Admission> PendingClaim<A> {
+    /// Claims jobs, and waits for them as long as the request allows. A worker that should stop
+    /// claiming waits too, because it would only send the next request at once.
     async fn wait_for_jobs(
         &self,
         stop: &CancellationToken,
     ) -> Result<RemoteClaimed, ClaimError<A::Refusal>> {
-        let (remote, wanted) = (&*self.remote, &*self.wanted);
-        let (engine, worker) = (&remote.engine, wanted.claim.worker.listed());
-        let mut over = engine.clock().sleep(wanted.claim.wait);
-        let mut heartbeat = engine.clock().sleep(HEARD_EVERY);
-        let found = self.claimed_before().await?;
-        let (repeated, jobs) = (found.is_final(), found.jobs);
+        let (remote, claim) = (&*self.remote, &*self.claim);
+        let (engine, worker) = (&remote.engine, claim.request.worker.listed());
+        let mut timeout = engine.clock().sleep(claim.request.wait);
+        let mut heartbeat = engine.clock().sleep(HEARTBEAT_EVERY);
+        let claimed = self.claim_again().await?;
+        let (repeated, jobs) = (claimed.is_final(), claimed.jobs);
         let (mut position, mut permit) = (None, None);
         let mut changes = remote.signals.changes();
         loop {
@@ -266,21 +282,21 @@ impl<A: Admission> Claiming<A> {
             if repeated || signal == Some(Signal::Stop) {
                 return Ok(RemoteClaimed { jobs, signal });
             }
-            if wanted.claim.wait.is_zero() {
+            if claim.request.wait.is_zero() {
                 let jobs = match signal {
                     Some(_) => jobs,
-                    None => self.claim_safely().await?.jobs,
+                    None => self.claim_in_task().await?.jobs,
                 };
                 return Ok(RemoteClaimed { jobs, signal });
             }
             match signal {
                 Some(_) => position = None,
-                None => position = position.or_else(|| Some(remote.lines.join(wanted.interest()))),
+                None => position = position.or_else(|| Some(remote.lines.join(claim.interest()))),
             }
-            if let Some(position) = position.as_ref().filter(|position| position.looks_now()) {
-                let found = self.look(position).await?;
-                if found.is_final() {
-                    let jobs = found.jobs;
+            if let Some(position) = position.as_ref().filter(|position| position.should_probe()) {
+                let claimed = self.probe(position).await?;
+                if claimed.is_final() {
+                    let jobs = claimed.jobs;
                     return Ok(RemoteClaimed { jobs, signal });
                 }
             }
@@ -294,12 +310,12 @@ impl<A: Admission> Claiming<A> {
                 }
             };
             tokio::select! {
-                () = &mut over => return Ok(RemoteClaimed { jobs, signal }),
+                () = &mut timeout => return Ok(RemoteClaimed { jobs, signal }),
                 () = stop.cancelled() => return Ok(RemoteClaimed { jobs, signal }),
                 () = &mut heartbeat => {
                     // A worker that waits here is alive.
-                    heartbeat = engine.clock().sleep(HEARD_EVERY);
-                    remote.hear_claim(wanted).await?;
+                    heartbeat = engine.clock().sleep(HEARTBEAT_EVERY);
+                    remote.record_claim_heartbeat(claim).await?;
                 }
                 () = remote.signals.changed(&mut changes) => {}
                 () = turn => {}
@@ -307,74 +323,74 @@ impl<A: Admission> Claiming<A> {
         }
     }
 
-    /// Claims on behalf of a line, and reports to it what the claim found.
-    async fn look(&self, position: &Position) -> Got<A> {
+    /// Makes a claim on behalf of the whole line, and reports the result to the line.
+    async fn probe(&self, position: &Position) -> ClaimResult<A> {
         let engine = &self.remote.engine;
-        let look = position.begin(engine);
-        let found = self.claim_safely().await?;
-        if !found.jobs.is_empty() {
-            position.found();
-        } else if !found.repeated {
-            // A repeated claim says nothing about the queues: others in the line look for
-            // themselves.
-            let rate_step = store_claims::rate_step(&self.remote, &self.wanted);
-            position.found_nothing(look, rate_step, engine.ids().bits());
+        let probe = position.begin_probe(engine);
+        let claimed = self.claim_in_task().await?;
+        if !claimed.jobs.is_empty() {
+            position.probe_found_jobs();
+        } else if !claimed.repeated {
+            // A repeated claim says nothing about the queues, so it is not reported to the line.
+            let rate_step = store_claims::rate_step(&self.remote, &self.claim);
+            position.probe_found_nothing(probe, rate_step, engine.ids().bits());
         }
-        Ok(found)
+        Ok(claimed)
     }
 
-    /// The jobs of a claim that is repeated with its id.
-    async fn claimed_before(&self) -> Got<A> {
-        let Some(named) = &self.wanted.named else {
-            return Ok(Found::default());
+    /// Returns the jobs that an earlier request with the same claim id got.
+    async fn claim_again(&self) -> ClaimResult<A> {
+        let Some(key) = &self.claim.repeat_key else {
+            return Ok(ClaimedJobs::default());
         };
-        let _turn = self.remote.claims.turn(digest(named)).await;
-        let found = store_claims::take_again(&self.remote, &self.wanted).await?;
+        let _lock = self.remote.claim_state.lock_claim_id(hash128(key)).await;
+        let claimed = store_claims::claim_again(&self.remote, &self.claim).await?;
         self.check().await?;
-        Ok(found)
+        Ok(claimed)
     }
 
-    /// Claims in a task of its own: if the client has gone meanwhile, the jobs are given back at
-    /// once. Those of a claim with an id are not: a client that repeats it may hold them already.
-    async fn claim_safely(&self) -> Got<A> {
+    /// Claims in a task of its own. If the client has disconnected meanwhile, the task gives the
+    /// jobs back, but not those of a claim with an id: a client that repeats it may already have
+    /// them.
+    async fn claim_in_task(&self) -> ClaimResult<A> {
         let (answer, answered) = oneshot::channel();
-        let claiming = Claiming {
+        let pending = PendingClaim {
             remote: Arc::clone(&self.remote),
-            wanted: Arc::clone(&self.wanted),
+            claim: Arc::clone(&self.claim),
             admission: Arc::clone(&self.admission),
         };
         tokio::spawn(async move {
-            let remote = &claiming.remote;
-            let turn = claiming.wanted.named.as_deref().map(digest);
-            let _turn = match turn {
-                Some(name) => Some(remote.claims.turn(name).await),
+            let remote = &pending.remote;
+            let key = pending.claim.repeat_key.as_deref().map(hash128);
+            let _lock = match key {
+                Some(key) => Some(remote.claim_state.lock_claim_id(key).await),
                 None => None,
             };
-            let claimed = claiming.claim_while_admitted().await;
-            if let Err(Ok(found)) = answer.send(claimed)
-                && claiming.wanted.named.is_none()
+            let claimed = pending.claim_while_admitted().await;
+            if let Err(Ok(claimed)) = answer.send(claimed)
+                && pending.claim.repeat_key.is_none()
             {
-                remote.give_back(&found.jobs).await;
+                remote.give_back(&claimed.jobs).await;
             }
         });
         answered.await.unwrap_or(Err(ClaimError::Interrupted))
     }
 
-    /// Claims for one who may claim now. If that ends meanwhile, the jobs of this claim are given
-    /// back.
-    async fn claim_while_admitted(&self) -> Got<A> {
+    /// Claims, if the caller may claim before and after. If the permission ends meanwhile, the jobs
+    /// of this claim are given back.
+    async fn claim_while_admitted(&self) -> ClaimResult<A> {
         self.check().await?;
         let begun_at = self.remote.engine.now();
-        let found = store_claims::take(&self.remote, &self.wanted).await?;
+        let claimed = store_claims::claim_jobs(&self.remote, &self.claim).await?;
         if let Err(refused) = self.check().await {
-            // An earlier request with the same id may have handed out what was claimed before this
-            // one began.
+            // Keep jobs that were claimed before this request began: an earlier request with the
+            // same id may have handed them out.
             let is_new = |job: &Job| job.started_at.is_some_and(|at| at >= begun_at);
-            let new: Vec<Job> = found.jobs.into_iter().filter(is_new).collect();
+            let new: Vec<Job> = claimed.jobs.into_iter().filter(is_new).collect();
             self.remote.give_back(&new).await;
             return Err(refused);
         }
-        Ok(found)
+        Ok(claimed)
     }
 
     async fn check(&self) -> Result<(), ClaimError<A::Refusal>> {

@@ -1,7 +1,8 @@
-//! What claims of remote workers share: what retries are owed in each queue and whose turn it is.
+//! What the claims of all remote workers share: retry credits, turns of queues, cached queue
+//! settings, and the times of progress reports.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use windlass_core::fairness::{
@@ -10,47 +11,48 @@ use windlass_core::fairness::{
 use windlass_core::{JobId, QueueName, Timestamp};
 
 use crate::credits::Credits;
-use crate::queue_settings::SetRules;
+use crate::poison::lock;
+use crate::queue_settings::OperatorSettings;
 
-/// At most this many of each thing are remembered; what is beyond is forgotten, which costs a
-/// little fairness and no job.
+/// The maximum number of entries of each map. Forgetting one costs a little fairness and no job.
 const REMEMBERED_MAX: usize = 10_000;
-/// At most this many claims with an id go on at once.
-const NAMED_TURNS: usize = 32;
-/// Settings of a queue are read again after this time.
+/// The number of locks for claims with an id.
+const CLAIM_ID_LOCKS: usize = 32;
+/// How long cached settings of a queue are valid.
 const SETTINGS_FRESH: Duration = Duration::from_secs(1);
 
-/// What claims of remote workers share.
+/// The shared state of the claims of remote workers.
 #[derive(Debug, Default)]
-pub(super) struct Claims {
-    state: Mutex<State>,
-    /// Claims with an id take turns; those of different ids share a few.
-    named: [tokio::sync::Mutex<()>; NAMED_TURNS],
+pub(super) struct ClaimState {
+    state: Mutex<SharedState>,
+    /// Serialize claims with the same id. Different ids may share a lock.
+    claim_id_locks: [tokio::sync::Mutex<()>; CLAIM_ID_LOCKS],
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SharedState {
     credits: Credits,
     turns: BTreeMap<Vec<ClaimQueue>, Turns>,
-    settings: BTreeMap<QueueName, (Timestamp, Arc<SetRules>)>,
+    settings: BTreeMap<QueueName, (Timestamp, Arc<OperatorSettings>)>,
     progress: BTreeMap<JobId, ReportedProgress>,
 }
 
-/// When a job last reported its progress, and the version of the document once it was written.
+/// The last progress report of a job: when it came, and the version of the document once it was
+/// written.
 #[derive(Debug)]
 struct ReportedProgress {
     at: Timestamp,
     version: Option<u64>,
 }
 
-impl Claims {
-    /// What the next claim of a queue takes.
+impl ClaimState {
+    /// Plans the next claim of a queue.
     pub(super) fn plan(&self, queue: &QueueName, guards: Guards, slots: Slots) -> ClaimPlan {
         let state = self.state();
         state.credits.plan(queue, guards, Pool::Single, slots)
     }
 
-    /// Counts what a claim took.
+    /// Updates the retry credit of a queue after a claim.
     pub(super) fn count(&self, queue: &QueueName, guards: Guards, plan: &ClaimPlan, taken: Taken) {
         let mut state = self.state();
         state
@@ -58,7 +60,7 @@ impl Claims {
             .count(queue, guards, Pool::Single, plan, taken);
     }
 
-    /// Which queue of a claim is asked next, and for how many jobs, in turns that go on from claim
+    /// Returns the queue to claim from next, and how many jobs to take. Turns continue from claim
     /// to claim.
     pub(super) fn next_offer(
         &self,
@@ -74,13 +76,17 @@ impl Claims {
             (queue.name.clone(), Taker { weight, most })
         };
         let takers = || queues.iter().map(taker).collect();
-        make_room(&mut state.turns);
+        evict(&mut state.turns);
         let turns: &mut Turns = state.turns.entry(queues.to_vec()).or_default();
         round.next(turns, free, takers)
     }
 
-    /// What is set about a queue, if it was read just now.
-    pub(super) fn settings(&self, queue: &QueueName, now: Timestamp) -> Option<Arc<SetRules>> {
+    /// Returns the cached settings of a queue, if they are recent.
+    pub(super) fn settings(
+        &self,
+        queue: &QueueName,
+        now: Timestamp,
+    ) -> Option<Arc<OperatorSettings>> {
         let state = self.state();
         let (read_at, settings) = state.settings.get(queue)?;
         (now.since(*read_at) < SETTINGS_FRESH).then(|| Arc::clone(settings))
@@ -89,66 +95,66 @@ impl Claims {
     pub(super) fn keep_settings(
         &self,
         queue: &QueueName,
-        settings: &Arc<SetRules>,
+        settings: &Arc<OperatorSettings>,
         now: Timestamp,
     ) {
         let mut state = self.state();
-        make_room(&mut state.settings);
+        evict(&mut state.settings);
         state
             .settings
             .insert(queue.clone(), (now, Arc::clone(settings)));
     }
 
-    /// What is set about a queue has changed.
+    /// Drops the cached settings of a queue, because they have changed.
     pub(super) fn forget_settings(&self, queue: &QueueName) {
         self.state().settings.remove(queue);
     }
 
-    /// Whose turn it is among claims of the same id: one that is repeated waits for the first.
-    pub(super) async fn turn(&self, claim: u128) -> tokio::sync::MutexGuard<'_, ()> {
-        let [first, ..] = &self.named;
-        let index = usize::try_from(claim % NAMED_TURNS as u128).unwrap_or(0);
-        self.named.get(index).unwrap_or(first).lock().await
+    /// Locks a claim id: a repeated claim waits until the first one is done.
+    pub(super) async fn lock_claim_id(&self, claim_id: u128) -> tokio::sync::MutexGuard<'_, ()> {
+        let [first, ..] = &self.claim_id_locks;
+        let index = usize::try_from(claim_id % CLAIM_ID_LOCKS as u128).unwrap_or(0);
+        self.claim_id_locks.get(index).unwrap_or(first).lock().await
     }
 
-    /// Whether a job may report its progress again already.
+    /// Whether the last progress report of a job is at least `every` ago. If so, counts a new one.
     pub(super) fn may_report(&self, job: JobId, every: Duration, now: Timestamp) -> bool {
         let mut state = self.state();
-        make_room(&mut state.progress);
+        evict(&mut state.progress);
         let last = state.progress.entry(job).or_insert(ReportedProgress {
             at: Timestamp::MIN,
             version: None,
         });
-        let may = now.since(last.at) >= every;
-        if may {
+        let allowed = now.since(last.at) >= every;
+        if allowed {
             last.at = now;
         }
-        may
+        allowed
     }
 
-    /// The progress of a job was written as this version of its document.
+    /// Records the document version of a job's last progress report.
     pub(super) fn reported(&self, job: JobId, version: u64) {
         if let Some(last) = self.state().progress.get_mut(&job) {
             last.version = Some(version);
         }
     }
 
-    /// The version of the document that a job last wrote here.
+    /// The document version of a job's last progress report through this process.
     pub(super) fn progress_version(&self, job: JobId) -> Option<u64> {
         self.state().progress.get(&job)?.version
     }
 
-    /// The attempt is over that reported its progress.
+    /// Drops the progress entry of a job whose attempt has ended.
     pub(super) fn forget_progress(&self, job: JobId) {
         self.state().progress.remove(&job);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, SharedState> {
+        lock(&self.state)
     }
 }
 
-fn make_room<K: Ord, V>(map: &mut BTreeMap<K, V>) {
+fn evict<K: Ord, V>(map: &mut BTreeMap<K, V>) {
     while map.len() >= REMEMBERED_MAX {
         map.pop_first();
     }
@@ -167,7 +173,7 @@ mod tests {
 
     #[test]
     fn turns_go_on_from_claim_to_claim() {
-        let claims = Claims::default();
+        let claims = ClaimState::default();
         let queues = [queue("a", 3), queue("b", 1)];
         let shares = || {
             let mut got = BTreeMap::new();
@@ -179,7 +185,7 @@ mod tests {
             got.into_values().collect::<Vec<u32>>()
         };
         assert_eq!(shares(), [30, 10]);
-        let set = SetRules {
+        let set = OperatorSettings {
             guards: Guards::default(),
             weight: Some(1),
             retry: None,
@@ -191,7 +197,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let claims = Claims::default();
+        let claims = ClaimState::default();
         for number in 0..(REMEMBERED_MAX + 10) {
             let job = JobId::from_u128(u128::try_from(number).unwrap());
             claims.may_report(job, Duration::ZERO, Timestamp::UNIX_EPOCH);

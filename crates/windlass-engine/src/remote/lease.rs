@@ -1,4 +1,4 @@
-//! What remote workers hold, and what happened to it.
+//! Checks which attempts a remote worker holds, and ends or renews them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,29 +10,29 @@ use windlass_store::{AttemptId, Renewed, Settled, StoreError};
 use super::Remote;
 use crate::attempt_end::{AttemptDetail, AttemptEnd};
 
-/// What a worker may report about an attempt.
-pub(super) enum Claimed {
-    /// It runs it.
-    Running,
-    /// It is over: its row of history answers what is reported of it.
-    Over,
-    /// Nothing.
-    Not(Lost),
+/// Whether a worker may report about an attempt.
+pub(super) enum LeaseCheck {
+    /// The worker runs the attempt.
+    Held,
+    /// The attempt has ended. Its history entry answers repeated reports.
+    Ended,
+    /// The worker may not report.
+    NotHeld(Lost),
 }
 
-/// Why an attempt is not the worker's.
+/// Why a worker does not hold an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lost {
     /// There is no such job or attempt.
     Unknown,
-    /// It has ended.
+    /// The attempt has ended.
     Over,
-    /// It was claimed under another name.
+    /// Another worker claimed it.
     OtherWorker,
 }
 
 impl Lost {
-    /// The reason in one word.
+    /// The reason as one word.
     pub fn name(self) -> &'static str {
         match self {
             Lost::Unknown => "unknown",
@@ -46,38 +46,39 @@ impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Lost::Unknown => "there is no such attempt",
-            Lost::Over => "the attempt is over",
-            Lost::OtherWorker => "the attempt was claimed under another worker's name",
+            Lost::Over => "the attempt has ended",
+            Lost::OtherWorker => "another worker claimed the attempt",
         })
     }
 }
 
-impl Claimed {
-    /// Only the running attempt is guarded by its worker's name: once it is over, another worker
-    /// may have the job.
-    pub(super) fn by(worker: &WorkerName, of: AttemptId, job: Option<&Job>) -> Self {
+impl LeaseCheck {
+    /// Checks the worker's name for running attempts only: after an attempt has ended, another
+    /// worker may have the job.
+    pub(super) fn new(worker: &WorkerName, attempt_id: AttemptId, job: Option<&Job>) -> Self {
         match job {
-            Some(job) if job.attempt == of.attempt && job.lease().is_some() => {
-                match job.worker.as_ref() == Some(worker) {
-                    true => Claimed::Running,
-                    false => Claimed::Not(Lost::OtherWorker),
+            Some(job) if job.attempt == attempt_id.attempt && job.lease().is_some() => {
+                if job.worker.as_ref() == Some(worker) {
+                    LeaseCheck::Held
+                } else {
+                    LeaseCheck::NotHeld(Lost::OtherWorker)
                 }
             }
-            Some(job) if of.attempt <= job.attempt => Claimed::Over,
-            _ => Claimed::Not(Lost::Unknown),
+            Some(job) if attempt_id.attempt <= job.attempt => LeaseCheck::Ended,
+            _ => LeaseCheck::NotHeld(Lost::Unknown),
         }
     }
 
-    /// The job whose running attempt this is the worker's.
-    pub(super) fn running<'a>(
+    /// Returns the job if the worker runs this attempt of it.
+    pub(super) fn running_job<'a>(
         worker: &WorkerName,
-        of: AttemptId,
+        attempt_id: AttemptId,
         job: Option<&'a Job>,
     ) -> Result<&'a Job, Lost> {
-        match Claimed::by(worker, of, job) {
-            Claimed::Running => job.ok_or(Lost::Unknown),
-            Claimed::Over => Err(Lost::Over),
-            Claimed::Not(reason) => Err(reason),
+        match LeaseCheck::new(worker, attempt_id, job) {
+            LeaseCheck::Held => job.ok_or(Lost::Unknown),
+            LeaseCheck::Ended => Err(Lost::Over),
+            LeaseCheck::NotHeld(reason) => Err(reason),
         }
     }
 }
@@ -90,36 +91,37 @@ fn attempt_of(job: &Job) -> AttemptId {
 }
 
 impl Remote {
-    /// The end of a running attempt that its worker leaves nothing with.
+    /// The end of a running attempt about which the worker reports nothing.
     pub(super) fn end_of<'a>(&self, job: &'a Job, report: Report) -> AttemptEnd<'a> {
         AttemptEnd {
-            of: attempt_of(job),
+            attempt_id: attempt_of(job),
             job,
             report,
             random: self.engine.ids().bits(),
             detail: AttemptDetail::default(),
-            ran: self.attempts.ran(job),
+            ran: self.attempt_times.ran(job),
         }
     }
 
-    /// Settles attempts. Those whose end the database does not accept run on, no other does.
+    /// Settles attempts and forgets their running times. An attempt whose outcome the store refuses
+    /// keeps running.
     pub(super) async fn end(&self, ends: Vec<AttemptEnd<'_>>) -> Result<Vec<Settled>, StoreError> {
-        let attempts: Vec<AttemptId> = ends.iter().map(|end| end.of).collect();
+        let attempts: Vec<AttemptId> = ends.iter().map(|end| end.attempt_id).collect();
         let settled = self.engine.settle(ends).await?;
-        for (of, answer) in attempts.into_iter().zip(&settled) {
+        for (attempt_id, answer) in attempts.into_iter().zip(&settled) {
             if !matches!(answer, Settled::Refused { .. }) {
-                self.attempts.forget(of);
+                self.attempt_times.forget(attempt_id);
             }
         }
         Ok(settled)
     }
 }
 
-/// At most this many jobs are read at once: each may be large.
+/// The number of jobs to read at once. Each may be large.
 const READ_MAX: usize = 50;
 
 impl Remote {
-    /// The jobs with these ids, without their payloads.
+    /// Reads jobs without their payloads.
     pub(super) async fn jobs_of(&self, ids: &[JobId]) -> Result<Vec<Option<Job>>, StoreError> {
         let mut jobs = Vec::with_capacity(ids.len());
         for some in ids.chunks(READ_MAX) {
@@ -134,9 +136,10 @@ impl Remote {
         Ok(jobs)
     }
 
-    /// Prolongs the leases of running attempts, none beyond its timeout: no one can stop a worker
-    /// elsewhere, but no one waits for it any longer. The answers by job.
-    pub(super) async fn prolong<'a>(
+    /// Renews the leases of running attempts, but not beyond their timeouts: this process cannot
+    /// stop a handler on another machine, but it can let the lease expire. Returns the answers by
+    /// job.
+    pub(super) async fn renew_leases<'a>(
         &self,
         jobs: impl Iterator<Item = &'a Job>,
         lease: Duration,
@@ -144,7 +147,7 @@ impl Remote {
     ) -> Result<BTreeMap<JobId, Renewed>, StoreError> {
         let mut leases: BTreeMap<Duration, Vec<AttemptId>> = BTreeMap::new();
         for job in jobs {
-            let until = job.lease_until_max_after(self.attempts.ran(job), now);
+            let until = job.lease_until_max_after(self.attempt_times.ran(job), now);
             let left = until.map(|until| until.since(now));
             let lease = left.map_or(lease, |left| left.min(lease));
             leases.entry(lease).or_default().push(attempt_of(job));
@@ -152,7 +155,12 @@ impl Remote {
         let mut renewed = BTreeMap::new();
         for (lease, attempts) in leases {
             let answers = self.engine.store().renew(&attempts, lease, now).await?;
-            renewed.extend(attempts.iter().map(|of| of.job).zip(answers));
+            renewed.extend(
+                attempts
+                    .iter()
+                    .map(|attempt_id| attempt_id.job)
+                    .zip(answers),
+            );
         }
         Ok(renewed)
     }

@@ -1,4 +1,4 @@
-//! Remote workers report how far they are.
+//! Stores the progress that remote workers report.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -7,21 +7,21 @@ use serde_json::Value;
 use windlass_core::{Job, JobId};
 use windlass_store::{AttemptId, StoreError};
 
-use super::lease::Claimed;
+use super::lease::LeaseCheck;
 use super::{Remote, RemoteError, RemoteWorker};
 use crate::progress;
 
-/// The progress of a remote attempt may have at most this many bytes, as JSON.
+/// The largest progress report of a remote attempt, in bytes of JSON.
 pub const REMOTE_PROGRESS_BYTES_MAX: usize = 16 * 1024;
-/// A job reports its progress no more often than this.
+/// The shortest interval between two progress reports of a job.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 impl Remote {
-    /// Keeps how far an attempt is, for all to see.
+    /// Stores the progress of an attempt, visible to everyone.
     pub async fn progress(
         &self,
         worker: &RemoteWorker,
-        of: AttemptId,
+        attempt_id: AttemptId,
         value: &Value,
     ) -> Result<(), RemoteError> {
         let bytes = value.to_string().len();
@@ -29,34 +29,41 @@ impl Remote {
             return Err(RemoteError::ProgressTooLarge { bytes });
         }
         let checked = AtomicBool::new(false);
-        let may = |job: Option<&Job>| {
-            Claimed::running(worker.name(), of, job).map_err(RemoteError::LeaseLost)?;
+        let check = |job: Option<&Job>| {
+            LeaseCheck::running_job(worker.name(), attempt_id, job)
+                .map_err(RemoteError::LeaseLost)?;
             let now = self.engine.now();
             let first = !checked.swap(true, Ordering::Relaxed);
-            match first && !self.claims.may_report(of.job, PROGRESS_EVERY, now) {
-                true => Err(RemoteError::ProgressTooOften),
-                false => Ok(()),
+            if first
+                && !self
+                    .claim_state
+                    .may_report(attempt_id.job, PROGRESS_EVERY, now)
+            {
+                Err(RemoteError::ProgressTooOften)
+            } else {
+                Ok(())
             }
         };
         let busy = || RemoteError::ProgressBusy;
-        let version = progress::write(&self.engine, of, value, may, busy).await?;
-        self.claims.reported(of.job, version);
+        let version = progress::write(&self.engine, attempt_id, value, check, busy).await?;
+        self.claim_state.reported(attempt_id.job, version);
         Ok(())
     }
 
-    /// The progress that the attempt of a job reported here.
+    /// Returns the last progress that the job's attempt reported through this process.
     pub(super) async fn last_progress(&self, job: JobId) -> Result<Option<Value>, StoreError> {
-        match self.claims.progress_version(job) {
+        match self.claim_state.progress_version(job) {
             Some(_) => progress::read(&self.engine, job).await,
             None => Ok(None),
         }
     }
 
-    /// The progress of an attempt goes with it; what it reported to another node expires.
+    /// Removes the progress of an ended attempt. Progress that was reported through another node
+    /// expires.
     pub(super) async fn forget_progress(&self, job: JobId) -> Result<(), StoreError> {
-        if let Some(version) = self.claims.progress_version(job) {
+        if let Some(version) = self.claim_state.progress_version(job) {
             progress::remove(&self.engine, job, version).await?;
-            self.claims.forget_progress(job);
+            self.claim_state.forget_progress(job);
         }
         Ok(())
     }

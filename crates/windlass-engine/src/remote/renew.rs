@@ -1,42 +1,42 @@
-//! Remote workers go on: leases are prolonged.
+//! Renews the leases of remote workers.
 
 use std::time::Duration;
 
 use windlass_core::{CANCEL_GRACE, Job, JobId, Report, Timeout, Timestamp, WorkerName};
 use windlass_store::{AttemptId, Renewed};
 
-use super::lease::{Claimed, Lost};
+use super::lease::{LeaseCheck, Lost};
 use super::{Remote, RemoteError, RemoteWorker, Signal};
 use crate::worker_description::WorkerAbout;
 
-/// What a renewal found.
+/// The response to a renewal.
 #[derive(Debug)]
 pub struct RemoteRenewal {
-    /// One for each lease, in their order.
+    /// The result for each lease, in the order of the request.
     pub leases: Vec<RemoteRenewed>,
-    /// What an operator wants of the worker.
+    /// The signal of an operator to the worker.
     pub signal: Option<Signal>,
 }
 
-/// What happened to one lease.
+/// The result for one lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemoteRenewed {
-    /// It lasts longer.
+    /// The lease was renewed.
     Until {
         /// Its new end.
         until: Timestamp,
-        /// Someone cancelled the job: its worker should stop.
+        /// Someone cancelled the job, so the worker should stop it.
         cancel_requested: bool,
     },
-    /// The attempt has used up its timeout, and has ended.
+    /// The attempt has used up its timeout and has ended.
     TimedOut,
-    /// The worker does not hold it.
+    /// The worker does not hold the lease.
     LeaseLost(Lost),
 }
 
 impl Remote {
-    /// Prolongs leases, and takes the heartbeat of their worker. An attempt that has used up its
-    /// timeout is ended instead.
+    /// Renews leases and records a heartbeat of the worker. Ends attempts that have used up their
+    /// timeout.
     pub async fn renew(
         &self,
         worker: &RemoteWorker,
@@ -45,28 +45,34 @@ impl Remote {
     ) -> Result<RemoteRenewal, RemoteError> {
         let lease = self.lease(lease)?;
         let listed = worker.listed();
-        self.roster.hear(listed, WorkerAbout::default).await?;
-        let ids: Vec<JobId> = leases.iter().map(|of| of.job).collect();
+        self.roster
+            .record_heartbeat(listed, WorkerAbout::default)
+            .await?;
+        let ids: Vec<JobId> = leases.iter().map(|attempt_id| attempt_id.job).collect();
         let jobs = self.jobs_of(&ids).await?;
-        let fate =
-            |(of, job): (&AttemptId, &Option<Job>)| self.fate(*of, job.as_ref(), worker.name());
-        let fates: Vec<Fate> = leases.iter().zip(&jobs).map(fate).collect();
-        let attempts = || jobs.iter().zip(&fates);
-        let over = attempts().filter_map(|(job, fate)| match *fate {
-            Fate::TimedOut(timeout) => {
+        let decision = |(attempt_id, job): (&AttemptId, &Option<Job>)| {
+            self.decide(*attempt_id, job.as_ref(), worker.name())
+        };
+        let decisions: Vec<RenewalDecision> = leases.iter().zip(&jobs).map(decision).collect();
+        let attempts = || jobs.iter().zip(&decisions);
+        let timed_out = attempts().filter_map(|(job, decision)| match *decision {
+            RenewalDecision::TimedOut(timeout) => {
                 let grace = CANCEL_GRACE;
                 Some(self.end_of(job.as_ref()?, Report::TimedOut { timeout, grace }))
             }
             _ => None,
         });
-        self.end(over.collect()).await?;
-        let live = attempts().filter(|(_, fate)| matches!(fate, Fate::Renew));
-        let live = live.filter_map(|(job, _)| job.as_ref());
-        let renewed = self.prolong(live, lease, self.engine.now()).await?;
-        let answer = |(of, fate): (&AttemptId, &Fate)| match fate {
-            Fate::Lost(reason) => RemoteRenewed::LeaseLost(*reason),
-            Fate::TimedOut(_) => RemoteRenewed::TimedOut,
-            Fate::Renew => match renewed.get(&of.job) {
+        self.end(timed_out.collect()).await?;
+        let renewable =
+            attempts().filter(|(_, decision)| matches!(decision, RenewalDecision::Renew));
+        let renewable = renewable.filter_map(|(job, _)| job.as_ref());
+        let renewed = self
+            .renew_leases(renewable, lease, self.engine.now())
+            .await?;
+        let answer = |(attempt_id, decision): (&AttemptId, &RenewalDecision)| match decision {
+            RenewalDecision::Lost(reason) => RemoteRenewed::LeaseLost(*reason),
+            RenewalDecision::TimedOut(_) => RemoteRenewed::TimedOut,
+            RenewalDecision::Renew => match renewed.get(&attempt_id.job) {
                 Some(Renewed::Until {
                     until,
                     cancel_requested,
@@ -78,25 +84,32 @@ impl Remote {
             },
         };
         Ok(RemoteRenewal {
-            leases: leases.iter().zip(&fates).map(answer).collect(),
+            leases: leases.iter().zip(&decisions).map(answer).collect(),
             signal: self.signals.get(worker.listed()).await?,
         })
     }
 
-    fn fate(&self, of: AttemptId, job: Option<&Job>, worker: &WorkerName) -> Fate {
-        let job = match Claimed::running(worker, of, job) {
+    fn decide(
+        &self,
+        attempt_id: AttemptId,
+        job: Option<&Job>,
+        worker: &WorkerName,
+    ) -> RenewalDecision {
+        let job = match LeaseCheck::running_job(worker, attempt_id, job) {
             Ok(job) => job,
-            Err(reason) => return Fate::Lost(reason),
+            Err(reason) => return RenewalDecision::Lost(reason),
         };
         match job.timeout {
-            Timeout::After(timeout) if self.attempts.ran(job) >= timeout => Fate::TimedOut(timeout),
-            _ => Fate::Renew,
+            Timeout::After(timeout) if self.attempt_times.ran(job) >= timeout => {
+                RenewalDecision::TimedOut(timeout)
+            }
+            _ => RenewalDecision::Renew,
         }
     }
 }
 
-/// What is done about one lease.
-enum Fate {
+/// What to do about one lease.
+enum RenewalDecision {
     Renew,
     TimedOut(Duration),
     Lost(Lost),

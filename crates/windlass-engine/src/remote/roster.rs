@@ -1,13 +1,13 @@
-//! Remote workers: one document each, found by its name.
+//! The directory of remote workers: one document per worker, with the worker's name as its key.
 //!
-//! A heartbeat writes one document and reads none. Lists come from a picture of all workers that is
-//! at most some seconds old. A worker that was silent for minutes is forgotten: its document
-//! expires. Invariant: the number and the size of the documents are bounded for any names that
-//! callers make up.
+//! A heartbeat writes one document and usually reads none. Lists come from a cache of all workers
+//! that is at most 5 s old. The document of a worker without heartbeats expires after 10 minutes.
+//!
+//! Invariant: the number and size of the documents are bounded, no matter what names callers use.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -17,47 +17,49 @@ use windlass_store::{Document, Expected, Node, StoreError, Written};
 
 use super::RemoteError;
 use crate::engine::Engine;
+use crate::poison::lock;
 use crate::worker_description::WorkerAbout;
 
 /// The collection of the documents.
 const WORKERS: &str = "rest-workers";
-/// What kind of worker it is: those of Rust programs do not say.
+/// The field for the type of a worker. Workers in Rust programs do not set it.
 const TYPE: &str = "type";
 const REST: &str = "rest";
-/// Whether a worker registered: then its heartbeats leave what it said about itself.
+/// The field that marks a registered worker. Heartbeats do not change its description.
 const REGISTERED: &str = "registered";
-/// The most workers at once.
+/// The maximum number of remote workers.
 pub const WORKERS_MAX: usize = 10_000;
-/// The most that a worker says about itself, as JSON.
+/// The maximum size of a worker's description, in bytes of JSON.
 const ABOUT_BYTES_MAX: usize = 8 * 1024;
-/// A heartbeat is written this often.
-pub(super) const HEARD_EVERY: Duration = Duration::from_secs(40);
-/// A worker that was silent for this long is forgotten.
+/// The minimum interval between two written heartbeats of a worker.
+pub(super) const HEARTBEAT_EVERY: Duration = Duration::from_secs(40);
+/// A worker without a heartbeat for this long is removed.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
-/// The picture of all workers is never older.
+/// The maximum age of the cached list of workers.
 const FRESH_FOR: Duration = Duration::from_secs(5);
 
-/// All remote workers.
+/// The directory of all remote workers.
 #[derive(Debug)]
 pub struct Roster {
     engine: Arc<Engine>,
-    state: Mutex<State>,
+    state: Mutex<RosterState>,
     reading: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// The workers that this process heard: their documents as it wrote them.
-    heard: BTreeMap<WorkerName, Heard>,
-    /// When the workers were read.
+struct RosterState {
+    /// The last heartbeat of each worker that this process has written.
+    heartbeats: BTreeMap<WorkerName, LastHeartbeat>,
+    /// When `workers` was read.
     read_at: Option<Timestamp>,
     workers: BTreeMap<String, Node>,
 }
 
+/// The last heartbeat of a worker that this process has written.
 #[derive(Debug, Clone)]
-struct Heard {
+struct LastHeartbeat {
     at: Timestamp,
-    /// Of its document, once this process wrote it.
+    /// The version of the worker's document, once this process has written it.
     version: Option<u64>,
     about: Arc<Value>,
 }
@@ -71,7 +73,7 @@ impl Roster {
         }
     }
 
-    /// Registers a worker by what it says about itself.
+    /// Registers a worker with its description.
     pub(super) async fn register(
         &self,
         name: &WorkerName,
@@ -84,7 +86,7 @@ impl Roster {
         let about = Value::Object(kept);
         if about.to_string().len() > ABOUT_BYTES_MAX {
             let rule = format!(
-                "must be at most {ABOUT_BYTES_MAX} bytes of JSON together with `queues`: leave it out to take every kind"
+                "must be at most {ABOUT_BYTES_MAX} bytes of JSON together with `queues`; leave it out to take every kind"
             );
             return Err(Invalid::new("kinds", rule).into());
         }
@@ -102,64 +104,72 @@ impl Roster {
         })
     }
 
-    /// Takes a worker's heartbeat. What it registered with stays; else `about` says what is known
-    /// of it. Where there are too many workers, a new one works without being listed: others must
-    /// not be able to keep it from its jobs.
-    pub(super) async fn hear(
+    /// Records a heartbeat of a worker. A registered worker keeps its description; for others,
+    /// `about` describes what is known.
+    ///
+    /// If there are too many workers, a new one can work without being listed. Otherwise other
+    /// clients could keep it from its jobs by registering many names.
+    pub(super) async fn record_heartbeat(
         &self,
         worker: Option<&WorkerName>,
         about: impl FnOnce() -> WorkerAbout,
     ) -> Result<(), StoreError> {
         let now = self.engine.now();
-        let Some((worker, heard)) =
-            worker.and_then(|worker| Some((worker, self.due(worker, now)?)))
+        let Some((worker, last)) =
+            worker.and_then(|worker| Some((worker, self.due_heartbeat(worker, now)?)))
         else {
             return Ok(());
         };
         let about = about();
-        let said = Said::new(&about);
-        if let Some(version) = heard.version {
-            let about = said.kept(&heard.about);
+        let heartbeat = Heartbeat::new(&about);
+        if let Some(version) = last.version {
+            let about = heartbeat.merged_with(&last.about);
             let expected = Expected::Version(version);
             if self.write(worker, about, expected, now).await? {
                 return Ok(());
             }
         }
-        // It is new here, or another process wrote it.
+        // The worker is new to this process, or another process has written its document.
         let store = self.engine.store();
         let known = store.document(WORKERS, worker.as_str(), now).await?;
         let (about, expected) = match &known {
-            Some(known) => (said.kept(&known.value), Expected::Version(known.version)),
+            Some(known) => (
+                heartbeat.merged_with(&known.value),
+                Expected::Version(known.version),
+            ),
             None if self.is_full(now).await? => {
                 debug!(%worker, "too many workers; this one is not listed");
                 return Ok(());
             }
-            None => (&said.json, Expected::Absent),
+            None => (&heartbeat.json, Expected::Absent),
         };
-        // Another request was faster, and wrote a heartbeat too.
+        // If this fails, a concurrent request has just written a heartbeat too.
         self.write(worker, about, expected, now).await?;
         Ok(())
     }
 
-    /// What this process knows of a worker, if its heartbeat is to be written again.
-    fn due(&self, worker: &WorkerName, now: Timestamp) -> Option<Heard> {
+    /// Returns the last heartbeat of a worker, if a new one must be written.
+    fn due_heartbeat(&self, worker: &WorkerName, now: Timestamp) -> Option<LastHeartbeat> {
         let mut state = self.state();
-        while state.heard.len() >= WORKERS_MAX && !state.heard.contains_key(worker) {
-            state.heard.pop_first(); // it is read again when it is heard
+        while state.heartbeats.len() >= WORKERS_MAX && !state.heartbeats.contains_key(worker) {
+            state.heartbeats.pop_first(); // its next heartbeat reads the document again
         }
-        let heard = state.heard.entry(worker.clone()).or_insert(Heard {
-            at: Timestamp::MIN,
-            version: None,
-            about: Arc::default(),
-        });
-        if now.since(heard.at) < HEARD_EVERY {
+        let last = state
+            .heartbeats
+            .entry(worker.clone())
+            .or_insert(LastHeartbeat {
+                at: Timestamp::MIN,
+                version: None,
+                about: Arc::default(),
+            });
+        if now.since(last.at) < HEARTBEAT_EVERY {
             return None;
         }
-        heard.at = now;
-        Some(heard.clone())
+        last.at = now;
+        Some(last.clone())
     }
 
-    /// Writes a worker's document; whether it was what the writer believed.
+    /// Writes a worker's document. Returns false if `expected` did not match.
     async fn write(
         &self,
         name: &WorkerName,
@@ -180,13 +190,13 @@ impl Roster {
             beat_at: now,
         };
         state.workers.insert(name.to_string(), node);
-        if let Some(heard) = state.heard.get_mut(name) {
-            (heard.version, heard.about) = (Some(version), Arc::new(about.clone()));
+        if let Some(last) = state.heartbeats.get_mut(name) {
+            (last.version, last.about) = (Some(version), Arc::new(about.clone()));
         }
         Ok(true)
     }
 
-    /// One worker.
+    /// Returns one worker.
     pub(super) async fn get(
         &self,
         name: &WorkerName,
@@ -197,17 +207,17 @@ impl Roster {
         Ok(found.map(node))
     }
 
-    /// Forgets a worker.
+    /// Removes a worker.
     pub(super) async fn remove(&self, name: &WorkerName) -> Result<(), StoreError> {
         let (store, any) = (self.engine.store(), Expected::Anything);
         store.remove_document(WORKERS, name.as_str(), any).await?;
         let mut state = self.state();
         state.workers.remove(name.as_str());
-        state.heard.remove(name);
+        state.heartbeats.remove(name);
         Ok(())
     }
 
-    /// Up to `limit` workers behind a name, by name.
+    /// Returns up to `limit` workers with names after `after`, sorted by name.
     pub(super) async fn page(
         &self,
         after: &str,
@@ -221,15 +231,15 @@ impl Roster {
         Ok(found.map(|(_, node)| node.clone()).collect())
     }
 
-    /// How many workers are so.
+    /// Counts the workers that match.
     pub async fn count(
         &self,
-        is_so: impl Fn(&Node) -> bool,
+        matches: impl Fn(&Node) -> bool,
         now: Timestamp,
     ) -> Result<usize, StoreError> {
         self.refresh(now).await?;
         let state = self.state();
-        Ok(state.workers.values().filter(|node| is_so(node)).count())
+        Ok(state.workers.values().filter(|node| matches(node)).count())
     }
 
     async fn is_full(&self, now: Timestamp) -> Result<bool, StoreError> {
@@ -237,7 +247,7 @@ impl Roster {
         Ok(self.state().workers.len() >= WORKERS_MAX)
     }
 
-    /// Reads all workers, unless that was done some seconds ago.
+    /// Reads all workers, unless the cache is recent.
     async fn refresh(&self, now: Timestamp) -> Result<(), StoreError> {
         let is_fresh = || {
             let read_at = self.state().read_at;
@@ -246,7 +256,7 @@ impl Roster {
         if is_fresh() {
             return Ok(());
         }
-        // One reads, those that come meanwhile take what it read.
+        // One caller reads; those that wait meanwhile use its result.
         let _reading = self.reading.lock().await;
         if is_fresh() {
             return Ok(());
@@ -259,8 +269,8 @@ impl Roster {
         Ok(())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, RosterState> {
+        lock(&self.state)
     }
 }
 
@@ -272,15 +282,15 @@ fn node(document: Document) -> Node {
     }
 }
 
-/// What a worker says with a heartbeat.
-struct Said {
-    /// Whether it says what it takes: one that only renews does not.
-    takes: bool,
+/// The description that a heartbeat implies.
+struct Heartbeat {
+    /// Whether it names queues. A renewal does not.
+    names_queues: bool,
     json: Value,
 }
 
-impl Said {
-    /// What it says, within bounds.
+impl Heartbeat {
+    /// The description of a worker, reduced if it is too large.
     fn new(about: &WorkerAbout) -> Self {
         let json = |about: &WorkerAbout| {
             let mut json = about.to_json();
@@ -288,21 +298,23 @@ impl Said {
             Value::Object(json)
         };
         let fits = json(about).to_string().len() <= ABOUT_BYTES_MAX;
-        Said {
-            takes: about.queues.is_some(),
-            json: match fits {
-                true => json(about),
-                false => json(&WorkerAbout::default()),
+        Heartbeat {
+            names_queues: about.queues.is_some(),
+            json: if fits {
+                json(about)
+            } else {
+                json(&WorkerAbout::default())
             },
         }
     }
 
-    /// What stays written of a worker: what it registered with, or what it said before if it says
-    /// less now.
-    fn kept<'a>(&'a self, known: &'a Value) -> &'a Value {
-        match known.get(REGISTERED).is_some() || !self.takes {
-            true => known,
-            false => &self.json,
+    /// The description to write: the stored one if the worker registered or if this heartbeat says
+    /// less, otherwise this one.
+    fn merged_with<'a>(&'a self, known: &'a Value) -> &'a Value {
+        if known.get(REGISTERED).is_some() || !self.names_queues {
+            known
+        } else {
+            &self.json
         }
     }
 }
@@ -341,10 +353,12 @@ mod tests {
             }
         }
 
-        async fn hear(&self, name: &str) {
+        async fn heartbeat(&self, name: &str) {
             let name: WorkerName = name.parse().unwrap();
-            let heard = self.roster.hear(Some(&name), || queues(&["claimed"]));
-            heard.await.unwrap();
+            let last = self
+                .roster
+                .record_heartbeat(Some(&name), || queues(&["claimed"]));
+            last.await.unwrap();
         }
 
         async fn names(&self) -> Vec<String> {
@@ -362,15 +376,15 @@ mod tests {
     #[tokio::test]
     async fn a_worker_that_is_silent_for_minutes_is_forgotten() {
         let scene = Scene::new();
-        scene.hear("a").await;
+        scene.heartbeat("a").await;
         scene.clock.advance(FORGOTTEN_AFTER / 2);
-        scene.hear("b").await;
+        scene.heartbeat("b").await;
         assert_eq!(scene.names().await, ["a", "b"]);
         scene.clock.advance(FORGOTTEN_AFTER / 2);
         assert_eq!(scene.names().await, ["b"]);
         assert_eq!(scene.documents().await, 1);
         scene.clock.advance(FORGOTTEN_AFTER);
-        scene.hear("a").await;
+        scene.heartbeat("a").await;
         assert_eq!(scene.names().await, ["a"]);
     }
 
@@ -379,11 +393,11 @@ mod tests {
         let scene = Scene::new();
         let other = Roster::new(&scene.engine);
         let name: WorkerName = "a".parse().unwrap();
-        scene.hear("a").await;
+        scene.heartbeat("a").await;
         let (about, now) = (queues(&["q"]), scene.engine.now());
         let registered = other.register(&name, &about, now).await.unwrap();
-        scene.clock.advance(HEARD_EVERY);
-        scene.hear("a").await;
+        scene.clock.advance(HEARTBEAT_EVERY);
+        scene.heartbeat("a").await;
         let now = scene.engine.now();
         let found = scene.roster.get(&name, now).await.unwrap().unwrap();
         assert_eq!((found.about, found.beat_at), (registered.about, now));
@@ -403,17 +417,17 @@ mod tests {
         assert!(matches!(refused, Err(RemoteError::TooManyWorkers)));
         let known: WorkerName = "w0".parse().unwrap();
         roster.register(&known, &about, now).await.unwrap();
-        scene.hear("next").await;
+        scene.heartbeat("next").await;
         let documents = scene.documents().await;
-        assert_eq!(documents, WORKERS_MAX, "it claims without being listed");
+        assert_eq!(documents, WORKERS_MAX, "an unlisted worker can still claim");
         let names: Vec<String> = (0..1000).map(|number| format!("queue-{number}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let large = queues(&names);
         let refused = roster.register(&known, &large, now).await;
         assert!(matches!(refused, Err(RemoteError::Invalid(_))));
-        let said = Said::new(&large).json;
+        let heartbeat = Heartbeat::new(&large).json;
         assert_eq!(
-            (&said["type"], &said["queues"]),
+            (&heartbeat["type"], &heartbeat["queues"]),
             (&json!("rest"), &Value::Null)
         );
     }

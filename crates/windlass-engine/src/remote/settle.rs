@@ -1,44 +1,44 @@
-//! Remote workers report how their attempts ended.
+//! Settles attempts that remote workers report.
 
 use tracing::warn;
 use windlass_core::{Job, JobId, Reported, Settlement, State, Timestamp, WorkerName};
 use windlass_store::{AttemptId, Settled, StoreError};
 
-use super::lease::{Claimed, Lost};
+use super::lease::{LeaseCheck, Lost};
 use super::{Remote, RemoteError, RemoteWorker};
 use crate::attempt_end::{AttemptDetail, AttemptEnd};
 
-/// How one attempt ended.
+/// A reported outcome.
 #[derive(Debug, Clone)]
 pub struct RemoteOutcome {
-    /// Which attempt.
+    /// The attempt.
     pub of: AttemptId,
-    /// How.
+    /// How it ended.
     pub reported: Reported,
-    /// Lines that are kept with it.
+    /// Log lines to store with the attempt.
     pub log: Vec<String>,
 }
 
-/// What a reported outcome led to.
+/// The result of a reported outcome.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RemoteSettled {
     /// The attempt has ended.
     Done(Settlement),
-    /// The same was reported before. The job stands so now.
+    /// The same outcome was reported before. Holds the current state of the job.
     Repeated {
-        /// Its state.
+        /// The state of the job.
         state: State,
-        /// When it is due.
+        /// When the job is due.
         run_at: Timestamp,
     },
     /// The worker does not hold the attempt. Nothing changed.
     LeaseLost(Lost),
-    /// The database does not accept what it leads to. The attempt runs on.
+    /// The store refused the outcome. The attempt keeps running.
     Refused,
 }
 
 impl Remote {
-    /// Settles attempts. The answers are in the order of the outcomes.
+    /// Settles attempts. Returns the results in the order of `outcomes`.
     pub async fn settle(
         &self,
         worker: &RemoteWorker,
@@ -46,25 +46,27 @@ impl Remote {
     ) -> Result<Vec<RemoteSettled>, RemoteError> {
         let ids: Vec<JobId> = outcomes.iter().map(|outcome| outcome.of.job).collect();
         let jobs = self.jobs_of(&ids).await?;
-        let known = outcomes.iter().zip(&jobs);
-        let known = known.map(|(outcome, job)| settles(worker.name(), outcome.of, job.as_ref()));
-        let known: Vec<Result<&Job, Lost>> = known.collect();
+        let checked = outcomes.iter().zip(&jobs);
+        let checked =
+            checked.map(|(outcome, job)| reportable_job(worker.name(), outcome.of, job.as_ref()));
+        let checked: Vec<Result<&Job, Lost>> = checked.collect();
         let mut ends = Vec::with_capacity(outcomes.len());
-        for (outcome, job) in outcomes.iter().zip(&known) {
+        for (outcome, job) in outcomes.iter().zip(&checked) {
             if let Ok(job) = job {
                 ends.push(self.end_of_outcome(outcome, job).await?);
             }
         }
         let settled = self.end(ends).await?;
-        // An outcome may be reported twice in one request: then only the store knows where the job
-        // stands now.
-        let later = match settled.contains(&Settled::Repeated) {
-            true => self.jobs_of(&ids).await?,
-            false => Vec::new(),
+        // A request may contain the same outcome twice. Then only the store knows the current state
+        // of the job.
+        let later = if settled.contains(&Settled::Repeated) {
+            self.jobs_of(&ids).await?
+        } else {
+            Vec::new()
         };
         let mut settled = settled.into_iter();
         let mut answers = Vec::with_capacity(outcomes.len());
-        for (place, (outcome, job)) in outcomes.iter().zip(known).enumerate() {
+        for (index, (outcome, job)) in outcomes.iter().zip(checked).enumerate() {
             let answer = job.and_then(|job| Ok((job, settled.next().ok_or(Lost::Over)?)));
             answers.push(match answer {
                 Err(reason) => RemoteSettled::LeaseLost(reason),
@@ -74,7 +76,7 @@ impl Remote {
                     RemoteSettled::Refused
                 }
                 Ok((job, Settled::Repeated)) => {
-                    let job = later.get(place).and_then(Option::as_ref).unwrap_or(job);
+                    let job = later.get(index).and_then(Option::as_ref).unwrap_or(job);
                     RemoteSettled::Repeated {
                         state: job.state(),
                         run_at: job.run_at,
@@ -95,11 +97,11 @@ impl Remote {
         job: &'a Job,
     ) -> Result<AttemptEnd<'a>, StoreError> {
         let runs = job.lease().is_some() && job.attempt == outcome.of.attempt;
-        let ran = runs.then(|| self.attempts.ran(job));
+        let ran = runs.then(|| self.attempt_times.ran(job));
         let now = self.engine.now();
         let lines = outcome.log.iter().map(|line| (now, line.clone()));
         Ok(AttemptEnd {
-            of: outcome.of,
+            attempt_id: outcome.of,
             job,
             report: outcome.reported.report(job, ran),
             random: self.engine.ids().bits(),
@@ -113,11 +115,15 @@ impl Remote {
     }
 }
 
-/// The job about which a worker may report. What it reports of an attempt that is over changes
-/// nothing, but may have been reported before.
-fn settles<'a>(worker: &WorkerName, of: AttemptId, job: Option<&'a Job>) -> Result<&'a Job, Lost> {
-    match Claimed::by(worker, of, job) {
-        Claimed::Not(reason) => Err(reason),
-        Claimed::Running | Claimed::Over => job.ok_or(Lost::Unknown),
+/// Returns the job if the worker may report about this attempt. A report about an ended attempt
+/// changes nothing, but may be a repetition.
+fn reportable_job<'a>(
+    worker: &WorkerName,
+    attempt_id: AttemptId,
+    job: Option<&'a Job>,
+) -> Result<&'a Job, Lost> {
+    match LeaseCheck::new(worker, attempt_id, job) {
+        LeaseCheck::NotHeld(reason) => Err(reason),
+        LeaseCheck::Held | LeaseCheck::Ended => job.ok_or(Lost::Unknown),
     }
 }

@@ -1,7 +1,10 @@
-//! Signals to workers, from a cache: waiting and renewing workers cost no read of the store each.
+//! Signals of operators to workers.
+//!
+//! Every claim and renewal asks for the signal to its worker. A cache answers, so these requests do
+//! not read the store.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -11,24 +14,25 @@ use windlass_core::{Timestamp, WorkerName};
 use windlass_store::{Expected, StoreError};
 
 use crate::engine::Engine;
+use crate::poison::lock;
 
-/// The collection of signals to workers.
+/// The collection of the signal documents.
 const SIGNALS: &str = "worker-signals";
-/// What is known of signals is never older: one that another process sent arrives after this time
-/// at the latest.
+/// The maximum age of the cache. A signal that was sent through another process arrives within this
+/// time.
 const FRESH_FOR: Duration = Duration::from_secs(2);
 
-/// What an operator wants of a worker.
+/// What an operator wants a worker to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
-    /// Claim nothing more for now.
+    /// Stop claiming jobs for now.
     Quiet,
-    /// Finish and end.
+    /// Finish the running jobs and exit.
     Stop,
 }
 
 impl Signal {
-    /// The signal in one word.
+    /// The name of the signal.
     pub fn name(self) -> &'static str {
         match self {
             Signal::Quiet => "quiet",
@@ -36,31 +40,31 @@ impl Signal {
         }
     }
 
-    fn named(value: &Value) -> Option<Self> {
+    fn parse(value: &Value) -> Option<Self> {
         let all = [Signal::Quiet, Signal::Stop];
         all.into_iter().find(|signal| value == signal.name())
     }
 }
 
-type Words = BTreeMap<String, Signal>;
+type SignalsByWorker = BTreeMap<String, Signal>;
 
 /// The signals to all workers.
 #[derive(Debug)]
 pub struct Signals {
     engine: Arc<Engine>,
-    known: Mutex<Known>,
+    cache: Mutex<CachedSignals>,
     reading: tokio::sync::Mutex<()>,
-    /// Held by the one of all that wait for a change who reads the signals again.
+    /// Held by the one waiting request that keeps reading the signals for all others.
     watching: tokio::sync::Mutex<()>,
     changes: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
-    words: Arc<Words>,
+struct CachedSignals {
+    signals: Arc<SignalsByWorker>,
     read_at: Option<Timestamp>,
-    /// How often this process itself changed a signal: what was read before a change is not kept
-    /// after it.
+    /// How often this process has changed a signal. A read that started before a change must not
+    /// overwrite the cache after it.
     writes: u64,
 }
 
@@ -68,14 +72,14 @@ impl Signals {
     pub(super) fn new(engine: &Arc<Engine>) -> Self {
         Signals {
             engine: Arc::clone(engine),
-            known: Mutex::default(),
+            cache: Mutex::default(),
             reading: tokio::sync::Mutex::default(),
             watching: tokio::sync::Mutex::default(),
             changes: watch::Sender::default(),
         }
     }
 
-    /// The signal to a worker, if there is one.
+    /// Returns the signal to a worker.
     pub(super) async fn get(
         &self,
         worker: Option<&WorkerName>,
@@ -86,20 +90,20 @@ impl Signals {
         Ok(self.all().await?.get(worker.as_str()).copied())
     }
 
-    /// The signals by the names of their workers.
+    /// Returns all signals, by the names of their workers.
     pub async fn all(&self) -> Result<Arc<BTreeMap<String, Signal>>, StoreError> {
-        if let Some(words) = self.fresh(self.engine.now()) {
-            return Ok(words);
+        if let Some(signals) = self.fresh(self.engine.now()) {
+            return Ok(signals);
         }
-        // One reads, those that come meanwhile take what it read.
+        // One caller reads; those that wait meanwhile use its result.
         let _reading = self.reading.lock().await;
         match self.fresh(self.engine.now()) {
-            Some(words) => Ok(words),
+            Some(signals) => Ok(signals),
             None => self.read().await,
         }
     }
 
-    /// Sends a signal to a worker, or takes it back.
+    /// Sends a signal to a worker, or withdraws it.
     pub(super) async fn put(
         &self,
         worker: &WorkerName,
@@ -115,26 +119,27 @@ impl Signals {
             }
             None => store.remove_document(SIGNALS, name, any).await?,
         };
-        let mut known = self.known();
-        (known.read_at, known.writes) = (None, known.writes + 1);
-        drop(known);
-        self.ring();
+        let mut cache = self.cache();
+        (cache.read_at, cache.writes) = (None, cache.writes + 1);
+        drop(cache);
+        self.notify();
         Ok(())
     }
 
-    /// What changes with the signals.
+    /// A receiver that is notified when a signal may have changed.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Ends when a signal may have changed. One of all that wait here reads the signals again, again and again.
+    /// Waits until a signal may have changed. One of the waiting requests reads the signals
+    /// regularly for all of them.
     pub(super) async fn changed(&self, changes: &mut watch::Receiver<u64>) {
         let watch = async {
             let _watching = self.watching.lock().await;
             loop {
                 self.engine.clock().sleep(FRESH_FOR).await;
                 if let Err(error) = self.all().await {
-                    warn!(%error, "reading the signals to workers failed, trying again");
+                    warn!(%error, "reading worker signals failed; retrying");
                 }
             }
         };
@@ -144,38 +149,38 @@ impl Signals {
         }
     }
 
-    async fn read(&self) -> Result<Arc<Words>, StoreError> {
-        let (now, writes) = (self.engine.now(), self.known().writes);
+    async fn read(&self) -> Result<Arc<SignalsByWorker>, StoreError> {
+        let (now, writes) = (self.engine.now(), self.cache().writes);
         let documents = self.engine.store().documents(SIGNALS, now).await?;
         let read = documents
             .into_iter()
-            .filter_map(|one| Some((one.name, Signal::named(&one.value)?)));
-        let words: Arc<Words> = Arc::new(read.collect());
-        let mut known = self.known();
-        let changed = known.words != words;
-        if known.writes == writes {
-            (known.words, known.read_at) = (Arc::clone(&words), Some(now));
+            .filter_map(|one| Some((one.name, Signal::parse(&one.value)?)));
+        let signals: Arc<SignalsByWorker> = Arc::new(read.collect());
+        let mut cache = self.cache();
+        let changed = cache.signals != signals;
+        if cache.writes == writes {
+            (cache.signals, cache.read_at) = (Arc::clone(&signals), Some(now));
         }
-        drop(known);
+        drop(cache);
         if changed {
-            self.ring();
+            self.notify();
         }
-        Ok(words)
+        Ok(signals)
     }
 
-    fn fresh(&self, now: Timestamp) -> Option<Arc<Words>> {
-        let known = self.known();
-        let read_at = known.read_at?;
+    fn fresh(&self, now: Timestamp) -> Option<Arc<SignalsByWorker>> {
+        let cache = self.cache();
+        let read_at = cache.read_at?;
         let fresh = now.since(read_at) < FRESH_FOR;
-        fresh.then(|| Arc::clone(&known.words))
+        fresh.then(|| Arc::clone(&cache.signals))
     }
 
-    fn ring(&self) {
+    fn notify(&self) {
         self.changes
             .send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cache(&self) -> MutexGuard<'_, CachedSignals> {
+        lock(&self.cache)
     }
 }

@@ -1,5 +1,13 @@
-//! A claim of a remote worker in steps: each takes some jobs of one queue, by the same guards that
-//! the engine's own fetcher keeps.
+//! Turns one claim of a remote worker into claims of the store.
+//!
+//! A store claim takes jobs of one queue, so a remote claim needs several of them: at least one per
+//! queue, in strict order or by weight, until the limit is reached or the queues are empty. They
+//! follow the same guards and retry credits as the engine's own fetcher.
+//!
+//! Each store claim has an id. For a remote claim with an id of its own, these ids are derived from
+//! it: the n-th claim of a queue always has the same id. So a repeated remote claim asks the store
+//! for the same ids and gets the same jobs. [`claim_again`] does this with a plan that takes no new
+//! job.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,49 +20,56 @@ use windlass_core::fairness::{
 use windlass_core::{Job, QueueName};
 use windlass_store::{Claim, ClaimRetry, Renewed, WorkerPlace};
 
-use super::claim::Wanted;
+use super::claim::CheckedClaim;
 use super::{Remote, RemoteError};
 use crate::event::JobRef;
-use crate::queue_settings::SetRules;
+use crate::queue_settings::OperatorSettings;
+use crate::saturate::{to_u32, to_usize};
 
-/// One step takes at most this many jobs: each may have a payload of the largest size.
-const STEP_MAX: u32 = 64;
-/// A claim ends with the step that brings its payloads to this size; what is left waits for the
-/// next one.
-const BYTES_MAX: usize = 16 * 1024 * 1024;
+/// The maximum number of jobs of one store claim. Each payload may have the maximum size.
+const JOBS_PER_CLAIM_MAX: u32 = 64;
+/// Once the payloads have this size, the claim takes no more jobs. The rest waits for the next
+/// claim.
+const PAYLOAD_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Takes as many jobs as the claim wants. Once there are some, they are returned even if a later
-/// step fails: they are leased.
-pub(super) async fn take(remote: &Remote, wanted: &Wanted) -> Result<Found, RemoteError> {
-    let mut steps = Steps::new(remote, wanted);
-    let taken = match wanted.claim.order {
-        QueueOrder::Strict => steps.take_strict().await,
-        QueueOrder::Weighted => steps.take_weighted().await,
+/// Claims up to as many jobs as the worker asked for. If a later store claim fails, the jobs of the
+/// earlier ones are returned all the same, because they are already leased.
+pub(super) async fn claim_jobs(
+    remote: &Remote,
+    claim: &CheckedClaim,
+) -> Result<ClaimedJobs, RemoteError> {
+    let mut claims = StoreClaims::new(remote, claim);
+    let taken = match claim.request.order {
+        QueueOrder::Strict => claims.take_strict().await,
+        QueueOrder::Weighted => claims.take_weighted().await,
     };
     match taken {
-        Err(error) if steps.jobs.is_empty() => return Err(error),
-        Err(error) => warn!(%error, jobs = steps.jobs.len(), "a claim ended early"),
+        Err(error) if claims.jobs.is_empty() => return Err(error),
+        Err(error) => {
+            warn!(%error, jobs = claims.jobs.len(), "claim ended early; returning the jobs so far")
+        }
         Ok(()) => {}
     }
     let now = remote.engine.now();
-    let (worn, mut jobs): (Vec<Job>, Vec<Job>) = steps
+    let (worn, mut jobs): (Vec<Job>, Vec<Job>) = claims
         .jobs
         .into_iter()
         .partition(|job| job.has_worn_lease(now));
-    jobs.extend(renewed(remote, wanted, worn).await);
-    let repeated = steps.repeated;
-    Ok(Found { jobs, repeated })
+    jobs.extend(renew_worn(remote, claim, worn).await);
+    let repeated = claims.repeated;
+    Ok(ClaimedJobs { jobs, repeated })
 }
 
-/// Those of the jobs whose lease could be renewed. The others are given back.
-async fn renewed(remote: &Remote, wanted: &Wanted, worn: Vec<Job>) -> Vec<Job> {
+/// Renews leases that are already partly used up. Gives back the jobs whose lease could not be
+/// renewed, and returns the others.
+async fn renew_worn(remote: &Remote, claim: &CheckedClaim, worn: Vec<Job>) -> Vec<Job> {
     if worn.is_empty() {
         return worn;
     }
     let now = remote.engine.now();
-    let answers = remote.prolong(worn.iter(), wanted.lease, now).await;
+    let answers = remote.renew_leases(worn.iter(), claim.lease, now).await;
     let answers = answers.unwrap_or_else(|error| {
-        warn!(%error, "renewing leases before handing them out failed");
+        warn!(%error, "renewing worn leases failed; giving the jobs back");
         BTreeMap::new()
     });
     let (mut kept, mut lost) = (Vec::new(), Vec::new());
@@ -68,115 +83,120 @@ async fn renewed(remote: &Remote, wanted: &Wanted, worn: Vec<Job>) -> Vec<Job> {
     kept
 }
 
-/// What the same claim took before, as far as it still runs: each step is known to the store by its
-/// name.
-pub(super) async fn take_again(remote: &Remote, wanted: &Wanted) -> Result<Found, RemoteError> {
-    let mut steps = Steps::new(remote, wanted);
-    for queue in &wanted.queues {
-        while steps.step_again(&queue.name).await? {}
+/// Returns the jobs that the same claim got before and that still run. The store knows each of its
+/// claims by id.
+pub(super) async fn claim_again(
+    remote: &Remote,
+    claim: &CheckedClaim,
+) -> Result<ClaimedJobs, RemoteError> {
+    let mut claims = StoreClaims::new(remote, claim);
+    for queue in &claim.queues {
+        while claims.repeat_next(&queue.name).await? {}
     }
-    Ok(Found {
-        jobs: steps.jobs,
-        repeated: steps.repeated,
+    Ok(ClaimedJobs {
+        jobs: claims.jobs,
+        repeated: claims.repeated,
     })
 }
 
-/// What a claim found.
+/// The result of a claim.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct ClaimedJobs {
     pub(super) jobs: Vec<Job>,
-    /// The same claim was answered before: it gets no other jobs, however long it waits.
+    /// The same claim was answered before. It gets no other jobs, no matter how long it waits.
     pub(super) repeated: bool,
 }
 
-impl Found {
-    /// Whether waiting would bring nothing more.
+impl ClaimedJobs {
+    /// Whether waiting longer would change nothing.
     pub(super) fn is_final(&self) -> bool {
         self.repeated || !self.jobs.is_empty()
     }
 }
 
-struct Steps<'a> {
+/// The store claims of one remote claim.
+struct StoreClaims<'a> {
     remote: &'a Remote,
-    wanted: &'a Wanted,
+    claim: &'a CheckedClaim,
     jobs: Vec<Job>,
     bytes: usize,
-    /// How many steps each queue has had.
-    asked: BTreeMap<QueueName, u32>,
-    /// A step was known to the store.
+    /// The number of store claims that each queue has had.
+    claims_sent: BTreeMap<QueueName, u32>,
+    /// The store knew the id of one of the claims.
     repeated: bool,
 }
 
-impl<'a> Steps<'a> {
-    fn new(remote: &'a Remote, wanted: &'a Wanted) -> Self {
-        Steps {
+impl<'a> StoreClaims<'a> {
+    fn new(remote: &'a Remote, claim: &'a CheckedClaim) -> Self {
+        StoreClaims {
             remote,
-            wanted,
+            claim,
             jobs: Vec::new(),
             bytes: 0,
-            asked: BTreeMap::new(),
+            claims_sent: BTreeMap::new(),
             repeated: false,
         }
     }
 
-    /// The first queue is emptied before the second.
+    /// Empties the first queue before the second.
     async fn take_strict(&mut self) -> Result<(), RemoteError> {
-        for queue in &self.wanted.queues {
-            while self.room() > 0 && self.step(&queue.name, self.room()).await? {}
+        for queue in &self.claim.queues {
+            while self.limit_left() > 0 && self.claim_from(&queue.name, self.limit_left()).await? {}
         }
         Ok(())
     }
 
-    /// Each queue gets its share; what one leaves, others get.
+    /// Gives each queue its share. What one queue does not use goes to the others.
     async fn take_weighted(&mut self) -> Result<(), RemoteError> {
-        let (claims, queues) = (&self.remote.claims, &self.wanted.queues);
+        let (shared, queues) = (&self.remote.claim_state, &self.claim.queues);
         let mut round = Round::default();
-        while let Some((queue, share)) = claims.next_offer(&mut round, self.room(), queues) {
-            if !self.step(&queue, share).await? {
+        while let Some((queue, share)) = shared.next_offer(&mut round, self.limit_left(), queues) {
+            if !self.claim_from(&queue, share).await? {
                 round.emptied(&queue);
             }
         }
         Ok(())
     }
 
-    /// How many jobs the next step may take.
-    fn room(&self) -> u32 {
-        let taken = u32::try_from(self.jobs.len()).unwrap_or(u32::MAX);
-        let room = self.wanted.claim.limit.saturating_sub(taken);
-        match self.bytes < BYTES_MAX {
-            true => room.min(STEP_MAX),
-            false => 0,
+    /// The limit of the next store claim.
+    fn limit_left(&self) -> u32 {
+        let taken = to_u32(self.jobs.len());
+        let limit_left = self.claim.request.limit.saturating_sub(taken);
+        if self.bytes < PAYLOAD_BYTES_MAX {
+            limit_left.min(JOBS_PER_CLAIM_MAX)
+        } else {
+            0
         }
     }
 
-    /// Takes up to `free` jobs of a queue; returns whether it got that many, so that there may be
-    /// more.
-    async fn step(&mut self, queue: &QueueName, free: u32) -> Result<bool, RemoteError> {
-        let claims = &self.remote.claims;
-        let rules = fresh_rules(self.remote, queue).await?;
-        let plan = claims.plan(queue, rules.guards, self.slots(free));
+    /// Claims up to `free` jobs of a queue. Returns true if it got that many, so there may be more.
+    async fn claim_from(&mut self, queue: &QueueName, free: u32) -> Result<bool, RemoteError> {
+        let shared = &self.remote.claim_state;
+        let settings = current_settings(self.remote, queue).await?;
+        let plan = shared.plan(queue, settings.guards, self.slots(free));
         let mut claim = self.next_claim(queue, plan);
-        claim.retry.queue.clone_from(&rules.retry);
-        // Directly before the claim: its leases are counted from this instant.
-        let began = self.remote.attempts.elapsed();
+        claim.retry.queue.clone_from(&settings.retry);
+        // Read the clock directly before the claim: the leases count from this time.
+        let began = self.remote.attempt_times.elapsed();
         let now = self.remote.engine.now();
         let mut claimed = self.remote.engine.store().claim(&claim, now).await?;
         self.repeated |= claimed.repeated;
-        claims.count(queue, rules.guards, &plan, claimed.taken());
-        self.remote.attempts.claimed(&claimed.jobs, now, began);
+        shared.count(queue, settings.guards, &plan, claimed.taken());
+        self.remote.attempt_times.claimed(&claimed.jobs, now, began);
         for job in &claimed.jobs {
-            self.remote.engine.announce_claim(job, now);
+            self.remote.engine.emit_claimed(job, now);
             let named = JobRef::of(job);
-            self.remote.engine.announce_start(&named, now);
+            self.remote.engine.emit_started(&named, now);
         }
-        cut_leases(self.remote, &mut claimed.jobs).await;
-        let full = claimed.jobs.len() >= usize::try_from(free).unwrap_or(usize::MAX);
+        shorten_leases(self.remote, &mut claimed.jobs).await;
+        let full = claimed.jobs.len() >= to_usize(free);
         self.keep(claimed.jobs);
         Ok(full)
     }
 
-    /// Asks for what the next step in a queue got before; answers whether there was such a step.
-    async fn step_again(&mut self, queue: &QueueName) -> Result<bool, RemoteError> {
+    /// Asks for the jobs of the next store claim of a queue, if it was made before. Returns whether
+    /// it was.
+    async fn repeat_next(&mut self, queue: &QueueName) -> Result<bool, RemoteError> {
         let none = Slots::uncounted(0);
         let plan = Guards::default().plan(Pool::Single, none, Credit::default());
         let claim = self.next_claim(queue, plan);
@@ -187,14 +207,14 @@ impl<'a> Steps<'a> {
         Ok(claimed.repeated)
     }
 
-    /// The slots of the worker, some of which hold jobs of earlier steps.
+    /// The slots of the worker, some of which hold jobs of earlier store claims.
     fn slots(&self, free: u32) -> Slots {
-        let claim = &self.wanted.claim;
+        let claim = &self.claim.request;
         let Some(total) = claim.slots else {
             return Slots::uncounted(free);
         };
         let retries = self.jobs.iter().filter(|job| job.failures > 0).count();
-        let retries = u32::try_from(retries).unwrap_or(u32::MAX);
+        let retries = to_u32(retries);
         Slots {
             total: total.max(free),
             free,
@@ -203,19 +223,19 @@ impl<'a> Steps<'a> {
     }
 
     fn next_claim(&mut self, queue: &QueueName, plan: ClaimPlan) -> Claim {
-        let nth = self.asked.entry(queue.clone()).or_default();
-        let id = self.wanted.claim_id(self.remote, queue, *nth);
+        let nth = self.claims_sent.entry(queue.clone()).or_default();
+        let id = self.claim.claim_id(self.remote, queue, *nth);
         *nth += 1;
         Claim {
             id,
             queue: queue.clone(),
-            kinds: self.wanted.kinds(&self.remote.config.reserved),
-            jobs: self.wanted.claim.jobs.clone(),
+            kinds: self.claim.kinds(&self.remote.config.reserved),
+            jobs: self.claim.request.jobs.clone(),
             except: BTreeSet::new(),
             plan,
-            worker: self.wanted.claim.worker.name().clone(),
+            worker: self.claim.request.worker.name().clone(),
             place: WorkerPlace::Elsewhere,
-            lease: self.wanted.lease,
+            lease: self.claim.lease,
             retry: ClaimRetry {
                 worker: self.remote.config.retry.clone(),
                 ..ClaimRetry::default()
@@ -230,9 +250,9 @@ impl<'a> Steps<'a> {
     }
 }
 
-/// Lets no lease outlast the timeout of its attempt. Where that fails, a later renewal or report
-/// finds the timeout over.
-async fn cut_leases(remote: &Remote, jobs: &mut [Job]) {
+/// Shortens leases that would outlast the timeout of their attempt. If this fails, a later renewal
+/// or report notices the timeout.
+async fn shorten_leases(remote: &Remote, jobs: &mut [Job]) {
     let now = remote.engine.now();
     let end = |job: &Job| job.lease().map(|lease| lease.until);
     let long = |job: &&mut Job| {
@@ -241,36 +261,39 @@ async fn cut_leases(remote: &Remote, jobs: &mut [Job]) {
     };
     let mut long: Vec<&mut Job> = jobs.iter_mut().filter(long).collect();
     let jobs = long.iter().map(|job| &**job);
-    let renewed = remote.prolong(jobs, Duration::MAX, now).await;
+    let renewed = remote.renew_leases(jobs, Duration::MAX, now).await;
     let renewed = renewed.unwrap_or_else(|error| {
-        warn!(%error, "leases outlast their timeouts");
+        warn!(%error, "shortening leases to their timeouts failed");
         BTreeMap::new()
     });
     for job in &mut long {
         if let Some(Renewed::Until { until, .. }) = renewed.get(&job.id) {
             let cut = job.renew(*until);
-            cut.unwrap_or_else(|conflict| warn!(%conflict, "a job that was claimed does not run"));
+            cut.unwrap_or_else(|conflict| warn!(%conflict, "a claimed job is not running"));
         }
     }
 }
 
-/// The shortest time after which the rate of one of the claim's queues allows another start.
-pub(super) fn rate_step(remote: &Remote, wanted: &Wanted) -> Option<Duration> {
+/// The shortest time after which a rate limit of the claim's queues allows another start.
+pub(super) fn rate_step(remote: &Remote, claim: &CheckedClaim) -> Option<Duration> {
     let now = remote.engine.now();
-    let settings = |queue: &ClaimQueue| remote.claims.settings(&queue.name, now);
-    let rates = wanted
+    let settings = |queue: &ClaimQueue| remote.claim_state.settings(&queue.name, now);
+    let rates = claim
         .queues
         .iter()
         .filter_map(|queue| settings(queue)?.rate);
     rates.map(|rate| rate.period / rate.count.max(1)).min()
 }
 
-async fn fresh_rules(remote: &Remote, queue: &QueueName) -> Result<Arc<SetRules>, RemoteError> {
+async fn current_settings(
+    remote: &Remote,
+    queue: &QueueName,
+) -> Result<Arc<OperatorSettings>, RemoteError> {
     let now = remote.engine.now();
-    if let Some(rules) = remote.claims.settings(queue, now) {
-        return Ok(rules);
+    if let Some(settings) = remote.claim_state.settings(queue, now) {
+        return Ok(settings);
     }
-    let rules = Arc::new(remote.engine.set_rules(queue).await?);
-    remote.claims.keep_settings(queue, &rules, now);
-    Ok(rules)
+    let settings = Arc::new(remote.engine.operator_settings(queue).await?);
+    remote.claim_state.keep_settings(queue, &settings, now);
+    Ok(settings)
 }

@@ -1,97 +1,110 @@
-//! Lines of claims that wait: one of them looks for all that want the same.
+//! Lines of waiting claims (long polls). In each line, one claim probes the store for all others.
 //!
-//! Claims that would find the same jobs stand in one line, first come, first served. Only the head of a line watches for hints: a
-//! change of the store, a due time, the next start that a rate allows, and a poll that finds what no one announced. When one
-//! comes, the head claims. A claim that got jobs leaves the line, and those behind it look in its stead, more of them the
-//! longer there are jobs, until one finds nothing. So a new job costs a handful of claims however many wait, and none of
-//! them is started by a timer of its own.
+//! Thousands of workers may wait for jobs at the same time. If each of them polled, an idle system
+//! would be busy; if each of them reacted to every new job, one job would cost thousands of claims.
+//! So claims that would find the same jobs form a line, first come, first served:
 //!
-//! Invariant: a hint that came after the last look that found nothing began leads to another look.
+//! - Only the head of a line watches for hints: the store has changed, a known due time has come, a
+//!   rate limit allows another start, or the poll interval has passed.
+//! - On a hint, the head probes: it makes a real claim. A claim that gets jobs leaves the line.
+//! - After a success, the next claims probe too, twice as many each time (at most 8 at once), until
+//!   one finds nothing.
+//!
+//! So a new job costs a handful of claims, no matter how many workers wait, and no waiting claim
+//! needs a timer of its own.
+//!
+//! Invariant: no hint is lost. A hint that arrives after the start of the last unsuccessful probe
+//! leads to another probe, because the watch compares with the store's version from before that
+//! probe.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use windlass_core::{JobId, Kind, QueueName, Timestamp};
 
 use crate::engine::Engine;
+use crate::poison::lock;
 
-/// A line looks this often even if nothing hints at a job, give or take a fifth.
+/// How often a line probes without a hint, with 20 % jitter.
 const POLL_EVERY: Duration = Duration::from_secs(5);
-/// This many claims of a line look at once at most.
-const LOOKERS_MAX: usize = 8;
-/// Between looks that find nothing a line rests this long at least while the store keeps changing.
+/// The maximum number of claims of a line that probe at once.
+const PROBERS_MAX: usize = 8;
+/// The shortest pause between unsuccessful probes while the store keeps changing.
 const REST_MIN: Duration = Duration::from_millis(5);
-/// And this long at most.
+/// The longest such pause.
 const REST_MAX: Duration = Duration::from_millis(200);
-/// After this long without a look, the next hint is followed at once.
-const QUIET: Duration = Duration::from_millis(500);
-/// A rate is not followed in finer steps than this.
+/// After this long without a probe, the pause starts at [`REST_MIN`] again.
+const IDLE_AFTER: Duration = Duration::from_millis(500);
+/// The shortest interval at which a rate limit is checked.
 const RATE_STEP_MIN: Duration = Duration::from_millis(10);
 
-/// What a claim looks for. Where one claim finds nothing, another with the same interest finds nothing either.
+/// What a claim looks for. Claims with the same interest find the same jobs, or none.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Interest {
     pub(super) queues: BTreeSet<QueueName>,
     pub(super) kinds: Option<BTreeSet<Kind>>,
     pub(super) ids: Option<BTreeSet<JobId>>,
-    /// Slots and running retries decide how many retries a claim may get.
+    /// Slots and running retries limit how many retries a claim may get.
     pub(super) slots: Option<u32>,
     pub(super) retries_running: u32,
 }
 
-/// All lines of a process. Clones are the same.
+/// All lines of a process. Clones share the same lines.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Lines(Arc<Mutex<BTreeMap<Arc<Interest>, Line>>>);
 
-/// Claims with one interest.
+/// The waiting claims with one interest.
 #[derive(Debug)]
 struct Line {
-    /// In the order in which they came: their numbers go up.
+    /// In order of arrival, with ascending numbers.
     waiting: VecDeque<(u64, Arc<Notify>)>,
     next_number: u64,
-    /// There may be jobs: the first claims look.
-    stale: bool,
-    /// How many look at once.
-    lookers: usize,
-    /// How many looks found jobs.
+    /// There may be jobs, so the first claims should probe.
+    may_have_jobs: bool,
+    /// How many claims may probe at once.
+    probers: usize,
+    /// How many probes have found jobs.
     finds: u64,
-    watch: Watch,
+    watch: HeadWatch,
 }
 
-/// What the head of a line waits for.
+/// The conditions under which the head of a line probes again.
 #[derive(Debug, Clone, Copy)]
-struct Watch {
-    /// The store's number of changes before the last look.
-    seen: u64,
-    looked_at: Timestamp,
-    /// No look begins earlier after the last one.
+struct HeadWatch {
+    /// The store's change counter before the last probe.
+    store_version: u64,
+    probed_at: Timestamp,
+    /// The minimum time between the last probe and the next one.
     rest: Duration,
     poll_at: Timestamp,
-    /// When a rate allows the next start, if one of the queues has a rate.
+    /// When a rate limit allows the next start, if a queue of the line has one.
     rate_at: Option<Timestamp>,
-    /// How many looks in a row were made because of a rate and found nothing.
-    rate_looks: u32,
+    /// The number of unsuccessful probes in a row that a rate limit caused.
+    rate_probes: u32,
 }
 
-/// What a claim in a line does now.
+/// What a claim in a line should do now.
 enum Role {
-    Look,
-    Watch(Watch),
+    /// Make a claim.
+    Probe,
+    /// Wait for a hint, as the head of the line.
+    Watch(HeadWatch),
+    /// Wait behind the head.
     Behind,
 }
 
-/// A look that has begun.
+/// A probe that has started.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Look {
-    seen: u64,
-    begun_at: Timestamp,
+pub(super) struct Probe {
+    store_version: u64,
+    started_at: Timestamp,
     finds: u64,
 }
 
 impl Lines {
-    /// Puts a claim at the end of its line.
+    /// Adds a claim at the end of its line.
     pub(super) fn join(&self, interest: Interest) -> Position {
         let mut lines = self.lines();
         let interest = match lines.get_key_value(&interest) {
@@ -99,22 +112,22 @@ impl Lines {
             None => Arc::new(interest),
         };
         let line = lines.entry(Arc::clone(&interest)).or_insert_with(Line::new);
-        let (number, bell) = (line.next_number, Arc::new(Notify::new()));
+        let (number, wake_up) = (line.next_number, Arc::new(Notify::new()));
         line.next_number += 1;
-        line.waiting.push_back((number, Arc::clone(&bell)));
+        line.waiting.push_back((number, Arc::clone(&wake_up)));
         Position {
             lines: self.clone(),
             interest,
             number,
-            bell,
+            wake_up,
         }
     }
 
     fn lines(&self) -> MutexGuard<'_, BTreeMap<Arc<Interest>, Line>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
-    /// How many claims wait in all lines.
+    /// The number of waiting claims in all lines.
     pub(super) fn waiting(&self) -> usize {
         self.lines().values().map(|line| line.waiting.len()).sum()
     }
@@ -125,16 +138,16 @@ impl Line {
         Line {
             waiting: VecDeque::new(),
             next_number: 0,
-            stale: true,
-            lookers: 1,
+            may_have_jobs: true,
+            probers: 1,
             finds: 0,
-            watch: Watch {
-                seen: 0,
-                looked_at: Timestamp::MIN,
+            watch: HeadWatch {
+                store_version: 0,
+                probed_at: Timestamp::MIN,
                 rest: Duration::ZERO,
                 poll_at: Timestamp::MIN,
                 rate_at: None,
-                rate_looks: 0,
+                rate_probes: 0,
             },
         }
     }
@@ -142,125 +155,139 @@ impl Line {
     fn role(&self, number: u64) -> Role {
         let ahead = self.waiting.partition_point(|(known, _)| *known < number);
         match ahead {
-            ahead if self.stale && ahead < self.lookers => Role::Look,
+            ahead if self.may_have_jobs && ahead < self.probers => Role::Probe,
             0 => Role::Watch(self.watch),
             _ => Role::Behind,
         }
     }
 
     fn wake_first(&self) {
-        let first = self.waiting.iter().take(self.lookers);
-        first.for_each(|(_, bell)| bell.notify_one());
+        let first = self.waiting.iter().take(self.probers);
+        first.for_each(|(_, wake_up)| wake_up.notify_one());
     }
 
-    /// A look found jobs: there may be more.
-    fn found(&mut self) {
+    /// A probe found jobs, so there may be more.
+    fn probe_found_jobs(&mut self) {
         self.finds += 1;
-        self.stale = true;
-        self.lookers = (self.lookers * 2).min(LOOKERS_MAX);
+        self.may_have_jobs = true;
+        self.probers = (self.probers * 2).min(PROBERS_MAX);
         self.watch.rest = Duration::ZERO;
-        self.watch.rate_looks = 0;
+        self.watch.rate_probes = 0;
         self.wake_first();
     }
 
-    /// A look found nothing: the head watches for hints, unless another look found jobs meanwhile.
-    fn found_nothing(&mut self, look: Look, rate_step: Option<Duration>, random: u64) {
-        self.lookers = 1;
-        self.stale = self.finds != look.finds;
+    /// A probe found nothing: the head watches for hints, unless another probe found jobs
+    /// meanwhile.
+    fn probe_found_nothing(&mut self, probe: Probe, rate_step: Option<Duration>, random: u64) {
+        self.probers = 1;
+        self.may_have_jobs = self.finds != probe.finds;
         let watch = &mut self.watch;
-        let by_rate = watch.rate_at.is_some_and(|at| at <= look.begun_at);
-        watch.rate_looks = watch.rate_looks.saturating_add(u32::from(by_rate)).min(20);
-        watch.rest = match look.begun_at.since(watch.looked_at) >= QUIET {
-            true => REST_MIN,
-            false => (watch.rest * 2).clamp(REST_MIN, REST_MAX),
+        let after_rate_wait = watch.rate_at.is_some_and(|at| at <= probe.started_at);
+        watch.rate_probes = watch
+            .rate_probes
+            .saturating_add(u32::from(after_rate_wait))
+            .min(20);
+        watch.rest = if probe.started_at.since(watch.probed_at) >= IDLE_AFTER {
+            REST_MIN
+        } else {
+            (watch.rest * 2).clamp(REST_MIN, REST_MAX)
         };
-        watch.seen = look.seen;
-        watch.looked_at = look.begun_at;
-        watch.poll_at = look.begun_at.saturating_add(jittered(POLL_EVERY, random));
-        // A queue whose rate is used up has its next start a step later; one without jobs is looked at less and less often.
-        let rate_wait = rate_step.map(|step| step.max(RATE_STEP_MIN) * (1 << watch.rate_looks));
-        watch.rate_at = rate_wait.map(|wait| look.begun_at.saturating_add(wait));
+        watch.store_version = probe.store_version;
+        watch.probed_at = probe.started_at;
+        watch.poll_at = probe
+            .started_at
+            .saturating_add(jittered(POLL_EVERY, random));
+        // A queue that has used up its rate may start a job one step later. The wait doubles with
+        // each probe, because the queue may as well have no jobs.
+        let rate_wait = rate_step.map(|step| step.max(RATE_STEP_MIN) * (1 << watch.rate_probes));
+        watch.rate_at = rate_wait.map(|wait| probe.started_at.saturating_add(wait));
         self.wake_first();
     }
 }
 
-impl Watch {
-    /// Ends when there may be a job, and the line has rested.
-    async fn hint(&self, engine: &Engine) {
+impl HeadWatch {
+    /// Waits for a hint that there may be a job, and for the minimum pause between probes.
+    async fn wait_for_hint(&self, engine: &Engine) {
         let mut changes = engine.store().changes();
         loop {
             let due_changed = engine.due_changed();
-            let times = [self.rate_at, engine.next_due(self.looked_at)];
+            let times = [self.rate_at, engine.next_due(self.probed_at)];
             let at = times
                 .into_iter()
                 .flatten()
                 .fold(self.poll_at, Timestamp::min);
             tokio::select! {
-                _ = changes.wait_for(|number| *number != self.seen) => break,
+                _ = changes.wait_for(|number| *number != self.store_version) => break,
                 () = engine.clock().sleep_until(at) => break,
                 () = due_changed => {}
             }
         }
-        let rested_at = self.looked_at.saturating_add(self.rest);
+        let rested_at = self.probed_at.saturating_add(self.rest);
         engine.clock().sleep_until(rested_at).await;
     }
 }
 
-/// Spreads the polls of many lines and processes.
+/// Adds jitter, so that many lines and processes do not poll at the same time.
 fn jittered(every: Duration, random: u64) -> Duration {
     let part = (random >> 40) as f64 / (1_u64 << 24) as f64;
     every.mul_f64(0.8 + 0.4 * part)
 }
 
-/// A claim's position in its line; dropping it leaves the line.
+/// A claim's position in its line. Dropping it leaves the line.
 #[derive(Debug)]
 pub(super) struct Position {
     lines: Lines,
     interest: Arc<Interest>,
     number: u64,
-    bell: Arc<Notify>,
+    wake_up: Arc<Notify>,
 }
 
 impl Position {
-    /// Whether this claim looks now.
-    pub(super) fn looks_now(&self) -> bool {
-        matches!(self.role(), Role::Look)
+    /// Whether this claim should probe now.
+    pub(super) fn should_probe(&self) -> bool {
+        matches!(self.role(), Role::Probe)
     }
 
-    /// Ends when this claim is to look. Until then the head of the line watches for hints.
+    /// Waits until this claim should probe. The head of the line watches for hints meanwhile.
     pub(super) async fn turn(&self, engine: &Engine) {
         loop {
             match self.role() {
-                Role::Look => return,
-                Role::Behind => self.bell.notified().await,
+                Role::Probe => return,
+                Role::Behind => self.wake_up.notified().await,
                 Role::Watch(watch) => tokio::select! {
-                    () = self.bell.notified() => {}
-                    () = watch.hint(engine) => self.with_line(|line| line.stale = true),
+                    () = self.wake_up.notified() => {}
+                    () = watch.wait_for_hint(engine) => self.with_line(|line| line.may_have_jobs = true),
                 },
             }
         }
     }
 
-    /// Begins a look: what happens from now on is not covered by it.
-    pub(super) fn begin(&self, engine: &Engine) -> Look {
-        let seen = *engine.store().changes().borrow();
+    /// Starts a probe. Hints that arrive from now on lead to another probe.
+    pub(super) fn begin_probe(&self, engine: &Engine) -> Probe {
+        let store_version = *engine.store().changes().borrow();
         let mut finds = 0;
         self.with_line(|line| finds = line.finds);
-        Look {
-            seen,
-            begun_at: engine.now(),
+        Probe {
+            store_version,
+            started_at: engine.now(),
             finds,
         }
     }
 
-    /// The look found jobs.
-    pub(super) fn found(&self) {
-        self.with_line(Line::found);
+    /// Reports that the probe found jobs.
+    pub(super) fn probe_found_jobs(&self) {
+        self.with_line(Line::probe_found_jobs);
     }
 
-    /// The look found nothing. `rate_step` is the shortest time after which a rate of one of the queues allows another start.
-    pub(super) fn found_nothing(&self, look: Look, rate_step: Option<Duration>, random: u64) {
-        self.with_line(|line| line.found_nothing(look, rate_step, random));
+    /// Reports that the probe found nothing. `rate_step` is the shortest time after which a rate
+    /// limit of the queues allows another start.
+    pub(super) fn probe_found_nothing(
+        &self,
+        probe: Probe,
+        rate_step: Option<Duration>,
+        random: u64,
+    ) {
+        self.with_line(|line| line.probe_found_nothing(probe, rate_step, random));
     }
 
     fn role(&self) -> Role {
@@ -284,9 +311,10 @@ impl Drop for Position {
             return;
         };
         line.waiting.retain(|(number, _)| *number != self.number);
-        match line.waiting.is_empty() {
-            true => drop(lines.remove(&self.interest)),
-            false => line.wake_first(),
+        if line.waiting.is_empty() {
+            lines.remove(&self.interest);
+        } else {
+            line.wake_first();
         }
     }
 }

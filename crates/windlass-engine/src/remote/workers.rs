@@ -1,5 +1,4 @@
-//! All workers of a store together: the nodes of Rust programs and servers, and the remote workers
-//! of the roster.
+//! All workers of a store: nodes (Rust programs and servers) and remote workers.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +9,7 @@ use super::{Remote, RemoteError, Signal};
 use crate::worker_description::WorkerAbout;
 
 impl Remote {
-    /// Registers a remote worker; a signal to one of that name is forgotten.
+    /// Registers a remote worker, and removes a signal to an earlier worker of the same name.
     pub async fn register(
         &self,
         name: &WorkerName,
@@ -21,7 +20,8 @@ impl Remote {
         Ok(node)
     }
 
-    /// Up to `limit` workers behind a name, by name: remote ones, and those of `nodes`.
+    /// Returns up to `limit` workers with names after `after`, sorted by name: remote workers and
+    /// `nodes`.
     pub async fn workers(
         &self,
         nodes: Vec<Node>,
@@ -36,7 +36,7 @@ impl Remote {
         Ok(all.into_values().take(limit).collect())
     }
 
-    /// One worker, remote or not.
+    /// Returns one worker, remote or not.
     pub async fn worker(&self, name: &WorkerName) -> Result<Option<Node>, StoreError> {
         if let Some(remote) = self.roster.get(name, self.engine.now()).await? {
             return Ok(Some(remote));
@@ -45,7 +45,8 @@ impl Remote {
         Ok(nodes.into_iter().find(|node| node.name == name.as_str()))
     }
 
-    /// Sends a signal to a worker, or takes it back; the worker, if there is one of that name.
+    /// Sends a signal to a worker, or withdraws it. Returns the worker, or `None` if it does not
+    /// exist.
     pub async fn signal(
         &self,
         name: &WorkerName,
@@ -58,7 +59,7 @@ impl Remote {
         Ok(worker)
     }
 
-    /// Forgets a worker and what it was to do, if there is one of that name.
+    /// Removes a worker and its signal. Returns the worker, or `None` if it does not exist.
     pub async fn forget_worker(&self, name: &WorkerName) -> Result<Option<Node>, StoreError> {
         let worker = self.worker(name).await?;
         if worker.is_some() {

@@ -113,7 +113,7 @@ async fn a_handler_that_blocks_the_runtime_is_logged() {
     let id = world.enqueue(new_job("blocks")).await;
     worker.drain(&world.clock).await.unwrap();
     let warned = spy.warned.lock().unwrap().join("\n");
-    let message = "the runtime did not run for 6 s; use `ctx.blocking`";
+    let message = "the handler blocked its thread for 6 s; use `ctx.blocking`";
     assert!(warned.contains(message), "{warned}");
     assert!(warned.contains(&id.to_string()), "{warned}");
 }
