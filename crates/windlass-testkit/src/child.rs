@@ -1,20 +1,20 @@
-//! Processes that tests start: their own program again, and examples.
+//! Child processes of tests: the test program itself, and examples.
 
 use std::path::Path;
 use std::process::Command;
 
-/// This test program again, with one of its tests, such as `kill::the_worker`: what that test prints
-/// comes through, and the process may be killed.
+/// A command that runs this test program again with a single test, such as `kill::the_worker`. Its
+/// output is not captured, and the process may be killed.
 pub fn this_program(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", test, "--nocapture"]);
     command
 }
 
-/// An example of the crate in a folder, as a run of all tests has built it beside this program.
+/// A command that runs an example of a crate, which a run of all tests has built.
 ///
-/// It is built now where only this test is run, with the features of a run of all tests: others would
-/// compile every dependency again.
+/// If the example is missing or older than its source, this builds it with the features of a run of
+/// all tests. Other features would compile every dependency again.
 pub fn example(crate_folder: &str, name: &str) -> Command {
     let this = std::env::current_exe().expect("this program");
     let folder = this.parent().and_then(Path::parent).expect("a folder");

@@ -1,4 +1,4 @@
-//! An HTTP/1.1 client that sends any bytes, one request on a connection of its own.
+//! An HTTP/1.1 client that can send any bytes. It uses one connection per request.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::SocketAddr;
@@ -8,10 +8,10 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use windlass_core::{JobId, Timestamp};
 
-/// Long enough for everything that happens at all: a test that needs it has failed.
+/// A generous limit for everything that a test waits for. A test that reaches it has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The bytes of a request. A body is JSON, unless a header names another type.
+/// The bytes of a request. The body is JSON, unless a header names another type.
 pub fn request(
     address: SocketAddr,
     method: &str,
@@ -34,7 +34,8 @@ pub fn request(
     [head.as_bytes(), b"\r\n", body.unwrap_or_default()].concat()
 }
 
-/// Sends bytes and reads one answer; an error if the connection breaks before it is whole.
+/// Sends bytes and reads one response. Returns an error if the connection breaks before the
+/// response is complete.
 pub fn send(address: SocketAddr, request: &[u8]) -> io::Result<Answer> {
     let mut stream = std::net::TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -42,11 +43,11 @@ pub fn send(address: SocketAddr, request: &[u8]) -> io::Result<Answer> {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes)?;
     let answer = Answer::parse(&bytes).filter(Answer::is_whole);
-    let broken = || format!("half an answer: {:?}", String::from_utf8_lossy(&bytes));
+    let broken = || format!("incomplete response: {:?}", String::from_utf8_lossy(&bytes));
     answer.ok_or_else(|| io::Error::other(broken()))
 }
 
-/// Sends bytes to a server that listens, and reads one answer.
+/// Sends bytes to a listening server and reads one response.
 pub async fn exchange(address: SocketAddr, request: &[u8]) -> Answer {
     let connected = tokio::net::TcpStream::connect(address).await;
     let mut stream = connected.expect("the server listens");
@@ -55,21 +56,21 @@ pub async fn exchange(address: SocketAddr, request: &[u8]) -> Answer {
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes).await;
     let answer = Answer::parse(&bytes);
-    answer.unwrap_or_else(|| panic!("no answer: {:?}", String::from_utf8_lossy(&bytes)))
+    answer.unwrap_or_else(|| panic!("no response: {:?}", String::from_utf8_lossy(&bytes)))
 }
 
-/// What a server answered.
+/// A response.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
-    /// The body as JSON, or null if it is something else.
+    /// The body as JSON, or null if it is not JSON.
     pub json: Value,
 }
 
 impl Answer {
-    /// Reads an answer; nothing, if its head is not whole.
+    /// Parses a response. Returns `None` if its head is incomplete.
     fn parse(bytes: &[u8]) -> Option<Self> {
         let end = bytes.windows(4).position(|part| part == b"\r\n\r\n")?;
         let (head, rest) = bytes.split_at(end);
@@ -99,7 +100,7 @@ impl Answer {
         })
     }
 
-    /// Whether the body has the length that the head says.
+    /// Whether the body has the length that the head announces.
     fn is_whole(&self) -> bool {
         let length = self.header("content-length");
         length.is_none_or(|length| length.parse() == Ok(self.body.len()))
@@ -110,7 +111,7 @@ impl Answer {
         found.map(|(_, value)| value.as_str())
     }
 
-    /// The text at a JSON pointer.
+    /// Returns the text at a JSON pointer.
     pub fn text_at(&self, pointer: &str) -> String {
         let found = self.json.pointer(pointer).and_then(Value::as_str);
         found
@@ -118,7 +119,7 @@ impl Answer {
             .to_owned()
     }
 
-    /// The code of a problem.
+    /// Returns the code of a problem response.
     pub fn code(&self) -> String {
         assert_eq!(
             self.header("content-type"),
@@ -128,7 +129,7 @@ impl Answer {
         self.text_at("/code")
     }
 
-    /// The pointer of the first field that breaks a rule.
+    /// Returns the pointer of the first invalid field.
     pub fn pointer(&self) -> String {
         assert_eq!(
             (self.status, self.code().as_str()),
@@ -142,7 +143,7 @@ impl Answer {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The status and the JSON for a snapshot, with ids, times and measured durations redacted.
+    /// The status and the JSON for a snapshot, with ids, times and durations redacted.
     pub fn redacted(&self) -> String {
         let mut json = self.json.clone();
         redact("", &mut json);

@@ -1,7 +1,8 @@
-//! A PostgreSQL server of the tests' own, and databases in it.
+//! A PostgreSQL server for tests, and databases in it.
 //!
-//! It is started from the installed programs when the first test asks for it and ends with this process. As root, it runs as
-//! the user `postgres`. `WINDLASS_TEST_POSTGRES_URL` names another server to use instead.
+//! The first test that needs the server starts it from the installed programs. It stops with this
+//! process. If the tests run as root, it runs as the user `postgres`. Set
+//! `WINDLASS_TEST_POSTGRES_URL` to use another server instead.
 
 use std::net::TcpListener;
 use std::os::unix::fs::chown;
@@ -13,7 +14,8 @@ use std::time::Duration;
 
 use windlass_postgres::{Options, PostgresStore};
 
-/// A server that ends when its standard input does, and with it when this process does.
+/// A PostgreSQL server. Its supervisor stops it when standard input closes, and so when this
+/// process ends.
 pub struct Cluster {
     pub folder: PathBuf,
     pub port: u16,
@@ -21,7 +23,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a server with further settings, such as `ssl=on`.
+    /// Starts a server with additional settings, such as `ssl=on`.
     pub fn start(settings: &[&str]) -> Cluster {
         let folder = tempfile::Builder::new()
             .prefix("windlass-postgres-")
@@ -31,7 +33,7 @@ impl Cluster {
         Cluster::start_in(folder, settings)
     }
 
-    /// The same in a folder that may hold certificates, in `tls`.
+    /// Starts a server in a folder that may contain certificates, in `tls`.
     pub fn start_in(folder: PathBuf, settings: &[&str]) -> Cluster {
         let port = free_port();
         let settings: Vec<String> = settings
@@ -49,7 +51,7 @@ impl Cluster {
                 server=$!
             }}
             start "$1"
-            # A line is a signal for the server, which is then started again.
+            # Each input line is a signal to send to the server, which is then restarted.
             while read -r signal; do
                 kill -"$signal" $server
                 wait $server || true
@@ -83,14 +85,14 @@ impl Cluster {
         assert!(logs.is_empty(), "PostgreSQL did not start: {logs}");
     }
 
-    /// Ends the server at once, as a crash would, and starts it again.
+    /// Stops the server at once, like a crash, and restarts it.
     pub fn crash(&mut self) {
         use std::io::Write as _;
         let commands = self.supervisor.stdin.as_mut().expect("it listens");
         commands.write_all(b"QUIT\n").expect("it listens");
     }
 
-    /// The URL of a database of this server.
+    /// The URL of a database on this server.
     pub fn url(&self, database: &str) -> String {
         format!("postgres://windlass@127.0.0.1:{}/{database}", self.port)
     }
@@ -99,11 +101,11 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         drop(self.supervisor.stdin.take());
-        let _ = self.supervisor.wait(); // it is on its way out, whatever it says
+        let _ = self.supervisor.wait(); // it is exiting, so its status does not matter
     }
 }
 
-/// Runs a script with `$1` the folder, as a user that may run a server.
+/// Runs a script, with the folder as `$1`, as a user that is allowed to run a server.
 pub fn as_user(folder: &Path, script: &str) -> Child {
     let root = user_id() == 0;
     let mut command = if root {
@@ -130,7 +132,7 @@ pub fn as_user(folder: &Path, script: &str) -> Child {
         .expect("setpriv and sh are there")
 }
 
-/// The id of the user of this process.
+/// The user id of this process.
 fn user_id() -> u32 {
     use std::os::unix::fs::MetadataExt as _;
     std::fs::metadata("/proc/self").map_or(1, |process| process.uid())
@@ -154,7 +156,7 @@ fn user(name: &str) -> (u32, u32) {
     )
 }
 
-/// Where PostgreSQL's programs are: on the path, or where Debian puts them.
+/// The folder with PostgreSQL's programs: on the path, or where Debian installs them.
 pub fn programs() -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let on_path = std::env::split_paths(&path).find(|folder| folder.join("initdb").exists());
@@ -175,13 +177,13 @@ pub fn free_port() -> u16 {
     listener.local_addr().expect("an address").port()
 }
 
-/// The server that the tests of this program share.
+/// The server that all tests of this program share.
 pub fn shared() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     CLUSTER.get_or_init(|| Cluster::start(&[]))
 }
 
-/// The URL of a new database, with our schema.
+/// Creates a database with the Windlass schema and returns its URL.
 pub async fn database() -> String {
     let url = empty_database().await;
     PostgresStore::migrate(&options(&url))
@@ -190,7 +192,7 @@ pub async fn database() -> String {
     url
 }
 
-/// The URL of a new database.
+/// Creates an empty database and returns its URL.
 pub async fn empty_database() -> String {
     static DATABASES: AtomicU32 = AtomicU32::new(1);
     let number = DATABASES.fetch_add(1, Ordering::Relaxed);
@@ -210,7 +212,7 @@ pub fn options(url: &str) -> Options {
     Options::parse(url).expect("a URL")
 }
 
-/// A store in a new database.
+/// Opens a store in a new database.
 pub async fn store() -> PostgresStore {
     let url = database().await;
     PostgresStore::connect(options(&url))
@@ -218,7 +220,7 @@ pub async fn store() -> PostgresStore {
         .expect("it connects")
 }
 
-/// A plain connection, as anybody else has one.
+/// Opens a plain connection, like any other client of the database.
 pub async fn client(url: &str) -> tokio_postgres::Client {
     let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls)
         .await

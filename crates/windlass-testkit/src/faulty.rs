@@ -1,4 +1,4 @@
-//! A store that fails, hangs or forgets to wake when it is told to.
+//! A store wrapper that injects faults: errors, hangs, delays and lost answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use windlass_store::{Store, StoreError, Wrapper};
 
+/// A store with injected faults. The verbs are named as in the `Store` trait.
 #[derive(Debug)]
 pub struct Faulty {
     store: Arc<dyn Store>,
@@ -15,23 +16,23 @@ pub struct Faulty {
 
 #[derive(Debug, Default)]
 struct Faults {
-    /// These verbs fail, and do nothing.
+    /// These verbs fail without doing anything.
     fail: BTreeSet<&'static str>,
-    /// These verbs do what they should, and then say that they do not know.
+    /// These verbs do their work and then fail as indeterminate.
     forget: BTreeSet<&'static str>,
-    /// These verbs never answer.
+    /// These verbs never return.
     hang: BTreeSet<&'static str>,
-    /// These verbs take so long before they do anything.
+    /// These verbs wait this long before they do anything.
     slow: BTreeMap<&'static str, Duration>,
-    /// The answers of these verbs take so long.
+    /// These verbs wait this long before they return.
     slow_answer: BTreeMap<&'static str, Duration>,
-    /// These verbs refuse what they are asked.
+    /// These verbs refuse their input.
     refuse: BTreeSet<&'static str>,
-    /// Everything fails.
+    /// All verbs fail.
     away: bool,
-    /// It has stopped for good.
+    /// The store has stopped for good.
     stopped: bool,
-    /// How often each verb was asked.
+    /// How often each verb was called.
     asked: BTreeMap<&'static str, usize>,
 }
 
@@ -43,38 +44,47 @@ impl Faulty {
         })
     }
 
+    /// Makes a verb fail without doing anything.
     pub fn fail(&self, verb: &'static str) {
         self.faults.lock().unwrap().fail.insert(verb);
     }
 
+    /// Makes a verb do its work and then fail as indeterminate.
     pub fn forget(&self, verb: &'static str) {
         self.faults.lock().unwrap().forget.insert(verb);
     }
 
+    /// Makes a verb never return.
     pub fn hang(&self, verb: &'static str) {
         self.faults.lock().unwrap().hang.insert(verb);
     }
 
+    /// Delays a verb before it does anything.
     pub fn slow(&self, verb: &'static str, by: Duration) {
         self.faults.lock().unwrap().slow.insert(verb, by);
     }
 
+    /// Delays the answer of a verb.
     pub fn slow_answer(&self, verb: &'static str, by: Duration) {
         self.faults.lock().unwrap().slow_answer.insert(verb, by);
     }
 
+    /// Makes a verb refuse its input.
     pub fn refuse(&self, verb: &'static str) {
         self.faults.lock().unwrap().refuse.insert(verb);
     }
 
+    /// Makes all verbs fail.
     pub fn away(&self) {
         self.faults.lock().unwrap().away = true;
     }
 
+    /// Makes all verbs fail as those of a store that has stopped for good.
     pub fn stop_for_good(&self) {
         self.faults.lock().unwrap().stopped = true;
     }
 
+    /// Removes all faults.
     pub fn heal(&self) {
         let mut faults = self.faults.lock().unwrap();
         let asked = std::mem::take(&mut faults.asked);
@@ -84,12 +94,13 @@ impl Faulty {
         };
     }
 
+    /// Returns how often a verb was called.
     pub fn asked(&self, verb: &str) -> usize {
         let faults = self.faults.lock().unwrap();
         faults.asked.get(verb).copied().unwrap_or(0)
     }
 
-    /// Whether the verb is done, and whether its answer comes through.
+    /// Applies the faults before a verb. Returns whether its answer gets lost.
     async fn before(&self, verb: &'static str) -> Result<bool, StoreError> {
         let (slow, hangs, refuses, fails, forgets) = {
             let mut faults = self.faults.lock().unwrap();

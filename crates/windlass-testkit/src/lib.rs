@@ -1,7 +1,7 @@
-//! Test support that several crates of Windlass share.
+//! Test support that the crates of Windlass share.
 //!
 //! It depends on the drivers and the engine, so the unit tests inside those crates cannot use it:
-//! they would see two versions of their own types. Integration tests can.
+//! they would see two versions of their own types. Integration tests can use it.
 
 pub mod child;
 pub mod client;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::cluster;
 
-/// A pooler in front of the shared server; it ends with this process.
+/// A pooler in front of the shared server. It stops with this process.
 pub struct Pooler {
     pub port: u16,
     _supervisor: Child,
@@ -23,7 +23,8 @@ pub fn pooler() -> &'static Pooler {
             .expect("a folder")
             .keep();
         let port = cluster::free_port();
-        // Each test has a database of its own: idle connections to all of them would use up the server's.
+        // Each test has its own database: idle connections to all of them would use up the
+        // connections of the server.
         let config = format!(
             "[databases]\n* = host=127.0.0.1 port={} user=windlass\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
              auth_type = any\npool_mode = transaction\nmax_client_conn = 1000\ndefault_pool_size = 8\nserver_idle_timeout = 2\n\

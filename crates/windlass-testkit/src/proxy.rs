@@ -1,22 +1,25 @@
-//! A wire between a store and its server that can be cut.
+//! A TCP proxy between a store and its server whose connections can be cut.
 
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What the wire does.
+/// What the proxy does with the connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wire {
+    /// Passes everything through.
     Whole,
-    /// It is cut once, when the server has committed a transaction with that statement, and before that is told.
+    /// Cuts a connection once: after the server has committed a transaction with this statement,
+    /// and before the client learns about it.
     CutAtCommitOf(&'static str),
-    /// It is cut once, when so many more bytes went to the server.
+    /// Cuts a connection once: after this many more bytes to the server.
     CutAfter(usize),
-    /// Nothing comes through, and nothing is told.
+    /// Delays all bytes, without closing any connection.
     Dead,
 }
 
+/// A running proxy.
 pub struct Proxy {
     pub port: u16,
     wire: Arc<Mutex<Wire>>,
@@ -27,10 +30,10 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let wire = Arc::new(Mutex::new(Wire::Whole));
-        let of_all = Arc::clone(&wire);
+        let shared = Arc::clone(&wire);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let wire = Arc::clone(&of_all);
+                let wire = Arc::clone(&shared);
                 tokio::spawn(async move {
                     if let Ok(server) = TcpStream::connect(("127.0.0.1", server)).await {
                         carry(client, server, &wire).await;
@@ -42,16 +45,16 @@ impl Proxy {
     }
 
     pub fn set(&self, wire: Wire) {
-        *self.wire.lock().expect("nobody panics with it") = wire;
+        *self.wire.lock().expect("no holder panics") = wire;
     }
 
-    /// Whether the cut has happened.
+    /// Whether the requested cut has happened.
     pub fn is_whole(&self) -> bool {
-        *self.wire.lock().expect("nobody panics with it") == Wire::Whole
+        *self.wire.lock().expect("no holder panics") == Wire::Whole
     }
 }
 
-/// Carries bytes both ways until one end closes or the wire is cut.
+/// Passes bytes in both directions until one side closes or the proxy cuts the connection.
 async fn carry(mut client: TcpStream, mut server: TcpStream, wire: &Mutex<Wire>) {
     let (mut asked, mut answered) = (vec![0; 65_536], vec![0; 65_536]);
     let mut armed = false;
@@ -65,7 +68,7 @@ async fn carry(mut client: TcpStream, mut server: TcpStream, wire: &Mutex<Wire>)
         }
         let part = if to_server { &asked } else { &answered };
         let (part, _) = part.split_at(bytes);
-        while *wire.lock().expect("nobody panics with it") == Wire::Dead {
+        while *wire.lock().expect("no holder panics") == Wire::Dead {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
         let Some((part, cut)) = pass(part, to_server, &mut armed, wire) else {
@@ -78,7 +81,8 @@ async fn carry(mut client: TcpStream, mut server: TcpStream, wire: &Mutex<Wire>)
     }
 }
 
-/// What of a part comes through, and whether the wire is cut behind it; nothing, if it is cut before.
+/// Returns the part of the bytes to pass on, and whether to cut the connection after it. Returns
+/// `None` to cut it before.
 fn pass<'a>(
     part: &'a [u8],
     to_server: bool,
@@ -89,7 +93,7 @@ fn pass<'a>(
         part.windows(text.len())
             .any(|window| window == text.as_bytes())
     };
-    let mut now = wire.lock().expect("nobody panics with it");
+    let mut now = wire.lock().expect("no holder panics");
     match *now {
         Wire::CutAtCommitOf(statement) if to_server => {
             *armed |= contains(statement);
@@ -102,9 +106,10 @@ fn pass<'a>(
         Wire::CutAfter(left) if to_server => {
             let cut = left <= part.len();
             let (part, _) = part.split_at(left.min(part.len()));
-            *now = match cut {
-                true => Wire::Whole,
-                false => Wire::CutAfter(left - part.len()),
+            *now = if cut {
+                Wire::Whole
+            } else {
+                Wire::CutAfter(left - part.len())
             };
             Some((part, cut))
         }

@@ -1,4 +1,5 @@
-//! Workers whose loops run in paused time, on a store in memory that does as it is told. Time jumps to the next timer.
+//! Running workers in paused time, on an in-memory store with injected faults. Time jumps to the
+//! next timer.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,6 +15,7 @@ use windlass_store::{Store, StoreError};
 use crate::Faulty;
 use crate::world::{self, Build, failed, seconds, t0};
 
+/// An engine with running workers in paused time.
 pub struct Running {
     pub engine: Arc<Engine>,
     pub store: Arc<Faulty>,
@@ -44,7 +46,7 @@ impl Running {
         }
     }
 
-    /// Lets a recorder see what happens. To be called before anything starts.
+    /// Attaches a recorder. Call it before anything starts.
     pub fn record(&mut self, recorder: Arc<dyn Recorder>) {
         let store = Arc::clone(&self.store) as Arc<dyn Store>;
         let clock = Arc::clone(self.engine.clock());
@@ -64,7 +66,7 @@ impl Running {
         world::enqueue(&self.engine, job).await
     }
 
-    /// Waits for the next event of that name about a job, for an hour of paused time.
+    /// Waits up to an hour of paused time for the next event with this name about a job.
     pub async fn until(&mut self, name: &str, id: JobId) {
         let found = async {
             loop {
@@ -83,14 +85,14 @@ impl Running {
         assert!(found.is_ok(), "{name} did not happen within an hour");
     }
 
-    /// The names of the events that were told since the last look.
+    /// Returns the names of the events since the last call.
     pub fn names(&mut self) -> Vec<&'static str> {
-        let heard = std::iter::from_fn(|| self.events.try_next());
-        let name = |heard| match heard {
+        let items = std::iter::from_fn(|| self.events.try_next());
+        let name = |item| match item {
             Heard::Event(event) => event.name(),
             Heard::Missed(_) => panic!("too many events for the test"),
         };
-        heard.map(name).collect()
+        items.map(name).collect()
     }
 
     pub async fn stop(&mut self) -> Stopped {
@@ -115,7 +117,7 @@ impl Running {
     }
 }
 
-/// A handler that takes so long.
+/// A handler that succeeds after this many seconds.
 pub fn takes(time: f64) -> impl Fn(Arc<RunningAttempt>) -> Sleeping + Send + Sync + 'static {
     move |attempt| {
         let clock = Arc::clone(attempt.engine().clock());
@@ -129,21 +131,21 @@ pub fn takes(time: f64) -> impl Fn(Arc<RunningAttempt>) -> Sleeping + Send + Syn
 
 pub type Sleeping = std::pin::Pin<Box<dyn Future<Output = Report> + Send>>;
 
-/// A handler that waits until it is told to stop, and says why.
+/// A handler that waits for its stop signal, and records the reason.
 pub fn waits(
-    told: Arc<Mutex<Vec<StopReason>>>,
+    reasons: Arc<Mutex<Vec<StopReason>>>,
 ) -> impl Fn(Arc<RunningAttempt>) -> Sleeping + Send + Sync + 'static {
     move |attempt| {
-        let told = Arc::clone(&told);
+        let reasons = Arc::clone(&reasons);
         Box::pin(async move {
             let reason = attempt.stop().wait().await;
-            told.lock().unwrap().push(reason);
-            failed("told to stop")
+            reasons.lock().unwrap().push(reason);
+            failed("asked to stop")
         })
     }
 }
 
-/// A handler that never ends by itself.
+/// A handler that never returns.
 pub fn stuck(_: Arc<RunningAttempt>) -> Sleeping {
     Box::pin(std::future::pending())
 }

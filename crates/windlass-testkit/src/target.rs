@@ -1,4 +1,4 @@
-//! A real HTTP target that answers by script, byte for byte.
+//! A real HTTP server for tests. A script decides every response, byte for byte.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,19 +12,19 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-/// One request, as the target saw it.
+/// A request that the target received.
 #[derive(Debug, Clone)]
 pub struct Seen {
     pub method: String,
     pub path: String,
     pub headers: BTreeMap<String, String>,
     pub body: Vec<u8>,
-    /// Which of the target's connections it came over.
+    /// The number of the connection that it came over.
     pub connection: usize,
 }
 
 impl Seen {
-    /// A header that must be there.
+    /// Returns a header that must exist.
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).expect("the header is sent")
     }
@@ -34,20 +34,20 @@ impl Seen {
     }
 }
 
-/// What the target does with a request.
+/// How the target responds to a request.
 #[derive(Debug, Clone)]
 pub enum Reply {
-    /// Answers with an empty body.
+    /// Responds with an empty body.
     Status(u16),
-    /// Answers with headers and a body.
+    /// Responds with headers and a body.
     Full(u16, Vec<(String, String)>, String),
     /// Sends these bytes and closes the connection.
     Raw(Vec<u8>),
-    /// Sends these bytes first, then these again and again until the other side has enough.
+    /// Sends the first bytes once, then the second ones repeatedly until the client disconnects.
     Endless(Vec<u8>, Vec<u8>),
-    /// Sends these bytes, and then nothing for ever.
+    /// Sends these bytes and then keeps the connection open.
     Hang(Vec<u8>),
-    /// Cuts the connection so that the other side gets an error.
+    /// Resets the connection, so that the client gets an error.
     Reset,
 }
 
@@ -67,7 +67,7 @@ impl Reply {
 
 type Script = dyn Fn(&Seen) -> Reply + Send + Sync;
 
-/// A target.
+/// A running HTTP server.
 pub struct Target {
     pub address: SocketAddr,
     shared: Arc<Shared>,
@@ -82,12 +82,12 @@ struct Shared {
 }
 
 impl Target {
-    /// A target that answers each request as the script says.
+    /// Starts a target that responds to each request as the script says.
     pub async fn start(script: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Target {
         Target::listen(script, None).await
     }
 
-    /// The same, with TLS.
+    /// Starts a target with TLS.
     pub async fn secure(
         acceptor: TlsAcceptor,
         script: impl Fn(&Seen) -> Reply + Send + Sync + 'static,
@@ -95,7 +95,7 @@ impl Target {
         Target::listen(script, Some(acceptor)).await
     }
 
-    /// A target that answers the first request with the first reply and so on; the last one stays.
+    /// Starts a target that sends these replies in order and repeats the last one.
     pub async fn replying(replies: &[Reply]) -> Target {
         let (replies, next) = (replies.to_vec(), AtomicUsize::new(0));
         Target::start(move |_| {
@@ -153,12 +153,12 @@ impl Target {
         self.shared.seen.lock().expect("no script panics").clone()
     }
 
-    /// How many connections were taken so far.
+    /// The number of connections so far.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
-    /// Ends when so many requests have come.
+    /// Waits until this many requests have arrived.
     pub async fn wait_for(&self, count: usize) {
         let waiting = async {
             loop {
@@ -181,10 +181,11 @@ impl Drop for Target {
     }
 }
 
-trait Both: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Both for S {}
+/// A connection, with or without TLS.
+trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for S {}
 
-async fn serve(mut stream: impl Both + AsResettable, connection: usize, shared: &Shared) {
+async fn serve(mut stream: impl ByteStream + AsResettable, connection: usize, shared: &Shared) {
     let mut buffer = Vec::new();
     while let Some(seen) = read_request(&mut stream, &mut buffer, connection).await {
         let reply = (shared.script)(&seen);
@@ -196,8 +197,8 @@ async fn serve(mut stream: impl Both + AsResettable, connection: usize, shared: 
     }
 }
 
-/// Answers; whether the connection goes on.
-async fn answer(stream: &mut (impl Both + AsResettable), reply: Reply) -> bool {
+/// Sends a reply. Returns whether the connection stays open.
+async fn answer(stream: &mut (impl ByteStream + AsResettable), reply: Reply) -> bool {
     match reply {
         Reply::Status(status) => {
             let text = plain(status, &[], "");
@@ -221,7 +222,7 @@ async fn answer(stream: &mut (impl Both + AsResettable), reply: Reply) -> bool {
         }
         Reply::Hang(bytes) => {
             let _ = stream.write_all(&bytes).await;
-            // Until the other side goes away.
+            // Wait until the client disconnects.
             let mut rest = [0; 64];
             while stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}
             false
@@ -245,7 +246,7 @@ fn plain(status: u16, headers: &[(String, String)], body: &str) -> String {
 }
 
 async fn read_request(
-    stream: &mut impl Both,
+    stream: &mut impl ByteStream,
     buffer: &mut Vec<u8>,
     connection: usize,
 ) -> Option<Seen> {
@@ -281,12 +282,12 @@ async fn read_request(
     })
 }
 
-async fn read_some(stream: &mut impl Both, buffer: &mut Vec<u8>) -> Option<()> {
+async fn read_some(stream: &mut impl ByteStream, buffer: &mut Vec<u8>) -> Option<()> {
     let read = stream.read_buf(buffer).await;
     read.ok().filter(|read| *read > 0).map(|_| ())
 }
 
-/// Closing with unread data or a linger of nothing sends a reset.
+/// A connection that can be closed with a reset: a linger time of zero makes the close send one.
 trait AsResettable {
     fn reset(&self);
 }

@@ -1,4 +1,4 @@
-//! An engine on a store of the test's choice, with handlers that do as they are told.
+//! An engine in virtual time on a store of the test's choice, with scripted handlers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -75,14 +75,14 @@ impl World {
         self.job(id).await.state()
     }
 
-    /// The ended attempts, oldest first.
+    /// Returns the ended attempts, oldest first.
     pub async fn history(&self, id: JobId) -> Vec<Attempt> {
         let mut attempts = self.engine.store().attempts(id, 2000).await.unwrap();
         attempts.reverse();
         attempts
     }
 
-    /// When each attempt started, in seconds since the start of the test, and how it ended.
+    /// Returns when each attempt started, in seconds since the start of the test, and its outcome.
     pub async fn timeline(&self, id: JobId) -> Vec<(f64, Outcome)> {
         let history = self.history(id).await;
         let row = |row: &Attempt| (row.started_at.since(t0()).as_secs_f64(), row.outcome);
@@ -105,7 +105,7 @@ pub async fn enqueue(engine: &Engine, new: NewJob) -> JobId {
     }
 }
 
-/// The records of what schedules left out, one schedule after the other.
+/// The records of skipped occurrences of all schedules.
 pub async fn skipped(engine: &Engine) -> Vec<Value> {
     let mut skipped = Vec::new();
     for schedule in engine.store().schedules().await.expect("a store").readable {
@@ -137,13 +137,13 @@ pub fn failed(message: &str) -> Report {
     Report::Failed(Failure::retryable(AttemptError::new(message)))
 }
 
-/// Builds a worker of queue `default`.
+/// Builds a worker for the queue `default`.
 pub struct Build {
     pub config: WorkerConfig,
     pub calls: Calls,
 }
 
-/// Which attempts were started, in order.
+/// The attempts that were started, in order.
 pub type Calls = Arc<Mutex<Vec<(Kind, JobId, u32)>>>;
 
 pub fn worker(slots: u32) -> Build {
@@ -156,7 +156,7 @@ pub fn worker(slots: u32) -> Build {
 }
 
 impl Build {
-    /// Handles a kind with what is decided for each attempt at once.
+    /// Adds a handler that returns the report of `decide` at once.
     pub fn on(
         mut self,
         name: &str,
@@ -174,7 +174,7 @@ impl Build {
         self
     }
 
-    /// Handles a kind with a handler that waits.
+    /// Adds an async handler.
     pub fn with(mut self, name: &str, handler: impl Handler + 'static) -> Self {
         self.config.handlers.add(kind(name), Arc::new(handler));
         self
@@ -239,7 +239,7 @@ pub fn count_by_kind(calls: &Calls) -> BTreeMap<String, usize> {
     counts
 }
 
-/// Runs each scenario in virtual time, on memory, SQLite and PostgreSQL.
+/// Runs each scenario in virtual time on memory, SQLite and PostgreSQL.
 #[macro_export]
 macro_rules! on_every_store {
     ($($(#[$meta:meta])* $name:ident;)*) => {
