@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p windlass-engine --example schedules_at_once -- 10000 [postgres://…]`
 //!
-//! A PostgreSQL database that is named is measured too; it must be one that nobody else uses.
+//! A PostgreSQL database that is named is measured too; no one else may use it.
 #![allow(clippy::print_stdout, reason = "its figures are what it is for")]
 
 use std::sync::Arc;
@@ -39,7 +39,7 @@ async fn put(engine: &Engine, number: usize, at: Timestamp) -> Result<(), Failed
     Ok(())
 }
 
-/// The last moment by which so many of a hundred have fired.
+/// The time by which this percentage of schedules has fired.
 fn part(lags: &[Duration], hundredths: usize) -> Duration {
     let index = (lags.len() * hundredths / 100).min(lags.len().saturating_sub(1));
     lags.get(index).copied().unwrap_or_default()
@@ -48,7 +48,7 @@ fn part(lags: &[Duration], hundredths: usize) -> Duration {
 async fn run(name: &str, store: Arc<dyn Store>, many: usize) -> Result<(), Failed> {
     let clock = Arc::new(SystemClock::new());
     let engine = Arc::new(Engine::new(store, Arc::clone(&clock) as _, Ids::seeded(1)));
-    // Time enough to write them all; they are due within one second.
+    // Leaves enough time to write them all. They are due within one second.
     let first = clock.now().saturating_add(Duration::from_secs(20));
     let spread = |number: usize| {
         let micros = number * 1_000_000 / many;

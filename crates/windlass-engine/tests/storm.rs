@@ -1,5 +1,7 @@
-//! Running workers on a real file, on real threads, while the store fails, forgets and hangs, and workers are killed and started
-//! again. None is told when a job of another becomes due. Then all is well, everything is drained, and the history must hold. A failure prints its seed.
+//! Running workers on a real file and real threads, while the store fails, loses answers and hangs,
+//! and workers are killed and restarted. No worker knows the due times of another one's jobs. Then
+//! all faults end, everything is drained, and the history must be consistent. A failure prints its
+//! seed.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -24,17 +26,18 @@ use windlass_testkit::world::{constant, enqueue, failed, job, new_job, worker};
 
 const VERBS: [&str; 7] = ["claim", "settle", "renew", "sweep", "beat", "nodes", "get"];
 const LEASE: Duration = Duration::from_millis(300);
-/// So long the weather is bad, in steps of this.
+/// How long faults are injected, and in which steps.
 const STEP: Duration = Duration::from_millis(20);
 const STEPS: usize = 120;
-/// Everything is over long before that, or is stuck.
+/// If the test takes longer than this, something is stuck.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// What handlers saw, written apart from the store.
+/// What handlers observed, recorded independently of the store.
 #[derive(Default)]
 struct Sink {
     starts: Vec<(JobId, u32)>,
-    /// Attempts that are inside now, and those that met another attempt of their job that had not lost its lease.
+    /// Running attempts, and those that ran at the same time as another attempt of their job that
+    /// had not lost its lease.
     inside: BTreeMap<JobId, Vec<Arc<RunningAttempt>>>,
     together: Vec<(JobId, u32)>,
     payloads: BTreeMap<JobId, Payload>,
@@ -42,7 +45,7 @@ struct Sink {
 
 type Shared = Arc<Mutex<Sink>>;
 
-/// Notes an attempt for as long as its handler is there.
+/// Records an attempt until its handler returns.
 struct Noted(Shared, Arc<RunningAttempt>);
 
 impl Noted {
@@ -78,7 +81,7 @@ struct Living {
 
 fn start(engine: &Arc<Engine>, sink: &Shared, name: &str) -> Living {
     let seen = Arc::clone(sink);
-    // Whether an attempt fails follows from its number, not from chance.
+    // The number of an attempt decides whether it fails, so that a seed repeats the same run.
     let handler = move |attempt: Arc<RunningAttempt>| {
         let noted = Noted::new(&seen, Arc::clone(&attempt));
         async move {
@@ -117,7 +120,7 @@ async fn storm(seed: u64) {
     let clock = SystemClock::new();
     let store = SqliteStore::open(folder.path().join("jobs.db"), clock.now(), seed).unwrap();
     let faulty = Faulty::new(Arc::new(store));
-    // Each has its own, as if it were alone in its process.
+    // Each worker has its own engine, as if it were alone in its process.
     let engine = |seed| {
         let shared = Arc::clone(&faulty) as Arc<dyn Store>;
         Arc::new(Engine::new(
@@ -155,7 +158,7 @@ async fn storm(seed: u64) {
             6 => faulty.hang(VERBS[(random.bits() % 7) as usize]),
             7 => VERBS.iter().for_each(|verb| faulty.fail(verb)),
             8 => {
-                // Killed: its run is dropped in the middle of whatever it does.
+                // Killed: its run is dropped at any point.
                 let place = (random.bits() % 3) as usize;
                 workers[place].task.abort();
                 let name = format!("w{place}-{step}");
@@ -174,7 +177,7 @@ async fn storm(seed: u64) {
     check(&client, &sink, jobs, seed).await;
 }
 
-/// Waits until every job is over.
+/// Waits until every job has finished.
 async fn drained(engine: &Engine, jobs: &BTreeMap<JobId, (Delivery, Payload)>, seed: u64) {
     let ids: Vec<JobId> = jobs.keys().copied().collect();
     let over = async {
@@ -190,7 +193,7 @@ async fn drained(engine: &Engine, jobs: &BTreeMap<JobId, (Delivery, Payload)>, s
     assert!(over.is_ok(), "seed {seed}: something is stuck");
 }
 
-/// The invariants I1 to I12, as far as they show in what is left.
+/// The invariants I1 to I12, as far as the final data shows them.
 async fn check(
     engine: &Engine,
     sink: &Shared,
@@ -208,7 +211,7 @@ async fn check(
     let invented = seen.payloads.keys().find(|id| !jobs.contains_key(id));
     assert_eq!(invented, None, "seed {seed}: I2, nobody asked for it");
     for (id, (delivery, payload)) in jobs {
-        let job = job(engine, id).await; // I1: it is there
+        let job = job(engine, id).await; // I1: it exists
         let mut rows = engine.store().attempts(id, 2000).await.unwrap();
         rows.reverse();
         let starts: Vec<u32> = seen
@@ -253,7 +256,7 @@ async fn check(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_breaks_running_workers_lose_nothing_and_run_nothing_twice() {
+async fn under_any_fault_running_workers_lose_no_job_and_run_none_twice() {
     for seed in 0..4 {
         storm(seed).await;
     }

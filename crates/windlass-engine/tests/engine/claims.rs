@@ -1,4 +1,4 @@
-//! Who gets a job and when, and what becomes of answers that are lost. On every store.
+//! Which claim gets a job and when, and what happens when answers get lost. On every store.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ async fn a_job_without_a_time_is_due_at_once_and_times_are_kept_to_the_microseco
     assert_eq!((row.started_at, row.finished_at), (now, now));
 }
 
-async fn of_a_hundred_claims_one_gets_the_job(world: World) {
+async fn only_one_of_a_hundred_claims_gets_the_job(world: World) {
     let id = world.enqueue(new_job("a")).await;
     let workers = (0..100).map(|number| {
         let name = WorkerName::new(&format!("w{number}")).unwrap();
@@ -39,7 +39,7 @@ async fn of_a_hundred_claims_one_gets_the_job(world: World) {
     assert_eq!((job.state(), job.attempt), (State::Running, 1));
 }
 
-async fn a_job_that_runs_is_over_or_unknown_cannot_be_claimed(world: World) {
+async fn a_running_finished_or_unknown_job_cannot_be_claimed(world: World) {
     let build = || worker(1).policy(constant(1, 9)).succeeds("a");
     let (worker, calls) = build().build(&world);
     let over = world.enqueue(new_job("a")).await;
@@ -56,14 +56,14 @@ async fn a_job_that_runs_is_over_or_unknown_cannot_be_claimed(world: World) {
     assert_eq!(calls.lock().unwrap().len(), 1);
 }
 
-/// The same store behind one that does as it is told.
+/// The same store with injected faults.
 fn behind_faults(world: World) -> (World, Arc<Faulty>) {
     let faulty = Faulty::new(Arc::clone(&world.store));
     let shared = Arc::clone(&faulty) as Arc<dyn Store>;
     (World::on(shared, world.folder), faulty)
 }
 
-async fn a_settle_whose_answer_is_lost_counts_once_and_is_told_once(world: World) {
+async fn a_settle_whose_answer_is_lost_counts_once_and_emits_its_events_once(world: World) {
     let (world, faulty) = behind_faults(world);
     let build = worker(2).policy(constant(60, 9)).fails("fails");
     let (worker, _) = build.succeeds("works").build(&world);
@@ -115,7 +115,7 @@ async fn a_claim_whose_answer_is_lost_starts_each_job_once(world: World) {
     assert_eq!(calls.lock().unwrap().len(), 2);
 }
 
-async fn what_a_handler_leaves_may_hold_any_character(world: World) {
+async fn results_and_errors_may_contain_any_character(world: World) {
     let odd = "nul \0, quote \" and \u{feff}";
     let build = worker(1).policy(constant(1, 2)).on("a", move |attempt| {
         attempt.log(odd);
@@ -134,9 +134,9 @@ async fn what_a_handler_leaves_may_hold_any_character(world: World) {
 
 windlass_testkit::on_every_store! {
     a_job_without_a_time_is_due_at_once_and_times_are_kept_to_the_microsecond;
-    of_a_hundred_claims_one_gets_the_job;
-    a_job_that_runs_is_over_or_unknown_cannot_be_claimed;
-    a_settle_whose_answer_is_lost_counts_once_and_is_told_once;
+    only_one_of_a_hundred_claims_gets_the_job;
+    a_running_finished_or_unknown_job_cannot_be_claimed;
+    a_settle_whose_answer_is_lost_counts_once_and_emits_its_events_once;
     a_claim_whose_answer_is_lost_starts_each_job_once;
-    what_a_handler_leaves_may_hold_any_character;
+    results_and_errors_may_contain_any_character;
 }

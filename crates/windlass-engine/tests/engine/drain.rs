@@ -1,4 +1,4 @@
-//! A worker that is driven pass by pass: when time passes, and what a crash takes with it.
+//! Draining a worker pass by pass: when time passes, and what a crash loses.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use windlass_core::{NewJob, Outcome, Report, Timeout};
 use windlass_engine::{RunningAttempt, StopReason};
 use windlass_testkit::world::{World, constant, new_job, seconds, worker};
 
-async fn a_handler_that_only_waits_to_be_told_to_stop_is_timed_out(world: World) {
+async fn a_handler_that_only_waits_for_its_stop_signal_times_out(world: World) {
     let waits = |attempt: Arc<RunningAttempt>| async move {
         assert_eq!(attempt.stop().wait().await, StopReason::TimedOut);
         Report::Succeeded(None)
@@ -28,7 +28,7 @@ async fn a_handler_that_only_waits_to_be_told_to_stop_is_timed_out(world: World)
     assert_eq!(row.finished_at.since(row.started_at), seconds(7.0));
 }
 
-async fn no_time_passes_while_a_handler_waits_for_an_answer_from_afar(world: World) {
+async fn no_time_passes_while_a_handler_waits_for_a_remote_answer(world: World) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let answers = tokio::task::spawn_blocking(move || {
@@ -76,7 +76,7 @@ async fn no_time_passes_while_a_handler_waits_for_an_answer_from_afar(world: Wor
     }
 }
 
-async fn a_crash_after_the_claim_takes_retries_from_their_lane_too(world: World) {
+async fn a_crash_after_the_claim_also_loses_retries_of_the_retry_lane(world: World) {
     let lane = RetryLane {
         concurrency: 3,
         rate: None,
@@ -97,7 +97,7 @@ async fn a_crash_after_the_claim_takes_retries_from_their_lane_too(world: World)
 }
 
 windlass_testkit::on_every_store! {
-    a_handler_that_only_waits_to_be_told_to_stop_is_timed_out;
-    no_time_passes_while_a_handler_waits_for_an_answer_from_afar;
-    a_crash_after_the_claim_takes_retries_from_their_lane_too;
+    a_handler_that_only_waits_for_its_stop_signal_times_out;
+    no_time_passes_while_a_handler_waits_for_a_remote_answer;
+    a_crash_after_the_claim_also_loses_retries_of_the_retry_lane;
 }

@@ -9,7 +9,8 @@ use windlass_engine::RunningAttempt;
 use windlass_store::{Filter, ListedState, Page, QueueLimits};
 use windlass_testkit::world::{World, constant, failed, kind, new_job, seconds, worker};
 
-/// Lets so many jobs of kind `r` fail once: half of them due again after a second, the others after a long time.
+/// Makes this many jobs of kind `r` fail once. Half of them are due again after a second, the
+/// others after a long time.
 async fn waiting_retries(world: &World, due: usize, future: usize) {
     for (count, delay) in [(due, 1), (future, 1000)] {
         let build = worker(1000).policy(constant(delay, 9));

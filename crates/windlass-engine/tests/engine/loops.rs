@@ -1,4 +1,4 @@
-//! A worker that runs: its loops, in memory, in paused time. No test sleeps: time jumps to the next timer.
+//! Running workers on an in-memory store in paused time: time jumps to the next timer.
 
 mod discovery;
 mod faults;

@@ -1,4 +1,5 @@
-//! Ten thousand schedules at once, ten thousand missed minutes, and changes at the very instant of firing.
+//! Ten thousand schedules at once, ten thousand missed minutes, and changes at the very instant of
+//! firing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -46,7 +47,7 @@ fn scheduler(engine: &Arc<Engine>) -> Scheduler {
     Scheduler::new(Arc::clone(engine), SchedulerConfig::default())
 }
 
-/// The nominal instants that were fired, newest first.
+/// The nominal times that have fired, newest first.
 async fn fired(engine: &Engine, schedule: ScheduleId) -> Vec<Timestamp> {
     let store = engine.store();
     let occurrences = store.occurrences(schedule, None, PAGE_MAX).await.unwrap();
@@ -120,7 +121,7 @@ async fn ten_thousand_missed_minutes_are_fired_or_recorded_by_the_policy(world: 
         assert_eq!(own[0]["last"], until.to_string());
         assert_eq!(own[0]["reason"], "missed");
     }
-    // And then the grid goes on.
+    // After that, the regular occurrences continue.
     let next = last.saturating_add(minutes(1));
     world.clock.advance_to(next);
     assert_eq!(scheduler.pass(next).await.unwrap(), 3);
@@ -171,7 +172,8 @@ async fn a_change_at_the_instant_of_firing_is_the_old_rule_or_the_new_one_once(w
         assert!(made <= 1);
         assert_eq!(ready(engine).await, ready_before + made);
         if number % 2 == 0 {
-            // Who changes it knows which version it was: either it fired before, and the writer is told, or it did not.
+            // Who changes it knows which version it was: either it fired before, and the writer is
+            // told, or it did not.
             let told = matches!(changed, Written::Conflict(_));
             assert_eq!(told, made == 1, "{changed:?}");
             store

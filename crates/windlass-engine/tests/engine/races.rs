@@ -1,4 +1,4 @@
-//! Who wins when two things happen at once, what two schedulers make of one occurrence, and clocks that jump.
+//! Races: concurrent changes of one job, two schedulers, and clocks that jump.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ fn names(events: &mut Subscription) -> Vec<&'static str> {
         .collect()
 }
 
-async fn a_node_with_a_wrong_clock_holds_up_no_sweep(world: World) {
+async fn a_node_with_a_wrong_clock_delays_no_sweep(world: World) {
     let store = world.engine.store();
     let about = json!({"hold_until": "2027-01-01T00:00:00Z", "lease_ms": 30_000});
     store.beat("other", &about, t0()).await.unwrap();
@@ -58,7 +58,7 @@ async fn a_node_with_a_wrong_clock_holds_up_no_sweep(world: World) {
     assert_eq!(lost, 1);
 }
 
-async fn a_sweep_on_an_old_picture_changes_nothing(world: World) {
+async fn a_sweep_with_outdated_data_changes_nothing(world: World) {
     let id = world.enqueue(new_job("a")).await;
     let (worker, _) = worker(1).succeeds("a").build(&world);
     worker.crash_after_claim().await.unwrap();
@@ -69,7 +69,7 @@ async fn a_sweep_on_an_old_picture_changes_nothing(world: World) {
         job: id,
         attempt: 1,
     };
-    // The worker was only slow: its end comes before the sweep is written.
+    // The worker was only slow: its outcome arrives before the sweep is written.
     let settled = store
         .settle(vec![report(of, Report::Succeeded(None))], now)
         .await
@@ -82,7 +82,7 @@ async fn a_sweep_on_an_old_picture_changes_nothing(world: World) {
     assert_eq!(world.state(id).await, State::Succeeded);
 }
 
-async fn of_cancel_complete_sweep_and_run_now_one_wins(world: World) {
+async fn only_one_of_cancel_complete_sweep_and_run_now_wins(world: World) {
     let store = world.engine.store();
     for first in ["cancel", "complete", "sweep"] {
         let once = NewJob {
@@ -119,7 +119,7 @@ async fn of_cancel_complete_sweep_and_run_now_one_wins(world: World) {
             }
         };
         assert_eq!(world.state(id).await, expected, "{first} first");
-        // Whatever comes later is told so, and changes nothing.
+        // Later changes get an answer that says so, and change nothing.
         let before = world.job(id).await;
         let late = store
             .settle(vec![report(of, failed("late"))], now)
@@ -164,7 +164,7 @@ async fn two_schedulers_fire_an_occurrence_once(world: World) {
         world.clock.advance(seconds(60.0));
         let now = world.engine.now();
         let (a, b) = tokio::join!(one.pass(now), other.pass(now));
-        // A later look finds nothing more either.
+        // A later pass finds nothing more.
         let made = a.unwrap() + b.unwrap() + one.pass(now).await.unwrap();
         assert_eq!(made, 1, "minute {minute}");
         let filter = Filter::state(ListedState::Ready);
@@ -209,7 +209,7 @@ async fn after_a_jump_ahead_leases_get_their_grace_and_due_jobs_run(world: World
         "its worker lives"
     );
     assert!(world.job(later).await.is_ready(jumped));
-    // One lease later, what was not renewed again is swept.
+    // One lease later, leases that were not renewed are swept.
     for step in [10.0, 10.0, 9.0] {
         world.clock.advance(seconds(step));
         let now = world.engine.now();
@@ -220,7 +220,7 @@ async fn after_a_jump_ahead_leases_get_their_grace_and_due_jobs_run(world: World
     assert_eq!(swept.lost.len(), 1);
 }
 
-async fn after_an_outage_no_sweeper_ends_what_lives(world: World) {
+async fn after_an_outage_no_sweeper_ends_a_healthy_attempt(world: World) {
     let id = world.enqueue(new_job("a")).await;
     let (worker, _) = worker(1).policy(constant(0, 9)).succeeds("a").build(&world);
     let sweeper = |name: &str| {
@@ -235,7 +235,7 @@ async fn after_an_outage_no_sweeper_ends_what_lives(world: World) {
     }
     worker.crash_after_claim().await.unwrap();
     world.clock.advance(seconds(90.0));
-    // One that starts only now knows of the outage too.
+    // A sweeper that starts now knows about the outage too.
     sweepers.push(sweeper("n3"));
     for step in [0.0, 10.0, 10.0, 9.9] {
         world.clock.advance(seconds(step));
@@ -251,7 +251,7 @@ async fn after_an_outage_no_sweeper_ends_what_lives(world: World) {
     let now = world.engine.now();
     let renewed = world.engine.store().renew(&[of], seconds(30.0), now).await;
     assert!(matches!(renewed.unwrap()[..], [Renewed::Until { .. }]));
-    // Its worker dies after all: it is found when its lease is over, and no later.
+    // The worker dies after all: its lease is swept as soon as it has expired.
     let mut lost = Vec::new();
     for _ in 0..3 {
         world.clock.advance(seconds(10.0));
@@ -261,7 +261,7 @@ async fn after_an_outage_no_sweeper_ends_what_lives(world: World) {
     assert_eq!(lost, [0, 0, 1]);
 }
 
-async fn what_is_old_is_removed_and_dead_jobs_stay(world: World) {
+async fn old_data_is_removed_and_dead_jobs_stay(world: World) {
     let short = windlass_core::QueueName::new("short").unwrap();
     let done = world.enqueue(new_job("a")).await;
     let dead = world.enqueue(new_job("b")).await;
@@ -350,7 +350,7 @@ async fn every_event_is_told(world: World) {
     let lost = world.enqueue(new_job("a")).await;
     worker.crash_after_claim().await.unwrap();
     worker.drain(&world.clock).await.unwrap();
-    // The schedule was away for an hour.
+    // The schedule did not fire for an hour.
     world.clock.advance(seconds(3590.0));
     worker.pass(&world.clock).await.unwrap();
     let now = world.engine.now();
@@ -407,7 +407,7 @@ async fn two_workers_never_share_a_job(world: World) {
     assert_eq!(seen.len(), 200);
 }
 
-async fn a_zombie_does_not_overwrite_the_progress_of_a_later_attempt(world: World) {
+async fn an_old_attempt_does_not_overwrite_the_progress_of_a_later_one(world: World) {
     let id = world.enqueue(new_job("a")).await;
     let zombie: Arc<std::sync::Mutex<Option<Arc<windlass_engine::RunningAttempt>>>> =
         Arc::default();
@@ -498,7 +498,7 @@ async fn an_at_most_once_job_that_failed_is_exhausted_and_one_that_timed_out_is_
 }
 
 #[tokio::test]
-async fn what_an_embedded_store_lost_with_its_former_process_is_told() {
+async fn jobs_that_an_embedded_store_lost_with_its_last_process_emit_events() {
     let folder = tempfile::tempdir().unwrap();
     let open = || {
         let store = SqliteStore::open(folder.path().join("jobs.db"), t0(), 1).unwrap();
@@ -519,16 +519,16 @@ async fn what_an_embedded_store_lost_with_its_former_process_is_told() {
 }
 
 windlass_testkit::on_every_store! {
-    a_node_with_a_wrong_clock_holds_up_no_sweep;
-    a_sweep_on_an_old_picture_changes_nothing;
-    of_cancel_complete_sweep_and_run_now_one_wins;
+    a_node_with_a_wrong_clock_delays_no_sweep;
+    a_sweep_with_outdated_data_changes_nothing;
+    only_one_of_cancel_complete_sweep_and_run_now_wins;
     two_schedulers_fire_an_occurrence_once;
     after_a_jump_ahead_leases_get_their_grace_and_due_jobs_run;
-    after_an_outage_no_sweeper_ends_what_lives;
-    what_is_old_is_removed_and_dead_jobs_stay;
+    after_an_outage_no_sweeper_ends_a_healthy_attempt;
+    old_data_is_removed_and_dead_jobs_stay;
     every_event_is_told;
     two_workers_never_share_a_job;
     handlers_sleep_side_by_side_in_virtual_time;
-    a_zombie_does_not_overwrite_the_progress_of_a_later_attempt;
+    an_old_attempt_does_not_overwrite_the_progress_of_a_later_one;
     an_at_most_once_job_that_failed_is_exhausted_and_one_that_timed_out_is_lost;
 }

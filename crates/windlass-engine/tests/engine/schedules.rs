@@ -1,4 +1,4 @@
-//! Schedules that overlap, meet another scheduler, or cannot fire; and what is kept for how long. On every store.
+//! Schedules that overlap, run on two nodes or cannot fire; and retention. On every store.
 
 use std::future::Future;
 use std::ops::Range;
@@ -50,19 +50,19 @@ async fn count(engine: &Engine, state: ListedState) -> usize {
 }
 
 windlass_testkit::on_every_store! {
-    expired_documents_are_removed_a_thousand_in_a_pass;
-    what_one_step_leaves_out_is_recorded;
+    a_pass_removes_at_most_a_thousand_expired_documents;
+    skipped_occurrences_are_recorded;
     each_range_of_skipped_occurrences_has_its_own_reason;
-    what_lies_behind_jobs_that_are_kept_longer_is_removed_too;
+    old_jobs_behind_jobs_that_are_kept_longer_are_removed_too;
     a_thousand_schedules_in_one_second_fire_once_each;
-    all_that_was_missed_fires_in_turn_at_the_default_overlap;
-    no_more_is_caught_up_than_the_schedule_says;
-    the_newest_of_what_is_due_wins;
-    what_people_ran_hides_no_unfinished_occurrence;
-    overlap_ignores_the_runs_that_people_asked_for;
+    all_missed_occurrences_run_one_after_the_other_at_the_default_overlap;
+    catch_up_stops_at_the_limit_of_the_schedule;
+    the_newest_due_occurrences_fire;
+    manual_runs_hide_no_unfinished_occurrence;
+    overlap_ignores_manual_runs;
 }
 
-async fn all_that_was_missed_fires_in_turn_at_the_default_overlap(world: World) {
+async fn all_missed_occurrences_run_one_after_the_other_at_the_default_overlap(world: World) {
     put(&world.engine, "s", 60.0, |schedule| {
         schedule.missed = Some(Missed::All);
     })
@@ -90,7 +90,7 @@ async fn all_that_was_missed_fires_in_turn_at_the_default_overlap(world: World) 
     assert_eq!(skipped(&world.engine).await[0]["reason"], "overlap");
 }
 
-async fn no_more_is_caught_up_than_the_schedule_says(world: World) {
+async fn catch_up_stops_at_the_limit_of_the_schedule(world: World) {
     put(&world.engine, "s", 60.0, |schedule| {
         schedule.missed = Some(Missed::All);
         schedule.catch_up_max = 2;
@@ -102,7 +102,7 @@ async fn no_more_is_caught_up_than_the_schedule_says(world: World) {
     assert_eq!(skipped(&world.engine).await[0]["count"], 3);
 }
 
-async fn the_newest_of_what_is_due_wins(world: World) {
+async fn the_newest_due_occurrences_fire(world: World) {
     put(&world.engine, "s", 60.0, |_| {}).await;
     world.clock.advance(seconds(330.0));
     let made = scheduler(&world.engine).pass(world.engine.now()).await;
@@ -120,7 +120,7 @@ async fn the_newest_of_what_is_due_wins(world: World) {
     assert_eq!(fired.await.unwrap()[0].scheduled_for, newest);
 }
 
-/// Makes jobs that a person asked for, at instants that are 1 µs apart.
+/// Creates manual runs at times that are 1 µs apart.
 async fn run_extra(world: &World, name: &str, extra: Extra, micros: Range<u64>) -> Vec<JobId> {
     let (store, now) = (world.engine.store(), world.engine.now());
     let which = ScheduleRef::Name(ScheduleName::new(name).unwrap());
@@ -138,7 +138,7 @@ async fn run_extra(world: &World, name: &str, extra: Extra, micros: Range<u64>) 
     ids
 }
 
-async fn what_people_ran_hides_no_unfinished_occurrence(world: World) {
+async fn manual_runs_hide_no_unfinished_occurrence(world: World) {
     put(&world.engine, "s", 60.0, |_| {}).await;
     world.clock.advance(seconds(60.0));
     let scheduler = scheduler(&world.engine);
@@ -156,7 +156,7 @@ async fn what_people_ran_hides_no_unfinished_occurrence(world: World) {
     assert_eq!(made, 0, "the first occurrence is unfinished");
 }
 
-async fn overlap_ignores_the_runs_that_people_asked_for(world: World) {
+async fn overlap_ignores_manual_runs(world: World) {
     let rules = [Overlap::Skip, Overlap::Queue, Overlap::CancelRunning];
     let mut extra = Vec::new();
     for overlap in rules {
@@ -184,7 +184,7 @@ async fn overlap_ignores_the_runs_that_people_asked_for(world: World) {
     }
 }
 
-async fn expired_documents_are_removed_a_thousand_in_a_pass(world: World) {
+async fn a_pass_removes_at_most_a_thousand_expired_documents(world: World) {
     let store = world.engine.store();
     let (now, value) = (world.engine.now(), json!({}));
     let soon = Some(now.saturating_add(seconds(1.0)));
@@ -194,7 +194,7 @@ async fn expired_documents_are_removed_a_thousand_in_a_pass(world: World) {
         put.await.unwrap();
     }
     let janitor = Janitor::new(Arc::clone(&world.engine), JanitorConfig::default());
-    // Read as of before they expired: whatever is still there.
+    // Read at a time before they expired, to see which documents still exist.
     let left = async || store.documents("notes", now).await.unwrap().len();
     janitor.pass(now).await.unwrap();
     assert_eq!(left().await, 1001);
@@ -205,7 +205,7 @@ async fn expired_documents_are_removed_a_thousand_in_a_pass(world: World) {
     assert_eq!(left().await, 0);
 }
 
-async fn what_one_step_leaves_out_is_recorded(world: World) {
+async fn skipped_occurrences_are_recorded(world: World) {
     put(&world.engine, "s", 60.0, |schedule| {
         schedule.overlap = Overlap::CancelRunning;
         schedule.missed = Some(Missed::All);
@@ -249,7 +249,7 @@ async fn each_range_of_skipped_occurrences_has_its_own_reason(world: World) {
     );
 }
 
-async fn what_lies_behind_jobs_that_are_kept_longer_is_removed_too(world: World) {
+async fn old_jobs_behind_jobs_that_are_kept_longer_are_removed_too(world: World) {
     let short = QueueName::new("short").unwrap();
     let brief = NewJob {
         queue: short.clone(),
@@ -257,7 +257,7 @@ async fn what_lies_behind_jobs_that_are_kept_longer_is_removed_too(world: World)
     };
     let old = world.enqueue(brief).await;
     let now = world.engine.now();
-    // More than one list looks at, in front of it.
+    // More jobs in front of it than one list call returns.
     let crowd = (0..SCAN_MAX + 500).map(|_| {
         new_job("a")
             .into_job(world.engine.ids().job(now), now)
@@ -331,7 +331,7 @@ impl Wrapper for Late {
 }
 
 #[tokio::test]
-async fn a_scheduler_that_comes_late_calls_off_nothing_that_another_fired() {
+async fn a_late_scheduler_cancels_no_job_that_another_one_fired() {
     let store = Arc::new(Late {
         store: Arc::new(MemoryStore::new()),
         asked: AtomicBool::new(false),

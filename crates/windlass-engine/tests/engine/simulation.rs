@@ -1,5 +1,6 @@
-//! A seeded simulation: workers are killed at bad moments, the store fails, forgets and goes away, and time jumps. Then all is
-//! well again, everything is drained, and the history must hold. A failure prints its seed.
+//! A seeded simulation: workers are killed at bad moments, the store fails, loses answers and
+//! becomes unreachable, and time jumps. Then all faults end, everything is drained, and the history
+//! must be consistent. A failure prints its seed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ async fn simulate(seed: u64, store: Arc<dyn Store>) {
     let mut workers = Vec::new();
     for name in ["one", "two", "three"] {
         let name = WorkerName::new(name).unwrap();
-        // Whether an attempt fails follows from its number, not from chance.
+        // The number of an attempt decides whether it fails, so that a seed repeats the same run.
         let build = worker(3)
             .policy(constant(1, 20))
             .set(|config| config.name = name)
@@ -66,7 +67,7 @@ async fn simulate(seed: u64, store: Arc<dyn Store>) {
             7 => faulty.away(),
             8 => faulty.heal(),
             9 => world.clock.advance(seconds((random.bits() % 50) as f64)),
-            // An error is the store's; what a running loop would try again, a later pass does.
+            // The store injects errors. A later pass retries, as a running loop would.
             _ => drop(worker.pass(&world.clock).await),
         }
     }
@@ -122,7 +123,7 @@ async fn simulate(seed: u64, store: Arc<dyn Store>) {
 }
 
 #[tokio::test]
-async fn whatever_crashes_every_job_ends_and_every_attempt_is_accounted() {
+async fn after_any_crash_every_job_finishes_and_every_attempt_is_in_the_history() {
     for seed in 0..300 {
         simulate(seed, Arc::new(MemoryStore::new())).await;
     }

@@ -1,4 +1,4 @@
-//! Every attempt has a span that names its job; what a handler logs lies within it.
+//! Every attempt has a span that names its job, and log lines of its handler are inside it.
 
 use std::fmt::{Debug, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,13 +10,13 @@ use tracing::{Event, Metadata, Subscriber};
 use windlass_core::Report;
 use windlass_testkit::world::{World, new_job, worker};
 
-/// Remembers the spans of attempts, and what was logged within one.
+/// Records the spans of attempts, and the log lines inside them.
 #[derive(Default)]
 struct Spy {
     spans: Mutex<Vec<String>>,
     inside: AtomicBool,
     logged_inside: AtomicBool,
-    /// What was logged as a warning.
+    /// The warnings.
     warned: Mutex<Vec<String>>,
 }
 
@@ -103,7 +103,7 @@ async fn a_handler_that_blocks_the_runtime_is_logged() {
     let world = World::memory();
     let clock = world.clock.clone();
     let build = worker(1).succeeds("quick").on("blocks", move |_| {
-        clock.advance(std::time::Duration::from_secs(6)); // as time passes while a thread is blocked
+        clock.advance(std::time::Duration::from_secs(6)); // as if the thread were blocked for 6 s
         Report::Succeeded(None)
     });
     let (worker, _) = build.build(&world);

@@ -1,5 +1,6 @@
-//! A backlog that takes longer to work off than a lease lasts, on a store whose claims take a while: leases count from the
-//! claim that gave them, other queues get their turn, and a stop is noticed. In paused time, and in real time on every store.
+//! A backlog that takes longer than a lease, on a store with slow claims: leases count from their
+//! own claim, other queues get their turn, and a stop is noticed. In paused time, and in real time
+//! on every store.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ const LEASE: Duration = Duration::from_secs(1);
 const BACKLOG: usize = 900;
 const CLAIM_TAKES: Duration = Duration::from_millis(5);
 
-/// Two queues: `default`, of whose four slots a long job holds one, and `other`, whose slots are free.
+/// Two queues: `default`, where a long job takes one of four slots, and `other`, whose slots are
+/// free.
 struct Scene {
     engine: Arc<Engine>,
     store: Arc<Faulty>,
@@ -103,7 +105,7 @@ impl Scene {
         }
     }
 
-    /// Waits until so many jobs of the backlog have run.
+    /// Waits until this many jobs of the backlog have run.
     async fn until_ran(&self, count: usize) {
         let mut changes = self.engine.store().changes();
         let reached = async {
@@ -231,9 +233,9 @@ async fn a_claim_that_takes_longer_than_a_third_of_its_lease_is_renewed_before_a
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_claimed_and_cannot_be_renewed_is_not_started() {
+async fn a_claimed_job_whose_lease_cannot_be_renewed_is_not_started() {
     let mut run = Running::new();
-    // The answer comes when the lease has run out and was swept.
+    // The answer arrives after the lease has expired and was swept.
     run.store.slow_answer("claim", Duration::from_secs(40));
     let build = worker(2).succeeds("a");
     let calls = Arc::clone(&build.calls);

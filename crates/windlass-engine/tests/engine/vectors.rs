@@ -131,7 +131,7 @@ async fn the_delay_is_of_the_worker_that_claimed(world: World) {
     let (quick, _) = worker(1).policy(constant(1, 25)).fails("a").build(&world);
     assert_eq!(slow.crash_after_claim().await.unwrap(), 1);
     world.clock.advance(seconds(30.0));
-    quick.pass(&world.clock).await.unwrap(); // sweeps what the slow one left
+    quick.pass(&world.clock).await.unwrap(); // sweeps the lease of the slow worker
     let job = world.job(id).await;
     assert_eq!(job.failures, 1);
     assert_eq!(job.run_at, t0().saturating_add(seconds(130.0)));
@@ -160,7 +160,7 @@ async fn history_counts_the_failures_before(world: World) {
     assert!(matches!(job.state(), State::Dead(_)));
 }
 
-async fn a_panic_is_a_failure_and_the_worker_lives(world: World) {
+async fn a_panic_is_a_failure_and_the_worker_continues(world: World) {
     let id = world.enqueue(new_job("a")).await;
     let build = worker(1).on("a", |attempt| {
         assert!(attempt.job().attempt > 1, "the first one breaks");
@@ -233,7 +233,7 @@ async fn with_the_guard_off_priority_alone_decides(world: World) {
     assert_eq!(order, ["high", "high", "high", "low", "low", "low"]);
 }
 
-async fn what_fences_is_the_attempt(world: World) {
+async fn the_attempt_number_fences_old_attempts(world: World) {
     let id = world.enqueue(new_job("a")).await;
     let (patient, _) = worker(1)
         .policy(Preset::Patient.policy())
@@ -340,7 +340,7 @@ async fn a_job_that_kills_its_worker_every_time_is_poison(world: World) {
     );
 }
 
-async fn an_effect_whose_end_was_not_told_runs_again_with_the_same_job(world: World) {
+async fn a_job_whose_outcome_was_not_settled_runs_again(world: World) {
     let id = world.enqueue(new_job("a")).await;
     let (worker, calls) = worker(1).succeeds("a").build(&world);
     assert_eq!(worker.crash_before_settle(&world.clock).await.unwrap(), 1);
@@ -374,7 +374,7 @@ async fn a_job_that_is_due_later_starts_at_its_time(world: World) {
     );
 }
 
-async fn a_deadline_that_passed_buries_the_job(world: World) {
+async fn a_job_whose_deadline_has_passed_is_dead(world: World) {
     let job = NewJob {
         deadline: Some(windlass_core::Deadline::After(seconds(2.0))),
         ..new_job("a")
@@ -395,14 +395,14 @@ windlass_testkit::on_every_store! {
     after_a_failure_all_of_it_is_written;
     the_delay_is_of_the_worker_that_claimed;
     history_counts_the_failures_before;
-    a_panic_is_a_failure_and_the_worker_lives;
+    a_panic_is_a_failure_and_the_worker_continues;
     a_dead_job_waits_for_a_person;
     with_the_guard_off_priority_alone_decides;
-    what_fences_is_the_attempt;
+    the_attempt_number_fences_old_attempts;
     snoozes_are_bounded;
     a_lost_at_most_once_job_is_never_started_again;
     a_job_that_kills_its_worker_every_time_is_poison;
-    an_effect_whose_end_was_not_told_runs_again_with_the_same_job;
+    a_job_whose_outcome_was_not_settled_runs_again;
     a_job_that_is_due_later_starts_at_its_time;
-    a_deadline_that_passed_buries_the_job;
+    a_job_whose_deadline_has_passed_is_dead;
 }

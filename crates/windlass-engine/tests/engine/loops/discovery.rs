@@ -1,4 +1,4 @@
-//! Workers that discover their queues, with all their loops.
+//! Running workers that discover their queues.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -108,7 +108,7 @@ async fn discovered_queues_share_the_slots_by_the_weight_that_operators_set() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pause_policy_and_retry_lane_of_a_discovered_queue_hold_as_they_are_set() {
+async fn pause_policy_and_retry_lane_apply_to_a_discovered_queue() {
     let mut run = Running::new();
     let flaky = |attempt: Arc<RunningAttempt>| -> Sleeping {
         let report = match attempt.job().attempt {
@@ -192,7 +192,7 @@ async fn a_job_in_one_of_ten_thousand_queues_is_picked_up_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_look_that_fails_is_made_again() {
+async fn a_failed_look_for_due_queues_is_repeated() {
     let mut run = Running::new();
     run.start(discovers(1).succeeds("a"));
     tokio::time::sleep(seconds(1.0)).await;

@@ -1,4 +1,4 @@
-//! A store that fails, forgets, hangs or goes away, and workers that die.
+//! A store that fails, loses answers, hangs or becomes unreachable, and workers that die.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use windlass_testkit::running::{Running, stuck, takes, waits};
 use windlass_testkit::world::{constant, job, new_job, seconds, t0, worker};
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_lease_cancels_the_handler_and_nothing_it_does_is_told() {
+async fn a_lost_lease_stops_the_handler_and_its_result_is_ignored() {
     let mut run = Running::new();
     let told = Arc::default();
     run.start(
@@ -26,7 +26,7 @@ async fn a_lost_lease_cancels_the_handler_and_nothing_it_does_is_told() {
     );
     let id = run.enqueue(new_job("a")).await;
     run.until("started", id).await;
-    // As if the worker had been paused: somebody else sweeps its lease.
+    // As if the worker had been paused: another node sweeps its lease.
     let late = t0().saturating_add(seconds(31.0));
     let swept = run.engine.store().sweep(10, late, 0).await.unwrap();
     assert_eq!(swept.lost.len(), 1);
@@ -43,7 +43,7 @@ async fn a_lost_lease_cancels_the_handler_and_nothing_it_does_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn outcomes_are_kept_while_the_store_errs_and_settled_when_it_is_back() {
+async fn outcomes_are_kept_while_the_store_fails_and_settled_afterwards() {
     let mut run = Running::new();
     run.start(worker(2).succeeds("a"));
     run.store.fail("settle");
@@ -67,7 +67,7 @@ async fn outcomes_are_kept_while_the_store_errs_and_settled_when_it_is_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_the_store_takes_no_outcomes_no_more_jobs_are_claimed() {
+async fn no_jobs_are_claimed_while_the_store_accepts_no_outcomes() {
     let mut run = Running::new();
     let build = worker(3).succeeds("a");
     let calls = Arc::clone(&build.calls);
@@ -85,7 +85,7 @@ async fn while_the_store_takes_no_outcomes_no_more_jobs_are_claimed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_settle_of_unknown_fate_is_repeated_and_counts_once() {
+async fn a_settle_whose_answer_is_lost_is_repeated_and_counts_once() {
     let mut run = Running::new();
     run.start(worker(1).policy(constant(5, 9)).fails("a"));
     run.store.forget("settle");
@@ -106,7 +106,7 @@ async fn a_settle_of_unknown_fate_is_repeated_and_counts_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_of_unknown_fate_is_asked_again_and_nothing_is_lost() {
+async fn a_claim_whose_answer_is_lost_is_repeated_and_loses_no_job() {
     let mut run = Running::new();
     run.start(worker(5).succeeds("a"));
     run.store.forget("claim");
@@ -119,7 +119,7 @@ async fn a_claim_of_unknown_fate_is_asked_again_and_nothing_is_lost() {
     assert_eq!(job(&run.engine, id).await.attempt, 1, "the same lease");
 }
 
-/// Three workers with their own leases, a store that is away for a while, and jobs that take longer than that.
+/// Three workers with different leases, an outage of the store, and jobs that run longer than it.
 async fn after_an_outage_of(away: f64, leases: [f64; 3]) {
     let mut run = Running::new();
     for (name, lease) in ["w1", "w2", "w3"].into_iter().zip(leases) {
@@ -156,22 +156,22 @@ async fn after_an_outage_of(away: f64, leases: [f64; 3]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_an_outage_of_three_leases_nobody_runs_twice() {
+async fn after_an_outage_of_three_leases_no_job_runs_twice() {
     after_an_outage_of(90.0, [30.0, 30.0, 30.0]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_an_outage_in_which_a_lease_just_ran_out_nobody_runs_twice() {
+async fn after_an_outage_in_which_a_lease_just_expired_no_job_runs_twice() {
     after_an_outage_of(26.0, [30.0, 30.0, 30.0]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_an_outage_a_long_lease_does_not_hide_the_silence_from_a_short_one() {
+async fn after_an_outage_a_long_lease_does_not_hide_the_outage_from_a_short_one() {
     after_an_outage_of(90.0, [300.0, 30.0, 20.0]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_starts_after_an_outage_sweeps_nobody_who_lives() {
+async fn a_worker_that_starts_after_an_outage_sweeps_no_healthy_worker() {
     let mut run = Running::new();
     run.start(worker(1).with("a", takes(200.0)));
     let id = run.enqueue(new_job("a")).await;
@@ -179,7 +179,7 @@ async fn a_worker_that_starts_after_an_outage_sweeps_nobody_who_lives() {
     run.store.away();
     tokio::time::sleep(seconds(90.0)).await;
     run.store.heal();
-    // The first is back and has given its sign of life, but cannot renew yet.
+    // The first worker is back and has sent its heartbeat, but cannot renew yet.
     run.store.fail("renew");
     tokio::time::sleep(seconds(2.0)).await;
     let second = WorkerName::new("w2").unwrap();
@@ -192,7 +192,7 @@ async fn a_worker_that_starts_after_an_outage_sweeps_nobody_who_lives() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_died_is_found_within_lease_and_a_second() {
+async fn a_dead_worker_is_found_within_its_lease_and_a_second() {
     let mut run = Running::new();
     let (dead, _) = worker(1)
         .set(|config| config.name = WorkerName::new("dead").unwrap())
@@ -225,7 +225,7 @@ async fn a_shorter_lease_finds_a_dead_worker_sooner() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loop_that_hangs_is_reported_and_started_again() {
+async fn a_loop_that_hangs_is_reported_and_restarted() {
     let mut run = Running::new();
     run.start(worker(1).succeeds("a"));
     run.store.hang("claim");
@@ -261,7 +261,7 @@ async fn a_settle_that_hangs_loses_no_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_end_that_the_store_refuses_waits_for_its_own_time_and_holds_up_no_other() {
+async fn a_refused_outcome_is_retried_alone_and_delays_no_other() {
     let mut run = Running::new();
     run.start(worker(4).succeeds("a"));
     run.store.refuse("settle");
@@ -287,7 +287,7 @@ async fn an_end_that_the_store_refuses_waits_for_its_own_time_and_holds_up_no_ot
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outcome_that_the_store_keeps_refusing_is_dropped_in_the_end_and_the_attempt_is_lost() {
+async fn an_outcome_that_the_store_keeps_refusing_is_dropped_and_the_attempt_is_lost() {
     let mut run = Running::new();
     let refused = Arc::new(CountRefused::default());
     run.record(Arc::clone(&refused) as Arc<dyn Recorder>);
@@ -351,7 +351,7 @@ async fn an_outage_longer_than_the_retries_of_a_refused_outcome_drops_nothing() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_settle_of_unknown_fate_led_to_is_told_once() {
+async fn a_settle_whose_answer_is_lost_emits_its_events_once() {
     for (name, expected) in [
         ("good", &["succeeded"][..]),
         ("bad", &["failed", "retried"][..]),
@@ -370,7 +370,7 @@ async fn what_a_settle_of_unknown_fate_led_to_is_told_once() {
             .await;
         run.until("started", id).await;
         tokio::time::sleep(seconds(1.0)).await;
-        // It is known what became of it only when that can be read again.
+        // The result is known only when the job can be read again.
         run.store.heal();
         run.store.fail("get");
         tokio::time::sleep(seconds(5.0)).await;
@@ -382,7 +382,7 @@ async fn what_a_settle_of_unknown_fate_led_to_is_told_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_swept_is_told_even_if_it_cannot_be_read_at_first() {
+async fn events_of_swept_jobs_are_emitted_even_if_the_first_read_fails() {
     let mut run = Running::new();
     let (dead, _) = worker(1)
         .set(|config| config.name = WorkerName::new("dead").unwrap())
@@ -421,7 +421,7 @@ async fn a_swept_job_that_cannot_be_read_does_not_stop_the_sweeper() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_end_that_was_taken_and_cannot_be_looked_up_leaves_the_committer() {
+async fn an_accepted_outcome_whose_job_cannot_be_read_leaves_the_committer() {
     let mut run = Running::new();
     run.start(worker(1).succeeds("a"));
     run.store.forget("settle");
@@ -450,14 +450,14 @@ async fn a_renewal_that_hangs_stops_no_timeout_and_costs_no_lease() {
     run.store.hang("renew");
     run.until("timed_out", id).await;
     assert_eq!(run.elapsed(), seconds(12.0));
-    // It hung once; the next one is asked while the lease still lives.
+    // It hung once; the next renewal comes before the lease expires.
     tokio::time::sleep(seconds(1.0)).await;
     run.store.heal();
     run.until("succeeded", long).await;
     assert_eq!(run.outcomes(long).await, [(0.0, Outcome::Succeeded)]);
 }
 
-/// Panics at every event, and whenever the store answered.
+/// Panics at every event and after every store call.
 #[derive(Debug)]
 struct PanickingRecorder;
 
@@ -476,7 +476,7 @@ impl Recorder for PanickingRecorder {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_recorder_that_panics_loses_figures_and_no_job() {
+async fn a_recorder_that_panics_loses_measurements_and_no_job() {
     let mut run = Running::new();
     run.record(Arc::new(PanickingRecorder));
     run.start(worker(10).succeeds("a"));
@@ -493,7 +493,7 @@ async fn a_recorder_that_panics_loses_figures_and_no_job() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shorter_patience_starts_a_hanging_loop_again_sooner() {
+async fn a_shorter_patience_restarts_a_hanging_loop_sooner() {
     let mut run = Running::new();
     run.start(
         worker(1)

@@ -11,7 +11,8 @@ use windlass_store::Store;
 use windlass_testkit::running::{Running, Sleeping};
 use windlass_testkit::world::{Build, constant, job, new_job, seconds, worker};
 
-/// A job whose first attempt leaves work behind that outlives its handler until `done` has a permit.
+/// A job whose first attempt leaves work running after its handler has returned, until `done` has a
+/// permit.
 fn leaves_work(done: &Arc<Semaphore>, starts: &Arc<AtomicU32>) -> Build {
     let (done, starts) = (Arc::clone(done), Arc::clone(starts));
     let handler = move |attempt: Arc<RunningAttempt>| -> Sleeping {
@@ -50,7 +51,7 @@ async fn a_process_does_not_claim_a_job_whose_old_handler_still_runs() {
     assert_eq!(starts.load(Ordering::SeqCst), 1, "the old one still runs");
     assert_eq!(job(&run.engine, id).await.state(), State::Waiting);
     let other = run.enqueue(new_job("b")).await;
-    run.until("succeeded", other).await; // other jobs are not held up
+    run.until("succeeded", other).await; // other jobs are not delayed
     let nodes = run.engine.store().nodes().await.unwrap();
     let listed: Vec<_> = nodes
         .iter()

@@ -1,4 +1,4 @@
-//! What is claimed, from where and when.
+//! Claims of a running worker: from which queues, and when.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,14 +13,15 @@ use windlass_testkit::running::{Running, Sleeping, takes};
 use windlass_testkit::world::{constant, failed, job, new_job, seconds, t0, worker};
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_told_is_found_by_the_poll() {
+async fn the_poll_finds_jobs_without_a_notification() {
     let mut run = Running::new();
     run.start(
         worker(1)
             .set(|config| config.poll = seconds(100.0))
             .succeeds("a"),
     );
-    // As another process would: this one is not told when it is due. Sweeps wake nobody here.
+    // As another process would do it: this one does not know the due time. Sweeps are off, because
+    // they would wake the fetcher.
     run.store.fail("sweep");
     let later = NewJob {
         start: Start::After(seconds(3.0)),
@@ -40,7 +41,7 @@ async fn what_nobody_told_is_found_by_the_poll() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_paused_queue_gives_nothing_until_it_is_resumed() {
+async fn a_paused_queue_gives_no_jobs_until_it_is_resumed() {
     let mut run = Running::new();
     run.start(worker(1).succeeds("a"));
     let paused = QueueLimits {
@@ -116,7 +117,7 @@ async fn several_queues_share_the_slots_by_weight() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_fails_once_is_asked_again_soon_whatever_the_poll_is() {
+async fn a_failed_claim_is_retried_soon_however_long_the_poll_interval_is() {
     let mut run = Running::new();
     let build = worker(1).policy(constant(0, 9)).succeeds("a");
     run.start(build.set(|config| config.poll = seconds(60.0)));
@@ -131,7 +132,7 @@ async fn a_claim_that_fails_once_is_asked_again_soon_whatever_the_poll_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_due_time_that_falls_into_a_pass_is_not_forgotten() {
+async fn a_due_time_that_comes_during_a_pass_is_not_missed() {
     for offset in [5, 15, 25, 30, 35, 45, 55, 65] {
         let mut run = Running::new();
         run.store.slow("claim", seconds(0.02));
@@ -149,7 +150,7 @@ async fn a_due_time_that_falls_into_a_pass_is_not_forgotten() {
     }
 }
 
-/// As an operator sets something about the queue `default`.
+/// Changes the settings of the queue `default`, like an operator.
 async fn set(run: &Running, settings: Value) {
     let (store, now) = (run.engine.store(), run.engine.now());
     let put = store.put_document(
@@ -199,7 +200,7 @@ async fn a_retry_lane_that_is_set_while_a_worker_runs_gets_slots_of_its_own_and_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_that_is_set_for_a_queue_holds_for_a_running_worker_until_it_is_taken_away() {
+async fn a_queue_policy_applies_to_a_running_worker_until_it_is_removed() {
     let mut run = Running::new();
     run.start(
         worker(1)
@@ -216,7 +217,7 @@ async fn a_policy_that_is_set_for_a_queue_holds_for_a_running_worker_until_it_is
     tokio::time::sleep(seconds(6.0)).await;
     let strict = run.enqueue(new_job("a")).await;
     run.until("dead", strict).await;
-    // Where it cannot be read, the worker has its own again.
+    // If the settings cannot be read, the worker uses its own policy again.
     set(&run, json!({"retry": "no such preset"})).await;
     tokio::time::sleep(seconds(6.0)).await;
     let own = run.enqueue(new_job("a")).await;
@@ -233,7 +234,7 @@ async fn a_policy_that_is_set_for_a_queue_holds_for_a_running_worker_until_it_is
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_set_before_the_start_holds_for_the_first_claim() {
+async fn settings_from_before_the_start_apply_to_the_first_claim() {
     let mut run = Running::new();
     set(
         &run,
@@ -241,8 +242,8 @@ async fn what_is_set_before_the_start_holds_for_the_first_claim() {
     )
     .await;
     let id = run.enqueue(new_job("a")).await;
-    // One slot cannot be kept free of retries: the worker's own guards hold, and the policy all the
-    // same.
+    // With one slot, no slot can be reserved for fresh jobs: the worker keeps its own guards. The
+    // policy applies all the same.
     run.start(
         worker(1)
             .policy(constant(1, 9))

@@ -1,4 +1,4 @@
-//! A database that does not accept the end of one job.
+//! A database that does not accept the outcome of one job.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use windlass_store::{Counts, Store};
 
 use windlass_testkit::world::{enqueue, job, new_job, t0, worker};
 
-/// Says when an outcome was dropped.
+/// Notifies when an outcome is dropped.
 #[derive(Debug, Default)]
 struct Dropped(Notify);
 
@@ -29,7 +29,7 @@ impl Recorder for Dropped {
 }
 
 #[tokio::test]
-async fn an_outcome_that_the_database_refuses_is_dropped_in_the_end_and_writes_do_not_fail() {
+async fn an_outcome_that_the_database_keeps_refusing_is_dropped_and_other_writes_succeed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("jobs.db");
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path, t0(), 1).unwrap());
@@ -67,7 +67,7 @@ async fn an_outcome_that_the_database_refuses_is_dropped_in_the_end_and_writes_d
     run.await.unwrap().unwrap();
 }
 
-/// Lets a trigger refuse whatever ends the attempt of a job.
+/// Installs a trigger that refuses every outcome of a job.
 fn refuse_to_end(path: &std::path::Path, id: JobId) {
     let file = rusqlite::Connection::open(path).unwrap();
     let id = format!("x'{:032x}'", id.as_u128());

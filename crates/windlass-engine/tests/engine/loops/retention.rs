@@ -1,4 +1,4 @@
-//! Old dead jobs go, and leave a record and a number.
+//! Old dead jobs are removed, recorded in the audit log and counted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use windlass_testkit::world::{new_job, worker};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Adds up the dead jobs that were removed.
+/// Sums up the removed dead jobs.
 #[derive(Debug, Default)]
 struct CountRemoved(AtomicU64);
 
@@ -51,7 +51,7 @@ async fn old_dead_jobs(removed: &Arc<CountRemoved>) -> (Running, Janitor, Vec<Jo
     (run, janitor, ids)
 }
 
-/// When the retention of all of them is over.
+/// A time after the retention of all of them.
 fn later(run: &Running) -> Timestamp {
     run.engine.now().saturating_add(31 * DAY)
 }

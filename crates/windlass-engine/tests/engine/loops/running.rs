@@ -1,4 +1,4 @@
-//! Handlers that run: their retries, renewals, timeouts, cancellation and hooks.
+//! Running handlers: retries, renewals, timeouts, cancellation and hooks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
@@ -45,7 +45,7 @@ async fn a_handler_of_ten_leases_is_never_swept_while_it_is_renewed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timeout_fences_first_and_the_slot_stays_taken_until_the_handler_is_gone() {
+async fn a_timeout_ends_the_attempt_first_and_the_slot_stays_taken_until_the_handler_returns() {
     let mut run = Running::new();
     let most = Arc::new(AtomicU32::new(0));
     let inside = Arc::new(AtomicU32::new(0));
@@ -90,7 +90,7 @@ async fn a_timeout_fences_first_and_the_slot_stays_taken_until_the_handler_is_go
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_does_not_stop_is_cut_off_after_its_grace() {
+async fn a_handler_that_does_not_stop_is_aborted_after_its_grace() {
     let mut run = Running::new();
     run.start(worker(1).with("stuck", stuck).succeeds("b"));
     let job = NewJob {
@@ -109,7 +109,7 @@ async fn a_handler_that_does_not_stop_is_cut_off_after_its_grace() {
     );
 }
 
-/// Counts the ends of attempts.
+/// Counts ended attempts.
 #[derive(Default)]
 struct Count(AtomicU32);
 
@@ -154,7 +154,7 @@ async fn a_hook_that_panics_loses_no_job() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_running_job_that_is_called_off_is_told() {
+async fn cancelling_a_running_job_stops_its_handler() {
     let mut run = Running::new();
     let told = Arc::default();
     run.start(worker(1).with("a", waits(Arc::clone(&told))));
@@ -181,7 +181,7 @@ async fn a_running_job_that_is_called_off_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_ignores_a_cancel_is_dropped_after_its_grace() {
+async fn a_handler_that_ignores_a_cancel_is_aborted_after_its_grace() {
     for (grace, delivery) in [
         (5.0, Delivery::AtLeastOnce),
         (5.0, Delivery::AtMostOnce),
@@ -206,7 +206,7 @@ async fn a_handler_that_ignores_a_cancel_is_dropped_after_its_grace() {
     }
 }
 
-/// Tells its attempt as its progress, then works for a minute or until it is told to stop.
+/// Reports its attempt number as progress, then works for a minute or until it should stop.
 fn tells(attempt: Arc<RunningAttempt>) -> Sleeping {
     Box::pin(async move {
         let told = attempt.progress(attempt.job().attempt.into()).await;
@@ -261,7 +261,7 @@ async fn an_attempt_that_lost_its_lease_neither_overwrites_nor_removes_the_progr
 }
 
 #[tokio::test(start_paused = true)]
-async fn progress_has_a_bound_and_forgetting_it_holds_up_nobody() {
+async fn progress_is_bounded_and_removing_it_blocks_nothing() {
     let mut run = Running::new();
     let handler = |attempt: Arc<RunningAttempt>| -> Sleeping {
         Box::pin(async move {
@@ -289,7 +289,7 @@ async fn progress_has_a_bound_and_forgetting_it_holds_up_nobody() {
     );
 }
 
-/// A clock whose wall clock is off by what the number says, in microseconds.
+/// A clock whose wall clock is off by the returned number of microseconds.
 fn skewed_clock() -> (SystemClock, Arc<AtomicI64>) {
     let skew = Arc::new(AtomicI64::new(0));
     let (seen, started) = (Arc::clone(&skew), tokio::time::Instant::now());
@@ -301,7 +301,7 @@ fn skewed_clock() -> (SystemClock, Arc<AtomicI64>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wall_clock_that_jumps_ahead_times_out_nobody() {
+async fn a_wall_clock_that_jumps_ahead_times_out_no_handler() {
     let (clock, skew) = skewed_clock();
     let mut run = Running::with_clock(clock);
     let works = |attempt: Arc<RunningAttempt>| -> Sleeping {

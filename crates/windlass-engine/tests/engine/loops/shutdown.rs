@@ -1,4 +1,4 @@
-//! How a worker ends.
+//! The shutdown of a worker.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use windlass_testkit::running::{Running, Sleeping, stuck, takes, waits};
 use windlass_testkit::world::{constant, job, new_job, seconds, worker};
 
 #[tokio::test(start_paused = true)]
-async fn shutdown_waits_then_gives_back_what_is_left() {
+async fn shutdown_waits_then_gives_back_the_remaining_jobs() {
     let mut run = Running::new();
     let told = Arc::default();
     run.start(
@@ -82,7 +82,7 @@ async fn a_second_signal_stops_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_that_is_dropped_takes_its_handlers_with_it() {
+async fn dropping_a_run_aborts_its_handlers() {
     let mut run = Running::new();
     let alive = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&alive);
@@ -107,14 +107,14 @@ async fn a_run_that_is_dropped_takes_its_handlers_with_it() {
         "nothing runs without renewals"
     );
     assert!(run.engine.health().is_empty(), "no loop is left");
-    // Its lease runs out, and another worker has the job.
+    // The lease expires, and another worker runs the job.
     let second = WorkerName::new("w2").unwrap();
     let build = worker(1).policy(constant(0, 9)).succeeds("a");
     run.start(build.set(|config| config.name = second));
     run.until("succeeded", id).await;
 }
 
-/// Counts those who are inside.
+/// Counts the running handlers.
 struct Inside(Arc<AtomicU32>);
 
 impl Inside {
@@ -158,7 +158,7 @@ async fn a_store_that_hangs_does_not_keep_a_worker_from_stopping() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_claim_of_unknown_fate_got_is_given_back_at_shutdown() {
+async fn shutdown_gives_back_the_jobs_of_a_claim_whose_answer_was_lost() {
     let mut run = Running::new();
     run.start(worker(1).succeeds("a"));
     run.store.forget("claim");
@@ -179,7 +179,7 @@ async fn what_a_claim_of_unknown_fate_got_is_given_back_at_shutdown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_away_is_not_waited_for_when_nothing_runs() {
+async fn an_unreachable_store_does_not_delay_the_shutdown_of_an_idle_worker() {
     let mut run = Running::new();
     run.start(worker(1).succeeds("a"));
     tokio::time::sleep(seconds(5.0)).await;
@@ -218,7 +218,7 @@ async fn a_store_that_stops_for_good_cancels_the_handlers_and_ends_the_worker() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_heartbeat_finds_out_that_writes_fail_and_that_they_succeed_again() {
+async fn a_heartbeat_detects_that_writes_fail_and_that_they_succeed_again() {
     let mut run = Running::new();
     run.start(worker(1).succeeds("a"));
     run.engine.clock().sleep(seconds(20.0)).await;

@@ -1,5 +1,4 @@
-//! What remote workers report of their attempts, and what happens to attempts of which nothing is
-//! heard.
+//! Reports of remote workers about their attempts, and attempts without reports.
 
 use std::sync::Arc;
 
@@ -154,7 +153,7 @@ async fn the_end_of_an_attempt_leaves_the_progress_of_the_next_alone(world: Worl
     let settling = async move { settling.settle(&named("w"), &[released]).await };
     let settling = tokio::spawn(settling);
     held.done.notified().await;
-    // Before the first worker has its answer, the job runs again, through another process.
+    // Before the first worker gets its answer, the job runs again through another process.
     let got = scene.claim(claim("next", &["q"])).await;
     let other = Remote::new(&scene.world.engine, RemoteConfig::default());
     let (next, second) = (named("next"), of(&got[0]));
@@ -165,7 +164,7 @@ async fn the_end_of_an_attempt_leaves_the_progress_of_the_next_alone(world: Worl
     assert_eq!(kept, json!({"attempt": 2, "progress": 2}));
 }
 
-async fn a_renewal_prolongs_a_lease_and_says_that_the_job_was_cancelled(world: World) {
+async fn a_renewal_extends_a_lease_and_reports_a_cancelled_job(world: World) {
     let scene = Scene::new(world);
     let id = scene.job("q").await;
     let got = scene.claim(claim("w", &["q"])).await;
@@ -200,7 +199,7 @@ async fn a_renewal_prolongs_a_lease_and_says_that_the_job_was_cancelled(world: W
     assert_eq!(renew("w").await, RemoteRenewed::LeaseLost(Lost::Over));
 }
 
-async fn an_attempt_ends_with_its_timeout_whatever_its_worker_says(world: World) {
+async fn an_attempt_ends_with_its_timeout_no_matter_what_its_worker_reports(world: World) {
     let mut scene = Scene::new(world);
     let short = || NewJob {
         queue: "q".parse().unwrap(),
@@ -272,7 +271,7 @@ async fn the_jobs_of_a_worker_that_disappears_go_to_another(world: World) {
     assert_eq!(scene.attempt(id).await, (2, true));
 }
 
-async fn workers_are_listed_in_one_shape_wherever_they_run(world: World) {
+async fn local_and_remote_workers_are_listed_in_the_same_format(world: World) {
     let scene = Scene::new(world);
     let (local, _) = worker(3).succeeds("a").build(&scene.world);
     local.pass(&scene.world.clock).await.unwrap();
@@ -316,8 +315,8 @@ windlass_testkit::on_every_store! {
     a_remote_attempt_leaves_the_history_and_the_events_of_a_local_one;
     progress_is_kept_for_the_running_attempt_and_within_bounds;
     the_end_of_an_attempt_leaves_the_progress_of_the_next_alone;
-    a_renewal_prolongs_a_lease_and_says_that_the_job_was_cancelled;
-    an_attempt_ends_with_its_timeout_whatever_its_worker_says;
+    a_renewal_extends_a_lease_and_reports_a_cancelled_job;
+    an_attempt_ends_with_its_timeout_no_matter_what_its_worker_reports;
     the_jobs_of_a_worker_that_disappears_go_to_another;
-    workers_are_listed_in_one_shape_wherever_they_run;
+    local_and_remote_workers_are_listed_in_the_same_format;
 }

@@ -1,4 +1,4 @@
-//! What a claim gets, and under which lease.
+//! The jobs and leases that a claim gets.
 
 use serde_json::json;
 use windlass_core::fairness::{ClaimQueue, QueueOrder};
@@ -153,7 +153,7 @@ async fn a_key_that_is_revoked_while_the_store_claims_gives_the_jobs_back(world:
         scene.names(id),
         ["enqueued", "claimed", "started", "released"]
     );
-    // Of a claim with an id, an earlier request may have handed the jobs out.
+    // An earlier request with the same claim id may have handed out the jobs.
     let with_id = RemoteClaim {
         claim_id: Some("c".to_owned()),
         ..claim("w", &["q"])
@@ -166,7 +166,7 @@ async fn a_key_that_is_revoked_while_the_store_claims_gives_the_jobs_back(world:
     assert_eq!(scene.attempt(id).await, (2, true), "it is still held");
 }
 
-async fn a_claim_takes_what_it_names_and_no_more(world: World) {
+async fn a_claim_gets_only_the_jobs_kinds_and_queues_that_it_names(world: World) {
     let scene = Scene::new(world);
     let http = scene
         .world
@@ -226,5 +226,5 @@ windlass_testkit::on_every_store! {
     a_lease_that_is_worn_is_renewed_before_it_is_handed_out;
     a_worn_lease_that_cannot_be_renewed_is_given_back;
     a_key_that_is_revoked_while_the_store_claims_gives_the_jobs_back;
-    a_claim_takes_what_it_names_and_no_more;
+    a_claim_gets_only_the_jobs_kinds_and_queues_that_it_names;
 }

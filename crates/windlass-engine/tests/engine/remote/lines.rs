@@ -1,4 +1,4 @@
-//! Claims that wait in lines: how often the store is asked, and in which order they are served. In
+//! Lines of waiting claims: how many store calls they cost, and in which order they are served. In
 //! paused time.
 
 use std::sync::Arc;
@@ -123,7 +123,7 @@ async fn waiting_claims_are_served_in_the_order_in_which_they_came() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_goes_away_leaves_its_position_to_the_next() {
+async fn a_client_that_disconnects_leaves_its_position_to_the_next() {
     let lines = Lines::new();
     let head = lines.anonymous();
     lines.until_waiting(1).await;

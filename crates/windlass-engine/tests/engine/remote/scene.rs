@@ -20,7 +20,7 @@ use windlass_store::{AttemptId, Store, StoreError, Wrapper};
 
 use windlass_testkit::world::{World, constant, new_job};
 
-/// A key that is good for some checks, and has some permits to wait.
+/// A key that passes a number of checks and has a number of permits to wait.
 #[derive(Debug)]
 pub(crate) struct Key {
     pub(crate) checks: Arc<AtomicUsize>,
@@ -88,7 +88,7 @@ impl Scene {
         }
     }
 
-    /// The same store behind one that takes its time.
+    /// The same store with slow answers.
     pub(crate) fn slow(world: World) -> (Scene, Arc<Slow>) {
         let slow = Arc::new(Slow {
             store: Arc::clone(&world.store),
@@ -117,7 +117,7 @@ impl Scene {
         tokio::spawn(async move { remote.claim(claim, key, &stop).await })
     }
 
-    /// Claims in a task of its own, and waits until the claim stands in a line.
+    /// Claims in a task of its own, and waits until the claim has joined a line.
     pub(crate) async fn wait(&self, claim: RemoteClaim, key: Key) -> JoinHandle<Answer> {
         let before = self.remote.waiting();
         let waiting = self.start(claim, key);
@@ -166,7 +166,7 @@ impl Scene {
         settled.unwrap().remove(0)
     }
 
-    /// The names of the events about a job since the last look.
+    /// The names of the events about a job since the last call.
     pub(crate) fn names(&mut self, id: JobId) -> Vec<&'static str> {
         let heard = std::iter::from_fn(|| self.events.try_next());
         let name = |heard| match heard {
@@ -201,7 +201,7 @@ pub(crate) fn of(job: &Job) -> AttemptId {
     }
 }
 
-/// A verb that tells when it was done, and answers when it may.
+/// A store call that reports when its work is done, and returns when the test lets it.
 #[derive(Debug, Clone)]
 pub(crate) struct Held {
     verb: &'static str,
@@ -209,7 +209,7 @@ pub(crate) struct Held {
     pub(crate) answer: Arc<Notify>,
 }
 
-/// A store whose answers take virtual time, wait until they may come, or do not come.
+/// A store whose answers take virtual time, wait for the test, or never come.
 #[derive(Debug)]
 pub(crate) struct Slow {
     store: Arc<dyn Store>,
@@ -228,7 +228,7 @@ impl Slow {
         self.fails.lock().unwrap().push(verb);
     }
 
-    /// Holds up the next answer of a verb.
+    /// Delays the next answer of a verb until the test releases it.
     pub(crate) fn hold(&self, verb: &'static str) -> Held {
         let held = Held {
             verb,

@@ -18,7 +18,7 @@ fn waits(by: &str) -> RemoteClaim {
     }
 }
 
-/// The answer of a claim that is due: the store may take its time, but not for ever.
+/// Waits for the answer of a claim, for a limited real time.
 async fn answer(claim: tokio::task::JoinHandle<Answer>) -> Answer {
     let answered = tokio::time::timeout(Duration::from_secs(60), claim).await;
     answered.expect("it is answered").unwrap()
@@ -28,7 +28,7 @@ async fn a_claim_that_waits_is_woken_by_a_job(world: World) {
     let scene = Scene::new(world);
     let waiting = scene.wait(waits("w"), Key::good()).await;
     let id = scene.job("q").await;
-    scene.world.clock.advance(seconds(0.3)); // after a look that found nothing a line rests
+    scene.world.clock.advance(seconds(0.3)); // a line pauses after an unsuccessful probe
     let got = answer(waiting).await.unwrap().jobs;
     assert_eq!(ids(&got), [id]);
     assert_eq!(scene.remote.waiting(), 0);
@@ -63,7 +63,7 @@ async fn a_repeated_claim_whose_jobs_have_ended_neither_waits_nor_holds_others_u
     let repeated = scene.start(named(), Key::good());
     assert_eq!(answer(repeated).await.unwrap().jobs, [], "at once");
     let id = scene.job("q").await;
-    scene.world.clock.advance(seconds(0.3)); // after a look that found nothing a line rests
+    scene.world.clock.advance(seconds(0.3)); // a line pauses after an unsuccessful probe
     assert_eq!(ids(&answer(other).await.unwrap().jobs), [id]);
 }
 
@@ -79,7 +79,7 @@ async fn a_wait_ends_with_its_time_or_with_the_process(world: World) {
 
 async fn a_key_that_is_revoked_while_it_waits_gets_nothing(world: World) {
     let scene = Scene::new(world);
-    // Before and after the first look it is good.
+    // The key is valid before and after the first probe.
     let key = Key::good_for(2);
     let checks = Arc::clone(&key.checks);
     let waiting = scene.start(waits("w"), key);
@@ -111,7 +111,7 @@ async fn a_claim_without_a_permit_gets_what_there_is_and_does_not_wait(world: Wo
     assert_eq!(ids(&answer(waiting).await.unwrap().jobs), [id]);
 }
 
-async fn jobs_of_a_client_that_has_gone_are_given_back_unless_the_claim_can_be_repeated(
+async fn jobs_of_a_disconnected_client_are_given_back_unless_the_claim_can_be_repeated(
     world: World,
 ) {
     let (scene, slow) = Scene::slow(world);
@@ -143,7 +143,9 @@ async fn jobs_of_a_client_that_has_gone_are_given_back_unless_the_claim_can_be_r
     assert_eq!(scene.attempt(id).await, (2, true));
 }
 
-async fn a_quiet_worker_waits_until_it_is_resumed_and_a_stopped_one_ends(world: World) {
+async fn a_worker_with_paused_claims_waits_until_it_is_resumed_and_a_stopped_one_returns(
+    world: World,
+) {
     let scene = Scene::new(world);
     let name = "w".parse().unwrap();
     let waiting = scene.wait(waits("w"), Key::good()).await;
@@ -178,7 +180,7 @@ async fn a_signal_that_another_process_sends_arrives(world: World) {
     let waiting = scene.wait(waits("w"), Key::good()).await;
     let name = "w".parse().unwrap();
     other.signal(&name, Some(Signal::Stop)).await.unwrap();
-    // One of all that wait reads the signals every two seconds.
+    // One of the waiting claims reads the signals every 2 s.
     let answered = async {
         while !waiting.is_finished() {
             scene.world.clock.advance(seconds(0.001));
@@ -197,7 +199,7 @@ windlass_testkit::on_every_store! {
     a_wait_ends_with_its_time_or_with_the_process;
     a_key_that_is_revoked_while_it_waits_gets_nothing;
     a_claim_without_a_permit_gets_what_there_is_and_does_not_wait;
-    jobs_of_a_client_that_has_gone_are_given_back_unless_the_claim_can_be_repeated;
-    a_quiet_worker_waits_until_it_is_resumed_and_a_stopped_one_ends;
+    jobs_of_a_disconnected_client_are_given_back_unless_the_claim_can_be_repeated;
+    a_worker_with_paused_claims_waits_until_it_is_resumed_and_a_stopped_one_returns;
     a_signal_that_another_process_sends_arrives;
 }
