@@ -210,11 +210,11 @@ impl Committer {
             .iter()
             .map(|outcome| outcome.attempt.job().id)
             .collect();
-        let mut seen = Vec::new();
+        let mut settlements = Vec::new();
         for (outcome, job) in outcomes.iter().zip(self.engine.readable(&ids).await?) {
             let attempt_id = outcome.attempt.id();
             let Some(job) = job else {
-                seen.push((outcome, None)); // the job was purged or cannot be read
+                settlements.push((outcome, None)); // the job was purged or cannot be read
                 continue;
             };
             let later = job.attempt.saturating_sub(attempt_id.attempt);
@@ -225,9 +225,9 @@ impl Committer {
             let row = rows
                 .into_iter()
                 .find(|row| row.attempt == attempt_id.attempt);
-            seen.push((outcome, row.and_then(|row| row.settlement(&job))));
+            settlements.push((outcome, row.and_then(|row| row.settlement(&job))));
         }
-        Ok(seen)
+        Ok(settlements)
     }
 
     /// The store says that the attempt no longer holds its lease: its outcome does not count.

@@ -181,8 +181,8 @@ impl Fetcher {
             }
             if let Some(Source::Pattern(pattern)) = self.config.sources.of(&queue) {
                 let (now, state) = (self.engine.now(), &mut *self.state());
-                let gave = (got, slots.free);
-                state.discovery.queue_answered(pattern, &queue, gave, now);
+                let answer = (got, slots.free);
+                state.discovery.queue_answered(pattern, &queue, answer, now);
             }
         }
     }
@@ -196,6 +196,7 @@ impl Fetcher {
                 .free_of(source, discovered.concurrency)
                 .min(offered);
             let free_slots = to_usize(free).min(PAGE_MAX);
+            // Retry lanes have slots of their own: look even if no other slot is free.
             let free_slots = free_slots.max(usize::from(!self.state().lanes.is_empty()));
             while let Some(look) = self.next_look(pattern, free_slots, round) {
                 let (now, limit) = (self.engine.now(), look.limit);

@@ -160,10 +160,10 @@ impl Drop for FinishWait<'_> {
 }
 
 impl Engine {
-    /// Waits until a job has finished, but at most for `most`. Returns the job as it is then, or
+    /// Waits until a job has finished, but at most for `max_wait`. Returns the job as it is then, or
     /// `None` if it does not exist.
-    pub async fn finished(&self, id: JobId, most: Duration) -> Result<Option<Job>, StoreError> {
-        let mut timeout = self.clock().sleep(most);
+    pub async fn finished(&self, id: JobId, max_wait: Duration) -> Result<Option<Job>, StoreError> {
+        let mut timeout = self.clock().sleep(max_wait);
         let entry = self.finish_waits().register(id, self.now());
         loop {
             let finished = entry.finished.notified();
@@ -171,7 +171,7 @@ impl Engine {
             let Some(job) = found.into_iter().next().flatten() else {
                 return Ok(None);
             };
-            if job.state().is_final() || most.is_zero() {
+            if job.state().is_final() || max_wait.is_zero() {
                 return Ok(Some(job));
             }
             tokio::select! {

@@ -195,10 +195,10 @@ impl Janitor {
             self.schedule_cursor().remove(WALK);
         }
         for schedule in schedules {
-            let over = schedule.next_at.is_none() && !schedule.definition.paused;
+            let has_ended = schedule.next_at.is_none() && !schedule.definition.paused;
             let old =
                 schedule.last_at.is_none_or(|last| last < before) && schedule.created_at < before;
-            if over && old && store.occurrences(schedule.id, None, 1).await?.is_empty() {
+            if has_ended && old && store.occurrences(schedule.id, None, 1).await?.is_empty() {
                 let version = Expected::Version(schedule.version);
                 store.remove_schedule(schedule.id, version).await?;
             }

@@ -31,7 +31,7 @@ pub(crate) struct LogThrottle<G> {
 #[derive(Debug)]
 struct Window {
     began_at: Timestamp,
-    seen: u64,
+    events: u64,
 }
 
 /// The number of events that got no log line of their own.
@@ -62,11 +62,11 @@ impl<G: Ord> LogThrottle<G> {
         let window = self.groups.entry(group.filter(|_| fits));
         let window = window.or_insert(Window {
             began_at: now,
-            seen: 0,
+            events: 0,
         });
-        window.seen += 1;
+        window.events += 1;
         self.due_at = self.due_at.min(window.began_at.saturating_add(WINDOW));
-        window.seen <= LINES_MAX
+        window.events <= LINES_MAX
     }
 
     /// Closes the windows that have ended and returns what they suppressed.
@@ -79,22 +79,22 @@ impl<G: Ord> LogThrottle<G> {
         self.groups = open;
         let began = self.groups.values().map(|window| window.began_at).min();
         self.due_at = began.map_or(Timestamp::MAX, |at| at.saturating_add(WINDOW));
-        summed_up(ended, now)
+        suppressed_events(ended, now)
     }
 
     /// Closes all windows and returns what they suppressed.
     pub(crate) fn take_all(&mut self, now: Timestamp) -> Vec<Suppressed<G>> {
         self.due_at = Timestamp::MAX;
-        summed_up(std::mem::take(&mut self.groups), now)
+        suppressed_events(std::mem::take(&mut self.groups), now)
     }
 }
 
-fn summed_up<G>(ended: BTreeMap<Option<G>, Window>, now: Timestamp) -> Vec<Suppressed<G>> {
-    let more = ended.into_iter().filter_map(|(group, window)| {
+fn suppressed_events<G>(ended: BTreeMap<Option<G>, Window>, now: Timestamp) -> Vec<Suppressed<G>> {
+    let suppressed = ended.into_iter().filter_map(|(group, window)| {
         let count = window
-            .seen
+            .events
             .checked_sub(LINES_MAX)
-            .filter(|more| *more > 0)?;
+            .filter(|count| *count > 0)?;
         let within = now.since(window.began_at);
         Some(Suppressed {
             group,
@@ -102,7 +102,7 @@ fn summed_up<G>(ended: BTreeMap<Option<G>, Window>, now: Timestamp) -> Vec<Suppr
             within,
         })
     });
-    more.collect()
+    suppressed.collect()
 }
 
 /// The schedule firings since the last summary.
@@ -130,8 +130,8 @@ impl Firings {
 
     /// Returns the summary once a window has passed since the first firing.
     pub(crate) fn take_due(&mut self, now: Timestamp) -> Option<FiringsSummary> {
-        let over = now.since(self.began_at?) >= WINDOW;
-        over.then(|| self.take_all(now)).flatten()
+        let is_due = now.since(self.began_at?) >= WINDOW;
+        is_due.then(|| self.take_all(now)).flatten()
     }
 
     /// Returns the summary of all firings since the last one.

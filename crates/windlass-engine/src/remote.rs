@@ -122,12 +122,15 @@ impl Remote {
     }
 
     /// Returns the lease for a request.
-    fn lease(&self, asked: Option<Duration>) -> Result<Duration, RemoteError> {
-        let (lease, most) = (asked.unwrap_or(self.config.lease), self.config.lease_max);
-        if lease.is_zero() || lease > most {
+    fn lease(&self, requested: Option<Duration>) -> Result<Duration, RemoteError> {
+        let (lease, max) = (
+            requested.unwrap_or(self.config.lease),
+            self.config.lease_max,
+        );
+        if lease.is_zero() || lease > max {
             let rule = format!(
                 "must be longer than 0 s and at most {}",
-                format_duration(most)
+                format_duration(max)
             );
             return Err(Invalid::new("lease", rule).into());
         }

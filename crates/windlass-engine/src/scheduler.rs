@@ -119,12 +119,14 @@ impl Scheduler {
         let definition = &schedule.definition;
         let recurrence = definition.recurrence(schedule.created_at);
         let last = schedule.last_at.unwrap_or(schedule.created_at);
-        let (late, most) = (definition.missed_after, definition.catch_up_max);
-        let due = definition.missed().due(&recurrence, last, now, late, most);
+        let (missed_after, max) = (definition.missed_after, definition.catch_up_max);
+        let due = definition
+            .missed()
+            .due(&recurrence, last, now, missed_after, max);
         let unfinished = self.unfinished(schedule).await?;
         let overlap = definition.overlap;
         let fired = overlap.lets_fire(due.fire.len(), definition.missed(), unfinished.len());
-        let (left_out, fired) = due.fire.split_at(due.fire.len() - fired);
+        let (skipped_by_overlap, fired) = due.fire.split_at(due.fire.len() - fired);
         let jobs = fired.iter().map(|at| {
             let mut job = occurrence_job(&self.engine, schedule, *at, now);
             if overlap.in_turn(fired.len()) {
@@ -137,18 +139,18 @@ impl Scheduler {
             skipped: due.skipped.into_iter().collect(),
             ..Fire::nothing(schedule)
         };
-        if let (Some(first), Some(last)) = (left_out.first(), left_out.last()) {
+        if let (Some(first), Some(last)) = (skipped_by_overlap.first(), skipped_by_overlap.last()) {
             let range = SkippedRange {
                 first: *first,
                 last: *last,
                 reason: SkipReason::Overlap,
-                count: Some(left_out.len()),
+                count: Some(skipped_by_overlap.len()),
             };
             self.record_overlap(schedule, range, &mut fire).await?;
         }
         let skipped = due.skipped.map(|range| range.last);
-        let dealt_with = due.fire.last().copied().max(skipped);
-        fire.last_at = dealt_with.max(schedule.last_at);
+        let last_handled = due.fire.last().copied().max(skipped);
+        fire.last_at = last_handled.max(schedule.last_at);
         fire.next_at = definition.next_at(schedule.created_at, fire.last_at);
         let cancel = match overlap {
             Overlap::CancelRunning if !fire.jobs.is_empty() => unfinished,
@@ -178,7 +180,10 @@ impl Scheduler {
             && Some(before.last) == schedule.last_at
         {
             range.first = before.first;
-            range.count = range.count.zip(before.count).map(|(more, few)| more + few);
+            range.count = range
+                .count
+                .zip(before.count)
+                .map(|(added, earlier)| added + earlier);
             fire.lengthened = Some(cursor);
         }
         fire.skipped.push(range);
@@ -233,7 +238,9 @@ impl Scheduler {
         };
         let mut skipped = skipped.to_vec();
         for job in jobs {
-            let scheduled_for = job.occurrence.map_or(now, |of| of.scheduled_for);
+            let scheduled_for = job
+                .occurrence
+                .map_or(now, |occurrence| occurrence.scheduled_for);
             if !made.contains(&job.id) {
                 skipped.push(SkippedRange::one(scheduled_for, SkipReason::Duplicate));
                 continue;

@@ -94,21 +94,22 @@ impl Slots {
         total.saturating_sub(used.unwrap_or(0))
     }
 
-    /// The slots of a queue, in the form that the guards need. The queue may use `most` of the
+    /// The slots of a queue, in the form that the guards need. The queue may use `queue_max` of the
     /// `total` slots of its source.
     pub(crate) fn of(
         &self,
         queue: &QueueName,
         source: Source,
-        (total, most): (u32, u32),
+        (total, queue_max): (u32, u32),
     ) -> FreeSlots {
         let free = self.free_of(source, total);
         let counts = self.counts();
         let queue_slots = counts.queues.get(queue);
         FreeSlots {
-            total: most,
-            free: free
-                .min(most.saturating_sub(queue_slots.map_or(0, |queue_slots| queue_slots.used))),
+            total: queue_max,
+            free: free.min(
+                queue_max.saturating_sub(queue_slots.map_or(0, |queue_slots| queue_slots.used)),
+            ),
             retries_running: queue_slots.map_or(0, |queue_slots| queue_slots.retries),
         }
     }

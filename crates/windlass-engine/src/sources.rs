@@ -68,8 +68,8 @@ impl DiscoverConfig {
     }
 
     fn queue_slots(&self) -> u32 {
-        let most = self.per_queue.unwrap_or(self.concurrency);
-        most.min(self.concurrency)
+        let queue_max = self.per_queue.unwrap_or(self.concurrency);
+        queue_max.min(self.concurrency)
     }
 }
 

@@ -222,7 +222,7 @@ fn a_running_server_is_asked_for_secrets_keys_and_the_audit_log() {
     let hash = verified.trim().rsplit(' ').next().expect("a hash");
     assert_eq!(asked(&["audit", "verify", "--known", hash], b"").0, 0);
     let (code, told) = asked(&["audit", "verify", "--known", "0123&limit=1"], b"");
-    assert!(code == 1 && told.contains("is gone"), "{told}");
+    assert!(code == 1 && told.contains("is missing"), "{told}");
     assert!(server.stop().0.success());
     // The same beside the store.
     let beside = |more: &[&str]| {

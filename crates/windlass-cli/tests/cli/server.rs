@@ -194,7 +194,7 @@ fn keys_are_made_beside_a_stopped_server_and_through_a_running_one() {
     assert!(status.success());
     assert!(printed(&["audit", "verify", "--data", data]).starts_with("3 records"));
     let (code, told) = refused(&["audit", "verify", "--data", data, "--known", "0123"]);
-    assert!(code == 1 && told.contains("is gone"), "{told}");
+    assert!(code == 1 && told.contains("is missing"), "{told}");
 }
 
 #[test]

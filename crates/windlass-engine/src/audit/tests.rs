@@ -45,7 +45,7 @@ async fn records_are_chained_and_verified() {
         }
     );
     let other = audit.verify(Some("another")).await.unwrap();
-    assert!(other.broken.unwrap().contains("is gone"));
+    assert!(other.broken.unwrap().contains("is missing"));
     let empty = Audit::new(engine()).verify(None).await.unwrap();
     assert_eq!((empty.records, empty.broken), (0, None));
 }
@@ -150,19 +150,16 @@ async fn what_was_changed_removed_or_slipped_in_is_found() {
         assert_eq!(tampered(change).await, "record 2 was changed", "{field}");
     }
     let removed = tampered(|values| drop(values.remove(1))).await;
-    assert!(
-        removed.starts_with("record 3 is not the next one"),
-        "{removed}"
-    );
+    assert!(removed.starts_with("record 3 is out of order"), "{removed}");
     let cut = tampered(|values| values.truncate(2)).await;
-    assert!(cut.starts_with("record 5 is not the next one"), "{cut}");
+    assert!(cut.starts_with("record 5 is out of order"), "{cut}");
     let rehashed = tampered(|values| {
         let mut record: AuditRecord = serde_json::from_value(values[1].clone()).unwrap();
         record.action = "other".to_owned();
         record.hash = record.computed_hash();
         values[1] = json!(record);
     });
-    assert_eq!(rehashed.await, "record 3 does not follow the one before it");
+    assert_eq!(rehashed.await, "record 3 does not follow its predecessor");
 }
 
 fn numbers(page: &AuditPage) -> Vec<u64> {

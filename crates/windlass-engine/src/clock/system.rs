@@ -181,10 +181,10 @@ mod tests {
     /// A clock whose wall clock is off by the returned number of microseconds.
     fn with_skew() -> (SystemClock, Arc<AtomicI64>) {
         let skew = Arc::new(AtomicI64::new(0));
-        let (seen, started) = (Arc::clone(&skew), Instant::now());
+        let (wall_skew, started) = (Arc::clone(&skew), Instant::now());
         let wall = move || {
             let micros = noon().saturating_add(started.elapsed()).as_micros();
-            Timestamp::from_micros(micros + seen.load(Ordering::SeqCst)).unwrap()
+            Timestamp::from_micros(micros + wall_skew.load(Ordering::SeqCst)).unwrap()
         };
         (SystemClock::following(Arc::new(wall)), skew)
     }
