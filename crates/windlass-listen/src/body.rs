@@ -1,4 +1,5 @@
-//! Bodies: what comes in must keep a pace and end, what goes out keeps its request in flight and is handed out in pieces.
+//! Request bodies, which must arrive fast enough and end, and response bodies, which keep their
+//! request in flight and are sent in small pieces.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -10,61 +11,61 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
-use crate::activity::InFlight;
+use crate::deadlines::InFlightRequest;
 
-/// How slowly and how much a body may come in.
+/// How long a request body may take and how large it may be.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct BodyPace {
-    /// So long it may take, however small it is …
-    pub(crate) time: Duration,
-    /// … and a second more for each so many bytes.
+pub(crate) struct BodyLimits {
+    /// The time that every body has.
+    pub(crate) base_time: Duration,
+    /// A body gets one more second for this many bytes.
     pub(crate) bytes_per_second: u64,
-    /// So many bytes at most.
     pub(crate) bytes_max: u64,
 }
 
-/// Why a body was not read to its end.
+/// Why a request body could not be read to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    /// It came too slowly.
-    #[error("the body came too slowly")]
+    /// The client sent it more slowly than `Limits::body_time` and `Limits::body_bytes_per_second`
+    /// allow.
+    #[error("the request body arrived too slowly")]
     TooSlow,
-    /// It is too large.
-    #[error("the body is larger than any route takes")]
+    /// It is larger than `Limits::body_bytes_max`.
+    #[error("the request body is larger than any route accepts")]
     TooLarge,
-    /// The connection broke, or it was no body.
-    #[error("the body could not be read")]
+    /// The connection broke, or the body is malformed.
+    #[error("the connection broke while the request body was read, or the body is malformed")]
     Broken(#[source] hyper::Error),
 }
 
-/// The body of a request.
+/// A request body that fails when it breaks its limits.
 #[derive(Debug)]
-pub(crate) struct Paced<B> {
+pub(crate) struct RequestBody<B> {
     body: B,
-    pace: BodyPace,
+    limits: BodyLimits,
     started: Instant,
     bytes: u64,
-    limit: Option<Pin<Box<Sleep>>>,
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl<B> Paced<B> {
-    pub(crate) fn new(body: B, pace: BodyPace) -> Self {
-        Paced {
+impl<B> RequestBody<B> {
+    pub(crate) fn new(body: B, limits: BodyLimits) -> Self {
+        RequestBody {
             body,
-            pace,
+            limits,
             started: Instant::now(),
             bytes: 0,
-            limit: None,
+            timer: None,
         }
     }
 
-    fn until(&self) -> Instant {
-        let earned = self.bytes.saturating_mul(1000) / self.pace.bytes_per_second.max(1);
-        self.started + self.pace.time + Duration::from_millis(earned)
+    fn deadline(&self) -> Instant {
+        let earned_millis = self.bytes.saturating_mul(1000) / self.limits.bytes_per_second.max(1);
+        self.started + self.limits.base_time + Duration::from_millis(earned_millis)
     }
 }
 
-impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Paced<B> {
+impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for RequestBody<B> {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -74,14 +75,14 @@ impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Paced<B> {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
         let Poll::Ready(frame) = frame else {
-            let until = self.until();
-            let limit = self
-                .limit
-                .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
-            if limit.deadline() != until {
-                limit.as_mut().reset(until);
+            let deadline = self.deadline();
+            let timer = self
+                .timer
+                .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+            if timer.deadline() != deadline {
+                timer.as_mut().reset(deadline);
             }
-            ready!(limit.as_mut().poll(cx));
+            ready!(timer.as_mut().poll(cx));
             return Poll::Ready(Some(Err(BodyError::TooSlow)));
         };
         let Some(frame) = frame else {
@@ -90,7 +91,7 @@ impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Paced<B> {
         let frame = frame.map_err(BodyError::Broken)?;
         let bytes = frame.data_ref().map_or(0, Bytes::len);
         self.bytes = self.bytes.saturating_add(bytes as u64);
-        if self.bytes > self.pace.bytes_max {
+        if self.bytes > self.limits.bytes_max {
             return Poll::Ready(Some(Err(BodyError::TooLarge)));
         }
         Poll::Ready(Some(Ok(frame)))
@@ -105,37 +106,37 @@ impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Paced<B> {
     }
 }
 
-/// A rest of at most this size is read before a request is answered over HTTP/2.
-const REST_BYTES_MAX: usize = 64 * 1024;
-/// The rest must come within this time.
-const REST_TIME: Duration = Duration::from_secs(2);
+/// The most that `UnreadBody::discard` reads.
+const DISCARD_BYTES_MAX: usize = 64 * 1024;
+/// The longest that `UnreadBody::discard` takes.
+const DISCARD_TIME: Duration = Duration::from_secs(2);
 
-/// Lends a body to whoever answers the request. What they leave unread comes back as the rest.
-pub(crate) fn lend<B>(body: B) -> (Lent<B>, Rest<B>) {
-    let (back, left) = oneshot::channel();
-    let lent = Lent {
+/// Wraps a request body so that the listener gets it back if the handler does not read all of it.
+pub(crate) fn reclaimable<B>(body: B) -> (ReclaimableBody<B>, UnreadBody<B>) {
+    let (owner, unread) = oneshot::channel();
+    let body = ReclaimableBody {
         body: Some(body),
-        back: Some(back),
+        owner: Some(owner),
     };
-    (lent, Rest(left))
+    (body, UnreadBody(unread))
 }
 
-/// A body that goes back when its reader drops it before its end.
+/// A body that returns to its owner when the reader drops it before its end.
 #[derive(Debug)]
-pub(crate) struct Lent<B> {
+pub(crate) struct ReclaimableBody<B> {
     body: Option<B>,
-    back: Option<oneshot::Sender<B>>,
+    owner: Option<oneshot::Sender<B>>,
 }
 
-impl<B> Drop for Lent<B> {
+impl<B> Drop for ReclaimableBody<B> {
     fn drop(&mut self) {
-        if let Some((body, back)) = self.body.take().zip(self.back.take()) {
-            let _ = back.send(body); // no one reads the rest where the connection has gone
+        if let Some((body, owner)) = self.body.take().zip(self.owner.take()) {
+            let _ = owner.send(body); // fails if the connection closed: then no one needs the body
         }
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Lent<B> {
+impl<B: Body<Data = Bytes> + Unpin> Body for ReclaimableBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -163,63 +164,64 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Lent<B> {
     }
 }
 
-/// What is left of a body that was lent.
+/// Receives a `ReclaimableBody` that was not read to its end.
 #[derive(Debug)]
-pub(crate) struct Rest<B>(oneshot::Receiver<B>);
+pub(crate) struct UnreadBody<B>(oneshot::Receiver<B>);
 
-impl<B: Body<Data = Bytes> + Unpin> Rest<B> {
-    /// Reads a small rest to its end, and throws it away. A large or slow one is left.
-    pub(crate) async fn read(mut self) {
+impl<B: Body<Data = Bytes> + Unpin> UnreadBody<B> {
+    /// Reads the rest of the body and throws it away. Gives up if the rest is large or slow.
+    pub(crate) async fn discard(mut self) {
         let Ok(mut body) = self.0.try_recv() else {
             return;
         };
-        let most = REST_BYTES_MAX as u64;
-        if body.size_hint().lower() > most {
+        if body.size_hint().lower() > DISCARD_BYTES_MAX as u64 {
             return;
         }
         let reading = async {
-            let mut left = REST_BYTES_MAX;
+            let mut allowance = DISCARD_BYTES_MAX;
             while let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
                 let bytes = frame.data_ref().map_or(0, Bytes::len);
-                match left.checked_sub(bytes) {
-                    Some(after) => left = after,
+                match allowance.checked_sub(bytes) {
+                    Some(left) => allowance = left,
                     None => return,
                 }
             }
         };
-        let _ = tokio::time::timeout(REST_TIME, reading).await;
+        let _ = tokio::time::timeout(DISCARD_TIME, reading).await;
     }
 }
 
-/// A larger part of an answer is handed out in pieces of so many bytes: so it shows how fast they are taken.
+/// The HTTP library gets a response in pieces of at most this size. It asks for the next piece when
+/// the client read the last one, which shows how fast the client reads.
 const PIECE_BYTES: usize = 32 * 1024;
 
-/// The body of an answer: its request is over when it is.
+/// A response body. Its request is in flight until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Answer<B> {
+pub(crate) struct ResponseBody<B> {
     body: B,
-    /// What the body gave and was not handed out yet.
-    rest: Bytes,
-    in_flight: InFlight,
+    /// The rest of the last frame of `body`, still to be sent.
+    buffered: Bytes,
+    in_flight: InFlightRequest,
 }
 
-impl<B> Answer<B> {
-    pub(crate) fn new(body: B, in_flight: InFlight) -> Self {
-        Answer {
+impl<B> ResponseBody<B> {
+    pub(crate) fn new(body: B, in_flight: InFlightRequest) -> Self {
+        ResponseBody {
             body,
-            rest: Bytes::new(),
+            buffered: Bytes::new(),
             in_flight,
         }
     }
 
-    fn piece(&mut self) -> Frame<Bytes> {
-        let piece = self.rest.split_to(self.rest.len().min(PIECE_BYTES));
-        self.in_flight.hands_out(piece.len());
+    fn next_piece(&mut self) -> Frame<Bytes> {
+        let length = self.buffered.len().min(PIECE_BYTES);
+        let piece = self.buffered.split_to(length);
+        self.in_flight.bytes_offered(piece.len());
         Frame::data(piece)
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Answer<B> {
+impl<B: Body<Data = Bytes> + Unpin> Body for ResponseBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -227,18 +229,18 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Answer<B> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        if !self.rest.is_empty() {
-            return Poll::Ready(Some(Ok(self.piece())));
+        if !self.buffered.is_empty() {
+            return Poll::Ready(Some(Ok(self.next_piece())));
         }
         let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
-            self.in_flight.waits();
+            self.in_flight.nothing_to_send();
             return Poll::Pending;
         };
         let frame = frame.map(|frame| {
             frame.map(|frame| match frame.into_data() {
                 Ok(data) => {
-                    self.rest = data;
-                    self.piece()
+                    self.buffered = data;
+                    self.next_piece()
                 }
                 Err(trailers) => trailers,
             })
@@ -247,15 +249,15 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Answer<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && self.body.is_end_stream()
+        self.buffered.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        let (rest, of_body) = (self.rest.len() as u64, self.body.size_hint());
+        let (buffered, rest) = (self.buffered.len() as u64, self.body.size_hint());
         let mut hint = SizeHint::new();
-        hint.set_lower(of_body.lower() + rest);
-        if let Some(upper) = of_body.upper() {
-            hint.set_upper(upper + rest);
+        hint.set_lower(rest.lower() + buffered);
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper + buffered);
         }
         hint
     }
@@ -267,7 +269,7 @@ mod tests {
 
     use super::*;
 
-    /// Parts of a body, each after a wait.
+    /// A body whose parts arrive at given times.
     #[derive(Debug)]
     struct Parts(VecDeque<(Pin<Box<Sleep>>, usize)>);
 
@@ -289,18 +291,18 @@ mod tests {
         }
     }
 
-    /// Reads parts that come at these seconds with so many bytes.
+    /// Reads a body of parts `(second, bytes)`.
     async fn read(parts: &[(u64, usize)]) -> Result<u64, BodyError> {
         let at = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
         let parts = parts
             .iter()
             .map(|(second, bytes)| (Box::pin(at(*second)), *bytes));
-        let pace = BodyPace {
-            time: Duration::from_secs(30),
+        let limits = BodyLimits {
+            base_time: Duration::from_secs(30),
             bytes_per_second: 10,
             bytes_max: 1000,
         };
-        let mut body = Paced::new(Parts(parts.collect()), pace);
+        let mut body = RequestBody::new(Parts(parts.collect()), limits);
         while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await
         {
             frame?;
@@ -309,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_has_its_time_and_earns_more_with_its_bytes() {
+    async fn a_body_earns_time_with_its_bytes() {
         assert_eq!(read(&[(29, 1)]).await.unwrap(), 1);
         assert!(matches!(read(&[(31, 1)]).await, Err(BodyError::TooSlow)));
         assert_eq!(read(&[(0, 500), (79, 1)]).await.unwrap(), 501);
@@ -322,7 +324,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_has_its_size() {
+    async fn a_body_has_a_largest_size() {
         assert_eq!(read(&[(0, 500), (0, 500)]).await.unwrap(), 1000);
         assert!(matches!(
             read(&[(0, 500), (0, 501)]).await,

@@ -1,23 +1,55 @@
-//! Accepts connections, and serves a router on them within limits.
+//! Accepts HTTP connections safely and serves an axum router on them.
 //!
-//! [`Listener`] binds an address and serves a [`Site`]. The accept loop is our own because every
-//! wait needs a limit: for a head, for a body, for the client to read, and for nothing at all.
-//! Requests are framed strictly (see `framing`), connections are bounded in all and by address (see
-//! `places`), and at the end running requests may finish.
+//! [`Listener`] binds an address and serves a [`Site`]: a router plus the responses to requests
+//! that never reach it. What the listener guarantees, whatever a client sends:
 //!
-//! This crate knows HTTP and nothing of jobs: what it refuses, the site answers.
+//! - **Every wait has a timeout**: for a request head, for a body, for the client to read a
+//!   response, and between two requests (see [`Limits`]).
+//! - **Every count has a limit**: bytes and fields of a head, bytes of a body, connections in total
+//!   and from one address, streams of an HTTP/2 connection. When all connections are in use, health
+//!   checks still get a response.
+//! - **A request has one meaning.** The listener refuses a request that a proxy in front of it
+//!   could read differently, so no one can smuggle a second request past the proxy.
+//! - **A shutdown lets requests finish**, for up to `Limits::drain_time`.
+//! - **TLS certificates reload** when their files change; no restart is needed.
+//!
+//! This crate knows HTTP and nothing about jobs.
+//!
+//! ```
+//! use axum::{Router, routing::get};
+//! use tokio_util::sync::CancellationToken;
+//! use windlass_listen::{Limits, Listener, Site};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let router = Router::new()
+//!     .route("/", get(async || "hello"))
+//!     .route("/livez", get(async || "alive"));
+//! let site = Site::new(router).health(&["/livez"]);
+//!
+//! let listener = Listener::bind("127.0.0.1:0".parse()?, None, Limits::default()).await?;
+//! println!("listening on {}", listener.url());
+//!
+//! // Cancel `stop` to shut down gracefully, `stop_now` to close all connections at once.
+//! let (stop, stop_now) = (CancellationToken::new(), CancellationToken::new());
+//! # stop.cancel();
+//! let closed_early = listener.serve(site, stop, stop_now).await;
+//! assert_eq!(closed_early, 0, "all requests finished");
+//! # Ok(())
+//! # }
+//! ```
 
-mod activity;
 mod body;
+mod deadlines;
 mod framing;
-mod places;
+mod permits;
 mod site;
 mod stream;
 mod tls;
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -36,44 +68,49 @@ use tower::ServiceExt as _;
 use tracing::{debug, warn};
 
 pub use body::BodyError;
-pub use places::{RESERVE, network};
+pub use permits::{RESERVE, network};
 pub use site::{Refusal, Site};
 pub use tls::{Certificate, TlsError, TlsFiles};
 
-use activity::{Activity, Times, WritePace};
-use body::{Answer, BodyPace, Paced, lend};
+use body::{BodyLimits, RequestBody, ResponseBody, reclaimable};
+use deadlines::{ConnectionDeadlines, MinWriteRate, PhaseTimeouts};
 use framing::{Framing, HeadLimits, REFUSED, TOO_LARGE};
-use places::{Place, PlaceLimits, Places};
-use stream::Guarded;
+use permits::{ConnectionPermit, ConnectionPermits, PermitLimits};
+use stream::GuardedStream;
 
-/// What a connection may cost.
+/// The limits of a listener and of each of its connections.
+///
+/// A client that breaks a limit gets an error response where that is possible; otherwise the
+/// listener closes its connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// The head of a request comes within this time. 10 s.
+    /// Clients must send a whole request head within this time. Default: 10 s.
     pub header_time: Duration,
-    /// The head of a request has at most so many bytes. 32 KiB.
+    /// The largest request head, in bytes. Default: 32 KiB.
     pub header_bytes: usize,
-    /// The head of a request has at most so many fields. 100.
+    /// The most header fields of a request. Default: 100.
     pub header_fields: usize,
-    /// A body comes within this time, and a second more for each `body_bytes_per_second`. 30 s.
+    /// Clients must send a whole request body within this time, plus one second for every
+    /// `body_bytes_per_second` received. Default: 30 s.
     pub body_time: Duration,
-    /// A long body comes at least so fast. 16 KiB.
+    /// The slowest rate at which clients may send a long body. Default: 16 KiB.
     pub body_bytes_per_second: u64,
-    /// No body is larger, whatever the route. 16 MiB.
+    /// The largest request body on any route. Default: 16 MiB.
     pub body_bytes_max: u64,
-    /// In each stretch of so long the other side takes at least `write_bytes` of an answer. 30 s.
+    /// Clients must read at least `write_bytes` of a response in every window of this length, or
+    /// they are disconnected. Default: 30 s.
     pub write_time: Duration,
-    /// See `write_time`. 64 KiB.
+    /// The least that clients must read of a response within `write_time`. Default: 64 KiB.
     pub write_bytes: usize,
-    /// A connection without a request is closed after this time. 60 s.
+    /// The listener closes a connection that has no request for this long. Default: 60 s.
     pub idle_time: Duration,
-    /// So many connections at most. 10,000.
+    /// The most open connections. [`RESERVE`] more answer health checks. Default: 10,000.
     pub connections: usize,
-    /// So many of them from one address (from one /64 in IPv6). 256.
+    /// The most open connections from one address (from one /64 network in IPv6). Default: 256.
     pub connections_per_address: usize,
-    /// So many requests at once on one HTTP/2 connection. 100.
+    /// The most concurrent requests on one HTTP/2 connection. Default: 100.
     pub streams: u32,
-    /// At the end, running requests have so long to finish. 30 s.
+    /// How long running requests may take to finish after a shutdown began. Default: 30 s.
     pub drain_time: Duration,
 }
 
@@ -100,28 +137,30 @@ impl Default for Limits {
 /// Why a listener could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// The address is taken, not ours, or not allowed.
-    #[error("cannot listen on {address}")]
+    /// The address is in use, is not an address of this machine, or needs more privileges.
+    #[error(
+        "cannot listen on {address}; check that the address is free and belongs to this machine"
+    )]
     Bind {
-        /// The address.
+        /// The address that was asked for.
         address: SocketAddr,
-        /// The error of the operating system.
+        /// The error that the operating system returned.
         #[source]
         cause: io::Error,
     },
-    /// TLS cannot be offered.
+    /// The certificate or its key cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
 
-/// In the reserve, a head comes within this time.
+/// The time for a request head on a reserve connection.
 const RESERVE_HEADER_TIME: Duration = Duration::from_secs(1);
-/// After its time, a connection has so long to say goodbye.
-const GOODBYE: Duration = Duration::from_secs(1);
-/// While the system gives no more connections, so long is waited.
+/// The time that a connection past its deadline gets to close gracefully.
+const CLOSE_TIME: Duration = Duration::from_secs(1);
+/// How long the accept loop pauses after an error.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A socket that listens.
+/// A bound socket, ready to serve a [`Site`].
 pub struct Listener {
     socket: TcpListener,
     address: SocketAddr,
@@ -130,7 +169,12 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds to an address; port 0 takes any that is free.
+    /// Binds an address; port 0 picks any free port. With `tls`, the listener serves only HTTPS.
+    ///
+    /// # Errors
+    ///
+    /// [`ListenError::Bind`] if the address cannot be bound, [`ListenError::Tls`] if the
+    /// certificate files cannot be used.
     pub async fn bind(
         address: SocketAddr,
         tls: Option<&TlsFiles>,
@@ -155,41 +199,43 @@ impl Listener {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on, with the real port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where it listens, for people.
+    /// Returns the URL that it listens on, to show to people.
     pub fn url(&self) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         format!("{scheme}://{}", self.address)
     }
 
-    /// The certificate that it offers, if it offers TLS.
+    /// Returns the certificate that it presents, if it serves HTTPS.
     pub fn certificate(&self) -> Option<Certificate> {
         self.tls
             .as_ref()
             .map(|(certificate, _)| certificate.clone())
     }
 
-    /// Serves a site until `stop`; then running requests may finish within `drain_time`, or until
-    /// `stop_now`. Returns how many connections were cut off.
+    /// Serves `site` until `stop` is cancelled, then lets running requests finish for at most
+    /// `Limits::drain_time`, or until `stop_now` is cancelled.
+    ///
+    /// Returns the number of connections that it closed before their requests finished.
     pub async fn serve(
         self,
         site: Site,
         stop: CancellationToken,
         stop_now: CancellationToken,
     ) -> usize {
-        let places = Places::new(PlaceLimits {
-            all: self.limits.connections,
+        let permits = ConnectionPermits::new(PermitLimits {
+            total: self.limits.connections,
             per_address: self.limits.connections_per_address,
         });
         let (certificate, tls) = self.tls.unzip();
-        // Dropped with the listener, and stopped by that.
-        let mut following = JoinSet::new();
+        // Dropping the set at the end of this function stops the task.
+        let mut reloading = JoinSet::new();
         if let Some(certificate) = certificate {
-            following.spawn(certificate.follow());
+            reloading.spawn(certificate.reload_on_change());
         }
         let mut connections = JoinSet::new();
         loop {
@@ -202,33 +248,34 @@ impl Listener {
             let (socket, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    // Most are the other side's (reset before it was accepted); the rest is a full table of files.
-                    debug!(%error, "a connection was not accepted");
+                    // Either the client reset the connection early, or the process has too many
+                    // open files, and a pause lets it close some.
+                    debug!(%error, "accept failed");
                     tokio::time::sleep(ACCEPT_PAUSE.min(self.limits.idle_time)).await;
                     continue;
                 }
             };
-            let Some(place) = places.take(peer.ip()) else {
-                debug!(%peer, "all places are taken");
-                continue; // dropped: the other side sees it closed
+            let Some(permit) = permits.acquire(peer.ip()) else {
+                debug!(%peer, "too many connections; closed a new one");
+                continue;
             };
-            let place = Arc::new(place);
+            let permit = Arc::new(permit);
             let connection = Connection {
                 site: site.clone(),
                 limits: Arc::clone(&self.limits),
                 peer,
-                place: Arc::clone(&place),
+                permit: Arc::clone(&permit),
                 stop: stop.clone(),
             };
             let served = connection.accept(socket, tls.clone());
             connections.spawn(async move {
                 tokio::select! {
                     () = served => {}
-                    () = place.lost() => debug!(%peer, "its place was given to another one"),
+                    () = permit.revoked() => debug!(%peer, "closed a silent reserve connection"),
                 }
             });
         }
-        drop(self.socket); // new ones are refused from now on
+        drop(self.socket); // the system refuses new connections from now on
         drain(connections, self.limits.drain_time, stop_now).await
     }
 }
@@ -239,34 +286,41 @@ impl std::fmt::Debug for Listener {
     }
 }
 
-async fn drain(mut connections: JoinSet<()>, most: Duration, now: CancellationToken) -> usize {
-    let all = async { while connections.join_next().await.is_some() {} };
+async fn drain(
+    mut connections: JoinSet<()>,
+    drain_time: Duration,
+    stop_now: CancellationToken,
+) -> usize {
+    let all_closed = async { while connections.join_next().await.is_some() {} };
     tokio::select! {
-        () = all => {}
-        () = tokio::time::sleep(most) => {}
-        () = now.cancelled() => {}
+        () = all_closed => {}
+        () = tokio::time::sleep(drain_time) => {}
+        () = stop_now.cancelled() => {}
     }
-    let left = connections.len();
-    if left > 0 {
-        warn!(connections = left, "cut off what did not finish in time");
+    let unfinished = connections.len();
+    if unfinished > 0 {
+        warn!(
+            connections = unfinished,
+            "closed connections whose requests did not finish before the drain ended"
+        );
     }
     connections.shutdown().await;
-    left
+    unfinished
 }
 
-/// One connection and all it needs.
+/// One connection and what its requests need.
 #[derive(Clone)]
 struct Connection {
     site: Site,
     limits: Arc<Limits>,
     peer: SocketAddr,
-    place: Arc<Place>,
+    permit: Arc<ConnectionPermit>,
     stop: CancellationToken,
 }
 
 impl Connection {
     async fn accept(self, socket: TcpStream, tls: Option<TlsAcceptor>) {
-        // Answers are small, and are waited for.
+        // Responses are small and clients wait for them. On an error they are only slower.
         let _ = socket.set_nodelay(true);
         let Some(tls) = tls else {
             return self.serve(socket).await;
@@ -274,77 +328,78 @@ impl Connection {
         let handshake = tokio::time::timeout(self.header_time(), tls.accept(socket));
         match handshake.await {
             Ok(Ok(stream)) => self.serve(stream).await,
-            Ok(Err(error)) => debug!(peer = %self.peer, %error, "no TLS"),
-            Err(_) => debug!(peer = %self.peer, "no TLS in time"),
+            Ok(Err(error)) => debug!(peer = %self.peer, %error, "TLS handshake failed"),
+            Err(_) => debug!(peer = %self.peer, "TLS handshake timed out"),
         }
     }
 
     fn header_time(&self) -> Duration {
-        match self.place.is_reserve() {
-            true => self.limits.header_time.min(RESERVE_HEADER_TIME),
-            false => self.limits.header_time,
+        if self.permit.is_reserve() {
+            self.limits.header_time.min(RESERVE_HEADER_TIME)
+        } else {
+            self.limits.header_time
         }
     }
 
     async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let limits = Arc::clone(&self.limits);
-        let pace = WritePace {
-            stretch: limits.write_time,
+        let write_rate = MinWriteRate {
+            window: limits.write_time,
             bytes: limits.write_bytes,
         };
-        let activity = Arc::new(Activity::new(Times {
+        let deadlines = Arc::new(ConnectionDeadlines::new(PhaseTimeouts {
             header: self.header_time(),
             idle: limits.idle_time,
-            write: pace,
+            write: write_rate,
         }));
         let framing = Framing::new(HeadLimits {
             bytes: limits.header_bytes,
             fields: limits.header_fields,
         });
-        let stream = Guarded::new(stream, framing, Arc::clone(&activity), pace);
+        let stream = GuardedStream::new(stream, framing, Arc::clone(&deadlines), write_rate);
         let (peer, stop) = (self.peer, self.stop.clone());
         let service = {
-            let activity = Arc::clone(&activity);
-            service_fn(move |request| self.clone().answer(request, Arc::clone(&activity)))
+            let deadlines = Arc::clone(&deadlines);
+            service_fn(move |request| self.clone().respond(request, Arc::clone(&deadlines)))
         };
         let builder = builder(&limits);
         let connection = builder.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
-            () = activity.overdue() => {
+            () = deadlines.exceeded() => {
                 connection.as_mut().graceful_shutdown();
-                let goodbye = tokio::time::timeout(GOODBYE, connection.as_mut()).await;
-                goodbye.unwrap_or(Ok(()))
+                let closed = tokio::time::timeout(CLOSE_TIME, connection.as_mut()).await;
+                closed.unwrap_or(Ok(()))
             }
             () = stop.cancelled() => {
                 connection.as_mut().graceful_shutdown();
                 tokio::select! {
                     ended = connection.as_mut() => ended,
-                    () = activity.overdue() => Ok(()),
+                    () = deadlines.exceeded() => Ok(()),
                 }
             }
         };
         if let Err(error) = ended {
-            debug!(%peer, %error, "a connection broke");
+            debug!(%peer, %error, "connection failed");
         }
     }
 
-    async fn answer(
+    async fn respond(
         self,
         request: Request<Incoming>,
-        activity: Arc<Activity>,
-    ) -> Result<Response<Answer<Body>>, std::convert::Infallible> {
-        let mut in_flight = activity.request_began();
-        self.place.speaks();
-        let pace = BodyPace {
-            time: self.limits.body_time,
+        deadlines: Arc<ConnectionDeadlines>,
+    ) -> Result<Response<ResponseBody<Body>>, std::convert::Infallible> {
+        let mut in_flight = deadlines.begin_request();
+        self.permit.mark_used();
+        let body_limits = BodyLimits {
+            base_time: self.limits.body_time,
             bytes_per_second: self.limits.body_bytes_per_second,
             bytes_max: self.limits.body_bytes_max,
         };
         let (parts, body) = request.into_parts();
         let is_http2 = parts.version == Version::HTTP_2;
-        let (body, rest) = lend(Paced::new(body, pace));
+        let (body, unread) = reclaimable(RequestBody::new(body, body_limits));
         let mut request = Request::from_parts(parts, Body::new(body));
         let mut response = match self.refusal(&request) {
             Some(refusal) => self.site.refuse(&refusal, request.headers()),
@@ -355,18 +410,19 @@ impl Connection {
             }
         };
         if is_http2 {
-            // An answer before the end of the body resets the stream, which some clients take for an error.
-            rest.read().await;
+            // A response before the end of the body resets the stream, and some clients report
+            // that as an error instead of reading the response.
+            unread.discard().await;
         }
-        in_flight.answered();
-        if self.place.is_reserve() || self.stop.is_cancelled() {
+        in_flight.response_ready();
+        if self.permit.is_reserve() || self.stop.is_cancelled() {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(header::CONNECTION, close);
         }
-        Ok(response.map(|body| Answer::new(body, in_flight)))
+        Ok(response.map(|body| ResponseBody::new(body, in_flight)))
     }
 
-    /// Why a request is not given to the router.
+    /// Returns why the request must not reach the router, if it must not.
     fn refusal(&self, request: &Request<Body>) -> Option<Refusal> {
         let path = request.uri().path();
         if request.method().as_str() == REFUSED {
@@ -375,7 +431,7 @@ impl Connection {
                 _ => Refusal::Malformed,
             });
         }
-        if self.place.is_reserve() && !self.site.health.contains(&path) {
+        if self.permit.is_reserve() && !self.site.health.contains(&path) {
             return Some(Refusal::Busy);
         }
         let length = request.headers().get(header::CONTENT_LENGTH);
@@ -386,11 +442,11 @@ impl Connection {
     }
 }
 
-/// The HTTP library, held to the limits.
+/// Configures the HTTP library with the limits.
 fn builder(limits: &Limits) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     let header_list = u32::try_from(limits.header_bytes).unwrap_or(u32::MAX);
-    // Heads have their time and size from `activity` and `framing`.
+    // `deadlines` and `framing` enforce the time and the size of request heads.
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -410,5 +466,11 @@ fn builder(limits: &Limits) -> Builder<TokioExecutor> {
     builder
 }
 
-/// The least that the HTTP library takes as a buffer.
+/// The smallest buffer that the HTTP library accepts.
 const MIN_BUFFER: usize = 8192;
+
+/// Locks a mutex even if a thread panicked while it held the lock: all values behind our locks are
+/// valid at every step.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,4 +1,4 @@
-//! What a listener serves, and how it answers the requests that never reach the router.
+//! What a listener serves: a router, and the responses to requests that never reach it.
 
 use std::sync::Arc;
 
@@ -6,28 +6,28 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Response, StatusCode};
 
-/// Why a request is answered without the router.
+/// Why the listener refuses a request before it reaches the router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The head is longer, or has more fields, than the limits allow.
-    #[error("the head of the request is too large")]
+    /// The request head has more bytes or fields than the limits allow.
+    #[error("the request head is too large; send fewer or shorter headers")]
     HeadTooLarge,
-    /// The head is no HTTP, or a proxy could read it differently.
-    #[error("the head of the request is malformed, or could be read in two ways")]
+    /// The request head is not valid HTTP, or a proxy could read it differently.
+    #[error("the request head is malformed or ambiguous")]
     Malformed,
-    /// The body is larger than the limits allow on any route.
-    #[error("the body is larger than any route takes, which is {most} bytes")]
+    /// The body is larger than any route accepts.
+    #[error("the request body is too large; no route accepts more than {most} bytes")]
     BodyTooLarge {
-        /// The limit.
+        /// The limit in bytes.
         most: u64,
     },
-    /// All connections are taken; this one is answered once and closed.
+    /// All connections are in use. The listener answers once on this one and closes it.
     #[error("too many connections; retry after 1 s")]
     Busy,
 }
 
 impl Refusal {
-    /// The status of the answer.
+    /// Returns the status of the response.
     pub fn status(&self) -> StatusCode {
         match self {
             Refusal::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -40,7 +40,7 @@ impl Refusal {
 
 type OnRefusal = dyn Fn(&Refusal, &HeaderMap) -> Response<Body> + Send + Sync;
 
-/// A router, and the answers to requests that never reach it.
+/// A router, and the responses to requests that never reach it.
 #[derive(Clone)]
 pub struct Site {
     pub(crate) router: Router,
@@ -49,7 +49,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// Refused requests are answered with a line of text.
+    /// Creates a site that answers refused requests with a line of text.
     pub fn new(router: Router) -> Self {
         Site {
             router,
@@ -62,20 +62,21 @@ impl Site {
         }
     }
 
-    /// Answers these paths even while all connections are taken.
+    /// Answers requests for these paths even when all connections are in use.
     #[must_use]
     pub fn health(self, health: &'static [&'static str]) -> Self {
         Site { health, ..self }
     }
 
-    /// Makes the answers to refused requests, from the reason and the headers of the request.
+    /// Sets the function that makes the response to a refused request, from the reason and the
+    /// headers of the request.
     #[must_use]
     pub fn on_refusal(
         self,
-        answer: impl Fn(&Refusal, &HeaderMap) -> Response<Body> + Send + Sync + 'static,
+        respond: impl Fn(&Refusal, &HeaderMap) -> Response<Body> + Send + Sync + 'static,
     ) -> Self {
         Site {
-            on_refusal: Arc::new(answer),
+            on_refusal: Arc::new(respond),
             ..self
         }
     }

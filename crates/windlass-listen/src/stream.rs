@@ -1,4 +1,4 @@
-//! The bytes of one connection: read strictly, written with a minimum rate.
+//! The bytes of one connection: read with strict framing, written at a minimum rate.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -9,67 +9,68 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-use crate::activity::{Activity, WritePace};
+use crate::deadlines::{ConnectionDeadlines, MinWriteRate};
 use crate::framing::Framing;
 
-/// So much is read at once.
+/// The most that is read at once.
 const READ_BYTES: usize = 16 * 1024;
-/// So much memory a connection keeps while nothing comes.
-const KEPT_BYTES: usize = 1024;
+/// The largest buffer that an idle connection keeps.
+const IDLE_BUFFER_BYTES: usize = 1024;
 
-/// A connection between the network and the HTTP library.
+/// A connection that sits between the network and the HTTP library.
 #[derive(Debug)]
-pub(crate) struct Guarded<S> {
+pub(crate) struct GuardedStream<S> {
     stream: S,
     framing: Framing,
-    activity: Arc<Activity>,
-    /// What was looked at and not handed on yet, from `handed` on.
-    passed: Vec<u8>,
-    handed: usize,
-    pace: WritePace,
-    stall: Option<Stall>,
-    /// Whether the network has not taken all that was written.
-    unwritten: bool,
+    deadlines: Arc<ConnectionDeadlines>,
+    /// Bytes that `framing` checked. The HTTP library has read the first `delivered` of them.
+    checked: Vec<u8>,
+    delivered: usize,
+    write_rate: MinWriteRate,
+    stall: Option<WriteStall>,
+    /// Whether the network has not accepted all written bytes yet.
+    write_blocked: bool,
 }
 
-/// The other side does not take what it is sent.
+/// A client that does not read fast enough: it must read `MinWriteRate::bytes` before the timer
+/// ends.
 #[derive(Debug)]
-struct Stall {
-    over: Pin<Box<Sleep>>,
-    taken: usize,
+struct WriteStall {
+    timer: Pin<Box<Sleep>>,
+    bytes: usize,
 }
 
-impl<S> Guarded<S> {
+impl<S> GuardedStream<S> {
     pub(crate) fn new(
         stream: S,
         framing: Framing,
-        activity: Arc<Activity>,
-        pace: WritePace,
+        deadlines: Arc<ConnectionDeadlines>,
+        write_rate: MinWriteRate,
     ) -> Self {
-        Guarded {
+        GuardedStream {
             stream,
             framing,
-            activity,
-            passed: Vec::new(),
-            handed: 0,
-            pace,
+            deadlines,
+            checked: Vec::new(),
+            delivered: 0,
+            write_rate,
             stall: None,
-            unwritten: false,
+            write_blocked: false,
         }
     }
 
-    /// Watches what became of a write.
-    fn watch(
+    /// Returns the result of a write, or an error once the client reads too slowly.
+    fn check_write_rate(
         &mut self,
         cx: &mut Context<'_>,
         written: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         match written {
             Poll::Ready(Ok(bytes)) => {
-                let enough = self.pace.bytes;
+                let enough = self.write_rate.bytes;
                 if let Some(stall) = &mut self.stall {
-                    stall.taken = stall.taken.saturating_add(bytes);
-                    if stall.taken >= enough {
+                    stall.bytes = stall.bytes.saturating_add(bytes);
+                    if stall.bytes >= enough {
                         self.stall = None;
                     }
                 }
@@ -77,61 +78,61 @@ impl<S> Guarded<S> {
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
-                if !std::mem::replace(&mut self.unwritten, true) {
-                    self.activity.write_waits();
+                if !std::mem::replace(&mut self.write_blocked, true) {
+                    self.deadlines.write_blocked();
                 }
-                let until = Instant::now() + self.pace.stretch;
-                let stall = self.stall.get_or_insert_with(|| Stall {
-                    over: Box::pin(tokio::time::sleep_until(until)),
-                    taken: 0,
+                let deadline = Instant::now() + self.write_rate.window;
+                let stall = self.stall.get_or_insert_with(|| WriteStall {
+                    timer: Box::pin(tokio::time::sleep_until(deadline)),
+                    bytes: 0,
                 });
-                ready!(stall.over.as_mut().poll(cx));
-                let slow = "the other side reads too slowly";
-                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, slow)))
+                ready!(stall.timer.as_mut().poll(cx));
+                let message = "the client reads the response too slowly";
+                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, message)))
             }
         }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for GuardedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        while this.handed == this.passed.len() {
-            this.handed = 0;
-            if this.passed.capacity() > KEPT_BYTES {
-                this.passed = Vec::new(); // many connections are idle for long
+        while this.delivered == this.checked.len() {
+            this.delivered = 0;
+            if this.checked.capacity() > IDLE_BUFFER_BYTES {
+                this.checked = Vec::new(); // many connections stay idle for a long time
             }
-            this.passed.clear();
+            this.checked.clear();
             let mut scratch = [MaybeUninit::uninit(); READ_BYTES];
             let mut scratch = ReadBuf::uninit(&mut scratch);
             ready!(Pin::new(&mut this.stream).poll_read(cx, &mut scratch))?;
-            let came = scratch.filled();
-            if came.is_empty() {
-                return Poll::Ready(Ok(())); // the end
+            let received = scratch.filled();
+            if received.is_empty() {
+                return Poll::Ready(Ok(())); // end of the stream
             }
-            this.framing.push(came, &mut this.passed);
-            this.activity.bytes_came(this.framing.is_http2());
+            this.framing.push(received, &mut this.checked);
+            this.deadlines.bytes_received(this.framing.is_http2());
         }
-        let waiting = this.passed.get(this.handed..).unwrap_or_default();
-        let bytes = waiting.len().min(buffer.remaining());
-        buffer.put_slice(waiting.get(..bytes).unwrap_or_default());
-        this.handed += bytes;
+        let undelivered = this.checked.get(this.delivered..).unwrap_or_default();
+        let bytes = undelivered.len().min(buffer.remaining());
+        buffer.put_slice(undelivered.get(..bytes).unwrap_or_default());
+        this.delivered += bytes;
         Poll::Ready(Ok(()))
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for GuardedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.watch(cx, written)
+        self.check_write_rate(cx, written)
     }
 
     fn poll_write_vectored(
@@ -140,7 +141,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
-        self.watch(cx, written)
+        self.check_write_rate(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -150,13 +151,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         if let Poll::Ready(Ok(())) = flushed {
-            self.stall = None; // it took all that there was
-            if std::mem::take(&mut self.unwritten) {
-                self.activity.all_written();
+            self.stall = None;
+            if std::mem::take(&mut self.write_blocked) {
+                self.deadlines.all_written();
             }
         }
         let flushed = flushed.map_ok(|()| 0);
-        self.watch(cx, flushed).map_ok(|_| ())
+        self.check_write_rate(cx, flushed).map_ok(|_| ())
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

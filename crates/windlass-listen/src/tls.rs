@@ -1,4 +1,4 @@
-//! TLS from a certificate and a key in files, which may be replaced while the server runs.
+//! TLS with a certificate and a key from files, which may be replaced while the server runs.
 
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
@@ -14,140 +14,154 @@ use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
 use tracing::{error, info};
 
-/// The files of a running server are looked at this often.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+use crate::lock;
 
-/// Where the certificate and its key are, in PEM.
+/// How often a running listener checks whether the files changed.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
+
+/// The files of a certificate and its private key, in PEM format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate, with those that it is signed by.
+    /// The certificate, followed by its intermediate certificates.
     pub certificate: PathBuf,
     /// The private key.
     pub key: PathBuf,
 }
 
 impl TlsFiles {
-    /// Refuses files that TLS cannot be offered with.
+    /// Checks that the files can be used for TLS.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`] if a file cannot be read, or the key does not belong to the certificate.
     pub fn check(&self) -> Result<(), TlsError> {
         self.load().map(drop)
     }
 
-    /// The certificates of the chain, each in DER.
+    /// Reads the files and returns the certificates of the chain, each in DER format.
+    ///
+    /// # Errors
+    ///
+    /// As [`TlsFiles::check`].
     pub fn chain(&self) -> Result<Vec<Vec<u8>>, TlsError> {
         let loaded = self.load()?;
-        Ok(loaded.cert.iter().map(|one| one.to_vec()).collect())
+        let chain = loaded.cert.iter().map(|certificate| certificate.to_vec());
+        Ok(chain.collect())
     }
 
     fn load(&self) -> Result<CertifiedKey, TlsError> {
         let chain: Result<Vec<_>, _> =
             CertificateDer::pem_file_iter(&self.certificate).and_then(Iterator::collect);
-        let chain = chain.map_err(|cause| file("certificate", &self.certificate, cause))?;
+        let chain = chain.map_err(|cause| unreadable("certificate", &self.certificate, cause))?;
         let key = PrivateKeyDer::from_pem_file(&self.key)
-            .map_err(|cause| file("private key", &self.key, cause))?;
+            .map_err(|cause| unreadable("private key", &self.key, cause))?;
         CertifiedKey::from_der(chain, key, &ring::default_provider()).map_err(TlsError::Unfit)
     }
 
-    /// What tells one version of the files from the next.
-    fn stamp(&self) -> Stamp {
-        let of = |path: &Path| {
-            let about = std::fs::metadata(path).ok()?;
-            Some((about.modified().ok()?, about.len()))
+    /// Returns a value that changes when the files change.
+    fn version(&self) -> FilesVersion {
+        let version = |path: &Path| {
+            let metadata = std::fs::metadata(path).ok()?;
+            Some((metadata.modified().ok()?, metadata.len()))
         };
-        (of(&self.certificate), of(&self.key))
+        (version(&self.certificate), version(&self.key))
     }
 }
 
-/// When each file was changed, and its length.
-type Stamp = (Option<(SystemTime, u64)>, Option<(SystemTime, u64)>);
+/// The modification time and the length of each file.
+type FilesVersion = (Option<(SystemTime, u64)>, Option<(SystemTime, u64)>);
 
-/// TLS cannot be offered.
+/// Why a certificate and its key cannot be used for TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read, or has nothing of the kind.
-    #[error("the {what} in {path} cannot be read: it must be PEM")]
+    /// A file cannot be read, or holds no certificate or key.
+    #[error("cannot read the {what} in {path}; it must be a PEM file that this process can read")]
     File {
-        /// Which of the two.
+        /// `certificate` or `private key`.
         what: &'static str,
         /// The file.
         path: String,
-        /// What is wrong.
+        /// The error of the file system or of the PEM parser.
         #[source]
         cause: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The two do not fit.
-    #[error("the certificate and the private key do not fit together")]
+    /// The key does not belong to the certificate, or TLS does not support one of them.
+    #[error(
+        "the private key does not belong to the certificate, or their algorithm is not supported"
+    )]
     Unfit(#[source] tokio_rustls::rustls::Error),
 }
 
-/// The certificate that is offered. It follows its files; clones are the same.
+/// The certificate that a listener presents. It reloads when its files change. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Certificate(Arc<Current>);
+pub struct Certificate(Arc<CurrentCertificate>);
 
 #[derive(Debug)]
-struct Current {
+struct CurrentCertificate {
     files: TlsFiles,
-    offered: RwLock<Arc<CertifiedKey>>,
-    seen: Mutex<Stamp>,
+    key: RwLock<Arc<CertifiedKey>>,
+    loaded_version: Mutex<FilesVersion>,
 }
 
-impl ResolvesServerCert for Current {
+impl ResolvesServerCert for CurrentCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let offered = self.offered.read();
-        Some(Arc::clone(&offered.unwrap_or_else(PoisonError::into_inner)))
+        let key = self.key.read();
+        Some(Arc::clone(&key.unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
 impl Certificate {
     pub(crate) fn load(files: &TlsFiles) -> Result<Self, TlsError> {
-        // Before the files are read: what changes meanwhile is seen at the next look.
-        let seen = files.stamp();
-        Ok(Certificate(Arc::new(Current {
-            offered: RwLock::new(Arc::new(files.load()?)),
-            seen: Mutex::new(seen),
+        // Taken before the files are read, so the next check notices a change in between.
+        let version = files.version();
+        Ok(Certificate(Arc::new(CurrentCertificate {
+            key: RwLock::new(Arc::new(files.load()?)),
+            loaded_version: Mutex::new(version),
             files: files.clone(),
         })))
     }
 
-    /// Reads the files again. New connections get the new certificate; if it cannot be used, they keep getting the old one.
+    /// Reads the files again and presents the new certificate to new connections. If it cannot be
+    /// used, the listener logs an error and keeps the old one.
     pub fn reload(&self) {
-        let Current {
+        let CurrentCertificate {
             files,
-            offered,
-            seen,
+            key,
+            loaded_version,
         } = &*self.0;
-        *seen.lock().unwrap_or_else(PoisonError::into_inner) = files.stamp();
+        *lock(loaded_version) = files.version();
         let path = files.certificate.display();
         match files.load() {
             Ok(loaded) => {
-                *offered.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
+                *key.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
                 info!(certificate = %path, "reloaded the TLS certificate");
             }
-            Err(problem) => {
-                let cause = problem.source().map(ToString::to_string);
-                error!(certificate = %path, %problem, cause, "kept the old TLS certificate");
+            Err(error) => {
+                let cause = error.source().map(ToString::to_string);
+                error!(certificate = %path, %error, cause, "reload failed; kept the old TLS certificate");
             }
         }
     }
 
-    /// Reads the files again if they have changed.
-    fn look(&self) {
-        let seen = *self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.0.files.stamp() != seen {
+    /// Reloads the files if they changed.
+    fn reload_if_changed(&self) {
+        let loaded_version = *lock(&self.0.loaded_version);
+        if self.0.files.version() != loaded_version {
             self.reload();
         }
     }
 
-    /// Follows the files for ever.
-    pub(crate) async fn follow(self) {
+    /// Reloads the files whenever they change, forever.
+    pub(crate) async fn reload_on_change(self) {
         loop {
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(CHECK_EVERY).await;
             let certificate = self.clone();
-            // Files may be slow. A look that broke is made again.
-            let _ = tokio::task::spawn_blocking(move || certificate.look()).await;
+            // Reading files may block. If a check panics, the next one tries again.
+            let _ = tokio::task::spawn_blocking(move || certificate.reload_if_changed()).await;
         }
     }
 
-    /// What takes connections over TLS.
+    /// Returns an acceptor that presents the current certificate to each new connection.
     pub(crate) fn acceptor(&self) -> Result<TlsAcceptor, TlsError> {
         let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
@@ -159,7 +173,7 @@ impl Certificate {
     }
 }
 
-fn file(
+fn unreadable(
     what: &'static str,
     path: &Path,
     cause: impl std::error::Error + Send + Sync + 'static,
@@ -190,17 +204,17 @@ mod tests {
         (files, made.der().to_vec())
     }
 
-    fn offered(certificate: &Certificate) -> Vec<u8> {
-        certificate.0.offered.read().unwrap().cert[0].to_vec()
+    fn presented(certificate: &Certificate) -> Vec<u8> {
+        certificate.0.key.read().unwrap().cert[0].to_vec()
     }
 
     #[test]
-    fn changed_files_are_followed_and_broken_ones_are_not() {
+    fn changed_files_are_reloaded_unless_they_are_broken() {
         let folder = tempfile::tempdir().unwrap();
         let (files, first) = write(folder.path(), 2030);
         let certificate = Certificate::load(&files).unwrap();
-        certificate.look();
-        assert_eq!(offered(&certificate), first);
+        certificate.reload_if_changed();
+        assert_eq!(presented(&certificate), first);
         let set_back = |seconds: u64| {
             let at = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
             let file = std::fs::File::options()
@@ -209,8 +223,8 @@ mod tests {
             file.unwrap().set_modified(at).unwrap();
         };
         std::fs::write(&files.certificate, "nonsense").unwrap();
-        certificate.look();
-        assert_eq!(offered(&certificate), first, "a broken one is not offered");
+        certificate.reload_if_changed();
+        assert_eq!(presented(&certificate), first, "a broken one is not used");
         // The key of another certificate, as between two writes.
         let (_, second) = write(folder.path(), 2031);
         std::fs::write(
@@ -219,11 +233,11 @@ mod tests {
         )
         .unwrap();
         certificate.reload();
-        assert_eq!(offered(&certificate), first);
+        assert_eq!(presented(&certificate), first);
         let (_, third) = write(folder.path(), 2032);
         set_back(1);
-        certificate.look();
-        assert_eq!(offered(&certificate), third);
+        certificate.reload_if_changed();
+        assert_eq!(presented(&certificate), third);
         assert_ne!(second, third);
         // Nothing changed: the files are not read again.
         std::fs::write(
@@ -232,7 +246,7 @@ mod tests {
         )
         .unwrap();
         set_back(1);
-        certificate.look();
-        assert_eq!(offered(&certificate), third);
+        certificate.reload_if_changed();
+        assert_eq!(presented(&certificate), third);
     }
 }

@@ -1,6 +1,5 @@
-//! Bad framing, sent to the HTTP library alone and to a listener: the library's half of the table
-//! is pinned, so that a new version which refuses more shows what `framing` no longer needs to
-//! check.
+//! Sends bad framing to the HTTP library alone and to a listener. The tables pin what the library
+//! does, so a new version that refuses more shows which checks `framing` no longer needs.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -20,24 +19,24 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use windlass_listen::{Limits, Listener, Refusal, Site};
 
-/// Long enough for everything that happens at all: a test that needs it has failed.
+/// A test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What follows each case on its connection. It is answered where the library reads on.
+/// Follows each case on its connection. It gets a response if the server reads on.
 const NEXT: &str = "GET /next HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
-/// What the HTTP library does by itself with what is sent.
+/// What the HTTP library alone does with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Library {
     Refuses,
-    /// It answers, and closes the connection.
+    /// Responds and closes the connection.
     AnswersAndCloses,
-    /// It answers, and reads on.
+    /// Responds and reads the next request.
     ReadsOn,
 }
 use Library::{AnswersAndCloses, ReadsOn, Refuses};
 
-/// Fields behind `POST / HTTP/1.1` and `Host`, with the body, and what the library does.
+/// Header fields after `POST / HTTP/1.1` and `Host`, the body, and what the library does.
 const FIELDS: &[(&str, &str, Library)] = &[
     (
         "Content-Length: 5\r\nTransfer-Encoding: chunked",
@@ -125,7 +124,7 @@ const CHUNKS: &[(&str, Library)] = &[
     ),
 ];
 
-/// The HTTP library as it comes, which answers every request that it reads.
+/// The HTTP library with its defaults. It responds to every request that it can read.
 async fn library() -> SocketAddr {
     let socket = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = socket.local_addr().expect("its address");
@@ -141,7 +140,7 @@ async fn library() -> SocketAddr {
             tokio::spawn(async move {
                 let builder = Builder::new(TokioExecutor::new());
                 let served = builder.serve_connection(TokioIo::new(stream), service_fn(answer));
-                let _ = served.await; // what went wrong is in the answer
+                let _ = served.await; // the response shows what went wrong
             });
         }
     });
@@ -170,7 +169,7 @@ async fn send(address: SocketAddr, bytes: &[u8]) -> String {
     stream.write_all(bytes).await.expect("it reads");
     let mut all = Vec::new();
     let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut all)).await;
-    let _ = read.expect("the server closes the connection"); // by a reset, where it did not read all
+    let _ = read.expect("the server closes the connection"); // with a reset if it did not read everything
     String::from_utf8_lossy(&all).into_owned()
 }
 
@@ -184,7 +183,7 @@ async fn by_library(address: SocketAddr, request: &str) -> Library {
 }
 
 #[tokio::test]
-async fn a_bad_head_is_refused_whatever_the_library_does() {
+async fn the_listener_refuses_every_bad_head() {
     let (library, listener) = (library().await, listener().await);
     let fields = FIELDS.iter().map(|(fields, body, expected)| {
         let head = format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n{body}");
@@ -207,7 +206,7 @@ async fn a_bad_head_is_refused_whatever_the_library_does() {
 }
 
 #[tokio::test]
-async fn a_bad_chunk_is_refused_whatever_the_library_does() {
+async fn the_listener_refuses_every_bad_chunk() {
     let (library, listener) = (library().await, listener().await);
     for (body, expected) in CHUNKS {
         let head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -244,7 +243,7 @@ async fn a_head_past_a_limit_is_refused_as_too_large() {
 }
 
 #[tokio::test]
-async fn what_both_read_in_one_way_is_answered() {
+async fn an_unambiguous_request_is_answered_by_both() {
     let (library, listener) = (library().await, listener().await);
     let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     for request in [

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use windlass_listen::{Limits, Listener, Refusal, Site};
 
-/// Long enough for everything that happens at all: a test that needs it has failed.
+/// A test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Server {
@@ -82,7 +82,7 @@ impl Server {
     }
 }
 
-/// Everything until the other side closes, however it does.
+/// Reads until the server closes the connection, gracefully or not.
 async fn read_to_end(stream: &mut TcpStream) -> String {
     let mut all = Vec::new();
     let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut all)).await;
@@ -90,7 +90,7 @@ async fn read_to_end(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&all).into_owned()
 }
 
-/// One answer with a body of known length.
+/// Reads one response with a body of known length.
 async fn read_answer(stream: &mut TcpStream) -> String {
     let mut all = Vec::new();
     loop {
@@ -114,7 +114,7 @@ async fn read_answer(stream: &mut TcpStream) -> String {
 }
 
 #[tokio::test]
-async fn requests_behind_each_other_are_answered_and_a_smuggled_one_never_reaches_the_router() {
+async fn pipelined_requests_are_answered_and_a_smuggled_one_never_reaches_the_router() {
     // `framing.rs` has all kinds of bad heads.
     let server = start(Limits::default()).await;
     let plain = "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi";
@@ -157,7 +157,7 @@ async fn a_head_that_is_too_large_is_answered_with_431() {
 }
 
 #[tokio::test]
-async fn those_who_send_slowly_or_nothing_are_closed() {
+async fn a_client_that_sends_slowly_or_nothing_is_disconnected() {
     // The limits are short, and the test only waits for the end of each connection.
     let limits = Limits {
         header_time: Duration::from_millis(100),
@@ -194,7 +194,7 @@ async fn those_who_send_slowly_or_nothing_are_closed() {
 }
 
 #[tokio::test]
-async fn one_who_does_not_read_the_answer_is_closed() {
+async fn a_client_that_does_not_read_the_response_is_disconnected() {
     let limits = Limits {
         write_time: Duration::from_millis(100),
         ..Limits::default()
@@ -205,7 +205,7 @@ async fn one_who_does_not_read_the_answer_is_closed() {
         .write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
         .await
         .unwrap();
-    // It reads nothing until the server has given up, which a write tells.
+    // The client reads nothing until the server disconnects, which makes a write fail.
     let given_up = async {
         while stream.write_all(b"\r\n").await.is_ok() {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -220,7 +220,7 @@ async fn one_who_does_not_read_the_answer_is_closed() {
 }
 
 #[tokio::test]
-async fn one_who_reads_in_good_time_gets_all_of_a_large_answer() {
+async fn a_client_that_reads_fast_enough_gets_all_of_a_large_response() {
     let limits = Limits {
         idle_time: Duration::from_millis(1100),
         ..Limits::default()
@@ -232,7 +232,7 @@ async fn one_who_reads_in_good_time_gets_all_of_a_large_answer() {
     let mut first = [0; 12];
     slow.read_exact(&mut first).await.unwrap();
     assert_eq!(&first, b"HTTP/1.1 200");
-    // Two others are idle until they are closed, one after the other: meanwhile the first reads nothing.
+    // Two other connections stay idle until the server closes them; meanwhile the first client reads nothing.
     for _ in 0..2 {
         let idle = server.send(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").await;
         assert!(idle.contains("alive"), "{idle}");
@@ -242,7 +242,7 @@ async fn one_who_reads_in_good_time_gets_all_of_a_large_answer() {
 }
 
 #[tokio::test]
-async fn one_who_does_not_take_an_answer_over_http2_is_closed() {
+async fn a_client_that_does_not_read_the_response_over_http2_is_disconnected() {
     // The window of the stream is shut, so nothing of the answer can even be sent.
     let limits = Limits {
         write_time: Duration::from_millis(100),
@@ -319,12 +319,12 @@ async fn connections_are_bounded_and_health_still_answers() {
         .await;
     assert!(work.starts_with("HTTP/1.1 503"), "{work}");
     assert!(work.ends_with(&Refusal::Busy.to_string()), "{work}");
-    // Those who reconnect all the time take no more than the reserve.
+    // Clients that keep reconnecting use only the reserve.
     let mut more = Vec::new();
     for _ in 0..50 {
         more.push(server.connect().await);
     }
-    // They say nothing, and lose their places to one who asks.
+    // They send nothing, so a client that sends a request gets their permit.
     let health = server.send(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").await;
     assert!(health.contains("alive"), "{health}");
     drop(more);
@@ -342,11 +342,11 @@ async fn connections_are_bounded_and_health_still_answers() {
     };
     tokio::time::timeout(PATIENCE, again)
         .await
-        .expect("a place that became free");
+        .expect("a permit that became free");
 }
 
 #[tokio::test]
-async fn at_the_end_what_runs_may_finish_and_nothing_new_begins() {
+async fn a_shutdown_lets_running_requests_finish_and_starts_no_new_ones() {
     let server = start(Limits::default()).await;
     let mut running = server.connect().await;
     running
@@ -360,7 +360,11 @@ async fn at_the_end_what_runs_may_finish_and_nothing_new_begins() {
         .unwrap();
     read_answer(&mut idle).await;
     server.stop.cancel();
-    assert_eq!(read_to_end(&mut idle).await, "", "an idle one is closed");
+    assert_eq!(
+        read_to_end(&mut idle).await,
+        "",
+        "idle connections are closed"
+    );
     let refused = async { while TcpStream::connect(server.address).await.is_ok() {} };
     tokio::time::timeout(PATIENCE, refused)
         .await
@@ -375,7 +379,7 @@ async fn at_the_end_what_runs_may_finish_and_nothing_new_begins() {
 }
 
 #[tokio::test]
-async fn what_does_not_finish_in_time_is_cut_off_as_is_all_at_a_second_signal() {
+async fn a_shutdown_closes_what_does_not_finish_in_time_or_before_a_second_signal() {
     for second_signal in [false, true] {
         let drain_time = if second_signal {
             PATIENCE * 10

@@ -103,7 +103,7 @@ fn tls_is_offered_with_a_certificate_and_its_key() {
         &swapped,
     ]);
     assert!(
-        code == 2 && told.contains("cannot be read: it must be PEM"),
+        code == 2 && told.contains("it must be a PEM file"),
         "{told}"
     );
     // A private key that others may read is none.
