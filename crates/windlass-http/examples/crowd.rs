@@ -1,7 +1,8 @@
-//! Many HTTP jobs at once to a target that answers after a second: how long until all are done, and with how many threads.
+//! Runs many HTTP jobs at once against a target that responds after a second. Prints how long all of
+//! them take and how many threads the process has.
 //!
 //! `cargo run --release -p windlass-http --example crowd -- 2000`
-#![allow(clippy::print_stdout, reason = "its figures are what it is for")]
+#![allow(clippy::print_stdout, reason = "a benchmark prints its results")]
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use windlass_memory::MemoryStore;
 use windlass_sqlite::SqliteStore;
 use windlass_store::{Enqueue, Store};
 
-/// A target that answers each request after a second.
+/// A target that responds to each request after a second.
 async fn start_target() -> std::io::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
@@ -85,13 +86,13 @@ async fn run(
     let started = clock.now();
     let watching = async {
         loop {
-            let mut over = 0;
+            let mut finished_jobs = 0;
             for part in ids.chunks(1000) {
-                let found = engine.store().get(part).await?;
-                let ended = |job: &&windlass_core::Job| job.finished_at().is_some();
-                over += found.iter().flatten().filter(ended).count();
+                let jobs = engine.store().get(part).await?;
+                let is_finished = |job: &&windlass_core::Job| job.finished_at().is_some();
+                finished_jobs += jobs.iter().flatten().filter(is_finished).count();
             }
-            if over == ids.len() {
+            if finished_jobs == ids.len() {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;

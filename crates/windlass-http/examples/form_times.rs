@@ -1,8 +1,8 @@
-//! The known bodies of the scheduler form, in real time against a real target: when each request came, and how far that is
-//! from what the form promises. Takes about half a minute.
+//! Runs three schedules of the scheduler form in real time against real targets. Prints when each
+//! request arrived, compared with the promised time. Takes about half a minute.
 //!
 //! `cargo run --release -p windlass-http --example form_times`
-#![allow(clippy::print_stdout, reason = "its figures are what it is for")]
+#![allow(clippy::print_stdout, reason = "a benchmark prints its results")]
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -22,21 +22,21 @@ use windlass_store::{Expected, Schedule};
 
 type Failed = Box<dyn std::error::Error>;
 
-/// When a request came, for which occurrence, and its retry count.
-type Came = (Timestamp, Timestamp, u32);
+/// When a request arrived, its occurrence, and its retry count.
+type Arrival = (Timestamp, Timestamp, u32);
 
-/// A target that fails the attempts with these retry counts, and notes when each came.
+/// A target that fails the attempts with these retry counts and records when each arrived.
 async fn start_target(
     clock: SystemClock,
     fails: fn(u32) -> bool,
-) -> Result<(SocketAddr, Arc<Mutex<Vec<Came>>>), Failed> {
+) -> Result<(SocketAddr, Arc<Mutex<Vec<Arrival>>>), Failed> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
-    let came = Arc::new(Mutex::new(Vec::new()));
-    let notes = Arc::clone(&came);
+    let recorded = Arc::new(Mutex::new(Vec::new()));
+    let arrivals = Arc::clone(&recorded);
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            let (clock, notes) = (clock.clone(), Arc::clone(&notes));
+            let (clock, arrivals) = (clock.clone(), Arc::clone(&arrivals));
             tokio::spawn(async move {
                 let mut request = Vec::new();
                 while stream
@@ -53,13 +53,14 @@ async fn start_target(
                         let line = text.lines().find(|line| line.starts_with(name))?;
                         line.split_once(": ").map(|(_, value)| value.to_owned())
                     };
-                    let of = header("windlass-scheduled-for").and_then(|text| text.parse().ok());
+                    let occurrence =
+                        header("windlass-scheduled-for").and_then(|text| text.parse().ok());
                     let retry = header("windlass-retry-count").and_then(|text| text.parse().ok());
-                    let (Some(of), Some(retry)) = (of, retry) else {
+                    let (Some(occurrence), Some(retry)) = (occurrence, retry) else {
                         return;
                     };
-                    if let Ok(mut notes) = notes.lock() {
-                        notes.push((now, of, retry));
+                    if let Ok(mut arrivals) = arrivals.lock() {
+                        arrivals.push((now, occurrence, retry));
                     }
                     request.clear();
                     let answer = if fails(retry) {
@@ -75,7 +76,7 @@ async fn start_target(
             });
         }
     });
-    Ok((address, came))
+    Ok((address, recorded))
 }
 
 async fn create(engine: &Engine, name: &str, form: &Value) -> Result<(), Failed> {
@@ -98,18 +99,21 @@ async fn create(engine: &Engine, name: &str, form: &Value) -> Result<(), Failed>
     Ok(())
 }
 
-/// Prints the requests of whole occurrences beside what was promised, in seconds after each occurrence.
-fn print(name: &str, came: &[Came], promised: &[u64]) {
+/// Prints the requests next to the promised times, in seconds after each occurrence.
+fn print(name: &str, arrivals: &[Arrival], promised: &[u64]) {
     println!("{name}: promised at {promised:?} s");
-    for (at, of, retry) in came {
+    for (at, occurrence, retry) in arrivals {
         let nominal = usize::try_from(*retry).ok().and_then(|n| promised.get(n));
         let Some(nominal) = nominal else {
             println!("  retry {retry} was not promised");
             continue;
         };
-        let due = of.saturating_add(Duration::from_secs(*nominal));
+        let due = occurrence.saturating_add(Duration::from_secs(*nominal));
         let late = at.since(due).as_secs_f64() - due.since(*at).as_secs_f64();
-        println!("  occurrence {of}, retry {retry}: {:+.1} ms", late * 1000.0);
+        println!(
+            "  occurrence {occurrence}, retry {retry}: {:+.1} ms",
+            late * 1000.0
+        );
     }
 }
 
@@ -122,9 +126,9 @@ async fn main() -> Result<(), Failed> {
         Ids::seeded(1),
     );
     let engine = Arc::new(engine);
-    let (first, first_came) = start_target(clock.clone(), |_| true).await?;
-    let (second, second_came) = start_target(clock.clone(), |_| true).await?;
-    let (third, third_came) = start_target(clock.clone(), |retry| retry < 2).await?;
+    let (first, first_arrivals) = start_target(clock.clone(), |_| true).await?;
+    let (second, second_arrivals) = start_target(clock.clone(), |_| true).await?;
+    let (third, third_arrivals) = start_target(clock.clone(), |retry| retry < 2).await?;
     let body = |schedule: &str, target: SocketAddr, kind: &str, recurring: bool, retries: u32| {
         json!({
             "schedule": schedule, "api": format!("http://{target}/"), "type": kind,
@@ -137,7 +141,7 @@ async fn main() -> Result<(), Failed> {
         &body("*/10 * * * * *", first, "AT_LEAST_ONCE", true, 3),
     )
     .await?;
-    // Not at noon, but at the next full five seconds.
+    // At the next full five seconds.
     create(
         &engine,
         "second",
@@ -164,21 +168,21 @@ async fn main() -> Result<(), Failed> {
         stop.cancel();
     };
     let _ = tokio::join!(ending, worker.run(stop.clone(), CancellationToken::new()));
-    for (name, came, promised) in [
+    for (name, arrivals, promised) in [
         (
             "AT_LEAST_ONCE, every 10 s, always fails",
-            &first_came,
+            &first_arrivals,
             &[0, 1, 3, 7][..],
         ),
-        ("AT_MOST_ONCE, once, fails", &second_came, &[0]),
+        ("AT_MOST_ONCE, once, fails", &second_arrivals, &[0]),
         (
             "AT_LEAST_ONCE, every 5 s, succeeds on the third",
-            &third_came,
+            &third_arrivals,
             &[0, 1, 3],
         ),
     ] {
-        if let Ok(came) = came.lock() {
-            print(name, &came, promised);
+        if let Ok(arrivals) = arrivals.lock() {
+            print(name, &arrivals, promised);
         }
     }
     Ok(())

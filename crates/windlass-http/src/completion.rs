@@ -1,10 +1,13 @@
-//! Requests that a target takes for later (202), and how it tells their end: once, with the token that was sent along.
+//! Async requests: the target responds with 202 and reports the outcome later, once, with the token
+//! that was sent with the request.
 //!
-//! The token is kept, as a hash, before the request is sent. On 202 the attempt ends as snoozed until the time that the
-//! target has; its telling is written down first and then makes the job due, so that an attempt settles the job by what was
-//! told. Whatever crashes in between, the job waits no longer than the target had time. Nothing of it lives in memory only.
+//! Before the attempt sends the request, it stores a record with the hash of the token. After a 202
+//! the attempt ends as snoozed until the target's deadline. [`complete`] first writes the reported
+//! outcome to the record and then makes the job due. The next attempt finds the outcome and settles
+//! the job without sending anything. All of this is in the store: after a crash at any point, the job
+//! continues at the target's deadline at the latest.
 
-mod document;
+mod record;
 mod token;
 
 use std::time::Duration;
@@ -18,26 +21,32 @@ use windlass_core::{
 use windlass_engine::{Engine, RunningAttempt};
 use windlass_store::{Change, Expected, StoreError, Written};
 
-use crate::answer::not_completed;
-use document::Kept;
-use token::Token;
+use crate::request::HttpRequest;
+use crate::response::not_completed;
+use record::CompletionRecord;
+use token::CompletionToken;
 
-/// How a target tells that a request ended.
+/// The outcome of an async request, as its target reports it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Completion {
-    /// It is done; with a result, if it has one.
+    /// The request succeeded, with this result if the target sent one.
     Succeeded(Option<Value>),
-    /// It is not.
+    /// The request failed.
     Failed {
-        /// Why.
+        /// What went wrong.
         error: String,
-        /// Whether trying again can help.
+        /// Whether to retry the request.
         retryable: bool,
     },
 }
 
 impl Completion {
-    /// Reads `{"outcome": "succeeded", "result": …}` or `{"outcome": "failed", "error": "…", "retryable": false}`.
+    /// Reads `{"outcome": "succeeded", "result": …}` or
+    /// `{"outcome": "failed", "error": "…", "retryable": false}`.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`] names the field and the rule that it breaks.
     pub fn from_json(value: &Value) -> Result<Self, Invalid> {
         let mut fields = Fields::new(value)?;
         let words = [("succeeded", true), ("failed", false)];
@@ -54,7 +63,9 @@ impl Completion {
         } else {
             let error = fields.text("error")?;
             Completion::Failed {
-                error: error.unwrap_or("the target said that it failed").to_owned(),
+                error: error
+                    .unwrap_or("the target reported a failure without an `error`")
+                    .to_owned(),
                 retryable: fields.flag("retryable")?.unwrap_or(true),
             }
         };
@@ -92,83 +103,92 @@ impl Completion {
     }
 }
 
-/// The documents of requests that are completed later, by the id of the job.
+/// The collection of completion records in the store, by the id of the job.
 const COMPLETIONS: &str = "completions";
 
-/// What became of a completion.
+/// How [`complete`] handled a reported outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completed {
-    /// It is written down; the job is settled by it.
+    /// The outcome is stored, and the next attempt settles the job with it.
     Taken(JobId),
-    /// The same was told before: nothing changed.
+    /// The target reported the same outcome before. Nothing changed.
     Repeated(JobId),
-    /// The token was used before to tell something else, or its time is over. Nothing changed.
+    /// The target reported a different outcome before, the deadline passed, or the job is finished.
+    /// Nothing changed.
     TooLate(JobId),
-    /// No request was sent with that token.
+    /// The token belongs to no request.
     Unknown,
 }
 
-/// Takes a target's word that a request ended. Only the token says who may tell it.
+/// Stores the outcome that a target reports and makes the job due.
+///
+/// The token authorizes the caller: anyone who has it may report the outcome.
+///
+/// # Errors
+///
+/// [`StoreError`] if the store failed. The target may then report the same outcome again.
 pub async fn complete(
     engine: &Engine,
     token: &str,
     completion: &Completion,
 ) -> Result<Completed, StoreError> {
-    let Some(token) = Token::parse(token) else {
+    let Some(token) = CompletionToken::parse(token) else {
         return Ok(Completed::Unknown);
     };
     let store = engine.store();
     let name = token.job.to_string();
     loop {
         let now = engine.now();
-        let Some(found) = store.document(COMPLETIONS, &name, now).await? else {
+        let Some(document) = store.document(COMPLETIONS, &name, now).await? else {
             return Ok(Completed::Unknown);
         };
-        let Some(mut kept) = Kept::read(&found.value).filter(|kept| kept.is_of(&token)) else {
+        let record = CompletionRecord::read(&document.value);
+        let Some(mut record) = record.filter(|record| record.matches(&token)) else {
             return Ok(Completed::Unknown);
         };
-        if let Some(told) = &kept.told {
-            if told != completion {
+        if let Some(reported) = &record.completion {
+            if reported != completion {
                 return Ok(Completed::TooLate(token.job));
             }
             let job = store.get(&[token.job]).await?.into_iter().flatten().next();
             if job.is_some_and(|job| job.attempt == token.attempt) {
-                // No attempt has heard of it yet: who told it first may not have lived to make the job due.
-                wake(engine, token.job, token.attempt).await?;
+                // No attempt has used the outcome yet. The first call may have crashed before it
+                // made the job due.
+                make_due(engine, token.job, token.attempt).await?;
             }
             return Ok(Completed::Repeated(token.job));
         }
         let job = store.get(&[token.job]).await?.into_iter().flatten().next();
         let state = job.as_ref().map(|job| job.state());
         let now = engine.now();
-        let over = kept.until.is_some_and(|until| until <= now);
-        if over || !matches!(state, Some(State::Waiting | State::Running)) {
+        let deadline_passed = record.until.is_some_and(|until| until <= now);
+        if deadline_passed || !matches!(state, Some(State::Waiting | State::Running)) {
             return Ok(Completed::TooLate(token.job));
         }
-        kept.told = Some(completion.clone());
-        let expected = Expected::Version(found.version);
-        let value = kept.to_json();
-        let kept_until = kept.kept_until(now);
-        let written = store.put_document(COMPLETIONS, &name, &value, expected, kept_until, now);
+        record.completion = Some(completion.clone());
+        let expected = Expected::Version(document.version);
+        let value = record.to_json();
+        let expires_at = record.expires_at(now);
+        let written = store.put_document(COMPLETIONS, &name, &value, expected, expires_at, now);
         if let Written::Version(_) = written.await? {
-            wake(engine, token.job, token.attempt).await?;
+            make_due(engine, token.job, token.attempt).await?;
             return Ok(Completed::Taken(token.job));
         }
     }
 }
 
-/// Makes the job due. The attempt that sent the request may be about to end: it is waited for, a little.
-async fn wake(engine: &Engine, job: JobId, attempt: u32) -> Result<(), StoreError> {
-    const LOOKS: u32 = 200;
-    const BETWEEN: Duration = Duration::from_millis(10);
+/// Makes the job due. If the attempt that sent the request still runs, waits up to 2 s for its end.
+async fn make_due(engine: &Engine, job: JobId, attempt: u32) -> Result<(), StoreError> {
+    const POLLS_MAX: u32 = 200;
+    const POLL_EVERY: Duration = Duration::from_millis(10);
     let store = engine.store();
     let mut changes = store.changes();
-    for _ in 0..LOOKS {
-        let found = store.get(&[job]).await?.into_iter().flatten().next();
-        match found.map(|job| (job.state(), job.attempt)) {
+    for _ in 0..POLLS_MAX {
+        let current = store.get(&[job]).await?.into_iter().flatten().next();
+        match current.map(|job| (job.state(), job.attempt)) {
             Some((State::Running, running)) if running == attempt => tokio::select! {
                 _ = changes.changed() => {}
-                () = engine.clock().sleep(BETWEEN) => {}
+                () = engine.clock().sleep(POLL_EVERY) => {}
             },
             Some((State::Waiting, _)) => {
                 store.change(&[job], &Change::RunNow, engine.now()).await?;
@@ -177,85 +197,92 @@ async fn wake(engine: &Engine, job: JobId, attempt: u32) -> Result<(), StoreErro
             _ => return Ok(()),
         }
     }
-    Ok(()) // it finds what was told when the target's time is over
+    Ok(()) // the next attempt finds the outcome at the target's deadline
 }
 
-/// What an attempt of such a request is to do.
-pub(crate) enum Pending {
-    /// An earlier one sent it, and this is how that ended.
-    Ended(Report),
-    /// Send it, with this ticket.
-    Send(Ticket),
+/// Whether an attempt of an async job sends the request.
+pub(crate) enum SendDecision {
+    /// An earlier attempt sent it, and this is its outcome.
+    AlreadyEnded(Report),
+    /// Send it with the token of this ticket.
+    Send(CompletionTicket),
 }
 
-/// Looks whether an earlier attempt sent the request, and makes out a new token if not.
+/// Returns the outcome of the request if an earlier attempt sent it, or else a new token to send it
+/// with.
 pub(crate) async fn before_sending(
     attempt: &RunningAttempt,
+    request: &HttpRequest,
     within: Duration,
-) -> Result<Pending, Failure> {
+) -> Result<SendDecision, Failure> {
     let store = attempt.engine().store();
     let job = attempt.job();
     let name = job.id.to_string();
-    let found = store
+    let document = store
         .document(COMPLETIONS, &name, attempt.engine().now())
         .await
         .map_err(store_failed)?;
-    if let Some(kept) = found.and_then(|found| Kept::read(&found.value)) {
-        let history = store.attempts(job.id, HISTORY_LOOKED_AT).await;
+    if let Some(record) = document.and_then(|found| CompletionRecord::read(&found.value)) {
+        let history = store.attempts(job.id, HISTORY_MAX).await;
         let history = history.map_err(store_failed)?;
-        if kept.is_for_the_attempt_after(&history) {
-            if let Some(told) = kept.told {
-                attempt.keep("completion", told.to_json());
-                return Ok(Pending::Ended(told.into_report()));
+        if record.is_current(&history) {
+            if let Some(completion) = record.completion {
+                attempt.keep("completion", completion.to_json());
+                return Ok(SendDecision::AlreadyEnded(completion.into_report()));
             }
-            if kept
+            if record
                 .until
                 .is_some_and(|until| until <= attempt.engine().now())
             {
-                return Ok(Pending::Ended(Report::Failed(not_completed(within))));
+                let report = Report::Failed(not_completed(request, within));
+                return Ok(SendDecision::AlreadyEnded(report));
             }
         }
     }
-    let token = Token::new(job.id, job.attempt).map_err(|error| retryable(&error))?;
-    let kept = Kept::of(&token);
+    let token = CompletionToken::new(job.id, job.attempt).map_err(|error| retryable(&error))?;
+    let record = CompletionRecord::new(&token);
     let now = attempt.engine().now();
     let written = store
         .put_document(
             COMPLETIONS,
             &name,
-            &kept.to_json(),
+            &record.to_json(),
             Expected::Anything,
-            kept.kept_until(now),
+            record.expires_at(now),
             now,
         )
         .await
         .map_err(store_failed)?;
     match written {
-        Written::Version(version) => Ok(Pending::Send(Ticket {
-            text: token.to_string(),
-            kept,
+        Written::Version(version) => Ok(SendDecision::Send(CompletionTicket {
+            token: token.to_string(),
+            record,
             version,
         })),
-        Written::Conflict(_) => Err(retryable("another attempt of this job is about to send")),
+        Written::Conflict(_) => Err(retryable(
+            "another attempt of this job is about to send the request",
+        )),
     }
 }
 
-/// Further back than this, no attempt matters to a completion: it would have had to be lost so often in a row.
-const HISTORY_LOOKED_AT: usize = 64;
+/// The most attempts that are read to decide about a record. More would matter only if that many
+/// attempts in a row were lost.
+const HISTORY_MAX: usize = 64;
 
-/// A token that goes with a request.
-pub(crate) struct Ticket {
-    text: String,
-    kept: Kept,
+/// A token that is sent with a request, and its stored record.
+pub(crate) struct CompletionTicket {
+    token: String,
+    record: CompletionRecord,
     version: u64,
 }
 
-impl Ticket {
+impl CompletionTicket {
     pub(crate) fn token(&self) -> &str {
-        &self.text
+        &self.token
     }
 
-    /// The target took the request for later: the job waits, unless its end was told already.
+    /// Called after a 202. Returns the outcome if the target reported it already, or else snoozes the
+    /// job until the target's deadline.
     pub(crate) async fn wait(
         self,
         attempt: &RunningAttempt,
@@ -263,17 +290,17 @@ impl Ticket {
     ) -> Result<Report, Failure> {
         let store = attempt.engine().store();
         let name = attempt.job().id.to_string();
-        let mut kept = self.kept;
-        kept.until = Some(until);
+        let mut record = self.record;
+        record.until = Some(until);
         let expected = Expected::Version(self.version);
         let now = attempt.engine().now();
         let written = store
             .put_document(
                 COMPLETIONS,
                 &name,
-                &kept.to_json(),
+                &record.to_json(),
                 expected,
-                kept.kept_until(now),
+                record.expires_at(now),
                 now,
             )
             .await
@@ -281,19 +308,24 @@ impl Ticket {
         if let Written::Version(_) = written {
             return Ok(Report::Snoozed { until });
         }
-        let found = store
+        let document = store
             .document(COMPLETIONS, &name, now)
             .await
             .map_err(store_failed)?;
-        let told = found.and_then(|found| Kept::read(&found.value)?.told);
-        let told = told.ok_or_else(|| retryable("what was kept of the request is gone"))?;
-        attempt.keep("completion", told.to_json());
-        Ok(told.into_report())
+        let completion =
+            document.and_then(|found| CompletionRecord::read(&found.value)?.completion);
+        let completion = completion.ok_or_else(|| {
+            retryable("the completion record of the request disappeared while it was sent")
+        })?;
+        attempt.keep("completion", completion.to_json());
+        Ok(completion.into_report())
     }
 }
 
 fn store_failed(error: StoreError) -> Failure {
-    retryable(&format!("the completion could not be kept: {error}"))
+    retryable(&format!(
+        "could not read or write the completion record: {error}"
+    ))
 }
 
 fn retryable(text: &str) -> Failure {
@@ -305,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn completions_are_read_strictly() {
+    fn completions_are_parsed_strictly() {
         let read = Completion::from_json;
         assert_eq!(
             read(&json!({"outcome": "succeeded", "result": {"a": 1}})),
@@ -331,14 +363,14 @@ mod tests {
         ] {
             assert_eq!(read(&value).unwrap_err().field(), field, "{value}");
         }
-        for told in [
+        for completion in [
             Completion::Succeeded(None),
             Completion::Failed {
                 error: "e".to_owned(),
                 retryable: true,
             },
         ] {
-            assert_eq!(read(&told.to_json()), Ok(told));
+            assert_eq!(read(&completion.to_json()), Ok(completion));
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Opens connections to targets: resolves once, asks the guard about every address, and dials what was asked about.
+//! Opens connections to targets: resolves the host name once, checks every address with the guard,
+//! and dials the checked addresses.
 //!
-//! Invariant: no socket is opened to an address that the guard did not allow, and a name with one refused address is
-//! refused whole. Nothing is sent to an address that this process listens on, however it was named. Proxies of the
-//! environment are not looked at.
+//! Invariant: the connector opens no socket to an address that the guard does not allow, and refuses
+//! a host name if one of its addresses is not allowed. It sends nothing to an address that this
+//! process listens on, however the address is written. It ignores proxy settings of the environment.
 
 mod stream;
 mod tls;
@@ -26,63 +27,67 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
+use windlass_core::format_duration;
+
 use crate::guard::{Guard, TargetClass};
-use crate::phases::{Phase, Phases};
+use crate::timeline::{RequestPhase, RequestTimeline};
 
 pub(crate) use stream::Stream;
 pub use tls::{TlsError, TlsRoots};
 
-/// So many of a name's addresses are tried; a name with more is as good as one with so many.
+/// The most addresses of one host name that are dialled.
 const DIALLED_MAX: usize = 8;
-/// So many names are resolved at once: the system's resolver takes a thread for each.
+/// The most concurrent lookups: the resolver of the operating system takes a thread for each.
 const RESOLVING_MAX: usize = 64;
 
-/// Finds the addresses of a name.
+/// Resolves host names.
 #[async_trait]
 pub trait Resolve: Send + Sync + fmt::Debug {
-    /// All addresses of a host name.
+    /// Returns all addresses of a host name.
     async fn resolve(&self, host: &str) -> io::Result<Vec<IpAddr>>;
 }
 
-/// Asks the operating system.
+/// The resolver of the operating system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemResolver;
 
 #[async_trait]
 impl Resolve for SystemResolver {
     async fn resolve(&self, host: &str) -> io::Result<Vec<IpAddr>> {
-        let found = tokio::net::lookup_host((host, 0)).await?;
-        Ok(found.map(|address| address.ip()).collect())
+        let addresses = tokio::net::lookup_host((host, 0)).await?;
+        Ok(addresses.map(|address| address.ip()).collect())
     }
 }
 
-/// Why there is no connection.
+/// Why there is no connection. `response::judge` adds the target to the texts.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DialError {
-    /// An address that was written out. Every refused one reads the same: what lies behind it is not theirs to find out.
-    #[error("the target's address is not allowed")]
-    Refused,
-    /// A name that does not exist and one whose address is refused read the same and are retried alike: else whoever may
-    /// enqueue could ask which names exist in the network of the server.
-    #[error("the target's name was not found, or has an address that is not allowed")]
-    NoAddress,
-    #[error("connecting to the target failed: {0}")]
+    /// The address in the URL. The error is the same for every address, so that it does not show
+    /// what is behind one.
+    #[error("the address is not allowed")]
+    AddressNotAllowed,
+    /// A host name that does not exist, or one with an address that is not allowed. They share one
+    /// error and are both retried. Otherwise a caller who may enqueue could find out which names
+    /// exist in the network of the server.
+    #[error("the name was not found, or has an address that is not allowed")]
+    NoAllowedAddress,
+    #[error("{0}")]
     Unreachable(String),
-    #[error("the target's TLS was not accepted: {0}")]
+    #[error("the TLS handshake failed: {0}")]
     Tls(String),
-    #[error("{what} took longer than {limit:?}")]
-    TooSlow { what: &'static str, limit: Duration },
+    #[error("{step} timed out after {}", format_duration(*limit))]
+    TimedOut { step: &'static str, limit: Duration },
 }
 
-/// Opens connections. Clones share their counters.
+/// Opens connections. Clones share everything.
 #[derive(Clone)]
-pub(crate) struct Connector(Arc<Inner>);
+pub(crate) struct Connector(Arc<ConnectorShared>);
 
-struct Inner {
+struct ConnectorShared {
     guard: Guard,
     own: Vec<SocketAddr>,
     resolver: Arc<dyn Resolve>,
-    resolving: Arc<Semaphore>,
+    lookup_permits: Arc<Semaphore>,
     tls: TlsConnector,
     timeout: Duration,
     opened: AtomicU64,
@@ -96,114 +101,119 @@ impl Connector {
         tls: TlsConnector,
         timeout: Duration,
     ) -> Self {
-        Connector(Arc::new(Inner {
+        Connector(Arc::new(ConnectorShared {
             guard,
             own,
             resolver,
-            resolving: Arc::new(Semaphore::new(RESOLVING_MAX)),
+            lookup_permits: Arc::new(Semaphore::new(RESOLVING_MAX)),
             tls,
             timeout,
             opened: AtomicU64::new(0),
         }))
     }
 
-    /// How many connections were begun so far.
+    /// Returns how many connections it has tried to open so far.
     pub(crate) fn opened(&self) -> u64 {
         self.0.opened.load(Ordering::Relaxed)
     }
 
-    async fn connect(self, uri: Uri, phases: Arc<Phases>) -> Result<Stream, DialError> {
-        let secure = uri.scheme_str() == Some("https");
+    async fn connect(self, uri: Uri, timeline: Arc<RequestTimeline>) -> Result<Stream, DialError> {
+        let is_https = uri.scheme_str() == Some("https");
         let host = uri.host().unwrap_or_default();
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
-        let addresses = self.addresses(host, port, &phases).await?;
-        let dialled = self.dial(&addresses, &phases).await;
+        let port = uri.port_u16().unwrap_or(if is_https { 443 } else { 80 });
+        let addresses = self.addresses(host, port, &timeline).await?;
+        let dialled = self.dial(&addresses, &timeline).await;
         let tcp = dialled.map_err(|error| match error {
-            DialError::Refused if host.parse::<IpAddr>().is_err() => DialError::NoAddress,
+            DialError::AddressNotAllowed if host.parse::<IpAddr>().is_err() => {
+                DialError::NoAllowedAddress
+            }
             other => other,
         })?;
-        let _ = tcp.set_nodelay(true); // slower without, not wrong
-        if !secure {
-            phases.connected();
+        let _ = tcp.set_nodelay(true); // on an error the request is only slower
+        if !is_https {
+            timeline.connected();
             return Ok(Stream::Plain(TokioIo::new(tcp)));
         }
         let name = ServerName::try_from(host.to_owned())
             .map_err(|error| DialError::Tls(error.to_string()))?;
-        phases.begin(Phase::Tls);
-        let shaken = self.within("the TLS handshake", self.0.tls.connect(name, tcp));
-        let stream = shaken
+        timeline.begin(RequestPhase::Tls);
+        let handshake = self.within("the TLS handshake", self.0.tls.connect(name, tcp));
+        let stream = handshake
             .await?
-            .map_err(|error| DialError::Tls(error.to_string()))?;
-        phases.end(Phase::Tls);
-        phases.connected();
+            .map_err(|error| DialError::Tls(handshake_error(&error)))?;
+        timeline.end(RequestPhase::Tls);
+        timeline.connected();
         Ok(Stream::Tls(Box::new(TokioIo::new(stream))))
     }
 
-    /// The addresses that may be dialled, all of them asked about.
+    /// Returns the addresses to dial, after the guard allowed all addresses of the host.
     async fn addresses(
         &self,
         host: &str,
         port: u16,
-        phases: &Phases,
+        timeline: &RequestTimeline,
     ) -> Result<Vec<SocketAddr>, DialError> {
-        let (found, refused) = match host.parse::<IpAddr>() {
-            Ok(literal) => (vec![literal], DialError::Refused),
+        let (ips, refusal) = match host.parse::<IpAddr>() {
+            Ok(literal) => (vec![literal], DialError::AddressNotAllowed),
             Err(_) => {
-                phases.begin(Phase::Resolve);
-                let found = self.resolve(host).await?;
-                phases.end(Phase::Resolve);
-                (found, DialError::NoAddress)
+                timeline.begin(RequestPhase::Resolve);
+                let ips = self.resolve(host).await?;
+                timeline.end(RequestPhase::Resolve);
+                (ips, DialError::NoAllowedAddress)
             }
         };
-        let allowed = |ip: &IpAddr| {
-            // The unspecified address is another name of this machine.
-            let named = !ip.to_canonical().is_unspecified();
-            named && self.0.guard.allows(*ip) && !self.is_own(*ip, port)
+        let is_allowed = |ip: &IpAddr| {
+            // Connecting to the unspecified address reaches this machine.
+            let is_specified = !ip.to_canonical().is_unspecified();
+            is_specified && self.0.guard.allows(*ip) && !self.is_own(*ip, port)
         };
-        if found.is_empty() || !found.iter().all(allowed) {
-            return Err(refused);
+        if ips.is_empty() || !ips.iter().all(is_allowed) {
+            return Err(refusal);
         }
-        let of_port = found.into_iter().map(|ip| SocketAddr::new(ip, port));
-        Ok(of_port.take(DIALLED_MAX).collect())
+        let addresses = ips.into_iter().map(|ip| SocketAddr::new(ip, port));
+        Ok(addresses.take(DIALLED_MAX).collect())
     }
 
     async fn resolve(&self, host: &str) -> Result<Vec<IpAddr>, DialError> {
-        let asked = async {
-            let turn = Arc::clone(&self.0.resolving).acquire_owned().await;
+        let lookup = async {
+            let permit = Arc::clone(&self.0.lookup_permits).acquire_owned().await;
             let (resolver, host) = (Arc::clone(&self.0.resolver), host.to_owned());
-            // The system's resolver cannot be called off: whoever stops waiting for it leaves it its turn.
-            let asked = tokio::spawn(async move {
-                let _turn = turn;
+            // A lookup of the operating system cannot be cancelled. Its task keeps the permit until
+            // it ends, even if the request has timed out by then.
+            let lookup = tokio::spawn(async move {
+                let _permit = permit;
                 resolver.resolve(&host).await
             });
-            asked
+            lookup
                 .await
-                .unwrap_or_else(|gone| Err(io::Error::other(gone)))
+                .unwrap_or_else(|panicked| Err(io::Error::other(panicked)))
         };
-        let found = self.within("resolving the target's name", asked).await?;
-        found.map_err(|_| DialError::NoAddress)
+        let addresses = self.within("resolving the host name", lookup).await?;
+        addresses.map_err(|_| DialError::NoAllowedAddress)
     }
 
-    /// Whether this process itself listens there.
+    /// Whether this process listens on the address.
     fn is_own(&self, ip: IpAddr, port: u16) -> bool {
         let ip = ip.to_canonical();
         self.0.own.iter().any(|own| {
-            let here = own.ip().to_canonical();
-            own.port() == port && (here == ip || (here.is_unspecified() && is_of_this_machine(ip)))
+            let own_ip = own.ip().to_canonical();
+            let is_same = own_ip == ip || (own_ip.is_unspecified() && is_of_this_machine(ip));
+            own.port() == port && is_same
         })
     }
 
-    /// Dials one address after the other until one answers. Each has its share of the time, the last one all that is left.
+    /// Dials one address after the other until one accepts the connection. Each address gets an
+    /// equal share of the connect timeout, the last one all the time that is left.
     async fn dial(
         &self,
         addresses: &[SocketAddr],
-        phases: &Phases,
+        timeline: &RequestTimeline,
     ) -> Result<TcpStream, DialError> {
-        phases.begin(Phase::Connect);
-        let dialled = async {
+        timeline.begin(RequestPhase::Connect);
+        let dialling = async {
             let Some((last, others)) = addresses.split_last() else {
-                return Err(DialError::NoAddress);
+                return Err(DialError::NoAllowedAddress);
             };
             let share = self.0.timeout / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
             for address in others {
@@ -215,14 +225,14 @@ impl Connector {
             opened.map_err(|error| DialError::Unreachable(error.to_string()))
         };
         if let Some(address) = addresses.first() {
-            phases.reached(TargetClass::of(address.ip()));
+            timeline.set_target(TargetClass::of(address.ip()));
         }
-        let stream = self.within("connecting to the target", dialled).await??;
+        let stream = self.within("connecting", dialling).await??;
         let peer = stream.peer_addr();
         if !peer.is_ok_and(|peer| !self.is_own(peer.ip(), peer.port())) {
-            return Err(DialError::Refused);
+            return Err(DialError::AddressNotAllowed);
         }
-        phases.end(Phase::Connect);
+        timeline.end(RequestPhase::Connect);
         Ok(stream)
     }
 
@@ -233,17 +243,27 @@ impl Connector {
 
     async fn within<T>(
         &self,
-        what: &'static str,
+        step: &'static str,
         work: impl Future<Output = T>,
     ) -> Result<T, DialError> {
         let limit = self.0.timeout;
         timeout(limit, work)
             .await
-            .map_err(|_| DialError::TooSlow { what, limit })
+            .map_err(|_| DialError::TimedOut { step, limit })
     }
 }
 
-/// Only an address of this machine can be bound to; nothing is sent.
+/// Returns the text of a failed handshake, with a hint if the certificate authority is not trusted.
+fn handshake_error(error: &io::Error) -> String {
+    let unknown_issuer = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+    let tls_error = error.get_ref().and_then(|cause| cause.downcast_ref());
+    if tls_error == Some(&unknown_issuer) {
+        return format!("{error}; if the target uses a private CA, add it with http_jobs.ca_file");
+    }
+    error.to_string()
+}
+
+/// Whether an address belongs to this machine: only then can a socket bind it. Sends nothing.
 fn is_of_this_machine(ip: IpAddr) -> bool {
     UdpSocket::bind((ip, 0)).is_ok()
 }
@@ -258,9 +278,9 @@ impl tower_service::Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        // Called within the task of the request that needs the connection.
-        let phases = Phases::of_this_task();
-        Box::pin(self.clone().connect(uri, phases))
+        // The HTTP library calls this in the task of the request that needs the connection.
+        let timeline = RequestTimeline::current();
+        Box::pin(self.clone().connect(uri, timeline))
     }
 }
 

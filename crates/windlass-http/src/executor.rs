@@ -1,14 +1,14 @@
 //! Runs HTTP jobs: the handler of kind `http`.
 //!
-//! A request takes a task and a socket, never a thread. How often and when it is tried again is not decided here: an attempt
-//! ends with a report, as that of any handler.
+//! A request takes a task and a socket, never a thread. This module does not decide about retries:
+//! an attempt ends with a report, like that of any handler.
 
-mod envelope;
+mod outgoing;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -17,32 +17,37 @@ use windlass_core::retry::Preset;
 use windlass_core::{AttemptError, Delivery, Failure, FailureClass, Invalid, Report};
 use windlass_engine::{Handler, Running, RunningAttempt, StopReason, WorkerConfig};
 
-use crate::answer::{Answer, Trouble, Verdict, judge};
-use crate::completion::{self, Pending};
+use crate::completion::{self, SendDecision};
 use crate::connector::{Connector, Resolve, SystemResolver, TlsError, TlsRoots};
 use crate::guard::{Cidr, Guard};
 use crate::job::{HTTP_KIND, http_kind, kind_retry};
-use crate::phases::Phases;
+use crate::lock;
 use crate::request::HttpRequest;
+use crate::response::{RequestError, RequestVerdict, TargetResponse, judge};
 use crate::sender::Sender;
 use crate::signature::{NoSigningKeys, SigningKeys};
+use crate::timeline::RequestTimeline;
 
-pub use envelope::{DEADLINE_HEADER, DEPTH_HEADER, DEPTH_MAX, DEPTH_META};
+pub use outgoing::{DEADLINE_HEADER, DEPTH_HEADER, DEPTH_MAX, DEPTH_META};
 
-/// How HTTP jobs are run.
+/// The settings of [`HttpJobs`].
 #[derive(Debug, Clone)]
 pub struct HttpConfig {
-    /// Ranges of addresses that are opened beside the public ones. None.
+    /// Address ranges that requests may reach in addition to public addresses. Default: none.
     pub allow: Vec<Cidr>,
-    /// Where this process itself listens: never dialled.
+    /// The addresses that this process listens on. Requests never reach them, even if `allow`
+    /// contains them. Default: none.
     pub own: Vec<SocketAddr>,
-    /// Which certificate authorities are believed.
+    /// The certificate authorities that are trusted.
     pub roots: TlsRoots,
-    /// Resolving, connecting and the TLS handshake may each take so long. 5 s.
+    /// The timeout of each of: resolving the host name, connecting, the TLS handshake. Default:
+    /// 5 s.
     pub connect_timeout: Duration,
-    /// At most so many requests to one host at once; further ones wait, within their timeout. No bound.
+    /// The most concurrent requests to one host. Further requests wait, and their timeout runs
+    /// while they do. Default: no limit.
     pub per_host: Option<usize>,
-    /// Where targets tell how a request ended that they took for later: the token follows it. Not told.
+    /// The URL at which targets report the outcome of an async request; the token is appended to
+    /// it. Sent with each such request. Default: not sent.
     pub completion_url: Option<String>,
 }
 
@@ -59,22 +64,25 @@ impl Default for HttpConfig {
     }
 }
 
-/// The handler of kind `http`. Clones share connections.
+/// The handler of kind `http`. Clones share their connections.
+///
+/// [`HttpJobs::serve`] makes a `Worker` of the SDK run HTTP jobs.
 #[derive(Clone)]
-pub struct HttpJobs(Arc<Inner>);
+pub struct HttpJobs(Arc<HttpExecutor>);
 
-struct Inner {
+struct HttpExecutor {
     sender: Sender,
     keys: Arc<dyn SigningKeys>,
     per_host: Option<usize>,
-    hosts: Mutex<HashMap<String, Arc<Semaphore>>>,
+    /// The permits of the hosts that have requests, if `per_host` is set.
+    host_permits: Mutex<HashMap<String, Arc<Semaphore>>>,
     completion_url: Option<String>,
 }
 
-/// Why HTTP jobs cannot be run.
+/// Why an [`HttpConfig`] cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpConfigError {
-    /// A setting that cannot work.
+    /// A setting is out of range.
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// TLS cannot be set up.
@@ -82,23 +90,31 @@ pub enum HttpConfigError {
     Tls(#[from] TlsError),
 }
 
-/// How long a request that was told to stop has at most.
+/// The longest cancel grace that a worker of only HTTP jobs needs.
 const CANCEL_GRACE_MAX: Duration = Duration::from_secs(1);
 
 impl HttpJobs {
-    /// Runs HTTP jobs, with the system's resolver and no secrets.
+    /// Creates the handler with the resolver of the operating system and no webhook secrets.
+    ///
+    /// # Errors
+    ///
+    /// [`HttpConfigError`] if a setting is out of range or the TLS roots cannot be used.
     pub fn new(config: HttpConfig) -> Result<Self, HttpConfigError> {
         HttpJobs::with(config, Arc::new(SystemResolver), Arc::new(NoSigningKeys))
     }
 
-    /// Runs HTTP jobs.
+    /// Creates the handler with a resolver and webhook secrets of the caller.
+    ///
+    /// # Errors
+    ///
+    /// As [`HttpJobs::new`].
     pub fn with(
         config: HttpConfig,
         resolver: Arc<dyn Resolve>,
         keys: Arc<dyn SigningKeys>,
     ) -> Result<Self, HttpConfigError> {
         if config.connect_timeout.is_zero() {
-            return Err(Invalid::new("connect_timeout", "must be longer than nothing").into());
+            return Err(Invalid::new("connect_timeout", "must be longer than 0").into());
         }
         if config.per_host == Some(0) {
             return Err(Invalid::new("per_host", "must be at least 1").into());
@@ -106,17 +122,20 @@ impl HttpJobs {
         let tls = config.roots.connector()?;
         let guard = Guard::new(config.allow);
         let connector = Connector::new(guard, config.own, resolver, tls, config.connect_timeout);
-        Ok(HttpJobs(Arc::new(Inner {
+        Ok(HttpJobs(Arc::new(HttpExecutor {
             sender: Sender::new(connector),
             keys,
             per_host: config.per_host,
-            hosts: Mutex::default(),
+            host_permits: Mutex::default(),
             completion_url: config.completion_url,
         })))
     }
 
-    /// Makes a worker run HTTP jobs, by the preset `webhook` unless it has a policy for them. A request stops as soon as it is
-    /// told to: a worker that runs nothing else needs a cancel grace of 1 s at most, and retries a timeout that much sooner.
+    /// Makes a worker of the engine run HTTP jobs. They retry by the preset `webhook`, unless the
+    /// worker already has a policy for them.
+    ///
+    /// If the worker runs nothing else, this also reduces its cancel grace to at most 1 s, because a
+    /// request stops immediately when it is cancelled. So a timed-out request is retried sooner.
     pub fn register(&self, worker: &mut WorkerConfig) {
         worker.handlers.add(http_kind(), Arc::new(self.clone()));
         if worker.handlers.kinds().count() == 1 {
@@ -127,8 +146,8 @@ impl HttpJobs {
         }
     }
 
-    /// Makes a worker of a Rust program run HTTP jobs, by the preset `webhook` unless they have a
-    /// policy of their own.
+    /// Makes a worker of the SDK run HTTP jobs. They retry by the preset `webhook`, unless a job has
+    /// its own policy.
     pub fn serve<S: Send + Sync + 'static>(
         &self,
         worker: windlass::Worker<S>,
@@ -139,7 +158,7 @@ impl HttpJobs {
             .retry_kind(HTTP_KIND, Preset::Webhook)
     }
 
-    /// How many connections were begun so far.
+    /// Returns how many connections it has tried to open so far.
     pub fn connections_opened(&self) -> u64 {
         self.0.sender.opened()
     }
@@ -147,16 +166,20 @@ impl HttpJobs {
 
 impl Handler for HttpJobs {
     fn run(&self, attempt: Arc<RunningAttempt>) -> Running {
-        let inner = Arc::clone(&self.0);
-        Box::pin(async move { inner.run(&attempt).await })
+        let executor = Arc::clone(&self.0);
+        Box::pin(async move { executor.run(&attempt).await })
     }
 }
 
-impl Inner {
+impl HttpExecutor {
     async fn run(&self, attempt: &RunningAttempt) -> Report {
         let request = match HttpRequest::from_json(attempt.job().payload.as_str()) {
             Ok(request) => request,
-            Err(refusal) => return unrecoverable(&format!("the payload is no request: {refusal}")),
+            Err(invalid) => {
+                return unrecoverable(&format!(
+                    "the payload is not a valid HTTP request: {invalid}"
+                ));
+            }
         };
         match self.run_request(attempt, &request).await {
             Ok(report) => report,
@@ -169,70 +192,70 @@ impl Inner {
         attempt: &RunningAttempt,
         request: &HttpRequest,
     ) -> Result<Report, Failure> {
-        let later = match request.complete_within {
+        let ticket = match request.complete_within {
             None => None,
-            Some(within) => match completion::before_sending(attempt, within).await? {
-                Pending::Ended(report) => return Ok(report),
-                Pending::Send(ticket) => Some(ticket),
+            Some(within) => match completion::before_sending(attempt, request, within).await? {
+                SendDecision::AlreadyEnded(report) => return Ok(report),
+                SendDecision::Send(ticket) => Some(ticket),
             },
         };
-        let token = later.as_ref().map(|ticket| ticket.token());
-        let sent =
-            envelope::seal(attempt, request, &*self.keys, token, self.completion_url()).await?;
-        let phases = Phases::start();
-        // A timeout ends the attempt from outside: how far it came is told all the same.
-        let watch = Arc::clone(&phases);
-        attempt.keep_at_the_end("http", move || watch.so_far().into());
-        let work = async {
-            let _turn = self.turn(request).await;
+        let token = ticket.as_ref().map(|ticket| ticket.token());
+        let completion_url = self.completion_url.as_deref();
+        let outgoing =
+            outgoing::build(attempt, request, &*self.keys, token, completion_url).await?;
+        let timeline = RequestTimeline::start();
+        // The engine ends a timed-out attempt without asking the handler. The attempt still gets
+        // its timeline.
+        let partial = Arc::clone(&timeline);
+        attempt.keep_at_the_end("http", move || partial.partial_json().into());
+        let sending = async {
+            let _permit = self.acquire_host_permit(request).await;
             let delivery = attempt.job().delivery;
-            self.sender.send(sent, delivery, &phases).await
+            self.sender.send(outgoing, delivery, &timeline).await
         };
-        let came = tokio::select! {
+        let result = tokio::select! {
             biased;
-            came = work => came,
+            result = sending => result,
             reason = attempt.stop().wait_beside_work() => {
-                record(attempt, &phases, stop_label(reason));
-                return Ok(stopped(attempt, reason, &phases));
+                count_request(attempt, &timeline, stop_label(reason));
+                return Ok(stopped(attempt, reason, &timeline));
             }
         };
-        record(attempt, &phases, result_label(&came));
+        count_request(attempt, &timeline, result_label(&result));
         let now = attempt.engine().now();
-        attempt.keep("http", kept(&came, &phases));
-        Ok(match (judge(request, &came, now), later) {
-            (Verdict::Later { until }, Some(ticket)) => ticket.wait(attempt, until).await?,
-            (Verdict::Later { until }, None) => Report::Snoozed { until },
-            (Verdict::Succeeded(result), _) => Report::Succeeded(result),
-            (Verdict::Failed(failure), _) => Report::Failed(failure),
+        attempt.keep("http", detail_json(&result, &timeline));
+        Ok(match (judge(request, &result, now), ticket) {
+            (RequestVerdict::CompletesLater { until }, Some(ticket)) => {
+                ticket.wait(attempt, until).await?
+            }
+            (RequestVerdict::CompletesLater { until }, None) => Report::Snoozed { until },
+            (RequestVerdict::Succeeded(result), _) => Report::Succeeded(result),
+            (RequestVerdict::Failed(failure), _) => Report::Failed(failure),
         })
     }
 
-    fn completion_url(&self) -> Option<&str> {
-        self.completion_url.as_deref()
-    }
-
-    /// Waits for the host to have room, where that is bounded.
-    async fn turn(&self, request: &HttpRequest) -> Option<OwnedSemaphorePermit> {
-        let most = self.per_host?;
+    /// Waits until the host has fewer than `per_host` requests, if that is set.
+    async fn acquire_host_permit(&self, request: &HttpRequest) -> Option<OwnedSemaphorePermit> {
+        let per_host = self.per_host?;
         let host = request.url.authority().map_or("", |host| host.as_str());
-        let room = {
-            let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
-            // Only hosts that are being asked are remembered.
-            hosts.retain(|_, room| Arc::strong_count(room) > 1);
-            let room = hosts
+        let permits = {
+            let mut hosts = lock(&self.host_permits);
+            // Forget hosts without requests, so the map does not grow forever.
+            hosts.retain(|_, permits| Arc::strong_count(permits) > 1);
+            let permits = hosts
                 .entry(host.to_owned())
-                .or_insert_with(|| Arc::new(Semaphore::new(most)));
-            Arc::clone(room)
+                .or_insert_with(|| Arc::new(Semaphore::new(per_host)));
+            Arc::clone(permits)
         };
-        room.acquire_owned().await.ok()
+        permits.acquire_owned().await.ok()
     }
 }
 
-/// Counts what a request came to.
-fn record(attempt: &RunningAttempt, phases: &Phases, result: &'static str) {
+/// Counts the request in the metrics.
+fn count_request(attempt: &RunningAttempt, timeline: &RequestTimeline, result: &'static str) {
     if let Some(recorder) = attempt.engine().recorder() {
-        let target = match (result, phases.target()) {
-            (REFUSED, _) => REFUSED, // what it is stays unsaid
+        let target = match (result, timeline.target()) {
+            (REFUSED, _) => REFUSED, // the metric must not show what is behind the address
             (_, Some(target)) => target.name(),
             (_, None) => "unknown",
         };
@@ -242,18 +265,18 @@ fn record(attempt: &RunningAttempt, phases: &Phases, result: &'static str) {
 
 const REFUSED: &str = "refused";
 
-fn result_label(came: &Result<Answer, Trouble>) -> &'static str {
-    match came {
-        Ok(answer) => match answer.status.as_u16() {
+fn result_label(result: &Result<TargetResponse, RequestError>) -> &'static str {
+    match result {
+        Ok(response) => match response.status.as_u16() {
             200..=299 => "2xx",
             300..=399 => "3xx",
             400..=499 => "4xx",
             500..=599 => "5xx",
             _ => "other",
         },
-        Err(Trouble::Refused) => REFUSED,
-        Err(Trouble::NoAddress(_) | Trouble::NotSent(_)) => "not_sent",
-        Err(Trouble::Unknown(_)) => "no_answer",
+        Err(RequestError::AddressNotAllowed) => REFUSED,
+        Err(RequestError::NoAllowedAddress | RequestError::NotSent(_)) => "not_sent",
+        Err(RequestError::OutcomeUnknown(_)) => "no_answer",
     }
 }
 
@@ -264,11 +287,13 @@ fn stop_label(reason: StopReason) -> &'static str {
     }
 }
 
-/// What is told when the attempt is to stop before the answer came.
-fn stopped(attempt: &RunningAttempt, reason: StopReason, phases: &Phases) -> Report {
-    if attempt.job().delivery == Delivery::AtMostOnce && phases.is_connected() {
-        // What may have been sent must not look as if it had not.
-        let error = AttemptError::new("stopped while the request was on its way: it may have run");
+/// The report of an attempt that must stop before the response arrived.
+fn stopped(attempt: &RunningAttempt, reason: StopReason, timeline: &RequestTimeline) -> Report {
+    if attempt.job().delivery == Delivery::AtMostOnce && timeline.is_connected() {
+        // `Cancelled` would claim that the request was not sent.
+        let error = AttemptError::new(
+            "stopped while the request was in flight: the target may have processed it",
+        );
         return Report::Failed(Failure {
             class: FailureClass::Unknown,
             ..Failure::retryable(error)
@@ -276,22 +301,24 @@ fn stopped(attempt: &RunningAttempt, reason: StopReason, phases: &Phases) -> Rep
     }
     match reason {
         StopReason::Cancelled => Report::Cancelled,
-        // Told already; this is not heard.
+        // The engine has settled the attempt already and ignores this report.
         StopReason::TimedOut | StopReason::LeaseLost | StopReason::Shutdown => Report::Lost,
     }
 }
 
-/// What is kept with the attempt. Of a refused address, and of a name without one, nothing is: not even how long it took to find
-/// out.
-fn kept(came: &Result<Answer, Trouble>, phases: &Phases) -> Value {
-    match came {
-        Ok(answer) => {
-            let mut kept = answer.to_json();
-            kept.insert("timings_ms".to_owned(), phases.to_json());
-            Value::Object(kept)
+/// Returns what is stored with the attempt. It is empty for a target that is not allowed: even the
+/// time that it took to find out would show whether a host name exists.
+fn detail_json(result: &Result<TargetResponse, RequestError>, timeline: &RequestTimeline) -> Value {
+    match result {
+        Ok(response) => {
+            let mut detail = response.to_json();
+            detail.insert("timings_ms".to_owned(), timeline.timings_json());
+            Value::Object(detail)
         }
-        Err(Trouble::Refused | Trouble::NoAddress(_)) => Value::Object(Map::new()),
-        Err(_) => Value::Object(phases.so_far()),
+        Err(RequestError::AddressNotAllowed | RequestError::NoAllowedAddress) => {
+            Value::Object(Map::new())
+        }
+        Err(_) => Value::Object(timeline.partial_json()),
     }
 }
 

@@ -1,9 +1,11 @@
-//! The scheduler form: a schedule and a URL in one flat object, as `{"schedule": "*/10 * * * * *", "api": "https://…"}`.
+//! The scheduler form: a schedule and a URL in one flat object, such as
+//! `{"schedule": "*/10 * * * * *", "api": "https://…"}`.
 //!
-//! Pure: the form becomes a schedule of HTTP jobs; what happens to them becomes the lines that its users look for.
+//! [`SchedulerForm`] turns a form into a schedule of HTTP jobs. [`Teller`] logs the failures of those
+//! jobs in the fixed wording that users of the form search for.
 
+mod failure_log;
 mod lines;
-mod teller;
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -17,16 +19,17 @@ use windlass_core::{
 use crate::job::{http_kind, with_defaults};
 use crate::request::HttpRequest;
 
+pub use failure_log::{Teller, failure_line};
 pub use lines::{gave_up_line, next_execution_time, retry_line, status_of};
-pub use teller::{Teller, line_of};
 
-/// The entry of the `meta` of jobs that come from the form: what it said of its schedule.
+/// The entry of a job's `meta` that marks jobs of the form. It holds the fields of the form that
+/// concern the schedule.
 pub const FORM_META: &str = "scheduler_form";
 
-/// How often a failed request of the form is tried again, unless it says otherwise.
+/// The default of `maxRetryCount`.
 const MAX_RETRY_COUNT_DEFAULT: i64 = 3;
 
-/// What a user of the form asks for.
+/// A valid form.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SchedulerForm {
     expression: Expression,
@@ -35,24 +38,33 @@ pub struct SchedulerForm {
     job: NewJob,
 }
 
-/// Why a form is refused: a code that its users know, the field and the rule.
+/// Why a form is invalid: a code that users of the form know, the field and the rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{invalid}")]
 pub struct FormError {
-    /// The code, as `INVALID_SCHEDULE`.
+    /// The code, such as `INVALID_SCHEDULE`.
     pub code: &'static str,
-    /// The field and the rule.
+    /// The field and the rule that it breaks.
     pub invalid: Invalid,
 }
 
 impl SchedulerForm {
     /// Reads a form from JSON text.
+    ///
+    /// # Errors
+    ///
+    /// [`FormError`] if a field breaks a rule.
     pub fn from_json(text: &str) -> Result<Self, FormError> {
         let parts = RawFields::parse(text).map_err(FormError::of)?;
         SchedulerForm::from_parts(&parts, PAYLOAD_BYTES_MAX)
     }
 
-    /// Reads a form from the fields of an object; its request may have so many bytes.
+    /// Reads a form from the fields of an object. Its request may have at most `payload_bytes_max`
+    /// bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`FormError`] if a field breaks a rule.
     pub fn from_parts(parts: &RawFields, payload_bytes_max: usize) -> Result<Self, FormError> {
         let others = parts.values_but("body").map_err(FormError::of)?;
         let mut fields = Fields::of(&others);
@@ -72,8 +84,8 @@ impl SchedulerForm {
             .ok_or_else(|| Invalid::new("schedule", "is required"))?;
         let delivery = fields.parsed("type", read_type)?;
         let recurring = fields.flag("isRecurring")?.unwrap_or(true);
-        let most = i64::from(ATTEMPTS_CEILING) - 1;
-        let retries = fields.integer("maxRetryCount", 0, most)?;
+        let retries_max = i64::from(ATTEMPTS_CEILING) - 1;
+        let retries = fields.integer("maxRetryCount", 0, retries_max)?;
         let retries = retries.unwrap_or(MAX_RETRY_COUNT_DEFAULT);
         let (request, payload) = read_payload(fields, body, payload_bytes_max)?;
         let mut job = with_defaults(NewJob {
@@ -82,10 +94,10 @@ impl SchedulerForm {
             max_attempts: AttemptLimit::from_either(None, Some(retries))?,
             ..NewJob::new(http_kind())
         });
-        let told = json!({
+        let form_meta = json!({
             "schedule": fields.text("schedule")?, "isRecurring": recurring, "maxRetryCount": retries,
         });
-        job.meta.insert(FORM_META.to_owned(), told);
+        job.meta.insert(FORM_META.to_owned(), form_meta);
         job.check_with(payload_bytes_max)?;
         Ok(SchedulerForm {
             expression,
@@ -95,12 +107,17 @@ impl SchedulerForm {
         })
     }
 
-    /// The request that each occurrence makes.
+    /// Returns the request that each occurrence sends.
     pub fn request(&self) -> &HttpRequest {
         &self.request
     }
 
-    /// The schedule that the form stands for, created at `now`: with `isRecurring: false` its next match, once.
+    /// Returns the schedule of the form, created at `now`. With `isRecurring: false` it fires once, at
+    /// the next match of the expression.
+    ///
+    /// # Errors
+    ///
+    /// [`FormError`] if the expression never matches after `now`.
     pub fn into_schedule(
         self,
         name: ScheduleName,
@@ -113,15 +130,15 @@ impl SchedulerForm {
             let next = matches.next(now).ok_or_else(|| {
                 FormError::of(Invalid::new(
                     "schedule",
-                    "has no occurrence: it would never fire",
+                    "has no future occurrence: it would never fire",
                 ))
             })?;
             Expression::At(next.at)
         };
         let schedule = NewSchedule::new(name, expression, self.job);
         schedule
-            .check_with(now, usize::MAX) // the payload was checked when it was read
-            .map_err(|refusal| FormError::of(Invalid::new("schedule", refusal.rule())))?;
+            .check_with(now, usize::MAX) // `from_fields` checked the payload
+            .map_err(|invalid| FormError::of(Invalid::new("schedule", invalid.rule())))?;
         Ok(schedule)
     }
 }
@@ -131,7 +148,7 @@ fn read_expression(text: &str) -> Result<Expression, Invalid> {
         return Err(Invalid::new("", "must be a cron expression"));
     }
     let parsed: Result<Expression, Invalid> = text.parse();
-    parsed.map_err(|refusal| Invalid::new("", format!("is no schedule: {refusal}")))
+    parsed.map_err(|invalid| Invalid::new("", format!("is not a valid schedule: {invalid}")))
 }
 
 fn read_type(text: &str) -> Result<Delivery, Invalid> {
@@ -142,7 +159,8 @@ fn read_type(text: &str) -> Result<Delivery, Invalid> {
     }
 }
 
-/// The payload of the HTTP job, with the body as it was written; refusals use the form's own names.
+/// Reads the payload of the HTTP job, with the body byte for byte. Errors name the fields of the
+/// form, not of the payload.
 fn read_payload(
     fields: &mut Fields<'_>,
     body: Option<&str>,
@@ -162,16 +180,16 @@ fn read_payload(
         None => Value::Object(request).to_string(),
         Some(body) => with_body(&request, body)?,
     };
-    let request = HttpRequest::from_json(&text).map_err(|refusal| {
-        let field = refusal.field();
-        let own = match field.strip_prefix("url") {
+    let request = HttpRequest::from_json(&text).map_err(|invalid| {
+        let field = invalid.field();
+        let form_field = match field.strip_prefix("url") {
             Some(rest) => format!("api{rest}"),
             None => field.to_owned(),
         };
-        Invalid::new(own, refusal.rule())
+        Invalid::new(form_field, invalid.rule())
     })?;
     let payload = Payload::parse(&text, payload_bytes_max);
-    Ok((request, payload.map_err(|refusal| refusal.within("body"))?))
+    Ok((request, payload.map_err(|invalid| invalid.within("body"))?))
 }
 
 fn with_body(request: &serde_json::Map<String, Value>, body: &str) -> Result<String, Invalid> {
@@ -188,7 +206,7 @@ fn with_body(request: &serde_json::Map<String, Value>, body: &str) -> Result<Str
 }
 
 impl FormError {
-    /// A refusal with the code of the field that is refused.
+    /// Adds the code that belongs to the invalid field.
     pub fn of(invalid: Invalid) -> Self {
         let field = invalid.field().split(['.', '[']).next().unwrap_or("");
         let code = match field {
@@ -207,7 +225,7 @@ impl FormError {
         FormError { code, invalid }
     }
 
-    /// The refusal as JSON: code, field and rule.
+    /// Returns the code, the field and the rule as JSON.
     pub fn to_json(&self) -> Value {
         json!({"code": self.code, "field": self.invalid.field(), "rule": self.invalid.rule()})
     }
@@ -237,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_three_known_forms_are_read_as_they_stand() {
+    fn the_three_known_forms_are_accepted() {
         let first = read(
             r#"{"schedule": "*/10 * * * * *", "api": "https://unreliable-api.com/webhook",
             "type": "AT_LEAST_ONCE", "isRecurring": true, "maxRetryCount": 3}"#,
@@ -264,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_has_its_default_and_the_rest_is_kept() {
+    fn missing_fields_have_defaults_and_the_others_are_used() {
         let plain = read(r#"{"schedule": "* * * * *", "api": "https://a.example"}"#);
         assert_eq!(plain.job.delivery, Delivery::AtLeastOnce);
         assert_eq!(plain.job.max_attempts.unwrap().get(), 4);
@@ -282,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_have_codes_that_users_know() {
+    fn errors_have_the_codes_that_users_know() {
         let with = |more: &str| {
             format!(r#"{{"schedule": "* * * * *", "api": "https://a.example"{more}}}"#)
         };

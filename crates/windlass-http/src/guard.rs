@@ -1,7 +1,8 @@
-//! Which addresses may be dialled: those that the whole internet can reach, and what the operator opened.
+//! Which addresses requests may reach: public ones, and those that the operator opened.
 //!
-//! Pure: an address goes in, yes or no comes out. It is asked about the address of the socket itself, so it does not matter
-//! how the address was spelled or who answered for the name. What is not known to be public is refused.
+//! Pure. The connector asks about the address of the socket itself, so it does not matter how the
+//! address was written or which DNS server returned it. The guard refuses every address that is not
+//! known to be public.
 
 mod cidr;
 
@@ -9,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub use cidr::Cidr;
 
-/// Where a cloud answers questions about the machine itself. Only opened by naming the very address.
+/// Metadata services of clouds. A range does not open them; only the exact address does.
 const METADATA_V4: [Ipv4Addr; 4] = [
     Ipv4Addr::new(169, 254, 169, 254),
     Ipv4Addr::new(100, 100, 100, 200),
@@ -21,18 +22,18 @@ const METADATA_V6: [Ipv6Addr; 2] = [
     Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
 ];
 
-/// Ranges of IPv4 that are not the public internet: address and length of the prefix.
+/// IPv4 ranges that are not public: first address and prefix length.
 const CLOSED_V4: [([u8; 4], u8); 16] = [
     ([0, 0, 0, 0], 8),        // this network
     ([10, 0, 0, 0], 8),       // private
-    ([100, 64, 0, 0], 10),    // shared by carriers
+    ([100, 64, 0, 0], 10),    // carrier-grade NAT
     ([127, 0, 0, 0], 8),      // loopback
-    ([168, 63, 129, 16], 32), // one cloud's metadata
+    ([168, 63, 129, 16], 32), // metadata of one cloud
     ([169, 254, 0, 0], 16),   // link-local
     ([172, 16, 0, 0], 12),    // private
     ([192, 0, 0, 0], 24),     // protocol assignments
     ([192, 0, 2, 0], 24),     // documentation
-    ([192, 88, 99, 0], 24),   // 6to4 relays, which are gone
+    ([192, 88, 99, 0], 24),   // 6to4 relays, no longer in use
     ([192, 168, 0, 0], 16),   // private
     ([198, 18, 0, 0], 15),    // benchmarks
     ([198, 51, 100, 0], 24),  // documentation
@@ -41,30 +42,30 @@ const CLOSED_V4: [([u8; 4], u8); 16] = [
     ([240, 0, 0, 0], 4),      // reserved, and broadcast
 ];
 
-/// Of IPv6 only 2000::/3 is public, but for these.
+/// IPv6 ranges inside 2000::/3 that are not public. Nothing outside 2000::/3 is.
 const CLOSED_V6: [([u16; 8], u8); 5] = [
     ([0x2001, 0, 0, 0, 0, 0, 0, 0], 23), // protocol assignments, Teredo, ORCHID, benchmarks
     ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0], 32), // documentation
     ([0x2002, 0, 0, 0, 0, 0, 0, 0], 16), // 6to4
-    ([0x3ffe, 0, 0, 0, 0, 0, 0, 0], 16), // an old test network
+    ([0x3ffe, 0, 0, 0, 0, 0, 0, 0], 16), // a former test network
     ([0x3fff, 0, 0, 0, 0, 0, 0, 0], 20), // documentation
 ];
 
-/// Says which addresses may be dialled.
+/// Decides which addresses requests may reach.
 #[derive(Debug, Clone, Default)]
 pub struct Guard {
     opened: Vec<Cidr>,
 }
 
 impl Guard {
-    /// A guard that lets through what is public, and what is in these ranges.
+    /// Creates a guard that allows public addresses and these ranges.
     pub fn new(opened: Vec<Cidr>) -> Self {
         Guard { opened }
     }
 
-    /// Whether that address may be dialled.
+    /// Whether requests may reach the address.
     pub fn allows(&self, address: IpAddr) -> bool {
-        let address = unwrapped(address);
+        let address = unwrap_ipv4(address);
         if self.opened.iter().any(|range| range.is_exactly(address)) {
             return true;
         }
@@ -75,21 +76,22 @@ impl Guard {
     }
 }
 
-/// What sort of address a request went to. The word is a label of metrics.
+/// The class of an address that a request went to, a label of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TargetClass {
-    /// Of the public internet.
+    /// A public address.
     Public,
-    /// Not public; the operator opened it.
+    /// An address that is not public, but opened by the operator.
     Opened,
 }
 
 impl TargetClass {
-    /// The class of an address that was dialled.
+    /// Returns the class of an address that was dialled.
     pub(crate) fn of(address: IpAddr) -> Self {
-        match is_public(unwrapped(address)) {
-            true => TargetClass::Public,
-            false => TargetClass::Opened,
+        if is_public(unwrap_ipv4(address)) {
+            TargetClass::Public
+        } else {
+            TargetClass::Opened
         }
     }
 
@@ -101,8 +103,8 @@ impl TargetClass {
     }
 }
 
-/// An IPv4 address that is written or carried as IPv6 is the IPv4 address.
-fn unwrapped(address: IpAddr) -> IpAddr {
+/// Returns the IPv4 address inside an IPv4-mapped or NAT64 address; other addresses unchanged.
+fn unwrap_ipv4(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else {
         return address;
     };
@@ -138,7 +140,8 @@ fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// The lower half of such an address is an IPv4 address, which a tunnel on this machine would dial.
+/// Whether this is an ISATAP address. Its lower half is an IPv4 address, which a tunnel on this
+/// machine would connect to.
 fn is_isatap(address: Ipv6Addr) -> bool {
     let [_, _, _, _, flags, marker, _, _] = address.segments();
     marker == 0x5efe && matches!(flags, 0 | 0x200)
@@ -196,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_closed_ranges_are_closed() {
+    fn the_first_and_last_addresses_of_closed_ranges_are_refused() {
         for text in [
             "0.0.0.0",
             "0.255.255.255",
@@ -230,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_opened_range_opens_itself_in_every_spelling_and_no_more() {
+    fn an_opened_range_opens_only_itself_in_every_spelling() {
         let guard = guard(&["10.1.0.0/16", "fd00:1::/32"]);
         for text in [
             "10.1.2.3",
@@ -252,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_opened_only_by_its_very_address() {
+    fn a_metadata_address_is_opened_only_by_the_exact_address() {
         let wide = guard(&["0.0.0.0/0", "::/0", "169.254.0.0/16"]);
         for text in ["169.254.169.254", "168.63.129.16", "::ffff:169.254.169.254"] {
             assert!(!wide.allows(ip(text)), "{text}");

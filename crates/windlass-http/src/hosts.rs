@@ -1,7 +1,8 @@
 //! The hosts that a webhook secret may sign requests for.
 //!
-//! Whoever enqueues a job picks its URL and the secret that signs it. Without this bond they could have any body signed for a
-//! target of their own and replay it to the receiver that trusts the secret.
+//! A caller who enqueues a job picks its URL and the secret that signs it. If a secret were not bound
+//! to hosts, the caller could have any body signed, sent to a target of their own, and replay it to
+//! the receiver that trusts the secret.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,20 +11,25 @@ use http::Uri;
 use url::Host;
 use windlass_core::Invalid;
 
-/// A secret names at most this many hosts.
+/// The most hosts of one secret.
 pub const SECRET_HOSTS_MAX: usize = 32;
 
-/// Which hosts a secret signs requests for.
+/// The hosts that a secret signs requests for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SecretHosts {
-    /// Every host: whoever may enqueue can have anything signed.
+    /// Every host: anyone who may enqueue can have anything signed.
     Any,
-    /// Hosts that fit one of these.
+    /// Hosts that match one of these patterns.
     Only(Vec<HostPattern>),
 }
 
 impl SecretHosts {
-    /// Reads 1 to 32 hosts, each `api.example.com` or `*.example.com`, with a port if only that one is meant.
+    /// Parses 1 to 32 hosts, each like `api.example.com` or `*.example.com`. With a port, only that
+    /// port matches.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`] names the host that breaks a rule, as `hosts[1]`.
     pub fn parse<T: AsRef<str>>(hosts: &[T]) -> Result<Self, Invalid> {
         if hosts.is_empty() || hosts.len() > SECRET_HOSTS_MAX {
             let rule = format!("must name 1 to {SECRET_HOSTS_MAX} hosts");
@@ -31,13 +37,13 @@ impl SecretHosts {
         }
         let parse = |(index, host): (usize, &T)| {
             let parsed = host.as_ref().parse();
-            parsed.map_err(|refusal: Invalid| refusal.within(&format!("hosts[{index}]")))
+            parsed.map_err(|invalid: Invalid| invalid.within(&format!("hosts[{index}]")))
         };
         let patterns: Result<_, Invalid> = hosts.iter().enumerate().map(parse).collect();
         Ok(SecretHosts::Only(patterns?))
     }
 
-    /// The hosts as `parse` reads them; none where every host is allowed.
+    /// Returns the hosts in the form that `parse` accepts, or `None` if every host is allowed.
     pub fn names(&self) -> Option<Vec<String>> {
         match self {
             SecretHosts::Any => None,
@@ -49,29 +55,29 @@ impl SecretHosts {
     pub fn allow(&self, url: &Uri) -> bool {
         match self {
             SecretHosts::Any => true,
-            SecretHosts::Only(patterns) => patterns.iter().any(|pattern| pattern.fits(url)),
+            SecretHosts::Only(patterns) => patterns.iter().any(|pattern| pattern.matches(url)),
         }
     }
 }
 
-/// One host, or all names below a domain, at one port or at any.
+/// One host, or all subdomains of a domain, on one port or on any.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPattern {
-    below: bool,
+    subdomains: bool,
     host: String,
     port: Option<u16>,
 }
 
 impl HostPattern {
-    fn fits(&self, url: &Uri) -> bool {
+    fn matches(&self, url: &Uri) -> bool {
         let host = without_root(url.host().unwrap_or_default());
-        let host_fits = match self.below {
-            false => host == self.host,
-            true => host
-                .strip_suffix(&self.host)
-                .is_some_and(|labels| labels.len() > 1 && labels.ends_with('.')),
+        let host_matches = if self.subdomains {
+            host.strip_suffix(&self.host)
+                .is_some_and(|labels| labels.len() > 1 && labels.ends_with('.'))
+        } else {
+            host == self.host
         };
-        host_fits && self.port.is_none_or(|port| port_of(url) == port)
+        host_matches && self.port.is_none_or(|port| port_of(url) == port)
     }
 }
 
@@ -80,7 +86,7 @@ impl FromStr for HostPattern {
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
         let refused = |rule: &str| Invalid::new("", rule);
-        let (below, rest) = match text.strip_prefix("*.") {
+        let (subdomains, rest) = match text.strip_prefix("*.") {
             Some(rest) => (true, rest),
             None => (false, text),
         };
@@ -91,21 +97,25 @@ impl FromStr for HostPattern {
         if host.is_empty() || host.contains('*') {
             return Err(refused(RULE));
         }
-        if below && (!is_domain || !host.contains('.')) {
+        if subdomains && (!is_domain || !host.contains('.')) {
             return Err(refused(
-                "must have a domain of at least two labels behind `*.`, such as `*.example.com`",
+                "must have a domain of at least two labels after `*.`, such as `*.example.com`",
             ));
         }
-        Ok(HostPattern { below, host, port })
+        Ok(HostPattern {
+            subdomains,
+            host,
+            port,
+        })
     }
 }
 
-const RULE: &str = "must be a host such as `api.example.com` or `*.example.com`, with `:port` if only that port is meant";
+const RULE: &str = "must be a host such as `api.example.com` or `*.example.com`, with `:port` to match only that port";
 
 impl fmt::Display for HostPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let below = if self.below { "*." } else { "" };
-        write!(f, "{below}{}", self.host)?;
+        let prefix = if self.subdomains { "*." } else { "" };
+        write!(f, "{prefix}{}", self.host)?;
         self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
     }
 }
@@ -132,7 +142,7 @@ fn port_of(url: &Uri) -> u16 {
     url.port_u16().unwrap_or(default)
 }
 
-/// `example.com.` is another spelling of `example.com`.
+/// Removes the dot of the DNS root: `example.com.` is the same host as `example.com`.
 fn without_root(host: &str) -> &str {
     host.strip_suffix('.').unwrap_or(host)
 }
@@ -142,14 +152,14 @@ mod tests {
     use super::*;
     use crate::request::HttpRequest;
 
-    /// The URL as a job's request has it.
+    /// The URL as the request of a job has it.
     fn url(text: &str) -> Uri {
         let payload = serde_json::json!({ "url": text }).to_string();
         HttpRequest::from_json(&payload).expect(text).url
     }
 
     #[test]
-    fn a_secret_signs_for_its_hosts_and_no_others() {
+    fn a_secret_signs_only_for_its_hosts() {
         for (host, fits, others) in [
             (
                 "api.example.com",
@@ -198,11 +208,11 @@ mod tests {
         ] {
             let hosts = SecretHosts::parse(&[host]).expect(host);
             for one in fits {
-                assert!(hosts.allow(&url(one)), "{host} fits {one}");
+                assert!(hosts.allow(&url(one)), "{host} matches {one}");
                 assert!(SecretHosts::Any.allow(&url(one)));
             }
             for one in others {
-                assert!(!hosts.allow(&url(one)), "{host} does not fit {one}");
+                assert!(!hosts.allow(&url(one)), "{host} does not match {one}");
             }
             let names = hosts.names().expect("names");
             assert_eq!(
@@ -214,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_host_is_refused() {
+    fn invalid_hosts_are_refused() {
         for host in [
             "",
             ".",

@@ -1,4 +1,4 @@
-//! HTTP jobs as jobs: their kind, their defaults, and how a Rust program enqueues one.
+//! The kind and the defaults of HTTP jobs, and how a Rust program enqueues one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,25 +13,25 @@ use windlass_core::{Kind, NewJob, Timeout};
 /// The kind of HTTP jobs.
 pub const HTTP_KIND: &str = "http";
 
-/// The timeout of an HTTP job that names none.
+/// The timeout of an HTTP job that sets none.
 pub const HTTP_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// The kind of HTTP jobs.
+/// Returns [`HTTP_KIND`] as a [`Kind`].
 pub fn http_kind() -> Kind {
-    Kind::new(HTTP_KIND).expect("it is a kind")
+    Kind::new(HTTP_KIND).expect("`http` is a valid kind")
 }
 
-/// Whether jobs of a kind are HTTP jobs.
+/// Whether jobs of this kind are HTTP jobs.
 pub fn is_http(kind: &Kind) -> bool {
     kind.as_str() == HTTP_KIND
 }
 
-/// The retry policies of kinds where HTTP jobs run: `webhook` for them, unless they have their own.
+/// Returns the retry policy of HTTP jobs that have none of their own: the preset `webhook`.
 pub fn kind_retry() -> BTreeMap<Kind, Arc<RetryPolicy>> {
     BTreeMap::from([(http_kind(), Arc::new(Preset::Webhook.policy()))])
 }
 
-/// The job with the defaults of HTTP jobs, if it is one: a timeout of 30 s.
+/// Sets the defaults of HTTP jobs if this is one: a timeout of 30 s. Other jobs are unchanged.
 #[must_use]
 pub fn with_defaults(mut new: NewJob) -> NewJob {
     if is_http(&new.kind) {
@@ -41,26 +41,25 @@ pub fn with_defaults(mut new: NewJob) -> NewJob {
     new
 }
 
-/// A request that a Rust program enqueues: `client.enqueue(HttpJob::post("https://…")).await?`.
+/// An HTTP job that a Rust program enqueues: `client.enqueue(HttpJob::post("https://…")).await?`.
 ///
-/// It holds what the payload of kind `http` holds. A worker that [`HttpJobs`](crate::HttpJobs)
-/// serves sends it.
+/// A worker with [`HttpJobs::serve`](crate::HttpJobs::serve) sends the request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct HttpJob {
-    /// Where the request goes.
+    /// The URL.
     pub url: String,
-    /// Its method.
+    /// The method, in upper case.
     pub method: String,
-    /// Its headers.
+    /// The headers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// Its body: text as it is, anything else as JSON.
+    /// The body. A string is sent as plain text, any other value as JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<Value>,
 }
 
 impl HttpJob {
-    /// A POST without a body.
+    /// Creates a `POST` request without a body.
     pub fn post(url: impl Into<String>) -> Self {
         HttpJob {
             url: url.into(),
@@ -70,14 +69,14 @@ impl HttpJob {
         }
     }
 
-    /// With a body.
+    /// Sets the body.
     #[must_use]
     pub fn body(mut self, body: impl Into<Value>) -> Self {
         self.body = Some(body.into());
         self
     }
 
-    /// With a header.
+    /// Sets a header.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.insert(name.into(), value.into());

@@ -1,16 +1,58 @@
-//! HTTP jobs: requests to a URL that a job names, guarded, signed, retried and explained.
+//! HTTP jobs: jobs of kind `http` that send a request to a URL.
 //!
-//! The one crate that dials out. Nothing else of Windlass opens a connection to an address that a user named.
+//! What this crate guarantees:
+//!
+//! - **Requests reach only allowed addresses**: public ones, and ranges that the operator opens with
+//!   [`HttpConfig::allow`]. It checks the address of the socket itself, so no spelling of an address,
+//!   no DNS answer and no redirect gets around the check.
+//! - **Delivery is as the job says.** An at-most-once request is sent at most once, also by the HTTP
+//!   library. An at-least-once request is retried by the policy of the job, and obeys `Retry-After`.
+//! - **Requests can be signed** by the Standard Webhooks convention, with secrets that are bound to
+//!   hosts.
+//! - **A target may report the outcome later**: it responds with 202 and calls back with a token.
+//! - **Every attempt explains itself**: status, headers, the beginning of the body, and how long each
+//!   phase took.
+//!
+//! The server runs HTTP jobs by default. A Rust program needs no server: [`HttpJobs::serve`] makes
+//! any `Worker` send them.
+//!
+//! ```
+//! use serde_json::json;
+//! use windlass::{Client, Worker};
+//! use windlass_http::{HttpConfig, HttpJob, HttpJobs};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::open("memory:").await?;
+//! let hook = HttpJob::post("http://127.0.0.1:9/hook").body(json!({"order": 7}));
+//! let id = client.enqueue(hook).await?.id;
+//!
+//! let http = HttpJobs::new(HttpConfig::default())?;
+//! let worker = http.serve(Worker::new(&client, ()).queue("default", 10));
+//! # let finished = client.wait(id, std::time::Duration::from_secs(30));
+//! # let finished = async { let _ = finished.await; };
+//! worker.run_until(finished).await?;
+//!
+//! // This address is not public, so the job failed without opening a connection.
+//! let error = client.attempts(id, 1).await?.remove(0).error.expect("an error").to_string();
+//! assert!(error.starts_with("sending to `http://127.0.0.1:9` is not allowed"));
+//! assert_eq!(http.connections_opened(), 0);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! How a request passes through the modules:
 //!
 //! ```text
 //!  payload ──▶ request ──▶ executor ──▶ sender ──▶ connector ──▶ guard ──▶ the target
-//!              checked     headers,     bounds     resolves,     is every
+//!              checked     headers,     limits     resolves,     is every
 //!                          signature               dials         address allowed?
 //!                             │
-//!                             └──▶ answer: what came back means for the job
+//!                             └──▶ response: what it means for the job
 //! ```
+//!
+//! No other crate of Windlass connects to an address that a user chooses.
 
-mod answer;
 mod completion;
 mod connector;
 mod executor;
@@ -18,10 +60,13 @@ pub mod form;
 mod guard;
 mod hosts;
 mod job;
-mod phases;
 mod request;
+mod response;
 mod sender;
 mod signature;
+mod timeline;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use completion::{Completed, Completion, complete};
 pub use connector::{Resolve, SystemResolver, TlsError, TlsRoots};
@@ -37,3 +82,9 @@ pub use request::{COMPLETE_WITHIN_DEFAULT, HttpRequest, PermanentStatuses};
 pub use signature::{
     KeyError, NoSigningKeys, SigningKey, SigningKeys, WebhookSecret, seconds, sign,
 };
+
+/// Locks a mutex even if a thread panicked while it held the lock: all values behind our locks are
+/// valid at every step.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

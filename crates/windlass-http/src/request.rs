@@ -1,7 +1,8 @@
-//! What an HTTP job asks for: the payload of kind `http`, checked field by field.
+//! The request of an HTTP job: the payload of kind `http`, checked field by field.
 //!
-//! The same function reads it at the enqueue, where a refusal names the field and the rule, and before each attempt. The URL
-//! is parsed once, by one parser; what was checked is what is dialled.
+//! The same function reads it at the enqueue, where an error names the field and the rule, and before
+//! each attempt. One parser parses the URL once, so the URL that was checked is the one that is
+//! dialled.
 
 mod header;
 mod target;
@@ -15,38 +16,40 @@ use serde_json::Value;
 use windlass_core::fields::{Fields, RawFields, one_of};
 use windlass_core::{DURATION_MAX, Delivery, Invalid, Key, Payload};
 
-/// How long the target has to complete a request that it took for later, unless the job says otherwise.
+/// How long the target of an async job has to report the outcome, unless the job sets
+/// `complete_within`.
 pub const COMPLETE_WITHIN_DEFAULT: Duration = Duration::from_secs(3600);
-/// How many secrets may sign one request.
+/// The most secrets that sign one request.
 const SIGN_MAX: usize = 8;
 
-/// A request that a job asks for. Every part of it was checked when it was made.
+/// The request of an HTTP job. A value of this type is always valid.
 #[derive(Clone, PartialEq)]
 pub struct HttpRequest {
-    /// Where to, in the one spelling that is dialled.
+    /// The URL, normalized. This is what is dialled.
     pub url: Uri,
-    /// How.
+    /// The method. Default: `POST`.
     pub method: Method,
-    /// The job's own headers, with the content type of the body.
+    /// The headers of the job, with the content type of the body.
     pub headers: HeaderMap,
-    /// What is sent.
+    /// The body; empty if the job has none.
     pub body: Bytes,
-    /// Answers that no retry can help.
+    /// Statuses that are not retried.
     pub permanent_statuses: PermanentStatuses,
-    /// Within this time the target tells how a request ended that it answered with 202; none: 202 is a success.
+    /// How long the target may take to report the outcome after it responded with 202. `None`: 202
+    /// is a success, like any 2xx.
     pub complete_within: Option<Duration>,
-    /// The names of the secrets that sign it.
+    /// The names of the webhook secrets that sign the request.
     pub sign: Vec<String>,
-    /// The job's own idempotency key; its id if not given.
+    /// The idempotency key that the job sets. `None`: the id of the job is sent.
     pub idempotency_key: Option<Key>,
 }
 
-/// The statuses after which a job is not tried again.
+/// The statuses after which a job is dead at once, without a retry.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PermanentStatuses(Vec<(u16, u16)>);
 
 impl PermanentStatuses {
-    /// Whether that status is one of them.
+    /// Whether a response with this status is not retried.
     pub fn contains(&self, status: u16) -> bool {
         self.0
             .iter()
@@ -55,7 +58,11 @@ impl PermanentStatuses {
 }
 
 impl HttpRequest {
-    /// Reads the payload of an HTTP job; a refusal names the field and the rule.
+    /// Reads the payload of an HTTP job.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`] names the field and the rule that it breaks.
     pub fn from_json(text: &str) -> Result<Self, Invalid> {
         let parts = RawFields::parse(text)?;
         let body = parts.raw("body").filter(|raw| *raw != "null");
@@ -66,13 +73,16 @@ impl HttpRequest {
         Ok(request)
     }
 
-    /// Checks the payload of a job of kind `http` before it is stored.
+    /// Checks the payload of a job of kind `http` before the job is stored.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`] names the field, as `payload.url`, and the rule that it breaks.
     pub fn check_payload(payload: &Payload, delivery: Delivery) -> Result<Self, Invalid> {
         let request = HttpRequest::from_json(payload.as_str())
-            .map_err(|refusal| refusal.within("payload"))?;
+            .map_err(|invalid| invalid.within("payload"))?;
         if request.complete_within.is_some() && delivery == Delivery::AtMostOnce {
-            let rule =
-                "needs at_least_once: a job that waits for its completion is started a second time";
+            let rule = "needs at_least_once delivery: an async job starts another attempt when its target reports the outcome";
             return Err(Invalid::new("payload.async", rule));
         }
         Ok(request)
@@ -86,21 +96,21 @@ impl HttpRequest {
         let method = method.unwrap_or(Method::POST);
         let mut headers = header::read(fields.value("headers"))?;
         let body = read_body(&method, body, &mut headers)?;
-        let later = fields.flag("async")?.unwrap_or(false);
+        let is_async = fields.flag("async")?.unwrap_or(false);
         Ok(HttpRequest {
             url,
             method,
             headers,
             body,
             permanent_statuses: read_statuses(fields)?,
-            complete_within: read_complete_within(fields, later)?,
+            complete_within: read_complete_within(fields, is_async)?,
             sign: read_sign(fields)?,
             idempotency_key: fields.parsed("idempotency_key", parse_key)?,
         })
     }
 }
 
-/// Headers, body and query may hold secrets: they are not shown.
+/// Does not show headers, body and query, because they may hold secrets.
 impl fmt::Debug for HttpRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let host = self.url.host().unwrap_or_default();
@@ -131,7 +141,7 @@ fn parse_method(text: &str) -> Result<Method, Invalid> {
     Ok(known.get(index).cloned().unwrap_or(Method::POST))
 }
 
-/// Text is sent as it is, anything else as the JSON that was written, byte for byte.
+/// Reads the body: a string is sent as plain text, other JSON byte for byte as it was written.
 fn read_body(
     method: &Method,
     raw: Option<&str>,
@@ -146,8 +156,8 @@ fn read_body(
             format!("must not be given with {method}"),
         ));
     }
-    let payload = Payload::parse(raw, usize::MAX).map_err(|refusal| refusal.within("body"))?;
-    let (bytes, kind) = if raw.starts_with('"') {
+    let payload = Payload::parse(raw, usize::MAX).map_err(|invalid| invalid.within("body"))?;
+    let (bytes, content_type) = if raw.starts_with('"') {
         let text: String = payload
             .decode()
             .map_err(|error| Invalid::new("body", format!("must be valid JSON: {error}")))?;
@@ -157,7 +167,7 @@ fn read_body(
     };
     headers
         .entry(CONTENT_TYPE)
-        .or_insert(HeaderValue::from_static(kind));
+        .or_insert(HeaderValue::from_static(content_type));
     Ok(bytes)
 }
 
@@ -187,21 +197,21 @@ fn read_statuses(fields: &mut Fields<'_>) -> Result<PermanentStatuses, Invalid> 
     Ok(PermanentStatuses(ranges?))
 }
 
-fn read_complete_within(fields: &mut Fields<'_>, later: bool) -> Result<Option<Duration>, Invalid> {
+fn read_complete_within(
+    fields: &mut Fields<'_>,
+    is_async: bool,
+) -> Result<Option<Duration>, Invalid> {
     let within = fields.duration("complete_within")?;
-    match (later, within) {
+    match (is_async, within) {
         (false, None) => Ok(None),
         (false, Some(_)) => Err(Invalid::new(
             "complete_within",
-            "says nothing without `async`",
+            "has no effect without `async`",
         )),
         (true, within) => {
             let within = within.unwrap_or(COMPLETE_WITHIN_DEFAULT);
             if within.is_zero() || within > DURATION_MAX {
-                return Err(Invalid::new(
-                    "complete_within",
-                    "must be longer than nothing",
-                ));
+                return Err(Invalid::new("complete_within", "must be longer than 0"));
             }
             Ok(Some(within))
         }
@@ -235,7 +245,7 @@ fn parse_key(text: &str) -> Result<Key, Invalid> {
     if HeaderValue::from_str(text).is_err() || !text.is_ascii() {
         return Err(Invalid::new(
             "",
-            "must be visible ASCII: it is sent as a header",
+            "must be visible ASCII, because it is sent as a header",
         ));
     }
     Ok(key)

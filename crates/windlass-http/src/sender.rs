@@ -1,4 +1,5 @@
-//! Sends requests and reads answers, each within its bounds. Follows no redirect, keeps no cookie, unpacks nothing.
+//! Sends requests and reads responses, within limits. It follows no redirects, keeps no cookies and
+//! does not decompress.
 
 use std::error::Error;
 use std::fmt;
@@ -15,28 +16,29 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio_util::sync::CancellationToken;
 use windlass_core::Delivery;
 
-use crate::answer::{Answer, BODY_READ_MAX, Trouble, head_json};
 use crate::connector::{Connector, DialError};
 use crate::guard::TargetClass;
-use crate::phases::{Phase, Phases};
+use crate::response::{BODY_READ_MAX, RequestError, TargetResponse, head_json};
+use crate::timeline::{RequestPhase, RequestTimeline};
 
-/// The head of an answer may be so long.
+/// The largest response head.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
-/// A connection without requests is closed after so long.
-const IDLE: Duration = Duration::from_secs(30);
-/// So many connections to one host are kept for later requests.
-const IDLE_MAX: usize = 32;
-/// So many interim answers (1xx) may come before the answer.
+/// How long a connection without requests stays open.
+const IDLE_TIME: Duration = Duration::from_secs(30);
+/// The most idle connections to one host.
+const IDLE_PER_HOST_MAX: usize = 32;
+/// The most interim responses (1xx) before the response.
 const INTERIM_MAX: usize = 16;
 
 type HttpClient = Client<Connector, Full<Bytes>>;
 
 /// Sends requests.
 pub(crate) struct Sender {
-    /// Uses connections again, and sends again what a closed one never took.
-    reusing: HttpClient,
-    /// A connection for each request, and no second sending.
-    fresh: HttpClient,
+    /// For at-least-once jobs. It reuses connections, and resends a request if the connection
+    /// closed before it was sent.
+    pooled: HttpClient,
+    /// For at-most-once jobs. It opens a connection for each request and never resends.
+    unpooled: HttpClient,
     connector: Connector,
 }
 
@@ -46,47 +48,47 @@ impl Sender {
         builder
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE)
-            .pool_max_idle_per_host(IDLE_MAX)
+            .pool_idle_timeout(IDLE_TIME)
+            .pool_max_idle_per_host(IDLE_PER_HOST_MAX)
             .http1_max_buf_size(HEAD_BYTES_MAX)
             .http2_max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX));
-        let reusing = builder.build(connector.clone());
+        let pooled = builder.build(connector.clone());
         builder
             .pool_max_idle_per_host(0)
             .retry_canceled_requests(false);
         Sender {
-            reusing,
-            fresh: builder.build(connector.clone()),
+            pooled,
+            unpooled: builder.build(connector.clone()),
             connector,
         }
     }
 
-    /// How many connections were begun so far.
+    /// Returns how many connections it has tried to open so far.
     pub(crate) fn opened(&self) -> u64 {
         self.connector.opened()
     }
 
-    /// Sends a request and reads the answer to it.
+    /// Sends a request and reads the response.
     pub(crate) async fn send(
         &self,
         mut request: Request<Full<Bytes>>,
         delivery: Delivery,
-        phases: &Arc<Phases>,
-    ) -> Result<Answer, Trouble> {
-        let flooded = bound_interim(&mut request);
+        timeline: &Arc<RequestTimeline>,
+    ) -> Result<TargetResponse, RequestError> {
+        let too_many_interim = limit_interim_responses(&mut request);
         let client = match delivery {
-            Delivery::AtLeastOnce => &self.reusing,
-            Delivery::AtMostOnce => &self.fresh,
+            Delivery::AtLeastOnce => &self.pooled,
+            Delivery::AtMostOnce => &self.unpooled,
         };
-        let answered = async {
-            phases.begin(Phase::FirstByte);
-            let sent = phases.around(client.request(request)).await;
-            phases.end(Phase::FirstByte);
-            let response = sent.map_err(|error| trouble(&error))?;
+        let exchange = async {
+            timeline.begin(RequestPhase::FirstByte);
+            let sent = timeline.record(client.request(request)).await;
+            timeline.end(RequestPhase::FirstByte);
+            let response = sent.map_err(|error| request_error(&error))?;
             if let Some(target) = response.extensions().get::<TargetClass>() {
-                phases.reached(*target);
+                timeline.set_target(*target);
             }
-            phases.answered(head_json(
+            timeline.set_head(head_json(
                 response.status(),
                 response.version(),
                 response.headers(),
@@ -94,83 +96,84 @@ impl Sender {
             read(response).await
         };
         tokio::select! {
-            answer = answered => answer,
-            () = flooded.cancelled() => Err(Trouble::Unknown(
-                format!("the target sent more than {INTERIM_MAX} interim answers"),
+            response = exchange => response,
+            () = too_many_interim.cancelled() => Err(RequestError::OutcomeUnknown(
+                format!("it sent more than {INTERIM_MAX} interim responses (1xx)"),
             )),
         }
     }
 }
 
-/// Is fired when too many interim answers came: the protocol itself knows no bound.
-fn bound_interim(request: &mut Request<Full<Bytes>>) -> CancellationToken {
-    let flooded = CancellationToken::new();
-    let (count, fire) = (AtomicUsize::new(0), flooded.clone());
+/// Returns a token that is cancelled when too many interim responses arrive. HTTP itself has no
+/// limit for them.
+fn limit_interim_responses(request: &mut Request<Full<Bytes>>) -> CancellationToken {
+    let too_many = CancellationToken::new();
+    let (count, cancel) = (AtomicUsize::new(0), too_many.clone());
     hyper::ext::on_informational(request, move |_| {
         if count.fetch_add(1, Ordering::Relaxed) >= INTERIM_MAX {
-            fire.cancel();
+            cancel.cancel();
         }
     });
-    flooded
+    too_many
 }
 
-async fn read(response: Response<Incoming>) -> Result<Answer, Trouble> {
+async fn read(response: Response<Incoming>) -> Result<TargetResponse, RequestError> {
     let (head, mut body) = response.into_parts();
     let mut read = BytesMut::new();
-    let mut cut = false;
+    let mut is_truncated = false;
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| Trouble::Unknown(broken_off(&error)))?;
+        let frame = frame.map_err(|error| RequestError::OutcomeUnknown(incomplete_body(&error)))?;
         let Ok(data) = frame.into_data() else {
             continue; // trailers
         };
-        let room = BODY_READ_MAX - read.len();
-        read.extend_from_slice(data.get(..room).unwrap_or(&data));
-        if data.len() > room {
-            cut = true; // the connection goes with the body
+        let left = BODY_READ_MAX - read.len();
+        read.extend_from_slice(data.get(..left).unwrap_or(&data));
+        if data.len() > left {
+            is_truncated = true; // dropping the rest of the body closes the connection
             break;
         }
     }
-    Ok(Answer {
+    Ok(TargetResponse {
         status: head.status,
         version: head.version,
         headers: head.headers,
         body: read.freeze(),
-        cut,
+        is_truncated,
     })
 }
 
-fn broken_off(error: &hyper::Error) -> String {
-    format!("the target's answer broke off: {}", chain(error))
+fn incomplete_body(error: &hyper::Error) -> String {
+    format!("its body is incomplete: {}", with_causes(error))
 }
 
-fn trouble(error: &hyper_util::client::legacy::Error) -> Trouble {
+fn request_error(error: &hyper_util::client::legacy::Error) -> RequestError {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
-    while let Some(one) = cause {
-        if let Some(dial) = one.downcast_ref::<DialError>() {
+    while let Some(current) = cause {
+        if let Some(dial) = current.downcast_ref::<DialError>() {
             return match dial {
-                DialError::Refused => Trouble::Refused,
-                DialError::NoAddress => Trouble::NoAddress(dial.to_string()),
-                other => Trouble::NotSent(other.to_string()),
+                DialError::AddressNotAllowed => RequestError::AddressNotAllowed,
+                DialError::NoAllowedAddress => RequestError::NoAllowedAddress,
+                other => RequestError::NotSent(other.to_string()),
             };
         }
-        cause = one.source();
+        cause = current.source();
     }
-    let text = chain(error);
+    let text = with_causes(error);
     if error.is_connect() {
-        Trouble::NotSent(format!("connecting to the target failed: {text}"))
+        RequestError::NotSent(text)
     } else {
-        Trouble::Unknown(format!("the target gave no answer: {text}"))
+        RequestError::OutcomeUnknown(text)
     }
 }
 
-/// The text of an error and of its causes.
-fn chain(error: &dyn Error) -> String {
+/// Returns the text of an error and of its causes.
+fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
-    while let Some(one) = cause {
+    while let Some(current) = cause {
         text.push_str(": ");
-        text.push_str(&one.to_string());
-        cause = one.source();
+        text.push_str(&current.to_string());
+        cause = current.source();
     }
     text
 }

@@ -1,7 +1,8 @@
-//! Signatures by the Standard Webhooks convention: `webhook-id`, `webhook-timestamp`, `webhook-signature`.
+//! Signatures by the [Standard Webhooks](https://www.standardwebhooks.com) convention, in the headers
+//! `webhook-id`, `webhook-timestamp` and `webhook-signature`.
 //!
-//! What is signed is `id.timestamp.body` with HMAC-SHA256. While a secret is being changed, every valid key signs, so
-//! that a receiver may know the old or the new one.
+//! A signature is the HMAC-SHA256 of `id.timestamp.body`. While a secret is rotated, every valid key
+//! signs, so a receiver may know the old key or the new one.
 
 use std::fmt;
 
@@ -14,58 +15,71 @@ use windlass_core::{Invalid, Timestamp};
 
 use crate::hosts::SecretHosts;
 
-/// What a written secret begins with.
+/// The prefix of a secret in text form.
 const PREFIX: &str = "whsec_";
-/// Shorter keys can be guessed, longer ones say no more.
+/// Shorter keys can be guessed; longer ones add no security.
 const KEY_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
-/// So many keys of one secret are valid at once.
+/// The most valid keys of one secret.
 const KEYS_MAX: usize = 4;
 
-/// A key that signs requests. Its bytes are never shown.
+/// A key that signs requests. Its `Debug` output does not show the bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SigningKey(Vec<u8>);
 
 impl SigningKey {
-    /// Reads a secret: `whsec_` and 24 to 64 bytes in base64. A refusal does not show it.
+    /// Parses a secret: `whsec_` followed by 24 to 64 bytes in base64.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`] names the rule. It does not show the secret.
     pub fn parse(secret: &str) -> Result<Self, Invalid> {
         let rule = "must be whsec_ followed by 24 to 64 bytes in base64";
-        let refused = || Invalid::new("", rule);
-        let text = secret.strip_prefix(PREFIX).ok_or_else(refused)?;
-        let bytes = STANDARD.decode(text).map_err(|_| refused())?;
+        let invalid = || Invalid::new("", rule);
+        let text = secret.strip_prefix(PREFIX).ok_or_else(invalid)?;
+        let bytes = STANDARD.decode(text).map_err(|_| invalid())?;
         if !KEY_BYTES.contains(&bytes.len()) {
-            return Err(refused());
+            return Err(invalid());
         }
         Ok(SigningKey(bytes))
     }
 
-    /// Reads the keys of a secret as it is kept: one, or several with spaces between while it is being changed, the newest
-    /// first.
+    /// Parses the keys of a stored secret: one, or while it is rotated several, separated by spaces,
+    /// the newest first.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`] if a key is malformed, or there are none or more than 4.
     pub fn parse_all(secrets: &str) -> Result<Vec<Self>, Invalid> {
         let keys: Vec<Self> = secrets
             .split_whitespace()
             .map(SigningKey::parse)
             .collect::<Result<_, _>>()?;
         if keys.is_empty() || keys.len() > KEYS_MAX {
-            let rule = format!("must be 1 to {KEYS_MAX} secrets with spaces between");
+            let rule = format!("must be 1 to {KEYS_MAX} secrets, separated by spaces");
             return Err(Invalid::new("", rule));
         }
         Ok(keys)
     }
 
-    /// Makes up a new secret of 32 random bytes.
+    /// Generates a new secret of 32 random bytes, in text form.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyError::Unavailable`] if the operating system has no random numbers.
     pub fn generate() -> Result<String, KeyError> {
         let mut bits = [0; 32];
         let provider = rustls::crypto::ring::default_provider();
         let filled = provider.secure_random.fill(&mut bits);
-        filled
-            .map_err(|_| KeyError::Unavailable("the machine has no random numbers".to_owned()))?;
+        filled.map_err(|_| {
+            KeyError::Unavailable("the operating system provides no random numbers".to_owned())
+        })?;
         Ok(format!("{PREFIX}{}", STANDARD.encode(bits)))
     }
 
-    fn sign(&self, signed: &[u8]) -> String {
+    fn sign(&self, message: &[u8]) -> String {
         let mut mac =
-            Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
-        mac.update(signed);
+            Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC accepts a key of any length");
+        mac.update(message);
         format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()))
     }
 }
@@ -76,37 +90,44 @@ impl fmt::Debug for SigningKey {
     }
 }
 
-/// Why there is no key.
+/// Why a request cannot be signed.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// No one made a secret of that name.
+    /// There is no secret with that name.
     #[error("there is no webhook secret named {0:?}; create it, or remove it from `sign`")]
     Unknown(String),
     /// The secret is bound to other hosts.
-    #[error("the webhook secret {0:?} must not sign requests to this host")]
+    #[error(
+        "the webhook secret {0:?} must not sign requests to this host; add the host to the secret, or \
+         remove the secret from `sign`"
+    )]
     OtherHost(String),
-    /// The secrets cannot be read now.
-    #[error("the webhook secrets cannot be read: {0}")]
+    /// The secrets cannot be read at the moment.
+    #[error("cannot read the webhook secrets: {0}")]
     Unavailable(String),
 }
 
-/// A secret that signs requests.
+/// A webhook secret: its keys and the hosts that it signs for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebhookSecret {
-    /// The valid keys, the newest first: several while the secret is being changed.
+    /// The valid keys, the newest first. There are several while the secret is rotated.
     pub keys: Vec<SigningKey>,
-    /// The hosts it signs for. Requests to other hosts are not sent.
+    /// The hosts that it signs for. Requests to other hosts are not sent.
     pub hosts: SecretHosts,
 }
 
-/// Where secrets are found.
+/// Looks up webhook secrets. The caller decides where they are stored and how they are encrypted.
 #[async_trait]
 pub trait SigningKeys: Send + Sync + fmt::Debug {
-    /// The secret of a name.
+    /// Returns the secret with this name.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyError::Unknown`] if there is none, [`KeyError::Unavailable`] if it cannot be read.
     async fn secret(&self, name: &str) -> Result<WebhookSecret, KeyError>;
 }
 
-/// No secrets at all.
+/// A [`SigningKeys`] without secrets.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoSigningKeys;
 
@@ -117,9 +138,11 @@ impl SigningKeys for NoSigningKeys {
     }
 }
 
-/// The value of `webhook-signature`: one signature for each key, with spaces between.
+/// Returns the value of `webhook-signature`: one signature for each key, separated by spaces.
 ///
-/// The id must not hold a dot: dots keep the parts of what is signed apart.
+/// # Errors
+///
+/// [`Invalid`] if the id is empty or contains a dot. Dots separate the parts of the signed message.
 pub fn sign(
     keys: &[SigningKey],
     id: &str,
@@ -129,16 +152,16 @@ pub fn sign(
     if id.is_empty() || id.contains('.') {
         return Err(Invalid::new(
             "webhook-id",
-            "must not be empty or hold a dot",
+            "must not be empty or contain a dot",
         ));
     }
-    let mut signed = format!("{id}.{}.", seconds(timestamp)).into_bytes();
-    signed.extend_from_slice(body);
-    let all: Vec<String> = keys.iter().map(|key| key.sign(&signed)).collect();
-    Ok(all.join(" "))
+    let mut message = format!("{id}.{}.", seconds(timestamp)).into_bytes();
+    message.extend_from_slice(body);
+    let signatures: Vec<String> = keys.iter().map(|key| key.sign(&message)).collect();
+    Ok(signatures.join(" "))
 }
 
-/// The value of `webhook-timestamp`: whole seconds since 1970.
+/// Returns the value of `webhook-timestamp`: whole seconds since 1970.
 pub fn seconds(timestamp: Timestamp) -> i64 {
     timestamp.as_micros().div_euclid(1_000_000)
 }
@@ -196,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn another_library_accepts_what_we_sign_and_nothing_else() {
+    fn another_library_accepts_our_signatures_and_nothing_else() {
         let (now, body) = (machine_now(), br#"{"a": 1}"#);
         let signed = headers(&[OLD], now, body);
         assert!(verified(OLD, &signed, body));
@@ -217,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn while_a_secret_changes_both_keys_sign() {
+    fn both_keys_sign_while_a_secret_is_rotated() {
         let (now, body) = (machine_now(), b"x");
         let signed = headers(&[NEW, OLD], now, body);
         assert!(verified(OLD, &signed, body) && verified(NEW, &signed, body));
@@ -226,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_made_up_and_kept_with_its_former_ones() {
+    fn a_generated_secret_is_parsed_together_with_older_ones() {
         let (one, other) = (
             SigningKey::generate().unwrap(),
             SigningKey::generate().unwrap(),

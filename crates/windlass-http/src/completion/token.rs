@@ -1,4 +1,4 @@
-//! The token of a request: which attempt of which job, and 256 random bits.
+//! The token of an async request: the id of the job, the number of the attempt, and 256 random bits.
 
 use std::fmt;
 
@@ -9,48 +9,48 @@ use windlass_core::JobId;
 
 const PREFIX: &str = "wlc_";
 
-/// A token. Who has it may tell how the attempt ended; it is kept nowhere.
-pub(super) struct Token {
+/// A token that authorizes its holder to report the outcome of the request. Only its hash is stored.
+pub(super) struct CompletionToken {
     pub(super) job: JobId,
     pub(super) attempt: u32,
     secret: String,
 }
 
-impl Token {
+impl CompletionToken {
     pub(super) fn new(job: JobId, attempt: u32) -> Result<Self, String> {
         let mut bits = [0; 32];
         let provider = rustls::crypto::ring::default_provider();
         provider
             .secure_random
             .fill(&mut bits)
-            .map_err(|_| "the machine has no random numbers".to_owned())?;
-        Ok(Token {
+            .map_err(|_| "the operating system provides no random numbers".to_owned())?;
+        Ok(CompletionToken {
             job,
             attempt,
             secret: URL_SAFE_NO_PAD.encode(bits),
         })
     }
 
-    /// Reads a token that somebody gave; of any length and with any characters.
+    /// Parses a token from an untrusted caller; it may have any length and any characters.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.strip_prefix(PREFIX)?.splitn(3, '_');
         let job = parts.next()?.parse().ok()?;
         let attempt = parts.next()?.parse().ok()?;
         let secret = parts.next().filter(|secret| secret.len() <= 64)?;
-        Some(Token {
+        Some(CompletionToken {
             job,
             attempt,
             secret: secret.to_owned(),
         })
     }
 
-    /// What is kept of it.
+    /// Returns the hash of the random part, which is what the record stores.
     pub(super) fn hash(&self) -> String {
         URL_SAFE_NO_PAD.encode(Sha256::digest(self.secret.as_bytes()))
     }
 }
 
-impl fmt::Display for Token {
+impl fmt::Display for CompletionToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{PREFIX}{}_{}_{}", self.job, self.attempt, self.secret)
     }
@@ -61,11 +61,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_read_back_and_no_two_are_alike() {
+    fn a_token_is_parsed_back_and_no_two_are_alike() {
         let job = JobId::from_u128(7);
-        let (one, other) = (Token::new(job, 3).unwrap(), Token::new(job, 3).unwrap());
+        let (one, other) = (
+            CompletionToken::new(job, 3).unwrap(),
+            CompletionToken::new(job, 3).unwrap(),
+        );
         assert_ne!(one.to_string(), other.to_string());
-        let read = Token::parse(&one.to_string()).unwrap();
+        let read = CompletionToken::parse(&one.to_string()).unwrap();
         assert_eq!((read.job, read.attempt, read.hash()), (job, 3, one.hash()));
         assert!(!one.to_string().contains(&one.hash()));
         for text in [
@@ -76,7 +79,7 @@ mod tests {
             &one.to_string()[4..],
             &"x".repeat(9999),
         ] {
-            assert!(Token::parse(text).is_none(), "{text}");
+            assert!(CompletionToken::parse(text).is_none(), "{text}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A connection, with TLS or without.
+//! A connection to a target, with or without TLS.
 
 use std::io;
 use std::pin::Pin;
@@ -12,11 +12,9 @@ use tokio_rustls::client::TlsStream;
 
 use crate::guard::TargetClass;
 
-/// What requests are sent over.
+/// A connection to a target.
 pub(crate) enum Stream {
-    /// As it is.
     Plain(TokioIo<TcpStream>),
-    /// Encrypted.
     Tls(Box<TokioIo<TlsStream<TcpStream>>>),
 }
 
@@ -38,7 +36,8 @@ impl Connection for Stream {
                 _ => Connected::new(),
             },
         };
-        // Answers carry it too, also those on a connection that another request opened.
+        // The HTTP library adds this to every response on the connection, so a request that reuses
+        // one knows the class of its target too.
         match self.tcp().peer_addr() {
             Ok(peer) => connected.extra(TargetClass::of(peer.ip())),
             Err(_) => connected,

@@ -1,4 +1,5 @@
-//! Whose certificates are believed: the machine's own list, else the one that is compiled in, and what the operator adds.
+//! The trusted certificate authorities: those of the machine, or a compiled-in list if the machine
+//! has none, plus those that the operator adds.
 
 use std::sync::Arc;
 
@@ -7,26 +8,30 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
-/// Which authorities are believed. There is no way to believe everybody.
+/// The trusted certificate authorities. Verification cannot be switched off.
 #[derive(Debug, Clone, Default)]
 pub struct TlsRoots {
-    /// Certificates of further authorities, as PEM.
+    /// Certificates of additional authorities, in PEM format.
     pub extra_pem: Option<Vec<u8>>,
 }
 
-/// Why there can be no TLS.
+/// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The operator's list of authorities cannot be used.
+    /// The additional authorities cannot be used.
     #[error("the extra CA file holds no usable certificate: {0}")]
     BadExtra(String),
-    /// TLS itself refuses its settings.
-    #[error("TLS could not be set up: {0}")]
+    /// The TLS library refuses its settings.
+    #[error("cannot set up TLS: {0}")]
     Setup(String),
 }
 
 impl TlsRoots {
-    /// Refuses what no certificate can be read from.
+    /// Checks that the additional authorities can be used.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError::BadExtra`] if they hold no usable certificate.
     pub fn check(&self) -> Result<(), TlsError> {
         self.store().map(drop)
     }
@@ -54,16 +59,16 @@ impl TlsRoots {
             return Ok(roots);
         };
         let bad = |error: String| TlsError::BadExtra(error);
-        let mut found = 0;
+        let mut added = 0;
         for certificate in CertificateDer::pem_slice_iter(pem) {
             let certificate = certificate.map_err(|error| bad(error.to_string()))?;
             roots
                 .add(certificate)
                 .map_err(|error| bad(error.to_string()))?;
-            found += 1;
+            added += 1;
         }
-        if found == 0 {
-            return Err(bad("it is empty".to_owned()));
+        if added == 0 {
+            return Err(bad("it holds no PEM certificate".to_owned()));
         }
         Ok(roots)
     }
@@ -81,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_always_authorities_and_the_operators_come_on_top() {
+    fn there_are_always_authorities_and_the_operator_can_add_some() {
         let plain = TlsRoots::default().store().unwrap().len();
         assert!(plain > 0);
         let own = rcgen::generate_simple_self_signed(["target.example".to_owned()]).unwrap();

@@ -1,11 +1,12 @@
-//! What is told of jobs of the form, in the words that its users look for.
+//! The log lines and status words of the form. Users search for them, so the wording is fixed.
 
 use std::fmt::Display;
 use std::time::Duration;
 
 use windlass_core::{Outcome, Timestamp, format_duration};
 
-/// The line when a failed job is tried again: `Job 7 failed, scheduling retry 1/3 in 1s (at 2026-01-01 12:00:01)`.
+/// Returns the line for a failed job that is retried:
+/// `Job 7 failed, scheduling retry 1/3 in 1s (at 2026-01-01 12:00:01)`.
 pub fn retry_line(
     id: impl Display,
     retry: u32,
@@ -20,7 +21,7 @@ pub fn retry_line(
     )
 }
 
-/// The line when a failed job is given up: its schedule goes on at `next`, or is over.
+/// Returns the line for a failed job without retries left. Its schedule continues at `next`, or ends.
 pub fn gave_up_line(id: impl Display, retries: u32, next: Option<Timestamp>) -> String {
     match next {
         Some(next) => format!(
@@ -31,7 +32,7 @@ pub fn gave_up_line(id: impl Display, retries: u32, next: Option<Timestamp>) -> 
     }
 }
 
-/// The word for the end of an attempt in the form's history.
+/// Returns the status of an attempt in the history of the form.
 pub fn status_of(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Succeeded => "SUCCESS",
@@ -42,7 +43,7 @@ pub fn status_of(outcome: Outcome) -> &'static str {
     }
 }
 
-/// When something of the schedule runs next: the retry that waits, else the next occurrence.
+/// Returns when the schedule runs next: the pending retry, else the next occurrence.
 pub fn next_execution_time(
     retry_at: Option<Timestamp>,
     next_occurrence: Option<Timestamp>,
@@ -50,7 +51,7 @@ pub fn next_execution_time(
     retry_at.or(next_occurrence)
 }
 
-/// A time in UTC to the second, as `2026-01-01 12:00:01`.
+/// Formats a time in UTC to the second, such as `2026-01-01 12:00:01`.
 fn plain(at: Timestamp) -> String {
     let text = at.to_string();
     let date = text.get(..10).unwrap_or(&text);
@@ -67,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_are_the_known_ones() {
+    fn the_wording_of_the_lines_is_fixed() {
         assert_eq!(
             retry_line(
                 123,
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiting_retry_comes_before_the_next_occurrence() {
+    fn a_pending_retry_comes_before_the_next_occurrence() {
         let (retry, next) = (at("2024-01-01T12:00:01Z"), at("2024-01-01T12:00:10Z"));
         assert_eq!(next_execution_time(Some(retry), Some(next)), Some(retry));
         assert_eq!(next_execution_time(None, Some(next)), Some(next));

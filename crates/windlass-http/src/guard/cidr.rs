@@ -1,4 +1,4 @@
-//! A range of addresses, as an operator writes it: `10.0.0.0/8`, `fd00::/8`, or one address.
+//! An address range in CIDR notation: `10.0.0.0/8`, `fd00::/8`, or one address.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,17 +6,25 @@ use std::str::FromStr;
 
 use windlass_core::Invalid;
 
-/// Addresses that share the first bits.
+/// A range of addresses that share a prefix: the first address and the prefix length in bits.
+///
+/// ```
+/// use windlass_http::Cidr;
+///
+/// let range: Cidr = "10.0.0.0/8".parse().unwrap();
+/// assert!(range.contains("10.1.2.3".parse().unwrap()));
+/// assert!("10.0.0.1/8".parse::<Cidr>().is_err(), "not the first address of the range");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cidr {
-    /// Of IPv4.
+    /// An IPv4 range.
     V4(Ipv4Addr, u8),
-    /// Of IPv6.
+    /// An IPv6 range.
     V6(Ipv6Addr, u8),
 }
 
 impl Cidr {
-    /// Whether the address is in the range.
+    /// Whether the range contains the address.
     pub fn contains(self, address: IpAddr) -> bool {
         match (self, address) {
             (Cidr::V4(start, bits), IpAddr::V4(address)) => {
@@ -31,7 +39,7 @@ impl Cidr {
         }
     }
 
-    /// Whether it is that one address and no other.
+    /// Whether the range is exactly this one address.
     pub fn is_exactly(self, address: IpAddr) -> bool {
         let whole = matches!(self, Cidr::V4(_, 32) | Cidr::V6(_, 128));
         whole && self.contains(address)
@@ -48,16 +56,18 @@ impl FromStr for Cidr {
             None => (text, None),
         };
         let Ok(address) = address.parse::<IpAddr>() else {
-            let rule = "must be an address or a range of addresses, as 10.0.0.0/8 or fd00::/8";
+            let rule = "must be an address or a range of addresses, such as 10.0.0.0/8 or fd00::/8";
             return Err(refuse(rule.to_owned()));
         };
-        let most = if address.is_ipv4() { 32 } else { 128 };
+        let bits_max = if address.is_ipv4() { 32 } else { 128 };
         let bits = match bits {
-            None => Some(most),
-            Some(bits) => bits.parse::<u8>().ok().filter(|bits| *bits <= most),
+            None => Some(bits_max),
+            Some(bits) => bits.parse::<u8>().ok().filter(|bits| *bits <= bits_max),
         };
         let Some(bits) = bits else {
-            return Err(refuse(format!("must have 0 to {most} behind the slash")));
+            return Err(refuse(format!(
+                "must have a number from 0 to {bits_max} after the slash"
+            )));
         };
         let range = match address {
             IpAddr::V4(start) => Cidr::V4(start, bits),
@@ -65,7 +75,8 @@ impl FromStr for Cidr {
         };
         let first = range.first();
         if first != address {
-            let rule = format!("must begin at its first address: write {first}/{bits}");
+            let rule =
+                format!("must start at the first address of the range: write {first}/{bits}");
             return Err(refuse(rule));
         }
         Ok(range)
@@ -102,7 +113,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn ranges_are_read_and_written() {
+    fn ranges_are_parsed_and_printed() {
         for (text, shown) in [
             ("10.0.0.0/8", "10.0.0.0/8"),
             ("0.0.0.0/0", "0.0.0.0/0"),
@@ -131,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_holds_its_own_family_only() {
+    fn a_range_contains_only_its_own_address_family() {
         let all: Cidr = "0.0.0.0/0".parse().unwrap();
         assert!(all.contains("1.2.3.4".parse().unwrap()));
         assert!(!all.contains("::1".parse().unwrap()));
@@ -140,7 +151,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_longer_prefix_holds_fewer(address in any::<u32>(), other in any::<u32>(), bits in 0u8..32) {
+        fn a_longer_prefix_contains_fewer_addresses(address in any::<u32>(), other in any::<u32>(), bits in 0u8..32) {
             let (address, other) = (Ipv4Addr::from(address), IpAddr::from(Ipv4Addr::from(other)));
             let (wide, narrow) = (Cidr::V4(address, bits), Cidr::V4(address, bits + 1));
             prop_assert!(wide.contains(address.into()) && narrow.contains(address.into()));

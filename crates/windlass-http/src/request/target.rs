@@ -1,16 +1,17 @@
 //! The URL of an HTTP job.
 //!
-//! What the parser would quietly mend (tabs, backslashes, a missing slash) is refused: a URL means one thing, or nothing.
+//! The URL parser silently corrects some errors (tabs, backslashes, a missing slash). This module
+//! refuses such URLs, so that a URL has one meaning.
 
 use http::Uri;
 use url::{Host, Url};
 use windlass_core::Invalid;
 
-/// A URL is at most so long.
+/// The longest URL.
 const URL_BYTES_MAX: usize = 8 * 1024;
 
-/// Ports from 1024 on that are known to speak something else than HTTP.
-const FOREIGN_PORTS: [u16; 12] = [
+/// Ports from 1024 up that other protocols use, such as databases.
+const OTHER_PROTOCOL_PORTS: [u16; 12] = [
     1433, 1521, 2049, 3306, 3389, 5432, 5900, 6379, 9092, 11211, 26379, 27017,
 ];
 
@@ -21,7 +22,7 @@ pub(super) fn parse(text: &str) -> Result<Uri, Invalid> {
         return refuse("must be at most 8192 bytes");
     }
     if text.contains(|c: char| c.is_control() || c.is_whitespace() || c == '\\') {
-        return refuse("must not hold spaces, control characters or backslashes");
+        return refuse("must not contain spaces, control characters or backslashes");
     }
     let Some(rest) = after_scheme(text) else {
         return refuse("must begin with http:// or https://");
@@ -31,12 +32,12 @@ pub(super) fn parse(text: &str) -> Result<Uri, Invalid> {
         return refuse("must name a host");
     }
     if authority.contains('@') {
-        return refuse("must not hold a user or password");
+        return refuse("must not contain a user or password");
     }
     let url =
         Url::parse(text).map_err(|error| Invalid::new("", format!("must be a URL: {error}")))?;
     if url.fragment().is_some() {
-        return refuse("must not have a fragment: nobody would see it");
+        return refuse("must not have a fragment (`#…`): it is never sent");
     }
     if !matches!(url.scheme(), "http" | "https") || !url.username().is_empty() {
         return refuse("must begin with http:// or https://, without a user");
@@ -62,9 +63,9 @@ fn after_scheme(text: &str) -> Option<&str> {
 fn check_port(url: &Url) -> Result<(), Invalid> {
     let port = url.port_or_known_default().unwrap_or(0);
     let allowed = matches!(port, 80 | 443) || port >= 1024;
-    if !allowed || FOREIGN_PORTS.contains(&port) {
+    if !allowed || OTHER_PROTOCOL_PORTS.contains(&port) {
         let rule = format!(
-            "must use port 80, 443, or one from 1024 on that is not known for something else, got {port}"
+            "must use port 80, 443, or a port from 1024 up that no other protocol commonly uses, got {port}"
         );
         return Err(Invalid::new("", rule));
     }

@@ -32,7 +32,7 @@ fn every_field_is_read() {
     assert_eq!(request.method, Method::PUT);
     assert_eq!(
         request.body, r#"{"b": 1.0,  "a": [2]}"#,
-        "byte for byte, as it was written"
+        "byte for byte as it was written"
     );
     assert_eq!(request.headers["x-a"], "1");
     assert_eq!(request.headers["content-type"], "application/json");
@@ -53,7 +53,7 @@ fn every_field_is_read() {
 }
 
 #[test]
-fn a_text_is_sent_as_it_is_and_the_jobs_own_content_type_stays() {
+fn a_string_is_sent_as_plain_text_and_the_jobs_content_type_stays() {
     let request = read(json!({"url": "http://a.example", "body": "a\nb"})).unwrap();
     assert_eq!(request.body, "a\nb");
     assert_eq!(request.headers["content-type"], "text/plain; charset=utf-8");
@@ -128,7 +128,7 @@ fn secrets_of_a_request_are_not_shown() {
 }
 
 #[test]
-fn headers_that_are_not_the_jobs_are_refused() {
+fn headers_that_a_job_may_not_set_are_refused() {
     for name in [
         "Host",
         "content-length",
@@ -178,7 +178,7 @@ fn headers_that_are_not_the_jobs_are_refused() {
 }
 
 #[test]
-fn only_plain_urls_are_taken() {
+fn only_unambiguous_urls_are_accepted() {
     for text in [
         "",
         "example.org",
@@ -247,7 +247,7 @@ fn only_plain_urls_are_taken() {
 }
 
 #[test]
-fn a_job_that_completes_later_must_be_at_least_once() {
+fn an_async_job_must_be_at_least_once() {
     let job = |delivery| NewJob {
         payload: Payload::parse(r#"{"url": "http://a.example", "async": true}"#, 1000).unwrap(),
         delivery,
@@ -270,7 +270,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_dialled_means_the_same_when_it_is_read_again(tail in "[a-z0-9.:/?@%#-]{1,40}") {
+    fn a_normalized_url_parses_to_itself(tail in "[a-z0-9.:/?@%#-]{1,40}") {
         if let Ok(first) = url(&format!("http://{tail}")) {
             prop_assert_eq!(&url(&first.to_string()).unwrap(), &first);
         }

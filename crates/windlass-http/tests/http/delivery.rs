@@ -9,7 +9,7 @@ use windlass_http::DEPTH_META;
 use crate::support::{Reply, Target, World, error_of, http_job, http_of, timeline};
 
 #[tokio::test]
-async fn a_request_is_delivered_with_all_that_is_sent_along() {
+async fn a_request_is_delivered_with_all_headers() {
     let target = Target::replying(&[Reply::Status(204)]).await;
     let world = World::new();
     let payload = json!({
@@ -95,7 +95,10 @@ async fn by_default_a_request_is_tried_four_times_as_the_preset_webhook_says() {
     assert_eq!(timeline(&history), expected);
     assert_eq!(
         error_of(&history[0]),
-        "the target answered 503 Service Unavailable"
+        format!(
+            "`http://{}` responded with 503 Service Unavailable",
+            target.address
+        )
     );
 }
 
@@ -112,7 +115,7 @@ async fn a_job_may_ask_for_more_attempts_than_the_preset_gives() {
 }
 
 #[tokio::test]
-async fn every_answer_but_a_two_hundred_is_a_failure_that_is_retried() {
+async fn every_status_but_2xx_is_a_failure_and_is_retried() {
     for status in [301, 302, 307, 308, 400, 401, 404, 410, 429, 500, 503] {
         let replies = [
             Reply::header(status, "location", "http://127.0.0.1:1/"),
@@ -171,7 +174,7 @@ async fn connections_are_used_again_for_at_least_once_and_never_for_at_most_once
 }
 
 #[tokio::test]
-async fn a_payload_that_is_no_request_is_not_tried_again() {
+async fn an_invalid_payload_is_not_retried() {
     let world = World::new();
     let (job, history) = world.deliver(json!({"url": "ftp://a.example/"})).await;
     assert_eq!(job.state(), State::Dead(DeadReason::Unrecoverable));

@@ -1,16 +1,16 @@
-//! HTTP jobs, sent to real targets on this machine while the time of the engine is virtual.
+//! HTTP jobs, sent to real targets on this machine while the engine runs in virtual time.
 
 mod addresses;
+mod async_requests;
 mod bad_targets;
-mod counted;
 mod crowd;
 mod delivery;
 mod embedded;
+mod failure_log;
 mod http2;
 mod kill;
-mod later;
+mod metrics;
 mod scheduler_form;
 mod signed;
 mod snippets;
 mod support;
-mod told;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use windlass_core::{DeadReason, Job, Outcome, ScheduleId, ScheduleName, State, Timestamp};
 use windlass_engine::{Clock as _, Heard};
 use windlass_http::HttpJobs;
-use windlass_http::form::{SchedulerForm, line_of};
+use windlass_http::form::{SchedulerForm, failure_line};
 use windlass_memory::MemoryStore;
 use windlass_sqlite::SqliteStore;
 use windlass_store::{Expected, Filter, Page, Schedule, Store, Written};
@@ -59,15 +59,15 @@ async fn jobs(world: &World, schedule: ScheduleId) -> Vec<Job> {
     jobs
 }
 
-/// When requests came, by the clock on the target's wall.
-type Came = Arc<Mutex<Vec<Timestamp>>>;
+/// When requests arrived, by the virtual clock.
+type Arrivals = Arc<Mutex<Vec<Timestamp>>>;
 
-/// A target in a world, which looks at the clock whenever a request comes.
-async fn watching(world: &World, replies: &[Reply]) -> (Target, Came) {
-    let came = Came::default();
+/// A target that records the virtual time of each request.
+async fn watching(world: &World, replies: &[Reply]) -> (Target, Arrivals) {
+    let came = Arrivals::default();
     let (times, clock, replies) = (Arc::clone(&came), world.clock.clone(), replies.to_vec());
     let target = Target::start(move |_| {
-        let mut times = times.lock().expect("nobody panics with it");
+        let mut times = times.lock().expect("no panic while locked");
         times.push(clock.now());
         let turn = times.len().min(replies.len()) - 1;
         replies.get(turn).cloned().expect("at least one reply")
@@ -75,9 +75,9 @@ async fn watching(world: &World, replies: &[Reply]) -> (Target, Came) {
     (target.await, came)
 }
 
-/// What the target saw: how many seconds after the start each request came, and its retry count.
-fn seen(target: &Target, came: &Came) -> Vec<(u64, u32)> {
-    let came = came.lock().expect("nobody panics with it").clone();
+/// What the target saw: how many seconds after the start each request arrived, and its retry count.
+fn seen(target: &Target, came: &Arrivals) -> Vec<(u64, u32)> {
+    let came = came.lock().expect("no panic while locked").clone();
     let requests = target.seen();
     assert_eq!(came.len(), requests.len());
     let one = |(came, request): (Timestamp, crate::support::Seen)| {
@@ -126,7 +126,7 @@ async fn a_failing_target_is_tried_at_0_1_3_and_7_seconds_and_then_at_the_next_o
 }
 
 #[tokio::test]
-async fn at_most_once_is_never_tried_again_and_its_one_time_schedule_is_over() {
+async fn at_most_once_is_never_retried_and_its_one_time_schedule_ends() {
     let folder = tempfile::tempdir().unwrap();
     for world in worlds(&folder) {
         let (target, came) = watching(&world, &[Reply::Status(503)]).await;
@@ -202,7 +202,7 @@ async fn a_target_that_hangs_fails_after_thirty_seconds_and_is_tried_one_second_
 }
 
 #[tokio::test]
-async fn after_ten_minutes_away_at_least_once_catches_up_once_and_at_most_once_not_at_all() {
+async fn after_ten_minutes_of_downtime_at_least_once_catches_up_once_and_at_most_once_does_not() {
     for (delivery, times) in [
         ("AT_LEAST_ONCE", vec![(606, 0), (610, 0), (620, 0)]),
         ("AT_MOST_ONCE", vec![(610, 0), (620, 0)]),
@@ -211,7 +211,7 @@ async fn after_ten_minutes_away_at_least_once_catches_up_once_and_at_most_once_n
         let (target, came) = watching(&world, &[Reply::Status(200)]).await;
         let form = json!({"schedule": "*/10 * * * * *", "api": target.url("/"), "type": delivery});
         create(&world, form).await;
-        world.clock.advance_to(seconds(606)); // nobody looked
+        world.clock.advance_to(seconds(606)); // no worker ran
         let ran = world.worker.run_through(&world.clock, seconds(620));
         ran.await.unwrap();
         assert_eq!(seen(&target, &came), times, "{delivery}");
@@ -242,13 +242,13 @@ async fn method_headers_and_body_of_the_form_reach_the_target() {
 async fn lines(world: &World, heard: &mut windlass_engine::Subscription) -> Vec<String> {
     let mut lines = Vec::new();
     while let Some(Heard::Event(event)) = heard.try_next() {
-        lines.extend(line_of(&world.engine, &event).await.expect("a store"));
+        lines.extend(failure_line(&world.engine, &event).await.expect("a store"));
     }
     lines
 }
 
 #[tokio::test]
-async fn what_happens_is_told_in_the_known_words() {
+async fn failures_are_logged_in_the_fixed_wording() {
     let target = Target::replying(&[Reply::Status(503)]).await;
     let world = World::new();
     let mut heard = world.engine.subscribe();
@@ -269,7 +269,7 @@ async fn what_happens_is_told_in_the_known_words() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_one_time_schedule_is_told_and_other_jobs_are_not() {
+async fn the_end_of_a_one_time_schedule_is_logged_and_other_jobs_are_not() {
     let target = Target::replying(&[Reply::Status(503)]).await;
     let world = World::new();
     let mut heard = world.engine.subscribe();

@@ -1,4 +1,5 @@
-//! What is sent along with a job's own request: who it is from, which attempt, how long there is, and a signature.
+//! Builds the request that is sent: that of the job, plus the headers that Windlass adds and the
+//! signature.
 
 use bytes::Bytes;
 use http::header::{HeaderName, USER_AGENT};
@@ -11,16 +12,16 @@ use windlass_engine::RunningAttempt;
 use crate::request::HttpRequest;
 use crate::signature::{KeyError, SigningKey, SigningKeys, seconds, sign};
 
-/// Says how many HTTP jobs led to this request, each the cause of the next.
+/// The header with the number of HTTP jobs that led to this request, each causing the next.
 pub const DEPTH_HEADER: &str = "windlass-depth";
-/// Where a job that such a request enqueued keeps the number.
+/// The entry of a job's `meta` that stores the value of [`DEPTH_HEADER`].
 pub const DEPTH_META: &str = "windlass.depth";
-/// A chain of HTTP jobs may be so long: one that calls itself ends here.
+/// The longest chain of HTTP jobs. It stops jobs that enqueue themselves through their target.
 pub const DEPTH_MAX: u64 = 8;
 
 const ATTEMPT: &str = "windlass-attempt";
-/// The instant after which no attempt of the job starts. A target that enqueues jobs because of the
-/// request sends it along.
+/// The header with the deadline of the job. A target that enqueues jobs because of the request can
+/// pass it on.
 pub const DEADLINE_HEADER: &str = "windlass-deadline";
 
 const COMPLETION_TOKEN: &str = "windlass-completion-token";
@@ -32,8 +33,8 @@ const SCHEDULED_FOR: &str = "windlass-scheduled-for";
 const TIME_LEFT: &str = "windlass-time-left-ms";
 const TRACEPARENT: &str = "traceparent";
 
-/// Makes the request as it is sent.
-pub(super) async fn seal(
+/// Builds the request that is sent.
+pub(super) async fn build(
     attempt: &RunningAttempt,
     request: &HttpRequest,
     keys: &dyn SigningKeys,
@@ -41,10 +42,10 @@ pub(super) async fn seal(
     completion_url: Option<&str>,
 ) -> Result<Request<Full<Bytes>>, Failure> {
     let job = attempt.job();
-    let mut sealed = Request::new(Full::new(request.body.clone()));
-    *sealed.uri_mut() = request.url.clone();
-    *sealed.method_mut() = request.method.clone();
-    let headers = sealed.headers_mut();
+    let mut outgoing = Request::new(Full::new(request.body.clone()));
+    *outgoing.uri_mut() = request.url.clone();
+    *outgoing.method_mut() = request.method.clone();
+    let headers = outgoing.headers_mut();
     headers.extend(request.headers.clone());
     headers
         .entry(USER_AGENT)
@@ -53,8 +54,11 @@ pub(super) async fn seal(
             env!("CARGO_PKG_VERSION")
         )));
     let mut put = |name: &'static str, text: &str| {
-        let value = HeaderValue::from_str(text)
-            .map_err(|error| failed(&format!("the header {name} cannot be sent: {error}")))?;
+        let value = HeaderValue::from_str(text).map_err(|error| {
+            failed(&format!(
+                "the value of the header {name} is invalid: {error}"
+            ))
+        })?;
         headers.insert(HeaderName::from_static(name), value);
         Ok::<(), Failure>(())
     };
@@ -71,8 +75,8 @@ pub(super) async fn seal(
     if let Some(deadline) = job.deadline {
         put(DEADLINE_HEADER, &deadline.to_string())?;
     }
-    if let Some(of) = job.occurrence {
-        put(SCHEDULED_FOR, &of.scheduled_for.to_string())?;
+    if let Some(occurrence) = job.occurrence {
+        put(SCHEDULED_FOR, &occurrence.scheduled_for.to_string())?;
     }
     if let Some(parent) = traceparent(job) {
         put(TRACEPARENT, parent)?;
@@ -86,52 +90,54 @@ pub(super) async fn seal(
     let now = attempt.engine().now();
     put("webhook-id", &id)?;
     put("webhook-timestamp", &seconds(now).to_string())?;
-    let found = find_keys(request, keys).await?;
-    if !found.is_empty() {
-        let signature = sign(&found, &id, now, &request.body)
-            .map_err(|refusal| failed(&refusal.to_string()))?;
+    let signing_keys = find_keys(request, keys).await?;
+    if !signing_keys.is_empty() {
+        let signature = sign(&signing_keys, &id, now, &request.body)
+            .map_err(|invalid| failed(&invalid.to_string()))?;
         put("webhook-signature", &signature)?;
     }
-    Ok(sealed)
+    Ok(outgoing)
 }
 
 async fn find_keys(
     request: &HttpRequest,
     keys: &dyn SigningKeys,
 ) -> Result<Vec<SigningKey>, Failure> {
-    let mut found = Vec::new();
+    let mut signing_keys = Vec::new();
     for name in &request.sign {
-        // A secret may be created later, so an unknown one is not the end of the job.
+        // Retryable, because an operator may still create an unknown secret.
         let secret = keys
             .secret(name)
             .await
             .map_err(|error| failed(&error.to_string()))?;
-        // Checked again here: its hosts may have changed since the enqueue.
+        // Checked again, because the hosts of the secret may have changed since the enqueue.
         if !secret.hosts.allow(&request.url) {
             let text = KeyError::OtherHost(name.clone()).to_string();
             return Err(Failure::unrecoverable(AttemptError::new(text)));
         }
-        found.extend(secret.keys);
+        signing_keys.extend(secret.keys);
     }
-    Ok(found)
+    Ok(signing_keys)
 }
 
-/// How deep the request is in a chain of jobs; too deep is the end.
+/// Returns the depth of this request in a chain of HTTP jobs, or a failure if it is too deep.
 fn next_depth(job: &Job) -> Result<u64, Failure> {
-    let before = job
+    let depth = job
         .meta
         .get(DEPTH_META)
         .and_then(Value::as_u64)
         .unwrap_or(0);
-    if before >= DEPTH_MAX {
-        let text =
-            format!("more than {DEPTH_MAX} HTTP jobs led to each other: this looks like a loop");
+    if depth >= DEPTH_MAX {
+        let text = format!(
+            "a chain of more than {DEPTH_MAX} HTTP jobs, each enqueued because of the last; check \
+             for a job that enqueues itself"
+        );
         return Err(Failure::unrecoverable(AttemptError::new(text)));
     }
-    Ok(before + 1)
+    Ok(depth + 1)
 }
 
-/// The trace that the job belongs to, if it is written as such.
+/// Returns the trace context of the job, if it is well-formed.
 fn traceparent(job: &Job) -> Option<&str> {
     let text = job.meta.get(TRACEPARENT)?.as_str()?;
     let parts: Vec<&str> = text.split('-').collect();
@@ -182,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_well_formed_trace_is_sent_on() {
+    fn only_a_well_formed_trace_context_is_sent() {
         let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         assert_eq!(traceparent(&job(&[(TRACEPARENT, json!(good))])), Some(good));
         for bad in [

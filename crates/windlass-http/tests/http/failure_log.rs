@@ -1,4 +1,4 @@
-//! The lines of the scheduler form reach the log.
+//! Failures of jobs of the scheduler form are logged.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use windlass_http::form::{FORM_META, Teller};
 
 use crate::support::{Reply, Target, World, http_job};
 
-/// Remembers the messages of the log.
+/// Collects the messages of the log.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
 
@@ -52,14 +52,14 @@ impl Subscriber for Log {
 }
 
 #[tokio::test]
-async fn a_failed_job_of_the_form_is_told_in_the_log() {
+async fn a_failed_job_of_the_form_is_logged() {
     let log = Log::default();
-    let _kept = tracing::subscriber::set_default(log.clone());
+    let _subscriber = tracing::subscriber::set_default(log.clone());
     let target = Target::replying(&[Reply::Status(503)]).await;
     let world = World::new();
     let stop = CancellationToken::new();
     let teller = Teller::listen(&world.engine);
-    let telling = {
+    let logging = {
         let (engine, stop) = (Arc::clone(&world.engine), stop.clone());
         tokio::spawn(async move { teller.run(&engine, stop).await })
     };
@@ -67,15 +67,15 @@ async fn a_failed_job_of_the_form_is_told_in_the_log() {
     job.meta.insert(FORM_META.to_owned(), true.into());
     let (job, _) = world.deliver_job(job).await;
     let expected = format!("Job {} failed after 3 retries, schedule deleted", job.id);
-    let told = async {
+    let logged = async {
         while !log.0.lock().unwrap().contains(&expected) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    let told = tokio::time::timeout(Duration::from_secs(30), told).await;
-    assert!(told.is_ok(), "{:?}", log.0.lock().unwrap());
+    let logged = tokio::time::timeout(Duration::from_secs(30), logged).await;
+    assert!(logged.is_ok(), "{:?}", log.0.lock().unwrap());
     stop.cancel();
-    telling.await.unwrap();
+    logging.await.unwrap();
     let count = |part: &str| {
         log.0
             .lock()

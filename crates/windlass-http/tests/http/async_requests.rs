@@ -1,4 +1,4 @@
-//! Requests that a target takes for later: it tells their end with a token, once.
+//! Async requests: the target responds with 202 and reports the outcome later with a token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn token(target: &Target, request: usize) -> String {
     token.expect("a token").clone()
 }
 
-/// A world whose job was taken for later.
+/// A world with a job whose target responded with 202.
 async fn accepted(store: Arc<dyn Store>) -> (World, Target, JobId) {
     let target = Target::replying(&[Reply::Status(202)]).await;
     let world = World::of(HttpJobs::new(local()).expect("settings"), store);
@@ -44,20 +44,20 @@ async fn accepted(store: Arc<dyn Store>) -> (World, Target, JobId) {
     (world, target, id)
 }
 
-async fn tell(world: &World, token: &str, completion: &Completion) -> Completed {
+async fn report(world: &World, token: &str, completion: &Completion) -> Completed {
     complete(&world.engine, token, completion)
         .await
         .expect("a store")
 }
 
 #[tokio::test]
-async fn the_target_tells_later_that_it_is_done() {
+async fn the_target_reports_success_later() {
     let (world, target, id) = accepted(Arc::new(MemoryStore::new())).await;
     assert_eq!(world.state(id).await, State::Waiting);
     world.clock.advance(Duration::from_secs(60));
     let token = token(&target, 0);
     assert_eq!(
-        tell(&world, &token, &done(json!({"sku": 7}))).await,
+        report(&world, &token, &done(json!({"sku": 7}))).await,
         Completed::Taken(id)
     );
     world.worker.pass(&world.clock).await.unwrap();
@@ -81,27 +81,27 @@ async fn a_token_is_good_once() {
     let (world, target, id) = accepted(Arc::new(MemoryStore::new())).await;
     let token = token(&target, 0);
     assert_eq!(
-        tell(&world, &token, &done(json!(1))).await,
+        report(&world, &token, &done(json!(1))).await,
         Completed::Taken(id)
     );
     assert_eq!(
-        tell(&world, &token, &done(json!(1))).await,
+        report(&world, &token, &done(json!(1))).await,
         Completed::Repeated(id)
     );
     assert_eq!(
-        tell(&world, &token, &failed(true)).await,
+        report(&world, &token, &failed(true)).await,
         Completed::TooLate(id)
     );
     world.worker.pass(&world.clock).await.unwrap();
     assert_eq!(world.state(id).await, State::Succeeded);
     assert_eq!(
-        tell(&world, &token, &done(json!(1))).await,
+        report(&world, &token, &done(json!(1))).await,
         Completed::Repeated(id)
     );
 }
 
 #[tokio::test]
-async fn nobody_completes_a_request_without_its_token() {
+async fn a_request_cannot_be_completed_without_its_token() {
     let (world, target, id) = accepted(Arc::new(MemoryStore::new())).await;
     let good = token(&target, 0);
     let mut guessed = good.clone();
@@ -116,7 +116,7 @@ async fn nobody_completes_a_request_without_its_token() {
         &"x".repeat(100_000),
     ] {
         assert_eq!(
-            tell(&world, bad, &done(json!(1))).await,
+            report(&world, bad, &done(json!(1))).await,
             Completed::Unknown,
             "{bad}"
         );
@@ -136,11 +136,11 @@ async fn nobody_completes_a_request_without_its_token() {
 }
 
 #[tokio::test]
-async fn a_told_failure_is_retried_with_a_new_request_and_a_new_token() {
+async fn a_reported_failure_is_retried_with_a_new_request_and_a_new_token() {
     let (world, target, id) = accepted(Arc::new(MemoryStore::new())).await;
     let first = token(&target, 0);
     assert_eq!(
-        tell(&world, &first, &failed(true)).await,
+        report(&world, &first, &failed(true)).await,
         Completed::Taken(id)
     );
     world
@@ -160,12 +160,12 @@ async fn a_told_failure_is_retried_with_a_new_request_and_a_new_token() {
     let second = token(&target, 1);
     assert_ne!(first, second);
     assert_eq!(
-        tell(&world, &first, &done(json!(1))).await,
+        report(&world, &first, &done(json!(1))).await,
         Completed::Unknown,
         "the old one is void"
     );
     assert_eq!(
-        tell(&world, &second, &done(json!(2))).await,
+        report(&world, &second, &done(json!(2))).await,
         Completed::Taken(id)
     );
     world.worker.pass(&world.clock).await.unwrap();
@@ -173,9 +173,9 @@ async fn a_told_failure_is_retried_with_a_new_request_and_a_new_token() {
 }
 
 #[tokio::test]
-async fn a_told_failure_that_is_final_ends_the_job() {
+async fn a_reported_failure_that_is_not_retryable_ends_the_job() {
     let (world, target, id) = accepted(Arc::new(MemoryStore::new())).await;
-    tell(&world, &token(&target, 0), &failed(false)).await;
+    report(&world, &token(&target, 0), &failed(false)).await;
     world.worker.pass(&world.clock).await.unwrap();
     assert_eq!(
         world.state(id).await,
@@ -184,7 +184,7 @@ async fn a_told_failure_that_is_final_ends_the_job() {
 }
 
 #[tokio::test]
-async fn a_target_that_never_tells_has_failed_when_its_time_is_over() {
+async fn a_target_that_never_reports_has_failed_at_its_deadline() {
     let (world, target, id) = accepted(Arc::new(MemoryStore::new())).await;
     let end = t0().saturating_add(Duration::from_secs(602));
     world.worker.run_through(&world.clock, end).await.unwrap();
@@ -195,19 +195,19 @@ async fn a_target_that_never_tells_has_failed_when_its_time_is_over() {
         (601.0, 1, Outcome::Snoozed),
     ];
     assert_eq!(timeline(&history), expected);
-    assert!(error_of(&history[1]).contains("did not complete it within 10m"));
+    assert!(error_of(&history[1]).contains("did not report the outcome within 10m"));
     assert_eq!(
-        tell(&world, &token(&target, 0), &done(json!(1))).await,
+        report(&world, &token(&target, 0), &done(json!(1))).await,
         Completed::Unknown
     );
 }
 
 #[tokio::test]
-async fn what_is_told_after_the_time_is_over_is_too_late() {
+async fn an_outcome_reported_after_the_deadline_is_too_late() {
     let (world, target, id) = accepted(Arc::new(MemoryStore::new())).await;
     world.clock.advance(Duration::from_secs(600));
     assert_eq!(
-        tell(&world, &token(&target, 0), &done(json!(1))).await,
+        report(&world, &token(&target, 0), &done(json!(1))).await,
         Completed::TooLate(id)
     );
     world
@@ -217,19 +217,19 @@ async fn what_is_told_after_the_time_is_over_is_too_late() {
         .await
         .unwrap();
     assert_eq!(
-        tell(&world, &token(&target, 0), &done(json!(1))).await,
+        report(&world, &token(&target, 0), &done(json!(1))).await,
         Completed::TooLate(id)
     );
 }
 
 #[tokio::test]
-async fn a_target_may_tell_before_it_has_answered() {
+async fn a_target_may_report_before_it_responds() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let world = World::of(HttpJobs::new(local()).unwrap(), store);
     let engine = Arc::clone(&world.engine);
     let told = Arc::new(tokio::sync::Notify::new());
     let telling = Arc::clone(&told);
-    // Answers only when its word has been taken.
+    // The target responds only after its report is stored.
     let target = Target::start(move |seen| {
         let token = seen.headers["windlass-completion-token"].clone();
         let (engine, telling) = (Arc::clone(&engine), Arc::clone(&telling));
@@ -239,7 +239,7 @@ async fn a_target_may_tell_before_it_has_answered() {
                 let completion = done(json!("early"));
                 tokio::select! {
                     taken = complete(&engine, &token, &completion) => assert!(matches!(taken.unwrap(), Completed::Taken(_))),
-                    // It waits for the attempt to end; what it wrote is there before.
+                    // `complete` waits for the attempt to end; the record is written before.
                     () = written(&engine) => {}
                 }
                 telling.notify_one();
@@ -279,7 +279,7 @@ async fn written(engine: &windlass_engine::Engine) {
 }
 
 #[tokio::test]
-async fn a_restart_forgets_nothing_of_it() {
+async fn an_async_request_survives_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("jobs.db");
     let open = |now| SqliteStore::open(&path, now, 1).unwrap();
@@ -288,10 +288,10 @@ async fn a_restart_forgets_nothing_of_it() {
     drop(world); // as a process that ends
     let world = World::of(HttpJobs::new(local()).unwrap(), Arc::new(open(t0())));
     assert_eq!(
-        tell(&world, &token, &done(json!(1))).await,
+        report(&world, &token, &done(json!(1))).await,
         Completed::Taken(id)
     );
-    // The attempt that would settle it dies before it tells: the next one does.
+    // The attempt that would settle the job crashes first; the next one settles it.
     world
         .worker
         .crash_before_settle(&world.clock)
@@ -305,7 +305,7 @@ async fn a_restart_forgets_nothing_of_it() {
 }
 
 #[tokio::test]
-async fn the_address_to_tell_goes_along_where_it_is_known() {
+async fn the_completion_url_is_sent_if_it_is_configured() {
     let target = Target::replying(&[Reply::Status(200)]).await;
     let base = "https://jobs.example/api/v1/completions/";
     let world = World::with(HttpConfig {
@@ -320,7 +320,7 @@ async fn the_address_to_tell_goes_along_where_it_is_known() {
 }
 
 #[tokio::test]
-async fn what_is_kept_of_a_request_goes_a_month_after_the_target_had_time() {
+async fn the_record_expires_a_month_after_the_deadline_of_the_target() {
     let target = Target::replying(&[Reply::Status(202)]).await;
     let world = World::new();
     let payload = json!({"url": target.url("/"), "async": true, "complete_within": "5d"});
@@ -340,7 +340,7 @@ async fn what_is_kept_of_a_request_goes_a_month_after_the_target_had_time() {
     };
     assert_eq!(kept(4).await, 1, "the target has time yet");
     assert_eq!(
-        tell(&world, &token(&target, 0), &done(json!(1))).await,
+        report(&world, &token(&target, 0), &done(json!(1))).await,
         Completed::Taken(id)
     );
     world.worker.pass(&world.clock).await.unwrap();
@@ -350,7 +350,7 @@ async fn what_is_kept_of_a_request_goes_a_month_after_the_target_had_time() {
 }
 
 #[tokio::test]
-async fn a_target_that_is_done_is_not_asked_again_though_its_answer_was_lost() {
+async fn a_request_that_succeeded_is_not_resent_if_its_response_was_lost() {
     let target = Target::replying(&[Reply::Reset, Reply::Status(202)]).await;
     let world = World::new();
     let id = world.enqueue(later(&target)).await;
@@ -358,7 +358,7 @@ async fn a_target_that_is_done_is_not_asked_again_though_its_answer_was_lost() {
     assert_eq!(world.history(id).await[0].outcome, Outcome::Failed);
     let token = token(&target, 0);
     assert_eq!(
-        tell(&world, &token, &done(json!(1))).await,
+        report(&world, &token, &done(json!(1))).await,
         Completed::Taken(id)
     );
     world.worker.pass(&world.clock).await.unwrap();
@@ -366,9 +366,9 @@ async fn a_target_that_is_done_is_not_asked_again_though_its_answer_was_lost() {
     assert_eq!(target.seen().len(), 1);
 }
 
-// The first telling was written down, and its job was not made due: the second telling does it.
+// The first report was stored, but the job was not made due; the second report makes it due.
 #[tokio::test]
-async fn a_telling_that_was_cut_off_is_made_good_by_the_next_one() {
+async fn a_repeated_report_finishes_an_interrupted_one() {
     let store = Faulty::new(Arc::new(MemoryStore::new()));
     let (world, target, id) = accepted(Arc::clone(&store) as _).await;
     let token = token(&target, 0);
@@ -378,7 +378,7 @@ async fn a_telling_that_was_cut_off_is_made_good_by_the_next_one() {
     store.heal();
     world.worker.pass(&world.clock).await.unwrap();
     assert_eq!(world.state(id).await, State::Waiting, "it is not due yet");
-    let again = tell(&world, &token, &done(json!(1))).await;
+    let again = report(&world, &token, &done(json!(1))).await;
     assert_eq!(again, Completed::Repeated(id));
     world.worker.pass(&world.clock).await.unwrap();
     assert_eq!(world.state(id).await, State::Succeeded);

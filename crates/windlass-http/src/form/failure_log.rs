@@ -1,4 +1,4 @@
-//! Logs what happens to jobs of the form, in the words that its users look for.
+//! Logs the failures of jobs of the form, in the fixed wording of `lines`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,39 +13,41 @@ use windlass_store::{ScheduleRef, StoreError};
 use super::{FORM_META, gave_up_line, retry_line};
 use crate::job::is_http;
 
-/// Failures that wait for their line.
-const WAITING_MAX: usize = 4096;
+/// The most failures that wait to be logged.
+const PENDING_MAX: usize = 4096;
 
-/// Missing lines are reported at most once in this time.
-const REPORT_EVERY: Duration = Duration::from_secs(60);
+/// The shortest time between two warnings about missed failures.
+const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// Logs failures of jobs of the form. Only failures of HTTP jobs wait for it, so other events, however many, cost no line.
+/// Logs the failures of jobs of the form.
+///
+/// It queues only failures of HTTP jobs, so a flood of other events does not make it miss one.
 #[derive(Debug)]
 pub struct Teller {
     failures: mpsc::Receiver<Arc<Event>>,
-    filter: Arc<Filter>,
+    filter: Arc<FailureFilter>,
 }
 
-/// Picks the events that may need a line.
+/// Queues the events that may be failures of jobs of the form.
 #[derive(Debug)]
-struct Filter {
+struct FailureFilter {
     failures: mpsc::Sender<Arc<Event>>,
     missed: AtomicU64,
 }
 
-impl Observer for Filter {
+impl Observer for FailureFilter {
     fn event(&self, event: &Arc<Event>) {
-        if needs_line(event) && self.failures.try_send(Arc::clone(event)).is_err() {
+        if is_http_failure(event) && self.failures.try_send(Arc::clone(event)).is_err() {
             self.missed.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
 impl Teller {
-    /// Listens to an engine from now on.
+    /// Starts to collect failures of an engine.
     pub fn listen(engine: &Engine) -> Self {
-        let (sender, failures) = mpsc::channel(WAITING_MAX);
-        let filter = Arc::new(Filter {
+        let (sender, failures) = mpsc::channel(PENDING_MAX);
+        let filter = Arc::new(FailureFilter {
             failures: sender,
             missed: AtomicU64::new(0),
         });
@@ -53,27 +55,27 @@ impl Teller {
         Teller { failures, filter }
     }
 
-    /// Logs until it is told to stop.
+    /// Logs failures until `stop` is cancelled.
     pub async fn run(mut self, engine: &Engine, stop: CancellationToken) {
-        let mut reported_at = Timestamp::MIN;
+        let mut warned_at = Timestamp::MIN;
         loop {
             let event = tokio::select! {
                 Some(event) = self.failures.recv() => event,
                 () = stop.cancelled() => return,
             };
-            match line_of(engine, &event).await {
+            match failure_line(engine, &event).await {
                 Ok(Some(line)) => info!("{line}"),
                 Ok(None) => {}
-                Err(error) => warn!(%error, "cannot log a failed job of the scheduler form"),
+                Err(error) => warn!(%error, "could not log a failed job of the scheduler form"),
             }
             let now = engine.now();
-            if now.since(reported_at) >= REPORT_EVERY {
+            if now.since(warned_at) >= WARN_EVERY {
                 let missed = self.filter.missed.swap(0, Ordering::Relaxed);
                 if missed > 0 {
-                    reported_at = now;
+                    warned_at = now;
                     warn!(
                         missed,
-                        "failures of HTTP jobs without a line of the scheduler form"
+                        "too many failures at once; some jobs of the scheduler form were not logged"
                     );
                 }
             }
@@ -81,23 +83,31 @@ impl Teller {
     }
 }
 
-/// Whether an event may be about a job of the form that failed.
-fn needs_line(event: &Event) -> bool {
+/// Whether an event is the failure of an HTTP job, and so perhaps of a job of the form.
+fn is_http_failure(event: &Event) -> bool {
     matches!(event, Event::Job { job, what: JobEvent::Retried { .. } | JobEvent::Dead { .. }, .. } if is_http(&job.kind))
 }
 
-/// The line of an event, if it is about a job of the form that failed. The form's users know the job by the id of its schedule.
-pub async fn line_of(engine: &Engine, event: &Event) -> Result<Option<String>, StoreError> {
+/// Returns the log line of an event, if it is the failure of a job of the form.
+///
+/// The line names the id of the schedule, because that is the id that users of the form know.
+///
+/// # Errors
+///
+/// [`StoreError`] if the job or its schedule cannot be read.
+pub async fn failure_line(engine: &Engine, event: &Event) -> Result<Option<String>, StoreError> {
     let Event::Job { job, what, .. } = event else {
         return Ok(None);
     };
-    if !needs_line(event) {
+    if !is_http_failure(event) {
         return Ok(None);
     }
     let Some(job) = job_of_form(engine, job.id).await? else {
         return Ok(None);
     };
-    let id = job.occurrence.map(|of| of.schedule_id.to_string());
+    let id = job
+        .occurrence
+        .map(|occurrence| occurrence.schedule_id.to_string());
     let id = id.unwrap_or_else(|| job.id.to_string());
     Ok(match what {
         JobEvent::Retried {
@@ -105,15 +115,15 @@ pub async fn line_of(engine: &Engine, event: &Event) -> Result<Option<String>, S
             delay,
             failures,
         } => {
-            let most = job.max_attempts.map_or(*failures, |limit| limit.get() - 1);
-            Some(retry_line(id, *failures, most, *delay, *run_at))
+            let retries_max = job.max_attempts.map_or(*failures, |limit| limit.get() - 1);
+            Some(retry_line(id, *failures, retries_max, *delay, *run_at))
         }
         JobEvent::Dead { failures, .. } => {
             let next = match job.occurrence {
                 None => None,
-                Some(of) => {
-                    let which = ScheduleRef::Id(of.schedule_id);
-                    let schedule = engine.store().schedule(&which).await?;
+                Some(occurrence) => {
+                    let reference = ScheduleRef::Id(occurrence.schedule_id);
+                    let schedule = engine.store().schedule(&reference).await?;
                     schedule.and_then(|schedule| schedule.next_at)
                 }
             };
@@ -124,12 +134,12 @@ pub async fn line_of(engine: &Engine, event: &Event) -> Result<Option<String>, S
 }
 
 async fn job_of_form(engine: &Engine, id: JobId) -> Result<Option<Job>, StoreError> {
-    let found = engine
+    let job = engine
         .store()
         .get(&[id])
         .await?
         .into_iter()
         .flatten()
         .next();
-    Ok(found.filter(|job| job.meta.contains_key(FORM_META)))
+    Ok(job.filter(|job| job.meta.contains_key(FORM_META)))
 }
