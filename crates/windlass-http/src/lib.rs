@@ -17,6 +17,8 @@
 //! any `Worker` send them.
 //!
 //! ```
+//! use std::time::Duration;
+//!
 //! use serde_json::json;
 //! use windlass::{Client, Worker};
 //! use windlass_http::{HttpConfig, HttpJob, HttpJobs};
@@ -24,18 +26,19 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let client = Client::open("memory:").await?;
-//! let hook = HttpJob::post("http://127.0.0.1:9/hook").body(json!({"order": 7}));
+//! let hook = HttpJob::post("http://127.0.0.1:8080/hook").body(json!({"order": 7}));
 //! let id = client.enqueue(hook).await?.id;
 //!
 //! let http = HttpJobs::new(HttpConfig::default())?;
 //! let worker = http.serve(Worker::new(&client, ()).queue("default", 10));
-//! # let finished = client.wait(id, std::time::Duration::from_secs(30));
-//! # let finished = async { let _ = finished.await; };
+//! // A service would run until Ctrl-C; this example runs until the job is finished.
+//! let waiting = client.clone();
+//! let finished = async move { waiting.wait(id, Duration::from_secs(30)).await };
 //! worker.run_until(finished).await?;
 //!
 //! // This address is not public, so the job failed without opening a connection.
 //! let error = client.attempts(id, 1).await?.remove(0).error.expect("an error").to_string();
-//! assert!(error.starts_with("sending to `http://127.0.0.1:9` is not allowed"));
+//! assert!(error.starts_with("sending to `http://127.0.0.1:8080` is not allowed"));
 //! assert_eq!(http.connections_opened(), 0);
 //! # Ok(())
 //! # }
