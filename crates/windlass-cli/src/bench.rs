@@ -1,4 +1,4 @@
-//! `windlass bench`: figures, each beside something measured in the same run.
+//! `windlass bench`: measurements, each next to a baseline from the same run.
 
 mod baseline;
 mod http;
@@ -9,6 +9,7 @@ mod run;
 mod store;
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use clap::{Args, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -19,18 +20,19 @@ use crate::output::Output;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
-    /// Durable enqueues, claims and settles from concurrent clients, beside the bare disk, bare SQLite or bare PostgreSQL.
+    /// Durable enqueues, claims and settles from concurrent clients, compared with the bare disk, bare
+    /// SQLite or bare PostgreSQL.
     Store(StoreBench),
 
-    /// Jobs through the Rust SDK: enqueue, drain, pick-up latency, and fresh work in a storm of retries.
+    /// Jobs through the Rust SDK: enqueue, drain, pick-up latency, and fresh jobs during a retry storm.
     Run(RunBench),
 
-    /// Jobs through the REST interface of a server of its own, beside the same requests answered
-    /// without a store. With `--idle`, what long polls cost that find nothing.
+    /// Jobs through the REST API of a server in this process, compared with the same requests without
+    /// a store. With `--idle`, the cost of long polls that find no job.
     Http(HttpBench),
 
-    /// A worker that discovers its queues: pick-up latency next to a worker of one queue, and the
-    /// share of a core that it uses while it is idle.
+    /// A worker that discovers its queues: pick-up latency compared with a worker of one queue, and
+    /// the share of a core that it uses while idle.
     Queues(QueuesBench),
 }
 
@@ -40,12 +42,11 @@ pub(crate) struct QueuesBench {
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
 
-    /// How many queues there are, each with a job that no worker here runs; 100 of them get other
-    /// jobs.
+    /// The number of queues. Each holds a job that no worker runs; 100 of them get more jobs.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) queues: u64,
 
-    /// For how many seconds each idle worker is measured.
+    /// How many seconds to measure each idle worker.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) seconds: u32,
 }
@@ -56,29 +57,29 @@ pub(crate) struct HttpBench {
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
 
-    /// How many jobs are enqueued in batches; with `--idle`, into another queue, half of them ready
-    /// and half scheduled.
+    /// The number of jobs to enqueue in batches. With `--idle` they go to another queue, half of them
+    /// ready and half scheduled.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub(crate) jobs: u64,
 
-    /// How many jobs are in one request.
+    /// The number of jobs in one request.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) batch: u32,
 
-    /// How many clients at once, each with a connection.
+    /// The number of concurrent clients, each with a connection.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) clients: u32,
 
-    /// Measure long polls that find nothing: the share of a core, and on PostgreSQL the
-    /// transactions per second.
+    /// Measure long polls that find no job: the share of a core, and on PostgreSQL the transactions
+    /// per second.
     #[arg(long)]
     pub(crate) idle: bool,
 
-    /// How many long polls wait.
+    /// The number of long polls.
     #[arg(long, value_name = "N", default_value_t = 200, requires = "idle", value_parser = clap::value_parser!(u32).range(1..=5000))]
     pub(crate) waiters: u32,
 
-    /// For how many seconds they are measured, and the server without them before.
+    /// How many seconds to measure the server without long polls, and again with them.
     #[arg(long, value_name = "N", default_value_t = 20, requires = "idle", value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) seconds: u32,
 }
@@ -89,66 +90,66 @@ pub(crate) struct RunBench {
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
 
-    /// How many jobs are enqueued in bulk and drained.
+    /// The number of jobs to enqueue in bulk and drain.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub(crate) jobs: u64,
 
-    /// How many jobs run at once while draining.
+    /// The number of concurrent jobs while draining.
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) concurrency: u32,
 
-    /// How many jobs fail again and again in the storm.
+    /// The number of jobs that fail on every attempt in the retry storm.
     #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) failing: u64,
 
-    /// For how many seconds fresh jobs come, 50 in each.
+    /// How many seconds to enqueue fresh jobs, 50 per second.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) fresh_seconds: u32,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StoreBench {
-    /// Which driver.
+    /// The driver to measure.
     #[arg(long, value_enum, default_value = "sqlite")]
     pub(crate) driver: Driver,
 
-    /// The file to use, which must not be there yet; a temporary one if not given.
+    /// The SQLite file to create; a temporary one if not given. It must not exist yet.
     #[arg(long, value_name = "FILE")]
     pub(crate) path: Option<PathBuf>,
 
-    /// The PostgreSQL database to use, which must not hold any jobs yet.
+    /// The PostgreSQL database to use. It must not hold any jobs yet.
     #[arg(long, value_name = "URL", required_if_eq("driver", "postgres"))]
     pub(crate) url: Option<String>,
 
-    /// How many jobs are measured in each part.
+    /// The number of jobs in each measurement.
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub(crate) jobs: u64,
 
-    /// How many ready jobs wait beside them.
+    /// The number of other ready jobs in the store.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=20_000_000))]
     pub(crate) backlog: u64,
 
-    /// How many jobs wait beside them whose time has not come.
+    /// The number of other jobs in the store that are scheduled for later.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=20_000_000))]
     pub(crate) future: u64,
 
-    /// How many jobs a client handles in one step.
+    /// The number of jobs that a client handles in one call.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) batch: u32,
 
-    /// How many clients at once.
+    /// The number of concurrent clients.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) clients: u32,
 }
 
 impl StoreBench {
-    /// Refuses where the jobs of another driver would be: they would not be measured there.
+    /// Refuses options of another driver, which would have no effect.
     fn refuse_unused(&self) -> Result<(), Invalid> {
         if self.url.is_some() && self.driver != Driver::Postgres {
-            return Err(Invalid::new("--url", "goes with `--driver postgres`"));
+            return Err(Invalid::new("--url", "needs `--driver postgres`"));
         }
         if self.path.is_some() && self.driver != Driver::Sqlite {
-            return Err(Invalid::new("--path", "goes with `--driver sqlite`"));
+            return Err(Invalid::new("--path", "needs `--driver sqlite`"));
         }
         Ok(())
     }
@@ -176,10 +177,10 @@ pub(crate) fn run(command: &BenchCommand, output: &Output) -> anyhow::Result<()>
     }
 }
 
-/// The store that was named, or a new SQLite file in `folder`.
-fn store_url(named: Option<&str>, folder: &Path) -> String {
+/// Returns the given store, or a new SQLite file in `folder`.
+fn store_url(given: Option<&str>, folder: &Path) -> String {
     let in_folder = || format!("sqlite:{}", folder.join("bench.db").display());
-    named.map_or_else(in_folder, str::to_owned)
+    given.map_or_else(in_folder, str::to_owned)
 }
 
 fn runtime() -> std::io::Result<Runtime> {
@@ -189,9 +190,22 @@ fn runtime() -> std::io::Result<Runtime> {
         .build()
 }
 
-fn progress(what: &'static str, jobs: u64) -> ProgressBar {
+fn progress(label: &'static str, jobs: u64) -> ProgressBar {
     let style =
         ProgressStyle::with_template("{msg:18} {wide_bar} {human_pos}/{human_len} {per_sec:>14}");
-    let bar = ProgressBar::new(jobs).with_message(what);
+    let bar = ProgressBar::new(jobs).with_message(label);
     bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// Locks a mutex even if a thread panicked while it held the lock.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the memory that this process uses, or 0 on systems other than Linux.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
 }

@@ -1,4 +1,4 @@
-//! What the machine can do at best: the bare disk, and bare SQLite.
+//! Baselines: the bare disk, and bare SQLite.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -8,7 +8,8 @@ use rusqlite::{Connection, params};
 
 use crate::clock;
 
-/// Appends so many bytes for each job to one file, with so many syncs; jobs per second.
+/// Appends `bytes_per_job` for each job to one file, with `syncs` syncs in total; returns jobs per
+/// second.
 pub(super) fn disk(path: &Path, jobs: u64, bytes_per_job: u64, syncs: u64) -> anyhow::Result<f64> {
     let mut file = OpenOptions::new()
         .create_new(true)
@@ -26,7 +27,8 @@ pub(super) fn disk(path: &Path, jobs: u64, bytes_per_job: u64, syncs: u64) -> an
     Ok(per_second)
 }
 
-/// Inserts the same rows into one table without any index, in as many groups, with the same settings; jobs per second.
+/// Inserts the same rows into one table without an index, in `groups` transactions and with the
+/// settings of the store; returns jobs per second.
 pub(super) fn sqlite(folder: &Path, jobs: u64, payload: &str, groups: u64) -> anyhow::Result<f64> {
     std::fs::create_dir(folder)?;
     let connection = Connection::open(folder.join("bare.db"))?;
@@ -59,15 +61,15 @@ pub(super) fn sqlite(folder: &Path, jobs: u64, payload: &str, groups: u64) -> an
     Ok(per_second)
 }
 
-/// How long a small write and its sync take, in the middle.
+/// Returns the median time of a small write and its sync.
 pub(super) fn sync_ms(path: &Path) -> anyhow::Result<f64> {
-    const LOOKS: usize = 51;
+    const SAMPLES: usize = 51;
     let mut file = OpenOptions::new()
         .create_new(true)
         .append(true)
         .open(path)?;
-    let mut times = Vec::with_capacity(LOOKS);
-    for _ in 0..LOOKS {
+    let mut times = Vec::with_capacity(SAMPLES);
+    for _ in 0..SAMPLES {
         let started = clock::start();
         file.write_all(&[b'x'; 4096])?;
         file.sync_data()?;
@@ -75,5 +77,5 @@ pub(super) fn sync_ms(path: &Path) -> anyhow::Result<f64> {
     }
     std::fs::remove_file(path)?;
     times.sort_by(f64::total_cmp);
-    Ok(times.get(LOOKS / 2).copied().unwrap_or(0.0))
+    Ok(times.get(SAMPLES / 2).copied().unwrap_or(0.0))
 }

@@ -1,4 +1,4 @@
-//! `windlass bench http`: jobs through the REST interface, beside the same requests answered without a store.
+//! `windlass bench http`: jobs through the REST API, compared with the same requests without a store.
 
 mod idle;
 
@@ -22,13 +22,13 @@ use windlass_listen::{Limits, Listener, Site};
 use windlass_server::standalone::Server;
 use windlass_server::standalone::config::{Config, Sources};
 
-use super::{HttpBench, progress};
+use super::{HttpBench, progress, resident_bytes};
 use crate::clock;
 use crate::output::Output;
 
-/// What was measured.
+/// The measurements.
 #[derive(Debug, Default, Serialize)]
-struct Figures {
+struct HttpResults {
     clients: u32,
     batch: u32,
     enqueue_batch_per_s: f64,
@@ -36,7 +36,7 @@ struct Figures {
     enqueue_one_per_s: f64,
     without_store_one_per_s: f64,
     claim_settle_per_s: f64,
-    /// What is left of the bare figure when everything is durable.
+    /// The rate with a store divided by the rate without.
     batch_ratio: f64,
     one_ratio: f64,
     memory_growth_bytes_per_job: f64,
@@ -50,24 +50,22 @@ pub(super) fn run(bench: &HttpBench, output: &Output) -> anyhow::Result<()> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        match bench.idle {
-            true => idle::run(bench, folder.path(), output).await,
-            false => {
-                let figures = measure(bench, folder.path()).await?;
-                output.print(&figures, &figures)
-            }
+        if bench.idle {
+            return idle::run(bench, folder.path(), output).await;
         }
+        let results = measure(bench, folder.path()).await?;
+        output.print(&results, &results)
     })
 }
 
-/// A server that is measured, in this process.
-struct Measured {
+/// A server in this process.
+struct BenchServer {
     url: String,
     stop: CancellationToken,
     running: JoinHandle<anyhow::Result<()>>,
 }
 
-impl Measured {
+impl BenchServer {
     async fn start(
         bench: &HttpBench,
         folder: &std::path::Path,
@@ -86,7 +84,7 @@ impl Measured {
         let (url, stop) = (server.url(), CancellationToken::new());
         let until = stop.clone();
         let running = tokio::spawn(async move { Ok(server.run(until.clone(), until).await?) });
-        Ok(Measured { url, stop, running })
+        Ok(BenchServer { url, stop, running })
     }
 
     async fn stop(self) -> anyhow::Result<()> {
@@ -95,55 +93,56 @@ impl Measured {
     }
 }
 
-async fn measure(bench: &HttpBench, folder: &std::path::Path) -> anyhow::Result<Figures> {
-    let server = Measured::start(bench, folder, []).await?;
+async fn measure(bench: &HttpBench, folder: &std::path::Path) -> anyhow::Result<HttpResults> {
+    let server = BenchServer::start(bench, folder, []).await?;
     let url = server.url.clone();
     let (bare_url, bare_stop) = without_store().await?;
-    let mut figures = Figures {
+    let mut results = HttpResults {
         clients: bench.clients,
         batch: bench.batch,
-        ..Figures::default()
+        ..HttpResults::default()
     };
     let singles = bench
         .jobs
         .div_ceil(u64::from(bench.batch))
         .max(u64::from(bench.clients) * 20);
     let batch = u64::from(bench.batch);
-    let load = |url: &str, what, per_request, jobs| Load {
+    let load = |url: &str, label, per_request, jobs| RestLoad {
         url: url.to_owned(),
         clients: bench.clients,
-        what,
+        label,
         per_request,
         jobs,
         job: json!({"kind": "bench", "payload": {"number": 123_456, "text": "a payload of an ordinary size"}}),
     };
-    figures.without_store_batch_per_s = load(&bare_url, "bare, batches", batch, bench.jobs)
+    results.without_store_batch_per_s = load(&bare_url, "bare, batches", batch, bench.jobs)
         .enqueue()
         .await?;
-    figures.without_store_one_per_s = load(&bare_url, "bare, one", 1, singles).enqueue().await?;
-    figures.enqueue_one_per_s = load(&url, "enqueue, one", 1, singles).enqueue().await?;
+    results.without_store_one_per_s = load(&bare_url, "bare, one", 1, singles).enqueue().await?;
+    results.enqueue_one_per_s = load(&url, "enqueue, one", 1, singles).enqueue().await?;
     let before = resident_bytes();
-    figures.enqueue_batch_per_s = load(&url, "enqueue, batches", batch, bench.jobs)
+    results.enqueue_batch_per_s = load(&url, "enqueue, batches", batch, bench.jobs)
         .enqueue()
         .await?;
     let waiting = bench.jobs + singles;
-    figures.claim_settle_per_s = load(&url, "claim and settle", batch, waiting)
+    results.claim_settle_per_s = load(&url, "claim and settle", batch, waiting)
         .claim_and_settle()
         .await?;
     let growth = resident_bytes().saturating_sub(before);
-    figures.memory_growth_bytes_per_job = growth as f64 / bench.jobs as f64;
-    figures.batch_ratio = figures.enqueue_batch_per_s / figures.without_store_batch_per_s;
-    figures.one_ratio = figures.enqueue_one_per_s / figures.without_store_one_per_s;
+    results.memory_growth_bytes_per_job = growth as f64 / bench.jobs as f64;
+    results.batch_ratio = results.enqueue_batch_per_s / results.without_store_batch_per_s;
+    results.one_ratio = results.enqueue_one_per_s / results.without_store_one_per_s;
     bare_stop.cancel();
     server.stop().await?;
-    Ok(figures)
+    Ok(results)
 }
 
-/// The same requests, read and parsed, and answered with as many bytes: all but the store.
+/// Starts a server that reads and parses the same requests and sends responses of the same size, but
+/// has no store.
 async fn without_store() -> anyhow::Result<(String, CancellationToken)> {
-    let answer = |body: Body| async move {
-        let asked: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let jobs = asked
+    let respond = |body: Body| async move {
+        let request: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let jobs = request
             .get("jobs")
             .and_then(Value::as_array)
             .map_or(1, Vec::len);
@@ -153,8 +152,8 @@ async fn without_store() -> anyhow::Result<(String, CancellationToken)> {
         ([(CONTENT_TYPE, "application/json")], data)
     };
     let router = Router::new()
-        .route("/api/v1/jobs", post(answer))
-        .route("/api/v1/jobs/bulk", post(answer));
+        .route("/api/v1/jobs", post(respond))
+        .route("/api/v1/jobs/bulk", post(respond));
     let limits = Limits {
         connections_per_address: 10_000,
         ..Limits::default()
@@ -165,18 +164,18 @@ async fn without_store() -> anyhow::Result<(String, CancellationToken)> {
     Ok((url, stop))
 }
 
-/// So many jobs through so many clients.
-struct Load {
+/// Jobs that concurrent clients send to a server.
+struct RestLoad {
     url: String,
     clients: u32,
-    what: &'static str,
+    label: &'static str,
     per_request: u64,
     jobs: u64,
     job: Value,
 }
 
-impl Load {
-    /// Jobs enqueued each second.
+impl RestLoad {
+    /// Enqueues the jobs; returns jobs per second.
     async fn enqueue(&self) -> anyhow::Result<f64> {
         let (path, body) = match self.per_request {
             1 => ("/api/v1/jobs", self.job.clone()),
@@ -185,13 +184,13 @@ impl Load {
                 json!({"jobs": vec![&self.job; usize::try_from(many)?]}),
             ),
         };
-        // Written once, so that the client's work is small beside the server's.
+        // Serialized once, so that the client does little work compared with the server.
         let body: Arc<RawValue> = to_raw_value(&body)?.into();
         let per_request = self.per_request;
-        self.run(move |client, taken| {
+        self.run(move |client, counter| {
             let body = Arc::clone(&body);
             async move {
-                while taken.next(per_request) {
+                while counter.take(per_request) {
                     let _: Value = client.call(Method::Post, path, Some(&*body)).await?;
                 }
                 Ok(())
@@ -200,10 +199,10 @@ impl Load {
         .await
     }
 
-    /// Jobs claimed and settled each second.
+    /// Claims and settles jobs until none is left; returns jobs per second.
     async fn claim_and_settle(&self) -> anyhow::Result<f64> {
         let limit = self.per_request;
-        self.run(move |client, taken| async move {
+        self.run(move |client, counter| async move {
             loop {
                 let claim = json!({"queues": ["default"], "limit": limit, "slots": limit, "worker": "bench", "lease": "5m"});
                 let claimed: Value = client.call(Method::Post, "/api/v1/claim", Some(&claim)).await?;
@@ -215,7 +214,7 @@ impl Load {
                 let outcomes: Vec<Value> = jobs.iter().map(outcome).collect();
                 let settle = json!({"worker": "bench", "outcomes": outcomes});
                 let _: Value = client.call(Method::Post, "/api/v1/settle", Some(&settle)).await?;
-                taken.count(u64::try_from(jobs.len())?);
+                counter.add(u64::try_from(jobs.len())?);
             }
         })
         .await
@@ -223,69 +222,61 @@ impl Load {
 
     async fn run<F, A>(&self, client: F) -> anyhow::Result<f64>
     where
-        F: Fn(Client, Arc<Taken>) -> A,
+        F: Fn(Client, Arc<JobCounter>) -> A,
         A: Future<Output = anyhow::Result<()>> + Send + 'static,
     {
-        let taken = Arc::new(Taken {
-            jobs: self.jobs,
+        let counter = Arc::new(JobCounter {
+            total: self.jobs,
             taken: AtomicU64::new(0),
         });
         let mut clients = JoinSet::new();
         let connections = usize::try_from(self.clients)?;
         let server = Client::builder(&self.url).idle_connections_max(connections);
         let server = server.build()?;
-        let bar = progress(self.what, self.jobs);
+        let bar = progress(self.label, self.jobs);
         let start = clock::start();
         for _ in 0..self.clients {
-            clients.spawn(client(server.clone(), Arc::clone(&taken)));
+            clients.spawn(client(server.clone(), Arc::clone(&counter)));
         }
         loop {
             tokio::select! {
                 ended = clients.join_next() => match ended {
-                    Some(ended) => ended?.with_context(|| format!("{} failed", self.what))?,
+                    Some(ended) => ended?.with_context(|| format!("{} failed", self.label))?,
                     None => break,
                 },
                 () = tokio::time::sleep(Duration::from_millis(100)) => {}
             }
-            bar.set_position(taken.taken.load(Ordering::Relaxed).min(self.jobs));
+            bar.set_position(counter.taken.load(Ordering::Relaxed).min(self.jobs));
         }
         bar.finish_and_clear();
-        let done = taken.taken.load(Ordering::Relaxed);
+        let done = counter.taken.load(Ordering::Relaxed);
         Ok(done as f64 / start.elapsed().as_secs_f64())
     }
 }
 
-/// How many jobs were taken of all.
-struct Taken {
-    jobs: u64,
+/// Divides the jobs among the clients.
+struct JobCounter {
+    total: u64,
     taken: AtomicU64,
 }
 
-impl Taken {
-    /// Takes the next ones, unless all are taken.
-    fn next(&self, count: u64) -> bool {
+impl JobCounter {
+    /// Takes the next `count` jobs; returns whether any were left.
+    fn take(&self, count: u64) -> bool {
         let before = self.taken.fetch_add(count, Ordering::Relaxed);
-        if before >= self.jobs {
+        if before >= self.total {
             self.taken.fetch_sub(count, Ordering::Relaxed);
             return false;
         }
         true
     }
 
-    fn count(&self, count: u64) {
+    fn add(&self, count: u64) {
         self.taken.fetch_add(count, Ordering::Relaxed);
     }
 }
 
-/// Memory of this process, as Linux tells it; elsewhere nothing.
-fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
-}
-
-impl fmt::Display for Figures {
+impl fmt::Display for HttpResults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -311,7 +302,7 @@ impl fmt::Display for Figures {
         )?;
         writeln!(
             f,
-            "memory grew by {:.0} bytes a job",
+            "memory grew by {:.0} bytes per job",
             self.memory_growth_bytes_per_job
         )
     }

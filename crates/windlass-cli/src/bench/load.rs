@@ -1,7 +1,7 @@
-//! Concurrent clients of a store.
+//! Concurrent clients that call a store directly.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use windlass_core::fairness::{Credit, Guards, Pool, Slots};
@@ -10,49 +10,49 @@ use windlass_core::{
 };
 use windlass_store::{AttemptId, AttemptReport, Claim, ClaimRetry, Enqueue, Store, WorkerPlace};
 
-use super::StoreBench;
+use super::{StoreBench, lock};
 use crate::clock;
 
-/// What every job of the benchmark carries.
+/// The payload of every job.
 pub(super) const PAYLOAD: &str =
     r#"{"to":"ann@example.org","subject":"Your order has shipped","order":1234567}"#;
 
-/// Clients that share a store and a number of jobs still to do.
+/// Concurrent clients of one store.
 #[derive(Clone)]
-pub(super) struct Load {
+pub(super) struct StoreLoad {
     pub(super) store: Arc<dyn Store>,
     clients: u32,
     batch: u32,
-    /// Makes ids and claims of all clients distinct.
+    /// Makes the ids and claims of all clients distinct.
     serial: Arc<AtomicU64>,
-    /// What was claimed and not settled.
+    /// Jobs that are claimed and not settled yet.
     claimed: Arc<Mutex<Vec<Job>>>,
 }
 
-/// What a client does again and again.
+/// What each client does in a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
-    Enqueue(Kinds),
-    /// Claims, and leaves what it claimed to be settled later.
+pub(super) enum ClientAction {
+    Enqueue(JobGroup),
+    /// Claims jobs without settling them; see `settle_claimed`.
     Claim,
     ClaimAndSettle,
     Lifecycle,
 }
 
-/// Which jobs.
+/// What the enqueued jobs are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kinds {
-    /// Those that are measured: they come first.
+pub(super) enum JobGroup {
+    /// The measured jobs, which are claimed first.
     Measured,
-    /// Ready, and behind all that are measured.
+    /// Ready jobs that are claimed after all measured ones.
     Backlog,
-    /// In a year.
+    /// Jobs that are due in a year.
     Future,
 }
 
-impl Load {
+impl StoreLoad {
     pub(super) fn new(store: Arc<dyn Store>, bench: &StoreBench) -> Self {
-        Load {
+        StoreLoad {
             store,
             clients: bench.clients,
             batch: bench.batch,
@@ -61,10 +61,10 @@ impl Load {
         }
     }
 
-    /// Lets all clients do `step` until `jobs` are through; jobs per second.
+    /// Runs `action` on all clients until it handled `jobs` jobs; returns jobs per second.
     pub(super) async fn run(
         &self,
-        step: Step,
+        action: ClientAction,
         jobs: u64,
         progress: &indicatif::ProgressBar,
     ) -> anyhow::Result<f64> {
@@ -73,7 +73,7 @@ impl Load {
         let clients: Vec<_> = (0..self.clients)
             .map(|number| {
                 let (load, left, progress) = (self.clone(), Arc::clone(&left), progress.clone());
-                tokio::spawn(async move { load.client(step, number, &left, &progress).await })
+                tokio::spawn(async move { load.client(action, number, &left, &progress).await })
             })
             .collect();
         for client in clients {
@@ -84,7 +84,7 @@ impl Load {
 
     async fn client(
         &self,
-        step: Step,
+        action: ClientAction,
         number: u32,
         left: &AtomicU64,
         progress: &indicatif::ProgressBar,
@@ -97,18 +97,15 @@ impl Load {
             });
             let Ok(before) = before else { return Ok(()) };
             let count = u32::try_from(before.min(self.batch.into()))?;
-            match step {
-                Step::Enqueue(kinds) => self.enqueue(count, kinds, &mut random).await?,
-                Step::Claim => {
+            match action {
+                ClientAction::Enqueue(group) => self.enqueue(count, group, &mut random).await?,
+                ClientAction::Claim => {
                     let jobs = self.claim(count).await?;
-                    self.claimed
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .extend(jobs);
+                    lock(&self.claimed).extend(jobs);
                 }
-                Step::ClaimAndSettle => self.claim_and_settle(count, &mut random).await?,
-                Step::Lifecycle => {
-                    self.enqueue(count, Kinds::Measured, &mut random).await?;
+                ClientAction::ClaimAndSettle => self.claim_and_settle(count, &mut random).await?,
+                ClientAction::Lifecycle => {
+                    self.enqueue(count, JobGroup::Measured, &mut random).await?;
                     self.claim_and_settle(count, &mut random).await?;
                 }
             }
@@ -116,10 +113,15 @@ impl Load {
         }
     }
 
-    async fn enqueue(&self, count: u32, kinds: Kinds, random: &mut Random) -> anyhow::Result<()> {
+    async fn enqueue(
+        &self,
+        count: u32,
+        group: JobGroup,
+        random: &mut Random,
+    ) -> anyhow::Result<()> {
         let now = clock::now();
         let jobs: Result<Vec<Job>, _> =
-            (0..count).map(|_| job(kinds, now, random.bits())).collect();
+            (0..count).map(|_| job(group, now, random.bits())).collect();
         self.store.enqueue(Enqueue::all(jobs?), now).await?;
         Ok(())
     }
@@ -145,7 +147,8 @@ impl Load {
         Ok(self.store.claim(&claim, clock::now()).await?.jobs)
     }
 
-    /// Claims until `count` jobs were settled: another client may have taken those that this one enqueued.
+    /// Claims and settles `count` jobs. Polls while there are none, because another client may have
+    /// claimed the jobs that this one enqueued.
     async fn claim_and_settle(&self, count: u32, random: &mut Random) -> anyhow::Result<()> {
         let mut settled = 0;
         while settled < count {
@@ -160,17 +163,16 @@ impl Load {
         Ok(())
     }
 
-    /// Ends what was claimed and not settled.
+    /// Settles the jobs that `ClientAction::Claim` claimed.
     pub(super) async fn settle_claimed(&self) -> anyhow::Result<()> {
-        let claimed =
-            std::mem::take(&mut *self.claimed.lock().unwrap_or_else(PoisonError::into_inner));
+        let claimed = std::mem::take(&mut *lock(&self.claimed));
         for jobs in claimed.chunks(1000) {
             self.settle(jobs, &mut Random::new(0)).await?;
         }
         Ok(())
     }
 
-    /// Ends attempts as succeeded.
+    /// Settles attempts as succeeded.
     async fn settle(&self, jobs: &[Job], random: &mut Random) -> anyhow::Result<()> {
         let reports = jobs.iter().map(|job| AttemptReport {
             of: AttemptId {
@@ -186,12 +188,12 @@ impl Load {
     }
 }
 
-fn job(kinds: Kinds, now: Timestamp, random: u64) -> anyhow::Result<Job> {
+fn job(group: JobGroup, now: Timestamp, random: u64) -> anyhow::Result<Job> {
     const YEAR: Duration = Duration::from_secs(365 * 86_400);
     let new = NewJob {
         payload: Payload::from_stored(PAYLOAD),
-        priority: if kinds == Kinds::Measured { 1 } else { 0 },
-        start: if kinds == Kinds::Future {
+        priority: if group == JobGroup::Measured { 1 } else { 0 },
+        start: if group == JobGroup::Future {
             Start::After(YEAR)
         } else {
             Start::Now

@@ -1,4 +1,4 @@
-//! A PostgreSQL server that is measured, and what it can do at best.
+//! Statistics of a PostgreSQL server, and the baseline of bare inserts.
 
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, NoTls};
@@ -7,25 +7,25 @@ use windlass_store::Store as _;
 
 use crate::clock;
 
-/// A connection beside the store's own.
+/// A connection to the database, separate from those of the store.
 pub(super) struct Server {
     client: Client,
 }
 
-/// Opens a database, which must not hold any jobs, with its schema up to date.
+/// Opens a database and migrates its schema. The database must not hold any jobs.
 pub(super) async fn open(url: &str) -> anyhow::Result<(PostgresStore, Server)> {
     let server = Server::connect(url).await?;
     let store = PostgresStore::connect(Options::parse(url)?).await?;
     let jobs = store.counts(clock::now()).await?;
     anyhow::ensure!(
         jobs.is_empty(),
-        "there are jobs in that database already: name an empty one"
+        "the database already holds jobs; use an empty one"
     );
     Ok((store, server))
 }
 
 impl Server {
-    /// A connection to a database whose schema is brought up to date.
+    /// Connects to a database and migrates its schema.
     pub(super) async fn connect(url: &str) -> anyhow::Result<Self> {
         let options = Options::parse(url)?;
         PostgresStore::migrate(&options).await?;
@@ -34,14 +34,14 @@ impl Server {
         Ok(Server { client })
     }
 
-    /// How many transactions the database has had.
+    /// Returns the number of transactions so far.
     pub(super) async fn transactions(&self) -> anyhow::Result<f64> {
         let sql = "select (xact_commit + xact_rollback)::float8 from pg_stat_database
              where datname = current_database()";
         Ok(self.client.query_one(sql, &[]).await?.get(0))
     }
 
-    /// Syncs of the log, and bytes that are stored.
+    /// Returns the number of WAL syncs and the stored bytes.
     pub(super) async fn written(&self) -> anyhow::Result<(u64, u64)> {
         let sql = "select wal_sync, pg_database_size(current_database()) from pg_stat_wal";
         let row = self.client.query_one(sql, &[]).await?;
@@ -49,7 +49,7 @@ impl Server {
         Ok((u64::try_from(syncs)?, u64::try_from(bytes)?))
     }
 
-    /// Inserts the same rows into one table without any index, in batches; jobs per second.
+    /// Inserts the same rows into one table without an index, in batches; returns jobs per second.
     pub(super) async fn bare_inserts(
         &self,
         jobs: u64,

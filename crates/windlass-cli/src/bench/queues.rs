@@ -1,8 +1,8 @@
-//! `windlass bench queues`: a worker that discovers its queues, next to one that names its only
+//! `windlass bench queues`: a worker that discovers its queues, compared with a worker of one named
 //! queue.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -12,28 +12,28 @@ use tokio::task::JoinSet;
 use windlass::{Client, Context, Failure, Job, Worker};
 
 use super::http::cpu_seconds;
-use super::run::{Percentiles, percentiles, refused};
-use super::{QueuesBench, progress, runtime, store_url};
+use super::run::{Percentiles, open_error, percentiles};
+use super::{QueuesBench, lock, progress, runtime, store_url};
 use crate::clock;
 use crate::output::Output;
 
-/// How often each worker is timed.
+/// How often the pick-up by each worker is measured.
 const PICKUPS: u64 = 300;
-/// This many of the queues get jobs.
-const BUSY: u64 = 100;
-/// A worker that was just started settles for this long before its processor time is measured.
-const SETTLE: Duration = Duration::from_secs(3);
+/// The number of queues that get jobs.
+const BUSY_QUEUES: u64 = 100;
+/// How long to wait after a worker started before measuring its processor time.
+const WARM_UP: Duration = Duration::from_secs(3);
 
-/// What was measured.
+/// The measurements.
 #[derive(Debug, Serialize)]
-struct Figures {
+struct QueuesResults {
     queues: u64,
     seconds: u32,
     one_queue_ms: Percentiles,
     discovered_ms: Percentiles,
-    /// How many times longer the pick-up from a discovered queue takes, at the median.
+    /// The median pick-up time of discovered queues divided by that of one queue.
     pick_up_ratio: f64,
-    /// Of one core, by this process.
+    /// The share of one core that this process uses.
     one_queue_idle_cpu_percent: f64,
     discovered_idle_cpu_percent: f64,
 }
@@ -42,20 +42,21 @@ pub(super) fn run(bench: &QueuesBench, output: &Output) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let url = store_url(bench.store.as_deref(), folder.path());
     let runtime = runtime()?;
-    let figures = runtime.block_on(measure(bench, &url))?;
-    output.print(&figures, &figures)
+    let results = runtime.block_on(measure(bench, &url))?;
+    output.print(&results, &results)
 }
 
-async fn measure(bench: &QueuesBench, url: &str) -> anyhow::Result<Figures> {
-    let client = Client::open(url).await.map_err(refused)?;
+async fn measure(bench: &QueuesBench, url: &str) -> anyhow::Result<QueuesResults> {
+    let client = Client::open(url).await.map_err(open_error)?;
     fill(&client, bench.queues).await?;
     let single = |worker: Worker<Arc<Meter>>| worker.queue("single", 10);
-    let (one_queue_ms, one_cpu) = time(&client, bench, single, |_| "single".to_owned()).await?;
+    let (one_queue_ms, one_cpu) =
+        measure_worker(&client, bench, single, |_| "single".to_owned()).await?;
     let all = |worker: Worker<Arc<Meter>>| worker.all_queues(10);
-    let step = (bench.queues / BUSY).max(1);
-    let busy = |number: u64| queue(number * 37 % BUSY * step);
-    let (discovered_ms, cpu) = time(&client, bench, all, busy).await?;
-    Ok(Figures {
+    let step = (bench.queues / BUSY_QUEUES).max(1);
+    let busy = |number: u64| queue(number * 37 % BUSY_QUEUES * step);
+    let (discovered_ms, cpu) = measure_worker(&client, bench, all, busy).await?;
+    Ok(QueuesResults {
         queues: bench.queues,
         seconds: bench.seconds,
         one_queue_ms,
@@ -70,7 +71,7 @@ fn queue(number: u64) -> String {
     format!("tenant-{number:05}")
 }
 
-/// Puts a job into each queue that no worker has a handler for.
+/// Enqueues a job into each queue, of a kind that no worker has a handler for.
 async fn fill(client: &Client, queues: u64) -> anyhow::Result<()> {
     let bar = progress("fill", queues);
     let mut filling = JoinSet::new();
@@ -104,7 +105,7 @@ impl Job for Noop {
     const KIND: &'static str = "bench:noop";
 }
 
-/// When the last job was sent, and how long each took to its handler.
+/// When the last job was enqueued, and how long each job took to reach its handler.
 #[derive(Debug, Default)]
 struct Meter {
     times: Mutex<(Option<Instant>, Vec<Duration>)>,
@@ -117,7 +118,7 @@ impl Meter {
     }
 
     fn times(&self) -> MutexGuard<'_, (Option<Instant>, Vec<Duration>)> {
-        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.times)
     }
 }
 
@@ -131,19 +132,19 @@ async fn noop(_: Noop, context: Context<Arc<Meter>>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How long a worker takes to pick up jobs, and which part of a core it uses while there are none.
-async fn time(
+/// Returns how long a worker takes to pick up jobs, and the share of a core that it uses while idle.
+async fn measure_worker(
     client: &Client,
     bench: &QueuesBench,
-    serves: impl FnOnce(Worker<Arc<Meter>>) -> Worker<Arc<Meter>>,
+    configure: impl FnOnce(Worker<Arc<Meter>>) -> Worker<Arc<Meter>>,
     queue_of: impl Fn(u64) -> String,
 ) -> anyhow::Result<(Percentiles, f64)> {
     let meter = Arc::new(Meter::default());
-    let worker = serves(Worker::new(client, Arc::clone(&meter)).handle(noop));
+    let worker = configure(Worker::new(client, Arc::clone(&meter)).handle(noop));
     let stop = Arc::new(Notify::new());
     let stopped = Arc::clone(&stop);
     let running = tokio::spawn(worker.run_until(async move { stopped.notified().await }));
-    tokio::time::sleep(SETTLE).await;
+    tokio::time::sleep(WARM_UP).await;
     let (used, started) = (cpu_seconds(), clock::start());
     tokio::time::sleep(Duration::from_secs(bench.seconds.into())).await;
     let cpu = (cpu_seconds() - used) / started.elapsed().as_secs_f64() * 100.0;
@@ -161,21 +162,21 @@ async fn time(
     Ok((percentiles(&mut meter.times().1), cpu))
 }
 
-impl fmt::Display for Figures {
+impl fmt::Display for QueuesResults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (what, times) in [
+        for (label, times) in [
             ("pick-up, one queue", self.one_queue_ms),
             ("pick-up, discovered queues", self.discovered_ms),
         ] {
             let (p50, p99) = (times.p50, times.p99);
-            writeln!(f, "{what:32} {p50:>12.2} ms p50 {p99:>12.2} ms p99")?;
+            writeln!(f, "{label:32} {p50:>12.2} ms p50 {p99:>12.2} ms p99")?;
         }
         writeln!(f, "{:32} {:>12.2}", "ratio at p50", self.pick_up_ratio)?;
-        for (what, percent) in [
+        for (label, percent) in [
             ("idle, one queue", self.one_queue_idle_cpu_percent),
             ("idle, all queues", self.discovered_idle_cpu_percent),
         ] {
-            writeln!(f, "{what:32} {percent:>12.2} % of a core")?;
+            writeln!(f, "{label:32} {percent:>12.2} % of a core")?;
         }
         writeln!(f, "{:32} {:>12}", "queues", self.queues)
     }

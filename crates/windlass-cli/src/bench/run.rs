@@ -1,10 +1,11 @@
-//! `windlass bench run`: jobs through the SDK, from enqueue to handler, and fresh work in a storm of retries.
+//! `windlass bench run`: jobs through the SDK, from enqueue to handler, and fresh jobs during a
+//! retry storm.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
@@ -15,34 +16,34 @@ use windlass::events::Stopped;
 use windlass::retry::{Backoff, Jitter, RetryPolicy};
 use windlass::{Client, Context, Failure, Job, Queue, Worker};
 
-use super::{RunBench, progress, runtime, store_url};
+use super::{RunBench, lock, progress, runtime, store_url};
 use crate::clock;
 use crate::output::Output;
 
-/// How long a handler of the storm takes.
-const HANDLER: Duration = Duration::from_millis(5);
-/// How long a job of the storm waits for its retry.
+/// How long a handler of the retry storm takes.
+const HANDLER_TIME: Duration = Duration::from_millis(5);
+/// How long a job of the retry storm waits for its retry.
 const BACKOFF: Duration = Duration::from_secs(1);
-/// So many handlers run at once in the storm.
+/// The number of concurrent handlers in the retry storm.
 const STORM_SLOTS: u32 = 10;
-/// So many fresh jobs come each second.
+/// The number of fresh jobs per second.
 const FRESH_PER_S: u64 = 50;
-/// So often an idle worker is timed.
+/// How often the pick-up by an idle worker is measured.
 const PICKUPS: u64 = 200;
-/// Fresh jobs that have not run so long after the last one came are missing.
+/// Fresh jobs that have not run this long after the last enqueue count as missing.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Jobs in one step of a bulk enqueue.
+/// The number of jobs in one bulk enqueue.
 const BULK: usize = 1000;
 
-/// What was measured.
+/// The measurements.
 #[derive(Debug, Default, Serialize)]
-struct Figures {
+struct RunResults {
     fdatasync_ms: f64,
     enqueue_one_per_s: f64,
     enqueue_bulk_per_s: f64,
     drain_per_s: f64,
     pickup_ms: Percentiles,
-    storm: Storm,
+    storm: StormResults,
 }
 
 #[derive(Debug, Default, Clone, Copy, Serialize)]
@@ -52,7 +53,7 @@ pub(super) struct Percentiles {
 }
 
 #[derive(Debug, Default, Serialize)]
-struct Storm {
+struct StormResults {
     calm_ms: Percentiles,
     storm_ms: Percentiles,
     unguarded_ms: Percentiles,
@@ -65,34 +66,34 @@ pub(super) fn run(bench: &RunBench, output: &Output) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let url = store_url(bench.store.as_deref(), folder.path());
     let runtime = runtime()?;
-    let figures = runtime.block_on(measure(bench, &url, folder.path()))?;
-    output.print(&figures, &figures)
+    let results = runtime.block_on(measure(bench, &url, folder.path()))?;
+    output.print(&results, &results)
 }
 
-async fn measure(bench: &RunBench, url: &str, folder: &Path) -> anyhow::Result<Figures> {
-    let client = Client::open(url).await.map_err(refused)?;
-    let mut figures = Figures {
+async fn measure(bench: &RunBench, url: &str, folder: &Path) -> anyhow::Result<RunResults> {
+    let client = Client::open(url).await.map_err(open_error)?;
+    let mut results = RunResults {
         fdatasync_ms: super::baseline::sync_ms(&folder.join("sync"))?,
-        ..Figures::default()
+        ..RunResults::default()
     };
-    figures.enqueue_one_per_s = enqueue_one(&client, bench.jobs.min(2000)).await?;
-    figures.enqueue_bulk_per_s = enqueue_bulk(&client, bench.jobs).await?;
-    figures.drain_per_s = drain(&client, bench).await?;
-    figures.pickup_ms = pickup(&client).await?;
-    figures.storm.handler_ms = HANDLER.as_secs_f64() * 1000.0;
-    let calm = storm(&client, bench, "calm", 0, Guarded::Yes).await?;
-    figures.storm.calm_ms = calm.fresh;
-    let guarded = storm(&client, bench, "storm", bench.failing, Guarded::Yes).await?;
-    figures.storm.storm_ms = guarded.fresh;
-    figures.storm.failures_per_s = guarded.failures_per_s;
-    figures.storm.missing = guarded.missing;
-    let unguarded = storm(&client, bench, "unguarded", bench.failing, Guarded::No).await?;
-    figures.storm.unguarded_ms = unguarded.fresh;
-    Ok(figures)
+    results.enqueue_one_per_s = enqueue_one(&client, bench.jobs.min(2000)).await?;
+    results.enqueue_bulk_per_s = enqueue_bulk(&client, bench.jobs).await?;
+    results.drain_per_s = drain(&client, bench).await?;
+    results.pickup_ms = pickup(&client).await?;
+    results.storm.handler_ms = HANDLER_TIME.as_secs_f64() * 1000.0;
+    let calm = storm(&client, bench, "calm", 0, RetryGuards::On).await?;
+    results.storm.calm_ms = calm.fresh;
+    let guarded = storm(&client, bench, "storm", bench.failing, RetryGuards::On).await?;
+    results.storm.storm_ms = guarded.fresh;
+    results.storm.failures_per_s = guarded.failures_per_s;
+    results.storm.missing = guarded.missing;
+    let unguarded = storm(&client, bench, "unguarded", bench.failing, RetryGuards::Off).await?;
+    results.storm.unguarded_ms = unguarded.fresh;
+    Ok(results)
 }
 
-/// What breaks a rule is told as that, with the exit code for it.
-pub(super) fn refused(error: windlass::Error) -> anyhow::Error {
+/// Converts the error, so that an invalid argument gets its own exit code.
+pub(super) fn open_error(error: windlass::Error) -> anyhow::Error {
     match error {
         windlass::Error::Invalid(invalid) => invalid.into(),
         other => other.into(),
@@ -117,13 +118,13 @@ impl Job for Failing {
     const KIND: &'static str = "bench:failing";
 }
 
-/// What handlers tell.
+/// What the handlers report.
 #[derive(Debug, Default)]
 struct Meter {
-    /// When each job was sent.
+    /// When each job was enqueued.
     sent: Mutex<HashMap<u64, Instant>>,
-    /// How long each took to its handler.
-    took: Mutex<Vec<Duration>>,
+    /// How long each job took to reach its handler.
+    latencies: Mutex<Vec<Duration>>,
     done: AtomicU64,
     expected: AtomicU64,
     all_done: Notify,
@@ -144,25 +145,23 @@ impl Meter {
     }
 
     fn send(&self, number: u64) {
-        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
-        sent.insert(number, clock::start());
+        lock(&self.sent).insert(number, clock::start());
     }
 
     fn arrive(&self, number: u64) {
-        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(since) = sent.remove(&number) {
-            let mut took = self.took.lock().unwrap_or_else(PoisonError::into_inner);
-            took.push(since.elapsed());
+        let sent_at = lock(&self.sent).remove(&number);
+        if let Some(sent_at) = sent_at {
+            lock(&self.latencies).push(sent_at.elapsed());
         }
     }
 
-    /// The latencies; a job that never came has at least waited until now.
+    /// Returns the percentiles and the number of missing jobs. A missing job counts with the time
+    /// until now.
     fn latencies(&self) -> (Percentiles, u64) {
-        let sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut took = self.took.lock().unwrap_or_else(PoisonError::into_inner);
-        let missing = sent.len();
-        took.extend(sent.values().map(Instant::elapsed));
-        (percentiles(&mut took), missing as u64)
+        let missing = lock(&self.sent);
+        let mut latencies = lock(&self.latencies);
+        latencies.extend(missing.values().map(Instant::elapsed));
+        (percentiles(&mut latencies), missing.len() as u64)
     }
 }
 
@@ -173,7 +172,7 @@ async fn noop(job: Noop, ctx: Context<Arc<Meter>>) -> Result<(), Failure> {
 }
 
 async fn failing(_: Failing, ctx: Context<Arc<Meter>>) -> Result<(), Failure> {
-    tokio::time::sleep(HANDLER).await;
+    tokio::time::sleep(HANDLER_TIME).await;
     if ctx.failures() == 0 {
         ctx.state.first_failures.fetch_add(1, Ordering::SeqCst);
     }
@@ -204,7 +203,7 @@ async fn enqueue_bulk(client: &Client, jobs: u64) -> anyhow::Result<f64> {
     Ok(jobs as f64 / started.elapsed().as_secs_f64())
 }
 
-/// A worker that runs until it is told to stop.
+/// A worker that runs until `stop`.
 struct RunningWorker {
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<Stopped, windlass::Error>>,
@@ -227,7 +226,7 @@ impl RunningWorker {
     }
 
     async fn stop(self) -> anyhow::Result<()> {
-        let _ = self.stop.send(()); // it may have failed to start, which the task tells
+        let _ = self.stop.send(()); // fails if the worker did not start; the task returns why
         self.task.await??;
         Ok(())
     }
@@ -240,15 +239,15 @@ async fn drain(client: &Client, bench: &RunBench) -> anyhow::Result<f64> {
     let started = clock::start();
     let queue = Queue::new("bulk", bench.concurrency);
     let worker = RunningWorker::start(client, queue, &meter, false);
-    watch(&bar, &meter).await;
+    show_progress(&bar, &meter).await;
     let took = started.elapsed();
     bar.finish_and_clear();
     worker.stop().await?;
     Ok(bench.jobs as f64 / took.as_secs_f64())
 }
 
-/// Shows the progress until all are done.
-async fn watch(bar: &ProgressBar, meter: &Meter) {
+/// Shows the progress until all jobs are done.
+async fn show_progress(bar: &ProgressBar, meter: &Meter) {
     loop {
         tokio::select! {
             () = meter.all_done.notified() => return,
@@ -259,7 +258,7 @@ async fn watch(bar: &ProgressBar, meter: &Meter) {
     }
 }
 
-/// From the call that enqueues to the handler, on a worker that has nothing else to do.
+/// Measures the time from the enqueue call to the handler of an idle worker.
 async fn pickup(client: &Client) -> anyhow::Result<Percentiles> {
     let meter = Arc::new(Meter::default());
     let worker = RunningWorker::start(client, Queue::new("pickup", 10), &meter, false);
@@ -278,25 +277,25 @@ async fn pickup(client: &Client) -> anyhow::Result<Percentiles> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Guarded {
-    Yes,
-    No,
+enum RetryGuards {
+    On,
+    Off,
 }
 
-struct Stormed {
+struct StormRun {
     fresh: Percentiles,
     failures_per_s: f64,
     missing: u64,
 }
 
-/// Jobs that always fail, each at least once, and then fresh ones in the same queue.
+/// Lets jobs that always fail each fail once, then measures fresh jobs in the same queue.
 async fn storm(
     client: &Client,
     bench: &RunBench,
     name: &'static str,
     failing: u64,
-    guarded: Guarded,
-) -> anyhow::Result<Stormed> {
+    guards: RetryGuards,
+) -> anyhow::Result<StormRun> {
     let meter = Arc::new(Meter::default());
     let jobs: Vec<Failing> = (0..failing).map(|_| Failing).collect();
     let backoff = Backoff::Constant { delay: BACKOFF };
@@ -306,9 +305,9 @@ async fn storm(
         step.await?;
     }
     let queue = Queue::new(name, STORM_SLOTS);
-    let queue = match guarded {
-        Guarded::Yes => queue,
-        Guarded::No => queue.no_retry_fetch_ratio().fresh_reserve(0),
+    let queue = match guards {
+        RetryGuards::On => queue,
+        RetryGuards::Off => queue.no_retry_fetch_ratio().fresh_reserve(0),
     };
     let worker = RunningWorker::start(client, queue, &meter, true);
     let bar = progress("all fail once", failing);
@@ -333,23 +332,23 @@ async fn storm(
     }
     let failures = meter.failures.load(Ordering::SeqCst) - failures_before;
     let failures_per_s = failures as f64 / started.elapsed().as_secs_f64();
-    let _ = tokio::time::timeout(PATIENCE, meter.all_done.notified()).await; // missing ones are counted
+    let _ = tokio::time::timeout(PATIENCE, meter.all_done.notified()).await; // on a timeout, the rest counts as missing
     bar.finish_and_clear();
     let (fresh, missing) = meter.latencies();
     worker.stop().await?;
-    Ok(Stormed {
+    Ok(StormRun {
         fresh,
         failures_per_s,
         missing,
     })
 }
 
-pub(super) fn percentiles(took: &mut [Duration]) -> Percentiles {
-    took.sort_unstable();
+pub(super) fn percentiles(latencies: &mut [Duration]) -> Percentiles {
+    latencies.sort_unstable();
     let at = |share: f64| {
-        let place = (took.len().saturating_sub(1)) as f64 * share;
-        let found = took.get(place.round() as usize);
-        found.map_or(0.0, |time| time.as_secs_f64() * 1000.0)
+        let index = (latencies.len().saturating_sub(1)) as f64 * share;
+        let latency = latencies.get(index.round() as usize);
+        latency.map_or(0.0, |time| time.as_secs_f64() * 1000.0)
     };
     Percentiles {
         p50: at(0.5),
@@ -357,28 +356,32 @@ pub(super) fn percentiles(took: &mut [Duration]) -> Percentiles {
     }
 }
 
-impl fmt::Display for Figures {
+impl fmt::Display for RunResults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (what, rate) in [
+        for (label, rate) in [
             ("enqueue, one by one", self.enqueue_one_per_s),
             ("enqueue, in bulk", self.enqueue_bulk_per_s),
             ("drain", self.drain_per_s),
         ] {
-            writeln!(f, "{what:32} {rate:>12.0} jobs/s")?;
+            writeln!(f, "{label:32} {rate:>12.0} jobs/s")?;
         }
         writeln!(f, "{:32} {:>12.2} ms", "fdatasync", self.fdatasync_ms)?;
         let storm = &self.storm;
-        for (what, times) in [
+        for (label, times) in [
             ("pick-up by an idle worker", self.pickup_ms),
-            ("fresh job, calm", storm.calm_ms),
-            ("fresh job, in the storm", storm.storm_ms),
-            ("fresh job, all guards off", storm.unguarded_ms),
+            ("fresh job, no retry storm", storm.calm_ms),
+            ("fresh job, retry storm", storm.storm_ms),
+            ("fresh job, storm without guards", storm.unguarded_ms),
         ] {
             let Percentiles { p50, p99 } = times;
-            writeln!(f, "{what:32} {p50:>12.2} ms p50 {p99:>12.2} ms p99")?;
+            writeln!(f, "{label:32} {p50:>12.2} ms p50 {p99:>12.2} ms p99")?;
         }
         let failures = storm.failures_per_s;
-        writeln!(f, "{:32} {failures:>12.0} /s", "failures in the storm")?;
-        writeln!(f, "{:32} {:>12}", "fresh jobs missing", storm.missing)
+        writeln!(
+            f,
+            "{:32} {failures:>12.0} /s",
+            "failures in the retry storm"
+        )?;
+        writeln!(f, "{:32} {:>12}", "fresh jobs that never ran", storm.missing)
     }
 }

@@ -1,4 +1,4 @@
-//! `windlass bench store`.
+//! `windlass bench store`: enqueues, claim_rate and settles through the store trait.
 
 use std::fmt;
 use std::path::Path;
@@ -10,21 +10,22 @@ use windlass_postgres::PostgresStore;
 use windlass_sqlite::SqliteStore;
 use windlass_store::Store;
 
-use super::load::{Kinds, Load, PAYLOAD, Step};
-use super::{Driver, StoreBench, baseline, postgres, progress};
+use super::load::{ClientAction, JobGroup, PAYLOAD, StoreLoad};
+use super::{Driver, StoreBench, baseline, postgres, progress, resident_bytes};
 use crate::clock;
 use crate::output::Output;
 
-/// What is compared is measured so often, and the middle figure taken: a machine is seldom alone.
-const LOOKS: usize = 3;
+/// How often each compared rate is measured. The median counts, because other processes disturb some
+/// of the runs.
+const RUNS: usize = 3;
 
-/// What was measured; rates are jobs per second.
+/// The measurements. Rates are jobs per second.
 #[derive(Debug, Default, Serialize)]
-struct Figures {
+struct StoreResults {
     disk_baseline_per_s: f64,
     sqlite_baseline_per_s: f64,
     postgres_baseline_per_s: f64,
-    /// Lifecycles beside bare SQLite, or bare PostgreSQL.
+    /// The lifecycle rate divided by the rate of bare SQLite or bare PostgreSQL.
     ratio: f64,
     enqueue_per_s: f64,
     claim_settle_per_s: f64,
@@ -46,187 +47,183 @@ pub(super) fn run(bench: &StoreBench, output: &Output) -> anyhow::Result<()> {
         .unwrap_or_else(|| folder.path().join("bench.db"));
     anyhow::ensure!(
         !path.exists(),
-        "{} is there already: name a new file",
+        "{} already exists; choose a new file with `--path`",
         path.display()
     );
     let runtime = super::runtime()?;
-    let figures = runtime.block_on(measure(bench, &path, folder.path()))?;
-    output.print(&figures, &figures)
+    let results = runtime.block_on(measure(bench, &path, folder.path()))?;
+    output.print(&results, &results)
 }
 
-async fn measure(bench: &StoreBench, path: &Path, folder: &Path) -> anyhow::Result<Figures> {
-    let mut figures = Figures::default();
-    let mut opened = Opened::new(bench, path).await?;
-    let load = Load::new(opened.store(), bench);
+async fn measure(bench: &StoreBench, path: &Path, folder: &Path) -> anyhow::Result<StoreResults> {
+    let mut results = StoreResults::default();
+    let mut bench_store = BenchStore::new(bench, path).await?;
+    let load = StoreLoad::new(bench_store.store(), bench);
 
-    // Nothing else waits.
+    // With no other jobs in the store.
     let jobs = bench.jobs;
     let bar = progress("enqueue", jobs);
-    figures.enqueue_per_s = load.run(Step::Enqueue(Kinds::Measured), jobs, &bar).await?;
+    results.enqueue_per_s = load
+        .run(ClientAction::Enqueue(JobGroup::Measured), jobs, &bar)
+        .await?;
     let bar = progress("claim and settle", jobs);
-    figures.claim_settle_per_s = load.run(Step::ClaimAndSettle, jobs, &bar).await?;
-    figures.empty_claim_per_s = claims(&load, jobs).await?;
+    results.claim_settle_per_s = load.run(ClientAction::ClaimAndSettle, jobs, &bar).await?;
+    results.empty_claim_per_s = claim_rate(&load, jobs).await?;
 
-    // Beside all that waits.
+    // With the backlog and the scheduled jobs in the store.
     let memory_before = resident_bytes();
     let waiting = bench.backlog + bench.future;
-    fill(&load, Kinds::Backlog, bench.backlog, "backlog").await?;
-    fill(&load, Kinds::Future, bench.future, "future").await?;
+    fill(&load, JobGroup::Backlog, bench.backlog, "backlog").await?;
+    fill(&load, JobGroup::Future, bench.future, "future").await?;
     if waiting > 0 {
-        figures.memory_bytes_per_job = (resident_bytes() - memory_before).max(0.0) / waiting as f64;
+        let growth = resident_bytes().saturating_sub(memory_before);
+        results.memory_bytes_per_job = growth as f64 / waiting as f64;
     }
-    figures.backlog_claim_per_s = claims(&load, jobs).await?;
-    let (commits, bytes) = opened.written().await?;
-    let mut rates = Vec::with_capacity(LOOKS);
-    for _ in 0..LOOKS {
+    results.backlog_claim_per_s = claim_rate(&load, jobs).await?;
+    let (commits, bytes) = bench_store.written().await?;
+    let mut rates = Vec::with_capacity(RUNS);
+    for _ in 0..RUNS {
         let bar = progress("lifecycles", jobs);
-        rates.push(load.run(Step::Lifecycle, jobs, &bar).await?);
+        rates.push(load.run(ClientAction::Lifecycle, jobs, &bar).await?);
     }
-    figures.lifecycle_per_s = middle(rates);
-    let all_jobs = jobs * LOOKS as u64;
-    let (commits_after, bytes_after) = opened.written().await?;
+    results.lifecycle_per_s = median(rates);
+    let all_jobs = jobs * RUNS as u64;
+    let (commits_after, bytes_after) = bench_store.written().await?;
     let commits = commits_after.saturating_sub(commits);
-    figures.syncs_per_job = commits as f64 / all_jobs as f64;
-    figures.disk_bytes_per_job = bytes_after.saturating_sub(bytes) as f64 / all_jobs as f64;
-    figures.longest_pause_ms = opened.longest_pause_ms().await?;
+    results.syncs_per_job = commits as f64 / all_jobs as f64;
+    results.disk_bytes_per_job = bytes_after.saturating_sub(bytes) as f64 / all_jobs as f64;
+    results.longest_pause_ms = bench_store.longest_pause_ms().await?;
     drop(load);
 
     if bench.driver == Driver::Sqlite {
-        figures.reopen_ms = opened.reopen(path)?;
-        let groups = commits / LOOKS as u64;
-        // A lifecycle writes the job once and where it stands twice: about this much.
-        let bytes_per_job = (figures.disk_bytes_per_job.max(PAYLOAD.len() as f64)) as u64;
-        figures.disk_baseline_per_s =
+        results.reopen_ms = bench_store.reopen(path)?;
+        let groups = commits / RUNS as u64;
+        // A lifecycle writes the job once and its state twice, which is about this many bytes.
+        let bytes_per_job = (results.disk_bytes_per_job.max(PAYLOAD.len() as f64)) as u64;
+        results.disk_baseline_per_s =
             baseline::disk(&folder.join("disk"), jobs, bytes_per_job, groups)?;
-        figures.sqlite_baseline_per_s = middle(
-            (0..LOOKS)
-                .map(|look| {
-                    baseline::sqlite(&folder.join(format!("bare-{look}")), jobs, PAYLOAD, groups)
+        results.sqlite_baseline_per_s = median(
+            (0..RUNS)
+                .map(|run| {
+                    baseline::sqlite(&folder.join(format!("bare-{run}")), jobs, PAYLOAD, groups)
                 })
                 .collect::<Result<_, _>>()?,
         );
-        figures.ratio = figures.lifecycle_per_s / figures.sqlite_baseline_per_s;
+        results.ratio = results.lifecycle_per_s / results.sqlite_baseline_per_s;
     }
-    if let Opened::Postgres(_, server) = &opened {
+    if let BenchStore::Postgres(_, server) = &bench_store {
         let rate = server.bare_inserts(jobs, bench.batch, PAYLOAD).await?;
-        figures.postgres_baseline_per_s = rate;
-        figures.ratio = figures.lifecycle_per_s / rate;
+        results.postgres_baseline_per_s = rate;
+        results.ratio = results.lifecycle_per_s / rate;
     }
-    Ok(figures)
+    Ok(results)
 }
 
-/// Claims of jobs that were enqueued before and are settled after.
-async fn claims(load: &Load, jobs: u64) -> anyhow::Result<f64> {
-    let mut rates = Vec::with_capacity(LOOKS);
-    for _ in 0..LOOKS {
-        fill(load, Kinds::Measured, jobs, "enqueue").await?;
+/// Measures claim_rate alone: enqueues before and settles after do not count.
+async fn claim_rate(load: &StoreLoad, jobs: u64) -> anyhow::Result<f64> {
+    let mut rates = Vec::with_capacity(RUNS);
+    for _ in 0..RUNS {
+        fill(load, JobGroup::Measured, jobs, "enqueue").await?;
         let bar = progress("claim", jobs);
-        rates.push(load.run(Step::Claim, jobs, &bar).await?);
+        rates.push(load.run(ClientAction::Claim, jobs, &bar).await?);
         load.settle_claimed().await?;
     }
-    Ok(middle(rates))
+    Ok(median(rates))
 }
 
-/// The middle one of several figures.
-fn middle(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures.get(figures.len() / 2).copied().unwrap_or(0.0)
+/// Returns the median.
+fn median(mut rates: Vec<f64>) -> f64 {
+    rates.sort_by(f64::total_cmp);
+    rates.get(rates.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Lets jobs wait, which is not measured.
-async fn fill(load: &Load, kinds: Kinds, jobs: u64, what: &'static str) -> anyhow::Result<()> {
-    load.run(Step::Enqueue(kinds), jobs, &progress(what, jobs))
+/// Enqueues jobs without measuring it.
+async fn fill(
+    load: &StoreLoad,
+    group: JobGroup,
+    jobs: u64,
+    label: &'static str,
+) -> anyhow::Result<()> {
+    load.run(ClientAction::Enqueue(group), jobs, &progress(label, jobs))
         .await?;
     Ok(())
 }
 
-/// A store with what only its driver tells.
-enum Opened {
+/// A store, with the statistics that only its driver has.
+enum BenchStore {
     Memory(Arc<MemoryStore>),
     Sqlite(Option<Arc<SqliteStore>>),
     Postgres(Arc<PostgresStore>, Box<postgres::Server>),
 }
 
-impl Opened {
+impl BenchStore {
     async fn new(bench: &StoreBench, path: &Path) -> anyhow::Result<Self> {
         Ok(match bench.driver {
             Driver::Postgres => {
                 let url = bench.url.as_deref().unwrap_or_default();
                 let (store, server) = postgres::open(url).await?;
-                Opened::Postgres(Arc::new(store), Box::new(server))
+                BenchStore::Postgres(Arc::new(store), Box::new(server))
             }
-            Driver::Memory => Opened::Memory(Arc::new(MemoryStore::new())),
+            Driver::Memory => BenchStore::Memory(Arc::new(MemoryStore::new())),
             Driver::Sqlite => {
-                Opened::Sqlite(Some(Arc::new(SqliteStore::open(path, clock::now(), 0)?)))
+                BenchStore::Sqlite(Some(Arc::new(SqliteStore::open(path, clock::now(), 0)?)))
             }
         })
     }
 
     fn store(&self) -> Arc<dyn Store> {
         match self {
-            Opened::Memory(store) => Arc::clone(store) as Arc<dyn Store>,
-            Opened::Sqlite(Some(store)) => Arc::clone(store) as Arc<dyn Store>,
-            Opened::Postgres(store, _) => Arc::clone(store) as Arc<dyn Store>,
-            Opened::Sqlite(None) => unreachable!("it is open until it is reopened, at the end"),
+            BenchStore::Memory(store) => Arc::clone(store) as Arc<dyn Store>,
+            BenchStore::Sqlite(Some(store)) => Arc::clone(store) as Arc<dyn Store>,
+            BenchStore::Postgres(store, _) => Arc::clone(store) as Arc<dyn Store>,
+            BenchStore::Sqlite(None) => {
+                unreachable!("the store stays open until `reopen`, which comes last")
+            }
         }
     }
 
-    /// Commits, and bytes that are stored.
+    /// Returns the number of commits and the stored bytes.
     async fn written(&self) -> anyhow::Result<(u64, u64)> {
         Ok(match self {
-            Opened::Sqlite(Some(store)) => {
+            BenchStore::Sqlite(Some(store)) => {
                 let stats = store.stats().await?;
                 (stats.commits, stats.file_bytes)
             }
-            Opened::Postgres(_, server) => server.written().await?,
+            BenchStore::Postgres(_, server) => server.written().await?,
             _ => (0, 0),
         })
     }
 
     async fn longest_pause_ms(&self) -> anyhow::Result<f64> {
         Ok(match self {
-            Opened::Sqlite(Some(store)) => {
+            BenchStore::Sqlite(Some(store)) => {
                 store.stats().await?.longest_pause_micros as f64 / 1000.0
             }
             _ => 0.0,
         })
     }
 
-    /// Closes the store and opens it again; how long the opening took.
+    /// Closes the store and opens it again; returns how long opening took, in milliseconds.
     fn reopen(&mut self, path: &Path) -> anyhow::Result<f64> {
-        if let Opened::Sqlite(store) = self {
+        if let BenchStore::Sqlite(store) = self {
             *store = None;
             let started = clock::start();
-            let again = SqliteStore::open(path, clock::now(), 0)?;
+            let reopened = SqliteStore::open(path, clock::now(), 0)?;
             let millis = started.elapsed().as_secs_f64() * 1000.0;
-            *store = Some(Arc::new(again));
+            *store = Some(Arc::new(reopened));
             return Ok(millis);
         }
         Ok(0.0)
     }
 }
 
-/// The memory this process holds, where the system tells it.
-fn resident_bytes() -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kilobytes = line.and_then(|line| {
-        line.trim()
-            .trim_end_matches(" kB")
-            .trim()
-            .parse::<f64>()
-            .ok()
-    });
-    kilobytes.unwrap_or(0.0) * 1024.0
-}
-
-impl fmt::Display for Figures {
+impl fmt::Display for StoreResults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rates = [
             ("enqueue", self.enqueue_per_s),
             ("claim and settle", self.claim_settle_per_s),
-            ("claim, nothing else waits", self.empty_claim_per_s),
-            ("claim beside the backlog", self.backlog_claim_per_s),
+            ("claim, no other jobs", self.empty_claim_per_s),
+            ("claim, with the backlog", self.backlog_claim_per_s),
             ("whole lifecycles", self.lifecycle_per_s),
             ("bare SQLite, inserts only", self.sqlite_baseline_per_s),
             (
@@ -235,8 +232,8 @@ impl fmt::Display for Figures {
             ),
             ("bare disk, appends only", self.disk_baseline_per_s),
         ];
-        for (what, rate) in rates.into_iter().filter(|(_, rate)| *rate > 0.0) {
-            writeln!(f, "{what:29} {rate:>12.0} jobs/s")?;
+        for (label, rate) in rates.into_iter().filter(|(_, rate)| *rate > 0.0) {
+            writeln!(f, "{label:29} {rate:>12.0} jobs/s")?;
         }
         writeln!(f, "{:29} {:>12.3}", "lifecycles / bare inserts", self.ratio)?;
         writeln!(f, "{:29} {:>12.4}", "syncs per job", self.syncs_per_job)?;
@@ -250,7 +247,11 @@ impl fmt::Display for Figures {
             "{:29} {:>12.0}",
             "memory bytes per waiting job", self.memory_bytes_per_job
         )?;
-        writeln!(f, "{:29} {:>12.0} ms", "opening again", self.reopen_ms)?;
+        writeln!(
+            f,
+            "{:29} {:>12.0} ms",
+            "reopening the store", self.reopen_ms
+        )?;
         writeln!(
             f,
             "{:29} {:>12.1} ms",

@@ -68,7 +68,7 @@ async fn a_database_is_migrated_and_measured() {
     let refused = windlass(&bench);
     assert_eq!(refused.status.code(), Some(1));
     assert!(
-        text(&refused.stderr).contains("there are jobs in that database already"),
+        text(&refused.stderr).contains("the database already holds jobs"),
         "{refused:?}"
     );
 }

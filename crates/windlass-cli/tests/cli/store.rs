@@ -72,9 +72,9 @@ fn a_store_is_measured_and_copied() {
     assert_eq!(counted(&copy, waiting), 50 + 40);
     let refused = windlass(&["backup", &store, &copy]);
     assert_eq!(refused.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("is there already"));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("already exists"));
     let refused = windlass(&arguments);
-    assert_eq!(refused.status.code(), Some(1), "the file is there already");
+    assert_eq!(refused.status.code(), Some(1), "the file already exists");
     // What another driver would need is refused, not overlooked.
     for (driver, flag) in [
         ("sqlite", "--url"),

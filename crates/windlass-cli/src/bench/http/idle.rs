@@ -1,5 +1,5 @@
-//! `windlass bench http --idle`: what long polls cost that find nothing, next to the same server
-//! without any.
+//! `windlass bench http --idle`: the cost of long polls that find no job, compared with the same
+//! server without long polls.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -12,33 +12,32 @@ use tokio::task::JoinSet;
 use windlass_client::{Client, Method};
 
 use super::super::{HttpBench, postgres};
-use super::{Load, Measured};
+use super::{BenchServer, RestLoad};
 use crate::clock;
 use crate::output::Output;
 
-/// Where the long polls wait.
+/// The queue of the long polls.
 const QUEUE: &str = "idle";
-/// Where other jobs wait meanwhile.
+/// The queue of the other jobs.
 const BACKLOG: &str = "backlog";
-/// How long one long poll waits before it is asked again, as a worker would.
+/// How long one long poll waits before the client sends the next one, as a worker does.
 const WAIT: &str = "30s";
-/// A server that was just started or has just taken a backlog settles for this long before it is
-/// measured.
-const SETTLE: Duration = Duration::from_secs(3);
+/// How long to wait after the server started or got its backlog before measuring.
+const WARM_UP: Duration = Duration::from_secs(3);
 
-/// What was measured.
+/// The measurements.
 #[derive(Debug, Serialize)]
-struct Figures {
+struct IdleResults {
     waiters: u32,
     seconds: u32,
     backlog_jobs: u64,
-    /// Of one core, by this process: server and waiting clients.
+    /// The share of one core that this process uses: server and waiting clients.
     waiting_cpu_percent: f64,
     baseline_cpu_percent: f64,
-    /// On PostgreSQL.
+    /// Only on PostgreSQL.
     waiting_transactions_per_s: Option<f64>,
     baseline_transactions_per_s: Option<f64>,
-    /// From the enqueue of one job to the answer of the long poll that got it.
+    /// From the enqueue of one job to the response of the long poll that got it.
     pick_up_ms: f64,
 }
 
@@ -53,9 +52,10 @@ pub(super) async fn run(
         None => None,
     };
     let waiting_max = bench.waiters.max(1000).to_string();
-    let measured = Measured::start(bench, folder, [("http.waiting_max", waiting_max)]).await?;
-    fill(bench, &measured.url).await?;
-    let meter = Meter {
+    let bench_server =
+        BenchServer::start(bench, folder, [("http.waiting_max", waiting_max)]).await?;
+    fill(bench, &bench_server.url).await?;
+    let meter = UsageMeter {
         database,
         seconds: bench.seconds,
     };
@@ -63,7 +63,7 @@ pub(super) async fn run(
     let (claimed, mut jobs) = mpsc::channel(1);
     let mut waiters = JoinSet::new();
     let connections = usize::try_from(bench.waiters)?.max(1);
-    let server = Client::builder(&measured.url).idle_connections_max(connections);
+    let server = Client::builder(&bench_server.url).idle_connections_max(connections);
     let server = server.build()?;
     for number in 0..bench.waiters {
         waiters.spawn(wait_for_jobs(server.clone(), number, claimed.clone()));
@@ -75,12 +75,12 @@ pub(super) async fn run(
         .call(Method::Post, "/api/v1/jobs", Some(&job))
         .await?;
     let picked_up: Instant = tokio::select! {
-        at = jobs.recv() => at.context("a long poll gets the job")?,
+        at = jobs.recv() => at.context("no long poll got the job")?,
         Some(ended) = waiters.join_next() => return ended?.context("a long poll failed"),
     };
     waiters.abort_all();
-    measured.stop().await?;
-    let figures = Figures {
+    bench_server.stop().await?;
+    let results = IdleResults {
         waiters: bench.waiters,
         seconds: bench.seconds,
         backlog_jobs: bench.jobs,
@@ -90,17 +90,17 @@ pub(super) async fn run(
         baseline_transactions_per_s: baseline.transactions_per_s,
         pick_up_ms: picked_up.duration_since(started).as_secs_f64() * 1000.0,
     };
-    output.print(&figures, &figures)
+    output.print(&results, &results)
 }
 
-/// Lets jobs wait in another queue: half of them ready, half of them scheduled.
+/// Enqueues jobs into another queue, half of them ready and half of them scheduled.
 async fn fill(bench: &HttpBench, url: &str) -> anyhow::Result<()> {
     let ready = bench.jobs / 2;
     for (jobs, delay) in [(ready, "0s"), (bench.jobs - ready, "1d")] {
-        let load = Load {
+        let load = RestLoad {
             url: url.to_owned(),
             clients: bench.clients,
-            what: "backlog",
+            label: "backlog",
             per_request: bench.batch.into(),
             jobs,
             job: json!({"kind": "bench", "queue": BACKLOG, "delay": delay}),
@@ -110,7 +110,7 @@ async fn fill(bench: &HttpBench, url: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks again and again, as an idle worker does; reports when it got a job.
+/// Sends one long poll after the other, as an idle worker does. Reports when it got a job.
 async fn wait_for_jobs(
     server: Client,
     number: u32,
@@ -118,18 +118,18 @@ async fn wait_for_jobs(
 ) -> anyhow::Result<()> {
     let claim = json!({"queues": [QUEUE], "wait": WAIT, "worker": format!("idle-{number}")});
     loop {
-        let answer: Value = server
+        let response: Value = server
             .call(Method::Post, "/api/v1/claim", Some(&claim))
             .await?;
-        let jobs = answer.get("data").and_then(Value::as_array);
+        let jobs = response.get("data").and_then(Value::as_array);
         if jobs.is_some_and(|jobs| !jobs.is_empty()) {
             claimed.send(clock::start()).await?;
         }
     }
 }
 
-/// Looks at what this process and its database do.
-struct Meter {
+/// Measures what this process and its database use.
+struct UsageMeter {
     database: Option<postgres::Server>,
     seconds: u32,
 }
@@ -139,18 +139,18 @@ struct Usage {
     transactions_per_s: Option<f64>,
 }
 
-impl Meter {
+impl UsageMeter {
     async fn measure(&self) -> anyhow::Result<Usage> {
-        tokio::time::sleep(SETTLE).await;
+        tokio::time::sleep(WARM_UP).await;
         let (cpu, transactions) = (cpu_seconds(), self.transactions().await?);
         let started = clock::start();
         tokio::time::sleep(Duration::from_secs(self.seconds.into())).await;
         let (cpu_after, transactions_after) = (cpu_seconds(), self.transactions().await?);
         let seconds = started.elapsed().as_secs_f64();
-        let each = transactions.zip(transactions_after);
+        let transactions = transactions.zip(transactions_after);
         Ok(Usage {
             cpu_percent: (cpu_after - cpu) / seconds * 100.0,
-            transactions_per_s: each.map(|(before, after)| (after - before) / seconds),
+            transactions_per_s: transactions.map(|(before, after)| (after - before) / seconds),
         })
     }
 
@@ -162,20 +162,20 @@ impl Meter {
     }
 }
 
-/// The processor time of this process, as Linux counts it; elsewhere none.
+/// Returns the processor time of this process, or 0 on systems other than Linux.
 pub(in crate::bench) fn cpu_seconds() -> f64 {
-    /// Linux counts in hundredths of a second, on every platform that Rust knows.
+    /// Linux counts in hundredths of a second on every platform that Rust supports.
     const TICKS_PER_S: f64 = 100.0;
-    /// Behind the name in parentheses, user and system time are the 12th and 13th field.
-    const USER: usize = 11;
+    /// User and system time are the 12th and 13th field after the process name in parentheses.
+    const USER_TIME: usize = 11;
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    let ticks = fields.split_whitespace().skip(USER).take(2);
+    let ticks = fields.split_whitespace().skip(USER_TIME).take(2);
     let ticks: f64 = ticks.filter_map(|field| field.parse::<f64>().ok()).sum();
     ticks / TICKS_PER_S
 }
 
-impl fmt::Display for Figures {
+impl fmt::Display for IdleResults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -194,7 +194,7 @@ impl fmt::Display for Figures {
         ) {
             writeln!(
                 f,
-                "transactions a second {waiting:>7.1}        {baseline:>7.1}"
+                "transactions per s    {waiting:>7.1}        {baseline:>7.1}"
             )?;
         }
         writeln!(f, "a new job is picked up in {:.1} ms", self.pick_up_ms)
