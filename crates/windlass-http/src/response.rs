@@ -2,8 +2,8 @@
 //!
 //! Pure: the response, or the error in its place, goes in and a verdict comes out. The error texts
 //! made here are what operators read as `last_error` of a job. They name the target by scheme, host
-//! and port only, because paths and queries may hold secrets, and quote it, so that the log hides
-//! it and errors of different targets are counted as one.
+//! and port only, because paths and queries may hold secrets. They quote it, so that the log hides
+//! it; fingerprints keep it, so that each target is a cause of its own.
 
 use std::time::{Duration, UNIX_EPOCH};
 
