@@ -382,6 +382,10 @@ impl fmt::Display for RunResults {
             "{:32} {failures:>12.0} /s",
             "failures in the retry storm"
         )?;
-        writeln!(f, "{:32} {:>12}", "fresh jobs that never ran", storm.missing)
+        writeln!(
+            f,
+            "{:32} {:>12}",
+            "fresh jobs that never ran", storm.missing
+        )
     }
 }
