@@ -13,13 +13,15 @@ mod token;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use windlass::Client;
+use windlass::admin::engine_of;
 use windlass_core::fields::{Fields, one_of};
 use windlass_core::{
     AttemptError, Failure, FailureClass, Invalid, JobId, PAYLOAD_BYTES_MAX, Payload, Report, State,
     Timestamp,
 };
 use windlass_engine::{Engine, RunningAttempt};
-use windlass_store::{Change, Expected, StoreError, Written};
+use windlass_store::{Change, Expected, StoreError, Written, compare_and_set};
 
 use crate::request::HttpRequest;
 use crate::response::not_completed;
@@ -128,53 +130,61 @@ pub enum Completed {
 ///
 /// [`StoreError`] if the store failed. The target may then report the same outcome again.
 pub async fn complete(
-    engine: &Engine,
+    client: &Client,
     token: &str,
     completion: &Completion,
 ) -> Result<Completed, StoreError> {
     let Some(token) = CompletionToken::parse(token) else {
         return Ok(Completed::Unknown);
     };
-    let store = engine.store();
-    let name = token.job.to_string();
-    loop {
-        let now = engine.now();
-        let Some(document) = store.document(COMPLETIONS, &name, now).await? else {
-            return Ok(Completed::Unknown);
-        };
-        let record = CompletionRecord::read(&document.value);
-        let Some(mut record) = record.filter(|record| record.matches(&token)) else {
-            return Ok(Completed::Unknown);
-        };
-        if let Some(reported) = &record.completion {
-            if reported != completion {
-                return Ok(Completed::TooLate(token.job));
-            }
-            let job = store.get(&[token.job]).await?.into_iter().flatten().next();
-            if job.is_some_and(|job| job.attempt == token.attempt) {
-                // No attempt has used the outcome yet. The first call may have crashed before it
-                // made the job due.
-                make_due(engine, token.job, token.attempt).await?;
-            }
-            return Ok(Completed::Repeated(token.job));
+    let engine = engine_of(client);
+    let contended =
+        || StoreError::Unavailable("other requests keep reporting outcomes of this job".into());
+    compare_and_set(contended, || store_completion(engine, &token, completion)).await
+}
+
+/// Stores an outcome unless another one was reported or the target's deadline has passed. Returns
+/// `None` if another writer changed the record first.
+async fn store_completion(
+    engine: &Engine,
+    token: &CompletionToken,
+    completion: &Completion,
+) -> Result<Option<Completed>, StoreError> {
+    let (store, id) = (engine.store(), token.job);
+    let name = id.to_string();
+    let document = store.document(COMPLETIONS, &name, engine.now()).await?;
+    let Some((mut record, version)) = document
+        .and_then(|document| Some((CompletionRecord::read(&document.value)?, document.version)))
+        .filter(|(record, _)| record.matches(token))
+    else {
+        return Ok(Some(Completed::Unknown));
+    };
+    let job = store.get(&[id]).await?.into_iter().flatten().next();
+    if let Some(reported) = &record.completion {
+        if reported != completion {
+            return Ok(Some(Completed::TooLate(id)));
         }
-        let job = store.get(&[token.job]).await?.into_iter().flatten().next();
-        let state = job.as_ref().map(|job| job.state());
-        let now = engine.now();
-        let deadline_passed = record.until.is_some_and(|until| until <= now);
-        if deadline_passed || !matches!(state, Some(State::Waiting | State::Running)) {
-            return Ok(Completed::TooLate(token.job));
+        if job.is_some_and(|job| job.attempt == token.attempt) {
+            // No attempt has used the outcome yet. The first call may have crashed before it
+            // made the job due.
+            make_due(engine, id, token.attempt).await?;
         }
-        record.completion = Some(completion.clone());
-        let expected = Expected::Version(document.version);
-        let value = record.to_json();
-        let expires_at = record.expires_at(now);
-        let written = store.put_document(COMPLETIONS, &name, &value, expected, expires_at, now);
-        if let Written::Version(_) = written.await? {
-            make_due(engine, token.job, token.attempt).await?;
-            return Ok(Completed::Taken(token.job));
-        }
+        return Ok(Some(Completed::Repeated(id)));
     }
+    let now = engine.now();
+    let deadline_passed = record.until.is_some_and(|until| until <= now);
+    if deadline_passed || job.is_none_or(|job| job.state().is_final()) {
+        return Ok(Some(Completed::TooLate(id)));
+    }
+    record.completion = Some(completion.clone());
+    let (value, expires_at) = (record.to_json(), record.expires_at(now));
+    let expected = Expected::Version(version);
+    let written = store.put_document(COMPLETIONS, &name, &value, expected, expires_at, now);
+    let Written::Version(_) = written.await? else {
+        return Ok(None);
+    };
+    make_due(engine, id, token.attempt).await?;
+    Ok(Some(Completed::Taken(id)))
 }
 
 /// Makes the job due. If the attempt that sent the request still runs, waits up to 2 s for its end.

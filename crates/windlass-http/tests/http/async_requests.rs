@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use windlass::admin::client_of;
 use windlass_core::{DeadReason, Ended, JobId, Outcome, Payload, Standing, State};
 use windlass_http::{Completed, Completion, HttpConfig, HttpJobs, complete};
 use windlass_memory::MemoryStore;
@@ -45,9 +46,9 @@ async fn accepted(store: Arc<dyn Store>) -> (World, Target, JobId) {
 }
 
 async fn report(world: &World, token: &str, completion: &Completion) -> Completed {
-    complete(&world.engine, token, completion)
-        .await
-        .expect("a store")
+    let client = client_of(Arc::clone(&world.engine));
+    let reported = complete(&client, token, completion);
+    reported.await.expect("a store")
 }
 
 #[tokio::test]
@@ -236,9 +237,9 @@ async fn a_target_may_report_before_it_responds() {
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let early = async {
-                let completion = done(json!("early"));
+                let (client, completion) = (client_of(Arc::clone(&engine)), done(json!("early")));
                 tokio::select! {
-                    taken = complete(&engine, &token, &completion) => assert!(matches!(taken.unwrap(), Completed::Taken(_))),
+                    taken = complete(&client, &token, &completion) => assert!(matches!(taken.unwrap(), Completed::Taken(_))),
                     // `complete` waits for the attempt to end; the record is written before.
                     () = written(&engine) => {}
                 }
@@ -373,7 +374,8 @@ async fn a_repeated_report_finishes_an_interrupted_one() {
     let (world, target, id) = accepted(Arc::clone(&store) as _).await;
     let token = token(&target, 0);
     store.fail("change");
-    let cut = complete(&world.engine, &token, &done(json!(1))).await;
+    let client = client_of(Arc::clone(&world.engine));
+    let cut = complete(&client, &token, &done(json!(1))).await;
     assert!(cut.is_err());
     store.heal();
     world.worker.pass(&world.clock).await.unwrap();

@@ -42,7 +42,7 @@ async fn report(
             retryable: reported.retryable.unwrap_or(true),
         },
     };
-    match complete(call.app.engine(), call.param("token"), &completion).await? {
+    match complete(&call.app.client, call.param("token"), &completion).await? {
         Completed::Taken(id) | Completed::Repeated(id) => Ok(Reply::ok(CompletionTaken { id })),
         Completed::TooLate(_) => {
             let detail = "another result was reported with this token before, or its time is over";
