@@ -11,7 +11,7 @@ use windlass::prometheus::PrometheusRecorder;
 use windlass_core::PAYLOAD_BYTES_MAX;
 use windlass_core::retry::{Cap, Preset, WorkerRetry};
 use windlass_engine::remote::{Remote, RemoteConfig};
-use windlass_engine::{Audit, Engine};
+use windlass_engine::{Audit, Clock, Engine, Ids};
 use windlass_store::Store;
 
 use crate::access::Access;
@@ -182,6 +182,18 @@ impl App {
         }
     }
 
+    /// The clock that the requests are timed by.
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        self.engine().clock()
+    }
+
+    /// Where the ids of requests and of the jobs that they create come from.
+    pub(crate) fn ids(&self) -> &Ids {
+        self.engine().ids()
+    }
+
+    /// The engine, for what only the server has: keys, secrets, idempotency notes, replaced
+    /// payloads, metrics and health. Routes use [`App::client`].
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         windlass::admin::engine_of(&self.client)
     }

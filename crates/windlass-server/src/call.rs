@@ -131,7 +131,7 @@ impl Call {
 
     /// Refuses a caller whose key was revoked or has expired while its request waited.
     pub(crate) async fn recheck(&self, needed: Scope) -> Result<(), Problem> {
-        let now = self.app.engine().now();
+        let now = self.app.client.now();
         Ok(self.app.access.recheck(&self.caller, needed, now).await?)
     }
 
@@ -148,7 +148,7 @@ impl Call {
     pub(crate) fn new_job_id(&self) -> JobId {
         match &self.seeded {
             Some(seeded) => seeded.ids.job(self.now),
-            None => self.app.engine().ids().job(self.now),
+            None => self.app.ids().job(self.now),
         }
     }
 
@@ -162,7 +162,7 @@ impl Call {
         let seeded = self.seeded.as_ref().map(|seeded| seeded.seed);
         Origin {
             now: self.now,
-            seed: seeded.unwrap_or_else(|| self.app.engine().ids().bits()),
+            seed: seeded.unwrap_or_else(|| self.app.ids().bits()),
             repeats: seeded.is_some(),
         }
     }

@@ -203,7 +203,7 @@ impl Notes {
         Note {
             fingerprint: self.fingerprint.clone(),
             at: self.now,
-            seed: self.app.engine().ids().bits(),
+            seed: self.app.ids().bits(),
             refused: false,
             answer: None,
         }

@@ -355,13 +355,13 @@ pub fn router(app: App) -> Router {
     let nothing_here = |State(app): State<App>, headers: HeaderMap| async move {
         let problem = Problem::not_found("such path").hint("GET /openapi.json lists what there is");
         app.count_unrouted(&problem);
-        finish(Err(problem), &request_id(&headers, app.engine().ids()))
+        finish(Err(problem), &request_id(&headers, app.ids()))
     };
     let other_method = |State(app): State<App>, headers: HeaderMap| async move {
         let status = StatusCode::METHOD_NOT_ALLOWED;
         let problem = Problem::new(status, "method_not_allowed", "this path has other methods");
         app.count_unrouted(&problem);
-        finish(Err(problem), &request_id(&headers, app.engine().ids()))
+        finish(Err(problem), &request_id(&headers, app.ids()))
     };
     router
         .fallback(nothing_here)

@@ -48,9 +48,9 @@ pub(crate) async fn serve(
     params: PathParams,
     request: Request,
 ) -> Response<Body> {
-    let id = request_id(request.headers(), app.engine().ids());
-    let begun = app.engine().now();
-    let clock = Arc::clone(app.engine().clock());
+    let id = request_id(request.headers(), app.ids());
+    let begun = app.client.now();
+    let clock = Arc::clone(app.clock());
     let metrics = app.metrics.clone();
     // Whatever is logged on the way carries the id. An error's span is there at every level.
     let span = error_span!("request", request_id = id);
@@ -97,7 +97,7 @@ async fn answer(
     params: PathParams,
     request: Request,
 ) -> Result<Answer, Problem> {
-    let now = app.engine().now();
+    let now = app.client.now();
     let (parts, body) = request.into_parts();
     let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
     let peer = peer.map(|ConnectInfo(peer)| peer.ip());
@@ -162,7 +162,7 @@ async fn answer(
 
 async fn handle(route: &Route, call: Call) -> Result<Answer, Problem> {
     if let Needs::Scope(scope) = route.needs
-        && call.app.engine().now().since(call.now) >= RECHECK_AFTER
+        && call.app.client.now().since(call.now) >= RECHECK_AFTER
     {
         call.recheck(scope).await?;
     }

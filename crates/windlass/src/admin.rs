@@ -59,7 +59,9 @@ pub use windlass_core::{
 #[doc(inline)]
 pub use windlass_engine::{Engine, Handler as AttemptHandler, Health, Running as RunningHandler};
 #[doc(inline)]
-pub use windlass_store::{Change, Changed, Counts, Listed, Node, Page, Pause, QueueLimits};
+pub use windlass_store::{
+    Change, Changed, Counts, EnqueueMode, Listed, Node, Page, Pause, QueueLimits,
+};
 
 pub use crate::client::QueueSettings;
 pub use crate::handler::RESULT_BYTES_MAX;

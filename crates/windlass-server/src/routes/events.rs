@@ -65,7 +65,7 @@ async fn listen(
         feed,
         wanted,
         last,
-        clock: Arc::clone(call.app.engine().clock()),
+        clock: Arc::clone(call.app.clock()),
         access: call.app.access.clone(),
         caller: call.caller.clone(),
         content: call.content(),

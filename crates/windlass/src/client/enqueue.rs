@@ -148,10 +148,26 @@ impl<'a, Answer> Enqueue<'a, Answer> {
     }
 }
 
+impl Client {
+    /// Stores up to 10,000 jobs that the program built itself, with ids of its own. Returns one
+    /// receipt per job, in their order, or why the store refused that job.
+    ///
+    /// For programs that accept jobs from others, as the Windlass server does. To repeat a call
+    /// safely, give the jobs the same ids: a job whose id exists is not stored again.
+    pub async fn enqueue_jobs(
+        &self,
+        jobs: Vec<StoredJob>,
+        mode: EnqueueMode,
+    ) -> Result<Vec<Result<Receipt, StoreError>>, StoreError> {
+        let answers = self.engine.enqueue(jobs, mode).await?;
+        Ok(answers.into_iter().map(Receipt::try_from).collect())
+    }
+}
+
 /// Stores all of these jobs or none.
 async fn store_batch(client: &Client, jobs: Vec<StoredJob>) -> Result<Vec<Receipt>, StoreError> {
-    let answers = client.engine.enqueue(jobs, EnqueueMode::AllOrNone).await?;
-    answers.into_iter().map(Receipt::try_from).collect()
+    let receipts = client.enqueue_jobs(jobs, EnqueueMode::AllOrNone).await?;
+    receipts.into_iter().collect()
 }
 
 impl<'a> IntoFuture for Enqueue<'a, Receipt> {

@@ -8,7 +8,7 @@ use windlass_core::schedule::{Firing, NewSchedule, SkipReason};
 use windlass_core::{Invalid, Job as StoredJob, JobId, ScheduleId, ScheduleName, Timestamp};
 use windlass_engine::{Event, Extra, Origin, ScheduleEvent, extra_job};
 use windlass_store::{
-    Document, Expected, FIRE_MAX, Fire, Fired, FiredOccurrence, PAGE_MAX,
+    Change, Document, Expected, FIRE_MAX, Fire, Fired, FiredOccurrence, PAGE_MAX,
     Schedule as StoredSchedule, ScheduleRef, UnreadableSchedule, Written, compare_and_set,
 };
 
@@ -302,6 +302,31 @@ impl Client {
         };
         let removed = self.engine.store().remove_schedule(id, Expected::Anything);
         Ok(matches!(removed.await?, Written::Version(_)))
+    }
+
+    /// Removes a schedule and cancels its jobs that are not finished, those of the newest 1,000
+    /// occurrences. Returns whether the schedule existed.
+    pub async fn remove_schedule_and_jobs(&self, name: &str) -> Result<bool, Error> {
+        let (name, store) = (checked(name)?, self.engine.store());
+        // The version makes sure that no occurrence is fired after the jobs were listed.
+        let removed = until_written(&name, || async {
+            let Some(found) = self.find(&name).await? else {
+                return Ok(None);
+            };
+            let fired = store.occurrences(found.id, None, PAGE_MAX).await?;
+            let expected = Expected::Version(found.version);
+            match store.remove_schedule(found.id, expected).await? {
+                Written::Version(_) => Ok(Some(fired)),
+                Written::Conflict(version) => Err(changed(&name, version)),
+            }
+        })
+        .await?;
+        let Some(fired) = removed else {
+            return Ok(false);
+        };
+        let jobs: Vec<JobId> = fired.iter().filter_map(|fired| fired.job).collect();
+        self.change_many(&jobs, &Change::Cancel).await?;
+        Ok(true)
     }
 
     /// Runs the job of a schedule now, in addition to its occurrences, also if it is paused.

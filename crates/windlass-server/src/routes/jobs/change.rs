@@ -110,6 +110,6 @@ async fn done(
     call.audit(action, &id.to_string(), detail).await;
     let job = call.app.client.get(id).await?;
     let job = job.ok_or_else(|| Problem::not_found(format!("job {id}")))?;
-    let now = call.app.engine().now();
+    let now = call.app.client.now();
     Ok(Reply::ok(JobView::new(job, now, call.content())))
 }

@@ -127,7 +127,7 @@ pub(super) async fn create(call: Call, posted: Posted) -> Result<Reply<Created>,
     };
     let path = call.address(&format!("/jobs/{}", job.id));
     let created = CreatedJob {
-        job: windlass_api::Job::new(job, call.app.engine().now(), content),
+        job: windlass_api::Job::new(job, call.app.client.now(), content),
         duplicate: receipt.duplicate,
         payload_differs: receipt.payload_differs,
         replaced: receipt.replaced,
@@ -165,8 +165,7 @@ pub(super) async fn enqueue(
     jobs: Vec<Job>,
     mode: EnqueueMode,
 ) -> Result<Vec<Result<Receipt, Problem>>, Problem> {
-    let answers = app.engine().enqueue(jobs, mode).await?;
-    let receipts = answers.into_iter().map(Receipt::try_from);
+    let receipts = app.client.enqueue_jobs(jobs, mode).await?.into_iter();
     Ok(receipts.map(|receipt| Ok(receipt?)).collect())
 }
 

@@ -15,7 +15,7 @@ use windlass_api::{
 use windlass_core::fields::RawFields;
 use windlass_core::{Delivery, Job, JobId, ScheduleId, ScheduleName, State, Timestamp};
 use windlass_http::form::{FORM_META, FormError, SchedulerForm, next_execution_time, status_of};
-use windlass_store::{Change, PAGE_MAX, Schedule, ScheduleRef, Written};
+use windlass_store::{FiredOccurrence, PAGE_MAX, Schedule, ScheduleRef};
 
 use super::look::{ATTEMPTS_MAX, attempt_view};
 use crate::access::Scope;
@@ -23,9 +23,6 @@ use crate::call::Call;
 use crate::endpoint::Reply;
 use crate::http_jobs::with_depth;
 use crate::problem::Problem;
-
-/// How often a deletion is tried that meets a firing.
-const TRIES: usize = 10;
 
 /// The attempts of at most this many occurrences are looked at for one page of history.
 const OCCURRENCES_LOOKED_AT: usize = PAGE_MAX;
@@ -164,28 +161,12 @@ pub(super) async fn schedule(call: Call) -> Result<Reply<FormSchedule>, Problem>
 
 /// Removes a form: nothing of it runs again, not even a retry that waits.
 pub(super) async fn delete(call: &Call, schedule: &Schedule) -> Result<Reply<()>, Problem> {
-    let store = call.app.store();
-    let mut schedule = schedule.clone();
-    for _ in 0..TRIES {
-        let fired = store.occurrences(schedule.id, None, PAGE_MAX).await?;
-        let jobs: Vec<JobId> = fired.iter().filter_map(|fired| fired.job).collect();
-        let version = Expected::Version(schedule.version);
-        let removed = store.remove_schedule(schedule.id, version).await?;
-        if let Written::Version(_) = removed {
-            let found = store.get(&jobs).await?;
-            let open = found.iter().flatten().filter(|job| !job.state().is_final());
-            let open: Vec<JobId> = open.map(|job| job.id).collect();
-            call.app.client.change_many(&open, &Change::Cancel).await?;
-            let name = schedule.definition.name.as_str();
-            call.audit_plain("schedule.delete", name).await;
-            return Ok(Reply::empty());
-        }
-        // It has fired meanwhile, or is gone.
-        let id = JobId::from_u128(schedule.id.as_u128());
-        let found = find(call, id).await?;
-        schedule = found.ok_or_else(|| Problem::not_found(format!("job {id}")))?;
+    let name = schedule.definition.name.as_str();
+    if !call.app.client.remove_schedule_and_jobs(name).await? {
+        return Err(Problem::not_found(format!("job {}", schedule.id)));
     }
-    Err(Problem::busy("changes of this job"))
+    call.audit_plain("schedule.delete", name).await;
+    Ok(Reply::empty())
 }
 
 /// What the form said, as its jobs keep it.
@@ -242,16 +223,27 @@ pub(super) async fn view(call: &Call, schedule: &Schedule) -> Result<FormView, P
 
 /// The retry's time while one waits, else the next occurrence.
 async fn next_run_at(call: &Call, schedule: &Schedule) -> Result<Option<Timestamp>, Problem> {
-    let store = call.app.store();
-    let last = store.occurrences(schedule.id, None, 1).await?;
-    let job = last.first().and_then(|fired| fired.job);
-    let job = match job {
+    let last = occurrences(call, schedule, 1).await?;
+    let job = match last.first().and_then(|fired| fired.job) {
         Some(job) => call.app.client.get(job).await?,
         None => None,
     };
     let retries = |job: &Job| job.state() == State::Waiting && job.failures > 0;
     let retry_at = job.filter(retries).map(|job| job.run_at);
     Ok(next_execution_time(retry_at, schedule.next_at))
+}
+
+/// The newest occurrences that were fired; none if the schedule was removed in the meantime.
+async fn occurrences(
+    call: &Call,
+    schedule: &Schedule,
+    limit: usize,
+) -> Result<Vec<FiredOccurrence>, Problem> {
+    let name = schedule.definition.name.as_str();
+    match call.app.client.occurrences(name, None, limit).await {
+        Err(Error::NoSchedule(_)) => Ok(Vec::new()),
+        fired => Ok(fired?),
+    }
 }
 
 /// The attempts of all occurrences, newest first.
@@ -261,21 +253,19 @@ pub(super) async fn history(
     wanted: Option<&str>,
     limit: usize,
 ) -> Result<Vec<Attempt>, Problem> {
-    let store = call.app.store();
-    let fired = store
-        .occurrences(schedule.id, None, OCCURRENCES_LOOKED_AT)
-        .await?;
     let mut rows: Vec<Attempt> = Vec::new();
-    for occurrence in fired {
+    for occurrence in occurrences(call, schedule, OCCURRENCES_LOOKED_AT).await? {
         if rows.len() >= limit {
             break;
         }
         let Some(job_id) = occurrence.job else {
             continue;
         };
-        let attempts = store.attempts(job_id, ATTEMPTS_MAX).await?.into_iter();
+        let attempts = call.app.client.attempts(job_id, ATTEMPTS_MAX).await?;
         let wanted = |status: &str| wanted.is_none_or(|wanted| wanted == status);
-        let attempts = attempts.filter(|row| wanted(status_of(row.outcome)));
+        let attempts = attempts
+            .into_iter()
+            .filter(|row| wanted(status_of(row.outcome)));
         rows.extend(attempts.map(|row| {
             let form = FormAttempt {
                 job_id,

@@ -115,6 +115,6 @@ pub(super) async fn wait(
         Err(other) => return Err(other.into()),
     };
     let job = job.ok_or_else(|| Problem::not_found(format!("job {id}")))?;
-    let now = call.app.engine().now();
+    let now = call.app.client.now();
     Ok(Reply::ok(Job::new(job, now, call.content())).status(status))
 }

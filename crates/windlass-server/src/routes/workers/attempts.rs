@@ -31,7 +31,7 @@ pub(super) async fn settle(
     });
     let reports: Vec<RemoteOutcome> = reports.collect();
     let settled = call.app.remote.settle(&worker, &reports).await?;
-    let now = call.app.engine().now();
+    let now = call.app.client.now();
     let answers = leases.into_iter().zip(&reports).zip(&settled);
     let data = answers.map(|((lease, report), settled)| match settled {
         RemoteSettled::LeaseLost(reason) => Settled {

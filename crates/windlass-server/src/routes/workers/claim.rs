@@ -46,7 +46,7 @@ pub(super) async fn claim(
         ClaimError::Refused(problem) => problem,
         ClaimError::Interrupted => Problem::internal(&error),
     })?;
-    let now = app.engine().now();
+    let now = app.client.now();
     let jobs = claimed.jobs.into_iter();
     Ok(Reply::ok(ClaimAnswer {
         data: jobs.map(|job| Job::new(job, now, Content::Shown)).collect(),
@@ -65,7 +65,7 @@ impl Admission for KeyAdmission {
     type Permit = Permit;
 
     async fn check(&self) -> Result<(), Problem> {
-        let now = self.app.engine().now();
+        let now = self.app.client.now();
         let checked = self.app.access.recheck(&self.caller, Scope::Work, now);
         Ok(checked.await?)
     }

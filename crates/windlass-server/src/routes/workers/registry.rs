@@ -38,7 +38,7 @@ pub(super) async fn list(
     let limit = page.limit_or(PAGE_DEFAULT);
     let after = page.after().unwrap_or_default();
     let (app, now) = (&call.app, call.now);
-    let nodes = app.store().nodes().await?;
+    let nodes = app.client.nodes().await?;
     let differences = differences(&nodes, now);
     let mut all = app.remote.workers(nodes, &after, limit + 1, now).await?;
     let more = all.len() > limit;
