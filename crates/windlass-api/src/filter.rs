@@ -1,9 +1,7 @@
 //! Which jobs a list is about.
 
-use serde_json::Value;
 use windlass_core::{
-    AttemptError, DeadReason, Fingerprint, Job, Key, Kind, QueueName, ScheduleId, State, Tag,
-    Timestamp,
+    DeadReason, Key, Kind, PayloadMatch, QueueName, ScanFilter, ScheduleId, Tag, Timestamp,
 };
 
 use crate::read::request;
@@ -88,42 +86,15 @@ impl JobFilter {
         self.payload_path.is_some() || self.error.is_some()
     }
 
-    /// Whether a store cannot answer it by itself, so that jobs are looked at one by one.
-    pub fn searches(&self) -> bool {
-        self.finished_from.is_some() || self.fingerprint.is_some() || self.reads_payloads()
-    }
-
-    /// Whether a job is one of those, as far as a store cannot tell.
-    pub fn finds(&self, job: &Job) -> bool {
-        let finished = |from: &Timestamp| job.finished_at().is_some_and(|at| at >= *from);
-        let has_text = |text: &Text<1, 200>| {
-            let error = job.last_error.as_ref().map(AttemptError::to_string);
-            let text = text.as_str().to_lowercase();
-            error.is_some_and(|error| error.to_lowercase().contains(&text))
-        };
-        let in_group = |fingerprint: &String| {
-            let group = group_of(job).to_string();
-            group.eq_ignore_ascii_case(fingerprint)
-        };
-        self.finished_from.as_ref().is_none_or(finished)
-            && self.error.as_ref().is_none_or(has_text)
-            && self.fingerprint.as_ref().is_none_or(in_group)
-            && self.finds_payload(job)
-    }
-
-    fn finds_payload(&self, job: &Job) -> bool {
-        let (Some(path), Some(wanted)) = (&self.payload_path, &self.payload_value) else {
-            return true;
-        };
-        let payload: Result<Value, _> = job.payload.decode();
-        let found = payload
-            .as_ref()
-            .ok()
-            .and_then(|payload| payload.pointer(path));
-        found.is_some_and(|found| {
-            let as_json = serde_json::from_str::<Value>(wanted);
-            found.as_str() == Some(wanted) || as_json.is_ok_and(|value| value == *found)
-        })
+    /// The conditions that a store has no index for.
+    pub fn scan(&self) -> ScanFilter {
+        let payload = self.payload_path.clone().zip(self.payload_value.clone());
+        ScanFilter {
+            finished_from: self.finished_from,
+            error: self.error.as_ref().map(|text| text.as_str().to_owned()),
+            fingerprint: self.fingerprint.clone(),
+            payload: payload.map(|(path, value)| PayloadMatch { path, value }),
+        }
     }
 
     /// The filter without what it looks for in payloads.
@@ -133,59 +104,29 @@ impl JobFilter {
     }
 }
 
-/// The failure group of a job: by its error, or by the reason of a death without one.
-pub fn group_of(job: &Job) -> Fingerprint {
-    match (&job.last_error, job.state()) {
-        (Some(error), _) => Fingerprint::new(&job.kind, error),
-        (None, State::Dead(reason)) => Fingerprint::without_error(&job.kind, reason),
-        (None, _) => Fingerprint::new(&job.kind, &AttemptError::new("")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{Query, params, read_query};
     use proptest::prelude::*;
-    use windlass_core::{Invalid, JobId, NewJob};
+    use windlass_core::Invalid;
 
     fn filter(query: &str) -> Result<JobFilter, Vec<Invalid>> {
         let pairs = Query::pairs(query).map_err(|invalid| vec![invalid])?;
         read_query::<JobFilter>(&pairs, &params::<JobFilter>(), Timestamp::UNIX_EPOCH)
     }
 
-    fn job(payload: &str, error: Option<&str>) -> Job {
-        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let new = NewJob::from_json(&format!(r#"{{"kind":"a","payload":{payload}}}"#)).unwrap();
-        let mut job = new.into_job(JobId::new(now, 1), now).unwrap();
-        job.last_error = error.map(AttemptError::new);
-        job
-    }
-
     #[test]
-    fn searching_looks_into_errors_and_payloads() {
-        let one = job(
-            r#"{"customer":{"id":42,"name":"Ann"}}"#,
-            Some("Timeout after 30 s"),
-        );
-        for (query, found) in [
-            ("error=timeOUT", true),
-            ("error=refused", false),
-            ("payload_path=/customer/id&payload_value=42", true),
-            ("payload_path=/customer/name&payload_value=Ann", true),
-            ("payload_path=/customer/name&payload_value=%22Ann%22", true),
-            ("payload_path=/customer/id&payload_value=43", false),
-            ("payload_path=/nothing&payload_value=43", false),
-            ("finished_from=2026-01-01T00:00:00Z", false),
-            ("queue=default", true),
+    fn what_a_store_cannot_find_by_itself_is_scanned_for() {
+        for (query, scans) in [
+            ("queue=default&finished_before=2026-01-01T00:00:00Z", false),
+            ("finished_from=2026-01-01T00:00:00Z", true),
+            ("error=x", true),
+            ("fingerprint=0123456789abcdef", true),
+            ("payload_path=/a&payload_value=1", true),
         ] {
-            assert_eq!(filter(query).unwrap().finds(&one), found, "{query}");
+            assert_eq!(!filter(query).unwrap().scan().is_empty(), scans, "{query}");
         }
-        let group = Fingerprint::new(&one.kind, one.last_error.as_ref().unwrap());
-        let by_group = filter(&format!("fingerprint={group}")).unwrap();
-        assert!(by_group.finds(&one) && by_group.searches());
-        assert!(!by_group.finds(&job("1", Some("other"))));
-        assert!(!filter("queue=default").unwrap().searches());
     }
 
     #[test]

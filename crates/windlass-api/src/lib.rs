@@ -42,7 +42,7 @@ pub use claim::{
     Renewed, RenewedLease, WeightedQueue, Worker, WorkerPage, WorkerSignal,
 };
 pub use event::{Event, EventName, EventParams};
-pub use filter::{JobFilter, group_of};
+pub use filter::JobFilter;
 pub use form::{
     Completion, CompletionTaken, CompletionWord, Created, FormDelivery, FormSchedule, FormView,
     JobOrForm, NewJobOrForm, SchedulerForm,
@@ -62,8 +62,8 @@ pub use policy::{
 pub use problem::{FieldProblem, Problem, pointer_of};
 pub use query::Query;
 pub use queue::{
-    CheckedQueueSettings, CreateQueue, FetchRatio, LastMinute, PurgeQueue, PurgedState, Queue,
-    QueueCounts, QueuePause, QueueRate, QueueSettings,
+    CreateQueue, FetchRatio, LastMinute, PurgeQueue, PurgedState, Queue, QueueCounts, QueuePause,
+    QueueRate, QueueSettings,
 };
 pub use read::{Body, BodyRefused, Checks, PROBLEMS_MAX, Param, params, read_body, read_query};
 pub use retry::{Backoff, BackoffType, Jitter, JitterObject, JitterType, Policy, Retry};

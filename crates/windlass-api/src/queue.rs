@@ -2,8 +2,8 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use windlass_core::fairness::{ClaimSettings, Guards, Rate, Ratio, WEIGHT_MAX};
-use windlass_core::{JobId, QueueName, Timestamp};
+use windlass_core::fairness::{self, ClaimSettings, Rate, Ratio, WEIGHT_MAX};
+use windlass_core::{JobId, QueueName, Timestamp, words};
 
 use crate::value::{Count, either_duration};
 use crate::{After, Body, Checks, JobState, Millis, Retry, Span, Whole};
@@ -56,35 +56,15 @@ pub struct QueueRate {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FetchRatio(pub Option<Ratio>);
 
-/// Settings of a queue that keep all rules.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct CheckedQueueSettings {
-    /// At most this many jobs wait in it.
-    pub max_depth: Option<u64>,
-    /// At most this many run at once.
-    pub concurrency: Option<u32>,
-    /// At most this many start in each period.
-    pub rate: Option<Rate>,
-    /// How every worker claims its jobs.
-    pub claims: ClaimSettings,
-}
-
-impl CheckedQueueSettings {
-    /// The guards of a claim by a worker that has none of its own.
-    pub fn guards(&self) -> Guards {
-        self.claims.over(Guards::default())
-    }
-}
-
 impl Body for QueueSettings {
-    type Checked = CheckedQueueSettings;
+    type Checked = fairness::QueueSettings;
 
-    fn check(self, checks: &mut Checks) -> Option<CheckedQueueSettings> {
+    fn check(self, checks: &mut Checks) -> Option<fairness::QueueSettings> {
         let retry = self.retry;
         let retry = checks.within("retry", |checks| retry.map(|retry| retry.check(checks)));
         let rate = self.rate;
         let rate = checks.within("rate", |checks| rate.map(|rate| rate.check(checks)));
-        Some(CheckedQueueSettings {
+        Some(fairness::QueueSettings {
             max_depth: self.max_depth.map(Whole::to),
             concurrency: self.concurrency.map(Whole::to),
             rate: rate.flatten(),
@@ -114,8 +94,8 @@ impl QueueRate {
     }
 }
 
-impl From<&CheckedQueueSettings> for QueueSettings {
-    fn from(settings: &CheckedQueueSettings) -> Self {
+impl From<&fairness::QueueSettings> for QueueSettings {
+    fn from(settings: &fairness::QueueSettings) -> Self {
         let small = |number: u32| Whole::new(number.into());
         let claims = &settings.claims;
         let max_depth = settings.max_depth.and_then(|depth| depth.try_into().ok());
@@ -281,9 +261,7 @@ pub struct PurgeQueue {
 }
 
 /// A state from which jobs can be removed.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
+#[derive(Debug, Clone, Copy)]
 pub enum PurgedState {
     /// Succeeded.
     Succeeded,
@@ -292,6 +270,12 @@ pub enum PurgedState {
     /// Cancelled.
     Cancelled,
 }
+
+words!(PurgedState {
+    Succeeded = "succeeded",
+    Dead = "dead",
+    Cancelled = "cancelled",
+});
 
 impl From<PurgedState> for JobState {
     fn from(state: PurgedState) -> Self {
@@ -322,7 +306,7 @@ mod tests {
     use super::*;
     use crate::{BodyRefused, read_body};
 
-    fn read(value: &serde_json::Value) -> Result<CheckedQueueSettings, Vec<String>> {
+    fn read(value: &serde_json::Value) -> Result<fairness::QueueSettings, Vec<String>> {
         let read = read_body::<QueueSettings>(&value.to_string(), Timestamp::UNIX_EPOCH);
         read.map_err(|refused| match refused {
             BodyRefused::Invalid(problems) => problems
@@ -342,7 +326,7 @@ mod tests {
         });
         let settings = read(&all).unwrap();
         assert_eq!(settings.rate.unwrap().period, Duration::from_secs(60));
-        assert_eq!(settings.guards().fresh_reserve, Some(0));
+        assert_eq!(settings.claims.fresh_reserve, Some(0));
         assert_eq!(
             serde_json::to_value(QueueSettings::from(&settings)).unwrap(),
             all

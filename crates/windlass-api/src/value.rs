@@ -69,11 +69,8 @@ pub fn either_duration(
     millis: Option<Millis>,
 ) -> Option<Duration> {
     let millis = millis.map(|millis| Duration::from_millis(millis.get().unsigned_abs()));
-    if text.is_some() && millis.is_some() {
-        let rule = format!("and `{name}` say the same thing: give one of them");
-        checks.refuse(&format!("{name}_ms"), rule);
-    }
-    text.map(|span| span.0).or(millis)
+    let text = text.map(|span| span.0);
+    checks.exclusive((name, text), (&format!("{name}_ms"), millis))
 }
 
 /// A whole number from `MIN` to `MAX`.

@@ -17,7 +17,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use discovery::{LookPace, Rests, Scan};
-pub use settings::{ClaimSettings, WEIGHT_MAX};
+pub use settings::{ClaimSettings, QueueSettings, WEIGHT_MAX};
 pub use turns::{ClaimQueue, QueueOrder, Round, Taker, Turns};
 
 use crate::Invalid;

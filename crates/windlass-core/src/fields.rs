@@ -283,7 +283,7 @@ impl<'a> Fields<'a> {
 /// Refuses two spellings of one thing.
 pub fn refuse_both(given: bool, field: &str, other: &str) -> Result<(), Invalid> {
     if given {
-        let rule = format!("and `{other}` say the same thing: give one of them");
+        let rule = format!("and `{other}` exclude each other: give one of them");
         return Err(Invalid::new(field, rule));
     }
     Ok(())

@@ -15,7 +15,7 @@ mod stack;
 use std::fmt;
 
 use crate::random::fixed_hash;
-use crate::{AttemptError, DeadReason, Kind};
+use crate::{AttemptError, DeadReason, Job, Kind};
 
 /// Changes whenever the rules change, so that fingerprints of two rules are never mixed up.
 const VERSION: u64 = 2;
@@ -51,6 +51,15 @@ impl Fingerprint {
             pattern.push_str(&frame);
         }
         Fingerprint::of_pattern(kind, &pattern)
+    }
+
+    /// The fingerprint of a job: by its error, or by the reason of a death without one.
+    pub fn of_job(job: &Job) -> Self {
+        match (&job.last_error, job.dead_reason()) {
+            (Some(error), _) => Fingerprint::new(&job.kind, error),
+            (None, Some(reason)) => Fingerprint::without_error(&job.kind, reason),
+            (None, None) => Fingerprint::new(&job.kind, &AttemptError::new("")),
+        }
     }
 
     /// The fingerprint of a death without an error: kind and reason.

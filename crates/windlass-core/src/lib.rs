@@ -35,6 +35,7 @@ mod random;
 mod redact;
 mod reported;
 pub mod retry;
+mod scan_filter;
 pub mod schedule;
 #[cfg(feature = "schema")]
 mod schema;
@@ -63,6 +64,7 @@ pub use payload::{JSON_DEPTH_MAX, PAYLOAD_BYTES_MAX, Payload};
 pub use random::{Random, fixed_hash};
 pub use redact::redacted;
 pub use reported::{LOG_LINE_CHARS_MAX, LOG_LINES_MAX, Reported};
+pub use scan_filter::{PayloadMatch, ScanFilter};
 pub use settle::{
     CANCEL_GRACE, Outcome, RETRY_AFTER_MAX, Report, Running, SNOOZES_MAX, Settlement, Verdict,
     has_expired, settle,

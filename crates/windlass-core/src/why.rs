@@ -173,6 +173,26 @@ pub fn why_not_running(job: &Job, around: &Surroundings, now: Timestamp) -> Vec<
     reasons
 }
 
+impl Reason {
+    /// The word for programs. It never changes.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Reason::NotWaiting { .. } => "not_waiting",
+            Reason::Dead { .. } => "dead",
+            Reason::Expired { .. } => "expired",
+            Reason::NotDue { .. } => "not_due",
+            Reason::QueuePaused { .. } => "queue_paused",
+            Reason::NoWorker { .. } => "no_worker",
+            Reason::LimitHeld { .. } => "limit_held",
+            Reason::RetriesHeld { .. } => "retries_held",
+            Reason::RateHeld { .. } => "rate_held",
+            Reason::OldHandler { .. } => "old_handler",
+            Reason::Behind { .. } => "behind",
+            Reason::Next => "next",
+        }
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

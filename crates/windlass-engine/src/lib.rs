@@ -64,7 +64,7 @@ pub use ids::{Ids, Origin};
 pub use janitor::{Janitor, JanitorConfig};
 pub use lingering_handlers::lingering_of;
 pub use progress::PROGRESS;
-pub use queue_settings::{QUEUE_SETTINGS, read_claim_settings};
+pub use queue_settings::{QUEUE_SETTINGS, read_all_claim_settings, read_claim_settings};
 pub use recorder::Recorder;
 pub use scheduler::{Extra, Scheduler, SchedulerConfig, extra_job};
 pub use sources::{DiscoverConfig, QueueConfig};

@@ -1,6 +1,7 @@
 //! The queue settings that operators change at run time. Every worker reads them from the store and
 //! follows changes.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use tracing::warn;
 use windlass_core::fairness::{ClaimSettings, Guards, Rate};
 use windlass_core::retry::RetryPolicy;
 use windlass_core::{Invalid, QueueName, Timestamp};
-use windlass_store::{Store, StoreError};
+use windlass_store::{PAGE_MAX, Store, StoreError};
 
 use crate::engine::Engine;
 use crate::fetcher::Fetcher;
@@ -35,6 +36,36 @@ pub async fn read_claim_settings(
         Ok(Some(document)) => Ok(ClaimSettings::from_stored(&document.value)),
         Err(StoreError::Damaged { what, .. }) => Ok(Err(Invalid::new("", what))),
         Err(error) => Err(error),
+    }
+}
+
+/// Reads the settings of all queues that have any.
+pub async fn read_all_claim_settings(
+    store: &dyn Store,
+    now: Timestamp,
+) -> Result<BTreeMap<QueueName, Result<ClaimSettings, Invalid>>, StoreError> {
+    let mut settings = BTreeMap::new();
+    for document in store.documents(QUEUE_SETTINGS, now).await? {
+        if let Ok(queue) = document.name.parse() {
+            settings.insert(queue, ClaimSettings::from_stored(&document.value));
+        }
+    }
+    // The store leaves out documents that are not JSON, but it names them.
+    let mut after = String::new();
+    loop {
+        let names = store
+            .document_names(QUEUE_SETTINGS, &after, PAGE_MAX, now)
+            .await?;
+        let Some(last) = names.last() else {
+            return Ok(settings);
+        };
+        after.clone_from(last);
+        for queue in names.iter().filter_map(|name| name.parse().ok()) {
+            if let Entry::Vacant(missing) = settings.entry(queue) {
+                let read = read_claim_settings(store, missing.key(), now).await?;
+                missing.insert(read);
+            }
+        }
     }
 }
 

@@ -38,7 +38,7 @@ pub use claim::{Admission, ClaimError, RemoteClaim, RemoteClaimed};
 pub use lease::Lost;
 pub use progress::REMOTE_PROGRESS_BYTES_MAX;
 pub use renew::{RemoteRenewal, RemoteRenewed};
-pub use roster::{Roster, WORKERS_MAX};
+pub use roster::{Roster, WORKERS_MAX, remote_workers};
 pub use settle::{RemoteOutcome, RemoteSettled};
 pub use signals::{Signal, Signals};
 

@@ -33,7 +33,6 @@ mod openapi;
 mod permits;
 mod preconditions;
 mod problem;
-mod queue_settings;
 mod rates;
 mod refusals;
 mod request_id;

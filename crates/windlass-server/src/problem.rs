@@ -212,6 +212,14 @@ impl From<Error> for Problem {
             Error::QueueFull { .. } => queue_full(error.to_string())
                 .hint("nothing changed: try again when the queue has drained"),
             Error::NoSchedule(_) => Problem::not_found("such schedule"),
+            Error::NoQueue { ref nearest, .. } => {
+                let hint = match nearest {
+                    Some(nearest) => format!("did you mean `{nearest}`?"),
+                    None => "GET /api/v1/queues lists the queues".to_owned(),
+                };
+                let status = StatusCode::NOT_FOUND;
+                Problem::new(status, "not_found", error.to_string()).hint(&hint)
+            }
             Error::QueueChanged(_) => Problem::conflict("queue_busy", error.to_string())
                 .retry_after(Duration::from_secs(1)),
             Error::ScheduleChanged { .. } => Problem::conflict("schedule_busy", error.to_string())

@@ -35,7 +35,7 @@ async fn main() -> Result<(), Error> {
         max_depth: Some(5),
         ..QueueSettings::default()
     };
-    client.limit_queue("sync", &settings).await?;
+    client.set_queue("sync", &settings).await?;
 
     // Three enqueues with the same unique key create one job.
     for _ in 0..3 {

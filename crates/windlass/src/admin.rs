@@ -49,12 +49,13 @@
 use std::sync::Arc;
 
 #[doc(inline)]
-pub use windlass_core::fairness::Rate;
+pub use windlass_core::fairness::{ClaimSettings, QueueSettings, Rate};
 #[doc(inline)]
 pub use windlass_core::{
     AttemptError, Concurrency, Consent, Deadline, Delivery, Edit, End, Ended, Failures, Key, Kind,
-    Lane, Lease, NewJob, Occurrence, OnDuplicate, QueueName, Revival, Settlement, Standing, Start,
-    Tag, Timeout, Unique, Verdict, WorkerName,
+    Lane, Lease, NewJob, Occurrence, OnDuplicate, PayloadMatch, QueueName, Reason, Revival,
+    RevivalForecast, RevivalRefusal, ScanFilter, Settlement, Standing, Start, Tag, Timeout, Unique,
+    Verdict, WorkerName,
 };
 #[doc(inline)]
 pub use windlass_engine::{Engine, Handler as AttemptHandler, Health, Running as RunningHandler};
@@ -63,7 +64,7 @@ pub use windlass_store::{
     Change, Changed, Counts, EnqueueMode, Listed, Node, Page, Pause, QueueLimits,
 };
 
-pub use crate::client::QueueSettings;
+pub use crate::client::{ClaimRules, Diagnosis, FinishedDiagnosis, QueueInfo, Search, SearchPage};
 pub use crate::handler::RESULT_BYTES_MAX;
 
 use crate::client::Client;

@@ -5,6 +5,8 @@ mod enqueue;
 mod jobs;
 mod queue;
 mod schedule;
+mod search;
+mod why;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,12 +18,15 @@ use serde_json::Value;
 use windlass_core::{
     Ended, Job as StoredJob, JobId, Kind, Payload, QueueName, Standing, State, Timestamp,
 };
+use windlass_engine::remote::remote_workers;
 use windlass_engine::{Engine, Health, PROGRESS, Recorder, Subscription};
 use windlass_store::{Attempt, Counts, Filter, Listed, Node, Page};
 
 pub use enqueue::{Enqueue, Receipt};
 pub use jobs::Jobs;
-pub use queue::QueueSettings;
+pub use queue::QueueInfo;
+pub use search::{Search, SearchPage};
+pub use why::{ClaimRules, Diagnosis, FinishedDiagnosis};
 
 use crate::error::Error;
 use crate::job::Job;
@@ -168,6 +173,16 @@ impl Client {
     /// a while.
     pub async fn nodes(&self) -> Result<Vec<Node>, Error> {
         Ok(self.engine.store().nodes().await?)
+    }
+
+    /// Returns all workers, by name: the nodes of [`Client::nodes`], and the workers that claim jobs through a
+    /// server.
+    pub async fn workers(&self) -> Result<Vec<Node>, Error> {
+        let store = self.engine.store();
+        let remote = remote_workers(store, self.now()).await?;
+        let all = remote.into_iter().chain(store.nodes().await?);
+        let all: BTreeMap<String, Node> = all.map(|node| (node.name.clone(), node)).collect();
+        Ok(all.into_values().collect())
     }
 
     /// Returns the health of the loops that the workers of this process run.

@@ -116,6 +116,17 @@ pub enum Error {
         version: Option<u64>,
     },
 
+    /// There is no such queue.
+    #[error(
+        "there is no queue {queue}: it has no jobs and no settings, and no live worker takes jobs from it"
+    )]
+    NoQueue {
+        /// The queue.
+        queue: QueueName,
+        /// The queue that has the most similar name, if one is similar.
+        nearest: Option<String>,
+    },
+
     /// Other writers keep changing the settings of a queue. Nothing changed.
     #[error("other writers keep changing queue {0}; try again")]
     QueueChanged(QueueName),

@@ -4,13 +4,27 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::{Guards, Ratio, RetryLane};
+use super::{Guards, Rate, Ratio, RetryLane};
 use crate::Invalid;
 use crate::fields::Fields;
 use crate::retry::RetryPolicy;
 
 /// The largest weight of a queue.
 pub const WEIGHT_MAX: u32 = 1000;
+
+/// The settings of a queue, over all workers and nodes. What is not set is not bounded, or at its
+/// default.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct QueueSettings {
+    /// At most this many jobs wait in it: a further enqueue is refused.
+    pub max_depth: Option<u64>,
+    /// At most this many of its jobs run at once.
+    pub concurrency: Option<u32>,
+    /// At most this many of its jobs start in each period.
+    pub rate: Option<Rate>,
+    /// How every worker claims its jobs.
+    pub claims: ClaimSettings,
+}
 
 /// How a queue is claimed, as operators set it. `None` keeps the worker's own setting.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -108,7 +122,6 @@ fn number(fields: &mut Fields<'_>, name: &str, min: i64, max: u32) -> Result<Opt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fairness::Rate;
     use std::time::Duration;
 
     fn read(value: &Value) -> Result<ClaimSettings, Invalid> {

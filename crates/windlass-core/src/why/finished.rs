@@ -71,6 +71,17 @@ pub enum RevivalRefusal {
     },
 }
 
+impl RevivalRefusal {
+    /// The word for programs. It never changes.
+    pub fn code(&self) -> &'static str {
+        match self {
+            RevivalRefusal::NeedsForce => "needs_force",
+            RevivalRefusal::QueueFull { .. } => "queue_full",
+            RevivalRefusal::KeyHeld { .. } => "unique_key_taken",
+        }
+    }
+}
+
 impl fmt::Display for RevivalRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

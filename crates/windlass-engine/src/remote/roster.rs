@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tracing::debug;
 use windlass_core::{Invalid, Timestamp, WorkerName};
-use windlass_store::{Document, Expected, Node, StoreError, Written};
+use windlass_store::{Document, Expected, Node, Store, StoreError, Written};
 
 use super::RemoteError;
 use crate::engine::Engine;
@@ -261,8 +261,8 @@ impl Roster {
         if is_fresh() {
             return Ok(());
         }
-        let read = self.engine.store().documents(WORKERS, now).await?;
-        let workers = read.into_iter().map(|one| (one.name.clone(), node(one)));
+        let read = remote_workers(self.engine.store(), now).await?;
+        let workers = read.into_iter().map(|node| (node.name.clone(), node));
         let workers: BTreeMap<String, Node> = workers.collect();
         let mut state = self.state();
         (state.workers, state.read_at) = (workers, Some(now));
@@ -272,6 +272,12 @@ impl Roster {
     fn state(&self) -> MutexGuard<'_, RosterState> {
         lock(&self.state)
     }
+}
+
+/// All remote workers of a store, by name.
+pub async fn remote_workers(store: &dyn Store, now: Timestamp) -> Result<Vec<Node>, StoreError> {
+    let documents = store.documents(WORKERS, now).await?;
+    Ok(documents.into_iter().map(node).collect())
 }
 
 fn node(document: Document) -> Node {

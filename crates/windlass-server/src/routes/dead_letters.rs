@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashSet};
 
 use windlass_api::{
     Content, DeadFilter, DeadGroup, DeadGroups, JobFilter, JobPage, JobState, PageParams, Pass,
-    PassAnswer, ReviveByFilter, group_of,
+    PassAnswer, ReviveByFilter,
 };
-use windlass_core::{Job, JobId, State};
-use windlass_store::{Change, Changed, PAGE_MAX};
+use windlass_core::{Fingerprint, Job, JobId, State};
+use windlass_store::{Change, Changed, PAGE_MAX, Page};
 
 use super::Route;
 use super::jobs::{allow, answer_page, pass, pass_answer, pass_detail};
@@ -17,7 +17,7 @@ use crate::call::Call;
 use crate::endpoint::{Params, Read, Reply};
 use crate::http_jobs::check_request;
 use crate::problem::Problem;
-use crate::search::search;
+use crate::search::search_of;
 
 const TAG: &str = "dead letters";
 
@@ -64,11 +64,19 @@ async fn groups(
     Params(filter): Params<DeadFilter>,
 ) -> Result<Reply<DeadGroups>, Problem> {
     allow(&call, &filter)?;
-    let filter = dead(filter);
+    let (client, search) = (&call.app.client, search_of(&dead(filter)));
     let mut groups: BTreeMap<String, DeadGroup> = BTreeMap::new();
     let (mut after, mut scanned) = (None, 0);
     loop {
-        let found = search(&call.app, &filter, after, PAGE_MAX, call.now).await?;
+        let found = client
+            .search(
+                &search,
+                Page {
+                    after,
+                    limit: PAGE_MAX,
+                },
+            )
+            .await?;
         scanned += found.scanned;
         let mut add = |job: &Job| add(&mut groups, job, call.content());
         found.jobs.iter().for_each(&mut add);
@@ -92,7 +100,7 @@ fn add(groups: &mut BTreeMap<String, DeadGroup>, job: &Job, content: Content) {
         return;
     };
     let at = job.finished_at().unwrap_or(job.created_at);
-    let fingerprint = group_of(job);
+    let fingerprint = Fingerprint::of_job(job);
     let group = groups.entry(fingerprint.to_string());
     let group = group.or_insert_with(|| DeadGroup {
         fingerprint: fingerprint.to_string(),

@@ -13,7 +13,7 @@ use windlass_api::schema::{Field, Schema};
 
 pub(crate) use bulk_answer::CompactBulk;
 pub(super) use change::check_payload;
-pub(super) use list::{allow, answer as answer_page, pass, pass_answer, pass_detail};
+pub(super) use list::{allow, answer as answer_page, found_by, pass, pass_answer, pass_detail};
 
 use super::Route;
 use crate::access::Scope;

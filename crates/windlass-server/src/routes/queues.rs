@@ -1,27 +1,22 @@
 //! Queues: how they are, what is set about them, and how they are stopped and emptied.
 
-mod existence;
-
-use std::collections::BTreeSet;
-
 use serde_json::json;
+use windlass::Error;
+use windlass::admin::QueueInfo;
 use windlass_api::{
     CreateQueue, JobFilter, Page, PageParams, PassAnswer, PurgeQueue, Queue, QueueCounts,
     QueuePause, QueueSettings, Whole,
 };
 use windlass_core::{JobId, QueueName, Timestamp};
-use windlass_store::{Change, Counts, QueueLimits};
+use windlass_store::Change;
 
-use self::existence::{must_exist, must_exist_or_create};
 use super::Route;
-use super::jobs::pass_answer;
+use super::jobs::{found_by, pass_answer};
 use crate::access::Scope;
 use crate::call::Call;
 use crate::endpoint::{Params, Read, Reply};
 use crate::preconditions::exists;
 use crate::problem::Problem;
-use crate::queue_settings::{self, Stored};
-use crate::search::search;
 
 const TAG: &str = "queues";
 
@@ -73,50 +68,48 @@ async fn list(
     call: Call,
     Params(page): Params<PageParams<String>>,
 ) -> Result<Reply<Page<Queue>>, Problem> {
-    let store = call.app.store();
-    let counts = store.counts(call.now).await?;
-    let limits = store.queues().await?;
-    let kept = queue_settings::kept(store, call.now).await?;
-    let names = counts.keys().chain(limits.keys()).chain(kept.keys());
-    let names: BTreeSet<&QueueName> = names.collect();
+    let queues = call.app.client.queues().await?;
     let (limit, after) = (page.limit_or(LIST_DEFAULT), page.after());
-    let behind = |name: &&&QueueName| after.as_deref().is_none_or(|after| name.as_str() > after);
-    let view = |name: &&QueueName| {
-        let counts = counts.get(*name).copied().unwrap_or_default();
-        let limits = limits.get(*name).cloned().unwrap_or_default();
-        let stored = queue_settings::together(&limits, kept.get(*name));
-        view(&call, name, counts, limits, &stored)
-    };
-    let data = names.iter().filter(behind).take(limit + 1).map(view);
-    let page = Page::first(data.collect(), limit, |queue| queue.name.to_string());
+    let is_behind = |name: &QueueName| after.as_deref().is_none_or(|after| name.as_str() > after);
+    let data = queues.into_iter().filter(|(name, _)| is_behind(name));
+    let data = data.take(limit + 1);
+    let data = data.map(|(name, queue)| view(&call, name, queue)).collect();
+    let page = Page::first(data, limit, |queue| queue.name.to_string());
     let link = call.link(page.next_cursor.as_ref());
     Ok(Reply::ok(page).next(link))
 }
 
 async fn get(call: Call) -> Result<Reply<Queue>, Problem> {
     let name = call.name("queue")?;
-    must_exist(&call, &name).await?;
-    answer(&call, &name).await
+    call.app.client.check_queue(&name).await?;
+    answer(&call, name).await
 }
 
-async fn answer(call: &Call, name: &QueueName) -> Result<Reply<Queue>, Problem> {
-    let store = call.app.store();
-    let mut counts = store.counts(call.now).await?;
-    let counts = counts.remove(name).unwrap_or_default();
-    let limits = store.queues().await?.remove(name).unwrap_or_default();
-    let stored = queue_settings::stored(store, name, call.now).await?;
-    Ok(Reply::ok(view(call, name, counts, limits, &stored)))
-}
-
-fn view(
+/// Refuses a queue that does not exist, unless the request says `create=true`.
+async fn check_or_create(
     call: &Call,
     name: &QueueName,
-    counts: Counts,
-    limits: QueueLimits,
-    stored: &Stored,
-) -> Queue {
+    params: CreateQueue,
+) -> Result<(), Problem> {
+    if params.create == Some(true) {
+        return Ok(());
+    }
+    let hint = "add `?create=true` to set it up before its first job";
+    let checked = call.app.client.check_queue(name).await;
+    checked.map_err(|error| match error {
+        Error::NoQueue { .. } => Problem::from(error).and_hint(hint),
+        error => error.into(),
+    })
+}
+
+async fn answer(call: &Call, name: QueueName) -> Result<Reply<Queue>, Problem> {
+    let queue = call.app.client.queue(&name).await?;
+    Ok(Reply::ok(view(call, name, queue)))
+}
+
+fn view(call: &Call, name: QueueName, queue: QueueInfo) -> Queue {
+    let counts = queue.counts;
     Queue {
-        name: name.clone(),
         depth: counts.scheduled + counts.ready,
         counts: QueueCounts {
             scheduled: counts.scheduled,
@@ -127,15 +120,16 @@ fn view(
             dead: counts.dead,
             cancelled: counts.cancelled,
         },
-        last_minute: call.app.rates.of(name, call.now),
+        last_minute: call.app.rates.of(&name, call.now),
         oldest_ready_at: counts.oldest_ready,
         oldest_ready_ms: counts.oldest_ready.map(|at| millis(call.now, at)),
-        paused: limits.paused.map(|pause| QueuePause {
+        paused: queue.paused.map(|pause| QueuePause {
             by: pause.by,
             at: pause.at,
         }),
-        settings: QueueSettings::from(&stored.settings),
-        settings_unreadable: stored.unreadable,
+        settings: QueueSettings::from(&queue.settings),
+        settings_unreadable: queue.settings_unreadable,
+        name,
     }
 }
 
@@ -144,10 +138,10 @@ fn millis(now: Timestamp, earlier: Timestamp) -> u64 {
 }
 
 async fn get_settings(call: Call) -> Result<Reply<QueueSettings>, Problem> {
-    let name = call.name("queue")?;
-    must_exist(&call, &name).await?;
-    let settings = queue_settings::settings_of(call.app.store(), &name, call.now).await?;
-    Ok(Reply::ok(QueueSettings::from(&settings)))
+    let (client, name) = (&call.app.client, call.name("queue")?);
+    client.check_queue(&name).await?;
+    let queue = client.queue(&name).await?;
+    Ok(Reply::ok(QueueSettings::from(&queue.settings)))
 }
 
 async fn put_settings(
@@ -158,9 +152,9 @@ async fn put_settings(
     let name: QueueName = call.name("queue")?;
     let client = &call.app.client;
     if !call.only_creates() {
-        must_exist_or_create(&call, &name, params).await?;
-        queue_settings::set(client, &name, &settings, call.now).await?;
-    } else if !queue_settings::create(call.app.store(), &name, &settings, call.now).await? {
+        check_or_create(&call, &name, params).await?;
+        client.set_queue(name.as_str(), &settings).await?;
+    } else if !client.create_queue(name.as_str(), &settings).await? {
         return Err(exists(&format!("what is set about queue {name}")));
     }
     call.app.remote.forget_settings(&name);
@@ -172,21 +166,21 @@ async fn put_settings(
 
 async fn pause(call: Call, Params(params): Params<CreateQueue>) -> Result<Reply<Queue>, Problem> {
     let name: QueueName = call.name("queue")?;
-    must_exist_or_create(&call, &name, params).await?;
+    check_or_create(&call, &name, params).await?;
     call.app
         .client
         .pause_queue(name.as_str(), &call.caller.name)
         .await?;
     call.audit_plain("queue.pause", name.as_str()).await;
-    answer(&call, &name).await
+    answer(&call, name).await
 }
 
 async fn resume(call: Call) -> Result<Reply<Queue>, Problem> {
     let name: QueueName = call.name("queue")?;
-    must_exist(&call, &name).await?;
+    call.app.client.check_queue(&name).await?;
     call.app.client.resume_queue(name.as_str()).await?;
     call.audit_plain("queue.resume", name.as_str()).await;
-    answer(&call, &name).await
+    answer(&call, name).await
 }
 
 async fn purge(
@@ -194,7 +188,7 @@ async fn purge(
     Read((state, purge)): Read<PurgeQueue>,
 ) -> Result<Reply<PassAnswer>, Problem> {
     let name: QueueName = call.name("queue")?;
-    must_exist(&call, &name).await?;
+    call.app.client.check_queue(&name).await?;
     let filter = JobFilter {
         state: Some(state.into()),
         queue: Some(name.clone()),
@@ -203,7 +197,7 @@ async fn purge(
     };
     let limit = purge.limit.map_or(PURGE_DEFAULT, Whole::to);
     let after = purge.cursor.map(|after| after.0);
-    let found = search(&call.app, &filter, after, limit, call.now).await?;
+    let found = found_by(&call, &filter, after, limit).await?;
     let ids: Vec<JobId> = found.jobs.iter().map(|job| job.id).collect();
     let changed = call.app.client.change_many(&ids, &Change::Purge).await?;
     let answer = pass_answer(&changed, &found);

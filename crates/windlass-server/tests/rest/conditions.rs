@@ -90,7 +90,7 @@ async fn limits_that_a_program_set_count_as_settings() {
         max_depth: Some(7),
         ..windlass::admin::QueueSettings::default()
     };
-    server.client.limit_queue("q", &limits).await.unwrap();
+    server.client.set_queue("q", &limits).await.unwrap();
     let path = "/api/v1/queues/q/settings";
     let refused = create(&server, path, &json!({"max_depth": 5})).await;
     assert_eq!(refused.status, 412, "{refused:?}");

@@ -1,46 +1,144 @@
-//! Limits and pauses of queues, which apply to all workers and nodes.
+//! Queues over all workers and nodes: their settings, their pauses, and which exist.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use windlass_core::QueueName;
-use windlass_core::fairness::Rate;
-use windlass_store::{Pause, QueueLimits, compare_and_set};
+use windlass_core::fairness::{ClaimSettings, QueueSettings};
+use windlass_core::fields::nearest;
+use windlass_core::{Invalid, QueueName};
+use windlass_engine::{
+    QUEUE_SETTINGS, WorkerAbout, is_alive, read_all_claim_settings, read_claim_settings,
+};
+use windlass_store::{
+    Counts, Expected, Filter, Node, Page, Pause, QueueLimits, StoreError, Written, compare_and_set,
+};
 
 use super::Client;
 use crate::error::Error;
 
-/// The limits of a queue over all nodes, for [`Client::limit_queue`]. `None` means no limit.
+/// What the store knows about a queue.
 #[derive(Debug, Clone, Default)]
-pub struct QueueSettings {
-    /// The most jobs that may wait in the queue. A further enqueue fails with
-    /// [`StoreError::QueueFull`](crate::StoreError::QueueFull).
-    pub max_depth: Option<u64>,
-    /// The most jobs of the queue that run at the same time.
-    pub concurrency: Option<u32>,
-    /// The most jobs of the queue that start per period.
-    pub rate: Option<(u32, Duration)>,
+pub struct QueueInfo {
+    /// How many of its jobs are in each state.
+    pub counts: Counts,
+    /// Who paused it, if it is paused.
+    pub paused: Option<Pause>,
+    /// Its settings. Those that cannot be read are at their defaults.
+    pub settings: QueueSettings,
+    /// Whether this version cannot read all of its settings.
+    pub settings_unreadable: bool,
+}
+
+/// How a queue is claimed, or why that cannot be read.
+type Claims = Result<ClaimSettings, Invalid>;
+
+impl QueueInfo {
+    fn new(counts: Option<Counts>, limits: Option<QueueLimits>, claims: Option<Claims>) -> Self {
+        let limits = limits.unwrap_or_default();
+        let claims = claims.unwrap_or_else(|| Ok(ClaimSettings::default()));
+        QueueInfo {
+            counts: counts.unwrap_or_default(),
+            settings_unreadable: limits.unreadable || claims.is_err(),
+            settings: QueueSettings {
+                max_depth: limits.max_depth,
+                concurrency: limits.concurrency,
+                rate: limits.rate,
+                claims: claims.unwrap_or_default(),
+            },
+            paused: limits.paused,
+        }
+    }
 }
 
 impl Client {
-    /// Sets the limits of a queue over all nodes. A pause of the queue stays.
+    /// Returns all queues that have jobs, settings or a pause, by name.
+    pub async fn queues(&self) -> Result<BTreeMap<QueueName, QueueInfo>, Error> {
+        let (store, now) = (self.engine.store(), self.now());
+        let mut counts = store.counts(now).await?;
+        let mut limits = store.queues().await?;
+        let mut claims = read_all_claim_settings(store, now).await?;
+        let names = counts.keys().chain(limits.keys()).chain(claims.keys());
+        let names: Vec<QueueName> = names.cloned().collect();
+        let mut queues = BTreeMap::new();
+        for name in names {
+            queues.entry(name).or_insert_with_key(|name| {
+                let (counts, limits) = (counts.remove(name), limits.remove(name));
+                QueueInfo::new(counts, limits, claims.remove(name))
+            });
+        }
+        Ok(queues)
+    }
+
+    /// Returns one queue. A queue that does not exist looks like one without jobs and settings.
+    pub async fn queue(&self, name: &QueueName) -> Result<QueueInfo, Error> {
+        let (store, now) = (self.engine.store(), self.now());
+        let counts = store.counts(now).await?.remove(name);
+        let limits = store.queues().await?.remove(name);
+        let claims = read_claim_settings(store, name, now).await?;
+        Ok(QueueInfo::new(counts, limits, Some(claims)))
+    }
+
+    /// Replaces all settings of a queue on all nodes. A pause of the queue stays.
     ///
-    /// All limits are replaced, including stored limits that this version cannot read.
+    /// A setting that `settings` leaves out goes back to its default, also if this version cannot
+    /// read its stored value.
     ///
     /// # Errors
     ///
     /// [`Error::Invalid`] if the name is not valid; [`Error::QueueChanged`] if other writers keep
     /// changing the queue.
-    pub async fn limit_queue(&self, name: &str, settings: &QueueSettings) -> Result<(), Error> {
-        let rate = settings.rate.map(|(count, period)| Rate { count, period });
-        self.change_queue(name, |before| QueueLimits {
-            paused: before.own_pause(),
-            max_depth: settings.max_depth,
-            concurrency: settings.concurrency,
-            rate,
-            unreadable: false,
+    pub async fn set_queue(&self, name: &str, settings: &QueueSettings) -> Result<(), Error> {
+        let queue = checked(name)?;
+        self.write_claims(&queue, settings, Expected::Anything)
+            .await?;
+        self.change_queue(&queue, |before| limits(settings, before.own_pause()))
+            .await
+    }
+
+    /// Sets up a queue that has no settings yet, and returns whether it did. If the queue has
+    /// settings, nothing changes. A pause of the queue stays.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::set_queue`].
+    pub async fn create_queue(&self, name: &str, settings: &QueueSettings) -> Result<bool, Error> {
+        let (queue, store) = (checked(name)?, self.engine.store());
+        // The document decides which of several calls at the same time creates the settings.
+        let written = self.write_claims(&queue, settings, Expected::Absent);
+        let Written::Version(version) = written.await? else {
+            return Ok(false);
+        };
+        let contended = || Error::QueueChanged(queue.clone());
+        let created = compare_and_set(contended, || async {
+            let before = store.queues().await?.remove(&queue).unwrap_or_default();
+            if before != limits(&QueueSettings::default(), before.paused.clone()) {
+                return Ok(Some(false));
+            }
+            let limits = limits(settings, before.paused.clone());
+            let written = store.put_queue(&queue, &limits, Some(&before)).await?;
+            Ok(written.then_some(true))
         })
-        .await
+        .await?;
+        if !created {
+            // The limits were set without a document, so the new document is removed again.
+            let ours = Expected::Version(version);
+            store
+                .remove_document(QUEUE_SETTINGS, queue.as_str(), ours)
+                .await?;
+        }
+        Ok(created)
+    }
+
+    async fn write_claims(
+        &self,
+        queue: &QueueName,
+        settings: &QueueSettings,
+        expected: Expected,
+    ) -> Result<Written, Error> {
+        let value = settings.claims.to_json().into();
+        let (store, now) = (self.engine.store(), self.now());
+        let written =
+            store.put_document(QUEUE_SETTINGS, queue.as_str(), &value, expected, None, now);
+        Ok(written.await?)
     }
 
     /// Pauses a queue on all nodes: no worker claims its jobs until it is resumed.
@@ -50,13 +148,13 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As [`Client::limit_queue`].
+    /// As [`Client::set_queue`].
     pub async fn pause_queue(&self, name: &str, by: &str) -> Result<(), Error> {
         let pause = Pause {
             by: by.to_owned(),
             at: self.now(),
         };
-        self.change_queue(name, |before| QueueLimits {
+        self.change_queue(&checked(name)?, |before| QueueLimits {
             paused: Some(pause.clone()),
             unreadable: false,
             ..before
@@ -68,9 +166,9 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As [`Client::limit_queue`].
+    /// As [`Client::set_queue`].
     pub async fn resume_queue(&self, name: &str) -> Result<(), Error> {
-        self.change_queue(name, |before| QueueLimits {
+        self.change_queue(&checked(name)?, |before| QueueLimits {
             paused: None,
             unreadable: false,
             ..before
@@ -78,26 +176,74 @@ impl Client {
         .await
     }
 
-    /// Returns the limits and pauses of all queues that have any.
-    pub async fn queues(&self) -> Result<BTreeMap<QueueName, QueueLimits>, Error> {
-        Ok(self.engine.store().queues().await?)
-    }
-
     /// Changes the limits of a queue with compare-and-set, so that no concurrent change is lost.
     async fn change_queue(
         &self,
-        name: &str,
+        queue: &QueueName,
         change: impl Fn(QueueLimits) -> QueueLimits,
     ) -> Result<(), Error> {
-        let queue = QueueName::new(name).map_err(|error| error.within("queue"))?;
         let store = self.engine.store();
         let contended = || Error::QueueChanged(queue.clone());
         compare_and_set(contended, || async {
-            let before = store.queues().await?.remove(&queue).unwrap_or_default();
+            let before = store.queues().await?.remove(queue).unwrap_or_default();
             let limits = change(before.clone());
-            let written = store.put_queue(&queue, &limits, Some(&before)).await?;
+            let written = store.put_queue(queue, &limits, Some(&before)).await?;
             Ok(written.then_some(()))
         })
         .await
+    }
+
+    /// Returns [`Error::NoQueue`] if a queue does not exist.
+    ///
+    /// No one creates a queue before its first job. So a queue exists while it has jobs, finished
+    /// ones included, while it has settings or a pause, or while a live worker names it. `default`
+    /// always exists. Any other name is most likely a typo.
+    pub async fn check_queue(&self, name: &QueueName) -> Result<(), Error> {
+        let (store, now) = (self.engine.store(), self.now());
+        let limits = store.queues().await?;
+        // The cheapest reads come first; counting all jobs comes last.
+        if *name == QueueName::default() || limits.contains_key(name) {
+            return Ok(());
+        }
+        let has_settings = match store.document(QUEUE_SETTINGS, name.as_str(), now).await {
+            Err(StoreError::Damaged { .. }) => true,
+            settings => settings?.is_some(),
+        };
+        let filter = Filter {
+            queue: Some(name.clone()),
+            ..Filter::default()
+        };
+        let names_it =
+            |node: &Node| is_alive(node, now) && WorkerAbout::names_queue(&node.about, name);
+        if has_settings
+            || !self.list(&filter, Page::first(1)).await?.jobs.is_empty()
+            || self.workers().await?.iter().any(names_it)
+        {
+            return Ok(());
+        }
+        let counts = store.counts(now).await?;
+        if counts.contains_key(name) {
+            return Ok(());
+        }
+        let names = counts.keys().chain(limits.keys()).map(QueueName::as_str);
+        Err(Error::NoQueue {
+            queue: name.clone(),
+            nearest: nearest(name.as_str(), names).map(str::to_owned),
+        })
+    }
+}
+
+fn checked(name: &str) -> Result<QueueName, Invalid> {
+    QueueName::new(name).map_err(|error| error.within("queue"))
+}
+
+/// The part of the settings that the store itself enforces.
+fn limits(settings: &QueueSettings, paused: Option<Pause>) -> QueueLimits {
+    QueueLimits {
+        paused,
+        max_depth: settings.max_depth,
+        concurrency: settings.concurrency,
+        rate: settings.rate,
+        unreadable: false,
     }
 }

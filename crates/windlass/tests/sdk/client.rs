@@ -158,7 +158,7 @@ every_store! {
     async fn a_full_queue_refuses(kit: TestKit) {
         let client = kit.client();
         let settings = QueueSettings { max_depth: Some(1), ..QueueSettings::default() };
-        client.limit_queue("default", &settings).await.unwrap();
+        client.set_queue("default", &settings).await.unwrap();
         client.enqueue(Add { a: 1, b: 1 }).await.unwrap();
         let refused = client.enqueue(Add { a: 1, b: 1 }).await;
         assert!(matches!(refused, Err(Error::Store(StoreError::QueueFull { .. }))), "{refused:?}");
@@ -167,7 +167,7 @@ every_store! {
     async fn a_paused_queue_rests(kit: TestKit) {
         let client = kit.client();
         let settings = QueueSettings { concurrency: Some(3), ..QueueSettings::default() };
-        client.limit_queue("default", &settings).await.unwrap();
+        client.set_queue("default", &settings).await.unwrap();
         client.pause_queue("default", "ann").await.unwrap();
         let id = client.enqueue(Add { a: 1, b: 1 }).await.unwrap().id;
         let worker = kit.worker(Worker::new(client, ()).handle(add)).await.unwrap();

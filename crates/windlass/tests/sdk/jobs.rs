@@ -75,7 +75,7 @@ every_store! {
     async fn a_step_that_fails_leaves_the_receipts_of_those_before_it(kit: TestKit) {
         let client = kit.client();
         let settings = QueueSettings { max_depth: Some(STEP as u64 + 1), ..QueueSettings::default() };
-        client.limit_queue("default", &settings).await.unwrap();
+        client.set_queue("default", &settings).await.unwrap();
         let error = client.enqueue_many(&common()).await.unwrap_err();
         let Error::EnqueuedInPart { receipts, total, source } = error else { panic!("{error:?}") };
         assert!(matches!(source, StoreError::QueueFull { .. }), "{source:?}");

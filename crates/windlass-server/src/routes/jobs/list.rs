@@ -1,16 +1,17 @@
 //! Lists of jobs, and passes over them.
 
 use serde_json::{Value, json};
+use windlass::{Client, Error};
 use windlass_api::{After, Job, JobFilter, JobPage, PageParams, Pass, PassAnswer, RunNowByFilter};
 use windlass_core::JobId;
-use windlass_store::{Change, Changed, Store, StoreError};
+use windlass_store::{Change, Changed, StoreError};
 
 use crate::access::{Refused, Scope};
 use crate::audit::{Before, record_pass};
 use crate::call::Call;
 use crate::endpoint::{Params, Read, Reply};
 use crate::problem::Problem;
-use crate::search::{Found, search};
+use crate::search::search_of;
 
 /// Rows of a page that names no limit.
 const PAGE_DEFAULT: usize = 50;
@@ -42,18 +43,23 @@ pub(in crate::routes) async fn answer(
     filter: JobFilter,
 ) -> Result<Reply<JobPage>, Problem> {
     allow(call, &filter)?;
-    let (limit, after) = (page.limit_or(PAGE_DEFAULT), page.after());
-    let found = search(&call.app, &filter, after, limit, call.now).await?;
+    let search = search_of(&filter);
+    let page = windlass_store::Page {
+        limit: page.limit_or(PAGE_DEFAULT),
+        after: page.after(),
+    };
+    let found = call.app.client.search(&search, page).await?;
     let jobs = found.jobs.into_iter();
     let next_cursor = found.next.map(|id| After(id).to_string());
     let link = call.link(next_cursor.as_ref());
+    let scans = !search.scan.is_empty();
     let page = JobPage {
         data: jobs
-            .map(|job| Job::new(job, call.now, call.content()))
+            .map(|job| Job::new(job, found.at, call.content()))
             .collect(),
         next_cursor,
-        scanned: filter.searches().then_some(found.scanned),
-        scanned_until: found.scanned_until.filter(|_| filter.searches()),
+        scanned: scans.then_some(found.scanned),
+        scanned_until: found.scanned_until.filter(|_| scans),
     };
     Ok(Reply::ok(page).next(link))
 }
@@ -96,6 +102,33 @@ pub(in crate::routes) fn pass_detail(pass: &Pass, answer: &PassAnswer) -> Value 
     })
 }
 
+/// The jobs that a pass found, and how far it got.
+#[derive(Debug, Default)]
+pub(in crate::routes) struct Found {
+    pub(in crate::routes) jobs: Vec<windlass_core::Job>,
+    /// Jobs that were named and cannot be read.
+    unreadable: Vec<JobId>,
+    next: Option<JobId>,
+    scanned: usize,
+}
+
+/// The jobs of a filter behind a cursor.
+pub(in crate::routes) async fn found_by(
+    call: &Call,
+    filter: &JobFilter,
+    after: Option<JobId>,
+    limit: usize,
+) -> Result<Found, Problem> {
+    let page = windlass_store::Page { after, limit };
+    let found = call.app.client.search(&search_of(filter), page).await?;
+    Ok(Found {
+        jobs: found.jobs,
+        unreadable: Vec::new(),
+        next: found.next,
+        scanned: found.scanned,
+    })
+}
+
 /// What a pass did.
 pub(in crate::routes) fn pass_answer(changed: &[Changed], found: &Found) -> PassAnswer {
     let done = |one: &&Changed| matches!(one, Changed::Now(_) | Changed::Removed);
@@ -110,41 +143,32 @@ pub(in crate::routes) fn pass_answer(changed: &[Changed], found: &Found) -> Pass
 }
 
 /// The jobs of one pass.
-pub(in crate::routes) async fn pass(call: &Call, wanted: &Pass) -> Result<Found, Problem> {
-    match &wanted.ids {
-        None => {
-            search(
-                &call.app,
-                &wanted.filter,
-                wanted.after,
-                wanted.limit,
-                call.now,
-            )
-            .await
-        }
-        Some(ids) => named(call.app.store(), ids).await,
+pub(in crate::routes) async fn pass(call: &Call, pass: &Pass) -> Result<Found, Problem> {
+    match &pass.ids {
+        None => found_by(call, &pass.filter, pass.after, pass.limit).await,
+        Some(ids) => named(&call.app.client, ids).await,
     }
 }
 
-/// The jobs with these ids. One that cannot be read keeps nothing from the others; one that is not
-/// there is refused.
-async fn named(store: &dyn Store, ids: &[JobId]) -> Result<Found, Problem> {
+/// The jobs with these ids. A job that cannot be read does not stop the others; an id that names no
+/// job is refused.
+async fn named(client: &Client, ids: &[JobId]) -> Result<Found, Problem> {
     let mut found = Found {
         scanned: ids.len(),
         ..Found::default()
     };
-    let jobs = match store.get(ids).await {
-        Err(StoreError::Unreadable { .. }) => vec![None; ids.len()],
+    let jobs = match client.get_many(ids).await {
+        Err(Error::Store(StoreError::Unreadable { .. })) => vec![None; ids.len()],
         jobs => jobs?,
     };
     for (id, job) in ids.iter().zip(jobs) {
         match job {
             Some(job) => found.jobs.push(job),
-            // Asked for alone, a job that is there but cannot be read is an error.
-            None => match store.get(&[*id]).await {
-                Err(StoreError::Unreadable { .. }) => found.unreadable.push(*id),
+            // Read alone, a job that exists but cannot be read is an error.
+            None => match client.get(*id).await {
+                Err(Error::Store(StoreError::Unreadable { .. })) => found.unreadable.push(*id),
                 Err(error) => return Err(error.into()),
-                Ok(_) => return Err(Problem::not_found(format!("job {id}"))),
+                Ok(_) => return Err(Error::NotFound(*id).into()),
             },
         }
     }
