@@ -1,7 +1,9 @@
 //! A worker in another process than the server: claims jobs, runs them, reports how they ended.
 
 use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
 use std::future::Future;
+use std::hash::BuildHasher as _;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -189,6 +191,8 @@ impl Worker {
             tasks: JoinSet::new(),
             running: HashMap::new(),
             unreported: Vec::new(),
+            claim_ids: ClaimIds::default(),
+            unanswered: None,
             quiet: false,
             ending: None,
         };
@@ -209,10 +213,15 @@ impl Worker {
         }
     }
 
-    async fn claim(&self, free: usize, retries: usize, again: bool) -> Result<ClaimAnswer, Error> {
-        if again {
+    /// Sends a claim; waits first if it failed before.
+    async fn claim(&self, claim: Claim, failed_before: bool) -> Result<ClaimAnswer, Error> {
+        if failed_before {
             tokio::time::sleep(CLAIM_AGAIN_AFTER).await;
         }
+        self.client.claim(&claim).await
+    }
+
+    fn new_claim(&self, claim_id: String, free: usize, retries: usize) -> Claim {
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let queues: Vec<_> = self
             .queues
@@ -220,7 +229,7 @@ impl Worker {
             .cloned()
             .map(WeightedQueue::Name)
             .collect();
-        let claim = Claim {
+        Claim {
             queues: some(&queues),
             kinds: some(&self.kinds),
             limit: Whole::new(number(free).min(1000)),
@@ -229,9 +238,9 @@ impl Worker {
             worker: Some(self.name.clone()),
             slots: Whole::new(self.slots.into()),
             retries_running: Whole::new(number(retries)),
+            claim_id: Some(claim_id),
             ..Claim::default()
-        };
-        self.client.claim(&claim).await
+        }
     }
 }
 
@@ -257,12 +266,37 @@ struct Running {
     cancelled: bool,
 }
 
+/// Ids of claims that no other run of a worker of the same name makes.
+struct ClaimIds {
+    run: u64,
+    next: u64,
+}
+
+impl Default for ClaimIds {
+    fn default() -> Self {
+        // The standard library seeds it with randomness of the operating system.
+        let run = RandomState::new().hash_one(());
+        ClaimIds { run, next: 0 }
+    }
+}
+
+impl ClaimIds {
+    fn next(&mut self) -> String {
+        self.next += 1;
+        format!("{:016x}-{}", self.run, self.next)
+    }
+}
+
 /// A worker that runs.
 struct Run<'a> {
     worker: &'a Worker,
     tasks: JoinSet<Handled>,
     running: HashMap<Id, Running>,
     unreported: Vec<AttemptOutcome>,
+    claim_ids: ClaimIds,
+    /// The claim that was sent and not answered. It may have been granted, so the worker repeats it
+    /// with the same id and gets the same jobs.
+    unanswered: Option<Claim>,
     quiet: bool,
     /// Why it claims nothing more.
     ending: Option<Result<(), Error>>,
@@ -270,7 +304,7 @@ struct Run<'a> {
 
 type Claiming<'a> = Pin<Box<dyn Future<Output = Result<ClaimAnswer, Error>> + Send + 'a>>;
 
-impl Run<'_> {
+impl<'a> Run<'a> {
     async fn until<H, F>(&mut self, handler: &H, stop: &CancellationToken) -> Result<(), Error>
     where
         H: Fn(Attempt) -> F,
@@ -279,7 +313,6 @@ impl Run<'_> {
         let mut heartbeat = tokio::time::interval(self.worker.lease / 3);
         heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut claiming: Option<Claiming<'_>> = None;
-        let mut failed = false;
         let mut grace = Box::pin(tokio::time::sleep(self.worker.grace));
         loop {
             if self.ending.is_some() {
@@ -288,14 +321,12 @@ impl Run<'_> {
                     return self.ending.take().unwrap_or(Ok(()));
                 }
             } else if claiming.is_none() && !self.quiet && self.free() > 0 {
-                let retries = self.running.values().filter(|one| one.is_retry).count();
-                claiming = Some(Box::pin(self.worker.claim(self.free(), retries, failed)));
+                claiming = Some(self.claim());
             }
             let is_ending = self.ending.is_some();
             tokio::select! {
                 answer = ask(&mut claiming) => {
                     claiming = None;
-                    failed = answer.is_err();
                     self.take(answer, handler);
                 }
                 Some(ended) = self.tasks.join_next_with_id() => {
@@ -319,6 +350,18 @@ impl Run<'_> {
         }
     }
 
+    /// Claims jobs for the free slots, or repeats the claim that was not answered.
+    fn claim(&mut self) -> Claiming<'a> {
+        let failed_before = self.unanswered.is_some();
+        let claim = self.unanswered.take().unwrap_or_else(|| {
+            let retries = self.running.values().filter(|one| one.is_retry).count();
+            let claim_id = self.claim_ids.next();
+            self.worker.new_claim(claim_id, self.free(), retries)
+        });
+        self.unanswered = Some(claim.clone());
+        Box::pin(self.worker.claim(claim, failed_before))
+    }
+
     fn free(&self) -> usize {
         let slots = usize::try_from(self.worker.slots).unwrap_or(usize::MAX);
         slots.saturating_sub(self.running.len())
@@ -337,6 +380,7 @@ impl Run<'_> {
             }
             Err(error) => return self.ending = Some(Err(error)),
         };
+        self.unanswered = None;
         for job in answer.data {
             let stop = CancellationToken::new();
             let running = Running {

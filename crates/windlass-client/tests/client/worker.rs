@@ -346,3 +346,38 @@ async fn a_claim_that_waits_gets_that_time_in_addition() {
     let error = client.build().unwrap().claim(&claim).await.unwrap_err();
     assert!(matches!(error, Error::TimedOut { after, .. } if after.as_secs() == 25));
 }
+
+/// The claim ids of all claims that a script has seen.
+fn claim_ids(script: &Script) -> Vec<String> {
+    let claims = script.requests().into_iter();
+    let claims = claims.filter(|request| request.starts_with("POST /api/v1/claim "));
+    let id = |claim: String| {
+        let body: serde_json::Value = serde_json::from_str(claim.split_once("\r\n\r\n")?.1).ok()?;
+        body.get("claim_id")?.as_str().map(str::to_owned)
+    };
+    claims.map(|claim| id(claim).expect("a claim id")).collect()
+}
+
+#[tokio::test]
+async fn a_worker_repeats_a_claim_without_an_answer_with_the_same_id() {
+    let registered = "201 Created\n\n{\"name\":\"w\",\"about\":{},\"alive\":true,\"heartbeat_at\":\"2026-01-01T00:00:00Z\",\"heartbeat_age_ms\":0,\"signal\":null}";
+    let empty = "200 OK\n\n{\"data\":[],\"signal\":null}";
+    let mut steps = vec![Step::Answer(registered)];
+    // The first heartbeat takes up to 3 of these. The client sends a claim 3 times before it fails.
+    steps.extend(vec![Step::Close; 7]);
+    steps.push(Step::Answer(empty));
+    let script = Script::start(&steps).await;
+    let worker = Worker::new(Client::new(&script.url).unwrap(), "w").unwrap();
+    let worker = worker.lease(Duration::from_secs(3600));
+    let started = Started::start(worker, |_| async { Ok(json!(null)) });
+    let ids = loop {
+        let ids = claim_ids(&script);
+        if ids.iter().any(|id| *id != ids[0]) {
+            break ids;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    started.ended.abort();
+    let repeated = ids.iter().take_while(|id| **id == ids[0]).count();
+    assert!(repeated > 3, "the failed claim is repeated: {ids:?}");
+}
