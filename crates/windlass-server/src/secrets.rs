@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use chacha20poly1305::aead::{Aead as _, KeyInit as _, Payload};
 use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
@@ -17,7 +18,7 @@ use windlass_api::Secret;
 use windlass_core::{Invalid, refuse_dots};
 use windlass_engine::Engine;
 use windlass_http::SecretHosts;
-use windlass_store::{Document, Expected, StoreError, Written};
+use windlass_store::{Document, Expected, StoreError, Written, compare_and_set};
 use zeroize::{Zeroize as _, Zeroizing};
 
 /// The collection of the secrets.
@@ -27,8 +28,6 @@ pub const SECRET_BYTES_MAX: usize = 64 * 1024;
 /// The most secrets.
 pub const SECRETS_MAX: usize = 10_000;
 const NAME_CHARS_MAX: usize = 128;
-/// So often rotation looks for what others sealed with an old key meanwhile.
-const ROTATIONS_MAX: usize = 10;
 
 /// Something about secrets went wrong. No message has anything secret in it.
 #[derive(Debug, thiserror::Error)]
@@ -162,15 +161,20 @@ impl Secrets {
 
     /// Refuses keys that do not open every secret. Changes nothing.
     pub async fn check(&self) -> Result<(), SecretError> {
-        for document in self
-            .engine
-            .store()
-            .documents(COLLECTION, self.engine.now())
-            .await?
-        {
+        for document in self.documents().await? {
             self.open(&document)?;
         }
         Ok(())
+    }
+
+    async fn documents(&self) -> Result<Vec<Document>, StoreError> {
+        let (store, now) = (self.engine.store(), self.engine.now());
+        store.documents(COLLECTION, now).await
+    }
+
+    async fn document(&self, name: &str) -> Result<Option<Document>, StoreError> {
+        let (store, now) = (self.engine.store(), self.engine.now());
+        store.document(COLLECTION, name, now).await
     }
 
     /// Keeps a secret under a name, for these hosts; one that was there is replaced.
@@ -207,18 +211,22 @@ impl Secrets {
             let rule = format!("must have 1 to {SECRET_BYTES_MAX} bytes");
             return Err(Invalid::new("secret", rule).into());
         }
-        let store = self.engine.store();
-        if store
-            .document(COLLECTION, name, self.engine.now())
-            .await?
-            .is_none()
-            && self.names().await?.len() >= SECRETS_MAX
-        {
+        if self.document(name).await?.is_none() && self.names().await?.len() >= SECRETS_MAX {
             let rule = format!("must be at most {SECRETS_MAX} in all");
             return Err(Invalid::new("secrets", rule).into());
         }
+        self.store_sealed(name, secret, hosts, expected).await
+    }
+
+    async fn store_sealed(
+        &self,
+        name: &str,
+        secret: &[u8],
+        hosts: &SecretHosts,
+        expected: Expected,
+    ) -> Result<Written, SecretError> {
         let sealed = self.seal(name, secret, hosts)?;
-        let now = self.engine.now();
+        let (store, now) = (self.engine.store(), self.engine.now());
         let written = store.put_document(COLLECTION, name, &sealed, expected, None, now);
         Ok(written.await?)
     }
@@ -226,11 +234,7 @@ impl Secrets {
     /// The secret of a name.
     pub async fn get(&self, name: &str) -> Result<Option<StoredSecret>, SecretError> {
         check_form(name)?;
-        let found = self
-            .engine
-            .store()
-            .document(COLLECTION, name, self.engine.now())
-            .await?;
+        let found = self.document(name).await?;
         found.map(|document| self.open(&document)).transpose()
     }
 
@@ -239,21 +243,13 @@ impl Secrets {
         if check_form(name).is_err() {
             return Ok(None);
         }
-        let found = self
-            .engine
-            .store()
-            .document(COLLECTION, name, self.engine.now())
-            .await?;
+        let found = self.document(name).await?;
         found.map(|document| hosts_of(&document)).transpose()
     }
 
     /// All of them by name, without their values. Needs no key.
     pub async fn list(&self) -> Result<Vec<Secret>, SecretError> {
-        let all = self
-            .engine
-            .store()
-            .documents(COLLECTION, self.engine.now())
-            .await?;
+        let all = self.documents().await?;
         let shown = |document: Document| {
             let hosts = hosts_of(&document)?;
             Ok(Secret {
@@ -267,59 +263,51 @@ impl Secrets {
 
     /// The names, in order.
     pub async fn names(&self) -> Result<Vec<String>, SecretError> {
-        let all = self
-            .engine
-            .store()
-            .documents(COLLECTION, self.engine.now())
-            .await?;
+        let all = self.documents().await?;
         Ok(all.into_iter().map(|document| document.name).collect())
     }
 
     /// Forgets a secret. Whether it was there.
     pub async fn remove(&self, name: &str) -> Result<bool, SecretError> {
         check_form(name)?;
-        let store = self.engine.store();
-        if store
-            .document(COLLECTION, name, self.engine.now())
-            .await?
-            .is_none()
-        {
+        if self.document(name).await?.is_none() {
             return Ok(false);
         }
-        store
-            .remove_document(COLLECTION, name, Expected::Anything)
-            .await?;
+        let (store, any) = (self.engine.store(), Expected::Anything);
+        store.remove_document(COLLECTION, name, any).await?;
         Ok(true)
     }
 
-    /// Seals everything that an old key sealed with the current one, until nothing is left; how many that were.
+    /// Seals with the current key everything that an old key sealed, until nothing is left. Returns
+    /// how many secrets it sealed.
     pub async fn rotate(&self) -> Result<u64, SecretError> {
-        let current = self.current()?.fingerprint();
+        self.current()?;
         self.check().await?;
-        let store = self.engine.store();
-        let mut rotated = 0;
-        // One that was changed meanwhile may have been sealed with the old key again, by a node that knows no other.
-        for _ in 0..ROTATIONS_MAX {
-            let mut left = false;
-            for document in store.documents(COLLECTION, self.engine.now()).await? {
-                let name = &document.name;
-                if read(&document)?.key == current {
-                    continue;
-                }
-                left = true;
-                let opened = self.open(&document)?;
-                let sealed = self.seal(name, &opened.value, &opened.hosts)?;
-                let (version, now) = (Expected::Version(document.version), self.engine.now());
-                let written = store
-                    .put_document(COLLECTION, name, &sealed, version, None, now)
-                    .await?;
-                rotated += u64::from(matches!(written, Written::Version(_)));
+        let rotated = AtomicU64::new(0);
+        // During a pass, a node that knows only the old key may seal a secret with it again.
+        let still_old = || SecretError::StillOld;
+        compare_and_set(still_old, || self.rotate_pass(&rotated)).await?;
+        Ok(rotated.into_inner())
+    }
+
+    /// Seals everything again that an old key sealed, and counts it. `None` if there was something:
+    /// another pass must find nothing.
+    async fn rotate_pass(&self, rotated: &AtomicU64) -> Result<Option<()>, SecretError> {
+        let current = self.current()?.fingerprint();
+        let mut is_done = true;
+        for document in self.documents().await? {
+            if read(&document)?.key == current {
+                continue;
             }
-            if !left {
-                return Ok(rotated);
+            is_done = false;
+            let opened = self.open(&document)?;
+            let version = Expected::Version(document.version);
+            let written = self.store_sealed(&document.name, &opened.value, &opened.hosts, version);
+            if let Written::Version(_) = written.await? {
+                rotated.fetch_add(1, Ordering::Relaxed);
             }
         }
-        Err(SecretError::StillOld)
+        Ok(is_done.then_some(()))
     }
 
     fn current(&self) -> Result<&MasterKey, SecretError> {
