@@ -10,7 +10,7 @@
 //! | change one job | [`Client::cancel`], [`Client::revive`], [`Client::run_now`], [`Client::edit`], [`Client::purge`] |
 //! | change many jobs | [`Client::change_many`] |
 //! | settle a lost at-most-once job | [`Client::resolve`] |
-//! | limit or pause a queue | [`Client::limit_queue`], [`Client::pause_queue`], [`Client::resume_queue`] |
+//! | limit or pause a queue | [`Client::set_queue`], [`Client::pause_queue`], [`Client::resume_queue`] |
 //! | watch the system | [`Client::counts`], [`Client::nodes`], [`Client::health`] |
 //!
 //! This program finds all dead jobs and runs them again:

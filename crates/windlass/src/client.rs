@@ -141,6 +141,9 @@ impl Client {
 
     /// Enqueues a job by its kind and JSON payload, for a kind that has no Rust type in this program.
     ///
+    /// The job has the general defaults. Defaults of a type, such as the timeout of 30 s of HTTP
+    /// jobs, must be given as options.
+    ///
     /// # Errors
     ///
     /// As [`Client::enqueue`].

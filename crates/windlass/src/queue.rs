@@ -35,7 +35,7 @@ use crate::options::Retry;
 /// ```
 ///
 /// Limits that apply to all workers of a queue together are set with
-/// [`Client::limit_queue`](crate::Client::limit_queue).
+/// [`Client::set_queue`](crate::Client::set_queue).
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Queue {

@@ -444,3 +444,18 @@ async fn why_explains_a_death_and_what_reviving_would_do() {
     assert_eq!(told.json.get("death"), None, "{told:?}");
     assert_eq!(told.json["revive"]["allowed"], true, "{told:?}");
 }
+
+#[tokio::test]
+async fn why_names_the_policy_of_http_jobs() {
+    let server = Server::open().await;
+    let new = json!({"kind": "http", "payload": {"url": "https://example.com"}});
+    let dead = server.job(&new).await;
+    let failed = json!({"outcome": "failed", "error": "gone", "unrecoverable": true});
+    server
+        .run_claimed(&json!({"kinds": ["http"]}), &failed)
+        .await;
+    let why = server.get(&format!("/api/v1/jobs/{dead}/why")).await;
+    let webhook = json!({"source": "kind", "retry": "webhook"});
+    assert_eq!(why.json["death"]["policy"], webhook, "{why:?}");
+    assert_eq!(why.json["revive"]["policy"], webhook);
+}

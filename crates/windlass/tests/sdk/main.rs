@@ -13,6 +13,7 @@ mod jobs;
 mod kill;
 mod kit;
 mod metrics;
+mod operate;
 mod rules;
 mod schedules;
 mod support;
