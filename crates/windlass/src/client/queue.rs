@@ -87,7 +87,7 @@ impl Client {
     /// [`Error::Invalid`] if the name is not valid; [`Error::QueueChanged`] if other writers keep
     /// changing the queue.
     pub async fn set_queue(&self, name: &str, settings: &QueueSettings) -> Result<(), Error> {
-        let queue = checked(name)?;
+        let queue = parse_name(name)?;
         self.write_claims(&queue, settings, Expected::Anything)
             .await?;
         self.change_queue(&queue, |before| limits(settings, before.own_pause()))
@@ -101,7 +101,7 @@ impl Client {
     ///
     /// As [`Client::set_queue`].
     pub async fn create_queue(&self, name: &str, settings: &QueueSettings) -> Result<bool, Error> {
-        let (queue, store) = (checked(name)?, self.engine.store());
+        let (queue, store) = (parse_name(name)?, self.engine.store());
         // The document decides which of several calls at the same time creates the settings.
         let written = self.write_claims(&queue, settings, Expected::Absent);
         let Written::Version(version) = written.await? else {
@@ -154,7 +154,7 @@ impl Client {
             by: by.to_owned(),
             at: self.now(),
         };
-        self.change_queue(&checked(name)?, |before| QueueLimits {
+        self.change_queue(&parse_name(name)?, |before| QueueLimits {
             paused: Some(pause.clone()),
             unreadable: false,
             ..before
@@ -168,7 +168,7 @@ impl Client {
     ///
     /// As [`Client::set_queue`].
     pub async fn resume_queue(&self, name: &str) -> Result<(), Error> {
-        self.change_queue(&checked(name)?, |before| QueueLimits {
+        self.change_queue(&parse_name(name)?, |before| QueueLimits {
             paused: None,
             unreadable: false,
             ..before
@@ -233,7 +233,7 @@ impl Client {
     }
 }
 
-fn checked(name: &str) -> Result<QueueName, Invalid> {
+fn parse_name(name: &str) -> Result<QueueName, Invalid> {
     QueueName::new(name).map_err(|error| error.within("queue"))
 }
 

@@ -307,7 +307,7 @@ impl Client {
     /// Removes a schedule and cancels its jobs that are not finished, those of the newest 1,000
     /// occurrences. Returns whether the schedule existed.
     pub async fn remove_schedule_and_jobs(&self, name: &str) -> Result<bool, Error> {
-        let (name, store) = (checked(name)?, self.engine.store());
+        let (name, store) = (parse_name(name)?, self.engine.store());
         // The version makes sure that no occurrence is fired after the jobs were listed.
         let removed = until_written(&name, || async {
             let Some(found) = self.find(&name).await? else {
