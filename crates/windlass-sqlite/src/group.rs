@@ -6,7 +6,7 @@
 use tokio::sync::{mpsc, oneshot, watch};
 use windlass_store::StoreError;
 
-use crate::fault::Step;
+use crate::error::Step;
 use crate::writer::{Answer, Writer};
 
 /// A group takes no more rows than this, so that nobody waits for a bulk insert.

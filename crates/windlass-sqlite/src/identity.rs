@@ -9,7 +9,7 @@ use std::path::Path;
 
 use windlass_store::StoreError;
 
-use crate::fault::cannot_open;
+use crate::error::cannot_open;
 use crate::schema::SCHEMA_VERSION;
 
 /// What SQLite keeps in the header of our files: "Wndl".

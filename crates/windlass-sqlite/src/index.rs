@@ -3,7 +3,7 @@
 //! Waiting jobs are ordered per queue, lane and kind; those whose time has not come stand aside by time. Becoming due is a
 //! move in here and writes nothing. Every change is noted, so that a group that fails can be taken back.
 
-mod due;
+mod due_counts;
 mod parking;
 
 use std::cmp::Reverse;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use windlass_core::{Concurrency, Job, JobId, Key, Lane, Timestamp};
 use windlass_store::AttemptId;
 
-use due::DueCounts;
+use due_counts::DueCounts;
 use parking::Parking;
 
 /// The order of claims: priority, time, age.

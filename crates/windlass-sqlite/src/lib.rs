@@ -3,12 +3,12 @@
 //! One thread writes, in groups: what is acknowledged is on disk. The order of waiting jobs is kept in memory, the truth on
 //! disk. One process owns the file.
 
-mod fault;
+mod checkpoint;
+mod error;
 mod group;
 mod identity;
 mod index;
 mod lock;
-mod log;
 mod names;
 mod reader;
 mod reserve;
@@ -29,7 +29,7 @@ use windlass_core::Timestamp;
 use windlass_store::StoreError;
 use windlass_store::refused::Refusals;
 
-use fault::{Fault, Step};
+use error::{Fault, Step};
 use group::{Class, Task, Work};
 use lock::Lock;
 use reader::Reader;
@@ -67,7 +67,7 @@ impl SqliteStore {
     /// The attempts of workers that lived in a former process are ended as lost: nobody runs them
     /// any more. `random` draws the jitter of their retries. Those of workers elsewhere go on.
     pub fn open(path: impl AsRef<Path>, now: Timestamp, random: u64) -> Result<Self, StoreError> {
-        let failed = |error: std::io::Error| fault::cannot_open(path.as_ref(), &error);
+        let failed = |error: std::io::Error| error::cannot_open(path.as_ref(), &error);
         let path = lock::resolve(path.as_ref()).map_err(failed)?;
         let mut lock = Lock::take(&path)?;
         if let Err(refused) = identity::check(&path) {
@@ -78,7 +78,7 @@ impl SqliteStore {
         lock::private_file(&path).map_err(failed)?;
         lock.check_log()?;
         let opened = schema::open_writer(&path);
-        let connection = opened.map_err(|error| fault::while_opening(&path, error))?;
+        let connection = opened.map_err(|error| error::while_opening(&path, error))?;
         let changes = watch::Sender::new(0);
         let (requests, inbox) = mpsc::channel(REQUESTS_MAX);
         let (reads, questions) = mpsc::channel(REQUESTS_MAX);

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use windlass_store::StoreError;
 
-use crate::fault::cannot_open;
-use crate::log;
+use crate::checkpoint;
+use crate::error::cannot_open;
 
 /// Held as long as the store is open; the operating system frees it when the process dies.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ impl Lock {
             return Err(StoreError::Damaged { what, cause: None });
         }
         if self.log_was_in_use {
-            log::check(&log_path)?;
+            checkpoint::check(&log_path)?;
         }
         self.log_was_in_use = false;
         Ok(())
@@ -93,7 +93,7 @@ impl Lock {
 
     /// From now on the log must be there.
     pub(crate) fn note_log_in_use(&mut self) -> Result<(), StoreError> {
-        let noted = log::lengthen(&self.path)
+        let noted = checkpoint::lengthen(&self.path)
             .and_then(|()| self.write(LOG_IN_USE))
             .and_then(|()| self.file.sync_all());
         noted.map_err(|error| StoreError::Unavailable(error.into()))

@@ -7,7 +7,7 @@ use rusqlite::Connection;
 use windlass_core::retry::RetryPolicy;
 use windlass_core::{Kind, QueueName, WorkerName};
 
-use crate::fault::{Fault, Step};
+use crate::error::{Fault, Step};
 
 /// The numbers that stand for names and policies in the tables.
 #[derive(Debug, Default)]

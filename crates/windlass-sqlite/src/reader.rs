@@ -13,7 +13,7 @@ use windlass_store::{
     UnreadableSchedule,
 };
 
-use crate::fault::{Step, if_readable};
+use crate::error::{Step, if_readable};
 use crate::names::Names;
 use crate::row::{self, id_of, timestamp, unsigned, value};
 use crate::schema;
@@ -85,7 +85,7 @@ impl Reader {
         let states = states(filter);
         let ended_badly = states.start() > &row::SUCCEEDED;
         let mut statement = self.connection.prepare_cached(if ended_badly {
-            include_str!("../sql/list_ended_badly.sql")
+            include_str!("../sql/list_dead_and_cancelled.sql")
         } else {
             include_str!("../sql/list.sql")
         })?;

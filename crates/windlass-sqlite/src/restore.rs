@@ -4,7 +4,7 @@ use std::path::Path;
 
 use windlass_store::StoreError;
 
-use crate::fault::{Fault, Step, cannot_open};
+use crate::error::{Fault, Step, cannot_open};
 use crate::identity::{self, Found};
 use crate::lock::{self, Lock, beside};
 use crate::{back_up, schema};

@@ -15,7 +15,7 @@ pub(crate) use state::{
 };
 pub(crate) use value::{blob, id_of, signed, timestamp, unsigned, value};
 
-use crate::fault::{Fault, Step, if_readable};
+use crate::error::{Fault, Step, if_readable};
 use crate::names::Names;
 use state::stand;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 use windlass_store::StoreError;
 
-use crate::fault::{Fault, Step};
+use crate::error::{Fault, Step};
 use crate::identity::APPLICATION_ID;
 
 /// The migrations in order; never edited once released.

@@ -3,15 +3,15 @@
 //! Each verb checks in memory first, then writes, and notes what it changed in memory. Nothing in here opens a transaction
 //! but [`Writer::group`], and nothing is answered before its commit.
 
+mod active;
 mod change;
 mod claim;
-mod claims;
 mod counts;
 mod document;
 mod enqueue;
-mod living;
+mod full_disk;
 mod load;
-mod room;
+mod recent_claims;
 mod schedule;
 mod settle;
 mod statements;
@@ -25,18 +25,18 @@ use windlass_core::{Job, JobId, Key, QueueName, Settlement};
 use windlass_store::stored::LastAttempt;
 use windlass_store::{AttemptId, QueueLimits, StoreError};
 
-use crate::fault::{Fault, Step};
+use crate::checkpoint::Log;
+use crate::error::{Fault, Step};
 use crate::index::{Entry, Index, Running, Waiting};
-use crate::log::Log;
 use crate::names::Names;
 use crate::reserve::Reserve;
 use crate::row;
 use crate::schema;
-use claims::Claims;
-use room::FullDisk;
+use full_disk::FullDisk;
+use recent_claims::Claims;
 use statements::Statements;
 
-pub(crate) use living::Living;
+pub(crate) use active::Living;
 
 /// What a verb answers: an outer error is the disk's, an inner one the contract's.
 pub(crate) type Answer<T> = Step<Result<T, StoreError>>;

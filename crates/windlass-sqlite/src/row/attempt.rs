@@ -6,7 +6,7 @@ use windlass_core::JobId;
 use windlass_store::Attempt;
 
 use super::value::{blob, from_json, outcome_from, outcome_number, timestamp, to_json, value};
-use crate::fault::{Step, if_readable};
+use crate::error::{Step, if_readable};
 use crate::names::Names;
 
 pub(crate) fn insert_attempt(

@@ -12,7 +12,7 @@ use super::value::{
     blob, duration, from_json, micros, optional_timestamp, outcome_from, outcome_number, timestamp,
     to_json, value,
 };
-use crate::fault::{Fault, Step};
+use crate::error::{Fault, Step};
 use crate::names::Names;
 
 /// Writes where a job stands.
@@ -91,7 +91,7 @@ pub(crate) fn start_state(
 
 /// Writes by which claim a job runs whose worker lives in another process.
 pub(crate) fn keep_claim(connection: &Connection, id: JobId, claim: u128) -> Step<()> {
-    let mut statement = connection.prepare_cached(include_str!("../../sql/keep_claim.sql"))?;
+    let mut statement = connection.prepare_cached(include_str!("../../sql/set_claim.sql"))?;
     statement.execute(params![blob(id), claim.to_be_bytes()])?;
     Ok(())
 }

@@ -6,7 +6,7 @@ use rusqlite::Row;
 use serde_json::Value;
 use windlass_core::{AttemptError, JobId, Outcome, Timestamp};
 
-use crate::fault::{Fault, Step};
+use crate::error::{Fault, Step};
 
 pub(crate) fn blob(id: JobId) -> [u8; 16] {
     id.as_u128().to_be_bytes()

@@ -5,7 +5,7 @@ use windlass_store::stored::LastAttempt;
 use windlass_store::{Change, Changed};
 
 use super::{Answer, Writer};
-use crate::fault::{Step, if_readable};
+use crate::error::{Step, if_readable};
 use crate::row;
 
 impl Writer<'_> {

@@ -8,7 +8,7 @@ use windlass_store::stored::LastAttempt;
 use windlass_store::{AttemptId, CLAIM_MAX, Claim, Claimed, WorkerPlace};
 
 use super::{Answer, Writer};
-use crate::fault::{Fault, Step};
+use crate::error::{Fault, Step};
 use crate::index::{Entry, Place, Waiting};
 use crate::row;
 

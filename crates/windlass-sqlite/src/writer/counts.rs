@@ -6,7 +6,7 @@ use windlass_core::{QueueName, Timestamp};
 use windlass_store::{Counts, DueQueues, PAGE_MAX};
 
 use super::{Answer, Writer};
-use crate::fault::if_readable;
+use crate::error::if_readable;
 use crate::row;
 
 impl Writer<'_> {

@@ -6,7 +6,7 @@ use windlass_core::{QueueName, Timestamp};
 use windlass_store::{Expected, QueueLimits, Written};
 
 use super::{Answer, Writer};
-use crate::fault::{Fault, Step};
+use crate::error::{Fault, Step};
 use crate::row::{signed, unsigned};
 
 impl Writer<'_> {

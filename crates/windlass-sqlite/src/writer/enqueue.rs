@@ -7,7 +7,7 @@ use windlass_store::stored::LastAttempt;
 use windlass_store::{EnqueueMode, Enqueued, StoreError};
 
 use super::{Answer, Writer, waiting};
-use crate::fault::{Step, if_readable};
+use crate::error::{Step, if_readable};
 use crate::index::{Entry, Hold};
 use crate::row;
 

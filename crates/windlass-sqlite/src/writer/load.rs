@@ -9,7 +9,7 @@ use windlass_store::stored::Extra;
 use windlass_store::{AttemptId, QueueLimits, StoreError, WorkerPlace};
 
 use super::Writer;
-use crate::fault::{Fault, Step, if_readable};
+use crate::error::{Fault, Step, if_readable};
 use crate::index::{Entry, Hold, Running, Waiting};
 use crate::row::{self, id_of, timestamp};
 

@@ -5,7 +5,7 @@ use windlass_core::{Job, ScheduleId, Timestamp};
 use windlass_store::{Expected, Fire, Fired, Schedule, Written};
 
 use super::{Answer, Writer};
-use crate::fault::{Fault, Step};
+use crate::error::{Fault, Step};
 use crate::row::{self, signed, unsigned};
 
 impl Writer<'_> {

@@ -10,7 +10,7 @@ use windlass_store::stored::LastAttempt;
 use windlass_store::{Attempt, AttemptId, AttemptReport, Renewed, Settled, Swept};
 
 use super::{Answer, Writer};
-use crate::fault::{Fault, Step, if_readable};
+use crate::error::{Fault, Step, if_readable};
 use crate::index::{Entry, Hold, Running};
 use crate::row;
 

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, PrepFlags, Statement};
 
-use crate::fault::Step;
+use crate::error::Step;
 
 pub(crate) struct Statements<'c> {
     pub(crate) begin: Statement<'c>,
@@ -20,7 +20,7 @@ impl<'c> Statements<'c> {
             begin: prepare("begin immediate")?,
             commit: prepare("commit")?,
             insert_job: prepare(include_str!("../../sql/insert_job.sql"))?,
-            start_state: prepare(include_str!("../../sql/start_state.sql"))?,
+            start_state: prepare(include_str!("../../sql/insert_first_state.sql"))?,
             succeed_state: prepare(include_str!("../../sql/succeed_state.sql"))?,
         })
     }

@@ -3,7 +3,7 @@
 //! A pass aside never lets a busy log begin anew, and one between two groups keeps everybody waiting; so the one goes before
 //! the other, which then has little left to do.
 
-mod check;
+mod wal_check;
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -14,13 +14,13 @@ use std::time::Duration;
 use rusqlite::Connection;
 use windlass_store::StoreError;
 
-use crate::fault::{Fault, Step};
+use crate::error::{Fault, Step};
 use crate::lock::beside;
 use crate::reserve::GROWTH_MAX;
 use crate::{schema, spawn};
-use check::BYTES_MIN;
+use wal_check::BYTES_MIN;
 
-pub(crate) use check::check;
+pub(crate) use wal_check::check;
 
 const MEBIBYTE: u64 = 1024 * 1024;
 

@@ -3,9 +3,9 @@
 use windlass_store::StoreError;
 
 use super::Writer;
-use crate::fault::{Fault, Step};
+use crate::checkpoint;
+use crate::error::{Fault, Step};
 use crate::group::Class;
-use crate::log;
 use crate::reserve::RESERVE_BYTES;
 use crate::row;
 
@@ -92,7 +92,7 @@ impl Writer<'_> {
 
     /// After each group on a full disk: the log stays in the blocks that it has.
     pub(super) fn fold_into_reserve(&mut self) {
-        let growth = log::growth_bytes(self.connection, &self.path).unwrap_or(u64::MAX);
+        let growth = checkpoint::growth_bytes(self.connection, &self.path).unwrap_or(u64::MAX);
         if growth > RESERVE_BYTES - LEFT_AFTER_FOLD {
             return; // half of it would use up the reserve for nothing
         }
