@@ -9,7 +9,7 @@ use windlass_store::StoreError;
 
 /// A step that could not be carried out.
 #[derive(Debug)]
-pub(crate) enum Fault {
+pub(crate) enum DriverError {
     /// SQLite refused or failed.
     Sql(Error),
     /// What is stored is not what was written.
@@ -18,39 +18,39 @@ pub(crate) enum Fault {
     DamagedJob(JobId, String),
 }
 
-pub(crate) type Step<T> = Result<T, Fault>;
+pub(crate) type DriverResult<T> = Result<T, DriverError>;
 
 /// What was read; none of what is there and cannot be read, because a newer version wrote it.
-pub(crate) fn if_readable<T>(read: Step<T>) -> Step<Option<T>> {
+pub(crate) fn if_readable<T>(read: DriverResult<T>) -> DriverResult<Option<T>> {
     match read {
         Ok(value) => Ok(Some(value)),
-        Err(fault) => match fault.unreadable() {
+        Err(error) => match error.unreadable() {
             Some(reason) => {
                 tracing::debug!(reason, "skipped an unreadable row");
                 Ok(None)
             }
-            None => Err(fault),
+            None => Err(error),
         },
     }
 }
 
-impl From<Error> for Fault {
+impl From<Error> for DriverError {
     fn from(error: Error) -> Self {
-        Fault::Sql(error)
+        DriverError::Sql(error)
     }
 }
 
-impl Fault {
+impl DriverError {
     pub(crate) fn damaged(what: impl Into<String>) -> Self {
-        Fault::Damaged(what.into())
+        DriverError::Damaged(what.into())
     }
 
     /// The same, as it was met while reading one job.
     pub(crate) fn of_job(self, id: JobId) -> Self {
         match self {
-            Fault::Damaged(what) => Fault::DamagedJob(id, what),
-            Fault::Sql(error) if error.sqlite_error_code().is_none() => {
-                Fault::DamagedJob(id, format!("a value of job {id} cannot be read: {error}"))
+            DriverError::Damaged(what) => DriverError::DamagedJob(id, what),
+            DriverError::Sql(error) if error.sqlite_error_code().is_none() => {
+                DriverError::DamagedJob(id, format!("a value of job {id} cannot be read: {error}"))
             }
             other => other,
         }
@@ -59,9 +59,11 @@ impl Fault {
     /// Why something that is stored cannot be read, if that is what failed.
     pub(crate) fn unreadable(&self) -> Option<String> {
         match self {
-            Fault::Damaged(what) | Fault::DamagedJob(_, what) => Some(what.clone()),
-            Fault::Sql(error) if error.sqlite_error_code().is_none() => Some(error.to_string()),
-            Fault::Sql(_) => None,
+            DriverError::Damaged(what) | DriverError::DamagedJob(_, what) => Some(what.clone()),
+            DriverError::Sql(error) if error.sqlite_error_code().is_none() => {
+                Some(error.to_string())
+            }
+            DriverError::Sql(_) => None,
         }
     }
 
@@ -72,19 +74,19 @@ impl Fault {
             ffi::SQLITE_IOERR_DIR_FSYNC,
             ffi::SQLITE_IOERR_TRUNCATE,
         ];
-        matches!(self, Fault::Sql(Error::SqliteFailure(failure, _)) if SYNCS.contains(&failure.extended_code))
+        matches!(self, DriverError::Sql(Error::SqliteFailure(failure, _)) if SYNCS.contains(&failure.extended_code))
     }
 
     pub(crate) fn is_disk_full(&self) -> bool {
-        matches!(self, Fault::Sql(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull))
+        matches!(self, DriverError::Sql(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull))
     }
 
     /// The same in the words of the contract.
     pub(crate) fn into_store_error(self) -> StoreError {
         let error = match self {
-            Fault::Damaged(what) => return StoreError::Damaged { what, cause: None },
-            Fault::DamagedJob(job, reason) => return StoreError::Unreadable { job, reason },
-            Fault::Sql(error) => error,
+            DriverError::Damaged(what) => return StoreError::Damaged { what, cause: None },
+            DriverError::DamagedJob(job, reason) => return StoreError::Unreadable { job, reason },
+            DriverError::Sql(error) => error,
         };
         // What does not fit its type was not written by us.
         if error.sqlite_error_code().is_none() {

@@ -6,7 +6,7 @@
 use tokio::sync::{mpsc, oneshot, watch};
 use windlass_store::StoreError;
 
-use crate::error::Step;
+use crate::error::DriverResult;
 use crate::writer::{Answer, Writer};
 
 /// A group takes no more rows than this, so that nobody waits for a bulk insert.
@@ -14,11 +14,11 @@ const GROUP_ROWS_MAX: usize = 20_000;
 
 /// Who is served first within a group: a bulk insert never costs a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Class {
+pub(crate) enum RequestClass {
     Settle,
     Claim,
     /// Only reads, from memory.
-    Look,
+    Read,
     /// Frees space, or is what an operator needs on a full disk: it may use the reserve.
     Relief,
     Other,
@@ -26,27 +26,27 @@ pub(crate) enum Class {
 }
 
 /// A request with its answer.
-pub(crate) trait Work: Send {
-    fn class(&self) -> Class;
+pub(crate) trait Request: Send {
+    fn class(&self) -> RequestClass;
     fn rows(&self) -> usize;
     /// Runs it; it may be run again when its group is taken back.
-    fn run(&mut self, writer: &mut Writer<'_>) -> Step<()>;
+    fn run(&mut self, writer: &mut Writer<'_>) -> DriverResult<()>;
     /// Answers with what the last run gave, or with the error.
     fn answer(self: Box<Self>, failed: Option<StoreError>);
 }
 
 /// A verb on its way to the writer.
-pub(crate) struct Task<T, F> {
-    pub(crate) class: Class,
+pub(crate) struct WriteRequest<T, F> {
+    pub(crate) class: RequestClass,
     pub(crate) rows: usize,
     pub(crate) verb: F,
     pub(crate) result: Option<Result<T, StoreError>>,
-    /// The verb goes back with its answer: to drop what it holds is not the writer's work.
+    /// The verb goes back with its answer: to drop what it holds is not the writer's request.
     pub(crate) reply: oneshot::Sender<(Result<T, StoreError>, F)>,
 }
 
-impl<T: Send, F: FnMut(&mut Writer<'_>) -> Answer<T> + Send> Work for Task<T, F> {
-    fn class(&self) -> Class {
+impl<T: Send, F: FnMut(&mut Writer<'_>) -> Answer<T> + Send> Request for WriteRequest<T, F> {
+    fn class(&self) -> RequestClass {
         self.class
     }
 
@@ -54,7 +54,7 @@ impl<T: Send, F: FnMut(&mut Writer<'_>) -> Answer<T> + Send> Work for Task<T, F>
         self.rows
     }
 
-    fn run(&mut self, writer: &mut Writer<'_>) -> Step<()> {
+    fn run(&mut self, writer: &mut Writer<'_>) -> DriverResult<()> {
         self.result = Some((self.verb)(writer)?);
         Ok(())
     }
@@ -72,21 +72,21 @@ impl<T: Send, F: FnMut(&mut Writer<'_>) -> Answer<T> + Send> Work for Task<T, F>
 /// Serves requests until nobody can send any more.
 pub(crate) fn serve(
     writer: &mut Writer<'_>,
-    mut requests: mpsc::Receiver<Box<dyn Work>>,
+    mut requests: mpsc::Receiver<Box<dyn Request>>,
     changes: &watch::Sender<u64>,
 ) {
     let mut served = 1;
     while let Some(first) = requests.blocking_recv() {
         let mut group = gather(first, &mut requests, served);
         served = group.len();
-        group.sort_by_key(|work| work.class());
-        let wakes = |class| !matches!(class, Class::Claim | Class::Look);
-        let wakes = group.iter().any(|work| wakes(work.class()));
+        group.sort_by_key(|request| request.class());
+        let wakes = |class| !matches!(class, RequestClass::Claim | RequestClass::Read);
+        let wakes = group.iter().any(|request| wakes(request.class()));
         commit(writer, group);
         if wakes {
             changes.send_modify(|count| *count = count.wrapping_add(1));
         }
-        writer.fold_log_if_due();
+        writer.checkpoint_if_due();
     }
 }
 
@@ -94,10 +94,10 @@ pub(crate) fn serve(
 /// microseconds, as long as requests keep coming; a sync costs more than that. An idle one, which served one request,
 /// waits for nobody.
 fn gather(
-    first: Box<dyn Work>,
-    requests: &mut mpsc::Receiver<Box<dyn Work>>,
+    first: Box<dyn Request>,
+    requests: &mut mpsc::Receiver<Box<dyn Request>>,
     served: usize,
-) -> Vec<Box<dyn Work>> {
+) -> Vec<Box<dyn Request>> {
     const SPINS: usize = 1000;
     let patience = if served > 1 { SPINS } else { 0 };
     let mut rows = first.rows();
@@ -120,23 +120,26 @@ fn gather(
     group
 }
 
-pub(crate) fn commit(writer: &mut Writer<'_>, mut group: Vec<Box<dyn Work>>) {
-    if writer.has_room() {
-        let done = writer.group(|writer| group.iter_mut().try_for_each(|work| work.run(writer)));
+pub(crate) fn commit(writer: &mut Writer<'_>, mut group: Vec<Box<dyn Request>>) {
+    if writer.has_space() {
+        let done =
+            writer.group(|writer| group.iter_mut().try_for_each(|request| request.run(writer)));
         match done {
-            Ok(()) => return group.into_iter().for_each(|work| work.answer(None)),
+            Ok(()) => return group.into_iter().for_each(|request| request.answer(None)),
             Err(StoreError::Indeterminate(cause)) => {
                 let text = cause.to_string();
                 let same = || StoreError::Indeterminate(text.clone().into());
-                return group.into_iter().for_each(|work| work.answer(Some(same())));
+                return group
+                    .into_iter()
+                    .for_each(|request| request.answer(Some(same())));
             }
             // One bad request must not fail the others: each for itself now.
             Err(_) => {}
         }
     }
-    for mut work in group {
-        let admitted = writer.admit(work.class());
-        let done = admitted.and_then(|()| writer.group(|writer| work.run(writer)));
-        work.answer(done.err());
+    for mut request in group {
+        let admitted = writer.admit(request.class());
+        let done = admitted.and_then(|()| writer.group(|writer| request.run(writer)));
+        request.answer(done.err());
     }
 }

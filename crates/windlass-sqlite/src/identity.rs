@@ -22,7 +22,7 @@ const APPLICATION_ID_AT: usize = 68;
 
 /// What is at the path of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum PathContents {
     /// Nothing, or an empty file.
     Nothing,
     Store,
@@ -32,7 +32,7 @@ pub(crate) enum Found {
 ///
 /// Only for a caller that holds the store's lock, or in a process that does not have the store
 /// open: closing the file drops the locks that SQLite holds on it in this process.
-pub(crate) fn check(path: &Path) -> Result<Found, StoreError> {
+pub(crate) fn check(path: &Path) -> Result<PathContents, StoreError> {
     let failed = |error: std::io::Error| cannot_open(path, &error);
     let refused = |found: &str| StoreError::NotAStore {
         path: path.display().to_string(),
@@ -41,9 +41,9 @@ pub(crate) fn check(path: &Path) -> Result<Found, StoreError> {
     match std::fs::metadata(path) {
         Ok(about) if about.is_dir() => return Err(failed(ErrorKind::IsADirectory.into())),
         Ok(about) if !about.is_file() => return Err(refused("it is not a file")),
-        Ok(about) if about.len() == 0 => return Ok(Found::Nothing),
+        Ok(about) if about.len() == 0 => return Ok(PathContents::Nothing),
         Ok(_) => {}
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(PathContents::Nothing),
         Err(error) => return Err(failed(error)),
     }
     let mut header = [0; HEADER_BYTES];
@@ -63,14 +63,14 @@ pub(crate) fn check(path: &Path) -> Result<Found, StoreError> {
             needed: SCHEMA_VERSION,
         });
     }
-    Ok(Found::Store)
+    Ok(PathContents::Store)
 }
 
 /// The same for a store that must be there.
 pub(crate) fn check_store(path: &Path) -> Result<(), StoreError> {
     match check(path)? {
-        Found::Store => Ok(()),
-        Found::Nothing => Err(StoreError::NotAStore {
+        PathContents::Store => Ok(()),
+        PathContents::Nothing => Err(StoreError::NotAStore {
             path: path.display().to_string(),
             found: "there is nothing".to_owned(),
         }),

@@ -1,7 +1,7 @@
 //! The order of jobs in memory. The truth is on disk; what is here can be read back from there.
 //!
-//! Waiting jobs are ordered per queue, lane and kind; those whose time has not come stand aside by time. Becoming due is a
-//! move in here and writes nothing. Every change is noted, so that a group that fails can be taken back.
+//! Waiting jobs are ordered per queue, lane and kind; those whose time has not come stand unreadable by time. Becoming due is a
+//! move in here and writes nothing. Every change is noted, so that a lane_key that fails can be taken back.
 
 mod due_counts;
 mod parking;
@@ -19,7 +19,7 @@ use due_counts::DueCounts;
 use parking::Parking;
 
 /// The order of claims: priority, time, age.
-pub(crate) type Place = (Reverse<i16>, Timestamp, JobId);
+pub(crate) type ClaimOrder = (Reverse<i16>, Timestamp, JobId);
 
 /// What is kept of a waiting job.
 #[derive(Debug, Clone)]
@@ -78,8 +78,8 @@ pub(crate) struct Count {
 
 type Ids<T> = HashMap<JobId, T, BuildHasherDefault<IdHasher>>;
 /// Queue, lane and kind.
-type Group = (u32, Lane, u32);
-type Lanes = BTreeMap<Group, BTreeSet<Place>>;
+type LaneKey = (u32, Lane, u32);
+type OrderedJobs = BTreeMap<LaneKey, BTreeSet<ClaimOrder>>;
 
 #[derive(Default)]
 pub(crate) struct Index {
@@ -87,22 +87,22 @@ pub(crate) struct Index {
     waiting: BTreeMap<JobId, Waiting>,
     running: Ids<Arc<Running>>,
     /// Due jobs by queue, lane and kind.
-    ready: Lanes,
+    ready: OrderedJobs,
     /// Due jobs that a claim met too late for them: they wait for the sweep, out of the way.
-    overdue: Lanes,
+    overdue: OrderedJobs,
     due: DueCounts,
     future: BTreeSet<(Timestamp, JobId)>,
     deadlines: BTreeSet<(Timestamp, JobId)>,
     leases: BTreeSet<(Timestamp, JobId)>,
     parking: Parking,
     /// Waiting jobs that cannot be read: nobody claims them.
-    aside: BTreeSet<JobId>,
+    unreadable: BTreeSet<JobId>,
     holds: HashMap<(u32, Key), Hold>,
     counts: HashMap<u32, Count>,
     tallies: HashMap<(u32, i64), i64>,
     starts: HashMap<u32, VecDeque<Timestamp>>,
     /// The latest instant anybody spoke of: what was due then is among the ready ones.
-    seen: Option<Timestamp>,
+    latest_now: Option<Timestamp>,
     undo: Vec<Undo>,
 }
 
@@ -160,19 +160,19 @@ impl Index {
             return None;
         }
         let running = entry.remove();
-        self.stop(&running);
+        self.remove_running(&running);
         self.undo
             .push(Undo::Take(of.job, Entry::Running(Arc::clone(&running))));
         Some(running)
     }
 
     /// The changes since the last call stay.
-    pub(crate) fn keep(&mut self) {
+    pub(crate) fn commit(&mut self) {
         self.undo.clear();
     }
 
-    /// The changes since the last `keep` are taken back, the last one first.
-    pub(crate) fn take_back(&mut self) {
+    /// The changes since the last `commit` are taken back, the last one first.
+    pub(crate) fn roll_back(&mut self) {
         while let Some(undo) = self.undo.pop() {
             match undo {
                 Undo::Put(id) => drop(self.remove(id)),
@@ -195,12 +195,15 @@ impl Index {
                 let count = self.counts.entry(waiting.queue).or_default();
                 count.waiting += 1;
                 count.retrying += u64::from(waiting.lane == Lane::Retry);
-                if self.seen.is_some_and(|seen| waiting.run_at <= seen) {
+                if self
+                    .latest_now
+                    .is_some_and(|latest_now| waiting.run_at <= latest_now)
+                {
                     self.due.add(&waiting);
                     self.ready
-                        .entry(group(&waiting))
+                        .entry(lane_key(&waiting))
                         .or_default()
-                        .insert(place(id, &waiting));
+                        .insert(order(id, &waiting));
                 } else {
                     count.future += 1;
                     self.future.insert((waiting.run_at, id));
@@ -227,42 +230,45 @@ impl Index {
 
     fn remove(&mut self, id: JobId) -> Option<Entry> {
         if let Some(running) = self.running.remove(&id) {
-            self.stop(&running);
+            self.remove_running(&running);
             return Some(Entry::Running(running));
         }
         let waiting = self.waiting.remove(&id)?;
-        let is_aside = self.aside.remove(&id);
-        self.leave_order(id, &waiting, is_aside);
+        let is_unreadable = self.unreadable.remove(&id);
+        self.remove_waiting(id, &waiting, is_unreadable);
         Some(Entry::Waiting(waiting))
     }
 
-    /// Takes a waiting job out of the order, in which one that was set aside is no longer.
-    fn leave_order(&mut self, id: JobId, waiting: &Waiting, is_aside: bool) {
+    /// Takes a waiting job out of the order, in which one that was set unreadable is no longer.
+    fn remove_waiting(&mut self, id: JobId, waiting: &Waiting, is_unreadable: bool) {
         let count = self.counts.entry(waiting.queue).or_default();
         count.waiting -= 1;
         count.retrying -= u64::from(waiting.lane == Lane::Retry);
-        let place = place(id, waiting);
-        if self.seen.is_none_or(|seen| waiting.run_at > seen) {
+        let order = order(id, waiting);
+        if self
+            .latest_now
+            .is_none_or(|latest_now| waiting.run_at > latest_now)
+        {
             count.future -= u64::from(self.future.remove(&(waiting.run_at, id)));
-        } else if !is_aside {
+        } else if !is_unreadable {
             self.due.remove(waiting);
-            if !leave(&mut self.ready, group(waiting), &place)
-                && !leave(&mut self.overdue, group(waiting), &place)
+            if !remove_from(&mut self.ready, lane_key(waiting), &order)
+                && !remove_from(&mut self.overdue, lane_key(waiting), &order)
             {
-                self.parking.remove(waiting, &place);
+                self.parking.remove(waiting, &order);
             }
         }
         if let Some(deadline) = waiting.deadline {
             self.deadlines.remove(&(deadline, id));
         }
         if let Some(of) = &waiting.concurrency {
-            // Its place in front is free again: those that stood aside come back.
-            self.let_back(&of.key, self.seen.unwrap_or(Timestamp::MIN));
+            // Its order in front is free again: those that stood unreadable come back.
+            self.unpark(&of.key, self.latest_now.unwrap_or(Timestamp::MIN));
         }
     }
 
     /// Frees what a running job held.
-    fn stop(&mut self, running: &Running) {
+    fn remove_running(&mut self, running: &Running) {
         let count = self.counts.entry(running.queue).or_default();
         count.running -= 1;
         count.retries_running -= u32::from(running.job.lane() == Lane::Retry);
@@ -271,26 +277,26 @@ impl Index {
         }
         if let Some(of) = &running.job.concurrency {
             self.parking.stop(&of.key);
-            self.let_back(&of.key, self.seen.unwrap_or(Timestamp::MIN));
+            self.unpark(&of.key, self.latest_now.unwrap_or(Timestamp::MIN));
         }
     }
 
     /// Takes a waiting job that cannot be read out of the order, so that it holds nobody up. It still counts as waiting.
-    pub(crate) fn set_aside(&mut self, id: JobId) {
+    pub(crate) fn set_unreadable(&mut self, id: JobId) {
         let Some(waiting) = self.waiting.get(&id) else {
             return;
         };
-        let place = place(id, waiting);
-        if !self.aside.insert(id) {
+        let order = order(id, waiting);
+        if !self.unreadable.insert(id) {
             return;
         }
         match self.future.remove(&(waiting.run_at, id)) {
             true => self.counts.entry(waiting.queue).or_default().future -= 1,
             false => self.due.remove(waiting),
         }
-        leave(&mut self.ready, group(waiting), &place);
-        leave(&mut self.overdue, group(waiting), &place);
-        self.parking.remove(waiting, &place);
+        remove_from(&mut self.ready, lane_key(waiting), &order);
+        remove_from(&mut self.overdue, lane_key(waiting), &order);
+        self.parking.remove(waiting, &order);
         if let Some(deadline) = waiting.deadline {
             self.deadlines.remove(&(deadline, id));
         }
@@ -298,7 +304,7 @@ impl Index {
 
     /// Moves what has become due among the ready ones.
     pub(crate) fn promote(&mut self, now: Timestamp) {
-        self.seen = self.seen.max(Some(now));
+        self.latest_now = self.latest_now.max(Some(now));
         while let Some((run_at, id)) = self
             .future
             .first()
@@ -310,9 +316,9 @@ impl Index {
                 self.counts.entry(waiting.queue).or_default().future -= 1;
                 self.due.add(waiting);
                 self.ready
-                    .entry(group(waiting))
+                    .entry(lane_key(waiting))
                     .or_default()
-                    .insert(place(id, waiting));
+                    .insert(order(id, waiting));
             }
         }
     }
@@ -322,95 +328,95 @@ impl Index {
         self.due.queues(kinds)
     }
 
-    /// The foremost job of a lane that may start, among the kinds that are wanted. Those whose key is full, or that are overdue,
-    /// stand aside: no claim walks over them twice, and they keep nobody from their key.
-    pub(crate) fn foremost(
+    /// The first_startable job of a lane that may start, among the kinds that are wanted. Those whose key is full, or that are overdue,
+    /// stand unreadable: no claim walks over them twice, and they keep nobody from their key.
+    pub(crate) fn first_startable(
         &mut self,
         queue: u32,
         lane: Lane,
         wants: impl Fn(u32) -> bool,
         except: &BTreeSet<JobId>,
         now: Timestamp,
-    ) -> Option<Place> {
+    ) -> Option<ClaimOrder> {
         loop {
-            let (foremost, aside) = self.look(queue, lane, &wants, except, now);
+            let (first_startable, unreadable) = self.find_first(queue, lane, &wants, except, now);
             let mut freed = BTreeSet::new();
-            for (group, place) in aside {
-                freed.extend(self.stand_aside(group, place));
+            for (lane_key, order) in unreadable {
+                freed.extend(self.take_out_of_order(lane_key, order));
             }
             let mut released = false;
             for key in freed {
-                released |= self.let_back(&key, now);
+                released |= self.unpark(&key, now);
             }
-            // One that came back in the place of an overdue one may come before all others.
+            // One that came back in the order of an overdue one may come before all others.
             if !released {
-                return foremost;
+                return first_startable;
             }
         }
     }
 
-    /// The foremost job that may start, and those before it that must stand aside.
-    fn look(
+    /// The first_startable job that may start, and those before it that must stand unreadable.
+    fn find_first(
         &self,
         queue: u32,
         lane: Lane,
         wants: impl Fn(u32) -> bool,
         except: &BTreeSet<JobId>,
         now: Timestamp,
-    ) -> (Option<Place>, Vec<(Group, Place)>) {
-        let mut foremost: Option<Place> = None;
-        let mut aside = Vec::new();
-        let groups = self.ready.range((queue, lane, 0)..=(queue, lane, u32::MAX));
-        for (group, places) in groups.filter(|((_, _, kind), _)| wants(*kind)) {
-            for place in places {
-                if foremost.is_some_and(|found| found < *place) {
+    ) -> (Option<ClaimOrder>, Vec<(LaneKey, ClaimOrder)>) {
+        let mut first_startable: Option<ClaimOrder> = None;
+        let mut unreadable = Vec::new();
+        let lanes = self.ready.range((queue, lane, 0)..=(queue, lane, u32::MAX));
+        for (lane_key, orders) in lanes.filter(|((_, _, kind), _)| wants(*kind)) {
+            for order in orders {
+                if first_startable.is_some_and(|found| found < *order) {
                     break;
                 }
-                let Some(waiting) = self.waiting.get(&place.2) else {
+                let Some(waiting) = self.waiting.get(&order.2) else {
                     continue;
                 };
-                if except.contains(&place.2) {
+                if except.contains(&order.2) {
                     continue;
                 }
                 let overdue = waiting.deadline.is_some_and(|deadline| deadline < now);
                 let key = waiting.concurrency.as_ref();
                 if overdue || key.is_some_and(|of| self.parking.is_full(of)) {
-                    aside.push((*group, *place));
+                    unreadable.push((*lane_key, *order));
                 } else if waiting.run_at <= now {
-                    foremost = Some(*place);
+                    first_startable = Some(*order);
                     break;
                 }
             }
         }
-        (foremost, aside)
+        (first_startable, unreadable)
     }
 
     /// Takes a job out of the order; names its key if it is not full, so that others may have it.
-    fn stand_aside(&mut self, group: Group, place: Place) -> Option<Key> {
-        leave(&mut self.ready, group, &place);
-        let waiting = self.waiting.get(&place.2)?;
+    fn take_out_of_order(&mut self, lane_key: LaneKey, order: ClaimOrder) -> Option<Key> {
+        remove_from(&mut self.ready, lane_key, &order);
+        let waiting = self.waiting.get(&order.2)?;
         let Some(of) = &waiting.concurrency else {
-            self.overdue.entry(group).or_default().insert(place);
+            self.overdue.entry(lane_key).or_default().insert(order);
             return None;
         };
-        self.parking.park(waiting, group, place);
+        self.parking.park(waiting, lane_key, order);
         (!self.parking.is_full(of)).then(|| of.key.clone())
     }
 
     /// Lets those back that fit beside what runs with a key; answers whether there were any.
-    fn let_back(&mut self, key: &Key, now: Timestamp) -> bool {
+    fn unpark(&mut self, key: &Key, now: Timestamp) -> bool {
         let released = self.parking.release(key, now);
         let any = !released.is_empty();
-        for (group, place) in released {
-            self.ready.entry(group).or_default().insert(place);
+        for (lane_key, order) in released {
+            self.ready.entry(lane_key).or_default().insert(order);
         }
         any
     }
 
-    /// Whether a waiting job may start now, and its place.
-    pub(crate) fn startable(&self, id: JobId, now: Timestamp) -> Option<(Place, &Waiting)> {
+    /// Whether a waiting job may start now, and its order.
+    pub(crate) fn startable(&self, id: JobId, now: Timestamp) -> Option<(ClaimOrder, &Waiting)> {
         let waiting = self.waiting.get(&id)?;
-        if self.aside.contains(&id) {
+        if self.unreadable.contains(&id) {
             return None;
         }
         let full = waiting
@@ -419,7 +425,7 @@ impl Index {
             .is_some_and(|of| self.parking.is_full(of));
         let in_time =
             waiting.run_at <= now && waiting.deadline.is_none_or(|deadline| now <= deadline);
-        (in_time && !full).then(|| (place(id, waiting), waiting))
+        (in_time && !full).then(|| (order(id, waiting), waiting))
     }
 
     /// Up to `limit` running jobs whose lease has expired.
@@ -489,20 +495,20 @@ impl Index {
         self.counts.iter().map(|(queue, count)| (*queue, *count))
     }
 
-    /// The `run_at` of the job that is ready for longest: the first of each priority in each group.
+    /// The `run_at` of the job that is ready for longest: the first of each priority in each lane_key.
     pub(crate) fn oldest_ready(&self, queue: u32) -> Option<Timestamp> {
         let lanes = [Lane::Fresh, Lane::Retry].into_iter();
-        let groups = lanes.flat_map(|lane| {
+        let lanes = lanes.flat_map(|lane| {
             let all = (queue, lane, 0)..=(queue, lane, u32::MAX);
             self.ready.range(all.clone()).chain(self.overdue.range(all))
         });
-        let parked = self.parking.places(queue).map(|place| place.1);
-        let heads = groups.flat_map(|(_, places)| {
-            let next = |place: &Place| {
-                let last = (place.0, Timestamp::MAX, JobId::from_u128(u128::MAX));
-                places.range(last..).next().copied()
+        let parked = self.parking.orders(queue).map(|order| order.1);
+        let heads = lanes.flat_map(|(_, orders)| {
+            let next = |order: &ClaimOrder| {
+                let last = (order.0, Timestamp::MAX, JobId::from_u128(u128::MAX));
+                orders.range(last..).next().copied()
             };
-            std::iter::successors(places.first().copied(), next).map(|place| place.1)
+            std::iter::successors(orders.first().copied(), next).map(|order| order.1)
         });
         heads.chain(parked).min()
     }
@@ -557,16 +563,16 @@ impl std::fmt::Debug for Index {
 }
 
 /// Takes a job out of an order; answers whether it was in it.
-fn leave(lanes: &mut Lanes, group: Group, place: &Place) -> bool {
-    let places = lanes.get_mut(&group);
-    places.is_some_and(|places| places.remove(place))
+fn remove_from(lanes: &mut OrderedJobs, lane_key: LaneKey, order: &ClaimOrder) -> bool {
+    let orders = lanes.get_mut(&lane_key);
+    orders.is_some_and(|orders| orders.remove(order))
 }
 
-fn group(waiting: &Waiting) -> Group {
+fn lane_key(waiting: &Waiting) -> LaneKey {
     (waiting.queue, waiting.lane, waiting.kind)
 }
 
-fn place(id: JobId, waiting: &Waiting) -> Place {
+fn order(id: JobId, waiting: &Waiting) -> ClaimOrder {
     (Reverse(waiting.priority), waiting.run_at, id)
 }
 

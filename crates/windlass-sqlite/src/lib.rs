@@ -29,9 +29,9 @@ use windlass_core::Timestamp;
 use windlass_store::StoreError;
 use windlass_store::refused::Refusals;
 
-use error::{Fault, Step};
-use group::{Class, Task, Work};
-use lock::Lock;
+use error::{DriverError, DriverResult};
+use group::{Request, RequestClass, WriteRequest};
+use lock::FileLock;
 use reader::Reader;
 use reserve::Reserve;
 use writer::{Answer, Writer};
@@ -49,8 +49,8 @@ const REQUESTS_MAX: usize = 1024;
 /// A store in a SQLite file.
 pub struct SqliteStore {
     path: PathBuf,
-    requests: Option<mpsc::Sender<Box<dyn Work>>>,
-    reads: Option<mpsc::Sender<Read>>,
+    requests: Option<mpsc::Sender<Box<dyn Request>>>,
+    reads: Option<mpsc::Sender<ReadRequest>>,
     changes: watch::Sender<u64>,
     reading: Vec<JoinHandle<()>>,
     writing: Option<JoinHandle<()>>,
@@ -58,7 +58,7 @@ pub struct SqliteStore {
     refusals: Refusals,
 }
 
-type Read = Box<dyn FnOnce(&mut Reader) + Send>;
+type ReadRequest = Box<dyn FnOnce(&mut Reader) + Send>;
 
 impl SqliteStore {
     /// Opens the file, which is made if it is not there, readable for its owner only. A file that
@@ -69,14 +69,14 @@ impl SqliteStore {
     pub fn open(path: impl AsRef<Path>, now: Timestamp, random: u64) -> Result<Self, StoreError> {
         let failed = |error: std::io::Error| error::cannot_open(path.as_ref(), &error);
         let path = lock::resolve(path.as_ref()).map_err(failed)?;
-        let mut lock = Lock::take(&path)?;
+        let mut lock = FileLock::take(&path)?;
         if let Err(refused) = identity::check(&path) {
             lock.remove_if_new();
             return Err(refused);
         }
         Reserve::of(&path).release_if_full();
         lock::private_file(&path).map_err(failed)?;
-        lock.check_log()?;
+        lock.check_wal()?;
         let opened = schema::open_writer(&path);
         let connection = opened.map_err(|error| error::while_opening(&path, error))?;
         let changes = watch::Sender::new(0);
@@ -95,7 +95,7 @@ impl SqliteStore {
                 Err(error) => drop(opened.send(Err(error))),
             }
         })?;
-        let opened = is_open.recv().unwrap_or_else(|_| Err(gone()));
+        let opened = is_open.recv().unwrap_or_else(|_| Err(stopped()));
         let lost_at_opening = match opened {
             Ok(lost) => lost,
             Err(error) => {
@@ -115,7 +115,7 @@ impl SqliteStore {
         };
         let questions = Arc::new(Mutex::new(questions));
         for _ in 0..READERS {
-            let reader = Reader::open(&store.path).map_err(Fault::into_store_error)?;
+            let reader = Reader::open(&store.path).map_err(DriverError::into_store_error)?;
             let questions = Arc::clone(&questions);
             store.reading.push(spawn("windlass-reader", move || {
                 answer_reads(reader, &questions);
@@ -131,7 +131,7 @@ impl SqliteStore {
 
     /// What the writer has done so far.
     pub async fn stats(&self) -> Result<Stats, StoreError> {
-        self.write(Class::Look, 0, |writer| Ok(Ok(writer.stats()?)))
+        self.write(RequestClass::Read, 0, |writer| Ok(Ok(writer.stats()?)))
             .await
     }
 
@@ -142,26 +142,26 @@ impl SqliteStore {
         spawn("windlass-backup", move || {
             let _ = reply.send(back_up(&from, &to)); // nobody waits for it any more
         })?;
-        answer.await.map_err(|_| gone())?
+        answer.await.map_err(|_| stopped())?
     }
 
     /// Runs a verb on the writer; answers when it is on disk.
-    async fn write<T, F>(&self, class: Class, rows: usize, verb: F) -> Result<T, StoreError>
+    async fn write<T, F>(&self, class: RequestClass, rows: usize, verb: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
         F: FnMut(&mut Writer<'_>) -> Answer<T> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let task = Task {
+        let task = WriteRequest {
             class,
             rows,
             verb,
             result: None,
             reply,
         };
-        let requests = self.requests.as_ref().ok_or_else(gone)?;
-        requests.send(Box::new(task)).await.map_err(|_| gone())?;
-        let (answer, _verb) = answer.await.map_err(|_| gone())?;
+        let requests = self.requests.as_ref().ok_or_else(stopped)?;
+        requests.send(Box::new(task)).await.map_err(|_| stopped())?;
+        let (answer, _verb) = answer.await.map_err(|_| stopped())?;
         answer
     }
 
@@ -169,16 +169,16 @@ impl SqliteStore {
     async fn read<T, F>(&self, read: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
-        F: Fn(&mut Reader) -> Step<T> + Send + 'static,
+        F: Fn(&mut Reader) -> DriverResult<T> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let question: Read = Box::new(move |reader| {
-            let found = reader.read(read).map_err(Fault::into_store_error);
+        let question: ReadRequest = Box::new(move |reader| {
+            let found = reader.read(read).map_err(DriverError::into_store_error);
             let _ = reply.send(found); // nobody waits for it any more
         });
-        let reads = self.reads.as_ref().ok_or_else(gone)?;
-        reads.send(question).await.map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
+        let reads = self.reads.as_ref().ok_or_else(stopped)?;
+        reads.send(question).await.map_err(|_| stopped())?;
+        answer.await.map_err(|_| stopped())?
     }
 }
 
@@ -212,20 +212,20 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
 fn open_writer<'c>(
     connection: &'c Connection,
     path: &Path,
-    lock: &mut Lock,
+    lock: &mut FileLock,
     now: Timestamp,
     random: u64,
 ) -> Result<(Writer<'c>, usize), StoreError> {
     let mut writer = Writer::open(connection, path)?;
-    let lost = writer.end_former_process(now, random)?;
-    writer.on_opening(Writer::start_log)?;
-    lock.note_log_in_use()?;
+    let lost = writer.end_lost_attempts(now, random)?;
+    writer.group_while_opening(Writer::create_wal)?;
+    lock.mark_wal_in_use()?;
     writer.take_reserve();
     Ok((writer, lost))
 }
 
 /// Answers questions until nobody can ask any more. One reader waits for the next one, the others for their turn.
-fn answer_reads(mut reader: Reader, questions: &Mutex<mpsc::Receiver<Read>>) {
+fn answer_reads(mut reader: Reader, questions: &Mutex<mpsc::Receiver<ReadRequest>>) {
     loop {
         let next = questions
             .lock()
@@ -246,7 +246,7 @@ pub fn backup(from: &Path, to: &Path) -> Result<(), StoreError> {
 fn back_up(from: &Path, to: &Path) -> Result<(), StoreError> {
     let failed = |error: std::io::Error| StoreError::Unavailable(error.into());
     lock::new_private_file(to).map_err(failed)?;
-    let copied = copy(from, to).map_err(Fault::into_store_error);
+    let copied = copy(from, to).map_err(DriverError::into_store_error);
     let copied = copied.and_then(|()| lock::sync(to).map_err(failed));
     if copied.is_err() {
         let _ = std::fs::remove_file(to); // half a copy is none
@@ -255,15 +255,15 @@ fn back_up(from: &Path, to: &Path) -> Result<(), StoreError> {
 }
 
 /// SQLite's own way: `vacuum into` reads one picture of the file and writes a whole new one.
-fn copy(from: &Path, to: &Path) -> Step<()> {
+fn copy(from: &Path, to: &Path) -> DriverResult<()> {
     let connection = schema::open_reader(from)?;
     let to = to
         .to_str()
-        .ok_or_else(|| Fault::damaged("the path of the backup is no text"))?;
+        .ok_or_else(|| DriverError::damaged("the path of the backup is no text"))?;
     connection.execute("vacuum into ?1", [to])?;
     Ok(())
 }
 
-fn gone() -> StoreError {
+fn stopped() -> StoreError {
     StoreError::Stopped("the store's thread is gone".into())
 }

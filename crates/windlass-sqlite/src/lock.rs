@@ -11,22 +11,22 @@ use crate::error::cannot_open;
 
 /// Held as long as the store is open; the operating system frees it when the process dies.
 #[derive(Debug)]
-pub(crate) struct Lock {
+pub(crate) struct FileLock {
     path: PathBuf,
     file: File,
     /// The note of a former process, until it was seen that its log is there.
-    log_was_in_use: bool,
+    wal_was_in_use: bool,
     /// Whether the lock file was not there before.
     is_new: bool,
 }
 
 /// Stands in the lock file while the log may hold what the store does not.
-const LOG_IN_USE: &str = "log in use";
+const WAL_IN_USE: &str = "log in use";
 
-impl Lock {
-    /// Takes the lock beside the file, or tells who has it.
+impl FileLock {
+    /// Takes the lock sibling the file, or tells who has it.
     pub(crate) fn take(path: &Path) -> Result<Self, StoreError> {
-        let lock_path = beside(path, ".lock");
+        let lock_path = sibling(path, ".lock");
         let failed = |error: std::io::Error| cannot_open(&lock_path, &error);
         let (mut file, is_new) = match new_private_file(&lock_path) {
             Ok(file) => (file, true),
@@ -50,13 +50,13 @@ impl Lock {
         }
         let mut before = String::new();
         file.read_to_string(&mut before).map_err(failed)?;
-        let mut lock = Lock {
+        let mut lock = FileLock {
             path: path.to_owned(),
             file,
-            log_was_in_use: before.contains(LOG_IN_USE),
+            wal_was_in_use: before.contains(WAL_IN_USE),
             is_new,
         };
-        let note = if lock.log_was_in_use { LOG_IN_USE } else { "" };
+        let note = if lock.wal_was_in_use { WAL_IN_USE } else { "" };
         lock.write(note).map_err(failed)?;
         Ok(lock)
     }
@@ -64,37 +64,37 @@ impl Lock {
     /// Leaves nothing next to a file that is not a store.
     pub(crate) fn remove_if_new(&self) {
         if self.is_new {
-            let _ = std::fs::remove_file(beside(&self.path, ".lock")); // an empty file stays
+            let _ = std::fs::remove_file(sibling(&self.path, ".lock")); // an empty file stays
         }
     }
 
     /// Another file took the place of the store: the log of the former one is not asked for.
-    pub(crate) fn forget_log(&mut self) {
-        self.log_was_in_use = false;
+    pub(crate) fn ignore_old_wal(&mut self) {
+        self.wal_was_in_use = false;
     }
 
     /// Refuses a store whose log is gone, cut or damaged although it was in use when its process died: what was acknowledged
     /// last was in it.
-    pub(crate) fn check_log(&mut self) -> Result<(), StoreError> {
-        let log_path = beside(&self.path, "-wal");
-        if self.log_was_in_use && !log_path.exists() {
+    pub(crate) fn check_wal(&mut self) -> Result<(), StoreError> {
+        let wal_path = sibling(&self.path, "-wal");
+        if self.wal_was_in_use && !wal_path.exists() {
             let what = format!(
                 "its log {} is missing, and with it what was written last",
-                log_path.display()
+                wal_path.display()
             );
             return Err(StoreError::Damaged { what, cause: None });
         }
-        if self.log_was_in_use {
-            checkpoint::check(&log_path)?;
+        if self.wal_was_in_use {
+            checkpoint::check(&wal_path)?;
         }
-        self.log_was_in_use = false;
+        self.wal_was_in_use = false;
         Ok(())
     }
 
     /// From now on the log must be there.
-    pub(crate) fn note_log_in_use(&mut self) -> Result<(), StoreError> {
-        let noted = checkpoint::lengthen(&self.path)
-            .and_then(|()| self.write(LOG_IN_USE))
+    pub(crate) fn mark_wal_in_use(&mut self) -> Result<(), StoreError> {
+        let noted = checkpoint::preallocate_wal(&self.path)
+            .and_then(|()| self.write(WAL_IN_USE))
             .and_then(|()| self.file.sync_all());
         noted.map_err(|error| StoreError::Unavailable(error.into()))
     }
@@ -106,11 +106,11 @@ impl Lock {
     }
 }
 
-impl Drop for Lock {
+impl Drop for FileLock {
     /// After the store was closed: its log was folded back and removed, and need not be there next time.
     fn drop(&mut self) {
-        let locked = beside(&self.path, ".lock").exists();
-        if locked && !self.log_was_in_use && !beside(&self.path, "-wal").exists() {
+        let locked = sibling(&self.path, ".lock").exists();
+        if locked && !self.wal_was_in_use && !sibling(&self.path, "-wal").exists() {
             let _ = self.write(""); // else the next opening asks for the log: safe, and told
         }
     }
@@ -164,8 +164,8 @@ pub(crate) fn sync_folder(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// The file beside a store whose name ends so.
-pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
+/// The file sibling a store whose name ends so.
+pub(crate) fn sibling(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     PathBuf::from(name)
@@ -179,13 +179,13 @@ mod tests {
     fn a_second_owner_is_told_who_the_first_is() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("jobs.db");
-        let first = Lock::take(&path).unwrap();
-        let refused = Lock::take(&path).unwrap_err().to_string();
+        let first = FileLock::take(&path).unwrap();
+        let refused = FileLock::take(&path).unwrap_err().to_string();
         assert!(
             refused.contains(&format!("process {}", std::process::id())),
             "{refused}"
         );
         drop(first);
-        Lock::take(&path).unwrap();
+        FileLock::take(&path).unwrap();
     }
 }

@@ -7,7 +7,7 @@ use rusqlite::Connection;
 use windlass_core::retry::RetryPolicy;
 use windlass_core::{Kind, QueueName, WorkerName};
 
-use crate::error::{Fault, Step};
+use crate::error::{DriverError, DriverResult};
 
 /// The numbers that stand for names and policies in the tables.
 #[derive(Debug, Default)]
@@ -24,14 +24,14 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    pub(crate) fn load(connection: &Connection) -> Step<Self> {
+    pub(crate) fn load(connection: &Connection) -> DriverResult<Self> {
         let mut names = Names::default();
         names.refresh(connection)?;
         Ok(names)
     }
 
     /// Reads what is there; forgets what was rolled back.
-    pub(crate) fn refresh(&mut self, connection: &Connection) -> Step<()> {
+    pub(crate) fn refresh(&mut self, connection: &Connection) -> DriverResult<()> {
         let mut fresh = Names::default();
         let mut statement = connection.prepare_cached("select id, text from names")?;
         let mut rows = statement.query([])?;
@@ -52,13 +52,13 @@ impl Names {
     }
 
     /// The number of a name, which is given one if it has none.
-    pub(crate) fn number(&mut self, connection: &Connection, text: &str) -> Step<u32> {
+    pub(crate) fn number(&mut self, connection: &Connection, text: &str) -> DriverResult<u32> {
         if let Some(number) = self.numbers.get(text) {
             return Ok(*number);
         }
         let mut statement = connection.prepare_cached("insert into names (text) values (?1)")?;
         let number = statement.insert([text])?;
-        let number = u32::try_from(number).map_err(|_| Fault::damaged("too many names"))?;
+        let number = u32::try_from(number).map_err(|_| DriverError::damaged("too many names"))?;
         self.remember(number, text.into());
         Ok(number)
     }
@@ -73,15 +73,15 @@ impl Names {
         self.texts.insert(number, text);
     }
 
-    pub(crate) fn kind(&mut self, number: u32) -> Step<Kind> {
+    pub(crate) fn kind(&mut self, number: u32) -> DriverResult<Kind> {
         typed(&self.texts, &mut self.kinds, number, Kind::new)
     }
 
-    pub(crate) fn queue(&mut self, number: u32) -> Step<QueueName> {
+    pub(crate) fn queue(&mut self, number: u32) -> DriverResult<QueueName> {
         typed(&self.texts, &mut self.queues, number, QueueName::new)
     }
 
-    pub(crate) fn worker(&mut self, number: u32) -> Step<WorkerName> {
+    pub(crate) fn worker(&mut self, number: u32) -> DriverResult<WorkerName> {
         typed(&self.texts, &mut self.workers, number, WorkerName::new)
     }
 
@@ -90,7 +90,7 @@ impl Names {
         &mut self,
         connection: &Connection,
         policy: &Arc<RetryPolicy>,
-    ) -> Step<i64> {
+    ) -> DriverResult<i64> {
         if let Some((known, number)) = &self.last_policy
             && (Arc::ptr_eq(known, policy) || known == policy)
         {
@@ -121,7 +121,7 @@ impl Names {
         &mut self,
         connection: &Connection,
         kept: &BTreeSet<i64>,
-    ) -> Step<()> {
+    ) -> DriverResult<()> {
         let mut statement = connection.prepare_cached("delete from policies where id = ?1")?;
         for number in self.policies.keys().filter(|number| !kept.contains(number)) {
             statement.execute([number])?;
@@ -133,9 +133,9 @@ impl Names {
         Ok(())
     }
 
-    pub(crate) fn policy(&self, number: i64) -> Step<Arc<RetryPolicy>> {
+    pub(crate) fn policy(&self, number: i64) -> DriverResult<Arc<RetryPolicy>> {
         let found = self.policies.get(&number).cloned();
-        found.ok_or_else(|| Fault::damaged(format!("retry policy {number} is unknown")))
+        found.ok_or_else(|| DriverError::damaged(format!("retry policy {number} is unknown")))
     }
 }
 
@@ -144,13 +144,13 @@ fn typed<T: Clone>(
     made: &mut HashMap<u32, T>,
     number: u32,
     make: impl FnOnce(&str) -> Result<T, windlass_core::Invalid>,
-) -> Step<T> {
+) -> DriverResult<T> {
     if let Some(value) = made.get(&number) {
         return Ok(value.clone());
     }
     let text = texts.get(&number);
-    let text = text.ok_or_else(|| Fault::damaged(format!("name {number} is missing")))?;
-    let value = make(text).map_err(|error| Fault::damaged(format!("a name: {error}")))?;
+    let text = text.ok_or_else(|| DriverError::damaged(format!("name {number} is missing")))?;
+    let value = make(text).map_err(|error| DriverError::damaged(format!("a name: {error}")))?;
     made.insert(number, value.clone());
     Ok(value)
 }

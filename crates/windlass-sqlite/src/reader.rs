@@ -13,11 +13,11 @@ use windlass_store::{
     UnreadableSchedule,
 };
 
-use crate::error::{Step, if_readable};
+use crate::error::{DriverResult, if_readable};
 use crate::names::Names;
 use crate::row::{self, id_of, timestamp, unsigned, value};
 use crate::schema;
-use crate::writer::Living;
+use crate::writer::ActivePage;
 
 pub(crate) struct Reader {
     connection: Connection,
@@ -27,7 +27,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    pub(crate) fn open(path: &Path) -> Step<Self> {
+    pub(crate) fn open(path: &Path) -> DriverResult<Self> {
         let connection = schema::open_reader(path)?;
         Ok(Reader {
             connection,
@@ -37,7 +37,10 @@ impl Reader {
     }
 
     /// Reads in one picture of the file.
-    pub(crate) fn read<T>(&mut self, read: impl Fn(&mut Reader) -> Step<T>) -> Step<T> {
+    pub(crate) fn read<T>(
+        &mut self,
+        read: impl Fn(&mut Reader) -> DriverResult<T>,
+    ) -> DriverResult<T> {
         self.connection.prepare_cached("begin")?.execute([])?;
         let done = self.refresh_names().and_then(|()| read(self));
         // Nothing was written: to end the picture is all.
@@ -46,7 +49,7 @@ impl Reader {
     }
 
     /// Learns the names that are new in this picture, so that one that is missing is really unknown.
-    fn refresh_names(&mut self) -> Step<()> {
+    fn refresh_names(&mut self) -> DriverResult<()> {
         let sql = "select coalesce((select max(id) from names), 0), coalesce((select max(id) from policies), 0)";
         let newest = self
             .connection
@@ -60,7 +63,7 @@ impl Reader {
     }
 
     /// The jobs with these ids. One that cannot be read is an error only where it is asked for alone.
-    pub(crate) fn get(&mut self, jobs: &[JobId]) -> Step<Vec<Option<Job>>> {
+    pub(crate) fn get(&mut self, jobs: &[JobId]) -> DriverResult<Vec<Option<Job>>> {
         if let [id] = jobs {
             let found = row::find(&self.connection, &mut self.names, *id)?;
             return Ok(vec![found.map(|(job, _)| job)]);
@@ -69,16 +72,21 @@ impl Reader {
     }
 
     /// The job with that id, unless it cannot be read.
-    fn find(&mut self, id: JobId) -> Step<Option<Job>> {
+    fn find(&mut self, id: JobId) -> DriverResult<Option<Job>> {
         Ok(self.find_with_end(id)?.map(|(job, _)| job))
     }
 
-    fn find_with_end(&mut self, id: JobId) -> Step<Option<(Job, LastAttempt)>> {
+    fn find_with_end(&mut self, id: JobId) -> DriverResult<Option<(Job, LastAttempt)>> {
         let found = if_readable(row::find(&self.connection, &mut self.names, id))?;
         Ok(found.flatten())
     }
 
-    pub(crate) fn list(&mut self, filter: &Filter, page: Page, now: Timestamp) -> Step<Listed> {
+    pub(crate) fn list(
+        &mut self,
+        filter: &Filter,
+        page: Page,
+        now: Timestamp,
+    ) -> DriverResult<Listed> {
         let Some((queue, kind)) = self.numbers(filter) else {
             return Ok(Listed::default());
         };
@@ -110,18 +118,18 @@ impl Reader {
     }
 
     /// The bodies of jobs that waited or ran a moment ago, as far as they still match.
-    pub(crate) fn list_of(
+    pub(crate) fn list_active(
         &mut self,
-        living: &Living,
+        active: &ActivePage,
         filter: &Filter,
         now: Timestamp,
-    ) -> Step<Listed> {
-        let mut jobs = Vec::with_capacity(living.ids.len());
-        for id in &living.ids {
+    ) -> DriverResult<Listed> {
+        let mut jobs = Vec::with_capacity(active.ids.len());
+        for id in &active.ids {
             let found = self.find(*id)?;
             jobs.extend(found.filter(|job| filter.matches(job, now)));
         }
-        let next = living.next;
+        let next = active.next;
         Ok(Listed { jobs, next })
     }
 
@@ -135,14 +143,14 @@ impl Reader {
         known.then_some(numbers)
     }
 
-    pub(crate) fn attempts(&mut self, id: JobId, limit: usize) -> Step<Vec<Attempt>> {
+    pub(crate) fn attempts(&mut self, id: JobId, limit: usize) -> DriverResult<Vec<Attempt>> {
         let last = self.find_with_end(id)?;
         let last = last.and_then(|(job, last)| last.row(&job));
         let rows = row::attempts(&self.connection, &mut self.names, id, limit)?;
         Ok(last.into_iter().chain(rows).take(limit).collect())
     }
 
-    pub(crate) fn queues(&mut self) -> Step<BTreeMap<QueueName, QueueLimits>> {
+    pub(crate) fn queues(&mut self) -> DriverResult<BTreeMap<QueueName, QueueLimits>> {
         let mut statement = self
             .connection
             .prepare_cached("select name, limits from queues")?;
@@ -158,12 +166,12 @@ impl Reader {
         Ok(queues)
     }
 
-    pub(crate) fn schedules(&mut self) -> Step<Schedules> {
+    pub(crate) fn schedules(&mut self) -> DriverResult<Schedules> {
         let kept = self.kept_schedules("order by name", &[])?;
         Ok(kept.into_iter().collect())
     }
 
-    pub(crate) fn schedule(&mut self, which: &ScheduleRef) -> Step<Option<Schedule>> {
+    pub(crate) fn schedule(&mut self, which: &ScheduleRef) -> DriverResult<Option<Schedule>> {
         let found = match which {
             ScheduleRef::Id(id) => {
                 self.kept_schedules("where id = ?1", &[&id.as_u128().to_be_bytes()])
@@ -177,7 +185,7 @@ impl Reader {
         &self,
         which: &str,
         parameters: &[&dyn rusqlite::ToSql],
-    ) -> Step<Vec<Result<Schedule, UnreadableSchedule>>> {
+    ) -> DriverResult<Vec<Result<Schedule, UnreadableSchedule>>> {
         let sql = format!(
             "select id, version, definition, created_at, last_at, next_at, name from schedules {which}"
         );
@@ -190,7 +198,7 @@ impl Reader {
         schedule: ScheduleId,
         before: Option<Timestamp>,
         limit: usize,
-    ) -> Step<Vec<FiredOccurrence>> {
+    ) -> DriverResult<Vec<FiredOccurrence>> {
         let schedule = schedule.as_u128().to_be_bytes();
         let before = before.map_or(i64::MAX, Timestamp::as_micros);
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
@@ -208,7 +216,7 @@ impl Reader {
     }
 
     /// The longest due of the schedules that can be read.
-    pub(crate) fn due(&mut self, limit: usize, now: Timestamp) -> Step<Vec<Schedule>> {
+    pub(crate) fn due(&mut self, limit: usize, now: Timestamp) -> DriverResult<Vec<Schedule>> {
         let mut statement = self.connection.prepare_cached(
             "select id, version, definition, created_at, last_at, next_at, name from schedules \
              where next_at <= ?1 order by next_at, id",
@@ -223,7 +231,7 @@ impl Reader {
         Ok(due)
     }
 
-    pub(crate) fn nodes(&mut self) -> Step<Vec<Node>> {
+    pub(crate) fn nodes(&mut self) -> DriverResult<Vec<Node>> {
         self.rows(
             "select name, about, beat_at from nodes order by name",
             &[],
@@ -242,7 +250,7 @@ impl Reader {
         collection: &str,
         name: &str,
         now: Timestamp,
-    ) -> Step<Option<Document>> {
+    ) -> DriverResult<Option<Document>> {
         let mut statement = self.connection.prepare_cached(
             "select name, version, value, updated_at, expires_at from documents \
              where collection = ?1 and name = ?2 and (expires_at is null or expires_at > ?3)",
@@ -252,7 +260,11 @@ impl Reader {
         found.optional()?.transpose()
     }
 
-    pub(crate) fn documents(&mut self, collection: &str, now: Timestamp) -> Step<Vec<Document>> {
+    pub(crate) fn documents(
+        &mut self,
+        collection: &str,
+        now: Timestamp,
+    ) -> DriverResult<Vec<Document>> {
         self.rows(
             "select name, version, value, updated_at, expires_at from documents \
              where collection = ?1 and (expires_at is null or expires_at > ?2) order by name",
@@ -267,7 +279,7 @@ impl Reader {
         after: &str,
         limit: usize,
         now: Timestamp,
-    ) -> Step<Vec<String>> {
+    ) -> DriverResult<Vec<String>> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.rows(
             "select name from documents where collection = ?1 and name > ?2 \
@@ -282,7 +294,7 @@ impl Reader {
         topic: &str,
         range: RecordRange,
         limit: usize,
-    ) -> Step<Vec<Record>> {
+    ) -> DriverResult<Vec<Record>> {
         let (sql, cursor) = match range {
             RecordRange::After(cursor) => (
                 "select cursor, at, value from records where topic = ?1 and cursor > ?2 order by cursor limit ?3",
@@ -302,8 +314,8 @@ impl Reader {
         &self,
         sql: &str,
         parameters: &[&dyn rusqlite::ToSql],
-        read: impl Fn(&Row<'_>) -> Step<T>,
-    ) -> Step<Vec<T>> {
+        read: impl Fn(&Row<'_>) -> DriverResult<T>,
+    ) -> DriverResult<Vec<T>> {
         let mut statement = self.connection.prepare_cached(sql)?;
         let mut rows = statement.query(parameters)?;
         let mut found = Vec::new();
@@ -331,7 +343,7 @@ fn states(filter: &Filter) -> RangeInclusive<i64> {
 }
 
 /// A schedule, or what there is of one whose definition cannot be read.
-fn schedule(row: &Row<'_>) -> Step<Result<Schedule, UnreadableSchedule>> {
+fn schedule(row: &Row<'_>) -> DriverResult<Result<Schedule, UnreadableSchedule>> {
     let id: [u8; 16] = row.get(0)?;
     let optional = |micros: Option<i64>| micros.map(timestamp).transpose();
     let stored = ScheduleRow {
@@ -346,7 +358,7 @@ fn schedule(row: &Row<'_>) -> Step<Result<Schedule, UnreadableSchedule>> {
     Ok(stored.read())
 }
 
-fn record(row: &Row<'_>) -> Step<Record> {
+fn record(row: &Row<'_>) -> DriverResult<Record> {
     Ok(Record {
         cursor: unsigned(row, 0)?,
         at: timestamp(row.get(1)?)?,
@@ -354,7 +366,7 @@ fn record(row: &Row<'_>) -> Step<Record> {
     })
 }
 
-fn document(row: &Row<'_>) -> Step<Document> {
+fn document(row: &Row<'_>) -> DriverResult<Document> {
     Ok(Document {
         name: row.get(0)?,
         version: unsigned(row, 1)?,

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
-use crate::lock::{beside, private_file};
+use crate::lock::{private_file, sibling};
 
 const MEBIBYTE: u64 = 1024 * 1024;
 
@@ -34,7 +34,7 @@ pub(crate) struct Reserve {
 impl Reserve {
     pub(crate) fn of(store: &Path) -> Self {
         Reserve {
-            path: beside(store, "-reserve"),
+            path: sibling(store, "-reserve"),
         }
     }
 

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use windlass_store::StoreError;
 
-use crate::error::{Fault, Step, cannot_open};
-use crate::identity::{self, Found};
-use crate::lock::{self, Lock, beside};
+use crate::error::{DriverError, DriverResult, cannot_open};
+use crate::identity::{self, PathContents};
+use crate::lock::{self, FileLock, sibling};
 use crate::{back_up, schema};
 
 /// What a restore does with a store that is there already.
@@ -26,24 +26,24 @@ const STALE: [&str; 3] = ["-wal", "-shm", "-journal"];
 /// store, if a process has the store at `to` open, and if one is there that is not to be replaced.
 pub fn restore(from: &Path, to: &Path, existing: Existing) -> Result<(), StoreError> {
     identity::check_store(from)?;
-    check_whole(from).map_err(Fault::into_store_error)?;
+    check_whole(from).map_err(DriverError::into_store_error)?;
     let to = lock::resolve(to).map_err(|error| cannot_open(to, &error))?;
-    let mut lock = Lock::take(&to)?;
+    let mut lock = FileLock::take(&to)?;
     let restored = check_target(&to, existing).and_then(|()| put(from, &to));
     match restored {
-        Ok(()) => lock.forget_log(),
+        Ok(()) => lock.ignore_old_wal(),
         Err(_) => lock.remove_if_new(),
     }
     restored
 }
 
-/// Refuses a backup that SQLite finds a fault with.
-fn check_whole(backup: &Path) -> Step<()> {
+/// Refuses a backup that SQLite finds a error with.
+fn check_whole(backup: &Path) -> DriverResult<()> {
     let connection = schema::open_reader(backup)?;
     let found: String = connection.query_row("pragma integrity_check(1)", [], |row| row.get(0))?;
     match found.as_str() {
         "ok" => Ok(()),
-        found => Err(Fault::damaged(format!(
+        found => Err(DriverError::damaged(format!(
             "the backup {}: {found}",
             backup.display()
         ))),
@@ -52,8 +52,8 @@ fn check_whole(backup: &Path) -> Step<()> {
 
 fn check_target(to: &Path, existing: Existing) -> Result<(), StoreError> {
     match (identity::check(to)?, existing) {
-        (Found::Nothing, _) | (Found::Store, Existing::Replace) => Ok(()),
-        (Found::Store, Existing::Keep) => Err(StoreError::Exists {
+        (PathContents::Nothing, _) | (PathContents::Store, Existing::Replace) => Ok(()),
+        (PathContents::Store, Existing::Keep) => Err(StoreError::Exists {
             path: to.display().to_string(),
         }),
     }
@@ -63,12 +63,12 @@ fn check_target(to: &Path, existing: Existing) -> Result<(), StoreError> {
 /// never opened half.
 fn put(from: &Path, to: &Path) -> Result<(), StoreError> {
     let failed = |error: std::io::Error| StoreError::Unavailable(error.into());
-    let new = beside(to, "-restore");
+    let new = sibling(to, "-restore");
     remove(&new).map_err(failed)?; // left by a restore that was killed
     back_up(from, &new)?;
     let placed = STALE
         .iter()
-        .try_for_each(|ending| remove(&beside(to, ending)))
+        .try_for_each(|ending| remove(&sibling(to, ending)))
         .and_then(|()| lock::sync_folder(to))
         .and_then(|()| std::fs::rename(&new, to))
         .and_then(|()| lock::sync(to));

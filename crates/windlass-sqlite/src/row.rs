@@ -10,14 +10,14 @@ use windlass_store::stored::{Asked, LastAttempt, extra_of};
 
 pub(crate) use attempt::{attempts, insert_attempt};
 pub(crate) use state::{
-    CANCELLED, DEAD_FROM, RUNNING, SUCCEEDED, WAITING, dead_number, end_state, keep_claim,
-    put_state, request_cancel, start_state, state_number, succeed_state,
+    CANCELLED, DEAD_FROM, RUNNING, SUCCEEDED, WAITING, dead_number, end_state, insert_first_state,
+    put_state, request_cancel, set_claim, state_number, succeed_state,
 };
 pub(crate) use value::{blob, id_of, signed, timestamp, unsigned, value};
 
-use crate::error::{Fault, Step, if_readable};
+use crate::error::{DriverError, DriverResult, if_readable};
 use crate::names::Names;
-use state::stand;
+use state::apply_state;
 
 /// A number that a flipped bit changes: eight bytes at a time, then the rest, well mixed.
 fn checksum(payload: &str) -> i64 {
@@ -38,7 +38,7 @@ pub(crate) fn insert_job(
     job: &Job,
     queue: u32,
     kind: u32,
-) -> Step<bool> {
+) -> DriverResult<bool> {
     let payload = job.payload.as_str();
     let changed = insert_job.execute(params![
         blob(job.id),
@@ -55,7 +55,11 @@ pub(crate) fn insert_job(
 }
 
 /// Writes what an edit or a revival may have changed.
-pub(crate) fn update_job(connection: &Connection, names: &mut Names, job: &Job) -> Step<()> {
+pub(crate) fn update_job(
+    connection: &Connection,
+    names: &mut Names,
+    job: &Job,
+) -> DriverResult<()> {
     let queue = names.number(connection, job.queue.as_str())?;
     let payload = job.payload.as_str();
     let mut statement = connection.prepare_cached(include_str!("../sql/update_job.sql"))?;
@@ -77,14 +81,14 @@ pub(crate) fn find(
     connection: &Connection,
     names: &mut Names,
     id: JobId,
-) -> Step<Option<(Job, LastAttempt)>> {
+) -> DriverResult<Option<(Job, LastAttempt)>> {
     let mut statement = connection.prepare_cached(include_str!("../sql/select_job.sql"))?;
     let found = one(&mut statement, id, |row| job_from(row, names, id))?;
     let Some(mut job) = found else {
         return Ok(None);
     };
     let mut statement = connection.prepare_cached(include_str!("../sql/select_state.sql"))?;
-    let last = one(&mut statement, id, |row| stand(row, names, &mut job))?;
+    let last = one(&mut statement, id, |row| apply_state(row, names, &mut job))?;
     Ok(Some((job, last.unwrap_or_default())))
 }
 
@@ -93,7 +97,7 @@ pub(crate) fn find_fresh(
     connection: &Connection,
     names: &mut Names,
     id: JobId,
-) -> Step<Option<Job>> {
+) -> DriverResult<Option<Job>> {
     let mut statement = connection.prepare_cached(include_str!("../sql/select_job.sql"))?;
     one(&mut statement, id, |row| job_from(row, names, id))
 }
@@ -104,7 +108,7 @@ pub(crate) fn walk_fresh(
     connection: &Connection,
     names: &mut Names,
     ids: &[JobId],
-) -> Step<Vec<Job>> {
+) -> DriverResult<Vec<Job>> {
     let (Some(first), Some(last)) = (ids.first(), ids.last()) else {
         return Ok(Vec::new());
     };
@@ -132,18 +136,18 @@ pub(crate) fn walk_fresh(
 fn one<T>(
     statement: &mut CachedStatement<'_>,
     id: JobId,
-    mut read: impl FnMut(&Row<'_>) -> Step<T>,
-) -> Step<Option<T>> {
+    mut read: impl FnMut(&Row<'_>) -> DriverResult<T>,
+) -> DriverResult<Option<T>> {
     let row = statement
         .query_row([blob(id)], |row| Ok(read(row)))
         .optional()?;
-    row.transpose().map_err(|fault| fault.of_job(id))
+    row.transpose().map_err(|error| error.of_job(id))
 }
 
-fn job_from(row: &Row<'_>, names: &mut Names, id: JobId) -> Step<Job> {
+fn job_from(row: &Row<'_>, names: &mut Names, id: JobId) -> DriverResult<Job> {
     let payload = row.get_ref(6)?.as_str().map_err(rusqlite::Error::from)?;
     if checksum(payload) != row.get::<_, i64>(5)? {
-        return Err(Fault::damaged(format!("the payload of job {id}")));
+        return Err(DriverError::damaged(format!("the payload of job {id}")));
     }
     let asked = Asked {
         id,
@@ -158,5 +162,5 @@ fn job_from(row: &Row<'_>, names: &mut Names, id: JobId) -> Step<Job> {
             .as_str_or_null()
             .map_err(rusqlite::Error::from)?,
     };
-    asked.into_job().map_err(Fault::damaged)
+    asked.into_job().map_err(DriverError::damaged)
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 use windlass_store::StoreError;
 
-use crate::error::{Fault, Step};
+use crate::error::{DriverError, DriverResult};
 use crate::identity::APPLICATION_ID;
 
 /// The migrations in order; never edited once released.
@@ -42,13 +42,13 @@ pub(crate) fn open_aside(path: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let opened = Connection::open_with_flags(path, flags).map_err(Fault::from);
+    let opened = Connection::open_with_flags(path, flags).map_err(DriverError::from);
     let configured = opened.and_then(|connection| configure(&connection).map(|()| connection));
-    configured.map_err(Fault::into_store_error)
+    configured.map_err(DriverError::into_store_error)
 }
 
 /// Opens a connection that only reads.
-pub(crate) fn open_reader(path: &Path) -> Step<Connection> {
+pub(crate) fn open_reader(path: &Path) -> DriverResult<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY_TIME_MAX)?;
@@ -57,7 +57,7 @@ pub(crate) fn open_reader(path: &Path) -> Step<Connection> {
     Ok(connection)
 }
 
-fn configure(connection: &Connection) -> Step<()> {
+fn configure(connection: &Connection) -> DriverResult<()> {
     connection.busy_timeout(BUSY_TIME_MAX)?;
     connection.pragma_update(None, "page_size", PAGE_BYTES)?;
     mark_new_file(connection)?;
@@ -74,7 +74,7 @@ fn configure(connection: &Connection) -> Step<()> {
 
 /// Writes into an empty file whose it is. This comes before the log is used: the header itself must
 /// say it, also after a crash.
-fn mark_new_file(connection: &Connection) -> Step<()> {
+fn mark_new_file(connection: &Connection) -> DriverResult<()> {
     let pages: u32 = connection.query_row("pragma page_count", [], |row| row.get(0))?;
     if pages == 0 {
         connection.pragma_update(None, "synchronous", "full")?;
@@ -88,8 +88,8 @@ fn migrate(connection: &Connection) -> Result<(), StoreError> {
         connection.query_row("pragma user_version", [], |row| row.get::<_, u32>(0))
     };
     let found = version(connection)
-        .map_err(Fault::from)
-        .map_err(Fault::into_store_error)?;
+        .map_err(DriverError::from)
+        .map_err(DriverError::into_store_error)?;
     if found > SCHEMA_VERSION {
         return Err(StoreError::WrongSchema {
             found,
@@ -102,8 +102,8 @@ fn migrate(connection: &Connection) -> Result<(), StoreError> {
     {
         let script =
             format!("begin immediate;\n{migration}\npragma user_version = {number};\ncommit;");
-        let done = connection.execute_batch(&script).map_err(Fault::from);
-        done.map_err(Fault::into_store_error)?;
+        let done = connection.execute_batch(&script).map_err(DriverError::from);
+        done.map_err(DriverError::into_store_error)?;
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ use windlass_store::{
 };
 
 use crate::SqliteStore;
-use crate::group::Class;
+use crate::group::RequestClass;
 use crate::writer::Writer;
 
 #[async_trait]
@@ -29,7 +29,7 @@ impl SweepSteps for SqliteStore {
         now: Timestamp,
         random: u64,
     ) -> Result<Swept, StoreError> {
-        self.write(Class::Settle, limit, move |writer| {
+        self.write(RequestClass::Settle, limit, move |writer| {
             writer.sweep(&part, limit, now, random)
         })
         .await
@@ -41,7 +41,7 @@ impl SweepSteps for SqliteStore {
         limit: usize,
         now: Timestamp,
     ) -> Result<Vec<JobId>, StoreError> {
-        self.write(Class::Look, 0, move |writer| {
+        self.write(RequestClass::Read, 0, move |writer| {
             Ok(Ok(writer.to_sweep(&except, limit, now)))
         })
         .await
@@ -55,7 +55,7 @@ impl Store for SqliteStore {
         // A large payload weighs as much as many rows, so that groups are bounded in bytes too.
         let bytes: usize = jobs.iter().map(|job| job.payload.as_str().len()).sum();
         let rows = jobs.len() + bytes / 1024;
-        self.write(Class::Enqueue, rows, move |writer| {
+        self.write(RequestClass::Enqueue, rows, move |writer| {
             writer.enqueue(&jobs, mode, now)
         })
         .await
@@ -64,8 +64,10 @@ impl Store for SqliteStore {
     async fn claim(&self, claim: &Claim, now: Timestamp) -> Result<Claimed, StoreError> {
         let claim = claim.clone();
         let rows = usize::try_from(claim.plan.limit).unwrap_or(usize::MAX);
-        self.write(Class::Claim, rows, move |writer| writer.claim(&claim, now))
-            .await
+        self.write(RequestClass::Claim, rows, move |writer| {
+            writer.claim(&claim, now)
+        })
+        .await
     }
 
     async fn due_queues(
@@ -74,8 +76,10 @@ impl Store for SqliteStore {
         now: Timestamp,
     ) -> Result<Vec<QueueName>, StoreError> {
         let look = look.clone();
-        self.write(Class::Look, 0, move |writer| writer.due_queues(&look, now))
-            .await
+        self.write(RequestClass::Read, 0, move |writer| {
+            writer.due_queues(&look, now)
+        })
+        .await
     }
 
     async fn renew(
@@ -85,7 +89,7 @@ impl Store for SqliteStore {
         now: Timestamp,
     ) -> Result<Vec<Renewed>, StoreError> {
         let step = |attempts: Arc<Vec<AttemptId>>| {
-            self.write(Class::Settle, attempts.len(), move |writer| {
+            self.write(RequestClass::Settle, attempts.len(), move |writer| {
                 writer.renew(&attempts, lease, now)
             })
         };
@@ -102,7 +106,7 @@ impl Store for SqliteStore {
         now: Timestamp,
     ) -> Result<Vec<Settled>, StoreError> {
         let step = |reports: Arc<Vec<AttemptReport>>| {
-            self.write(Class::Settle, reports.len(), move |writer| {
+            self.write(RequestClass::Settle, reports.len(), move |writer| {
                 writer.settle(&reports, now)
             })
         };
@@ -121,8 +125,10 @@ impl Store for SqliteStore {
     ) -> Result<Vec<Changed>, StoreError> {
         let (jobs, change) = (jobs.to_vec(), change.clone());
         let class = match change {
-            Change::Cancel | Change::Purge => Class::Relief,
-            Change::Revive(_) | Change::RunNow | Change::Edit(_) | Change::Resolve => Class::Other,
+            Change::Cancel | Change::Purge => RequestClass::Relief,
+            Change::Revive(_) | Change::RunNow | Change::Edit(_) | Change::Resolve => {
+                RequestClass::Other
+            }
         };
         self.write(class, jobs.len(), move |writer| {
             writer.change_all(&jobs, &change, now)
@@ -142,16 +148,17 @@ impl Store for SqliteStore {
         now: Timestamp,
     ) -> Result<Listed, StoreError> {
         let filter = filter.clone();
-        let living = match filter.state {
+        let active = match filter.state {
             Some(ListedState::Scheduled | ListedState::Ready | ListedState::Running) => {
                 let filter = filter.clone();
-                let look = move |writer: &mut Writer<'_>| Ok(Ok(writer.living(&filter, page, now)));
-                Some(self.write(Class::Look, 0, look).await?)
+                let look =
+                    move |writer: &mut Writer<'_>| Ok(Ok(writer.active_page(&filter, page, now)));
+                Some(self.write(RequestClass::Read, 0, look).await?)
             }
             _ => None,
         };
-        self.read(move |reader| match &living {
-            Some(living) => reader.list_of(living, &filter, now),
+        self.read(move |reader| match &active {
+            Some(active) => reader.list_active(active, &filter, now),
             None => reader.list(&filter, page, now),
         })
         .await
@@ -162,7 +169,7 @@ impl Store for SqliteStore {
     }
 
     async fn counts(&self, now: Timestamp) -> Result<BTreeMap<QueueName, Counts>, StoreError> {
-        self.write(Class::Look, 0, move |writer| writer.counts(now))
+        self.write(RequestClass::Read, 0, move |writer| writer.counts(now))
             .await
     }
 
@@ -173,7 +180,7 @@ impl Store for SqliteStore {
         expected: Option<&QueueLimits>,
     ) -> Result<bool, StoreError> {
         let (queue, limits, expected) = (queue.clone(), limits.clone(), expected.cloned());
-        self.write(Class::Relief, 1, move |writer| {
+        self.write(RequestClass::Relief, 1, move |writer| {
             writer.put_queue(&queue, &limits, expected.as_ref())
         })
         .await
@@ -189,7 +196,7 @@ impl Store for SqliteStore {
         expected: Expected,
     ) -> Result<Written, StoreError> {
         let schedule = schedule.clone();
-        self.write(Class::Other, 1, move |writer| {
+        self.write(RequestClass::Other, 1, move |writer| {
             writer.put_schedule(&schedule, expected)
         })
         .await
@@ -219,7 +226,7 @@ impl Store for SqliteStore {
     }
 
     async fn fire(&self, fire: Fire, now: Timestamp) -> Result<Fired, StoreError> {
-        self.write(Class::Other, fire.jobs.len(), move |writer| {
+        self.write(RequestClass::Other, fire.jobs.len(), move |writer| {
             writer.fire(&fire, now)
         })
         .await
@@ -230,7 +237,7 @@ impl Store for SqliteStore {
         schedule: ScheduleId,
         expected: Expected,
     ) -> Result<Written, StoreError> {
-        self.write(Class::Relief, 1, move |writer| {
+        self.write(RequestClass::Relief, 1, move |writer| {
             writer.remove_schedule(schedule, expected)
         })
         .await
@@ -238,7 +245,7 @@ impl Store for SqliteStore {
 
     async fn beat(&self, name: &str, about: &Value, now: Timestamp) -> Result<(), StoreError> {
         let (name, about) = (name.to_owned(), about.clone());
-        self.write(Class::Settle, 1, move |writer| {
+        self.write(RequestClass::Settle, 1, move |writer| {
             writer.beat(&name, &about, now)
         })
         .await
@@ -250,8 +257,10 @@ impl Store for SqliteStore {
 
     async fn remove_node(&self, name: &str) -> Result<(), StoreError> {
         let name = name.to_owned();
-        self.write(Class::Relief, 1, move |writer| writer.remove_node(&name))
-            .await
+        self.write(RequestClass::Relief, 1, move |writer| {
+            writer.remove_node(&name)
+        })
+        .await
     }
 
     async fn put_document(
@@ -267,8 +276,8 @@ impl Store for SqliteStore {
         // A document that is there is changed in place: the audit log needs no more for what frees
         // space.
         let class = match expected {
-            Expected::Version(_) => Class::Relief,
-            Expected::Anything | Expected::Absent => Class::Other,
+            Expected::Version(_) => RequestClass::Relief,
+            Expected::Anything | Expected::Absent => RequestClass::Other,
         };
         self.write(class, 1, move |writer| {
             writer.put_document(&collection, &name, &value, expected, expires_at, now)
@@ -298,7 +307,7 @@ impl Store for SqliteStore {
     }
 
     async fn remove_expired(&self, limit: usize, now: Timestamp) -> Result<usize, StoreError> {
-        self.write(Class::Relief, limit, move |writer| {
+        self.write(RequestClass::Relief, limit, move |writer| {
             writer.remove_expired(limit, now)
         })
         .await
@@ -323,7 +332,7 @@ impl Store for SqliteStore {
         expected: Expected,
     ) -> Result<Written, StoreError> {
         let (collection, name) = (collection.to_owned(), name.to_owned());
-        self.write(Class::Relief, 1, move |writer| {
+        self.write(RequestClass::Relief, 1, move |writer| {
             writer.remove_document(&collection, &name, expected)
         })
         .await
@@ -336,7 +345,7 @@ impl Store for SqliteStore {
         now: Timestamp,
     ) -> Result<(), StoreError> {
         let (topic, values) = (topic.to_owned(), values.to_vec());
-        self.write(Class::Relief, values.len(), move |writer| {
+        self.write(RequestClass::Relief, values.len(), move |writer| {
             writer.append(&topic, &values, now)
         })
         .await
@@ -360,7 +369,7 @@ impl Store for SqliteStore {
         limit: usize,
     ) -> Result<usize, StoreError> {
         let topic = topic.to_owned();
-        self.write(Class::Relief, limit, move |writer| {
+        self.write(RequestClass::Relief, limit, move |writer| {
             writer.trim(&topic, before, limit)
         })
         .await

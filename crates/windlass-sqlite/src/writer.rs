@@ -25,21 +25,21 @@ use windlass_core::{Job, JobId, Key, QueueName, Settlement};
 use windlass_store::stored::LastAttempt;
 use windlass_store::{AttemptId, QueueLimits, StoreError};
 
-use crate::checkpoint::Log;
-use crate::error::{Fault, Step};
+use crate::checkpoint::Checkpointer;
+use crate::error::{DriverError, DriverResult};
 use crate::index::{Entry, Index, Running, Waiting};
 use crate::names::Names;
 use crate::reserve::Reserve;
 use crate::row;
 use crate::schema;
 use full_disk::FullDisk;
-use recent_claims::Claims;
+use recent_claims::RecentClaims;
 use statements::Statements;
 
-pub(crate) use active::Living;
+pub(crate) use active::ActivePage;
 
 /// What a verb answers: an outer error is the disk's, an inner one the contract's.
-pub(crate) type Answer<T> = Step<Result<T, StoreError>>;
+pub(crate) type Answer<T> = DriverResult<Result<T, StoreError>>;
 
 pub(crate) struct Writer<'c> {
     pub(crate) connection: &'c Connection,
@@ -47,14 +47,14 @@ pub(crate) struct Writer<'c> {
     pub(crate) names: Names,
     pub(crate) index: Index,
     pub(crate) queues: BTreeMap<QueueName, QueueLimits>,
-    pub(crate) claims: Claims,
+    pub(crate) claims: RecentClaims,
     /// Attempts of a former process that were ended when the store was opened, until a sweep has told of them.
     pub(crate) lost_at_opening: Vec<(AttemptId, Settlement)>,
     /// How many jobs ended in this group, by queue and state.
     unsaved: BTreeMap<(u32, i64), i64>,
     /// SQLite's count of changed rows after the last group.
     changes: u64,
-    log: Log,
+    checkpointer: Checkpointer,
     reserve: Reserve,
     /// Set while the disk is full.
     full: Option<FullDisk>,
@@ -69,11 +69,11 @@ pub(crate) struct Writer<'c> {
 pub struct Stats {
     /// Transactions that were made durable.
     pub commits: u64,
-    /// How often the log was folded back into the file.
+    /// How often the checkpointer was folded back into the file.
     pub checkpoints: u64,
     /// The longest of those pauses, in microseconds.
     pub longest_pause_micros: u64,
-    /// What is stored, with what is still in the log.
+    /// What is stored, with what is still in the checkpointer.
     pub file_bytes: u64,
 }
 
@@ -81,27 +81,27 @@ impl<'c> Writer<'c> {
     /// Reads the order of the jobs from an open file.
     pub(crate) fn open(connection: &'c Connection, path: &Path) -> Result<Self, StoreError> {
         let mut writer = Writer {
-            names: Names::load(connection).map_err(Fault::into_store_error)?,
-            statements: Statements::prepare(connection).map_err(Fault::into_store_error)?,
+            names: Names::load(connection).map_err(DriverError::into_store_error)?,
+            statements: Statements::prepare(connection).map_err(DriverError::into_store_error)?,
             connection,
             index: Index::default(),
             queues: BTreeMap::new(),
-            claims: Claims::default(),
+            claims: RecentClaims::default(),
             lost_at_opening: Vec::new(),
             unsaved: BTreeMap::new(),
             changes: 0,
-            log: Log::open(path)?,
+            checkpointer: Checkpointer::open(path)?,
             reserve: Reserve::of(path),
             full: None,
             path: path.to_owned(),
             stopped: None,
             stats: Stats::default(),
         };
-        writer.load().map_err(Fault::into_store_error)?;
+        writer.load().map_err(DriverError::into_store_error)?;
         Ok(writer)
     }
 
-    pub(crate) fn stats(&self) -> Step<Stats> {
+    pub(crate) fn stats(&self) -> DriverResult<Stats> {
         let pages = self
             .connection
             .query_row("pragma page_count", [], |row| row::unsigned(row, 0))?;
@@ -111,8 +111,8 @@ impl<'c> Writer<'c> {
         })
     }
 
-    /// Writes something, so that there is a log from now on.
-    pub(crate) fn start_log(&mut self) -> Step<()> {
+    /// Writes something, so that there is a checkpointer from now on.
+    pub(crate) fn create_wal(&mut self) -> DriverResult<()> {
         let version = "select user_version from pragma_user_version";
         let version: u32 = self.connection.query_row(version, [], |row| row.get(0))?;
         Ok(self
@@ -123,7 +123,7 @@ impl<'c> Writer<'c> {
     /// Runs the work of a group in one transaction: when this returns, it is on disk, or taken back.
     pub(crate) fn group<T>(
         &mut self,
-        work: impl FnOnce(&mut Self) -> Step<T>,
+        work: impl FnOnce(&mut Self) -> DriverResult<T>,
     ) -> Result<T, StoreError> {
         if let Some(reason) = &self.stopped {
             return Err(StoreError::Stopped(reason.clone().into()));
@@ -131,20 +131,20 @@ impl<'c> Writer<'c> {
         let done = self.transaction(work);
         match done {
             Ok(answers) => {
-                self.index.keep();
-                self.claims.keep();
+                self.index.commit();
+                self.claims.commit();
                 // A group that wrote nothing, such as claims that found nothing, is not synced.
                 let changes = self.connection.total_changes();
                 self.stats.commits += u64::from(changes != self.changes);
                 self.changes = changes;
                 Ok(answers)
             }
-            Err(fault) => {
-                self.index.take_back();
+            Err(error) => {
+                self.index.roll_back();
                 self.unsaved.clear();
-                self.claims.take_back();
-                let full = fault.is_disk_full().then(|| format!("{fault:?}"));
-                let error = self.roll_back(fault);
+                self.claims.roll_back();
+                let full = error.is_disk_full().then(|| format!("{error:?}"));
+                let error = self.roll_back(error);
                 if let Some(cause) = full {
                     self.enter_full(cause);
                 }
@@ -153,7 +153,10 @@ impl<'c> Writer<'c> {
         }
     }
 
-    fn transaction<T>(&mut self, work: impl FnOnce(&mut Self) -> Step<T>) -> Step<T> {
+    fn transaction<T>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> DriverResult<T>,
+    ) -> DriverResult<T> {
         self.statements.begin.execute([])?;
         let answers = work(self)?;
         self.save_tallies()?;
@@ -162,9 +165,9 @@ impl<'c> Writer<'c> {
     }
 
     /// Ends a transaction that failed; after a failed sync, stops for good.
-    fn roll_back(&mut self, fault: Fault) -> StoreError {
-        if self.stop_after_failed_sync(&fault) {
-            let cause = format!("{fault:?}");
+    fn roll_back(&mut self, error: DriverError) -> StoreError {
+        if self.stop_after_failed_sync(&error) {
+            let cause = format!("{error:?}");
             return StoreError::Indeterminate(cause.into());
         }
         let rolled_back = match self.connection.is_autocommit() {
@@ -172,7 +175,7 @@ impl<'c> Writer<'c> {
             false => self
                 .connection
                 .execute_batch("rollback")
-                .map_err(Fault::from),
+                .map_err(DriverError::from),
         };
         let refreshed = rolled_back
             .and_then(|()| self.names.refresh(self.connection))
@@ -180,58 +183,58 @@ impl<'c> Writer<'c> {
         if let Err(second) = refreshed {
             self.stopped = Some(format!("a failed step could not be taken back: {second:?}"));
         }
-        fault.into_store_error()
+        error.into_store_error()
     }
 
     /// Stops for good if a sync failed; whether it did.
-    fn stop_after_failed_sync(&mut self, fault: &Fault) -> bool {
-        let failed = fault.is_failed_sync();
+    fn stop_after_failed_sync(&mut self, error: &DriverError) -> bool {
+        let failed = error.is_failed_sync();
         if failed {
-            self.stopped = Some(format!("the disk failed to sync a write: {fault:?}"));
+            self.stopped = Some(format!("the disk failed to sync a write: {error:?}"));
         }
         failed
     }
 
-    /// Folds the log back into the file when it has grown large: between two groups, so that nobody is in the way.
-    pub(crate) fn fold_log_if_due(&mut self) {
+    /// Folds the checkpointer back into the file when it has grown large: between two groups, so that nobody is in the way.
+    pub(crate) fn checkpoint_if_due(&mut self) {
         if self.stopped.is_some() {
             return;
         }
         if self.full.is_some() {
-            return self.fold_into_reserve();
+            return self.checkpoint_into_reserve();
         }
         let started = Pause::start();
-        let folded = match self.log.is_due(self.connection, &self.path) {
+        let folded = match self.checkpointer.is_due(self.connection, &self.path) {
             Ok(false) => return,
-            Ok(true) => self.log.finish(self.connection),
-            Err(fault) => Err(fault),
+            Ok(true) => self.checkpointer.finish(self.connection),
+            Err(error) => Err(error),
         };
         match folded {
             Ok(whole) => self.stats.checkpoints += u64::from(whole),
-            Err(fault) if self.stop_after_failed_sync(&fault) => {}
-            Err(fault) if fault.is_disk_full() => self.enter_full(format!("{fault:?}")),
-            Err(_) => {} // the log grows on, and the next group tries again
+            Err(error) if self.stop_after_failed_sync(&error) => {}
+            Err(error) if error.is_disk_full() => self.enter_full(format!("{error:?}")),
+            Err(_) => {} // the checkpointer grows on, and the next group tries again
         }
         self.stats.longest_pause_micros = self.stats.longest_pause_micros.max(started.micros());
     }
 
     /// Writes where a job stands, on disk and in memory.
-    fn write(&mut self, job: &mut Job, last: &LastAttempt) -> Step<()> {
+    fn write(&mut self, job: &mut Job, last: &LastAttempt) -> DriverResult<()> {
         row::put_state(self.connection, &mut self.names, job, last)?;
         let (queue, kind) = self.numbers(job)?;
-        self.place(job, queue, kind, true);
+        self.index_job(job, queue, kind, true);
         Ok(())
     }
 
     /// The numbers of a job's queue and kind.
-    fn numbers(&mut self, job: &Job) -> Step<(u32, u32)> {
+    fn numbers(&mut self, job: &Job) -> DriverResult<(u32, u32)> {
         let queue = self.names.number(self.connection, job.queue.as_str())?;
         let kind = self.names.number(self.connection, job.kind.as_str())?;
         Ok((queue, kind))
     }
 
     /// Puts a job where it belongs in memory; a job that is over is only counted.
-    fn place(&mut self, job: &mut Job, queue: u32, kind: u32, ran: bool) {
+    fn index_job(&mut self, job: &mut Job, queue: u32, kind: u32, ran: bool) {
         match row::state_number(job) {
             row::WAITING => self
                 .index
@@ -252,7 +255,7 @@ impl<'c> Writer<'c> {
         *self.unsaved.entry((queue, state)).or_default() += by;
     }
 
-    fn save_tallies(&mut self) -> Step<()> {
+    fn save_tallies(&mut self) -> DriverResult<()> {
         let mut statement = self
             .connection
             .prepare_cached(include_str!("../sql/tally.sql"))?;
@@ -263,7 +266,7 @@ impl<'c> Writer<'c> {
     }
 
     /// Lets nobody hold a unique key.
-    fn forget_hold(&mut self, queue: u32, key: &Key) -> Step<()> {
+    fn remove_hold(&mut self, queue: u32, key: &Key) -> DriverResult<()> {
         self.index.set_hold(queue, key.clone(), None);
         let mut statement = self
             .connection
@@ -272,21 +275,21 @@ impl<'c> Writer<'c> {
         Ok(())
     }
 
-    fn find(&mut self, id: JobId) -> Step<Option<(Job, LastAttempt)>> {
+    fn find(&mut self, id: JobId) -> DriverResult<Option<(Job, LastAttempt)>> {
         row::find(self.connection, &mut self.names, id)
     }
 
     /// What was read of a job. One that cannot be read stands aside, so that it is in nobody's way.
-    fn pass_over<T>(&mut self, id: JobId, read: Step<T>) -> Step<Option<T>> {
+    fn skip_unreadable<T>(&mut self, id: JobId, read: DriverResult<T>) -> DriverResult<Option<T>> {
         match read {
             Ok(value) => Ok(Some(value)),
-            Err(fault) => match fault.unreadable() {
+            Err(error) => match error.unreadable() {
                 Some(reason) => {
                     warn(id, &reason);
-                    self.index.set_aside(id);
+                    self.index.set_unreadable(id);
                     Ok(None)
                 }
-                None => Err(fault),
+                None => Err(error),
             },
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use windlass_core::{Concurrency, Key, Timestamp};
 
-use super::{Group, Place, Waiting, group};
+use super::{ClaimOrder, LaneKey, Waiting, lane_key};
 
 /// What decides whether a job comes back.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ struct Parked {
 #[derive(Debug, Default)]
 pub(super) struct Parking {
     running: HashMap<Key, u32>,
-    parked: HashMap<Key, BTreeMap<Group, BTreeMap<Place, Parked>>>,
+    parked: HashMap<Key, BTreeMap<LaneKey, BTreeMap<ClaimOrder, Parked>>>,
 }
 
 impl Parking {
@@ -39,7 +39,7 @@ impl Parking {
             .is_some_and(|running| *running >= of.limit)
     }
 
-    pub(super) fn park(&mut self, waiting: &Waiting, group: Group, place: Place) {
+    pub(super) fn park(&mut self, waiting: &Waiting, lane_key: LaneKey, order: ClaimOrder) {
         let Some(of) = &waiting.concurrency else {
             return;
         };
@@ -47,56 +47,56 @@ impl Parking {
             limit: of.limit,
             deadline: waiting.deadline,
         };
-        let groups = self.parked.entry(of.key.clone()).or_default();
-        groups.entry(group).or_default().insert(place, parked);
+        let lanes = self.parked.entry(of.key.clone()).or_default();
+        lanes.entry(lane_key).or_default().insert(order, parked);
     }
 
-    pub(super) fn remove(&mut self, waiting: &Waiting, place: &Place) {
+    pub(super) fn remove(&mut self, waiting: &Waiting, order: &ClaimOrder) {
         let Some(of) = &waiting.concurrency else {
             return;
         };
-        if let Some(places) = self
+        if let Some(orders) = self
             .parked
             .get_mut(&of.key)
-            .and_then(|groups| groups.get_mut(&group(waiting)))
+            .and_then(|lanes| lanes.get_mut(&lane_key(waiting)))
         {
-            places.remove(place);
+            orders.remove(order);
         }
     }
 
-    /// The foremost of each group that fit beside those that run, and are not overdue: whoever claims next finds one.
-    pub(super) fn release(&mut self, key: &Key, now: Timestamp) -> Vec<(Group, Place)> {
+    /// The foremost of each lane_key that fit beside those that run, and are not overdue: whoever claims next finds one.
+    pub(super) fn release(&mut self, key: &Key, now: Timestamp) -> Vec<(LaneKey, ClaimOrder)> {
         let running = self.running.get(key).copied().unwrap_or(0);
-        let Some(groups) = self.parked.get_mut(key) else {
+        let Some(lanes) = self.parked.get_mut(key) else {
             return Vec::new();
         };
         let mut released = Vec::new();
-        for (group, places) in groups.iter_mut() {
-            let fits = places.iter().find(|(_, parked)| {
+        for (lane_key, orders) in lanes.iter_mut() {
+            let fits = orders.iter().find(|(_, parked)| {
                 running < parked.limit && parked.deadline.is_none_or(|deadline| now <= deadline)
             });
-            if let Some(place) = fits.map(|(place, _)| *place) {
-                places.remove(&place);
-                released.push((*group, place));
+            if let Some(order) = fits.map(|(order, _)| *order) {
+                orders.remove(&order);
+                released.push((*lane_key, order));
             }
         }
-        groups.retain(|_, places| !places.is_empty());
-        if groups.is_empty() {
+        lanes.retain(|_, orders| !orders.is_empty());
+        if lanes.is_empty() {
             self.parked.remove(key);
         }
         released
     }
 
-    /// The places of the jobs of a queue that stand aside.
-    pub(super) fn places(&self, queue: u32) -> impl Iterator<Item = Place> + '_ {
-        let groups = self
+    /// The orders of the jobs of a queue that stand aside.
+    pub(super) fn orders(&self, queue: u32) -> impl Iterator<Item = ClaimOrder> + '_ {
+        let lanes = self
             .parked
             .values()
             .flatten()
             .filter(move |((of, _, _), _)| *of == queue);
-        let places: BTreeSet<Place> = groups
-            .flat_map(|(_, places)| places.keys().copied())
+        let orders: BTreeSet<ClaimOrder> = lanes
+            .flat_map(|(_, orders)| orders.keys().copied())
             .collect();
-        places.into_iter()
+        orders.into_iter()
     }
 }

@@ -6,7 +6,7 @@ use windlass_core::JobId;
 use windlass_store::Attempt;
 
 use super::value::{blob, from_json, outcome_from, outcome_number, timestamp, to_json, value};
-use crate::error::{Step, if_readable};
+use crate::error::{DriverResult, if_readable};
 use crate::names::Names;
 
 pub(crate) fn insert_attempt(
@@ -14,7 +14,7 @@ pub(crate) fn insert_attempt(
     names: &mut Names,
     id: JobId,
     attempt: &Attempt,
-) -> Step<()> {
+) -> DriverResult<()> {
     let worker = match &attempt.worker {
         Some(worker) => Some(names.number(connection, worker.as_str())?),
         None => None,
@@ -40,7 +40,7 @@ pub(crate) fn attempts(
     names: &mut Names,
     id: JobId,
     limit: usize,
-) -> Step<Vec<Attempt>> {
+) -> DriverResult<Vec<Attempt>> {
     let mut statement = connection.prepare_cached(include_str!("../../sql/select_attempts.sql"))?;
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut rows = statement.query(params![blob(id), limit])?;
@@ -51,7 +51,7 @@ pub(crate) fn attempts(
     Ok(attempts)
 }
 
-fn attempt(row: &Row<'_>, names: &mut Names) -> Step<Attempt> {
+fn attempt(row: &Row<'_>, names: &mut Names) -> DriverResult<Attempt> {
     Ok(Attempt {
         attempt: row.get(0)?,
         retry_count: row.get(1)?,

@@ -12,7 +12,7 @@ use super::value::{
     blob, duration, from_json, micros, optional_timestamp, outcome_from, outcome_number, timestamp,
     to_json, value,
 };
-use crate::error::{Fault, Step};
+use crate::error::{DriverError, DriverResult};
 use crate::names::Names;
 
 /// Writes where a job stands.
@@ -21,7 +21,7 @@ pub(crate) fn put_state(
     names: &mut Names,
     job: &Job,
     last: &LastAttempt,
-) -> Step<()> {
+) -> DriverResult<()> {
     let worker = match &job.worker {
         Some(worker) => Some(names.number(connection, worker.as_str())?),
         None => None,
@@ -59,15 +59,15 @@ pub(crate) fn put_state(
 }
 
 /// Writes the first claim of a job.
-pub(crate) fn start_state(
-    start_state: &mut Statement<'_>,
+pub(crate) fn insert_first_state(
+    insert_first_state: &mut Statement<'_>,
     connection: &Connection,
     names: &mut Names,
     job: &Job,
-) -> Step<()> {
+) -> DriverResult<()> {
     let lease = job
         .lease()
-        .ok_or_else(|| Fault::damaged(format!("job {} does not run", job.id)))?;
+        .ok_or_else(|| DriverError::damaged(format!("job {} does not run", job.id)))?;
     let worker = match &job.worker {
         Some(worker) => Some(names.number(connection, worker.as_str())?),
         None => None,
@@ -76,7 +76,7 @@ pub(crate) fn start_state(
         Some(policy) => Some(names.policy_number(connection, policy)?),
         None => None,
     };
-    start_state.execute(params![
+    insert_first_state.execute(params![
         blob(job.id),
         job.run_at.as_micros(),
         job.attempt,
@@ -90,21 +90,25 @@ pub(crate) fn start_state(
 }
 
 /// Writes by which claim a job runs whose worker lives in another process.
-pub(crate) fn keep_claim(connection: &Connection, id: JobId, claim: u128) -> Step<()> {
+pub(crate) fn set_claim(connection: &Connection, id: JobId, claim: u128) -> DriverResult<()> {
     let mut statement = connection.prepare_cached(include_str!("../../sql/set_claim.sql"))?;
     statement.execute(params![blob(id), claim.to_be_bytes()])?;
     Ok(())
 }
 
 /// Writes that the running attempt of a job is asked to stop.
-pub(crate) fn request_cancel(connection: &Connection, job: &Job) -> Step<()> {
+pub(crate) fn request_cancel(connection: &Connection, job: &Job) -> DriverResult<()> {
     let mut statement = connection.prepare_cached(include_str!("../../sql/request_cancel.sql"))?;
     let changed = statement.execute(params![blob(job.id), job.attempt])?;
     check_running(changed, job)
 }
 
 /// Writes the end of the running attempt of a job: only what an end changes, and only if it still runs.
-pub(crate) fn end_state(connection: &Connection, job: &Job, last: &LastAttempt) -> Step<()> {
+pub(crate) fn end_state(
+    connection: &Connection,
+    job: &Job,
+    last: &LastAttempt,
+) -> DriverResult<()> {
     let mut statement = connection.prepare_cached(include_str!("../../sql/end_state.sql"))?;
     let changed = statement.execute(params![
         blob(job.id),
@@ -130,7 +134,7 @@ pub(crate) fn succeed_state(
     succeed_state: &mut Statement<'_>,
     job: &Job,
     last: &LastAttempt,
-) -> Step<()> {
+) -> DriverResult<()> {
     let changed = succeed_state.execute(params![
         blob(job.id),
         job.attempt,
@@ -141,9 +145,9 @@ pub(crate) fn succeed_state(
     check_running(changed, job)
 }
 
-fn check_running(changed: usize, job: &Job) -> Step<()> {
+fn check_running(changed: usize, job: &Job) -> DriverResult<()> {
     if changed != 1 {
-        return Err(Fault::damaged(format!(
+        return Err(DriverError::damaged(format!(
             "job {} does not run on disk",
             job.id
         )));
@@ -152,7 +156,11 @@ fn check_running(changed: usize, job: &Job) -> Step<()> {
 }
 
 /// Puts what `states` says onto a job.
-pub(super) fn stand(row: &Row<'_>, names: &mut Names, job: &mut Job) -> Step<LastAttempt> {
+pub(super) fn apply_state(
+    row: &Row<'_>,
+    names: &mut Names,
+    job: &mut Job,
+) -> DriverResult<LastAttempt> {
     job.run_at = timestamp(row.get(1)?)?;
     job.attempt = row.get(2)?;
     job.failures = row.get(3)?;
@@ -179,7 +187,7 @@ pub(super) fn stand(row: &Row<'_>, names: &mut Names, job: &mut Job) -> Step<Las
             finished_at,
             how: ended(state, row.get(17)?)?,
         }),
-        _ => return Err(Fault::damaged(format!("the state of job {}", job.id))),
+        _ => return Err(DriverError::damaged(format!("the state of job {}", job.id))),
     };
     Ok(LastAttempt {
         outcome: row
@@ -193,9 +201,9 @@ pub(super) fn stand(row: &Row<'_>, names: &mut Names, job: &mut Job) -> Step<Las
     })
 }
 
-fn lease_from(row: &Row<'_>, names: &Names) -> Step<Lease> {
+fn lease_from(row: &Row<'_>, names: &Names) -> DriverResult<Lease> {
     let limit = AttemptLimit::from_max_attempts(row.get(14)?);
-    let limit = limit.map_err(|error| Fault::damaged(error.to_string()))?;
+    let limit = limit.map_err(|error| DriverError::damaged(error.to_string()))?;
     Ok(Lease {
         until: timestamp(row.get(12)?)?,
         policy: row
@@ -234,7 +242,7 @@ pub(crate) fn dead_number(reason: DeadReason) -> i64 {
             .unwrap_or(0)
 }
 
-fn ended(state: i64, result: Option<String>) -> Step<Ended> {
+fn ended(state: i64, result: Option<String>) -> DriverResult<Ended> {
     let dead = DeadReason::ALL
         .into_iter()
         .find(|reason| dead_number(*reason) == state);
@@ -245,11 +253,11 @@ fn ended(state: i64, result: Option<String>) -> Step<Ended> {
                 .map(|text| Payload::parse(text, usize::MAX));
             let result = result
                 .transpose()
-                .map_err(|error| Fault::damaged(error.to_string()))?;
+                .map_err(|error| DriverError::damaged(error.to_string()))?;
             Ok(Ended::Succeeded(result))
         }
         (CANCELLED, _) => Ok(Ended::Cancelled),
         (_, Some(reason)) => Ok(Ended::Dead(reason)),
-        _ => Err(Fault::damaged(format!("{state} is no state"))),
+        _ => Err(DriverError::damaged(format!("{state} is no state"))),
     }
 }

@@ -6,13 +6,13 @@ use rusqlite::Row;
 use serde_json::Value;
 use windlass_core::{AttemptError, JobId, Outcome, Timestamp};
 
-use crate::error::{Fault, Step};
+use crate::error::{DriverError, DriverResult};
 
 pub(crate) fn blob(id: JobId) -> [u8; 16] {
     id.as_u128().to_be_bytes()
 }
 
-pub(crate) fn id_of(row: &Row<'_>, column: usize) -> Step<JobId> {
+pub(crate) fn id_of(row: &Row<'_>, column: usize) -> DriverResult<JobId> {
     let bytes: [u8; 16] = row.get(column)?;
     Ok(JobId::from_u128(u128::from_be_bytes(bytes)))
 }
@@ -28,11 +28,12 @@ pub(crate) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-pub(crate) fn timestamp(micros: i64) -> Step<Timestamp> {
-    Timestamp::from_micros(micros).ok_or_else(|| Fault::damaged(format!("{micros} is no instant")))
+pub(crate) fn timestamp(micros: i64) -> DriverResult<Timestamp> {
+    Timestamp::from_micros(micros)
+        .ok_or_else(|| DriverError::damaged(format!("{micros} is no instant")))
 }
 
-pub(super) fn optional_timestamp(micros: Option<i64>) -> Step<Option<Timestamp>> {
+pub(super) fn optional_timestamp(micros: Option<i64>) -> DriverResult<Option<Timestamp>> {
     micros.map(timestamp).transpose()
 }
 
@@ -55,15 +56,16 @@ pub(super) fn outcome_number(outcome: Outcome) -> u8 {
         .unwrap_or(0)
 }
 
-pub(super) fn outcome_from(number: u8) -> Step<Outcome> {
+pub(super) fn outcome_from(number: u8) -> DriverResult<Outcome> {
     let outcome = Outcome::ALL.get(usize::from(number)).copied();
-    outcome.ok_or_else(|| Fault::damaged(format!("{number} is no outcome")))
+    outcome.ok_or_else(|| DriverError::damaged(format!("{number} is no outcome")))
 }
 
-pub(super) fn from_json(text: &str) -> Step<AttemptError> {
-    serde_json::from_str(text).map_err(|error| Fault::damaged(format!("an error's text: {error}")))
+pub(super) fn from_json(text: &str) -> DriverResult<AttemptError> {
+    serde_json::from_str(text)
+        .map_err(|error| DriverError::damaged(format!("an error's text: {error}")))
 }
 
-pub(crate) fn value(text: &str) -> Step<Value> {
-    serde_json::from_str(text).map_err(|error| Fault::damaged(format!("a value: {error}")))
+pub(crate) fn value(text: &str) -> DriverResult<Value> {
+    serde_json::from_str(text).map_err(|error| DriverError::damaged(format!("a value: {error}")))
 }

@@ -5,9 +5,9 @@ use windlass_store::{Filter, ListedState, PAGE_MAX, Page, SCAN_MAX};
 
 use super::Writer;
 
-/// A page of living jobs, newest first.
+/// A page of active jobs, newest first.
 #[derive(Debug, Default)]
-pub(crate) struct Living {
+pub(crate) struct ActivePage {
     pub(crate) ids: Vec<JobId>,
     /// The cursor of the next page.
     pub(crate) next: Option<JobId>,
@@ -15,7 +15,7 @@ pub(crate) struct Living {
 
 impl Writer<'_> {
     /// The jobs in the state of the filter, and in its queue and of its kind. The rest of it is asked of their bodies.
-    pub(crate) fn living(&self, filter: &Filter, page: Page, now: Timestamp) -> Living {
+    pub(crate) fn active_page(&self, filter: &Filter, page: Page, now: Timestamp) -> ActivePage {
         let limit = page.limit.min(PAGE_MAX);
         let queue = filter
             .queue
@@ -29,11 +29,11 @@ impl Writer<'_> {
             queue.is_none_or(|queue| queue == Some(found.0))
                 && kind.is_none_or(|kind| kind == Some(found.1))
         };
-        let mut living = Living::default();
+        let mut active = ActivePage::default();
         let mut look = |id: JobId, matches: bool| {
-            living.ids.extend(matches.then_some(id));
-            living.next = Some(id);
-            living.ids.len() < limit
+            active.ids.extend(matches.then_some(id));
+            active.next = Some(id);
+            active.ids.len() < limit
         };
         let went_through = if filter.state == Some(ListedState::Running) {
             let mut running = self.index.running_before(page.after);
@@ -49,8 +49,8 @@ impl Writer<'_> {
             })
         };
         if went_through || limit == 0 {
-            living.next = None;
+            active.next = None;
         }
-        living
+        active
     }
 }

@@ -5,7 +5,7 @@ use windlass_store::stored::LastAttempt;
 use windlass_store::{Change, Changed};
 
 use super::{Answer, Writer};
-use crate::error::{Step, if_readable};
+use crate::error::{DriverResult, if_readable};
 use crate::row;
 
 impl Writer<'_> {
@@ -44,7 +44,7 @@ impl Writer<'_> {
         job: &mut Job,
         revival: &Revival,
         now: Timestamp,
-    ) -> Step<Result<(), Changed>> {
+    ) -> DriverResult<Result<(), Changed>> {
         let before = job.state();
         if before.after(Event::Revived(revival.consent)).is_none() {
             return Ok(Err(Changed::Conflict(before)));
@@ -58,7 +58,12 @@ impl Writer<'_> {
         Ok(job.revive(revival.clone(), now).map_err(conflict))
     }
 
-    fn edit(&mut self, job: &mut Job, edit: &Edit, now: Timestamp) -> Step<Result<(), Changed>> {
+    fn edit(
+        &mut self,
+        job: &mut Job,
+        edit: &Edit,
+        now: Timestamp,
+    ) -> DriverResult<Result<(), Changed>> {
         let before = job.state();
         if before.after(Event::Changed).is_none() {
             return Ok(Err(Changed::Conflict(before)));
@@ -72,12 +77,12 @@ impl Writer<'_> {
         }
         if let Some(unique) = &job.unique {
             let queue = self.names.number(self.connection, job.queue.as_str())?;
-            self.forget_hold(queue, &unique.key)?;
+            self.remove_hold(queue, &unique.key)?;
         }
         Ok(job.edit(edit.clone()).map_err(conflict))
     }
 
-    fn purge(&mut self, id: JobId) -> Step<Changed> {
+    fn purge(&mut self, id: JobId) -> DriverResult<Changed> {
         let Some(found) = if_readable(self.find(id))? else {
             return Ok(Changed::Unreadable);
         };
@@ -106,8 +111,8 @@ impl Writer<'_> {
         &mut self,
         id: JobId,
         now: Timestamp,
-        change: impl FnOnce(&mut Writer<'_>, &mut Job) -> Step<Result<(), Changed>>,
-    ) -> Step<Changed> {
+        change: impl FnOnce(&mut Writer<'_>, &mut Job) -> DriverResult<Result<(), Changed>>,
+    ) -> DriverResult<Changed> {
         self.index.promote(now);
         let Some(found) = if_readable(self.find(id))? else {
             return Ok(Changed::Unreadable);
@@ -130,7 +135,7 @@ impl Writer<'_> {
         job: &mut Job,
         last: &LastAttempt,
         now: Timestamp,
-    ) -> Step<()> {
+    ) -> DriverResult<()> {
         if before.state().is_final() {
             let queue = self.names.number(self.connection, before.queue.as_str())?;
             self.tally(queue, row::state_number(before), -1);
@@ -148,7 +153,7 @@ impl Writer<'_> {
             row::request_cancel(self.connection, job)?;
             self.index.take(job.id);
             let (queue, kind) = self.numbers(job)?;
-            self.place(job, queue, kind, true);
+            self.index_job(job, queue, kind, true);
             return Ok(());
         }
         let queue = self.names.number(self.connection, job.queue.as_str())?;
@@ -156,7 +161,7 @@ impl Writer<'_> {
         self.take_key(job, queue)
     }
 
-    fn key_is_taken(&mut self, job: &Job, queue: &QueueName, now: Timestamp) -> Step<bool> {
+    fn key_is_taken(&mut self, job: &Job, queue: &QueueName, now: Timestamp) -> DriverResult<bool> {
         let Some(unique) = &job.unique else {
             return Ok(false);
         };

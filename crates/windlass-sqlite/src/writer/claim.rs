@@ -8,8 +8,8 @@ use windlass_store::stored::LastAttempt;
 use windlass_store::{AttemptId, CLAIM_MAX, Claim, Claimed, WorkerPlace};
 
 use super::{Answer, Writer};
-use crate::error::{Fault, Step};
-use crate::index::{Entry, Place, Waiting};
+use crate::error::{DriverError, DriverResult};
+use crate::index::{ClaimOrder, Entry, Waiting};
 use crate::row;
 
 impl Writer<'_> {
@@ -77,7 +77,7 @@ impl Writer<'_> {
         queue: u32,
         plan: ClaimPlan,
         now: Timestamp,
-    ) -> Step<(Vec<Option<Job>>, bool)> {
+    ) -> DriverResult<(Vec<Option<Job>>, bool)> {
         let (kinds, wanted) = claim.kinds.parts();
         let kinds: Vec<u32> = kinds
             .iter()
@@ -87,10 +87,10 @@ impl Writer<'_> {
         let (mut taken, mut chosen) = (Taken::default(), Vec::new());
         let mut fresh = self
             .index
-            .foremost(queue, Lane::Fresh, wants, &claim.except, now);
+            .first_startable(queue, Lane::Fresh, wants, &claim.except, now);
         let mut retry = self
             .index
-            .foremost(queue, Lane::Retry, wants, &claim.except, now);
+            .first_startable(queue, Lane::Retry, wants, &claim.except, now);
         let both_waited = fresh.is_some() && retry.is_some();
         while let Some(lane) = plan.next_lane(taken, fresh, retry) {
             let (place, taken) = match lane {
@@ -110,12 +110,12 @@ impl Writer<'_> {
             if lane == Lane::Fresh || keyed {
                 fresh = self
                     .index
-                    .foremost(queue, Lane::Fresh, wants, &claim.except, now);
+                    .first_startable(queue, Lane::Fresh, wants, &claim.except, now);
             }
             if lane == Lane::Retry || keyed {
                 retry = self
                     .index
-                    .foremost(queue, Lane::Retry, wants, &claim.except, now);
+                    .first_startable(queue, Lane::Retry, wants, &claim.except, now);
             }
         }
         Ok((self.start_all(chosen, claim, now)?, both_waited))
@@ -128,7 +128,7 @@ impl Writer<'_> {
         chosen: Vec<Chosen>,
         claim: &Claim,
         now: Timestamp,
-    ) -> Step<Vec<Option<Job>>> {
+    ) -> DriverResult<Vec<Option<Job>>> {
         const WALK_MIN: usize = 4;
         let fresh = chosen.iter().filter_map(|chosen| match chosen {
             Chosen::Pending(id, waiting) if !waiting.ran => Some(*id),
@@ -166,8 +166,8 @@ impl Writer<'_> {
         queue: u32,
         plan: ClaimPlan,
         now: Timestamp,
-    ) -> Step<(Vec<Option<Job>>, bool)> {
-        let mut lanes: [Vec<Place>; 2] = Default::default();
+    ) -> DriverResult<(Vec<Option<Job>>, bool)> {
+        let mut lanes: [Vec<ClaimOrder>; 2] = Default::default();
         for id in named {
             let Some((place, waiting)) = self.index.startable(id, now) else {
                 continue;
@@ -211,7 +211,13 @@ impl Writer<'_> {
     }
 
     /// Writes down how many jobs of a queue with a rate were started: the rate holds over a restart.
-    fn keep_starts(&self, queue: u32, rate: Rate, count: usize, now: Timestamp) -> Step<()> {
+    fn keep_starts(
+        &self,
+        queue: u32,
+        rate: Rate,
+        count: usize,
+        now: Timestamp,
+    ) -> DriverResult<()> {
         let since = now.saturating_sub(rate.period).as_micros();
         self.connection
             .prepare_cached("delete from starts where queue = ?1 and at <= ?2")?
@@ -223,10 +229,12 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn take_waiting(&mut self, id: JobId) -> Step<Waiting> {
+    fn take_waiting(&mut self, id: JobId) -> DriverResult<Waiting> {
         match self.index.take(id) {
             Some(Entry::Waiting(waiting)) => Ok(waiting),
-            _ => Err(Fault::damaged(format!("job {id} is not where it was"))),
+            _ => Err(DriverError::damaged(format!(
+                "job {id} is not where it was"
+            ))),
         }
     }
 
@@ -238,7 +246,7 @@ impl Writer<'_> {
         body: Option<Job>,
         claim: &Claim,
         now: Timestamp,
-    ) -> Step<Option<Job>> {
+    ) -> DriverResult<Option<Job>> {
         let found = match body {
             Some(job) => Ok(Some(job)),
             None if waiting.ran => self.find(id).map(|found| found.map(|(job, _)| job)),
@@ -246,17 +254,17 @@ impl Writer<'_> {
         };
         if found
             .as_ref()
-            .is_err_and(|fault| fault.unreadable().is_some())
+            .is_err_and(|error| error.unreadable().is_some())
         {
             self.index.put(id, Entry::Waiting(waiting.clone()));
         }
-        let Some(found) = self.pass_over(id, found)? else {
+        let Some(found) = self.skip_unreadable(id, found)? else {
             return Ok(None);
         };
-        let mut job = found.ok_or_else(|| Fault::damaged(format!("job {id} is gone")))?;
+        let mut job = found.ok_or_else(|| DriverError::damaged(format!("job {id} is gone")))?;
         let lease = claim.lease_for(&job, now);
         job.claim(claim.worker.clone(), lease, now)
-            .map_err(|conflict| Fault::damaged(format!("job {id}: {conflict}")))?;
+            .map_err(|conflict| DriverError::damaged(format!("job {id}: {conflict}")))?;
         if self
             .limits(&job.queue)
             .is_some_and(|limits| limits.rate.is_some())
@@ -266,21 +274,21 @@ impl Writer<'_> {
         if waiting.ran {
             self.write(&mut job, &LastAttempt::default())?;
         } else {
-            row::start_state(
-                &mut self.statements.start_state,
+            row::insert_first_state(
+                &mut self.statements.insert_first_state,
                 self.connection,
                 &mut self.names,
                 &job,
             )?;
-            self.place(&mut job, waiting.queue, waiting.kind, true);
+            self.index_job(&mut job, waiting.queue, waiting.kind, true);
         }
         if claim.place == WorkerPlace::Elsewhere {
-            row::keep_claim(self.connection, id, claim.id)?;
+            row::set_claim(self.connection, id, claim.id)?;
         }
         Ok(Some(job))
     }
 
-    fn claimed_before(&mut self, claim: u128) -> Step<Option<Claimed>> {
+    fn claimed_before(&mut self, claim: u128) -> DriverResult<Option<Claimed>> {
         let Some(attempts) = self.claims.of(claim) else {
             return Ok(None);
         };
@@ -292,7 +300,11 @@ impl Writer<'_> {
         let mut jobs = Vec::with_capacity(alive.len());
         for of in alive {
             let found = self.find(of.job);
-            jobs.extend(self.pass_over(of.job, found)?.flatten().map(|(job, _)| job));
+            jobs.extend(
+                self.skip_unreadable(of.job, found)?
+                    .flatten()
+                    .map(|(job, _)| job),
+            );
         }
         Ok(Some(Claimed {
             jobs,

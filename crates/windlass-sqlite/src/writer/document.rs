@@ -6,7 +6,7 @@ use windlass_core::{QueueName, Timestamp};
 use windlass_store::{Expected, QueueLimits, Written};
 
 use super::{Answer, Writer};
-use crate::error::{Fault, Step};
+use crate::error::{DriverError, DriverResult};
 use crate::row::{signed, unsigned};
 
 impl Writer<'_> {
@@ -20,8 +20,8 @@ impl Writer<'_> {
         if expected.is_some_and(|expected| *expected != found) {
             return Ok(Ok(false));
         }
-        let json =
-            serde_json::to_string(limits).map_err(|error| Fault::damaged(error.to_string()))?;
+        let json = serde_json::to_string(limits)
+            .map_err(|error| DriverError::damaged(error.to_string()))?;
         let mut statement = self
             .connection
             .prepare_cached("insert or replace into queues (name, limits) values (?1, ?2)")?;
@@ -89,7 +89,12 @@ impl Writer<'_> {
     }
 
     /// The version of a document, unless it has expired.
-    fn document_version(&self, collection: &str, name: &str, now: Timestamp) -> Step<Option<u64>> {
+    fn document_version(
+        &self,
+        collection: &str,
+        name: &str,
+        now: Timestamp,
+    ) -> DriverResult<Option<u64>> {
         let mut statement = self.connection.prepare_cached(
             "select version from documents where collection = ?1 and name = ?2 \
              and (expires_at is null or expires_at > ?3)",
@@ -106,7 +111,12 @@ impl Writer<'_> {
         Ok(Ok(()))
     }
 
-    pub(super) fn append_one(&mut self, topic: &str, value: &Value, now: Timestamp) -> Step<()> {
+    pub(super) fn append_one(
+        &mut self,
+        topic: &str,
+        value: &Value,
+        now: Timestamp,
+    ) -> DriverResult<()> {
         let mut statement = self
             .connection
             .prepare_cached("insert into records (topic, at, value) values (?1, ?2, ?3)")?;

@@ -7,7 +7,7 @@ use windlass_store::stored::LastAttempt;
 use windlass_store::{EnqueueMode, Enqueued, StoreError};
 
 use super::{Answer, Writer, waiting};
-use crate::error::{Step, if_readable};
+use crate::error::{DriverResult, if_readable};
 use crate::index::{Entry, Hold};
 use crate::row;
 
@@ -33,7 +33,7 @@ impl Writer<'_> {
     }
 
     /// The queue that these jobs would overfill, looked up before anything is written.
-    fn first_full_queue(&self, jobs: &[Job], now: Timestamp) -> Step<Option<StoreError>> {
+    fn first_full_queue(&self, jobs: &[Job], now: Timestamp) -> DriverResult<Option<StoreError>> {
         let bounded = |job: &Job| self.limits(&job.queue).and_then(|limits| limits.max_depth);
         if !jobs.iter().any(|job| bounded(job).is_some()) {
             return Ok(None);
@@ -68,7 +68,7 @@ impl Writer<'_> {
         Ok(None)
     }
 
-    pub(super) fn enqueue_one(&mut self, job: &Job, now: Timestamp) -> Step<Enqueued> {
+    pub(super) fn enqueue_one(&mut self, job: &Job, now: Timestamp) -> DriverResult<Enqueued> {
         let queue = self.names.number(self.connection, job.queue.as_str())?;
         let key = job.unique.as_ref().map(|unique| &unique.key);
         if let Some(hold) = key.and_then(|key| self.index.hold(queue, key, now)) {
@@ -88,7 +88,7 @@ impl Writer<'_> {
     }
 
     /// Whether there is such a job, living or over.
-    fn is_stored(&self, id: JobId) -> Step<bool> {
+    fn is_stored(&self, id: JobId) -> DriverResult<bool> {
         let mut statement = self
             .connection
             .prepare_cached("select 1 from jobs where id = ?1")?;
@@ -96,7 +96,7 @@ impl Writer<'_> {
     }
 
     /// Stores a job, unless another has its id.
-    pub(super) fn create(&mut self, job: &Job, queue: u32) -> Step<Enqueued> {
+    pub(super) fn create(&mut self, job: &Job, queue: u32) -> DriverResult<Enqueued> {
         let kind = self.names.number(self.connection, job.kind.as_str())?;
         if !row::insert_job(&mut self.statements.insert_job, job, queue, kind)? {
             return self.duplicate_of(job.id, job);
@@ -108,7 +108,7 @@ impl Writer<'_> {
     }
 
     /// Lets a job hold its unique key.
-    pub(super) fn take_key(&mut self, job: &Job, queue: u32) -> Step<()> {
+    pub(super) fn take_key(&mut self, job: &Job, queue: u32) -> DriverResult<()> {
         let Some(unique) = &job.unique else {
             return Ok(());
         };
@@ -121,7 +121,7 @@ impl Writer<'_> {
     }
 
     /// Writes down a hold that may outlast its job.
-    pub(super) fn keep_hold(&self, job: &Job, queue: u32) -> Step<()> {
+    pub(super) fn keep_hold(&self, job: &Job, queue: u32) -> DriverResult<()> {
         if let (Some(unique), Some(until)) = (&job.unique, job.key_until()) {
             let mut statement = self.connection.prepare_cached(
                 "insert or replace into holds (queue, key, id, until) values (?1, ?2, ?3, ?4)",
@@ -132,7 +132,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn duplicate_of(&mut self, first: JobId, second: &Job) -> Step<Enqueued> {
+    fn duplicate_of(&mut self, first: JobId, second: &Job) -> DriverResult<Enqueued> {
         let found = if_readable(self.find(first))?.flatten();
         let payload_differs = found.is_some_and(|(first, _)| first.payload != second.payload);
         Ok(Enqueued::Duplicate {
@@ -142,7 +142,7 @@ impl Writer<'_> {
     }
 
     /// The unique key is held by another job.
-    fn meet_first(&mut self, first: JobId, second: &Job) -> Step<Enqueued> {
+    fn meet_first(&mut self, first: JobId, second: &Job) -> DriverResult<Enqueued> {
         let replace = second
             .unique
             .as_ref()
@@ -165,7 +165,7 @@ impl Writer<'_> {
     }
 
     /// Writes a waiting job that was changed.
-    pub(super) fn rewrite(&mut self, job: &mut Job, last: &LastAttempt) -> Step<()> {
+    pub(super) fn rewrite(&mut self, job: &mut Job, last: &LastAttempt) -> DriverResult<()> {
         debug_assert_eq!(job.state(), State::Waiting);
         row::update_job(self.connection, &mut self.names, job)?;
         let before = self.index.take(job.id);
@@ -174,7 +174,7 @@ impl Writer<'_> {
             return self.write(job, last);
         }
         let (queue, kind) = self.numbers(job)?;
-        self.place(job, queue, kind, false);
+        self.index_job(job, queue, kind, false);
         Ok(())
     }
 }

@@ -4,8 +4,8 @@ use windlass_store::StoreError;
 
 use super::Writer;
 use crate::checkpoint;
-use crate::error::{Fault, Step};
-use crate::group::Class;
+use crate::error::{DriverError, DriverResult};
+use crate::group::RequestClass;
 use crate::reserve::RESERVE_BYTES;
 use crate::row;
 
@@ -20,7 +20,7 @@ const FREE_PAGES_MIN: u64 = 512;
 const PAGES_MAX: u64 = 0xffff_fffe;
 
 /// The log is written back on a full disk only if this much of the reserve is left after it.
-const LEFT_AFTER_FOLD: u64 = 4 * 1024 * 1024;
+const RESERVE_LEFT_MIN: u64 = 4 * 1024 * 1024;
 
 /// A disk that was full at the last look.
 #[derive(Debug)]
@@ -29,12 +29,12 @@ pub(super) struct FullDisk {
     /// How large the file was then: it does not grow meanwhile.
     pages: u64,
     /// Whether the whole log is in the file, so that it begins again in blocks that it has.
-    folded: bool,
+    checkpointed: bool,
 }
 
 impl Writer<'_> {
     /// Whether everything may run. A disk that was full is looked at again.
-    pub(crate) fn has_room(&mut self) -> bool {
+    pub(crate) fn has_space(&mut self) -> bool {
         if self.full.is_some() {
             self.try_to_leave_full();
         }
@@ -42,26 +42,29 @@ impl Writer<'_> {
     }
 
     /// Refuses what needs room that is not there.
-    pub(crate) fn admit(&mut self, class: Class) -> Result<(), StoreError> {
+    pub(crate) fn admit(&mut self, class: RequestClass) -> Result<(), StoreError> {
         let Some(full) = &self.full else {
             return Ok(());
         };
         let pages = match class {
-            Class::Look => return Ok(()),
-            Class::Relief => full.pages + SLACK_PAGES,
-            _ if full.folded && self.count("pragma freelist_count") >= Some(FREE_PAGES_MIN) => {
+            RequestClass::Read => return Ok(()),
+            RequestClass::Relief => full.pages + SLACK_PAGES,
+            _ if full.checkpointed
+                && self.count("pragma freelist_count") >= Some(FREE_PAGES_MIN) =>
+            {
                 full.pages
             }
             _ => return Err(StoreError::StorageFull(full.cause.clone().into())),
         };
-        self.limit_pages(pages).map_err(Fault::into_store_error)
+        self.limit_pages(pages)
+            .map_err(DriverError::into_store_error)
     }
 
     /// Runs a group while the store is being opened: on a full disk, with what the reserve gives
     /// back.
-    pub(crate) fn on_opening<T>(
+    pub(crate) fn group_while_opening<T>(
         &mut self,
-        work: impl Fn(&mut Self) -> Step<T>,
+        work: impl Fn(&mut Self) -> DriverResult<T>,
     ) -> Result<T, StoreError> {
         match self.group(&work) {
             Err(StoreError::StorageFull(_)) => self.group(&work),
@@ -84,24 +87,24 @@ impl Writer<'_> {
         self.full = Some(FullDisk {
             cause,
             pages: before.map_or(pages, |before| before.pages),
-            folded: false,
+            checkpointed: false,
         });
-        self.fold_into_reserve();
+        self.checkpoint_into_reserve();
         self.try_to_leave_full();
     }
 
     /// After each group on a full disk: the log stays in the blocks that it has.
-    pub(super) fn fold_into_reserve(&mut self) {
+    pub(super) fn checkpoint_into_reserve(&mut self) {
         let growth = checkpoint::growth_bytes(self.connection, &self.path).unwrap_or(u64::MAX);
-        if growth > RESERVE_BYTES - LEFT_AFTER_FOLD {
+        if growth > RESERVE_BYTES - RESERVE_LEFT_MIN {
             return; // half of it would use up the reserve for nothing
         }
-        let folded = self.log.finish(self.connection);
-        if let Err(fault) = &folded {
-            self.stop_after_failed_sync(fault);
+        let checkpointed = self.checkpointer.finish(self.connection);
+        if let Err(error) = &checkpointed {
+            self.stop_after_failed_sync(error);
         }
         if let Some(full) = &mut self.full {
-            full.folded = matches!(folded, Ok(true));
+            full.checkpointed = matches!(checkpointed, Ok(true));
         }
     }
 
@@ -111,7 +114,7 @@ impl Writer<'_> {
         }
     }
 
-    fn limit_pages(&self, pages: u64) -> Step<()> {
+    fn limit_pages(&self, pages: u64) -> DriverResult<()> {
         let limit = format!("pragma max_page_count = {pages}");
         Ok(self.connection.query_row(&limit, [], |_| Ok(()))?)
     }

@@ -9,22 +9,22 @@ use windlass_store::stored::Extra;
 use windlass_store::{AttemptId, QueueLimits, StoreError, WorkerPlace};
 
 use super::Writer;
-use crate::error::{Fault, Step, if_readable};
+use crate::error::{DriverError, DriverResult, if_readable};
 use crate::index::{Entry, Hold, Running, Waiting};
 use crate::row::{self, id_of, timestamp};
 
 impl Writer<'_> {
-    pub(super) fn load(&mut self) -> Step<()> {
+    pub(super) fn load(&mut self) -> DriverResult<()> {
         self.load_queues()?;
         self.load_tallies()?;
         self.load_holds()?;
         self.load_starts()?;
         self.load_jobs()?;
-        self.index.keep();
+        self.index.commit();
         Ok(())
     }
 
-    pub(super) fn load_queues(&mut self) -> Step<()> {
+    pub(super) fn load_queues(&mut self) -> DriverResult<()> {
         self.queues.clear();
         let mut statement = self.connection.prepare("select name, limits from queues")?;
         let mut rows = statement.query([])?;
@@ -37,7 +37,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn load_tallies(&mut self) -> Step<()> {
+    fn load_tallies(&mut self) -> DriverResult<()> {
         let mut statement = self
             .connection
             .prepare("select queue, state, count from tallies")?;
@@ -48,7 +48,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn load_holds(&mut self) -> Step<()> {
+    fn load_holds(&mut self) -> DriverResult<()> {
         let mut statement = self
             .connection
             .prepare("select queue, key, id, until from holds")?;
@@ -61,7 +61,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn load_starts(&mut self) -> Step<()> {
+    fn load_starts(&mut self) -> DriverResult<()> {
         let mut statement = self
             .connection
             .prepare("select queue, at, count from starts order by at")?;
@@ -75,7 +75,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn load_jobs(&mut self) -> Step<()> {
+    fn load_jobs(&mut self) -> DriverResult<()> {
         let mut running = Vec::new();
         let mut claims: BTreeMap<[u8; 16], Vec<AttemptId>> = BTreeMap::new();
         {
@@ -86,29 +86,29 @@ impl Writer<'_> {
             while let Some(row) = rows.next()? {
                 let id = id_of(row, 0)?;
                 // One that cannot be read stays as it is until a version that can read it opens the store.
-                match self.pass_over(id, Living::read(row))? {
+                match self.skip_unreadable(id, LoadedJob::read(row))? {
                     None => {}
-                    Some(living) if living.runs => {
-                        if let Some(claim) = living.claim {
-                            let attempt = living.attempt;
+                    Some(loaded) if loaded.runs => {
+                        if let Some(claim) = loaded.claim {
+                            let attempt = loaded.attempt;
                             let of = AttemptId { job: id, attempt };
                             claims.entry(claim).or_default().push(of);
                         }
-                        running.push((id, living.waiting.queue, living.waiting.kind));
-                        self.hold_key(id, living);
+                        running.push((id, loaded.waiting.queue, loaded.waiting.kind));
+                        self.hold_key(id, loaded);
                     }
-                    Some(living) => {
-                        let waiting = living.waiting.clone();
+                    Some(loaded) => {
+                        let waiting = loaded.waiting.clone();
                         self.index.put(id, Entry::Waiting(waiting));
-                        self.hold_key(id, living);
+                        self.hold_key(id, loaded);
                     }
                 }
-                self.index.keep();
+                self.index.commit();
             }
         }
         for (id, queue, kind) in running {
             let found = row::find(self.connection, &mut self.names, id);
-            let Some((job, _)) = self.pass_over(id, found)?.flatten() else {
+            let Some((job, _)) = self.skip_unreadable(id, found)?.flatten() else {
                 continue;
             };
             self.index
@@ -118,26 +118,26 @@ impl Writer<'_> {
             let claim = u128::from_be_bytes(claim);
             self.claims.note(WorkerPlace::Elsewhere, claim, attempts);
         }
-        self.claims.keep();
+        self.claims.commit();
         Ok(())
     }
 
-    fn hold_key(&mut self, id: JobId, living: Living) {
-        if let Some(key) = living.key {
+    fn hold_key(&mut self, id: JobId, loaded: LoadedJob) {
+        if let Some(key) = loaded.key {
             let hold = Some(Hold { id, until: None });
-            self.index.set_hold(living.waiting.queue, key, hold);
+            self.index.set_hold(loaded.waiting.queue, key, hold);
         }
     }
 
     /// Ends the attempts of workers that lived in a process that is gone: this is the only one now.
     /// The first sweep tells of them. Workers elsewhere may still be at work. An attempt that the
     /// database refuses to end is left to the sweeps.
-    pub(crate) fn end_former_process(
+    pub(crate) fn end_lost_attempts(
         &mut self,
         now: Timestamp,
         random: u64,
     ) -> Result<usize, StoreError> {
-        match self.on_opening(|writer| writer.sweep_former_process(now, random)) {
+        match self.group_while_opening(|writer| writer.end_all_lost_attempts(now, random)) {
             Err(StoreError::Refused { .. }) => {}
             done => return done,
         }
@@ -145,7 +145,7 @@ impl Writer<'_> {
         let mut random = Random::new(random);
         for id in self.index.all_running() {
             let bits = random.bits();
-            let ended = self.on_opening(|writer| match writer.runs_elsewhere(id)? {
+            let ended = self.group_while_opening(|writer| match writer.has_remote_worker(id)? {
                 (true, _) => Ok(None),
                 (false, _) => writer.lose(id, now, bits).map(Some),
             });
@@ -160,18 +160,18 @@ impl Writer<'_> {
     }
 
     /// Whether the worker of a running job lives in another process, and the policy of its claim.
-    fn runs_elsewhere(&self, id: JobId) -> Step<(bool, Option<i64>)> {
+    fn has_remote_worker(&self, id: JobId) -> DriverResult<(bool, Option<i64>)> {
         let mut statement = self
             .connection
             .prepare_cached("select claim is not null, policy from states where id = ?1")?;
         Ok(statement.query_row([row::blob(id)], |row| Ok((row.get(0)?, row.get(1)?)))?)
     }
 
-    fn sweep_former_process(&mut self, now: Timestamp, random: u64) -> Step<usize> {
+    fn end_all_lost_attempts(&mut self, now: Timestamp, random: u64) -> DriverResult<usize> {
         let mut random = Random::new(random);
         let (mut lost, mut policies) = (0, BTreeSet::new());
         for id in self.index.all_running() {
-            let (elsewhere, policy) = self.runs_elsewhere(id)?;
+            let (elsewhere, policy) = self.has_remote_worker(id)?;
             if elsewhere {
                 policies.extend(policy);
                 continue;
@@ -186,7 +186,7 @@ impl Writer<'_> {
 }
 
 /// A job that waits or runs, as its order needs it.
-struct Living {
+struct LoadedJob {
     waiting: Waiting,
     key: Option<Key>,
     runs: bool,
@@ -194,13 +194,13 @@ struct Living {
     claim: Option<[u8; 16]>,
 }
 
-impl Living {
-    fn read(row: &Row<'_>) -> Step<Self> {
+impl LoadedJob {
+    fn read(row: &Row<'_>) -> DriverResult<Self> {
         let extra = row
             .get_ref(5)?
             .as_str_or_null()
             .map_err(rusqlite::Error::from)?;
-        let extra = Extra::parse(extra).map_err(Fault::damaged)?;
+        let extra = Extra::parse(extra).map_err(DriverError::damaged)?;
         let state: Option<i64> = row.get(6)?;
         let run_at = match row.get::<_, Option<i64>>(7)? {
             Some(run_at) => run_at,
@@ -208,7 +208,7 @@ impl Living {
         };
         let failures: Option<u32> = row.get(8)?;
         let attempt: Option<u32> = row.get(9)?;
-        Ok(Living {
+        Ok(LoadedJob {
             waiting: Waiting {
                 run_at: timestamp(run_at)?,
                 deadline: extra.deadline.map(timestamp).transpose()?,
@@ -233,11 +233,11 @@ impl Living {
     }
 }
 
-fn read_hold(row: &Row<'_>) -> Step<(u32, Key, Hold)> {
+fn read_hold(row: &Row<'_>) -> DriverResult<(u32, Key, Hold)> {
     let key: String = row.get(1)?;
     let key = key
         .parse()
-        .map_err(|error| Fault::damaged(format!("a key: {error}")))?;
+        .map_err(|error| DriverError::damaged(format!("a key: {error}")))?;
     let hold = Hold {
         id: id_of(row, 2)?,
         until: Some(timestamp(row.get(3)?)?),

@@ -12,14 +12,14 @@ const HERE_MAX: usize = 1024;
 const ELSEWHERE_MAX: usize = 10_000;
 
 #[derive(Debug, Default)]
-pub(crate) struct Claims {
-    here: Latest,
-    elsewhere: Latest,
+pub(crate) struct RecentClaims {
+    here: BoundedClaims,
+    elsewhere: BoundedClaims,
     /// The claims of this group, which are remembered once it is on disk.
     new: Vec<(WorkerPlace, u128, Vec<AttemptId>)>,
 }
 
-impl Claims {
+impl RecentClaims {
     /// The attempts that a claim started.
     pub(crate) fn of(&self, claim: u128) -> Option<&[AttemptId]> {
         let new = self.new.iter().find(|(_, id, _)| *id == claim);
@@ -37,7 +37,7 @@ impl Claims {
     }
 
     /// The group is on disk.
-    pub(crate) fn keep(&mut self) {
+    pub(crate) fn commit(&mut self) {
         for (place, claim, attempts) in self.new.drain(..) {
             match place {
                 WorkerPlace::Here => self.here.push(claim, attempts, HERE_MAX),
@@ -47,18 +47,18 @@ impl Claims {
     }
 
     /// The group was taken back.
-    pub(crate) fn take_back(&mut self) {
+    pub(crate) fn roll_back(&mut self) {
         self.new.clear();
     }
 }
 
 #[derive(Debug, Default)]
-struct Latest {
+struct BoundedClaims {
     attempts: BTreeMap<u128, Vec<AttemptId>>,
     order: VecDeque<u128>,
 }
 
-impl Latest {
+impl BoundedClaims {
     fn push(&mut self, claim: u128, attempts: Vec<AttemptId>, most: usize) {
         self.order.push_back(claim);
         self.attempts.insert(claim, attempts);
@@ -76,18 +76,18 @@ mod tests {
 
     #[test]
     fn claims_of_this_process_do_not_push_out_those_of_others() {
-        let mut claims = Claims::default();
+        let mut claims = RecentClaims::default();
         claims.note(WorkerPlace::Elsewhere, 7, Vec::new());
-        claims.keep();
+        claims.commit();
         for claim in 100..200_100 {
             claims.note(WorkerPlace::Here, claim, Vec::new());
-            claims.keep();
+            claims.commit();
         }
         assert!(claims.of(7).is_some() && claims.of(200_099).is_some());
         assert!(claims.of(100).is_none(), "what is remembered is bounded");
         claims.note(WorkerPlace::Here, 8, Vec::new());
         assert!(claims.of(8).is_some(), "in the same group");
-        claims.take_back();
+        claims.roll_back();
         assert!(claims.of(8).is_none());
     }
 }

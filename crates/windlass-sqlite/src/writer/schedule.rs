@@ -5,7 +5,7 @@ use windlass_core::{Job, ScheduleId, Timestamp};
 use windlass_store::{Expected, Fire, Fired, Schedule, Written};
 
 use super::{Answer, Writer};
-use crate::error::{Fault, Step};
+use crate::error::{DriverError, DriverResult};
 use crate::row::{self, signed, unsigned};
 
 impl Writer<'_> {
@@ -38,7 +38,7 @@ impl Writer<'_> {
         }
         let next = found.unwrap_or(0) + 1;
         let definition = serde_json::to_string(&schedule.definition)
-            .map_err(|error| Fault::damaged(format!("a schedule: {error}")))?;
+            .map_err(|error| DriverError::damaged(format!("a schedule: {error}")))?;
         let mut statement = self.connection.prepare_cached(
             "insert or replace into schedules (id, name, version, definition, created_at, last_at, next_at) \
              values (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
@@ -86,7 +86,7 @@ impl Writer<'_> {
         let definition = fire.definition.as_ref().map(serde_json::to_string);
         let definition = definition
             .transpose()
-            .map_err(|error| Fault::damaged(format!("a schedule: {error}")))?;
+            .map_err(|error| DriverError::damaged(format!("a schedule: {error}")))?;
         let moved = self
             .connection
             .prepare_cached(
@@ -117,7 +117,7 @@ impl Writer<'_> {
         Ok(Ok(Fired::Done { jobs: made }))
     }
 
-    fn record_skipped(&mut self, fire: &Fire, now: Timestamp) -> Step<()> {
+    fn record_skipped(&mut self, fire: &Fire, now: Timestamp) -> DriverResult<()> {
         let topic = Fire::skipped_topic(fire.schedule);
         if let Some(cursor) = fire.lengthened {
             self.connection
@@ -130,7 +130,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn is_new_occurrence(&mut self, job: &Job, held: bool) -> Step<bool> {
+    fn is_new_occurrence(&mut self, job: &Job, held: bool) -> DriverResult<bool> {
         let Some(of) = job.occurrence else {
             return Ok(true);
         };
@@ -146,7 +146,7 @@ impl Writer<'_> {
     }
 
     /// An occurrence is kept as long as its job.
-    pub(super) fn forget_occurrence(&mut self, job: &Job) -> Step<()> {
+    pub(super) fn forget_occurrence(&mut self, job: &Job) -> DriverResult<()> {
         let Some(of) = job.occurrence else {
             return Ok(());
         };

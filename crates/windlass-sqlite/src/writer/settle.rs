@@ -10,7 +10,7 @@ use windlass_store::stored::LastAttempt;
 use windlass_store::{Attempt, AttemptId, AttemptReport, Renewed, Settled, Swept};
 
 use super::{Answer, Writer};
-use crate::error::{Fault, Step, if_readable};
+use crate::error::{DriverError, DriverResult, if_readable};
 use crate::index::{Entry, Hold, Running};
 use crate::row;
 
@@ -29,7 +29,7 @@ impl Writer<'_> {
         Ok(Ok(answers))
     }
 
-    fn renew_one(&mut self, of: AttemptId, until: Timestamp) -> Step<Renewed> {
+    fn renew_one(&mut self, of: AttemptId, until: Timestamp) -> DriverResult<Renewed> {
         let Some(running) = self.index.running_attempt(of).cloned() else {
             return Ok(Renewed::LeaseLost);
         };
@@ -39,7 +39,7 @@ impl Writer<'_> {
             kind,
         } = running;
         job.renew(until)
-            .map_err(|conflict| Fault::damaged(conflict.to_string()))?;
+            .map_err(|conflict| DriverError::damaged(conflict.to_string()))?;
         let cancel_requested = job.lease().is_some_and(|lease| lease.cancel_requested);
         let mut statement = self
             .connection
@@ -74,7 +74,7 @@ impl Writer<'_> {
         Ok(Ok(answers))
     }
 
-    fn settle_one(&mut self, report: &AttemptReport, now: Timestamp) -> Step<Settled> {
+    fn settle_one(&mut self, report: &AttemptReport, now: Timestamp) -> DriverResult<Settled> {
         if let Some(running) = self.index.take_attempt(report.of) {
             let settlement = self.end(
                 &running,
@@ -101,7 +101,7 @@ impl Writer<'_> {
         of: AttemptId,
         job: &Job,
         last: &LastAttempt,
-    ) -> Step<Option<Attempt>> {
+    ) -> DriverResult<Option<Attempt>> {
         if let Some(row) = last.row(job).filter(|row| row.attempt == of.attempt) {
             return Ok(Some(row));
         }
@@ -126,10 +126,10 @@ impl Writer<'_> {
         let untold = swept.lost.len();
         match self.sweep_chosen(part, limit, now, random, &mut swept) {
             Ok(()) => Ok(Ok(swept)),
-            Err(fault) => {
+            Err(error) => {
                 let told = swept.lost.drain(..untold);
                 self.lost_at_opening.splice(..0, told);
-                Err(fault)
+                Err(error)
             }
         }
     }
@@ -141,7 +141,7 @@ impl Writer<'_> {
         now: Timestamp,
         random: u64,
         swept: &mut Swept,
-    ) -> Step<()> {
+    ) -> DriverResult<()> {
         let mut random = Random::new(random);
         let left = limit - swept.lost.len();
         for id in self.index.expired_leases(now, left, |id| chosen(part, id)) {
@@ -150,9 +150,9 @@ impl Writer<'_> {
         let left = limit - swept.lost.len();
         for id in self.index.overdue(now, left, |id| chosen(part, id)) {
             let found = self.find(id);
-            if let Some((mut job, last)) = self.pass_over(id, found)?.flatten() {
+            if let Some((mut job, last)) = self.skip_unreadable(id, found)?.flatten() {
                 job.expire(now)
-                    .map_err(|conflict| Fault::damaged(conflict.to_string()))?;
+                    .map_err(|conflict| DriverError::damaged(conflict.to_string()))?;
                 self.index.take(id);
                 self.finish(&mut job, &last, now)?;
                 swept.expired.push(id);
@@ -170,7 +170,7 @@ impl Writer<'_> {
     }
 
     /// Removes holds of unique keys that are over. They outlive their jobs, so nothing else does.
-    fn forget_old_holds(&mut self, now: Timestamp, limit: usize) -> Step<()> {
+    fn forget_old_holds(&mut self, now: Timestamp, limit: usize) -> DriverResult<()> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let old: Vec<(u32, String)> = self
             .connection
@@ -196,9 +196,9 @@ impl Writer<'_> {
         id: JobId,
         now: Timestamp,
         random: u64,
-    ) -> Step<(AttemptId, Settlement)> {
+    ) -> DriverResult<(AttemptId, Settlement)> {
         let Some(Entry::Running(running)) = self.index.take(id) else {
-            return Err(Fault::damaged(format!("job {id} does not run")));
+            return Err(DriverError::damaged(format!("job {id} does not run")));
         };
         let settlement = self.end(&running, Report::Lost, None, now, random)?;
         let attempt = running.job.attempt;
@@ -213,7 +213,7 @@ impl Writer<'_> {
         detail: Option<Value>,
         now: Timestamp,
         random: u64,
-    ) -> Step<Settlement> {
+    ) -> DriverResult<Settlement> {
         let mut job = running.job.clone();
         let retry_count = job.failures;
         let settlement = job.decide(report, now, random).expect("it runs");
@@ -225,7 +225,7 @@ impl Writer<'_> {
         };
         if job.state().is_final() {
             self.write_end(&job, &last)?;
-            self.place(&mut job, running.queue, running.kind, true);
+            self.index_job(&mut job, running.queue, running.kind, true);
             self.free_key(&job, now)?;
             return Ok(settlement);
         }
@@ -241,12 +241,12 @@ impl Writer<'_> {
         };
         row::insert_attempt(self.connection, &mut self.names, job.id, &attempt)?;
         row::end_state(self.connection, &job, &LastAttempt::default())?;
-        self.place(&mut job, running.queue, running.kind, true);
+        self.index_job(&mut job, running.queue, running.kind, true);
         Ok(settlement)
     }
 
     /// Writes the end of an attempt that ended its job. Most succeed, which changes least.
-    fn write_end(&mut self, job: &Job, last: &LastAttempt) -> Step<()> {
+    fn write_end(&mut self, job: &Job, last: &LastAttempt) -> DriverResult<()> {
         match last.outcome {
             Some(Outcome::Succeeded) => {
                 row::succeed_state(&mut self.statements.succeed_state, job, last)
@@ -256,13 +256,18 @@ impl Writer<'_> {
     }
 
     /// Writes a job that is over, and frees its unique key.
-    pub(super) fn finish(&mut self, job: &mut Job, last: &LastAttempt, now: Timestamp) -> Step<()> {
+    pub(super) fn finish(
+        &mut self,
+        job: &mut Job,
+        last: &LastAttempt,
+        now: Timestamp,
+    ) -> DriverResult<()> {
         self.write(job, last)?;
         self.free_key(job, now)
     }
 
     /// Frees the unique key of a job that is over, unless that outlasts it.
-    fn free_key(&mut self, job: &Job, now: Timestamp) -> Step<()> {
+    fn free_key(&mut self, job: &Job, now: Timestamp) -> DriverResult<()> {
         let Some(unique) = &job.unique else {
             return Ok(());
         };
@@ -273,7 +278,7 @@ impl Writer<'_> {
             return Ok(());
         }
         if !job.holds_key(now) {
-            return self.forget_hold(queue, &unique.key);
+            return self.remove_hold(queue, &unique.key);
         }
         let hold = Hold {
             id: job.id,

@@ -2,25 +2,25 @@
 
 use rusqlite::{Connection, PrepFlags, Statement};
 
-use crate::error::Step;
+use crate::error::DriverResult;
 
 pub(crate) struct Statements<'c> {
     pub(crate) begin: Statement<'c>,
     pub(crate) commit: Statement<'c>,
     pub(crate) insert_job: Statement<'c>,
-    pub(crate) start_state: Statement<'c>,
+    pub(crate) insert_first_state: Statement<'c>,
     pub(crate) succeed_state: Statement<'c>,
 }
 
 impl<'c> Statements<'c> {
-    pub(crate) fn prepare(connection: &'c Connection) -> Step<Self> {
+    pub(crate) fn prepare(connection: &'c Connection) -> DriverResult<Self> {
         let prepare =
             |sql| connection.prepare_with_flags(sql, PrepFlags::SQLITE_PREPARE_PERSISTENT);
         Ok(Statements {
             begin: prepare("begin immediate")?,
             commit: prepare("commit")?,
             insert_job: prepare(include_str!("../../sql/insert_job.sql"))?,
-            start_state: prepare(include_str!("../../sql/insert_first_state.sql"))?,
+            insert_first_state: prepare(include_str!("../../sql/insert_first_state.sql"))?,
             succeed_state: prepare(include_str!("../../sql/succeed_state.sql"))?,
         })
     }
