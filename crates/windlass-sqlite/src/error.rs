@@ -1,4 +1,4 @@
-//! What SQLite says, in the words of the contract.
+//! Errors of this driver, and how they become a [`StoreError`].
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -7,20 +7,21 @@ use rusqlite::{Error, ErrorCode, ffi};
 use windlass_core::JobId;
 use windlass_store::StoreError;
 
-/// A step that could not be carried out.
+/// Why a verb failed.
 #[derive(Debug)]
 pub(crate) enum DriverError {
-    /// SQLite refused or failed.
+    /// SQLite returned an error, or a value of a row does not have the expected type.
     Sql(Error),
-    /// What is stored is not what was written.
+    /// Stored data is not what this version writes.
     Damaged(String),
-    /// What is stored of one job is not what was written.
+    /// The stored data of one job is not what this version writes.
     DamagedJob(JobId, String),
 }
 
 pub(crate) type DriverResult<T> = Result<T, DriverError>;
 
-/// What was read; none of what is there and cannot be read, because a newer version wrote it.
+/// Turns an unreadable row into `None`. A newer version may have written the row, and it must not
+/// fail a read of its neighbours.
 pub(crate) fn if_readable<T>(read: DriverResult<T>) -> DriverResult<Option<T>> {
     match read {
         Ok(value) => Ok(Some(value)),
@@ -45,7 +46,7 @@ impl DriverError {
         DriverError::Damaged(what.into())
     }
 
-    /// The same, as it was met while reading one job.
+    /// Adds the id of the job that was being read.
     pub(crate) fn of_job(self, id: JobId) -> Self {
         match self {
             DriverError::Damaged(what) => DriverError::DamagedJob(id, what),
@@ -56,7 +57,7 @@ impl DriverError {
         }
     }
 
-    /// Why something that is stored cannot be read, if that is what failed.
+    /// Returns why stored data cannot be read, if that is what failed.
     pub(crate) fn unreadable(&self) -> Option<String> {
         match self {
             DriverError::Damaged(what) | DriverError::DamagedJob(_, what) => Some(what.clone()),
@@ -67,7 +68,7 @@ impl DriverError {
         }
     }
 
-    /// Whether the disk did not take what was to be made durable: nothing may be acknowledged after that.
+    /// Whether a sync failed. After that, no one knows what is on disk, and the store must stop.
     pub(crate) fn is_failed_sync(&self) -> bool {
         const SYNCS: [i32; 3] = [
             ffi::SQLITE_IOERR_FSYNC,
@@ -81,14 +82,14 @@ impl DriverError {
         matches!(self, DriverError::Sql(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull))
     }
 
-    /// The same in the words of the contract.
+    /// Converts the error to one of the `Store` contract.
     pub(crate) fn into_store_error(self) -> StoreError {
         let error = match self {
             DriverError::Damaged(what) => return StoreError::Damaged { what, cause: None },
             DriverError::DamagedJob(job, reason) => return StoreError::Unreadable { job, reason },
             DriverError::Sql(error) => error,
         };
-        // What does not fit its type was not written by us.
+        // Not an error of SQLite itself: a column does not have the type that we write.
         if error.sqlite_error_code().is_none() {
             return StoreError::Damaged {
                 what: "a value that cannot be read".to_owned(),
@@ -114,7 +115,7 @@ impl DriverError {
     }
 }
 
-/// Says why a store at a path cannot be opened.
+/// Returns why the file of a store cannot be opened, and the next step.
 pub(crate) fn cannot_open(path: &Path, error: &std::io::Error) -> StoreError {
     let (shown, folder) = (path.display(), path.parent().unwrap_or(path).display());
     let (reason, next) = match error.kind() {
@@ -138,7 +139,7 @@ pub(crate) fn cannot_open(path: &Path, error: &std::io::Error) -> StoreError {
     StoreError::CannotOpen { reason, next }
 }
 
-/// The same of what SQLite said while a store was opened.
+/// Turns an error of SQLite at opening into one that names the path and the next step.
 pub(crate) fn while_opening(path: &Path, error: StoreError) -> StoreError {
     match error {
         StoreError::Unavailable(cause) => StoreError::CannotOpen {
@@ -154,17 +155,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_that_cannot_be_opened_is_told_with_a_next_step() {
-        let told = |kind: ErrorKind| {
+    fn an_open_error_names_the_path_and_the_next_step() {
+        let message = |kind: ErrorKind| {
             cannot_open(Path::new("/srv/jobs/windlass.db"), &kind.into()).to_string()
         };
         assert_eq!(
-            told(ErrorKind::PermissionDenied),
+            message(ErrorKind::PermissionDenied),
             "/srv/jobs/windlass.db cannot be opened: permission denied; \
              let this process read and write the file and its folder"
         );
         assert_eq!(
-            told(ErrorKind::NotFound),
+            message(ErrorKind::NotFound),
             "/srv/jobs/windlass.db cannot be opened: the folder /srv/jobs does not exist; \
              create the folder, or correct the path"
         );

@@ -1,7 +1,19 @@
-//! Group commit: what waits is run in one transaction, synced once, and answered together.
+//! Group commit: the writer runs all waiting requests in one transaction, syncs once, and then
+//! answers all of them.
 //!
-//! There is no timer. An idle queue commits at once; a busy one in groups by itself, as requests arrive while the disk
-//! syncs.
+//! A sync takes as long for a thousand rows as for one, so one sync for many requests is what makes
+//! a durable store fast. There is no timer: an idle writer commits a request at once, and while the
+//! disk syncs, the next group collects in the channel.
+//!
+//! Failures: a group runs without savepoints. A savepoint for each request would slow down every
+//! request to help the rare one that fails. Instead, a request that must be refused is refused
+//! before it writes anything (the inner `Result` of [`Answer`]), and only an error of the database
+//! fails the transaction. Then the whole group is rolled back, on disk and in memory, and each of
+//! its requests runs again in a transaction of its own, so that a bad request fails alone. No
+//! caller has seen an answer before that, so running a request twice is safe.
+//!
+//! The exception is a failed sync. The kernel may have dropped the pages, so no one knows what is
+//! on disk. All requests of the group get `Indeterminate`, and the store stops for good.
 
 use tokio::sync::{mpsc, oneshot, watch};
 use windlass_store::StoreError;
@@ -9,39 +21,42 @@ use windlass_store::StoreError;
 use crate::error::DriverResult;
 use crate::writer::{Answer, Writer};
 
-/// A group takes no more rows than this, so that nobody waits for a bulk insert.
+/// The most rows in one group, so that a bulk insert does not delay other requests for long.
 const GROUP_ROWS_MAX: usize = 20_000;
 
-/// Who is served first within a group: a bulk insert never costs a lease.
+/// What a request is for. Requests of a group run in this order, so that a large enqueue does not
+/// delay a settle or renewal until its lease expires. On a full disk, the class also decides what
+/// may still run (`writer/full_disk.rs`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum RequestClass {
     Settle,
     Claim,
-    /// Only reads, from memory.
+    /// Only reads, and only from memory.
     Read,
-    /// Frees space, or is what an operator needs on a full disk: it may use the reserve.
+    /// Frees space, or is what an operator needs on a full disk. May use the reserved space.
     Relief,
     Other,
     Enqueue,
 }
 
-/// A request with its answer.
+/// A request of any type, on its way to the writer.
 pub(crate) trait Request: Send {
     fn class(&self) -> RequestClass;
     fn rows(&self) -> usize;
-    /// Runs it; it may be run again when its group is taken back.
+    /// Runs the request. May be called again after its group was rolled back.
     fn run(&mut self, writer: &mut Writer<'_>) -> DriverResult<()>;
-    /// Answers with what the last run gave, or with the error.
+    /// Answers the caller with the result of the last run, or with the error.
     fn answer(self: Box<Self>, failed: Option<StoreError>);
 }
 
-/// A verb on its way to the writer.
+/// A verb of the store, and where its result goes.
 pub(crate) struct WriteRequest<T, F> {
     pub(crate) class: RequestClass,
     pub(crate) rows: usize,
     pub(crate) verb: F,
     pub(crate) result: Option<Result<T, StoreError>>,
-    /// The verb goes back with its answer: to drop what it holds is not the writer's request.
+    /// The verb goes back with its result, so that the caller and not the writer thread spends the
+    /// time to drop what it holds.
     pub(crate) reply: oneshot::Sender<(Result<T, StoreError>, F)>,
 }
 
@@ -65,11 +80,11 @@ impl<T: Send, F: FnMut(&mut Writer<'_>) -> Answer<T> + Send> Request for WriteRe
             (None, Some(result)) => result,
             (None, None) => Err(StoreError::Unavailable("the request was not run".into())),
         };
-        let _ = self.reply.send((result, self.verb)); // nobody waits for it any more
+        let _ = self.reply.send((result, self.verb)); // fails if the caller no longer waits
     }
 }
 
-/// Serves requests until nobody can send any more.
+/// Serves requests until all senders are dropped.
 pub(crate) fn serve(
     writer: &mut Writer<'_>,
     mut requests: mpsc::Receiver<Box<dyn Request>>,
@@ -90,9 +105,11 @@ pub(crate) fn serve(
     }
 }
 
-/// What waits now. Those who were just answered may be about to ask again: a busy writer listens a moment longer, some
-/// microseconds, as long as requests keep coming; a sync costs more than that. An idle one, which served one request,
-/// waits for nobody.
+/// Collects the requests that wait now.
+///
+/// Callers that were just answered often send their next request within microseconds. After a group
+/// of more than one request the writer therefore spins for some microseconds, as long as requests
+/// keep arriving; that halves the number of syncs. An idle writer does not wait.
 fn gather(
     first: Box<dyn Request>,
     requests: &mut mpsc::Receiver<Box<dyn Request>>,
@@ -133,7 +150,7 @@ pub(crate) fn commit(writer: &mut Writer<'_>, mut group: Vec<Box<dyn Request>>) 
                     .into_iter()
                     .for_each(|request| request.answer(Some(same())));
             }
-            // One bad request must not fail the others: each for itself now.
+            // One bad request must not fail the others: run each in its own transaction.
             Err(_) => {}
         }
     }

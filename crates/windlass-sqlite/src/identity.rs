@@ -1,7 +1,7 @@
-//! Whether a file is a Windlass store, read from its first bytes before SQLite touches it.
+//! Checks whether a file is a Windlass store, before SQLite opens it.
 //!
-//! SQLite would add files next to another program's database, and our migrations would add tables
-//! to it.
+//! If SQLite opened the database of another program, it would create files next to it, and our
+//! migrations would add tables to it. So this module reads the file header itself.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
@@ -12,7 +12,7 @@ use windlass_store::StoreError;
 use crate::error::cannot_open;
 use crate::schema::SCHEMA_VERSION;
 
-/// What SQLite keeps in the header of our files: "Wndl".
+/// The `application_id` in the SQLite header of our files: "Wndl".
 pub(crate) const APPLICATION_ID: u32 = 0x576e_646c;
 
 const HEADER_BYTES: usize = 100;
@@ -20,7 +20,7 @@ const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 const USER_VERSION_AT: usize = 60;
 const APPLICATION_ID_AT: usize = 68;
 
-/// What is at the path of a store.
+/// What exists at the path of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PathContents {
     /// Nothing, or an empty file.
@@ -28,10 +28,10 @@ pub(crate) enum PathContents {
     Store,
 }
 
-/// Refuses a file that is not a store, or one that a newer version wrote, and changes nothing.
+/// Refuses a file that is not a store, and a store that a newer version wrote. Changes nothing.
 ///
-/// Only for a caller that holds the store's lock, or in a process that does not have the store
-/// open: closing the file drops the locks that SQLite holds on it in this process.
+/// The caller must hold the lock of the store, or be in a process that does not have the store open:
+/// closing the file drops all locks that SQLite holds on it in this process.
 pub(crate) fn check(path: &Path) -> Result<PathContents, StoreError> {
     let failed = |error: std::io::Error| cannot_open(path, &error);
     let refused = |found: &str| StoreError::NotAStore {
@@ -66,18 +66,18 @@ pub(crate) fn check(path: &Path) -> Result<PathContents, StoreError> {
     Ok(PathContents::Store)
 }
 
-/// The same for a store that must be there.
+/// Like [`check`], but also refuses a path without a store.
 pub(crate) fn check_store(path: &Path) -> Result<(), StoreError> {
     match check(path)? {
         PathContents::Store => Ok(()),
         PathContents::Nothing => Err(StoreError::NotAStore {
             path: path.display().to_string(),
-            found: "there is nothing".to_owned(),
+            found: "the file does not exist or is empty".to_owned(),
         }),
     }
 }
 
-fn number_at(header: &[u8; HEADER_BYTES], place: usize) -> u32 {
-    let bytes = header.get(place..).and_then(|rest| rest.first_chunk());
+fn number_at(header: &[u8; HEADER_BYTES], offset: usize) -> u32 {
+    let bytes = header.get(offset..).and_then(|rest| rest.first_chunk());
     bytes.map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }

@@ -1,7 +1,21 @@
-//! The order of jobs in memory. The truth is on disk; what is here can be read back from there.
+//! The claim order of all active jobs, kept in memory.
 //!
-//! Waiting jobs are ordered per queue, lane and kind; those whose time has not come stand unreadable by time. Becoming due is a
-//! move in here and writes nothing. Every change is noted, so that a lane_key that fails can be taken back.
+//! Why in memory: an index on disk that gives the claim order would have to be written when a job
+//! is enqueued, becomes due, is claimed, and is retried. SQLite tables here have only their
+//! primary key, so a job costs three row writes from enqueue to success. One process owns the
+//! file (`lock.rs`), so no one else can change the order behind our back. The file stays the only
+//! durable state: the writer rebuilds this index from it at every start (`writer/load.rs`).
+//!
+//! Due jobs are in `ready`, one sorted set for each queue, lane and kind, so a claim finds the next
+//! job without stepping over jobs of other kinds. Jobs whose `run_at` is in the future are in
+//! `future`, sorted by time. When such a job becomes due, `promote` moves it to `ready`; nothing is
+//! written to disk.
+//!
+//! Undo: the writer changes this index while a transaction is still open. If the transaction fails,
+//! the index must go back to what the file says. Every change therefore pushes its inverse to
+//! `undo`. After a commit the list is cleared, after a rollback it is applied backwards. Two things
+//! are deliberately not undone: promotions (a due job stays due) and parking. A job that comes back
+//! is put into `ready`, and the next claim that meets it parks it again if it still must not start.
 
 mod due_counts;
 mod parking;
@@ -18,10 +32,10 @@ use windlass_store::AttemptId;
 use due_counts::DueCounts;
 use parking::Parking;
 
-/// The order of claims: priority, time, age.
+/// The order in which jobs are claimed: highest priority first, then `run_at`, then id (age).
 pub(crate) type ClaimOrder = (Reverse<i16>, Timestamp, JobId);
 
-/// What is kept of a waiting job.
+/// What the index knows about a waiting job.
 #[derive(Debug, Clone)]
 pub(crate) struct Waiting {
     pub(crate) run_at: Timestamp,
@@ -31,7 +45,7 @@ pub(crate) struct Waiting {
     pub(crate) kind: u32,
     pub(crate) priority: i16,
     pub(crate) lane: Lane,
-    /// Whether there is a row in `states`.
+    /// Whether the job was claimed before, and so has a row in `states`.
     pub(crate) ran: bool,
 }
 
@@ -49,15 +63,15 @@ pub(crate) enum Entry {
     Running(Arc<Running>),
 }
 
-/// Who holds a unique key, and until when it does so after it ended.
+/// The job that holds a unique key.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Hold {
     pub(crate) id: JobId,
-    /// None while the job lives.
+    /// When the hold of a finished job ends; `None` while the job is active.
     pub(crate) until: Option<Timestamp>,
 }
 
-/// How a change is taken back.
+/// The inverse of one change of the index.
 enum Undo {
     Put(JobId),
     Take(JobId, Entry),
@@ -66,7 +80,7 @@ enum Undo {
     Start(u32),
 }
 
-/// What is counted of a queue.
+/// The number of active jobs of a queue.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Count {
     pub(crate) waiting: u64,
@@ -83,25 +97,27 @@ type OrderedJobs = BTreeMap<LaneKey, BTreeSet<ClaimOrder>>;
 
 #[derive(Default)]
 pub(crate) struct Index {
-    /// By id, and so by age: those that are handled together lie together, however many there are.
+    /// By id, and so by age. Jobs that were enqueued together are neighbours in memory, which keeps
+    /// look-ups in the CPU caches even with millions of waiting jobs.
     waiting: BTreeMap<JobId, Waiting>,
     running: Ids<Arc<Running>>,
-    /// Due jobs by queue, lane and kind.
+    /// Due jobs in claim order, by queue, lane and kind.
     ready: OrderedJobs,
-    /// Due jobs that a claim met too late for them: they wait for the sweep, out of the way.
+    /// Due jobs that a claim met after their deadline. They wait here for the sweep, so that no
+    /// other claim steps over them.
     overdue: OrderedJobs,
     due: DueCounts,
     future: BTreeSet<(Timestamp, JobId)>,
     deadlines: BTreeSet<(Timestamp, JobId)>,
     leases: BTreeSet<(Timestamp, JobId)>,
     parking: Parking,
-    /// Waiting jobs that cannot be read: nobody claims them.
+    /// Waiting jobs whose rows this version cannot read. They are in no order, so no claim gets them.
     unreadable: BTreeSet<JobId>,
     holds: HashMap<(u32, Key), Hold>,
     counts: HashMap<u32, Count>,
     tallies: HashMap<(u32, i64), i64>,
     starts: HashMap<u32, VecDeque<Timestamp>>,
-    /// The latest instant anybody spoke of: what was due then is among the ready ones.
+    /// The latest `now` of any request. Jobs due at that time are in `ready`, others in `future`.
     latest_now: Option<Timestamp>,
     undo: Vec<Undo>,
 }
@@ -111,13 +127,13 @@ impl Index {
         self.waiting.contains_key(&id)
     }
 
-    /// The job of that attempt, if it still runs.
-    pub(crate) fn running_attempt(&self, of: AttemptId) -> Option<&Running> {
-        let running = self.running.get(&of.job).map(Arc::as_ref);
-        running.filter(|running| running.job.attempt == of.attempt)
+    /// Returns the job of an attempt that still runs.
+    pub(crate) fn running_attempt(&self, attempt: AttemptId) -> Option<&Running> {
+        let running = self.running.get(&attempt.job).map(Arc::as_ref);
+        running.filter(|running| running.job.attempt == attempt.attempt)
     }
 
-    /// Waiting jobs that are older than that one, newest first.
+    /// Returns waiting jobs with an id below `before`, newest first.
     pub(crate) fn waiting_before(
         &self,
         before: Option<JobId>,
@@ -127,7 +143,7 @@ impl Index {
         jobs.map(|(id, waiting)| (*id, waiting))
     }
 
-    /// Running jobs that are older than that one, newest first.
+    /// Returns running jobs with an id below `before`, newest first.
     pub(crate) fn running_before(
         &self,
         before: Option<JobId>,
@@ -138,7 +154,7 @@ impl Index {
         jobs.into_iter().rev()
     }
 
-    /// Adds a job that is not there.
+    /// Adds a job that is not in the index.
     pub(crate) fn put(&mut self, id: JobId, entry: Entry) {
         self.undo.push(Undo::Put(id));
         self.add(id, entry);
@@ -152,26 +168,28 @@ impl Index {
     }
 
     /// Removes the job of an attempt that still runs.
-    pub(crate) fn take_attempt(&mut self, of: AttemptId) -> Option<Arc<Running>> {
-        let hash_map::Entry::Occupied(entry) = self.running.entry(of.job) else {
+    pub(crate) fn take_attempt(&mut self, attempt: AttemptId) -> Option<Arc<Running>> {
+        let hash_map::Entry::Occupied(entry) = self.running.entry(attempt.job) else {
             return None;
         };
-        if entry.get().job.attempt != of.attempt {
+        if entry.get().job.attempt != attempt.attempt {
             return None;
         }
         let running = entry.remove();
         self.remove_running(&running);
-        self.undo
-            .push(Undo::Take(of.job, Entry::Running(Arc::clone(&running))));
+        self.undo.push(Undo::Take(
+            attempt.job,
+            Entry::Running(Arc::clone(&running)),
+        ));
         Some(running)
     }
 
-    /// The changes since the last call stay.
+    /// Keeps all changes since the last commit or rollback.
     pub(crate) fn commit(&mut self) {
         self.undo.clear();
     }
 
-    /// The changes since the last `commit` are taken back, the last one first.
+    /// Undoes all changes since the last commit, the latest first.
     pub(crate) fn roll_back(&mut self) {
         while let Some(undo) = self.undo.pop() {
             match undo {
@@ -179,7 +197,7 @@ impl Index {
                 Undo::Take(id, entry) => self.add(id, entry),
                 Undo::Hold(key, Some(hold)) => drop(self.holds.insert(key, hold)),
                 Undo::Hold(key, None) => drop(self.holds.remove(&key)),
-                Undo::Tally(of, by) => *self.tallies.entry(of).or_default() -= by,
+                Undo::Tally(tally, by) => *self.tallies.entry(tally).or_default() -= by,
                 Undo::Start(queue) => {
                     if let Some(starts) = self.starts.get_mut(&queue) {
                         starts.pop_back();
@@ -203,7 +221,7 @@ impl Index {
                     self.ready
                         .entry(lane_key(&waiting))
                         .or_default()
-                        .insert(order(id, &waiting));
+                        .insert(claim_order(id, &waiting));
                 } else {
                     count.future += 1;
                     self.future.insert((waiting.run_at, id));
@@ -239,12 +257,12 @@ impl Index {
         Some(Entry::Waiting(waiting))
     }
 
-    /// Takes a waiting job out of the order, in which one that was set unreadable is no longer.
+    /// Removes a waiting job from all orders and counts. An unreadable job is in no order.
     fn remove_waiting(&mut self, id: JobId, waiting: &Waiting, is_unreadable: bool) {
         let count = self.counts.entry(waiting.queue).or_default();
         count.waiting -= 1;
         count.retrying -= u64::from(waiting.lane == Lane::Retry);
-        let order = order(id, waiting);
+        let order = claim_order(id, waiting);
         if self
             .latest_now
             .is_none_or(|latest_now| waiting.run_at > latest_now)
@@ -261,13 +279,14 @@ impl Index {
         if let Some(deadline) = waiting.deadline {
             self.deadlines.remove(&(deadline, id));
         }
-        if let Some(of) = &waiting.concurrency {
-            // Its order in front is free again: those that stood unreadable come back.
-            self.unpark(&of.key, self.latest_now.unwrap_or(Timestamp::MIN));
+        if let Some(concurrency) = &waiting.concurrency {
+            // Unparking puts only the first job of each lane back into `ready`. If this was that
+            // job, the next parked one must take its turn.
+            self.unpark(&concurrency.key, self.latest_now.unwrap_or(Timestamp::MIN));
         }
     }
 
-    /// Frees what a running job held.
+    /// Updates counts, leases and concurrency keys after a running job was removed.
     fn remove_running(&mut self, running: &Running) {
         let count = self.counts.entry(running.queue).or_default();
         count.running -= 1;
@@ -275,24 +294,26 @@ impl Index {
         if let Some(lease) = running.job.lease() {
             self.leases.remove(&(lease.until, running.job.id));
         }
-        if let Some(of) = &running.job.concurrency {
-            self.parking.stop(&of.key);
-            self.unpark(&of.key, self.latest_now.unwrap_or(Timestamp::MIN));
+        if let Some(concurrency) = &running.job.concurrency {
+            self.parking.stop(&concurrency.key);
+            self.unpark(&concurrency.key, self.latest_now.unwrap_or(Timestamp::MIN));
         }
     }
 
-    /// Takes a waiting job that cannot be read out of the order, so that it holds nobody up. It still counts as waiting.
+    /// Removes an unreadable waiting job from all orders, so that it blocks no claim or sweep. The
+    /// job still counts as waiting.
     pub(crate) fn set_unreadable(&mut self, id: JobId) {
         let Some(waiting) = self.waiting.get(&id) else {
             return;
         };
-        let order = order(id, waiting);
+        let order = claim_order(id, waiting);
         if !self.unreadable.insert(id) {
             return;
         }
-        match self.future.remove(&(waiting.run_at, id)) {
-            true => self.counts.entry(waiting.queue).or_default().future -= 1,
-            false => self.due.remove(waiting),
+        if self.future.remove(&(waiting.run_at, id)) {
+            self.counts.entry(waiting.queue).or_default().future -= 1;
+        } else {
+            self.due.remove(waiting);
         }
         remove_from(&mut self.ready, lane_key(waiting), &order);
         remove_from(&mut self.overdue, lane_key(waiting), &order);
@@ -302,7 +323,7 @@ impl Index {
         }
     }
 
-    /// Moves what has become due among the ready ones.
+    /// Moves jobs that are due at `now` from `future` to `ready`.
     pub(crate) fn promote(&mut self, now: Timestamp) {
         self.latest_now = self.latest_now.max(Some(now));
         while let Some((run_at, id)) = self
@@ -318,18 +339,22 @@ impl Index {
                 self.ready
                     .entry(lane_key(waiting))
                     .or_default()
-                    .insert(order(id, waiting));
+                    .insert(claim_order(id, waiting));
             }
         }
     }
 
-    /// The queues that have due jobs of these kinds, in no order; one may be named for each kind.
+    /// Returns the queues that have due jobs of these kinds, unsorted. A queue may appear once for
+    /// each kind.
     pub(crate) fn due_queues(&self, kinds: &[u32]) -> Vec<u32> {
         self.due.queues(kinds)
     }
 
-    /// The first_startable job of a lane that may start, among the kinds that are wanted. Those whose key is full, or that are overdue,
-    /// stand unreadable: no claim walks over them twice, and they keep nobody from their key.
+    /// Returns the first job of a lane that may start now, among the kinds that the claim wants.
+    ///
+    /// Jobs that must not start are taken out of `ready` on the way: jobs with a full concurrency
+    /// key are parked, overdue jobs wait for the sweep. So each of them costs one step once, not
+    /// one step in every claim.
     pub(crate) fn first_startable(
         &mut self,
         queue: u32,
@@ -339,23 +364,23 @@ impl Index {
         now: Timestamp,
     ) -> Option<ClaimOrder> {
         loop {
-            let (first_startable, unreadable) = self.find_first(queue, lane, &wants, except, now);
-            let mut freed = BTreeSet::new();
-            for (lane_key, order) in unreadable {
-                freed.extend(self.take_out_of_order(lane_key, order));
+            let (first, blocked) = self.find_first(queue, lane, &wants, except, now);
+            let mut free_keys = BTreeSet::new();
+            for (lane_key, order) in blocked {
+                free_keys.extend(self.take_out_of_order(lane_key, order));
             }
-            let mut released = false;
-            for key in freed {
-                released |= self.unpark(&key, now);
+            let mut unparked = false;
+            for key in free_keys {
+                unparked |= self.unpark(&key, now);
             }
-            // One that came back in the order of an overdue one may come before all others.
-            if !released {
-                return first_startable;
+            // A job that was parked behind an overdue one may come before `first`: look again.
+            if !unparked {
+                return first;
             }
         }
     }
 
-    /// The first_startable job that may start, and those before it that must stand unreadable.
+    /// Returns the first job that may start, and the blocked jobs before it.
     fn find_first(
         &self,
         queue: u32,
@@ -364,12 +389,12 @@ impl Index {
         except: &BTreeSet<JobId>,
         now: Timestamp,
     ) -> (Option<ClaimOrder>, Vec<(LaneKey, ClaimOrder)>) {
-        let mut first_startable: Option<ClaimOrder> = None;
-        let mut unreadable = Vec::new();
+        let mut first: Option<ClaimOrder> = None;
+        let mut blocked = Vec::new();
         let lanes = self.ready.range((queue, lane, 0)..=(queue, lane, u32::MAX));
         for (lane_key, orders) in lanes.filter(|((_, _, kind), _)| wants(*kind)) {
             for order in orders {
-                if first_startable.is_some_and(|found| found < *order) {
+                if first.is_some_and(|first| first < *order) {
                     break;
                 }
                 let Some(waiting) = self.waiting.get(&order.2) else {
@@ -379,31 +404,33 @@ impl Index {
                     continue;
                 }
                 let overdue = waiting.deadline.is_some_and(|deadline| deadline < now);
-                let key = waiting.concurrency.as_ref();
-                if overdue || key.is_some_and(|of| self.parking.is_full(of)) {
-                    unreadable.push((*lane_key, *order));
+                let concurrency = waiting.concurrency.as_ref();
+                if overdue || concurrency.is_some_and(|key| self.parking.is_full(key)) {
+                    blocked.push((*lane_key, *order));
                 } else if waiting.run_at <= now {
-                    first_startable = Some(*order);
+                    first = Some(*order);
                     break;
                 }
             }
         }
-        (first_startable, unreadable)
+        (first, blocked)
     }
 
-    /// Takes a job out of the order; names its key if it is not full, so that others may have it.
+    /// Moves a blocked job from `ready` to where it waits. Returns its concurrency key if the key
+    /// still has capacity (the job is overdue), so that parked jobs can use it.
     fn take_out_of_order(&mut self, lane_key: LaneKey, order: ClaimOrder) -> Option<Key> {
         remove_from(&mut self.ready, lane_key, &order);
         let waiting = self.waiting.get(&order.2)?;
-        let Some(of) = &waiting.concurrency else {
+        let Some(concurrency) = &waiting.concurrency else {
             self.overdue.entry(lane_key).or_default().insert(order);
             return None;
         };
         self.parking.park(waiting, lane_key, order);
-        (!self.parking.is_full(of)).then(|| of.key.clone())
+        (!self.parking.is_full(concurrency)).then(|| concurrency.key.clone())
     }
 
-    /// Lets those back that fit beside what runs with a key; answers whether there were any.
+    /// Moves parked jobs back to `ready` if their concurrency key has capacity again. Returns
+    /// whether it moved any.
     fn unpark(&mut self, key: &Key, now: Timestamp) -> bool {
         let released = self.parking.release(key, now);
         let any = !released.is_empty();
@@ -413,7 +440,7 @@ impl Index {
         any
     }
 
-    /// Whether a waiting job may start now, and its order.
+    /// Returns a waiting job and its claim order, if it may start now.
     pub(crate) fn startable(&self, id: JobId, now: Timestamp) -> Option<(ClaimOrder, &Waiting)> {
         let waiting = self.waiting.get(&id)?;
         if self.unreadable.contains(&id) {
@@ -422,13 +449,13 @@ impl Index {
         let full = waiting
             .concurrency
             .as_ref()
-            .is_some_and(|of| self.parking.is_full(of));
+            .is_some_and(|concurrency| self.parking.is_full(concurrency));
         let in_time =
             waiting.run_at <= now && waiting.deadline.is_none_or(|deadline| now <= deadline);
-        (in_time && !full).then(|| (order(id, waiting), waiting))
+        (in_time && !full).then(|| (claim_order(id, waiting), waiting))
     }
 
-    /// Up to `limit` running jobs whose lease has expired.
+    /// Returns up to `limit` running jobs whose lease has expired.
     pub(crate) fn expired_leases(
         &self,
         now: Timestamp,
@@ -444,12 +471,12 @@ impl Index {
         expired.map(|(_, id)| *id).collect()
     }
 
-    /// Every running job.
+    /// Returns every running job.
     pub(crate) fn all_running(&self) -> Vec<JobId> {
         self.leases.iter().map(|(_, id)| *id).collect()
     }
 
-    /// Up to `limit` waiting jobs whose deadline has passed.
+    /// Returns up to `limit` waiting jobs whose deadline has passed.
     pub(crate) fn overdue(
         &self,
         now: Timestamp,
@@ -471,15 +498,15 @@ impl Index {
     }
 
     pub(crate) fn set_hold(&mut self, queue: u32, key: Key, hold: Option<Hold>) {
-        let of = (queue, key);
-        let before = match hold {
-            Some(hold) => self.holds.insert(of.clone(), hold),
-            None => self.holds.remove(&of),
+        let queue_key = (queue, key);
+        let previous = match hold {
+            Some(hold) => self.holds.insert(queue_key.clone(), hold),
+            None => self.holds.remove(&queue_key),
         };
-        self.undo.push(Undo::Hold(of, before));
+        self.undo.push(Undo::Hold(queue_key, previous));
     }
 
-    /// Forgets who holds a unique key, if the hold is over. A job that waits or runs holds on.
+    /// Removes the hold of a unique key if it has ended. Active jobs keep their keys.
     pub(crate) fn end_hold(&mut self, queue: u32, key: Key, now: Timestamp) {
         let held = self.holds.get(&(queue, key.clone()));
         if held.is_some_and(|hold| hold.until.is_some_and(|until| until <= now)) {
@@ -495,7 +522,8 @@ impl Index {
         self.counts.iter().map(|(queue, count)| (*queue, *count))
     }
 
-    /// The `run_at` of the job that is ready for longest: the first of each priority in each lane_key.
+    /// Returns the `run_at` of the job that is ready for longest. Looks only at the first job of
+    /// each priority in each lane: they are sorted by `run_at`.
     pub(crate) fn oldest_ready(&self, queue: u32) -> Option<Timestamp> {
         let lanes = [Lane::Fresh, Lane::Retry].into_iter();
         let lanes = lanes.flat_map(|lane| {
@@ -519,10 +547,10 @@ impl Index {
     }
 
     pub(crate) fn tallies(&self) -> impl Iterator<Item = ((u32, i64), i64)> + '_ {
-        self.tallies.iter().map(|(of, count)| (*of, *count))
+        self.tallies.iter().map(|(tally, count)| (*tally, *count))
     }
 
-    /// How many jobs of a queue were started within the period before `now`.
+    /// Returns how many jobs of a queue started within the period before `now`.
     pub(crate) fn started_since(
         &mut self,
         queue: u32,
@@ -539,12 +567,12 @@ impl Index {
         u32::try_from(starts.len()).unwrap_or(u32::MAX)
     }
 
-    /// When the last job of a queue with a rate was started.
+    /// Returns when the latest job of a queue with a rate limit started.
     pub(crate) fn last_start(&self, queue: u32) -> Option<Timestamp> {
         self.starts.get(&queue)?.back().copied()
     }
 
-    /// When jobs of a queue were started, the oldest first; only of late, and where it has a rate.
+    /// Returns when jobs of a queue with a rate limit started within its period, the oldest first.
     pub(crate) fn starts(&self, queue: u32) -> impl Iterator<Item = Timestamp> + '_ {
         self.starts.get(&queue).into_iter().flatten().copied()
     }
@@ -562,7 +590,7 @@ impl std::fmt::Debug for Index {
     }
 }
 
-/// Takes a job out of an order; answers whether it was in it.
+/// Removes a job from an order. Returns whether it was there.
 fn remove_from(lanes: &mut OrderedJobs, lane_key: LaneKey, order: &ClaimOrder) -> bool {
     let orders = lanes.get_mut(&lane_key);
     orders.is_some_and(|orders| orders.remove(order))
@@ -572,11 +600,11 @@ fn lane_key(waiting: &Waiting) -> LaneKey {
     (waiting.queue, waiting.lane, waiting.kind)
 }
 
-fn order(id: JobId, waiting: &Waiting) -> ClaimOrder {
+fn claim_order(id: JobId, waiting: &Waiting) -> ClaimOrder {
     (Reverse(waiting.priority), waiting.run_at, id)
 }
 
-/// Ids are random in their lower half: no need to mix them again.
+/// Hashes job ids with one multiplication: their lower half is random already.
 #[derive(Default)]
 pub(crate) struct IdHasher(u64);
 
@@ -590,7 +618,7 @@ impl Hasher for IdHasher {
     }
 
     fn write_u128(&mut self, id: u128) {
-        // The top bits choose among the control bytes of the table: they must be random too.
+        // The hash table takes its control bytes from the top bits, so these must be random too.
         let low = (id & u128::from(u64::MAX)) as u64;
         self.0 = low.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     }

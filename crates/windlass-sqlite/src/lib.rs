@@ -1,7 +1,8 @@
 //! Windlass jobs in an embedded SQLite file: durable, with nothing to install.
 //!
-//! One thread writes, in groups: what is acknowledged is on disk. The order of waiting jobs is kept in memory, the truth on
-//! disk. One process owns the file.
+//! One thread writes, many requests in one transaction (`group.rs`); an answer means that the data
+//! is on disk. The claim order of waiting jobs is kept in memory (`index.rs`) and rebuilt from the
+//! file at every start. Two more threads read. One process at a time owns the file (`lock.rs`).
 
 mod checkpoint;
 mod error;
@@ -40,10 +41,10 @@ pub use restore::{Existing, restore};
 pub use schema::PAGE_BYTES;
 pub use writer::Stats;
 
-/// So many threads read.
+/// The number of threads that read.
 const READERS: usize = 2;
 
-/// So many requests may wait for the writer; further ones wait to be taken.
+/// The most requests in the channel of the writer or the readers; further callers wait to send.
 const REQUESTS_MAX: usize = 1024;
 
 /// A store in a SQLite file.
@@ -61,11 +62,15 @@ pub struct SqliteStore {
 type ReadRequest = Box<dyn FnOnce(&mut Reader) + Send>;
 
 impl SqliteStore {
-    /// Opens the file, which is made if it is not there, readable for its owner only. A file that
-    /// is not a Windlass store is refused and left as it is.
+    /// Opens the file. Creates it if it does not exist, readable only by its owner.
     ///
-    /// The attempts of workers that lived in a former process are ended as lost: nobody runs them
-    /// any more. `random` draws the jitter of their retries. Those of workers elsewhere go on.
+    /// Attempts of workers that ran in a previous process are ended as lost, because that process
+    /// has ended; `random` draws the jitter of their retries. Attempts of remote workers continue.
+    ///
+    /// # Errors
+    ///
+    /// Refuses a file that is not a Windlass store, and does not change it. Refuses a store that
+    /// another process has open, that a newer version wrote, or whose write-ahead log is damaged.
     pub fn open(path: impl AsRef<Path>, now: Timestamp, random: u64) -> Result<Self, StoreError> {
         let failed = |error: std::io::Error| error::cannot_open(path.as_ref(), &error);
         let path = lock::resolve(path.as_ref()).map_err(failed)?;
@@ -74,22 +79,22 @@ impl SqliteStore {
             lock.remove_if_new();
             return Err(refused);
         }
-        Reserve::of(&path).release_if_full();
+        Reserve::next_to(&path).release_if_full();
         lock::private_file(&path).map_err(failed)?;
         lock.check_wal()?;
         let opened = schema::open_writer(&path);
         let connection = opened.map_err(|error| error::while_opening(&path, error))?;
         let changes = watch::Sender::new(0);
         let (requests, inbox) = mpsc::channel(REQUESTS_MAX);
-        let (reads, questions) = mpsc::channel(REQUESTS_MAX);
+        let (reads, read_requests) = mpsc::channel(REQUESTS_MAX);
         let (opened, is_open) = std::sync::mpsc::sync_channel(1);
         let (file, announce) = (path.clone(), changes.clone());
         let writing = spawn("windlass-writer", move || {
-            let mut lock = lock; // let go after all else
+            let mut lock = lock; // declared first, so that it is released last
             let connection = connection;
             match open_writer(&connection, &file, &mut lock, now, random) {
                 Ok((mut writer, lost)) => {
-                    let _ = opened.send(Ok(lost)); // no one waits for it any longer
+                    let _ = opened.send(Ok(lost)); // `open` waits for it
                     group::serve(&mut writer, inbox, &announce);
                 }
                 Err(error) => drop(opened.send(Err(error))),
@@ -99,7 +104,7 @@ impl SqliteStore {
         let lost_at_opening = match opened {
             Ok(lost) => lost,
             Err(error) => {
-                let _ = writing.join(); // so that the file can be opened again at once
+                let _ = writing.join(); // releases the lock, so that the caller can open again
                 return Err(error);
             }
         };
@@ -113,39 +118,39 @@ impl SqliteStore {
             lost_at_opening,
             refusals: Refusals::default(),
         };
-        let questions = Arc::new(Mutex::new(questions));
+        let read_requests = Arc::new(Mutex::new(read_requests));
         for _ in 0..READERS {
             let reader = Reader::open(&store.path).map_err(DriverError::into_store_error)?;
-            let questions = Arc::clone(&questions);
+            let read_requests = Arc::clone(&read_requests);
             store.reading.push(spawn("windlass-reader", move || {
-                answer_reads(reader, &questions);
+                answer_reads(reader, &read_requests);
             })?);
         }
         Ok(store)
     }
 
-    /// How many attempts of a former process were ended as lost when the store was opened.
+    /// Returns how many attempts of a previous process were ended as lost when the store was opened.
     pub fn lost_at_opening(&self) -> usize {
         self.lost_at_opening
     }
 
-    /// What the writer has done so far.
+    /// Returns statistics of the writer since the store was opened.
     pub async fn stats(&self) -> Result<Stats, StoreError> {
         self.write(RequestClass::Read, 0, |writer| Ok(Ok(writer.stats()?)))
             .await
     }
 
-    /// Makes a copy of the store while it is in use, whole as of one moment.
+    /// Writes a consistent copy of the store to a new file, while the store is in use.
     pub async fn backup(&self, to: impl AsRef<Path>) -> Result<(), StoreError> {
         let (from, to) = (self.path.clone(), to.as_ref().to_owned());
         let (reply, answer) = oneshot::channel();
         spawn("windlass-backup", move || {
-            let _ = reply.send(back_up(&from, &to)); // nobody waits for it any more
+            let _ = reply.send(back_up(&from, &to)); // fails if the caller no longer waits
         })?;
         answer.await.map_err(|_| stopped())?
     }
 
-    /// Runs a verb on the writer; answers when it is on disk.
+    /// Runs a verb on the writer thread. Returns when its changes are on disk.
     async fn write<T, F>(&self, class: RequestClass, rows: usize, verb: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
@@ -165,30 +170,30 @@ impl SqliteStore {
         answer
     }
 
-    /// Reads what was committed.
+    /// Runs a read on a reader thread. It sees all committed changes.
     async fn read<T, F>(&self, read: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
         F: Fn(&mut Reader) -> DriverResult<T> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let question: ReadRequest = Box::new(move |reader| {
-            let found = reader.read(read).map_err(DriverError::into_store_error);
-            let _ = reply.send(found); // nobody waits for it any more
+        let request: ReadRequest = Box::new(move |reader| {
+            let result = reader.read(read).map_err(DriverError::into_store_error);
+            let _ = reply.send(result); // fails if the caller no longer waits
         });
         let reads = self.reads.as_ref().ok_or_else(stopped)?;
-        reads.send(question).await.map_err(|_| stopped())?;
+        reads.send(request).await.map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
     }
 }
 
 impl Drop for SqliteStore {
-    /// Waits for what was asked to be written, so that the file can be opened again at once. The reader goes first: the last
-    /// to close folds the log back, which a reader cannot.
+    /// Waits for pending writes, so that the file can be opened again at once. The readers close
+    /// first: the last connection to close runs the final checkpoint, which a read-only one cannot.
     fn drop(&mut self) {
         self.reads = None;
         for reading in self.reading.drain(..) {
-            let _ = reading.join(); // a panic was told on stderr already
+            let _ = reading.join(); // a panic was already printed to stderr
         }
         self.requests = None;
         let _ = self.writing.take().map(JoinHandle::join);
@@ -208,7 +213,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
         .map_err(|error| StoreError::Unavailable(error.into()))
 }
 
-/// Reads the order of the jobs, and ends the attempts of a former process; how many there were.
+/// Opens the writer and ends the attempts of a previous process. Returns how many it ended.
 fn open_writer<'c>(
     connection: &'c Connection,
     path: &Path,
@@ -224,20 +229,26 @@ fn open_writer<'c>(
     Ok((writer, lost))
 }
 
-/// Answers questions until nobody can ask any more. One reader waits for the next one, the others for their turn.
-fn answer_reads(mut reader: Reader, questions: &Mutex<mpsc::Receiver<ReadRequest>>) {
+/// Serves read requests until the store is dropped. One reader waits for the next request while the
+/// other waits for the mutex.
+fn answer_reads(mut reader: Reader, read_requests: &Mutex<mpsc::Receiver<ReadRequest>>) {
     loop {
-        let next = questions
+        let next = read_requests
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .blocking_recv();
-        let Some(question) = next else { return };
-        question(&mut reader);
+        let Some(request) = next else { return };
+        request(&mut reader);
     }
 }
 
-/// Copies a store, also while another process uses it; the copy must not be there yet. Not for a
-/// store that this process has open: [`SqliteStore::backup`] is.
+/// Writes a consistent copy of a store to a new file, even while another process uses the store.
+///
+/// For a store that this process has open, use [`SqliteStore::backup`] instead.
+///
+/// # Errors
+///
+/// Refuses a source that is not a store, and a target that already exists.
 pub fn backup(from: &Path, to: &Path) -> Result<(), StoreError> {
     identity::check_store(from)?;
     back_up(from, to)
@@ -249,21 +260,21 @@ fn back_up(from: &Path, to: &Path) -> Result<(), StoreError> {
     let copied = copy(from, to).map_err(DriverError::into_store_error);
     let copied = copied.and_then(|()| lock::sync(to).map_err(failed));
     if copied.is_err() {
-        let _ = std::fs::remove_file(to); // half a copy is none
+        let _ = std::fs::remove_file(to); // a partial copy is useless
     }
     copied
 }
 
-/// SQLite's own way: `vacuum into` reads one picture of the file and writes a whole new one.
+/// Copies with `vacuum into`, which reads one snapshot of the file and writes a new, compact one.
 fn copy(from: &Path, to: &Path) -> DriverResult<()> {
     let connection = schema::open_reader(from)?;
     let to = to
         .to_str()
-        .ok_or_else(|| DriverError::damaged("the path of the backup is no text"))?;
+        .ok_or_else(|| DriverError::damaged("the path of the backup is not valid UTF-8"))?;
     connection.execute("vacuum into ?1", [to])?;
     Ok(())
 }
 
 fn stopped() -> StoreError {
-    StoreError::Stopped("the store's thread is gone".into())
+    StoreError::Stopped("the thread of the store has ended".into())
 }

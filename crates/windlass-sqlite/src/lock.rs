@@ -1,4 +1,9 @@
-//! One process owns the file.
+//! The lock file: one process at a time owns the store.
+//!
+//! The lock file also records that the WAL is in use. If a process is killed, its latest
+//! acknowledged writes may be only in the WAL. At the next start a missing WAL would look like a
+//! clean shutdown to SQLite, and those writes would be lost without an error. With the record, the
+//! driver knows that the WAL must be there, and checks it.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read as _, Seek as _, Write as _};
@@ -9,22 +14,26 @@ use windlass_store::StoreError;
 use crate::checkpoint;
 use crate::error::cannot_open;
 
-/// Held as long as the store is open; the operating system frees it when the process dies.
+/// The lock of a store. The operating system releases it when the process ends.
 #[derive(Debug)]
 pub(crate) struct FileLock {
     path: PathBuf,
     file: File,
-    /// The note of a former process, until it was seen that its log is there.
+    /// Whether the previous process was killed, until its WAL was checked.
     wal_was_in_use: bool,
-    /// Whether the lock file was not there before.
+    /// Whether this process created the lock file.
     is_new: bool,
 }
 
-/// Stands in the lock file while the log may hold what the store does not.
+/// The line in the lock file while the WAL may hold writes that the database file does not have.
 const WAL_IN_USE: &str = "log in use";
 
 impl FileLock {
-    /// Takes the lock sibling the file, or tells who has it.
+    /// Takes the lock.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError::InUse`] with the id of the owner if another process has it.
     pub(crate) fn take(path: &Path) -> Result<Self, StoreError> {
         let lock_path = sibling(path, ".lock");
         let failed = |error: std::io::Error| cannot_open(&lock_path, &error);
@@ -40,7 +49,7 @@ impl FileLock {
             Err(TryLockError::Error(error)) => return Err(failed(error)),
             Err(TryLockError::WouldBlock) => {
                 let mut owner = String::new();
-                let _ = file.read_to_string(&mut owner); // without it, the owner is just not named
+                let _ = file.read_to_string(&mut owner); // if it fails, the owner is "unknown"
                 let owner = owner.lines().next().unwrap_or("").trim();
                 return Err(StoreError::InUse {
                     path: path.display().to_string(),
@@ -48,12 +57,12 @@ impl FileLock {
                 });
             }
         }
-        let mut before = String::new();
-        file.read_to_string(&mut before).map_err(failed)?;
+        let mut content = String::new();
+        file.read_to_string(&mut content).map_err(failed)?;
         let mut lock = FileLock {
             path: path.to_owned(),
             file,
-            wal_was_in_use: before.contains(WAL_IN_USE),
+            wal_was_in_use: content.contains(WAL_IN_USE),
             is_new,
         };
         let note = if lock.wal_was_in_use { WAL_IN_USE } else { "" };
@@ -61,25 +70,26 @@ impl FileLock {
         Ok(lock)
     }
 
-    /// Leaves nothing next to a file that is not a store.
+    /// Removes the lock file if this process created it, so that nothing is left next to a file that
+    /// is not a store.
     pub(crate) fn remove_if_new(&self) {
         if self.is_new {
-            let _ = std::fs::remove_file(sibling(&self.path, ".lock")); // an empty file stays
+            let _ = std::fs::remove_file(sibling(&self.path, ".lock")); // a stale lock file is harmless
         }
     }
 
-    /// Another file took the place of the store: the log of the former one is not asked for.
+    /// Forgets that the WAL was in use, because a restore replaced the store.
     pub(crate) fn ignore_old_wal(&mut self) {
         self.wal_was_in_use = false;
     }
 
-    /// Refuses a store whose log is gone, cut or damaged although it was in use when its process died: what was acknowledged
-    /// last was in it.
+    /// Refuses a store whose process was killed and whose WAL is missing, truncated or damaged: the
+    /// latest acknowledged writes were in it.
     pub(crate) fn check_wal(&mut self) -> Result<(), StoreError> {
         let wal_path = sibling(&self.path, "-wal");
         if self.wal_was_in_use && !wal_path.exists() {
             let what = format!(
-                "its log {} is missing, and with it what was written last",
+                "its write-ahead log {} is missing; the latest writes are lost",
                 wal_path.display()
             );
             return Err(StoreError::Damaged { what, cause: None });
@@ -91,7 +101,7 @@ impl FileLock {
         Ok(())
     }
 
-    /// From now on the log must be there.
+    /// Records that the WAL is in use: from now on it must exist at the next start.
     pub(crate) fn mark_wal_in_use(&mut self) -> Result<(), StoreError> {
         let noted = checkpoint::preallocate_wal(&self.path)
             .and_then(|()| self.write(WAL_IN_USE))
@@ -107,17 +117,17 @@ impl FileLock {
 }
 
 impl Drop for FileLock {
-    /// After the store was closed: its log was folded back and removed, and need not be there next time.
+    /// Removes the record after a clean shutdown, in which SQLite checkpointed and deleted the WAL.
     fn drop(&mut self) {
         let locked = sibling(&self.path, ".lock").exists();
         if locked && !self.wal_was_in_use && !sibling(&self.path, "-wal").exists() {
-            let _ = self.write(""); // else the next opening asks for the log: safe, and told
+            let _ = self.write(""); // if it fails, the next start refuses to open: safe, and visible
         }
     }
 }
 
-/// The one path of a store, by whatever name it is called: one file has one lock. It need not be
-/// there yet.
+/// Returns the canonical path of a store, so that all names of a file lead to the same lock. The
+/// file need not exist.
 pub(crate) fn resolve(path: &Path) -> std::io::Result<PathBuf> {
     match path.canonicalize() {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -131,12 +141,12 @@ pub(crate) fn resolve(path: &Path) -> std::io::Result<PathBuf> {
     Ok(folder.canonicalize()?.join(name))
 }
 
-/// Opens or makes a file that only its owner can read.
+/// Opens or creates a file that only its owner can read.
 pub(crate) fn private_file(path: &Path) -> std::io::Result<File> {
     private(OpenOptions::new().create(true).truncate(false)).open(path)
 }
 
-/// Makes a file that only its owner can read, and that was not there.
+/// Creates a file that only its owner can read. Fails if it exists.
 pub(crate) fn new_private_file(path: &Path) -> std::io::Result<File> {
     private(OpenOptions::new().create_new(true)).open(path)
 }
@@ -147,13 +157,13 @@ fn private(options: &mut OpenOptions) -> &mut OpenOptions {
     options.read(true).write(true)
 }
 
-/// Makes a file and its name in its folder durable.
+/// Syncs a file and its folder, so that content and name are durable.
 pub(crate) fn sync(path: &Path) -> std::io::Result<()> {
     File::open(path)?.sync_all()?;
     sync_folder(path)
 }
 
-/// Makes the names in the folder of a file durable.
+/// Syncs the folder of a file, so that the names in it are durable.
 pub(crate) fn sync_folder(path: &Path) -> std::io::Result<()> {
     match path
         .parent()
@@ -164,7 +174,7 @@ pub(crate) fn sync_folder(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// The file sibling a store whose name ends so.
+/// Returns the path of the store with this ending appended.
 pub(crate) fn sibling(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
@@ -176,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_owner_is_told_who_the_first_is() {
+    fn a_second_process_gets_an_error_that_names_the_owner() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("jobs.db");
         let first = FileLock::take(&path).unwrap();

@@ -1,4 +1,7 @@
-//! Queues, kinds, workers and policies as small numbers.
+//! Numbers for names: queues, kinds, workers and retry policies.
+//!
+//! Job rows hold a small number instead of a name or policy, which keeps rows short. The tables
+//! `names` and `policies` map numbers to texts, and this module keeps both in memory.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -9,7 +12,7 @@ use windlass_core::{Kind, QueueName, WorkerName};
 
 use crate::error::{DriverError, DriverResult};
 
-/// The numbers that stand for names and policies in the tables.
+/// The content of the tables `names` and `policies`.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     numbers: HashMap<Arc<str>, u32>,
@@ -19,7 +22,7 @@ pub(crate) struct Names {
     texts: HashMap<u32, Arc<str>>,
     policies: HashMap<i64, Arc<RetryPolicy>>,
     policy_numbers: HashMap<String, i64>,
-    /// The policy that was asked for last: most claims bring the same one again.
+    /// The policy of the last claim: most claims have the same one, so this saves making its JSON.
     last_policy: Option<(Arc<RetryPolicy>, i64)>,
 }
 
@@ -30,7 +33,7 @@ impl Names {
         Ok(names)
     }
 
-    /// Reads what is there; forgets what was rolled back.
+    /// Reads both tables again, and so forgets numbers whose transaction was rolled back.
     pub(crate) fn refresh(&mut self, connection: &Connection) -> DriverResult<()> {
         let mut fresh = Names::default();
         let mut statement = connection.prepare_cached("select id, text from names")?;
@@ -42,7 +45,7 @@ impl Names {
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
             let json: String = row.get(1)?;
-            // The jobs that point at one that only a newer version knows cannot be read; all others can.
+            // A policy that only a newer version can read makes only its own jobs unreadable.
             if let Ok(policy) = serde_json::from_str(&json) {
                 fresh.remember_policy(row.get(0)?, json, &Arc::new(policy));
             }
@@ -51,7 +54,7 @@ impl Names {
         Ok(())
     }
 
-    /// The number of a name, which is given one if it has none.
+    /// Returns the number of a name. Assigns one if it has none.
     pub(crate) fn number(&mut self, connection: &Connection, text: &str) -> DriverResult<u32> {
         if let Some(number) = self.numbers.get(text) {
             return Ok(*number);
@@ -63,7 +66,7 @@ impl Names {
         Ok(number)
     }
 
-    /// The number of a name, if it has one.
+    /// Returns the number of a name, if it has one.
     pub(crate) fn known(&self, text: &str) -> Option<u32> {
         self.numbers.get(text).copied()
     }
@@ -85,7 +88,7 @@ impl Names {
         typed(&self.texts, &mut self.workers, number, WorkerName::new)
     }
 
-    /// The number of a policy, which is given one if it has none.
+    /// Returns the number of a policy. Assigns one if it has none.
     pub(crate) fn policy_number(
         &mut self,
         connection: &Connection,
@@ -116,7 +119,7 @@ impl Names {
         self.policies.insert(number, Arc::clone(policy));
     }
 
-    /// Forgets all policies but those that running jobs were told.
+    /// Deletes all policies except those that running jobs use.
     pub(crate) fn keep_policies(
         &mut self,
         connection: &Connection,
@@ -134,23 +137,25 @@ impl Names {
     }
 
     pub(crate) fn policy(&self, number: i64) -> DriverResult<Arc<RetryPolicy>> {
-        let found = self.policies.get(&number).cloned();
-        found.ok_or_else(|| DriverError::damaged(format!("retry policy {number} is unknown")))
+        let policy = self.policies.get(&number).cloned();
+        policy.ok_or_else(|| DriverError::damaged(format!("retry policy {number} is unknown")))
     }
 }
 
+/// Returns the name with this number as its checked type, from `cache` if it was parsed before.
 fn typed<T: Clone>(
     texts: &HashMap<u32, Arc<str>>,
-    made: &mut HashMap<u32, T>,
+    cache: &mut HashMap<u32, T>,
     number: u32,
     make: impl FnOnce(&str) -> Result<T, windlass_core::Invalid>,
 ) -> DriverResult<T> {
-    if let Some(value) = made.get(&number) {
+    if let Some(value) = cache.get(&number) {
         return Ok(value.clone());
     }
     let text = texts.get(&number);
     let text = text.ok_or_else(|| DriverError::damaged(format!("name {number} is missing")))?;
-    let value = make(text).map_err(|error| DriverError::damaged(format!("a name: {error}")))?;
-    made.insert(number, value.clone());
+    let value =
+        make(text).map_err(|error| DriverError::damaged(format!("name {number}: {error}")))?;
+    cache.insert(number, value.clone());
     Ok(value)
 }

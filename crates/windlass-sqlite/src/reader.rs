@@ -1,4 +1,4 @@
-//! Reading, on a connection of its own: it sees what was committed, and is never in the writer's way.
+//! Reads on a connection of their own. They see committed data and never block the writer.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -15,14 +15,14 @@ use windlass_store::{
 
 use crate::error::{DriverResult, if_readable};
 use crate::names::Names;
-use crate::row::{self, id_of, timestamp, unsigned, value};
+use crate::row::{self, id_of, sql_limit, timestamp, unsigned, value};
 use crate::schema;
 use crate::writer::ActivePage;
 
 pub(crate) struct Reader {
     connection: Connection,
     names: Names,
-    /// The newest name and policy that are in `names`.
+    /// The highest numbers of names and policies that `names` has.
     newest: (i64, i64),
 }
 
@@ -36,19 +36,19 @@ impl Reader {
         })
     }
 
-    /// Reads in one picture of the file.
+    /// Runs a read in one snapshot of the file.
     pub(crate) fn read<T>(
         &mut self,
         read: impl Fn(&mut Reader) -> DriverResult<T>,
     ) -> DriverResult<T> {
         self.connection.prepare_cached("begin")?.execute([])?;
         let done = self.refresh_names().and_then(|()| read(self));
-        // Nothing was written: to end the picture is all.
+        // Nothing was written; this only ends the snapshot.
         self.connection.prepare_cached("rollback")?.execute([])?;
         done
     }
 
-    /// Learns the names that are new in this picture, so that one that is missing is really unknown.
+    /// Loads names that are new in this snapshot. After that, a missing name does not exist.
     fn refresh_names(&mut self) -> DriverResult<()> {
         let sql = "select coalesce((select max(id) from names), 0), coalesce((select max(id) from policies), 0)";
         let newest = self
@@ -62,23 +62,23 @@ impl Reader {
         Ok(())
     }
 
-    /// The jobs with these ids. One that cannot be read is an error only where it is asked for alone.
+    /// Returns the jobs with these ids. An unreadable job is an error only if it is the only one.
     pub(crate) fn get(&mut self, jobs: &[JobId]) -> DriverResult<Vec<Option<Job>>> {
         if let [id] = jobs {
-            let found = row::find(&self.connection, &mut self.names, *id)?;
-            return Ok(vec![found.map(|(job, _)| job)]);
+            let job = row::find(&self.connection, &mut self.names, *id)?;
+            return Ok(vec![job.map(|(job, _)| job)]);
         }
         jobs.iter().map(|id| self.find(*id)).collect()
     }
 
-    /// The job with that id, unless it cannot be read.
+    /// Returns a job, or `None` if it does not exist or cannot be read.
     fn find(&mut self, id: JobId) -> DriverResult<Option<Job>> {
-        Ok(self.find_with_end(id)?.map(|(job, _)| job))
+        Ok(self.find_with_last_attempt(id)?.map(|(job, _)| job))
     }
 
-    fn find_with_end(&mut self, id: JobId) -> DriverResult<Option<(Job, LastAttempt)>> {
-        let found = if_readable(row::find(&self.connection, &mut self.names, id))?;
-        Ok(found.flatten())
+    fn find_with_last_attempt(&mut self, id: JobId) -> DriverResult<Option<(Job, LastAttempt)>> {
+        let job = if_readable(row::find(&self.connection, &mut self.names, id))?;
+        Ok(job.flatten())
     }
 
     pub(crate) fn list(
@@ -103,21 +103,22 @@ impl Reader {
             && let Some(row) = rows.next()?
         {
             let id = id_of(row, 0)?;
-            let of = (row.get::<_, u32>(1)?, row.get::<_, u32>(2)?);
-            let may_match = queue.is_none_or(|queue| queue == of.0)
-                && kind.is_none_or(|kind| kind == of.1)
+            let (job_queue, job_kind) = (row.get::<_, u32>(1)?, row.get::<_, u32>(2)?);
+            let may_match = queue.is_none_or(|queue| queue == job_queue)
+                && kind.is_none_or(|kind| kind == job_kind)
                 && states.contains(&row.get(3)?);
-            let found = match may_match {
-                true => if_readable(row::find(&self.connection, &mut self.names, id))?,
-                false => None,
+            let job = if may_match {
+                if_readable(row::find(&self.connection, &mut self.names, id))?
+            } else {
+                None
             };
-            let found = found.flatten().map(|(job, _)| job);
-            list.look(id, found.filter(|job| filter.matches(job, now)));
+            let job = job.flatten().map(|(job, _)| job);
+            list.look(id, job.filter(|job| filter.matches(job, now)));
         }
         Ok(list.finish())
     }
 
-    /// The bodies of jobs that waited or ran a moment ago, as far as they still match.
+    /// Reads the jobs of a page that the writer found in its index, and keeps those that match.
     pub(crate) fn list_active(
         &mut self,
         active: &ActivePage,
@@ -126,14 +127,15 @@ impl Reader {
     ) -> DriverResult<Listed> {
         let mut jobs = Vec::with_capacity(active.ids.len());
         for id in &active.ids {
-            let found = self.find(*id)?;
-            jobs.extend(found.filter(|job| filter.matches(job, now)));
+            let job = self.find(*id)?;
+            jobs.extend(job.filter(|job| filter.matches(job, now)));
         }
         let next = active.next;
         Ok(Listed { jobs, next })
     }
 
-    /// The numbers of the queue and kind of a filter; none if one of them has no job.
+    /// Returns the numbers of the queue and kind of a filter, or `None` if one of them is unknown
+    /// and so no job can match.
     fn numbers(&self, filter: &Filter) -> Option<(Option<u32>, Option<u32>)> {
         let queue = filter.queue.as_ref().map(|queue| queue.as_str());
         let kind = filter.kind.as_ref().map(|kind| kind.as_str());
@@ -144,7 +146,7 @@ impl Reader {
     }
 
     pub(crate) fn attempts(&mut self, id: JobId, limit: usize) -> DriverResult<Vec<Attempt>> {
-        let last = self.find_with_end(id)?;
+        let last = self.find_with_last_attempt(id)?;
         let last = last.and_then(|(job, last)| last.row(&job));
         let rows = row::attempts(&self.connection, &mut self.names, id, limit)?;
         Ok(last.into_iter().chain(rows).take(limit).collect())
@@ -158,7 +160,7 @@ impl Reader {
         let mut queues = BTreeMap::new();
         while let Some(row) = rows.next()? {
             let (name, limits): (String, String) = (row.get(0)?, row.get(1)?);
-            // A name that cannot be read is one that only a newer version allows.
+            // Skip names that only a newer version allows.
             if let Ok(name) = name.parse() {
                 queues.insert(name, QueueLimits::from_stored(&limits));
             }
@@ -167,32 +169,32 @@ impl Reader {
     }
 
     pub(crate) fn schedules(&mut self) -> DriverResult<Schedules> {
-        let kept = self.kept_schedules("order by name", &[])?;
-        Ok(kept.into_iter().collect())
+        let schedules = self.stored_schedules("order by name", &[])?;
+        Ok(schedules.into_iter().collect())
     }
 
     pub(crate) fn schedule(&mut self, which: &ScheduleRef) -> DriverResult<Option<Schedule>> {
-        let found = match which {
+        let schedules = match which {
             ScheduleRef::Id(id) => {
-                self.kept_schedules("where id = ?1", &[&id.as_u128().to_be_bytes()])
+                self.stored_schedules("where id = ?1", &[&id.as_u128().to_be_bytes()])
             }
-            ScheduleRef::Name(name) => self.kept_schedules("where name = ?1", &[&name.as_str()]),
+            ScheduleRef::Name(name) => self.stored_schedules("where name = ?1", &[&name.as_str()]),
         };
-        Ok(found?.pop().and_then(Result::ok))
+        Ok(schedules?.pop().and_then(Result::ok))
     }
 
-    fn kept_schedules(
+    fn stored_schedules(
         &self,
-        which: &str,
+        condition: &str,
         parameters: &[&dyn rusqlite::ToSql],
     ) -> DriverResult<Vec<Result<Schedule, UnreadableSchedule>>> {
         let sql = format!(
-            "select id, version, definition, created_at, last_at, next_at, name from schedules {which}"
+            "select id, version, definition, created_at, last_at, next_at, name from schedules {condition}"
         );
         self.rows(&sql, parameters, schedule)
     }
 
-    /// The occurrences that were fired before an instant, newest first.
+    /// Returns the fired occurrences scheduled before an instant, newest first.
     pub(crate) fn occurrences(
         &mut self,
         schedule: ScheduleId,
@@ -201,7 +203,7 @@ impl Reader {
     ) -> DriverResult<Vec<FiredOccurrence>> {
         let schedule = schedule.as_u128().to_be_bytes();
         let before = before.map_or(i64::MAX, Timestamp::as_micros);
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let limit = sql_limit(limit);
         self.rows(
             "select at, job from occurrences where schedule = ?1 and at < ?2 order by at desc limit ?3",
             &[&schedule, &before, &limit],
@@ -215,7 +217,7 @@ impl Reader {
         )
     }
 
-    /// The longest due of the schedules that can be read.
+    /// Returns the schedules that are due for longest. Skips those that cannot be read.
     pub(crate) fn due(&mut self, limit: usize, now: Timestamp) -> DriverResult<Vec<Schedule>> {
         let mut statement = self.connection.prepare_cached(
             "select id, version, definition, created_at, last_at, next_at, name from schedules \
@@ -280,7 +282,7 @@ impl Reader {
         limit: usize,
         now: Timestamp,
     ) -> DriverResult<Vec<String>> {
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let limit = sql_limit(limit);
         self.rows(
             "select name from documents where collection = ?1 and name > ?2 \
              and (expires_at is null or expires_at > ?4) order by name limit ?3",
@@ -306,7 +308,7 @@ impl Reader {
             ),
         };
         let cursor = i64::try_from(cursor).unwrap_or(i64::MAX);
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let limit = sql_limit(limit);
         self.rows(sql, &[&topic, &cursor, &limit], record)
     }
 
@@ -326,7 +328,7 @@ impl Reader {
     }
 }
 
-/// The numbers of the states that a filter can find.
+/// Returns the numbers of the states that a filter can match.
 fn states(filter: &Filter) -> RangeInclusive<i64> {
     if let Some(reason) = filter.reason {
         let number = row::dead_number(reason);
@@ -342,7 +344,7 @@ fn states(filter: &Filter) -> RangeInclusive<i64> {
     }
 }
 
-/// A schedule, or what there is of one whose definition cannot be read.
+/// Reads a schedule, or what can be read of one with an unreadable definition.
 fn schedule(row: &Row<'_>) -> DriverResult<Result<Schedule, UnreadableSchedule>> {
     let id: [u8; 16] = row.get(0)?;
     let optional = |micros: Option<i64>| micros.map(timestamp).transpose();

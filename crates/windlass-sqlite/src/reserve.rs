@@ -1,8 +1,19 @@
-//! Disk space that is held back, so that purging and pausing work on a full disk.
+//! Reserved disk space, so that operators can still purge and pause on a full disk.
 //!
-//! The space is a file next to the store. When the disk is full, the file is removed: the log is
-//! written back into what it leaves free, and from then on the log lives in the blocks it already
-//! has. The store does not grow until the file fits again; meanwhile its own free pages are used.
+//! Even a `delete` needs disk space first: SQLite appends the changed pages to the WAL, and the WAL
+//! can only be reused after a checkpoint, which may have to grow the database file. Without
+//! reserved space, a full disk could only be repaired by deleting something else.
+//!
+//! The reserve is a file of 32 MiB next to the store. When the disk is full:
+//!
+//! 1. The reserve file is removed.
+//! 2. A checkpoint writes the WAL back, into the space that this frees. The WAL starts again from
+//!    its beginning, in blocks that it already has, so it needs no new space.
+//! 3. The database file does not grow until the reserve file fits again. Until then, only free
+//!    pages inside it are used (`writer/full_disk.rs` decides what may run).
+//!
+//! For step 2 to work, a checkpoint must always fit into the reserve. So the writer runs one before
+//! the WAL would grow the file by more than [`GROWTH_MAX`].
 
 use std::fs::File;
 use std::io::{ErrorKind, Seek as _, SeekFrom, Write as _};
@@ -15,15 +26,15 @@ use crate::lock::{private_file, sibling};
 
 const MEBIBYTE: u64 = 1024 * 1024;
 
-/// How much is held back.
+/// The size of the reserve.
 pub(crate) const RESERVE_BYTES: u64 = 32 * MEBIBYTE;
 
-/// The log may grow the file by this much before it is written back: it must fit into the reserve,
-/// with room to spare.
+/// A checkpoint is due when it would grow the file by this much. It must fit into the reserve, with
+/// some space to spare.
 pub(crate) const GROWTH_MAX: u64 = 24 * MEBIBYTE;
 
-/// The reserve is taken back once this much more is free, so that a nearly full disk does not
-/// change its mind at each write.
+/// The reserve is taken again only if this much more is free, so that a nearly full disk does not
+/// switch between full and not full at every write.
 const MARGIN_BYTES: u64 = 4 * MEBIBYTE;
 
 #[derive(Debug)]
@@ -32,14 +43,14 @@ pub(crate) struct Reserve {
 }
 
 impl Reserve {
-    pub(crate) fn of(store: &Path) -> Self {
+    pub(crate) fn next_to(store: &Path) -> Self {
         Reserve {
             path: sibling(store, "-reserve"),
         }
     }
 
-    /// Takes the space from the disk; an error if the disk does not have it, with a margin. Where
-    /// space cannot be held back for any other reason, the store goes without.
+    /// Allocates the reserve. Returns an error if the disk does not have the space and the margin.
+    /// If allocation fails for another reason, the store works without a reserve.
     pub(crate) fn take(&self) -> std::io::Result<()> {
         let taken = private_file(&self.path).and_then(|mut file| {
             allocate(&mut file, RESERVE_BYTES + MARGIN_BYTES)?;
@@ -55,31 +66,31 @@ impl Reserve {
         }
     }
 
-    /// Gives the space of a former process back to a disk that is full, so that the store can be
+    /// Removes the reserve of a previous process if the disk is full, so that the store can be
     /// opened.
     pub(crate) fn release_if_full(&self) {
         if self.path.exists() {
-            let _ = self.take(); // which releases it where the disk has no more
+            let _ = self.take(); // removes the file if the disk does not have the margin
         }
     }
 
-    /// Gives the space back to the disk.
+    /// Frees the reserved space.
     pub(crate) fn release(&self) {
-        let _ = std::fs::remove_file(&self.path); // without it, there is nothing to give back
+        let _ = std::fs::remove_file(&self.path); // the file may not exist
     }
 }
 
-/// Makes a file this long, with blocks of its own; what it holds stays. File systems that cannot
-/// allocate are written to.
+/// Extends a file to this size with allocated blocks; its content stays. Writes zeros on file
+/// systems that do not support allocation.
 fn allocate(file: &mut File, bytes: u64) -> std::io::Result<()> {
     match fallocate(&*file, FallocateFlags::empty(), 0, bytes) {
         Ok(()) => Ok(()),
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => fill(file, bytes),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(file, bytes),
         Err(error) => Err(error.into()),
     }
 }
 
-fn fill(file: &mut File, bytes: u64) -> std::io::Result<()> {
+fn write_zeros(file: &mut File, bytes: u64) -> std::io::Result<()> {
     static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
     let mut written = file.seek(SeekFrom::End(0))?;
     while written < bytes {
@@ -94,9 +105,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reserve_is_really_allocated_and_given_back() {
+    fn the_reserve_is_allocated_and_released() {
         let folder = tempfile::tempdir().unwrap();
-        let reserve = Reserve::of(&folder.path().join("jobs.db"));
+        let reserve = Reserve::next_to(&folder.path().join("jobs.db"));
         reserve.take().unwrap();
         reserve.take().unwrap();
         let file = std::fs::metadata(folder.path().join("jobs.db-reserve")).unwrap();
@@ -108,10 +119,10 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_that_cannot_allocate_is_written_to() {
+    fn zeros_extend_a_file_where_allocation_is_not_supported() {
         let mut file = tempfile::tempfile().unwrap();
-        fill(&mut file, MEBIBYTE).unwrap();
-        fill(&mut file, 2 * MEBIBYTE).unwrap();
+        write_zeros(&mut file, MEBIBYTE).unwrap();
+        write_zeros(&mut file, 2 * MEBIBYTE).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 2 * MEBIBYTE);
     }
 }

@@ -1,4 +1,4 @@
-//! Puts a backup where a store is to be.
+//! Restores a backup to the path of a store.
 
 use std::path::Path;
 
@@ -9,27 +9,31 @@ use crate::identity::{self, PathContents};
 use crate::lock::{self, FileLock, sibling};
 use crate::{back_up, schema};
 
-/// What a restore does with a store that is there already.
+/// What a restore does if a store already exists at the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Existing {
-    /// Refuses.
+    /// Refuses to restore.
     Keep,
-    /// Replaces it.
+    /// Replaces the existing store.
     Replace,
 }
 
-/// Files that belong to the store that was there. A log left behind would be played into the
-/// restored file.
+/// Endings of files that belong to the replaced store. SQLite would replay its WAL into the restored
+/// file.
 const STALE: [&str; 3] = ["-wal", "-shm", "-journal"];
 
-/// Puts a copy of a backup at `to`, whole or not at all. Refused if the backup is damaged or not a
-/// store, if a process has the store at `to` open, and if one is there that is not to be replaced.
+/// Copies a backup to `to`, completely or not at all.
+///
+/// # Errors
+///
+/// Refuses a backup that is damaged or not a store, a target that a process has open, and with
+/// [`Existing::Keep`] a target that already exists.
 pub fn restore(from: &Path, to: &Path, existing: Existing) -> Result<(), StoreError> {
     identity::check_store(from)?;
     check_whole(from).map_err(DriverError::into_store_error)?;
     let to = lock::resolve(to).map_err(|error| cannot_open(to, &error))?;
     let mut lock = FileLock::take(&to)?;
-    let restored = check_target(&to, existing).and_then(|()| put(from, &to));
+    let restored = check_target(&to, existing).and_then(|()| replace(from, &to));
     match restored {
         Ok(()) => lock.ignore_old_wal(),
         Err(_) => lock.remove_if_new(),
@@ -37,7 +41,7 @@ pub fn restore(from: &Path, to: &Path, existing: Existing) -> Result<(), StoreEr
     restored
 }
 
-/// Refuses a backup that SQLite finds a error with.
+/// Refuses a backup that fails SQLite's integrity check.
 fn check_whole(backup: &Path) -> DriverResult<()> {
     let connection = schema::open_reader(backup)?;
     let found: String = connection.query_row("pragma integrity_check(1)", [], |row| row.get(0))?;
@@ -59,12 +63,13 @@ fn check_target(to: &Path, existing: Existing) -> Result<(), StoreError> {
     }
 }
 
-/// The log goes first: until the new file is in place, an old store without its log is refused, and
-/// never opened half.
-fn put(from: &Path, to: &Path) -> Result<(), StoreError> {
+/// Replaces the target. The old WAL is removed first: if the process is killed before the rename,
+/// `lock.rs` refuses the old store because its WAL is missing, instead of opening it without its
+/// latest writes.
+fn replace(from: &Path, to: &Path) -> Result<(), StoreError> {
     let failed = |error: std::io::Error| StoreError::Unavailable(error.into());
     let new = sibling(to, "-restore");
-    remove(&new).map_err(failed)?; // left by a restore that was killed
+    remove(&new).map_err(failed)?; // a killed restore may have left it
     back_up(from, &new)?;
     let placed = STALE
         .iter()

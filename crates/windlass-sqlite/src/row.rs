@@ -1,4 +1,4 @@
-//! A job as rows, and rows as a job.
+//! Writes jobs to rows and reads them back.
 
 mod attempt;
 mod state;
@@ -13,13 +13,13 @@ pub(crate) use state::{
     CANCELLED, DEAD_FROM, RUNNING, SUCCEEDED, WAITING, dead_number, end_state, insert_first_state,
     put_state, request_cancel, set_claim, state_number, succeed_state,
 };
-pub(crate) use value::{blob, id_of, signed, timestamp, unsigned, value};
+pub(crate) use value::{blob, id_of, signed, sql_limit, timestamp, unsigned, value};
 
 use crate::error::{DriverError, DriverResult, if_readable};
 use crate::names::Names;
 use state::apply_state;
 
-/// A number that a flipped bit changes: eight bytes at a time, then the rest, well mixed.
+/// Returns a checksum that detects flipped bits in a payload. Not cryptographic.
 fn checksum(payload: &str) -> i64 {
     let (words, rest) = payload.as_bytes().as_chunks::<8>();
     let step = |sum: u64, word: u64| {
@@ -32,7 +32,7 @@ fn checksum(payload: &str) -> i64 {
     step(sum, fixed_hash(rest)).cast_signed()
 }
 
-/// Stores a new job; answers whether its id was free.
+/// Stores a new job. Returns `false` if the id is already taken.
 pub(crate) fn insert_job(
     insert_job: &mut Statement<'_>,
     job: &Job,
@@ -54,7 +54,7 @@ pub(crate) fn insert_job(
     Ok(changed == 1)
 }
 
-/// Writes what an edit or a revival may have changed.
+/// Writes the columns that an edit or a revival can change.
 pub(crate) fn update_job(
     connection: &Connection,
     names: &mut Names,
@@ -76,35 +76,37 @@ pub(crate) fn update_job(
     Ok(())
 }
 
-/// The job with that id, and the end of its last attempt.
+/// Reads a job and the outcome of its last attempt.
 pub(crate) fn find(
     connection: &Connection,
     names: &mut Names,
     id: JobId,
 ) -> DriverResult<Option<(Job, LastAttempt)>> {
     let mut statement = connection.prepare_cached(include_str!("../sql/select_job.sql"))?;
-    let found = one(&mut statement, id, |row| job_from(row, names, id))?;
-    let Some(mut job) = found else {
+    let Some(mut job) = query_one(&mut statement, id, |row| job_from(row, names, id))? else {
         return Ok(None);
     };
     let mut statement = connection.prepare_cached(include_str!("../sql/select_state.sql"))?;
-    let last = one(&mut statement, id, |row| apply_state(row, names, &mut job))?;
+    let last = query_one(&mut statement, id, |row| apply_state(row, names, &mut job))?;
     Ok(Some((job, last.unwrap_or_default())))
 }
 
-/// The job with that id that was never claimed: there is nothing but what was asked for.
+/// Reads a job that was never claimed, and so has no row in `states`.
 pub(crate) fn find_fresh(
     connection: &Connection,
     names: &mut Names,
     id: JobId,
 ) -> DriverResult<Option<Job>> {
     let mut statement = connection.prepare_cached(include_str!("../sql/select_job.sql"))?;
-    one(&mut statement, id, |row| job_from(row, names, id))
+    query_one(&mut statement, id, |row| job_from(row, names, id))
 }
 
-/// Jobs that were never claimed and lie close together, read in one walk; those that were not met are left out. The ids are
-/// sorted, and so is what is found.
-pub(crate) fn walk_fresh(
+/// Reads never-claimed jobs with one range scan instead of one look-up each. `ids` must be sorted;
+/// the result is sorted too.
+///
+/// Jobs that were enqueued together are neighbours in the table, so the scan usually meets little
+/// else. It gives up after a few rows per job; the caller reads the missing jobs one by one.
+pub(crate) fn scan_fresh(
     connection: &Connection,
     names: &mut Names,
     ids: &[JobId],
@@ -112,28 +114,28 @@ pub(crate) fn walk_fresh(
     let (Some(first), Some(last)) = (ids.first(), ids.last()) else {
         return Ok(Vec::new());
     };
-    let mut statement = connection.prepare_cached(include_str!("../sql/walk_jobs.sql"))?;
+    let mut statement = connection.prepare_cached(include_str!("../sql/scan_jobs.sql"))?;
     let mut rows = statement.query(params![blob(*first), blob(*last)])?;
-    let mut found = Vec::with_capacity(ids.len());
-    let mut wanted = ids.iter().peekable();
-    // Where others lie between, single look-ups are cheaper than a long walk.
+    let mut jobs = Vec::with_capacity(ids.len());
+    let mut remaining = ids.iter().peekable();
+    // If many other rows are in between, single look-ups are cheaper than a long scan.
     let mut steps = ids.len() * 3;
     while let Some(row) = rows.next()? {
         let id = id_of(row, 8)?;
-        while wanted.next_if(|wanted| **wanted < id).is_some() {}
-        if wanted.next_if_eq(&&id).is_some() {
-            // One that cannot be read is left out, and told of by whoever looks for it alone.
-            found.extend(if_readable(job_from(row, names, id))?);
+        while remaining.next_if(|next| **next < id).is_some() {}
+        if remaining.next_if_eq(&&id).is_some() {
+            // An unreadable job is left out; the caller reads it alone and handles the error.
+            jobs.extend(if_readable(job_from(row, names, id))?);
         }
         steps -= 1;
         if steps == 0 {
             break;
         }
     }
-    Ok(found)
+    Ok(jobs)
 }
 
-fn one<T>(
+fn query_one<T>(
     statement: &mut CachedStatement<'_>,
     id: JobId,
     mut read: impl FnMut(&Row<'_>) -> DriverResult<T>,
@@ -147,7 +149,9 @@ fn one<T>(
 fn job_from(row: &Row<'_>, names: &mut Names, id: JobId) -> DriverResult<Job> {
     let payload = row.get_ref(6)?.as_str().map_err(rusqlite::Error::from)?;
     if checksum(payload) != row.get::<_, i64>(5)? {
-        return Err(DriverError::damaged(format!("the payload of job {id}")));
+        return Err(DriverError::damaged(format!(
+            "the checksum of the payload of job {id} does not match"
+        )));
     }
     let asked = Asked {
         id,

@@ -1,4 +1,4 @@
-//! Opening a file: settings, and migrations forward.
+//! Opens connections with our settings, and migrates the schema.
 
 use rusqlite::{Connection, OpenFlags};
 use std::path::Path;
@@ -11,34 +11,34 @@ use crate::identity::APPLICATION_ID;
 /// The migrations in order; never edited once released.
 const MIGRATIONS: [&str; SCHEMA_VERSION as usize] = [include_str!("../migrations/0001_jobs.sql")];
 
-/// The newest schema that this build knows, kept in the file as `user_version`.
+/// The newest schema version that this build knows. The file stores its version as `user_version`.
 pub(crate) const SCHEMA_VERSION: u32 = 1;
 
-/// Older ones may corrupt a write-ahead log.
+/// Older versions of SQLite may corrupt the WAL.
 const SQLITE_VERSION_MIN: i32 = 3_051_003;
 
-/// The size of a page: with the usual 4096 bytes, a lifecycle costs a tenth more.
+/// The size of a database page. With SQLite's default of 4096 bytes, a job costs about a tenth more CPU.
 pub const PAGE_BYTES: u32 = 8192;
 
 const PAGE_CACHE_KIB: i64 = 32 * 1024;
 pub(crate) const BUSY_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Opens the connection that writes, and brings the schema up to date.
+/// Opens the connection of the writer, and migrates the schema.
 pub(crate) fn open_writer(path: &Path) -> Result<Connection, StoreError> {
     if rusqlite::version_number() < SQLITE_VERSION_MIN {
         let what = format!(
-            "SQLite {} is too old: 3.51.3 or newer is needed",
+            "SQLite {} is too old; link version 3.51.3 or newer",
             rusqlite::version()
         );
         return Err(StoreError::Unavailable(what.into()));
     }
-    let connection = open_aside(path)?;
+    let connection = open_read_write(path)?;
     migrate(&connection)?;
     Ok(connection)
 }
 
-/// Opens another connection that may write, to a file that is up to date.
-pub(crate) fn open_aside(path: &Path) -> Result<Connection, StoreError> {
+/// Opens a connection that can write, without migrating the schema.
+pub(crate) fn open_read_write(path: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -66,14 +66,14 @@ fn configure(connection: &Connection) -> DriverResult<()> {
     connection.pragma_update(None, "cache_size", -PAGE_CACHE_KIB)?;
     connection.pragma_update(None, "trusted_schema", false)?;
     connection.pragma_update(None, "temp_store", "memory")?;
-    // The writer itself decides when the log is folded back: between two groups.
+    // No automatic checkpoints: `checkpoint.rs` runs them between two groups.
     connection.query_row("pragma wal_autocheckpoint = 0", [], |_| Ok(()))?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(())
 }
 
-/// Writes into an empty file whose it is. This comes before the log is used: the header itself must
-/// say it, also after a crash.
+/// Writes our `application_id` into an empty file. This happens before WAL mode is switched on, so
+/// that the id is in the file header even if the process crashes right after.
 fn mark_new_file(connection: &Connection) -> DriverResult<()> {
     let pages: u32 = connection.query_row("pragma page_count", [], |row| row.get(0))?;
     if pages == 0 {

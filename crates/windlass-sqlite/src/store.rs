@@ -1,4 +1,4 @@
-//! The contract, handed on to the writer and the reader.
+//! The `Store` trait: each verb becomes a request to the writer or a reader.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl SweepSteps for SqliteStore {
 impl Store for SqliteStore {
     async fn enqueue(&self, enqueue: Enqueue, now: Timestamp) -> Result<Vec<Enqueued>, StoreError> {
         let Enqueue { jobs, mode } = enqueue;
-        // A large payload weighs as much as many rows, so that groups are bounded in bytes too.
+        // A KiB of payload counts as a row, so that a group is bounded in bytes too.
         let bytes: usize = jobs.iter().map(|job| job.payload.as_str().len()).sum();
         let rows = jobs.len() + bytes / 1024;
         self.write(RequestClass::Enqueue, rows, move |writer| {
@@ -94,7 +94,7 @@ impl Store for SqliteStore {
             })
         };
         by_halves(attempts.to_vec(), step, |reason| {
-            tracing::warn!(reason, "the database refused to renew a lease");
+            tracing::warn!(reason, "lease renewal refused by the database");
             Renewed::LeaseLost
         })
         .await
@@ -273,8 +273,8 @@ impl Store for SqliteStore {
         now: Timestamp,
     ) -> Result<Written, StoreError> {
         let (collection, name, value) = (collection.to_owned(), name.to_owned(), value.clone());
-        // A document that is there is changed in place: the audit log needs no more for what frees
-        // space.
+        // Updating an existing document takes hardly any space. The audit log does that when an
+        // operator frees space, so it must work on a full disk.
         let class = match expected {
             Expected::Version(_) => RequestClass::Relief,
             Expected::Anything | Expected::Absent => RequestClass::Other,
@@ -376,7 +376,7 @@ impl Store for SqliteStore {
     }
 
     async fn forget(&self, _before: Timestamp) -> Result<usize, StoreError> {
-        Ok(0) // nothing here lies together by its day
+        Ok(0) // there are no partitions by day here
     }
 
     async fn time(&self) -> Result<Option<Timestamp>, StoreError> {

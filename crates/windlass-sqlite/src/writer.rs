@@ -1,7 +1,8 @@
-//! The one that writes: a plain struct that a thread, or a test, drives.
+//! The writer: all verbs that change the store, on one connection.
 //!
-//! Each verb checks in memory first, then writes, and notes what it changed in memory. Nothing in here opens a transaction
-//! but [`Writer::group`], and nothing is answered before its commit.
+//! A plain struct without a thread of its own, so that tests can drive it. Each verb first checks
+//! in memory whether it can succeed, then writes rows and updates the index. Only [`Writer::group`]
+//! opens a transaction, and no caller gets an answer before its commit.
 
 mod active;
 mod change;
@@ -38,7 +39,8 @@ use statements::Statements;
 
 pub(crate) use active::ActivePage;
 
-/// What a verb answers: an outer error is the disk's, an inner one the contract's.
+/// The result of a verb. The outer error fails the transaction (the database failed); the inner one
+/// is an answer of the contract, given before anything was written.
 pub(crate) type Answer<T> = DriverResult<Result<T, StoreError>>;
 
 pub(crate) struct Writer<'c> {
@@ -48,37 +50,37 @@ pub(crate) struct Writer<'c> {
     pub(crate) index: Index,
     pub(crate) queues: BTreeMap<QueueName, QueueLimits>,
     pub(crate) claims: RecentClaims,
-    /// Attempts of a former process that were ended when the store was opened, until a sweep has told of them.
+    /// Attempts of a previous process that were ended at opening and that no sweep has reported yet.
     pub(crate) lost_at_opening: Vec<(AttemptId, Settlement)>,
-    /// How many jobs ended in this group, by queue and state.
+    /// Finished jobs of this group by queue and state; written once, before the commit.
     unsaved: BTreeMap<(u32, i64), i64>,
     /// SQLite's count of changed rows after the last group.
     changes: u64,
     checkpointer: Checkpointer,
     reserve: Reserve,
-    /// Set while the disk is full.
+    /// `Some` while the disk is full.
     full: Option<FullDisk>,
     path: PathBuf,
-    /// Why nothing more is acknowledged.
+    /// Why the store has stopped, if it has.
     stopped: Option<String>,
     stats: Stats,
 }
 
-/// What the writer has done so far.
+/// Statistics of the writer since the store was opened.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Stats {
-    /// Transactions that were made durable.
+    /// The number of transactions that were written and synced.
     pub commits: u64,
-    /// How often the checkpointer was folded back into the file.
+    /// The number of complete checkpoints.
     pub checkpoints: u64,
-    /// The longest of those pauses, in microseconds.
+    /// The longest time that requests waited for a checkpoint, in microseconds.
     pub longest_pause_micros: u64,
-    /// What is stored, with what is still in the checkpointer.
+    /// The size of the database in bytes, including what is still only in the WAL.
     pub file_bytes: u64,
 }
 
 impl<'c> Writer<'c> {
-    /// Reads the order of the jobs from an open file.
+    /// Builds the index from the file.
     pub(crate) fn open(connection: &'c Connection, path: &Path) -> Result<Self, StoreError> {
         let mut writer = Writer {
             names: Names::load(connection).map_err(DriverError::into_store_error)?,
@@ -91,7 +93,7 @@ impl<'c> Writer<'c> {
             unsaved: BTreeMap::new(),
             changes: 0,
             checkpointer: Checkpointer::open(path)?,
-            reserve: Reserve::of(path),
+            reserve: Reserve::next_to(path),
             full: None,
             path: path.to_owned(),
             stopped: None,
@@ -111,7 +113,7 @@ impl<'c> Writer<'c> {
         })
     }
 
-    /// Writes something, so that there is a checkpointer from now on.
+    /// Writes something, so that the WAL file exists from now on.
     pub(crate) fn create_wal(&mut self) -> DriverResult<()> {
         let version = "select user_version from pragma_user_version";
         let version: u32 = self.connection.query_row(version, [], |row| row.get(0))?;
@@ -120,7 +122,8 @@ impl<'c> Writer<'c> {
             .pragma_update(None, "user_version", version)?)
     }
 
-    /// Runs the work of a group in one transaction: when this returns, it is on disk, or taken back.
+    /// Runs the requests of a group in one transaction. When this returns, their changes are on disk
+    /// or rolled back, and the index agrees with the file.
     pub(crate) fn group<T>(
         &mut self,
         work: impl FnOnce(&mut Self) -> DriverResult<T>,
@@ -133,7 +136,7 @@ impl<'c> Writer<'c> {
             Ok(answers) => {
                 self.index.commit();
                 self.claims.commit();
-                // A group that wrote nothing, such as claims that found nothing, is not synced.
+                // A group that wrote nothing, such as claims without jobs, is not synced.
                 let changes = self.connection.total_changes();
                 self.stats.commits += u64::from(changes != self.changes);
                 self.changes = changes;
@@ -164,38 +167,41 @@ impl<'c> Writer<'c> {
         Ok(answers)
     }
 
-    /// Ends a transaction that failed; after a failed sync, stops for good.
+    /// Rolls back a failed transaction. After a failed sync, stops the store for good.
     fn roll_back(&mut self, error: DriverError) -> StoreError {
         if self.stop_after_failed_sync(&error) {
             let cause = format!("{error:?}");
             return StoreError::Indeterminate(cause.into());
         }
-        let rolled_back = match self.connection.is_autocommit() {
-            true => Ok(()), // SQLite has done it by itself, as it does when the disk is full
-            false => self
-                .connection
+        let rolled_back = if self.connection.is_autocommit() {
+            Ok(()) // SQLite has already rolled back, as it does when the disk is full
+        } else {
+            self.connection
                 .execute_batch("rollback")
-                .map_err(DriverError::from),
+                .map_err(DriverError::from)
         };
         let refreshed = rolled_back
             .and_then(|()| self.names.refresh(self.connection))
             .and_then(|()| self.load_queues());
         if let Err(second) = refreshed {
-            self.stopped = Some(format!("a failed step could not be taken back: {second:?}"));
+            self.stopped = Some(format!(
+                "a failed transaction could not be rolled back: {second:?}"
+            ));
         }
         error.into_store_error()
     }
 
-    /// Stops for good if a sync failed; whether it did.
+    /// Stops the store if the error is a failed sync. Returns whether it is.
     fn stop_after_failed_sync(&mut self, error: &DriverError) -> bool {
         let failed = error.is_failed_sync();
         if failed {
-            self.stopped = Some(format!("the disk failed to sync a write: {error:?}"));
+            self.stopped = Some(format!("the disk failed to sync: {error:?}"));
         }
         failed
     }
 
-    /// Folds the checkpointer back into the file when it has grown large: between two groups, so that nobody is in the way.
+    /// Runs a checkpoint if the WAL has grown large. Called between two groups, when the writer has
+    /// no open transaction.
     pub(crate) fn checkpoint_if_due(&mut self) {
         if self.stopped.is_some() {
             return;
@@ -213,12 +219,12 @@ impl<'c> Writer<'c> {
             Ok(whole) => self.stats.checkpoints += u64::from(whole),
             Err(error) if self.stop_after_failed_sync(&error) => {}
             Err(error) if error.is_disk_full() => self.enter_full(format!("{error:?}")),
-            Err(_) => {} // the checkpointer grows on, and the next group tries again
+            Err(_) => {} // the WAL keeps growing, and the next group tries again
         }
         self.stats.longest_pause_micros = self.stats.longest_pause_micros.max(started.micros());
     }
 
-    /// Writes where a job stands, on disk and in memory.
+    /// Writes the state of a job to disk and to the index.
     fn write(&mut self, job: &mut Job, last: &LastAttempt) -> DriverResult<()> {
         row::put_state(self.connection, &mut self.names, job, last)?;
         let (queue, kind) = self.numbers(job)?;
@@ -226,14 +232,14 @@ impl<'c> Writer<'c> {
         Ok(())
     }
 
-    /// The numbers of a job's queue and kind.
+    /// Returns the numbers of a job's queue and kind.
     fn numbers(&mut self, job: &Job) -> DriverResult<(u32, u32)> {
         let queue = self.names.number(self.connection, job.queue.as_str())?;
         let kind = self.names.number(self.connection, job.kind.as_str())?;
         Ok((queue, kind))
     }
 
-    /// Puts a job where it belongs in memory; a job that is over is only counted.
+    /// Adds an active job to the index. A finished job is only counted.
     fn index_job(&mut self, job: &mut Job, queue: u32, kind: u32, ran: bool) {
         match row::state_number(job) {
             row::WAITING => self
@@ -249,7 +255,7 @@ impl<'c> Writer<'c> {
         }
     }
 
-    /// Counts jobs that are over; written once for a group.
+    /// Counts finished jobs. The counts are written once for a group.
     fn tally(&mut self, queue: u32, state: i64, by: i64) {
         self.index.tally(queue, state, by);
         *self.unsaved.entry((queue, state)).or_default() += by;
@@ -265,7 +271,7 @@ impl<'c> Writer<'c> {
         Ok(())
     }
 
-    /// Lets nobody hold a unique key.
+    /// Frees a unique key.
     fn remove_hold(&mut self, queue: u32, key: &Key) -> DriverResult<()> {
         self.index.set_hold(queue, key.clone(), None);
         let mut statement = self
@@ -279,13 +285,14 @@ impl<'c> Writer<'c> {
         row::find(self.connection, &mut self.names, id)
     }
 
-    /// What was read of a job. One that cannot be read stands aside, so that it is in nobody's way.
+    /// Returns what was read of a job, or `None` if this version cannot read it. An unreadable job
+    /// is taken out of the claim order, so that it does not block others.
     fn skip_unreadable<T>(&mut self, id: JobId, read: DriverResult<T>) -> DriverResult<Option<T>> {
         match read {
             Ok(value) => Ok(Some(value)),
             Err(error) => match error.unreadable() {
                 Some(reason) => {
-                    warn(id, &reason);
+                    warn_unreadable(id, &reason);
                     self.index.set_unreadable(id);
                     Ok(None)
                 }
@@ -294,7 +301,7 @@ impl<'c> Writer<'c> {
         }
     }
 
-    /// The bound of a queue that takes no more waiting jobs.
+    /// Returns the `max_depth` of a queue that is full.
     pub(crate) fn full(&self, queue: &QueueName) -> Option<u64> {
         let max_depth = self.limits(queue)?.max_depth?;
         let number = self.names.known(queue.as_str());
@@ -313,12 +320,11 @@ impl std::fmt::Debug for Writer<'_> {
     }
 }
 
-/// Logs that a job cannot be read, and why.
-fn warn(id: JobId, reason: &str) {
+fn warn_unreadable(id: JobId, reason: &str) {
     tracing::warn!(job.id = %id, reason, "set an unreadable job aside");
 }
 
-/// What is kept of a running job in memory.
+/// Returns a copy of a running job for the index, without its payload.
 fn without_payload(job: &mut Job) -> Job {
     let payload = std::mem::take(&mut job.payload);
     let light = job.clone();
@@ -339,7 +345,7 @@ fn waiting(job: &Job, queue: u32, kind: u32, ran: bool) -> Waiting {
     }
 }
 
-/// How long a pause took: for a figure, never for a decision.
+/// Measures a pause, for statistics only.
 struct Pause(std::time::Instant);
 
 impl Pause {

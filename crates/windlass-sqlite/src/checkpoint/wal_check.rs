@@ -1,7 +1,10 @@
-//! Whether the log that a former process left is whole.
+//! Checks the WAL that a killed process left behind.
 //!
-//! SQLite reads a log up to the first frame that is not as it was written, and drops the rest without a word: right for the
-//! last group, which may have been torn and was not acknowledged; wrong for what lies before it.
+//! At a start SQLite reads the WAL up to the first frame with a wrong checksum and silently ignores
+//! the rest. That is right for the last transaction: a crash may have torn it, and it was never
+//! acknowledged. It is wrong for damage before that: acknowledged jobs would be lost without an
+//! error. So the driver reads the WAL first and refuses to open the store if more than one
+//! transaction is affected.
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
@@ -9,36 +12,36 @@ use std::path::Path;
 
 use windlass_store::StoreError;
 
-/// A log is never shorter than this once it is in use: a shorter one was cut.
+/// The size of the WAL file while a store is open. A shorter one was truncated from outside.
 pub(crate) const BYTES_MIN: u64 = 64 * 1024 * 1024;
 
 const HEADER_BYTES: usize = 32;
 const FRAME_HEADER_BYTES: usize = 24;
 
-/// Refuses a log that was cut, or that is damaged before its last group.
+/// Refuses a WAL that was truncated, or that is damaged before its last transaction.
 pub(crate) fn check(path: &Path) -> Result<(), StoreError> {
     let failed = |error: std::io::Error| StoreError::Unavailable(error.into());
-    let log = File::open(path).map_err(failed)?;
-    let bytes = log.metadata().map_err(failed)?.len();
-    let found = if bytes < BYTES_MIN {
-        Some("is shorter than it was".to_owned())
+    let wal = File::open(path).map_err(failed)?;
+    let bytes = wal.metadata().map_err(failed)?.len();
+    let problem = if bytes < BYTES_MIN {
+        Some("was truncated".to_owned())
     } else {
-        damage(BufReader::with_capacity(1 << 20, log)).map_err(failed)?
+        find_damage(BufReader::with_capacity(1 << 20, wal)).map_err(failed)?
     };
-    match found {
+    match problem {
         None => Ok(()),
-        Some(found) => {
+        Some(problem) => {
             let path = path.display();
-            let what = format!("its log {path} {found}: what was written last cannot be read");
+            let what = format!("its write-ahead log {path} {problem}; the latest writes are lost");
             Err(StoreError::Damaged { what, cause: None })
         }
     }
 }
 
-/// What is wrong with a log, if anything is.
-fn damage(mut log: impl Read) -> std::io::Result<Option<String>> {
+/// Returns what is wrong with a WAL, if anything.
+fn find_damage(mut wal: impl Read) -> std::io::Result<Option<String>> {
     let mut header = [0; HEADER_BYTES];
-    log.read_exact(&mut header)?;
+    wal.read_exact(&mut header)?;
     let [magic, _, page_bytes, _, salt_1, salt_2, sum_1, sum_2] = words(&header);
     let mut sum = Sum {
         big_endian: magic & 1 == 1,
@@ -51,40 +54,41 @@ fn damage(mut log: impl Read) -> std::io::Result<Option<String>> {
     let mut frame = vec![0; FRAME_HEADER_BYTES + page_bytes as usize];
     let mut frames = 0_u64;
     let mut damaged: Option<Damage> = None;
-    while fill(&mut log, &mut frame)? {
+    while read_frame(&mut wal, &mut frame)? {
         frames += 1;
         let Some((head, page)) = frame.split_first_chunk::<FRAME_HEADER_BYTES>() else {
             break;
         };
-        let [_, commit, of_1, of_2, frame_1, frame_2] = words(head);
-        // Behind the end of this log lies an older one, with other salts.
-        let is_ours = (of_1, of_2) == (salt_1, salt_2);
+        let [_, commit, frame_salt_1, frame_salt_2, frame_1, frame_2] = words(head);
+        // After a restart the WAL is overwritten from its start. What follows the new frames is of
+        // the previous WAL, and has other salts.
+        let is_current = (frame_salt_1, frame_salt_2) == (salt_1, salt_2);
         if damaged.is_none() {
             sum.add(head.first_chunk::<8>().unwrap_or(&[0; 8]));
             sum.add(page);
         }
-        if damaged.is_some() || !is_ours || sum.sums != (frame_1, frame_2) {
+        if damaged.is_some() || !is_current || sum.sums != (frame_1, frame_2) {
             let damage = damaged.get_or_insert(Damage {
                 frame: frames,
-                groups: 0,
+                commits: 0,
             });
-            damage.groups += u32::from(is_ours && commit != 0);
+            damage.commits += u32::from(is_current && commit != 0);
         }
     }
-    // One group may be torn, the last: it was written when all before it were on disk.
-    let found = damaged.filter(|damage| damage.groups > 1);
-    Ok(found.map(|Damage { frame, groups }| {
-        format!("is damaged in frame {frame}, and {groups} groups end there or behind it")
+    // Only the last transaction may be torn: it was written after all others were synced.
+    let damaged = damaged.filter(|damage| damage.commits > 1);
+    Ok(damaged.map(|Damage { frame, commits }| {
+        format!("is damaged at frame {frame}, which affects {commits} transactions")
     }))
 }
 
-/// Where a log is not as it was written, and how many groups end from there on.
+/// The first damaged frame, and how many transactions commit in it or after it.
 struct Damage {
     frame: u64,
-    groups: u32,
+    commits: u32,
 }
 
-/// SQLite's checksum of a log, which runs on from frame to frame.
+/// SQLite's checksum of a WAL; each frame's checksum continues that of the frame before.
 struct Sum {
     big_endian: bool,
     sums: (u32, u32),
@@ -111,7 +115,7 @@ impl Sum {
     }
 }
 
-/// The big-endian numbers of a header.
+/// Reads the big-endian numbers of a header.
 fn words<const BYTES: usize, const WORDS: usize>(header: &[u8; BYTES]) -> [u32; WORDS] {
     let (words, _) = header.as_chunks::<4>();
     let mut numbers = [0; WORDS];
@@ -121,9 +125,9 @@ fn words<const BYTES: usize, const WORDS: usize>(header: &[u8; BYTES]) -> [u32; 
     numbers
 }
 
-/// Reads a whole frame; answers whether there was one.
-fn fill(log: &mut impl Read, frame: &mut [u8]) -> std::io::Result<bool> {
-    match log.read_exact(frame) {
+/// Reads a whole frame. Returns `false` at the end of the file.
+fn read_frame(wal: &mut impl Read, frame: &mut [u8]) -> std::io::Result<bool> {
+    match wal.read_exact(frame) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
         Err(error) => Err(error),

@@ -1,11 +1,13 @@
-//! Which queues have due jobs of a kind: counted, so that no look walks over jobs or idle queues.
+//! Counts of due jobs by kind and queue.
+//!
+//! With them, finding the queues that have work needs no scan of jobs or of idle queues.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use super::Waiting;
 
-/// How many due jobs each queue has, by kind. Those that a limit holds back are due too.
+/// The number of due jobs of each queue, by kind. Includes due jobs that a limit holds back.
 #[derive(Debug, Default)]
 pub(super) struct DueCounts(HashMap<u32, HashMap<u32, u64>>);
 
@@ -27,9 +29,10 @@ impl DueCounts {
         }
     }
 
-    /// The queues that have due jobs of these kinds, in no order; one may be named for each kind.
+    /// Returns the queues that have due jobs of these kinds, unsorted. A queue may appear once for
+    /// each kind.
     pub(super) fn queues(&self, kinds: &[u32]) -> Vec<u32> {
-        let of_kinds = kinds.iter().filter_map(|kind| self.0.get(kind));
-        of_kinds.flat_map(HashMap::keys).copied().collect()
+        let counts = kinds.iter().filter_map(|kind| self.0.get(kind));
+        counts.flat_map(HashMap::keys).copied().collect()
     }
 }

@@ -1,4 +1,7 @@
-//! Jobs that a full concurrency key holds back stand aside, so that a blocked head never makes a claim walk.
+//! Parked jobs: due jobs whose concurrency key is full.
+//!
+//! They are kept apart from the ready jobs, so that a claim does not step over thousands of jobs
+//! that must not start. When a job with the key ends, the first parked job of each lane goes back.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -6,7 +9,7 @@ use windlass_core::{Concurrency, Key, Timestamp};
 
 use super::{ClaimOrder, LaneKey, Waiting, lane_key};
 
-/// What decides whether a job comes back.
+/// What decides whether a parked job may go back to the ready jobs.
 #[derive(Debug)]
 struct Parked {
     limit: u32,
@@ -33,38 +36,39 @@ impl Parking {
         }
     }
 
-    pub(super) fn is_full(&self, of: &Concurrency) -> bool {
+    pub(super) fn is_full(&self, concurrency: &Concurrency) -> bool {
         self.running
-            .get(&of.key)
-            .is_some_and(|running| *running >= of.limit)
+            .get(&concurrency.key)
+            .is_some_and(|running| *running >= concurrency.limit)
     }
 
     pub(super) fn park(&mut self, waiting: &Waiting, lane_key: LaneKey, order: ClaimOrder) {
-        let Some(of) = &waiting.concurrency else {
+        let Some(concurrency) = &waiting.concurrency else {
             return;
         };
         let parked = Parked {
-            limit: of.limit,
+            limit: concurrency.limit,
             deadline: waiting.deadline,
         };
-        let lanes = self.parked.entry(of.key.clone()).or_default();
+        let lanes = self.parked.entry(concurrency.key.clone()).or_default();
         lanes.entry(lane_key).or_default().insert(order, parked);
     }
 
     pub(super) fn remove(&mut self, waiting: &Waiting, order: &ClaimOrder) {
-        let Some(of) = &waiting.concurrency else {
+        let Some(concurrency) = &waiting.concurrency else {
             return;
         };
         if let Some(orders) = self
             .parked
-            .get_mut(&of.key)
+            .get_mut(&concurrency.key)
             .and_then(|lanes| lanes.get_mut(&lane_key(waiting)))
         {
             orders.remove(order);
         }
     }
 
-    /// The foremost of each lane_key that fit beside those that run, and are not overdue: whoever claims next finds one.
+    /// Removes and returns the first job of each lane that fits within its limit and is not
+    /// overdue. One per lane is enough: when it is claimed or removed, the next one follows.
     pub(super) fn release(&mut self, key: &Key, now: Timestamp) -> Vec<(LaneKey, ClaimOrder)> {
         let running = self.running.get(key).copied().unwrap_or(0);
         let Some(lanes) = self.parked.get_mut(key) else {
@@ -87,13 +91,13 @@ impl Parking {
         released
     }
 
-    /// The orders of the jobs of a queue that stand aside.
+    /// Returns the claim order of all parked jobs of a queue.
     pub(super) fn orders(&self, queue: u32) -> impl Iterator<Item = ClaimOrder> + '_ {
         let lanes = self
             .parked
             .values()
             .flatten()
-            .filter(move |((of, _, _), _)| *of == queue);
+            .filter(move |((parked_queue, _, _), _)| *parked_queue == queue);
         let orders: BTreeSet<ClaimOrder> = lanes
             .flat_map(|(_, orders)| orders.keys().copied())
             .collect();

@@ -1,11 +1,13 @@
-//! Ended attempts: rows of history.
+//! Ended attempts: rows of the table `attempts`.
 
 use rusqlite::{Connection, Row, params};
 use serde_json::Value;
 use windlass_core::JobId;
 use windlass_store::Attempt;
 
-use super::value::{blob, from_json, outcome_from, outcome_number, timestamp, to_json, value};
+use super::value::{
+    blob, from_json, outcome_from, outcome_number, sql_limit, timestamp, to_json, value,
+};
 use crate::error::{DriverResult, if_readable};
 use crate::names::Names;
 
@@ -34,7 +36,7 @@ pub(crate) fn insert_attempt(
     Ok(())
 }
 
-/// The ended attempts of a job that are rows of their own, newest first.
+/// Returns the ended attempts of a job that have a row in `attempts`, newest first.
 pub(crate) fn attempts(
     connection: &Connection,
     names: &mut Names,
@@ -42,8 +44,7 @@ pub(crate) fn attempts(
     limit: usize,
 ) -> DriverResult<Vec<Attempt>> {
     let mut statement = connection.prepare_cached(include_str!("../../sql/select_attempts.sql"))?;
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let mut rows = statement.query(params![blob(id), limit])?;
+    let mut rows = statement.query(params![blob(id), sql_limit(limit)])?;
     let mut attempts = Vec::new();
     while let Some(row) = rows.next()? {
         attempts.extend(if_readable(attempt(row, names))?);

@@ -1,4 +1,4 @@
-//! Where a job stands: its row in `states`.
+//! The state of a job: its row in `states`.
 
 use rusqlite::{Connection, Row, Statement, params};
 use serde_json::Value;
@@ -15,7 +15,7 @@ use super::value::{
 use crate::error::{DriverError, DriverResult};
 use crate::names::Names;
 
-/// Writes where a job stands.
+/// Writes the whole state of a job.
 pub(crate) fn put_state(
     connection: &Connection,
     names: &mut Names,
@@ -58,7 +58,7 @@ pub(crate) fn put_state(
     Ok(())
 }
 
-/// Writes the first claim of a job.
+/// Writes the state of a job at its first claim: a plain insert, because there is no row yet.
 pub(crate) fn insert_first_state(
     insert_first_state: &mut Statement<'_>,
     connection: &Connection,
@@ -67,7 +67,7 @@ pub(crate) fn insert_first_state(
 ) -> DriverResult<()> {
     let lease = job
         .lease()
-        .ok_or_else(|| DriverError::damaged(format!("job {} does not run", job.id)))?;
+        .ok_or_else(|| DriverError::damaged(format!("job {} is not running", job.id)))?;
     let worker = match &job.worker {
         Some(worker) => Some(names.number(connection, worker.as_str())?),
         None => None,
@@ -89,21 +89,22 @@ pub(crate) fn insert_first_state(
     Ok(())
 }
 
-/// Writes by which claim a job runs whose worker lives in another process.
+/// Records the claim of a remote worker. Its attempt survives a restart of this process.
 pub(crate) fn set_claim(connection: &Connection, id: JobId, claim: u128) -> DriverResult<()> {
     let mut statement = connection.prepare_cached(include_str!("../../sql/set_claim.sql"))?;
     statement.execute(params![blob(id), claim.to_be_bytes()])?;
     Ok(())
 }
 
-/// Writes that the running attempt of a job is asked to stop.
+/// Records that the running attempt of a job must stop.
 pub(crate) fn request_cancel(connection: &Connection, job: &Job) -> DriverResult<()> {
     let mut statement = connection.prepare_cached(include_str!("../../sql/request_cancel.sql"))?;
     let changed = statement.execute(params![blob(job.id), job.attempt])?;
     check_running(changed, job)
 }
 
-/// Writes the end of the running attempt of a job: only what an end changes, and only if it still runs.
+/// Writes the end of a running attempt: only the columns that it can change, and only if the
+/// attempt still runs.
 pub(crate) fn end_state(
     connection: &Connection,
     job: &Job,
@@ -129,7 +130,7 @@ pub(crate) fn end_state(
     check_running(changed, job)
 }
 
-/// The end that most attempts have, which changes least.
+/// Writes a success, which is the most common end and changes the fewest columns.
 pub(crate) fn succeed_state(
     succeed_state: &mut Statement<'_>,
     job: &Job,
@@ -148,14 +149,14 @@ pub(crate) fn succeed_state(
 fn check_running(changed: usize, job: &Job) -> DriverResult<()> {
     if changed != 1 {
         return Err(DriverError::damaged(format!(
-            "job {} does not run on disk",
+            "job {} runs in memory but not on disk",
             job.id
         )));
     }
     Ok(())
 }
 
-/// Puts what `states` says onto a job.
+/// Sets the fields of a job from its row in `states`.
 pub(super) fn apply_state(
     row: &Row<'_>,
     names: &mut Names,
@@ -187,7 +188,10 @@ pub(super) fn apply_state(
             finished_at,
             how: ended(state, row.get(17)?)?,
         }),
-        _ => return Err(DriverError::damaged(format!("the state of job {}", job.id))),
+        _ => {
+            let what = format!("the state of job {} is not valid", job.id);
+            return Err(DriverError::damaged(what));
+        }
     };
     Ok(LastAttempt {
         outcome: row
@@ -215,14 +219,14 @@ fn lease_from(row: &Row<'_>, names: &Names) -> DriverResult<Lease> {
     })
 }
 
-/// The numbers of the states in the tables; the reasons of dead jobs follow from `DEAD_FROM` on.
+// The numbers of states in the tables. A dead job has `DEAD_FROM` plus the position of its reason.
 pub(crate) const WAITING: i64 = 0;
 pub(crate) const RUNNING: i64 = 1;
 pub(crate) const SUCCEEDED: i64 = 2;
 pub(crate) const CANCELLED: i64 = 3;
 pub(crate) const DEAD_FROM: i64 = 10;
 
-/// The number of a job's state in the tables.
+/// Returns the number of a job's state in the tables.
 pub(crate) fn state_number(job: &Job) -> i64 {
     match job.state() {
         State::Waiting => WAITING,
@@ -233,12 +237,12 @@ pub(crate) fn state_number(job: &Job) -> i64 {
     }
 }
 
-/// The number of a dead job's state.
+/// Returns the number of the state of a job that died for this reason.
 pub(crate) fn dead_number(reason: DeadReason) -> i64 {
-    let place = DeadReason::ALL.iter().position(|known| *known == reason);
+    let position = DeadReason::ALL.iter().position(|known| *known == reason);
     DEAD_FROM
-        + place
-            .and_then(|place| i64::try_from(place).ok())
+        + position
+            .and_then(|position| i64::try_from(position).ok())
             .unwrap_or(0)
 }
 
@@ -258,6 +262,8 @@ fn ended(state: i64, result: Option<String>) -> DriverResult<Ended> {
         }
         (CANCELLED, _) => Ok(Ended::Cancelled),
         (_, Some(reason)) => Ok(Ended::Dead(reason)),
-        _ => Err(DriverError::damaged(format!("{state} is no state"))),
+        _ => Err(DriverError::damaged(format!(
+            "{state} is not a known state"
+        ))),
     }
 }

@@ -1,4 +1,4 @@
-//! Single values as SQLite keeps them.
+//! Conversions between Rust values and SQLite columns.
 
 use std::time::Duration;
 
@@ -17,20 +17,25 @@ pub(crate) fn id_of(row: &Row<'_>, column: usize) -> DriverResult<JobId> {
     Ok(JobId::from_u128(u128::from_be_bytes(bytes)))
 }
 
-/// A count or version, which SQLite keeps as a signed number.
+/// Reads a count or version, which SQLite stores as a signed number.
 pub(crate) fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
     let number: i64 = row.get(column)?;
     Ok(u64::try_from(number).unwrap_or(0))
 }
 
-/// The same on its way in.
+/// Converts a count or version for SQLite.
 pub(crate) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
+/// Converts the limit of a query for SQLite.
+pub(crate) fn sql_limit(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
 pub(crate) fn timestamp(micros: i64) -> DriverResult<Timestamp> {
     Timestamp::from_micros(micros)
-        .ok_or_else(|| DriverError::damaged(format!("{micros} is no instant")))
+        .ok_or_else(|| DriverError::damaged(format!("{micros} is not a valid timestamp")))
 }
 
 pub(super) fn optional_timestamp(micros: Option<i64>) -> DriverResult<Option<Timestamp>> {
@@ -46,26 +51,27 @@ pub(super) fn duration(micros: i64) -> Duration {
 }
 
 pub(super) fn to_json(error: &AttemptError) -> String {
-    serde_json::to_string(error).expect("an error is plain text")
+    serde_json::to_string(error).expect("an attempt error serializes to JSON")
 }
 
 pub(super) fn outcome_number(outcome: Outcome) -> u8 {
-    let place = Outcome::ALL.iter().position(|known| *known == outcome);
-    place
-        .and_then(|place| u8::try_from(place).ok())
+    let position = Outcome::ALL.iter().position(|known| *known == outcome);
+    position
+        .and_then(|position| u8::try_from(position).ok())
         .unwrap_or(0)
 }
 
 pub(super) fn outcome_from(number: u8) -> DriverResult<Outcome> {
     let outcome = Outcome::ALL.get(usize::from(number)).copied();
-    outcome.ok_or_else(|| DriverError::damaged(format!("{number} is no outcome")))
+    outcome.ok_or_else(|| DriverError::damaged(format!("{number} is not a known outcome")))
 }
 
 pub(super) fn from_json(text: &str) -> DriverResult<AttemptError> {
     serde_json::from_str(text)
-        .map_err(|error| DriverError::damaged(format!("an error's text: {error}")))
+        .map_err(|error| DriverError::damaged(format!("the error of an attempt: {error}")))
 }
 
 pub(crate) fn value(text: &str) -> DriverResult<Value> {
-    serde_json::from_str(text).map_err(|error| DriverError::damaged(format!("a value: {error}")))
+    serde_json::from_str(text)
+        .map_err(|error| DriverError::damaged(format!("a JSON value: {error}")))
 }

@@ -1,11 +1,11 @@
-//! Jobs that wait or run, by id, from memory: however many have ended, none of them is looked at.
+//! Lists active jobs from the index, so that a list never scans finished jobs.
 
 use windlass_core::{JobId, Timestamp};
 use windlass_store::{Filter, ListedState, PAGE_MAX, Page, SCAN_MAX};
 
 use super::Writer;
 
-/// A page of active jobs, newest first.
+/// The ids of a page of active jobs, newest first.
 #[derive(Debug, Default)]
 pub(crate) struct ActivePage {
     pub(crate) ids: Vec<JobId>,
@@ -14,7 +14,8 @@ pub(crate) struct ActivePage {
 }
 
 impl Writer<'_> {
-    /// The jobs in the state of the filter, and in its queue and of its kind. The rest of it is asked of their bodies.
+    /// Returns a page of active jobs that match the state, queue and kind of the filter. The reader
+    /// checks the other conditions when it reads the jobs.
     pub(crate) fn active_page(&self, filter: &Filter, page: Page, now: Timestamp) -> ActivePage {
         let limit = page.limit.min(PAGE_MAX);
         let queue = filter
@@ -25,30 +26,31 @@ impl Writer<'_> {
             .kind
             .as_ref()
             .map(|kind| self.names.known(kind.as_str()));
-        let of = |found: (u32, u32)| {
-            queue.is_none_or(|queue| queue == Some(found.0))
-                && kind.is_none_or(|kind| kind == Some(found.1))
+        let matches = |job_queue: u32, job_kind: u32| {
+            queue.is_none_or(|queue| queue == Some(job_queue))
+                && kind.is_none_or(|kind| kind == Some(job_kind))
         };
         let mut active = ActivePage::default();
-        let mut look = |id: JobId, matches: bool| {
+        // Adds a job if it matches. Returns whether the page has space for more.
+        let mut visit = |id: JobId, matches: bool| {
             active.ids.extend(matches.then_some(id));
             active.next = Some(id);
             active.ids.len() < limit
         };
-        let went_through = if filter.state == Some(ListedState::Running) {
+        let reached_end = if filter.state == Some(ListedState::Running) {
             let mut running = self.index.running_before(page.after);
-            running.all(|(id, running)| look(id, of((running.queue, running.kind))))
+            running.all(|(id, running)| visit(id, matches(running.queue, running.kind)))
         } else {
             let mut waiting = self.index.waiting_before(page.after);
-            let mut looked_at = 0;
+            let mut scanned = 0;
             let scheduled = filter.state == Some(ListedState::Scheduled);
             waiting.all(|(id, waiting)| {
-                looked_at += 1;
+                scanned += 1;
                 let in_state = (waiting.run_at > now) == scheduled;
-                look(id, in_state && of((waiting.queue, waiting.kind))) && looked_at < SCAN_MAX
+                visit(id, in_state && matches(waiting.queue, waiting.kind)) && scanned < SCAN_MAX
             })
         };
-        if went_through || limit == 0 {
+        if reached_end || limit == 0 {
             active.next = None;
         }
         active

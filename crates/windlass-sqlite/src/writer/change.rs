@@ -1,4 +1,4 @@
-//! What people do to single jobs.
+//! Changes that operators make to single jobs: cancel, run now, resolve, revive, edit, purge.
 
 use windlass_core::{Conflict, Edit, Event, Job, JobId, QueueName, Revival, State, Timestamp};
 use windlass_store::stored::LastAttempt;
@@ -68,11 +68,11 @@ impl Writer<'_> {
         if before.after(Event::Changed).is_none() {
             return Ok(Err(Changed::Conflict(before)));
         }
-        let to = edit.queue.clone().unwrap_or_else(|| job.queue.clone());
-        if self.key_is_taken(job, &to, now)? {
+        let target = edit.queue.clone().unwrap_or_else(|| job.queue.clone());
+        if self.key_is_taken(job, &target, now)? {
             return Ok(Err(Changed::KeyTaken(before)));
         }
-        if let Some(max_depth) = self.full(&to).filter(|_| to != job.queue) {
+        if let Some(max_depth) = self.full(&target).filter(|_| target != job.queue) {
             return Ok(Err(Changed::QueueFull { max_depth }));
         }
         if let Some(unique) = &job.unique {
@@ -103,7 +103,7 @@ impl Writer<'_> {
                 .prepare_cached(statement)?
                 .execute([row::blob(id)])?;
         }
-        self.forget_occurrence(&job)?;
+        self.remove_occurrence(&job)?;
         Ok(Changed::Removed)
     }
 
@@ -128,7 +128,7 @@ impl Writer<'_> {
         Ok(Changed::Now(job.state()))
     }
 
-    /// Writes a job that somebody changed, wherever it was and is.
+    /// Writes a changed job. Both its old and its new state may be active or final.
     fn store_change(
         &mut self,
         before: &Job,
@@ -140,7 +140,7 @@ impl Writer<'_> {
             let queue = self.names.number(self.connection, before.queue.as_str())?;
             self.tally(queue, row::state_number(before), -1);
         }
-        // Its last attempt moves out of `states`, which is about something else now.
+        // `states` holds only the last attempt of a finished job: move it to the history.
         if let Some(attempt) = last.row(before) {
             row::insert_attempt(self.connection, &mut self.names, job.id, &attempt)?;
         }

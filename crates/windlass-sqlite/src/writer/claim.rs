@@ -1,4 +1,4 @@
-//! Jobs go out, each under a lease.
+//! Claims: jobs start, each under a lease.
 
 use std::collections::VecDeque;
 
@@ -15,14 +15,15 @@ use crate::row;
 impl Writer<'_> {
     pub(crate) fn claim(&mut self, claim: &Claim, now: Timestamp) -> Answer<Claimed> {
         self.index.promote(now);
-        if let Some(again) = self.claimed_before(claim.id)? {
-            return Ok(Ok(again));
+        if let Some(claimed) = self.repeated_claim(claim.id)? {
+            return Ok(Ok(claimed));
         }
         let Some(queue) = self.names.known(claim.queue.as_str()) else {
             return Ok(Ok(Claimed::default()));
         };
         let rate = self.limits(&claim.queue).and_then(|limits| limits.rate);
-        // Where there is a rate, no job starts before those that started last, whatever `now` a claim comes with.
+        // With a rate limit, starts must not go back in time even if a claim has an older `now`;
+        // otherwise a window of the period could hold more starts than the rate allows.
         let last = rate.and_then(|_| self.index.last_start(queue));
         let now = last.map_or(now, |last| last.max(now));
         let plan = self.plan(claim, queue, now);
@@ -31,15 +32,15 @@ impl Writer<'_> {
                 Some(named) => self.choose_named(claim, named.iter().copied(), queue, plan, now)?,
                 None => self.choose(claim, queue, plan, now)?,
             };
-            let met = chosen.len();
+            let chosen_count = chosen.len();
             let jobs: Vec<Job> = chosen.into_iter().flatten().collect();
-            // Those that cannot be read stand aside by now: others come up behind them.
-            if met == 0 || !jobs.is_empty() {
+            // If all chosen jobs were unreadable, they are out of the order now: choose again.
+            if chosen_count == 0 || !jobs.is_empty() {
                 break (jobs, both_waited);
             }
         };
         if let Some(rate) = rate.filter(|_| !jobs.is_empty()) {
-            self.keep_starts(queue, rate, jobs.len(), now)?;
+            self.write_starts(queue, rate, jobs.len(), now)?;
         }
         self.remember(claim, &jobs);
         Ok(Ok(Claimed {
@@ -49,7 +50,7 @@ impl Writer<'_> {
         }))
     }
 
-    /// What is left of the plan within the limits of the queue.
+    /// Returns the plan of the claim, reduced to what the limits of the queue allow.
     fn plan(&mut self, claim: &Claim, queue: u32, now: Timestamp) -> ClaimPlan {
         let count = self.index.count(queue);
         let mut plan = claim.plan.beside(count.retries_running);
@@ -70,7 +71,7 @@ impl Writer<'_> {
         plan
     }
 
-    /// Takes jobs out of the order, one by one as the plan says.
+    /// Takes jobs in claim order, one by one as the plan says. `None` stands for an unreadable job.
     fn choose(
         &mut self,
         claim: &Claim,
@@ -78,12 +79,12 @@ impl Writer<'_> {
         plan: ClaimPlan,
         now: Timestamp,
     ) -> DriverResult<(Vec<Option<Job>>, bool)> {
-        let (kinds, wanted) = claim.kinds.parts();
+        let (kinds, includes) = claim.kinds.parts();
         let kinds: Vec<u32> = kinds
             .iter()
             .filter_map(|kind| self.names.known(kind.as_str()))
             .collect();
-        let wants = |kind: u32| kinds.contains(&kind) == wanted;
+        let wants = |kind: u32| kinds.contains(&kind) == includes;
         let (mut taken, mut chosen) = (Taken::default(), Vec::new());
         let mut fresh = self
             .index
@@ -100,7 +101,8 @@ impl Writer<'_> {
             let Some((_, _, id)) = place else { break };
             *taken += 1;
             let waiting = self.take_waiting(id)?;
-            // A key may become full by this one, in either lane.
+            // A job with a concurrency key starts at once: it may fill the key, which can change
+            // the next job of both lanes.
             let keyed = waiting.concurrency.is_some();
             chosen.push(if keyed {
                 Chosen::Started(self.start(id, &waiting, None, claim, now)?.map(Box::new))
@@ -121,15 +123,15 @@ impl Writer<'_> {
         Ok((self.start_all(chosen, claim, now)?, both_waited))
     }
 
-    /// Reads the bodies of what was chosen, those that lie close together in one walk, and gives each its lease.
-    /// None stands for one that cannot be read.
+    /// Reads the chosen jobs, neighbours with one range scan, and gives each its lease. `None` stands
+    /// for an unreadable job.
     fn start_all(
         &mut self,
         chosen: Vec<Chosen>,
         claim: &Claim,
         now: Timestamp,
     ) -> DriverResult<Vec<Option<Job>>> {
-        const WALK_MIN: usize = 4;
+        const SCAN_MIN: usize = 4;
         let fresh = chosen.iter().filter_map(|chosen| match chosen {
             Chosen::Pending(id, waiting) if !waiting.ran => Some(*id),
             _ => None,
@@ -137,14 +139,14 @@ impl Writer<'_> {
         let mut fresh: Vec<JobId> = fresh.collect();
         fresh.sort_unstable();
         let mut bodies: Vec<Option<Job>> = Vec::new();
-        if fresh.len() >= WALK_MIN {
-            let walked = row::walk_fresh(self.connection, &mut self.names, &fresh)?;
-            fresh = walked.iter().map(|job| job.id).collect();
-            bodies = walked.into_iter().map(Some).collect();
+        if fresh.len() >= SCAN_MIN {
+            let scanned = row::scan_fresh(self.connection, &mut self.names, &fresh)?;
+            fresh = scanned.iter().map(|job| job.id).collect();
+            bodies = scanned.into_iter().map(Some).collect();
         }
         let mut body_of = |id: JobId| {
-            let place = fresh.binary_search(&id).ok()?;
-            bodies.get_mut(place)?.take()
+            let position = fresh.binary_search(&id).ok()?;
+            bodies.get_mut(position)?.take()
         };
         let mut jobs = Vec::with_capacity(chosen.len());
         for chosen in chosen {
@@ -158,7 +160,7 @@ impl Writer<'_> {
         Ok(jobs)
     }
 
-    /// Takes jobs that the claim names, in the order of claims.
+    /// Takes jobs that the claim names, in claim order.
     fn choose_named(
         &mut self,
         claim: &Claim,
@@ -169,7 +171,7 @@ impl Writer<'_> {
     ) -> DriverResult<(Vec<Option<Job>>, bool)> {
         let mut lanes: [Vec<ClaimOrder>; 2] = Default::default();
         for id in named {
-            let Some((place, waiting)) = self.index.startable(id, now) else {
+            let Some((order, waiting)) = self.index.startable(id, now) else {
                 continue;
             };
             let (lane, kind, in_queue) = (waiting.lane, waiting.kind, waiting.queue == queue);
@@ -179,7 +181,7 @@ impl Writer<'_> {
                     .iter_mut()
                     .skip(usize::from(lane == Lane::Retry))
                     .take(1)
-                    .for_each(|lane| lane.push(place));
+                    .for_each(|lane| lane.push(order));
             }
         }
         let [fresh, retries] = &mut lanes;
@@ -192,13 +194,13 @@ impl Writer<'_> {
         );
         let (mut taken, mut jobs) = (Taken::default(), Vec::new());
         while let Some(lane) = plan.next_lane(taken, fresh.front(), retries.front()) {
-            let place = match lane {
+            let order = match lane {
                 Lane::Fresh => fresh.pop_front(),
                 Lane::Retry => retries.pop_front(),
             };
-            let Some((_, _, id)) = place else { break };
+            let Some((_, _, id)) = order else { break };
             if self.index.startable(id, now).is_none() {
-                continue; // one before it has filled its key
+                continue; // a job that was just taken filled its concurrency key
             }
             match lane {
                 Lane::Fresh => taken.fresh += 1,
@@ -210,8 +212,9 @@ impl Writer<'_> {
         Ok((jobs, both_waited))
     }
 
-    /// Writes down how many jobs of a queue with a rate were started: the rate holds over a restart.
-    fn keep_starts(
+    /// Records how many jobs of a queue with a rate limit started, so that the limit holds across a
+    /// restart.
+    fn write_starts(
         &self,
         queue: u32,
         rate: Rate,
@@ -222,10 +225,9 @@ impl Writer<'_> {
         self.connection
             .prepare_cached("delete from starts where queue = ?1 and at <= ?2")?
             .execute((queue, since))?;
-        let count = i64::try_from(count).unwrap_or(i64::MAX);
         self.connection
             .prepare_cached("insert into starts (queue, at, count) values (?1, ?2, ?3)")?
-            .execute((queue, now.as_micros(), count))?;
+            .execute((queue, now.as_micros(), row::sql_limit(count)))?;
         Ok(())
     }
 
@@ -238,7 +240,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Gives a waiting job its lease; reads its body if nobody has yet. One that cannot be read waits on, aside.
+    /// Gives a waiting job its lease. Reads the job unless `body` has it. Returns `None` if the job
+    /// is unreadable; it keeps waiting, outside of the claim order.
     fn start(
         &mut self,
         id: JobId,
@@ -261,7 +264,7 @@ impl Writer<'_> {
         let Some(found) = self.skip_unreadable(id, found)? else {
             return Ok(None);
         };
-        let mut job = found.ok_or_else(|| DriverError::damaged(format!("job {id} is gone")))?;
+        let mut job = found.ok_or_else(|| DriverError::damaged(format!("job {id} is missing")))?;
         let lease = claim.lease_for(&job, now);
         job.claim(claim.worker.clone(), lease, now)
             .map_err(|conflict| DriverError::damaged(format!("job {id}: {conflict}")))?;
@@ -288,20 +291,21 @@ impl Writer<'_> {
         Ok(Some(job))
     }
 
-    fn claimed_before(&mut self, claim: u128) -> DriverResult<Option<Claimed>> {
-        let Some(attempts) = self.claims.of(claim) else {
+    /// Returns the answer to a claim that was made before: its attempts that still run.
+    fn repeated_claim(&mut self, claim: u128) -> DriverResult<Option<Claimed>> {
+        let Some(attempts) = self.claims.attempts_of(claim) else {
             return Ok(None);
         };
-        let alive: Vec<AttemptId> = attempts
+        let running: Vec<AttemptId> = attempts
             .iter()
             .copied()
-            .filter(|of| self.index.running_attempt(*of).is_some())
+            .filter(|attempt| self.index.running_attempt(*attempt).is_some())
             .collect();
-        let mut jobs = Vec::with_capacity(alive.len());
-        for of in alive {
-            let found = self.find(of.job);
+        let mut jobs = Vec::with_capacity(running.len());
+        for attempt in running {
+            let found = self.find(attempt.job);
             jobs.extend(
-                self.skip_unreadable(of.job, found)?
+                self.skip_unreadable(attempt.job, found)?
                     .flatten()
                     .map(|(job, _)| job),
             );
@@ -313,19 +317,21 @@ impl Writer<'_> {
         }))
     }
 
-    /// A claim that got nothing is not worth remembering: asked again, it may get something.
+    /// Remembers a claim, in case the caller repeats it. A claim without jobs is not remembered: when
+    /// repeated, it may get some.
     fn remember(&mut self, claim: &Claim, jobs: &[Job]) {
         let attempts = jobs.iter().map(|job| AttemptId {
             job: job.id,
             attempt: job.attempt,
         });
         if !jobs.is_empty() {
-            self.claims.note(claim.place, claim.id, attempts.collect());
+            self.claims.add(claim.place, claim.id, attempts.collect());
         }
     }
 }
 
-/// A job that a claim takes: one with a key runs at once, so that the next one sees it; others are read together.
+/// A job that a claim takes. A job with a concurrency key starts at once, so that the next choice
+/// sees it running; others are read and started together.
 enum Chosen {
     Started(Option<Box<Job>>),
     Pending(JobId, Waiting),

@@ -1,4 +1,4 @@
-//! How many jobs are in which state, and which queues have due ones, from memory.
+//! Job counts and queues with due jobs, both from memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +12,12 @@ use crate::row;
 impl Writer<'_> {
     pub(crate) fn due_queues(
         &mut self,
-        look: &DueQueues,
+        query: &DueQueues,
         now: Timestamp,
     ) -> Answer<Vec<QueueName>> {
         self.index.promote(now);
-        let limit = look.limit.min(PAGE_MAX);
-        let kinds = look.kinds.iter();
+        let limit = query.limit.min(PAGE_MAX);
+        let kinds = query.kinds.iter();
         let kinds: Vec<u32> = kinds
             .filter_map(|kind| self.names.known(kind.as_str()))
             .collect();
@@ -28,7 +28,7 @@ impl Writer<'_> {
             };
             let limits = self.queues.get(&queue);
             let is_paused = limits.is_some_and(|limits| limits.paused.is_some());
-            if !look.names(&queue) || is_paused {
+            if !query.names(&queue) || is_paused {
                 continue;
             }
             first.insert(queue);
@@ -56,12 +56,12 @@ impl Writer<'_> {
         }
         for ((queue, state), count) in self.index.tallies().filter(|(_, count)| *count > 0) {
             let counts = queues.entry(queue).or_default();
-            let of_state = match state {
+            let state_count = match state {
                 row::SUCCEEDED => &mut counts.succeeded,
                 row::CANCELLED => &mut counts.cancelled,
                 _ => &mut counts.dead,
             };
-            *of_state += u64::try_from(count).unwrap_or(0);
+            *state_count += u64::try_from(count).unwrap_or(0);
         }
         let mut named = BTreeMap::new();
         for (queue, mut counts) in queues {

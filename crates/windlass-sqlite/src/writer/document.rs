@@ -1,4 +1,4 @@
-//! Queues, documents, records and nodes.
+//! Writes queue limits, documents, records and nodes.
 
 use rusqlite::{OptionalExtension as _, params};
 use serde_json::Value;
@@ -7,7 +7,7 @@ use windlass_store::{Expected, QueueLimits, Written};
 
 use super::{Answer, Writer};
 use crate::error::{DriverError, DriverResult};
-use crate::row::{signed, unsigned};
+use crate::row::{signed, sql_limit, unsigned};
 
 impl Writer<'_> {
     pub(crate) fn put_queue(
@@ -61,7 +61,7 @@ impl Writer<'_> {
     }
 
     pub(crate) fn remove_expired(&mut self, limit: usize, now: Timestamp) -> Answer<usize> {
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let limit = sql_limit(limit);
         let mut statement = self.connection.prepare_cached(
             "delete from documents where (collection, name) in ( \
                  select collection, name from documents where expires_at <= ?1 \
@@ -76,7 +76,7 @@ impl Writer<'_> {
         name: &str,
         expected: Expected,
     ) -> Answer<Written> {
-        // Also one that has expired.
+        // At the earliest time nothing has expired: an expired document can be removed too.
         let found = self.document_version(collection, name, Timestamp::MIN)?;
         let Some(version) = found.filter(|_| expected.allows(found)) else {
             return Ok(Ok(Written::Conflict(found)));
@@ -88,7 +88,7 @@ impl Writer<'_> {
         Ok(Ok(Written::Version(version)))
     }
 
-    /// The version of a document, unless it has expired.
+    /// Returns the version of a document, unless it has expired.
     fn document_version(
         &self,
         collection: &str,
@@ -125,7 +125,7 @@ impl Writer<'_> {
     }
 
     pub(crate) fn trim(&mut self, topic: &str, before: Timestamp, limit: usize) -> Answer<usize> {
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let limit = sql_limit(limit);
         let mut statement = self.connection.prepare_cached(
             "delete from records where cursor in ( \
                  select cursor from records where topic = ?1 and at < ?2 order by at, cursor limit ?3)",

@@ -1,4 +1,4 @@
-//! Jobs come in.
+//! Enqueues jobs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ impl Writer<'_> {
         {
             return Ok(Err(full));
         }
-        // What is due at once then stands among the ready ones from the start.
+        // Promoting first sets the index to `now`: new jobs that are due go straight to `ready`.
         self.index.promote(now);
         let mut answers = Vec::with_capacity(jobs.len());
         for job in jobs {
@@ -32,13 +32,14 @@ impl Writer<'_> {
         Ok(Ok(answers))
     }
 
-    /// The queue that these jobs would overfill, looked up before anything is written.
+    /// Returns an error for the first queue that these jobs would overfill. Checks before anything
+    /// is written, because there are no savepoints to roll back to.
     fn first_full_queue(&self, jobs: &[Job], now: Timestamp) -> DriverResult<Option<StoreError>> {
-        let bounded = |job: &Job| self.limits(&job.queue).and_then(|limits| limits.max_depth);
-        if !jobs.iter().any(|job| bounded(job).is_some()) {
+        let max_depth_of = |job: &Job| self.limits(&job.queue).and_then(|limits| limits.max_depth);
+        if !jobs.iter().any(|job| max_depth_of(job).is_some()) {
             return Ok(None);
         }
-        let mut coming: BTreeMap<_, u64> = BTreeMap::new();
+        let mut added: BTreeMap<_, u64> = BTreeMap::new();
         let mut keys = BTreeSet::new();
         let mut ids = BTreeSet::new();
         for job in jobs {
@@ -54,13 +55,13 @@ impl Writer<'_> {
                 }
             }
             ids.insert(job.id);
-            let Some(max_depth) = bounded(job) else {
+            let Some(max_depth) = max_depth_of(job) else {
                 continue;
             };
-            let more = coming.entry(&job.queue).or_default();
-            *more += 1;
+            let added = added.entry(&job.queue).or_default();
+            *added += 1;
             let waiting = queue.map_or(0, |queue| self.index.count(queue).waiting);
-            if waiting + *more > max_depth {
+            if waiting + *added > max_depth {
                 let queue = job.queue.clone();
                 return Ok(Some(StoreError::QueueFull { queue, max_depth }));
             }
@@ -75,7 +76,7 @@ impl Writer<'_> {
             if self.is_stored(job.id)? {
                 return self.duplicate_of(job.id, job);
             }
-            return self.meet_first(hold.id, job);
+            return self.replace_or_keep(hold.id, job);
         }
         if let Some(max_depth) = self.full(&job.queue) {
             if self.is_stored(job.id)? {
@@ -87,7 +88,7 @@ impl Writer<'_> {
         self.create(job, queue)
     }
 
-    /// Whether there is such a job, living or over.
+    /// Whether a job with this id exists, active or finished.
     fn is_stored(&self, id: JobId) -> DriverResult<bool> {
         let mut statement = self
             .connection
@@ -95,7 +96,7 @@ impl Writer<'_> {
         Ok(statement.exists([row::blob(id)])?)
     }
 
-    /// Stores a job, unless another has its id.
+    /// Stores a job, unless its id is already taken.
     pub(super) fn create(&mut self, job: &Job, queue: u32) -> DriverResult<Enqueued> {
         let kind = self.names.number(self.connection, job.kind.as_str())?;
         if !row::insert_job(&mut self.statements.insert_job, job, queue, kind)? {
@@ -107,7 +108,7 @@ impl Writer<'_> {
         Ok(Enqueued::Created(job.id))
     }
 
-    /// Lets a job hold its unique key.
+    /// Makes a job the holder of its unique key.
     pub(super) fn take_key(&mut self, job: &Job, queue: u32) -> DriverResult<()> {
         let Some(unique) = &job.unique else {
             return Ok(());
@@ -117,11 +118,11 @@ impl Writer<'_> {
             until: None,
         };
         self.index.set_hold(queue, unique.key.clone(), Some(hold));
-        self.keep_hold(job, queue)
+        self.write_hold(job, queue)
     }
 
-    /// Writes down a hold that may outlast its job.
-    pub(super) fn keep_hold(&self, job: &Job, queue: u32) -> DriverResult<()> {
+    /// Writes a hold that may outlast its job. Other holds follow from the active jobs.
+    pub(super) fn write_hold(&self, job: &Job, queue: u32) -> DriverResult<()> {
         if let (Some(unique), Some(until)) = (&job.unique, job.key_until()) {
             let mut statement = self.connection.prepare_cached(
                 "insert or replace into holds (queue, key, id, until) values (?1, ?2, ?3, ?4)",
@@ -133,16 +134,17 @@ impl Writer<'_> {
     }
 
     fn duplicate_of(&mut self, first: JobId, second: &Job) -> DriverResult<Enqueued> {
-        let found = if_readable(self.find(first))?.flatten();
-        let payload_differs = found.is_some_and(|(first, _)| first.payload != second.payload);
+        let stored = if_readable(self.find(first))?.flatten();
+        let payload_differs = stored.is_some_and(|(first, _)| first.payload != second.payload);
         Ok(Enqueued::Duplicate {
             id: first,
             payload_differs,
         })
     }
 
-    /// The unique key is held by another job.
-    fn meet_first(&mut self, first: JobId, second: &Job) -> DriverResult<Enqueued> {
+    /// Handles a job whose unique key another job holds: replaces that job if the key says so and it
+    /// still waits, otherwise reports a duplicate.
+    fn replace_or_keep(&mut self, first: JobId, second: &Job) -> DriverResult<Enqueued> {
         let replace = second
             .unique
             .as_ref()
@@ -159,17 +161,18 @@ impl Writer<'_> {
         let Some((mut job, last)) = if_readable(self.find(first))?.flatten() else {
             return self.duplicate_of(first, second);
         };
-        job.edit(edit).expect("it waits, and nobody else writes");
+        job.edit(edit)
+            .expect("the job waits, and no one else writes");
         self.rewrite(&mut job, &last)?;
         Ok(Enqueued::Replaced(first))
     }
 
-    /// Writes a waiting job that was changed.
+    /// Writes a changed waiting job.
     pub(super) fn rewrite(&mut self, job: &mut Job, last: &LastAttempt) -> DriverResult<()> {
         debug_assert_eq!(job.state(), State::Waiting);
         row::update_job(self.connection, &mut self.names, job)?;
-        let before = self.index.take(job.id);
-        let never_ran = matches!(before, Some(Entry::Waiting(waiting)) if !waiting.ran);
+        let previous = self.index.take(job.id);
+        let never_ran = matches!(previous, Some(Entry::Waiting(waiting)) if !waiting.ran);
         if !never_ran {
             return self.write(job, last);
         }

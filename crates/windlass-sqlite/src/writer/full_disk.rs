@@ -1,4 +1,15 @@
-//! What the writer does on a full disk: it refuses what needs room, and still does what frees some.
+//! The writer on a full disk: refuses what needs space, and still runs what frees it.
+//!
+//! While the disk is full, requests run one by one instead of in groups, because each needs its own
+//! limit on the size of the file (`pragma max_page_count`):
+//!
+//! - Reads from memory always run.
+//! - Requests of class `Relief` (purges, pausing a queue, the audit log) may grow the file a little.
+//! - All others run only if the file has enough free pages inside and the WAL starts from its
+//!   beginning, so that nothing on disk has to grow. Otherwise they get `StorageFull`.
+//!
+//! Before each group the writer tries to allocate the reserve again. When that succeeds, the disk
+//! has space, and the store resumes. `reserve.rs` explains why the reserve exists.
 
 use windlass_store::StoreError;
 
@@ -9,31 +20,31 @@ use crate::group::RequestClass;
 use crate::reserve::RESERVE_BYTES;
 use crate::row;
 
-/// On a full disk, what frees space may grow the file by this many pages: a delete may have to
-/// split a page first.
+/// On a full disk, a request that frees space may grow the file by this many pages: a delete may
+/// have to split a page first.
 const SLACK_PAGES: u64 = 256;
 
-/// On a full disk, everything runs while the file has this many free pages inside.
+/// On a full disk, all requests run while the file has at least this many free pages inside.
 const FREE_PAGES_MIN: u64 = 512;
 
-/// SQLite's own bound.
+/// SQLite's own limit.
 const PAGES_MAX: u64 = 0xffff_fffe;
 
-/// The log is written back on a full disk only if this much of the reserve is left after it.
+/// On a full disk, a checkpoint runs only if it leaves this much of the reserve free.
 const RESERVE_LEFT_MIN: u64 = 4 * 1024 * 1024;
 
-/// A disk that was full at the last look.
+/// The state of the writer while the disk is full.
 #[derive(Debug)]
 pub(super) struct FullDisk {
     cause: String,
-    /// How large the file was then: it does not grow meanwhile.
+    /// The size of the file when the disk became full. It must not grow until there is space.
     pages: u64,
-    /// Whether the whole log is in the file, so that it begins again in blocks that it has.
+    /// Whether the last checkpoint was complete, so that the WAL starts again in blocks it has.
     checkpointed: bool,
 }
 
 impl Writer<'_> {
-    /// Whether everything may run. A disk that was full is looked at again.
+    /// Returns whether all requests may run. Checks a full disk for space again.
     pub(crate) fn has_space(&mut self) -> bool {
         if self.full.is_some() {
             self.try_to_leave_full();
@@ -41,7 +52,7 @@ impl Writer<'_> {
         self.full.is_none()
     }
 
-    /// Refuses what needs room that is not there.
+    /// Refuses a request that the full disk has no space for. Sets the page limit for the others.
     pub(crate) fn admit(&mut self, class: RequestClass) -> Result<(), StoreError> {
         let Some(full) = &self.full else {
             return Ok(());
@@ -60,8 +71,8 @@ impl Writer<'_> {
             .map_err(DriverError::into_store_error)
     }
 
-    /// Runs a group while the store is being opened: on a full disk, with what the reserve gives
-    /// back.
+    /// Runs a group while the store is being opened. If the disk is full, the first try releases the
+    /// reserve, and the second one uses the space.
     pub(crate) fn group_while_opening<T>(
         &mut self,
         work: impl Fn(&mut Self) -> DriverResult<T>,
@@ -72,32 +83,32 @@ impl Writer<'_> {
         }
     }
 
-    /// Holds the reserve from now on; without room for it, the disk is full.
+    /// Allocates the reserve. If there is no space for it, the disk counts as full.
     pub(crate) fn take_reserve(&mut self) {
         if let Err(error) = self.reserve.take() {
             self.enter_full(error.to_string());
         }
     }
 
-    /// The disk is full: the reserve is given up, and the log written back into it.
+    /// Enters the full-disk state: releases the reserve and checkpoints the WAL into its space.
     pub(super) fn enter_full(&mut self, cause: String) {
         self.reserve.release();
         let pages = self.count("pragma page_count").unwrap_or(0);
-        let before = self.full.take();
+        let previous = self.full.take();
         self.full = Some(FullDisk {
             cause,
-            pages: before.map_or(pages, |before| before.pages),
+            pages: previous.map_or(pages, |previous| previous.pages),
             checkpointed: false,
         });
         self.checkpoint_into_reserve();
         self.try_to_leave_full();
     }
 
-    /// After each group on a full disk: the log stays in the blocks that it has.
+    /// Runs a checkpoint after each group on a full disk, so that the WAL stays in the blocks it has.
     pub(super) fn checkpoint_into_reserve(&mut self) {
         let growth = checkpoint::growth_bytes(self.connection, &self.path).unwrap_or(u64::MAX);
         if growth > RESERVE_BYTES - RESERVE_LEFT_MIN {
-            return; // half of it would use up the reserve for nothing
+            return; // an incomplete checkpoint would use up the reserve and gain nothing
         }
         let checkpointed = self.checkpointer.finish(self.connection);
         if let Err(error) = &checkpointed {

@@ -1,4 +1,4 @@
-//! Reading the order of the jobs from the file.
+//! Builds the index from the file when a store is opened.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -85,14 +85,16 @@ impl Writer<'_> {
             let mut rows = statement.query([])?;
             while let Some(row) = rows.next()? {
                 let id = id_of(row, 0)?;
-                // One that cannot be read stays as it is until a version that can read it opens the store.
+                // An unreadable job stays in the file until a version that can read it opens the store.
                 match self.skip_unreadable(id, LoadedJob::read(row))? {
                     None => {}
-                    Some(loaded) if loaded.runs => {
+                    Some(loaded) if loaded.is_running => {
                         if let Some(claim) = loaded.claim {
-                            let attempt = loaded.attempt;
-                            let of = AttemptId { job: id, attempt };
-                            claims.entry(claim).or_default().push(of);
+                            let attempt = AttemptId {
+                                job: id,
+                                attempt: loaded.attempt,
+                            };
+                            claims.entry(claim).or_default().push(attempt);
                         }
                         running.push((id, loaded.waiting.queue, loaded.waiting.kind));
                         self.hold_key(id, loaded);
@@ -116,7 +118,7 @@ impl Writer<'_> {
         }
         for (claim, attempts) in claims {
             let claim = u128::from_be_bytes(claim);
-            self.claims.note(WorkerPlace::Elsewhere, claim, attempts);
+            self.claims.add(WorkerPlace::Elsewhere, claim, attempts);
         }
         self.claims.commit();
         Ok(())
@@ -129,9 +131,10 @@ impl Writer<'_> {
         }
     }
 
-    /// Ends the attempts of workers that lived in a process that is gone: this is the only one now.
-    /// The first sweep tells of them. Workers elsewhere may still be at work. An attempt that the
-    /// database refuses to end is left to the sweeps.
+    /// Ends attempts whose worker ran in the previous process of this store: that process has ended,
+    /// so there is no need to wait until the lease expires. Returns how many attempts were ended;
+    /// the first sweep reports them. Remote workers may still be running, so their attempts
+    /// continue. If the database refuses to end an attempt, a later sweep tries again.
     pub(crate) fn end_lost_attempts(
         &mut self,
         now: Timestamp,
@@ -151,15 +154,15 @@ impl Writer<'_> {
             });
             match ended {
                 Err(StoreError::Refused { reason }) => {
-                    tracing::warn!(job.id = %id, reason, "the database refused to end an attempt of a former process");
+                    tracing::warn!(job.id = %id, reason, "lost attempt could not be ended; a sweep will retry");
                 }
-                orphan => self.lost_at_opening.extend(orphan?),
+                lost => self.lost_at_opening.extend(lost?),
             }
         }
         Ok(self.lost_at_opening.len())
     }
 
-    /// Whether the worker of a running job lives in another process, and the policy of its claim.
+    /// Returns whether the worker of a running job is remote, and the number of its retry policy.
     fn has_remote_worker(&self, id: JobId) -> DriverResult<(bool, Option<i64>)> {
         let mut statement = self
             .connection
@@ -171,13 +174,13 @@ impl Writer<'_> {
         let mut random = Random::new(random);
         let (mut lost, mut policies) = (0, BTreeSet::new());
         for id in self.index.all_running() {
-            let (elsewhere, policy) = self.has_remote_worker(id)?;
-            if elsewhere {
+            let (is_remote, policy) = self.has_remote_worker(id)?;
+            if is_remote {
                 policies.extend(policy);
                 continue;
             }
-            let orphan = self.lose(id, now, random.bits())?;
-            self.lost_at_opening.push(orphan);
+            let attempt = self.lose(id, now, random.bits())?;
+            self.lost_at_opening.push(attempt);
             lost += 1;
         }
         self.names.keep_policies(self.connection, &policies)?;
@@ -185,11 +188,11 @@ impl Writer<'_> {
     }
 }
 
-/// A job that waits or runs, as its order needs it.
+/// What the index needs to know about an active job.
 struct LoadedJob {
     waiting: Waiting,
     key: Option<Key>,
-    runs: bool,
+    is_running: bool,
     attempt: u32,
     claim: Option<[u8; 16]>,
 }
@@ -226,7 +229,7 @@ impl LoadedJob {
                 ran: state.is_some(),
             },
             key: extra.unique.map(|(key, _, _)| key),
-            runs: state == Some(row::RUNNING),
+            is_running: state == Some(row::RUNNING),
             attempt: attempt.unwrap_or(0),
             claim: row.get(10)?,
         })
@@ -237,7 +240,7 @@ fn read_hold(row: &Row<'_>) -> DriverResult<(u32, Key, Hold)> {
     let key: String = row.get(1)?;
     let key = key
         .parse()
-        .map_err(|error| DriverError::damaged(format!("a key: {error}")))?;
+        .map_err(|error| DriverError::damaged(format!("a unique key: {error}")))?;
     let hold = Hold {
         id: id_of(row, 2)?,
         until: Some(timestamp(row.get(3)?)?),

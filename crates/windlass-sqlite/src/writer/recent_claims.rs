@@ -1,54 +1,56 @@
-//! The latest claims, to answer them again.
+//! Recent claims, so that a repeated claim gets the same answer.
 //!
-//! Those of workers elsewhere are kept apart: however many claims this process makes, they do not push them out.
+//! A caller that does not know the result of a claim repeats it with the same id. Claims of remote
+//! workers are kept in a list of their own, so that the many claims of this process do not evict
+//! them.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use windlass_store::{AttemptId, WorkerPlace};
 
-/// So many claims of this process can be asked again: it does so at once.
-const HERE_MAX: usize = 1024;
-/// So many of workers elsewhere, who may have to find their way back first.
-const ELSEWHERE_MAX: usize = 10_000;
+/// The most claims of this process that are kept: it repeats a claim at once.
+const LOCAL_MAX: usize = 1024;
+/// The most claims of remote workers that are kept: they may have to reconnect first.
+const REMOTE_MAX: usize = 10_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct RecentClaims {
-    here: BoundedClaims,
-    elsewhere: BoundedClaims,
-    /// The claims of this group, which are remembered once it is on disk.
-    new: Vec<(WorkerPlace, u128, Vec<AttemptId>)>,
+    local: BoundedClaims,
+    remote: BoundedClaims,
+    /// The claims of the current group. They move to the lists when the group is on disk.
+    uncommitted: Vec<(WorkerPlace, u128, Vec<AttemptId>)>,
 }
 
 impl RecentClaims {
-    /// The attempts that a claim started.
-    pub(crate) fn of(&self, claim: u128) -> Option<&[AttemptId]> {
-        let new = self.new.iter().find(|(_, id, _)| *id == claim);
-        let new = new.map(|(_, _, attempts)| attempts);
-        let kept = || {
-            let here = self.here.attempts.get(&claim);
-            here.or_else(|| self.elsewhere.attempts.get(&claim))
+    /// Returns the attempts that a claim started.
+    pub(crate) fn attempts_of(&self, claim: u128) -> Option<&[AttemptId]> {
+        let uncommitted = self.uncommitted.iter().find(|(_, id, _)| *id == claim);
+        let uncommitted = uncommitted.map(|(_, _, attempts)| attempts);
+        let committed = || {
+            let local = self.local.attempts.get(&claim);
+            local.or_else(|| self.remote.attempts.get(&claim))
         };
-        new.or_else(kept).map(Vec::as_slice)
+        uncommitted.or_else(committed).map(Vec::as_slice)
     }
 
-    /// Notes a claim of the present group.
-    pub(crate) fn note(&mut self, place: WorkerPlace, claim: u128, attempts: Vec<AttemptId>) {
-        self.new.push((place, claim, attempts));
+    /// Adds a claim of the current group.
+    pub(crate) fn add(&mut self, place: WorkerPlace, claim: u128, attempts: Vec<AttemptId>) {
+        self.uncommitted.push((place, claim, attempts));
     }
 
-    /// The group is on disk.
+    /// Keeps the claims of the current group, which is on disk now.
     pub(crate) fn commit(&mut self) {
-        for (place, claim, attempts) in self.new.drain(..) {
+        for (place, claim, attempts) in self.uncommitted.drain(..) {
             match place {
-                WorkerPlace::Here => self.here.push(claim, attempts, HERE_MAX),
-                WorkerPlace::Elsewhere => self.elsewhere.push(claim, attempts, ELSEWHERE_MAX),
+                WorkerPlace::Here => self.local.push(claim, attempts, LOCAL_MAX),
+                WorkerPlace::Elsewhere => self.remote.push(claim, attempts, REMOTE_MAX),
             }
         }
     }
 
-    /// The group was taken back.
+    /// Forgets the claims of the current group.
     pub(crate) fn roll_back(&mut self) {
-        self.new.clear();
+        self.uncommitted.clear();
     }
 }
 
@@ -59,10 +61,10 @@ struct BoundedClaims {
 }
 
 impl BoundedClaims {
-    fn push(&mut self, claim: u128, attempts: Vec<AttemptId>, most: usize) {
+    fn push(&mut self, claim: u128, attempts: Vec<AttemptId>, max: usize) {
         self.order.push_back(claim);
         self.attempts.insert(claim, attempts);
-        if self.order.len() > most
+        if self.order.len() > max
             && let Some(oldest) = self.order.pop_front()
         {
             self.attempts.remove(&oldest);
@@ -75,19 +77,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn claims_of_this_process_do_not_push_out_those_of_others() {
+    fn claims_of_this_process_do_not_evict_claims_of_remote_workers() {
         let mut claims = RecentClaims::default();
-        claims.note(WorkerPlace::Elsewhere, 7, Vec::new());
+        claims.add(WorkerPlace::Elsewhere, 7, Vec::new());
         claims.commit();
         for claim in 100..200_100 {
-            claims.note(WorkerPlace::Here, claim, Vec::new());
+            claims.add(WorkerPlace::Here, claim, Vec::new());
             claims.commit();
         }
-        assert!(claims.of(7).is_some() && claims.of(200_099).is_some());
-        assert!(claims.of(100).is_none(), "what is remembered is bounded");
-        claims.note(WorkerPlace::Here, 8, Vec::new());
-        assert!(claims.of(8).is_some(), "in the same group");
+        assert!(claims.attempts_of(7).is_some() && claims.attempts_of(200_099).is_some());
+        assert!(claims.attempts_of(100).is_none(), "the list is bounded");
+        claims.add(WorkerPlace::Here, 8, Vec::new());
+        assert!(claims.attempts_of(8).is_some(), "in the same group");
         claims.roll_back();
-        assert!(claims.of(8).is_none());
+        assert!(claims.attempts_of(8).is_none());
     }
 }

@@ -37,8 +37,9 @@ impl Writer<'_> {
             return Ok(Ok(Written::Conflict(found)));
         }
         let next = found.unwrap_or(0) + 1;
-        let definition = serde_json::to_string(&schedule.definition)
-            .map_err(|error| DriverError::damaged(format!("a schedule: {error}")))?;
+        let definition = serde_json::to_string(&schedule.definition).map_err(|error| {
+            DriverError::damaged(format!("the schedule cannot be written as JSON: {error}"))
+        })?;
         let mut statement = self.connection.prepare_cached(
             "insert or replace into schedules (id, name, version, definition, created_at, last_at, next_at) \
              values (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
@@ -84,9 +85,9 @@ impl Writer<'_> {
     pub(crate) fn fire(&mut self, fire: &Fire, now: Timestamp) -> Answer<Fired> {
         self.index.promote(now);
         let definition = fire.definition.as_ref().map(serde_json::to_string);
-        let definition = definition
-            .transpose()
-            .map_err(|error| DriverError::damaged(format!("a schedule: {error}")))?;
+        let definition = definition.transpose().map_err(|error| {
+            DriverError::damaged(format!("the schedule cannot be written as JSON: {error}"))
+        })?;
         let moved = self
             .connection
             .prepare_cached(
@@ -104,17 +105,17 @@ impl Writer<'_> {
             return Ok(Ok(Fired::Stale));
         }
         self.record_skipped(fire, now)?;
-        let mut made = Vec::new();
+        let mut created = Vec::new();
         for job in &fire.jobs {
             let key = job.unique.as_ref().map(|unique| &unique.key);
             let queue = self.names.number(self.connection, job.queue.as_str())?;
             let held = key.is_some_and(|key| self.index.hold(queue, key, now).is_some());
             if self.is_new_occurrence(job, held)? && !held {
                 self.create(job, queue)?;
-                made.push(job.id);
+                created.push(job.id);
             }
         }
-        Ok(Ok(Fired::Done { jobs: made }))
+        Ok(Ok(Fired::Done { jobs: created }))
     }
 
     fn record_skipped(&mut self, fire: &Fire, now: Timestamp) -> DriverResult<()> {
@@ -131,31 +132,31 @@ impl Writer<'_> {
     }
 
     fn is_new_occurrence(&mut self, job: &Job, held: bool) -> DriverResult<bool> {
-        let Some(of) = job.occurrence else {
+        let Some(occurrence) = job.occurrence else {
             return Ok(true);
         };
         let mut statement = self.connection.prepare_cached(
             "insert into occurrences (schedule, at, job) values (?1, ?2, ?3) on conflict do nothing",
         )?;
         let (schedule, at) = (
-            of.schedule_id.as_u128().to_be_bytes(),
-            of.scheduled_for.as_micros(),
+            occurrence.schedule_id.as_u128().to_be_bytes(),
+            occurrence.scheduled_for.as_micros(),
         );
         let fired = Some(row::blob(job.id)).filter(|_| !held);
         Ok(statement.execute(params![schedule, at, fired])? == 1)
     }
 
-    /// An occurrence is kept as long as its job.
-    pub(super) fn forget_occurrence(&mut self, job: &Job) -> DriverResult<()> {
-        let Some(of) = job.occurrence else {
+    /// Deletes the occurrence of a purged job.
+    pub(super) fn remove_occurrence(&mut self, job: &Job) -> DriverResult<()> {
+        let Some(occurrence) = job.occurrence else {
             return Ok(());
         };
         let mut statement = self
             .connection
             .prepare_cached("delete from occurrences where schedule = ?1 and at = ?2")?;
         statement.execute(params![
-            of.schedule_id.as_u128().to_be_bytes(),
-            of.scheduled_for.as_micros()
+            occurrence.schedule_id.as_u128().to_be_bytes(),
+            occurrence.scheduled_for.as_micros()
         ])?;
         Ok(())
     }

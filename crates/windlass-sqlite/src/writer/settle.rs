@@ -1,4 +1,4 @@
-//! Attempts end: by report, or because the lease expired.
+//! Ends attempts: by a report, or because the lease expired.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,14 +23,14 @@ impl Writer<'_> {
     ) -> Answer<Vec<Renewed>> {
         let until = now.saturating_add(lease);
         let mut answers = Vec::with_capacity(attempts.len());
-        for of in attempts {
-            answers.push(self.renew_one(*of, until)?);
+        for attempt in attempts {
+            answers.push(self.renew_one(*attempt, until)?);
         }
         Ok(Ok(answers))
     }
 
-    fn renew_one(&mut self, of: AttemptId, until: Timestamp) -> DriverResult<Renewed> {
-        let Some(running) = self.index.running_attempt(of).cloned() else {
+    fn renew_one(&mut self, attempt: AttemptId, until: Timestamp) -> DriverResult<Renewed> {
+        let Some(running) = self.index.running_attempt(attempt).cloned() else {
             return Ok(Renewed::LeaseLost);
         };
         let Running {
@@ -45,14 +45,14 @@ impl Writer<'_> {
             .connection
             .prepare_cached(include_str!("../../sql/renew.sql"))?;
         statement.execute(rusqlite::params![
-            row::blob(of.job),
-            of.attempt,
+            row::blob(attempt.job),
+            attempt.attempt,
             until.as_micros()
         ])?;
         drop(statement);
-        self.index.take(of.job);
+        self.index.take(attempt.job);
         self.index.put(
-            of.job,
+            attempt.job,
             Entry::Running(Arc::new(Running { job, queue, kind })),
         );
         Ok(Renewed::Until {
@@ -98,15 +98,15 @@ impl Writer<'_> {
 
     fn ended_attempt(
         &mut self,
-        of: AttemptId,
+        attempt: AttemptId,
         job: &Job,
         last: &LastAttempt,
     ) -> DriverResult<Option<Attempt>> {
-        if let Some(row) = last.row(job).filter(|row| row.attempt == of.attempt) {
+        if let Some(row) = last.row(job).filter(|row| row.attempt == attempt.attempt) {
             return Ok(Some(row));
         }
-        let rows = row::attempts(self.connection, &mut self.names, of.job, usize::MAX)?;
-        Ok(rows.into_iter().find(|row| row.attempt == of.attempt))
+        let rows = row::attempts(self.connection, &mut self.names, attempt.job, usize::MAX)?;
+        Ok(rows.into_iter().find(|row| row.attempt == attempt.attempt))
     }
 
     pub(crate) fn sweep(
@@ -119,16 +119,17 @@ impl Writer<'_> {
         self.index.promote(now);
         let mut swept = Swept::default();
         if let SweepPart::AllBut(_) = part {
-            self.forget_old_holds(now, limit)?;
-            let untold = self.lost_at_opening.len().min(limit);
-            swept.lost.extend(self.lost_at_opening.drain(..untold));
+            self.remove_ended_holds(now, limit)?;
+            let count = self.lost_at_opening.len().min(limit);
+            swept.lost.extend(self.lost_at_opening.drain(..count));
         }
-        let untold = swept.lost.len();
+        let from_opening = swept.lost.len();
         match self.sweep_chosen(part, limit, now, random, &mut swept) {
             Ok(()) => Ok(Ok(swept)),
             Err(error) => {
-                let told = swept.lost.drain(..untold);
-                self.lost_at_opening.splice(..0, told);
+                // The caller does not get this result: the next sweep reports them.
+                let unreported = swept.lost.drain(..from_opening);
+                self.lost_at_opening.splice(..0, unreported);
                 Err(error)
             }
         }
@@ -161,7 +162,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The jobs that a sweep would take, but some.
+    /// Returns the jobs that a sweep would take, without those in `except`.
     pub(crate) fn to_sweep(&self, except: &[JobId], limit: usize, now: Timestamp) -> Vec<JobId> {
         let chosen = |id: JobId| !except.contains(&id);
         let mut ids = self.index.expired_leases(now, limit, chosen);
@@ -169,17 +170,17 @@ impl Writer<'_> {
         ids
     }
 
-    /// Removes holds of unique keys that are over. They outlive their jobs, so nothing else does.
-    fn forget_old_holds(&mut self, now: Timestamp, limit: usize) -> DriverResult<()> {
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let old: Vec<(u32, String)> = self
+    /// Removes ended holds of unique keys. They outlast their jobs, so only the sweep removes them.
+    fn remove_ended_holds(&mut self, now: Timestamp, limit: usize) -> DriverResult<()> {
+        let limit = row::sql_limit(limit);
+        let ended: Vec<(u32, String)> = self
             .connection
             .prepare_cached("select queue, key from holds where until <= ?1 limit ?2")?
             .query_map((now.as_micros(), limit), |row| {
                 Ok((row.get(0)?, row.get(1)?))
             })?
             .collect::<Result<_, _>>()?;
-        for (queue, text) in old {
+        for (queue, text) in ended {
             self.connection
                 .prepare_cached("delete from holds where queue = ?1 and key = ?2")?
                 .execute((queue, &text))?;
@@ -198,14 +199,14 @@ impl Writer<'_> {
         random: u64,
     ) -> DriverResult<(AttemptId, Settlement)> {
         let Some(Entry::Running(running)) = self.index.take(id) else {
-            return Err(DriverError::damaged(format!("job {id} does not run")));
+            return Err(DriverError::damaged(format!("job {id} is not running")));
         };
         let settlement = self.end(&running, Report::Lost, None, now, random)?;
         let attempt = running.job.attempt;
         Ok((AttemptId { job: id, attempt }, settlement))
     }
 
-    /// Ends an attempt, which runs no more in memory, as `core` decides, with its row of history.
+    /// Ends an attempt that was taken out of the index, as `core` decides. Writes its history.
     fn end(
         &mut self,
         running: &Running,
@@ -216,9 +217,9 @@ impl Writer<'_> {
     ) -> DriverResult<Settlement> {
         let mut job = running.job.clone();
         let retry_count = job.failures;
-        let settlement = job.decide(report, now, random).expect("it runs");
+        let settlement = job.decide(report, now, random).expect("the job is running");
         job.settle(settlement.clone(), now)
-            .expect("it runs, and nobody else writes");
+            .expect("the job is running, and no one else writes");
         let last = LastAttempt {
             outcome: Some(settlement.outcome),
             detail,
@@ -245,7 +246,7 @@ impl Writer<'_> {
         Ok(settlement)
     }
 
-    /// Writes the end of an attempt that ended its job. Most succeed, which changes least.
+    /// Writes the end of an attempt that finished its job. Success has a faster statement.
     fn write_end(&mut self, job: &Job, last: &LastAttempt) -> DriverResult<()> {
         match last.outcome {
             Some(Outcome::Succeeded) => {
@@ -255,7 +256,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes a job that is over, and frees its unique key.
+    /// Writes a finished job, and frees its unique key.
     pub(super) fn finish(
         &mut self,
         job: &mut Job,
@@ -266,13 +267,13 @@ impl Writer<'_> {
         self.free_key(job, now)
     }
 
-    /// Frees the unique key of a job that is over, unless that outlasts it.
+    /// Frees the unique key of a finished job, unless the key outlasts the job.
     fn free_key(&mut self, job: &Job, now: Timestamp) -> DriverResult<()> {
         let Some(unique) = &job.unique else {
             return Ok(());
         };
         let queue = self.names.number(self.connection, job.queue.as_str())?;
-        // A job that died long ago may end again (resolve): by now its key may be another's.
+        // A dead job can be resolved long after it died. Another job may hold the key by now.
         let holder = self.index.hold(queue, &unique.key, now);
         if holder.is_some_and(|holder| holder.id != job.id) {
             return Ok(());
@@ -285,11 +286,11 @@ impl Writer<'_> {
             until: job.key_until(),
         };
         self.index.set_hold(queue, unique.key.clone(), Some(hold));
-        self.keep_hold(job, queue)
+        self.write_hold(job, queue)
     }
 }
 
-/// Whether a part of a sweep takes a job.
+/// Whether this part of a sweep includes a job.
 fn chosen(part: &SweepPart, id: JobId) -> bool {
     match part {
         SweepPart::AllBut(except) => !except.contains(&id),

@@ -1,4 +1,6 @@
-//! The statements of a job's way through, prepared once and held.
+//! The statements that every job needs, prepared once.
+//!
+//! Even SQLite's statement cache costs a look-up by text for each use; these skip it.
 
 use rusqlite::{Connection, PrepFlags, Statement};
 
