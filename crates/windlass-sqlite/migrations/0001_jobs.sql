@@ -1,4 +1,4 @@
--- Times and durations are microseconds. Queues, kinds and workers are numbers of `names`.
+-- Times and durations are in microseconds. Queues, kinds and workers are ids of `names`.
 
 create table names (
     id   integer primary key,
@@ -10,7 +10,7 @@ create table policies (
     json text not null
 ) strict;
 
--- What was asked for. A job that was never claimed has nothing else.
+-- Jobs as they were enqueued. A job that was never claimed has no row elsewhere.
 create table jobs (
     id         blob    not null primary key,
     queue      integer not null,
@@ -20,10 +20,11 @@ create table jobs (
     created_at integer not null,
     checksum   integer not null,   -- of the payload
     payload    text    not null,
-    extra      text                -- what is not at its default, as JSON
+    extra      text                -- fields that differ from their default, as JSON
 ) strict, without rowid;
 
--- Where a job stands that was claimed at least once, or ended. The last attempt is in here, earlier ones in `attempts`.
+-- The state of jobs that were claimed at least once or have finished. Includes the last attempt; earlier ones are in
+-- `attempts`.
 create table states (
     id               blob    not null primary key,
     state            integer not null,   -- 0 waiting, 1 running, 2 succeeded, 3 cancelled, 10… dead
@@ -41,15 +42,16 @@ create table states (
     lease_until      integer,
     policy           integer,
     effective_max    integer,
-    claim            blob,               -- by which it runs, if its worker lives in another process
+    claim            blob,               -- the id of the claim, if the worker is remote
     cancel_requested integer not null,
     finished_at      integer,
     result           text,
-    outcome          integer,            -- of the last attempt, once the job has ended by it
+    outcome          integer,            -- of the last attempt, if that finished the job
     detail           text
 ) strict, without rowid;
 create index ended_badly on states (id) where state > 2;
 
+-- Ended attempts, except the one that finished its job.
 create table attempts (
     id          blob    not null,
     attempt     integer not null,
@@ -63,7 +65,7 @@ create table attempts (
     primary key (id, attempt)
 ) strict, without rowid;
 
--- How many jobs of a queue have ended in each state.
+-- The number of finished jobs of a queue in each state.
 create table tallies (
     queue integer not null,
     state integer not null,
@@ -71,7 +73,7 @@ create table tallies (
     primary key (queue, state)
 ) strict, without rowid;
 
--- Unique keys that outlast their jobs.
+-- Unique keys that can outlast their jobs.
 create table holds (
     queue integer not null,
     key   text    not null,
@@ -82,7 +84,7 @@ create table holds (
 
 create index holds_by_time on holds (until);
 
--- When jobs of queues with a rate were started.
+-- Starts of jobs in queues with a rate limit.
 create table starts (
     queue integer not null,
     at    integer not null,
@@ -110,7 +112,7 @@ create index schedules_due on schedules (next_at, id) where next_at is not null;
 create table occurrences (
     schedule blob    not null,
     at       integer not null,
-    job      blob,              -- none where another job held its unique key
+    job      blob,              -- null if another job held the unique key, so that no job was created
     primary key (schedule, at)
 ) strict, without rowid;
 
@@ -120,7 +122,7 @@ create table documents (
     version    integer not null,
     value      text    not null,
     updated_at integer not null,
-    expires_at integer,         -- from then on it is absent
+    expires_at integer,         -- from then on, reads do not see the document
     primary key (collection, name)
 ) strict, without rowid;
 create index documents_expiry on documents (expires_at) where expires_at is not null;

@@ -1,4 +1,4 @@
--- The end of the running attempt of a job.  ?1 id, ?2 attempt
+-- Ends the running attempt of a job.  ?1 id, ?2 attempt
 update states set
     state = ?3, run_at = ?4, failures = ?5, snoozes = ?6, losses = ?7, previous_delay = ?8, last_error = ?9,
     failed_at = ?10, lease_until = null, policy = null, effective_max = null, claim = null, cancel_requested = 0,

@@ -1,4 +1,4 @@
--- The first claim of a job.
+-- Writes the state of a job at its first claim.
 insert into states (
     id, state, run_at, attempt, failures, snoozes, losses, first_started_at, started_at, worker,
     lease_until, policy, effective_max, cancel_requested

@@ -1,4 +1,4 @@
--- Every job that is not over, with where it stands.
+-- All active jobs with their state.
 select
     jobs.id, jobs.queue, jobs.kind, jobs.priority, jobs.run_at, jobs.extra,
     states.state, states.run_at, states.failures, states.attempt, states.claim

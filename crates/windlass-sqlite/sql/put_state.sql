@@ -1,4 +1,4 @@
--- Writes where a job stands now.
+-- Writes the whole state of a job.
 insert or replace into states (
     id, state, run_at, attempt, failures, snoozes, losses, previous_delay, first_started_at, started_at, worker,
     last_error, failed_at, lease_until, policy, effective_max, cancel_requested, finished_at, result, outcome, detail

@@ -1,3 +1,4 @@
+-- The state of a job that was claimed or has finished.  ?1 id
 select
     state, run_at, attempt, failures, snoozes, losses, previous_delay, first_started_at, started_at, worker,
     last_error, failed_at, lease_until, policy, effective_max, cancel_requested, finished_at, result, outcome, detail

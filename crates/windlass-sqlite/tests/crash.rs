@@ -1,7 +1,7 @@
-//! A process is killed in the middle of a loaded run, twenty times: every acknowledged job is there, whole and once.
+//! Kills a busy process twenty times: every acknowledged job still exists, intact and only once.
 #![expect(
     clippy::print_stdout,
-    reason = "a test without a harness tells its own result"
+    reason = "a test without a harness prints its own result"
 )]
 
 mod child;
@@ -12,43 +12,43 @@ use windlass_sqlite::SqliteStore;
 
 const KILLS: u64 = 20;
 
-/// Starts a process that uses the store, and kills it when it has told so many lines.
-fn live_until(path: &Path, first: u64, lines: usize) -> child::Acknowledged {
+/// Starts a process that uses the store, and kills it after it has printed `lines` lines.
+fn run_until_killed(path: &Path, first: u64, lines: usize) -> child::Acknowledged {
     let mut process = child::start(&[], path, first, 100_000);
-    let told = process.stdout.take().expect("its stdout");
-    let acknowledged = child::listen(told, |heard| {
-        if heard == lines {
-            process.kill().expect("it is killed");
+    let stdout = process.stdout.take().expect("the stdout of the child");
+    let acknowledged = child::read_acknowledged(stdout, |printed| {
+        if printed == lines {
+            process.kill().expect("the child is killed");
         }
     });
-    process.wait().expect("it is gone");
+    process.wait().expect("the child has ended");
     acknowledged
 }
 
-/// Without its log, a store whose process was killed has lost what was acknowledged last: it must not start as if nothing was.
-fn a_missing_log_is_told(path: &Path) {
-    live_until(path, 900_000_000, 50);
-    let log = path.with_extension("db-wal");
-    std::fs::rename(&log, path.with_extension("aside")).expect("there is a log");
+/// The latest acknowledged writes of a killed process are only in its WAL. Without the WAL the store must refuse to open.
+fn a_store_without_its_wal_is_refused(path: &Path) {
+    run_until_killed(path, 900_000_000, 50);
+    let wal = path.with_extension("db-wal");
+    std::fs::rename(&wal, path.with_extension("aside")).expect("the WAL exists");
     let now = windlass_core::Timestamp::UNIX_EPOCH;
-    SqliteStore::open(path, now, 0).expect_err("its log is gone");
+    SqliteStore::open(path, now, 0).expect_err("the WAL is missing");
     let refused = SqliteStore::open(path, now, 0)
-        .expect_err("its log is gone")
+        .expect_err("the WAL is missing")
         .to_string();
     assert!(refused.contains("is missing"), "{refused}");
-    std::fs::rename(path.with_extension("aside"), log).expect("it is put back");
-    SqliteStore::open(path, now, 0).expect("it opens with its log");
+    std::fs::rename(path.with_extension("aside"), wal).expect("the WAL is back");
+    SqliteStore::open(path, now, 0).expect("the store opens with its WAL");
 }
 
-/// A log that is cut, or damaged anywhere but in its last group, is told; its last group may have been torn by the crash.
-fn a_damaged_log_is_told(path: &Path) {
-    live_until(path, 910_000_000, 50);
-    let log = path.with_extension("db-wal");
-    let whole = std::fs::read(&log).expect("there is a log");
+/// A WAL that is truncated, or damaged before its last transaction, is refused. The crash may have torn the last one.
+fn a_damaged_wal_is_refused(path: &Path) {
+    run_until_killed(path, 910_000_000, 50);
+    let wal = path.with_extension("db-wal");
+    let whole = std::fs::read(&wal).expect("the WAL exists");
     let now = windlass_core::Timestamp::UNIX_EPOCH;
     let flipped = |byte: usize| {
         let mut damaged = whole.clone();
-        let byte = damaged.get_mut(byte).expect("the log is that long");
+        let byte = damaged.get_mut(byte).expect("the WAL is longer");
         *byte ^= 4;
         damaged
     };
@@ -56,18 +56,18 @@ fn a_damaged_log_is_told(path: &Path) {
     let (half, _) = whole.split_at(whole.len() / 2);
     for (damaged, expected) in [
         (flipped(17), "has a damaged header"),
-        (flipped(32 + 24 + 100), "is damaged in frame 1,"),
-        (flipped(32 + 24 + page + 9), "is damaged in frame 2,"),
-        (half.to_vec(), "is shorter than it was"),
+        (flipped(32 + 24 + 100), "is damaged at frame 1,"),
+        (flipped(32 + 24 + page + 9), "is damaged at frame 2,"),
+        (half.to_vec(), "was truncated"),
     ] {
-        std::fs::write(&log, damaged).expect("it is changed");
+        std::fs::write(&wal, damaged).expect("the WAL is changed");
         let refused = SqliteStore::open(path, now, 0)
-            .expect_err("its log is damaged")
+            .expect_err("the WAL is damaged")
             .to_string();
         assert!(refused.contains(expected), "{refused}");
     }
-    std::fs::write(&log, whole).expect("it is put back");
-    SqliteStore::open(path, now, 0).expect("it opens with its log");
+    std::fs::write(&wal, whole).expect("the WAL is back");
+    SqliteStore::open(path, now, 0).expect("the store opens with its WAL");
 }
 
 fn main() {
@@ -78,8 +78,8 @@ fn main() {
     let path = folder.path().join("jobs.db");
     let mut all = child::Acknowledged::default();
     for kill in 0..KILLS {
-        // Longer and shorter lives, each of them ended while it is busy.
-        let acknowledged = live_until(&path, kill * 1_000_000, 40 + 97 * (kill as usize % 7));
+        // Runs of different lengths, each killed while the process is busy.
+        let acknowledged = run_until_killed(&path, kill * 1_000_000, 40 + 97 * (kill as usize % 7));
         assert!(
             acknowledged.refusals.is_empty(),
             "{:?}",
@@ -94,8 +94,8 @@ fn main() {
         "it was busy: {} jobs",
         all.stored.len()
     );
-    a_missing_log_is_told(&path);
-    a_damaged_log_is_told(&path);
+    a_store_without_its_wal_is_refused(&path);
+    a_damaged_wal_is_refused(&path);
     println!(
         "{} jobs acknowledged and {} done over {KILLS} kills",
         all.stored.len(),

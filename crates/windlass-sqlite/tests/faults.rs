@@ -1,9 +1,9 @@
-//! The disk fails at every write and every sync of a short script: nothing acknowledged is lost.
+//! Makes every write and every sync of a short script fail once: nothing acknowledged is lost.
 //!
-//! `strace` makes a system call of the child fail; where it is not installed, `./test` installs it.
+//! `strace` makes the system calls of a child process fail. `./test` installs it if it is missing.
 #![expect(
     clippy::print_stdout,
-    reason = "a test without a harness tells its own result"
+    reason = "a test without a harness prints its own result"
 )]
 
 mod child;
@@ -11,7 +11,7 @@ mod child;
 use std::path::Path;
 use std::process::Command;
 
-/// Calls are counted for each thread: the writer must make more of them than the opening does.
+/// `strace` counts calls per thread, so the writer must make more calls than opening the store.
 const ROUNDS: u64 = 8;
 
 fn main() {
@@ -21,36 +21,36 @@ fn main() {
     let installed = Command::new("strace")
         .arg("-V")
         .output()
-        .is_ok_and(|told| told.status.success());
+        .is_ok_and(|output| output.status.success());
     assert!(
         installed,
-        "strace is not installed: run ./test, which installs it"
+        "strace is not installed; run ./test, which installs it"
     );
-    // A write that fails once is tried again and nobody notices; a disk that stays full is told.
-    let once = sweep("pwrite64:error=ENOSPC", "", Told::Never);
+    // A write that fails once is retried, and callers see no error. A disk that stays full is an error.
+    let once = sweep("pwrite64:error=ENOSPC", "", ExpectedErrors::None);
     let full = sweep(
         "pwrite64:error=ENOSPC",
         "+",
-        Told::As(&["the disk is full", "not available now"]),
+        ExpectedErrors::AnyOf(&["the disk is full", "not available now"]),
     );
     let unsynced = sweep(
         "fsync,fdatasync:error=EIO",
         "",
-        Told::As(&["may or may not have taken effect", "the store stopped"]),
+        ExpectedErrors::AnyOf(&["may or may not have taken effect", "the store stopped"]),
     );
     println!("{once} writes failed once, {full} from then on, {unsynced} syncs failed");
     println!("3 passed, 0 failed");
 }
 
-/// What a store says of a fault, once it is open.
-enum Told {
-    Never,
-    As(&'static [&'static str]),
+/// The errors that callers of an open store may see.
+enum ExpectedErrors {
+    None,
+    AnyOf(&'static [&'static str]),
 }
 
-/// Lets the n-th such call fail, or all from the n-th on (`+`), for n = 1, 2, … until the script runs through without meeting
-/// the fault. What was acknowledged must be there whatever failed.
-fn sweep(fault: &str, from_then_on: &str, told: Told) -> u64 {
+/// Makes the n-th call fail, or all calls from the n-th on (`+`), for n = 1, 2, … until the script ends before the n-th
+/// call. Everything that was acknowledged must still exist, whichever call failed. Returns the number of errors.
+fn sweep(fault: &str, from_then_on: &str, expected_errors: ExpectedErrors) -> u64 {
     let mut refused = 0;
     for n in 1.. {
         let folder = tempfile::tempdir().expect("a folder");
@@ -61,24 +61,25 @@ fn sweep(fault: &str, from_then_on: &str, told: Told) -> u64 {
             &path,
             &trace,
         );
-        let met = std::fs::read_to_string(&trace).is_ok_and(|trace| trace.contains("(INJECTED)"));
-        // A store that could not even be opened has promised nothing, and may say so in any words.
+        let injected =
+            std::fs::read_to_string(&trace).is_ok_and(|trace| trace.contains("(INJECTED)"));
+        // A store that could not be opened has acknowledged nothing, and its error may be any.
         let opened = acknowledged.refusals.len() != 1 || !acknowledged.stored.is_empty();
         for why in acknowledged.refusals.iter().filter(|_| opened) {
-            let expected = match told {
-                Told::Never => false,
-                Told::As(words) => words.iter().any(|word| why.contains(word)),
+            let expected = match expected_errors {
+                ExpectedErrors::None => false,
+                ExpectedErrors::AnyOf(texts) => texts.iter().any(|text| why.contains(text)),
             };
             assert!(expected, "{fault} {n}: {why}");
             refused += 1;
         }
         child::check(&path, &acknowledged);
-        if !met {
+        if !injected {
             assert_eq!(acknowledged.refusals, [] as [String; 0]);
             assert_eq!(acknowledged.stored.len() as u64, ROUNDS * 5);
             assert!(
-                matches!(told, Told::Never) || refused > 0,
-                "no {fault} was ever told"
+                matches!(expected_errors, ExpectedErrors::None) || refused > 0,
+                "{fault} never led to an error"
             );
             return n - 1;
         }
@@ -98,8 +99,8 @@ fn run_with(inject: &str, path: &Path, trace: &Path) -> child::Acknowledged {
         "strace", "-f", "-q", "-o", trace, "-e", &calls, "-e", inject,
     ];
     let mut process = child::start(&wrapper, path, 0, ROUNDS);
-    let told = process.stdout.take().expect("its stdout");
-    let acknowledged = child::listen(told, |_| ());
+    let stdout = process.stdout.take().expect("the stdout of the child");
+    let acknowledged = child::read_acknowledged(stdout, |_| ());
     process.wait().expect("it ends");
     acknowledged
 }

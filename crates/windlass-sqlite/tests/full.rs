@@ -1,14 +1,13 @@
-//! A disk that is really full: what is acknowledged stays, purging and pausing work, and the store
-//! resumes by itself.
+//! A really full disk: acknowledged jobs stay, purging and pausing work, and the store resumes
+//! automatically.
 //!
-//! The disk is a small file system in memory that this program mounts for itself alone, in a mount
-//! namespace of its own. As root it needs no more than that; any other user gets a user namespace
-//! with it.
+//! The disk is a small tmpfs that this program mounts in its own mount namespace. Users other than
+//! root need a user namespace too.
 #![expect(
     clippy::print_stdout,
     clippy::indexing_slicing,
     clippy::panic,
-    reason = "a test without a harness tells its own result, and what a test may, its helpers may"
+    reason = "a test without a harness prints its own result, and what a test may, its helpers may"
 )]
 
 use std::path::Path;
@@ -61,7 +60,7 @@ fn on_small_disk(folder: &Path) {
         fill(&filler);
         let acknowledged = enqueue_until_full(&store, 1000).await;
         check_full(&store).await;
-        // An operator may pause a queue, purge, and have both in the audit log.
+        // An operator can pause a queue and purge jobs, and the audit log records both.
         let paused = QueueLimits {
             paused: Some(Pause {
                 by: "ann".to_owned(),
@@ -84,7 +83,7 @@ fn on_small_disk(folder: &Path) {
                 .expect("a full disk lets jobs be purged");
             assert!(purged.iter().all(|changed| *changed == Changed::Removed));
         }
-        // The disk is as full as it was: the room is inside the file now, and is used.
+        // The disk is still full, but the file has free pages inside, and the store uses them.
         assert!(beats(&store).await.is_ok(), "there is room inside the file");
         let more = enqueue_until_full(&store, 5000).await;
         assert!(more.len() > 50, "only {} jobs fit", more.len());
@@ -96,11 +95,14 @@ fn on_small_disk(folder: &Path) {
         let store = open();
         for id in acknowledged.iter().chain(&more) {
             let found = store.get(&[*id]).await.expect("it answers");
-            assert!(found[0].is_some(), "job {id} was acknowledged and is gone");
+            assert!(
+                found[0].is_some(),
+                "job {id} was acknowledged but is missing"
+            );
         }
         let queues = store.queues().await.expect("it answers");
         assert!(queues[&queue("default")].paused.is_some());
-        // A process that starts on a disk without any space has the reserve of the one before.
+        // A process that starts on a full disk can use the reserve of the previous process.
         drop(store);
         let mut file = std::fs::File::create(&filler).expect("a file");
         while std::io::Write::write_all(&mut file, &[1; 4096]).is_ok() {}
@@ -141,7 +143,7 @@ async fn finish_jobs(store: &Opened, numbers: std::ops::Range<u64>) -> Vec<JobId
     ids
 }
 
-/// Takes the space that is left but for some.
+/// Fills the disk except for a little space.
 fn fill(path: &Path) {
     use std::io::Write as _;
     let mut file = std::fs::File::create(path).expect("a file");
@@ -167,8 +169,7 @@ async fn beats(store: &Opened) -> Result<(), StoreError> {
     store.beat("node", &serde_json::json!({}), at(2)).await
 }
 
-/// The heartbeat knows that the disk is full, and so does every job that is enqueued, however
-/// small.
+/// Checks that heartbeats and enqueues, even of small jobs, fail because the disk is full.
 async fn check_full(store: &Opened) {
     for _ in 0..3 {
         let beat = beats(store).await;

@@ -94,11 +94,11 @@ impl Writer<'_> {
             .first_startable(queue, Lane::Retry, wants, &claim.except, now);
         let both_waited = fresh.is_some() && retry.is_some();
         while let Some(lane) = plan.next_lane(taken, fresh, retry) {
-            let (place, taken) = match lane {
+            let (order, taken) = match lane {
                 Lane::Fresh => (fresh, &mut taken.fresh),
                 Lane::Retry => (retry, &mut taken.retries),
             };
-            let Some((_, _, id)) = place else { break };
+            let Some((_, _, id)) = order else { break };
             *taken += 1;
             let waiting = self.take_waiting(id)?;
             // A job with a concurrency key starts at once: it may fill the key, which can change
@@ -234,9 +234,7 @@ impl Writer<'_> {
     fn take_waiting(&mut self, id: JobId) -> DriverResult<Waiting> {
         match self.index.take(id) {
             Some(Entry::Waiting(waiting)) => Ok(waiting),
-            _ => Err(DriverError::damaged(format!(
-                "job {id} is not where it was"
-            ))),
+            _ => Err(DriverError::damaged(format!("job {id} is not waiting"))),
         }
     }
 

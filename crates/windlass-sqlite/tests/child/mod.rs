@@ -1,4 +1,4 @@
-//! A process that uses a store and tells on stdout what was acknowledged to it, line by line.
+//! A child process that uses a store and prints what the store acknowledged, line by line.
 
 use std::io::{BufRead, BufReader, Read, Write as _};
 use std::path::Path;
@@ -10,7 +10,7 @@ use windlass_sqlite::SqliteStore;
 use windlass_store::conformance::build::*;
 use windlass_store::{Enqueue, Settled};
 
-/// What was acknowledged: jobs that are stored, jobs that are done.
+/// The jobs whose enqueue or success the store acknowledged.
 #[derive(Debug, Default)]
 pub(crate) struct Acknowledged {
     pub(crate) stored: Vec<JobId>,
@@ -18,33 +18,35 @@ pub(crate) struct Acknowledged {
     pub(crate) refusals: Vec<String>,
 }
 
-/// Uses the store at a path: `rounds` times it enqueues, claims and settles a few jobs.
+/// Enqueues, claims and settles a few jobs, `rounds` times.
 pub(crate) fn run(path: &Path, first: u64, rounds: u64) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .expect("a runtime");
     let store = match SqliteStore::open(path, at(first), 0) {
         Ok(store) => Arc::new(store) as Opened,
-        Err(error) => return tell(&format!("refused {error}")),
+        Err(error) => return print_line(&format!("refused {error}")),
     };
     runtime.block_on(async {
         for round in 0..rounds {
             step(&store, first + round * 10).await;
         }
     });
-    tell("end");
+    print_line("end");
 }
 
 async fn step(store: &Opened, number: u64) {
     let batch: Vec<Job> = (number..number + 5).map(job).collect();
     let ids: Vec<JobId> = batch.iter().map(|job| job.id).collect();
     match store.enqueue(Enqueue::all(batch), at(number)).await {
-        Ok(_) => ids.iter().for_each(|id| tell(&format!("stored {id}"))),
-        Err(error) => tell(&format!("refused {error}")),
+        Ok(_) => ids
+            .iter()
+            .for_each(|id| print_line(&format!("stored {id}"))),
+        Err(error) => print_line(&format!("refused {error}")),
     }
     let claimed = match store.claim(&claim(3), at(number)).await {
         Ok(claimed) => claimed.jobs,
-        Err(error) => return tell(&format!("refused {error}")),
+        Err(error) => return print_line(&format!("refused {error}")),
     };
     let reports = claimed
         .iter()
@@ -56,20 +58,20 @@ async fn step(store: &Opened, number: u64) {
                 .iter()
                 .zip(settled)
                 .filter(|(_, settled)| matches!(settled, Settled::Done(_)));
-            done.for_each(|(job, _)| tell(&format!("done {}", job.id)));
+            done.for_each(|(job, _)| print_line(&format!("done {}", job.id)));
         }
-        Err(error) => tell(&format!("refused {error}")),
+        Err(error) => print_line(&format!("refused {error}")),
     }
 }
 
-fn tell(line: &str) {
-    // One write for each line: what a killed process has told is whole.
+fn print_line(line: &str) {
+    // One write for each line, so that a killed process never prints half a line.
     let _ = std::io::stdout()
         .lock()
         .write_all(format!("{line}\n").as_bytes());
 }
 
-/// Starts this program again as the child.
+/// Starts this program as the child process.
 pub(crate) fn start(wrapper: &[&str], path: &Path, first: u64, rounds: u64) -> Child {
     let program = std::env::current_exe().expect("this program");
     let program = program.to_str().expect("a path that is text");
@@ -84,10 +86,13 @@ pub(crate) fn start(wrapper: &[&str], path: &Path, first: u64, rounds: u64) -> C
         .expect("the child starts")
 }
 
-/// Reads what the child tells until it is silent; `heard` is called after each line with how many there were.
-pub(crate) fn listen(told: impl Read, mut heard: impl FnMut(usize)) -> Acknowledged {
+/// Reads the output of the child to its end. Calls `after_line` after each line with the number of lines so far.
+pub(crate) fn read_acknowledged(
+    stdout: impl Read,
+    mut after_line: impl FnMut(usize),
+) -> Acknowledged {
     let mut acknowledged = Acknowledged::default();
-    let lines = BufReader::new(told).lines().map_while(Result::ok);
+    let lines = BufReader::new(stdout).lines().map_while(Result::ok);
     for (number, line) in (1..).zip(lines) {
         match line.split_once(' ') {
             Some(("stored", id)) => acknowledged.stored.push(id.parse().expect("an id")),
@@ -95,12 +100,12 @@ pub(crate) fn listen(told: impl Read, mut heard: impl FnMut(usize)) -> Acknowled
             Some(("refused", why)) => acknowledged.refusals.push(why.to_owned()),
             _ => {}
         }
-        heard(number);
+        after_line(number);
     }
     acknowledged
 }
 
-/// Opens the store and finds everything that was acknowledged, whole and once.
+/// Opens the store and checks that everything acknowledged exists, intact and only once.
 pub(crate) fn check(path: &Path, acknowledged: &Acknowledged) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
@@ -111,7 +116,7 @@ pub(crate) fn check(path: &Path, acknowledged: &Acknowledged) {
         for ids in acknowledged.stored.chunks(1000) {
             let found = store.get(ids).await.expect("it answers");
             for (id, job) in ids.iter().zip(found) {
-                assert!(job.is_some(), "job {id} was acknowledged and is gone");
+                assert!(job.is_some(), "job {id} was acknowledged but is missing");
                 let whole = job.is_some_and(|job| job.payload.as_str().starts_with("{\"number\":"));
                 assert!(whole, "the payload of job {id} is whole");
             }
@@ -127,7 +132,7 @@ pub(crate) fn check(path: &Path, acknowledged: &Acknowledged) {
                 assert_eq!(job.state(), State::Succeeded, "job {} was done", job.id);
             }
         }
-        // Memory, which was read from disk, and disk agree.
+        // The index, which was rebuilt from the file, agrees with the file.
         let counts = store.counts(at(1_000_000)).await.expect("it answers");
         let counted: u64 = counts
             .values()
@@ -137,7 +142,7 @@ pub(crate) fn check(path: &Path, acknowledged: &Acknowledged) {
     });
 }
 
-/// The child's part, if this process is the child.
+/// Runs the child's part if this process is the child. Returns whether it is.
 pub(crate) fn am_child() -> bool {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, word, path, first, rounds] = arguments.as_slice() else {

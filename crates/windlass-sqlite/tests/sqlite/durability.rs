@@ -1,4 +1,4 @@
-//! What a file keeps: over restarts, copies, second owners and flipped bits.
+//! Durability of the file: restarts, backups, a second process, flipped bits, unreadable rows.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn open(folder: &Path) -> Opened {
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_is_there_after_a_restart() {
+async fn acknowledged_changes_survive_a_restart() {
     let folder = folder();
     let store = open(folder.path());
     let held = Unique {
@@ -109,7 +109,7 @@ async fn what_was_acknowledged_is_there_after_a_restart() {
 }
 
 #[tokio::test]
-async fn the_attempts_of_a_former_process_are_lost() {
+async fn attempts_of_the_previous_process_are_lost() {
     let folder = folder();
     let store = open(folder.path());
     put(&store, jobs(1..3)).await;
@@ -118,9 +118,9 @@ async fn the_attempts_of_a_former_process_are_lost() {
     let store = SqliteStore::open(folder.path().join("jobs.db"), at(5), 0).unwrap();
     assert_eq!(store.lost_at_opening(), 1);
     let store: Opened = Arc::new(store);
-    let told = store.sweep(10, at(5), 0).await.unwrap().lost;
-    assert_eq!(told.len(), 1, "the first sweep tells of them");
-    assert_eq!(told[0].0.job, id(1));
+    let lost = store.sweep(10, at(5), 0).await.unwrap().lost;
+    assert_eq!(lost.len(), 1, "the first sweep reports them");
+    assert_eq!(lost[0].0.job, id(1));
     assert_eq!(store.sweep(10, at(5), 0).await.unwrap().lost, []);
     let lost = find(&store, id(1)).await;
     assert_eq!(
@@ -135,7 +135,7 @@ async fn the_attempts_of_a_former_process_are_lost() {
 }
 
 #[tokio::test]
-async fn the_attempts_of_workers_elsewhere_outlive_the_process() {
+async fn attempts_of_remote_workers_survive_a_restart() {
     let folder = folder();
     let store = open(folder.path());
     put(&store, jobs(1..4)).await;
@@ -166,7 +166,7 @@ async fn the_attempts_of_workers_elsewhere_outlive_the_process() {
     assert_eq!(store.sweep(9, at(6), 0).await.unwrap().lost.len(), 1);
     let lost = store.sweep(9, at(31), 0).await.unwrap().lost;
     assert_eq!(lost[0].0.job, id(2), "its lease ends as usual");
-    // What runs again in this process is this process's.
+    // An attempt of a worker in this process belongs to this process.
     let retried = take(&store, 9, at(100)).await;
     assert_eq!(retried.len(), 2);
     drop(store);
@@ -200,7 +200,7 @@ async fn only_the_owner_can_read_the_files() {
         .unwrap()
         .map(|file| file.unwrap())
         .collect();
-    assert!(files.len() >= 3, "the file, its log and its lock");
+    assert!(files.len() >= 3, "the file, its WAL and its lock");
     for file in files {
         let mode = file.metadata().unwrap().permissions().mode() & 0o777;
         assert_eq!(mode, 0o600, "{}", file.path().display());
@@ -208,7 +208,7 @@ async fn only_the_owner_can_read_the_files() {
 }
 
 #[tokio::test]
-async fn a_flipped_bit_is_told_and_never_served() {
+async fn a_payload_with_a_flipped_bit_is_an_error_and_never_claimed() {
     let folder = folder();
     let store = open(folder.path());
     put(
@@ -226,11 +226,11 @@ async fn a_flipped_bit_is_told_and_never_served() {
     let path = folder.path().join("jobs.db");
     let mut bytes = std::fs::read(&path).unwrap();
     let marker = b"the marker";
-    let place = bytes
+    let position = bytes
         .windows(marker.len())
         .position(|window| window == marker)
         .unwrap();
-    bytes[place] ^= 1;
+    bytes[position] ^= 1;
     std::fs::write(&path, bytes).unwrap();
     let store = open(folder.path());
     let damaged = store.get(&[id(1)]).await.unwrap_err();
@@ -239,13 +239,13 @@ async fn a_flipped_bit_is_told_and_never_served() {
         "{damaged:?}"
     );
     let claimed = take(&store, 5, at(200)).await;
-    assert_eq!(claimed.len(), 1, "it holds nobody up");
+    assert_eq!(claimed.len(), 1, "it does not block others");
     assert_eq!(claimed[0].payload, job(2).payload);
     assert!(take(&store, 5, at(200)).await.is_empty());
 }
 
 #[tokio::test]
-async fn text_that_is_no_text_any_more_is_told_as_damage() {
+async fn text_that_is_no_longer_utf8_is_reported_as_damage() {
     let folder = folder();
     let store = open(folder.path());
     let marked = payload("\"the marker of this payload\"");
@@ -260,11 +260,11 @@ async fn text_that_is_no_text_any_more_is_told_as_damage() {
     drop(store);
     let path = folder.path().join("jobs.db");
     let mut bytes = std::fs::read(&path).unwrap();
-    let place = bytes
+    let position = bytes
         .windows(10)
         .position(|window| window == b"the marker")
         .unwrap();
-    bytes[place] ^= 0x80;
+    bytes[position] ^= 0x80;
     std::fs::write(&path, bytes).unwrap();
     let damaged = open(folder.path()).get(&[id(1)]).await.unwrap_err();
     assert!(
@@ -285,7 +285,7 @@ async fn a_second_name_of_the_file_is_refused_too() {
 }
 
 #[tokio::test]
-async fn a_resolved_job_holds_its_key_over_a_restart() {
+async fn a_resolved_job_holds_its_key_across_a_restart() {
     let folder = folder();
     let store = open(folder.path());
     let held = Unique {
@@ -325,7 +325,7 @@ async fn a_resolved_job_holds_its_key_over_a_restart() {
 }
 
 #[tokio::test]
-async fn a_copy_never_takes_the_place_of_a_file() {
+async fn a_backup_never_replaces_a_file() {
     let folder = folder();
     let store = SqliteStore::open(folder.path().join("jobs.db"), at(0), 0).unwrap();
     let there = folder.path().join("there");
@@ -336,7 +336,7 @@ async fn a_copy_never_takes_the_place_of_a_file() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_in_the_way_does_not_hold_up_the_writer() {
+async fn a_long_read_does_not_block_the_writer() {
     let folder = folder();
     let store = open(folder.path());
     put(&store, jobs(1..2)).await;
@@ -366,7 +366,7 @@ async fn a_reader_in_the_way_does_not_hold_up_the_writer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_made_under_load_is_whole() {
+async fn a_backup_under_load_is_consistent() {
     let folder = folder();
     let store = Arc::new(SqliteStore::open(folder.path().join("jobs.db"), at(0), 0).unwrap());
     let opened: Opened = Arc::clone(&store) as Opened;
@@ -384,7 +384,7 @@ async fn a_backup_made_under_load_is_whole() {
     let numbers: Vec<_> = (0..1500).map(id).collect();
     let found = restored.get(&numbers).await.unwrap();
     let there = found.iter().take_while(|job| job.is_some()).count();
-    assert!(there >= 500, "all that was there when it began");
+    assert!(there >= 500, "everything enqueued before the backup");
     assert!(
         found[there..].iter().all(Option::is_none),
         "one moment: nothing later without what came before"
@@ -394,7 +394,7 @@ async fn a_backup_made_under_load_is_whole() {
 }
 
 #[tokio::test]
-async fn the_log_is_bounded() {
+async fn the_wal_is_bounded() {
     let folder = folder();
     let store = open(folder.path());
     let large = payload(&format!("\"{}\"", "x".repeat(999_990)));
@@ -416,7 +416,7 @@ async fn the_log_is_bounded() {
 }
 
 #[tokio::test]
-async fn a_schedule_whose_zone_is_gone_stops_alone() {
+async fn a_schedule_with_an_unknown_time_zone_stops_alone() {
     let folder = folder();
     let store = open(folder.path());
     let (lost, kept) = lose_a_zone(&store, async || {
@@ -429,7 +429,7 @@ async fn a_schedule_whose_zone_is_gone_stops_alone() {
 }
 
 #[tokio::test]
-async fn a_row_that_the_database_refuses_costs_its_neighbours_nothing() {
+async fn a_row_that_the_database_refuses_does_not_affect_other_rows() {
     let folder = folder();
     let store = open(folder.path());
     let path = folder.path().join("jobs.db");
@@ -460,7 +460,7 @@ async fn a_row_that_the_database_refuses_costs_its_neighbours_nothing() {
 }
 
 #[tokio::test]
-async fn a_file_opens_although_the_database_refuses_to_end_an_attempt() {
+async fn a_store_opens_even_if_the_database_refuses_to_end_an_attempt() {
     let folder = folder();
     let store = open(folder.path());
     put(&store, jobs(1..4)).await;
@@ -482,7 +482,7 @@ async fn a_file_opens_although_the_database_refuses_to_end_an_attempt() {
 }
 
 #[tokio::test]
-async fn a_row_that_a_newer_version_wrote_costs_its_neighbours_nothing() {
+async fn a_row_of_a_newer_version_does_not_affect_other_rows() {
     let folder = folder();
     let store = open(folder.path());
     unreadable::prepare(&store).await;
@@ -507,7 +507,7 @@ async fn a_row_that_a_newer_version_wrote_costs_its_neighbours_nothing() {
     let store = open(folder.path());
     unreadable::check(&store).await;
     drop(store);
-    // A version that can read them finds them again.
+    // A version that can read the rows finds the jobs again.
     let file = rusqlite::Connection::open(folder.path().join("jobs.db")).unwrap();
     let repair = format!("update jobs set extra = null where id in ({ids})");
     file.execute_batch(&repair).unwrap();
@@ -518,7 +518,7 @@ async fn a_row_that_a_newer_version_wrote_costs_its_neighbours_nothing() {
 }
 
 #[tokio::test]
-async fn a_rate_holds_over_a_restart() {
+async fn a_rate_limit_holds_across_a_restart() {
     let folder = folder();
     let store = open(folder.path());
     let rate = Rate {
@@ -542,7 +542,7 @@ async fn a_rate_holds_over_a_restart() {
 }
 
 #[test]
-fn a_path_that_cannot_be_opened_says_why() {
+fn an_open_error_names_the_path_and_the_reason() {
     let folder = folder();
     let missing = folder.path().join("missing").join("jobs.db");
     for (path, words) in [
@@ -557,8 +557,11 @@ fn a_path_that_cannot_be_opened_says_why() {
             matches!(refused, StoreError::CannotOpen { .. }),
             "{refused:?}"
         );
-        let told = refused.to_string();
+        let message = refused.to_string();
         let path = path.display().to_string();
-        assert!(told.contains(words) && told.contains(&path), "{told}");
+        assert!(
+            message.contains(words) && message.contains(&path),
+            "{message}"
+        );
     }
 }

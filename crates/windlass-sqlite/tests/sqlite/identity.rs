@@ -1,4 +1,4 @@
-//! A store opens its own files only, and a backup is put back only where that is safe.
+//! A store opens only its own files, and a restore replaces only what it may.
 #![expect(clippy::unwrap_used, reason = "what a test may, its helpers may")]
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
-/// Every file in a folder with what it holds.
+/// Returns the content of every file in a folder.
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap());
     let named = files.map(|file| {
@@ -24,7 +24,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     named.collect()
 }
 
-/// What opening a file is refused with; nothing in its folder changes.
+/// Returns the error of opening a file, and checks that nothing in its folder changes.
 fn refused(path: &Path) -> StoreError {
     let folder = path.parent().unwrap();
     let before = files(folder);
@@ -39,16 +39,16 @@ fn a_file_of_another_program_is_refused_and_left_alone() {
     let path = folder.path().join("jobs.db");
     for text in ["x", &"a text that is long enough to be a header".repeat(99)] {
         std::fs::write(&path, text).unwrap();
-        let told = refused(&path).to_string();
-        assert!(told.contains("is not a Windlass store"), "{told}");
-        assert!(told.contains("jobs.db"), "{told}");
+        let message = refused(&path).to_string();
+        assert!(message.contains("is not a Windlass store"), "{message}");
+        assert!(message.contains("jobs.db"), "{message}");
         let backed_up = backup(&path, &folder.path().join("copy")).unwrap_err();
         assert!(matches!(backed_up, StoreError::NotAStore { .. }));
         std::fs::remove_file(&path).unwrap();
     }
     std::fs::create_dir(&path).unwrap();
-    let told = SqliteStore::open(&path, at(0), 0).unwrap_err().to_string();
-    assert!(told.contains("it is a folder"), "{told}");
+    let message = SqliteStore::open(&path, at(0), 0).unwrap_err().to_string();
+    assert!(message.contains("it is a folder"), "{message}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
@@ -63,8 +63,8 @@ fn a_database_of_another_program_is_refused_and_left_alone() {
         );
         theirs.execute_batch(&sql).unwrap();
         drop(theirs);
-        let told = refused(&path).to_string();
-        assert!(told.contains("is not a Windlass store"), "{told}");
+        let message = refused(&path).to_string();
+        assert!(message.contains("is not a Windlass store"), "{message}");
     }
 }
 
@@ -94,7 +94,7 @@ fn an_empty_file_becomes_a_store() {
     drop(SqliteStore::open(&path, at(0), 0).unwrap());
 }
 
-/// A store with one job, and a backup of it with another job after it.
+/// Creates a store with one job, a backup of it, and then another job in the store.
 async fn store_and_backup(folder: &Path) {
     let path = folder.join("jobs.db");
     let store = Arc::new(SqliteStore::open(&path, at(0), 0).unwrap());
@@ -112,12 +112,12 @@ async fn jobs_in(path: &Path) -> Vec<bool> {
 }
 
 #[tokio::test]
-async fn a_backup_takes_the_place_of_a_store_with_all_that_belongs_to_it() {
+async fn a_restore_replaces_a_store_and_its_wal() {
     let folder = folder();
     store_and_backup(folder.path()).await;
     let path = folder.path().join("jobs.db");
     let copy = folder.path().join("copy");
-    // As a process leaves it that was killed: its log has what the file does not.
+    // As a killed process leaves it: the WAL has writes that the file does not have.
     let wal = folder.path().join("jobs.db-wal");
     std::fs::write(&wal, vec![7; 4096]).unwrap();
     std::fs::write(folder.path().join("jobs.db.lock"), "1\nlog in use\n").unwrap();
@@ -133,7 +133,7 @@ async fn a_backup_takes_the_place_of_a_store_with_all_that_belongs_to_it() {
 }
 
 #[tokio::test]
-async fn a_restore_is_refused_over_a_process_that_has_the_store() {
+async fn a_restore_is_refused_while_a_process_has_the_store_open() {
     let folder = folder();
     store_and_backup(folder.path()).await;
     let path = folder.path().join("jobs.db");
@@ -168,7 +168,7 @@ async fn a_damaged_or_foreign_backup_is_refused_and_nothing_changes() {
         assert!(files(folder.path()) == before, "{refused}: a file changed");
     }
     let nothing = restore(&folder.path().join("nothing"), &path, Existing::Replace);
-    assert!(nothing.unwrap_err().to_string().contains("nothing"));
+    assert!(nothing.unwrap_err().to_string().contains("does not exist"));
     assert_eq!(jobs_in(&path).await, [true, true]);
 }
 

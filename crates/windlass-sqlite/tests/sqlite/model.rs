@@ -1,4 +1,4 @@
-//! Random sequences of all verbs: a SQLite file answers as memory does, and opened again it holds the same.
+//! Random sequences of all verbs: the SQLite store answers like the memory store, also after a restart.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ fn compare(commands: &[Command]) -> Result<(), TestCaseError> {
                 .is_some_and(|job| job.state() == State::Running)
             {
                 any_ran = true;
-                continue; // its worker is gone: it was ended as lost when the store was opened
+                continue; // opening the store ended it as lost
             }
             let after = again
                 .get(&[id(number)])
@@ -50,7 +50,7 @@ fn compare(commands: &[Command]) -> Result<(), TestCaseError> {
             prop_assert_eq!(after, before);
         }
         if !any_ran {
-            // Order, limits, keys and counts were read back: the same follows.
+            // The order, limits, keys and counts were loaded again, so the same verbs give the same answers.
             let mut after = vec![Command::Pass(1), Command::Counts];
             after.extend(commands.iter().cloned());
             let later = run_later(&memory, &after).await;
@@ -64,7 +64,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 4))]
 
     #[test]
-    fn a_file_answers_as_memory_does(commands in commands()) {
+    fn a_sqlite_file_answers_like_memory(commands in commands()) {
         compare(&commands)?;
     }
 }
