@@ -7,14 +7,14 @@ use windlass_store::stored::LastAttempt;
 use windlass_store::{Attempt, Change, Changed};
 
 use crate::enqueue::{Room, room};
-use crate::fault::{Fault, Step};
-use crate::keys;
+use crate::error::{Fault, Step};
 use crate::param::params;
 use crate::read::{DEAD, FINISHED, Finds, Found, JOBS, find};
 use crate::row::uuids;
 use crate::schedule;
 use crate::session::Session;
 use crate::settings::Settings;
+use crate::unique_key;
 use crate::write::{self, Columns};
 
 /// Changes jobs one after the other; answers what became of each, and those that wait now.
@@ -70,7 +70,7 @@ struct Work {
     before: HashMap<JobId, Found>,
     unreadable: BTreeSet<JobId>,
     jobs: HashMap<JobId, Job>,
-    holders: BTreeMap<keys::Place, JobId>,
+    holders: BTreeMap<unique_key::Place, JobId>,
     changed: BTreeSet<JobId>,
     room: Room,
 }
@@ -92,9 +92,9 @@ impl Work {
             queues
                 .into_iter()
                 .flatten()
-                .filter_map(|queue| keys::place(job, queue))
+                .filter_map(|queue| unique_key::place(job, queue))
         });
-        let holders = keys::holders(session, &places.collect(), now).await?;
+        let holders = unique_key::holders(session, &places.collect(), now).await?;
         Ok(Work {
             jobs: found
                 .jobs
@@ -147,14 +147,14 @@ impl Work {
                 if *to != job.queue {
                     self.enter(to)?;
                 }
-                if let Some(place) = keys::place(job, &job.queue) {
+                if let Some(place) = unique_key::place(job, &job.queue) {
                     self.holders.remove(&place);
                 }
                 job.edit(edit.clone()).map_err(conflict)?;
             }
             Change::Purge => {} // handled by `purge`
         }
-        let place = keys::place(job, &job.queue);
+        let place = unique_key::place(job, &job.queue);
         if let Some(place) = place.filter(|_| job.holds_key(now)) {
             self.holders.entry(place).or_insert(job.id);
         }
@@ -177,7 +177,7 @@ impl Work {
 
     /// A unique key that another job holds is a conflict.
     fn refuse_taken(&self, job: &Job, queue: &QueueName, before: State) -> Result<(), Changed> {
-        let place = keys::place(job, queue);
+        let place = unique_key::place(job, queue);
         let holder = place.and_then(|place| self.holders.get(&place).copied());
         match holder {
             Some(holder) if holder != job.id => Err(Changed::KeyTaken(before)),
@@ -187,7 +187,7 @@ impl Work {
 
     /// Whether a job that is over would hold its key, but another does.
     fn lost_key(&self, job: &Job, now: Timestamp) -> bool {
-        let place = keys::place(job, &job.queue);
+        let place = unique_key::place(job, &job.queue);
         let holder = place.and_then(|place| self.holders.get(&place));
         job.holds_key(now) && holder.is_some_and(|holder| *holder != job.id)
     }
@@ -228,15 +228,15 @@ impl Work {
             write::insert_again(session, &again, now).await?;
         }
         let moved = changed().filter(|(before, job)| before.job.queue != job.queue);
-        keys::forget(session, moved.map(|(before, job)| (&before.job.queue, job))).await?;
+        unique_key::forget(session, moved.map(|(before, job)| (&before.job.queue, job))).await?;
         let living = changed().filter(|(_, job)| !job.state().is_final());
         let living: Vec<&Job> = living.map(|(_, job)| job).collect();
-        if !keys::take(session, &living, now).await?.is_empty() {
+        if !unique_key::take(session, &living, now).await?.is_empty() {
             return Err(Fault::Collision); // another was quicker with a key that was free
         }
         let over = changed().filter(|(_, job)| job.state().is_final() && !self.lost_key(job, now));
         let over: Vec<&Job> = over.map(|(_, job)| job).collect();
-        keys::release(session, &over, now).await
+        unique_key::release(session, &over, now).await
     }
 }
 

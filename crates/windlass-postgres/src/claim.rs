@@ -9,7 +9,7 @@ use windlass_core::fairness::Mix;
 use windlass_core::{Job, QueueName, Timestamp, fixed_hash};
 use windlass_store::{CLAIM_MAX, Claim, Claimed, DueQueues, PAGE_MAX};
 
-use crate::fault::{Fault, Step};
+use crate::error::{Fault, Step};
 use crate::param::{Time, params};
 use crate::read::living;
 use crate::row::{self, LIVING};
@@ -224,7 +224,7 @@ async fn look(
     let [promoted, before, rows] = session
         .queries([
             (include_str!("../sql/promote.sql"), promote),
-            (include_str!("../sql/before_claim.sql"), look),
+            (include_str!("../sql/claim_conditions.sql"), look),
             (&TAKE, take),
         ])
         .await?;

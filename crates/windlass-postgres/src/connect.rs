@@ -10,10 +10,10 @@ use tokio_postgres::Client;
 use tokio_postgres_rustls::MakeRustlsConnect;
 use windlass_store::StoreError;
 
-use crate::fault::{Fault, Step};
+use crate::error::{Fault, Step};
 use crate::options::Options;
 use crate::session::{Begin, Session};
-use crate::{migrate, opening, tls};
+use crate::{migrate, open_error, tls};
 
 /// A step is tried so often on a fresh connection, or after another step was in its way.
 const TRIES: u32 = 5;
@@ -118,10 +118,10 @@ impl Connections {
         let server = &self.options.server;
         let object = match self.main.get().await {
             Ok(object) => object,
-            Err(PoolError::Backend(error)) => return Err(opening::refused(server, &error)),
-            Err(_) => return Err(opening::silent(server)),
+            Err(PoolError::Backend(error)) => return Err(open_error::refused(server, &error)),
+            Err(_) => return Err(open_error::silent(server)),
         };
-        let failed = |fault: Fault| opening::failed(server, fault);
+        let failed = |fault: Fault| open_error::failed(server, fault);
         let unsafe_settings = unsafe_settings(&object).await.map_err(failed)?;
         if !unsafe_settings.is_empty() && !self.options.allow_unsafe_durability {
             let told = unsafe_settings.join(", ");

@@ -5,7 +5,7 @@ use tokio_postgres::Row;
 use windlass_core::Timestamp;
 use windlass_store::{Document, Expected, Written};
 
-use crate::fault::{Fault, Step};
+use crate::error::{Fault, Step};
 use crate::param::{Time, bigint, params};
 use crate::row::{self, value};
 use crate::session::Session;

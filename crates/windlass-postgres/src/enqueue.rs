@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use windlass_core::{Edit, Job, JobId, OnDuplicate, QueueName, State, Timestamp};
 use windlass_store::{EnqueueMode, Enqueued, StoreError};
 
-use crate::fault::{Fault, Step};
-use crate::keys;
+use crate::error::{Fault, Step};
 use crate::param::params;
 use crate::read::find;
 use crate::row;
 use crate::session::Session;
 use crate::settings::Settings;
+use crate::unique_key;
 use crate::write::{Columns, How};
 
 /// Stores jobs. Most batches have no unique keys and no bounded queue: those are one statement.
@@ -144,12 +144,12 @@ async fn carefully(
         .iter()
         .filter_map(|id| picture.jobs.get(id))
         .collect();
-    let missed = keys::take(session, &new, now).await?;
+    let missed = unique_key::take(session, &new, now).await?;
     let columns = Columns::of(new.iter().copied(), now);
     let stored = match columns.is_empty() {
         true => Vec::new(),
         false => {
-            let sql = include_str!("../sql/insert_again.sql");
+            let sql = include_str!("../sql/insert_absent_jobs.sql");
             columns.insert(session, sql, How::Within).await?
         }
     };
@@ -204,7 +204,7 @@ pub(crate) async fn room(
 struct Picture {
     jobs: HashMap<JobId, Job>,
     unreadable: HashSet<JobId>,
-    holders: BTreeMap<keys::Place, JobId>,
+    holders: BTreeMap<unique_key::Place, JobId>,
     room: Room,
     new: Vec<JobId>,
     replaced: BTreeSet<JobId>,
@@ -219,8 +219,10 @@ impl Picture {
     ) -> Step<Self> {
         let queues: BTreeSet<&str> = jobs.iter().map(|job| job.queue.as_str()).collect();
         let room = room(session, queues).await?;
-        let places = jobs.iter().filter_map(|job| keys::place(job, &job.queue));
-        let holders = keys::holders(session, &places.collect(), now).await?;
+        let places = jobs
+            .iter()
+            .filter_map(|job| unique_key::place(job, &job.queue));
+        let holders = unique_key::holders(session, &places.collect(), now).await?;
         let ids: BTreeSet<JobId> = jobs
             .iter()
             .map(|job| job.id)
@@ -254,7 +256,7 @@ impl Picture {
         if self.unreadable.contains(&job.id) {
             return duplicate(None, job);
         }
-        let place = keys::place(job, &job.queue);
+        let place = unique_key::place(job, &job.queue);
         let holder = place
             .as_ref()
             .and_then(|place| self.holders.get(place))

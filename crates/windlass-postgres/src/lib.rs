@@ -8,14 +8,15 @@ mod claim;
 mod connect;
 mod document;
 mod enqueue;
-mod fault;
-mod general;
-mod keys;
+mod error;
 mod migrate;
-mod opening;
+mod node;
+mod open_error;
 mod options;
 mod param;
+mod queue;
 mod read;
+mod record;
 mod row;
 mod schedule;
 mod session;
@@ -23,6 +24,7 @@ mod settings;
 mod settle;
 mod store;
 mod tls;
+mod unique_key;
 mod unreadable;
 mod upkeep;
 mod wake;
@@ -37,7 +39,7 @@ use windlass_store::StoreError;
 use windlass_store::refused::Refusals;
 
 use connect::Connections;
-use fault::Step;
+use error::Step;
 use settings::Settings;
 use wake::Wake;
 
@@ -114,12 +116,12 @@ async fn with_client<T>(
     let tls = tls::connector(options.root_certificates.as_deref())?;
     let server = &options.server;
     let connected = tokio::time::timeout(options.statement_timeout, server.connect(tls)).await;
-    let connected = connected.map_err(|_| opening::silent(server))?;
-    let (client, connection) = connected.map_err(|error| opening::refused(server, &error))?;
+    let connected = connected.map_err(|_| open_error::silent(server))?;
+    let (client, connection) = connected.map_err(|error| open_error::refused(server, &error))?;
     let connection = tokio::spawn(connection);
     let done = work(&client).await;
     connection.abort();
-    done.map_err(|fault| opening::failed(server, fault))
+    done.map_err(|fault| open_error::failed(server, fault))
 }
 
 impl Drop for PostgresStore {

@@ -3,7 +3,7 @@
 use tokio_postgres::Client;
 use windlass_store::StoreError;
 
-use crate::fault::{Fault, Step};
+use crate::error::{Fault, Step};
 use crate::param::params;
 
 /// A numbered change of the schema.

@@ -10,9 +10,9 @@ use windlass_store::{
     Attempt, Counts, Filter, Listed, ListedState, Lister, PAGE_MAX, Page, SCAN_MAX, StoreError,
 };
 
-use crate::fault::{Fault, Step};
-use crate::general;
+use crate::error::{Fault, Step};
 use crate::param::{Time, bigint, params};
+use crate::queue;
 use crate::row::{self, ENDED, LIVING, uuids};
 use crate::session::Session;
 use crate::settings::Settings;
@@ -259,7 +259,7 @@ pub(crate) async fn counts(
         let number: i64 = row.try_get(column)?;
         Ok(u64::try_from(number).unwrap_or(0))
     };
-    let living = include_str!("../sql/count_living.sql");
+    let living = include_str!("../sql/count_active.sql");
     for found in session.look(living, params![Time(now)]).await? {
         let Ok(queue) = row::name(&found, 0) else {
             continue; // a name that only a newer version allows
@@ -285,7 +285,7 @@ pub(crate) async fn counts(
         };
         *of_state = number(&found, 2)?;
     }
-    for (queue, limits) in general::queues(session).await? {
+    for (queue, limits) in queue::queues(session).await? {
         if let (Some(rate), Some(of)) = (limits.rate, counts.get_mut(&queue)) {
             of.rate_until = rate.used_up_until(starts(session, &queue).await?, now);
         }

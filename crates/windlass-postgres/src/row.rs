@@ -12,7 +12,7 @@ use windlass_core::{
 };
 use windlass_store::stored::{Asked, LastAttempt};
 
-use crate::fault::{Fault, Step};
+use crate::error::{Fault, Step};
 use crate::param::Time;
 use crate::settings::Known;
 

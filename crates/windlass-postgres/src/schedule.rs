@@ -10,12 +10,12 @@ use windlass_store::{
     UnreadableSchedule, Written,
 };
 
-use crate::fault::{Fault, Step};
-use crate::general::append_within;
-use crate::keys;
+use crate::error::{Fault, Step};
 use crate::param::{Time, bigint, params};
+use crate::record::append_within;
 use crate::row;
 use crate::session::Session;
+use crate::unique_key;
 use crate::unreadable::readable;
 use crate::write::{Columns, How};
 
@@ -214,20 +214,24 @@ pub(crate) async fn fire(
     }
     record_skipped(session, fire, now).await?;
     let new = new_occurrences(session, &fire.jobs).await?;
-    let places = new.iter().filter_map(|job| keys::place(job, &job.queue));
-    let mut held: BTreeSet<keys::Place> = keys::holders(session, &places.collect(), now)
-        .await?
-        .into_keys()
-        .collect();
-    let free = |job: &&Job| keys::place(job, &job.queue).is_none_or(|place| held.insert(place));
+    let places = new
+        .iter()
+        .filter_map(|job| unique_key::place(job, &job.queue));
+    let mut held: BTreeSet<unique_key::Place> =
+        unique_key::holders(session, &places.collect(), now)
+            .await?
+            .into_keys()
+            .collect();
+    let free =
+        |job: &&Job| unique_key::place(job, &job.queue).is_none_or(|place| held.insert(place));
     let made: Vec<&Job> = new.into_iter().filter(free).collect();
     name_jobs(session, &made).await?;
-    let missed = keys::take(session, &made, now).await?;
+    let missed = unique_key::take(session, &made, now).await?;
     let columns = Columns::of(made.iter().copied(), now);
     let stored = match columns.is_empty() {
         true => Vec::new(),
         false => {
-            let sql = include_str!("../sql/insert_again.sql");
+            let sql = include_str!("../sql/insert_absent_jobs.sql");
             columns.insert(session, sql, How::Within).await?
         }
     };

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use deadpool_postgres::Object;
 use tokio_postgres::{Client, Row};
 
-use crate::fault::Step;
+use crate::error::Step;
 use crate::param::Param;
 
 /// How transactions begin.

@@ -8,7 +8,7 @@ use windlass_core::Kind;
 use windlass_core::retry::{AttemptLimit, Cap, RetryPolicy, WorkerRetry};
 use windlass_store::ClaimRetry;
 
-use crate::fault::{Fault, Step};
+use crate::error::{Fault, Step};
 use crate::param::params;
 use crate::session::Session;
 
@@ -54,7 +54,7 @@ impl Settings {
         }
         // Outside of any transaction: a number that nobody uses does no harm.
         let rows = session
-            .aside(include_str!("../sql/put_settings.sql"), params![json])
+            .aside(include_str!("../sql/insert_settings.sql"), params![json])
             .await?;
         let number: i32 = rows
             .first()

@@ -13,13 +13,13 @@ use windlass_store::refused::SweepPart;
 use windlass_store::stored::LastAttempt;
 use windlass_store::{Attempt, AttemptId, AttemptReport, Renewed, Settled, Swept};
 
-use crate::fault::{Fault, Step};
-use crate::keys;
+use crate::error::{Fault, Step};
 use crate::param::{Time, bigint, int, params};
 use crate::read::{self, JOBS, find};
 use crate::row::{self, LIVING, uuids};
 use crate::session::Session;
 use crate::settings::Settings;
+use crate::unique_key;
 use crate::unreadable;
 use crate::write::{self, Columns};
 
@@ -264,7 +264,7 @@ impl Ends {
         Columns::of(&self.waiting, now).update(session).await?;
         write::end(session, &self.over, JOBS).await?;
         let over: Vec<&Job> = self.over.iter().map(|(job, _)| job).collect();
-        keys::release(session, &over, now).await?;
+        unique_key::release(session, &over, now).await?;
         write::insert_attempts(session, &self.attempts).await
     }
 }

@@ -19,10 +19,11 @@ use windlass_store::{
 use crate::change;
 use crate::claim::{self, Attempted, Claiming};
 use crate::connect::Class::{self, Other, Vital};
-use crate::fault::{Fault, Step};
+use crate::error::{Fault, Step};
 use crate::session::Session;
 use crate::{
-    PostgresStore, document, enqueue, general, read, row, schedule, settle, unreadable, upkeep,
+    PostgresStore, document, enqueue, node, queue, read, record, row, schedule, settle, unreadable,
+    upkeep,
 };
 
 /// A claim that meets jobs that cannot be read is made this many times, each time without those it met.
@@ -242,7 +243,7 @@ impl Store for PostgresStore {
     ) -> Result<bool, StoreError> {
         let written = self
             .run(Other, |mut session| async move {
-                general::put_queue(&mut session, queue, limits, expected).await
+                queue::put_queue(&mut session, queue, limits, expected).await
             })
             .await?;
         self.wake.ring();
@@ -251,7 +252,7 @@ impl Store for PostgresStore {
 
     async fn queues(&self) -> Result<BTreeMap<QueueName, QueueLimits>, StoreError> {
         self.run(Other, |mut session| async move {
-            general::queues(&mut session).await
+            queue::queues(&mut session).await
         })
         .await
     }
@@ -326,21 +327,21 @@ impl Store for PostgresStore {
 
     async fn beat(&self, name: &str, about: &Value, now: Timestamp) -> Result<(), StoreError> {
         self.run(Vital, |mut session| async move {
-            general::beat(&mut session, name, about, now).await
+            node::beat(&mut session, name, about, now).await
         })
         .await
     }
 
     async fn nodes(&self) -> Result<Vec<Node>, StoreError> {
         self.run(Other, |mut session| async move {
-            general::nodes(&mut session).await
+            node::nodes(&mut session).await
         })
         .await
     }
 
     async fn remove_node(&self, name: &str) -> Result<(), StoreError> {
         self.run(Other, |mut session| async move {
-            general::remove_node(&mut session, name).await
+            node::remove_node(&mut session, name).await
         })
         .await
     }
@@ -428,7 +429,7 @@ impl Store for PostgresStore {
         now: Timestamp,
     ) -> Result<(), StoreError> {
         self.run(Other, |mut session| async move {
-            general::append(&mut session, topic, values, now).await
+            record::append(&mut session, topic, values, now).await
         })
         .await
     }
@@ -440,7 +441,7 @@ impl Store for PostgresStore {
         limit: usize,
     ) -> Result<Vec<Record>, StoreError> {
         self.run(Other, |mut session| async move {
-            general::records(&mut session, topic, range, limit).await
+            record::records(&mut session, topic, range, limit).await
         })
         .await
     }
@@ -452,7 +453,7 @@ impl Store for PostgresStore {
         limit: usize,
     ) -> Result<usize, StoreError> {
         self.run(Other, |mut session| async move {
-            general::trim(&mut session, topic, before, limit).await
+            record::trim(&mut session, topic, before, limit).await
         })
         .await
     }

@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 use windlass_core::JobId;
 
-use crate::fault::{Fault, Step};
+use crate::error::{Fault, Step};
 use crate::param::params;
 use crate::read;
 use crate::row::{self, LIVING, uuid};

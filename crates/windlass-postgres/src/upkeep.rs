@@ -7,7 +7,7 @@ use windlass_core::Timestamp;
 use windlass_store::StoreError;
 
 use crate::connect::{Class, Connections};
-use crate::fault::Step;
+use crate::error::Step;
 use crate::param::{Time, params};
 use crate::session::Session;
 use crate::settings::Settings;

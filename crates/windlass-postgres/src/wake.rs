@@ -14,7 +14,7 @@ use tokio_postgres::{AsyncMessage, Row};
 use windlass_core::{Job, JobId, QueueName, Timestamp};
 
 use crate::connect::{Class, Connections};
-use crate::fault::Step;
+use crate::error::Step;
 use crate::param::{Time, params};
 use crate::row;
 use crate::watermark::{Place, Watermarks};
@@ -136,7 +136,7 @@ impl Wake {
                 let queue = &queue;
                 let found = connections
                     .run(Class::Other, |mut session| async move {
-                        let sql = include_str!("../sql/look_back.sql");
+                        let sql = include_str!("../sql/find_missed.sql");
                         let params = params![
                             queue.as_str(),
                             lane,

@@ -4,7 +4,7 @@ use windlass_core::{Job, Lane, Timestamp};
 use windlass_store::Attempt;
 use windlass_store::stored::{LastAttempt, extra_of, result_of};
 
-use crate::fault::Step;
+use crate::error::Step;
 use crate::param::{Time, int, params};
 use crate::row::{self, error_text, micros, uuid, uuids};
 use crate::session::Session;
@@ -88,7 +88,7 @@ impl<'a> Columns<'a> {
         ];
         match how {
             How::Alone => {
-                let refuse = include_str!("../sql/refuse_ended.sql");
+                let refuse = include_str!("../sql/refuse_finished_ids.sql");
                 session.alone_and(sql, params, refuse, params![ids]).await
             }
             How::Within => session.query(sql, params).await,
@@ -155,7 +155,7 @@ pub(crate) async fn insert_again(session: &mut Session, jobs: &[&Job], now: Time
     columns
         .insert(
             session,
-            include_str!("../sql/insert_again.sql"),
+            include_str!("../sql/insert_absent_jobs.sql"),
             How::Within,
         )
         .await?;
@@ -172,7 +172,7 @@ pub(crate) async fn insert_again(session: &mut Session, jobs: &[&Job], now: Time
         .collect();
     session
         .query(
-            include_str!("../sql/update_past.sql"),
+            include_str!("../sql/restore_attempt_columns.sql"),
             params![ids, attempts, first, started, workers],
         )
         .await?;
@@ -227,7 +227,7 @@ pub(crate) async fn end(
             .iter()
             .map(|(_, last)| last.detail.as_ref().map(ToString::to_string))
             .collect();
-        let sql = include_str!("../sql/end_jobs.sql")
+        let sql = include_str!("../sql/finish_jobs.sql")
             .replace("/* from */", from)
             .replace("/* to */", to);
         session

@@ -11,7 +11,7 @@ use windlass_core::{Job, JobId, Lane, Timestamp};
 use windlass_store::{CLAIM_MAX, Claimed, QueueLimits};
 
 use super::{Claiming, columns, started};
-use crate::fault::Step;
+use crate::error::Step;
 use crate::param::{Time, bigint, int, params};
 use crate::row::{self, LIVING};
 use crate::session::Session;
@@ -25,7 +25,7 @@ const KEYS_LOCK: i64 = 0x6B65_7973;
 const LOOK_MIN: u32 = 100;
 
 static TAKE_NAMED: LazyLock<String> =
-    LazyLock::new(|| include_str!("../../sql/claim_named.sql").replace("/* columns */", LIVING));
+    LazyLock::new(|| include_str!("../../sql/claim_by_id.sql").replace("/* columns */", LIVING));
 
 /// Claims jobs, or takes nothing and answers which cannot be read.
 pub(super) async fn claim(
@@ -68,7 +68,7 @@ pub(super) async fn claim(
     if let Some(rate) = limits.rate {
         let since = Time(now.saturating_sub(rate.period));
         let started = int(u32::try_from(rows.len()).unwrap_or(u32::MAX));
-        let sql = include_str!("../../sql/note_starts.sql");
+        let sql = include_str!("../../sql/record_starts.sql");
         let params = params![claiming.queue, Time(now), started, since];
         session.query(sql, params).await?;
     }
@@ -239,7 +239,7 @@ impl Candidates {
         let ids: Option<Vec<_>> = ids.map(|ids| row::uuids(ids.iter().copied()));
         let rows = session
             .query(
-                include_str!("../../sql/candidates.sql"),
+                include_str!("../../sql/select_candidates.sql"),
                 params![
                     claiming.queue,
                     self.lane,

@@ -4,7 +4,7 @@ use tokio_postgres::Client;
 use windlass_testkit::cluster;
 
 const CLAIM: &str = include_str!("../../sql/claim.sql");
-const BEFORE: &str = include_str!("../../sql/before_claim.sql");
+const BEFORE: &str = include_str!("../../sql/claim_conditions.sql");
 const PROMOTE: &str = include_str!("../../sql/promote.sql");
 const SUCCEED: &str = include_str!("../../sql/succeed.sql");
 const DUE_QUEUES: &str = include_str!("../../sql/due_queues.sql");

@@ -8,7 +8,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Config, Error};
 use windlass_store::StoreError;
 
-use crate::fault::Fault;
+use crate::error::Fault;
 
 /// Says why a server was not reached, or refused the connection.
 pub(crate) fn refused(server: &Config, error: &Error) -> StoreError {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_core::{Job, JobId, Key, QueueName, Timestamp};
 
-use crate::fault::Step;
+use crate::error::Step;
 use crate::param::{Time, params};
 use crate::row::{self, uuids};
 use crate::session::Session;
@@ -78,7 +78,7 @@ async fn put(
     let untils: Vec<_> = jobs.iter().map(|job| job.key_until().map(Time)).collect();
     let rows = session
         .query(
-            include_str!("../sql/take_keys.sql"),
+            include_str!("../sql/acquire_keys.sql"),
             params![queues, keys, ids, untils, living, Time(now)],
         )
         .await?;
@@ -112,7 +112,7 @@ pub(crate) async fn forget<'a>(
         }
     }
     if !ids.is_empty() {
-        let sql = include_str!("../sql/forget_keys.sql");
+        let sql = include_str!("../sql/release_keys.sql");
         session.query(sql, params![queues, keys, ids]).await?;
     }
     Ok(())

@@ -1,0 +1,85 @@
+//! Records: append-only JSON values by topic.
+
+use serde_json::Value;
+use tokio_postgres::Row;
+use windlass_core::Timestamp;
+use windlass_store::{Record, RecordRange};
+
+use crate::error::Step;
+use crate::param::{Time, bigint, params};
+use crate::row::{self, value};
+use crate::session::Session;
+use crate::unreadable::readable;
+
+/// Whoever appends holds this lock, so that records become visible in the order of their cursors.
+const RECORDS_LOCK: i64 = 0x7265_636F_7264;
+
+pub(crate) async fn append(
+    session: &mut Session,
+    topic: &str,
+    values: &[Value],
+    now: Timestamp,
+) -> Step<()> {
+    append_within(session, topic, values, now).await?;
+    session.commit().await
+}
+
+pub(crate) async fn append_within(
+    session: &mut Session,
+    topic: &str,
+    values: &[Value],
+    now: Timestamp,
+) -> Step<()> {
+    let lock = "select pg_advisory_xact_lock($1)";
+    session.query(lock, params![RECORDS_LOCK]).await?;
+    let texts: Vec<String> = values.iter().map(ToString::to_string).collect();
+    let sql = "insert into windlass.records (topic, at, value)
+         select $1, $2, value from unnest($3::text[]) with ordinality as new (value, place) order by place";
+    session.query(sql, params![topic, Time(now), texts]).await?;
+    Ok(())
+}
+
+pub(crate) async fn records(
+    session: &mut Session,
+    topic: &str,
+    range: RecordRange,
+    limit: usize,
+) -> Step<Vec<Record>> {
+    let (sql, cursor) = match range {
+        RecordRange::After(cursor) => (
+            "select cursor, at, value from windlass.records where topic = $1 and cursor > $2 order by cursor limit $3",
+            cursor,
+        ),
+        RecordRange::Before(cursor) => (
+            "select cursor, at, value from windlass.records where topic = $1 and cursor < $2 order by cursor desc limit $3",
+            cursor,
+        ),
+    };
+    let params = params![topic, bigint(cursor), bigint(limit as u64)];
+    let rows = session.look(sql, params).await?;
+    Ok(readable("record", &rows, read_record))
+}
+
+fn read_record(found: &Row) -> Step<Record> {
+    Ok(Record {
+        cursor: row::number(found, 0)?,
+        at: row::time(found, 1)?,
+        value: value(found.try_get(2)?)?,
+    })
+}
+
+pub(crate) async fn trim(
+    session: &mut Session,
+    topic: &str,
+    before: Timestamp,
+    limit: usize,
+) -> Step<usize> {
+    let sql = "delete from windlass.records where cursor = any (array(
+             select cursor from windlass.records where topic = $1 and at < $2 order by at, cursor limit $3))
+         returning cursor";
+    let limit = bigint(limit as u64);
+    let rows = session
+        .alone(sql, params![topic, Time(before), limit])
+        .await?;
+    Ok(rows.len())
+}
