@@ -6,10 +6,10 @@ use windlass_core::{Conflict, Event, Job, JobId, QueueName, State, Timestamp};
 use windlass_store::stored::LastAttempt;
 use windlass_store::{Attempt, Change, Changed};
 
-use crate::enqueue::{Room, room};
-use crate::error::{Fault, Step};
+use crate::enqueue::{FreeDepths, free_depths};
+use crate::error::{DriverError, DriverResult};
 use crate::param::params;
-use crate::read::{DEAD, FINISHED, Finds, Found, JOBS, find};
+use crate::read::{DEAD, FINISHED, FoundJobs, JOBS, StoredJob, find};
 use crate::row::uuids;
 use crate::schedule;
 use crate::session::Session;
@@ -24,24 +24,27 @@ pub(crate) async fn change(
     ids: &[JobId],
     change: &Change,
     now: Timestamp,
-) -> Step<(Vec<Changed>, Vec<Job>)> {
+) -> DriverResult<(Vec<Changed>, Vec<Job>)> {
     if let Change::Purge = change {
         let answers = purge(session, settings, ids).await?;
         return Ok((answers, Vec::new()));
     }
     // Queues are locked before jobs, as an enqueue does.
     let queues = queues_entered(session, ids, change).await?;
-    let room = match queues.is_empty() {
-        true => Room::new(),
-        false => room(session, queues.iter().map(String::as_str)).await?,
+    let free_depths = match queues.is_empty() {
+        true => FreeDepths::new(),
+        false => free_depths(session, queues.iter().map(String::as_str)).await?,
     };
     let found = find(session, settings, ids, true).await?;
-    let mut work = Work::lock_keys(session, found, change, now).await?;
-    work.room = room;
-    let answers: Vec<Changed> = ids.iter().map(|id| work.change(*id, change, now)).collect();
-    work.write(session, now).await?;
+    let mut batch = ChangeBatch::lock_keys(session, found, change, now).await?;
+    batch.free_depths = free_depths;
+    let answers: Vec<Changed> = ids
+        .iter()
+        .map(|id| batch.change(*id, change, now))
+        .collect();
+    batch.write(session, now).await?;
     session.commit().await?;
-    let changed = work.changed.iter().filter_map(|id| work.jobs.get(id));
+    let changed = batch.changed.iter().filter_map(|id| batch.jobs.get(id));
     let waiting = changed.filter(|job| job.state() == State::Waiting).cloned();
     Ok((answers, waiting.collect()))
 }
@@ -51,13 +54,13 @@ async fn queues_entered(
     session: &mut Session,
     ids: &[JobId],
     change: &Change,
-) -> Step<Vec<String>> {
+) -> DriverResult<Vec<String>> {
     match change {
         Change::Revive(_) => {
             let sql = "select queue from windlass.dead where id = any ($1)
                  union select queue from windlass.finished where id = any ($1)";
             let ids = uuids(ids.iter().copied());
-            let rows = session.look(sql, params![ids]).await?;
+            let rows = session.read(sql, params![ids]).await?;
             rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
         }
         Change::Edit(edit) => Ok(edit.queue.iter().map(ToString::to_string).collect()),
@@ -66,36 +69,36 @@ async fn queues_entered(
 }
 
 /// The jobs as they were, and as they are by now.
-struct Work {
-    before: HashMap<JobId, Found>,
+struct ChangeBatch {
+    before: HashMap<JobId, StoredJob>,
     unreadable: BTreeSet<JobId>,
     jobs: HashMap<JobId, Job>,
-    holders: BTreeMap<unique_key::Place, JobId>,
+    holders: BTreeMap<unique_key::QueueKey, JobId>,
     changed: BTreeSet<JobId>,
-    room: Room,
+    free_depths: FreeDepths,
 }
 
-impl Work {
+impl ChangeBatch {
     async fn lock_keys(
         session: &mut Session,
-        found: Finds,
+        found: FoundJobs,
         change: &Change,
         now: Timestamp,
-    ) -> Step<Self> {
+    ) -> DriverResult<Self> {
         let to = match change {
             Change::Edit(edit) => edit.queue.as_ref(),
             _ => None,
         };
         let jobs = found.jobs.values().map(|found| &found.job);
-        let places = jobs.flat_map(|job| {
+        let queue_keys = jobs.flat_map(|job| {
             let queues = [Some(&job.queue), to];
             queues
                 .into_iter()
                 .flatten()
-                .filter_map(|queue| unique_key::place(job, queue))
+                .filter_map(|queue| unique_key::queue_key(job, queue))
         });
-        let holders = unique_key::holders(session, &places.collect(), now).await?;
-        Ok(Work {
+        let holders = unique_key::holders(session, &queue_keys.collect(), now).await?;
+        Ok(ChangeBatch {
             jobs: found
                 .jobs
                 .iter()
@@ -105,7 +108,7 @@ impl Work {
             unreadable: found.unreadable.into_keys().collect(),
             holders,
             changed: BTreeSet::new(),
-            room: Room::new(),
+            free_depths: FreeDepths::new(),
         })
     }
 
@@ -134,7 +137,7 @@ impl Work {
             Change::Revive(revival) => {
                 let event = Event::Revived(revival.consent);
                 before.after(event).ok_or(Changed::Conflict(before))?;
-                self.refuse_taken(job, &job.queue, before)?;
+                self.refuse_taken_key(job, &job.queue, before)?;
                 self.enter(&job.queue)?;
                 job.revive(revival.clone(), now).map_err(conflict)?;
             }
@@ -143,27 +146,27 @@ impl Work {
                     .after(Event::Changed)
                     .ok_or(Changed::Conflict(before))?;
                 let to = edit.queue.as_ref().unwrap_or(&job.queue);
-                self.refuse_taken(job, to, before)?;
+                self.refuse_taken_key(job, to, before)?;
                 if *to != job.queue {
                     self.enter(to)?;
                 }
-                if let Some(place) = unique_key::place(job, &job.queue) {
-                    self.holders.remove(&place);
+                if let Some(queue_key) = unique_key::queue_key(job, &job.queue) {
+                    self.holders.remove(&queue_key);
                 }
                 job.edit(edit.clone()).map_err(conflict)?;
             }
             Change::Purge => {} // handled by `purge`
         }
-        let place = unique_key::place(job, &job.queue);
-        if let Some(place) = place.filter(|_| job.holds_key(now)) {
-            self.holders.entry(place).or_insert(job.id);
+        let queue_key = unique_key::queue_key(job, &job.queue);
+        if let Some(queue_key) = queue_key.filter(|_| job.holds_key(now)) {
+            self.holders.entry(queue_key).or_insert(job.id);
         }
         Ok(())
     }
 
-    /// Takes a place among the waiting jobs of a queue, if it has one left.
+    /// Takes a queue_key among the waiting jobs of a queue, if it has one left.
     fn enter(&mut self, queue: &QueueName) -> Result<(), Changed> {
-        match self.room.get_mut(queue) {
+        match self.free_depths.get_mut(queue) {
             Some((0, max_depth)) => Err(Changed::QueueFull {
                 max_depth: *max_depth,
             }),
@@ -176,67 +179,70 @@ impl Work {
     }
 
     /// A unique key that another job holds is a conflict.
-    fn refuse_taken(&self, job: &Job, queue: &QueueName, before: State) -> Result<(), Changed> {
-        let place = unique_key::place(job, queue);
-        let holder = place.and_then(|place| self.holders.get(&place).copied());
+    fn refuse_taken_key(&self, job: &Job, queue: &QueueName, before: State) -> Result<(), Changed> {
+        let queue_key = unique_key::queue_key(job, queue);
+        let holder = queue_key.and_then(|queue_key| self.holders.get(&queue_key).copied());
         match holder {
             Some(holder) if holder != job.id => Err(Changed::KeyTaken(before)),
             _ => Ok(()),
         }
     }
 
-    /// Whether a job that is over would hold its key, but another does.
+    /// Whether a job that is finished would hold its key, but another does.
     fn lost_key(&self, job: &Job, now: Timestamp) -> bool {
-        let place = unique_key::place(job, &job.queue);
-        let holder = place.and_then(|place| self.holders.get(&place));
+        let queue_key = unique_key::queue_key(job, &job.queue);
+        let holder = queue_key.and_then(|queue_key| self.holders.get(&queue_key));
         job.holds_key(now) && holder.is_some_and(|holder| *holder != job.id)
     }
 
     /// Writes all that changed, wherever it was and is.
-    async fn write(&self, session: &mut Session, now: Timestamp) -> Step<()> {
+    async fn write(&self, session: &mut Session, now: Timestamp) -> DriverResult<()> {
         let changed = || {
             let ids = self.changed.iter();
             ids.filter_map(|id| Some((self.before.get(id)?, self.jobs.get(id)?)))
         };
-        // The last attempt of a job that was over becomes a row of history.
+        // The last attempt of a job that was finished becomes a row of history.
         let attempts = changed().filter_map(|(before, job)| {
             let attempt = before.last.row(&before.job)?;
             Some((job.id, attempt))
         });
         let attempts: Vec<(JobId, Attempt)> = attempts.collect();
         write::insert_attempts(session, &attempts).await?;
-        let was_over = |before: &Found| before.table != JOBS;
-        let lives = changed().filter(|(before, job)| !was_over(before) && !job.state().is_final());
-        Columns::of(lives.map(|(_, job)| job), now)
+        let was_finished = |before: &StoredJob| before.table != JOBS;
+        let active =
+            changed().filter(|(before, job)| !was_finished(before) && !job.state().is_final());
+        Columns::of(active.map(|(_, job)| job), now)
             .update(session)
             .await?;
         for table in [JOBS, DEAD, FINISHED] {
-            let ends =
+            let finished =
                 changed().filter(|(before, job)| before.table == table && job.state().is_final());
-            let ends: Vec<(Job, LastAttempt)> = ends
+            let finished: Vec<(Job, LastAttempt)> = finished
                 .map(|(_, job)| (job.clone(), LastAttempt::default()))
                 .collect();
-            uncount(session, table, ends.iter().map(|(job, _)| job.id)).await?;
-            write::end(session, &ends, table).await?;
+            uncount(session, table, finished.iter().map(|(job, _)| job.id)).await?;
+            write::finish(session, &finished, table).await?;
         }
         for table in [DEAD, FINISHED] {
-            let again =
+            let revived =
                 changed().filter(|(before, job)| before.table == table && !job.state().is_final());
-            let again: Vec<&Job> = again.map(|(_, job)| job).collect();
-            uncount(session, table, again.iter().map(|job| job.id)).await?;
-            remove(session, table, again.iter().map(|job| job.id)).await?;
-            write::insert_again(session, &again, now).await?;
+            let revived: Vec<&Job> = revived.map(|(_, job)| job).collect();
+            uncount(session, table, revived.iter().map(|job| job.id)).await?;
+            remove(session, table, revived.iter().map(|job| job.id)).await?;
+            write::insert_revived(session, &revived, now).await?;
         }
         let moved = changed().filter(|(before, job)| before.job.queue != job.queue);
-        unique_key::forget(session, moved.map(|(before, job)| (&before.job.queue, job))).await?;
-        let living = changed().filter(|(_, job)| !job.state().is_final());
-        let living: Vec<&Job> = living.map(|(_, job)| job).collect();
-        if !unique_key::take(session, &living, now).await?.is_empty() {
-            return Err(Fault::Collision); // another was quicker with a key that was free
+        unique_key::release_in(session, moved.map(|(before, job)| (&before.job.queue, job)))
+            .await?;
+        let active = changed().filter(|(_, job)| !job.state().is_final());
+        let active: Vec<&Job> = active.map(|(_, job)| job).collect();
+        if !unique_key::acquire(session, &active, now).await?.is_empty() {
+            return Err(DriverError::Collision); // another was quicker with a key that was free
         }
-        let over = changed().filter(|(_, job)| job.state().is_final() && !self.lost_key(job, now));
-        let over: Vec<&Job> = over.map(|(_, job)| job).collect();
-        unique_key::release(session, &over, now).await
+        let finished =
+            changed().filter(|(_, job)| job.state().is_final() && !self.lost_key(job, now));
+        let finished: Vec<&Job> = finished.map(|(_, job)| job).collect();
+        unique_key::release(session, &finished, now).await
     }
 }
 
@@ -244,8 +250,12 @@ fn conflict(conflict: Conflict) -> Changed {
     Changed::Conflict(conflict.state)
 }
 
-/// Jobs that were over are counted no more.
-async fn uncount(session: &mut Session, table: &str, ids: impl Iterator<Item = JobId>) -> Step<()> {
+/// Jobs that were finished are counted no more.
+async fn uncount(
+    session: &mut Session,
+    table: &str,
+    ids: impl Iterator<Item = JobId>,
+) -> DriverResult<()> {
     let ids = uuids(ids);
     if table == JOBS || ids.is_empty() {
         return Ok(());
@@ -258,7 +268,11 @@ async fn uncount(session: &mut Session, table: &str, ids: impl Iterator<Item = J
     Ok(())
 }
 
-async fn remove(session: &mut Session, table: &str, ids: impl Iterator<Item = JobId>) -> Step<()> {
+async fn remove(
+    session: &mut Session,
+    table: &str,
+    ids: impl Iterator<Item = JobId>,
+) -> DriverResult<()> {
     let ids = uuids(ids);
     if !ids.is_empty() {
         let sql = format!("delete from {table} where id = any ($1)");
@@ -267,8 +281,12 @@ async fn remove(session: &mut Session, table: &str, ids: impl Iterator<Item = Jo
     Ok(())
 }
 
-/// Removes jobs that are over, with their history.
-async fn purge(session: &mut Session, settings: &Settings, ids: &[JobId]) -> Step<Vec<Changed>> {
+/// Removes jobs that are finished, with their history.
+async fn purge(
+    session: &mut Session,
+    settings: &Settings,
+    ids: &[JobId],
+) -> DriverResult<Vec<Changed>> {
     let mut found = find(session, settings, ids, true).await?;
     let mut removed = Vec::new();
     let mut answers = Vec::with_capacity(ids.len());

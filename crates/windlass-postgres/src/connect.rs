@@ -10,9 +10,9 @@ use tokio_postgres::Client;
 use tokio_postgres_rustls::MakeRustlsConnect;
 use windlass_store::StoreError;
 
-use crate::error::{Fault, Step};
+use crate::error::{DriverError, DriverResult};
 use crate::options::Options;
-use crate::session::{Begin, Session};
+use crate::session::{BeginSql, Session};
 use crate::{migrate, open_error, tls};
 
 /// A step is tried so often on a fresh connection, or after another step was in its way.
@@ -23,7 +23,7 @@ const RESERVED: usize = 2;
 
 /// Who needs a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum ConnectionClass {
     Vital,
     Other,
 }
@@ -31,7 +31,7 @@ pub(crate) enum Class {
 pub(crate) struct Connections {
     pub(crate) options: Options,
     pub(crate) tls: MakeRustlsConnect,
-    begin: Arc<Begin>,
+    begin: Arc<BeginSql>,
     main: Pool,
     reserved: Pool,
 }
@@ -52,10 +52,14 @@ impl Connections {
     ///
     /// A step that did not happen is tried again where that may help. One of which nobody knows is not: it is answered as
     /// indeterminate.
-    pub(crate) async fn run<T, F, Work>(&self, class: Class, work: F) -> Result<T, StoreError>
+    pub(crate) async fn run<T, F, Work>(
+        &self,
+        class: ConnectionClass,
+        work: F,
+    ) -> Result<T, StoreError>
     where
         F: Fn(Session) -> Work + Send + Sync,
-        Work: Future<Output = Step<T>> + Send,
+        Work: Future<Output = DriverResult<T>> + Send,
         T: Send,
     {
         let mut tried = 0;
@@ -67,35 +71,38 @@ impl Connections {
             let time_max = self.options.statement_timeout + self.options.lock_timeout;
             let done = tokio::time::timeout(time_max, work(session)).await;
             let unknown = committing.load(Ordering::Relaxed);
-            let fault = match done {
+            let error = match done {
                 Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(fault)) => fault,
+                Ok(Err(error)) => error,
                 Err(_) if unknown => {
                     return Err(StoreError::Indeterminate("no answer in time".into()));
                 }
                 Err(_) => return Err(StoreError::Unavailable("no answer in time".into())),
             };
-            if fault.is_of_connection() {
+            if error.is_connection_error() {
                 // The others may lead to the same server that is gone, or that only reads now.
                 self.main.retain(|_, _| false);
                 self.reserved.retain(|_, _| false);
-                if unknown && !fault.was_refused() {
-                    return Err(StoreError::Indeterminate(fault.into_store_error().into()));
+                if unknown && !error.was_not_executed() {
+                    return Err(StoreError::Indeterminate(error.into_store_error().into()));
                 }
-            } else if !fault.is_collision() {
-                return Err(fault.into_store_error());
+            } else if !error.is_collision() {
+                return Err(error.into_store_error());
             }
             if tried == TRIES {
-                return Err(fault.into_store_error());
+                return Err(error.into_store_error());
             }
             tokio::time::sleep(pause(tried)).await;
         }
     }
 
-    async fn object(&self, class: Class) -> Result<deadpool_postgres::Object, StoreError> {
+    async fn object(
+        &self,
+        class: ConnectionClass,
+    ) -> Result<deadpool_postgres::Object, StoreError> {
         let pool = match class {
-            Class::Vital => &self.reserved,
-            Class::Other => &self.main,
+            ConnectionClass::Vital => &self.reserved,
+            ConnectionClass::Other => &self.main,
         };
         let mut tried = 0;
         loop {
@@ -121,7 +128,7 @@ impl Connections {
             Err(PoolError::Backend(error)) => return Err(open_error::refused(server, &error)),
             Err(_) => return Err(open_error::silent(server)),
         };
-        let failed = |fault: Fault| open_error::failed(server, fault);
+        let failed = |error: DriverError| open_error::failed(server, error);
         let unsafe_settings = unsafe_settings(&object).await.map_err(failed)?;
         if !unsafe_settings.is_empty() && !self.options.allow_unsafe_durability {
             let told = unsafe_settings.join(", ");
@@ -145,7 +152,7 @@ impl Connections {
 }
 
 /// How a transaction begins: bounded in time, also behind a pooler, where a session's settings are not ours.
-fn begin(options: &Options) -> Begin {
+fn begin(options: &Options) -> BeginSql {
     let (statement, lock) = (options.statement_timeout, options.lock_timeout);
     let bounds = format!(
         "set local statement_timeout = {}; set local lock_timeout = {}; \
@@ -154,7 +161,7 @@ fn begin(options: &Options) -> Begin {
         lock.as_millis(),
         (statement * 2).as_millis(),
     );
-    Begin {
+    BeginSql {
         write: format!("{}{bounds}", include_str!("../sql/begin.sql")),
         read: format!("begin read only; set local jit = off; {bounds}"),
     }
@@ -175,7 +182,7 @@ fn pool(options: &Options, tls: &MakeRustlsConnect, size: usize) -> Result<Pool,
 }
 
 /// What the server does that may lose acknowledged work.
-async fn unsafe_settings(client: &Client) -> Step<Vec<String>> {
+async fn unsafe_settings(client: &Client) -> DriverResult<Vec<String>> {
     let sql = "select name || ' is ' || setting from pg_settings
          where name in ('fsync', 'full_page_writes', 'synchronous_commit') and setting = 'off' order by name";
     let rows = client.query_typed(sql, &[]).await?;

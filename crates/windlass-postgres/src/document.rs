@@ -5,14 +5,14 @@ use tokio_postgres::Row;
 use windlass_core::Timestamp;
 use windlass_store::{Document, Expected, Written};
 
-use crate::error::{Fault, Step};
+use crate::error::{DriverError, DriverResult};
 use crate::param::{Time, bigint, params};
 use crate::row::{self, value};
 use crate::session::Session;
-use crate::unreadable::readable;
+use crate::unreadable::skip_unreadable;
 
 /// What is written.
-pub(crate) struct New<'a> {
+pub(crate) struct NewDocument<'a> {
     pub(crate) collection: &'a str,
     pub(crate) name: &'a str,
     pub(crate) value: &'a Value,
@@ -22,19 +22,19 @@ pub(crate) struct New<'a> {
 /// Writes a document if it is what the writer believes. Two that create it together meet at its key.
 pub(crate) async fn put(
     session: &mut Session,
-    new: New<'_>,
+    new: NewDocument<'_>,
     expected: Expected,
     now: Timestamp,
-) -> Step<Written> {
-    let there = lock(session, new.collection, new.name).await?;
-    let found = there.filter(|locked| locked.expires_at.is_none_or(|at| at > now));
+) -> DriverResult<Written> {
+    let locked = lock(session, new.collection, new.name).await?;
+    let found = locked.filter(|locked| locked.expires_at.is_none_or(|at| at > now));
     let found = found.map(|locked| locked.version);
     if !expected.allows(found) {
         session.roll_back().await?;
         return Ok(Written::Conflict(found));
     }
     let version = found.unwrap_or(0) + 1;
-    let replaced = there.map_or(0, |locked| locked.version);
+    let replaced = locked.map_or(0, |locked| locked.version);
     let sql = "insert into windlass.documents as known (collection, name, version, value, updated_at, expires_at)
          values ($1, $2, $3, $4, $5, $6)
          on conflict (collection, name) do update
@@ -51,8 +51,8 @@ pub(crate) async fn put(
         new.expires_at.map(Time),
         bigint(replaced)
     ];
-    if session.last(sql, params).await?.is_empty() {
-        return Err(Fault::Collision); // somebody else created it just now
+    if session.query_and_commit(sql, params).await?.is_empty() {
+        return Err(DriverError::Collision); // somebody else created it just now
     }
     Ok(Written::Version(version))
 }
@@ -62,7 +62,7 @@ pub(crate) async fn remove(
     collection: &str,
     name: &str,
     expected: Expected,
-) -> Step<Written> {
+) -> DriverResult<Written> {
     let found = lock(session, collection, name).await?;
     let found = found.map(|locked| locked.version);
     let Some(version) = found.filter(|_| expected.allows(found)) else {
@@ -70,7 +70,9 @@ pub(crate) async fn remove(
         return Ok(Written::Conflict(found));
     };
     let sql = "delete from windlass.documents where collection = $1 and name = $2";
-    session.last(sql, params![collection, name]).await?;
+    session
+        .query_and_commit(sql, params![collection, name])
+        .await?;
     Ok(Written::Version(version))
 }
 
@@ -79,7 +81,7 @@ pub(crate) async fn remove_expired(
     session: &mut Session,
     limit: usize,
     now: Timestamp,
-) -> Step<usize> {
+) -> DriverResult<usize> {
     let sql = "with expired as materialized (
              select collection, name from windlass.documents where expires_at <= $1
              order by expires_at limit $2 for update skip locked)
@@ -87,21 +89,25 @@ pub(crate) async fn remove_expired(
          where known.collection = expired.collection and known.name = expired.name
          returning 1";
     let limit = bigint(limit as u64);
-    Ok(session.alone(sql, params![Time(now), limit]).await?.len())
+    Ok(session.single(sql, params![Time(now), limit]).await?.len())
 }
 
-/// A document that is there, perhaps expired; nobody else writes it now.
+/// A document that is locked, perhaps expired; nobody else writes it now.
 #[derive(Clone, Copy)]
-struct Locked {
+struct LockedDocument {
     version: u64,
     expires_at: Option<Timestamp>,
 }
 
-async fn lock(session: &mut Session, collection: &str, name: &str) -> Step<Option<Locked>> {
+async fn lock(
+    session: &mut Session,
+    collection: &str,
+    name: &str,
+) -> DriverResult<Option<LockedDocument>> {
     let sql = "select version, expires_at from windlass.documents where collection = $1 and name = $2 for update";
     let rows = session.query(sql, params![collection, name]).await?;
     let locked = |found: &Row| {
-        Ok(Locked {
+        Ok(LockedDocument {
             version: row::number(found, 0)?,
             expires_at: row::optional_time(found, 1)?,
         })
@@ -109,7 +115,7 @@ async fn lock(session: &mut Session, collection: &str, name: &str) -> Step<Optio
     rows.first().map(locked).transpose()
 }
 
-fn read(found: &Row) -> Step<Document> {
+fn read(found: &Row) -> DriverResult<Document> {
     Ok(Document {
         version: row::number(found, 0)?,
         name: found.try_get(1)?,
@@ -124,11 +130,11 @@ pub(crate) async fn one(
     collection: &str,
     name: &str,
     now: Timestamp,
-) -> Step<Option<Document>> {
+) -> DriverResult<Option<Document>> {
     let sql = "select version, name, value, updated_at, expires_at from windlass.documents
          where collection = $1 and name = $2 and (expires_at is null or expires_at > $3)";
     let params = params![collection, name, Time(now)];
-    let rows = session.look(sql, params).await?;
+    let rows = session.read(sql, params).await?;
     rows.first().map(read).transpose()
 }
 
@@ -136,11 +142,11 @@ pub(crate) async fn all(
     session: &mut Session,
     collection: &str,
     now: Timestamp,
-) -> Step<Vec<Document>> {
+) -> DriverResult<Vec<Document>> {
     let sql = "select version, name, value, updated_at, expires_at from windlass.documents
          where collection = $1 and (expires_at is null or expires_at > $2) order by name";
-    let rows = session.look(sql, params![collection, Time(now)]).await?;
-    Ok(readable("document", &rows, read))
+    let rows = session.read(sql, params![collection, Time(now)]).await?;
+    Ok(skip_unreadable("document", &rows, read))
 }
 
 pub(crate) async fn names(
@@ -149,12 +155,12 @@ pub(crate) async fn names(
     after: &str,
     limit: usize,
     now: Timestamp,
-) -> Step<Vec<String>> {
+) -> DriverResult<Vec<String>> {
     let sql = "select name from windlass.documents
          where collection = $1 and name > $2 and (expires_at is null or expires_at > $4)
          order by name limit $3";
     let limit = bigint(limit as u64);
     let params = params![collection, after, limit, Time(now)];
-    let rows = session.look(sql, params).await?;
+    let rows = session.read(sql, params).await?;
     rows.iter().map(|found| Ok(found.try_get(0)?)).collect()
 }

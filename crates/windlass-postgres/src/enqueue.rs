@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use windlass_core::{Edit, Job, JobId, OnDuplicate, QueueName, State, Timestamp};
 use windlass_store::{EnqueueMode, Enqueued, StoreError};
 
-use crate::error::{Fault, Step};
+use crate::error::{DriverError, DriverResult};
 use crate::param::params;
 use crate::read::find;
 use crate::row;
 use crate::session::Session;
 use crate::settings::Settings;
 use crate::unique_key;
-use crate::write::{Columns, How};
+use crate::write::{Columns, InsertMode};
 
 /// Stores jobs. Most batches have no unique keys and no bounded queue: those are one statement.
 pub(crate) async fn enqueue(
@@ -21,7 +21,7 @@ pub(crate) async fn enqueue(
     jobs: &[Job],
     mode: EnqueueMode,
     now: Timestamp,
-) -> Step<Vec<Enqueued>> {
+) -> DriverResult<Vec<Enqueued>> {
     if jobs.is_empty() {
         return Ok(Vec::new());
     }
@@ -30,7 +30,7 @@ pub(crate) async fn enqueue(
     {
         return answers(session, settings, jobs, stored).await;
     }
-    carefully(session, settings, jobs, mode, now).await
+    enqueue_with_checks(session, settings, jobs, mode, now).await
 }
 
 /// Stores jobs whose ids are free and answers which; nothing where a queue has a bound, or an id is that of an ended job.
@@ -38,11 +38,14 @@ async fn insert(
     session: &mut Session,
     jobs: &[Job],
     now: Timestamp,
-) -> Step<Option<HashSet<JobId>>> {
+) -> DriverResult<Option<HashSet<JobId>>> {
     let columns = Columns::of(jobs, now);
     let sql = include_str!("../sql/insert_jobs.sql");
-    let rows = match columns.insert(session, sql, How::Alone).await {
-        Err(fault) if fault.is_taken_id() => return Ok(None),
+    let rows = match columns
+        .insert(session, sql, InsertMode::OwnTransaction)
+        .await
+    {
+        Err(error) if error.is_finished_id() => return Ok(None),
         other => other?,
     };
     let mut stored = HashSet::with_capacity(rows.len());
@@ -63,22 +66,22 @@ async fn answers(
     settings: &Settings,
     jobs: &[Job],
     mut stored: HashSet<JobId>,
-) -> Step<Vec<Enqueued>> {
+) -> DriverResult<Vec<Enqueued>> {
     let mut answers = Vec::with_capacity(jobs.len());
     let mut known: HashMap<JobId, Job> = HashMap::new();
     let mut others = Vec::new();
-    for (place, job) in jobs.iter().enumerate() {
+    for (queue_key, job) in jobs.iter().enumerate() {
         if stored.remove(&job.id) {
             known.insert(job.id, job.clone());
             answers.push(Enqueued::Created(job.id));
         } else {
-            others.push(place);
+            others.push(queue_key);
             answers.push(duplicate(known.get(&job.id), job));
         }
     }
     let unknown: Vec<JobId> = others
         .iter()
-        .filter_map(|place| jobs.get(*place))
+        .filter_map(|queue_key| jobs.get(*queue_key))
         .filter(|job| !known.contains_key(&job.id))
         .map(|job| job.id)
         .collect();
@@ -86,8 +89,8 @@ async fn answers(
         return Ok(answers);
     }
     let found = find(session, settings, &unknown, false).await?;
-    for place in others {
-        if let (Some(job), Some(answer)) = (jobs.get(place), answers.get_mut(place))
+    for queue_key in others {
+        if let (Some(job), Some(answer)) = (jobs.get(queue_key), answers.get_mut(queue_key))
             && let Some(first) = found.jobs.get(&job.id)
         {
             *answer = duplicate(Some(&first.job), job);
@@ -120,60 +123,62 @@ pub(crate) fn as_first_time(again: Vec<Enqueued>, jobs: &[Job]) -> Vec<Enqueued>
 
 /// The same, one after the other, with keys and depths in mind. What is there is locked first; what was free and is not any
 /// more is a collision.
-async fn carefully(
+async fn enqueue_with_checks(
     session: &mut Session,
     settings: &Settings,
     jobs: &[Job],
     mode: EnqueueMode,
     now: Timestamp,
-) -> Step<Vec<Enqueued>> {
-    let mut picture = Picture::take(session, settings, jobs, now).await?;
+) -> DriverResult<Vec<Enqueued>> {
+    let mut state = BatchState::load(session, settings, jobs, now).await?;
     let mut answers = Vec::with_capacity(jobs.len());
     for job in jobs {
-        let answer = picture.meet(job);
+        let answer = state.decide(job);
         if let (Enqueued::QueueFull { queue, max_depth }, EnqueueMode::AllOrNone) = (&answer, mode)
         {
             let (queue, max_depth) = (queue.clone(), *max_depth);
             session.roll_back().await?;
-            return Err(Fault::Refused(StoreError::QueueFull { queue, max_depth }));
+            return Err(DriverError::Refused(StoreError::QueueFull {
+                queue,
+                max_depth,
+            }));
         }
         answers.push(answer);
     }
-    let new: Vec<&Job> = picture
+    let new: Vec<&Job> = state
         .new
         .iter()
-        .filter_map(|id| picture.jobs.get(id))
+        .filter_map(|id| state.jobs.get(id))
         .collect();
-    let missed = unique_key::take(session, &new, now).await?;
+    let missed = unique_key::acquire(session, &new, now).await?;
     let columns = Columns::of(new.iter().copied(), now);
     let stored = match columns.is_empty() {
         true => Vec::new(),
         false => {
             let sql = include_str!("../sql/insert_absent_jobs.sql");
-            columns.insert(session, sql, How::Within).await?
+            columns
+                .insert(session, sql, InsertMode::WithinTransaction)
+                .await?
         }
     };
     // Somebody was quicker with a key or an id that was free a moment ago: all of it once more.
     if !missed.is_empty() || stored.len() != new.len() {
-        return Err(Fault::Collision);
+        return Err(DriverError::Collision);
     }
-    let replaced = picture
-        .replaced
-        .iter()
-        .filter_map(|id| picture.jobs.get(id));
+    let replaced = state.replaced.iter().filter_map(|id| state.jobs.get(id));
     Columns::of(replaced, now).update(session).await?;
     session.commit().await?;
     Ok(answers)
 }
 
-/// How many more waiting jobs bounded queues take, and their bounds. They are locked against all others who ask.
-pub(crate) type Room = BTreeMap<QueueName, (u64, u64)>;
+/// InsertMode many more waiting jobs bounded queues take, and their bounds. They are locked against all others who ask.
+pub(crate) type FreeDepths = BTreeMap<QueueName, (u64, u64)>;
 
-/// The room of those of these queues that have a bound.
-pub(crate) async fn room(
+/// The free_depths of those of these queues that have a bound.
+pub(crate) async fn free_depths(
     session: &mut Session,
     queues: impl IntoIterator<Item = &str>,
-) -> Step<Room> {
+) -> DriverResult<FreeDepths> {
     let names: Vec<&str> = queues.into_iter().collect();
     let depths = session
         .query(include_str!("../sql/lock_depths.sql"), params![names])
@@ -182,9 +187,9 @@ pub(crate) async fn room(
     for depth in &depths {
         bounds.insert(depth.try_get(0)?, depth.try_get(1)?);
     }
-    let mut room = Room::new();
+    let mut free_depths = FreeDepths::new();
     if bounds.is_empty() {
-        return Ok(room);
+        return Ok(free_depths);
     }
     // Counted by a statement of its own: it sees what was stored while this one waited for the lock.
     let queues: Vec<&str> = bounds.keys().map(String::as_str).collect();
@@ -195,34 +200,34 @@ pub(crate) async fn room(
         let max = bounds.get(queue).copied().unwrap_or(0);
         let left = u64::try_from(max - waiting).unwrap_or(0);
         let max = u64::try_from(max).unwrap_or(0);
-        room.insert(row::name(&found, 0)?, (left, max));
+        free_depths.insert(row::name(&found, 0)?, (left, max));
     }
-    Ok(room)
+    Ok(free_depths)
 }
 
 /// What a batch meets.
-struct Picture {
+struct BatchState {
     jobs: HashMap<JobId, Job>,
     unreadable: HashSet<JobId>,
-    holders: BTreeMap<unique_key::Place, JobId>,
-    room: Room,
+    holders: BTreeMap<unique_key::QueueKey, JobId>,
+    free_depths: FreeDepths,
     new: Vec<JobId>,
     replaced: BTreeSet<JobId>,
 }
 
-impl Picture {
-    async fn take(
+impl BatchState {
+    async fn load(
         session: &mut Session,
         settings: &Settings,
         jobs: &[Job],
         now: Timestamp,
-    ) -> Step<Self> {
+    ) -> DriverResult<Self> {
         let queues: BTreeSet<&str> = jobs.iter().map(|job| job.queue.as_str()).collect();
-        let room = room(session, queues).await?;
-        let places = jobs
+        let free_depths = free_depths(session, queues).await?;
+        let queue_keys = jobs
             .iter()
-            .filter_map(|job| unique_key::place(job, &job.queue));
-        let holders = unique_key::holders(session, &places.collect(), now).await?;
+            .filter_map(|job| unique_key::queue_key(job, &job.queue));
+        let holders = unique_key::holders(session, &queue_keys.collect(), now).await?;
         let ids: BTreeSet<JobId> = jobs
             .iter()
             .map(|job| job.id)
@@ -235,7 +240,7 @@ impl Picture {
             true,
         )
         .await?;
-        Ok(Picture {
+        Ok(BatchState {
             jobs: found
                 .jobs
                 .into_iter()
@@ -243,23 +248,23 @@ impl Picture {
                 .collect(),
             unreadable: found.unreadable.into_keys().collect(),
             holders,
-            room,
+            free_depths,
             new: Vec::new(),
             replaced: BTreeSet::new(),
         })
     }
 
-    fn meet(&mut self, job: &Job) -> Enqueued {
+    fn decide(&mut self, job: &Job) -> Enqueued {
         if let Some(same) = self.jobs.get(&job.id) {
             return duplicate(Some(same), job);
         }
         if self.unreadable.contains(&job.id) {
             return duplicate(None, job);
         }
-        let place = unique_key::place(job, &job.queue);
-        let holder = place
+        let queue_key = unique_key::queue_key(job, &job.queue);
+        let holder = queue_key
             .as_ref()
-            .and_then(|place| self.holders.get(place))
+            .and_then(|queue_key| self.holders.get(queue_key))
             .copied();
         if let Some(id) = holder.filter(|id| !self.jobs.contains_key(id)) {
             // The key outlasts its job, which is gone.
@@ -287,15 +292,15 @@ impl Picture {
             }
             return Enqueued::Replaced(first.id);
         }
-        if let Some((left, max_depth)) = self.room.get_mut(&job.queue) {
+        if let Some((left, max_depth)) = self.free_depths.get_mut(&job.queue) {
             if *left == 0 {
                 let (queue, max_depth) = (job.queue.clone(), *max_depth);
                 return Enqueued::QueueFull { queue, max_depth };
             }
             *left -= 1;
         }
-        if let Some(place) = place {
-            self.holders.insert(place, job.id);
+        if let Some(queue_key) = queue_key {
+            self.holders.insert(queue_key, job.id);
         }
         self.jobs.insert(job.id, job.clone());
         self.new.push(job.id);

@@ -10,7 +10,7 @@ const REFUSALS: [&str; 9] = ["09", "21", "22", "23", "27", "44", "54", "P0", "XX
 
 /// A step that could not be carried out.
 #[derive(Debug)]
-pub(crate) enum Fault {
+pub(crate) enum DriverError {
     /// PostgreSQL refused or failed, or the connection to it did.
     Sql(tokio_postgres::Error),
     /// Another step was quicker: this one may be tried again at once.
@@ -21,28 +21,28 @@ pub(crate) enum Fault {
     Refused(StoreError),
 }
 
-pub(crate) type Step<T> = Result<T, Fault>;
+pub(crate) type DriverResult<T> = Result<T, DriverError>;
 
-impl From<tokio_postgres::Error> for Fault {
+impl From<tokio_postgres::Error> for DriverError {
     fn from(error: tokio_postgres::Error) -> Self {
-        Fault::Sql(error)
+        DriverError::Sql(error)
     }
 }
 
-impl From<StoreError> for Fault {
+impl From<StoreError> for DriverError {
     fn from(error: StoreError) -> Self {
-        Fault::Refused(error)
+        DriverError::Refused(error)
     }
 }
 
-impl Fault {
+impl DriverError {
     pub(crate) fn damaged(what: impl Into<String>) -> Self {
-        Fault::Damaged(what.into())
+        DriverError::Damaged(what.into())
     }
 
     fn code(&self) -> Option<&SqlState> {
         match self {
-            Fault::Sql(error) => error.code(),
+            DriverError::Sql(error) => error.code(),
             _ => None,
         }
     }
@@ -54,12 +54,12 @@ impl Fault {
             SqlState::T_R_DEADLOCK_DETECTED,
             SqlState::LOCK_NOT_AVAILABLE,
         ];
-        matches!(self, Fault::Collision)
+        matches!(self, DriverError::Collision)
             || self.code().is_some_and(|code| COLLISIONS.contains(code))
     }
 
     /// Whether another connection may do better: this one is gone, or leads to a server that only reads.
-    pub(crate) fn is_of_connection(&self) -> bool {
+    pub(crate) fn is_connection_error(&self) -> bool {
         const GOING: [SqlState; 5] = [
             SqlState::ADMIN_SHUTDOWN,
             SqlState::CRASH_SHUTDOWN,
@@ -68,22 +68,22 @@ impl Fault {
             SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
         ];
         match self {
-            Fault::Sql(error) => match error.code() {
+            DriverError::Sql(error) => match error.code() {
                 Some(code) => GOING.contains(code) || code.code().starts_with("08"),
-                None => is_of_connection(error),
+                None => is_connection_error(error),
             },
             _ => false,
         }
     }
 
     /// Whether `refuse_ended.sql` failed: an id is that of a job that is over.
-    pub(crate) fn is_taken_id(&self) -> bool {
+    pub(crate) fn is_finished_id(&self) -> bool {
         self.code()
             .is_some_and(|code| *code == SqlState::DIVISION_BY_ZERO)
     }
 
     /// Whether the server said that it did not do it.
-    pub(crate) fn was_refused(&self) -> bool {
+    pub(crate) fn was_not_executed(&self) -> bool {
         self.code()
             .is_some_and(|code| *code == SqlState::READ_ONLY_SQL_TRANSACTION)
     }
@@ -91,14 +91,14 @@ impl Fault {
     /// The same in the words of the contract, for a step that did not happen.
     pub(crate) fn into_store_error(self) -> StoreError {
         let error = match self {
-            Fault::Refused(error) => return error,
-            Fault::Damaged(what) => return StoreError::Damaged { what, cause: None },
-            Fault::Collision => {
+            DriverError::Refused(error) => return error,
+            DriverError::Damaged(what) => return StoreError::Damaged { what, cause: None },
+            DriverError::Collision => {
                 return StoreError::Unavailable("others were quicker again and again".into());
             }
-            Fault::Sql(error) => error,
+            DriverError::Sql(error) => error,
         };
-        if error.code().is_none() && !is_of_connection(&error) {
+        if error.code().is_none() && !is_connection_error(&error) {
             return StoreError::Damaged {
                 what: "a value that cannot be read".to_owned(),
                 cause: Some(error.into()),
@@ -137,7 +137,7 @@ fn refusal(error: &tokio_postgres::Error) -> Option<String> {
 }
 
 /// Whether an error that the server did not tell is the connection's, and not of a value that cannot be read.
-fn is_of_connection(error: &tokio_postgres::Error) -> bool {
+fn is_connection_error(error: &tokio_postgres::Error) -> bool {
     let cause = std::error::Error::source(error);
     error.is_closed() || cause.is_some_and(|cause| cause.is::<std::io::Error>())
 }

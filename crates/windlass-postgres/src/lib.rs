@@ -39,7 +39,7 @@ use windlass_store::StoreError;
 use windlass_store::refused::Refusals;
 
 use connect::Connections;
-use error::Step;
+use error::DriverResult;
 use settings::Settings;
 use wake::Wake;
 
@@ -68,18 +68,18 @@ impl PostgresStore {
             let settings = Arc::clone(&settings);
             tokio::spawn(async move {
                 match task {
-                    Background::TellOthers => wake.tell_others(&connections).await,
+                    Background::SendNotices => wake.send_notices(&connections).await,
                     Background::Listen => wake.listen(&connections).await,
-                    Background::LookBack => wake.look_back(&connections).await,
-                    Background::KeepUp => upkeep::keep_up(&connections, &settings).await,
+                    Background::FindMissed => wake.find_missed(&connections).await,
+                    Background::Upkeep => upkeep::run(&connections, &settings).await,
                 }
             })
         };
         let background = [
-            Background::TellOthers,
+            Background::SendNotices,
             Background::Listen,
-            Background::LookBack,
-            Background::KeepUp,
+            Background::FindMissed,
+            Background::Upkeep,
         ];
         Ok(PostgresStore {
             background: background.map(spawn).into(),
@@ -102,16 +102,16 @@ impl PostgresStore {
 }
 
 enum Background {
-    TellOthers,
+    SendNotices,
     Listen,
-    LookBack,
-    KeepUp,
+    FindMissed,
+    Upkeep,
 }
 
 /// Runs something on a connection of its own.
 async fn with_client<T>(
     options: &Options,
-    work: impl AsyncFnOnce(&tokio_postgres::Client) -> Step<T>,
+    work: impl AsyncFnOnce(&tokio_postgres::Client) -> DriverResult<T>,
 ) -> Result<T, StoreError> {
     let tls = tls::connector(options.root_certificates.as_deref())?;
     let server = &options.server;
@@ -121,7 +121,7 @@ async fn with_client<T>(
     let connection = tokio::spawn(connection);
     let done = work(&client).await;
     connection.abort();
-    done.map_err(|fault| open_error::failed(server, fault))
+    done.map_err(|error| open_error::failed(server, error))
 }
 
 impl Drop for PostgresStore {

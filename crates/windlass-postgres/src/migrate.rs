@@ -3,7 +3,7 @@
 use tokio_postgres::Client;
 use windlass_store::StoreError;
 
-use crate::error::{Fault, Step};
+use crate::error::{DriverError, DriverResult};
 use crate::param::params;
 
 /// A numbered change of the schema.
@@ -32,7 +32,7 @@ pub(crate) fn newest() -> u32 {
 }
 
 /// The version of the schema that is there; 0 if there is none.
-pub(crate) async fn version(client: &Client) -> Step<u32> {
+pub(crate) async fn version(client: &Client) -> DriverResult<u32> {
     let there = "select to_regclass('windlass.migrations') is not null";
     let there: bool = client
         .query_typed(there, &[])
@@ -52,7 +52,7 @@ pub(crate) async fn version(client: &Client) -> Step<u32> {
 }
 
 /// Brings the schema up to date; answers which migrations were applied. Nodes that start together wait for one another.
-pub(crate) async fn up(client: &Client) -> Step<Vec<Migration>> {
+pub(crate) async fn up(client: &Client) -> DriverResult<Vec<Migration>> {
     client.batch_execute("begin").await?;
     client
         .query_typed("select pg_advisory_xact_lock($1)", params![LOCK])
@@ -61,7 +61,10 @@ pub(crate) async fn up(client: &Client) -> Step<Vec<Migration>> {
     if found > newest() {
         client.batch_execute("rollback").await?;
         let needed = newest();
-        return Err(Fault::Refused(StoreError::WrongSchema { found, needed }));
+        return Err(DriverError::Refused(StoreError::WrongSchema {
+            found,
+            needed,
+        }));
     }
     check_applied(client, found).await?;
     client
@@ -94,7 +97,7 @@ pub(crate) async fn up(client: &Client) -> Step<Vec<Migration>> {
 }
 
 /// What was applied must be what this build would apply.
-async fn check_applied(client: &Client, found: u32) -> Step<()> {
+async fn check_applied(client: &Client, found: u32) -> DriverResult<()> {
     if found == 0 {
         return Ok(());
     }
@@ -109,7 +112,7 @@ async fn check_applied(client: &Client, found: u32) -> Step<()> {
                 "migration {} ({}) is not the one that was applied",
                 known.number, known.name
             );
-            return Err(Fault::damaged(what));
+            return Err(DriverError::damaged(what));
         }
     }
     Ok(())

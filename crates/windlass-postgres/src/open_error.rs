@@ -8,7 +8,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Config, Error};
 use windlass_store::StoreError;
 
-use crate::error::Fault;
+use crate::error::DriverError;
 
 /// Says why a server was not reached, or refused the connection.
 pub(crate) fn refused(server: &Config, error: &Error) -> StoreError {
@@ -48,12 +48,12 @@ pub(crate) fn silent(server: &Config) -> StoreError {
 }
 
 /// What failed while the schema was looked at or brought up to date.
-pub(crate) fn failed(server: &Config, fault: Fault) -> StoreError {
-    match &fault {
-        Fault::Sql(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+pub(crate) fn failed(server: &Config, error: DriverError) -> StoreError {
+    match &error {
+        DriverError::Sql(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
             refused(server, error)
         }
-        _ => fault.into_store_error(),
+        _ => error.into_store_error(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use windlass_core::QueueName;
 use windlass_store::QueueLimits;
 
-use crate::error::{Fault, Step};
+use crate::error::{DriverError, DriverResult};
 use crate::param::{bigint, params};
 use crate::row;
 use crate::session::Session;
@@ -15,13 +15,13 @@ pub(crate) async fn put_queue(
     queue: &QueueName,
     limits: &QueueLimits,
     expected: Option<&QueueLimits>,
-) -> Step<bool> {
+) -> DriverResult<bool> {
     // The text that was read is compared, not what this version would write: it may hold fields of
     // a newer one.
     let mut found: Option<String> = None;
     if let Some(expected) = expected {
         let sql = "select limits from windlass.queues where name = $1";
-        let rows = session.look(sql, params![queue.as_str()]).await?;
+        let rows = session.read(sql, params![queue.as_str()]).await?;
         found = rows.first().map(|row| row.try_get(0)).transpose()?;
         let limits = found.as_deref().map(QueueLimits::from_stored);
         if limits.unwrap_or_default() != *expected {
@@ -41,7 +41,7 @@ pub(crate) async fn put_queue(
     };
     let bounded = *limits != unbounded;
     let json = serde_json::to_string(limits);
-    let json = json.map_err(|error| Fault::damaged(error.to_string()))?;
+    let json = json.map_err(|error| DriverError::damaged(error.to_string()))?;
     let compared = expected.is_some();
     let paused = limits.paused.is_some();
     let params = params![
@@ -53,14 +53,16 @@ pub(crate) async fn put_queue(
         found,
         paused
     ];
-    let written = session.alone(sql, params).await?;
+    let written = session.single(sql, params).await?;
     Ok(!written.is_empty())
 }
 
-pub(crate) async fn queues(session: &mut Session) -> Step<BTreeMap<QueueName, QueueLimits>> {
+pub(crate) async fn queues(
+    session: &mut Session,
+) -> DriverResult<BTreeMap<QueueName, QueueLimits>> {
     let mut queues = BTreeMap::new();
     for found in session
-        .look("select name, limits from windlass.queues", params![])
+        .read("select name, limits from windlass.queues", params![])
         .await?
     {
         let Ok(name) = row::name(&found, 0) else {

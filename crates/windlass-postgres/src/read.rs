@@ -10,17 +10,17 @@ use windlass_store::{
     Attempt, Counts, Filter, Listed, ListedState, Lister, PAGE_MAX, Page, SCAN_MAX, StoreError,
 };
 
-use crate::error::{Fault, Step};
+use crate::error::{DriverError, DriverResult};
 use crate::param::{Time, bigint, params};
 use crate::queue;
-use crate::row::{self, ENDED, LIVING, uuids};
+use crate::row::{self, ACTIVE_COLUMNS, FINISHED_COLUMNS, uuids};
 use crate::session::Session;
 use crate::settings::Settings;
-use crate::unreadable::{Unreadable, readable, split};
+use crate::unreadable::{Unreadable, skip_unreadable, split_unreadable};
 
 /// A job, and where it was found.
 #[derive(Debug, Clone)]
-pub(crate) struct Found {
+pub(crate) struct StoredJob {
     pub(crate) job: Job,
     pub(crate) last: LastAttempt,
     pub(crate) table: &'static str,
@@ -28,18 +28,18 @@ pub(crate) struct Found {
 
 /// What was found under some ids.
 #[derive(Debug, Default)]
-pub(crate) struct Finds {
-    pub(crate) jobs: HashMap<JobId, Found>,
+pub(crate) struct FoundJobs {
+    pub(crate) jobs: HashMap<JobId, StoredJob>,
     /// Those that are there and cannot be read, and why.
     pub(crate) unreadable: HashMap<JobId, String>,
 }
 
-impl Finds {
+impl FoundJobs {
     fn knows(&self, id: JobId) -> bool {
         self.jobs.contains_key(&id) || self.unreadable.contains_key(&id)
     }
 
-    fn pass_over(&mut self, unreadable: Vec<Unreadable>) {
+    fn add_unreadable(&mut self, unreadable: Vec<Unreadable>) {
         let unreadable = unreadable.into_iter().map(|job| (job.id, job.reason));
         self.unreadable.extend(unreadable);
     }
@@ -55,35 +55,39 @@ pub(crate) async fn find(
     settings: &Settings,
     ids: &[JobId],
     lock: bool,
-) -> Step<Finds> {
-    let mut found = Finds::default();
+) -> DriverResult<FoundJobs> {
+    let mut found = FoundJobs::default();
     let mut missing = uuids(ids.iter().copied());
     missing.sort_unstable();
     missing.dedup();
-    // A job moves only from the living to the ended and back: looked for in this order, and once more if it is nowhere.
+    // A job moves only from the active to the ended and back: looked for in this order, and once more if it is nowhere.
     for table in [JOBS, DEAD, FINISHED, JOBS] {
         if missing.is_empty() {
             break;
         }
-        let columns = if table == JOBS { LIVING } else { ENDED };
+        let columns = if table == JOBS {
+            ACTIVE_COLUMNS
+        } else {
+            FINISHED_COLUMNS
+        };
         let order = if lock { "order by id for update" } else { "" };
         let sql = format!("select {columns} from {table} where id = any ($1) {order}");
         let rows = match lock {
             true => session.query(&sql, params![missing]).await?,
-            false => session.look(&sql, params![missing]).await?,
+            false => session.read(&sql, params![missing]).await?,
         };
         if table == JOBS {
-            let (jobs, unreadable) = living(session, settings, &rows).await?;
-            found.pass_over(unreadable);
+            let (jobs, unreadable) = active(session, settings, &rows).await?;
+            found.add_unreadable(unreadable);
             for job in jobs {
                 let last = LastAttempt::default();
-                found.jobs.insert(job.id, Found { job, last, table });
+                found.jobs.insert(job.id, StoredJob { job, last, table });
             }
         } else {
-            let (jobs, unreadable) = split(&rows, row::ended)?;
-            found.pass_over(unreadable);
+            let (jobs, unreadable) = split_unreadable(&rows, row::finished)?;
+            found.add_unreadable(unreadable);
             for (job, last) in jobs {
-                found.jobs.insert(job.id, Found { job, last, table });
+                found.jobs.insert(job.id, StoredJob { job, last, table });
             }
         }
         missing.retain(|id| !found.knows(JobId::from_u128(id.as_u128())));
@@ -92,21 +96,21 @@ pub(crate) async fn find(
 }
 
 /// The jobs of rows of those that wait or run, and those that cannot be read.
-pub(crate) async fn living(
+pub(crate) async fn active(
     session: &mut Session,
     settings: &Settings,
     rows: &[Row],
-) -> Step<(Vec<Job>, Vec<Unreadable>)> {
+) -> DriverResult<(Vec<Job>, Vec<Unreadable>)> {
     let numbers = rows.iter().filter_map(row::settings_of);
     let known = settings.get(session, numbers).await?;
-    split(rows, |row| row::living(row, &known))
+    split_unreadable(rows, |row| row::active(row, &known))
 }
 
 pub(crate) async fn get(
     session: &mut Session,
     settings: &Settings,
     jobs: &[JobId],
-) -> Step<Vec<Option<Job>>> {
+) -> DriverResult<Vec<Option<Job>>> {
     let mut found = find(session, settings, jobs, false).await?;
     if let [job] = jobs
         && let Some(reason) = found.unreadable.remove(job)
@@ -124,23 +128,23 @@ pub(crate) async fn attempts(
     settings: &Settings,
     job: JobId,
     limit: usize,
-) -> Step<Vec<Attempt>> {
+) -> DriverResult<Vec<Attempt>> {
     let found = find(session, settings, &[job], false).await?;
     let last = found
         .jobs
         .get(&job)
         .and_then(|found| found.last.row(&found.job));
     let rows = session
-        .look(
+        .read(
             include_str!("../sql/select_attempts.sql"),
             params![row::uuid(job), bigint(limit as u64)],
         )
         .await?;
-    let rows = readable("attempt", &rows, attempt);
+    let rows = skip_unreadable("attempt", &rows, attempt);
     Ok(last.into_iter().chain(rows).take(limit).collect())
 }
 
-pub(crate) fn attempt(found: &Row) -> Step<Attempt> {
+pub(crate) fn attempt(found: &Row) -> DriverResult<Attempt> {
     let worker: Option<&str> = found.try_get(5)?;
     let worker = worker.map(str::parse).transpose();
     Ok(Attempt {
@@ -149,7 +153,7 @@ pub(crate) fn attempt(found: &Row) -> Step<Attempt> {
         outcome: row::outcome(found.try_get(2)?)?,
         started_at: row::time(found, 3)?,
         finished_at: row::time(found, 4)?,
-        worker: worker.map_err(|error| Fault::damaged(format!("a worker: {error}")))?,
+        worker: worker.map_err(|error| DriverError::damaged(format!("a worker: {error}")))?,
         error: found
             .try_get::<_, Option<&str>>(6)?
             .map(row::error)
@@ -171,14 +175,14 @@ pub(crate) async fn list(
     filter: &Filter,
     page: Page,
     now: Timestamp,
-) -> Step<Listed> {
+) -> DriverResult<Listed> {
     let mut list = Lister::new(page);
     let mut after = page.after.map_or(Uuid::max(), row::uuid);
     let mut step = page.limit.clamp(1, PAGE_MAX);
     let sql = outlines(filter);
     while !list.is_full() {
         let rows = session
-            .look(&sql, params![after, bigint(step as u64)])
+            .read(&sql, params![after, bigint(step as u64)])
             .await?;
         let mut outlines = Vec::with_capacity(rows.len());
         for row in &rows {
@@ -222,7 +226,7 @@ pub(crate) async fn list(
 
 /// Id, queue and kind of jobs in the tables where the filter can find any.
 fn outlines(filter: &Filter) -> String {
-    let (living, dead, finished) = match (filter.state, filter.reason) {
+    let (active, dead, finished) = match (filter.state, filter.reason) {
         (_, Some(_)) | (Some(ListedState::Dead), _) => (false, true, false),
         (Some(ListedState::Scheduled | ListedState::Ready | ListedState::Running), None) => {
             (true, false, false)
@@ -236,7 +240,7 @@ fn outlines(filter: &Filter) -> String {
         _ => "",
     };
     let tables = [
-        (living, JOBS, running),
+        (active, JOBS, running),
         (dead, DEAD, ""),
         (finished, FINISHED, ""),
     ];
@@ -253,14 +257,14 @@ fn outlines(filter: &Filter) -> String {
 pub(crate) async fn counts(
     session: &mut Session,
     now: Timestamp,
-) -> Step<BTreeMap<QueueName, Counts>> {
+) -> DriverResult<BTreeMap<QueueName, Counts>> {
     let mut counts: BTreeMap<QueueName, Counts> = BTreeMap::new();
-    let number = |row: &Row, column: usize| -> Step<u64> {
+    let number = |row: &Row, column: usize| -> DriverResult<u64> {
         let number: i64 = row.try_get(column)?;
         Ok(u64::try_from(number).unwrap_or(0))
     };
-    let living = include_str!("../sql/count_active.sql");
-    for found in session.look(living, params![Time(now)]).await? {
+    let active = include_str!("../sql/count_active.sql");
+    for found in session.read(active, params![Time(now)]).await? {
         let Ok(queue) = row::name(&found, 0) else {
             continue; // a name that only a newer version allows
         };
@@ -272,7 +276,7 @@ pub(crate) async fn counts(
         of.oldest_ready = row::optional_time(&found, 5).unwrap_or_default();
     }
     let ended = "select queue, state, sum(count)::bigint from windlass.tallies group by queue, state having sum(count) > 0";
-    for found in session.look(ended, params![]).await? {
+    for found in session.read(ended, params![]).await? {
         let Ok(queue) = row::name(&found, 0) else {
             continue;
         };
@@ -294,12 +298,12 @@ pub(crate) async fn counts(
 }
 
 /// When jobs of a queue with a rate were started, and how many, the oldest first.
-async fn starts(session: &mut Session, queue: &QueueName) -> Step<Vec<(Timestamp, u32)>> {
+async fn starts(session: &mut Session, queue: &QueueName) -> DriverResult<Vec<(Timestamp, u32)>> {
     let sql = "select at, count from windlass.starts where queue = $1 order by at";
-    let rows = session.look(sql, params![queue.as_str()]).await?;
+    let rows = session.read(sql, params![queue.as_str()]).await?;
     let start = |found: &Row| {
         let count: i32 = found.try_get(1)?;
         Ok((row::time(found, 0)?, u32::try_from(count).unwrap_or(0)))
     };
-    Ok(readable("start", &rows, start))
+    Ok(skip_unreadable("start", &rows, start))
 }

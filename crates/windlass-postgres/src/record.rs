@@ -5,11 +5,11 @@ use tokio_postgres::Row;
 use windlass_core::Timestamp;
 use windlass_store::{Record, RecordRange};
 
-use crate::error::Step;
+use crate::error::DriverResult;
 use crate::param::{Time, bigint, params};
 use crate::row::{self, value};
 use crate::session::Session;
-use crate::unreadable::readable;
+use crate::unreadable::skip_unreadable;
 
 /// Whoever appends holds this lock, so that records become visible in the order of their cursors.
 const RECORDS_LOCK: i64 = 0x7265_636F_7264;
@@ -19,7 +19,7 @@ pub(crate) async fn append(
     topic: &str,
     values: &[Value],
     now: Timestamp,
-) -> Step<()> {
+) -> DriverResult<()> {
     append_within(session, topic, values, now).await?;
     session.commit().await
 }
@@ -29,7 +29,7 @@ pub(crate) async fn append_within(
     topic: &str,
     values: &[Value],
     now: Timestamp,
-) -> Step<()> {
+) -> DriverResult<()> {
     let lock = "select pg_advisory_xact_lock($1)";
     session.query(lock, params![RECORDS_LOCK]).await?;
     let texts: Vec<String> = values.iter().map(ToString::to_string).collect();
@@ -44,7 +44,7 @@ pub(crate) async fn records(
     topic: &str,
     range: RecordRange,
     limit: usize,
-) -> Step<Vec<Record>> {
+) -> DriverResult<Vec<Record>> {
     let (sql, cursor) = match range {
         RecordRange::After(cursor) => (
             "select cursor, at, value from windlass.records where topic = $1 and cursor > $2 order by cursor limit $3",
@@ -56,11 +56,11 @@ pub(crate) async fn records(
         ),
     };
     let params = params![topic, bigint(cursor), bigint(limit as u64)];
-    let rows = session.look(sql, params).await?;
-    Ok(readable("record", &rows, read_record))
+    let rows = session.read(sql, params).await?;
+    Ok(skip_unreadable("record", &rows, read_record))
 }
 
-fn read_record(found: &Row) -> Step<Record> {
+fn read_record(found: &Row) -> DriverResult<Record> {
     Ok(Record {
         cursor: row::number(found, 0)?,
         at: row::time(found, 1)?,
@@ -73,13 +73,13 @@ pub(crate) async fn trim(
     topic: &str,
     before: Timestamp,
     limit: usize,
-) -> Step<usize> {
+) -> DriverResult<usize> {
     let sql = "delete from windlass.records where cursor = any (array(
              select cursor from windlass.records where topic = $1 and at < $2 order by at, cursor limit $3))
          returning cursor";
     let limit = bigint(limit as u64);
     let rows = session
-        .alone(sql, params![topic, Time(before), limit])
+        .single(sql, params![topic, Time(before), limit])
         .await?;
     Ok(rows.len())
 }

@@ -12,9 +12,9 @@ use windlass_core::{
 };
 use windlass_store::stored::{Asked, LastAttempt};
 
-use crate::error::{Fault, Step};
+use crate::error::{DriverError, DriverResult};
 use crate::param::Time;
-use crate::settings::Known;
+use crate::settings::SettingsById;
 
 /// The columns that every job has, wherever it is.
 macro_rules! job_columns {
@@ -25,10 +25,10 @@ macro_rules! job_columns {
 }
 
 /// The columns of a job that waits or runs.
-pub(crate) const LIVING: &str =
+pub(crate) const ACTIVE_COLUMNS: &str =
     concat!(job_columns!(), ", lease_until, settings, cancel_requested");
 /// The columns of a job that is over.
-pub(crate) const ENDED: &str = concat!(
+pub(crate) const FINISHED_COLUMNS: &str = concat!(
     job_columns!(),
     ", state, reason, finished_at, result, outcome, detail"
 );
@@ -41,40 +41,40 @@ pub(crate) fn uuids(ids: impl IntoIterator<Item = JobId>) -> Vec<Uuid> {
     ids.into_iter().map(uuid).collect()
 }
 
-pub(crate) fn id(row: &Row, column: usize) -> Step<JobId> {
+pub(crate) fn id(row: &Row, column: usize) -> DriverResult<JobId> {
     let id: Uuid = row.try_get(column)?;
     Ok(JobId::from_u128(id.as_u128()))
 }
 
-pub(crate) fn time(row: &Row, column: usize) -> Step<Timestamp> {
+pub(crate) fn time(row: &Row, column: usize) -> DriverResult<Timestamp> {
     let Time(at) = row.try_get(column)?;
     Ok(at)
 }
 
-pub(crate) fn optional_time(row: &Row, column: usize) -> Step<Option<Timestamp>> {
+pub(crate) fn optional_time(row: &Row, column: usize) -> DriverResult<Option<Timestamp>> {
     let at: Option<Time> = row.try_get(column)?;
     Ok(at.map(|Time(at)| at))
 }
 
 /// A version or a cursor.
-pub(crate) fn number(row: &Row, column: usize) -> Step<u64> {
+pub(crate) fn number(row: &Row, column: usize) -> DriverResult<u64> {
     let number: i64 = row.try_get(column)?;
     Ok(u64::try_from(number).unwrap_or(0))
 }
 
-pub(crate) fn count(row: &Row, column: usize) -> Step<u32> {
+pub(crate) fn count(row: &Row, column: usize) -> DriverResult<u32> {
     let number: i32 = row.try_get(column)?;
-    u32::try_from(number).map_err(|_| Fault::damaged(format!("{number} is no count")))
+    u32::try_from(number).map_err(|_| DriverError::damaged(format!("{number} is no count")))
 }
 
 /// Reads a name that was checked when it came in.
 pub(crate) fn name<T: std::str::FromStr<Err = windlass_core::Invalid>>(
     row: &Row,
     column: usize,
-) -> Step<T> {
+) -> DriverResult<T> {
     let text: &str = row.try_get(column)?;
     text.parse()
-        .map_err(|error| Fault::damaged(format!("a name: {error}")))
+        .map_err(|error| DriverError::damaged(format!("a name: {error}")))
 }
 
 pub(crate) fn micros(duration: Duration) -> i64 {
@@ -87,10 +87,10 @@ pub(crate) fn settings_of(row: &Row) -> Option<i32> {
 }
 
 /// A job that waits or runs.
-pub(crate) fn living(row: &Row, settings: &Known) -> Step<Job> {
+pub(crate) fn active(row: &Row, settings: &SettingsById) -> DriverResult<Job> {
     let mut job = job(row)?;
     if i32::try_from(job.attempt) == Ok(i32::MAX) {
-        return Err(Fault::damaged("no further attempt can be counted"));
+        return Err(DriverError::damaged("no further attempt can be counted"));
     }
     let Some(until) = optional_time(row, 18)? else {
         return Ok(job);
@@ -98,7 +98,7 @@ pub(crate) fn living(row: &Row, settings: &Known) -> Step<Job> {
     let number: Option<i32> = row.try_get(19)?;
     // What the claim said may be lost with a failover: then the defaults apply.
     let settings = number.and_then(|number| settings.get(&number)).cloned();
-    let settings = settings.transpose().map_err(Fault::damaged)?;
+    let settings = settings.transpose().map_err(DriverError::damaged)?;
     let lease = Lease {
         cancel_requested: row.try_get(20)?,
         ..settings.unwrap_or_default().lease_for(&job, until)
@@ -108,7 +108,7 @@ pub(crate) fn living(row: &Row, settings: &Known) -> Step<Job> {
 }
 
 /// A job that is over, and how its last attempt ended.
-pub(crate) fn ended(row: &Row) -> Step<(Job, LastAttempt)> {
+pub(crate) fn finished(row: &Row) -> DriverResult<(Job, LastAttempt)> {
     let mut job = job(row)?;
     let (state, reason): (&str, Option<&str>) = (row.try_get(18)?, row.try_get(19)?);
     let result: Option<&str> = row.try_get(21)?;
@@ -120,9 +120,9 @@ pub(crate) fn ended(row: &Row) -> Step<(Job, LastAttempt)> {
         ("cancelled", None) => Ended::Cancelled,
         ("dead", Some(reason)) => {
             let reason = reason.parse::<DeadReason>();
-            Ended::Dead(reason.map_err(|error| Fault::damaged(error.to_string()))?)
+            Ended::Dead(reason.map_err(|error| DriverError::damaged(error.to_string()))?)
         }
-        _ => return Err(Fault::damaged(format!("the state of job {}", job.id))),
+        _ => return Err(DriverError::damaged(format!("the state of job {}", job.id))),
     };
     let finished_at = time(row, 20)?;
     job.standing = Standing::Finished(End { finished_at, how });
@@ -135,7 +135,7 @@ pub(crate) fn ended(row: &Row) -> Step<(Job, LastAttempt)> {
     Ok((job, last))
 }
 
-fn job(row: &Row) -> Step<Job> {
+fn job(row: &Row) -> DriverResult<Job> {
     let rank: i32 = row.try_get(3)?;
     let asked = Asked {
         id: id(row, 0)?,
@@ -147,7 +147,7 @@ fn job(row: &Row) -> Step<Job> {
         payload: json("the payload", row.try_get(6)?)?,
         extra: row.try_get(7)?,
     };
-    let mut job = asked.into_job().map_err(Fault::damaged)?;
+    let mut job = asked.into_job().map_err(DriverError::damaged)?;
     job.attempt = count(row, 8)?;
     job.failures = count(row, 9)?;
     job.snoozes = count(row, 10)?;
@@ -159,45 +159,46 @@ fn job(row: &Row) -> Step<Job> {
     job.started_at = optional_time(row, 14)?;
     let worker: Option<&str> = row.try_get(15)?;
     let worker = worker.map(str::parse).transpose();
-    job.worker = worker.map_err(|error| Fault::damaged(format!("a worker: {error}")))?;
+    job.worker = worker.map_err(|error| DriverError::damaged(format!("a worker: {error}")))?;
     let error: Option<&str> = row.try_get(16)?;
     job.last_error = error.map(self::error).transpose()?;
     job.failed_at = optional_time(row, 17)?;
     Ok(job)
 }
 
-fn priority(rank: i32) -> Step<i16> {
+fn priority(rank: i32) -> DriverResult<i16> {
     let priority = rank.checked_neg().map(i16::try_from);
     let priority = priority.and_then(Result::ok);
-    priority.ok_or_else(|| Fault::damaged(format!("rank {rank}")))
+    priority.ok_or_else(|| DriverError::damaged(format!("rank {rank}")))
 }
 
 /// Text that must be JSON. The table takes any text, and what is not JSON would fail only when it
 /// is shown or handed out.
-fn json<'a>(what: &str, text: &'a str) -> Step<&'a str> {
+fn json<'a>(what: &str, text: &'a str) -> DriverResult<&'a str> {
     match serde_json::from_str::<IgnoredAny>(text) {
         Ok(IgnoredAny) => Ok(text),
-        Err(error) => Err(Fault::damaged(format!("{what} is not JSON: {error}"))),
+        Err(error) => Err(DriverError::damaged(format!("{what} is not JSON: {error}"))),
     }
 }
 
-pub(crate) fn value(text: &str) -> Step<Value> {
-    serde_json::from_str(text).map_err(|error| Fault::damaged(format!("a value: {error}")))
+pub(crate) fn value(text: &str) -> DriverResult<Value> {
+    serde_json::from_str(text).map_err(|error| DriverError::damaged(format!("a value: {error}")))
 }
 
-pub(crate) fn error(text: &str) -> Step<AttemptError> {
-    serde_json::from_str(text).map_err(|error| Fault::damaged(format!("an error's text: {error}")))
+pub(crate) fn error(text: &str) -> DriverResult<AttemptError> {
+    serde_json::from_str(text)
+        .map_err(|error| DriverError::damaged(format!("an error's text: {error}")))
 }
 
 pub(crate) fn error_text(error: &AttemptError) -> String {
     serde_json::to_string(error).expect("an error is plain text")
 }
 
-pub(crate) fn outcome(name: &str) -> Step<Outcome> {
+pub(crate) fn outcome(name: &str) -> DriverResult<Outcome> {
     let found = Outcome::ALL
         .into_iter()
         .find(|outcome| outcome.name() == name);
-    found.ok_or_else(|| Fault::damaged(format!("{name} is no outcome")))
+    found.ok_or_else(|| DriverError::damaged(format!("{name} is no outcome")))
 }
 
 /// The words for the state of a job that is over.

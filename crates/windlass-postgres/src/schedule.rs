@@ -10,14 +10,14 @@ use windlass_store::{
     UnreadableSchedule, Written,
 };
 
-use crate::error::{Fault, Step};
+use crate::error::{DriverError, DriverResult};
 use crate::param::{Time, bigint, params};
 use crate::record::append_within;
 use crate::row;
 use crate::session::Session;
 use crate::unique_key;
-use crate::unreadable::readable;
-use crate::write::{Columns, How};
+use crate::unreadable::skip_unreadable;
+use crate::write::{Columns, InsertMode};
 
 const COLUMNS: &str = "id, version, definition, created_at, last_at, next_at, name";
 
@@ -29,7 +29,7 @@ pub(crate) async fn put(
     session: &mut Session,
     schedule: &Schedule,
     expected: Expected,
-) -> Step<Written> {
+) -> DriverResult<Written> {
     let (id, name) = (uuid(schedule.id), schedule.definition.name.as_str());
     let sql = "select id, version from windlass.schedules where id = $1 or name = $2 order by id for update";
     let rows = session.query(sql, params![id, name]).await?;
@@ -49,7 +49,7 @@ pub(crate) async fn put(
     }
     let next = found.unwrap_or(0) + 1;
     let definition = serde_json::to_string(&schedule.definition)
-        .map_err(|error| Fault::damaged(format!("a schedule: {error}")))?;
+        .map_err(|error| DriverError::damaged(format!("a schedule: {error}")))?;
     let sql = "insert into windlass.schedules (id, name, version, definition, created_at, last_at, next_at)
          values ($1, $2, $3, $4, $5, $6, $7)
          on conflict do nothing returning id";
@@ -57,7 +57,7 @@ pub(crate) async fn put(
          set name = $2, version = $3, definition = $4, created_at = $5, last_at = $6, next_at = $7
          where id = $1 returning id";
     let written = session
-        .last(
+        .query_and_commit(
             if found.is_some() { update } else { sql },
             params![
                 id,
@@ -71,26 +71,31 @@ pub(crate) async fn put(
         )
         .await?;
     if written.is_empty() {
-        return Err(Fault::Collision); // somebody else created it, or took its name, just now
+        return Err(DriverError::Collision); // somebody else created it, or took its name, just now
     }
     Ok(Written::Version(next))
 }
 
-pub(crate) async fn all(session: &mut Session) -> Step<Schedules> {
+pub(crate) async fn all(session: &mut Session) -> DriverResult<Schedules> {
     let sql = format!("select {COLUMNS} from windlass.schedules order by name");
-    let rows = session.look(&sql, params![]).await?;
-    Ok(readable("schedule", &rows, read).into_iter().collect())
+    let rows = session.read(&sql, params![]).await?;
+    Ok(skip_unreadable("schedule", &rows, read)
+        .into_iter()
+        .collect())
 }
 
-pub(crate) async fn one(session: &mut Session, which: &ScheduleRef) -> Step<Option<Schedule>> {
+pub(crate) async fn one(
+    session: &mut Session,
+    which: &ScheduleRef,
+) -> DriverResult<Option<Schedule>> {
     let rows = match which {
         ScheduleRef::Id(id) => {
             let sql = format!("select {COLUMNS} from windlass.schedules where id = $1");
-            session.look(&sql, params![uuid(*id)]).await?
+            session.read(&sql, params![uuid(*id)]).await?
         }
         ScheduleRef::Name(name) => {
             let sql = format!("select {COLUMNS} from windlass.schedules where name = $1");
-            session.look(&sql, params![name.as_str()]).await?
+            session.read(&sql, params![name.as_str()]).await?
         }
     };
     let found = rows.first().map(read).transpose()?;
@@ -103,12 +108,12 @@ pub(crate) async fn occurrences(
     schedule: ScheduleId,
     before: Option<Timestamp>,
     limit: usize,
-) -> Step<Vec<FiredOccurrence>> {
+) -> DriverResult<Vec<FiredOccurrence>> {
     let sql = "select at, job from windlass.occurrences
          where schedule = $1 and at < $2 order by at desc limit $3";
     let before = Time(before.unwrap_or(Timestamp::MAX));
     let params = params![uuid(schedule), before, bigint(limit as u64)];
-    let rows = session.look(sql, params).await?;
+    let rows = session.read(sql, params).await?;
     let fired = |found: &Row| {
         let job: Option<Uuid> = found.try_get(1)?;
         Ok(FiredOccurrence {
@@ -116,7 +121,7 @@ pub(crate) async fn occurrences(
             job: job.map(|job| JobId::from_u128(job.as_u128())),
         })
     };
-    Ok(readable("occurrence", &rows, fired))
+    Ok(skip_unreadable("occurrence", &rows, fired))
 }
 
 /// The longest due of the schedules that can be read.
@@ -124,7 +129,7 @@ pub(crate) async fn due(
     session: &mut Session,
     limit: usize,
     now: Timestamp,
-) -> Step<Vec<Schedule>> {
+) -> DriverResult<Vec<Schedule>> {
     let sql = format!(
         "select {COLUMNS} from windlass.schedules where next_at <= $1 order by next_at, id limit $2 offset $3"
     );
@@ -132,8 +137,12 @@ pub(crate) async fn due(
     loop {
         let wanted = limit - due.len();
         let params = params![Time(now), bigint(wanted as u64), bigint(looked_at as u64)];
-        let rows = session.look(&sql, params).await?;
-        due.extend(readable("schedule", &rows, read).into_iter().flatten());
+        let rows = session.read(&sql, params).await?;
+        due.extend(
+            skip_unreadable("schedule", &rows, read)
+                .into_iter()
+                .flatten(),
+        );
         looked_at += rows.len();
         if rows.len() < wanted || due.len() == limit {
             return Ok(due);
@@ -142,7 +151,7 @@ pub(crate) async fn due(
 }
 
 /// A schedule, or what there is of one whose definition cannot be read.
-fn read(found: &Row) -> Step<Result<Schedule, UnreadableSchedule>> {
+fn read(found: &Row) -> DriverResult<Result<Schedule, UnreadableSchedule>> {
     let id: Uuid = found.try_get(0)?;
     let version: i64 = found.try_get(1)?;
     let stored = ScheduleRow {
@@ -161,7 +170,7 @@ pub(crate) async fn remove(
     session: &mut Session,
     schedule: ScheduleId,
     expected: Expected,
-) -> Step<Written> {
+) -> DriverResult<Written> {
     let id = uuid(schedule);
     let sql = "select version from windlass.schedules where id = $1 for update";
     let rows = session.query(sql, params![id]).await?;
@@ -179,7 +188,7 @@ pub(crate) async fn remove(
     }
     let sql = "delete from windlass.records where topic = $1";
     let topic = Fire::skipped_topic(schedule);
-    session.last(sql, params![topic]).await?;
+    session.query_and_commit(sql, params![topic]).await?;
     Ok(Written::Version(version))
 }
 
@@ -188,11 +197,11 @@ pub(crate) async fn fire(
     session: &mut Session,
     fire: &Fire,
     now: Timestamp,
-) -> Step<(Fired, Vec<Job>)> {
+) -> DriverResult<(Fired, Vec<Job>)> {
     let definition = fire.definition.as_ref().map(serde_json::to_string);
     let definition = definition
         .transpose()
-        .map_err(|error| Fault::damaged(format!("a schedule: {error}")))?;
+        .map_err(|error| DriverError::damaged(format!("a schedule: {error}")))?;
     let sql = "update windlass.schedules
          set version = version + 1, last_at = $3, next_at = $4, definition = coalesce($5, definition)
          where id = $1 and version = $2 returning id";
@@ -214,36 +223,39 @@ pub(crate) async fn fire(
     }
     record_skipped(session, fire, now).await?;
     let new = new_occurrences(session, &fire.jobs).await?;
-    let places = new
+    let queue_keys = new
         .iter()
-        .filter_map(|job| unique_key::place(job, &job.queue));
-    let mut held: BTreeSet<unique_key::Place> =
-        unique_key::holders(session, &places.collect(), now)
+        .filter_map(|job| unique_key::queue_key(job, &job.queue));
+    let mut held: BTreeSet<unique_key::QueueKey> =
+        unique_key::holders(session, &queue_keys.collect(), now)
             .await?
             .into_keys()
             .collect();
-    let free =
-        |job: &&Job| unique_key::place(job, &job.queue).is_none_or(|place| held.insert(place));
+    let free = |job: &&Job| {
+        unique_key::queue_key(job, &job.queue).is_none_or(|queue_key| held.insert(queue_key))
+    };
     let made: Vec<&Job> = new.into_iter().filter(free).collect();
     name_jobs(session, &made).await?;
-    let missed = unique_key::take(session, &made, now).await?;
+    let missed = unique_key::acquire(session, &made, now).await?;
     let columns = Columns::of(made.iter().copied(), now);
     let stored = match columns.is_empty() {
         true => Vec::new(),
         false => {
             let sql = include_str!("../sql/insert_absent_jobs.sql");
-            columns.insert(session, sql, How::Within).await?
+            columns
+                .insert(session, sql, InsertMode::WithinTransaction)
+                .await?
         }
     };
     if !missed.is_empty() || stored.len() != made.len() {
-        return Err(Fault::Collision);
+        return Err(DriverError::Collision);
     }
     session.commit().await?;
     let jobs = made.iter().map(|job| job.id).collect();
     Ok((Fired::Done { jobs }, made.into_iter().cloned().collect()))
 }
 
-async fn record_skipped(session: &mut Session, fire: &Fire, now: Timestamp) -> Step<()> {
+async fn record_skipped(session: &mut Session, fire: &Fire, now: Timestamp) -> DriverResult<()> {
     let topic = Fire::skipped_topic(fire.schedule);
     if let Some(cursor) = fire.lengthened {
         let sql = "delete from windlass.records where topic = $1 and cursor = $2";
@@ -259,7 +271,7 @@ async fn record_skipped(session: &mut Session, fire: &Fire, now: Timestamp) -> S
 pub(crate) async fn forget_occurrences(
     session: &mut Session,
     jobs: impl Iterator<Item = &Job>,
-) -> Step<()> {
+) -> DriverResult<()> {
     let of = jobs.filter_map(|job| job.occurrence);
     let (schedules, instants): (Vec<Uuid>, Vec<Time>) = of
         .map(|of| (uuid(of.schedule_id), Time(of.scheduled_for)))
@@ -275,7 +287,7 @@ pub(crate) async fn forget_occurrences(
 }
 
 /// Says of occurrences which jobs they became.
-async fn name_jobs(session: &mut Session, made: &[&Job]) -> Step<()> {
+async fn name_jobs(session: &mut Session, made: &[&Job]) -> DriverResult<()> {
     let (mut schedules, mut instants, mut jobs) = (Vec::new(), Vec::new(), Vec::new());
     for job in made {
         if let Some(of) = job.occurrence {
@@ -294,7 +306,7 @@ async fn name_jobs(session: &mut Session, made: &[&Job]) -> Step<()> {
 }
 
 /// The jobs whose occurrence was not fired before, by anybody.
-async fn new_occurrences<'a>(session: &mut Session, jobs: &'a [Job]) -> Step<Vec<&'a Job>> {
+async fn new_occurrences<'a>(session: &mut Session, jobs: &'a [Job]) -> DriverResult<Vec<&'a Job>> {
     let of = |job: &Job| {
         job.occurrence
             .map(|of| (uuid(of.schedule_id), of.scheduled_for))

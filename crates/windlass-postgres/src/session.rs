@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use deadpool_postgres::Object;
 use tokio_postgres::{Client, Row};
 
-use crate::error::Step;
+use crate::error::DriverResult;
 use crate::param::Param;
 
 /// How transactions begin.
 #[derive(Debug)]
-pub(crate) struct Begin {
+pub(crate) struct BeginSql {
     pub(crate) write: String,
     pub(crate) read: String,
 }
@@ -20,17 +20,17 @@ pub(crate) struct Begin {
 /// A connection for one step. Unless the step went well, the connection is not used again.
 pub(crate) struct Session {
     object: Option<Object>,
-    begin: Arc<Begin>,
+    begin: Arc<BeginSql>,
     /// What the transaction locks when it begins.
     lock: Option<i64>,
     begun: bool,
     clean: bool,
-    /// From here on a fault does not mean that the step did not happen.
+    /// From here on a error does not mean that the step did not happen.
     committing: Arc<AtomicBool>,
 }
 
 impl Session {
-    pub(crate) fn new(object: Object, begin: Arc<Begin>, committing: Arc<AtomicBool>) -> Self {
+    pub(crate) fn new(object: Object, begin: Arc<BeginSql>, committing: Arc<AtomicBool>) -> Self {
         Session {
             object: Some(object),
             begin,
@@ -62,7 +62,11 @@ impl Session {
     }
 
     /// A statement of a transaction, which begins with the first one, in the same flight.
-    pub(crate) async fn query(&mut self, sql: &str, params: &[Param<'_>]) -> Step<Vec<Row>> {
+    pub(crate) async fn query(
+        &mut self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> DriverResult<Vec<Row>> {
         self.clean = false;
         if self.begun {
             return Ok(self.client().query_typed(sql, params).await?);
@@ -81,7 +85,7 @@ impl Session {
     pub(crate) async fn queries<const N: usize>(
         &mut self,
         statements: [(&str, &[Param<'_>]); N],
-    ) -> Step<[Vec<Row>; N]> {
+    ) -> DriverResult<[Vec<Row>; N]> {
         self.clean = false;
         let begin = !std::mem::replace(&mut self.begun, true);
         let (client, text) = (self.client(), self.begin_text());
@@ -101,9 +105,13 @@ impl Session {
     }
 
     /// The last statement of a transaction, with its commit in the same flight.
-    pub(crate) async fn last(&mut self, sql: &str, params: &[Param<'_>]) -> Step<Vec<Row>> {
+    pub(crate) async fn query_and_commit(
+        &mut self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> DriverResult<Vec<Row>> {
         if !self.begun {
-            return self.alone(sql, params).await;
+            return self.single(sql, params).await;
         }
         self.clean = false;
         self.committing.store(true, Ordering::Relaxed);
@@ -114,23 +122,27 @@ impl Session {
         );
         let rows = rows?;
         committed?;
-        self.settled();
+        self.mark_done();
         Ok(rows)
     }
 
     /// A statement that is a transaction of its own, in one flight.
-    pub(crate) async fn alone(&mut self, sql: &str, params: &[Param<'_>]) -> Step<Vec<Row>> {
-        self.alone_and(sql, params, "select", &[]).await
+    pub(crate) async fn single(
+        &mut self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> DriverResult<Vec<Row>> {
+        self.single_with_check(sql, params, "select", &[]).await
     }
 
     /// The same with a second statement, which is there to fail.
-    pub(crate) async fn alone_and(
+    pub(crate) async fn single_with_check(
         &mut self,
         sql: &str,
         params: &[Param<'_>],
         second: &str,
         second_params: &[Param<'_>],
-    ) -> Step<Vec<Row>> {
+    ) -> DriverResult<Vec<Row>> {
         self.clean = false;
         self.committing.store(true, Ordering::Relaxed);
         let client = self.client();
@@ -151,19 +163,23 @@ impl Session {
         let rows = rows?;
         checked?;
         committed?;
-        self.settled();
+        self.mark_done();
         Ok(rows)
     }
 
     /// A step before the transaction, which does no harm if nothing follows.
-    pub(crate) async fn aside(&mut self, sql: &str, params: &[Param<'_>]) -> Step<Vec<Row>> {
-        let rows = self.alone(sql, params).await?;
+    pub(crate) async fn before_transaction(
+        &mut self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> DriverResult<Vec<Row>> {
+        let rows = self.single(sql, params).await?;
         self.committing.store(false, Ordering::Relaxed);
         Ok(rows)
     }
 
     /// A statement that only reads; bounded in time like all others.
-    pub(crate) async fn look(&mut self, sql: &str, params: &[Param<'_>]) -> Step<Vec<Row>> {
+    pub(crate) async fn read(&mut self, sql: &str, params: &[Param<'_>]) -> DriverResult<Vec<Row>> {
         if self.begun {
             return self.query(sql, params).await;
         }
@@ -181,27 +197,27 @@ impl Session {
         Ok(rows)
     }
 
-    pub(crate) async fn commit(&mut self) -> Step<()> {
+    pub(crate) async fn commit(&mut self) -> DriverResult<()> {
         if !self.begun {
             return Ok(());
         }
         self.committing.store(true, Ordering::Relaxed);
         self.client().batch_execute("commit").await?;
-        self.settled();
+        self.mark_done();
         Ok(())
     }
 
     /// The server said that it is done. What goes wrong after that does not undo it.
-    fn settled(&mut self) {
+    fn mark_done(&mut self) {
         self.begun = false;
         self.clean = true;
     }
 
     /// Ends a transaction that was not to change anything.
-    pub(crate) async fn roll_back(&mut self) -> Step<()> {
+    pub(crate) async fn roll_back(&mut self) -> DriverResult<()> {
         if self.begun {
             self.client().batch_execute("rollback").await?;
-            self.settled();
+            self.mark_done();
             self.committing.store(false, Ordering::Relaxed);
         }
         Ok(())

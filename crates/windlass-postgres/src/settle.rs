@@ -13,10 +13,10 @@ use windlass_store::refused::SweepPart;
 use windlass_store::stored::LastAttempt;
 use windlass_store::{Attempt, AttemptId, AttemptReport, Renewed, Settled, Swept};
 
-use crate::error::{Fault, Step};
+use crate::error::{DriverError, DriverResult};
 use crate::param::{Time, bigint, int, params};
 use crate::read::{self, JOBS, find};
-use crate::row::{self, LIVING, uuids};
+use crate::row::{self, ACTIVE_COLUMNS, uuids};
 use crate::session::Session;
 use crate::settings::Settings;
 use crate::unique_key;
@@ -28,7 +28,7 @@ pub(crate) async fn renew(
     attempts: &[AttemptId],
     lease: Duration,
     now: Timestamp,
-) -> Step<Vec<Renewed>> {
+) -> DriverResult<Vec<Renewed>> {
     let until = now.saturating_add(lease);
     // In the order of ids, as all do: nobody waits for one who waits for them.
     let mut sorted = attempts.to_vec();
@@ -37,7 +37,7 @@ pub(crate) async fn renew(
     let numbers: Vec<i32> = sorted.iter().map(|of| int(of.attempt)).collect();
     let sql = include_str!("../sql/renew.sql");
     let rows = session
-        .alone(sql, params![ids, numbers, Time(until)])
+        .single(sql, params![ids, numbers, Time(until)])
         .await?;
     let mut renewed = HashMap::with_capacity(rows.len());
     for found in &rows {
@@ -54,20 +54,20 @@ pub(crate) async fn renew(
 }
 
 /// The attempt that a row begins with.
-fn attempt_id(found: &Row) -> Step<AttemptId> {
+fn attempt_id(found: &Row) -> DriverResult<AttemptId> {
     Ok(AttemptId {
         job: row::id(found, 0)?,
         attempt: row::count(found, 1)?,
     })
 }
 
-/// Ends attempts. Successes are one statement; of others the rows are locked and `core` is asked.
+/// EndedAttempts attempts. Successes are one statement; of others the rows are locked and `core` is asked.
 pub(crate) async fn settle_all(
     session: &mut Session,
     settings: &Settings,
     reports: &[AttemptReport],
     now: Timestamp,
-) -> Step<(Vec<Settled>, Vec<Job>)> {
+) -> DriverResult<(Vec<Settled>, Vec<Job>)> {
     let mut answers: Vec<Option<Settled>> = vec![None; reports.len()];
     // The first report of an attempt is the one that can end it.
     let mut met = HashSet::with_capacity(reports.len());
@@ -75,19 +75,20 @@ pub(crate) async fn settle_all(
         .iter()
         .enumerate()
         .filter(|(_, report)| met.insert(report.of))
-        .map(|(place, _)| place)
+        .map(|(position, _)| position)
         .collect();
-    let (successes, others): (Vec<usize>, Vec<usize>) = first.into_iter().partition(|place| {
-        let report = reports.get(*place).map(|report| &report.report);
+    let (successes, others): (Vec<usize>, Vec<usize>) = first.into_iter().partition(|position| {
+        let report = reports.get(*position).map(|report| &report.report);
         matches!(report, Some(Report::Succeeded(_)))
     });
     let only_successes = others.is_empty() && successes.len() == reports.len();
     let done = succeed(session, reports, &successes, only_successes, now).await?;
-    for place in successes {
-        let Some(report) = reports.get(place) else {
+    for position in successes {
+        let Some(report) = reports.get(position) else {
             continue;
         };
-        if let (Some(settlement), Some(answer)) = (done.get(&report.of), answers.get_mut(place)) {
+        if let (Some(settlement), Some(answer)) = (done.get(&report.of), answers.get_mut(position))
+        {
             *answer = Some(Settled::Done(settlement.clone()));
         }
     }
@@ -97,7 +98,7 @@ pub(crate) async fn settle_all(
     }
     let unanswered = answers.iter().any(Option::is_none);
     let outcomes = match unanswered {
-        true => over(session, settings, reports, &answers).await?,
+        true => ended_outcomes(session, settings, reports, &answers).await?,
         false => HashMap::new(),
     };
     let answers = answers.into_iter().zip(reports).map(|(answer, report)| {
@@ -113,16 +114,16 @@ pub(crate) async fn settle_all(
 async fn succeed(
     session: &mut Session,
     reports: &[AttemptReport],
-    places: &[usize],
+    positions: &[usize],
     alone: bool,
     now: Timestamp,
-) -> Step<HashMap<AttemptId, Settlement>> {
-    if places.is_empty() {
+) -> DriverResult<HashMap<AttemptId, Settlement>> {
+    if positions.is_empty() {
         return Ok(HashMap::new());
     }
-    let mut sorted: Vec<&AttemptReport> = places
+    let mut sorted: Vec<&AttemptReport> = positions
         .iter()
-        .filter_map(|place| reports.get(*place))
+        .filter_map(|position| reports.get(*position))
         .collect();
     sorted.sort_unstable_by_key(|report| report.of);
     let of = || sorted.iter().copied();
@@ -139,7 +140,7 @@ async fn succeed(
     let sql = include_str!("../sql/succeed.sql");
     let params = params![ids, attempts, results, details, Time(now)];
     let rows = match alone {
-        true => session.alone(sql, params).await?,
+        true => session.single(sql, params).await?,
         false => session.query(sql, params).await?,
     };
     let mut done = HashMap::with_capacity(rows.len());
@@ -175,35 +176,35 @@ fn success(failures: u32, snoozes: u32, result: Option<Payload>, now: Timestamp)
     settle(&running, Report::Succeeded(result), now, 0)
 }
 
-/// Ends attempts that did not succeed; answers the jobs that wait again.
+/// EndedAttempts attempts that did not succeed; answers the jobs that wait again.
 async fn fail(
     session: &mut Session,
     settings: &Settings,
     reports: &[AttemptReport],
-    places: &[usize],
+    positions: &[usize],
     answers: &mut [Option<Settled>],
     now: Timestamp,
-) -> Step<Vec<Job>> {
-    if places.is_empty() {
+) -> DriverResult<Vec<Job>> {
+    if positions.is_empty() {
         return Ok(Vec::new());
     }
     let ids = uuids(
-        places
+        positions
             .iter()
-            .filter_map(|place| reports.get(*place))
+            .filter_map(|position| reports.get(*position))
             .map(|report| report.of.job),
     );
     let sql = format!(
-        "select {LIVING} from {JOBS} where id = any ($1) and lease_until is not null order by id for update"
+        "select {ACTIVE_COLUMNS} from {JOBS} where id = any ($1) and lease_until is not null order by id for update"
     );
     let rows = session.query(&sql, params![ids]).await?;
     // What cannot be read is not ended here: a version that can read it does so when its lease has expired.
-    let (jobs, unreadable) = read::living(session, settings, &rows).await?;
+    let (jobs, unreadable) = read::active(session, settings, &rows).await?;
     unreadable::park(session, &unreadable).await?;
     let mut jobs: HashMap<JobId, Job> = jobs.into_iter().map(|job| (job.id, job)).collect();
-    let mut ends = Ends::default();
-    for place in places {
-        let Some(report) = reports.get(*place) else {
+    let mut ended = EndedAttempts::default();
+    for position in positions {
+        let Some(report) = reports.get(*position) else {
             continue;
         };
         let runs = jobs
@@ -213,25 +214,25 @@ async fn fail(
             true => jobs.remove(&report.of.job),
             false => None,
         };
-        if let (Some(job), Some(answer)) = (running, answers.get_mut(*place)) {
-            let settlement = ends.end(job, report, now);
+        if let (Some(job), Some(answer)) = (running, answers.get_mut(*position)) {
+            let settlement = ended.end(job, report, now);
             *answer = Some(Settled::Done(settlement));
         }
     }
-    ends.write(session, now).await?;
-    Ok(ends.waiting)
+    ended.write(session, now).await?;
+    Ok(ended.waiting)
 }
 
 /// What became of attempts, to be written together.
 #[derive(Default)]
-pub(crate) struct Ends {
+pub(crate) struct EndedAttempts {
     pub(crate) waiting: Vec<Job>,
-    pub(crate) over: Vec<(Job, LastAttempt)>,
+    pub(crate) finished: Vec<(Job, LastAttempt)>,
     attempts: Vec<(JobId, Attempt)>,
 }
 
-impl Ends {
-    /// Ends a running attempt as `core` decides.
+impl EndedAttempts {
+    /// EndedAttempts a running attempt as `core` decides.
     fn end(&mut self, mut job: Job, report: &AttemptReport, now: Timestamp) -> Settlement {
         let retry_count = job.failures;
         let settlement = job
@@ -242,7 +243,7 @@ impl Ends {
         let detail = report.detail.clone();
         if job.state().is_final() {
             let outcome = Some(settlement.outcome);
-            self.over.push((job, LastAttempt { outcome, detail }));
+            self.finished.push((job, LastAttempt { outcome, detail }));
             return settlement;
         }
         let attempt = Attempt {
@@ -260,22 +261,22 @@ impl Ends {
         settlement
     }
 
-    pub(crate) async fn write(&self, session: &mut Session, now: Timestamp) -> Step<()> {
+    pub(crate) async fn write(&self, session: &mut Session, now: Timestamp) -> DriverResult<()> {
         Columns::of(&self.waiting, now).update(session).await?;
-        write::end(session, &self.over, JOBS).await?;
-        let over: Vec<&Job> = self.over.iter().map(|(job, _)| job).collect();
-        unique_key::release(session, &over, now).await?;
+        write::finish(session, &self.finished, JOBS).await?;
+        let finished: Vec<&Job> = self.finished.iter().map(|(job, _)| job).collect();
+        unique_key::release(session, &finished, now).await?;
         write::insert_attempts(session, &self.attempts).await
     }
 }
 
 /// How attempts ended that do not run any more, and the delivery of their jobs.
-async fn over(
+async fn ended_outcomes(
     session: &mut Session,
     settings: &Settings,
     reports: &[AttemptReport],
     answers: &[Option<Settled>],
-) -> Step<HashMap<AttemptId, (Outcome, Delivery)>> {
+) -> DriverResult<HashMap<AttemptId, (Outcome, Delivery)>> {
     let open = reports
         .iter()
         .zip(answers)
@@ -297,7 +298,7 @@ async fn over(
     let numbers: Vec<i32> = open.iter().map(|of| int(of.attempt)).collect();
     let sql = "select job, attempt, outcome from windlass.attempts
          where (job, attempt) in (select * from unnest($1::uuid[], $2::integer[]))";
-    for row in session.look(sql, params![jobs, numbers]).await? {
+    for row in session.read(sql, params![jobs, numbers]).await? {
         let of = attempt_id(&row)?;
         let outcome = row::outcome(row.try_get(2)?);
         if let (Some(found), Ok(outcome)) = (found.jobs.get(&of.job), outcome) {
@@ -319,7 +320,7 @@ pub(crate) async fn to_sweep(
     except: &[JobId],
     limit: usize,
     now: Timestamp,
-) -> Step<Vec<JobId>> {
+) -> DriverResult<Vec<JobId>> {
     let sql = format!(
         "(select id from {JOBS} where {EXPIRED} and id <> all ($3) order by lease_until, id limit $2)
          union all
@@ -330,11 +331,11 @@ pub(crate) async fn to_sweep(
         bigint(limit as u64),
         uuids(except.iter().copied())
     ];
-    let rows = session.look(&sql, params).await?;
+    let rows = session.read(&sql, params).await?;
     rows.iter().map(|found| row::id(found, 0)).collect()
 }
 
-/// Ends attempts whose lease has expired, and buries jobs that are overdue; answers those that wait again too.
+/// EndedAttempts attempts whose lease has expired, and buries jobs that are overdue; answers those that wait again too.
 pub(crate) async fn sweep(
     session: &mut Session,
     settings: &Settings,
@@ -342,22 +343,22 @@ pub(crate) async fn sweep(
     limit: usize,
     now: Timestamp,
     random: u64,
-) -> Step<(Swept, Vec<Job>)> {
+) -> DriverResult<(Swept, Vec<Job>)> {
     let mut random = Random::new(random);
-    let (mut swept, mut ends) = (Swept::default(), Ends::default());
+    let (mut swept, mut ended) = (Swept::default(), EndedAttempts::default());
     let (except, only) = match part {
         SweepPart::AllBut(except) => (uuids(except.iter().copied()), None),
         SweepPart::One(id) => (Vec::new(), Some(row::uuid(*id))),
     };
     let chosen = "id <> all ($3) and ($4::uuid is null or id = $4)";
     let sql = format!(
-        "select {LIVING} from {JOBS} where {EXPIRED} and {chosen}
+        "select {ACTIVE_COLUMNS} from {JOBS} where {EXPIRED} and {chosen}
          order by lease_until, id limit $2 for update skip locked"
     );
     let rows = session
         .query(&sql, params![Time(now), bigint(limit as u64), except, only])
         .await?;
-    let (jobs, unreadable) = read::living(session, settings, &rows).await?;
+    let (jobs, unreadable) = read::active(session, settings, &rows).await?;
     unreadable::park(session, &unreadable).await?;
     for job in jobs {
         let of = AttemptId {
@@ -370,26 +371,26 @@ pub(crate) async fn sweep(
             random: random.bits(),
             detail: None,
         };
-        swept.lost.push((of, ends.end(job, &report, now)));
+        swept.lost.push((of, ended.end(job, &report, now)));
     }
     let left = limit.saturating_sub(swept.lost.len());
     let sql = format!(
-        "select {LIVING} from {JOBS} where {OVERDUE} and {chosen}
+        "select {ACTIVE_COLUMNS} from {JOBS} where {OVERDUE} and {chosen}
          order by deadline, id limit $2 for update skip locked"
     );
     let rows = session
         .query(&sql, params![Time(now), bigint(left as u64), except, only])
         .await?;
-    let (jobs, unreadable) = read::living(session, settings, &rows).await?;
+    let (jobs, unreadable) = read::active(session, settings, &rows).await?;
     unreadable::park(session, &unreadable).await?;
     for mut job in jobs {
         debug_assert_eq!(job.state(), State::Waiting);
         job.expire(now)
-            .map_err(|conflict| Fault::damaged(conflict.to_string()))?;
+            .map_err(|conflict| DriverError::damaged(conflict.to_string()))?;
         swept.expired.push(job.id);
-        ends.over.push((job, LastAttempt::default()));
+        ended.finished.push((job, LastAttempt::default()));
     }
-    ends.write(session, now).await?;
+    ended.write(session, now).await?;
     session.commit().await?;
-    Ok((swept, ends.waiting))
+    Ok((swept, ended.waiting))
 }

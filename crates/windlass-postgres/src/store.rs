@@ -17,24 +17,28 @@ use windlass_store::{
 };
 
 use crate::change;
-use crate::claim::{self, Attempted, Claiming};
-use crate::connect::Class::{self, Other, Vital};
-use crate::error::{Fault, Step};
+use crate::claim::{self, ClaimOutcome, ClaimParams};
+use crate::connect::ConnectionClass::{self, Other, Vital};
+use crate::error::{DriverError, DriverResult};
 use crate::session::Session;
 use crate::{
     PostgresStore, document, enqueue, node, queue, read, record, row, schedule, settle, unreadable,
     upkeep,
 };
 
-/// A claim that meets jobs that cannot be read is made this many times, each time without those it met.
+/// A claim that meets jobs that cannot be read is made this many times, each time without those it unreadable_jobs.
 const PARK_ROUNDS: u32 = 16;
 
 impl PostgresStore {
     /// Carries out a step.
-    pub(crate) async fn run<T: Send, F, Work>(&self, class: Class, work: F) -> Result<T, StoreError>
+    pub(crate) async fn run<T: Send, F, Work>(
+        &self,
+        class: ConnectionClass,
+        work: F,
+    ) -> Result<T, StoreError>
     where
         F: Fn(Session) -> Work + Send + Sync,
-        Work: Future<Output = Step<T>> + Send,
+        Work: Future<Output = DriverResult<T>> + Send,
     {
         self.connections.run(class, work).await
     }
@@ -56,7 +60,7 @@ impl SweepSteps for PostgresStore {
             })
             .await?;
         if !waiting.is_empty() {
-            self.wake.tell(&waiting);
+            self.wake.notify_jobs(&waiting);
         }
         Ok(swept)
     }
@@ -93,34 +97,34 @@ impl Store for PostgresStore {
                 })
                 .await;
         }
-        self.wake.tell(jobs);
+        self.wake.notify_jobs(jobs);
         answers
     }
 
     async fn claim(&self, claim: &Claim, now: Timestamp) -> Result<Claimed, StoreError> {
         let (settings, marks) = (&self.settings, &self.wake.marks);
         for _ in 0..PARK_ROUNDS {
-            let attempted = self
+            let outcome = self
                 .run(Other, |mut session| async move {
                     let number = settings.number(&mut session, &claim.retry).await?;
-                    let claiming = Claiming::new(claim, number, now);
-                    claim::claim(&mut session, settings, marks, &claiming).await
+                    let claim_params = ClaimParams::new(claim, number, now);
+                    claim::claim(&mut session, settings, marks, &claim_params).await
                 })
                 .await?;
-            let met = &match attempted {
-                Attempted::Done(claimed, promoted) => {
-                    self.wake.tell_places(promoted);
+            let unreadable_jobs = &match outcome {
+                ClaimOutcome::Done(claimed, promoted) => {
+                    self.wake.notify_orders(promoted);
                     return Ok(claimed);
                 }
-                Attempted::Met(unreadable) => unreadable,
+                ClaimOutcome::Unreadable(unreadable) => unreadable,
             };
             self.run(Other, |mut session| async move {
-                unreadable::park(&mut session, met).await?;
+                unreadable::park(&mut session, unreadable_jobs).await?;
                 session.commit().await
             })
             .await?;
         }
-        self.wake.ring(); // there may be others behind them
+        self.wake.wake_local(); // there may be others behind them
         Ok(Claimed::default())
     }
 
@@ -134,7 +138,7 @@ impl Store for PostgresStore {
                 claim::due_queues(&mut session, look, now).await
             })
             .await?;
-        self.wake.tell_places(promoted);
+        self.wake.notify_orders(promoted);
         Ok(queues)
     }
 
@@ -171,8 +175,8 @@ impl Store for PostgresStore {
                 })
                 .await?;
             match waiting.is_empty() {
-                true => self.wake.ring(),
-                false => self.wake.tell(&waiting),
+                true => self.wake.wake_local(),
+                false => self.wake.notify_jobs(&waiting),
             }
             Ok(answers)
         };
@@ -195,7 +199,7 @@ impl Store for PostgresStore {
                 change::change(&mut session, settings, jobs, change, now).await
             })
             .await?;
-        self.wake.tell(&waiting);
+        self.wake.notify_jobs(&waiting);
         Ok(answers)
     }
 
@@ -246,7 +250,7 @@ impl Store for PostgresStore {
                 queue::put_queue(&mut session, queue, limits, expected).await
             })
             .await?;
-        self.wake.ring();
+        self.wake.wake_local();
         Ok(written)
     }
 
@@ -309,7 +313,7 @@ impl Store for PostgresStore {
             })
             .await?;
         if !new.is_empty() {
-            self.wake.tell(&new);
+            self.wake.notify_jobs(&new);
         }
         Ok(fired)
     }
@@ -356,7 +360,7 @@ impl Store for PostgresStore {
         now: Timestamp,
     ) -> Result<Written, StoreError> {
         self.run(Other, |mut session| async move {
-            let document = document::New {
+            let document = document::NewDocument {
                 collection,
                 name,
                 value,
@@ -464,8 +468,10 @@ impl Store for PostgresStore {
 
     async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
         self.run(Vital, |mut session| async move {
-            let rows = session.look("select clock_timestamp()", &[]).await?;
-            let row = rows.first().ok_or_else(|| Fault::damaged("no clock"))?;
+            let rows = session.read("select clock_timestamp()", &[]).await?;
+            let row = rows
+                .first()
+                .ok_or_else(|| DriverError::damaged("no clock"))?;
             row::time(row, 0).map(Some)
         })
         .await

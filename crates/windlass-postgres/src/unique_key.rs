@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_core::{Job, JobId, Key, QueueName, Timestamp};
 
-use crate::error::Step;
+use crate::error::DriverResult;
 use crate::param::{Time, params};
 use crate::row::{self, uuids};
 use crate::session::Session;
 
 /// A key within its queue.
-pub(crate) type Place = (QueueName, Key);
+pub(crate) type QueueKey = (QueueName, Key);
 
-pub(crate) fn place(job: &Job, queue: &QueueName) -> Option<Place> {
+pub(crate) fn queue_key(job: &Job, queue: &QueueName) -> Option<QueueKey> {
     let unique = job.unique.as_ref()?;
     Some((queue.clone(), unique.key.clone()))
 }
@@ -20,14 +20,14 @@ pub(crate) fn place(job: &Job, queue: &QueueName) -> Option<Place> {
 /// Who holds these keys at `now`, locked until the end of the transaction. Sorted against deadlock.
 pub(crate) async fn holders(
     session: &mut Session,
-    places: &BTreeSet<Place>,
+    queue_keys: &BTreeSet<QueueKey>,
     now: Timestamp,
-) -> Step<BTreeMap<Place, JobId>> {
-    if places.is_empty() {
+) -> DriverResult<BTreeMap<QueueKey, JobId>> {
+    if queue_keys.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let queues: Vec<&str> = places.iter().map(|(queue, _)| queue.as_str()).collect();
-    let keys: Vec<&str> = places.iter().map(|(_, key)| key.as_str()).collect();
+    let queues: Vec<&str> = queue_keys.iter().map(|(queue, _)| queue.as_str()).collect();
+    let keys: Vec<&str> = queue_keys.iter().map(|(_, key)| key.as_str()).collect();
     let rows = session
         .query(
             include_str!("../sql/lock_keys.sql"),
@@ -44,31 +44,31 @@ pub(crate) async fn holders(
     Ok(holders)
 }
 
-/// Lets living jobs hold their keys; answers those that could not, as another was quicker.
-pub(crate) async fn take(
+/// Lets active jobs hold their keys; answers those that could not, as another was quicker.
+pub(crate) async fn acquire(
     session: &mut Session,
     jobs: &[&Job],
     now: Timestamp,
-) -> Step<BTreeSet<JobId>> {
-    let mut wanted: Vec<&&Job> = jobs.iter().filter(|job| job.unique.is_some()).collect();
-    if wanted.is_empty() {
+) -> DriverResult<BTreeSet<JobId>> {
+    let mut keyed: Vec<&&Job> = jobs.iter().filter(|job| job.unique.is_some()).collect();
+    if keyed.is_empty() {
         return Ok(BTreeSet::new());
     }
-    wanted.sort_by_key(|job| (&job.queue, job.unique.as_ref().map(|unique| &unique.key)));
-    let got = put(session, &wanted, true, now).await?;
-    let missed = wanted
+    keyed.sort_by_key(|job| (&job.queue, job.unique.as_ref().map(|unique| &unique.key)));
+    let acquired = put(session, &keyed, true, now).await?;
+    let missed = keyed
         .iter()
         .map(|job| job.id)
-        .filter(|id| !got.contains(id));
+        .filter(|id| !acquired.contains(id));
     Ok(missed.collect())
 }
 
 async fn put(
     session: &mut Session,
     jobs: &[&&Job],
-    living: bool,
+    active: bool,
     now: Timestamp,
-) -> Step<BTreeSet<JobId>> {
+) -> DriverResult<BTreeSet<JobId>> {
     let queues: Vec<&str> = jobs.iter().map(|job| job.queue.as_str()).collect();
     let keys = jobs.iter().map(|job| job.unique.as_ref());
     let keys: Vec<Option<&str>> = keys
@@ -79,30 +79,34 @@ async fn put(
     let rows = session
         .query(
             include_str!("../sql/acquire_keys.sql"),
-            params![queues, keys, ids, untils, living, Time(now)],
+            params![queues, keys, ids, untils, active, Time(now)],
         )
         .await?;
     rows.iter().map(|row| row::id(row, 0)).collect()
 }
 
 /// Frees the keys of jobs that are over, but for those that outlast them.
-pub(crate) async fn release(session: &mut Session, jobs: &[&Job], now: Timestamp) -> Step<()> {
+pub(crate) async fn release(
+    session: &mut Session,
+    jobs: &[&Job],
+    now: Timestamp,
+) -> DriverResult<()> {
     let keyed = jobs.iter().filter(|job| job.unique.is_some());
     let (outlasting, freed): (Vec<&&Job>, Vec<&&Job>) = keyed.partition(|job| job.holds_key(now));
     if !outlasting.is_empty() {
         put(session, &outlasting, false, now).await?;
     }
     if !freed.is_empty() {
-        forget(session, freed.iter().map(|job| (&job.queue, **job))).await?;
+        release_in(session, freed.iter().map(|job| (&job.queue, **job))).await?;
     }
     Ok(())
 }
 
 /// Lets jobs no longer hold the keys that they held in these queues.
-pub(crate) async fn forget<'a>(
+pub(crate) async fn release_in<'a>(
     session: &mut Session,
     jobs: impl Iterator<Item = (&'a QueueName, &'a Job)>,
-) -> Step<()> {
+) -> DriverResult<()> {
     let (mut queues, mut keys, mut ids) = (Vec::new(), Vec::new(), Vec::new());
     for (queue, job) in jobs {
         if let Some(unique) = &job.unique {

@@ -7,10 +7,10 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 use windlass_core::JobId;
 
-use crate::error::{Fault, Step};
+use crate::error::{DriverError, DriverResult};
 use crate::param::params;
 use crate::read;
-use crate::row::{self, LIVING, uuid};
+use crate::row::{self, ACTIVE_COLUMNS, uuid};
 use crate::session::Session;
 use crate::settings::Settings;
 
@@ -25,10 +25,10 @@ pub(crate) struct Unreadable {
 }
 
 impl Unreadable {
-    pub(crate) fn new(row: &Row, fault: Fault) -> Step<Self> {
-        let reason = match fault {
-            Fault::Damaged(what) => what,
-            Fault::Sql(error) => error.to_string(),
+    pub(crate) fn new(row: &Row, error: DriverError) -> DriverResult<Self> {
+        let reason = match error {
+            DriverError::Damaged(what) => what,
+            DriverError::Sql(error) => error.to_string(),
             other => return Err(other),
         };
         let id = row::id(row, 0)?;
@@ -37,30 +37,30 @@ impl Unreadable {
 }
 
 /// What can be read of rows that begin with the id of a job, and which cannot.
-pub(crate) fn split<T>(
+pub(crate) fn split_unreadable<T>(
     rows: &[Row],
-    mut read: impl FnMut(&Row) -> Step<T>,
-) -> Step<(Vec<T>, Vec<Unreadable>)> {
+    mut read: impl FnMut(&Row) -> DriverResult<T>,
+) -> DriverResult<(Vec<T>, Vec<Unreadable>)> {
     let (mut readable, mut unreadable) = (Vec::with_capacity(rows.len()), Vec::new());
     for row in rows {
         match read(row) {
             Ok(value) => readable.push(value),
-            Err(fault) => unreadable.push(Unreadable::new(row, fault)?),
+            Err(error) => unreadable.push(Unreadable::new(row, error)?),
         }
     }
     Ok((readable, unreadable))
 }
 
 /// What can be read of rows that stand for themselves; the others are passed over.
-pub(crate) fn readable<T>(
+pub(crate) fn skip_unreadable<T>(
     what: &'static str,
     rows: &[Row],
-    read: impl Fn(&Row) -> Step<T>,
+    read: impl Fn(&Row) -> DriverResult<T>,
 ) -> Vec<T> {
     let known = |row: &Row| {
         let read = read(row);
-        if let Err(fault) = &read {
-            tracing::debug!(what, ?fault, "skipped an unreadable row");
+        if let Err(error) = &read {
+            tracing::debug!(what, ?error, "skipped an unreadable row");
         }
         read.ok()
     };
@@ -68,7 +68,7 @@ pub(crate) fn readable<T>(
 }
 
 /// Parks jobs that wait or run, within a transaction.
-pub(crate) async fn park(session: &mut Session, jobs: &[Unreadable]) -> Step<()> {
+pub(crate) async fn park(session: &mut Session, jobs: &[Unreadable]) -> DriverResult<()> {
     if jobs.is_empty() {
         return Ok(());
     }
@@ -86,21 +86,21 @@ pub(crate) async fn park(session: &mut Session, jobs: &[Unreadable]) -> Step<()>
 }
 
 /// Looks at parked jobs behind an id and lets those back that can be read; answers where the next pass begins.
-pub(crate) async fn look_again(
+pub(crate) async fn unpark_readable(
     session: &mut Session,
     settings: &Settings,
     after: Uuid,
-) -> Step<Uuid> {
+) -> DriverResult<Uuid> {
     let sql = format!(
-        "select {LIVING} from {} where unreadable is not null and id > $1 order by id limit $2",
+        "select {ACTIVE_COLUMNS} from {} where unreadable is not null and id > $1 order by id limit $2",
         read::JOBS
     );
-    let rows = session.look(&sql, params![after, LOOK_MAX]).await?;
-    let (jobs, still) = read::living(session, settings, &rows).await?;
+    let rows = session.read(&sql, params![after, LOOK_MAX]).await?;
+    let (jobs, still) = read::active(session, settings, &rows).await?;
     if !jobs.is_empty() {
         let ids = row::uuids(jobs.iter().map(|job| job.id));
         let sql = "update windlass.jobs set unreadable = null where id = any ($1)";
-        session.alone(sql, params![ids]).await?;
+        session.single(sql, params![ids]).await?;
         tracing::info!(jobs = jobs.len(), "unparked jobs that are readable now");
     }
     let still = still.iter().map(|job| job.id);

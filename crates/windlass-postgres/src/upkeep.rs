@@ -6,8 +6,8 @@ use uuid::Uuid;
 use windlass_core::Timestamp;
 use windlass_store::StoreError;
 
-use crate::connect::{Class, Connections};
-use crate::error::Step;
+use crate::connect::{ConnectionClass, Connections};
+use crate::error::DriverResult;
 use crate::param::{Time, params};
 use crate::session::Session;
 use crate::settings::Settings;
@@ -22,18 +22,18 @@ const LOCK: i64 = 0x7570_6B65_6570;
 const DAILY: [&str; 2] = ["finished", "attempts"];
 
 /// Does what is to be done, again and again, for as long as the store lives.
-pub(crate) async fn keep_up(connections: &Connections, settings: &Settings) {
+pub(crate) async fn run(connections: &Connections, settings: &Settings) {
     let mut parked_from = Uuid::nil();
     loop {
         for task in [CLAIMS, KEYS, TALLIES] {
-            let done = connections.run(Class::Other, |mut session| async move {
-                alone(&mut session, task).await
+            let done = connections.run(ConnectionClass::Other, |mut session| async move {
+                run_exclusively(&mut session, task).await
             });
             report(done.await);
         }
         report(add_days(connections).await);
-        let looked = connections.run(Class::Other, |mut session| async move {
-            unreadable::look_again(&mut session, settings, parked_from).await
+        let looked = connections.run(ConnectionClass::Other, |mut session| async move {
+            unreadable::unpark_readable(&mut session, settings, parked_from).await
         });
         report(looked.await.map(|next| parked_from = next));
         tokio::time::sleep(EVERY).await;
@@ -49,12 +49,12 @@ fn report(done: Result<(), StoreError>) {
 const CLAIMS: &str = "delete from windlass.claims where at < now() - interval '1 hour'";
 const KEYS: &str =
     "delete from windlass.unique_keys where not living and until < now() - interval '1 hour'";
-const TALLIES: &str = "with gone as (delete from windlass.tallies returning *)
+const TALLIES: &str = "with deleted as (delete from windlass.tallies returning *)
      insert into windlass.tallies (queue, state, count)
-     select queue, state, sum(count) from gone group by queue, state having sum(count) <> 0";
+     select queue, state, sum(count) from deleted group by queue, state having sum(count) <> 0";
 
 /// Does one thing, unless another node is at it.
-async fn alone(session: &mut Session, sql: &str) -> Step<()> {
+async fn run_exclusively(session: &mut Session, sql: &str) -> DriverResult<()> {
     if lock(session).await? {
         session.query(sql, params![]).await?;
     }
@@ -62,7 +62,7 @@ async fn alone(session: &mut Session, sql: &str) -> Step<()> {
 }
 
 /// Whether nobody else does the upkeep, until the end of the transaction.
-async fn lock(session: &mut Session) -> Step<bool> {
+async fn lock(session: &mut Session) -> DriverResult<bool> {
     let sql = "select pg_try_advisory_xact_lock($1)";
     let rows = session.query(sql, params![LOCK]).await?;
     Ok(rows.first().is_some_and(|row| row.get(0)))
@@ -71,7 +71,7 @@ async fn lock(session: &mut Session) -> Step<bool> {
 /// Adds partitions for the days to come, one at a time.
 async fn add_days(connections: &Connections) -> Result<(), StoreError> {
     let missing = connections
-        .run(Class::Other, |mut session| async move {
+        .run(ConnectionClass::Other, |mut session| async move {
             missing_days(&mut session).await
         })
         .await?;
@@ -82,8 +82,8 @@ async fn add_days(connections: &Connections) -> Result<(), StoreError> {
              for values from ('{day} 00:00+00') to ('{next} 00:00+00')"
         );
         connections
-            .run(Class::Other, |mut session| async move {
-                alone(&mut session, sql).await
+            .run(ConnectionClass::Other, |mut session| async move {
+                run_exclusively(&mut session, sql).await
             })
             .await?;
     }
@@ -91,14 +91,14 @@ async fn add_days(connections: &Connections) -> Result<(), StoreError> {
 }
 
 /// The days from tomorrow on that have no partition yet. Today's rows may be among the others already: it is left alone.
-async fn missing_days(session: &mut Session) -> Step<Vec<(&'static str, String, String)>> {
+async fn missing_days(session: &mut Session) -> DriverResult<Vec<(&'static str, String, String)>> {
     let sql = "select to_char(day, 'YYYY-MM-DD'), to_char(day + interval '1 day', 'YYYY-MM-DD')
          from generate_series(date_trunc('day', now() at time zone 'utc') + interval '1 day',
                               date_trunc('day', now() at time zone 'utc') + interval '3 days', interval '1 day') as day
          where to_regclass('windlass.' || $1 || '_' || to_char(day, 'YYYYMMDD')) is null";
     let mut missing = Vec::new();
     for table in DAILY {
-        for row in session.look(sql, params![table]).await? {
+        for row in session.read(sql, params![table]).await? {
             missing.push((table, row.try_get(0)?, row.try_get(1)?));
         }
     }
@@ -114,20 +114,20 @@ pub(crate) async fn drop_days(
     let mut dropped = 0;
     for table in DAILY {
         let days = connections
-            .run(Class::Other, |mut session| async move {
+            .run(ConnectionClass::Other, |mut session| async move {
                 old_days(&mut session, table, before).await
             })
             .await?;
         for day in &days {
-            let gone = connections
-                .run(Class::Other, |mut session| async move {
+            let deleted = connections
+                .run(ConnectionClass::Other, |mut session| async move {
                     drop_day(&mut session, table, day).await
                 })
                 .await?;
-            dropped += usize::from(gone);
+            dropped += usize::from(deleted);
         }
         while connections
-            .run(Class::Other, |mut session| async move {
+            .run(ConnectionClass::Other, |mut session| async move {
                 drop_rows(&mut session, table, before).await
             })
             .await?
@@ -137,13 +137,17 @@ pub(crate) async fn drop_days(
     Ok(dropped)
 }
 
-async fn old_days(session: &mut Session, table: &str, before: Timestamp) -> Step<Vec<String>> {
+async fn old_days(
+    session: &mut Session,
+    table: &str,
+    before: Timestamp,
+) -> DriverResult<Vec<String>> {
     let sql = "select child.relname::text
          from pg_inherits join pg_class as child on child.oid = inhrelid
          where inhparent = ('windlass.' || $1)::regclass and child.relname ~ ('^' || $1 || '_[0-9]{8}$')
            and to_date(right(child.relname, 8), 'YYYYMMDD') + 1 <= ($2::timestamptz at time zone 'utc')::date
          order by child.relname";
-    let rows = session.look(sql, params![table, Time(before)]).await?;
+    let rows = session.read(sql, params![table, Time(before)]).await?;
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
@@ -151,7 +155,7 @@ async fn old_days(session: &mut Session, table: &str, before: Timestamp) -> Step
 const KEPT: &str = "exists (select from windlass.jobs where id = job) or exists (select from windlass.dead where id = job)";
 
 /// Whether it was dropped.
-async fn drop_day(session: &mut Session, table: &str, day: &str) -> Step<bool> {
+async fn drop_day(session: &mut Session, table: &str, day: &str) -> DriverResult<bool> {
     if !lock(session).await? {
         session.roll_back().await?; // another node is at it
         return Ok(false);
@@ -185,27 +189,29 @@ async fn drop_day(session: &mut Session, table: &str, day: &str) -> Step<bool> {
 }
 
 /// Removes rows that have no day of their own, in small steps; answers how many.
-async fn drop_rows(session: &mut Session, table: &str, before: Timestamp) -> Step<usize> {
+async fn drop_rows(session: &mut Session, table: &str, before: Timestamp) -> DriverResult<usize> {
     if !lock(session).await? {
         session.roll_back().await?;
         return Ok(0);
     }
     let sql = match table {
-        "finished" => "with gone as (
+        "finished" => "with deleted as (
                  delete from windlass.finished_else where ctid = any (array(
                      select ctid from windlass.finished_else where finished_at < $1 limit 1000)) returning id, queue, state
              ), freed as (
-                 delete from windlass.occurrences where job in (select id from gone)
+                 delete from windlass.occurrences where job in (select id from deleted)
              ), counted as (
                  insert into windlass.tallies (queue, state, count)
-                 select queue, state, -count(*) from gone group by queue, state
-             ) select from gone"
+                 select queue, state, -count(*) from deleted group by queue, state
+             ) select from deleted"
             .to_owned(),
         _ => format!(
             "delete from windlass.attempts_else where ctid = any (array(
                  select ctid from windlass.attempts_else where finished_at < $1 and not ({KEPT}) limit 1000)) returning job"
         ),
     };
-    let rows = session.last(&sql, params![Time(before)]).await?;
+    let rows = session
+        .query_and_commit(&sql, params![Time(before)])
+        .await?;
     Ok(rows.len())
 }

@@ -13,23 +13,23 @@ use tokio::sync::{Notify, watch};
 use tokio_postgres::{AsyncMessage, Row};
 use windlass_core::{Job, JobId, QueueName, Timestamp};
 
-use crate::connect::{Class, Connections};
-use crate::error::Step;
+use crate::connect::{ConnectionClass, Connections};
+use crate::error::DriverResult;
 use crate::param::{Time, params};
 use crate::row;
-use crate::watermark::{Place, Watermarks};
+use crate::watermark::{ClaimOrder, Watermarks};
 use crate::write;
 
 const CHANNEL: &str = "windlass";
 
 /// So long notices are gathered: each takes a lock of the whole database.
-const GATHER: Duration = Duration::from_millis(5);
+const BATCH_DELAY: Duration = Duration::from_millis(5);
 
 /// So often everybody looks, whatever is told.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// So long it may take to connect.
-const LISTEN_TIME_MAX: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// PostgreSQL takes no longer ones.
 const NOTICE_BYTES_MAX: usize = 7000;
@@ -39,14 +39,14 @@ pub(crate) struct Wake {
     node: u64,
     changes: watch::Sender<u64>,
     pub(crate) marks: Watermarks,
-    untold: Mutex<BTreeMap<(QueueName, i16), Place>>,
-    bell: Notify,
+    pending: Mutex<BTreeMap<(QueueName, i16), ClaimOrder>>,
+    pending_signal: Notify,
 }
 
 /// Queue and lane; rank, time and id of the first job that came in there.
 type FirstOf = (QueueName, i16, i32, i64, JobId);
 
-/// What nodes tell one another: the first place of each lane where something came in. Without any, it may be everywhere.
+/// What nodes tell one another: the first order of each lane where something came in. Without any, it may be everywhere.
 #[derive(Debug, Serialize, Deserialize)]
 struct Notice {
     node: u64,
@@ -59,8 +59,8 @@ impl Wake {
             node: RandomState::new().hash_one(0),
             changes: watch::Sender::new(0),
             marks: Watermarks::default(),
-            untold: Mutex::default(),
-            bell: Notify::new(),
+            pending: Mutex::default(),
+            pending_signal: Notify::new(),
         }
     }
 
@@ -69,73 +69,76 @@ impl Wake {
     }
 
     /// Something may be claimable that was not.
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake_local(&self) {
         self.changes
             .send_modify(|count| *count = count.wrapping_add(1));
     }
 
     /// Jobs wait now: tells this node at once, and the others soon.
-    pub(crate) fn tell<'a>(&self, jobs: impl IntoIterator<Item = &'a Job>) {
-        self.tell_places(jobs.into_iter().map(|job| {
-            let place = (write::rank(job), job.run_at, job.id);
-            (job.queue.clone(), write::lane(job), place)
+    pub(crate) fn notify_jobs<'a>(&self, jobs: impl IntoIterator<Item = &'a Job>) {
+        self.notify_orders(jobs.into_iter().map(|job| {
+            let order = (write::rank(job), job.run_at, job.id);
+            (job.queue.clone(), write::lane(job), order)
         }));
     }
 
-    /// The same of places.
-    pub(crate) fn tell_places(&self, places: impl IntoIterator<Item = (QueueName, i16, Place)>) {
-        let mut first: BTreeMap<(QueueName, i16), Place> = BTreeMap::new();
-        for (queue, lane, place) in places {
-            let known = first.entry((queue, lane)).or_insert(place);
-            *known = place.min(*known);
+    /// The same of claim_orders.
+    pub(crate) fn notify_orders(
+        &self,
+        claim_orders: impl IntoIterator<Item = (QueueName, i16, ClaimOrder)>,
+    ) {
+        let mut first: BTreeMap<(QueueName, i16), ClaimOrder> = BTreeMap::new();
+        for (queue, lane, order) in claim_orders {
+            let known = first.entry((queue, lane)).or_insert(order);
+            *known = order.min(*known);
         }
         if first.is_empty() {
             return;
         }
-        let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
-        for (lane, place) in first {
-            self.marks.lower(&lane.0, lane.1, place);
-            let known = untold.entry(lane).or_insert(place);
-            *known = place.min(*known);
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        for (lane, order) in first {
+            self.marks.lower(&lane.0, lane.1, order);
+            let known = pending.entry(lane).or_insert(order);
+            *known = order.min(*known);
         }
-        drop(untold);
-        self.ring();
-        self.bell.notify_one();
+        drop(pending);
+        self.wake_local();
+        self.pending_signal.notify_one();
     }
 
     /// Tells the others, for as long as the store lives.
-    pub(crate) async fn tell_others(&self, connections: &Connections) {
+    pub(crate) async fn send_notices(&self, connections: &Connections) {
         loop {
-            self.bell.notified().await;
-            tokio::time::sleep(GATHER).await;
-            let untold =
-                std::mem::take(&mut *self.untold.lock().unwrap_or_else(PoisonError::into_inner));
-            let notice = &self.notice(untold);
+            self.pending_signal.notified().await;
+            tokio::time::sleep(BATCH_DELAY).await;
+            let pending =
+                std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
+            let notice = &self.notice(pending);
             let told = connections
-                .run(Class::Other, |mut session| async move {
+                .run(ConnectionClass::Other, |mut session| async move {
                     let sql = "select pg_notify($1, $2)";
-                    session.alone(sql, params![CHANNEL, notice.as_str()]).await
+                    session.single(sql, params![CHANNEL, notice.as_str()]).await
                 })
                 .await;
             if let Err(error) = told {
-                tracing::debug!(%error, "others were not told of new jobs: they look by themselves");
+                tracing::debug!(%error, "others were not told of new jobs: they poll by themselves");
             }
         }
     }
 
-    /// Looks for jobs before the places where claims begin, which nobody told of, for as long as the store lives. It may
+    /// Looks for jobs before the claim_orders where claims begin, which nobody told of, for as long as the store lives. It may
     /// walk over all that an old snapshot keeps, so it takes a tenth of the time at most.
-    pub(crate) async fn look_back(&self, connections: &Connections) {
-        let mut pause = LOOK;
+    pub(crate) async fn find_missed(&self, connections: &Connections) {
+        let mut pause = POLL_INTERVAL;
         loop {
             tokio::time::sleep(pause).await;
             let started = tokio::time::Instant::now();
-            for ((queue, lane, kinds), (rank, at, id)) in self.marks.all() {
+            for ((queue, lane, kinds), (rank, at, id)) in self.marks.raised() {
                 let (kinds, wanted) = kinds.parts();
                 let kinds: &Vec<&str> = &kinds.iter().map(|kind| kind.as_str()).collect();
                 let queue = &queue;
                 let found = connections
-                    .run(Class::Other, |mut session| async move {
+                    .run(ConnectionClass::Other, |mut session| async move {
                         let sql = include_str!("../sql/find_missed.sql");
                         let params = params![
                             queue.as_str(),
@@ -149,16 +152,20 @@ impl Wake {
                         let rows = session.query(sql, params).await?;
                         session.commit().await?;
                         let found = rows.first();
-                        let place = |found: &Row| {
-                            Step::Ok((found.try_get(0)?, row::time(found, 1)?, row::id(found, 2)?))
+                        let order = |found: &Row| {
+                            DriverResult::Ok((
+                                found.try_get(0)?,
+                                row::time(found, 1)?,
+                                row::id(found, 2)?,
+                            ))
                         };
-                        found.map(place).transpose()
+                        found.map(order).transpose()
                     })
                     .await;
                 match found {
-                    Ok(Some(place)) => {
-                        self.marks.lower(queue, lane, place);
-                        self.ring();
+                    Ok(Some(order)) => {
+                        self.marks.lower(queue, lane, order);
+                        self.wake_local();
                     }
                     Ok(None) => {}
                     Err(error) => {
@@ -166,12 +173,12 @@ impl Wake {
                     }
                 }
             }
-            pause = LOOK.max(started.elapsed() * 10);
+            pause = POLL_INTERVAL.max(started.elapsed() * 10);
         }
     }
 
-    fn notice(&self, untold: BTreeMap<(QueueName, i16), Place>) -> String {
-        let lanes = untold
+    fn notice(&self, pending: BTreeMap<(QueueName, i16), ClaimOrder>) -> String {
+        let lanes = pending
             .into_iter()
             .map(|((queue, lane), (rank, at, id))| (queue, lane, rank, at.as_micros(), id));
         let text = |lanes| {
@@ -188,7 +195,7 @@ impl Wake {
         }
     }
 
-    fn hear(&self, text: &str) {
+    fn receive(&self, text: &str) {
         let notice: Option<Notice> = serde_json::from_str(text).ok();
         match notice {
             Some(notice) if notice.node == self.node => return,
@@ -200,31 +207,31 @@ impl Wake {
                     self.marks.lower(&queue, lane, (rank, at, id));
                 }
             }
-            _ => self.marks.forget(),
+            _ => self.marks.reset(),
         }
-        self.ring();
+        self.wake_local();
     }
 
     /// Listens to the others, for as long as the store lives; connects again when the connection is lost.
     pub(crate) async fn listen(&self, connections: &Connections) {
-        let mut look = tokio::time::interval(LOOK);
+        let mut poll = tokio::time::interval(POLL_INTERVAL);
         loop {
-            if let Err(error) = self.listen_once(connections, &mut look).await {
+            if let Err(error) = self.listen_once(connections, &mut poll).await {
                 tracing::debug!(%error, "the connection that listens for new jobs is lost");
             }
-            self.marks.forget();
-            look.tick().await;
-            self.ring();
+            self.marks.reset();
+            poll.tick().await;
+            self.wake_local();
         }
     }
 
     async fn listen_once(
         &self,
         connections: &Connections,
-        look: &mut tokio::time::Interval,
+        poll: &mut tokio::time::Interval,
     ) -> Result<(), tokio_postgres::Error> {
         let connect = connections.options.server.connect(connections.tls.clone());
-        let connected = tokio::time::timeout(LISTEN_TIME_MAX, connect).await;
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, connect).await;
         let Ok(connected) = connected else {
             return Ok(()); // somebody took the call and says nothing
         };
@@ -239,15 +246,15 @@ impl Wake {
                 done = &mut listen, if !listening => {
                     done?;
                     listening = true;
-                    self.marks.forget(); // what was told before is not known
+                    self.marks.reset(); // what was told before is not known
                 }
                 message = messages.next() => match message {
-                    Some(Ok(AsyncMessage::Notification(notice))) => self.hear(notice.payload()),
+                    Some(Ok(AsyncMessage::Notification(notice))) => self.receive(notice.payload()),
                     Some(Ok(_)) => {}
                     Some(Err(error)) => return Err(error),
                     None => return Ok(()),
                 },
-                _ = look.tick() => self.ring(),
+                _ = poll.tick() => self.wake_local(),
             }
         }
     }

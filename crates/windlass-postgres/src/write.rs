@@ -4,7 +4,7 @@ use windlass_core::{Job, Lane, Timestamp};
 use windlass_store::Attempt;
 use windlass_store::stored::{LastAttempt, extra_of, result_of};
 
-use crate::error::Step;
+use crate::error::DriverResult;
 use crate::param::{Time, int, params};
 use crate::row::{self, error_text, micros, uuid, uuids};
 use crate::session::Session;
@@ -51,8 +51,8 @@ impl<'a> Columns<'a> {
         &self,
         session: &mut Session,
         sql: &str,
-        how: How,
-    ) -> Step<Vec<tokio_postgres::Row>> {
+        mode: InsertMode,
+    ) -> DriverResult<Vec<tokio_postgres::Row>> {
         let time = |at: Option<Timestamp>| at.map(Time);
         let ids = self.column(|job| uuid(job.id));
         let queues = self.column(|job| job.queue.as_str());
@@ -86,17 +86,19 @@ impl<'a> Columns<'a> {
             payloads,
             extras,
         ];
-        match how {
-            How::Alone => {
+        match mode {
+            InsertMode::OwnTransaction => {
                 let refuse = include_str!("../sql/refuse_finished_ids.sql");
-                session.alone_and(sql, params, refuse, params![ids]).await
+                session
+                    .single_with_check(sql, params, refuse, params![ids])
+                    .await
             }
-            How::Within => session.query(sql, params).await,
+            InsertMode::WithinTransaction => session.query(sql, params).await,
         }
     }
 
     /// Writes where living jobs stand now.
-    pub(crate) async fn update(&self, session: &mut Session) -> Step<()> {
+    pub(crate) async fn update(&self, session: &mut Session) -> DriverResult<()> {
         if self.is_empty() {
             return Ok(());
         }
@@ -109,7 +111,7 @@ impl<'a> Columns<'a> {
         sorted.update_in_order(session).await
     }
 
-    async fn update_in_order(&self, session: &mut Session) -> Step<()> {
+    async fn update_in_order(&self, session: &mut Session) -> DriverResult<()> {
         let time = |at: Option<Timestamp>| at.map(Time);
         let ids = self.column(|job| uuid(job.id));
         let queues = self.column(|job| job.queue.as_str());
@@ -141,13 +143,17 @@ impl<'a> Columns<'a> {
 
 /// Whether a statement is a step of its own.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum How {
-    Alone,
-    Within,
+pub(crate) enum InsertMode {
+    OwnTransaction,
+    WithinTransaction,
 }
 
 /// Stores jobs that live again, with all that has happened to them.
-pub(crate) async fn insert_again(session: &mut Session, jobs: &[&Job], now: Timestamp) -> Step<()> {
+pub(crate) async fn insert_revived(
+    session: &mut Session,
+    jobs: &[&Job],
+    now: Timestamp,
+) -> DriverResult<()> {
     if jobs.is_empty() {
         return Ok(());
     }
@@ -156,7 +162,7 @@ pub(crate) async fn insert_again(session: &mut Session, jobs: &[&Job], now: Time
         .insert(
             session,
             include_str!("../sql/insert_absent_jobs.sql"),
-            How::Within,
+            InsertMode::WithinTransaction,
         )
         .await?;
     let ids = uuids(jobs.iter().map(|job| job.id));
@@ -180,11 +186,11 @@ pub(crate) async fn insert_again(session: &mut Session, jobs: &[&Job], now: Time
 }
 
 /// Moves jobs that are over to where those are.
-pub(crate) async fn end(
+pub(crate) async fn finish(
     session: &mut Session,
     ends: &[(Job, LastAttempt)],
     from: &str,
-) -> Step<()> {
+) -> DriverResult<()> {
     let (dead, finished): (Vec<_>, Vec<_>) = ends
         .iter()
         .partition(|(job, _)| matches!(job.state(), windlass_core::State::Dead(_)));
@@ -259,7 +265,7 @@ pub(crate) async fn end(
 pub(crate) async fn insert_attempts(
     session: &mut Session,
     attempts: &[(windlass_core::JobId, Attempt)],
-) -> Step<()> {
+) -> DriverResult<()> {
     if attempts.is_empty() {
         return Ok(());
     }

@@ -10,31 +10,32 @@ use windlass_core::fairness::{ClaimPlan, Taken};
 use windlass_core::{Job, JobId, Lane, Timestamp};
 use windlass_store::{CLAIM_MAX, Claimed, QueueLimits};
 
-use super::{Claiming, columns, started};
-use crate::error::Step;
+use super::{ClaimParams, columns, started};
+use crate::error::DriverResult;
 use crate::param::{Time, bigint, int, params};
-use crate::row::{self, LIVING};
+use crate::row::{self, ACTIVE_COLUMNS};
 use crate::session::Session;
 use crate::unreadable::Unreadable;
-use crate::watermark::{FRONT, Place};
+use crate::watermark::{ClaimOrder, FRONT};
 
 /// Whoever counts what runs with a key holds this lock.
 const KEYS_LOCK: i64 = 0x6B65_7973;
 
-/// So many candidates of a lane are looked at in one step, at least.
-const LOOK_MIN: u32 = 100;
+/// So many candidates of a lane are looked at in one fetch_size, at least.
+const FETCH_MIN: u32 = 100;
 
-static TAKE_NAMED: LazyLock<String> =
-    LazyLock::new(|| include_str!("../../sql/claim_by_id.sql").replace("/* columns */", LIVING));
+static TAKE_NAMED: LazyLock<String> = LazyLock::new(|| {
+    include_str!("../../sql/claim_by_id.sql").replace("/* columns */", ACTIVE_COLUMNS)
+});
 
 /// Claims jobs, or takes nothing and answers which cannot be read.
 pub(super) async fn claim(
     session: &mut Session,
-    claiming: &Claiming<'_>,
+    claim_params: &ClaimParams<'_>,
     bounded: bool,
     keyed: bool,
-) -> Step<Result<Claimed, Vec<Unreadable>>> {
-    let Room { plan, limits, now } = room(session, claiming, bounded).await?;
+) -> DriverResult<Result<Claimed, Vec<Unreadable>>> {
+    let Allowance { plan, limits, now } = allowance(session, claim_params, bounded).await?;
     let running = if keyed {
         running_by_key(session, now).await?
     } else {
@@ -49,7 +50,7 @@ pub(super) async fn claim(
         keyed,
         plan,
     };
-    let (chosen, both_waited) = choice.choose(session, claiming, &mut lanes).await?;
+    let (chosen, both_waited) = choice.choose(session, claim_params, &mut lanes).await?;
     let ids = row::uuids(chosen.iter().copied());
     let rows = session
         .query(
@@ -57,11 +58,11 @@ pub(super) async fn claim(
             params![
                 ids,
                 Time(now),
-                claiming.id,
-                claiming.lease,
-                claiming.settings,
-                claiming.worker,
-                claiming.queue,
+                claim_params.id,
+                claim_params.lease,
+                claim_params.settings,
+                claim_params.worker,
+                claim_params.queue,
             ],
         )
         .await?;
@@ -69,10 +70,10 @@ pub(super) async fn claim(
         let since = Time(now.saturating_sub(rate.period));
         let started = int(u32::try_from(rows.len()).unwrap_or(u32::MAX));
         let sql = include_str!("../../sql/record_starts.sql");
-        let params = params![claiming.queue, Time(now), started, since];
+        let params = params![claim_params.queue, Time(now), started, since];
         session.query(sql, params).await?;
     }
-    let (mut jobs, mut unreadable) = started(&rows, claiming)?;
+    let (mut jobs, mut unreadable) = started(&rows, claim_params)?;
     unreadable.extend(lanes.into_iter().flat_map(|lane| lane.unreadable));
     if !unreadable.is_empty() {
         session.roll_back().await?;
@@ -89,7 +90,7 @@ pub(super) async fn claim(
 }
 
 /// What a claim may take.
-struct Room {
+struct Allowance {
     plan: ClaimPlan,
     limits: QueueLimits,
     /// When what it takes starts.
@@ -97,12 +98,16 @@ struct Room {
 }
 
 /// What is left of the plan within the limits of the queue, which is locked for that.
-async fn room(session: &mut Session, claiming: &Claiming<'_>, bounded: bool) -> Step<Room> {
-    let (mut plan, mut now) = (claiming.claim.plan, claiming.now);
+async fn allowance(
+    session: &mut Session,
+    claim_params: &ClaimParams<'_>,
+    bounded: bool,
+) -> DriverResult<Allowance> {
+    let (mut plan, mut now) = (claim_params.claim.plan, claim_params.now);
     plan.limit = plan.limit.min(u32::try_from(CLAIM_MAX).unwrap_or(u32::MAX));
     let lock = "select limits from windlass.queues where name = $1 for update";
     let limits = match bounded {
-        true => session.query(lock, params![claiming.queue]).await?,
+        true => session.query(lock, params![claim_params.queue]).await?,
         false => Vec::new(),
     };
     let limits: QueueLimits = match limits.first() {
@@ -111,7 +116,7 @@ async fn room(session: &mut Session, claiming: &Claiming<'_>, bounded: bool) -> 
     };
     if plan.max_inflight_retries.is_some() {
         let lock = "select pg_advisory_xact_lock(hashtextextended($1, 0))";
-        session.query(lock, params![claiming.queue]).await?;
+        session.query(lock, params![claim_params.queue]).await?;
     }
     if limits.paused.is_some() {
         plan.limit = 0;
@@ -120,9 +125,9 @@ async fn room(session: &mut Session, claiming: &Claiming<'_>, bounded: bool) -> 
         let count = "select count(*), count(*) filter (where lane = 1) from windlass.jobs
              where lease_until is not null and (unreadable is null or lease_until > $2) and queue = $1";
         let rows = session
-            .query(count, params![claiming.queue, Time(now)])
+            .query(count, params![claim_params.queue, Time(now)])
             .await?;
-        let count = |column| -> Step<u32> {
+        let count = |column| -> DriverResult<u32> {
             let count: Option<i64> = rows.first().map(|row| row.try_get(column)).transpose()?;
             Ok(u32::try_from(count.unwrap_or(0)).unwrap_or(u32::MAX))
         };
@@ -132,27 +137,30 @@ async fn room(session: &mut Session, claiming: &Claiming<'_>, bounded: bool) -> 
         }
     }
     if let Some(rate) = limits.rate {
-        // A claim of another node may have been first although its clock is ahead: in the order of the lock, no job starts
+        // A claim of another node may have been first although its clock is fetched: in the order of the lock, no job starts
         // before those that started last, so that no window of the period ever holds more than the rate.
         let last = "select at from windlass.starts where queue = $1 order by at desc limit 1";
-        let last = session.query(last, params![claiming.queue]).await?;
+        let last = session.query(last, params![claim_params.queue]).await?;
         let last = last.first().map(|row| row::time(row, 0)).transpose()?;
         now = last.map_or(now, |last| last.max(now));
         let since = now.saturating_sub(rate.period);
         let sql = "select coalesce(sum(count), 0)::bigint from windlass.starts where queue = $1 and at > $2";
         let rows = session
-            .query(sql, params![claiming.queue, Time(since)])
+            .query(sql, params![claim_params.queue, Time(since)])
             .await?;
         let started: i64 = rows.first().map_or(Ok(0), |row| row.try_get(0))?;
         let started = u32::try_from(started).unwrap_or(u32::MAX);
         plan.limit = plan.limit.min(rate.count.saturating_sub(started));
     }
-    Ok(Room { plan, limits, now })
+    Ok(Allowance { plan, limits, now })
 }
 
 /// How many jobs run with each key. An unreadable one counts as long as its lease lasts: no sweep
 /// ends it.
-async fn running_by_key(session: &mut Session, now: Timestamp) -> Step<BTreeMap<String, u32>> {
+async fn running_by_key(
+    session: &mut Session,
+    now: Timestamp,
+) -> DriverResult<BTreeMap<String, u32>> {
     session
         .query("select pg_advisory_xact_lock($1)", params![KEYS_LOCK])
         .await?;
@@ -170,7 +178,7 @@ async fn running_by_key(session: &mut Session, now: Timestamp) -> Step<BTreeMap<
 
 /// A job that might be taken.
 struct Candidate {
-    place: Place,
+    order: ClaimOrder,
     id: JobId,
     key: Option<(String, u32)>,
 }
@@ -178,11 +186,11 @@ struct Candidate {
 /// The candidates of a lane, fetched in steps.
 struct Candidates {
     lane: i16,
-    ahead: VecDeque<Candidate>,
-    behind: Place,
-    step: u32,
+    fetched: VecDeque<Candidate>,
+    after: ClaimOrder,
+    fetch_size: u32,
     at_end: bool,
-    /// Those whose place in the order cannot be read.
+    /// Those whose order in the order cannot be read.
     unreadable: Vec<Unreadable>,
 }
 
@@ -190,93 +198,93 @@ impl Candidates {
     fn new(lane: i16, wanted: u32) -> Self {
         Candidates {
             lane,
-            ahead: VecDeque::new(),
-            behind: FRONT,
-            step: wanted.max(LOOK_MIN),
+            fetched: VecDeque::new(),
+            after: FRONT,
+            fetch_size: wanted.max(FETCH_MIN),
             at_end: false,
             unreadable: Vec::new(),
         }
     }
 
-    /// Whose place in the order of claims comes next.
-    fn front(&self) -> Option<Place> {
-        self.ahead.front().map(|candidate| candidate.place)
+    /// Whose order in the order of claims comes next.
+    fn front(&self) -> Option<ClaimOrder> {
+        self.fetched.front().map(|candidate| candidate.order)
     }
 
     /// Drops those whose key is full from the front; fetches more where none are left.
-    async fn come_up(
+    async fn advance(
         &mut self,
         session: &mut Session,
-        claiming: &Claiming<'_>,
+        claim_params: &ClaimParams<'_>,
         running: &BTreeMap<String, u32>,
         keyed: bool,
-    ) -> Step<()> {
+    ) -> DriverResult<()> {
         loop {
             let full =
                 |key: &(String, u32)| running.get(&key.0).is_some_and(|count| *count >= key.1);
             let blocked = |candidate: &Candidate| candidate.key.as_ref().is_some_and(full);
-            while self.ahead.front().is_some_and(blocked) {
-                self.ahead.pop_front();
+            while self.fetched.front().is_some_and(blocked) {
+                self.fetched.pop_front();
             }
-            if !self.ahead.is_empty() || self.at_end {
+            if !self.fetched.is_empty() || self.at_end {
                 return Ok(());
             }
-            self.fetch(session, claiming, running, keyed).await?;
+            self.fetch(session, claim_params, running, keyed).await?;
         }
     }
 
     async fn fetch(
         &mut self,
         session: &mut Session,
-        claiming: &Claiming<'_>,
+        claim_params: &ClaimParams<'_>,
         running: &BTreeMap<String, u32>,
         keyed: bool,
-    ) -> Step<()> {
+    ) -> DriverResult<()> {
         let keys: Vec<&str> = running.keys().map(String::as_str).collect();
         let counts: Vec<i32> = running.values().map(|count| int(*count)).collect();
-        let (rank, at, id) = columns(self.behind);
-        let ids = claiming.claim.jobs.as_ref();
+        let (rank, at, id) = columns(self.after);
+        let ids = claim_params.claim.jobs.as_ref();
         let ids: Option<Vec<_>> = ids.map(|ids| row::uuids(ids.iter().copied()));
         let rows = session
             .query(
                 include_str!("../../sql/select_candidates.sql"),
                 params![
-                    claiming.queue,
+                    claim_params.queue,
                     self.lane,
-                    Time(claiming.now),
-                    claiming.kinds,
+                    Time(claim_params.now),
+                    claim_params.kinds,
                     ids,
                     rank,
                     at,
                     id,
-                    bigint(self.step.into()),
+                    bigint(self.fetch_size.into()),
                     keyed,
                     keys,
                     counts,
-                    claiming.wanted,
+                    claim_params.wanted,
                 ],
             )
             .await?;
-        self.at_end = rows.len() < self.step as usize;
+        self.at_end = rows.len() < self.fetch_size as usize;
         for found in &rows {
             let id = row::id(found, 0)?;
             let key: Option<String> = found.try_get(3)?;
             let limit: Option<i32> = found.try_get(4)?;
             let limit = u32::try_from(limit.unwrap_or(0)).unwrap_or(0);
-            let place = match row::time(found, 2) {
+            let order = match row::time(found, 2) {
                 Ok(at) => (found.try_get(1)?, at, id),
-                Err(fault) => {
-                    self.unreadable.push(Unreadable::new(found, fault)?);
+                Err(error) => {
+                    self.unreadable.push(Unreadable::new(found, error)?);
                     self.at_end = true; // the claim is made again without it
                     continue;
                 }
             };
-            self.behind = place;
-            if claiming.claim.except.contains(&id) {
+            self.after = order;
+            if claim_params.claim.except.contains(&id) {
                 continue;
             }
-            self.ahead.push_back(Candidate {
-                place,
+            self.fetched.push_back(Candidate {
+                order,
                 id,
                 key: key.map(|key| (key, limit)),
             });
@@ -297,15 +305,15 @@ impl Choice {
     async fn choose(
         &mut self,
         session: &mut Session,
-        claiming: &Claiming<'_>,
+        claim_params: &ClaimParams<'_>,
         lanes: &mut [Candidates; 2],
-    ) -> Step<(Vec<JobId>, bool)> {
+    ) -> DriverResult<(Vec<JobId>, bool)> {
         let [fresh, retries] = lanes;
         fresh
-            .come_up(session, claiming, &self.running, self.keyed)
+            .advance(session, claim_params, &self.running, self.keyed)
             .await?;
         retries
-            .come_up(session, claiming, &self.running, self.keyed)
+            .advance(session, claim_params, &self.running, self.keyed)
             .await?;
         let both_waited = fresh.front().is_some() && retries.front().is_some();
         let (mut taken, mut chosen) = (Taken::default(), Vec::new());
@@ -314,7 +322,7 @@ impl Choice {
                 Lane::Fresh => (&mut *fresh, &mut taken.fresh),
                 Lane::Retry => (&mut *retries, &mut taken.retries),
             };
-            let Some(candidate) = candidates.ahead.pop_front() else {
+            let Some(candidate) = candidates.fetched.pop_front() else {
                 break;
             };
             *count += 1;
@@ -323,10 +331,10 @@ impl Choice {
             }
             chosen.push(candidate.id);
             fresh
-                .come_up(session, claiming, &self.running, self.keyed)
+                .advance(session, claim_params, &self.running, self.keyed)
                 .await?;
             retries
-                .come_up(session, claiming, &self.running, self.keyed)
+                .advance(session, claim_params, &self.running, self.keyed)
                 .await?;
         }
         Ok((chosen, both_waited))
