@@ -1,21 +1,21 @@
--- Jobs that wait or run. A job that is over moves to `finished` or `dead`.
+-- Active jobs. A finished job moves to `finished` or `dead`.
 create table windlass.jobs (
     id                uuid        not null primary key,
     queue             text        not null collate "C",
     kind              text        not null collate "C",
     lane              smallint    not null,   -- 0 fresh, 1 retry: at least one attempt failed
-    rank              integer     not null,   -- the negated priority, so that all of the order ascends
+    rank              integer     not null,   -- the negated priority, so that all columns of the claim order ascend
     run_at            timestamptz not null,
     created_at        timestamptz not null,
-    due               boolean     not null,   -- it waits, and its time was seen to have come
-    lease_until       timestamptz,            -- it runs
+    due               boolean     not null,   -- it waits, and a claim has seen that its time has come
+    lease_until       timestamptz,            -- not null while it runs
     deadline          timestamptz,
     unique_key        text collate "C",
-    key_until         timestamptz,            -- the unique key outlasts the job until then
+    key_until         timestamptz,            -- until when the unique key outlasts the job
     concurrency_key   text collate "C",
     concurrency_limit integer,
     payload           text        not null,
-    extra             text,                   -- what most jobs have not, as JSON
+    extra             text,                   -- fields that differ from their default, as JSON
     attempt           integer     not null default 0,
     failures          integer     not null default 0,
     snoozes           integer     not null default 0,
@@ -26,15 +26,15 @@ create table windlass.jobs (
     worker            text collate "C",
     last_error        text,
     failed_at         timestamptz,
-    settings          integer,                -- what the claim said about retrying
+    settings          integer,                -- the retry settings of its claim
     cancel_requested  boolean     not null default false,
-    unreadable        text                    -- why a version could not read it: parked until one can
+    unreadable        text                    -- why an old version could not read it; parked until a version can
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.05);
 
--- The order of claims. What is claimed leaves it.
+-- The claim order. Claimed jobs leave it.
 create index ready on windlass.jobs (queue, lane, rank, run_at, id) where due;
--- Which queues have due jobs of a kind.
+-- The queues that have due jobs of a kind.
 create index due_by_kind on windlass.jobs (kind, queue) where due;
 create index future on windlass.jobs (run_at, id) where not due and lease_until is null and unreadable is null;
 create index leases on windlass.jobs (lease_until, id) where lease_until is not null;
@@ -43,7 +43,7 @@ create index parked on windlass.jobs (id) where unreadable is not null;
 create index keyed_ready on windlass.jobs (queue) where due and concurrency_key is not null;
 create index keyed_running on windlass.jobs (concurrency_key) where lease_until is not null and concurrency_key is not null;
 
--- Jobs that succeeded or were cancelled: whole days are dropped, not rows.
+-- Succeeded and cancelled jobs. Retention drops whole days, not rows.
 create table windlass.finished (
     id               uuid        not null,
     queue            text        not null collate "C",
@@ -64,19 +64,19 @@ create table windlass.finished (
     last_error       text,
     failed_at        timestamptz,
     state            text        not null,   -- succeeded, cancelled, dead
-    reason           text,                   -- of the dead
+    reason           text,                   -- why a job is dead
     finished_at      timestamptz not null,
     result           text,
-    outcome          text,                   -- of the last attempt, if the job ended by it
+    outcome          text,                   -- of the last attempt, if that finished the job
     detail           text,
     primary key (id, finished_at)
 ) partition by range (finished_at);
 create table windlass.finished_else partition of windlass.finished default;
 
--- Dead jobs, kept until a person or the retention removes them.
+-- Dead jobs, kept until an operator or the retention removes them.
 create table windlass.dead (like windlass.finished including defaults, primary key (id));
 
--- Ended attempts but for the one that ended its job, which is kept with it.
+-- Ended attempts, except the one that finished its job: the row of the job has it.
 create table windlass.attempts (
     job         uuid        not null,
     attempt     integer     not null,
@@ -91,7 +91,7 @@ create table windlass.attempts (
 ) partition by range (finished_at);
 create table windlass.attempts_else partition of windlass.attempts default;
 
--- How many jobs of a queue have ended in each state: changes, to be added up.
+-- The number of finished jobs of a queue in each state, as changes that are summed up.
 create table windlass.tallies (
     queue text   not null collate "C",
     state text   not null,
@@ -99,7 +99,7 @@ create table windlass.tallies (
 );
 create index tallies_by_queue on windlass.tallies (queue, state);
 
--- Who holds a unique key: while it lives, and until then.
+-- The holders of unique keys: while the job is active (`living`), and until `until` if the key outlasts it.
 create table windlass.unique_keys (
     queue  text    not null collate "C",
     key    text    not null collate "C",
@@ -109,14 +109,14 @@ create table windlass.unique_keys (
     primary key (queue, key)
 );
 
--- What claims said about retrying.
+-- Retry settings of claims.
 create table windlass.settings (
     id   integer generated always as identity primary key,
     json text not null
 );
 create unique index settings_by_json on windlass.settings (md5(json));
 
--- The latest claims, to answer them again.
+-- Recent claims, so that a repeated claim gets the same answer.
 create table windlass.claims (
     id       uuid        not null primary key,
     at       timestamptz not null,
@@ -125,16 +125,16 @@ create table windlass.claims (
 );
 create index claims_by_time on windlass.claims (at);
 
--- Bounds of queues.
+-- Queue limits.
 create table windlass.queues (
     name      text    not null primary key collate "C",
     limits    text    not null,
-    bounded   boolean not null,   -- there is something that a claim must look at
+    bounded   boolean not null,   -- there are limits that a claim must check
     paused    boolean not null,
     max_depth bigint
 );
 
--- When jobs of queues with a rate were started.
+-- Starts of jobs in queues with a rate limit.
 create table windlass.starts (
     queue text        not null collate "C",
     at    timestamptz not null,
@@ -156,7 +156,7 @@ create index schedules_due on windlass.schedules (next_at, id) where next_at is 
 create table windlass.occurrences (
     schedule uuid        not null,
     at       timestamptz not null,
-    job      uuid,                  -- none where another job held its unique key
+    job      uuid,                  -- null if another job held the unique key, so that no job was created
     primary key (schedule, at)
 );
 
@@ -166,7 +166,7 @@ create table windlass.documents (
     version    bigint not null,
     value      text   not null,
     updated_at timestamptz not null,
-    expires_at timestamptz,         -- from then on it is absent
+    expires_at timestamptz,         -- from then on, reads do not see the document
     primary key (collection, name)
 );
 create index documents_expiry on windlass.documents (expires_at) where expires_at is not null;

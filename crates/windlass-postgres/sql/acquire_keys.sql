@@ -1,4 +1,4 @@
--- Lets jobs hold keys that are free.  $5 whether they live, $6 now
+-- Makes jobs the holders of keys that are free.  $1 queues, $2 keys, $3 jobs, $4 until, $5 whether they are active, $6 now
 insert into windlass.unique_keys as held (queue, key, job, living, until)
 select queue, key, job, $5, until
 from unnest($1::text[], $2::text[], $3::uuid[], $4::timestamptz[]) as wanted (queue, key, job, until)

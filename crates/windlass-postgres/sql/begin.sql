@@ -1,4 +1,4 @@
--- How every transaction begins. With statistics that are old or missing the planner would walk the whole table.
+-- Begins every transaction. With old or missing statistics, the planner would scan the whole table.
 begin;
 set local enable_seqscan = off;
 set local jit = off;

@@ -1,8 +1,8 @@
--- Takes the first jobs of a lane, unless the queue or one of its jobs has bounds or the claim was made before.
---   $1 queue, $2 lane, $3 now, $4 kinds, $5-$7 where to begin, $8 how many, $9 claim, $10 whether to look before,
---   $11 lease, $12 settings, $13 worker,
---   $14 whether those kinds or all others
--- A job at the last number that an attempt can have keeps it; the driver does not read such a row, and parks it.
+-- Claims the first jobs of a lane. With $10, takes nothing if the queue has limits, a due job has a concurrency key, or the
+-- claim was made before.
+--   $1 queue, $2 lane, $3 now, $4 kinds, $5-$7 start, $8 limit, $9 claim, $10 whether to check the conditions,
+--   $11 lease until, $12 settings, $13 worker, $14 true: only these kinds, false: all other kinds
+-- The attempt counter stops at its maximum instead of overflowing; the driver parks such a job as unreadable.
 with taken as (
     update windlass.jobs
     set due = false, lease_until = $11, settings = $12, worker = $13, attempt = attempt + (attempt < 2147483647)::integer, started_at = $3,
@@ -22,7 +22,7 @@ with taken as (
         for update skip locked
     ))
     returning *
-), noted as (
+), recorded as (
     insert into windlass.claims as claim (id, at, jobs, attempts)
     select $9, $3, array_agg(id), array_agg(attempt) from taken having count(*) > 0
     on conflict (id) do update

@@ -1,6 +1,6 @@
--- Takes these jobs, as far as they still wait.
---   $1 ids, $2 now, $3 claim, $4 lease, $5 settings, $6 worker, $7 queue
--- A job at the last number that an attempt can have keeps it; the driver does not read such a row, and parks it.
+-- Claims these jobs, if they still wait.
+--   $1 ids, $2 now, $3 claim, $4 lease until, $5 settings, $6 worker, $7 queue
+-- The attempt counter stops at its maximum instead of overflowing; the driver parks such a job as unreadable.
 with taken as (
     update windlass.jobs
     set due = false, lease_until = $4, settings = $5, worker = $6, attempt = attempt + (attempt < 2147483647)::integer, started_at = $2,
@@ -9,7 +9,7 @@ with taken as (
         select id from windlass.jobs where id = any ($1) and due and queue = $7 and run_at <= $2 order by id for update skip locked
     ))
     returning *
-), noted as (
+), recorded as (
     insert into windlass.claims (id, at, jobs, attempts)
     select $3, $2, array_agg(id), array_agg(attempt) from taken having count(*) > 0
     on conflict (id) do nothing

@@ -1,5 +1,7 @@
--- What a claim must know.  $1 queue, $2 claim, $3 now, $4 kinds, $5-$7 where fresh jobs begin, $8-$10 where retries begin,
---   $11 whether those kinds or all others
+-- What decides how a claim proceeds: whether it was made before, the queue has limits, due jobs have concurrency keys,
+-- fresh jobs wait, retries wait.
+--   $1 queue, $2 claim, $3 now, $4 kinds, $5-$7 start of fresh jobs, $8-$10 start of retries,
+--   $11 true: only these kinds, false: all other kinds
 select
     exists (select from windlass.claims where id = $2),
     exists (select from windlass.queues where name = $1 and bounded),

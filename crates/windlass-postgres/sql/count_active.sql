@@ -1,4 +1,4 @@
--- How many jobs of each queue wait and run.  $1 now
+-- The number of scheduled, ready, retrying and running jobs of each queue, and the oldest ready `run_at`.  $1 now
 select
     queue,
     count(*) filter (where lease_until is null and run_at > $1),

@@ -1,4 +1,4 @@
--- How many jobs wait in queues, as far as that matters.  $1 queues, $2 their bounds
+-- The number of waiting jobs of queues. Stops counting at the bound of each.  $1 queues, $2 their max_depth
 select bound.queue, (
     select count(*) from (
         select from windlass.jobs where queue = bound.queue and due limit bound.max_depth

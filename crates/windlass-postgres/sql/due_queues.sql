@@ -1,22 +1,23 @@
--- Names queues with due jobs of some kinds, by name: for each kind, the scan jumps from one queue to the next.
---   $1 kinds, $2 where to begin, $3 how names begin, $4 what they are like, $5 now, $6 how many
+-- Names of queues with due jobs of some kinds, sorted. For each kind, the scan jumps from one queue to the next (loose index
+-- scan), so jobs and idle queues cost nothing.
+--   $1 kinds, $2 first name, $3 prefix of names, $4 pattern of names, $5 now, $6 limit
 -- Both columns are compared as one row: then only the index on both can give the order, whatever the statistics say.
-with recursive found (kind, queue, named, count) as (
-    select first.kind, first.queue, first.named, first.named::integer
-    from unnest($1::text[]) as wanted (kind), lateral (
+with recursive found (kind, queue, matches, count) as (
+    select first.kind, first.queue, first.matches, first.matches::integer
+    from unnest($1::text[]) as given (kind), lateral (
         select kind, queue,
-            queue like $4 and not exists (select from windlass.queues where name = queue and paused) as named
+            queue like $4 and not exists (select from windlass.queues where name = queue and paused) as matches
         from windlass.jobs
-        where due and (kind, queue) >= (wanted.kind, $2) and run_at <= $5
+        where due and (kind, queue) >= (given.kind, $2) and run_at <= $5
         order by kind, queue
         limit 1
     ) as first
-    where first.kind = wanted.kind and starts_with(first.queue, $3)
+    where first.kind = given.kind and starts_with(first.queue, $3)
     union all
-    select next.kind, next.queue, next.named, found.count + next.named::integer
+    select next.kind, next.queue, next.matches, found.count + next.matches::integer
     from found, lateral (
         select kind, queue,
-            queue like $4 and not exists (select from windlass.queues where name = queue and paused) as named
+            queue like $4 and not exists (select from windlass.queues where name = queue and paused) as matches
         from windlass.jobs
         where due and (kind, queue) > (found.kind, found.queue) and run_at <= $5
         order by kind, queue
@@ -24,4 +25,4 @@ with recursive found (kind, queue, named, count) as (
     ) as next
     where next.kind = found.kind and starts_with(next.queue, $3) and found.count < $6
 )
-select distinct queue from found where named order by queue limit $6
+select distinct queue from found where matches order by queue limit $6

@@ -1,4 +1,4 @@
--- Jobs that are over move to where those are, and are counted.
+-- Moves finished jobs to another table, and counts them.
 with done as (
     select * from unnest(
         $1::uuid[], $2::timestamptz[], $3::integer[], $4::integer[], $5::integer[], $6::bigint[], $7::text[],
@@ -7,7 +7,7 @@ with done as (
         id, run_at, failures, snoozes, losses_in_a_row, previous_delay, last_error, failed_at, state, reason,
         finished_at, result, outcome, detail
     )
-), gone as (
+), deleted as (
     delete from /* from */ as job using done where job.id = done.id returning job.*
 ), moved as (
     insert into /* to */ (
@@ -16,11 +16,11 @@ with done as (
         outcome, detail
     )
     select
-        gone.id, gone.queue, gone.kind, gone.rank, done.run_at, gone.created_at, gone.payload, gone.extra, gone.attempt,
-        done.failures, done.snoozes, done.losses_in_a_row, done.previous_delay, gone.first_started_at, gone.started_at,
-        gone.worker, done.last_error, done.failed_at, done.state, done.reason, done.finished_at, done.result,
+        deleted.id, deleted.queue, deleted.kind, deleted.rank, done.run_at, deleted.created_at, deleted.payload, deleted.extra, deleted.attempt,
+        done.failures, done.snoozes, done.losses_in_a_row, done.previous_delay, deleted.first_started_at, deleted.started_at,
+        deleted.worker, done.last_error, done.failed_at, done.state, done.reason, done.finished_at, done.result,
         done.outcome, done.detail
-    from gone join done using (id)
+    from deleted join done using (id)
 )
 insert into windlass.tallies (queue, state, count)
-select gone.queue, done.state, count(*) from gone join done using (id) group by gone.queue, done.state
+select deleted.queue, done.state, count(*) from deleted join done using (id) group by deleted.queue, done.state

@@ -1,4 +1,4 @@
--- Stores jobs of which it was looked up that they are not there.
+-- Stores jobs whose ids were checked before. Returns the ids of the stored jobs.
 insert into windlass.jobs (
     id, queue, kind, lane, rank, run_at, created_at, due, deadline, unique_key, key_until, concurrency_key,
     concurrency_limit, payload, extra

@@ -1,4 +1,4 @@
--- Takes jobs that cannot be read out of the way of claims and sweeps.  $1 ids, $2 reasons
+-- Parks unreadable jobs: takes them out of the indexes of claims and sweeps.  $1 ids, $2 reasons
 update windlass.jobs as job
 set due = false, unreadable = parked.reason
 from unnest($1::uuid[], $2::text[]) as parked (id, reason)

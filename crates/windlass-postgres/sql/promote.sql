@@ -1,4 +1,4 @@
--- Lets jobs whose time has come stand among the due ones.  $1 now, $2 how many
+-- Marks jobs as due whose time has come.  $1 now, $2 limit
 update windlass.jobs
 set due = true
 where id = any (array(

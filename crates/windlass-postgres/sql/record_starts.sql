@@ -1,5 +1,5 @@
--- Notes how many jobs of a queue were started, and forgets what lies behind its period.
---   $1 queue, $2 now, $3 how many, $4 since when
+-- Records how many jobs of a queue with a rate limit started, and deletes starts before the period.
+--   $1 queue, $2 now, $3 how many, $4 start of the period
 with old as (
     delete from windlass.starts where queue = $1 and at <= $4
 )

@@ -1,4 +1,4 @@
--- Prolongs leases.  $1 ids, $2 attempts, $3 until
+-- Extends leases.  $1 ids, $2 attempts, $3 until
 update windlass.jobs as job
 set lease_until = $3
 from unnest($1::uuid[], $2::integer[]) as lease (id, attempt)

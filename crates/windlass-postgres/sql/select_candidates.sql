@@ -1,6 +1,6 @@
--- The first jobs of a lane that a claim may take, behind a place in the order.
---   $1 queue, $2 lane, $3 now, $4 kinds, $5 ids, $6-$8 where to begin, $9 how many, $10 whether jobs with a key, $11 keys
---   that run and $12 how often, $13 whether those kinds or all others
+-- The first jobs of a lane after a position that a claim may take.
+--   $1 queue, $2 lane, $3 now, $4 kinds, $5 ids, $6-$8 the position, $9 limit, $10 whether to include jobs with a
+--   concurrency key, $11 keys of running jobs and $12 how many run with each, $13 true: only these kinds, false: all other kinds
 select id, rank, run_at, concurrency_key, concurrency_limit
 from windlass.jobs
 where queue = $1 and lane = $2 and due and (rank, run_at, id) > ($6, $7, $8) and run_at <= $3

@@ -1,4 +1,4 @@
--- Attempts that succeeded: their jobs move to the finished ones, are counted, and free their unique keys.
+-- Ends attempts with success: moves their jobs to `finished`, counts them, and frees their unique keys.
 --   $1 ids, $2 attempts, $3 results, $4 details, $5 now
 with report as (
     select * from unnest($1::uuid[], $2::integer[], $3::text[], $4::text[]) as report (id, attempt, result, detail)

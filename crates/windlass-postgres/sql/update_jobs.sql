@@ -1,4 +1,4 @@
--- Where living jobs stand now.
+-- Writes the state of active jobs.
 update windlass.jobs as job
 set queue = now.queue, lane = now.lane, rank = now.rank, run_at = now.run_at, due = now.due,
     lease_until = now.lease_until, payload = now.payload, failures = now.failures, snoozes = now.snoozes,

@@ -1,4 +1,4 @@
-//! What people do to single jobs.
+//! Changes that operators make to single jobs: cancel, run now, resolve, revive, edit, purge.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -17,7 +17,7 @@ use crate::settings::Settings;
 use crate::unique_key;
 use crate::write::{self, Columns};
 
-/// Changes jobs one after the other; answers what became of each, and those that wait now.
+/// Changes jobs one after the other. Returns the answer for each, and the jobs that wait now.
 pub(crate) async fn change(
     session: &mut Session,
     settings: &Settings,
@@ -29,11 +29,12 @@ pub(crate) async fn change(
         let answers = purge(session, settings, ids).await?;
         return Ok((answers, Vec::new()));
     }
-    // Queues are locked before jobs, as an enqueue does.
+    // Lock queues before jobs, in the same order as an enqueue, so that they cannot deadlock.
     let queues = queues_entered(session, ids, change).await?;
-    let free_depths = match queues.is_empty() {
-        true => FreeDepths::new(),
-        false => free_depths(session, queues.iter().map(String::as_str)).await?,
+    let free_depths = if queues.is_empty() {
+        FreeDepths::new()
+    } else {
+        free_depths(session, queues.iter().map(String::as_str)).await?
     };
     let found = find(session, settings, ids, true).await?;
     let mut batch = ChangeBatch::lock_keys(session, found, change, now).await?;
@@ -49,7 +50,7 @@ pub(crate) async fn change(
     Ok((answers, waiting.collect()))
 }
 
-/// The queues in which a change lets jobs wait that did not wait there.
+/// Returns the queues that get additional waiting jobs by this change.
 async fn queues_entered(
     session: &mut Session,
     ids: &[JobId],
@@ -68,7 +69,7 @@ async fn queues_entered(
     }
 }
 
-/// The jobs as they were, and as they are by now.
+/// A batch of jobs, before and after the change.
 struct ChangeBatch {
     before: HashMap<JobId, StoredJob>,
     unreadable: BTreeSet<JobId>,
@@ -114,9 +115,10 @@ impl ChangeBatch {
 
     fn change(&mut self, id: JobId, change: &Change, now: Timestamp) -> Changed {
         let Some(mut job) = self.jobs.get(&id).cloned() else {
-            return match self.unreadable.contains(&id) {
-                true => Changed::Unreadable,
-                false => Changed::NotFound,
+            return if self.unreadable.contains(&id) {
+                Changed::Unreadable
+            } else {
+                Changed::NotFound
             };
         };
         if let Err(refused) = self.apply(&mut job, change, now) {
@@ -164,7 +166,7 @@ impl ChangeBatch {
         Ok(())
     }
 
-    /// Takes a queue_key among the waiting jobs of a queue, if it has one left.
+    /// Counts one more waiting job in a queue, or refuses if the queue is full.
     fn enter(&mut self, queue: &QueueName) -> Result<(), Changed> {
         match self.free_depths.get_mut(queue) {
             Some((0, max_depth)) => Err(Changed::QueueFull {
@@ -178,7 +180,7 @@ impl ChangeBatch {
         }
     }
 
-    /// A unique key that another job holds is a conflict.
+    /// Refuses the change if another job holds the unique key.
     fn refuse_taken_key(&self, job: &Job, queue: &QueueName, before: State) -> Result<(), Changed> {
         let queue_key = unique_key::queue_key(job, queue);
         let holder = queue_key.and_then(|queue_key| self.holders.get(&queue_key).copied());
@@ -188,20 +190,20 @@ impl ChangeBatch {
         }
     }
 
-    /// Whether a job that is finished would hold its key, but another does.
+    /// Whether another job holds the key that a finished job would still hold.
     fn lost_key(&self, job: &Job, now: Timestamp) -> bool {
         let queue_key = unique_key::queue_key(job, &job.queue);
         let holder = queue_key.and_then(|queue_key| self.holders.get(&queue_key));
         job.holds_key(now) && holder.is_some_and(|holder| *holder != job.id)
     }
 
-    /// Writes all that changed, wherever it was and is.
+    /// Writes all changed jobs. They may move between the tables of active and finished jobs.
     async fn write(&self, session: &mut Session, now: Timestamp) -> DriverResult<()> {
         let changed = || {
             let ids = self.changed.iter();
             ids.filter_map(|id| Some((self.before.get(id)?, self.jobs.get(id)?)))
         };
-        // The last attempt of a job that was finished becomes a row of history.
+        // The row of a finished job includes its last attempt: move that to the history.
         let attempts = changed().filter_map(|(before, job)| {
             let attempt = before.last.row(&before.job)?;
             Some((job.id, attempt))
@@ -237,7 +239,7 @@ impl ChangeBatch {
         let active = changed().filter(|(_, job)| !job.state().is_final());
         let active: Vec<&Job> = active.map(|(_, job)| job).collect();
         if !unique_key::acquire(session, &active, now).await?.is_empty() {
-            return Err(DriverError::Collision); // another was quicker with a key that was free
+            return Err(DriverError::Collision); // another transaction took a key that was free
         }
         let finished =
             changed().filter(|(_, job)| job.state().is_final() && !self.lost_key(job, now));
@@ -250,7 +252,7 @@ fn conflict(conflict: Conflict) -> Changed {
     Changed::Conflict(conflict.state)
 }
 
-/// Jobs that were finished are counted no more.
+/// Subtracts jobs from the counts of finished jobs.
 async fn uncount(
     session: &mut Session,
     table: &str,
@@ -281,7 +283,7 @@ async fn remove(
     Ok(())
 }
 
-/// Removes jobs that are finished, with their history.
+/// Deletes finished jobs with their history.
 async fn purge(
     session: &mut Session,
     settings: &Settings,
@@ -310,7 +312,7 @@ async fn purge(
     let gone = uuids(removed.iter().map(|found| found.job.id));
     let sql = "delete from windlass.attempts where job = any ($1)";
     session.query(sql, params![gone]).await?;
-    schedule::forget_occurrences(session, removed.iter().map(|found| &found.job)).await?;
+    schedule::remove_occurrences(session, removed.iter().map(|found| &found.job)).await?;
     session.commit().await?;
     Ok(answers)
 }

@@ -1,4 +1,19 @@
-//! Jobs go out, each under a lease.
+//! Claims: jobs start, each under a lease.
+//!
+//! A plain claim ("the first N jobs of a queue") of a queue without limits takes three round trips:
+//!
+//! 1. Begin; promote due jobs; read the [`ClaimConditions`]; take the retries that come first.
+//! 2. Take fresh jobs.
+//! 3. Commit, after all rows were read. If a newer version wrote one of the rows, this version cannot
+//!    read it and must not lease it; the transaction is rolled back, the unreadable jobs are parked
+//!    (`unreadable.rs`), and the claim is repeated without them. After a commit it would be too late
+//!    for that.
+//!
+//! If the first round trip shows that something limits the claim, it takes nothing there, and
+//! `bounded.rs` continues with locks and counts.
+//!
+//! A claim has an id. The table `claims` records which attempts it started, so that a caller that
+//! does not know the result can repeat the claim and get the same leases.
 
 mod bounded;
 
@@ -18,24 +33,24 @@ use crate::settings::{Settings, SettingsById};
 use crate::unreadable::{Unreadable, skip_unreadable, split_unreadable};
 use crate::watermark::{ClaimLane, ClaimOrder, Watermarks};
 
-/// So many jobs whose time has come are moved among the due ones by one claim.
+/// The most jobs that one claim promotes (marks as due).
 const PROMOTE_MAX: i64 = 5000;
 
-/// What every statement of a claim is version.
+/// A claim in the form that its statements need.
 pub(crate) struct ClaimParams<'a> {
     claim: &'a Claim,
     now: Timestamp,
     id: uuid::Uuid,
     queue: &'a str,
     kinds: Vec<&'a str>,
-    /// Whether those kinds are meant, or all others.
-    wanted: bool,
+    /// Whether the claim wants these kinds (`true`) or all others (`false`).
+    includes: bool,
     worker: &'a str,
     lease: Time,
     settings: i32,
 }
 
-/// A lane of the queue, as this claim sees it.
+/// Where a claim starts in one lane of its queue.
 struct LaneStart {
     lane: ClaimLane,
     from: ClaimOrder,
@@ -43,39 +58,43 @@ struct LaneStart {
 }
 
 impl LaneStart {
-    /// Begins earlier, if one of those comes before; answers whether it does.
+    /// Starts earlier if one of the promoted jobs comes before the start. Returns whether it does.
     fn lower(&mut self, promoted: &[Promoted]) -> bool {
-        let of_lane = promoted
+        let same_lane = promoted
             .iter()
             .filter(|(queue, lane, _)| *queue == self.lane.0 && *lane == self.lane.1);
-        let first = of_lane.map(|(_, _, order)| *order).min();
+        let first = same_lane.map(|(_, _, order)| *order).min();
         let earlier = first.filter(|first| *first < self.from);
         self.from = earlier.unwrap_or(self.from);
         earlier.is_some()
     }
 }
 
-/// A job that became due: its queue, lane and order.
+/// A job that became due: its queue, lane and claim order.
 pub(crate) type Promoted = (QueueName, i16, ClaimOrder);
 
-/// What is known before anything is taken.
+/// What decides how a claim proceeds.
 struct ClaimConditions {
-    claimed: bool,
+    /// The claim was made before.
+    repeated: bool,
+    /// The queue has limits.
     bounded: bool,
+    /// The queue has due jobs with a concurrency key.
     keyed: bool,
+    /// Both fresh jobs and retries wait.
     both_wait: bool,
 }
 
 impl<'a> ClaimParams<'a> {
     pub(crate) fn new(claim: &'a Claim, settings: i32, now: Timestamp) -> Self {
-        let (kinds, wanted) = claim.kinds.parts();
+        let (kinds, includes) = claim.kinds.parts();
         ClaimParams {
             claim,
             now,
             id: uuid::Uuid::from_u128(claim.id),
             queue: claim.queue.as_str(),
             kinds: kinds.iter().map(|kind| kind.as_str()).collect(),
-            wanted,
+            includes,
             worker: claim.worker.as_str(),
             lease: Time(now.saturating_add(claim.lease)),
             settings,
@@ -92,7 +111,7 @@ impl<'a> ClaimParams<'a> {
         }
     }
 
-    /// Whether the claim is nothing but "the first so many".
+    /// Whether the claim asks only for the first N jobs, without conditions.
     fn is_plain(&self) -> bool {
         self.claim.jobs.is_none()
             && self.claim.except.is_empty()
@@ -101,16 +120,16 @@ impl<'a> ClaimParams<'a> {
     }
 }
 
-/// What a claim came to.
+/// The result of one try of a claim.
 pub(crate) enum ClaimOutcome {
-    /// It is committed. Which jobs it took, and which became due on the way.
+    /// The claim is committed. Has the claimed jobs, and the jobs that it promoted.
     Done(Claimed, Vec<Promoted>),
-    /// It met jobs that cannot be read, and took nothing: once these are parked, it can be made again.
+    /// The claim met unreadable jobs and took nothing. Park them, then repeat the claim.
     Unreadable(Vec<Unreadable>),
 }
 
-/// Claims jobs. A plain claim of a queue without bounds is three round trips; others look first and lock what they count.
-/// Whoever makes the same claim at the same time waits, and then gets the same leases.
+/// Claims jobs. If the same claim runs twice at the same time, the second one waits for the first
+/// and gets the same leases.
 pub(crate) async fn claim(
     session: &mut Session,
     settings: &Settings,
@@ -127,25 +146,26 @@ pub(crate) async fn claim(
         _ => 0,
     };
     let (mut fresh, mut retry) = (claim_params.start(0, marks), claim_params.start(1, marks));
-    let (mut before, mut retries, promoted) =
+    let (mut conditions, mut retries, promoted) =
         prepare(session, claim_params, &fresh, &retry, first).await?;
-    // What became due just now may come before the claim_orders where this claim began.
+    // Jobs that became due just now may come before the start of this claim: look again from there.
     if fresh.lower(&promoted) | retry.lower(&promoted) {
         let first = if retries.is_empty() { first } else { 0 };
         let (again, more, _) = prepare(session, claim_params, &fresh, &retry, first).await?;
-        before.both_wait |= again.both_wait;
+        conditions.both_wait |= again.both_wait;
         retries.extend(more);
     }
-    let careful = before.bounded || before.keyed || !claim_params.is_plain();
-    if (before.claimed || careful) && !retries.is_empty() {
-        return Err(DriverError::Collision); // somebody changed what was looked at
+    let needs_checks = conditions.bounded || conditions.keyed || !claim_params.is_plain();
+    if (conditions.repeated || needs_checks) && !retries.is_empty() {
+        return Err(DriverError::Collision); // the conditions changed between the two statements
     }
-    if before.claimed {
+    if conditions.repeated {
         let claimed = repeat_claim(session, settings, claim_params).await?;
         return Ok(ClaimOutcome::Done(claimed, promoted));
     }
-    if careful {
-        let claimed = bounded::claim(session, claim_params, before.bounded, before.keyed).await?;
+    if needs_checks {
+        let claimed =
+            bounded::claim(session, claim_params, conditions.bounded, conditions.keyed).await?;
         return Ok(match claimed {
             Ok(claimed) => ClaimOutcome::Done(claimed, promoted),
             Err(unreadable) => ClaimOutcome::Unreadable(unreadable),
@@ -166,17 +186,17 @@ pub(crate) async fn claim(
         jobs.extend(started);
         unreadable.extend(others);
     }
-    // All rows are read before the commit: what cannot be read must not cost its neighbours their start.
+    // Nothing is committed yet, so the other jobs can still be claimed without the unreadable ones.
     if !unreadable.is_empty() {
         session.roll_back().await?;
         return Ok(ClaimOutcome::Unreadable(unreadable));
     }
     session.commit().await?;
-    // The next claim begins behind it.
+    // The next claim starts after the jobs of this one.
     advance(marks, &fresh, &more)?;
     advance(marks, &retry, &retries)?;
     advance(marks, &retry, &last)?;
-    let both_waited = before.both_wait;
+    let both_waited = conditions.both_wait;
     let claimed = Claimed {
         jobs,
         both_waited,
@@ -185,7 +205,8 @@ pub(crate) async fn claim(
     Ok(ClaimOutcome::Done(claimed, promoted))
 }
 
-/// Promotes, looks at what a claim must know, and takes the retries that come first: one flight.
+/// Promotes due jobs, reads the conditions of the claim, and takes the retries that come first, in
+/// one round trip. `claim.sql` checks the conditions itself and takes nothing if there are limits.
 async fn prepare(
     session: &mut Session,
     claim_params: &ClaimParams<'_>,
@@ -197,7 +218,7 @@ async fn prepare(
     let (fresh_rank, fresh_at, fresh_id) = columns(fresh.from);
     let (retry_rank, retry_at, retry_id) = columns(retry.from);
     let promote = params![now, PROMOTE_MAX];
-    let look = params![
+    let check = params![
         claim_params.queue,
         claim_params.id,
         now,
@@ -208,7 +229,7 @@ async fn prepare(
         retry_rank,
         retry_at,
         retry_id,
-        claim_params.wanted,
+        claim_params.includes,
     ];
     let (lane, limit) = (1_i16, i64::from(first));
     let take = params![
@@ -225,27 +246,30 @@ async fn prepare(
         claim_params.lease,
         claim_params.settings,
         claim_params.worker,
-        claim_params.wanted,
+        claim_params.includes,
     ];
-    let [promoted, before, rows] = session
+    let [promoted, conditions, rows] = session
         .queries([
             (include_str!("../sql/promote.sql"), promote),
-            (include_str!("../sql/claim_conditions.sql"), look),
+            (include_str!("../sql/claim_conditions.sql"), check),
             (&TAKE, take),
         ])
         .await?;
     let claim_orders = claim_orders(&promoted);
     let answer = |column: usize| -> DriverResult<bool> {
-        let found = before.first().map(|row| row.try_get(column)).transpose()?;
+        let found = conditions
+            .first()
+            .map(|row| row.try_get(column))
+            .transpose()?;
         Ok(found.unwrap_or(false))
     };
-    let before = ClaimConditions {
-        claimed: answer(0)?,
+    let conditions = ClaimConditions {
+        repeated: answer(0)?,
         bounded: answer(1)?,
         keyed: answer(2)?,
         both_wait: answer(3)? && answer(4)?,
     };
-    Ok((before, rows, claim_orders))
+    Ok((conditions, rows, claim_orders))
 }
 
 fn claim_orders(promoted: &[Row]) -> Vec<Promoted> {
@@ -255,20 +279,20 @@ fn claim_orders(promoted: &[Row]) -> Vec<Promoted> {
     })
 }
 
-/// The queues that have due jobs, and which jobs became due on the way: no claim may have come to
-/// promote them.
+/// Returns the queues that have due jobs, and the jobs that became due now. Promotes first, because
+/// in a queue that no one claims from, no claim has done it.
 pub(crate) async fn due_queues(
     session: &mut Session,
-    look: &DueQueues,
+    query: &DueQueues,
     now: Timestamp,
 ) -> DriverResult<(Vec<QueueName>, Vec<Promoted>)> {
-    let kinds: Vec<&str> = look.kinds.iter().map(|kind| kind.as_str()).collect();
-    let prefix = look.pattern.prefix();
-    // No name holds a control character: the next name behind this one begins here.
-    let after = look.after.as_ref().map(|after| format!("{after}\u{1}"));
+    let kinds: Vec<&str> = query.kinds.iter().map(|kind| kind.as_str()).collect();
+    let prefix = query.pattern.prefix();
+    // Names have no control characters, so this is a bound between the name and the next one.
+    let after = query.after.as_ref().map(|after| format!("{after}\u{1}"));
     let from = after.as_deref().map_or(prefix, |after| after.max(prefix));
-    let like = look.pattern.as_str().replace('_', r"\_").replace('*', "%");
-    let limit = i32::try_from(look.limit.min(PAGE_MAX)).unwrap_or(i32::MAX);
+    let like = query.pattern.as_str().replace('_', r"\_").replace('*', "%");
+    let limit = i32::try_from(query.limit.min(PAGE_MAX)).unwrap_or(i32::MAX);
     let promote = params![Time(now), PROMOTE_MAX];
     let due = params![kinds, from, prefix, like, Time(now), limit];
     let [promoted, found] = session
@@ -285,7 +309,7 @@ pub(crate) async fn due_queues(
 static TAKE: LazyLock<String> =
     LazyLock::new(|| include_str!("../sql/claim.sql").replace("/* columns */", ACTIVE_COLUMNS));
 
-/// Takes the first jobs of a lane.
+/// Claims the first jobs of a lane.
 async fn take(
     session: &mut Session,
     claim_params: &ClaimParams<'_>,
@@ -308,7 +332,7 @@ async fn take(
         claim_params.lease,
         claim_params.settings,
         claim_params.worker,
-        claim_params.wanted,
+        claim_params.includes,
     ];
     session.query(&TAKE, params).await
 }
@@ -318,7 +342,7 @@ fn columns(order: ClaimOrder) -> (i32, Time, uuid::Uuid) {
     (rank, Time(at), row::uuid(id))
 }
 
-/// The next claim begins behind what this one took, if nothing was left before it.
+/// Raises the watermark to the last job that the claim took in this lane.
 fn advance(marks: &Watermarks, start: &LaneStart, rows: &[Row]) -> DriverResult<()> {
     let mut last = None;
     for found in rows {
@@ -331,7 +355,7 @@ fn advance(marks: &Watermarks, start: &LaneStart, rows: &[Row]) -> DriverResult<
     Ok(())
 }
 
-/// The jobs of the rows of a claim, in the order of claims, and those that cannot be read.
+/// Returns the jobs of the rows of a claim in claim order, and those that cannot be read.
 fn started(
     rows: &[Row],
     claim_params: &ClaimParams<'_>,
@@ -343,7 +367,7 @@ fn started(
     Ok((jobs, unreadable))
 }
 
-/// The claim was made before: what still lives of it.
+/// Answers a repeated claim with its attempts that still run.
 async fn repeat_claim(
     session: &mut Session,
     settings: &Settings,

@@ -1,4 +1,16 @@
-//! Connections: pools of them, what a server must promise, and what is tried again on another one.
+//! Connection pools, retries, and the check of a server at opening.
+//!
+//! What is retried, and when a result is indeterminate:
+//!
+//! - Before `COMMIT` is sent, an error means that nothing happened: PostgreSQL rolls back. Such a
+//!   transaction runs again after a short delay, at most [`TRIES`] times in all, if that can help:
+//!   after a serialization failure, deadlock or lock timeout, and on a new connection after a lost
+//!   connection, a shutdown or a failover.
+//! - After `COMMIT` is sent, a lost connection or timeout says nothing about the result. The server
+//!   may have committed before the answer got lost. Retrying could do the work twice, so the caller
+//!   gets [`StoreError::Indeterminate`] and decides: verbs with an id (claim, enqueue) are repeated
+//!   with the same id and get the same answer. The flag `committing` of a session marks this point.
+//! - One error after `COMMIT` is certain: a read-only server reports that it did not write.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,16 +27,19 @@ use crate::options::Options;
 use crate::session::{BeginSql, Session};
 use crate::{migrate, open_error, tls};
 
-/// A step is tried so often on a fresh connection, or after another step was in its way.
+/// The most tries of a transaction, and of getting a connection.
 const TRIES: u32 = 5;
 
-/// Connections that only settles, renewals, heartbeats and sweeps may use: load never costs a lease.
+/// The number of connections that only settles, renewals, heartbeats and sweeps use. Even if all
+/// other connections are busy, no lease expires because of it.
 const RESERVED: usize = 2;
 
-/// Who needs a connection.
+/// Which pool a verb takes its connection from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionClass {
+    /// The reserved connections.
     Vital,
+    /// The main pool.
     Other,
 }
 
@@ -48,10 +63,12 @@ impl Connections {
         })
     }
 
-    /// Carries out a step, on as many connections as it takes within reason.
+    /// Runs a transaction, and retries it if that can help (see the top of this file).
     ///
-    /// A step that did not happen is tried again where that may help. One of which nobody knows is not: it is answered as
-    /// indeterminate.
+    /// # Errors
+    ///
+    /// Returns [`StoreError::Indeterminate`] if the transaction may have been committed. All other
+    /// errors mean that nothing was changed.
     pub(crate) async fn run<T, F, Work>(
         &self,
         class: ConnectionClass,
@@ -69,21 +86,26 @@ impl Connections {
             let committing = Arc::new(AtomicBool::new(false));
             let session = Session::new(object, Arc::clone(&self.begin), Arc::clone(&committing));
             let time_max = self.options.statement_timeout + self.options.lock_timeout;
-            let done = tokio::time::timeout(time_max, work(session)).await;
-            let unknown = committing.load(Ordering::Relaxed);
-            let error = match done {
+            let result = tokio::time::timeout(time_max, work(session)).await;
+            let commit_was_sent = committing.load(Ordering::Relaxed);
+            let error = match result {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(error)) => error,
-                Err(_) if unknown => {
-                    return Err(StoreError::Indeterminate("no answer in time".into()));
+                Err(_) => {
+                    let cause = format!("the database did not answer within {time_max:?}");
+                    return Err(if commit_was_sent {
+                        StoreError::Indeterminate(cause.into())
+                    } else {
+                        StoreError::Unavailable(cause.into())
+                    });
                 }
-                Err(_) => return Err(StoreError::Unavailable("no answer in time".into())),
             };
             if error.is_connection_error() {
-                // The others may lead to the same server that is gone, or that only reads now.
+                // The idle connections probably lead to the same server, which is down or
+                // read-only now: drop them all.
                 self.main.retain(|_, _| false);
                 self.reserved.retain(|_, _| false);
-                if unknown && !error.was_not_executed() {
+                if commit_was_sent && !error.was_not_executed() {
                     return Err(StoreError::Indeterminate(error.into_store_error().into()));
                 }
             } else if !error.is_collision() {
@@ -110,8 +132,8 @@ impl Connections {
                 Ok(object) => return Ok(object),
                 Err(error) => {
                     tried += 1;
-                    let gone = matches!(&error, PoolError::Backend(_));
-                    if !gone || tried == TRIES {
+                    let is_backend_error = matches!(&error, PoolError::Backend(_));
+                    if !is_backend_error || tried == TRIES {
                         return Err(StoreError::Unavailable(error.into()));
                     }
                     tokio::time::sleep(pause(tried)).await;
@@ -120,7 +142,7 @@ impl Connections {
         }
     }
 
-    /// Refuses a server that may lose what it acknowledges, or whose schema this build does not know.
+    /// Refuses a server that can lose acknowledged writes, and a schema of another version.
     pub(crate) async fn check(&self) -> Result<(), StoreError> {
         let server = &self.options.server;
         let object = match self.main.get().await {
@@ -131,18 +153,18 @@ impl Connections {
         let failed = |error: DriverError| open_error::failed(server, error);
         let unsafe_settings = unsafe_settings(&object).await.map_err(failed)?;
         if !unsafe_settings.is_empty() && !self.options.allow_unsafe_durability {
-            let told = unsafe_settings.join(", ");
+            let settings = unsafe_settings.join(", ");
             return Err(StoreError::CannotOpen {
-                reason: format!("the server may lose what it acknowledges ({told})"),
+                reason: format!("the server can lose acknowledged writes ({settings})"),
                 next: "correct its settings, or add `allow_unsafe_durability=true` to the URL",
             });
         }
         let found = migrate::version(&object).await.map_err(failed)?;
         let needed = migrate::newest();
-        match found == needed {
-            true => Ok(()),
-            false => Err(StoreError::WrongSchema { found, needed }),
+        if found != needed {
+            return Err(StoreError::WrongSchema { found, needed });
         }
+        Ok(())
     }
 
     pub(crate) fn close(&self) {
@@ -151,7 +173,8 @@ impl Connections {
     }
 }
 
-/// How a transaction begins: bounded in time, also behind a pooler, where a session's settings are not ours.
+/// Returns the SQL that begins a transaction. Timeouts are set for each transaction: behind a pooler,
+/// settings of a connection would also apply to other clients.
 fn begin(options: &Options) -> BeginSql {
     let (statement, lock) = (options.statement_timeout, options.lock_timeout);
     let bounds = format!(
@@ -181,7 +204,7 @@ fn pool(options: &Options, tls: &MakeRustlsConnect, size: usize) -> Result<Pool,
         .map_err(|error| StoreError::Unavailable(error.into()))
 }
 
-/// What the server does that may lose acknowledged work.
+/// Returns the settings of the server that can lose acknowledged writes.
 async fn unsafe_settings(client: &Client) -> DriverResult<Vec<String>> {
     let sql = "select name || ' is ' || setting from pg_settings
          where name in ('fsync', 'full_page_writes', 'synchronous_commit') and setting = 'off' order by name";
@@ -189,7 +212,7 @@ async fn unsafe_settings(client: &Client) -> DriverResult<Vec<String>> {
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// Longer with every try, and not for all callers alike.
+/// Returns the delay before the next try: exponential, and different for each caller.
 fn pause(tried: u32) -> Duration {
     static CALLS: AtomicU64 = AtomicU64::new(0);
     let call = CALLS.fetch_add(1, Ordering::Relaxed);

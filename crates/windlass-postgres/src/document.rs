@@ -11,7 +11,7 @@ use crate::row::{self, value};
 use crate::session::Session;
 use crate::unreadable::skip_unreadable;
 
-/// What is written.
+/// A document to be written.
 pub(crate) struct NewDocument<'a> {
     pub(crate) collection: &'a str,
     pub(crate) name: &'a str,
@@ -19,7 +19,8 @@ pub(crate) struct NewDocument<'a> {
     pub(crate) expires_at: Option<Timestamp>,
 }
 
-/// Writes a document if it is what the writer believes. Two that create it together meet at its key.
+/// Writes a document if its version is the expected one. If two transactions create it at the same
+/// time, the primary key makes one of them retry.
 pub(crate) async fn put(
     session: &mut Session,
     new: NewDocument<'_>,
@@ -52,7 +53,7 @@ pub(crate) async fn put(
         bigint(replaced)
     ];
     if session.query_and_commit(sql, params).await?.is_empty() {
-        return Err(DriverError::Collision); // somebody else created it just now
+        return Err(DriverError::Collision); // another transaction created it
     }
     Ok(Written::Version(version))
 }
@@ -76,7 +77,7 @@ pub(crate) async fn remove(
     Ok(Written::Version(version))
 }
 
-/// Removes expired documents. Rows that another node removes or writes are left to it.
+/// Removes expired documents. Skips rows that another transaction has locked.
 pub(crate) async fn remove_expired(
     session: &mut Session,
     limit: usize,
@@ -92,7 +93,7 @@ pub(crate) async fn remove_expired(
     Ok(session.single(sql, params![Time(now), limit]).await?.len())
 }
 
-/// A document that is locked, perhaps expired; nobody else writes it now.
+/// An existing document, perhaps expired, whose row is locked.
 #[derive(Clone, Copy)]
 struct LockedDocument {
     version: u64,

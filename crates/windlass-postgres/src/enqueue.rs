@@ -1,4 +1,4 @@
-//! Jobs come in.
+//! Enqueues jobs.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -14,7 +14,7 @@ use crate::settings::Settings;
 use crate::unique_key;
 use crate::write::{Columns, InsertMode};
 
-/// Stores jobs. Most batches have no unique keys and no bounded queue: those are one statement.
+/// Stores jobs. A batch without unique keys for queues without a `max_depth` is one statement.
 pub(crate) async fn enqueue(
     session: &mut Session,
     settings: &Settings,
@@ -33,7 +33,8 @@ pub(crate) async fn enqueue(
     enqueue_with_checks(session, settings, jobs, mode, now).await
 }
 
-/// Stores jobs whose ids are free and answers which; nothing where a queue has a bound, or an id is that of an ended job.
+/// Stores jobs whose ids are free. Returns their ids, or `None` and stores nothing if a queue has a
+/// `max_depth` or an id belongs to a finished job.
 async fn insert(
     session: &mut Session,
     jobs: &[Job],
@@ -60,7 +61,7 @@ async fn insert(
     Ok(Some(stored))
 }
 
-/// What became of each job: the first with a new id is created, all others are duplicates.
+/// Returns the answer for each job: the first with a new id is created, all others are duplicates.
 async fn answers(
     session: &mut Session,
     settings: &Settings,
@@ -106,23 +107,27 @@ fn duplicate(first: Option<&Job>, second: &Job) -> Enqueued {
     }
 }
 
-/// What an enqueue that was tried before answers: jobs that are there under their own id came in with the first try.
-pub(crate) fn as_first_time(again: Vec<Enqueued>, jobs: &[Job]) -> Vec<Enqueued> {
-    let mut met = HashSet::new();
-    let answers = again.into_iter().zip(jobs);
+/// Turns the answers of a repeated enqueue into those of the first try: a job that exists under its
+/// own id was created by the first try.
+pub(crate) fn as_first_time(repeated: Vec<Enqueued>, jobs: &[Job]) -> Vec<Enqueued> {
+    let mut seen_ids = HashSet::new();
+    let answers = repeated.into_iter().zip(jobs);
     answers
         .map(|(answer, job)| match answer {
             Enqueued::Duplicate {
                 id,
                 payload_differs: false,
-            } if id == job.id && met.insert(id) => Enqueued::Created(id),
+            } if id == job.id && seen_ids.insert(id) => Enqueued::Created(id),
             other => other,
         })
         .collect()
 }
 
-/// The same, one after the other, with keys and depths in mind. What is there is locked first; what was free and is not any
-/// more is a collision.
+/// Stores jobs one after the other, with checks of unique keys and queue depths.
+///
+/// Locks the queues, keys and jobs that exist, and decides on that. A key or id that does not exist
+/// cannot be locked: if another transaction takes it meanwhile, that is a collision, and the whole
+/// batch runs again.
 async fn enqueue_with_checks(
     session: &mut Session,
     settings: &Settings,
@@ -152,16 +157,15 @@ async fn enqueue_with_checks(
         .collect();
     let missed = unique_key::acquire(session, &new, now).await?;
     let columns = Columns::of(new.iter().copied(), now);
-    let stored = match columns.is_empty() {
-        true => Vec::new(),
-        false => {
-            let sql = include_str!("../sql/insert_absent_jobs.sql");
-            columns
-                .insert(session, sql, InsertMode::WithinTransaction)
-                .await?
-        }
+    let stored = if columns.is_empty() {
+        Vec::new()
+    } else {
+        let sql = include_str!("../sql/insert_absent_jobs.sql");
+        columns
+            .insert(session, sql, InsertMode::WithinTransaction)
+            .await?
     };
-    // Somebody was quicker with a key or an id that was free a moment ago: all of it once more.
+    // Another transaction took a key or an id that was free when this one looked: start again.
     if !missed.is_empty() || stored.len() != new.len() {
         return Err(DriverError::Collision);
     }
@@ -171,10 +175,11 @@ async fn enqueue_with_checks(
     Ok(answers)
 }
 
-/// InsertMode many more waiting jobs bounded queues take, and their bounds. They are locked against all others who ask.
+/// For each queue with a `max_depth`: how many more waiting jobs it takes, and its `max_depth`. The
+/// queues are locked, so no other transaction can fill them meanwhile.
 pub(crate) type FreeDepths = BTreeMap<QueueName, (u64, u64)>;
 
-/// The free_depths of those of these queues that have a bound.
+/// Locks those of these queues that have a `max_depth`, and returns their free depths.
 pub(crate) async fn free_depths(
     session: &mut Session,
     queues: impl IntoIterator<Item = &str>,
@@ -191,7 +196,7 @@ pub(crate) async fn free_depths(
     if bounds.is_empty() {
         return Ok(free_depths);
     }
-    // Counted by a statement of its own: it sees what was stored while this one waited for the lock.
+    // A later statement than the lock: its snapshot has what was stored while this one waited.
     let queues: Vec<&str> = bounds.keys().map(String::as_str).collect();
     let depths: Vec<i64> = bounds.values().copied().collect();
     let sql = include_str!("../sql/count_waiting.sql");
@@ -205,7 +210,7 @@ pub(crate) async fn free_depths(
     Ok(free_depths)
 }
 
-/// What a batch meets.
+/// What exists in the database that concerns a batch, and what the batch adds to it.
 struct BatchState {
     jobs: HashMap<JobId, Job>,
     unreadable: HashSet<JobId>,
@@ -267,7 +272,7 @@ impl BatchState {
             .and_then(|queue_key| self.holders.get(queue_key))
             .copied();
         if let Some(id) = holder.filter(|id| !self.jobs.contains_key(id)) {
-            // The key outlasts its job, which is gone.
+            // The key outlasts its job, which was purged.
             return Enqueued::Duplicate {
                 id,
                 payload_differs: false,
@@ -286,7 +291,9 @@ impl BatchState {
                 run_at: Some(job.run_at),
                 ..Edit::default()
             };
-            first.edit(edit).expect("it waits, and is locked");
+            first
+                .edit(edit)
+                .expect("the job waits, and its row is locked");
             if !self.new.contains(&first.id) {
                 self.replaced.insert(first.id);
             }

@@ -1,23 +1,23 @@
-//! What PostgreSQL says, in the words of the contract.
+//! Errors of this driver, and how they become a [`StoreError`].
 
 use tokio_postgres::error::{Severity, SqlState};
 use windlass_store::StoreError;
 
-/// Classes of SQLSTATE that are about the rows of a statement, and not about the state of the
-/// server: cardinality, data exceptions, constraints, triggers, views with a check, program limits,
-/// errors that PL/pgSQL raises, damaged data.
+/// SQLSTATE classes that concern the rows of a statement and not the state of the server:
+/// cardinality, data exceptions, constraints, triggers, views with a check, program limits, errors
+/// raised by PL/pgSQL, damaged data.
 const REFUSALS: [&str; 9] = ["09", "21", "22", "23", "27", "44", "54", "P0", "XX"];
 
-/// A step that could not be carried out.
+/// Why a verb failed.
 #[derive(Debug)]
 pub(crate) enum DriverError {
-    /// PostgreSQL refused or failed, or the connection to it did.
+    /// PostgreSQL or the connection returned an error.
     Sql(tokio_postgres::Error),
-    /// Another step was quicker: this one may be tried again at once.
+    /// A concurrent transaction changed what this one had read; retry at once.
     Collision,
-    /// What is stored is not what was written.
+    /// Stored data is not what this version writes.
     Damaged(String),
-    /// The contract refuses it.
+    /// The `Store` contract refuses the request.
     Refused(StoreError),
 }
 
@@ -47,7 +47,7 @@ impl DriverError {
         }
     }
 
-    /// Whether the server took the whole step back because of somebody else's: it may be tried again at once.
+    /// Whether a concurrent transaction made this one fail, so that a retry can succeed at once.
     pub(crate) fn is_collision(&self) -> bool {
         const COLLISIONS: [SqlState; 3] = [
             SqlState::T_R_SERIALIZATION_FAILURE,
@@ -58,9 +58,10 @@ impl DriverError {
             || self.code().is_some_and(|code| COLLISIONS.contains(code))
     }
 
-    /// Whether another connection may do better: this one is gone, or leads to a server that only reads.
+    /// Whether another connection may help: this one is broken, or its server is shutting down or
+    /// read-only.
     pub(crate) fn is_connection_error(&self) -> bool {
-        const GOING: [SqlState; 5] = [
+        const UNUSABLE: [SqlState; 5] = [
             SqlState::ADMIN_SHUTDOWN,
             SqlState::CRASH_SHUTDOWN,
             SqlState::CANNOT_CONNECT_NOW,
@@ -69,32 +70,34 @@ impl DriverError {
         ];
         match self {
             DriverError::Sql(error) => match error.code() {
-                Some(code) => GOING.contains(code) || code.code().starts_with("08"),
+                Some(code) => UNUSABLE.contains(code) || code.code().starts_with("08"),
                 None => is_connection_error(error),
             },
             _ => false,
         }
     }
 
-    /// Whether `refuse_ended.sql` failed: an id is that of a job that is over.
+    /// Whether `refuse_finished_ids.sql` failed: an id belongs to a finished job.
     pub(crate) fn is_finished_id(&self) -> bool {
         self.code()
             .is_some_and(|code| *code == SqlState::DIVISION_BY_ZERO)
     }
 
-    /// Whether the server said that it did not do it.
+    /// Whether the server reported that it did not execute the transaction, even if the error came
+    /// with the commit.
     pub(crate) fn was_not_executed(&self) -> bool {
         self.code()
             .is_some_and(|code| *code == SqlState::READ_ONLY_SQL_TRANSACTION)
     }
 
-    /// The same in the words of the contract, for a step that did not happen.
+    /// Converts the error of a transaction that did not happen to one of the `Store` contract.
     pub(crate) fn into_store_error(self) -> StoreError {
         let error = match self {
             DriverError::Refused(error) => return error,
             DriverError::Damaged(what) => return StoreError::Damaged { what, cause: None },
             DriverError::Collision => {
-                return StoreError::Unavailable("others were quicker again and again".into());
+                let cause = "concurrent transactions changed the same rows at every attempt";
+                return StoreError::Unavailable(cause.into());
             }
             DriverError::Sql(error) => error,
         };
@@ -122,21 +125,22 @@ impl DriverError {
     }
 }
 
-/// What the server said, if it does not accept a row. Without the detail, which shows the values of
-/// the row.
+/// Returns the message of the server if it refused a row. Leaves out the detail, which contains
+/// values of the row.
 fn refusal(error: &tokio_postgres::Error) -> Option<String> {
-    let told = error.as_db_error()?;
-    // What is fatal is of the connection, or of a pooler that stands for the server.
+    let db_error = error.as_db_error()?;
+    // A fatal error concerns the connection, or comes from a pooler in front of the server.
     let fatal = matches!(
-        told.parsed_severity(),
+        db_error.parsed_severity(),
         Some(Severity::Fatal | Severity::Panic)
     );
-    let code = told.code().code();
+    let code = db_error.code().code();
     let refused = !fatal && REFUSALS.iter().any(|class| code.starts_with(class));
-    refused.then(|| format!("SQLSTATE {code}: {}", told.message()))
+    refused.then(|| format!("SQLSTATE {code}: {}", db_error.message()))
 }
 
-/// Whether an error that the server did not tell is the connection's, and not of a value that cannot be read.
+/// Whether an error that did not come from the server concerns the connection, and not a value that
+/// cannot be read.
 fn is_connection_error(error: &tokio_postgres::Error) -> bool {
     let cause = std::error::Error::source(error);
     error.is_closed() || cause.is_some_and(|cause| cause.is::<std::io::Error>())

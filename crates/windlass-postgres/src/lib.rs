@@ -1,7 +1,8 @@
-//! Windlass jobs in PostgreSQL: many nodes, one truth.
+//! Windlass jobs in a PostgreSQL database that many nodes share.
 //!
-//! Every verb is one transaction, most of them one or two flights. Claims skip what others have locked; the order of claims
-//! is an index; becoming due is a move from one index to another, made by whoever claims.
+//! Every verb is one transaction, most of them in one or two round trips. Claims skip rows that
+//! others have locked. The claim order is a partial index over due jobs; a job that becomes due moves
+//! into it, and the next claim does that move.
 
 mod change;
 mod claim;
@@ -32,7 +33,7 @@ mod watermark;
 mod write;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::task::JoinHandle;
 use windlass_store::StoreError;
@@ -58,7 +59,10 @@ pub struct PostgresStore {
 impl PostgresStore {
     /// Connects to a database whose schema is up to date.
     ///
-    /// A server that may lose what it acknowledges (`fsync`, `full_page_writes` or `synchronous_commit` off) is refused.
+    /// # Errors
+    ///
+    /// Refuses a schema of another version, and a server that can lose acknowledged writes (`fsync`,
+    /// `full_page_writes` or `synchronous_commit` is off).
     pub async fn connect(options: Options) -> Result<Self, StoreError> {
         let connections = Arc::new(Connections::new(options)?);
         connections.check().await?;
@@ -90,17 +94,19 @@ impl PostgresStore {
         })
     }
 
-    /// Brings the schema up to date; answers which migrations were applied. Nodes that start together wait for one another.
+    /// Migrates the schema to the newest version. Returns the migrations that it applied. If several
+    /// nodes start together, one migrates and the others wait.
     pub async fn migrate(options: &Options) -> Result<Vec<Migration>, StoreError> {
         with_client(options, async |client| migrate::up(client).await).await
     }
 
-    /// The version of the schema that is there; 0 if there is none.
+    /// Returns the version of the schema; 0 if there is none.
     pub async fn schema_version(options: &Options) -> Result<u32, StoreError> {
         with_client(options, async |client| migrate::version(client).await).await
     }
 }
 
+/// A task that runs as long as the store is open.
 enum Background {
     SendNotices,
     Listen,
@@ -108,7 +114,12 @@ enum Background {
     Upkeep,
 }
 
-/// Runs something on a connection of its own.
+/// Locks a mutex, also after a panic of another thread: no code here leaves the data half-changed.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs something on a new connection.
 async fn with_client<T>(
     options: &Options,
     work: impl AsyncFnOnce(&tokio_postgres::Client) -> DriverResult<T>,

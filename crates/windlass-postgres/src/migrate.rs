@@ -1,4 +1,4 @@
-//! Migrations forward, one node at a time.
+//! Schema migrations. One node at a time migrates, and only forward.
 
 use tokio_postgres::Client;
 use windlass_store::StoreError;
@@ -9,11 +9,11 @@ use crate::param::params;
 /// A numbered change of the schema.
 #[derive(Debug, Clone, Copy)]
 pub struct Migration {
-    /// Counts up from 1.
+    /// The version of the schema after this migration, counted from 1.
     pub number: u32,
-    /// A few words.
+    /// A short name.
     pub name: &'static str,
-    /// What it does. Never edited once released.
+    /// The SQL script. Never edited once released.
     pub sql: &'static str,
 }
 
@@ -24,22 +24,22 @@ pub const MIGRATIONS: [Migration; 1] = [Migration {
     sql: include_str!("../migrations/0001_jobs.sql"),
 }];
 
-/// Whoever migrates holds this lock: the letters of "windlass".
+/// The advisory lock of a node that migrates: the letters of "windlass".
 const LOCK: i64 = 0x7769_6E64_6C61_7373;
 
 pub(crate) fn newest() -> u32 {
     MIGRATIONS.last().map_or(0, |migration| migration.number)
 }
 
-/// The version of the schema that is there; 0 if there is none.
+/// Returns the version of the schema; 0 if there is none.
 pub(crate) async fn version(client: &Client) -> DriverResult<u32> {
-    let there = "select to_regclass('windlass.migrations') is not null";
-    let there: bool = client
-        .query_typed(there, &[])
+    let exists = "select to_regclass('windlass.migrations') is not null";
+    let exists: bool = client
+        .query_typed(exists, &[])
         .await?
         .first()
         .is_some_and(|row| row.get(0));
-    if !there {
+    if !exists {
         return Ok(0);
     }
     let newest = "select coalesce(max(number), 0) from windlass.migrations";
@@ -51,7 +51,7 @@ pub(crate) async fn version(client: &Client) -> DriverResult<u32> {
     Ok(u32::try_from(number).unwrap_or(0))
 }
 
-/// Brings the schema up to date; answers which migrations were applied. Nodes that start together wait for one another.
+/// Migrates the schema to the newest version. Returns the migrations that it applied.
 pub(crate) async fn up(client: &Client) -> DriverResult<Vec<Migration>> {
     client.batch_execute("begin").await?;
     client
@@ -96,7 +96,7 @@ pub(crate) async fn up(client: &Client) -> DriverResult<Vec<Migration>> {
     Ok(applied)
 }
 
-/// What was applied must be what this build would apply.
+/// Refuses a schema whose migrations differ from those of this build.
 async fn check_applied(client: &Client, found: u32) -> DriverResult<()> {
     if found == 0 {
         return Ok(());
@@ -109,7 +109,7 @@ async fn check_applied(client: &Client, found: u32) -> DriverResult<()> {
             .find(|migration| i32::try_from(migration.number) == Ok(number));
         if let Some(known) = known.filter(|known| checksum(known.sql) != sum) {
             let what = format!(
-                "migration {} ({}) is not the one that was applied",
+                "migration {} ({}) differs from the one that was applied",
                 known.number, known.name
             );
             return Err(DriverError::damaged(what));

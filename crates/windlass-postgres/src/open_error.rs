@@ -1,4 +1,4 @@
-//! Why a database cannot be opened, and what to do about it.
+//! Errors of opening a database, with the next step.
 
 use std::error::Error as _;
 use std::io::ErrorKind;
@@ -10,15 +10,15 @@ use windlass_store::StoreError;
 
 use crate::error::DriverError;
 
-/// Says why a server was not reached, or refused the connection.
+/// Returns why a server could not be reached, or refused the connection.
 pub(crate) fn refused(server: &Config, error: &Error) -> StoreError {
-    let place = place(server);
-    if let Some(told) = error.as_db_error() {
+    let address = address(server);
+    if let Some(db_error) = error.as_db_error() {
         let reason = format!(
-            "PostgreSQL at {place} refused the connection: {}",
-            told.message()
+            "PostgreSQL at {address} refused the connection: {}",
+            db_error.message()
         );
-        let next = next_step(told.code());
+        let next = next_step(db_error.code());
         return StoreError::CannotOpen { reason, next };
     }
     let cause = error
@@ -35,19 +35,19 @@ pub(crate) fn refused(server: &Config, error: &Error) -> StoreError {
         Some(_) => "check the host and port in the URL, and the network",
         None => "correct the URL",
     };
-    let reason = format!("cannot connect to PostgreSQL at {place}: {cause}");
+    let reason = format!("cannot connect to PostgreSQL at {address}: {cause}");
     StoreError::CannotOpen { reason, next }
 }
 
-/// Says that a server took a connection and then did not answer.
+/// Returns that a server accepted a connection but did not answer.
 pub(crate) fn silent(server: &Config) -> StoreError {
     StoreError::CannotOpen {
-        reason: format!("PostgreSQL at {} does not answer", place(server)),
+        reason: format!("PostgreSQL at {} does not answer", address(server)),
         next: "check the server, and the host and port in the URL",
     }
 }
 
-/// What failed while the schema was looked at or brought up to date.
+/// Returns why checking or migrating the schema failed.
 pub(crate) fn failed(server: &Config, error: DriverError) -> StoreError {
     match &error {
         DriverError::Sql(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
@@ -65,16 +65,17 @@ fn next_step(code: &SqlState) -> &'static str {
     } else if *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION {
         "create the role or allow it in pg_hba.conf, or correct the user in the URL"
     } else if *code == SqlState::INSUFFICIENT_PRIVILEGE {
-        "grant the role what it needs: connect and create on the database, or all on the schema `windlass`"
+        "grant the role connect and create on the database, or all on the schema `windlass`"
     } else if *code == SqlState::CANNOT_CONNECT_NOW || *code == SqlState::TOO_MANY_CONNECTIONS {
-        "try again when the server takes connections"
+        "try again when the server accepts connections"
     } else {
         "correct the URL, or the settings of the server"
     }
 }
 
-/// Hosts and database, as in `10.0.0.1:5432, 10.0.0.2:5432 (database "jobs")`; without user and password.
-fn place(server: &Config) -> String {
+/// Returns hosts and database, as in `10.0.0.1:5432, 10.0.0.2:5432 (database "jobs")`, without user
+/// and password.
+fn address(server: &Config) -> String {
     let ports = server.get_ports();
     let hosts = server.get_hosts().iter().enumerate().map(|(number, host)| {
         let port = ports.get(number).or(ports.first()).copied();

@@ -1,4 +1,4 @@
-//! What stands in the URL of a store.
+//! Options of a store, read from its URL.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -12,26 +12,28 @@ use windlass_core::Invalid;
 /// How to reach a PostgreSQL server, and how to use it.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Hosts, user, password, database, TLS or not.
+    /// Hosts, user, password, database, and whether to use TLS.
     pub server: tokio_postgres::Config,
-    /// The certificates that may sign the server's; those of the system if none is named.
+    /// A PEM file with the trusted root certificates; `None` for those of the system.
     pub root_certificates: Option<PathBuf>,
-    /// Connections for claims, enqueues and reads. Two more are kept for settles, renewals and sweeps.
+    /// The most connections for claims, enqueues and reads. Two more are reserved for settles,
+    /// renewals, heartbeats and sweeps.
     pub pool_size: usize,
-    /// No statement takes longer, on the server and as seen from here.
+    /// The timeout of a statement, on the server and in this process.
     pub statement_timeout: Duration,
-    /// No statement waits longer for a lock.
+    /// The longest time that a statement waits for a lock.
     pub lock_timeout: Duration,
-    /// Start although the server may lose what it acknowledged.
+    /// Whether to start even if the settings of the server can lose acknowledged writes.
     pub allow_unsafe_durability: bool,
 }
 
 impl Options {
     /// Reads a URL such as `postgres://user:password@host:5432/database?sslmode=verify-full&pool_size=8`.
     ///
-    /// Beside PostgreSQL's own parameters: `sslrootcert`, `pool_size`, `statement_timeout`, `lock_timeout` (such as `30s`) and
-    /// `allow_unsafe_durability`. With `sslmode` `require`, `verify-ca` or `verify-full` the server's certificate and name
-    /// are verified.
+    /// In addition to PostgreSQL's own parameters, the URL can have `sslrootcert`, `pool_size`,
+    /// `statement_timeout`, `lock_timeout` (such as `30s`) and `allow_unsafe_durability`. The values
+    /// `require`, `verify-ca` and `verify-full` of `sslmode` all verify the certificate and the name
+    /// of the server.
     pub fn parse(url: &str) -> Result<Self, Invalid> {
         let (address, query) = url.split_once('?').unwrap_or((url, ""));
         let mut options = Options {
@@ -57,9 +59,10 @@ impl Options {
                 _ => rest.push(pair),
             }
         }
-        let server = match rest.is_empty() {
-            true => address.to_owned(),
-            false => format!("{address}?{}", rest.join("&")),
+        let server = if rest.is_empty() {
+            address.to_owned()
+        } else {
+            format!("{address}?{}", rest.join("&"))
         };
         options.server = tokio_postgres::Config::from_str(&server).map_err(|error| {
             let why = std::error::Error::source(&error)
@@ -68,7 +71,7 @@ impl Options {
         })?;
         options.server.ssl_mode(mode.unwrap_or(SslMode::Disable));
         if options.server.get_hosts().len() > 1 {
-            // The one that was demoted may be named first.
+            // After a failover, the first host may be a read-only standby.
             options
                 .server
                 .target_session_attrs(TargetSessionAttrs::ReadWrite);
@@ -120,7 +123,7 @@ fn duration(key: &str, text: &str) -> Result<Duration, Invalid> {
     Ok(duration)
 }
 
-/// Percent-encoded text; none if it is not that.
+/// Decodes percent-encoded text. Returns `None` if it is not valid.
 fn decode(text: &str) -> Option<String> {
     let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let mut escapes = text.split('%').skip(1);
@@ -136,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_says_how_to_reach_and_use_a_server() {
+    fn all_parameters_of_a_url_are_read() {
         let url = "postgres://ann:secret@db:6432/jobs?sslmode=verify-full&sslrootcert=%2Fetc%2Fca.pem&pool_size=3\
              &statement_timeout=2s&lock_timeout=300ms&allow_unsafe_durability=true&connect_timeout=7";
         let options = Options::parse(url).unwrap();
@@ -156,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn an_error_names_the_wrong_parameter() {
         for (url, field) in [
             ("postgres://db/jobs?pool_size=0", "pool_size"),
             (

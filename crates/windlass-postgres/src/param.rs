@@ -1,4 +1,7 @@
-//! Rust values as parameters whose types are told, so that no statement needs a name on the server.
+//! Statement parameters with their SQL types.
+//!
+//! The types go along with each statement, so the client never asks the server for them and needs no
+//! named statement. This is what works behind a transaction pooler.
 
 use std::error::Error;
 
@@ -7,7 +10,7 @@ use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checke
 use uuid::Uuid;
 use windlass_core::Timestamp;
 
-/// Microseconds from 1970 to 2000, where PostgreSQL begins to count.
+/// Microseconds from 1970 to 2000, the epoch of PostgreSQL.
 const EPOCH_MICROS: i64 = 946_684_800_000_000;
 
 /// An instant as `timestamptz`.
@@ -30,7 +33,7 @@ impl FromSql<'_> for Time {
         let micros = i64::from_be_bytes(raw.try_into()?);
         let at = micros.checked_add(EPOCH_MICROS);
         let at = at.and_then(Timestamp::from_micros);
-        at.map(Time).ok_or_else(|| "no instant of ours".into())
+        at.map(Time).ok_or_else(|| "not a valid timestamp".into())
     }
 
     accepts!(TIMESTAMPTZ);
@@ -39,7 +42,7 @@ impl FromSql<'_> for Time {
 /// A parameter with its type.
 pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// Values that know their type in SQL.
+/// Values that know their SQL type.
 pub(crate) trait Typed: ToSql + Sync {
     fn sql_type(&self) -> Type;
 }
@@ -83,12 +86,12 @@ macro_rules! params {
 }
 pub(crate) use params;
 
-/// A count or number that is never negative here, as SQL keeps it.
+/// Converts a count to an SQL integer.
 pub(crate) fn int(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-/// The same for a large one.
+/// Converts a count, version or cursor to an SQL bigint.
 pub(crate) fn bigint(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

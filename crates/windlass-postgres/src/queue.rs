@@ -16,8 +16,8 @@ pub(crate) async fn put_queue(
     limits: &QueueLimits,
     expected: Option<&QueueLimits>,
 ) -> DriverResult<bool> {
-    // The text that was read is compared, not what this version would write: it may hold fields of
-    // a newer one.
+    // The update compares the stored text, not what this version would write: the text may have
+    // fields of a newer version.
     let mut found: Option<String> = None;
     if let Some(expected) = expected {
         let sql = "select limits from windlass.queues where name = $1";

@@ -1,4 +1,4 @@
-//! Jobs, lists and counts. Nothing here changes anything.
+//! Reads jobs, lists and counts.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,7 +18,7 @@ use crate::session::Session;
 use crate::settings::Settings;
 use crate::unreadable::{Unreadable, skip_unreadable, split_unreadable};
 
-/// A job, and where it was found.
+/// A job, and the table that has it.
 #[derive(Debug, Clone)]
 pub(crate) struct StoredJob {
     pub(crate) job: Job,
@@ -26,11 +26,11 @@ pub(crate) struct StoredJob {
     pub(crate) table: &'static str,
 }
 
-/// What was found under some ids.
+/// The jobs that exist under some ids.
 #[derive(Debug, Default)]
 pub(crate) struct FoundJobs {
     pub(crate) jobs: HashMap<JobId, StoredJob>,
-    /// Those that are there and cannot be read, and why.
+    /// The jobs that cannot be read, and why.
     pub(crate) unreadable: HashMap<JobId, String>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) const JOBS: &str = "windlass.jobs";
 pub(crate) const FINISHED: &str = "windlass.finished";
 pub(crate) const DEAD: &str = "windlass.dead";
 
-/// The jobs with these ids, wherever they are; locked, if they are to be changed.
+/// Finds the jobs with these ids in all tables. With `lock`, locks their rows.
 pub(crate) async fn find(
     session: &mut Session,
     settings: &Settings,
@@ -60,7 +60,9 @@ pub(crate) async fn find(
     let mut missing = uuids(ids.iter().copied());
     missing.sort_unstable();
     missing.dedup();
-    // A job moves only from the active to the ended and back: looked for in this order, and once more if it is nowhere.
+    // Each statement has its own snapshot, and a job may move between tables meanwhile: from `jobs` to
+    // the others when it finishes, and back when it is revived. A job that is nowhere is looked up in
+    // `jobs` once more.
     for table in [JOBS, DEAD, FINISHED, JOBS] {
         if missing.is_empty() {
             break;
@@ -72,9 +74,10 @@ pub(crate) async fn find(
         };
         let order = if lock { "order by id for update" } else { "" };
         let sql = format!("select {columns} from {table} where id = any ($1) {order}");
-        let rows = match lock {
-            true => session.query(&sql, params![missing]).await?,
-            false => session.read(&sql, params![missing]).await?,
+        let rows = if lock {
+            session.query(&sql, params![missing]).await?
+        } else {
+            session.read(&sql, params![missing]).await?
         };
         if table == JOBS {
             let (jobs, unreadable) = active(session, settings, &rows).await?;
@@ -95,7 +98,7 @@ pub(crate) async fn find(
     Ok(found)
 }
 
-/// The jobs of rows of those that wait or run, and those that cannot be read.
+/// Reads rows of active jobs. Returns the jobs, and those that cannot be read.
 pub(crate) async fn active(
     session: &mut Session,
     settings: &Settings,
@@ -165,10 +168,11 @@ pub(crate) fn attempt(found: &Row) -> DriverResult<Attempt> {
     })
 }
 
-/// So many bodies are read at once by a list.
+/// The most whole jobs that a list reads at once; they may be large.
 const BODIES_MAX: usize = 100;
 
-/// A page of jobs. Few columns are looked at first, in steps that grow; then the bodies of those that may match.
+/// Returns a page of jobs. Reads id, queue and kind first, in batches that grow, and then the whole
+/// jobs of those that may match.
 pub(crate) async fn list(
     session: &mut Session,
     settings: &Settings,
@@ -197,7 +201,7 @@ pub(crate) async fn list(
                     .is_none_or(|asked| asked.as_str() == kind);
             outlines.push((row::id(row, 0)?, matches));
         }
-        // Bodies may be large: few at a time.
+
         for part in outlines.chunks(BODIES_MAX) {
             if list.is_full() {
                 break;
@@ -214,7 +218,7 @@ pub(crate) async fn list(
             }
         }
         if rows.len() < step {
-            break; // the list is at its end, or the page is full
+            break; // no more rows
         }
         if let Some((last, _)) = outlines.last() {
             after = row::uuid(*last);
@@ -224,7 +228,7 @@ pub(crate) async fn list(
     Ok(list.finish())
 }
 
-/// Id, queue and kind of jobs in the tables where the filter can find any.
+/// Returns the SQL for id, queue and kind of jobs, from the tables that can have matches.
 fn outlines(filter: &Filter) -> String {
     let (active, dead, finished) = match (filter.state, filter.reason) {
         (_, Some(_)) | (Some(ListedState::Dead), _) => (false, true, false),
@@ -268,36 +272,36 @@ pub(crate) async fn counts(
         let Ok(queue) = row::name(&found, 0) else {
             continue; // a name that only a newer version allows
         };
-        let of = counts.entry(queue).or_default();
-        of.scheduled = number(&found, 1)?;
-        of.ready = number(&found, 2)?;
-        of.retrying = number(&found, 3)?;
-        of.running = number(&found, 4)?;
-        of.oldest_ready = row::optional_time(&found, 5).unwrap_or_default();
+        let queue_counts = counts.entry(queue).or_default();
+        queue_counts.scheduled = number(&found, 1)?;
+        queue_counts.ready = number(&found, 2)?;
+        queue_counts.retrying = number(&found, 3)?;
+        queue_counts.running = number(&found, 4)?;
+        queue_counts.oldest_ready = row::optional_time(&found, 5).unwrap_or_default();
     }
     let ended = "select queue, state, sum(count)::bigint from windlass.tallies group by queue, state having sum(count) > 0";
     for found in session.read(ended, params![]).await? {
         let Ok(queue) = row::name(&found, 0) else {
             continue;
         };
-        let of = counts.entry(queue).or_default();
+        let queue_counts = counts.entry(queue).or_default();
         let state: &str = found.try_get(1)?;
-        let of_state = match state {
-            "succeeded" => &mut of.succeeded,
-            "cancelled" => &mut of.cancelled,
-            _ => &mut of.dead,
+        let state_count = match state {
+            "succeeded" => &mut queue_counts.succeeded,
+            "cancelled" => &mut queue_counts.cancelled,
+            _ => &mut queue_counts.dead,
         };
-        *of_state = number(&found, 2)?;
+        *state_count = number(&found, 2)?;
     }
     for (queue, limits) in queue::queues(session).await? {
-        if let (Some(rate), Some(of)) = (limits.rate, counts.get_mut(&queue)) {
-            of.rate_until = rate.used_up_until(starts(session, &queue).await?, now);
+        if let (Some(rate), Some(queue_counts)) = (limits.rate, counts.get_mut(&queue)) {
+            queue_counts.rate_until = rate.used_up_until(starts(session, &queue).await?, now);
         }
     }
     Ok(counts)
 }
 
-/// When jobs of a queue with a rate were started, and how many, the oldest first.
+/// Returns when jobs of a queue with a rate limit started, and how many, the oldest first.
 async fn starts(session: &mut Session, queue: &QueueName) -> DriverResult<Vec<(Timestamp, u32)>> {
     let sql = "select at, count from windlass.starts where queue = $1 order by at";
     let rows = session.read(sql, params![queue.as_str()]).await?;

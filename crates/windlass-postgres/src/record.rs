@@ -11,7 +11,8 @@ use crate::row::{self, value};
 use crate::session::Session;
 use crate::unreadable::skip_unreadable;
 
-/// Whoever appends holds this lock, so that records become visible in the order of their cursors.
+/// The advisory lock of an append. It makes records visible in the order of their cursors, so that a
+/// reader that continues after a cursor misses none.
 const RECORDS_LOCK: i64 = 0x7265_636F_7264;
 
 pub(crate) async fn append(
@@ -24,6 +25,7 @@ pub(crate) async fn append(
     session.commit().await
 }
 
+/// Appends records within a transaction. The caller commits.
 pub(crate) async fn append_within(
     session: &mut Session,
     topic: &str,
@@ -34,7 +36,7 @@ pub(crate) async fn append_within(
     session.query(lock, params![RECORDS_LOCK]).await?;
     let texts: Vec<String> = values.iter().map(ToString::to_string).collect();
     let sql = "insert into windlass.records (topic, at, value)
-         select $1, $2, value from unnest($3::text[]) with ordinality as new (value, place) order by place";
+         select $1, $2, value from unnest($3::text[]) with ordinality as new (value, position) order by position";
     session.query(sql, params![topic, Time(now), texts]).await?;
     Ok(())
 }

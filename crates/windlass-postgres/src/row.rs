@@ -1,4 +1,4 @@
-//! Rows as jobs, and jobs as columns.
+//! Reads jobs from rows.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::error::{DriverError, DriverResult};
 use crate::param::Time;
 use crate::settings::SettingsById;
 
-/// The columns that every job has, wherever it is.
+/// The columns that all tables of jobs have.
 macro_rules! job_columns {
     () => {
         "id, queue, kind, rank, run_at, created_at, payload, extra, attempt, failures, snoozes, losses_in_a_row, \
@@ -24,10 +24,10 @@ macro_rules! job_columns {
     };
 }
 
-/// The columns of a job that waits or runs.
+/// The columns of an active job.
 pub(crate) const ACTIVE_COLUMNS: &str =
     concat!(job_columns!(), ", lease_until, settings, cancel_requested");
-/// The columns of a job that is over.
+/// The columns of a finished job.
 pub(crate) const FINISHED_COLUMNS: &str = concat!(
     job_columns!(),
     ", state, reason, finished_at, result, outcome, detail"
@@ -56,7 +56,7 @@ pub(crate) fn optional_time(row: &Row, column: usize) -> DriverResult<Option<Tim
     Ok(at.map(|Time(at)| at))
 }
 
-/// A version or a cursor.
+/// Reads a version or a cursor.
 pub(crate) fn number(row: &Row, column: usize) -> DriverResult<u64> {
     let number: i64 = row.try_get(column)?;
     Ok(u64::try_from(number).unwrap_or(0))
@@ -64,10 +64,11 @@ pub(crate) fn number(row: &Row, column: usize) -> DriverResult<u64> {
 
 pub(crate) fn count(row: &Row, column: usize) -> DriverResult<u32> {
     let number: i32 = row.try_get(column)?;
-    u32::try_from(number).map_err(|_| DriverError::damaged(format!("{number} is no count")))
+    u32::try_from(number)
+        .map_err(|_| DriverError::damaged(format!("{number} is not a valid count")))
 }
 
-/// Reads a name that was checked when it came in.
+/// Reads a name. It was checked when it was written, but a newer version may allow other names.
 pub(crate) fn name<T: std::str::FromStr<Err = windlass_core::Invalid>>(
     row: &Row,
     column: usize,
@@ -81,22 +82,24 @@ pub(crate) fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// The settings that a living job points at.
+/// Returns the number of the retry settings of an active job.
 pub(crate) fn settings_of(row: &Row) -> Option<i32> {
     row.try_get(19).ok().flatten()
 }
 
-/// A job that waits or runs.
+/// Reads an active job.
 pub(crate) fn active(row: &Row, settings: &SettingsById) -> DriverResult<Job> {
     let mut job = job(row)?;
     if i32::try_from(job.attempt) == Ok(i32::MAX) {
-        return Err(DriverError::damaged("no further attempt can be counted"));
+        return Err(DriverError::damaged(
+            "the attempt counter is at its maximum",
+        ));
     }
     let Some(until) = optional_time(row, 18)? else {
         return Ok(job);
     };
     let number: Option<i32> = row.try_get(19)?;
-    // What the claim said may be lost with a failover: then the defaults apply.
+    // A failover may have lost the settings; then the defaults apply.
     let settings = number.and_then(|number| settings.get(&number)).cloned();
     let settings = settings.transpose().map_err(DriverError::damaged)?;
     let lease = Lease {
@@ -107,7 +110,7 @@ pub(crate) fn active(row: &Row, settings: &SettingsById) -> DriverResult<Job> {
     Ok(job)
 }
 
-/// A job that is over, and how its last attempt ended.
+/// Reads a finished job, and how its last attempt ended.
 pub(crate) fn finished(row: &Row) -> DriverResult<(Job, LastAttempt)> {
     let mut job = job(row)?;
     let (state, reason): (&str, Option<&str>) = (row.try_get(18)?, row.try_get(19)?);
@@ -122,7 +125,12 @@ pub(crate) fn finished(row: &Row) -> DriverResult<(Job, LastAttempt)> {
             let reason = reason.parse::<DeadReason>();
             Ended::Dead(reason.map_err(|error| DriverError::damaged(error.to_string()))?)
         }
-        _ => return Err(DriverError::damaged(format!("the state of job {}", job.id))),
+        _ => {
+            return Err(DriverError::damaged(format!(
+                "the state of job {} is not valid",
+                job.id
+            )));
+        }
     };
     let finished_at = time(row, 20)?;
     job.standing = Standing::Finished(End { finished_at, how });
@@ -169,11 +177,11 @@ fn job(row: &Row) -> DriverResult<Job> {
 fn priority(rank: i32) -> DriverResult<i16> {
     let priority = rank.checked_neg().map(i16::try_from);
     let priority = priority.and_then(Result::ok);
-    priority.ok_or_else(|| DriverError::damaged(format!("rank {rank}")))
+    priority.ok_or_else(|| DriverError::damaged(format!("rank {rank} is not a valid priority")))
 }
 
-/// Text that must be JSON. The table takes any text, and what is not JSON would fail only when it
-/// is shown or handed out.
+/// Checks that a text is JSON. The column accepts any text, and without this check the error would
+/// appear only when the job is shown or claimed.
 fn json<'a>(what: &str, text: &'a str) -> DriverResult<&'a str> {
     match serde_json::from_str::<IgnoredAny>(text) {
         Ok(IgnoredAny) => Ok(text),
@@ -182,26 +190,27 @@ fn json<'a>(what: &str, text: &'a str) -> DriverResult<&'a str> {
 }
 
 pub(crate) fn value(text: &str) -> DriverResult<Value> {
-    serde_json::from_str(text).map_err(|error| DriverError::damaged(format!("a value: {error}")))
+    serde_json::from_str(text)
+        .map_err(|error| DriverError::damaged(format!("a JSON value: {error}")))
 }
 
 pub(crate) fn error(text: &str) -> DriverResult<AttemptError> {
     serde_json::from_str(text)
-        .map_err(|error| DriverError::damaged(format!("an error's text: {error}")))
+        .map_err(|error| DriverError::damaged(format!("the error of an attempt: {error}")))
 }
 
 pub(crate) fn error_text(error: &AttemptError) -> String {
-    serde_json::to_string(error).expect("an error is plain text")
+    serde_json::to_string(error).expect("an attempt error serializes to JSON")
 }
 
 pub(crate) fn outcome(name: &str) -> DriverResult<Outcome> {
     let found = Outcome::ALL
         .into_iter()
         .find(|outcome| outcome.name() == name);
-    found.ok_or_else(|| DriverError::damaged(format!("{name} is no outcome")))
+    found.ok_or_else(|| DriverError::damaged(format!("{name} is not a known outcome")))
 }
 
-/// The words for the state of a job that is over.
+/// Returns the state of a job and the reason of its death as the tables have them.
 pub(crate) fn state_words(state: State) -> (&'static str, Option<&'static str>) {
     match state {
         State::Waiting => ("waiting", None),

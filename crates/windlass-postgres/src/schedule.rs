@@ -35,9 +35,9 @@ pub(crate) async fn put(
     let rows = session.query(sql, params![id, name]).await?;
     let mut found = None;
     for row in &rows {
-        let (of, version): (Uuid, i64) = (row.try_get(0)?, row.try_get(1)?);
+        let (stored_id, version): (Uuid, i64) = (row.try_get(0)?, row.try_get(1)?);
         let version = u64::try_from(version).unwrap_or(0);
-        if of != id {
+        if stored_id != id {
             session.roll_back().await?;
             return Ok(Written::Conflict(Some(version)));
         }
@@ -48,8 +48,9 @@ pub(crate) async fn put(
         return Ok(Written::Conflict(found));
     }
     let next = found.unwrap_or(0) + 1;
-    let definition = serde_json::to_string(&schedule.definition)
-        .map_err(|error| DriverError::damaged(format!("a schedule: {error}")))?;
+    let definition = serde_json::to_string(&schedule.definition).map_err(|error| {
+        DriverError::damaged(format!("the schedule cannot be written as JSON: {error}"))
+    })?;
     let sql = "insert into windlass.schedules (id, name, version, definition, created_at, last_at, next_at)
          values ($1, $2, $3, $4, $5, $6, $7)
          on conflict do nothing returning id";
@@ -71,7 +72,7 @@ pub(crate) async fn put(
         )
         .await?;
     if written.is_empty() {
-        return Err(DriverError::Collision); // somebody else created it, or took its name, just now
+        return Err(DriverError::Collision); // another transaction created it or took its name
     }
     Ok(Written::Version(next))
 }
@@ -102,7 +103,7 @@ pub(crate) async fn one(
     Ok(found.and_then(Result::ok))
 }
 
-/// The occurrences that were fired before an instant, newest first.
+/// Returns the fired occurrences scheduled before an instant, newest first.
 pub(crate) async fn occurrences(
     session: &mut Session,
     schedule: ScheduleId,
@@ -124,7 +125,7 @@ pub(crate) async fn occurrences(
     Ok(skip_unreadable("occurrence", &rows, fired))
 }
 
-/// The longest due of the schedules that can be read.
+/// Returns the schedules that are due for longest. Skips those that cannot be read.
 pub(crate) async fn due(
     session: &mut Session,
     limit: usize,
@@ -133,24 +134,24 @@ pub(crate) async fn due(
     let sql = format!(
         "select {COLUMNS} from windlass.schedules where next_at <= $1 order by next_at, id limit $2 offset $3"
     );
-    let (mut due, mut looked_at) = (Vec::new(), 0);
+    let (mut due, mut skipped) = (Vec::new(), 0);
     loop {
-        let wanted = limit - due.len();
-        let params = params![Time(now), bigint(wanted as u64), bigint(looked_at as u64)];
+        let remaining = limit - due.len();
+        let params = params![Time(now), bigint(remaining as u64), bigint(skipped as u64)];
         let rows = session.read(&sql, params).await?;
         due.extend(
             skip_unreadable("schedule", &rows, read)
                 .into_iter()
                 .flatten(),
         );
-        looked_at += rows.len();
-        if rows.len() < wanted || due.len() == limit {
+        skipped += rows.len();
+        if rows.len() < remaining || due.len() == limit {
             return Ok(due);
         }
     }
 }
 
-/// A schedule, or what there is of one whose definition cannot be read.
+/// Reads a schedule, or what can be read of one with an unreadable definition.
 fn read(found: &Row) -> DriverResult<Result<Schedule, UnreadableSchedule>> {
     let id: Uuid = found.try_get(0)?;
     let version: i64 = found.try_get(1)?;
@@ -192,16 +193,16 @@ pub(crate) async fn remove(
     Ok(Written::Version(version))
 }
 
-/// Fires occurrences; answers which jobs are new.
+/// Fires occurrences. Returns the jobs that were created.
 pub(crate) async fn fire(
     session: &mut Session,
     fire: &Fire,
     now: Timestamp,
 ) -> DriverResult<(Fired, Vec<Job>)> {
     let definition = fire.definition.as_ref().map(serde_json::to_string);
-    let definition = definition
-        .transpose()
-        .map_err(|error| DriverError::damaged(format!("a schedule: {error}")))?;
+    let definition = definition.transpose().map_err(|error| {
+        DriverError::damaged(format!("the schedule cannot be written as JSON: {error}"))
+    })?;
     let sql = "update windlass.schedules
          set version = version + 1, last_at = $3, next_at = $4, definition = coalesce($5, definition)
          where id = $1 and version = $2 returning id";
@@ -234,25 +235,24 @@ pub(crate) async fn fire(
     let free = |job: &&Job| {
         unique_key::queue_key(job, &job.queue).is_none_or(|queue_key| held.insert(queue_key))
     };
-    let made: Vec<&Job> = new.into_iter().filter(free).collect();
-    name_jobs(session, &made).await?;
-    let missed = unique_key::acquire(session, &made, now).await?;
-    let columns = Columns::of(made.iter().copied(), now);
-    let stored = match columns.is_empty() {
-        true => Vec::new(),
-        false => {
-            let sql = include_str!("../sql/insert_absent_jobs.sql");
-            columns
-                .insert(session, sql, InsertMode::WithinTransaction)
-                .await?
-        }
+    let created: Vec<&Job> = new.into_iter().filter(free).collect();
+    set_jobs_of_occurrences(session, &created).await?;
+    let missed = unique_key::acquire(session, &created, now).await?;
+    let columns = Columns::of(created.iter().copied(), now);
+    let stored = if columns.is_empty() {
+        Vec::new()
+    } else {
+        let sql = include_str!("../sql/insert_absent_jobs.sql");
+        columns
+            .insert(session, sql, InsertMode::WithinTransaction)
+            .await?
     };
-    if !missed.is_empty() || stored.len() != made.len() {
+    if !missed.is_empty() || stored.len() != created.len() {
         return Err(DriverError::Collision);
     }
     session.commit().await?;
-    let jobs = made.iter().map(|job| job.id).collect();
-    Ok((Fired::Done { jobs }, made.into_iter().cloned().collect()))
+    let jobs = created.iter().map(|job| job.id).collect();
+    Ok((Fired::Done { jobs }, created.into_iter().cloned().collect()))
 }
 
 async fn record_skipped(session: &mut Session, fire: &Fire, now: Timestamp) -> DriverResult<()> {
@@ -267,14 +267,14 @@ async fn record_skipped(session: &mut Session, fire: &Fire, now: Timestamp) -> D
     Ok(())
 }
 
-/// An occurrence is kept as long as its job.
-pub(crate) async fn forget_occurrences(
+/// Deletes the occurrences of purged jobs.
+pub(crate) async fn remove_occurrences(
     session: &mut Session,
     jobs: impl Iterator<Item = &Job>,
 ) -> DriverResult<()> {
-    let of = jobs.filter_map(|job| job.occurrence);
-    let (schedules, instants): (Vec<Uuid>, Vec<Time>) = of
-        .map(|of| (uuid(of.schedule_id), Time(of.scheduled_for)))
+    let occurrences = jobs.filter_map(|job| job.occurrence);
+    let (schedules, instants): (Vec<Uuid>, Vec<Time>) = occurrences
+        .map(|occurrence| (uuid(occurrence.schedule_id), Time(occurrence.scheduled_for)))
         .unzip();
     if schedules.is_empty() {
         return Ok(());
@@ -286,34 +286,34 @@ pub(crate) async fn forget_occurrences(
     Ok(())
 }
 
-/// Says of occurrences which jobs they became.
-async fn name_jobs(session: &mut Session, made: &[&Job]) -> DriverResult<()> {
+/// Writes the ids of the created jobs to their occurrences.
+async fn set_jobs_of_occurrences(session: &mut Session, created: &[&Job]) -> DriverResult<()> {
     let (mut schedules, mut instants, mut jobs) = (Vec::new(), Vec::new(), Vec::new());
-    for job in made {
-        if let Some(of) = job.occurrence {
-            schedules.push(uuid(of.schedule_id));
-            instants.push(Time(of.scheduled_for));
+    for job in created {
+        if let Some(occurrence) = job.occurrence {
+            schedules.push(uuid(occurrence.schedule_id));
+            instants.push(Time(occurrence.scheduled_for));
             jobs.push(Uuid::from_u128(job.id.as_u128()));
         }
     }
-    let sql = "update windlass.occurrences as fired set job = made.job
-         from unnest($1::uuid[], $2::timestamptz[], $3::uuid[]) as made (schedule, at, job)
-         where fired.schedule = made.schedule and fired.at = made.at";
+    let sql = "update windlass.occurrences as fired set job = created.job
+         from unnest($1::uuid[], $2::timestamptz[], $3::uuid[]) as created (schedule, at, job)
+         where fired.schedule = created.schedule and fired.at = created.at";
     session
         .query(sql, params![schedules, instants, jobs])
         .await?;
     Ok(())
 }
 
-/// The jobs whose occurrence was not fired before, by anybody.
+/// Returns the jobs whose occurrence no node has fired before.
 async fn new_occurrences<'a>(session: &mut Session, jobs: &'a [Job]) -> DriverResult<Vec<&'a Job>> {
-    let of = |job: &Job| {
+    let occurrence_of = |job: &Job| {
         job.occurrence
-            .map(|of| (uuid(of.schedule_id), of.scheduled_for))
+            .map(|occurrence| (uuid(occurrence.schedule_id), occurrence.scheduled_for))
     };
-    let wanted: BTreeSet<(Uuid, Timestamp)> = jobs.iter().filter_map(of).collect();
-    let schedules: Vec<Uuid> = wanted.iter().map(|(schedule, _)| *schedule).collect();
-    let instants: Vec<Time> = wanted.iter().map(|(_, at)| Time(*at)).collect();
+    let remaining: BTreeSet<(Uuid, Timestamp)> = jobs.iter().filter_map(occurrence_of).collect();
+    let schedules: Vec<Uuid> = remaining.iter().map(|(schedule, _)| *schedule).collect();
+    let instants: Vec<Time> = remaining.iter().map(|(_, at)| Time(*at)).collect();
     let sql = "insert into windlass.occurrences (schedule, at)
          select * from unnest($1::uuid[], $2::timestamptz[]) on conflict do nothing returning schedule, at";
     let rows = session.query(sql, params![schedules, instants]).await?;
@@ -321,6 +321,6 @@ async fn new_occurrences<'a>(session: &mut Session, jobs: &'a [Job]) -> DriverRe
     for found in &rows {
         fresh.insert((found.try_get(0)?, row::time(found, 1)?));
     }
-    let is_new = |job: &&Job| of(job).is_none_or(|occurrence| fresh.remove(&occurrence));
+    let is_new = |job: &&Job| occurrence_of(job).is_none_or(|occurrence| fresh.remove(&occurrence));
     Ok(jobs.iter().filter(is_new).collect())
 }

@@ -1,4 +1,8 @@
-//! One step on one connection: what was sent, and whether it can still be taken back.
+//! One transaction on one connection.
+//!
+//! Round trips cost more than statements, so a session pipelines: `BEGIN` goes along with the first
+//! statement, and `COMMIT` with the last one where nothing has to be read in between. If a statement
+//! fails, PostgreSQL ignores the rest of the pipeline up to `COMMIT`, which then rolls back.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,22 +14,23 @@ use tokio_postgres::{Client, Row};
 use crate::error::DriverResult;
 use crate::param::Param;
 
-/// How transactions begin.
+/// The SQL that begins a transaction.
 #[derive(Debug)]
 pub(crate) struct BeginSql {
     pub(crate) write: String,
     pub(crate) read: String,
 }
 
-/// A connection for one step. Unless the step went well, the connection is not used again.
+/// A connection for one transaction. If the transaction did not end cleanly, the connection is closed
+/// instead of going back to the pool.
 pub(crate) struct Session {
     object: Option<Object>,
     begin: Arc<BeginSql>,
-    /// What the transaction locks when it begins.
+    /// The advisory lock that the transaction begins with.
     lock: Option<i64>,
     begun: bool,
     clean: bool,
-    /// From here on a error does not mean that the step did not happen.
+    /// Set when `COMMIT` is sent. From then on, an error does not mean that nothing happened.
     committing: Arc<AtomicBool>,
 }
 
@@ -42,11 +47,11 @@ impl Session {
     }
 
     fn client(&self) -> &Client {
-        self.object.as_ref().expect("it is taken only by drop")
+        self.object.as_ref().expect("only `drop` takes it")
     }
 
-    /// Lets the transaction begin with a lock until its end, in the same round trip. Every later statement sees what those
-    /// have committed who held the lock before.
+    /// Makes the transaction begin with an advisory lock, in the same round trip. All later statements
+    /// see what previous holders of the lock have committed.
     pub(crate) fn lock_first(&mut self, lock: i64) {
         self.lock = Some(lock);
     }
@@ -61,7 +66,7 @@ impl Session {
         }
     }
 
-    /// A statement of a transaction, which begins with the first one, in the same flight.
+    /// Runs a statement in the transaction. The first one begins it, in the same round trip.
     pub(crate) async fn query(
         &mut self,
         sql: &str,
@@ -81,7 +86,7 @@ impl Session {
         Ok(rows?)
     }
 
-    /// Several statements of a transaction in one flight.
+    /// Runs several statements in the transaction, in one round trip.
     pub(crate) async fn queries<const N: usize>(
         &mut self,
         statements: [(&str, &[Param<'_>]); N],
@@ -91,9 +96,10 @@ impl Session {
         let (client, text) = (self.client(), self.begin_text());
         let all = statements.map(|(sql, params)| client.query_typed(sql, params));
         let begin = async {
-            match begin {
-                true => client.batch_execute(&text).await,
-                false => Ok(()),
+            if begin {
+                client.batch_execute(&text).await
+            } else {
+                Ok(())
             }
         };
         let (begun, rows) = tokio::join!(begin, futures_util::future::join_all(all));
@@ -101,10 +107,10 @@ impl Session {
         let rows: Vec<Vec<Row>> = rows.into_iter().collect::<Result<_, _>>()?;
         Ok(rows
             .try_into()
-            .unwrap_or_else(|_| unreachable!("one answer for each statement")))
+            .unwrap_or_else(|_| unreachable!("one result for each statement")))
     }
 
-    /// The last statement of a transaction, with its commit in the same flight.
+    /// Runs the last statement of the transaction and commits, in one round trip.
     pub(crate) async fn query_and_commit(
         &mut self,
         sql: &str,
@@ -126,7 +132,7 @@ impl Session {
         Ok(rows)
     }
 
-    /// A statement that is a transaction of its own, in one flight.
+    /// Runs a statement in a transaction of its own, in one round trip.
     pub(crate) async fn single(
         &mut self,
         sql: &str,
@@ -135,7 +141,7 @@ impl Session {
         self.single_with_check(sql, params, "select", &[]).await
     }
 
-    /// The same with a second statement, which is there to fail.
+    /// Like [`Session::single`], with a second statement that fails if the first one must not happen.
     pub(crate) async fn single_with_check(
         &mut self,
         sql: &str,
@@ -150,15 +156,16 @@ impl Session {
             client.batch_execute(&self.begin.write),
             client.query_typed(sql, params),
             async {
-                match second_params.is_empty() {
-                    true => Ok(Vec::new()),
-                    false => client.query_typed(second, second_params).await,
+                if second_params.is_empty() {
+                    Ok(Vec::new())
+                } else {
+                    client.query_typed(second, second_params).await
                 }
             },
             client.batch_execute("commit"),
         );
         begun?;
-        // A commit of what failed rolls it back: the connection is as good as new.
+        // `COMMIT` of a failed transaction rolls it back, so the connection can be used again.
         self.clean = committed.is_ok();
         let rows = rows?;
         checked?;
@@ -167,7 +174,8 @@ impl Session {
         Ok(rows)
     }
 
-    /// A step before the transaction, which does no harm if nothing follows.
+    /// Runs a statement in a transaction of its own before the actual one. It must be harmless if the
+    /// actual one does not follow, so its commit does not make the result indeterminate.
     pub(crate) async fn before_transaction(
         &mut self,
         sql: &str,
@@ -178,7 +186,7 @@ impl Session {
         Ok(rows)
     }
 
-    /// A statement that only reads; bounded in time like all others.
+    /// Runs a statement that only reads, in a read-only transaction unless one is open.
     pub(crate) async fn read(&mut self, sql: &str, params: &[Param<'_>]) -> DriverResult<Vec<Row>> {
         if self.begun {
             return self.query(sql, params).await;
@@ -207,13 +215,13 @@ impl Session {
         Ok(())
     }
 
-    /// The server said that it is done. What goes wrong after that does not undo it.
+    /// Marks the transaction as ended by the server.
     fn mark_done(&mut self) {
         self.begun = false;
         self.clean = true;
     }
 
-    /// Ends a transaction that was not to change anything.
+    /// Rolls the transaction back.
     pub(crate) async fn roll_back(&mut self) -> DriverResult<()> {
         if self.begun {
             self.client().batch_execute("rollback").await?;
@@ -229,7 +237,7 @@ impl Drop for Session {
         if let Some(object) = self.object.take()
             && !self.clean
         {
-            drop(Object::take(object)); // closed, not given back
+            drop(Object::take(object)); // closes it instead of returning it to the pool
         }
     }
 }

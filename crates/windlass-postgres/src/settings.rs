@@ -1,7 +1,11 @@
-//! What claims said about retrying, as small numbers: a running job points at it, and whoever settles it decides the same.
+//! Retry settings of claims, stored once and referenced by number.
+//!
+//! A claim brings the retry policies and caps of its worker. Whoever settles the job, perhaps
+//! another node, must decide with the same settings. Writing them to each claimed job would be
+//! expensive, so the table `settings` stores each distinct value once, and the job row has its id.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 use windlass_core::Kind;
@@ -9,16 +13,17 @@ use windlass_core::retry::{AttemptLimit, Cap, RetryPolicy, WorkerRetry};
 use windlass_store::ClaimRetry;
 
 use crate::error::{DriverError, DriverResult};
+use crate::lock;
 use crate::param::params;
 use crate::session::Session;
 
-/// The settings that this node has cache.
+/// The settings that this node has already read or written.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
     cache: Mutex<SettingsCache>,
 }
 
-/// Settings by number, or why they cannot be read.
+/// Settings by number; an error says why this version cannot read them.
 pub(crate) type SettingsById = HashMap<i32, Result<Arc<ClaimRetry>, String>>;
 
 #[derive(Debug, Default)]
@@ -27,7 +32,7 @@ struct SettingsCache {
     settings: HashMap<i32, Arc<ClaimRetry>>,
 }
 
-/// The same as JSON.
+/// Settings as JSON in the table.
 #[derive(Serialize, Deserialize)]
 struct StoredSettings {
     worker: Option<RetryPolicy>,
@@ -45,7 +50,7 @@ enum StoredCap {
 }
 
 impl Settings {
-    /// The number of what a claim says, which is given one if it has none.
+    /// Returns the number of a claim's settings. Stores them if they are new.
     pub(crate) async fn number(
         &self,
         session: &mut Session,
@@ -56,7 +61,7 @@ impl Settings {
         if let Some(number) = known {
             return Ok(number);
         }
-        // Outside of any transaction: a number that nobody uses does no harm.
+        // In a transaction of its own: if the claim fails, an unused row does no harm.
         let rows = session
             .before_transaction(include_str!("../sql/insert_settings.sql"), params![json])
             .await?;
@@ -68,7 +73,8 @@ impl Settings {
         Ok(number)
     }
 
-    /// The settings with these numbers, as far as there are any, or why they cannot be read.
+    /// Returns the settings with these numbers, or why they cannot be read. Leaves out numbers that
+    /// do not exist.
     pub(crate) async fn get(
         &self,
         session: &mut Session,
@@ -104,7 +110,7 @@ impl Settings {
     }
 
     fn cache(&self) -> std::sync::MutexGuard<'_, SettingsCache> {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.cache)
     }
 }
 
@@ -122,12 +128,12 @@ fn to_json(retry: &ClaimRetry) -> String {
             .collect(),
         queue: retry.queue.as_deref().cloned(),
     };
-    serde_json::to_string(&stored).expect("settings are plain JSON")
+    serde_json::to_string(&stored).expect("settings serialize to JSON")
 }
 
 fn from_json(json: &str) -> Result<ClaimRetry, String> {
     let stored: StoredSettings = serde_json::from_str(json)
-        .map_err(|error| format!("the settings of its claim: {error}"))?;
+        .map_err(|error| format!("the retry settings of its claim: {error}"))?;
     let cap = match stored.cap {
         StoredCap::OfPolicy => Cap::OfPolicy,
         StoredCap::Unlimited => Cap::Unlimited,
@@ -135,7 +141,7 @@ fn from_json(json: &str) -> Result<ClaimRetry, String> {
             .ok()
             .flatten()
             .map(Cap::At)
-            .ok_or("the cap of its claim")?,
+            .ok_or("the retry cap of its claim is not valid")?,
     };
     let worker = WorkerRetry {
         policy: stored.worker.map(Arc::new),

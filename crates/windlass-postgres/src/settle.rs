@@ -1,4 +1,4 @@
-//! Attempts end: by report, or because the lease expired.
+//! Ends attempts: by a report, or because the lease expired.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub(crate) async fn renew(
     now: Timestamp,
 ) -> DriverResult<Vec<Renewed>> {
     let until = now.saturating_add(lease);
-    // In the order of ids, as all do: nobody waits for one who waits for them.
+    // All transactions lock jobs in the order of their ids, so they cannot deadlock.
     let mut sorted = attempts.to_vec();
     sorted.sort_unstable();
     let ids = uuids(sorted.iter().map(|of| of.job));
@@ -53,7 +53,7 @@ pub(crate) async fn renew(
     Ok(attempts.iter().map(answer).collect())
 }
 
-/// The attempt that a row begins with.
+/// Reads the attempt in the first two columns of a row.
 fn attempt_id(found: &Row) -> DriverResult<AttemptId> {
     Ok(AttemptId {
         job: row::id(found, 0)?,
@@ -61,7 +61,8 @@ fn attempt_id(found: &Row) -> DriverResult<AttemptId> {
     })
 }
 
-/// EndedAttempts attempts. Successes are one statement; of others the rows are locked and `core` is asked.
+/// Ends attempts. Successes are one statement. For other outcomes, the rows are locked and `core`
+/// decides. Also returns the jobs that wait again.
 pub(crate) async fn settle_all(
     session: &mut Session,
     settings: &Settings,
@@ -69,12 +70,12 @@ pub(crate) async fn settle_all(
     now: Timestamp,
 ) -> DriverResult<(Vec<Settled>, Vec<Job>)> {
     let mut answers: Vec<Option<Settled>> = vec![None; reports.len()];
-    // The first report of an attempt is the one that can end it.
-    let mut met = HashSet::with_capacity(reports.len());
+    // Only the first report of an attempt can end it.
+    let mut seen = HashSet::with_capacity(reports.len());
     let first: Vec<usize> = reports
         .iter()
         .enumerate()
-        .filter(|(_, report)| met.insert(report.of))
+        .filter(|(_, report)| seen.insert(report.of))
         .map(|(position, _)| position)
         .collect();
     let (successes, others): (Vec<usize>, Vec<usize>) = first.into_iter().partition(|position| {
@@ -97,15 +98,20 @@ pub(crate) async fn settle_all(
         session.commit().await?;
     }
     let unanswered = answers.iter().any(Option::is_none);
-    let outcomes = match unanswered {
-        true => ended_outcomes(session, settings, reports, &answers).await?,
-        false => HashMap::new(),
+    let outcomes = if unanswered {
+        ended_outcomes(session, settings, reports, &answers).await?
+    } else {
+        HashMap::new()
     };
     let answers = answers.into_iter().zip(reports).map(|(answer, report)| {
-        let again = |outcome: &(Outcome, Delivery)| report.report.stands_as(outcome.0, outcome.1);
-        answer.unwrap_or_else(|| match outcomes.get(&report.of).is_some_and(again) {
-            true => Settled::Repeated,
-            false => Settled::LeaseLost,
+        let is_repeated =
+            |outcome: &(Outcome, Delivery)| report.report.stands_as(outcome.0, outcome.1);
+        answer.unwrap_or_else(|| {
+            if outcomes.get(&report.of).is_some_and(is_repeated) {
+                Settled::Repeated
+            } else {
+                Settled::LeaseLost
+            }
         })
     });
     Ok((answers.collect(), waiting))
@@ -115,7 +121,7 @@ async fn succeed(
     session: &mut Session,
     reports: &[AttemptReport],
     positions: &[usize],
-    alone: bool,
+    own_transaction: bool,
     now: Timestamp,
 ) -> DriverResult<HashMap<AttemptId, Settlement>> {
     if positions.is_empty() {
@@ -126,25 +132,26 @@ async fn succeed(
         .filter_map(|position| reports.get(*position))
         .collect();
     sorted.sort_unstable_by_key(|report| report.of);
-    let of = || sorted.iter().copied();
-    let ids = uuids(of().map(|report| report.of.job));
-    let attempts: Vec<i32> = of().map(|report| int(report.of.attempt)).collect();
+    let in_order = || sorted.iter().copied();
+    let ids = uuids(in_order().map(|report| report.of.job));
+    let attempts: Vec<i32> = in_order().map(|report| int(report.of.attempt)).collect();
     let result = |report: &AttemptReport| match &report.report {
         Report::Succeeded(result) => result.as_ref().map(|result| result.as_str().to_owned()),
         _ => None,
     };
-    let results: Vec<Option<String>> = of().map(result).collect();
-    let details: Vec<Option<String>> = of()
+    let results: Vec<Option<String>> = in_order().map(result).collect();
+    let details: Vec<Option<String>> = in_order()
         .map(|report| report.detail.as_ref().map(ToString::to_string))
         .collect();
     let sql = include_str!("../sql/succeed.sql");
     let params = params![ids, attempts, results, details, Time(now)];
-    let rows = match alone {
-        true => session.single(sql, params).await?,
-        false => session.query(sql, params).await?,
+    let rows = if own_transaction {
+        session.single(sql, params).await?
+    } else {
+        session.query(sql, params).await?
     };
     let mut done = HashMap::with_capacity(rows.len());
-    let results: HashMap<AttemptId, Option<Payload>> = of()
+    let results: HashMap<AttemptId, Option<Payload>> = in_order()
         .map(|report| match &report.report {
             Report::Succeeded(result) => (report.of, result.clone()),
             _ => (report.of, None),
@@ -159,7 +166,7 @@ async fn succeed(
     Ok(done)
 }
 
-/// What `core` says of a success, which asks for little.
+/// Returns the settlement of a success. `core` does not look at the other fields for it.
 fn success(failures: u32, snoozes: u32, result: Option<Payload>, now: Timestamp) -> Settlement {
     let running = Running {
         delivery: Delivery::AtLeastOnce,
@@ -176,7 +183,7 @@ fn success(failures: u32, snoozes: u32, result: Option<Payload>, now: Timestamp)
     settle(&running, Report::Succeeded(result), now, 0)
 }
 
-/// EndedAttempts attempts that did not succeed; answers the jobs that wait again.
+/// Ends attempts that did not succeed. Returns the jobs that wait again.
 async fn fail(
     session: &mut Session,
     settings: &Settings,
@@ -198,7 +205,7 @@ async fn fail(
         "select {ACTIVE_COLUMNS} from {JOBS} where id = any ($1) and lease_until is not null order by id for update"
     );
     let rows = session.query(&sql, params![ids]).await?;
-    // What cannot be read is not ended here: a version that can read it does so when its lease has expired.
+    // An unreadable job is not ended here. A version that can read it does that when the lease expires.
     let (jobs, unreadable) = read::active(session, settings, &rows).await?;
     unreadable::park(session, &unreadable).await?;
     let mut jobs: HashMap<JobId, Job> = jobs.into_iter().map(|job| (job.id, job)).collect();
@@ -210,9 +217,10 @@ async fn fail(
         let runs = jobs
             .get(&report.of.job)
             .is_some_and(|job| job.attempt == report.of.attempt);
-        let running = match runs {
-            true => jobs.remove(&report.of.job),
-            false => None,
+        let running = if runs {
+            jobs.remove(&report.of.job)
+        } else {
+            None
         };
         if let (Some(job), Some(answer)) = (running, answers.get_mut(*position)) {
             let settlement = ended.end(job, report, now);
@@ -223,7 +231,7 @@ async fn fail(
     Ok(ended.waiting)
 }
 
-/// What became of attempts, to be written together.
+/// Ended attempts and their jobs, to be written together.
 #[derive(Default)]
 pub(crate) struct EndedAttempts {
     pub(crate) waiting: Vec<Job>,
@@ -232,14 +240,14 @@ pub(crate) struct EndedAttempts {
 }
 
 impl EndedAttempts {
-    /// EndedAttempts a running attempt as `core` decides.
+    /// Ends a running attempt as `core` decides.
     fn end(&mut self, mut job: Job, report: &AttemptReport, now: Timestamp) -> Settlement {
         let retry_count = job.failures;
         let settlement = job
             .decide(report.report.clone(), now, report.random)
-            .expect("it runs");
+            .expect("the job is running");
         job.settle(settlement.clone(), now)
-            .expect("it runs, and is locked");
+            .expect("the job is running, and its row is locked");
         let detail = report.detail.clone();
         if job.state().is_final() {
             let outcome = Some(settlement.outcome);
@@ -270,7 +278,7 @@ impl EndedAttempts {
     }
 }
 
-/// How attempts ended that do not run any more, and the delivery of their jobs.
+/// Returns the outcome of attempts that no longer run, and the delivery of their jobs.
 async fn ended_outcomes(
     session: &mut Session,
     settings: &Settings,
@@ -308,13 +316,13 @@ async fn ended_outcomes(
     Ok(outcomes)
 }
 
-/// Attempts whose lease has expired.  $1 now
+/// The condition for attempts whose lease has expired.  $1 now
 const EXPIRED: &str = "lease_until is not null and lease_until <= $1 and unreadable is null";
-/// Waiting jobs whose deadline has passed.  $1 now
+/// The condition for waiting jobs whose deadline has passed.  $1 now
 const OVERDUE: &str =
     "deadline is not null and lease_until is null and unreadable is null and deadline < $1";
 
-/// The jobs that a sweep would take, but some.
+/// Returns the jobs that a sweep would take, without those in `except`.
 pub(crate) async fn to_sweep(
     session: &mut Session,
     except: &[JobId],
@@ -335,7 +343,8 @@ pub(crate) async fn to_sweep(
     rows.iter().map(|found| row::id(found, 0)).collect()
 }
 
-/// EndedAttempts attempts whose lease has expired, and buries jobs that are overdue; answers those that wait again too.
+/// Ends attempts whose lease has expired, and expires overdue jobs. Also returns the jobs that wait
+/// again.
 pub(crate) async fn sweep(
     session: &mut Session,
     settings: &Settings,

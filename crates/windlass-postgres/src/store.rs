@@ -1,4 +1,4 @@
-//! The contract, verb by verb.
+//! The `Store` trait: each verb becomes one transaction.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ use crate::{
     upkeep,
 };
 
-/// A claim that meets jobs that cannot be read is made this many times, each time without those it unreadable_jobs.
+/// The most times a claim runs if it meets unreadable jobs, each time without those it has met.
 const PARK_ROUNDS: u32 = 16;
 
 impl PostgresStore {
-    /// Carries out a step.
+    /// Runs a transaction on a connection of this class.
     pub(crate) async fn run<T: Send, F, Work>(
         &self,
         class: ConnectionClass,
@@ -88,12 +88,13 @@ impl Store for PostgresStore {
                 enqueue::enqueue(&mut session, settings, jobs, mode, now).await
             })
             .await;
-        // Whether it happened is found out by asking again: a job that is there under its id came in.
+        // Enqueueing again shows whether it happened: a job that exists under its id was stored.
         if let Err(StoreError::Indeterminate(_)) = &answers {
             answers = self
                 .run(Other, |mut session| async move {
-                    let again = enqueue::enqueue(&mut session, settings, jobs, mode, now).await?;
-                    Ok(enqueue::as_first_time(again, jobs))
+                    let repeated =
+                        enqueue::enqueue(&mut session, settings, jobs, mode, now).await?;
+                    Ok(enqueue::as_first_time(repeated, jobs))
                 })
                 .await;
         }
@@ -124,7 +125,7 @@ impl Store for PostgresStore {
             })
             .await?;
         }
-        self.wake.wake_local(); // there may be others behind them
+        self.wake.wake_local(); // readable jobs may follow: claim again
         Ok(Claimed::default())
     }
 
@@ -156,7 +157,7 @@ impl Store for PostgresStore {
             .await
         };
         by_halves(attempts.to_vec(), step, |reason| {
-            tracing::warn!(reason, "the database refused to renew a lease");
+            tracing::warn!(reason, "lease renewal refused by the database");
             Renewed::LeaseLost
         })
         .await
@@ -471,7 +472,7 @@ impl Store for PostgresStore {
             let rows = session.read("select clock_timestamp()", &[]).await?;
             let row = rows
                 .first()
-                .ok_or_else(|| DriverError::damaged("no clock"))?;
+                .ok_or_else(|| DriverError::damaged("the server did not return its time"))?;
             row::time(row, 0).map(Some)
         })
         .await

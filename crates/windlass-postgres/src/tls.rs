@@ -1,4 +1,4 @@
-//! TLS with verification of the server's certificate and name: there is no other.
+//! TLS connections. They always verify the certificate and the name of the server.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use windlass_store::StoreError;
 
-/// Makes connections that trust these certificates, or those of the system.
+/// Returns a TLS connector that trusts these root certificates, or those of the system.
 pub(crate) fn connector(roots: Option<&Path>) -> Result<MakeRustlsConnect, StoreError> {
     let mut trusted = RootCertStore::empty();
     match roots {
@@ -21,7 +21,7 @@ pub(crate) fn connector(roots: Option<&Path>) -> Result<MakeRustlsConnect, Store
                 added.map_err(|error| failed(path, &error))?;
             }
             if trusted.is_empty() {
-                return Err(failed(path, &"there is no certificate in it"));
+                return Err(failed(path, &"the file has no certificate"));
             }
         }
         None => {
@@ -40,6 +40,6 @@ pub(crate) fn connector(roots: Option<&Path>) -> Result<MakeRustlsConnect, Store
 fn failed(path: &Path, error: &dyn std::fmt::Display) -> StoreError {
     StoreError::CannotOpen {
         reason: format!("`sslrootcert` {} cannot be read: {error}", path.display()),
-        next: "correct it in the URL",
+        next: "correct the path in the URL",
     }
 }

@@ -1,4 +1,4 @@
-//! Unique keys: who holds one.
+//! Unique keys, and which job holds one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::param::{Time, params};
 use crate::row::{self, uuids};
 use crate::session::Session;
 
-/// A key within its queue.
+/// A unique key with its queue: keys are unique within a queue.
 pub(crate) type QueueKey = (QueueName, Key);
 
 pub(crate) fn queue_key(job: &Job, queue: &QueueName) -> Option<QueueKey> {
@@ -17,7 +17,8 @@ pub(crate) fn queue_key(job: &Job, queue: &QueueName) -> Option<QueueKey> {
     Some((queue.clone(), unique.key.clone()))
 }
 
-/// Who holds these keys at `now`, locked until the end of the transaction. Sorted against deadlock.
+/// Returns the holders of these keys at `now`, and locks them until the end of the transaction. All
+/// transactions lock keys in the same order, so they cannot deadlock.
 pub(crate) async fn holders(
     session: &mut Session,
     queue_keys: &BTreeSet<QueueKey>,
@@ -44,7 +45,7 @@ pub(crate) async fn holders(
     Ok(holders)
 }
 
-/// Lets active jobs hold their keys; answers those that could not, as another was quicker.
+/// Makes active jobs the holders of their keys. Returns the jobs whose key another job holds.
 pub(crate) async fn acquire(
     session: &mut Session,
     jobs: &[&Job],
@@ -85,7 +86,7 @@ async fn put(
     rows.iter().map(|row| row::id(row, 0)).collect()
 }
 
-/// Frees the keys of jobs that are over, but for those that outlast them.
+/// Frees the keys of finished jobs, except keys that outlast their job.
 pub(crate) async fn release(
     session: &mut Session,
     jobs: &[&Job],
@@ -102,7 +103,7 @@ pub(crate) async fn release(
     Ok(())
 }
 
-/// Lets jobs no longer hold the keys that they held in these queues.
+/// Frees the keys that jobs hold in these queues.
 pub(crate) async fn release_in<'a>(
     session: &mut Session,
     jobs: impl Iterator<Item = (&'a QueueName, &'a Job)>,

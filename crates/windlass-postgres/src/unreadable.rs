@@ -1,7 +1,13 @@
-//! Jobs that this version cannot read: a newer one wrote them.
+//! Jobs that this version cannot read, because a newer version wrote them.
 //!
-//! They are parked with the reason, so that no claim, promotion or sweep looks at them again. Every node looks at the parked
-//! ones now and then, and lets those back that it can read.
+//! During a rolling upgrade, old and new nodes share the database, and an old node may meet a row
+//! with a value it does not know. It must not lease such a job, and the job must not block others: a
+//! claim that always fails at the same first row would stop the queue. So the node *parks* the job:
+//! it sets the column `unreadable` to the reason and clears `due`, which takes the row out of all
+//! indexes that claims, promotions and sweeps use.
+//!
+//! Once a minute every node tries to read the parked jobs (`upkeep.rs`) and unparks those it can
+//! read. A new node thereby picks up what an old node has parked.
 
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -14,7 +20,7 @@ use crate::row::{self, ACTIVE_COLUMNS, uuid};
 use crate::session::Session;
 use crate::settings::Settings;
 
-/// One pass looks at this many parked jobs.
+/// The most parked jobs that one pass reads.
 const LOOK_MAX: i64 = 500;
 
 /// A job that cannot be read, and why.
@@ -36,7 +42,7 @@ impl Unreadable {
     }
 }
 
-/// What can be read of rows that begin with the id of a job, and which cannot.
+/// Reads rows whose first column is the id of a job. Returns the values, and the unreadable jobs.
 pub(crate) fn split_unreadable<T>(
     rows: &[Row],
     mut read: impl FnMut(&Row) -> DriverResult<T>,
@@ -51,23 +57,23 @@ pub(crate) fn split_unreadable<T>(
     Ok((readable, unreadable))
 }
 
-/// What can be read of rows that stand for themselves; the others are passed over.
+/// Reads rows, and skips those that cannot be read.
 pub(crate) fn skip_unreadable<T>(
     what: &'static str,
     rows: &[Row],
     read: impl Fn(&Row) -> DriverResult<T>,
 ) -> Vec<T> {
-    let known = |row: &Row| {
+    let read_or_skip = |row: &Row| {
         let read = read(row);
         if let Err(error) = &read {
             tracing::debug!(what, ?error, "skipped an unreadable row");
         }
         read.ok()
     };
-    rows.iter().filter_map(known).collect()
+    rows.iter().filter_map(read_or_skip).collect()
 }
 
-/// Parks jobs that wait or run, within a transaction.
+/// Parks active jobs. The caller commits.
 pub(crate) async fn park(session: &mut Session, jobs: &[Unreadable]) -> DriverResult<()> {
     if jobs.is_empty() {
         return Ok(());
@@ -85,7 +91,8 @@ pub(crate) async fn park(session: &mut Session, jobs: &[Unreadable]) -> DriverRe
     Ok(())
 }
 
-/// Looks at parked jobs behind an id and lets those back that can be read; answers where the next pass begins.
+/// Unparks the jobs after this id that can be read now. Returns the id after which the next pass
+/// starts.
 pub(crate) async fn unpark_readable(
     session: &mut Session,
     settings: &Settings,
@@ -96,15 +103,15 @@ pub(crate) async fn unpark_readable(
         read::JOBS
     );
     let rows = session.read(&sql, params![after, LOOK_MAX]).await?;
-    let (jobs, still) = read::active(session, settings, &rows).await?;
+    let (jobs, unreadable) = read::active(session, settings, &rows).await?;
     if !jobs.is_empty() {
         let ids = row::uuids(jobs.iter().map(|job| job.id));
         let sql = "update windlass.jobs set unreadable = null where id = any ($1)";
         session.single(sql, params![ids]).await?;
-        tracing::info!(jobs = jobs.len(), "unparked jobs that are readable now");
+        tracing::info!(jobs = jobs.len(), "unparked readable jobs");
     }
-    let still = still.iter().map(|job| job.id);
-    let last = jobs.iter().map(|job| job.id).chain(still).max();
+    let unreadable = unreadable.iter().map(|job| job.id);
+    let last = jobs.iter().map(|job| job.id).chain(unreadable).max();
     let full = i64::try_from(rows.len()).is_ok_and(|rows| rows == LOOK_MAX);
     Ok(last.filter(|_| full).map_or(Uuid::nil(), uuid))
 }

@@ -1,4 +1,13 @@
-//! What nobody waits for: partitions for the days to come, and small heaps cleared away.
+//! Background maintenance: partitions, old rows, and parked jobs.
+//!
+//! `finished` and `attempts` have a partition for each day (UTC), so that retention drops whole
+//! tables instead of deleting millions of rows. Partitions are created up to three days ahead: rows
+//! that arrive before their partition exists go to the default partition (`…_else`), and PostgreSQL
+//! refuses to create a partition whose rows are already in there. For the same reason today's
+//! partition is never created, only later ones.
+//!
+//! Every node runs this once a minute. An advisory lock lets one node at a time do the work; the
+//! others skip it.
 
 use std::time::Duration;
 
@@ -15,13 +24,13 @@ use crate::unreadable;
 
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Whoever does it holds this lock; others leave it to them.
+/// The advisory lock of the node that does the maintenance.
 const LOCK: i64 = 0x7570_6B65_6570;
 
 /// The tables that have a partition for each day.
 const DAILY: [&str; 2] = ["finished", "attempts"];
 
-/// Does what is to be done, again and again, for as long as the store lives.
+/// Runs all tasks once a minute, as long as the store is open.
 pub(crate) async fn run(connections: &Connections, settings: &Settings) {
     let mut parked_from = Uuid::nil();
     loop {
@@ -42,7 +51,7 @@ pub(crate) async fn run(connections: &Connections, settings: &Settings) {
 
 fn report(done: Result<(), StoreError>) {
     if let Err(error) = done {
-        tracing::warn!(%error, "the upkeep of the store failed: it is tried again");
+        tracing::warn!(%error, "maintenance failed; retrying in one minute");
     }
 }
 
@@ -53,7 +62,7 @@ const TALLIES: &str = "with deleted as (delete from windlass.tallies returning *
      insert into windlass.tallies (queue, state, count)
      select queue, state, sum(count) from deleted group by queue, state having sum(count) <> 0";
 
-/// Does one thing, unless another node is at it.
+/// Runs one statement, unless another node does the maintenance.
 async fn run_exclusively(session: &mut Session, sql: &str) -> DriverResult<()> {
     if lock(session).await? {
         session.query(sql, params![]).await?;
@@ -61,14 +70,14 @@ async fn run_exclusively(session: &mut Session, sql: &str) -> DriverResult<()> {
     session.commit().await
 }
 
-/// Whether nobody else does the upkeep, until the end of the transaction.
+/// Takes the maintenance lock until the end of the transaction. Returns `false` if another node has it.
 async fn lock(session: &mut Session) -> DriverResult<bool> {
     let sql = "select pg_try_advisory_xact_lock($1)";
     let rows = session.query(sql, params![LOCK]).await?;
     Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
-/// Adds partitions for the days to come, one at a time.
+/// Creates partitions for the next days, each in its own transaction.
 async fn add_days(connections: &Connections) -> Result<(), StoreError> {
     let missing = connections
         .run(ConnectionClass::Other, |mut session| async move {
@@ -90,7 +99,8 @@ async fn add_days(connections: &Connections) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The days from tomorrow on that have no partition yet. Today's rows may be among the others already: it is left alone.
+/// Returns the days from tomorrow on that have no partition yet. Today's rows may already be in the
+/// default partition, so today is left out.
 async fn missing_days(session: &mut Session) -> DriverResult<Vec<(&'static str, String, String)>> {
     let sql = "select to_char(day, 'YYYY-MM-DD'), to_char(day + interval '1 day', 'YYYY-MM-DD')
          from generate_series(date_trunc('day', now() at time zone 'utc') + interval '1 day',
@@ -105,8 +115,8 @@ async fn missing_days(session: &mut Session) -> DriverResult<Vec<(&'static str, 
     Ok(missing)
 }
 
-/// Drops the days that ended before then, one at a time, and rows of such days that lie elsewhere; answers how many
-/// partitions.
+/// Drops the partitions of days that ended before an instant, each in its own transaction, and
+/// deletes such rows from the default partition. Returns how many partitions it dropped.
 pub(crate) async fn drop_days(
     connections: &Connections,
     before: Timestamp,
@@ -151,13 +161,13 @@ async fn old_days(
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
-/// History of jobs that live or are dead is kept, whatever its age.
-const KEPT: &str = "exists (select from windlass.jobs where id = job) or exists (select from windlass.dead where id = job)";
+/// The attempts of active and dead jobs are kept, however old they are.
+const STILL_NEEDED: &str = "exists (select from windlass.jobs where id = job) or exists (select from windlass.dead where id = job)";
 
-/// Whether it was dropped.
+/// Drops the partition of a day. Returns `false` if another node does the maintenance.
 async fn drop_day(session: &mut Session, table: &str, day: &str) -> DriverResult<bool> {
     if !lock(session).await? {
-        session.roll_back().await?; // another node is at it
+        session.roll_back().await?; // another node does it
         return Ok(false);
     }
     let statements = match table {
@@ -175,7 +185,7 @@ async fn drop_day(session: &mut Session, table: &str, day: &str) -> DriverResult
         _ => vec![
             format!("lock table windlass.{day}"),
             format!(
-                "create temporary table kept on commit drop as select * from windlass.{day} where {KEPT}"
+                "create temporary table kept on commit drop as select * from windlass.{day} where {STILL_NEEDED}"
             ),
             format!("drop table windlass.{day}"),
             "insert into windlass.attempts select * from pg_temp.kept".to_owned(),
@@ -188,7 +198,7 @@ async fn drop_day(session: &mut Session, table: &str, day: &str) -> DriverResult
     Ok(true)
 }
 
-/// Removes rows that have no day of their own, in small steps; answers how many.
+/// Deletes up to 1,000 old rows from the default partition. Returns how many.
 async fn drop_rows(session: &mut Session, table: &str, before: Timestamp) -> DriverResult<usize> {
     if !lock(session).await? {
         session.roll_back().await?;
@@ -207,7 +217,7 @@ async fn drop_rows(session: &mut Session, table: &str, before: Timestamp) -> Dri
             .to_owned(),
         _ => format!(
             "delete from windlass.attempts_else where ctid = any (array(
-                 select ctid from windlass.attempts_else where finished_at < $1 and not ({KEPT}) limit 1000)) returning job"
+                 select ctid from windlass.attempts_else where finished_at < $1 and not ({STILL_NEEDED}) limit 1000)) returning job"
         ),
     };
     let rows = session

@@ -1,10 +1,17 @@
-//! Wake-ups between nodes: who brings work tells the others where, at most once in a few milliseconds.
+//! Wake-ups: a node that adds jobs notifies its own workers and the other nodes.
 //!
-//! Only hints. Where they do not arrive, as behind a transaction pooler, everybody looks once a second.
+//! Between nodes a notice goes through `pg_notify`. It names, for each lane, the first position at
+//! which a job arrived, because claims start at a watermark and must not skip that job
+//! (`watermark.rs`). `pg_notify` takes a lock on the whole database at commit, so notices are never
+//! part of a verb's transaction; a background task collects them for a few milliseconds and sends one
+//! for many jobs.
+//!
+//! Notices are only hints. If they do not arrive, for example behind a transaction pooler, every node
+//! still polls once a second.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -15,6 +22,7 @@ use windlass_core::{Job, JobId, QueueName, Timestamp};
 
 use crate::connect::{ConnectionClass, Connections};
 use crate::error::DriverResult;
+use crate::lock;
 use crate::param::{Time, params};
 use crate::row;
 use crate::watermark::{ClaimOrder, Watermarks};
@@ -22,16 +30,16 @@ use crate::write;
 
 const CHANNEL: &str = "windlass";
 
-/// So long notices are gathered: each takes a lock of the whole database.
+/// How long a node collects positions before it sends a notice.
 const BATCH_DELAY: Duration = Duration::from_millis(5);
 
-/// So often everybody looks, whatever is told.
+/// How often every node looks for jobs without a notice.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// So long it may take to connect.
+/// The timeout for connecting the listener.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// PostgreSQL takes no longer ones.
+/// The most bytes of a notice; PostgreSQL refuses 8000 and more.
 const NOTICE_BYTES_MAX: usize = 7000;
 
 #[derive(Debug)]
@@ -43,14 +51,15 @@ pub(crate) struct Wake {
     pending_signal: Notify,
 }
 
-/// Queue and lane; rank, time and id of the first job that came in there.
-type FirstOf = (QueueName, i16, i32, i64, JobId);
+/// Queue and lane, with rank, time and id of the first job that arrived there.
+type FirstJob = (QueueName, i16, i32, i64, JobId);
 
-/// What nodes tell one another: the first order of each lane where something came in. Without any, it may be everywhere.
+/// What nodes send one another: the first new job of each lane. `None` means that jobs may have
+/// arrived anywhere.
 #[derive(Debug, Serialize, Deserialize)]
 struct Notice {
     node: u64,
-    lanes: Option<Vec<FirstOf>>,
+    lanes: Option<Vec<FirstJob>>,
 }
 
 impl Wake {
@@ -68,13 +77,13 @@ impl Wake {
         self.changes.subscribe()
     }
 
-    /// Something may be claimable that was not.
+    /// Wakes the workers of this node: there may be something new to claim.
     pub(crate) fn wake_local(&self) {
         self.changes
             .send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    /// Jobs wait now: tells this node at once, and the others soon.
+    /// Announces waiting jobs, to this node at once and to the others within milliseconds.
     pub(crate) fn notify_jobs<'a>(&self, jobs: impl IntoIterator<Item = &'a Job>) {
         self.notify_orders(jobs.into_iter().map(|job| {
             let order = (write::rank(job), job.run_at, job.id);
@@ -82,7 +91,7 @@ impl Wake {
         }));
     }
 
-    /// The same of claim_orders.
+    /// Like [`Wake::notify_jobs`], for positions in the claim order.
     pub(crate) fn notify_orders(
         &self,
         claim_orders: impl IntoIterator<Item = (QueueName, i16, ClaimOrder)>,
@@ -95,7 +104,7 @@ impl Wake {
         if first.is_empty() {
             return;
         }
-        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pending = lock(&self.pending);
         for (lane, order) in first {
             self.marks.lower(&lane.0, lane.1, order);
             let known = pending.entry(lane).or_insert(order);
@@ -106,35 +115,36 @@ impl Wake {
         self.pending_signal.notify_one();
     }
 
-    /// Tells the others, for as long as the store lives.
+    /// Sends notices to the other nodes, as long as the store is open.
     pub(crate) async fn send_notices(&self, connections: &Connections) {
         loop {
             self.pending_signal.notified().await;
             tokio::time::sleep(BATCH_DELAY).await;
-            let pending =
-                std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
+            let pending = std::mem::take(&mut *lock(&self.pending));
             let notice = &self.notice(pending);
-            let told = connections
+            let sent = connections
                 .run(ConnectionClass::Other, |mut session| async move {
                     let sql = "select pg_notify($1, $2)";
                     session.single(sql, params![CHANNEL, notice.as_str()]).await
                 })
                 .await;
-            if let Err(error) = told {
-                tracing::debug!(%error, "others were not told of new jobs: they poll by themselves");
+            if let Err(error) = sent {
+                tracing::debug!(%error, "notify failed; other nodes will find the jobs when they poll");
             }
         }
     }
 
-    /// Looks for jobs before the claim_orders where claims begin, which nobody told of, for as long as the store lives. It may
-    /// walk over all that an old snapshot keeps, so it takes a tenth of the time at most.
+    /// Looks for jobs before the watermarks whose notice was lost, as long as the store is open.
+    ///
+    /// This scan steps over all dead index entries that a foreign snapshot keeps, which is just what
+    /// claims must not do. So it runs outside of claims, and pauses ten times as long as it took.
     pub(crate) async fn find_missed(&self, connections: &Connections) {
         let mut pause = POLL_INTERVAL;
         loop {
             tokio::time::sleep(pause).await;
             let started = tokio::time::Instant::now();
             for ((queue, lane, kinds), (rank, at, id)) in self.marks.raised() {
-                let (kinds, wanted) = kinds.parts();
+                let (kinds, includes) = kinds.parts();
                 let kinds: &Vec<&str> = &kinds.iter().map(|kind| kind.as_str()).collect();
                 let queue = &queue;
                 let found = connections
@@ -147,7 +157,7 @@ impl Wake {
                             Time(at),
                             row::uuid(id),
                             *kinds,
-                            wanted
+                            includes
                         ];
                         let rows = session.query(sql, params).await?;
                         session.commit().await?;
@@ -169,7 +179,7 @@ impl Wake {
                     }
                     Ok(None) => {}
                     Err(error) => {
-                        tracing::debug!(%error, "nobody looked for jobs that were missed: it is tried again")
+                        tracing::debug!(%error, queue = %queue, "scan for missed jobs failed; retrying")
                     }
                 }
             }
@@ -189,10 +199,10 @@ impl Wake {
             serde_json::to_string(&notice).expect("a notice is plain JSON")
         };
         let notice = text(Some(lanes.collect()));
-        match notice.len() > NOTICE_BYTES_MAX {
-            true => text(None),
-            false => notice,
+        if notice.len() > NOTICE_BYTES_MAX {
+            return text(None);
         }
+        notice
     }
 
     fn receive(&self, text: &str) {
@@ -212,12 +222,13 @@ impl Wake {
         self.wake_local();
     }
 
-    /// Listens to the others, for as long as the store lives; connects again when the connection is lost.
+    /// Receives notices of other nodes, as long as the store is open. Reconnects if the connection is
+    /// lost.
     pub(crate) async fn listen(&self, connections: &Connections) {
         let mut poll = tokio::time::interval(POLL_INTERVAL);
         loop {
             if let Err(error) = self.listen_once(connections, &mut poll).await {
-                tracing::debug!(%error, "the connection that listens for new jobs is lost");
+                tracing::debug!(%error, "listener disconnected; reconnecting");
             }
             self.marks.reset();
             poll.tick().await;
@@ -233,7 +244,7 @@ impl Wake {
         let connect = connections.options.server.connect(connections.tls.clone());
         let connected = tokio::time::timeout(CONNECT_TIMEOUT, connect).await;
         let Ok(connected) = connected else {
-            return Ok(()); // somebody took the call and says nothing
+            return Ok(()); // timeout; the caller tries again
         };
         let (client, mut connection) = connected?;
         let mut messages =
@@ -246,7 +257,7 @@ impl Wake {
                 done = &mut listen, if !listening => {
                     done?;
                     listening = true;
-                    self.marks.reset(); // what was told before is not known
+                    self.marks.reset(); // earlier notices were missed
                 }
                 message = messages.next() => match message {
                     Some(Ok(AsyncMessage::Notification(notice))) => self.receive(notice.payload()),

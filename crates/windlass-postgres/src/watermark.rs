@@ -1,23 +1,36 @@
-//! Where the next claim of a lane begins to look.
+//! Watermarks: where the next claim of a lane starts to scan the claim index.
 //!
-//! What was claimed leaves the order at once, but its entries stay in the index until no snapshot can see them: one that is
-//! held for a minute would let every claim walk over all that was claimed since. So a claim begins where the last one ended.
-//! What comes in before that order is version by whoever brings it, on this node at once, on others by their notice; and once a
-//! second somebody looks whether anything was missed, aside from the claims (see `wake.rs`).
+//! The problem: a claimed job leaves the partial index `ready`, but PostgreSQL keeps the dead index
+//! entry until no snapshot can see it. If any other session in the database holds a snapshot for a
+//! minute (a backup, a report, an idle transaction), nothing can be cleaned up in that time. A claim
+//! that scans from the front then steps over every job that was claimed in this minute, and claims
+//! get slower with every job.
+//!
+//! The solution: a claim starts where the last claim of its lane ended. That is only correct if no
+//! job arrives before that position, so three things lower a watermark again:
+//!
+//! 1. A node that adds a job lowers its own watermarks at once (`Wake::notify_jobs`).
+//! 2. It sends a notice to the other nodes, which lower theirs (`Wake::receive`).
+//! 3. Notices are only hints and can get lost. So a background task scans the part before each
+//!    watermark about once a second (`Wake::find_missed`). A lost notice delays a job by about a
+//!    second, but never loses it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use windlass_core::{JobId, QueueName, Timestamp};
 use windlass_store::Kinds;
 
-/// A order in the order of claims: rank, time, id.
+use crate::lock;
+
+/// A position in the claim order: rank (the negated priority), `run_at`, id.
 pub(crate) type ClaimOrder = (i32, Timestamp, JobId);
 
-/// The front of every lane.
+/// The position before all jobs.
 pub(crate) const FRONT: ClaimOrder = (i32::MIN, Timestamp::MIN, JobId::from_u128(0));
 
-/// A lane, as claims with the same kinds see it.
+/// A lane of a queue, as seen by claims with these kinds. Claims of other kinds leave other jobs
+/// behind, so each set of kinds has its own watermark.
 pub(crate) type ClaimLane = (QueueName, i16, Kinds);
 
 #[derive(Debug, Default)]
@@ -28,15 +41,16 @@ pub(crate) struct Watermarks {
 #[derive(Debug, Clone, Copy)]
 struct Mark {
     order: ClaimOrder,
-    /// Counts what was version: a claim that was under way meanwhile sets no mark.
+    /// Goes up whenever the mark is lowered. A claim that started before that has not seen the new
+    /// job, so it must not raise the mark.
     version: u64,
 }
 
-/// How many lanes are remembered: with more, all begin at the front.
+/// The most lanes with a watermark. With more, all start at the front again.
 const LANES_MAX: usize = 10_000;
 
 impl Watermarks {
-    /// Where to begin, and what to say when the claim is over.
+    /// Returns where a claim starts, and the version to pass to [`Watermarks::advance`].
     pub(crate) fn begin(&self, lane: &ClaimLane) -> (ClaimOrder, u64) {
         let mut lanes = self.lanes();
         if lanes.len() > LANES_MAX {
@@ -49,7 +63,7 @@ impl Watermarks {
         (mark.order, mark.version)
     }
 
-    /// A claim took what there was up to here.
+    /// Raises the mark after a claim that took all jobs up to `to`, unless it was lowered meanwhile.
     pub(crate) fn advance(&self, lane: &ClaimLane, version: u64, to: ClaimOrder) {
         if let Some(mark) = self.lanes().get_mut(lane)
             && mark.version == version
@@ -58,19 +72,19 @@ impl Watermarks {
         }
     }
 
-    /// A job waits at that order now.
+    /// Lowers the marks of a lane because a job waits at `to` now.
     pub(crate) fn lower(&self, queue: &QueueName, lane: i16, to: ClaimOrder) {
         let mut lanes = self.lanes();
-        let first = Kinds::Only(BTreeSet::new());
-        let from = (queue.clone(), lane, first);
-        let same = |(of, number, _): &ClaimLane| of == queue && *number == lane;
+        let first_kinds = Kinds::Only(BTreeSet::new());
+        let from = (queue.clone(), lane, first_kinds);
+        let same = |(mark_queue, number, _): &ClaimLane| mark_queue == queue && *number == lane;
         for (_, mark) in lanes.range_mut(from..).take_while(|(lane, _)| same(lane)) {
             mark.order = mark.order.min(to);
             mark.version += 1;
         }
     }
 
-    /// Anything may have come in anywhere.
+    /// Resets all marks to the front, because jobs may have arrived anywhere.
     pub(crate) fn reset(&self) {
         for mark in self.lanes().values_mut() {
             mark.order = FRONT;
@@ -78,7 +92,7 @@ impl Watermarks {
         }
     }
 
-    /// The lanes that do not begin at the front, and where they do.
+    /// Returns the lanes whose mark is not at the front, with their marks.
     pub(crate) fn raised(&self) -> Vec<(ClaimLane, ClaimOrder)> {
         let lanes = self.lanes();
         let marked = lanes.iter().filter(|(_, mark)| mark.order > FRONT);
@@ -88,7 +102,7 @@ impl Watermarks {
     }
 
     fn lanes(&self) -> std::sync::MutexGuard<'_, BTreeMap<ClaimLane, Mark>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.lanes)
     }
 }
 
@@ -109,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_begins_where_the_last_one_ended() {
+    fn a_claim_starts_where_the_last_one_ended() {
         let marks = Watermarks::default();
         let (from, version) = marks.begin(&lane());
         assert_eq!(from, FRONT);
@@ -120,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_before_it_lowers_it() {
+    fn a_job_before_the_mark_lowers_it() {
         let marks = Watermarks::default();
         let (_, version) = marks.begin(&lane());
         marks.advance(&lane(), version, order(50));
@@ -132,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_missed_something_sets_no_mark() {
+    fn a_claim_that_missed_a_job_does_not_raise_the_mark() {
         let marks = Watermarks::default();
         let (_, version) = marks.begin(&lane());
         marks.lower(&QueueName::default(), 0, order(1));

@@ -1,4 +1,4 @@
-//! Jobs on their way to the tables, many in one statement.
+//! Writes jobs and attempts, many in one statement.
 
 use windlass_core::{Job, Lane, Timestamp};
 use windlass_store::Attempt;
@@ -20,12 +20,12 @@ pub(crate) fn rank(job: &Job) -> i32 {
     -i32::from(job.priority)
 }
 
-/// Whether a job stands among the due ones.
+/// Whether the job goes into the index of due jobs.
 fn is_due(job: &Job, now: Timestamp) -> bool {
     job.due_at().is_some_and(|due_at| due_at <= now)
 }
 
-/// What was asked for, column by column.
+/// Jobs as arrays of column values, for statements with `unnest`.
 pub(crate) struct Columns<'a> {
     jobs: Vec<&'a Job>,
     now: Timestamp,
@@ -37,16 +37,16 @@ impl<'a> Columns<'a> {
         Columns { jobs, now }
     }
 
-    fn column<T>(&self, of: impl FnMut(&&'a Job) -> T) -> Vec<T> {
-        self.jobs.iter().map(of).collect()
+    fn column<T>(&self, value: impl FnMut(&&'a Job) -> T) -> Vec<T> {
+        self.jobs.iter().map(value).collect()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.jobs.is_empty()
     }
 
-    /// Stores jobs that were never claimed, but for those whose id is taken; answers whose was not. Alone, it fails if one of
-    /// the ids is that of a job that is over.
+    /// Stores new jobs, except those whose id an active job has. Returns the rows of the statement. In
+    /// a transaction of its own, fails if one of the ids belongs to a finished job.
     pub(crate) async fn insert(
         &self,
         session: &mut Session,
@@ -97,12 +97,12 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// Writes where living jobs stand now.
+    /// Writes the state of active jobs.
     pub(crate) async fn update(&self, session: &mut Session) -> DriverResult<()> {
         if self.is_empty() {
             return Ok(());
         }
-        // Most are locked already; the order of ids is the order in which all lock.
+        // All transactions lock jobs in the order of their ids, so they cannot deadlock.
         let mut sorted = Columns {
             jobs: self.jobs.clone(),
             now: self.now,
@@ -141,14 +141,14 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Whether a statement is a step of its own.
+/// Whether an insert is a transaction of its own.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum InsertMode {
     OwnTransaction,
     WithinTransaction,
 }
 
-/// Stores jobs that live again, with all that has happened to them.
+/// Stores revived jobs as active jobs, with their attempt count and times.
 pub(crate) async fn insert_revived(
     session: &mut Session,
     jobs: &[&Job],
@@ -185,7 +185,7 @@ pub(crate) async fn insert_revived(
     columns.update(session).await
 }
 
-/// Moves jobs that are over to where those are.
+/// Moves finished jobs to `finished` or `dead`.
 pub(crate) async fn finish(
     session: &mut Session,
     ends: &[(Job, LastAttempt)],
@@ -261,7 +261,7 @@ pub(crate) async fn finish(
     Ok(())
 }
 
-/// Adds rows of history.
+/// Adds ended attempts to the history.
 pub(crate) async fn insert_attempts(
     session: &mut Session,
     attempts: &[(windlass_core::JobId, Attempt)],

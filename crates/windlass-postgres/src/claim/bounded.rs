@@ -1,7 +1,13 @@
-//! Claims that something bounds: a queue's limits, concurrency keys, retries in flight, or that name their jobs.
+//! Claims with limits: queue limits, concurrency keys, a cap on running retries, or named jobs.
 //!
-//! What is counted is locked first, so that two claims never count the same free slot. The order of locks is always the same:
-//! the queue, then the keys.
+//! Such a claim must count before it takes anything: how many jobs run in the queue, how many run
+//! with each concurrency key, how many started within the period of a rate. Two claims that count at
+//! the same time would both see the same free slot. So the claim first takes a lock on what it
+//! counts, then counts in a *later* statement (the snapshot of a statement that waits for a lock is
+//! older than the lock), then chooses with the rules of `core`, and holds the lock until it commits.
+//! Claims with limits of the same queue therefore run one after the other.
+//!
+//! All claims lock in the same order, so they cannot deadlock: the queue first, then the keys.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::LazyLock;
@@ -18,17 +24,17 @@ use crate::session::Session;
 use crate::unreadable::Unreadable;
 use crate::watermark::{ClaimOrder, FRONT};
 
-/// Whoever counts what runs with a key holds this lock.
+/// The advisory lock of a claim that counts running jobs by concurrency key.
 const KEYS_LOCK: i64 = 0x6B65_7973;
 
-/// So many candidates of a lane are looked at in one fetch_size, at least.
+/// The least number of candidates that one query fetches.
 const FETCH_MIN: u32 = 100;
 
 static TAKE_NAMED: LazyLock<String> = LazyLock::new(|| {
     include_str!("../../sql/claim_by_id.sql").replace("/* columns */", ACTIVE_COLUMNS)
 });
 
-/// Claims jobs, or takes nothing and answers which cannot be read.
+/// Claims jobs. If some are unreadable, takes nothing and returns these.
 pub(super) async fn claim(
     session: &mut Session,
     claim_params: &ClaimParams<'_>,
@@ -80,8 +86,8 @@ pub(super) async fn claim(
         return Ok(Err(unreadable));
     }
     session.commit().await?;
-    let places: HashMap<JobId, usize> = chosen.into_iter().zip(0..).collect();
-    jobs.sort_by_key(|job: &Job| places.get(&job.id));
+    let positions: HashMap<JobId, usize> = chosen.into_iter().zip(0..).collect();
+    jobs.sort_by_key(|job: &Job| positions.get(&job.id));
     Ok(Ok(Claimed {
         jobs,
         both_waited,
@@ -89,15 +95,15 @@ pub(super) async fn claim(
     }))
 }
 
-/// What a claim may take.
+/// What a claim may take within the limits of its queue.
 struct Allowance {
     plan: ClaimPlan,
     limits: QueueLimits,
-    /// When what it takes starts.
+    /// When the claimed jobs start.
     now: Timestamp,
 }
 
-/// What is left of the plan within the limits of the queue, which is locked for that.
+/// Locks the queue and returns what its limits leave of the plan.
 async fn allowance(
     session: &mut Session,
     claim_params: &ClaimParams<'_>,
@@ -106,9 +112,10 @@ async fn allowance(
     let (mut plan, mut now) = (claim_params.claim.plan, claim_params.now);
     plan.limit = plan.limit.min(u32::try_from(CLAIM_MAX).unwrap_or(u32::MAX));
     let lock = "select limits from windlass.queues where name = $1 for update";
-    let limits = match bounded {
-        true => session.query(lock, params![claim_params.queue]).await?,
-        false => Vec::new(),
+    let limits = if bounded {
+        session.query(lock, params![claim_params.queue]).await?
+    } else {
+        Vec::new()
     };
     let limits: QueueLimits = match limits.first() {
         Some(found) => QueueLimits::from_stored(found.try_get(0)?),
@@ -137,8 +144,8 @@ async fn allowance(
         }
     }
     if let Some(rate) = limits.rate {
-        // A claim of another node may have been first although its clock is fetched: in the order of the lock, no job starts
-        // before those that started last, so that no window of the period ever holds more than the rate.
+        // The clocks of nodes differ, so an earlier claim may have a later `now`. Starts must not go
+        // back in time, or a window of the period could hold more starts than the rate allows.
         let last = "select at from windlass.starts where queue = $1 order by at desc limit 1";
         let last = session.query(last, params![claim_params.queue]).await?;
         let last = last.first().map(|row| row::time(row, 0)).transpose()?;
@@ -155,8 +162,8 @@ async fn allowance(
     Ok(Allowance { plan, limits, now })
 }
 
-/// How many jobs run with each key. An unreadable one counts as long as its lease lasts: no sweep
-/// ends it.
+/// Returns how many jobs run with each concurrency key. Sweeps skip unreadable jobs, so these count
+/// only until their lease expires.
 async fn running_by_key(
     session: &mut Session,
     now: Timestamp,
@@ -176,42 +183,42 @@ async fn running_by_key(
     Ok(running)
 }
 
-/// A job that might be taken.
+/// A job that the claim may take.
 struct Candidate {
     order: ClaimOrder,
     id: JobId,
     key: Option<(String, u32)>,
 }
 
-/// The candidates of a lane, fetched in steps.
+/// The candidates of a lane in claim order, fetched in batches.
 struct Candidates {
     lane: i16,
     fetched: VecDeque<Candidate>,
     after: ClaimOrder,
     fetch_size: u32,
     at_end: bool,
-    /// Those whose order in the order cannot be read.
+    /// Jobs whose position in the claim order cannot be read.
     unreadable: Vec<Unreadable>,
 }
 
 impl Candidates {
-    fn new(lane: i16, wanted: u32) -> Self {
+    fn new(lane: i16, limit: u32) -> Self {
         Candidates {
             lane,
             fetched: VecDeque::new(),
             after: FRONT,
-            fetch_size: wanted.max(FETCH_MIN),
+            fetch_size: limit.max(FETCH_MIN),
             at_end: false,
             unreadable: Vec::new(),
         }
     }
 
-    /// Whose order in the order of claims comes next.
+    /// Returns the claim order of the next candidate.
     fn front(&self) -> Option<ClaimOrder> {
         self.fetched.front().map(|candidate| candidate.order)
     }
 
-    /// Drops those whose key is full from the front; fetches more where none are left.
+    /// Drops candidates with a full key from the front. Fetches more if none are left.
     async fn advance(
         &mut self,
         session: &mut Session,
@@ -261,7 +268,7 @@ impl Candidates {
                     keyed,
                     keys,
                     counts,
-                    claim_params.wanted,
+                    claim_params.includes,
                 ],
             )
             .await?;
@@ -275,7 +282,7 @@ impl Candidates {
                 Ok(at) => (found.try_get(1)?, at, id),
                 Err(error) => {
                     self.unreadable.push(Unreadable::new(found, error)?);
-                    self.at_end = true; // the claim is made again without it
+                    self.at_end = true; // the claim is repeated without this job
                     continue;
                 }
             };
@@ -294,14 +301,14 @@ impl Candidates {
 }
 
 struct Choice {
-    /// How many run with each key; known only if jobs with keys are looked at.
+    /// The number of running jobs by concurrency key; empty if no due job has one.
     running: BTreeMap<String, u32>,
     keyed: bool,
     plan: ClaimPlan,
 }
 
 impl Choice {
-    /// Takes candidates one by one as the plan says; answers whether both lanes had any.
+    /// Chooses candidates one by one as the plan says. Returns them, and whether both lanes had any.
     async fn choose(
         &mut self,
         session: &mut Session,
