@@ -1,9 +1,9 @@
-//! Steady load on a PostgreSQL store, and how it bears it: claim times, and the size of the table of living jobs.
+//! Puts a PostgreSQL store under steady load, and prints claim times and the size of the table `jobs`.
 //!
 //! `cargo run --release -p windlass-postgres --example steady -- URL [SECONDS] [--hold]`
 //!
-//! The database must be empty. With `--hold`, somebody else holds a transaction open from the end of the first tenth on, as
-//! a forgotten session or a long report would: nothing that was deleted since can be cleared away.
+//! The database must be empty. With `--hold`, another session keeps a transaction open after the first tenth of the time,
+//! like a forgotten session or a long report: PostgreSQL then cannot clean up anything that is deleted later.
 #![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,
@@ -21,11 +21,11 @@ use windlass_store::{
     AttemptId, AttemptReport, Claim, ClaimRetry, Enqueue, Kinds, Store, WorkerPlace,
 };
 
-/// So many jobs in one step.
+/// The number of jobs in one request.
 const BATCH: u32 = 100;
-/// So many jobs wait all the time.
+/// The number of jobs that always wait.
 const WAITING: u64 = 20_000;
-/// So many jobs a second.
+/// The number of jobs per second.
 const RATE: u64 = 5_000;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -120,7 +120,7 @@ async fn client_of(
     Ok((client, task))
 }
 
-/// Takes, ends and brings jobs at a steady rate until it is over; how long each claim took.
+/// Claims, settles and enqueues jobs at a steady rate until the end. Returns the time of each claim.
 async fn work(
     store: Arc<PostgresStore>,
     serial: Arc<AtomicU64>,

@@ -21,7 +21,7 @@ pub struct Options {
     pub pool_size: usize,
     /// The timeout of a statement, on the server and in this process.
     pub statement_timeout: Duration,
-    /// The longest time that a statement waits for a lock.
+    /// The longest time that a statement waits for a lock, and a caller for a connection.
     pub lock_timeout: Duration,
     /// Whether to start even if the settings of the server can lose acknowledged writes.
     pub allow_unsafe_durability: bool,

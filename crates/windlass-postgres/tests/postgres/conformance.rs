@@ -1,4 +1,4 @@
-//! The contract, sentence by sentence, on a real server.
+//! The contract of a store, on a real PostgreSQL server.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The server crashes, and the wire to it is cut where it hurts.
+//! Crashes of the server, and connections that are cut at the worst moment.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use windlass_store::{Enqueue, Enqueued, Renewed, Settled, Store, StoreError};
 use windlass_testkit::cluster;
 use windlass_testkit::proxy::{Proxy, Wire};
 
-/// A store behind a wire that can be cut.
+/// Returns a store behind a proxy that can cut its connections.
 async fn behind_proxy(parameters: &str) -> (PostgresStore, Proxy) {
     let url = cluster::database().await;
     let (_, database) = url.rsplit_once('/').expect("a database");
@@ -33,7 +33,7 @@ async fn stored(store: &PostgresStore) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_enqueue_whose_commit_was_not_told_is_looked_up() {
+async fn an_enqueue_whose_commit_result_is_lost_is_looked_up() {
     let (store, proxy) = behind_proxy("").await;
     proxy.set(Wire::CutAtCommitOf("-- Stores new jobs"));
     let answers = store
@@ -49,7 +49,7 @@ async fn an_enqueue_whose_commit_was_not_told_is_looked_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_whose_commit_was_not_told_gives_the_same_leases_again() {
+async fn a_repeated_claim_whose_commit_result_was_lost_gets_the_same_leases() {
     let (store, proxy) = behind_proxy("").await;
     store
         .enqueue(Enqueue::all(jobs(1..11)), at(0))
@@ -77,7 +77,7 @@ async fn a_claim_whose_commit_was_not_told_gives_the_same_leases_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_settle_and_a_renewal_whose_commit_was_not_told_can_be_repeated() {
+async fn a_settle_and_a_renewal_whose_commit_result_was_lost_can_be_repeated() {
     let (store, proxy) = behind_proxy("").await;
     store
         .enqueue(Enqueue::all(jobs(1..3)), at(0))
@@ -117,7 +117,7 @@ async fn a_settle_and_a_renewal_whose_commit_was_not_told_can_be_repeated() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_batch_that_is_cut_in_the_middle_is_stored_whole_or_not_at_all() {
+async fn a_batch_cut_in_the_middle_is_stored_completely_or_not_at_all() {
     let (store, proxy) = behind_proxy("").await;
     for (round, bytes) in [0, 1, 300, 5_000, 40_000, 100_000].into_iter().enumerate() {
         let first = round as u64 * 10_000;
@@ -145,7 +145,7 @@ async fn a_batch_that_is_cut_in_the_middle_is_stored_whole_or_not_at_all() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_never_answers_holds_nobody_for_ever() {
+async fn a_server_that_never_answers_leads_to_a_timeout() {
     let (store, proxy) =
         behind_proxy("statement_timeout=300ms&lock_timeout=200ms&connect_timeout=1").await;
     store
@@ -167,7 +167,7 @@ async fn a_server_that_never_answers_holds_nobody_for_ever() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crash_of_the_server_loses_nothing_and_needs_no_restart_of_ours() {
+async fn a_crash_of_the_server_loses_nothing_and_the_store_reconnects() {
     let mut server = cluster::Cluster::start(&[]);
     let options = cluster::options(&server.url("postgres"));
     PostgresStore::migrate(&options).await.expect("the schema");
@@ -223,7 +223,7 @@ async fn a_crash_of_the_server_loses_nothing_and_needs_no_restart_of_ours() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_only_reads_is_left_when_it_writes_again() {
+async fn a_store_recovers_when_a_read_only_server_accepts_writes_again() {
     let url = cluster::database().await;
     let store = PostgresStore::connect(cluster::options(&url))
         .await

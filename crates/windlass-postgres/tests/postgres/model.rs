@@ -1,4 +1,4 @@
-//! Random sequences of all verbs: PostgreSQL answers as memory does.
+//! Random sequences of all verbs: PostgreSQL answers like the memory store.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 16))]
 
     #[test]
-    fn a_server_answers_as_memory_does(commands in commands()) {
+    fn postgres_answers_like_memory(commands in commands()) {
         compare(&commands)?;
     }
 }

@@ -1,10 +1,10 @@
-//! How PostgreSQL carries out the statements that must stay quick, whatever it knows of the table.
+//! Query plans of the statements that must stay fast, even with wrong statistics.
 
 use tokio_postgres::Client;
 use windlass_testkit::cluster;
 
 const CLAIM: &str = include_str!("../../sql/claim.sql");
-const BEFORE: &str = include_str!("../../sql/claim_conditions.sql");
+const CLAIM_CONDITIONS: &str = include_str!("../../sql/claim_conditions.sql");
 const PROMOTE: &str = include_str!("../../sql/promote.sql");
 const SUCCEED: &str = include_str!("../../sql/succeed.sql");
 const DUE_QUEUES: &str = include_str!("../../sql/due_queues.sql");
@@ -12,7 +12,7 @@ const RENEW: &str = include_str!("../../sql/renew.sql");
 
 const IDS: &str = "array(select id from windlass.jobs limit 100)";
 
-/// Statements with values in place of their parameters.
+/// Returns the statements with values instead of parameters.
 fn statements() -> Vec<(&'static str, String)> {
     let place = "-2147483648, '0001-01-01', '00000000-0000-0000-0000-000000000000'";
     let values = |sql: &str, values: &[&str]| {
@@ -53,7 +53,7 @@ fn statements() -> Vec<(&'static str, String)> {
     let nothing = "array(select null::text from generate_series(1, 100))";
     vec![
         ("claim", values(CLAIM, &claim)),
-        ("before a claim", values(BEFORE, &before)),
+        ("before a claim", values(CLAIM_CONDITIONS, &before)),
         ("promote", values(PROMOTE, &["now()", "5000"])),
         (
             "succeed",
@@ -64,8 +64,8 @@ fn statements() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Whether a plan walks the whole table of jobs, but for the inner select of our own test values.
-async fn walks_all(client: &Client, sql: &str) -> Option<String> {
+/// Returns the plan if it scans the whole table of jobs, ignoring the selects of test values.
+async fn full_scan_plan(client: &Client, sql: &str) -> Option<String> {
     client
         .batch_execute(include_str!("../../sql/begin.sql"))
         .await
@@ -77,18 +77,18 @@ async fn walks_all(client: &Client, sql: &str) -> Option<String> {
     client.batch_execute("rollback").await.expect("it ends");
     let plan: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
     let plan = plan.join("\n");
-    let own = plan.matches("Limit\n").count(); // a seq scan under our own "limit 100" is the test's
+    let own = plan.matches("Limit\n").count(); // sequential scans under "limit 100" are of the test values
     let scans = plan.matches("Seq Scan on jobs").count();
-    // What is due at once is sorted by the index, or a claim would read all of a backlog.
+    // The index must give the order of due jobs. With a sort, a claim would read the whole backlog.
     let sorted = plan.contains("Sort Key: jobs_1.rank");
     let allowed = usize::from(sql.contains(IDS)).min(own.max(1));
-    // Queues are found by an index on kinds: the order of claims would lead over jobs of other kinds.
+    // Queues must be found by the index on kinds. The claim order would step over jobs of other kinds.
     let by_kind = !sql.contains("recursive") || plan.matches("using due_by_kind").count() == 2;
     (scans > allowed || sorted || !by_kind).then_some(plan)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_hot_statement_walks_the_table() {
+async fn no_frequent_statement_scans_the_whole_table() {
     let url = cluster::database().await;
     let client = cluster::client(&url).await;
     client
@@ -108,7 +108,7 @@ async fn no_hot_statement_walks_the_table() {
     ] {
         client.batch_execute(&prepare).await.unwrap();
         for (name, sql) in statements() {
-            let walks = walks_all(&client, &sql).await;
+            let walks = full_scan_plan(&client, &sql).await;
             assert_eq!(walks, None, "{name}, statistics {statistics}");
         }
     }

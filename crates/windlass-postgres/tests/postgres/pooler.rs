@@ -1,4 +1,4 @@
-//! The contract through pgbouncer in transaction mode: no session is ours for longer than a transaction.
+//! The contract of a store behind pgbouncer in transaction mode.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Single rows that the database refuses, or that this version cannot read.
+//! Rows that the database refuses, or that this version cannot read.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use windlass_store::conformance::refused;
 use windlass_store::{Filter, Page, QueueLimits, StoreError};
 use windlass_testkit::cluster;
 
-/// Options that only a newer version knows.
+/// Job options that only a newer version can read.
 const NEWER: &str = r#"{"retry": {"backoff": {"type": "fibonacci"}}}"#;
 
 async fn store() -> (Opened, String) {
@@ -19,7 +19,7 @@ async fn store() -> (Opened, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_the_database_refuses_costs_its_neighbours_nothing() {
+async fn a_row_that_the_database_refuses_does_not_affect_other_rows() {
     let (store, url) = store().await;
     let ((ends, renewals), text) = (refused::refused(), refused::TEXT);
     let create = format!(
@@ -39,7 +39,7 @@ async fn a_row_that_the_database_refuses_costs_its_neighbours_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_payload_or_result_that_is_not_json_costs_its_neighbours_nothing() {
+async fn a_payload_or_result_that_is_not_json_does_not_affect_other_rows() {
     let (store, url) = store().await;
     let store = &store;
     let client = cluster::client(&url).await;
@@ -76,7 +76,7 @@ async fn a_payload_or_result_that_is_not_json_costs_its_neighbours_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_whose_attempts_cannot_be_counted_costs_its_neighbours_nothing() {
+async fn a_job_whose_attempt_counter_is_at_its_maximum_does_not_affect_other_rows() {
     let (store, url) = store().await;
     let store = &store;
     put(store, jobs(1..4)).await;

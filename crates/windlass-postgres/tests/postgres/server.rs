@@ -1,4 +1,4 @@
-//! What a server must be, and what is ours in it: durability, TLS, the schema, partitions, notices.
+//! Server settings, TLS, the schema, partitions, notices, and errors of opening.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use windlass_store::{Enqueue, Store, StoreError};
 use windlass_testkit::cluster;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_may_lose_what_it_acknowledged_is_refused() {
+async fn a_server_that_can_lose_acknowledged_writes_is_refused() {
     let url = cluster::database().await;
     let (_, database) = url.rsplit_once('/').unwrap();
     cluster::execute(
@@ -24,8 +24,8 @@ async fn a_server_that_may_lose_what_it_acknowledged_is_refused() {
         matches!(&refused, StoreError::CannotOpen { .. }),
         "{refused:?}"
     );
-    let told = refused.to_string();
-    assert!(told.contains("synchronous_commit is off"), "{told}");
+    let message = refused.to_string();
+    assert!(message.contains("synchronous_commit is off"), "{message}");
     let options = cluster::options(&format!("{url}?allow_unsafe_durability=true"));
     PostgresStore::connect(options)
         .await
@@ -103,7 +103,7 @@ async fn the_certificate_and_name_of_the_server_are_verified() {
     let root = |name: &str, certificate: &rcgen::Certificate| {
         let path = roots.path().join(name);
         std::fs::write(&path, certificate.pem()).unwrap();
-        path.display().to_string().replace('/', "%2F")
+        path.display().to_string().readdress('/', "%2F")
     };
     let (ours, other) = (root("ours.pem", &ours.cert), root("other.pem", &other.cert));
     for file in ["server.crt", "server.key"] {
@@ -148,7 +148,7 @@ async fn the_certificate_and_name_of_the_server_are_verified() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_nodes_are_told_one_time() {
+async fn all_nodes_use_the_time_of_the_server() {
     let url = cluster::database().await;
     let one = PostgresStore::connect(cluster::options(&url))
         .await
@@ -165,7 +165,7 @@ async fn all_nodes_are_told_one_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_that_comes_in_on_another_node_is_found_in_its_place() {
+async fn a_job_of_another_node_is_claimed_in_its_order() {
     let url = cluster::database().await;
     let one = PostgresStore::connect(cluster::options(&url))
         .await
@@ -185,7 +185,7 @@ async fn a_job_that_comes_in_on_another_node_is_found_in_its_place() {
         .enqueue(Enqueue::all(vec![urgent]), at(0))
         .await
         .unwrap();
-    // The notice comes in milliseconds; whoever misses it looks from the front again a second later.
+    // The notice arrives within milliseconds. A node that misses it finds the job a second later.
     let mut found = false;
     for _ in 0..100 {
         let _ = tokio::time::timeout(Duration::from_millis(100), changes.changed()).await;
@@ -233,7 +233,7 @@ async fn whole_days_of_finished_jobs_are_dropped() {
     );
     let counts = store.counts(tomorrow).await.unwrap();
     assert_eq!(counts[&job(1).queue].succeeded, 3);
-    // While the days to come are made, the others are left to the next time.
+    // While another node creates partitions, this one drops none and tries again later.
     let mut dropped = 0;
     for _ in 0..100 {
         dropped += store.forget(tomorrow.saturating_add(day)).await.unwrap();
@@ -247,7 +247,7 @@ async fn whole_days_of_finished_jobs_are_dropped() {
     assert!(store.counts(tomorrow).await.unwrap().is_empty());
 }
 
-/// What opening a URL says, by both ways: the migration comes first, and the store itself may be opened alone.
+/// Returns the error of opening a URL. A migration and a store must give the same one.
 async fn cannot_open(url: &str) -> String {
     let options = cluster::options(url);
     let version = PostgresStore::schema_version(&options)
@@ -268,9 +268,9 @@ async fn cannot_open(url: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_database_that_cannot_be_opened_says_why() {
+async fn an_open_error_names_the_server_and_the_next_step() {
     let server = cluster::Cluster::start(&[]);
-    let place = format!("127.0.0.1:{}", server.port);
+    let address = format!("127.0.0.1:{}", server.port);
     let setup = cluster::client(&server.url("postgres")).await;
     let sql = "create role ann login password 's3cret'; create role bob login;
                create role eve login; revoke create on database postgres from public;";
@@ -305,32 +305,38 @@ async fn a_database_that_cannot_be_opened_says_why() {
         ("ann", "postgres", "password missing; correct the URL"),
         ("bob", "postgres", "user \"bob\""),
     ] {
-        let mut told = cannot_open(&format!("postgres://{user}@{place}/{database}")).await;
+        let mut message = cannot_open(&format!("postgres://{user}@{address}/{database}")).await;
         for _ in 0..100 {
-            // The server reads its rules again when it comes to it.
-            if told.contains(words) || user == "windlass" || user == "nobody" {
+            // The server reloads its rules with some delay.
+            if message.contains(words) || user == "windlass" || user == "nobody" {
                 break;
             }
-            told = cannot_open(&format!("postgres://{user}@{place}/{database}")).await;
+            message = cannot_open(&format!("postgres://{user}@{address}/{database}")).await;
         }
-        assert!(told.contains(words) && told.contains(&place), "{told}");
-        assert!(told.contains(&format!("database {database:?}")), "{told}");
+        assert!(
+            message.contains(words) && message.contains(&address),
+            "{message}"
+        );
+        assert!(
+            message.contains(&format!("database {database:?}")),
+            "{message}"
+        );
     }
-    let eve = cluster::options(&format!("postgres://eve@{place}/postgres"));
-    let told = PostgresStore::migrate(&eve).await.unwrap_err().to_string();
+    let eve = cluster::options(&format!("postgres://eve@{address}/postgres"));
+    let message = PostgresStore::migrate(&eve).await.unwrap_err().to_string();
     assert!(
-        told.contains("permission denied") && told.contains("grant"),
-        "{told}"
+        message.contains("permission denied") && message.contains("grant"),
+        "{message}"
     );
     drop(server);
-    let told = cannot_open(&format!("postgres://ann:s3cret@{place}/jobs")).await;
+    let message = cannot_open(&format!("postgres://ann:s3cret@{address}/jobs")).await;
     assert!(
-        told.contains(&place) && told.contains("start the server"),
-        "{told}"
+        message.contains(&address) && message.contains("start the server"),
+        "{message}"
     );
-    let told = cannot_open("postgres://ann:s3cret@no-such-host.invalid/jobs").await;
+    let message = cannot_open("postgres://ann:s3cret@no-such-host.invalid/jobs").await;
     assert!(
-        told.contains("no-such-host.invalid:5432") && told.contains("check the host"),
-        "{told}"
+        message.contains("no-such-host.invalid:5432") && message.contains("check the host"),
+        "{message}"
     );
 }

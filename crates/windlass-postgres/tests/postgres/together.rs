@@ -1,4 +1,4 @@
-//! Many nodes at once: nobody gets what another has, and nobody waits for ever.
+//! Many nodes at once: no job runs twice, limits hold, and no one waits forever.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -114,14 +114,14 @@ async fn a_key_never_runs_more_than_its_limit_and_a_crash_gives_the_slot_back() 
         }
         let full = BTreeMap::from([("even".to_owned(), 3), ("odd".to_owned(), 3)]);
         assert_eq!(running, full, "round {round}");
-        // They all crash: their leases run out, and the slots are free again.
+        // All workers crash. When their leases expire, the slots are free again.
         let swept = nodes[1].sweep(1000, at(round * 100 + 50), 0).await.unwrap();
         assert_eq!(swept.lost.len(), 6, "round {round}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_together_keep_to_the_concurrency_of_a_queue() {
+async fn nodes_together_respect_the_concurrency_of_a_queue() {
     let (nodes, _) = nodes(4).await;
     let limits = QueueLimits {
         concurrency: Some(7),
@@ -147,7 +147,7 @@ async fn nodes_together_keep_to_the_concurrency_of_a_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_together_keep_to_the_depth_of_a_queue() {
+async fn nodes_together_respect_the_max_depth_of_a_queue() {
     let (nodes, _) = nodes(4).await;
     let limits = QueueLimits {
         max_depth: Some(100),
@@ -175,7 +175,7 @@ async fn nodes_together_keep_to_the_depth_of_a_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_outlasts_its_job_is_answered_when_the_job_is_gone() {
+async fn a_key_that_outlasts_its_purged_job_still_finds_duplicates() {
     let (nodes, url) = nodes(1).await;
     let keyed = |number| Job {
         unique: unique("k").map(|unique| windlass_core::Unique {
@@ -202,7 +202,7 @@ async fn a_key_that_outlasts_its_job_is_answered_when_the_job_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn steps_that_lock_the_same_jobs_in_any_order_all_end() {
+async fn transactions_on_the_same_jobs_do_not_deadlock() {
     let (nodes, _) = nodes(4).await;
     nodes[0]
         .enqueue(Enqueue::all(jobs(0..50)), at(0))
@@ -230,7 +230,7 @@ async fn steps_that_lock_the_same_jobs_in_any_order_all_end() {
             step.await.unwrap();
         }
     }
-    // The same reports from two nodes: one of them ends each attempt.
+    // Two nodes send the same reports: one of them ends each attempt.
     let ends = nodes.iter().take(2).enumerate().map(|(number, node)| {
         let (node, mut claimed) = (Arc::clone(node), claimed.clone());
         if number == 1 {
@@ -253,7 +253,7 @@ async fn steps_that_lock_the_same_jobs_in_any_order_all_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_somebody_holds_too_long_is_waited_for_again() {
+async fn a_lock_timeout_is_retried() {
     let url = cluster::database().await;
     let options = cluster::options(&format!("{url}?lock_timeout=100ms"));
     let store: Opened = Arc::new(PostgresStore::connect(options).await.unwrap());
@@ -284,7 +284,7 @@ async fn a_lock_that_somebody_holds_too_long_is_waited_for_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn load_never_costs_a_lease() {
+async fn settles_and_renewals_work_when_all_other_connections_are_busy() {
     let url = cluster::database().await;
     let options = cluster::options(&format!(
         "{url}?pool_size=2&lock_timeout=1s&statement_timeout=5s"
@@ -296,7 +296,7 @@ async fn load_never_costs_a_lease() {
         .unwrap();
     let running = store.claim(&claim(1), at(0)).await.unwrap().jobs;
     let other = cluster::client(&url).await;
-    // Claims stand still, and with them all connections that they may use.
+    // Claims block, and with them all connections of the main pool.
     other
         .batch_execute("begin; lock table windlass.claims")
         .await
@@ -327,7 +327,7 @@ async fn load_never_costs_a_lease() {
     }
     assert!(
         refused >= 2,
-        "those that found no connection are told: {refused}"
+        "claims without a connection get an error: {refused}"
     );
     other.batch_execute("rollback").await.unwrap();
     store.claim(&claim(1), at(2)).await.expect("it goes on");
@@ -335,7 +335,7 @@ async fn load_never_costs_a_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_schedule_whose_zone_is_gone_stops_alone() {
+async fn a_schedule_with_an_unknown_time_zone_stops_alone() {
     let (nodes, url) = nodes(1).await;
     let (lost, kept) = lose_a_zone(&nodes[0], async || {
         let sql = "update windlass.schedules set definition = replace(definition, 'Europe/Berlin', 'Mars/Olympus') where name = 'lost'";
@@ -345,11 +345,11 @@ async fn a_schedule_whose_zone_is_gone_stops_alone() {
     unreadable_schedules_stand_aside(&nodes[0], &lost, &kept).await;
 }
 
-/// Options that only a newer version knows.
+/// Job options that only a newer version can read.
 const NEWER: &str = r#"{"retry": {"backoff": {"type": "fibonacci"}}}"#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_a_newer_version_wrote_costs_its_neighbours_nothing() {
+async fn a_row_of_a_newer_version_does_not_affect_other_rows() {
     let (nodes, url) = nodes(1).await;
     unreadable::prepare(&nodes[0]).await;
     let client = cluster::client(&url).await;
@@ -368,22 +368,23 @@ async fn a_row_that_a_newer_version_wrote_costs_its_neighbours_nothing() {
         sql += &format!("update windlass.{table} set extra = '{NEWER}' where id in ({ids});");
     }
     client.batch_execute(&sql).await.unwrap();
-    // Another node, which has not seen the settings of the claims.
+    // Another node, whose cache does not have the settings of the claims.
     let options = cluster::options(&url);
     let other: Opened = Arc::new(PostgresStore::connect(options).await.unwrap());
     unreadable::check(&other).await;
     let parked =
         "select id::text, unreadable from windlass.jobs where unreadable is not null order by id";
     let parked = client.query(parked, &[]).await.unwrap();
-    let told: Vec<(String, String)> = parked.iter().map(|row| (row.get(0), row.get(1))).collect();
-    let ids: Vec<&str> = told.iter().map(|(id, _)| id.as_str()).collect();
+    let parked_jobs: Vec<(String, String)> =
+        parked.iter().map(|row| (row.get(0), row.get(1))).collect();
+    let ids: Vec<&str> = parked_jobs.iter().map(|(id, _)| id.as_str()).collect();
     let expected = [3, 21, 25, 41].map(|number| id(number).to_string());
-    assert_eq!(ids, expected, "{told:?}");
+    assert_eq!(ids, expected, "{parked_jobs:?}");
     assert!(
-        told[0].1.contains("backoff"),
-        "the reason is kept: {told:?}"
+        parked_jobs[0].1.contains("backoff"),
+        "the reason is stored: {parked_jobs:?}"
     );
-    // A version that can read them finds them again.
+    // A version that can read the rows finds the jobs again.
     let repair = "update windlass.jobs set extra = null where unreadable is not null";
     client.batch_execute(repair).await.unwrap();
     let newer = PostgresStore::connect(cluster::options(&url))
@@ -402,7 +403,7 @@ async fn a_row_that_a_newer_version_wrote_costs_its_neighbours_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_head_of_unreadable_jobs_does_not_keep_a_claim_of_one_from_those_behind() {
+async fn unreadable_jobs_at_the_front_do_not_block_a_claim_of_one() {
     let (nodes, url) = nodes(1).await;
     let batch = Enqueue::all(jobs(1..12));
     nodes[0].enqueue(batch, at(0)).await.unwrap();
@@ -418,7 +419,7 @@ async fn a_head_of_unreadable_jobs_does_not_keep_a_claim_of_one_from_those_behin
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_claim_asked_on_two_nodes_at_once_leases_one_set() {
+async fn one_claim_made_on_two_nodes_at_once_leases_one_set_of_jobs() {
     let (nodes, _) = nodes(2).await;
     let batch = Enqueue::all(jobs(0..1000));
     nodes[0].enqueue(batch, at(0)).await.unwrap();
@@ -437,7 +438,7 @@ async fn one_claim_asked_on_two_nodes_at_once_leases_one_set() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_whose_clocks_differ_keep_to_the_rate_of_a_queue() {
+async fn nodes_with_different_clocks_respect_the_rate_of_a_queue() {
     let (nodes, _) = nodes(4).await;
     let (count, period) = (10, Duration::from_secs(2));
     let limits = QueueLimits {
