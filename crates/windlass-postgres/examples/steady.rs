@@ -1,9 +1,11 @@
-//! Puts a PostgreSQL store under steady load, and prints claim times and the size of the table `jobs`.
+//! Puts a PostgreSQL store under steady load, and prints claim times and the size of the table
+//! `jobs`.
 //!
 //! `cargo run --release -p windlass-postgres --example steady -- URL [SECONDS] [--hold]`
 //!
-//! The database must be empty. With `--hold`, another session keeps a transaction open after the first tenth of the time,
-//! like a forgotten session or a long report: PostgreSQL then cannot clean up anything that is deleted later.
+//! The database must be empty. With `--hold`, another session keeps a transaction open after the
+//! first tenth of the time, like a forgotten session or a long report: PostgreSQL then cannot clean
+//! up anything that is deleted later.
 #![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,
@@ -120,7 +122,8 @@ async fn client_of(
     Ok((client, task))
 }
 
-/// Claims, settles and enqueues jobs at a steady rate until the end. Returns the time of each claim.
+/// Claims, settles and enqueues jobs at a steady rate until the end. Returns the time of each
+/// claim.
 async fn work(
     store: Arc<PostgresStore>,
     serial: Arc<AtomicU64>,

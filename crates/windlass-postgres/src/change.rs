@@ -309,9 +309,9 @@ async fn purge(
         uncount(session, table, of_table().map(|found| found.job.id)).await?;
         remove(session, table, of_table().map(|found| found.job.id)).await?;
     }
-    let gone = uuids(removed.iter().map(|found| found.job.id));
+    let removed_ids = uuids(removed.iter().map(|found| found.job.id));
     let sql = "delete from windlass.attempts where job = any ($1)";
-    session.query(sql, params![gone]).await?;
+    session.query(sql, params![removed_ids]).await?;
     schedule::remove_occurrences(session, removed.iter().map(|found| &found.job)).await?;
     session.commit().await?;
     Ok(answers)

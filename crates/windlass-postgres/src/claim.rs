@@ -4,10 +4,10 @@
 //!
 //! 1. Begin; promote due jobs; read the [`ClaimConditions`]; take the retries that come first.
 //! 2. Take fresh jobs.
-//! 3. Commit, after all rows were read. If a newer version wrote one of the rows, this version cannot
-//!    read it and must not lease it; the transaction is rolled back, the unreadable jobs are parked
-//!    (`unreadable.rs`), and the claim is repeated without them. After a commit it would be too late
-//!    for that.
+//! 3. Commit, after all rows were read. If a newer version wrote one of the rows, this version
+//!    cannot read it and must not lease it; the transaction is rolled back, the unreadable jobs are
+//!    parked (`unreadable.rs`), and the claim is repeated without them. After a commit it would be
+//!    too late for that.
 //!
 //! If the first round trip shows that something limits the claim, it takes nothing there, and
 //! `bounded.rs` continues with locks and counts.

@@ -173,8 +173,8 @@ impl Connections {
     }
 }
 
-/// Returns the SQL that begins a transaction. Timeouts are set for each transaction: behind a pooler,
-/// settings of a connection would also apply to other clients.
+/// Returns the SQL that begins a transaction. Timeouts are set for each transaction: behind a
+/// pooler, settings of a connection would also apply to other clients.
 fn begin(options: &Options) -> BeginSql {
     let (statement, lock) = (options.statement_timeout, options.lock_timeout);
     let bounds = format!(

@@ -1,8 +1,8 @@
 //! Windlass jobs in a PostgreSQL database that many nodes share.
 //!
 //! Every verb is one transaction, most of them in one or two round trips. Claims skip rows that
-//! others have locked. The claim order is a partial index over due jobs; a job that becomes due moves
-//! into it, and the next claim does that move.
+//! others have locked. The claim order is a partial index over due jobs; a job that becomes due
+//! moves into it, and the next claim does that move.
 
 mod change;
 mod claim;
@@ -61,8 +61,8 @@ impl PostgresStore {
     ///
     /// # Errors
     ///
-    /// Refuses a schema of another version, and a server that can lose acknowledged writes (`fsync`,
-    /// `full_page_writes` or `synchronous_commit` is off).
+    /// Refuses a schema of another version, and a server that can lose acknowledged writes
+    /// (`fsync`, `full_page_writes` or `synchronous_commit` is off).
     pub async fn connect(options: Options) -> Result<Self, StoreError> {
         let connections = Arc::new(Connections::new(options)?);
         connections.check().await?;
@@ -94,8 +94,8 @@ impl PostgresStore {
         })
     }
 
-    /// Migrates the schema to the newest version. Returns the migrations that it applied. If several
-    /// nodes start together, one migrates and the others wait.
+    /// Migrates the schema to the newest version. Returns the migrations that it applied. If
+    /// several nodes start together, one migrates and the others wait.
     pub async fn migrate(options: &Options) -> Result<Vec<Migration>, StoreError> {
         with_client(options, async |client| migrate::up(client).await).await
     }

@@ -28,12 +28,13 @@ pub struct Options {
 }
 
 impl Options {
-    /// Reads a URL such as `postgres://user:password@host:5432/database?sslmode=verify-full&pool_size=8`.
+    /// Reads a URL such as
+    /// `postgres://user:password@host:5432/database?sslmode=verify-full&pool_size=8`.
     ///
     /// In addition to PostgreSQL's own parameters, the URL can have `sslrootcert`, `pool_size`,
-    /// `statement_timeout`, `lock_timeout` (such as `30s`) and `allow_unsafe_durability`. The values
-    /// `require`, `verify-ca` and `verify-full` of `sslmode` all verify the certificate and the name
-    /// of the server.
+    /// `statement_timeout`, `lock_timeout` (such as `30s`) and `allow_unsafe_durability`. The
+    /// values `require`, `verify-ca` and `verify-full` of `sslmode` all verify the certificate and
+    /// the name of the server.
     pub fn parse(url: &str) -> Result<Self, Invalid> {
         let (address, query) = url.split_once('?').unwrap_or((url, ""));
         let mut options = Options {

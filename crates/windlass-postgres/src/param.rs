@@ -1,7 +1,7 @@
 //! Statement parameters with their SQL types.
 //!
-//! The types go along with each statement, so the client never asks the server for them and needs no
-//! named statement. This is what works behind a transaction pooler.
+//! The types go along with each statement, so the client never asks the server for them and needs
+//! no named statement. This is what works behind a transaction pooler.
 
 use std::error::Error;
 

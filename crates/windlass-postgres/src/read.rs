@@ -60,9 +60,9 @@ pub(crate) async fn find(
     let mut missing = uuids(ids.iter().copied());
     missing.sort_unstable();
     missing.dedup();
-    // Each statement has its own snapshot, and a job may move between tables meanwhile: from `jobs` to
-    // the others when it finishes, and back when it is revived. A job that is nowhere is looked up in
-    // `jobs` once more.
+    // Each statement has its own snapshot, and a job may move between tables meanwhile: from `jobs`
+    // to the others when it finishes, and back when it is revived. A job that is nowhere is looked
+    // up in `jobs` once more.
     for table in [JOBS, DEAD, FINISHED, JOBS] {
         if missing.is_empty() {
             break;

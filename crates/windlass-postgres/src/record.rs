@@ -11,8 +11,8 @@ use crate::row::{self, value};
 use crate::session::Session;
 use crate::unreadable::skip_unreadable;
 
-/// The advisory lock of an append. It makes records visible in the order of their cursors, so that a
-/// reader that continues after a cursor misses none.
+/// The advisory lock of an append. It makes records visible in the order of their cursors, so that
+/// a reader that continues after a cursor misses none.
 const RECORDS_LOCK: i64 = 0x7265_636F_7264;
 
 pub(crate) async fn append(

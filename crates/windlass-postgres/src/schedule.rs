@@ -280,8 +280,8 @@ pub(crate) async fn remove_occurrences(
         return Ok(());
     }
     let sql = "delete from windlass.occurrences as fired
-         using unnest($1::uuid[], $2::timestamptz[]) as gone (schedule, at)
-         where fired.schedule = gone.schedule and fired.at = gone.at";
+         using unnest($1::uuid[], $2::timestamptz[]) as removed (schedule, at)
+         where fired.schedule = removed.schedule and fired.at = removed.at";
     session.query(sql, params![schedules, instants]).await?;
     Ok(())
 }

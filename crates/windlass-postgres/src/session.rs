@@ -1,8 +1,9 @@
 //! One transaction on one connection.
 //!
 //! Round trips cost more than statements, so a session pipelines: `BEGIN` goes along with the first
-//! statement, and `COMMIT` with the last one where nothing has to be read in between. If a statement
-//! fails, PostgreSQL ignores the rest of the pipeline up to `COMMIT`, which then rolls back.
+//! statement, and `COMMIT` with the last one where nothing has to be read in between. If a
+//! statement fails, PostgreSQL ignores the rest of the pipeline up to `COMMIT`, which then rolls
+//! back.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,8 +22,8 @@ pub(crate) struct BeginSql {
     pub(crate) read: String,
 }
 
-/// A connection for one transaction. If the transaction did not end cleanly, the connection is closed
-/// instead of going back to the pool.
+/// A connection for one transaction. If the transaction did not end cleanly, the connection is
+/// closed instead of going back to the pool.
 pub(crate) struct Session {
     object: Option<Object>,
     begin: Arc<BeginSql>,
@@ -50,8 +51,8 @@ impl Session {
         self.object.as_ref().expect("only `drop` takes it")
     }
 
-    /// Makes the transaction begin with an advisory lock, in the same round trip. All later statements
-    /// see what previous holders of the lock have committed.
+    /// Makes the transaction begin with an advisory lock, in the same round trip. All later
+    /// statements see what previous holders of the lock have committed.
     pub(crate) fn lock_first(&mut self, lock: i64) {
         self.lock = Some(lock);
     }
@@ -141,7 +142,8 @@ impl Session {
         self.single_with_check(sql, params, "select", &[]).await
     }
 
-    /// Like [`Session::single`], with a second statement that fails if the first one must not happen.
+    /// Like [`Session::single`], with a second statement that fails if the first one must not
+    /// happen.
     pub(crate) async fn single_with_check(
         &mut self,
         sql: &str,
@@ -174,8 +176,8 @@ impl Session {
         Ok(rows)
     }
 
-    /// Runs a statement in a transaction of its own before the actual one. It must be harmless if the
-    /// actual one does not follow, so its commit does not make the result indeterminate.
+    /// Runs a statement in a transaction of its own before the actual one. It must be harmless if
+    /// the actual one does not follow, so its commit does not make the result indeterminate.
     pub(crate) async fn before_transaction(
         &mut self,
         sql: &str,

@@ -205,7 +205,8 @@ async fn fail(
         "select {ACTIVE_COLUMNS} from {JOBS} where id = any ($1) and lease_until is not null order by id for update"
     );
     let rows = session.query(&sql, params![ids]).await?;
-    // An unreadable job is not ended here. A version that can read it does that when the lease expires.
+    // An unreadable job is not ended here. A version that can read it does that when the lease
+    // expires.
     let (jobs, unreadable) = read::active(session, settings, &rows).await?;
     unreadable::park(session, &unreadable).await?;
     let mut jobs: HashMap<JobId, Job> = jobs.into_iter().map(|job| (job.id, job)).collect();

@@ -1,10 +1,10 @@
 //! Jobs that this version cannot read, because a newer version wrote them.
 //!
 //! During a rolling upgrade, old and new nodes share the database, and an old node may meet a row
-//! with a value it does not know. It must not lease such a job, and the job must not block others: a
-//! claim that always fails at the same first row would stop the queue. So the node *parks* the job:
-//! it sets the column `unreadable` to the reason and clears `due`, which takes the row out of all
-//! indexes that claims, promotions and sweeps use.
+//! with a value it does not know. It must not lease such a job, and the job must not block others:
+//! a claim that always fails at the same first row would stop the queue. So the node *parks* the
+//! job: it sets the column `unreadable` to the reason and clears `due`, which takes the row out of
+//! all indexes that claims, promotions and sweeps use.
 //!
 //! Once a minute every node tries to read the parked jobs (`upkeep.rs`) and unparks those it can
 //! read. A new node thereby picks up what an old node has parked.

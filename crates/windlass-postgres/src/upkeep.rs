@@ -70,7 +70,8 @@ async fn run_exclusively(session: &mut Session, sql: &str) -> DriverResult<()> {
     session.commit().await
 }
 
-/// Takes the maintenance lock until the end of the transaction. Returns `false` if another node has it.
+/// Takes the maintenance lock until the end of the transaction. Returns `false` if another node has
+/// it.
 async fn lock(session: &mut Session) -> DriverResult<bool> {
     let sql = "select pg_try_advisory_xact_lock($1)";
     let rows = session.query(sql, params![LOCK]).await?;

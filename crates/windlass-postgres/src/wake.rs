@@ -3,11 +3,11 @@
 //! Between nodes a notice goes through `pg_notify`. It names, for each lane, the first position at
 //! which a job arrived, because claims start at a watermark and must not skip that job
 //! (`watermark.rs`). `pg_notify` takes a lock on the whole database at commit, so notices are never
-//! part of a verb's transaction; a background task collects them for a few milliseconds and sends one
-//! for many jobs.
+//! part of a verb's transaction; a background task collects them for a few milliseconds and sends
+//! one for many jobs.
 //!
-//! Notices are only hints. If they do not arrive, for example behind a transaction pooler, every node
-//! still polls once a second.
+//! Notices are only hints. If they do not arrive, for example behind a transaction pooler, every
+//! node still polls once a second.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -136,8 +136,9 @@ impl Wake {
 
     /// Looks for jobs before the watermarks whose notice was lost, as long as the store is open.
     ///
-    /// This scan steps over all dead index entries that a foreign snapshot keeps, which is just what
-    /// claims must not do. So it runs outside of claims, and pauses ten times as long as it took.
+    /// This scan steps over all dead index entries that a foreign snapshot keeps, which is just
+    /// what claims must not do. So it runs outside of claims, and pauses ten times as long as it
+    /// took.
     pub(crate) async fn find_missed(&self, connections: &Connections) {
         let mut pause = POLL_INTERVAL;
         loop {
@@ -222,8 +223,8 @@ impl Wake {
         self.wake_local();
     }
 
-    /// Receives notices of other nodes, as long as the store is open. Reconnects if the connection is
-    /// lost.
+    /// Receives notices of other nodes, as long as the store is open. Reconnects if the connection
+    /// is lost.
     pub(crate) async fn listen(&self, connections: &Connections) {
         let mut poll = tokio::time::interval(POLL_INTERVAL);
         loop {

@@ -2,9 +2,9 @@
 //!
 //! The problem: a claimed job leaves the partial index `ready`, but PostgreSQL keeps the dead index
 //! entry until no snapshot can see it. If any other session in the database holds a snapshot for a
-//! minute (a backup, a report, an idle transaction), nothing can be cleaned up in that time. A claim
-//! that scans from the front then steps over every job that was claimed in this minute, and claims
-//! get slower with every job.
+//! minute (a backup, a report, an idle transaction), nothing can be cleaned up in that time. A
+//! claim that scans from the front then steps over every job that was claimed in this minute, and
+//! claims get slower with every job.
 //!
 //! The solution: a claim starts where the last claim of its lane ended. That is only correct if no
 //! job arrives before that position, so three things lower a watermark again:
@@ -63,7 +63,8 @@ impl Watermarks {
         (mark.order, mark.version)
     }
 
-    /// Raises the mark after a claim that took all jobs up to `to`, unless it was lowered meanwhile.
+    /// Raises the mark after a claim that took all jobs up to `to`, unless it was lowered
+    /// meanwhile.
     pub(crate) fn advance(&self, lane: &ClaimLane, version: u64, to: ClaimOrder) {
         if let Some(mark) = self.lanes().get_mut(lane)
             && mark.version == version

@@ -45,8 +45,8 @@ impl<'a> Columns<'a> {
         self.jobs.is_empty()
     }
 
-    /// Stores new jobs, except those whose id an active job has. Returns the rows of the statement. In
-    /// a transaction of its own, fails if one of the ids belongs to a finished job.
+    /// Stores new jobs, except those whose id an active job has. Returns the rows of the statement.
+    /// In a transaction of its own, fails if one of the ids belongs to a finished job.
     pub(crate) async fn insert(
         &self,
         session: &mut Session,

@@ -114,8 +114,8 @@ impl Checkpointer {
     }
 }
 
-/// Extends the WAL file to its usual size. If it is shorter at the next start, it was truncated from
-/// outside. The file is sparse: it takes no disk space before it is written to.
+/// Extends the WAL file to its usual size. If it is shorter at the next start, it was truncated
+/// from outside. The file is sparse: it takes no disk space before it is written to.
 pub(crate) fn preallocate_wal(store: &Path) -> std::io::Result<()> {
     let wal = OpenOptions::new()
         .write(true)

@@ -30,8 +30,8 @@ pub(crate) enum PathContents {
 
 /// Refuses a file that is not a store, and a store that a newer version wrote. Changes nothing.
 ///
-/// The caller must hold the lock of the store, or be in a process that does not have the store open:
-/// closing the file drops all locks that SQLite holds on it in this process.
+/// The caller must hold the lock of the store, or be in a process that does not have the store
+/// open: closing the file drops all locks that SQLite holds on it in this process.
 pub(crate) fn check(path: &Path) -> Result<PathContents, StoreError> {
     let failed = |error: std::io::Error| cannot_open(path, &error);
     let refused = |found: &str| StoreError::NotAStore {

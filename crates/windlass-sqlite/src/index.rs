@@ -111,7 +111,8 @@ pub(crate) struct Index {
     deadlines: BTreeSet<(Timestamp, JobId)>,
     leases: BTreeSet<(Timestamp, JobId)>,
     parking: Parking,
-    /// Waiting jobs whose rows this version cannot read. They are in no order, so no claim gets them.
+    /// Waiting jobs whose rows this version cannot read. They are in no order, so no claim gets
+    /// them.
     unreadable: BTreeSet<JobId>,
     holds: HashMap<(u32, Key), Hold>,
     counts: HashMap<u32, Count>,

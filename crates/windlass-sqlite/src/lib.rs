@@ -129,7 +129,8 @@ impl SqliteStore {
         Ok(store)
     }
 
-    /// Returns how many attempts of a previous process were ended as lost when the store was opened.
+    /// Returns how many attempts of a previous process were ended as lost when the store was
+    /// opened.
     pub fn lost_at_opening(&self) -> usize {
         self.lost_at_opening
     }

@@ -70,8 +70,8 @@ impl FileLock {
         Ok(lock)
     }
 
-    /// Removes the lock file if this process created it, so that nothing is left next to a file that
-    /// is not a store.
+    /// Removes the lock file if this process created it, so that nothing is left next to a file
+    /// that is not a store.
     pub(crate) fn remove_if_new(&self) {
         if self.is_new {
             let _ = std::fs::remove_file(sibling(&self.path, ".lock")); // a stale lock file is harmless

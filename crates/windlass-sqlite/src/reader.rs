@@ -91,8 +91,8 @@ impl Reader {
             return Ok(Listed::default());
         };
         let states = states(filter);
-        let ended_badly = states.start() > &row::SUCCEEDED;
-        let mut statement = self.connection.prepare_cached(if ended_badly {
+        let dead_or_cancelled = states.start() > &row::SUCCEEDED;
+        let mut statement = self.connection.prepare_cached(if dead_or_cancelled {
             include_str!("../sql/list_dead_and_cancelled.sql")
         } else {
             include_str!("../sql/list.sql")

@@ -18,8 +18,8 @@ pub enum Existing {
     Replace,
 }
 
-/// Endings of files that belong to the replaced store. SQLite would replay its WAL into the restored
-/// file.
+/// Endings of files that belong to the replaced store. SQLite would replay its WAL into the
+/// restored file.
 const STALE: [&str; 3] = ["-wal", "-shm", "-journal"];
 
 /// Copies a backup to `to`, completely or not at all.

@@ -17,7 +17,8 @@ pub(crate) const SCHEMA_VERSION: u32 = 1;
 /// Older versions of SQLite may corrupt the WAL.
 const SQLITE_VERSION_MIN: i32 = 3_051_003;
 
-/// The size of a database page. With SQLite's default of 4096 bytes, a job costs about a tenth more CPU.
+/// The size of a database page. With SQLite's default of 4096 bytes, a job costs about a tenth more
+/// CPU.
 pub const PAGE_BYTES: u32 = 8192;
 
 const PAGE_CACHE_KIB: i64 = 32 * 1024;

@@ -50,7 +50,8 @@ pub(crate) struct Writer<'c> {
     pub(crate) index: Index,
     pub(crate) queues: BTreeMap<QueueName, QueueLimits>,
     pub(crate) claims: RecentClaims,
-    /// Attempts of a previous process that were ended at opening and that no sweep has reported yet.
+    /// Attempts of a previous process that were ended at opening and that no sweep has reported
+    /// yet.
     pub(crate) lost_at_opening: Vec<(AttemptId, Settlement)>,
     /// Finished jobs of this group by queue and state; written once, before the commit.
     unsaved: BTreeMap<(u32, i64), i64>,
@@ -122,8 +123,8 @@ impl<'c> Writer<'c> {
             .pragma_update(None, "user_version", version)?)
     }
 
-    /// Runs the requests of a group in one transaction. When this returns, their changes are on disk
-    /// or rolled back, and the index agrees with the file.
+    /// Runs the requests of a group in one transaction. When this returns, their changes are on
+    /// disk or rolled back, and the index agrees with the file.
     pub(crate) fn group<T>(
         &mut self,
         work: impl FnOnce(&mut Self) -> DriverResult<T>,

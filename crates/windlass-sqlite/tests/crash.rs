@@ -25,7 +25,8 @@ fn run_until_killed(path: &Path, first: u64, lines: usize) -> child::Acknowledge
     acknowledged
 }
 
-/// The latest acknowledged writes of a killed process are only in its WAL. Without the WAL the store must refuse to open.
+/// The latest acknowledged writes of a killed process are only in its WAL. Without the WAL the
+/// store must refuse to open.
 fn a_store_without_its_wal_is_refused(path: &Path) {
     run_until_killed(path, 900_000_000, 50);
     let wal = path.with_extension("db-wal");
@@ -40,7 +41,8 @@ fn a_store_without_its_wal_is_refused(path: &Path) {
     SqliteStore::open(path, now, 0).expect("the store opens with its WAL");
 }
 
-/// A WAL that is truncated, or damaged before its last transaction, is refused. The crash may have torn the last one.
+/// A WAL that is truncated, or damaged before its last transaction, is refused. The crash may have
+/// torn the last one.
 fn a_damaged_wal_is_refused(path: &Path) {
     run_until_killed(path, 910_000_000, 50);
     let wal = path.with_extension("db-wal");

@@ -26,7 +26,8 @@ fn main() {
         installed,
         "strace is not installed; run ./test, which installs it"
     );
-    // A write that fails once is retried, and callers see no error. A disk that stays full is an error.
+    // A write that fails once is retried, and callers see no error. A disk that stays full is an
+    // error.
     let once = sweep("pwrite64:error=ENOSPC", "", ExpectedErrors::None);
     let full = sweep(
         "pwrite64:error=ENOSPC",
@@ -48,8 +49,9 @@ enum ExpectedErrors {
     AnyOf(&'static [&'static str]),
 }
 
-/// Makes the n-th call fail, or all calls from the n-th on (`+`), for n = 1, 2, … until the script ends before the n-th
-/// call. Everything that was acknowledged must still exist, whichever call failed. Returns the number of errors.
+/// Makes the n-th call fail, or all calls from the n-th on (`+`), for n = 1, 2, … until the script
+/// ends before the n-th call. Everything that was acknowledged must still exist, whichever call
+/// failed. Returns the number of errors.
 fn sweep(fault: &str, from_then_on: &str, expected_errors: ExpectedErrors) -> u64 {
     let mut refused = 0;
     for n in 1.. {

@@ -1,11 +1,11 @@
 //! Claims with limits: queue limits, concurrency keys, a cap on running retries, or named jobs.
 //!
 //! Such a claim must count before it takes anything: how many jobs run in the queue, how many run
-//! with each concurrency key, how many started within the period of a rate. Two claims that count at
-//! the same time would both see the same free slot. So the claim first takes a lock on what it
+//! with each concurrency key, how many started within the period of a rate. Two claims that count
+//! at the same time would both see the same free slot. So the claim first takes a lock on what it
 //! counts, then counts in a *later* statement (the snapshot of a statement that waits for a lock is
-//! older than the lock), then chooses with the rules of `core`, and holds the lock until it commits.
-//! Claims with limits of the same queue therefore run one after the other.
+//! older than the lock), then chooses with the rules of `core`, and holds the lock until it
+//! commits. Claims with limits of the same queue therefore run one after the other.
 //!
 //! All claims lock in the same order, so they cannot deadlock: the queue first, then the keys.
 
@@ -144,8 +144,8 @@ async fn allowance(
         }
     }
     if let Some(rate) = limits.rate {
-        // The clocks of nodes differ, so an earlier claim may have a later `now`. Starts must not go
-        // back in time, or a window of the period could hold more starts than the rate allows.
+        // The clocks of nodes differ, so an earlier claim may have a later `now`. Starts must not
+        // go back in time, or a window of the period could hold more starts than the rate allows.
         let last = "select at from windlass.starts where queue = $1 order by at desc limit 1";
         let last = session.query(last, params![claim_params.queue]).await?;
         let last = last.first().map(|row| row::time(row, 0)).transpose()?;
@@ -308,7 +308,8 @@ struct Choice {
 }
 
 impl Choice {
-    /// Chooses candidates one by one as the plan says. Returns them, and whether both lanes had any.
+    /// Chooses candidates one by one as the plan says. Returns them, and whether both lanes had
+    /// any.
     async fn choose(
         &mut self,
         session: &mut Session,

@@ -61,7 +61,10 @@ async fn a_repeated_claim_whose_commit_result_was_lost_gets_the_same_leases() {
         .await
         .expect("what claims say is known");
     proxy.set(Wire::CutAtCommitOf("-- Takes the first jobs"));
-    let refused = store.claim(&first, at(0)).await.expect_err("nobody knows");
+    let refused = store
+        .claim(&first, at(0))
+        .await
+        .expect_err("the result is unknown");
     assert!(
         matches!(refused, StoreError::Indeterminate(_)),
         "{refused:?}"
@@ -70,7 +73,7 @@ async fn a_repeated_claim_whose_commit_result_was_lost_gets_the_same_leases() {
     assert_eq!(again.jobs.len(), 4);
     assert!(
         again.jobs.iter().all(|job| job.attempt == 1),
-        "nobody started twice"
+        "no job started twice"
     );
     let others = store.claim(&claim(100), at(0)).await.expect("the rest");
     assert_eq!(others.jobs.len(), 5);
@@ -90,7 +93,7 @@ async fn a_settle_and_a_renewal_whose_commit_result_was_lost_can_be_repeated() {
     let refused = store
         .renew(&attempts, lease, at(1))
         .await
-        .expect_err("nobody knows");
+        .expect_err("the result is unknown");
     assert!(
         matches!(refused, StoreError::Indeterminate(_)),
         "{refused:?}"
@@ -107,7 +110,7 @@ async fn a_settle_and_a_renewal_whose_commit_result_was_lost_can_be_repeated() {
     let refused = store
         .settle(reports(), at(2))
         .await
-        .expect_err("nobody knows");
+        .expect_err("the result is unknown");
     assert!(
         matches!(refused, StoreError::Indeterminate(_)),
         "{refused:?}"

@@ -82,7 +82,8 @@ async fn full_scan_plan(client: &Client, sql: &str) -> Option<String> {
     // The index must give the order of due jobs. With a sort, a claim would read the whole backlog.
     let sorted = plan.contains("Sort Key: jobs_1.rank");
     let allowed = usize::from(sql.contains(IDS)).min(own.max(1));
-    // Queues must be found by the index on kinds. The claim order would step over jobs of other kinds.
+    // Queues must be found by the index on kinds. The claim order would step over jobs of other
+    // kinds.
     let by_kind = !sql.contains("recursive") || plan.matches("using due_by_kind").count() == 2;
     (scans > allowed || sorted || !by_kind).then_some(plan)
 }

@@ -123,8 +123,8 @@ impl Writer<'_> {
         Ok((self.start_all(chosen, claim, now)?, both_waited))
     }
 
-    /// Reads the chosen jobs, neighbours with one range scan, and gives each its lease. `None` stands
-    /// for an unreadable job.
+    /// Reads the chosen jobs, neighbours with one range scan, and gives each its lease. `None`
+    /// stands for an unreadable job.
     fn start_all(
         &mut self,
         chosen: Vec<Chosen>,
@@ -315,8 +315,8 @@ impl Writer<'_> {
         }))
     }
 
-    /// Remembers a claim, in case the caller repeats it. A claim without jobs is not remembered: when
-    /// repeated, it may get some.
+    /// Remembers a claim, in case the caller repeats it. A claim without jobs is not remembered:
+    /// when repeated, it may get some.
     fn remember(&mut self, claim: &Claim, jobs: &[Job]) {
         let attempts = jobs.iter().map(|job| AttemptId {
             job: job.id,

@@ -142,8 +142,8 @@ impl Writer<'_> {
         })
     }
 
-    /// Handles a job whose unique key another job holds: replaces that job if the key says so and it
-    /// still waits, otherwise reports a duplicate.
+    /// Handles a job whose unique key another job holds: replaces that job if the key says so and
+    /// it still waits, otherwise reports a duplicate.
     fn replace_or_keep(&mut self, first: JobId, second: &Job) -> DriverResult<Enqueued> {
         let replace = second
             .unique

@@ -4,7 +4,8 @@
 //! limit on the size of the file (`pragma max_page_count`):
 //!
 //! - Reads from memory always run.
-//! - Requests of class `Relief` (purges, pausing a queue, the audit log) may grow the file a little.
+//! - Requests of class `Relief` (purges, pausing a queue, the audit log) may grow the file a
+//!   little.
 //! - All others run only if the file has enough free pages inside and the WAL starts from its
 //!   beginning, so that nothing on disk has to grow. Otherwise they get `StorageFull`.
 //!
@@ -71,8 +72,8 @@ impl Writer<'_> {
             .map_err(DriverError::into_store_error)
     }
 
-    /// Runs a group while the store is being opened. If the disk is full, the first try releases the
-    /// reserve, and the second one uses the space.
+    /// Runs a group while the store is being opened. If the disk is full, the first try releases
+    /// the reserve, and the second one uses the space.
     pub(crate) fn group_while_opening<T>(
         &mut self,
         work: impl Fn(&mut Self) -> DriverResult<T>,
@@ -104,7 +105,8 @@ impl Writer<'_> {
         self.try_to_leave_full();
     }
 
-    /// Runs a checkpoint after each group on a full disk, so that the WAL stays in the blocks it has.
+    /// Runs a checkpoint after each group on a full disk, so that the WAL stays in the blocks it
+    /// has.
     pub(super) fn checkpoint_into_reserve(&mut self) {
         let growth = checkpoint::growth_bytes(self.connection, &self.path).unwrap_or(u64::MAX);
         if growth > RESERVE_BYTES - RESERVE_LEFT_MIN {

@@ -85,7 +85,8 @@ impl Writer<'_> {
             let mut rows = statement.query([])?;
             while let Some(row) = rows.next()? {
                 let id = id_of(row, 0)?;
-                // An unreadable job stays in the file until a version that can read it opens the store.
+                // An unreadable job stays in the file until a version that can read it opens the
+                // store.
                 match self.skip_unreadable(id, LoadedJob::read(row))? {
                     None => {}
                     Some(loaded) if loaded.is_running => {
@@ -131,9 +132,9 @@ impl Writer<'_> {
         }
     }
 
-    /// Ends attempts whose worker ran in the previous process of this store: that process has ended,
-    /// so there is no need to wait until the lease expires. Returns how many attempts were ended;
-    /// the first sweep reports them. Remote workers may still be running, so their attempts
+    /// Ends attempts whose worker ran in the previous process of this store: that process has
+    /// ended, so there is no need to wait until the lease expires. Returns how many attempts were
+    /// ended; the first sweep reports them. Remote workers may still be running, so their attempts
     /// continue. If the database refuses to end an attempt, a later sweep tries again.
     pub(crate) fn end_lost_attempts(
         &mut self,

@@ -86,7 +86,8 @@ pub(crate) fn start(wrapper: &[&str], path: &Path, first: u64, rounds: u64) -> C
         .expect("the child starts")
 }
 
-/// Reads the output of the child to its end. Calls `after_line` after each line with the number of lines so far.
+/// Reads the output of the child to its end. Calls `after_line` after each line with the number of
+/// lines so far.
 pub(crate) fn read_acknowledged(
     stdout: impl Read,
     mut after_line: impl FnMut(usize),

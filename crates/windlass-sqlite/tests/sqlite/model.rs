@@ -1,4 +1,5 @@
-//! Random sequences of all verbs: the SQLite store answers like the memory store, also after a restart.
+//! Random sequences of all verbs: the SQLite store answers like the memory store, also after a
+//! restart.
 
 use std::sync::Arc;
 
@@ -50,7 +51,8 @@ fn compare(commands: &[Command]) -> Result<(), TestCaseError> {
             prop_assert_eq!(after, before);
         }
         if !any_ran {
-            // The order, limits, keys and counts were loaded again, so the same verbs give the same answers.
+            // The order, limits, keys and counts were loaded again, so the same verbs give the same
+            // answers.
             let mut after = vec![Command::Pass(1), Command::Counts];
             after.extend(commands.iter().cloned());
             let later = run_later(&memory, &after).await;
