@@ -86,13 +86,13 @@ impl ChangeBatch {
         change: &Change,
         now: Timestamp,
     ) -> DriverResult<Self> {
-        let to = match change {
+        let target = match change {
             Change::Edit(edit) => edit.queue.as_ref(),
             _ => None,
         };
         let jobs = found.jobs.values().map(|found| &found.job);
         let queue_keys = jobs.flat_map(|job| {
-            let queues = [Some(&job.queue), to];
+            let queues = [Some(&job.queue), target];
             queues
                 .into_iter()
                 .flatten()
@@ -147,10 +147,10 @@ impl ChangeBatch {
                 before
                     .after(Event::Changed)
                     .ok_or(Changed::Conflict(before))?;
-                let to = edit.queue.as_ref().unwrap_or(&job.queue);
-                self.refuse_taken_key(job, to, before)?;
-                if *to != job.queue {
-                    self.enter(to)?;
+                let target = edit.queue.as_ref().unwrap_or(&job.queue);
+                self.refuse_taken_key(job, target, before)?;
+                if *target != job.queue {
+                    self.enter(target)?;
                 }
                 if let Some(queue_key) = unique_key::queue_key(job, &job.queue) {
                     self.holders.remove(&queue_key);

@@ -25,7 +25,7 @@ use windlass_core::{Job, QueueName, Timestamp, fixed_hash};
 use windlass_store::{CLAIM_MAX, Claim, Claimed, DueQueues, PAGE_MAX};
 
 use crate::error::{DriverError, DriverResult};
-use crate::param::{Time, params};
+use crate::param::{Time, params, saturating_u32};
 use crate::read::active;
 use crate::row::{self, ACTIVE_COLUMNS};
 use crate::session::Session;
@@ -138,7 +138,7 @@ pub(crate) async fn claim(
 ) -> DriverResult<ClaimOutcome> {
     session.lock_first(fixed_hash(claim_params.id.as_bytes()).cast_signed());
     let plan = claim_params.claim.plan;
-    let limit = plan.limit.min(u32::try_from(CLAIM_MAX).unwrap_or(u32::MAX));
+    let limit = plan.limit.min(saturating_u32(CLAIM_MAX));
     let first = match plan.mix {
         Mix::RetriesFirst(first) if claim_params.is_plain() => {
             first.min(plan.retries_max).min(limit)
@@ -391,5 +391,5 @@ async fn repeat_claim(
 }
 
 fn len(rows: &[Row]) -> u32 {
-    u32::try_from(rows.len()).unwrap_or(u32::MAX)
+    saturating_u32(rows.len())
 }

@@ -6,7 +6,7 @@ use windlass_core::{Edit, Job, JobId, OnDuplicate, QueueName, State, Timestamp};
 use windlass_store::{EnqueueMode, Enqueued, StoreError};
 
 use crate::error::{DriverError, DriverResult};
-use crate::param::params;
+use crate::param::{params, unsigned};
 use crate::read::find;
 use crate::row;
 use crate::session::Session;
@@ -203,8 +203,8 @@ pub(crate) async fn free_depths(
     for found in session.query(sql, params![queues, depths]).await? {
         let (queue, waiting): (&str, i64) = (found.try_get(0)?, found.try_get(1)?);
         let max = bounds.get(queue).copied().unwrap_or(0);
-        let left = u64::try_from(max - waiting).unwrap_or(0);
-        let max = u64::try_from(max).unwrap_or(0);
+        let left = unsigned(max - waiting);
+        let max = unsigned(max);
         free_depths.insert(row::name(&found, 0)?, (left, max));
     }
     Ok(free_depths)

@@ -95,3 +95,13 @@ pub(crate) fn int(number: u32) -> i32 {
 pub(crate) fn bigint(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
+
+/// Converts a count to `u32`; a larger one becomes the maximum.
+pub(crate) fn saturating_u32(number: impl TryInto<u32>) -> u32 {
+    number.try_into().unwrap_or(u32::MAX)
+}
+
+/// Converts a number from SQL that is never negative; a negative one becomes 0.
+pub(crate) fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}

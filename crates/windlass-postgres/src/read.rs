@@ -11,7 +11,7 @@ use windlass_store::{
 };
 
 use crate::error::{DriverError, DriverResult};
-use crate::param::{Time, bigint, params};
+use crate::param::{Time, bigint, params, unsigned};
 use crate::queue;
 use crate::row::{self, ACTIVE_COLUMNS, FINISHED_COLUMNS, uuids};
 use crate::session::Session;
@@ -265,7 +265,7 @@ pub(crate) async fn counts(
     let mut counts: BTreeMap<QueueName, Counts> = BTreeMap::new();
     let number = |row: &Row, column: usize| -> DriverResult<u64> {
         let number: i64 = row.try_get(column)?;
-        Ok(u64::try_from(number).unwrap_or(0))
+        Ok(unsigned(number))
     };
     let active = include_str!("../sql/count_active.sql");
     for found in session.read(active, params![Time(now)]).await? {

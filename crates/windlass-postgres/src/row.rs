@@ -13,7 +13,7 @@ use windlass_core::{
 use windlass_store::stored::{Asked, LastAttempt};
 
 use crate::error::{DriverError, DriverResult};
-use crate::param::Time;
+use crate::param::{Time, unsigned};
 use crate::settings::SettingsById;
 
 /// The columns that all tables of jobs have.
@@ -59,7 +59,7 @@ pub(crate) fn optional_time(row: &Row, column: usize) -> DriverResult<Option<Tim
 /// Reads a version or a cursor.
 pub(crate) fn number(row: &Row, column: usize) -> DriverResult<u64> {
     let number: i64 = row.try_get(column)?;
-    Ok(u64::try_from(number).unwrap_or(0))
+    Ok(unsigned(number))
 }
 
 pub(crate) fn count(row: &Row, column: usize) -> DriverResult<u32> {
@@ -161,8 +161,7 @@ fn job(row: &Row) -> DriverResult<Job> {
     job.snoozes = count(row, 10)?;
     job.losses_in_a_row = count(row, 11)?;
     let delay: Option<i64> = row.try_get(12)?;
-    job.previous_delay =
-        delay.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0)));
+    job.previous_delay = delay.map(|micros| Duration::from_micros(unsigned(micros)));
     job.first_started_at = optional_time(row, 13)?;
     job.started_at = optional_time(row, 14)?;
     let worker: Option<&str> = row.try_get(15)?;

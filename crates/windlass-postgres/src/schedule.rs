@@ -11,7 +11,7 @@ use windlass_store::{
 };
 
 use crate::error::{DriverError, DriverResult};
-use crate::param::{Time, bigint, params};
+use crate::param::{Time, bigint, params, unsigned};
 use crate::record::append_within;
 use crate::row;
 use crate::session::Session;
@@ -36,7 +36,7 @@ pub(crate) async fn put(
     let mut found = None;
     for row in &rows {
         let (stored_id, version): (Uuid, i64) = (row.try_get(0)?, row.try_get(1)?);
-        let version = u64::try_from(version).unwrap_or(0);
+        let version = unsigned(version);
         if stored_id != id {
             session.roll_back().await?;
             return Ok(Written::Conflict(Some(version)));
@@ -158,7 +158,7 @@ fn read(found: &Row) -> DriverResult<Result<Schedule, UnreadableSchedule>> {
     let stored = ScheduleRow {
         id: ScheduleId::from_u128(id.as_u128()),
         name: found.try_get(6)?,
-        version: u64::try_from(version).unwrap_or(0),
+        version: unsigned(version),
         definition: found.try_get(2)?,
         created_at: row::time(found, 3)?,
         last_at: row::optional_time(found, 4)?,
@@ -176,7 +176,7 @@ pub(crate) async fn remove(
     let sql = "select version from windlass.schedules where id = $1 for update";
     let rows = session.query(sql, params![id]).await?;
     let found: Option<i64> = rows.first().map(|row| row.try_get(0)).transpose()?;
-    let found = found.map(|version| u64::try_from(version).unwrap_or(0));
+    let found = found.map(unsigned);
     let Some(version) = found.filter(|_| expected.allows(found)) else {
         session.roll_back().await?;
         return Ok(Written::Conflict(found));

@@ -33,8 +33,8 @@ pub(crate) async fn renew(
     // All transactions lock jobs in the order of their ids, so they cannot deadlock.
     let mut sorted = attempts.to_vec();
     sorted.sort_unstable();
-    let ids = uuids(sorted.iter().map(|of| of.job));
-    let numbers: Vec<i32> = sorted.iter().map(|of| int(of.attempt)).collect();
+    let ids = uuids(sorted.iter().map(|attempt| attempt.job));
+    let numbers: Vec<i32> = sorted.iter().map(|attempt| int(attempt.attempt)).collect();
     let sql = include_str!("../sql/renew.sql");
     let rows = session
         .single(sql, params![ids, numbers, Time(until)])
@@ -43,7 +43,7 @@ pub(crate) async fn renew(
     for found in &rows {
         renewed.insert(attempt_id(found)?, found.try_get::<_, bool>(2)?);
     }
-    let answer = |of: &AttemptId| match renewed.get(of) {
+    let answer = |attempt: &AttemptId| match renewed.get(attempt) {
         Some(cancel_requested) => Renewed::Until {
             until,
             cancel_requested: *cancel_requested,
@@ -158,10 +158,10 @@ async fn succeed(
         })
         .collect();
     for found in &rows {
-        let of = attempt_id(found)?;
-        let result = results.get(&of).cloned().flatten();
+        let attempt = attempt_id(found)?;
+        let result = results.get(&attempt).cloned().flatten();
         let (failures, snoozes) = (row::count(found, 2)?, row::count(found, 3)?);
-        done.insert(of, success(failures, snoozes, result, now));
+        done.insert(attempt, success(failures, snoozes, result, now));
     }
     Ok(done)
 }
@@ -286,32 +286,35 @@ async fn ended_outcomes(
     reports: &[AttemptReport],
     answers: &[Option<Settled>],
 ) -> DriverResult<HashMap<AttemptId, (Outcome, Delivery)>> {
-    let open = reports
+    let unanswered = reports
         .iter()
         .zip(answers)
         .filter(|(_, answer)| answer.is_none());
-    let open: Vec<AttemptId> = open.map(|(report, _)| report.of).collect();
-    let ids: Vec<JobId> = open.iter().map(|of| of.job).collect();
+    let unanswered: Vec<AttemptId> = unanswered.map(|(report, _)| report.of).collect();
+    let ids: Vec<JobId> = unanswered.iter().map(|attempt| attempt.job).collect();
     let found = find(session, settings, &ids, false).await?;
-    let mut outcomes = HashMap::with_capacity(open.len());
-    for of in &open {
-        let Some(found) = found.jobs.get(&of.job) else {
+    let mut outcomes = HashMap::with_capacity(unanswered.len());
+    for attempt in &unanswered {
+        let Some(found) = found.jobs.get(&attempt.job) else {
             continue;
         };
         let last = found.last.row(&found.job);
-        if let Some(last) = last.filter(|last| last.attempt == of.attempt) {
-            outcomes.insert(*of, (last.outcome, found.job.delivery));
+        if let Some(last) = last.filter(|last| last.attempt == attempt.attempt) {
+            outcomes.insert(*attempt, (last.outcome, found.job.delivery));
         }
     }
-    let jobs = uuids(open.iter().map(|of| of.job));
-    let numbers: Vec<i32> = open.iter().map(|of| int(of.attempt)).collect();
+    let jobs = uuids(unanswered.iter().map(|attempt| attempt.job));
+    let numbers: Vec<i32> = unanswered
+        .iter()
+        .map(|attempt| int(attempt.attempt))
+        .collect();
     let sql = "select job, attempt, outcome from windlass.attempts
          where (job, attempt) in (select * from unnest($1::uuid[], $2::integer[]))";
     for row in session.read(sql, params![jobs, numbers]).await? {
-        let of = attempt_id(&row)?;
+        let attempt = attempt_id(&row)?;
         let outcome = row::outcome(row.try_get(2)?);
-        if let (Some(found), Ok(outcome)) = (found.jobs.get(&of.job), outcome) {
-            outcomes.insert(of, (outcome, found.job.delivery));
+        if let (Some(found), Ok(outcome)) = (found.jobs.get(&attempt.job), outcome) {
+            outcomes.insert(attempt, (outcome, found.job.delivery));
         }
     }
     Ok(outcomes)
@@ -371,17 +374,17 @@ pub(crate) async fn sweep(
     let (jobs, unreadable) = read::active(session, settings, &rows).await?;
     unreadable::park(session, &unreadable).await?;
     for job in jobs {
-        let of = AttemptId {
+        let attempt = AttemptId {
             job: job.id,
             attempt: job.attempt,
         };
         let report = AttemptReport {
-            of,
+            of: attempt,
             report: Report::Lost,
             random: random.bits(),
             detail: None,
         };
-        swept.lost.push((of, ended.end(job, &report, now)));
+        swept.lost.push((attempt, ended.end(job, &report, now)));
     }
     let left = limit.saturating_sub(swept.lost.len());
     let sql = format!(

@@ -175,9 +175,11 @@ impl Store for PostgresStore {
                     settle::settle_all(&mut session, settings, reports, now).await
                 })
                 .await?;
-            match waiting.is_empty() {
-                true => self.wake.wake_local(),
-                false => self.wake.notify_jobs(&waiting),
+            if waiting.is_empty() {
+                // The ended attempts may have freed a slot of a limit.
+                self.wake.wake_local();
+            } else {
+                self.wake.notify_jobs(&waiting);
             }
             Ok(answers)
         };

@@ -65,8 +65,16 @@ impl<'a> Columns<'a> {
         let deadlines = self.column(|job| time(job.deadline));
         let keys = self.column(|job| job.unique.as_ref().map(|unique| unique.key.as_str()));
         let key_untils = self.column(|job| time(job.key_until()));
-        let concurrency = self.column(|job| job.concurrency.as_ref().map(|of| of.key.as_str()));
-        let limits = self.column(|job| job.concurrency.as_ref().map(|of| int(of.limit)));
+        let concurrency = self.column(|job| {
+            job.concurrency
+                .as_ref()
+                .map(|concurrency| concurrency.key.as_str())
+        });
+        let limits = self.column(|job| {
+            job.concurrency
+                .as_ref()
+                .map(|concurrency| int(concurrency.limit))
+        });
         let payloads = self.column(|job| job.payload.as_str());
         let extras = self.column(|job| extra_of(job));
         let params = params![

@@ -18,7 +18,7 @@ use windlass_store::{CLAIM_MAX, Claimed, QueueLimits};
 
 use super::{ClaimParams, columns, started};
 use crate::error::DriverResult;
-use crate::param::{Time, bigint, int, params};
+use crate::param::{Time, bigint, int, params, saturating_u32};
 use crate::row::{self, ACTIVE_COLUMNS};
 use crate::session::Session;
 use crate::unreadable::Unreadable;
@@ -74,7 +74,7 @@ pub(super) async fn claim(
         .await?;
     if let Some(rate) = limits.rate {
         let since = Time(now.saturating_sub(rate.period));
-        let started = int(u32::try_from(rows.len()).unwrap_or(u32::MAX));
+        let started = int(saturating_u32(rows.len()));
         let sql = include_str!("../../sql/record_starts.sql");
         let params = params![claim_params.queue, Time(now), started, since];
         session.query(sql, params).await?;
@@ -110,7 +110,7 @@ async fn allowance(
     bounded: bool,
 ) -> DriverResult<Allowance> {
     let (mut plan, mut now) = (claim_params.claim.plan, claim_params.now);
-    plan.limit = plan.limit.min(u32::try_from(CLAIM_MAX).unwrap_or(u32::MAX));
+    plan.limit = plan.limit.min(saturating_u32(CLAIM_MAX));
     let lock = "select limits from windlass.queues where name = $1 for update";
     let limits = if bounded {
         session.query(lock, params![claim_params.queue]).await?
@@ -136,7 +136,7 @@ async fn allowance(
             .await?;
         let count = |column| -> DriverResult<u32> {
             let count: Option<i64> = rows.first().map(|row| row.try_get(column)).transpose()?;
-            Ok(u32::try_from(count.unwrap_or(0)).unwrap_or(u32::MAX))
+            Ok(saturating_u32(count.unwrap_or(0)))
         };
         plan = plan.beside(count(1)?);
         if let Some(concurrency) = limits.concurrency {
@@ -156,7 +156,7 @@ async fn allowance(
             .query(sql, params![claim_params.queue, Time(since)])
             .await?;
         let started: i64 = rows.first().map_or(Ok(0), |row| row.try_get(0))?;
-        let started = u32::try_from(started).unwrap_or(u32::MAX);
+        let started = saturating_u32(started);
         plan.limit = plan.limit.min(rate.count.saturating_sub(started));
     }
     Ok(Allowance { plan, limits, now })
@@ -178,7 +178,7 @@ async fn running_by_key(
     let mut running = BTreeMap::new();
     for row in &rows {
         let count: i64 = row.try_get(1)?;
-        running.insert(row.try_get(0)?, u32::try_from(count).unwrap_or(u32::MAX));
+        running.insert(row.try_get(0)?, saturating_u32(count));
     }
     Ok(running)
 }

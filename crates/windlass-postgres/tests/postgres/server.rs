@@ -103,7 +103,7 @@ async fn the_certificate_and_name_of_the_server_are_verified() {
     let root = |name: &str, certificate: &rcgen::Certificate| {
         let path = roots.path().join(name);
         std::fs::write(&path, certificate.pem()).unwrap();
-        path.display().to_string().readdress('/', "%2F")
+        path.display().to_string().replace('/', "%2F")
     };
     let (ours, other) = (root("ours.pem", &ours.cert), root("other.pem", &other.cert));
     for file in ["server.crt", "server.key"] {
