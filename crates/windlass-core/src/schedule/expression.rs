@@ -28,6 +28,36 @@ impl Expression {
         }
         Ok(Expression::Every(period))
     }
+
+    /// The rule of a schedule: exactly one of `cron` (which takes `@every 90s` too), `every` and `at`.
+    pub fn from_fields(
+        cron: Option<&str>,
+        every: Option<Duration>,
+        at: Option<Timestamp>,
+    ) -> Result<Self, Invalid> {
+        match (cron, every, at) {
+            (Some(text), None, None) if text.trim_start().starts_with("at ") => Err(Invalid::new(
+                "cron",
+                "must be a cron expression; an instant goes into `at`",
+            )),
+            (Some(text), None, None) => text.parse().map_err(within_cron),
+            (None, Some(period), None) => Expression::every(period),
+            (None, None, Some(instant)) => Ok(Expression::At(instant)),
+            _ => Err(Invalid::new(
+                "cron",
+                "or `every` or `at` must be given, and only one of them",
+            )),
+        }
+    }
+}
+
+/// A problem of one field of a cron expression names the expression too.
+fn within_cron(error: Invalid) -> Invalid {
+    if error.field() == "cron" {
+        error
+    } else {
+        error.within("cron")
+    }
 }
 
 impl FromStr for Expression {

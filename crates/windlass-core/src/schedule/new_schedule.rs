@@ -137,40 +137,51 @@ impl NewSchedule {
 
     /// The same with payloads up to `payload_bytes_max`.
     pub fn check_with(&self, now: Timestamp, payload_bytes_max: usize) -> Result<(), Invalid> {
+        let first = self.problems(now, payload_bytes_max).into_iter().next();
+        first.map_or(Ok(()), Err)
+    }
+
+    /// Everything that keeps the schedule from working: what [`check_with`](Self::check_with) refuses, all of it.
+    pub fn problems(&self, now: Timestamp, payload_bytes_max: usize) -> Vec<Invalid> {
+        let mut problems = Vec::new();
+        let mut refuse = |field: &str, rule: &str| problems.push(Invalid::new(field, rule));
         if self.name.as_str().parse::<ScheduleId>().is_ok() {
             let rule = "must not look like an id: schedules are found by theirs too";
-            return Err(Invalid::new("name", rule));
+            refuse("name", rule);
         }
-        check_duration(self.splay).map_err(|error| error.within("splay"))?;
-        check_duration(self.missed_after).map_err(|error| error.within("missed_after"))?;
         if !(1..=CATCH_UP_CEILING).contains(&self.catch_up_max) {
             let rule = format!("must be from 1 to {CATCH_UP_CEILING}");
-            return Err(Invalid::new("catch_up_max", rule));
+            refuse("catch_up_max", &rule);
         }
-        if let (Some(start), Some(end)) = (self.starts_at, self.ends_at)
-            && end < start
-        {
-            return Err(Invalid::new(
+        let window = self.starts_at.zip(self.ends_at);
+        let is_empty_window = window.is_some_and(|(start, end)| end < start);
+        if let Some((start, _)) = window.filter(|_| is_empty_window) {
+            refuse(
                 "ends_at",
-                format!("must not be before `starts_at` ({start})"),
-            ));
+                &format!("must not be before `starts_at` ({start})"),
+            );
         }
         if let Start::At(_) = self.job.start {
             let rule = "does not go with a schedule, which says when its jobs run; `delay` does";
-            return Err(Invalid::new("job.run_at", rule));
+            refuse("job.run_at", rule);
         }
         let once = matches!(self.expression, Expression::At(_));
         if matches!(self.job.deadline, Some(Deadline::At(_))) && !once {
             let rule = "would be the same for every occurrence; `expires_in` counts from each";
-            return Err(Invalid::new("job.deadline", rule));
+            refuse("job.deadline", rule);
         }
-        let job = self.job.check_with(payload_bytes_max);
-        job.map_err(|error| error.within("job"))?;
-        if self.recurrence(now).next(now).is_none() {
+        if !is_empty_window && self.recurrence(now).next(now).is_none() {
             let rule = format!("has no occurrence after {now}: it would never fire");
-            return Err(Invalid::new(self.expression_field(), rule));
+            refuse(self.expression_field(), &rule);
         }
-        Ok(())
+        let durations = [("splay", self.splay), ("missed_after", self.missed_after)];
+        for (field, duration) in durations {
+            let refused = check_duration(duration).err();
+            problems.extend(refused.map(|error| error.within(field)));
+        }
+        let job = self.job.check_with(payload_bytes_max).err();
+        problems.extend(job.map(|error| error.within("job")));
+        problems
     }
 
     /// Reads a schedule from JSON text. Keeps the payload of the job byte for byte.
@@ -250,33 +261,10 @@ impl Serialize for NewSchedule {
     }
 }
 
-/// Exactly one of `cron` (which takes `@every 90s` too), `every` and `at`.
 fn read_expression(fields: &mut Fields<'_>) -> Result<Expression, Invalid> {
     let cron = fields.text("cron")?;
     let every = fields.duration("every")?;
-    let at = fields.timestamp("at")?;
-    match (cron, every, at) {
-        (Some(text), None, None) if text.trim_start().starts_with("at ") => Err(Invalid::new(
-            "cron",
-            "must be a cron expression; an instant goes into `at`",
-        )),
-        (Some(text), None, None) => text.parse().map_err(within_cron),
-        (None, Some(period), None) => Expression::every(period),
-        (None, None, Some(instant)) => Ok(Expression::At(instant)),
-        _ => Err(Invalid::new(
-            "cron",
-            "or `every` or `at` must be given, and only one of them",
-        )),
-    }
-}
-
-/// A refusal of a field of a cron expression says that it is one.
-fn within_cron(error: Invalid) -> Invalid {
-    if error.field() == "cron" {
-        error
-    } else {
-        error.within("cron")
-    }
+    Expression::from_fields(cron, every, fields.timestamp("at")?)
 }
 
 fn read_catch_up(fields: &mut Fields<'_>) -> Result<u32, Invalid> {
