@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass_core::schedule::{Firing, NewSchedule, SkipReason};
+use windlass_core::schedule::{Firing, NewSchedule, SkipReason, SkippedRange};
 use windlass_core::{Invalid, Job as StoredJob, JobId, ScheduleId, ScheduleName, Timestamp};
 use windlass_engine::{Event, Extra, Origin, ScheduleEvent, extra_job};
 use windlass_store::{
-    Change, Document, Expected, FIRE_MAX, Fire, Fired, FiredOccurrence, PAGE_MAX,
+    Change, Document, Expected, FIRE_MAX, Fire, Fired, FiredOccurrence, PAGE_MAX, RECORDS_MAX,
+    RecordRange,
     Schedule as StoredSchedule, ScheduleRef, UnreadableSchedule, Written, compare_and_set,
+    read_skipped,
 };
 
 use super::Client;
@@ -304,6 +306,17 @@ impl Client {
         Ok(matches!(removed.await?, Written::Version(_)))
     }
 
+    /// Removes a schedule if it still has the version that the caller read, and returns whether it
+    /// did. The jobs of the schedule stay.
+    pub async fn remove_schedule_if(
+        &self,
+        id: ScheduleId,
+        expected: Expected,
+    ) -> Result<bool, Error> {
+        let removed = self.engine.store().remove_schedule(id, expected).await?;
+        Ok(matches!(removed, Written::Version(_)))
+    }
+
     /// Removes a schedule and cancels its jobs that are not finished, those of the newest 1,000
     /// occurrences. Returns whether the schedule existed.
     pub async fn remove_schedule_and_jobs(&self, name: &str) -> Result<bool, Error> {
@@ -447,6 +460,31 @@ impl Client {
         let schedule = self.find_existing(&parse_name(name)?).await?;
         let store = self.engine.store();
         Ok(store.occurrences(schedule.id, before, limit).await?)
+    }
+
+    /// Returns up to `limit` ranges of skipped occurrences that begin before an instant, newest
+    /// first.
+    pub async fn skipped_occurrences(
+        &self,
+        id: ScheduleId,
+        before: Option<Timestamp>,
+        limit: usize,
+    ) -> Result<Vec<SkippedRange>, Error> {
+        let (topic, mut cursor, mut ranges) = (Fire::skipped_topic(id), u64::MAX, Vec::new());
+        while ranges.len() < limit {
+            let range = RecordRange::Before(cursor);
+            let page = self
+                .engine
+                .store()
+                .records(&topic, range, RECORDS_MAX)
+                .await?;
+            let Some(oldest) = page.last() else { break };
+            cursor = oldest.cursor;
+            let skipped = page.iter().filter_map(|record| read_skipped(&record.value));
+            ranges.extend(skipped.filter(|range| before.is_none_or(|before| range.first < before)));
+        }
+        ranges.truncate(limit);
+        Ok(ranges)
     }
 
     /// Brings the schedules of some sets in line with what the program declares.
