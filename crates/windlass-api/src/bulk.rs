@@ -71,7 +71,7 @@ impl Bulk {
         {
             let jobs = jobs.0.into_iter().enumerate().map(|(index, job)| {
                 let within = |problem: Invalid| problem.within(&format!("jobs[{index}]"));
-                let checked = check_body(job, now);
+                let checked = check_body(job, now, NewJob::check);
                 checked.map_err(|problems| problems.into_iter().map(within).collect())
             });
             return Ok(CheckedBulk {
@@ -103,7 +103,7 @@ fn read_job(
     let read = match all_problems {
         true => read_body::<NewJob>(text, now),
         false => match serde_json::from_str(text) {
-            Ok(job) => return check_body::<NewJob>(job, now),
+            Ok(job) => return check_body(job, now, NewJob::check),
             Err(_) => Err(first_problem::<NewJob>(text)),
         },
     };

@@ -107,12 +107,12 @@ impl JobFilter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Query, params, read_query};
+    use crate::{params, query_pairs, read_query};
     use proptest::prelude::*;
     use windlass_core::Invalid;
 
     fn filter(query: &str) -> Result<JobFilter, Vec<Invalid>> {
-        let pairs = Query::pairs(query).map_err(|invalid| vec![invalid])?;
+        let pairs = query_pairs(query).map_err(|invalid| vec![invalid])?;
         read_query::<JobFilter>(&pairs, &params::<JobFilter>(), Timestamp::UNIX_EPOCH)
     }
 

@@ -3,7 +3,6 @@
 //! What comes in is read through `windlass-core`, so that a job has one meaning wherever it is written; what goes out has
 //! one name for each thing. No I/O: texts in, values out.
 
-mod all_problems;
 mod audit;
 mod bulk;
 mod change;
@@ -14,7 +13,6 @@ mod form;
 mod job;
 mod key;
 mod new_job;
-mod old_job;
 mod page;
 mod policy;
 mod problem;
@@ -23,14 +21,12 @@ mod queue;
 mod read;
 mod retry;
 mod schedule;
-pub mod schema;
 mod settle;
 mod strict;
 mod system;
 mod value;
 mod why;
 
-pub use all_problems::read_all;
 pub use audit::{
     AuditPage, AuditParams, AuditRecord, ReplacedPayload, VerifiedAudit, VerifyParams,
 };
@@ -53,26 +49,31 @@ pub use job::{
 };
 pub use key::{CheckedNewKey, CreatedKey, Key, NewKey, NewSecret, Rotated, Scope, Secret};
 pub use new_job::{HttpRequest, KindOrDelivery, Meta, NewJob};
-pub use old_job::read_new_job;
-pub use page::{After, Cursor, ListPage, Page, PageParams, Position};
+pub use page::{After, Cursor, Page, PageParams, Position};
 pub use policy::{
     AttemptForecast, ExplainParams, ExplainRequest, HerdSecond, NamedPolicy, PolicyExplanation,
     Range,
 };
 pub use problem::{FieldProblem, Problem, pointer_of};
-pub use query::Query;
+pub use query::query_pairs;
 pub use queue::{
     CreateQueue, FetchRatio, LastMinute, PurgeQueue, PurgedState, Queue, QueueCounts, QueuePause,
     QueueRate, QueueSettings,
 };
-pub use read::{Body, BodyRefused, Checks, PROBLEMS_MAX, Param, params, read_body, read_query};
+pub use read::{
+    Body, BodyRefused, Checks, PROBLEMS_MAX, Param, params, read_body, read_body_with, read_query,
+};
 pub use retry::{Backoff, BackoffType, Jitter, JitterObject, JitterType, Policy, Retry};
-pub use schedule::{Definition, ScheduleView, read_patch, read_schedule};
+pub use schedule::{
+    Backfill, BackfillAnswer, BackfillRange, CheckedPreview, Firing, NewSchedule, Occurrence,
+    Preview, PreviewParams, PutSchedule, RunAnswer, Schedule, SchedulePatch, ScheduleTimes,
+    ScheduleView, UnreadableSchedule,
+};
 pub use settle::{
     AttemptOutcome, ErrorCauses, ErrorText, OutcomeWord, Outcomes, ReportedOutcome, SettleAnswer,
     SettleStatus, Settled,
 };
-pub use strict::{Malformed, body_text, check_strict};
+pub use strict::{Malformed, body_text};
 pub use system::{ServerStatus, StatusWord};
 pub use value::{
     Count, Json, List, Millis, Span, Text, TimeoutText, Whole, either_duration, given,

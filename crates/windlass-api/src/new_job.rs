@@ -99,6 +99,49 @@ impl NewJob {
     }
 }
 
+impl From<&windlass_core::NewJob> for NewJob {
+    /// The job as a client would write it; fields at their defaults are left out.
+    fn from(job: &windlass_core::NewJob) -> Self {
+        let plain = windlass_core::NewJob::new(job.kind.clone());
+        let (mut run_at, mut delay) = (None, None);
+        match job.start {
+            Start::Now => {}
+            Start::At(instant) => run_at = Some(instant),
+            Start::After(span) => delay = Some(Span(span)),
+        }
+        let (mut deadline, mut expires_in) = (None, None);
+        match job.deadline {
+            None => {}
+            Some(Deadline::At(instant)) => deadline = Some(instant),
+            Some(Deadline::After(span)) => expires_in = Some(Span(span)),
+        }
+        let (unique, concurrency) = (job.unique.as_ref(), job.concurrency.as_ref());
+        let limit = job.max_attempts.map(|limit| i64::from(limit.get()));
+        NewJob {
+            kind: Some(job.kind.clone()),
+            payload: Some(Json(job.payload.clone())),
+            queue: Some(job.queue.clone()).filter(|queue| *queue != plain.queue),
+            priority: Some(job.priority).filter(|priority| *priority != plain.priority),
+            run_at,
+            delay,
+            delivery: Some(job.delivery).filter(|delivery| *delivery != plain.delivery),
+            max_attempts: limit.and_then(Whole::new),
+            retry: job.retry.as_deref().map(Retry::from),
+            timeout: job.timeout.map(TimeoutText),
+            deadline,
+            expires_in,
+            unique_key: unique.map(|unique| unique.key.clone()),
+            unique_for: unique.and_then(|unique| unique.unique_for).map(Span),
+            on_duplicate: unique.map(|unique| unique.on_duplicate),
+            concurrency_key: concurrency.map(|concurrency| concurrency.key.clone()),
+            limit: concurrency.and_then(|concurrency| Whole::new(concurrency.limit.into())),
+            tags: Some(List(job.tags.clone())).filter(|tags| !tags.0.is_empty()),
+            meta: Some(Meta(job.meta.clone())).filter(|meta| !meta.0.is_empty()),
+            ..NewJob::default()
+        }
+    }
+}
+
 impl Body for NewJob {
     type Checked = windlass_core::NewJob;
 
@@ -340,6 +383,8 @@ mod tests {
             job,
             "a client writes what the server reads"
         );
+        let written = serde_json::to_value(NewJob::from(&job)).unwrap();
+        assert_eq!(written, serde_json::to_value(&job).unwrap());
         let nulls = r#"{"kind":"a","queue":null,"retry":null,"tags":null,"meta":null}"#;
         assert_eq!(read(nulls), read(r#"{"kind":"a"}"#));
     }

@@ -158,26 +158,7 @@ impl<C> JsonSchema for After<C> {
     }
 }
 
-/// One page of a list.
-#[derive(Debug, Clone, Serialize)]
-pub struct ListPage<T> {
-    /// What is on it.
-    pub data: Vec<T>,
-    /// Where the next page begins; none at the end of the list.
-    pub next_cursor: Option<String>,
-}
-
-impl<T> ListPage<T> {
-    /// All there is.
-    pub fn whole(data: Vec<T>) -> Self {
-        ListPage {
-            data,
-            next_cursor: None,
-        }
-    }
-}
-
-/// A place in a list, which means nothing to whoever holds it.
+/// A position in a list. Its text means nothing to clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cursor {
     /// Behind this job.
@@ -189,26 +170,10 @@ pub enum Cursor {
 }
 
 impl Cursor {
-    /// Reads a cursor of a list of jobs.
-    pub fn job(text: &str) -> Result<JobId, Invalid> {
-        match text.parse()? {
-            Cursor::Job(id) => Ok(id),
-            _ => Err(of_another_list()),
-        }
-    }
-
     /// Reads a cursor of a list in the order of numbers.
     pub fn place(text: &str) -> Result<u64, Invalid> {
         match text.parse()? {
             Cursor::Place(place) => Ok(place),
-            _ => Err(of_another_list()),
-        }
-    }
-
-    /// Reads a cursor of a list in the order of names.
-    pub fn name(text: &str) -> Result<String, Invalid> {
-        match text.parse()? {
-            Cursor::Name(name) => Ok(name),
             _ => Err(of_another_list()),
         }
     }
@@ -285,16 +250,11 @@ mod tests {
 
     #[test]
     fn a_cursor_of_another_list_is_refused() {
-        let (job, name) = (
-            Cursor::Job(JobId::from_u128(7)),
-            Cursor::Name("a".to_owned()),
-        );
-        assert_eq!(Cursor::job(&job.to_string()), Ok(JobId::from_u128(7)));
-        assert_eq!(Cursor::name(&name.to_string()).as_deref(), Ok("a"));
-        assert_eq!(Cursor::place(&Cursor::Place(3).to_string()), Ok(3));
-        assert!(Cursor::job(&name.to_string()).is_err());
-        assert!(Cursor::name(&job.to_string()).is_err());
+        let (job, number) = (Cursor::Job(JobId::from_u128(7)), Cursor::Place(3));
+        assert_eq!(Cursor::place(&number.to_string()), Ok(3));
         assert!(Cursor::place(&job.to_string()).is_err());
+        assert_eq!(JobId::from_cursor(job), Some(JobId::from_u128(7)));
+        assert_eq!(String::from_cursor(number), None);
     }
 
     proptest! {

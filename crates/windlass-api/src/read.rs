@@ -51,6 +51,16 @@ pub enum BodyRefused {
 
 /// Reads a body, or returns everything that is wrong with it.
 pub fn read_body<B: Body>(text: &str, now: Timestamp) -> Result<B::Checked, BodyRefused> {
+    read_body_with(text, now, B::check)
+}
+
+/// Reads a body whose rules over several fields need more than the body: the path of the request,
+/// or what is stored. `check` does what [`Body::check`] does for other bodies.
+pub fn read_body_with<B: DeserializeOwned, T>(
+    text: &str,
+    now: Timestamp,
+    check: impl FnOnce(B, &mut Checks) -> Option<T>,
+) -> Result<T, BodyRefused> {
     match serde_json::from_str::<B>(text) {
         // serde also reads a struct from a list of its fields.
         _ if text.trim_ascii_start().starts_with('[') => {
@@ -62,9 +72,9 @@ pub fn read_body<B: Body>(text: &str, now: Timestamp) -> Result<B::Checked, Body
                 Err(error) => Err(BodyRefused::Malformed(Malformed::new(&error))),
             }
         }
-        Ok(body) => check_body(body, now).map_err(BodyRefused::Invalid),
+        Ok(body) => check_body(body, now, check).map_err(BodyRefused::Invalid),
         Err(error) if error.is_data() => Err(match text.len() <= MENDED_BYTES_MAX {
-            true => all_problems::<B>(text, now),
+            true => all_problems(text, now, check),
             false => first_problem::<B>(text),
         }),
         Err(error) => Err(BodyRefused::Malformed(Malformed::new(&error))),
@@ -72,9 +82,13 @@ pub fn read_body<B: Body>(text: &str, now: Timestamp) -> Result<B::Checked, Body
 }
 
 /// Checks the rules over several fields of a body, or returns all that are broken.
-pub(crate) fn check_body<B: Body>(body: B, now: Timestamp) -> Result<B::Checked, Vec<Invalid>> {
+pub(crate) fn check_body<B, T>(
+    body: B,
+    now: Timestamp,
+    check: impl FnOnce(B, &mut Checks) -> Option<T>,
+) -> Result<T, Vec<Invalid>> {
     let mut checks = Checks::new(now);
-    match (body.check(&mut checks), checks.problems.is_empty()) {
+    match (check(body, &mut checks), checks.problems.is_empty()) {
         (Some(checked), true) => Ok(checked),
         _ => Err(checks.problems),
     }
@@ -180,7 +194,7 @@ pub fn read_query<B: Body>(
     });
     let value = Value::Object(ours.collect());
     let mut checks = Checks::new(now);
-    read_value::<B>(value, &mut checks, PROBLEMS_MAX)
+    read_value(value, &mut checks, PROBLEMS_MAX, B::check)
         .filter(|_| checks.problems.is_empty())
         .ok_or(checks.problems)
 }
@@ -194,14 +208,18 @@ fn typed(text: &Value, schema: &Value) -> Value {
 }
 
 /// The first problem of a body that serde refused.
-pub(crate) fn first_problem<B: Body>(text: &str) -> BodyRefused {
+pub(crate) fn first_problem<B: DeserializeOwned>(text: &str) -> BodyRefused {
     let mut reader = serde_json::Deserializer::from_str(text);
     let read = serde_path_to_error::deserialize::<_, B>(&mut reader);
     BodyRefused::Invalid(read.err().iter().map(|error| refusal(error, &[])).collect())
 }
 
 /// All problems of a body that serde refused.
-fn all_problems<B: Body>(text: &str, now: Timestamp) -> BodyRefused {
+fn all_problems<B: DeserializeOwned, T>(
+    text: &str,
+    now: Timestamp,
+    check: impl FnOnce(B, &mut Checks) -> Option<T>,
+) -> BodyRefused {
     let value = match serde_json::from_str::<Value>(text) {
         Ok(value) => value,
         Err(error) => return BodyRefused::Malformed(Malformed::new(&error)),
@@ -212,19 +230,20 @@ fn all_problems<B: Body>(text: &str, now: Timestamp) -> BodyRefused {
         first.into_iter().for_each(|problem| checks.report(problem));
     }
     let reads_max = (READ_BYTES_MAX / text.len().max(1)).clamp(1, PROBLEMS_MAX);
-    read_value::<B>(value, &mut checks, reads_max);
+    read_value(value, &mut checks, reads_max, check);
     BodyRefused::Invalid(checks.problems)
 }
 
 /// Reads a value without its bad fields, whose problems it reports.
-fn read_value<B: Body>(
+fn read_value<B: DeserializeOwned, T>(
     mut value: Value,
     checks: &mut Checks,
     reads_max: usize,
-) -> Option<B::Checked> {
+    check: impl FnOnce(B, &mut Checks) -> Option<T>,
+) -> Option<T> {
     for _ in 0..reads_max {
         let error = match serde_path_to_error::deserialize::<_, B>(&value) {
-            Ok(body) => return body.check(checks),
+            Ok(body) => return check(body, checks),
             Err(error) => error,
         };
         checks.report(refusal(&error, &checks.removed));

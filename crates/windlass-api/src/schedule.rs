@@ -1,245 +1,463 @@
-//! Schedules as a client writes and reads them.
+//! Schedules as a client writes them.
 
-use serde::Serialize;
-use serde_json::value::to_raw_value;
-use serde_json::{Map, Value, json};
-use windlass_core::fields::RawFields;
-use windlass_core::schedule::NewSchedule;
-use windlass_core::{Invalid, ScheduleId, Timestamp};
+mod occurrence;
+mod view;
 
-use crate::Content;
-use crate::old_job::read_new_job;
+pub use occurrence::{
+    Backfill, BackfillAnswer, BackfillRange, CheckedPreview, Firing, Occurrence, Preview,
+    PreviewParams, RunAnswer,
+};
+pub use view::{Schedule, ScheduleTimes, ScheduleView, UnreadableSchedule};
 
-/// Reads a schedule; its job may have the other spellings that jobs have.
-pub fn read_schedule(parts: &RawFields) -> Result<NewSchedule, Invalid> {
-    let job = parts.raw("job");
-    let job = job.ok_or_else(|| Invalid::new("job", "is required"))?;
-    let job = RawFields::parse(job).and_then(read_new_job);
-    NewSchedule::from_parts(parts, job.map_err(|error| error.within("job"))?)
-}
+use std::time::Duration;
 
-/// Reads what is to be different about a schedule: what is not given stays, `null` goes back to its default. A `job` is
-/// given whole. The name cannot be changed.
-pub fn read_patch(before: &NewSchedule, mut patch: RawFields) -> Result<NewSchedule, Invalid> {
-    if patch.has("name") {
-        let rule = "cannot be changed: create another schedule and delete this one";
-        return Err(Invalid::new("name", rule));
-    }
-    let job = match patch.take("job") {
-        None => before.job.clone(),
-        Some(raw) => {
-            let job = RawFields::parse(raw.get()).and_then(read_new_job);
-            job.map_err(|error| error.within("job"))?
+use schemars::JsonSchema;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+use windlass_core::schedule::{
+    CATCH_UP_CEILING, CATCH_UP_DEFAULT, Expression, MISSED_AFTER_DEFAULT, Missed, Overlap, Zone,
+};
+use windlass_core::{Kind, ScheduleName, Timestamp};
+
+use crate::read::request;
+use crate::value::either_duration;
+use crate::{Body, Checks, Millis, NewJob, Span, Whole, given};
+
+/// The fields that hold the rule of a schedule.
+const RULE_FIELDS: [&str; 4] = ["cron", "every", "every_ms", "at"];
+
+/// Declares the requests that write a schedule. They share all fields but `name` and `job`.
+macro_rules! schedule_requests {
+    ($($(#[$about:meta])* pub $field:ident: $type:ty,)*) => {
+        request! {
+            /// A schedule to create.
+            pub struct NewSchedule {
+                /// Its name. It must not look like an id: a schedule is found by either.
+                #[schemars(required)]
+                pub name: ScheduleName,
+                /// The job of each occurrence.
+                #[schemars(required, with = "NewJob")]
+                pub job: NewJob,
+                $($(#[$about])* pub $field: $type,)*
+            }
+        }
+
+        request! {
+            /// A schedule to create, or to put in place of the one that has the name in the path.
+            pub struct PutSchedule {
+                /// The same name as in the path, if it is given.
+                pub name: ScheduleName,
+                /// The job of each occurrence.
+                #[schemars(required, with = "NewJob")]
+                pub job: NewJob,
+                $($(#[$about])* pub $field: $type,)*
+            }
+        }
+
+        /// A change to a schedule. A field that is not given stays as it is; `null` sets it back to
+        /// its default. Giving one of `cron`, `every`, `every_ms` and `at` replaces the rule.
+        #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields)]
+        pub struct SchedulePatch {
+            /// Always refused, because a schedule keeps its name.
+            #[doc(hidden)]
+            #[serde(default, deserialize_with = "given", skip_serializing)]
+            #[schemars(skip)]
+            pub name: Option<IgnoredAny>,
+            /// The job of each occurrence, given as a whole.
+            #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+            pub job: Option<Option<NewJob>>,
+            $(
+                $(#[$about])*
+                #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+                pub $field: Option<Option<$type>>,
+            )*
+        }
+
+        impl NewSchedule {
+            fn into_parts(self) -> (Option<ScheduleName>, Option<NewJob>, SchedulePatch) {
+                let fields = SchedulePatch {
+                    $($field: self.$field.map(Some),)*
+                    ..SchedulePatch::default()
+                };
+                (self.name, self.job, fields)
+            }
+        }
+
+        impl From<PutSchedule> for NewSchedule {
+            fn from(put: PutSchedule) -> Self {
+                NewSchedule {
+                    name: put.name,
+                    job: put.job,
+                    $($field: put.$field,)*
+                }
+            }
         }
     };
-    let text = serde_json::to_string(before)
-        .map_err(|error| Invalid::new("", format!("cannot be written as JSON: {error}")))?;
-    let mut whole = RawFields::parse(&text)?;
-    let rules = ["cron", "every", "every_ms", "at"];
-    if rules.iter().any(|rule| patch.has(rule)) {
-        for rule in rules {
-            whole.take(rule);
-        }
-    }
-    for span in ["missed_after", "splay"] {
-        let span_ms = format!("{span}_ms");
-        if patch.has(&span_ms) {
-            whole.take(span);
-        }
-    }
-    for name in patch.values()?.keys() {
-        if let Some(raw) = patch.take(name) {
-            whole.put(name, raw);
-        }
-    }
-    NewSchedule::from_parts(&whole, job)
 }
 
-/// What was asked for.
-#[derive(Debug, Clone, Copy)]
-pub enum Definition<'a> {
-    /// As it is understood.
-    Read(&'a NewSchedule),
-    /// As it was written, where it cannot be read any more.
-    Unreadable {
-        /// The name of the schedule.
-        name: &'a str,
-        /// What was written.
-        text: &'a str,
-        /// Why it cannot be read.
-        reason: &'a str,
-    },
+schedule_requests! {
+    /// When it fires, as a cron expression: 5 to 7 fields, a nickname such as `@daily`, or `@every
+    /// 90s`. Exactly one of `cron`, `every` (or `every_ms`) and `at` is required.
+    #[schemars(example = "0 2 * * *")]
+    pub cron: String,
+    /// It fires each time this much real time has passed, at least 1 s. Counted from `starts_at`, or
+    /// from when the schedule was created.
+    pub every: Span,
+    /// `every` in milliseconds.
+    pub every_ms: Millis,
+    /// It fires once, at this instant.
+    pub at: Timestamp,
+    /// The IANA time zone whose clock `cron` follows. `UTC`.
+    #[schemars(example = "Europe/Berlin")]
+    pub timezone: String,
+    /// What happens to occurrences that were missed while no server ran: `skip` drops them, `once`
+    /// fires the last one, `all` fires up to `catch_up_max` of them. `once`; `skip` for jobs that run
+    /// at most once.
+    pub missed: Missed,
+    /// An occurrence that is later than this counts as missed. 5 s.
+    pub missed_after: Span,
+    /// `missed_after` in milliseconds.
+    pub missed_after_ms: Millis,
+    /// At most this many occurrences fire together, the newest ones. 100.
+    pub catch_up_max: Whole<1, { CATCH_UP_CEILING as i64 }>,
+    /// What happens to an occurrence while an earlier one has not finished: `skip` drops it, `queue`
+    /// lets one wait, `allow` runs both, `cancel_running` cancels the earlier one. `skip`.
+    pub overlap: Overlap,
+    /// Each occurrence is delayed by a fixed part of this span, so that schedules with the same rule
+    /// do not all start at once. 0 s.
+    pub splay: Span,
+    /// `splay` in milliseconds.
+    pub splay_ms: Millis,
+    /// It does not fire before this instant.
+    pub starts_at: Timestamp,
+    /// It does not fire after this instant.
+    pub ends_at: Timestamp,
+    /// It does not fire until it is resumed. `false`.
+    pub paused: bool,
 }
 
-impl Definition<'_> {
-    fn fields(self) -> Result<RawFields, Box<dyn std::error::Error>> {
-        match self {
-            Definition::Read(definition) => {
-                Ok(RawFields::parse(&serde_json::to_string(definition)?)?)
+impl Body for NewSchedule {
+    type Checked = windlass_core::schedule::NewSchedule;
+
+    fn check(self, checks: &mut Checks) -> Option<Self::Checked> {
+        let (name, job, mut fields) = self.into_parts();
+        let name = checks.required("name", name);
+        let job = check_job(checks, job);
+        if fields.has_no_rule() {
+            fields.cron = Some(None);
+        }
+        // Where something was refused, a stand-in lets the other rules be checked too.
+        let schedule = windlass_core::schedule::NewSchedule::new(
+            name.or_else(|| ScheduleName::new("-").ok())?,
+            Expression::At(checks.now()),
+            job.or_else(|| Some(windlass_core::NewJob::new(Kind::new("-").ok()?)))?,
+        );
+        Some(fields.write_over(schedule, checks))
+    }
+}
+
+impl PutSchedule {
+    /// Checks the rules over several fields, and that the name is the one in the path.
+    pub fn check_named(
+        mut self,
+        name: &ScheduleName,
+        checks: &mut Checks,
+    ) -> Option<windlass_core::schedule::NewSchedule> {
+        let given = self.name.replace(name.clone());
+        if given.is_some_and(|given| given != *name) {
+            checks.refuse("name", "must be the name in the path, or not given");
+        }
+        NewSchedule::from(self).check(checks)
+    }
+}
+
+impl SchedulePatch {
+    /// The definition of a schedule with this change, if it keeps all rules.
+    pub fn check_over(
+        mut self,
+        stored: &windlass_core::schedule::NewSchedule,
+        checks: &mut Checks,
+    ) -> Option<windlass_core::schedule::NewSchedule> {
+        if self.name.is_some() {
+            let rule = "cannot be changed: create another schedule and delete this one";
+            checks.refuse("name", rule);
+        }
+        let mut schedule = stored.clone();
+        if let Some(job) = self.job.take() {
+            schedule.job = check_job(checks, job).unwrap_or(schedule.job);
+        }
+        Some(self.write_over(schedule, checks))
+    }
+
+    fn has_no_rule(&self) -> bool {
+        let every = self.every.is_some() || self.every_ms.is_some();
+        !every && self.cron.is_none() && self.at.is_none()
+    }
+
+    /// Writes the fields that are given into a schedule, and reports every rule that it breaks then.
+    fn write_over(
+        mut self,
+        mut schedule: windlass_core::schedule::NewSchedule,
+        checks: &mut Checks,
+    ) -> windlass_core::schedule::NewSchedule {
+        if let Some(expression) = self.check_rule(checks) {
+            schedule.expression = expression;
+        }
+        if let Some(name) = self.timezone {
+            let zone = name.map_or(Some(Zone::utc()), |name| checks.keep(Zone::new(&name)));
+            schedule.timezone = zone.unwrap_or_default();
+        }
+        if let Some(missed) = self.missed {
+            schedule.missed = missed;
+        }
+        let (text, millis) = (self.missed_after, self.missed_after_ms);
+        if let Some(after) = given_duration(checks, "missed_after", text, millis) {
+            schedule.missed_after = after.unwrap_or(MISSED_AFTER_DEFAULT);
+        }
+        if let Some(most) = self.catch_up_max {
+            schedule.catch_up_max = most.map_or(CATCH_UP_DEFAULT, Whole::to);
+        }
+        if let Some(overlap) = self.overlap {
+            schedule.overlap = overlap.unwrap_or_default();
+        }
+        if let Some(splay) = given_duration(checks, "splay", self.splay, self.splay_ms) {
+            schedule.splay = splay.unwrap_or_default();
+        }
+        if let Some(starts_at) = self.starts_at {
+            schedule.starts_at = starts_at;
+        }
+        if let Some(ends_at) = self.ends_at {
+            schedule.ends_at = ends_at;
+        }
+        if let Some(paused) = self.paused {
+            schedule.paused = paused.unwrap_or_default();
+        }
+        let has_rule = !is_rule_refused(checks);
+        for problem in schedule.problems(checks.now(), usize::MAX) {
+            let field = problem.field();
+            let is_about_rule = RULE_FIELDS.contains(&field) || field == "job.deadline";
+            if has_rule || !is_about_rule {
+                checks.report(problem);
             }
-            Definition::Unreadable { name, text, .. } => match RawFields::parse(text) {
-                Ok(fields) => Ok(fields),
-                Err(_) => Ok(RawFields::parse(&json!({"name": name}).to_string())?),
-            },
         }
+        schedule
+    }
+
+    /// The rule, if one is given and can be read.
+    fn check_rule(&mut self, checks: &mut Checks) -> Option<Expression> {
+        if self.has_no_rule() {
+            return None;
+        }
+        let cron = self.cron.take().flatten();
+        let every = (self.every.take().flatten(), self.every_ms.take().flatten());
+        check_rule(checks, cron, every, self.at.take().flatten())
     }
 }
 
-/// A schedule as it is answered.
-#[derive(Debug, Clone)]
-pub struct ScheduleView<'a> {
-    /// Its id.
-    pub id: ScheduleId,
-    /// What was asked for.
-    pub definition: Definition<'a>,
-    /// When it was created.
-    pub created_at: Timestamp,
-    /// The last occurrence that was fired or skipped.
-    pub last_at: Option<Timestamp>,
-    /// When it is due next.
-    pub next_at: Option<Timestamp>,
-    /// Whether the payload of its jobs is shown.
-    pub content: Content,
+/// The rule that a schedule or a preview gives.
+fn check_rule(
+    checks: &mut Checks,
+    cron: Option<String>,
+    (every, every_ms): (Option<Span>, Option<Millis>),
+    at: Option<Timestamp>,
+) -> Option<Expression> {
+    let spelled = match every {
+        None if every_ms.is_some() => "every_ms",
+        _ => "every",
+    };
+    let every = either_duration(checks, "every", every, every_ms);
+    if cron.is_none() && every.is_none() && at.is_none() && is_rule_refused(checks) {
+        return None;
+    }
+    let rule = Expression::from_fields(cron.as_deref(), every, at);
+    checks.keep(rule.map_err(|problem| problem.respelled("every", spelled)))
 }
 
-impl Serialize for ScheduleView<'_> {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        use serde::ser::{Error as _, SerializeMap};
-        let mut parts = self.definition.fields().map_err(S::Error::custom)?;
-        if self.content != Content::Shown {
-            let job = parts.take("job");
-            let job =
-                job.and_then(|raw| serde_json::from_str::<Map<String, Value>>(raw.get()).ok());
-            let mut job = job.unwrap_or_default();
-            job.remove("payload");
-            parts.put("job", to_raw_value(&job).map_err(S::Error::custom)?);
-        }
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("id", &self.id)?;
-        for (name, raw) in parts.iter() {
-            map.serialize_entry(name, raw)?;
-        }
-        map.serialize_entry("created_at", &self.created_at)?;
-        map.serialize_entry("last_at", &self.last_at)?;
-        map.serialize_entry("next_at", &self.next_at)?;
-        match self.definition {
-            Definition::Read(definition) => {
-                let finished = self.next_at.is_none() && !definition.paused;
-                map.serialize_entry("finished", &finished)?;
-            }
-            Definition::Unreadable { reason, .. } => {
-                map.serialize_entry("finished", &false)?;
-                map.serialize_entry("error", reason)?;
-            }
-        }
-        if self.content == Content::Withheld {
-            map.serialize_entry("payload_withheld", &true)?;
-        }
-        map.end()
-    }
+fn is_rule_refused(checks: &Checks) -> bool {
+    RULE_FIELDS.iter().any(|field| checks.is_refused(field))
+}
+
+/// The job of a schedule.
+fn check_job(checks: &mut Checks, job: Option<NewJob>) -> Option<windlass_core::NewJob> {
+    let job = checks.required("job", job)?;
+    checks.within("job", |checks| job.check(checks))
+}
+
+/// A duration that a patch gives as text or in milliseconds.
+fn given_duration(
+    checks: &mut Checks,
+    name: &str,
+    text: Option<Option<Span>>,
+    millis: Option<Option<Millis>>,
+) -> Option<Option<Duration>> {
+    let is_given = text.is_some() || millis.is_some();
+    is_given.then(|| either_duration(checks, name, text.flatten(), millis.flatten()))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use serde_json::{Value, json};
+    use windlass_core::Invalid;
 
-    fn parts(value: &Value) -> RawFields {
-        RawFields::parse(&value.to_string()).unwrap()
+    use super::*;
+    use crate::{BodyRefused, read_body, read_body_with};
+
+    type Definition = windlass_core::schedule::NewSchedule;
+
+    fn fields(refused: BodyRefused) -> Vec<String> {
+        let BodyRefused::Invalid(problems) = refused else {
+            panic!("{refused:?}");
+        };
+        let field = |problem: &Invalid| problem.field().to_owned();
+        let mut fields: Vec<String> = problems.iter().map(field).collect();
+        fields.sort();
+        fields
     }
 
-    fn nightly() -> NewSchedule {
-        read_schedule(&parts(&json!({
+    fn read(value: &Value) -> Result<Definition, Vec<String>> {
+        let read = read_body::<NewSchedule>(&value.to_string(), Timestamp::UNIX_EPOCH);
+        read.map_err(fields)
+    }
+
+    fn patched(value: &Value) -> Result<Definition, Vec<String>> {
+        let stored = nightly();
+        let check = |patch: SchedulePatch, checks: &mut Checks| patch.check_over(&stored, checks);
+        read_body_with(&value.to_string(), Timestamp::UNIX_EPOCH, check).map_err(fields)
+    }
+
+    fn nightly() -> Definition {
+        read(&json!({
             "name": "nightly", "cron": "0 2 * * *", "timezone": "Europe/Berlin", "splay": "5s",
             "job": {"type": "report", "payload": {"b": 1, "a": 2}, "maxRetryCount": 2},
-        })))
+        }))
         .unwrap()
+    }
+
+    #[test]
+    fn a_schedule_is_read_as_core_reads_it() {
+        let text = concat!(
+            r#"{"name":"nightly","cron":"0 3 * * *","timezone":"Europe/Berlin","missed":"all","#,
+            r#""missed_after":"1m","catch_up_max":7,"overlap":"queue","splay":"30s","#,
+            r#""starts_at":"2026-01-01T00:00:00Z","ends_at":"2027-01-01T00:00:00Z","paused":true,"#,
+            r#""job":{"kind":"report","payload":{"b":1.0, "a":2}}}"#,
+        );
+        let expected = Definition::from_json(text).unwrap();
+        let read = |text: &str| read_body::<NewSchedule>(text, Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!(read(text), expected);
+        let shape: NewSchedule = serde_json::from_str(text).unwrap();
+        assert_eq!(read(&serde_json::to_string(&shape).unwrap()), expected);
     }
 
     #[test]
     fn a_patch_changes_only_what_it_names() {
         let before = nightly();
-        let after = read_patch(&before, parts(&json!({"overlap": "allow"}))).unwrap();
-        assert_eq!(after.overlap.name(), "allow");
-        assert_eq!(after.job, before.job);
-        assert_eq!(after.timezone, before.timezone);
-        let every = read_patch(&before, parts(&json!({"every_ms": 5000, "splay_ms": 1}))).unwrap();
-        assert_eq!(serde_json::to_value(&every).unwrap()["every"], "5s");
-        assert_eq!(serde_json::to_value(&every).unwrap()["splay"], "1ms");
-        let plain = read_patch(&before, parts(&json!({"timezone": null}))).unwrap();
-        assert_eq!(plain.timezone.name(), "UTC");
-        let other = read_patch(&before, parts(&json!({"job": {"kind": "b"}}))).unwrap();
-        assert_eq!(other.job.kind.as_str(), "b");
-        assert_eq!(other.job.max_attempts, None);
+        let after = patched(&json!({"overlap": "allow"})).unwrap();
+        let expected = Definition {
+            overlap: Overlap::Allow,
+            ..before.clone()
+        };
+        assert_eq!(after, expected);
+        let every = patched(&json!({"every_ms": 5000, "splay_ms": 1})).unwrap();
+        assert_eq!(every.expression, Expression::Every(Duration::from_secs(5)));
+        assert_eq!(every.splay, Duration::from_millis(1));
+        let plain = patched(&json!({"timezone": null, "splay": null})).unwrap();
+        assert_eq!(
+            (plain.timezone.name(), plain.splay),
+            ("UTC", Duration::ZERO)
+        );
+        assert_eq!(plain.expression, before.expression);
+        let other = patched(&json!({"job": {"kind": "b"}})).unwrap();
+        assert_eq!(
+            (other.job.kind.as_str(), other.job.max_attempts),
+            ("b", None)
+        );
+        let patch = SchedulePatch {
+            missed: Some(None),
+            paused: Some(Some(true)),
+            ..SchedulePatch::default()
+        };
+        let written = serde_json::to_value(&patch).unwrap();
+        assert_eq!(written, json!({"missed": null, "paused": true}));
     }
 
     #[test]
-    fn what_breaks_a_rule_is_refused_by_name() {
-        for (patch, field) in [
-            (json!({"name": "other"}), "name"),
-            (json!({"cron": "61 * * * *"}), "cron"),
-            (json!({"colour": 1}), "colour"),
-            (json!({"job": {"kind": ""}}), "job.kind"),
+    fn all_broken_rules_of_a_schedule_are_reported_together() {
+        let job = json!({"kind": "a"});
+        let window =
+            json!({"starts_at": "2027-01-01T00:00:00Z", "ends_at": "2026-01-01T00:00:00Z"});
+        for (value, expected) in [
+            (json!({"job": job}), &["cron", "name"][..]),
+            (
+                json!({
+                    "name": "a b", "cron": "soon", "job": {"kind": "x y", "queue": "/"}, "colour": 1,
+                }),
+                &["colour", "cron", "job.kind", "job.queue", "name"],
+            ),
+            (
+                json!({"name": "s", "every": "soon", "job": {}, "timezone": "Mars"}),
+                &["every", "job.kind", "timezone"],
+            ),
+            (
+                json!({
+                    "name": "00000000-0000-0000-0000-000000000001", "every_ms": 5,
+                    "starts_at": window["starts_at"], "ends_at": window["ends_at"],
+                    "job": {"kind": "a", "run_at": "2026-01-01T00:00:00Z"},
+                }),
+                &["ends_at", "every_ms", "job.run_at", "name"],
+            ),
+            (
+                json!({"name": "s", "cron": "* * * * *", "every": "1s", "job": null, "splay": "x"}),
+                &["cron", "job", "splay"],
+            ),
+            (
+                json!({"name": "s", "at": "1969-01-01T00:00:00Z", "job": job}),
+                &["at"],
+            ),
         ] {
-            let refused = read_patch(&nightly(), parts(&patch)).unwrap_err();
-            assert!(refused.field().starts_with(field), "{patch}: {refused}");
+            assert_eq!(read(&value).unwrap_err(), expected, "{value}");
         }
     }
 
     #[test]
-    fn a_payload_that_may_not_be_seen_is_left_out() {
-        let definition = nightly();
-        let seen = |content| {
-            serde_json::to_value(ScheduleView {
-                id: ScheduleId::from_u128(1),
-                definition: Definition::Read(&definition),
-                created_at: Timestamp::UNIX_EPOCH,
-                last_at: None,
-                next_at: None,
-                content,
-            })
-            .unwrap()
-        };
-        assert_eq!(
-            seen(Content::Shown)["job"]["payload"],
-            json!({"b": 1, "a": 2})
-        );
-        let withheld = seen(Content::Withheld);
-        assert_eq!(
-            withheld["job"],
-            json!({"kind": "report", "max_attempts": 3})
-        );
-        assert_eq!(withheld["payload_withheld"], true);
-        assert_eq!(withheld["finished"], true);
+    fn all_broken_rules_of_a_patch_are_reported_together() {
+        for (patch, expected) in [
+            (
+                json!({"name": "other", "colour": 1}),
+                &["colour", "name"][..],
+            ),
+            (
+                json!({"cron": "61 * * * *", "job": {"kind": ""}}),
+                &["cron.minute", "job.kind"],
+            ),
+            (json!({"cron": null, "job": null}), &["cron", "job"]),
+            (
+                json!({"every": "1s", "at": "2030-01-01T00:00:00Z", "overlap": "x"}),
+                &["cron", "overlap"],
+            ),
+            (
+                json!({"splay": "1s", "splay_ms": 5, "job": {"kind": "a", "x": 1}}),
+                &["job.x", "splay_ms"],
+            ),
+        ] {
+            assert_eq!(patched(&patch).unwrap_err(), expected, "{patch}");
+        }
     }
 
     #[test]
-    fn one_that_cannot_be_read_is_shown_as_it_was_written() {
-        let seen = |text: &str, content| {
-            serde_json::to_value(ScheduleView {
-                id: ScheduleId::from_u128(1),
-                definition: Definition::Unreadable {
-                    name: "s",
-                    text,
-                    reason: "timezone: is gone",
-                },
-                created_at: Timestamp::UNIX_EPOCH,
-                last_at: None,
-                next_at: None,
-                content,
-            })
-            .unwrap()
+    fn a_put_takes_the_name_from_the_path() {
+        let name = ScheduleName::new("pulse").unwrap();
+        let put = |value: Value| {
+            let check = |put: PutSchedule, checks: &mut Checks| put.check_named(&name, checks);
+            read_body_with(&value.to_string(), Timestamp::UNIX_EPOCH, check).map_err(fields)
         };
-        let text = r#"{"name":"s","timezone":"Mars","job":{"kind":"a","payload":1}}"#;
-        let shown = seen(text, Content::Shown);
+        let definition = put(json!({"every": "1m", "job": {"kind": "a"}})).unwrap();
+        assert_eq!(definition.name, name);
         assert_eq!(
-            (&shown["timezone"], &shown["next_at"]),
-            (&json!("Mars"), &Value::Null)
+            put(json!({"name": "pulse", "every": "1m", "job": {"kind": "a"}})),
+            Ok(definition)
         );
-        assert_eq!(
-            (&shown["error"], &shown["finished"]),
-            (&json!("timezone: is gone"), &json!(false))
-        );
-        assert_eq!(seen(text, Content::Withheld)["job"], json!({"kind": "a"}));
-        assert_eq!(seen("not JSON", Content::Shown)["name"], "s");
+        let refused = put(json!({"name": "other", "colour": 1, "job": {"kind": "a"}}));
+        assert_eq!(refused.unwrap_err(), ["colour", "cron", "name"]);
     }
 }

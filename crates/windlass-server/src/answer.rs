@@ -1,7 +1,7 @@
 //! What a route answers.
 
 use axum::body::Body;
-use axum::http::header::{CONTENT_TYPE, ETAG, LINK, LOCATION};
+use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
@@ -85,22 +85,6 @@ impl Answer {
             self.headers.push((name, value));
         }
         self
-    }
-
-    pub(crate) fn location(self, path: &str) -> Self {
-        self.header(LOCATION, path)
-    }
-
-    pub(crate) fn etag(self, tag: &str) -> Self {
-        self.header(ETAG, tag)
-    }
-
-    /// Where the next page is.
-    pub(crate) fn next(self, link: Option<String>) -> Self {
-        match link {
-            Some(link) => self.header(LINK, &format!("<{link}>; rel=\"next\"")),
-            None => self,
-        }
     }
 
     /// What was answered with a key before, so that it can be kept.

@@ -7,8 +7,7 @@ use axum::http::HeaderMap;
 use axum::http::header::{HeaderName, IF_NONE_MATCH};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
-use windlass_api::{Content, Query, body_text, check_strict, read_all};
-use windlass_core::fields::RawFields;
+use windlass_api::{Content, body_text};
 use windlass_core::{Invalid, JobId, Timestamp};
 use windlass_engine::{Ids, Origin};
 
@@ -24,8 +23,6 @@ pub(crate) struct Call {
     pub(crate) now: Timestamp,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
-    /// The name of the body's schema.
-    pub(crate) takes: Option<&'static str>,
     /// Where the router is mounted.
     pub(crate) prefix: String,
     /// The path behind that.
@@ -70,10 +67,6 @@ impl Call {
         found.map_or("", |(_, value)| value)
     }
 
-    pub(crate) fn query(&self) -> Query<'_> {
-        Query::of(&self.query)
-    }
-
     pub(crate) fn header(&self, name: &HeaderName) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
@@ -89,28 +82,6 @@ impl Call {
             true => Ok("{}"),
             false => Ok(body_text(&self.body)?),
         }
-    }
-
-    /// What the body says, by a reader of its fields; no body has none. All problems of a body are
-    /// reported at once.
-    pub(crate) fn read<T>(
-        &self,
-        read: impl Fn(RawFields) -> Result<T, Invalid>,
-    ) -> Result<T, Problem> {
-        let text = match self.body.is_empty() {
-            true => "{}",
-            false => check_strict(&self.body)?,
-        };
-        let read = read_all(text, self.takes, read);
-        read.map_err(|problems| Problem::invalid(&problems))
-    }
-
-    pub(crate) fn limit(&self, default: usize, max: usize) -> Result<usize, Problem> {
-        let most = u64::try_from(max).unwrap_or(u64::MAX);
-        let limit = self.query().integer("limit", 1, most)?;
-        Ok(limit
-            .and_then(|limit| limit.try_into().ok())
-            .unwrap_or(default))
     }
 
     /// The URL of the same list from a cursor on.

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use axum::http::{HeaderName, StatusCode};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
-use windlass_api::{Body, Param, params, read_body, read_query};
+use serde::de::DeserializeOwned;
+use windlass_api::{Body, Checks, Param, params, read_body, read_body_with, read_query};
 
 use crate::answer::Answer;
 use crate::call::Call;
@@ -65,6 +66,31 @@ impl<B: Body> Extract for Read<B> {
 
     fn extract(call: &Call, _: &[Param]) -> Result<Self, Problem> {
         Ok(Read(read_body::<B>(call.text()?, call.now)?))
+    }
+}
+
+/// A body that its handler checks together with something else: the path, or what is stored.
+pub(crate) struct Unchecked<B>(PhantomData<fn() -> B>);
+
+impl<B: DeserializeOwned> Unchecked<B> {
+    /// Reads the body, and reports all its problems: those of its fields, and those that `check` finds.
+    pub(crate) fn check<T>(
+        &self,
+        call: &Call,
+        check: impl FnOnce(B, &mut Checks) -> Option<T>,
+    ) -> Result<T, Problem> {
+        Ok(read_body_with(call.text()?, call.now, check)?)
+    }
+}
+
+impl<B: DeserializeOwned + JsonSchema> Extract for Unchecked<B> {
+    fn declare(signature: &mut Signature) -> Vec<Param> {
+        signature.takes::<B>();
+        Vec::new()
+    }
+
+    fn extract(_: &Call, _: &[Param]) -> Result<Self, Problem> {
+        Ok(Unchecked(PhantomData))
     }
 }
 

@@ -16,7 +16,6 @@ mod system;
 mod workers;
 
 use std::fmt;
-use std::future::Future;
 use std::sync::Arc;
 
 use axum::Router;
@@ -24,15 +23,13 @@ use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{RawPathParams, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::routing::{MethodFilter, on};
-use windlass_api::schema::{Field, Schema};
+use serde_json::Value;
 use windlass_core::JOB_BYTES_MAX;
 
 pub(crate) use jobs::CompactBulk;
 
 use crate::access::Scope;
-use crate::answer::Answer;
 use crate::app::{App, Settings};
-use crate::call::Call;
 use crate::endpoint::{Endpoint, Handler, Signature};
 use crate::preconditions;
 use crate::problem::Problem;
@@ -74,69 +71,48 @@ pub(crate) struct Route {
     pub(crate) needs: Needs,
     pub(crate) summary: &'static str,
     pub(crate) tag: &'static str,
-    pub(crate) takes: Option<&'static str>,
     pub(crate) body_required: bool,
-    pub(crate) params: Vec<Field>,
-    pub(crate) headers: Vec<Field>,
-    pub(crate) answers: Vec<(u16, &'static str, Option<Schema>)>,
+    /// The headers that it looks at, each with its schema.
+    pub(crate) headers: Vec<(&'static str, Value)>,
     pub(crate) content_type: &'static str,
     pub(crate) idempotent: bool,
     /// Whether it is given up where its client has gone.
     pub(crate) ends_with_client: bool,
     limit: BodyLimit,
     pub(crate) handler: Handler,
-    /// What the handler takes and returns, where it says so itself.
+    /// What the handler takes and returns.
     pub(crate) signature: Arc<Signature>,
     /// The statuses of good answers.
     pub(crate) statuses: Vec<(u16, &'static str)>,
 }
 
 impl Route {
-    fn new<F, A>(method: Method, path: &'static str, needs: impl Into<Needs>, handler: F) -> Self
-    where
-        F: Fn(Call) -> A + Send + Sync + 'static,
-        A: Future<Output = Result<Answer, Problem>> + Send + 'static,
-    {
-        Route {
-            // What only looks changes nothing that could be left half done.
-            ends_with_client: method.is_safe(),
-            path,
-            needs: needs.into(),
-            summary: "",
-            tag: "system",
-            takes: None,
-            body_required: false,
-            params: Vec::new(),
-            headers: preconditions::headers_of(&method),
-            method,
-            answers: Vec::new(),
-            content_type: "application/json",
-            idempotent: false,
-            limit: BodyLimit::OneJob,
-            handler: Arc::new(move |call| Box::pin(handler(call))),
-            signature: Arc::default(),
-            statuses: Vec::new(),
-        }
-    }
-
-    /// A route whose handler says what it takes and returns.
-    fn typed<Args>(
+    fn new<Args>(
         method: Method,
         path: &'static str,
         needs: impl Into<Needs>,
         endpoint: impl Endpoint<Args>,
     ) -> Self {
         let (handler, signature) = endpoint.into_parts();
-        let nowhere = |_| async { Err(Problem::not_found("such path")) };
         Route {
-            handler,
+            // A request that only reads cannot leave a change half done.
+            ends_with_client: method.is_safe(),
+            path,
+            needs: needs.into(),
+            summary: "",
+            tag: "system",
             body_required: signature.body.is_some(),
+            headers: preconditions::headers_of(&method),
+            method,
+            content_type: "application/json",
+            idempotent: false,
+            limit: BodyLimit::OneJob,
+            handler,
             statuses: match &signature.returns {
                 Some(_) => Vec::new(),
                 None => vec![(204, "Done.")],
             },
             signature: Arc::new(signature),
-            ..Route::new(method, path, needs, nowhere)
         }
     }
 
@@ -145,7 +121,7 @@ impl Route {
         needs: impl Into<Needs>,
         endpoint: impl Endpoint<Args>,
     ) -> Self {
-        Route::typed(Method::GET, path, needs, endpoint)
+        Route::new(Method::GET, path, needs, endpoint)
     }
 
     fn post<Args>(
@@ -153,7 +129,7 @@ impl Route {
         needs: impl Into<Needs>,
         endpoint: impl Endpoint<Args>,
     ) -> Self {
-        Route::typed(Method::POST, path, needs, endpoint)
+        Route::new(Method::POST, path, needs, endpoint)
     }
 
     fn put<Args>(
@@ -161,7 +137,7 @@ impl Route {
         needs: impl Into<Needs>,
         endpoint: impl Endpoint<Args>,
     ) -> Self {
-        Route::typed(Method::PUT, path, needs, endpoint)
+        Route::new(Method::PUT, path, needs, endpoint)
     }
 
     fn patch<Args>(
@@ -169,7 +145,7 @@ impl Route {
         needs: impl Into<Needs>,
         endpoint: impl Endpoint<Args>,
     ) -> Self {
-        Route::typed(Method::PATCH, path, needs, endpoint)
+        Route::new(Method::PATCH, path, needs, endpoint)
     }
 
     fn delete<Args>(
@@ -177,7 +153,7 @@ impl Route {
         needs: impl Into<Needs>,
         endpoint: impl Endpoint<Args>,
     ) -> Self {
-        Route::typed(Method::DELETE, path, needs, endpoint)
+        Route::new(Method::DELETE, path, needs, endpoint)
     }
 
     /// A status of its good answers, and what that means.
@@ -188,26 +164,18 @@ impl Route {
 
     /// Whether it takes a body.
     pub(crate) fn takes_body(&self) -> bool {
-        self.takes.is_some() || self.signature.body.is_some()
+        self.signature.body.is_some()
     }
 
     /// Whether it has such a parameter in its query.
     pub(crate) fn has_param(&self, name: &str) -> bool {
-        let declared = self.signature.query.iter().any(|param| param.name == name);
-        declared || self.params.iter().any(|param| param.name() == name)
+        self.signature.query.iter().any(|param| param.name == name)
     }
 
     /// What it does, and under which heading.
     fn says(mut self, tag: &'static str, summary: &'static str) -> Self {
         self.tag = tag;
         self.summary = summary;
-        self
-    }
-
-    /// It takes a body of this shape.
-    fn takes(mut self, schema: &'static str) -> Self {
-        self.takes = Some(schema);
-        self.body_required = true;
         self
     }
 
@@ -223,27 +191,9 @@ impl Route {
         self
     }
 
-    /// It takes these parameters in its query.
-    fn params(mut self, params: impl IntoIterator<Item = Field>) -> Self {
-        self.params.extend(params);
-        self
-    }
-
-    /// It looks at this header.
-    fn header(mut self, header: Field) -> Self {
-        self.headers.push(header);
-        self
-    }
-
-    /// It answers so when all is well.
-    fn answers(mut self, status: u16, about: &'static str, schema: Schema) -> Self {
-        self.answers.push((status, about, Some(schema)));
-        self
-    }
-
-    /// It answers so, without a body, when all is well.
-    fn answers_nothing(mut self) -> Self {
-        self.answers.push((204, "Done.", None));
+    /// It looks at this header, which has this schema.
+    fn header(mut self, name: &'static str, schema: Value) -> Self {
+        self.headers.push((name, schema));
         self
     }
 
@@ -324,11 +274,8 @@ pub fn routes() -> Vec<RouteInfo> {
             Needs::Scope(scope) => Some(scope),
         },
         idempotent: route.idempotent,
-        takes: match &route.signature.body {
-            Some((name, _)) => Some(name.clone()),
-            None => route.takes.map(str::to_owned),
-        },
-        headers: route.headers.iter().map(Field::name).collect(),
+        takes: route.signature.body.as_ref().map(|(name, _)| name.clone()),
+        headers: route.headers.iter().map(|(name, _)| *name).collect(),
     };
     table().into_iter().map(info).collect()
 }
@@ -380,6 +327,8 @@ mod tests {
 
     use super::*;
     use crate::access::Access;
+    use crate::call::Call;
+    use crate::endpoint::Reply;
 
     /// Asks a route that has two steps, and goes away after the first. Whether the second was done.
     async fn is_done_without_client(change: impl FnOnce(Route) -> Route, method: Method) -> bool {
@@ -392,7 +341,7 @@ mod tests {
                 inside.notify_one();
                 gate.notified().await;
                 note.store(true, Ordering::SeqCst);
-                Ok(Answer::empty())
+                Ok(Reply::empty())
             }
         };
         let route = change(Route::new(method, "/two", Needs::Nothing, handler));

@@ -17,7 +17,7 @@ use axum::http::{HeaderMap, HeaderValue, Response, StatusCode};
 use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::runtime::Handle;
 use tracing::{Instrument as _, debug, error_span};
-use windlass_api::Query;
+use windlass_api::query_pairs;
 use windlass_core::Invalid;
 use windlass_listen::BodyError;
 
@@ -117,7 +117,7 @@ async fn answer(
     };
     preconditions::check(&route, &parts.headers)?;
     let params = params.map_err(|_| Problem::not_found("such path: its names are UTF-8"))?;
-    let query = Query::pairs(parts.uri.query().unwrap_or_default())?;
+    let query = query_pairs(parts.uri.query().unwrap_or_default())?;
     if let Some(unknown) = query.keys().find(|name| !route.has_param(name)) {
         return Err(Invalid::new(unknown, "is not a parameter of this route").into());
     }
@@ -134,7 +134,6 @@ async fn answer(
         now,
         headers: parts.headers,
         body,
-        takes: route.takes,
         params,
         query,
         seeded: None,

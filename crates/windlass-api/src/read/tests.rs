@@ -136,7 +136,7 @@ fn every_problem_is_reported_by_field_and_rule() {
 fn a_query_is_read_by_the_types_of_its_parameters() {
     let params = params::<Order>();
     let read = |text: &str| {
-        let pairs = crate::Query::pairs(text).unwrap();
+        let pairs = crate::query_pairs(text).unwrap();
         read_query::<Order>(&pairs, &params, Timestamp::UNIX_EPOCH)
     };
     let order = read("kind=5&limit=3&flag=true&other=1").unwrap();

@@ -8,7 +8,7 @@ use axum::http::HeaderName;
 use axum::response::IntoResponse as _;
 use axum::response::sse::{Event as Sent, Sse};
 use futures_util::{StreamExt as _, stream};
-use windlass_api::schema::{Field, Schema};
+use serde_json::json;
 use windlass_api::{Content, Event as Shown, EventName, EventParams};
 use windlass_core::Invalid;
 use windlass_engine::{Clock, Event};
@@ -31,14 +31,14 @@ const BATCH_MAX: usize = 100;
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 
 pub(super) fn routes() -> Vec<Route> {
-    let last_event_id = Schema::text().about("Go on behind this event.");
+    let last_event_id = json!({"type": "string", "description": "Resume after this event."});
     vec![
         Route::get("/api/v1/events", Scope::Read, listen)
             .says(
                 "events",
                 "What happens on this node, as server-sent events. The `data` of each is an event.",
             )
-            .header(Field::maybe("Last-Event-ID", last_event_id))
+            .header("Last-Event-ID", last_event_id)
             .content_type("text/event-stream")
             .status(200, "The stream; it does not end."),
     ]

@@ -9,26 +9,15 @@ mod list;
 mod look;
 mod why;
 
-use windlass_api::schema::{Field, Schema};
-
 pub(crate) use bulk_answer::CompactBulk;
 pub(super) use change::check_payload;
+pub(super) use create::request_problems;
 pub(super) use list::{allow, answer as answer_page, found_by, pass, pass_answer, pass_detail};
 
 use super::Route;
 use crate::access::Scope;
 
 const TAG: &str = "jobs";
-
-pub(super) fn page_params() -> Vec<Field> {
-    vec![
-        Field::maybe("limit", Schema::integer(1, 1000)),
-        Field::maybe(
-            "cursor",
-            Schema::text().about("`next_cursor` of the page before."),
-        ),
-    ]
-}
 
 pub(super) fn routes() -> Vec<Route> {
     vec![

@@ -1,99 +1,59 @@
-//! Schedules: their whole life.
+//! Schedules: create, read, change, preview and run them.
 
 mod edit;
 mod fire;
-mod look;
+mod preview;
+mod read;
 
-use axum::http::Method;
-use axum::http::header::IF_MATCH;
+use axum::http::header::{ETAG, IF_MATCH};
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use windlass_api::schema::{Field, Schema};
-use windlass_api::{Definition, ScheduleView};
+use windlass_api::{Content, ScheduleTimes, ScheduleView};
 use windlass_core::ScheduleId;
 use windlass_core::schedule::NewSchedule;
 use windlass_store::{Expected, Schedule, ScheduleRef, UnreadableSchedule};
 
 use super::Route;
-use super::jobs::page_params;
 use crate::access::Scope;
-use crate::answer::Answer;
 use crate::call::Call;
+use crate::endpoint::Reply;
 use crate::problem::Problem;
 
 const TAG: &str = "schedules";
 
 pub(super) fn routes() -> Vec<Route> {
-    let schedule = || Schema::named("Schedule");
-    let if_match = || {
-        Field::maybe(
-            "If-Match",
-            Schema::text().about("The `ETag` that was read."),
-        )
-    };
-    let count = || Field::maybe("count", Schema::integer(1, 1000));
+    let if_match = |route: Route| route.header("If-Match", text("Only if this is its `ETag`."));
+    let one = "/api/v1/schedules/{name}";
     vec![
-        Route::new(
-            Method::POST,
-            "/api/v1/schedules",
-            Scope::Operate,
-            edit::create,
-        )
-        .says(TAG, "Creates a schedule.")
-        .takes("NewSchedule")
-        .answers(201, "It is stored.", schedule())
-        .idempotent(),
-        Route::new(Method::GET, "/api/v1/schedules", Scope::Read, look::list)
+        Route::post("/api/v1/schedules", Scope::Operate, edit::create)
+            .says(TAG, "Creates a schedule.")
+            .status(201, "The schedule was created.")
+            .idempotent(),
+        Route::get("/api/v1/schedules", Scope::Read, read::list)
             .says(
                 TAG,
-                "Lists the schedules that will fire again, are paused, or cannot be read any more, by name.",
+                "Lists the schedules that will fire again, are paused, or cannot be read, by name.",
             )
-            .params(page_params())
-            .answers(200, "A page.", Schema::page(schedule(), vec![])),
-        Route::new(
-            Method::POST,
-            "/api/v1/schedules/preview",
-            Scope::Read,
-            look::preview,
-        )
-        .says(TAG, "When a rule would fire, before it is stored.")
-        .takes("Preview")
-        .answers(
-            200,
-            "The next instants.",
-            Schema::page(Schema::named("Firing"), vec![]),
-        ),
-        Route::new(
-            Method::GET,
-            "/api/v1/schedules/{name}",
-            Scope::Read,
-            look::get,
-        )
-        .says(TAG, "One schedule, by name or id; also one that is over.")
-        .answers(200, "The schedule, with its `ETag`.", schedule()),
-        Route::new(
-            Method::PUT,
-            "/api/v1/schedules/{name}",
-            Scope::Operate,
-            edit::put,
-        )
-        .says(TAG, "Creates a schedule or replaces the one of that name.")
-        .takes("PutSchedule")
-        .header(if_match())
-        .answers(200, "It is replaced.", schedule())
-        .answers(201, "It is created.", schedule()),
-        Route::new(
-            Method::PATCH,
-            "/api/v1/schedules/{name}",
-            Scope::Operate,
-            edit::patch,
-        )
-        .says(
-            TAG,
-            "Changes what is given about a schedule; `null` is its default.",
-        )
-        .takes("SchedulePatch")
-        .header(if_match())
-        .answers(200, "The schedule.", schedule()),
+            .status(200, "A page of schedules."),
+        Route::post("/api/v1/schedules/preview", Scope::Read, preview::rule)
+            .says(TAG, "Shows when a rule would fire, without storing it.")
+            .status(200, "The next instants."),
+        Route::get(one, Scope::Read, read::get)
+            .says(
+                TAG,
+                "Returns one schedule by name or id, also if it will not fire again.",
+            )
+            .status(200, "The schedule, with its `ETag`."),
+        if_match(Route::put(one, Scope::Operate, edit::put))
+            .says(TAG, "Creates a schedule or replaces the one of that name.")
+            .status(200, "The schedule was replaced.")
+            .status(201, "The schedule was created."),
+        if_match(Route::patch(one, Scope::Operate, edit::patch))
+            .says(
+                TAG,
+                "Changes the given fields of a schedule; `null` sets a field back to its default.",
+            )
+            .status(200, "The schedule."),
         Route::get(
             "/api/v1/schedules/{name}/replaced-payloads/{sha256}",
             Scope::ReadPayload,
@@ -101,192 +61,171 @@ pub(super) fn routes() -> Vec<Route> {
         )
         .says(
             TAG,
-            "The payload that a change of a schedule replaced, by the hash that the audit log has; kept for a limited time.",
+            "Returns the payload that a change of a schedule replaced, by the hash in the audit log. Kept for a limited time.",
         )
         .status(200, "The payload."),
-        Route::new(
-            Method::DELETE,
-            "/api/v1/schedules/{name}",
-            Scope::Operate,
-            edit::delete,
-        )
-        .says(TAG, "Removes a schedule; its jobs stay.")
-        .header(if_match())
-        .answers_nothing(),
-        Route::new(
-            Method::POST,
+        if_match(Route::delete(one, Scope::Operate, edit::delete))
+            .says(TAG, "Removes a schedule; its jobs stay."),
+        if_match(Route::post(
             "/api/v1/schedules/{name}/pause",
             Scope::Operate,
             edit::pause,
-        )
-        .says(TAG, "It does not fire until it is resumed.")
-        .header(if_match())
-        .answers(200, "The schedule.", schedule()),
-        Route::new(
-            Method::POST,
+        ))
+        .says(TAG, "Pauses a schedule: it does not fire until it is resumed.")
+        .status(200, "The schedule."),
+        if_match(Route::post(
             "/api/v1/schedules/{name}/resume",
             Scope::Operate,
             edit::resume,
-        )
+        ))
         .says(
             TAG,
-            "It fires again; what it missed is recorded as skipped.",
+            "Resumes a schedule: it fires again, and the occurrences that it missed are recorded as skipped.",
         )
-        .header(if_match())
-        .answers(200, "The schedule.", schedule()),
-        Route::new(
-            Method::POST,
+        .status(200, "The schedule."),
+        Route::post(
             "/api/v1/schedules/{name}/run-now",
             Scope::Operate,
             fire::run_now,
         )
-        .says(TAG, "Runs its job now, beside its occurrences.")
-        .answers(201, "The job.", Schema::named("RunAnswer"))
+        .says(TAG, "Runs the job of a schedule now, in addition to its occurrences.")
+        .status(201, "The job.")
         .idempotent(),
-        Route::new(
-            Method::POST,
+        Route::post(
             "/api/v1/schedules/{name}/backfill",
             Scope::Operate,
             fire::backfill,
         )
         .says(
             TAG,
-            "Runs the occurrences of a range in the past that were not fired.",
+            "Runs the occurrences of a range in the past that did not fire; at most 1000.",
         )
-        .takes("Backfill")
-        .answers(
-            200,
-            "How many jobs were made.",
-            Schema::named("BackfillAnswer"),
-        )
+        .status(200, "How many jobs were created.")
         .idempotent(),
-        Route::new(
-            Method::GET,
+        Route::get(
             "/api/v1/schedules/{name}/occurrences",
             Scope::Read,
-            look::occurrences,
+            read::occurrences,
         )
-        .says(TAG, "What was fired, newest first, and what was skipped.")
-        .params(page_params())
-        .answers(
-            200,
-            "A page.",
-            Schema::page(Schema::named("Occurrence"), vec![]),
-        ),
-        Route::new(
-            Method::GET,
+        .says(
+            TAG,
+            "Lists the occurrences that fired and the ranges that were skipped, newest first.",
+        )
+        .status(200, "A page of occurrences."),
+        Route::get(
             "/api/v1/schedules/{name}/preview",
             Scope::Read,
-            look::upcoming,
+            preview::stored,
         )
-        .says(TAG, "Its next occurrences, as if it were not paused.")
-        .params([count()])
-        .answers(
-            200,
-            "The next instants.",
-            Schema::page(Schema::named("Firing"), vec![]),
-        ),
+        .says(
+            TAG,
+            "Shows the next occurrences of a schedule, as if it were not paused.",
+        )
+        .status(200, "The next instants."),
     ]
 }
 
-/// A schedule that is there.
-enum Found {
-    /// As it is understood.
-    Read(Box<Schedule>),
-    /// One that cannot be read any more.
+fn text(about: &str) -> Value {
+    json!({"type": "string", "description": about})
+}
+
+/// A schedule in the store.
+enum StoredSchedule {
+    Readable(Box<Schedule>),
+    /// Its definition cannot be read.
     Unreadable(UnreadableSchedule),
 }
 
-impl Found {
+impl StoredSchedule {
     fn id(&self) -> ScheduleId {
         match self {
-            Found::Read(schedule) => schedule.id,
-            Found::Unreadable(schedule) => schedule.id,
+            StoredSchedule::Readable(schedule) => schedule.id,
+            StoredSchedule::Unreadable(schedule) => schedule.id,
         }
     }
 
     fn name(&self) -> &str {
         match self {
-            Found::Read(schedule) => schedule.definition.name.as_str(),
-            Found::Unreadable(schedule) => &schedule.name,
+            StoredSchedule::Readable(schedule) => schedule.definition.name.as_str(),
+            StoredSchedule::Unreadable(schedule) => &schedule.name,
         }
     }
 
-    /// What a change of it expects.
-    fn version(&self) -> Expected {
+    /// What a write of it expects to be stored.
+    fn expected(&self) -> Expected {
         Expected::Version(match self {
-            Found::Read(schedule) => schedule.version,
-            Found::Unreadable(schedule) => schedule.version,
+            StoredSchedule::Readable(schedule) => schedule.version,
+            StoredSchedule::Unreadable(schedule) => schedule.version,
         })
     }
 
-    /// What was asked for, if it can be read.
     fn definition(&self) -> Option<&NewSchedule> {
         match self {
-            Found::Read(schedule) => Some(&schedule.definition),
-            Found::Unreadable(_) => None,
+            StoredSchedule::Readable(schedule) => Some(&schedule.definition),
+            StoredSchedule::Unreadable(_) => None,
         }
     }
 
-    /// The schedule, if it can be read.
+    /// The schedule; refused if it cannot be read.
     fn readable(self) -> Result<Schedule, Problem> {
         match self {
-            Found::Read(schedule) => Ok(*schedule),
-            Found::Unreadable(schedule) => {
-                let detail = format!(
-                    "schedule {} cannot be read any more: {}",
-                    schedule.name, schedule.reason
-                );
+            StoredSchedule::Readable(schedule) => Ok(*schedule),
+            StoredSchedule::Unreadable(schedule) => {
+                let (name, reason) = (schedule.name, schedule.reason);
+                let detail = format!("schedule {name} cannot be read: {reason}");
                 let problem = Problem::conflict("schedule_unreadable", detail);
-                Err(problem.hint("PUT writes it anew, DELETE removes it"))
+                Err(problem.hint("replace it with PUT, or remove it with DELETE"))
             }
         }
     }
 
-    fn view(&self, call: &Call) -> ScheduleView<'_> {
-        let content = call.content();
+    fn view(&self, content: Content) -> ScheduleView {
         match self {
-            Found::Read(schedule) => view(call, schedule),
-            Found::Unreadable(schedule) => ScheduleView {
-                id: schedule.id,
-                definition: Definition::Unreadable {
-                    name: &schedule.name,
-                    text: &schedule.definition,
-                    reason: &schedule.reason,
-                },
-                created_at: schedule.created_at,
-                last_at: schedule.last_at,
-                next_at: None,
-                content,
-            },
+            StoredSchedule::Readable(schedule) => {
+                ScheduleView::Readable(Box::new(view(schedule, content)))
+            }
+            StoredSchedule::Unreadable(schedule) => {
+                let times = ScheduleTimes {
+                    created_at: schedule.created_at,
+                    last_at: schedule.last_at,
+                    next_at: None,
+                };
+                ScheduleView::Unreadable(Box::new(windlass_api::UnreadableSchedule::new(
+                    (schedule.id, &schedule.name),
+                    (&schedule.definition, &schedule.reason),
+                    times,
+                    content,
+                )))
+            }
         }
     }
 
     fn etag(&self) -> Result<String, Problem> {
         match self {
-            Found::Read(schedule) => etag(schedule),
-            Found::Unreadable(schedule) => Ok(tag(schedule.id, schedule.definition.as_bytes())),
+            StoredSchedule::Readable(schedule) => etag(schedule),
+            StoredSchedule::Unreadable(schedule) => {
+                Ok(tag(schedule.id, schedule.definition.as_bytes()))
+            }
         }
     }
 }
 
-/// The schedule that is found by name, or by id.
-async fn find(call: &Call, which: &ScheduleRef) -> Result<Option<Found>, Problem> {
+async fn find(call: &Call, which: &ScheduleRef) -> Result<Option<StoredSchedule>, Problem> {
     if let Some(found) = call.app.client.schedule(which).await? {
-        return Ok(Some(Found::Read(Box::new(found))));
+        return Ok(Some(StoredSchedule::Readable(Box::new(found))));
     }
     let unreadable = call.app.client.unreadable_schedules().await?;
     let is_it = |one: &UnreadableSchedule| match which {
         ScheduleRef::Id(id) => one.id == *id,
         ScheduleRef::Name(name) => one.name == name.as_str(),
     };
-    Ok(unreadable.into_iter().find(is_it).map(Found::Unreadable))
+    let found = unreadable.into_iter().find(is_it);
+    Ok(found.map(StoredSchedule::Unreadable))
 }
 
 /// The schedule that the path names, by name or by id.
-async fn found(call: &Call) -> Result<Found, Problem> {
-    let text = call.param("name");
-    let which = match text.parse() {
+async fn named(call: &Call) -> Result<StoredSchedule, Problem> {
+    let which = match call.param("name").parse() {
         Ok(id) => ScheduleRef::Id(id),
         Err(_) => ScheduleRef::Name(call.name("name")?),
     };
@@ -294,27 +233,21 @@ async fn found(call: &Call) -> Result<Found, Problem> {
     found.ok_or_else(|| Problem::not_found("such schedule"))
 }
 
-/// The same, if it can be read.
-async fn named(call: &Call) -> Result<Schedule, Problem> {
-    found(call).await?.readable()
-}
-
-fn view<'a>(call: &Call, schedule: &'a Schedule) -> ScheduleView<'a> {
-    ScheduleView {
-        id: schedule.id,
-        definition: Definition::Read(&schedule.definition),
+fn view(schedule: &Schedule, content: Content) -> windlass_api::Schedule {
+    let times = ScheduleTimes {
         created_at: schedule.created_at,
         last_at: schedule.last_at,
         next_at: schedule.next_at,
-        content: call.content(),
-    }
+    };
+    windlass_api::Schedule::new(schedule.id, &schedule.definition, times, content)
 }
 
-fn answer(call: &Call, schedule: &Schedule) -> Result<Answer, Problem> {
-    Ok(Answer::ok(&view(call, schedule))?.etag(&etag(schedule)?))
+fn answer(call: &Call, schedule: &Schedule) -> Result<Reply<windlass_api::Schedule>, Problem> {
+    let reply = Reply::ok(view(schedule, call.content()));
+    Ok(reply.header(ETAG, etag(schedule)?))
 }
 
-/// Changes with what was asked for, and not with each firing: so an edit meets only other edits.
+/// Changes with the definition and not with each firing, so an edit conflicts only with other edits.
 fn etag(schedule: &Schedule) -> Result<String, Problem> {
     let text = serde_json::to_vec(&schedule.definition);
     let text = text.map_err(|error| Problem::internal(&error))?;
@@ -334,20 +267,21 @@ fn tag(id: ScheduleId, definition: &[u8]) -> String {
     format!("\"{hex}\"")
 }
 
-/// Refuses a change to a schedule that is not what the client read.
-fn check_match(call: &Call, schedule: Option<&Found>) -> Result<(), Problem> {
+/// Refuses a change whose `If-Match` is not the tag of the stored schedule.
+fn check_match(call: &Call, schedule: Option<&StoredSchedule>) -> Result<(), Problem> {
     let Some(expected) = call.headers.get(IF_MATCH) else {
         return Ok(());
     };
-    let found = schedule.map(Found::etag).transpose()?;
-    // What is no text is nobody's tag.
+    let stored = schedule.map(StoredSchedule::etag).transpose()?;
+    // A value that is not text matches no tag.
     let mut expected = expected.to_str().unwrap_or_default().split(',');
-    let fits = found
-        .is_some_and(|found| expected.any(|tag| matches!(tag.trim(), "*") || tag.trim() == found));
-    if fits {
+    let matches =
+        stored.is_some_and(|stored| expected.any(|tag| tag.trim() == "*" || tag.trim() == stored));
+    if matches {
         return Ok(());
     }
     let status = axum::http::StatusCode::PRECONDITION_FAILED;
-    let detail = "the schedule is not what `If-Match` says";
-    Err(Problem::new(status, "precondition_failed", detail).hint("read it again, then change it"))
+    let detail = "the schedule does not match `If-Match`";
+    let problem = Problem::new(status, "precondition_failed", detail);
+    Err(problem.hint("read the schedule again, then repeat the change"))
 }

@@ -67,7 +67,7 @@ impl Body for WithRequest {
 }
 
 /// Everything that is wrong with the request of an HTTP job, found by leaving out what is wrong.
-fn request_problems(new: &NewJob) -> Vec<Invalid> {
+pub(in crate::routes) fn request_problems(new: &NewJob) -> Vec<Invalid> {
     let (mut problems, mut payload) = (Vec::new(), new.payload.clone());
     while let Err(problem) = check_form((&new.kind, new.delivery), &payload) {
         let field = problem.field().strip_prefix("payload.").unwrap_or_default();

@@ -1,83 +1,90 @@
-//! Creates and changes schedules.
+//! Creates, changes and removes schedules.
 
-use axum::http::StatusCode;
-use serde_json::value::to_raw_value;
 use windlass::Error;
-use windlass_api::{ReplacedPayload, read_patch, read_schedule};
-use windlass_core::schedule::NewSchedule;
-use windlass_core::{Invalid, ScheduleName};
+use windlass_api::{
+    Body as _, Checks, NewJob, NewSchedule, PutSchedule, ReplacedPayload, Schedule, SchedulePatch,
+};
+use windlass_core::{ScheduleName, schedule};
 use windlass_http::with_defaults;
-use windlass_store::{Expected, Schedule, ScheduleRef, Written};
+use windlass_store::{Expected, Schedule as Stored, ScheduleRef, compare_and_set};
 
-use super::{Found, answer, check_match, find, found};
-use crate::answer::Answer;
+use super::{StoredSchedule, answer, check_match, find, named};
 use crate::audit::{replaced_payload, schedule_changes, schedule_owner};
 use crate::call::{Call, escaped};
-use crate::endpoint::Reply;
-use crate::http_jobs::{check_form, check_request, with_depth};
+use crate::endpoint::{Reply, Unchecked};
+use crate::http_jobs::{check_request, with_depth};
 use crate::preconditions::exists;
 use crate::problem::Problem;
+use crate::routes::jobs::request_problems;
 
-/// So often a change is tried that meets a firing.
-const TRIES: usize = 10;
-
-pub(super) async fn create(call: Call) -> Result<Answer, Problem> {
-    let definition = call.read(|parts| well_formed(&call, read_schedule(&parts)?))?;
-    let definition = checked(&call, definition).await?;
+pub(super) async fn create(
+    call: Call,
+    body: Unchecked<NewSchedule>,
+) -> Result<Reply<Schedule>, Problem> {
+    let definition = body.check(&call, |new, checks| {
+        let payload = payload_field(new.job.as_ref());
+        check_http_job(new.check(checks)?, payload, checks)
+    })?;
+    let definition = ready_to_store(&call, definition).await?;
     let name = definition.name.clone();
     let changes = schedule_changes(&call, None, &definition).await?;
-    let origin = call.origin();
-    let written = call
-        .app
-        .client
-        .write_schedule_from(definition, Expected::Absent, origin)
-        .await;
-    let schedule = match written {
-        Ok(schedule) => schedule,
-        Err(Error::ScheduleChanged { .. }) => {
-            let found = call
-                .app
-                .client
-                .schedule(&ScheduleRef::Name(name.clone()))
-                .await?;
-            // An earlier try of the same request made it, and did not live to answer.
-            let ours = |found: &Schedule| found.id == origin.ids().schedule(origin.now);
-            let taken = || {
-                let detail = format!("there is a schedule {name} already");
+    let (client, origin) = (&call.app.client, call.origin());
+    let written = client.write_schedule_from(definition, Expected::Absent, origin);
+    let schedule = match unless_changed(written.await)? {
+        Some(schedule) => schedule,
+        None => {
+            let found = client.schedule(&ScheduleRef::Name(name.clone())).await?;
+            // An earlier try of the same request may have created it, and died before it answered.
+            let is_ours = |found: &Stored| found.id == origin.ids().schedule(origin.now);
+            found.filter(is_ours).ok_or_else(|| {
+                let detail = format!("schedule {name} exists already");
                 Problem::conflict("schedule_exists", detail)
-                    .hint("PUT replaces it, PATCH changes it")
-            };
-            found.filter(ours).ok_or_else(taken)?
+                    .hint("replace it with PUT, or change it with PATCH")
+            })?
         }
-        Err(other) => return Err(other.into()),
     };
     call.audit("schedule.create", name.as_str(), changes).await;
     created(&call, &schedule)
 }
 
-fn created(call: &Call, schedule: &Schedule) -> Result<Answer, Problem> {
+fn created(call: &Call, schedule: &Stored) -> Result<Reply<Schedule>, Problem> {
     let name = escaped(schedule.definition.name.as_str());
     let path = call.address(&format!("/schedules/{name}"));
-    let answer = answer(call, schedule)?.status(StatusCode::CREATED);
-    Ok(answer.location(&path))
+    let reply = answer(call, schedule)?.location(path);
+    Ok(reply.status(axum::http::StatusCode::CREATED))
 }
 
-/// Checks what a schedule itself says.
-fn well_formed(call: &Call, definition: NewSchedule) -> Result<NewSchedule, Invalid> {
-    definition.check_with(call.now, usize::MAX)?;
+/// The field in which a job was given its payload.
+fn payload_field(job: Option<&NewJob>) -> &'static str {
+    match job {
+        Some(job) if job.http.is_some() => "http",
+        _ => "payload",
+    }
+}
+
+/// Reports everything that is wrong with the request of an HTTP job.
+fn check_http_job(
+    definition: schedule::NewSchedule,
+    payload: &str,
+    checks: &mut Checks,
+) -> Option<schedule::NewSchedule> {
+    for problem in request_problems(&definition.job) {
+        checks.report(problem.respelled("payload", payload).within("job"));
+    }
+    Some(definition)
+}
+
+/// A definition as it is stored. Refuses a payload that is too large, and a request that must not be
+/// signed as it asks.
+async fn ready_to_store(
+    call: &Call,
+    mut definition: schedule::NewSchedule,
+) -> Result<schedule::NewSchedule, Problem> {
     let job = &definition.job;
-    check_form((&job.kind, job.delivery), &job.payload).map_err(|error| error.within("job"))?;
-    Ok(definition)
-}
-
-/// Checks what is stored with a schedule: also that a payload is not too large.
-async fn checked(call: &Call, mut definition: NewSchedule) -> Result<NewSchedule, Problem> {
-    let most = call.app.settings.payload_bytes_max;
-    definition.job.payload.check_size(most).map_err(|error| {
+    let size = job.payload.check_size(call.app.settings.payload_bytes_max);
+    size.map_err(|error| {
         Problem::too_large("payload_too_large", error.within("job.payload").to_string())
     })?;
-    definition.check_with(call.now, most)?;
-    let job = &definition.job;
     let mut signers = call.signers();
     let request = check_request(&mut signers, (&job.kind, job.delivery), &job.payload);
     request.await.map_err(|problem| problem.within("job"))?;
@@ -85,76 +92,64 @@ async fn checked(call: &Call, mut definition: NewSchedule) -> Result<NewSchedule
     Ok(definition)
 }
 
-pub(super) async fn put(call: Call) -> Result<Answer, Problem> {
+pub(super) async fn put(
+    call: Call,
+    body: Unchecked<PutSchedule>,
+) -> Result<Reply<Schedule>, Problem> {
     let name: ScheduleName = call.name("name")?;
-    let written = to_raw_value(&name).map_err(|error| Problem::internal(&error))?;
-    let definition = call.read(|mut parts| {
-        if parts
-            .raw("name")
-            .is_some_and(|given| given != written.get())
-        {
-            let rule = "must be the name in the path, or not given";
-            return Err(Invalid::new("name", rule));
-        }
-        parts.put("name", written.clone());
-        well_formed(&call, read_schedule(&parts)?)
+    let definition = body.check(&call, |put, checks| {
+        let payload = payload_field(put.job.as_ref());
+        check_http_job(put.check_named(&name, checks)?, payload, checks)
     })?;
-    let definition = checked(&call, definition).await?;
-    for _ in 0..TRIES {
-        let found = find(&call, &ScheduleRef::Name(name.clone())).await?;
-        check_match(&call, found.as_ref())?;
-        if found.is_some() && call.only_creates() {
+    let definition = ready_to_store(&call, definition).await?;
+    let which = ScheduleRef::Name(name.clone());
+    until_written(&call, || async {
+        let stored = find(&call, &which).await?;
+        check_match(&call, stored.as_ref())?;
+        if stored.is_some() && call.only_creates() {
             return Err(exists(&format!("schedule {name}")));
         }
-        let expected = found.as_ref().map_or(Expected::Absent, Found::version);
-        let old = found.as_ref().and_then(Found::definition);
+        let expected = stored.as_ref().map(StoredSchedule::expected);
+        let old = stored.as_ref().and_then(StoredSchedule::definition);
         let changes = schedule_changes(&call, old, &definition).await?;
-        match call
-            .app
-            .client
-            .write_schedule(definition.clone(), expected)
-            .await
-        {
-            Ok(schedule) => {
-                call.audit("schedule.put", name.as_str(), changes).await;
-                return match found {
-                    Some(_) => answer(&call, &schedule),
-                    None => created(&call, &schedule),
-                };
-            }
-            Err(Error::ScheduleChanged { .. }) => {}
-            Err(other) => return Err(other.into()),
+        let expected = expected.unwrap_or(Expected::Absent);
+        let written = call.app.client.write_schedule(definition.clone(), expected);
+        let Some(schedule) = unless_changed(written.await)? else {
+            return Ok(None);
+        };
+        call.audit("schedule.put", name.as_str(), changes).await;
+        match stored {
+            Some(_) => answer(&call, &schedule).map(Some),
+            None => created(&call, &schedule).map(Some),
         }
-    }
-    Err(busy(name.as_str()))
+    })
+    .await
 }
 
-pub(super) async fn patch(call: Call) -> Result<Answer, Problem> {
-    for _ in 0..TRIES {
-        let found = found(&call).await?;
-        check_match(&call, Some(&found))?;
-        let expected = found.version();
-        let found = found.readable()?;
-        let read = |parts| well_formed(&call, read_patch(&found.definition, parts)?);
-        let definition = call.read(read)?;
-        let definition = checked(&call, definition).await?;
-        let name = definition.name.clone();
-        let changes = schedule_changes(&call, Some(&found.definition), &definition).await?;
-        match call.app.client.write_schedule(definition, expected).await {
-            Ok(schedule) => {
-                call.audit("schedule.edit", name.as_str(), changes).await;
-                return answer(&call, &schedule);
-            }
-            Err(Error::ScheduleChanged { .. }) => {}
-            Err(other) => return Err(other.into()),
-        }
-    }
-    Err(busy(call.param("name")))
-}
-
-fn busy(name: &str) -> Problem {
-    let detail = format!("schedule {name} is changed by others all the time");
-    Problem::conflict("schedule_busy", detail).retry_after(std::time::Duration::from_secs(1))
+pub(super) async fn patch(
+    call: Call,
+    body: Unchecked<SchedulePatch>,
+) -> Result<Reply<Schedule>, Problem> {
+    until_written(&call, || async {
+        let stored = named(&call).await?;
+        check_match(&call, Some(&stored))?;
+        let expected = stored.expected();
+        let old = stored.readable()?.definition;
+        let definition = body.check(&call, |patch, checks| {
+            let payload = payload_field(patch.job.as_ref().and_then(Option::as_ref));
+            check_http_job(patch.check_over(&old, checks)?, payload, checks)
+        })?;
+        let definition = ready_to_store(&call, definition).await?;
+        let changes = schedule_changes(&call, Some(&old), &definition).await?;
+        let written = call.app.client.write_schedule(definition, expected).await;
+        let Some(schedule) = unless_changed(written)? else {
+            return Ok(None);
+        };
+        call.audit("schedule.edit", old.name.as_str(), changes)
+            .await;
+        answer(&call, &schedule).map(Some)
+    })
+    .await
 }
 
 /// `GET /api/v1/schedules/{name}/replaced-payloads/{sha256}`.
@@ -164,42 +159,63 @@ pub(super) async fn replaced(call: Call) -> Result<Reply<ReplacedPayload>, Probl
     Ok(Reply::ok(replaced_payload(&call, &owner).await?))
 }
 
-pub(super) async fn delete(call: Call) -> Result<Answer, Problem> {
-    for _ in 0..TRIES {
-        let found = found(&call).await?;
-        check_match(&call, Some(&found))?;
-        let store = call.app.store();
-        let removed = store.remove_schedule(found.id(), found.version()).await?;
-        if let Written::Version(_) = removed {
-            call.audit_plain("schedule.delete", found.name()).await;
-            return Ok(Answer::empty());
+pub(super) async fn delete(call: Call) -> Result<Reply<()>, Problem> {
+    until_written(&call, || async {
+        let stored = named(&call).await?;
+        check_match(&call, Some(&stored))?;
+        let client = &call.app.client;
+        let removed = client.remove_schedule_if(stored.id(), stored.expected());
+        if !removed.await? {
+            return Ok(None);
         }
-    }
-    Err(busy(call.param("name")))
+        call.audit_plain("schedule.delete", stored.name()).await;
+        Ok(Some(Reply::empty()))
+    })
+    .await
 }
 
-pub(super) async fn pause(call: Call) -> Result<Answer, Problem> {
+pub(super) async fn pause(call: Call) -> Result<Reply<Schedule>, Problem> {
     set_paused(&call, "schedule.pause", true).await
 }
 
-pub(super) async fn resume(call: Call) -> Result<Answer, Problem> {
+pub(super) async fn resume(call: Call) -> Result<Reply<Schedule>, Problem> {
     set_paused(&call, "schedule.resume", false).await
 }
 
-async fn set_paused(call: &Call, action: &str, paused: bool) -> Result<Answer, Problem> {
-    for _ in 0..TRIES {
-        let found = found(call).await?;
-        check_match(call, Some(&found))?;
-        let found = found.readable()?;
-        match call.app.client.set_schedule_paused(found, paused).await {
-            Ok(schedule) => {
-                call.audit_plain(action, schedule.definition.name.as_str())
-                    .await;
-                return answer(call, &schedule);
-            }
-            Err(Error::ScheduleChanged { .. }) => {}
-            Err(other) => return Err(other.into()),
-        }
+async fn set_paused(call: &Call, action: &str, paused: bool) -> Result<Reply<Schedule>, Problem> {
+    until_written(call, || async {
+        let stored = named(call).await?;
+        check_match(call, Some(&stored))?;
+        let client = &call.app.client;
+        let written = client.set_schedule_paused(stored.readable()?, paused).await;
+        let Some(schedule) = unless_changed(written)? else {
+            return Ok(None);
+        };
+        call.audit_plain(action, schedule.definition.name.as_str())
+            .await;
+        answer(call, &schedule).map(Some)
+    })
+    .await
+}
+
+/// Repeats a change until no firing and no other writer came between its read and its write.
+async fn until_written<T, Step>(call: &Call, step: impl FnMut() -> Step) -> Result<T, Problem>
+where
+    Step: Future<Output = Result<Option<T>, Problem>>,
+{
+    let contended = || {
+        Problem::from(Error::ScheduleChanged {
+            name: call.param("name").to_owned(),
+            version: None,
+        })
+    };
+    compare_and_set(contended, step).await
+}
+
+/// The schedule that was written; none if another writer came first.
+fn unless_changed(written: Result<Stored, Error>) -> Result<Option<Stored>, Problem> {
+    match written {
+        Err(Error::ScheduleChanged { .. }) => Ok(None),
+        written => Ok(Some(written?)),
     }
-    Err(busy(call.param("name")))
 }

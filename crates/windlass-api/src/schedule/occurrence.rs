@@ -1,0 +1,299 @@
+//! When schedules fire, fired, and are made to fire.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use windlass_core::schedule::{Expression, Recurrence, SkipReason, SkippedRange, Zone};
+use windlass_core::{JobId, Timestamp};
+
+use super::check_rule;
+use crate::read::request;
+use crate::{Body, Checks, Count, JobState, Millis, Span, Whole, given, plain_body};
+
+/// How many instants a preview shows if it does not say.
+const PREVIEW_DEFAULT: usize = 10;
+
+request! {
+    /// A rule to preview. Its fields mean the same as those of a schedule.
+    pub struct Preview {
+        /// When it fires, as a cron expression. Exactly one of `cron`, `every` (or `every_ms`) and `at`
+        /// is required.
+        #[schemars(example = "0 2 * * *")]
+        pub cron: String,
+        /// It fires each time this much real time has passed, at least 1 s. Counted from `starts_at`, or
+        /// from now.
+        pub every: Span,
+        /// `every` in milliseconds.
+        pub every_ms: Millis,
+        /// It fires once, at this instant.
+        pub at: Timestamp,
+        /// The IANA time zone whose clock `cron` follows. `UTC`.
+        #[schemars(example = "Europe/Berlin")]
+        pub timezone: String,
+        /// It does not fire before this instant.
+        pub starts_at: Timestamp,
+        /// It does not fire after this instant.
+        pub ends_at: Timestamp,
+        /// Show only instants after this one. Now.
+        pub after: Timestamp,
+        /// Show only this instant and later ones. Excludes `after`.
+        pub from: Timestamp,
+        /// Show at most this many instants. 10.
+        pub count: Whole<1, 1000>,
+    }
+}
+
+/// A rule to preview that keeps all rules.
+#[derive(Debug, Clone)]
+pub struct CheckedPreview {
+    /// The rule.
+    pub recurrence: Recurrence,
+    /// Only instants after this one are shown.
+    pub after: Timestamp,
+    /// At most this many instants are shown.
+    pub count: usize,
+}
+
+impl Body for Preview {
+    type Checked = CheckedPreview;
+
+    fn check(self, checks: &mut Checks) -> Option<CheckedPreview> {
+        let tick = std::time::Duration::from_micros(1);
+        let from = self.from.map(|from| from.saturating_sub(tick));
+        let after = checks.exclusive(("after", self.after), ("from", from));
+        let zone = self.timezone.map(|name| checks.keep(Zone::new(&name)));
+        let every = (self.every, self.every_ms);
+        let expression: Option<Expression> = check_rule(checks, self.cron, every, self.at);
+        Some(CheckedPreview {
+            recurrence: Recurrence {
+                expression: expression?,
+                zone: zone.flatten().unwrap_or_default(),
+                anchor: self.starts_at.unwrap_or(checks.now()),
+                starts_at: self.starts_at,
+                ends_at: self.ends_at,
+            },
+            after: after.unwrap_or(checks.now()),
+            count: self.count.map_or(PREVIEW_DEFAULT, Whole::to),
+        })
+    }
+}
+
+/// How much of a preview is shown.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PreviewParams {
+    /// Show at most this many instants. 10.
+    pub count: Option<Whole<1, 1000>>,
+}
+
+impl PreviewParams {
+    /// At most how many instants are shown.
+    pub fn count(self) -> usize {
+        self.count.map_or(PREVIEW_DEFAULT, Whole::to)
+    }
+}
+
+plain_body!(PreviewParams);
+
+/// An instant at which a schedule fires.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Firing {
+    /// The instant.
+    pub at: Timestamp,
+    /// The same instant on the clock of the schedule's time zone.
+    pub local: String,
+    /// What a change of the clocks did to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+impl Firing {
+    /// An instant in a time zone.
+    pub fn new(firing: &windlass_core::schedule::Firing, zone: &Zone) -> Self {
+        Firing {
+            at: firing.at,
+            local: zone.local(firing.at).to_string(),
+            note: firing.note.as_ref().map(ToString::to_string),
+        }
+    }
+}
+
+request! {
+    /// A range in the past whose occurrences are run.
+    pub struct Backfill {
+        /// The beginning of the range, included.
+        #[schemars(required)]
+        pub from: Timestamp,
+        /// The end of the range, included; not in the future.
+        #[schemars(required)]
+        pub to: Timestamp,
+    }
+}
+
+/// A range of instants, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BackfillRange {
+    /// The beginning.
+    pub from: Timestamp,
+    /// The end, which is not before the beginning.
+    pub to: Timestamp,
+}
+
+impl Body for Backfill {
+    type Checked = BackfillRange;
+
+    fn check(self, checks: &mut Checks) -> Option<BackfillRange> {
+        let from = checks.required("from", self.from);
+        let to = checks.required("to", self.to);
+        let (from, to) = (from?, to?);
+        if to < from {
+            checks.refuse("to", "must not be before `from`");
+        }
+        Some(BackfillRange { from, to })
+    }
+}
+
+/// What a backfill did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BackfillAnswer {
+    /// How many jobs it created.
+    pub created: Count,
+}
+
+/// The job of a schedule that was run now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RunAnswer {
+    /// The job.
+    pub job_id: JobId,
+}
+
+/// An occurrence that fired, or a range of occurrences that were skipped.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Occurrence {
+    /// The instant of the occurrence; of a range, the first instant.
+    pub scheduled_for: Timestamp,
+    /// Whether it created a job.
+    pub fired: bool,
+    /// The job, while it exists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_id: Option<JobId>,
+    /// The state of the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<JobState>,
+    /// When the job finished; null if it has not.
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub finished_at: Option<Option<Timestamp>>,
+    /// The last instant of a skipped range.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<Timestamp>,
+    /// How many occurrences a skipped range has; null if they are more than 1000.
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub count: Option<Option<Count>>,
+    /// Why a range was skipped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<SkipReason>,
+}
+
+impl Occurrence {
+    /// An occurrence that fired, with its job if that still exists.
+    pub fn fired(
+        scheduled_for: Timestamp,
+        job_id: Option<JobId>,
+        job: Option<&windlass_core::Job>,
+        now: Timestamp,
+    ) -> Self {
+        Occurrence {
+            scheduled_for,
+            fired: job_id.is_some(),
+            job_id: job.map(|job| job.id),
+            state: job.map(|job| JobState::new(job.state(), job.run_at, now)),
+            finished_at: job.map(windlass_core::Job::finished_at),
+            last: None,
+            count: None,
+            reason: None,
+        }
+    }
+
+    /// A range that was skipped.
+    pub fn skipped(range: &SkippedRange) -> Self {
+        let count = range.count.and_then(|count| count.try_into().ok());
+        Occurrence {
+            scheduled_for: range.first,
+            fired: false,
+            job_id: None,
+            state: None,
+            finished_at: None,
+            last: Some(range.last),
+            count: Some(count),
+            reason: Some(range.reason),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BodyRefused, read_body};
+
+    fn refused<B: Body>(text: &str) -> Vec<String> {
+        match read_body::<B>(text, Timestamp::UNIX_EPOCH) {
+            Err(BodyRefused::Invalid(problems)) => {
+                let mut fields: Vec<String> =
+                    problems.iter().map(|one| one.field().to_owned()).collect();
+                fields.sort();
+                fields
+            }
+            Err(malformed) => panic!("{malformed:?}"),
+            Ok(_) => Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_preview_begins_after_or_at_an_instant() {
+        let first = |more: &str| {
+            let text = format!(r#"{{"cron":"0 0 * * *",{more}}}"#);
+            let preview = read_body::<Preview>(&text, Timestamp::UNIX_EPOCH).unwrap();
+            let next = preview.recurrence.next(preview.after).unwrap();
+            (next.at.to_string(), preview.count)
+        };
+        let (second, third) = ("2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z");
+        assert_eq!(
+            first(&format!(r#""after":"{second}""#)),
+            (third.to_owned(), 10)
+        );
+        assert_eq!(
+            first(&format!(r#""from":"{second}","count":3"#)),
+            (second.to_owned(), 3)
+        );
+    }
+
+    #[test]
+    fn broken_rules_are_reported_together() {
+        for (text, expected) in [
+            (
+                r#"{"count":0,"colour":1}"#,
+                &["colour", "count", "cron"][..],
+            ),
+            (
+                r#"{"cron":"x","paused":true,"timezone":"Mars"}"#,
+                &["cron", "paused", "timezone"],
+            ),
+            (
+                r#"{"every":"1s","after":"2026-01-01T00:00:00Z","from":"2026-01-01T00:00:00Z"}"#,
+                &["from"],
+            ),
+        ] {
+            assert_eq!(refused::<Preview>(text), expected, "{text}");
+        }
+        assert_eq!(refused::<Backfill>(r#"{"x":1}"#), ["from", "to", "x"]);
+        let backwards = r#"{"from":"2026-01-02T00:00:00Z","to":"2026-01-01T00:00:00Z"}"#;
+        assert_eq!(refused::<Backfill>(backwards), ["to"]);
+    }
+}

@@ -1,0 +1,89 @@
+//! Reads schedules and their past occurrences.
+
+use axum::http::header::ETAG;
+use windlass_api::{After, Occurrence, Page, PageParams, ScheduleView};
+use windlass_core::Timestamp;
+use windlass_store::Schedule;
+
+use super::{StoredSchedule, named};
+use crate::call::Call;
+use crate::endpoint::{Params, Reply};
+use crate::problem::Problem;
+
+const LIST_DEFAULT: usize = 50;
+
+pub(super) async fn list(
+    call: Call,
+    Params(page): Params<PageParams<String>>,
+) -> Result<Reply<Page<ScheduleView>>, Problem> {
+    let (limit, after) = (page.limit_or(LIST_DEFAULT), page.after());
+    let client = &call.app.client;
+    let readable = client.schedules().await?.into_iter();
+    let readable = readable.map(|one| StoredSchedule::Readable(Box::new(one)));
+    let unreadable = client.unreadable_schedules().await?.into_iter();
+    let mut schedules: Vec<StoredSchedule> = readable
+        .chain(unreadable.map(StoredSchedule::Unreadable))
+        .filter(|one| after.as_deref().is_none_or(|after| one.name() > after))
+        .collect();
+    schedules.sort_by(|one, other| one.name().cmp(other.name()));
+    schedules.truncate(limit + 1);
+    let content = call.content();
+    let views = schedules.iter().map(|one| one.view(content)).collect();
+    let page = Page::first(views, limit, |view: &ScheduleView| view.name().to_owned());
+    let link = call.link(page.next_cursor.as_ref());
+    Ok(Reply::ok(page).next(link))
+}
+
+pub(super) async fn get(call: Call) -> Result<Reply<ScheduleView>, Problem> {
+    let stored = named(&call).await?;
+    let reply = Reply::ok(stored.view(call.content()));
+    Ok(reply.header(ETAG, stored.etag()?))
+}
+
+/// Lists what fired and what was skipped, newest first. A skipped range is listed at its first
+/// occurrence.
+pub(super) async fn occurrences(
+    call: Call,
+    Params(page): Params<PageParams<u64>>,
+) -> Result<Reply<Page<Occurrence>>, Problem> {
+    let limit = page.limit_or(LIST_DEFAULT);
+    let before = page.after().and_then(|micros| i64::try_from(micros).ok());
+    let before = before.and_then(Timestamp::from_micros);
+    let schedule = named(&call).await?.readable()?;
+    let client = &call.app.client;
+    let mut rows = fired(&call, &schedule, before, limit).await?;
+    let skipped = client
+        .skipped_occurrences(schedule.id, before, limit)
+        .await?;
+    rows.extend(skipped.iter().map(Occurrence::skipped));
+    rows.sort_by_key(|row| std::cmp::Reverse(row.scheduled_for));
+    // Each source gave up to `limit` rows, and the next page begins before the last instant of this
+    // one. So rows of the same instant stay on one page, which may exceed the limit.
+    let last = rows.get(limit - 1).map(|row| row.scheduled_for);
+    rows.retain(|row| last.is_none_or(|last| row.scheduled_for >= last));
+    let micros = last.and_then(|last| u64::try_from(last.as_micros()).ok());
+    let page = Page {
+        data: rows,
+        next_cursor: micros.map(|micros| After(micros).to_string()),
+    };
+    let link = call.link(page.next_cursor.as_ref());
+    Ok(Reply::ok(page).next(link))
+}
+
+/// The newest occurrences that fired before an instant.
+async fn fired(
+    call: &Call,
+    schedule: &Schedule,
+    before: Option<Timestamp>,
+    limit: usize,
+) -> Result<Vec<Occurrence>, Problem> {
+    let (client, name) = (&call.app.client, schedule.definition.name.as_str());
+    let fired = client.occurrences(name, before, limit).await?;
+    let ids: Vec<_> = fired.iter().filter_map(|one| one.job).collect();
+    let jobs = client.get_many(&ids).await?;
+    let rows = fired.iter().map(|one| {
+        let job = jobs.iter().flatten().find(|job| Some(job.id) == one.job);
+        Occurrence::fired(one.scheduled_for, one.job, job, call.now)
+    });
+    Ok(rows.collect())
+}
