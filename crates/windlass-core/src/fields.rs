@@ -37,44 +37,9 @@ impl RawFields {
         self.0.get(name).map(|raw| raw.get())
     }
 
-    /// Whether it has such a field.
-    pub fn has(&self, name: &str) -> bool {
-        self.0.contains_key(name)
-    }
-
-    /// Takes a field out.
-    pub fn take(&mut self, name: &str) -> Option<Box<RawValue>> {
-        self.0.remove(name)
-    }
-
-    /// Puts a field in, whatever was there.
-    pub fn put(&mut self, name: &str, raw: Box<RawValue>) {
-        self.0.insert(name.to_owned(), raw);
-    }
-
-    /// The same field under the name by which it is read; both together are refused.
-    pub fn rename(&mut self, alias: &str, name: &str) -> Result<(), Invalid> {
-        let Some(raw) = self.take(alias) else {
-            return Ok(());
-        };
-        refuse_both(self.has(name), alias, name)?;
-        self.put(name, raw);
-        Ok(())
-    }
-
-    /// The names and the JSON of all fields.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &RawValue)> {
-        self.0.iter().map(|(name, raw)| (name.as_str(), &**raw))
-    }
-
-    /// All fields, decoded.
-    pub fn values(&self) -> Result<Map<String, Value>, Invalid> {
-        self.values_but("")
-    }
-
     /// Checks the total size of all fields except `name` before they are decoded, because decoded
     /// JSON can take many times the memory.
-    pub fn check_others(&self, name: &str, bytes_max: usize) -> Result<(), Invalid> {
+    pub(crate) fn check_others(&self, name: &str, bytes_max: usize) -> Result<(), Invalid> {
         let others = self.0.iter().filter(|(field, _)| *field != name);
         let mut bytes = 0_usize;
         for (field, raw) in others {
@@ -281,7 +246,7 @@ impl<'a> Fields<'a> {
 }
 
 /// Refuses two spellings of one thing.
-pub fn refuse_both(given: bool, field: &str, other: &str) -> Result<(), Invalid> {
+pub(crate) fn refuse_both(given: bool, field: &str, other: &str) -> Result<(), Invalid> {
     if given {
         let rule = format!("and `{other}` exclude each other: give one of them");
         return Err(Invalid::new(field, rule));
@@ -300,7 +265,7 @@ pub fn one_of<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Invalid> {
 }
 
 /// A duration as text; a bare number has no unit and is refused with advice.
-pub fn duration_of(value: &Value) -> Result<Duration, Invalid> {
+pub(crate) fn duration_of(value: &Value) -> Result<Duration, Invalid> {
     match value {
         Value::String(text) => parse_duration(text),
         other => Err(Invalid::new(
@@ -314,7 +279,7 @@ pub fn duration_of(value: &Value) -> Result<Duration, Invalid> {
 }
 
 /// A duration in whole milliseconds.
-pub fn millis_of(value: &Value) -> Result<Duration, Invalid> {
+pub(crate) fn millis_of(value: &Value) -> Result<Duration, Invalid> {
     if value.as_i64().is_some_and(i64::is_negative) || value.as_f64().is_some_and(|n| n < 0.0) {
         return Err(Invalid::new("", "must not be negative"));
     }
@@ -423,25 +388,6 @@ mod tests {
         assert!(refused(fields.duration("g")).contains("`g` must be a duration"));
         assert!(refused(fields.duration("h")).contains("`h_ms` must be"));
         assert_eq!(refused(fields.duration("i")), "`i_ms` must not be negative");
-    }
-
-    #[test]
-    fn a_field_has_one_name_however_it_is_spelled() {
-        let parse = |text: &str| RawFields::parse(text).unwrap();
-        let mut fields = parse(r#"{"type": "a"}"#);
-        assert_eq!(fields.rename("type", "kind"), Ok(()));
-        assert_eq!(fields.rename("absent", "kind"), Ok(()));
-        assert_eq!(
-            (fields.has("type"), fields.raw("kind")),
-            (false, Some("\"a\""))
-        );
-        let mut both = parse(r#"{"type": "a", "kind": "b"}"#);
-        assert_eq!(both.rename("type", "kind").unwrap_err().field(), "type");
-        let raw = fields.take("kind").unwrap();
-        fields.put("other", raw);
-        let names: Vec<&str> = fields.iter().map(|(name, _)| name).collect();
-        assert_eq!(names, ["other"]);
-        assert_eq!(fields.values().unwrap().len(), 1);
     }
 
     #[test]

@@ -22,8 +22,7 @@ impl NewJob {
         NewJob::from_parts(&RawFields::parse(text)?)
     }
 
-    /// Reads a job from the fields of an object.
-    pub fn from_parts(parts: &RawFields) -> Result<Self, Invalid> {
+    fn from_parts(parts: &RawFields) -> Result<Self, Invalid> {
         let payload = match parts.raw("payload") {
             Some(raw) => Payload::parse(raw, usize::MAX).map_err(|e| e.within("payload"))?,
             None => Payload::default(),

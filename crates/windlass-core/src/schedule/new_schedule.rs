@@ -191,11 +191,6 @@ impl NewSchedule {
             .raw("job")
             .ok_or_else(|| Invalid::new("job", "is required"))?;
         let job = NewJob::from_json(job).map_err(|error| error.within("job"))?;
-        NewSchedule::from_parts(&parts, job)
-    }
-
-    /// Reads a schedule from the fields of an object, whose `job` was read before.
-    pub fn from_parts(parts: &RawFields, job: NewJob) -> Result<Self, Invalid> {
         let others = parts.values_but("job")?;
         let mut fields = Fields::of(&others);
         let schedule = NewSchedule::from_fields(&mut fields, job)?;
