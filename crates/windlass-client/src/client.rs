@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Request, Response, StatusCode};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
@@ -18,9 +18,9 @@ use crate::connection::{Connection, NotSent, Origin, send};
 use crate::error::{Cause, Error};
 
 /// The first wait before a request is repeated; each further one is twice as long.
-const BACKOFF: Duration = Duration::from_millis(100);
+pub(crate) const BACKOFF: Duration = Duration::from_millis(100);
 /// The longest wait before a request is repeated, also if the server names a longer one.
-const BACKOFF_MAX: Duration = Duration::from_secs(5);
+pub(crate) const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
 /// A client of one server. Clones share their connections.
 #[derive(Clone)]
@@ -327,11 +327,14 @@ impl Client {
     }
 
     pub(crate) fn read<T: DeserializeOwned>(&self, answer: &Answer) -> Result<T, Error> {
-        let read = match answer.body.is_empty() {
-            true => serde_json::from_str("null"),
-            false => serde_json::from_slice(&answer.body),
-        };
-        read.map_err(|error| Error::Unreadable {
+        match answer.body.as_ref() {
+            b"" => self.parse(b"null"),
+            body => self.parse(body),
+        }
+    }
+
+    pub(crate) fn parse<T: DeserializeOwned>(&self, json: &[u8]) -> Result<T, Error> {
+        serde_json::from_slice(json).map_err(|error| Error::Unreadable {
             url: self.shared.origin.url.clone(),
             cause: error.into(),
         })
@@ -375,34 +378,83 @@ impl Client {
         self.once(&call, key).await
     }
 
-    /// Sends a request once. An idle connection that the server had closed is replaced.
+    /// Sends a request once.
     async fn once(&self, call: &Call, key: Option<&String>) -> Result<Answer, Error> {
-        let after = self.shared.timeout.saturating_add(call.waits);
         let answering = async {
-            let origin = &self.shared.origin;
-            let mut request = self.request(call, key)?;
-            while let Some(mut connection) = origin.idle() {
-                match send(&mut connection, request).await {
-                    Ok(response) => return self.collect(connection, response).await,
-                    Err(NotSent::Unsent(unsent)) => request = *unsent,
-                    Err(NotSent::Broken(cause)) => return Err(self.broken(cause)),
-                }
-            }
-            let mut connection = origin.dial().await?;
-            match send(&mut connection, request).await {
-                Ok(response) => self.collect(connection, response).await,
-                Err(NotSent::Unsent(_)) => Err(Error::Connect {
-                    url: origin.url.clone(),
-                    cause: "the server closed the connection at once".into(),
-                }),
-                Err(NotSent::Broken(cause)) => Err(self.broken(cause)),
-            }
+            let (connection, response) = self.respond(self.request(call, key)?).await?;
+            self.collect(connection, response).await
         };
+        self.in_time(call, answering).await
+    }
+
+    /// Sends a request whose answer is a stream. Returns the answer when it begins, with the
+    /// connection that it comes on.
+    pub(crate) async fn open(
+        &self,
+        call: &Call,
+        header: Option<(&'static str, HeaderValue)>,
+    ) -> Result<(Connection, Response<Incoming>), Error> {
+        let answering = async {
+            let mut request = self.request(call, None)?;
+            request
+                .headers_mut()
+                .extend(header.map(|(name, value)| (HeaderName::from_static(name), value)));
+            let (connection, response) = self.respond(request).await?;
+            if response.status().is_success() {
+                return Ok((connection, response));
+            }
+            let answer = self.collect(connection, response).await?;
+            let problem = answer
+                .problem()
+                .map(|problem| Error::Refused(Box::new(problem)));
+            Err(problem.unwrap_or_else(|| self.broken("the answer is no stream".into())))
+        };
+        self.in_time(call, answering).await
+    }
+
+    async fn in_time<T>(
+        &self,
+        call: &Call,
+        answering: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let after = self.shared.timeout.saturating_add(call.waits);
         let answered = tokio::time::timeout(after, answering).await;
         answered.unwrap_or_else(|_| {
             let url = self.shared.origin.url.clone();
             Err(Error::TimedOut { url, after })
         })
+    }
+
+    /// Sends a request. An idle connection that the server had closed is replaced.
+    async fn respond(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<(Connection, Response<Incoming>), Error> {
+        let origin = &self.shared.origin;
+        while let Some(mut connection) = origin.idle() {
+            match send(&mut connection, request).await {
+                Ok(response) => return Ok((connection, response)),
+                Err(NotSent::Unsent(unsent)) => request = *unsent,
+                Err(NotSent::Broken(cause)) => return Err(self.broken(cause)),
+            }
+        }
+        let mut connection = origin.dial().await?;
+        match send(&mut connection, request).await {
+            Ok(response) => Ok((connection, response)),
+            Err(NotSent::Unsent(_)) => Err(Error::Connect {
+                url: origin.url.clone(),
+                cause: "the server closed the connection at once".into(),
+            }),
+            Err(NotSent::Broken(cause)) => Err(self.broken(cause)),
+        }
+    }
+
+    pub(crate) fn retries(&self) -> u32 {
+        self.shared.retries
+    }
+
+    pub(crate) fn answer_bytes_max(&self) -> usize {
+        self.shared.answer_bytes_max
     }
 
     fn request(&self, call: &Call, key: Option<&String>) -> Result<Request<Full<Bytes>>, Error> {
@@ -451,7 +503,7 @@ impl Client {
         })
     }
 
-    fn broken(&self, cause: Cause) -> Error {
+    pub(crate) fn broken(&self, cause: Cause) -> Error {
         let url = self.shared.origin.url.clone();
         Error::Broken { url, cause }
     }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use windlass_api::{
-    Attempt, BulkAnswer, BulkMode, DeadGroups, Edit, Job, JobFilter, NewJob, Page, PassAnswer,
-    Receipt, ReplacedPayload, Revival, ReviveByFilter, RunNowByFilter, Span, Why,
+    Attempt, BulkAnswer, BulkMode, Completion, CompletionTaken, DeadGroups, Edit, Job, JobFilter,
+    NewJob, Page, PassAnswer, Receipt, ReplacedPayload, Revival, ReviveByFilter, RunNowByFilter,
+    Span, Why,
 };
 use windlass_core::JobId;
 
@@ -126,6 +127,14 @@ impl Client {
     pub async fn dead_groups(&self, filter: &JobFilter) -> Result<DeadGroups, Error> {
         let call = Call::new(Method::Get, &["dead-letters", "groups"]);
         self.json(call.query(filter)).await
+    }
+
+    /// Reports how an HTTP job ended that its target took for later, by the token that came with its
+    /// request. A report that was made before counts once.
+    pub async fn complete(&self, token: &str, completion: &Completion) -> Result<JobId, Error> {
+        let call = Call::new(Method::Post, &["completions", token]).repeatable();
+        let taken: CompletionTaken = self.json(call.body(completion)?).await?;
+        Ok(taken.id)
     }
 
     async fn of_job<T: serde::de::DeserializeOwned>(

@@ -4,14 +4,17 @@ mod admin;
 mod client;
 mod connection;
 mod error;
+mod events;
 mod jobs;
 mod pager;
 mod queues;
+mod schedules;
 mod worker;
 mod workers;
 
 pub use client::{Builder, Client, Method};
 pub use error::{Cause, Error};
+pub use events::Events;
 pub use pager::Pager;
 pub use windlass_api as api;
 pub use windlass_core as core;
