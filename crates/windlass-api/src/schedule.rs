@@ -36,7 +36,7 @@ macro_rules! schedule_requests {
                 #[schemars(required)]
                 pub name: ScheduleName,
                 /// The job of each occurrence.
-                #[schemars(required, with = "NewJob")]
+                #[schemars(with = "NewJob")]
                 pub job: NewJob,
                 $($(#[$about])* pub $field: $type,)*
             }
@@ -48,7 +48,7 @@ macro_rules! schedule_requests {
                 /// The same name as in the path, if it is given.
                 pub name: ScheduleName,
                 /// The job of each occurrence.
-                #[schemars(required, with = "NewJob")]
+                #[schemars(with = "NewJob")]
                 pub job: NewJob,
                 $($(#[$about])* pub $field: $type,)*
             }
@@ -442,6 +442,14 @@ mod tests {
         ] {
             assert_eq!(patched(&patch).unwrap_err(), expected, "{patch}");
         }
+    }
+
+    #[test]
+    fn the_job_of_a_schedule_is_required_and_described_elsewhere() {
+        let schema = schemars::schema_for!(PutSchedule);
+        assert_eq!(schema.get("required"), Some(&json!(["job"])));
+        let job = schema.pointer("/properties/job/$ref");
+        assert_eq!(job, Some(&json!("#/$defs/NewJob")));
     }
 
     #[test]
