@@ -81,14 +81,14 @@ impl Body for Revival {
         let delay = ("delay", self.delay, self.delay_ms);
         Some(windlass_core::Revival {
             failures: match self.failures {
-                Some(KeptFailures::Keep) => windlass_core::Failures::Keep,
-                Some(KeptFailures::Reset) | None => windlass_core::Failures::Reset,
+                Some(KeptFailures::Keep) => windlass_core::FailureCount::Keep,
+                Some(KeptFailures::Reset) | None => windlass_core::FailureCount::Reset,
             },
             run_at: instant_or_delay(checks, ("run_at", self.run_at), delay),
             payload: self.payload.map(|payload| payload.0),
             consent: match self.force {
-                Some(true) => Consent::Force,
-                Some(false) | None => Consent::Plain,
+                Some(true) => Consent::MayRunTwice,
+                Some(false) | None => Consent::NotGiven,
             },
         })
     }
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
     use crate::{BodyRefused, read_body};
     use std::time::Duration;
-    use windlass_core::Failures;
+    use windlass_core::FailureCount;
 
     fn now() -> Timestamp {
         "2026-01-01T00:00:00Z".parse().unwrap()
@@ -235,14 +235,14 @@ mod tests {
     fn a_revival_has_all_it_may() {
         let text = r#"{"failures":"keep","delay":"5s","payload":{"b":1, "a":2},"force":true}"#;
         let revival = read_body::<Revival>(text, now()).unwrap();
-        assert_eq!(revival.failures, Failures::Keep);
-        assert_eq!(revival.consent, Consent::Force);
+        assert_eq!(revival.failures, FailureCount::Keep);
+        assert_eq!(revival.consent, Consent::MayRunTwice);
         let later = now().saturating_add(Duration::from_secs(5));
         assert_eq!(revival.run_at, Some(later));
         assert_eq!(revival.payload.unwrap().as_str(), r#"{"b":1, "a":2}"#);
         let plain = read_body::<Revival>("{}", now()).unwrap();
-        assert_eq!(plain.failures, Failures::Reset);
-        assert_eq!((plain.consent, plain.run_at), (Consent::Plain, None));
+        assert_eq!(plain.failures, FailureCount::Reset);
+        assert_eq!((plain.consent, plain.run_at), (Consent::NotGiven, None));
         assert!(plain.payload.is_none());
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use windlass_core::{JobId, Kind, QueueName, ScheduleId, ScheduleName, Timestamp, words};
+use windlass_core::{JobId, Kind, QueueName, ScheduleId, ScheduleName, Timestamp, string_enum};
 
 use crate::{Count, plain_body};
 
@@ -113,7 +113,7 @@ pub enum EventName {
     Missed,
 }
 
-words!(EventName {
+string_enum!(EventName {
     Enqueued = "enqueued",
     Claimed = "claimed",
     Started = "started",

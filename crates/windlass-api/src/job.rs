@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use windlass_core::{
-    AttemptError, DeadReason, Delivery, Ended, JobId, Key, Kind, Outcome, Payload, QueueName,
-    ScheduleId, Standing, State, Tag, Timestamp, WorkerName,
+    AttemptError, DeadReason, Delivery, FinalState, JobId, Key, Kind, Outcome, Payload, QueueName,
+    ScheduleId, State, StateDetails, Tag, Timestamp, WorkerName,
 };
 
 use crate::read::request;
@@ -159,12 +159,12 @@ impl Job {
             lease.map(|lease| lease.until),
             lease.is_some_and(|lease| lease.cancel_requested),
         );
-        let result = match job.standing {
-            Standing::Finished(end) => match end.how {
-                Ended::Succeeded(result) => result,
-                Ended::Dead(_) | Ended::Cancelled => None,
+        let result = match job.state_details {
+            StateDetails::Finished(end) => match end.state {
+                FinalState::Succeeded(result) => result,
+                FinalState::Dead(_) | FinalState::Cancelled => None,
             },
-            Standing::Waiting | Standing::Running(_) => None,
+            StateDetails::Waiting | StateDetails::Running(_) => None,
         };
         let (unique_key, unique_for) = match job.unique {
             Some(unique) => (Some(unique.key), unique.unique_for),

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use windlass_core::{Invalid, Timestamp, words};
+use windlass_core::{Invalid, Timestamp, string_enum};
 
 use crate::value::either_duration;
 use crate::{Body, Checks, Count, Millis, Span};
@@ -27,7 +27,7 @@ pub enum Scope {
     Admin,
 }
 
-words!(Scope {
+string_enum!(Scope {
     Enqueue = "enqueue",
     Work = "work",
     Read = "read",

@@ -182,7 +182,7 @@ impl Body for NewJob {
         let max_attempts = self.max_attempts.map(Whole::get);
         let max_attempts = AttemptLimit::from_either(max_attempts, max_retries.map(Whole::get));
         let max_attempts =
-            max_attempts.map_err(|error| error.respelled("max_retries", retries_name));
+            max_attempts.map_err(|error| error.rename_field("max_retries", retries_name));
         let max_attempts = checks.keep(max_attempts);
         let retry = self.retry;
         let retry = checks.within("retry", |checks| retry.map(|retry| retry.check(checks)));

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use windlass_core::fairness::{self, ClaimSettings, Rate, Ratio, WEIGHT_MAX};
-use windlass_core::{JobId, QueueName, Timestamp, words};
+use windlass_core::{JobId, QueueName, Timestamp, string_enum};
 
 use crate::value::{Count, either_duration};
 use crate::{After, Body, Checks, JobState, Millis, Retry, Span, Whole};
@@ -271,7 +271,7 @@ pub enum PurgedState {
     Cancelled,
 }
 
-words!(PurgedState {
+string_enum!(PurgedState {
     Succeeded = "succeeded",
     Dead = "dead",
     Cancelled = "cancelled",

@@ -271,7 +271,7 @@ fn check_rule(
         return None;
     }
     let rule = Expression::from_fields(cron.as_deref(), every, at);
-    checks.keep(rule.map_err(|problem| problem.respelled("every", spelled)))
+    checks.keep(rule.map_err(|problem| problem.rename_field("every", spelled)))
 }
 
 fn is_rule_refused(checks: &Checks) -> bool {

@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use windlass_core::{
-    AttemptError, DeadReason, Failure, FailureClass, JobId, LOG_LINE_CHARS_MAX, Reported,
-    Timestamp, WorkerName,
+    AttemptError, DeadReason, Failure, FailureClass, JobId, LOG_LINE_CHARS_MAX, Timestamp,
+    WorkerName, WorkerReport,
 };
 
 use crate::claim::{AttemptNumber, LeaseRef, LostReason};
@@ -114,7 +114,7 @@ pub struct ReportedOutcome {
     /// Which attempt.
     pub lease: LeaseRef,
     /// How.
-    pub reported: Reported,
+    pub reported: WorkerReport,
     /// Lines that are kept with it.
     pub log: Vec<String>,
 }
@@ -170,8 +170,8 @@ impl AttemptOutcome {
             }
         }
         let reported = match outcome? {
-            OutcomeWord::Succeeded => Reported::Succeeded(self.result.map(|result| result.0)),
-            OutcomeWord::Failed => Reported::Failed(Failure {
+            OutcomeWord::Succeeded => WorkerReport::Succeeded(self.result.map(|result| result.0)),
+            OutcomeWord::Failed => WorkerReport::Failed(Failure {
                 class: match self.unrecoverable {
                     Some(true) => FailureClass::Unrecoverable,
                     Some(false) | None => FailureClass::Retryable,
@@ -179,12 +179,12 @@ impl AttemptOutcome {
                 retry_after,
                 ..Failure::retryable(checks.required("error", self.error)?.into())
             }),
-            OutcomeWord::TimedOut => Reported::TimedOut,
-            OutcomeWord::Snoozed => Reported::Snoozed(checks.required("until", until)?),
-            OutcomeWord::Released => Reported::Released {
+            OutcomeWord::TimedOut => WorkerReport::TimedOut,
+            OutcomeWord::Snoozed => WorkerReport::Snoozed(checks.required("until", until)?),
+            OutcomeWord::Released => WorkerReport::Released {
                 started: self.started.unwrap_or(true),
             },
-            OutcomeWord::Cancelled => Reported::Cancelled,
+            OutcomeWord::Cancelled => WorkerReport::Cancelled,
         };
         let cut = |line: Text<0, { usize::MAX }>| {
             let line = line.into_string();
@@ -291,13 +291,13 @@ mod tests {
         let done = read(json!({"outcome": "succeeded", "result": {"n": 1}, "log": ["a"]})).unwrap();
         assert_eq!(done.log, ["a"]);
         assert!(
-            matches!(done.reported, Reported::Succeeded(Some(result)) if result.as_str() == "{\"n\":1}")
+            matches!(done.reported, WorkerReport::Succeeded(Some(result)) if result.as_str() == "{\"n\":1}")
         );
         let failed = read(json!({
             "outcome": "failed", "error": {"message": "m", "causes": ["c"]},
             "unrecoverable": true, "retry_after": "5s",
         }));
-        let Reported::Failed(failure) = failed.unwrap().reported else {
+        let WorkerReport::Failed(failure) = failed.unwrap().reported else {
             panic!("a failure");
         };
         assert_eq!(failure.error.to_string(), "m: c");
@@ -305,16 +305,16 @@ mod tests {
         assert_eq!(failure.retry_after, Some(Duration::from_secs(5)));
         let snoozed = read(json!({"outcome": "snoozed", "delay": "1m"}));
         assert!(
-            matches!(snoozed.unwrap().reported, Reported::Snoozed(at) if at.to_string() == "2026-01-01T00:01:00Z")
+            matches!(snoozed.unwrap().reported, WorkerReport::Snoozed(at) if at.to_string() == "2026-01-01T00:01:00Z")
         );
         let released = read(json!({"outcome": "released", "started": false}));
         assert!(matches!(
             released.unwrap().reported,
-            Reported::Released { started: false }
+            WorkerReport::Released { started: false }
         ));
         for (word, reported) in [
-            ("cancelled", Reported::Cancelled),
-            ("timed_out", Reported::TimedOut),
+            ("cancelled", WorkerReport::Cancelled),
+            ("timed_out", WorkerReport::TimedOut),
         ] {
             assert_eq!(read(json!({"outcome": word})).unwrap().reported, reported);
         }

@@ -53,7 +53,7 @@ impl Job {
 
     /// Whether more than a third of the lease has passed. Then the lease is renewed before the job
     /// is handed to a worker.
-    pub fn has_worn_lease(&self, now: Timestamp) -> bool {
+    pub fn should_renew_lease(&self, now: Timestamp) -> bool {
         let (Some(lease), Some(started_at)) = (self.lease(), self.started_at) else {
             return false;
         };

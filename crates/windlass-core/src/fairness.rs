@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use discovery::{LookPace, Rests, Scan};
+pub use discovery::{DiscoveryPace, DueQueueScan, RestingQueues};
 pub use settings::{ClaimSettings, QueueSettings, WEIGHT_MAX};
-pub use turns::{ClaimQueue, QueueOrder, Round, Taker, Turns};
+pub use turns::{ClaimQueue, QueueDemand, QueueOrder, Round, Turns};
 
 use crate::Invalid;
 use crate::duration::check_duration;
@@ -194,7 +194,7 @@ pub struct Taken {
     /// How many retries.
     pub retries: u32,
     /// Whether new jobs and retries were both ready when the claim started.
-    pub both_waited: bool,
+    pub both_lanes_ready: bool,
 }
 
 impl Guards {
@@ -258,7 +258,7 @@ impl Guards {
             return credit;
         };
         let full = taken.fresh.saturating_add(taken.retries) == plan.limit;
-        if !taken.both_waited || !full || taken.retries > first {
+        if !taken.both_lanes_ready || !full || taken.retries > first {
             return credit;
         }
         let owed = credit.0 + ratio.0 * i64::from(plan.limit) - WHOLE * i64::from(taken.retries);
@@ -284,7 +284,7 @@ impl Credit {
 impl ClaimPlan {
     /// Limits the plan, given how many retries of the queue already run across all nodes.
     #[must_use]
-    pub fn beside(self, retries_running: u32) -> ClaimPlan {
+    pub fn limited_by_running(self, retries_running: u32) -> ClaimPlan {
         let Some(cap) = self.max_inflight_retries else {
             return self;
         };

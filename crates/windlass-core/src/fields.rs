@@ -56,7 +56,7 @@ impl RawFields {
 
     /// Decodes all fields except `name`. Checks the nesting, and refuses text that no store can
     /// keep.
-    pub fn values_but(&self, name: &str) -> Result<Map<String, Value>, Invalid> {
+    pub fn values_except(&self, name: &str) -> Result<Map<String, Value>, Invalid> {
         let others = self.0.iter().filter(|(field, _)| *field != name);
         others
             .map(|(field, raw)| {

@@ -42,7 +42,7 @@ impl Invalid {
     }
 
     /// Returns the same error for a user who wrote `spelled` where the path says `name`.
-    pub fn respelled(self, name: &str, spelled: &str) -> Self {
+    pub fn rename_field(self, name: &str, spelled: &str) -> Self {
         match self.field.strip_prefix(name) {
             Some(rest) if rest.is_empty() || rest.starts_with(['.', '[']) => Invalid {
                 field: format!("{spelled}{rest}"),
@@ -107,7 +107,7 @@ mod tests {
     fn a_field_is_named_as_the_user_spelled_it() {
         let field = |field: &str| {
             let problem = Invalid::new(field, "is bad");
-            problem.respelled("payload", "http").field().to_owned()
+            problem.rename_field("payload", "http").field().to_owned()
         };
         assert_eq!(field("payload"), "http");
         assert_eq!(field("payload.url"), "http.url");

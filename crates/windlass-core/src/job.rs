@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-pub use transitions::{Conflict, Edit, Failures, Revival};
+pub use transitions::{Conflict, Edit, FailureCount, Revival};
 
 use crate::failure::AttemptError;
 use crate::new_job::TIMEOUT_DEFAULT;
 use crate::retry::{AttemptLimit, RetryPolicy};
 use crate::settle::has_expired;
 use crate::state::{DeadReason, State};
-use crate::words::words;
+use crate::words::string_enum;
 use crate::{JobId, Key, Kind, Payload, QueueName, ScheduleId, Tag, Timestamp, WorkerName};
 
 /// How often a job may start.
@@ -148,18 +148,18 @@ pub struct Job {
     /// When the last failed attempt ended.
     pub failed_at: Option<Timestamp>,
     /// The state, with the data that only this state has.
-    pub standing: Standing,
+    pub state_details: StateDetails,
 }
 
 /// The state of a job, with the data that only this state has.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Standing {
+pub enum StateDetails {
     /// Waiting.
     Waiting,
     /// Running under this lease.
     Running(Lease),
     /// Finished: succeeded, dead or cancelled.
-    Finished(End),
+    Finished(Finish),
 }
 
 /// The right to run one attempt.
@@ -177,16 +177,16 @@ pub struct Lease {
 
 /// The end of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct End {
+pub struct Finish {
     /// When the job finished.
     pub finished_at: Timestamp,
     /// How the job finished.
-    pub how: Ended,
+    pub state: FinalState,
 }
 
 /// How a job finished.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ended {
+pub enum FinalState {
     /// It succeeded, with the handler's result.
     Succeeded(Option<Payload>),
     /// It is dead, for this reason.
@@ -208,13 +208,13 @@ pub enum Lane {
 impl Job {
     /// The state of the job.
     pub fn state(&self) -> State {
-        match &self.standing {
-            Standing::Waiting => State::Waiting,
-            Standing::Running(_) => State::Running,
-            Standing::Finished(end) => match end.how {
-                Ended::Succeeded(_) => State::Succeeded,
-                Ended::Dead(reason) => State::Dead(reason),
-                Ended::Cancelled => State::Cancelled,
+        match &self.state_details {
+            StateDetails::Waiting => State::Waiting,
+            StateDetails::Running(_) => State::Running,
+            StateDetails::Finished(end) => match end.state {
+                FinalState::Succeeded(_) => State::Succeeded,
+                FinalState::Dead(reason) => State::Dead(reason),
+                FinalState::Cancelled => State::Cancelled,
             },
         }
     }
@@ -230,16 +230,16 @@ impl Job {
 
     /// When the job finished, if it did.
     pub fn finished_at(&self) -> Option<Timestamp> {
-        match &self.standing {
-            Standing::Finished(end) => Some(end.finished_at),
+        match &self.state_details {
+            StateDetails::Finished(end) => Some(end.finished_at),
             _ => None,
         }
     }
 
     /// The lease, if the job is running.
     pub fn lease(&self) -> Option<&Lease> {
-        match &self.standing {
-            Standing::Running(lease) => Some(lease),
+        match &self.state_details {
+            StateDetails::Running(lease) => Some(lease),
             _ => None,
         }
     }
@@ -289,12 +289,12 @@ impl Job {
     }
 }
 
-words!(Delivery {
+string_enum!(Delivery {
     AtLeastOnce = "at_least_once",
     AtMostOnce = "at_most_once",
 });
 
-words!(OnDuplicate {
+string_enum!(OnDuplicate {
     Keep = "keep",
     Replace = "replace",
 });

@@ -52,18 +52,18 @@ pub use fingerprint::Fingerprint;
 pub use id::{JobId, ScheduleId};
 pub use invalid::Invalid;
 pub use job::{
-    Concurrency, Conflict, Delivery, Edit, End, Ended, Failures, Job, Lane, Lease, Occurrence,
-    OnDuplicate, Revival, Standing, Timeout, Unique,
+    Concurrency, Conflict, Delivery, Edit, FailureCount, FinalState, Finish, Job, Lane, Lease,
+    Occurrence, OnDuplicate, Revival, StateDetails, Timeout, Unique,
 };
 pub use json_rules::JsonRules;
-pub use name::{Key, Kind, QueueName, ScheduleName, Tag, WorkerName, refuse_dots};
+pub use name::{Key, Kind, QueueName, ScheduleName, Tag, WorkerName, check_path_segment};
 pub use new_job::{Deadline, JOB_BYTES_MAX, NewJob, Start, TIMEOUT_DEFAULT, check_meta};
-pub use outage::{Hold, HoldNotice, SignsOfLife, outage_hold};
+pub use outage::{Heartbeats, HoldNotice, SweepHold, outage_hold};
 pub use pattern::QueuePattern;
 pub use payload::{JSON_DEPTH_MAX, PAYLOAD_BYTES_MAX, Payload};
 pub use random::{Random, fixed_hash};
 pub use redact::redacted;
-pub use reported::{LOG_LINE_CHARS_MAX, LOG_LINES_MAX, Reported};
+pub use reported::{LOG_LINE_CHARS_MAX, LOG_LINES_MAX, WorkerReport};
 pub use scan_filter::{PayloadMatch, ScanFilter};
 pub use settle::{
     CANCEL_GRACE, Outcome, RETRY_AFTER_MAX, Report, Running, SNOOZES_MAX, Settlement, Verdict,
@@ -72,6 +72,6 @@ pub use settle::{
 pub use state::{Consent, DeadReason, Event, State};
 pub use timestamp::Timestamp;
 pub use why::{
-    AroundFinished, Reason, RevivalForecast, RevivalRefusal, Surroundings, forecast_revival,
+    FinishedContext, Reason, RevivalForecast, RevivalRefusal, WaitingContext, forecast_revival,
     why_dead, why_not_running,
 };

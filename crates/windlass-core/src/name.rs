@@ -27,7 +27,7 @@ impl Rule {
             return Err(Invalid::new("", rule));
         }
         if self.in_paths {
-            refuse_dots(text)
+            check_path_segment(text)
         } else {
             Ok(())
         }
@@ -35,7 +35,7 @@ impl Rule {
 }
 
 /// Refuses `.` and `..`, which cannot be part of a URL path.
-pub fn refuse_dots(text: &str) -> Result<(), Invalid> {
+pub fn check_path_segment(text: &str) -> Result<(), Invalid> {
     match text {
         "." | ".." => {
             let rule =

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::duration::check_duration;
-use crate::job::{Concurrency, Delivery, Job, Standing, Timeout, Unique};
+use crate::job::{Concurrency, Delivery, Job, StateDetails, Timeout, Unique};
 use crate::retry::{AttemptLimit, RetryPolicy};
 use crate::{Invalid, JobId, Kind, PAYLOAD_BYTES_MAX, Payload, QueueName, Tag, Timestamp};
 
@@ -205,7 +205,7 @@ impl NewJob {
             worker: None,
             last_error: None,
             failed_at: None,
-            standing: Standing::Waiting,
+            state_details: StateDetails::Waiting,
         }
     }
 }

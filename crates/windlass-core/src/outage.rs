@@ -11,12 +11,12 @@ use crate::Timestamp;
 
 /// The heartbeats that a sweeper knows before it sends its next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SignsOfLife {
+pub struct Heartbeats {
     /// The newest heartbeat of any node in the store.
     pub newest: Option<Timestamp>,
     /// The last heartbeat of this sweeper since it started.
     pub own: Option<Timestamp>,
-    /// Until when another node holds back, as the latest [`HoldNotice::honoured_until`] says.
+    /// Until when another node holds back, as the latest [`HoldNotice::valid_until`] says.
     pub held_until: Option<Timestamp>,
 }
 
@@ -37,7 +37,7 @@ impl HoldNotice {
     /// A hold lasts at most one lease after its heartbeat, so later values come from a wrong clock
     /// and are cut. A heartbeat that is more than one lease ahead of `now` is ignored, because it
     /// would never become old.
-    pub fn honoured_until(self, now: Timestamp) -> Option<Timestamp> {
+    pub fn valid_until(self, now: Timestamp) -> Option<Timestamp> {
         let latest = now.saturating_add(self.lease);
         let beat_at = Some(self.beat_at).filter(|at| *at <= latest)?;
         let until = self.until.min(beat_at.saturating_add(self.lease));
@@ -47,27 +47,27 @@ impl HoldNotice {
 
 /// A time in which a sweeper leaves expired leases alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hold {
+pub struct SweepHold {
     /// The end of that time.
     pub until: Timestamp,
     /// Whether no node could reach the store. Then this node must announce the hold, because its
     /// own heartbeat hides the silence from the others. A node that was cut off alone does not hold
     /// up the others.
-    pub everybody: bool,
+    pub all_nodes: bool,
 }
 
 /// Decides whether a sweeper leaves expired leases alone, and until when.
 ///
 /// Workers renew every third of a lease, so the first lease may have expired once a silence has
 /// lasted for two thirds of a lease.
-pub fn outage_hold(signs: SignsOfLife, now: Timestamp, lease: Duration) -> Option<Hold> {
+pub fn outage_hold(signs: Heartbeats, now: Timestamp, lease: Duration) -> Option<SweepHold> {
     let silent = |beat: Option<Timestamp>| beat.is_some_and(|at| now.since(at) >= lease * 2 / 3);
-    let everybody = silent(signs.newest);
-    let own_hold = (everybody || silent(signs.own)).then(|| now.saturating_add(lease));
+    let all_nodes = silent(signs.newest);
+    let own_hold = (all_nodes || silent(signs.own)).then(|| now.saturating_add(lease));
     let announced_hold = signs.held_until.filter(|until| *until > now);
     let until = own_hold.max(announced_hold)?;
-    let everybody = everybody || announced_hold.is_some();
-    Some(Hold { until, everybody })
+    let all_nodes = all_nodes || announced_hold.is_some();
+    Some(SweepHold { until, all_nodes })
 }
 
 #[cfg(test)]
@@ -77,22 +77,22 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(30);
 
-    fn hold(signs: SignsOfLife) -> Option<(Timestamp, bool)> {
+    fn hold(signs: Heartbeats) -> Option<(Timestamp, bool)> {
         let held = outage_hold(signs, at("2026-01-01T00:01:00Z"), LEASE);
-        held.map(|hold| (hold.until, hold.everybody))
+        held.map(|hold| (hold.until, hold.all_nodes))
     }
 
-    fn newest(beat: &str) -> SignsOfLife {
-        SignsOfLife {
+    fn newest(beat: &str) -> Heartbeats {
+        Heartbeats {
             newest: Some(at(beat)),
-            ..SignsOfLife::default()
+            ..Heartbeats::default()
         }
     }
 
     #[test]
     fn after_a_silence_of_two_thirds_of_a_lease_the_hold_lasts_one_lease() {
         let until = Some((at("2026-01-01T00:01:30Z"), true));
-        let no_heartbeat = SignsOfLife::default();
+        let no_heartbeat = Heartbeats::default();
         assert_eq!(hold(no_heartbeat), None, "no worker had a lease to renew");
         assert_eq!(hold(newest("2026-01-01T00:00:41Z")), None);
         assert_eq!(hold(newest("2026-01-01T00:00:40Z")), until);
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_node_that_was_cut_off_alone_does_not_hold_up_others() {
-        let signs = SignsOfLife {
+        let signs = Heartbeats {
             own: Some(at("2026-01-01T00:00:40Z")),
             ..newest("2026-01-01T00:00:59Z")
         };
@@ -118,7 +118,7 @@ mod tests {
                 beat_at: at(beat_at),
                 lease: LEASE,
             };
-            notice.honoured_until(at("2026-01-01T00:01:00Z"))
+            notice.valid_until(at("2026-01-01T00:01:00Z"))
         };
         let (now, soon) = ("2026-01-01T00:01:00Z", "2026-01-01T00:01:20Z");
         let later = "2027-01-01T00:00:00Z";
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_hold_that_another_node_announces_is_honoured_and_passed_on() {
-        let signs = |until| SignsOfLife {
+        let signs = |until| Heartbeats {
             held_until: Some(at(until)),
             ..newest("2026-01-01T00:00:59Z")
         };

@@ -13,7 +13,7 @@ pub const LOG_LINE_CHARS_MAX: usize = 1000;
 
 /// How an attempt ended, as a remote worker reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reported {
+pub enum WorkerReport {
     /// It succeeded, with an optional result.
     Succeeded(Option<Payload>),
     /// It failed.
@@ -31,7 +31,7 @@ pub enum Reported {
     Cancelled,
 }
 
-impl Reported {
+impl WorkerReport {
     /// Returns what the report counts as, for an attempt that ran for `ran`; `None` if the attempt
     /// is no longer running.
     ///
@@ -40,13 +40,13 @@ impl Reported {
     pub fn report(&self, job: &Job, ran: Option<Duration>) -> Report {
         let late = ran.is_some_and(|ran| job.is_late(ran));
         match self {
-            Reported::Failed(failure) => Report::Failed(failure.clone()),
-            Reported::TimedOut => timed_out(job, ran),
+            WorkerReport::Failed(failure) => Report::Failed(failure.clone()),
+            WorkerReport::TimedOut => timed_out(job, ran),
             _ if late => timed_out(job, ran),
-            Reported::Succeeded(result) => Report::Succeeded(result.clone()),
-            Reported::Snoozed(until) => Report::Snoozed { until: *until },
-            Reported::Released { started } => Report::Released { started: *started },
-            Reported::Cancelled => Report::Cancelled,
+            WorkerReport::Succeeded(result) => Report::Succeeded(result.clone()),
+            WorkerReport::Snoozed(until) => Report::Snoozed { until: *until },
+            WorkerReport::Released { started } => Report::Released { started: *started },
+            WorkerReport::Cancelled => Report::Cancelled,
         }
     }
 }
@@ -80,14 +80,14 @@ mod tests {
         let timed_out = Report::TimedOut { timeout, grace };
         let late = Some(timeout * 2);
         let failure = Failure::retryable(AttemptError::new("x"));
-        let failed = Reported::Failed(failure.clone());
+        let failed = WorkerReport::Failed(failure.clone());
         assert_eq!(failed.report(&job, late), Report::Failed(failure));
-        let done = Reported::Succeeded(None);
+        let done = WorkerReport::Succeeded(None);
         assert_eq!(done.report(&job, late), timed_out);
         assert_eq!(done.report(&job, Some(timeout)), Report::Succeeded(None));
         assert_eq!(done.report(&job, None), Report::Succeeded(None));
-        assert_eq!(Reported::Cancelled.report(&job, late), timed_out);
-        assert_eq!(Reported::TimedOut.report(&job, None), timed_out);
+        assert_eq!(WorkerReport::Cancelled.report(&job, late), timed_out);
+        assert_eq!(WorkerReport::TimedOut.report(&job, None), timed_out);
         let endless = Job {
             timeout: Timeout::None,
             ..job
@@ -97,6 +97,6 @@ mod tests {
             timeout: timeout * 2,
             grace,
         };
-        assert_eq!(Reported::TimedOut.report(&endless, late), ran);
+        assert_eq!(WorkerReport::TimedOut.report(&endless, late), ran);
     }
 }

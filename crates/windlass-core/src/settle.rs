@@ -11,7 +11,7 @@ use crate::failure::{AttemptError, Failure, FailureClass};
 use crate::job::Delivery;
 use crate::retry::{AttemptLimit, RetryPolicy};
 use crate::state::{DeadReason, State};
-use crate::words::words;
+use crate::words::string_enum;
 use crate::{DURATION_MAX, Payload, Timestamp, format_duration};
 
 /// The longest `retry_after` that counts: 24 hours. A longer request of a handler or HTTP target is
@@ -86,7 +86,7 @@ pub enum Report {
 impl Report {
     /// Whether this report leads to a history row with `outcome`. Stores use it to recognize a
     /// report that arrives twice.
-    pub fn stands_as(&self, outcome: Outcome, delivery: Delivery) -> bool {
+    pub fn matches_outcome(&self, outcome: Outcome, delivery: Delivery) -> bool {
         match self {
             Report::Succeeded(_) => outcome == Outcome::Succeeded,
             Report::Failed(_) => outcome == Outcome::Failed,
@@ -122,7 +122,7 @@ pub enum Outcome {
     Cancelled,
 }
 
-words!(Outcome {
+string_enum!(Outcome {
     Succeeded = "succeeded",
     Failed = "failed",
     TimedOut = "timed_out",

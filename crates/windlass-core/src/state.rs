@@ -8,7 +8,7 @@ use std::fmt;
 
 use crate::settle::Verdict;
 use crate::timestamp::Timestamp;
-use crate::words::words;
+use crate::words::string_enum;
 
 /// The state of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,7 +40,7 @@ pub enum DeadReason {
     Poison,
 }
 
-words!(DeadReason {
+string_enum!(DeadReason {
     Exhausted = "exhausted",
     Unrecoverable = "unrecoverable",
     Expired = "expired",
@@ -73,9 +73,9 @@ pub enum Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consent {
     /// The person did not say so.
-    Plain,
+    NotGiven,
     /// The person accepts it (`force` in the REST API).
-    Force,
+    MayRunTwice,
 }
 
 impl Event {
@@ -109,7 +109,7 @@ impl State {
             (State::Running, Event::Settled(verdict)) => Some(verdict.state()),
             // Only at-most-once jobs are dead as `lost`. They may have run, so a revival needs
             // consent.
-            (State::Dead(DeadReason::Lost), Event::Revived(Consent::Plain)) => None,
+            (State::Dead(DeadReason::Lost), Event::Revived(Consent::NotGiven)) => None,
             (State::Dead(_) | State::Cancelled, Event::Revived(_)) => Some(State::Waiting),
             (State::Dead(DeadReason::Lost), Event::Resolved) => Some(State::Succeeded),
             _ => None,
@@ -182,8 +182,8 @@ mod tests {
             Event::Expired,
             Event::CancelRequested,
             Event::Renewed,
-            Event::Revived(Consent::Plain),
-            Event::Revived(Consent::Force),
+            Event::Revived(Consent::NotGiven),
+            Event::Revived(Consent::MayRunTwice),
             Event::Resolved,
         ];
         events.extend(verdicts().into_iter().map(Event::Settled));
@@ -206,17 +206,17 @@ mod tests {
             (State::Running, Event::CancelRequested, State::Running),
             (
                 State::Cancelled,
-                Event::Revived(Consent::Plain),
+                Event::Revived(Consent::NotGiven),
                 State::Waiting,
             ),
             (
                 State::Cancelled,
-                Event::Revived(Consent::Force),
+                Event::Revived(Consent::MayRunTwice),
                 State::Waiting,
             ),
             (
                 State::Dead(DeadReason::Lost),
-                Event::Revived(Consent::Force),
+                Event::Revived(Consent::MayRunTwice),
                 State::Waiting,
             ),
             (
@@ -238,7 +238,7 @@ mod tests {
             .into_iter()
             .filter(|reason| *reason != DeadReason::Lost)
         {
-            for consent in [Consent::Plain, Consent::Force] {
+            for consent in [Consent::NotGiven, Consent::MayRunTwice] {
                 edges.push((State::Dead(reason), Event::Revived(consent), State::Waiting));
             }
         }

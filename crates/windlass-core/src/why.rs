@@ -4,7 +4,7 @@ mod finished;
 
 use std::fmt;
 
-pub use finished::{AroundFinished, RevivalForecast, RevivalRefusal, forecast_revival, why_dead};
+pub use finished::{FinishedContext, RevivalForecast, RevivalRefusal, forecast_revival, why_dead};
 
 use crate::job::Job;
 use crate::settle::has_expired;
@@ -88,7 +88,7 @@ pub enum Reason {
 
 /// The facts about a waiting job's queue, workers and limits.
 #[derive(Debug, Clone, Default)]
-pub struct Surroundings {
+pub struct WaitingContext {
     /// Who paused its queue, if it is paused.
     pub paused_by: Option<String>,
     /// How many live workers take its kind from its queue.
@@ -110,7 +110,7 @@ pub struct Surroundings {
 
 /// Returns all reasons why the job is not running at `now`, the most important one first. Never
 /// empty.
-pub fn why_not_running(job: &Job, around: &Surroundings, now: Timestamp) -> Vec<Reason> {
+pub fn why_not_running(job: &Job, around: &WaitingContext, now: Timestamp) -> Vec<Reason> {
     let state = job.state();
     if let State::Dead(reason) = state {
         return vec![Reason::Dead { reason }];
@@ -257,21 +257,21 @@ mod tests {
         new.into_job(JobId::from_u128(1), at(NOW)).unwrap()
     }
 
-    fn around() -> Surroundings {
-        Surroundings {
+    fn around() -> WaitingContext {
+        WaitingContext {
             workers: 1,
-            ..Surroundings::default()
+            ..WaitingContext::default()
         }
     }
 
-    fn texts(job: &Job, around: &Surroundings) -> Vec<String> {
+    fn texts(job: &Job, around: &WaitingContext) -> Vec<String> {
         let reasons = why_not_running(job, around, at(NOW));
         reasons.iter().map(Reason::to_string).collect()
     }
 
     #[test]
     fn an_old_handler_that_still_runs_is_named() {
-        let around = Surroundings {
+        let around = WaitingContext {
             old_handler: Some("w1".to_owned()),
             ..around()
         };
@@ -303,7 +303,7 @@ mod tests {
             ["its retry is due at 2026-01-01T00:05:00Z"]
         );
         let by = JobId::from_u128(2);
-        let around = Surroundings {
+        let around = WaitingContext {
             paused_by: Some("ann".into()),
             workers: 0,
             limit_held: Some(("concurrency_key eu".into(), by, at(LATER))),
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn what_does_not_concern_the_job_is_left_out() {
         let fresh = job();
-        let held = Surroundings {
+        let held = WaitingContext {
             retries_held: Some(5),
             rate_until: Some(at(NOW)),
             ..around()
@@ -338,7 +338,7 @@ mod tests {
         assert_eq!(why_not_running(&fresh, &held, at(NOW)), [Reason::Next]);
         let mut future = job();
         future.run_at = at(LATER);
-        let behind = Surroundings {
+        let behind = WaitingContext {
             ahead: 3,
             ..around()
         };

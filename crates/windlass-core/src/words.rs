@@ -4,7 +4,7 @@
 /// The crate that uses it needs `serde`, and also `schemars` if the feature `schema` is on.
 #[doc(hidden)]
 #[macro_export]
-macro_rules! words {
+macro_rules! string_enum {
     ($type:ident { $($variant:ident = $word:literal,)+ }) => {
         impl $type {
             /// Every variant, in order of declaration.
@@ -77,4 +77,4 @@ macro_rules! words_schema {
     ($($anything:tt)*) => {};
 }
 
-pub(crate) use words;
+pub(crate) use string_enum;

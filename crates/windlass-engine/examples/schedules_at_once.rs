@@ -12,7 +12,8 @@ use futures_util::StreamExt as _;
 use windlass_core::schedule::{Expression, NewSchedule};
 use windlass_core::{Kind, NewJob, ScheduleName, Timestamp};
 use windlass_engine::{
-    Clock as _, Engine, Event, Heard, Ids, ScheduleEvent, Scheduler, SchedulerConfig, SystemClock,
+    Clock as _, Engine, Event, Ids, Received, ScheduleEvent, Scheduler, SchedulerConfig,
+    SystemClock,
 };
 use windlass_memory::MemoryStore;
 use windlass_sqlite::SqliteStore;
@@ -72,7 +73,7 @@ async fn run(name: &str, store: Arc<dyn Store>, many: usize) -> Result<(), Faile
         let done = clock.now();
         made += fired;
         while let Some(told) = heard.try_next() {
-            if let Heard::Event(event) = told
+            if let Received::Event(event) = told
                 && let Event::Schedule {
                     what: ScheduleEvent::Fired { scheduled_for, .. },
                     ..

@@ -63,12 +63,12 @@ impl Cancellation {
     /// In virtual time (a drain), a handler that waits here counts as idle, so time passes.
     pub async fn wait(&self) -> StopReason {
         let _waiter = WaiterGuard::new(&self.0.waiters);
-        self.wait_beside_work().await
+        self.wait_while_working().await
     }
 
     /// Like [`wait`](Self::wait), for a handler that works at the same time, for example on an HTTP
     /// request. In virtual time, no time passes while it works.
-    pub async fn wait_beside_work(&self) -> StopReason {
+    pub async fn wait_while_working(&self) -> StopReason {
         self.0.token.cancelled().await;
         self.reason().unwrap_or(StopReason::Cancelled)
     }
@@ -111,7 +111,7 @@ impl Drop for WaiterGuard<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// The progress was stored and is visible to everyone.
-    Told,
+    Recorded,
     /// The attempt no longer holds its lease. Nothing changed.
     LeaseLost,
 }
@@ -263,7 +263,7 @@ impl RunningAttempt {
                 let mut notes = self.notes();
                 notes.progress = Some(value);
                 notes.progress_version = Some(version);
-                Ok(Progress::Told)
+                Ok(Progress::Recorded)
             }
             Err(None) => Ok(Progress::LeaseLost),
             Err(Some(error)) => Err(error.into()),

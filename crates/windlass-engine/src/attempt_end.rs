@@ -59,7 +59,7 @@ impl Engine {
         }
         let split = ends.into_iter().map(|end| {
             let report = AttemptReport {
-                of: end.attempt_id,
+                attempt_id: end.attempt_id,
                 report: end.report,
                 random: end.random,
                 detail: end.detail.into_json(),

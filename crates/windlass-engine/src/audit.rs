@@ -129,7 +129,7 @@ fn write_sorted(value: &Value, text: &mut String) {
 
 /// The result of a check of the chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Verified {
+pub struct ChainCheck {
     /// How many records there are.
     pub records: u64,
     /// The hash of the newest record. Keep it in another place.
@@ -188,7 +188,7 @@ impl Audit {
         compare_and_set(busy, || async {
             let now = self.engine.now();
             let head = store.document(AUDIT_TOPIC, HEAD, now).await?;
-            let expected = Expected::found(head.as_ref());
+            let expected = Expected::as_read(head.as_ref());
             let head = head.filter(|head| !head.value.is_null());
             let last = head.as_ref().map(|head| read(&head.value)).transpose()?;
             if let (Some(last), Some(head)) = (&last, &head) {
@@ -227,7 +227,7 @@ impl Audit {
 
     /// Checks every record against its predecessor, and that the record with the hash `known` still
     /// exists.
-    pub async fn verify(&self, known: Option<&str>) -> Result<Verified, StoreError> {
+    pub async fn verify(&self, known: Option<&str>) -> Result<ChainCheck, StoreError> {
         let (mut number, mut hash) = (0, BEGINNING.to_owned());
         let (mut broken, mut found) = (None, known.is_none());
         self.walk(|record| {
@@ -252,7 +252,7 @@ impl Audit {
                     .to_owned(),
             );
         }
-        Ok(Verified {
+        Ok(ChainCheck {
             records: number,
             hash,
             broken,

@@ -5,13 +5,13 @@
 //! claims only from those. An idle queue costs neither a statement nor memory.
 //!
 //! A look scans the queue names in order, behind the last queue that was served, so that all queues
-//! get their turn. It starts again only when jobs may have become due; [`LookPace`] limits how
+//! get their turn. It starts again only when jobs may have become due; [`DiscoveryPace`] limits how
 //! often that happens. A queue that had due jobs but gave none (a limit holds them back) rests for
-//! a while ([`Rests`]), so that it does not cost a claim in every pass.
+//! a while ([`RestingQueues`]), so that it does not cost a claim in every pass.
 
 use std::collections::BTreeSet;
 
-use windlass_core::fairness::{LookPace, Rests, Round, Scan, Turns};
+use windlass_core::fairness::{DiscoveryPace, DueQueueScan, RestingQueues, Round, Turns};
 use windlass_core::{QueueName, Timestamp};
 
 /// The minimum page size of a look, so that one look serves many passes.
@@ -22,7 +22,7 @@ const LOOK_MIN: usize = 100;
 pub(crate) struct Discovery {
     patterns: Vec<PatternState>,
     /// Queues that had due jobs but gave none.
-    pub(crate) rests: Rests,
+    pub(crate) rests: RestingQueues,
 }
 
 /// What the worker knows about the queues of one pattern.
@@ -30,8 +30,8 @@ pub(crate) struct Discovery {
 struct PatternState {
     /// Queues with due jobs that the current scan has found.
     due: BTreeSet<QueueName>,
-    scan: Scan,
-    pace: LookPace,
+    scan: DueQueueScan,
+    pace: DiscoveryPace,
     /// Jobs may have become due since the last scan began: start a new one.
     look_pending: bool,
 }
@@ -45,7 +45,7 @@ impl Discovery {
         };
         Discovery {
             patterns: std::iter::repeat_with(state).take(patterns).collect(),
-            rests: Rests::default(),
+            rests: RestingQueues::default(),
         }
     }
 
@@ -61,7 +61,7 @@ impl Discovery {
         self.jobs_may_be_due();
         self.rests.end_all();
         for state in &mut self.patterns {
-            state.pace = LookPace::default();
+            state.pace = DiscoveryPace::default();
         }
     }
 
@@ -108,7 +108,7 @@ impl Discovery {
         let state = self.patterns.get_mut(pattern)?;
         if state.look_pending && now >= state.pace.next_at(candidates > 0) {
             state.look_pending = false;
-            state.scan = Scan::behind(turns.last());
+            state.scan = DueQueueScan::behind(turns.last());
             // A queue in the middle of its turn keeps the rest of its turn.
             state.due.retain(|queue| turns.unfinished() == Some(queue));
         } else if state.scan.is_done() || candidates >= free_slots {

@@ -34,7 +34,7 @@ pub enum DrainError {
     #[error(
         "started {attempts} attempts at {at} and more jobs are due; does a handler enqueue itself without a delay?"
     )]
-    Spinning {
+    NoProgress {
         /// The instant.
         at: Timestamp,
         /// The number of attempts that started at it.
@@ -175,7 +175,7 @@ impl Worker {
         }
         if tally.limit > ATTEMPTS_AT_ONCE {
             let (at, attempts) = (now, tally.attempts);
-            return Err(DrainError::Spinning { at, attempts });
+            return Err(DrainError::NoProgress { at, attempts });
         }
         let counts = self.engine.store().counts(now).await?;
         let ready: u64 = counts.values().map(|queue| queue.ready).sum();

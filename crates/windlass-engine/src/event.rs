@@ -268,7 +268,7 @@ pub struct Subscription(broadcast::Receiver<Arc<Event>>);
 
 /// What a subscription yields.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Heard {
+pub enum Received {
     /// The next event.
     Event(Arc<Event>),
     /// The reader was too slow and missed this many events.
@@ -277,19 +277,19 @@ pub enum Heard {
 
 impl Subscription {
     /// Waits for the next event. Returns `None` once the engine is dropped.
-    pub async fn next(&mut self) -> Option<Heard> {
+    pub async fn next(&mut self) -> Option<Received> {
         match self.0.recv().await {
-            Ok(event) => Some(Heard::Event(event)),
-            Err(broadcast::error::RecvError::Lagged(missed)) => Some(Heard::Missed(missed)),
+            Ok(event) => Some(Received::Event(event)),
+            Err(broadcast::error::RecvError::Lagged(missed)) => Some(Received::Missed(missed)),
             Err(broadcast::error::RecvError::Closed) => None,
         }
     }
 
     /// Returns the next event, if one has already arrived.
-    pub fn try_next(&mut self) -> Option<Heard> {
+    pub fn try_next(&mut self) -> Option<Received> {
         match self.0.try_recv() {
-            Ok(event) => Some(Heard::Event(event)),
-            Err(broadcast::error::TryRecvError::Lagged(missed)) => Some(Heard::Missed(missed)),
+            Ok(event) => Some(Received::Event(event)),
+            Err(broadcast::error::TryRecvError::Lagged(missed)) => Some(Received::Missed(missed)),
             Err(_) => None,
         }
     }
@@ -320,10 +320,10 @@ mod tests {
         for number in 0..10 {
             events.emit(|| event(number));
         }
-        assert_eq!(reader.next().await, Some(Heard::Missed(6)));
+        assert_eq!(reader.next().await, Some(Received::Missed(6)));
         let rest: Vec<_> = std::iter::from_fn(|| reader.try_next()).collect();
         assert_eq!(rest.len(), 4);
-        assert_eq!(rest[0], Heard::Event(Arc::new(event(6))));
+        assert_eq!(rest[0], Received::Event(Arc::new(event(6))));
         drop(events);
         assert_eq!(reader.next().await, None);
     }

@@ -24,13 +24,13 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 use windlass_core::fairness::{
-    ClaimPlan, Pool, Rate, RetryLane, Round, Slots as FreeSlots, Taker, Turns,
+    ClaimPlan, Pool, QueueDemand, Rate, RetryLane, Round, Slots as FreeSlots, Turns,
 };
 use windlass_core::retry::{RetryPolicy, WorkerRetry};
 use windlass_core::{Job, Kind, QueueName, Timestamp, WorkerName};
 use windlass_store::{
     AttemptId, CLAIM_MAX, Claim, ClaimRetry, DueQueues, Kinds, PAGE_MAX, Renewed, StoreError,
-    WorkerPlace,
+    WorkerLocation,
 };
 
 use crate::credits::Credits;
@@ -243,7 +243,7 @@ impl Fetcher {
                 let set = state.rules.get(queue).map(|rules| rules.weight);
                 let weight = set.unwrap_or_else(|| sources.own_rules(source).weight);
                 let most = self.slots.of(queue, source, sources.slots(source)).free;
-                takers.insert(queue.clone(), Taker { weight, most });
+                takers.insert(queue.clone(), QueueDemand { weight, most });
             }
         }
         round.next(&mut state.turns, free, || takers)
@@ -317,7 +317,7 @@ impl Fetcher {
             except: self.engine.lingering().here(),
             plan,
             worker: self.config.worker.clone(),
-            place: WorkerPlace::Here,
+            worker_location: WorkerLocation::Local,
             lease: self.config.lease,
             retry: ClaimRetry {
                 worker: self.config.retry.clone(),
@@ -360,7 +360,7 @@ impl Fetcher {
     async fn renew_worn(&self, jobs: Vec<Job>) -> Result<Vec<Job>, StoreError> {
         let lease = self.config.lease;
         let now = self.engine.now();
-        let worn = jobs.iter().filter(|job| job.has_worn_lease(now));
+        let worn = jobs.iter().filter(|job| job.should_renew_lease(now));
         let worn: Vec<AttemptId> = worn.map(attempt_id).collect();
         if worn.is_empty() || self.stop.is_cancelled() {
             return Ok(jobs);

@@ -15,7 +15,7 @@ use windlass_core::{Job, JobId, Timestamp};
 use windlass_store::StoreError;
 
 use crate::engine::Engine;
-use crate::event::{Event, Heard, JobEvent, Subscription};
+use crate::event::{Event, JobEvent, Received, Subscription};
 use crate::poison::lock;
 
 /// The longest interval between two polls.
@@ -97,10 +97,10 @@ impl FinishWaits {
                     busy = engine.clock().elapsed().saturating_sub(started);
                 }
                 item = events.next() => match item {
-                    Some(Heard::Event(event)) => {
+                    Some(Received::Event(event)) => {
                         ended(&event).into_iter().for_each(|id| self.wake(id));
                     }
-                    Some(Heard::Missed(_)) => {} // the next poll finds the jobs of missed events
+                    Some(Received::Missed(_)) => {} // the next poll finds the jobs of missed events
                     None => std::future::pending().await,
                 },
             }

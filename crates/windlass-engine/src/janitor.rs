@@ -99,7 +99,7 @@ impl Janitor {
         }
         let longest = self.config.queues.values().copied();
         let longest = longest.fold(self.config.retention, Duration::max);
-        store.forget(now.saturating_sub(longest)).await?;
+        store.drop_history(now.saturating_sub(longest)).await?;
         let mut removed = 0;
         for (queue, counts) in &counts {
             let kept = self.config.queues.get(queue);

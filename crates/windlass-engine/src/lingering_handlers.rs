@@ -44,7 +44,7 @@ impl LingeringHandlers {
     pub(crate) fn learn(&self, nodes: &[Node], own: &str) {
         let others = nodes.iter().filter(|node| node.name != own);
         let listed = others.flat_map(|node| {
-            let ids = lingering_of(&node.about);
+            let ids = lingering_jobs(&node.about);
             ids.map(|id| (id, node.name.clone()))
         });
         *lock(&self.elsewhere) = listed.collect();
@@ -57,7 +57,7 @@ impl LingeringHandlers {
 }
 
 /// The jobs whose old handlers a node still runs, according to its heartbeat.
-pub fn lingering_of(about: &Value) -> impl Iterator<Item = JobId> + '_ {
+pub fn lingering_jobs(about: &Value) -> impl Iterator<Item = JobId> + '_ {
     let listed = about.get(LINGERING).and_then(Value::as_array);
     let listed = listed.into_iter().flatten().take(LISTED_MAX);
     listed.filter_map(|id| id.as_str()?.parse().ok())

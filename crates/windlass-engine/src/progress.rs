@@ -38,7 +38,7 @@ pub(crate) async fn write<E: From<StoreError>>(
         let jobs = store.get(&[attempt_id.job]).await?;
         let job = jobs.into_iter().next().flatten();
         check(job.as_ref())?;
-        let (expected, now) = (Expected::found(before.as_ref()), engine.now());
+        let (expected, now) = (Expected::as_read(before.as_ref()), engine.now());
         let expires_at = Some(now.saturating_add(KEPT));
         let written = store.put_document(PROGRESS, &name, &reported, expected, expires_at, now);
         Ok(written.await?.version())

@@ -28,24 +28,24 @@ const OCCURRENCES_PER_PAGE: usize = 100;
 /// The maximum number of such pages. More than one is needed only after many manual runs.
 const PAGES_MAX: usize = 10;
 
-/// The key in a job's `meta` that marks a manual run. The value is [`Extra::name`].
+/// The key in a job's `meta` that marks a manual run. The value is [`ManualRun::name`].
 const EXTRA_META: &str = "windlass.extra";
 
 /// A run of a schedule that a person asked for. `overlap` ignores it: it blocks no occurrence, and
 /// no occurrence blocks it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extra {
+pub enum ManualRun {
     /// One run now, in addition to the occurrences of the rule.
     RunNow,
     /// Occurrences of the past that did not run.
     Backfill,
 }
 
-impl Extra {
+impl ManualRun {
     const fn name(self) -> &'static str {
         match self {
-            Extra::RunNow => "run_now",
-            Extra::Backfill => "backfill",
+            ManualRun::RunNow => "run_now",
+            ManualRun::Backfill => "backfill",
         }
     }
 }
@@ -125,11 +125,11 @@ impl Scheduler {
             .due(&recurrence, last, now, missed_after, max);
         let unfinished = self.unfinished(schedule).await?;
         let overlap = definition.overlap;
-        let fired = overlap.lets_fire(due.fire.len(), definition.missed(), unfinished.len());
+        let fired = overlap.fire_count(due.fire.len(), definition.missed(), unfinished.len());
         let (skipped_by_overlap, fired) = due.fire.split_at(due.fire.len() - fired);
         let jobs = fired.iter().map(|at| {
             let mut job = occurrence_job(&self.engine, schedule, *at, now);
-            if overlap.in_turn(fired.len()) {
+            if overlap.runs_sequentially(fired.len()) {
                 run_in_turn(&mut job, format!("schedule:{}", schedule.id));
             }
             job
@@ -326,10 +326,10 @@ fn occurrence_job(engine: &Engine, schedule: &Schedule, at: Timestamp, now: Time
 ///
 /// Under `overlap: queue`, backfilled jobs run one after the other. They have a concurrency key of
 /// their own, so they do not delay future occurrences.
-pub fn extra_job(
+pub fn manual_run_job(
     engine: &Engine,
     schedule: &Schedule,
-    extra: Extra,
+    extra: ManualRun,
     at: Timestamp,
     now: Timestamp,
 ) -> Job {
@@ -338,7 +338,7 @@ pub fn extra_job(
     job.run_at = now;
     job.deadline = from_now.deadline;
     job.meta.insert(EXTRA_META.to_owned(), extra.name().into());
-    if extra == Extra::Backfill && schedule.definition.overlap.in_turn(1) {
+    if extra == ManualRun::Backfill && schedule.definition.overlap.runs_sequentially(1) {
         run_in_turn(&mut job, format!("schedule:{}:backfill", schedule.id));
     }
     job

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use windlass_core::{
-    DeadReason, Hold, HoldNotice, JobId, SignsOfLife, Timestamp, Verdict, outage_hold,
+    DeadReason, Heartbeats, HoldNotice, JobId, SweepHold, Timestamp, Verdict, outage_hold,
 };
 use windlass_store::{Node, StoreError, Swept};
 
@@ -67,7 +67,7 @@ pub struct Sweeper {
 #[derive(Debug)]
 struct SweeperState {
     beat_at: Option<Timestamp>,
-    hold: Option<Hold>,
+    hold: Option<SweepHold>,
     /// Swept jobs whose events could not be emitted yet.
     unreported: Swept,
     /// The shortest lease of all nodes, which is the first to expire in an outage.
@@ -134,7 +134,7 @@ impl Sweeper {
         let leases = nodes.iter().filter_map(lease_of);
         let lease = leases.fold(self.config.lease, Duration::min);
         self.state().lease = lease;
-        let signs = SignsOfLife {
+        let signs = Heartbeats {
             newest: nodes.iter().map(|node| node.beat_at).max(),
             own,
             held_until: nodes
@@ -163,7 +163,7 @@ impl Sweeper {
             about.insert(LINGERING.to_owned(), listed);
         }
         let hold = self.state().hold;
-        if let Some(hold) = hold.filter(|hold| hold.everybody && now < hold.until) {
+        if let Some(hold) = hold.filter(|hold| hold.all_nodes && now < hold.until) {
             about.insert(HOLD_UNTIL.to_owned(), json!(hold.until));
         }
         let store = self.engine.store();
@@ -248,7 +248,7 @@ fn honoured_hold(node: &Node, now: Timestamp) -> Option<Timestamp> {
         beat_at: node.beat_at,
         lease: lease_of(node)?,
     };
-    notice.honoured_until(now)
+    notice.valid_until(now)
 }
 
 /// The length of a node's leases, according to its heartbeat.

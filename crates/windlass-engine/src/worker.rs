@@ -31,7 +31,7 @@ use crate::slots::Slots;
 use crate::sources::{DiscoverConfig, QueueConfig, Sources};
 use crate::sweeper::{Sweeper, SweeperConfig};
 use crate::watchdog::{PATIENCE_DEFAULT, Pulse, keep_running};
-use crate::worker_description::WorkerAbout;
+use crate::worker_description::WorkerDescription;
 
 /// At shutdown, how long to wait for the store to accept the last outcomes.
 const LAST_SETTLE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -76,8 +76,8 @@ pub struct WorkerConfig {
     /// How long finished jobs and other data are kept.
     pub janitor: JanitorConfig,
     /// Whether the worker fires schedules and removes old data. Set it to false if
-    /// [`keep_up`](crate::keep_up) runs in the same process. True.
-    pub keeps_up: bool,
+    /// [`run_maintenance`](crate::run_maintenance) runs in the same process. True.
+    pub runs_maintenance: bool,
 }
 
 impl fmt::Debug for WorkerConfig {
@@ -110,7 +110,7 @@ impl WorkerConfig {
             outcome_retry_max: Duration::from_secs(300),
             patience: PATIENCE_DEFAULT,
             janitor: JanitorConfig::default(),
-            keeps_up: true,
+            runs_maintenance: true,
         }
     }
 
@@ -403,7 +403,7 @@ impl Worker {
         self.spawn_loop(&mut loops, "sweeper", move |pulse| {
             Arc::clone(&sweeper).run(until.clone(), pulse)
         });
-        if !self.config.keeps_up {
+        if !self.config.runs_maintenance {
             return loops;
         }
         let (scheduler, until) = (Arc::clone(&self.scheduler), self.no_claims.clone());
@@ -453,7 +453,7 @@ fn fetcher_config(config: &WorkerConfig) -> FetcherConfig {
 
 fn sweeper_config(config: &WorkerConfig, slots: u32) -> SweeperConfig {
     let queues = config.queues.iter().map(|queue| queue.name.clone());
-    let about = WorkerAbout {
+    let about = WorkerDescription {
         queues: Some(queues.collect()),
         patterns: config
             .discovered

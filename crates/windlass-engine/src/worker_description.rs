@@ -18,7 +18,7 @@ pub fn is_alive(node: &Node, now: Timestamp) -> bool {
 
 /// What a worker says about itself.
 #[derive(Debug, Clone, Default)]
-pub struct WorkerAbout {
+pub struct WorkerDescription {
     /// The queues that it takes jobs from.
     pub queues: Option<Vec<QueueName>>,
     /// The patterns of the queues that it discovers.
@@ -31,7 +31,7 @@ pub struct WorkerAbout {
     pub version: Option<String>,
 }
 
-impl WorkerAbout {
+impl WorkerDescription {
     /// The JSON fields as they are stored. Unknown ones are `null`.
     pub(crate) fn to_json(&self) -> Map<String, Value> {
         let queues = self.queues.iter().flatten().map(QueueName::as_str);
@@ -65,7 +65,7 @@ impl WorkerAbout {
     /// but the reserved ones.
     pub fn takes(kept: &Value, queue: &QueueName, kind: &Kind, reserved: &BTreeSet<Kind>) -> bool {
         let named = names(kept, "kinds", kind.as_str());
-        WorkerAbout::takes_from(kept, queue) && named.unwrap_or(!reserved.contains(kind))
+        WorkerDescription::takes_from(kept, queue) && named.unwrap_or(!reserved.contains(kind))
     }
 }
 
@@ -84,26 +84,29 @@ mod tests {
         let kind_of = |name| Kind::new(name).unwrap();
         let (a, b, http) = (kind_of("a"), kind_of("b"), kind_of("http"));
         let queue = QueueName::default();
-        let takes = |about: &WorkerAbout, kind: &Kind| {
+        let takes = |about: &WorkerDescription, kind: &Kind| {
             let kept = Value::Object(about.to_json());
-            WorkerAbout::takes(&kept, &queue, kind, &BTreeSet::from([kind_of("http")]))
+            WorkerDescription::takes(&kept, &queue, kind, &BTreeSet::from([kind_of("http")]))
         };
-        let all = WorkerAbout {
+        let all = WorkerDescription {
             queues: Some(vec![queue.clone()]),
-            ..WorkerAbout::default()
+            ..WorkerDescription::default()
         };
         assert!(takes(&all, &a));
         assert!(!takes(&all, &http), "a reserved kind must be named");
-        let some = WorkerAbout {
+        let some = WorkerDescription {
             kinds: Some(vec![a.clone(), http.clone()]),
             ..all
         };
         let taken = [&a, &b, &http].map(|kind| takes(&some, kind));
         assert_eq!(taken, [true, false, true]);
-        assert!(!takes(&WorkerAbout::default(), &a), "it names no queue");
-        let discovers = |pattern: &str| WorkerAbout {
+        assert!(
+            !takes(&WorkerDescription::default(), &a),
+            "it names no queue"
+        );
+        let discovers = |pattern: &str| WorkerDescription {
             patterns: vec![QueuePattern::new(pattern).unwrap()],
-            ..WorkerAbout::default()
+            ..WorkerDescription::default()
         };
         assert!(takes(&discovers("d*"), &a) && !takes(&discovers("e*"), &a));
     }

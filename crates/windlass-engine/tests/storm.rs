@@ -154,7 +154,7 @@ async fn storm(seed: u64) {
                 jobs.insert(enqueue(&client, job).await, (delivery, payload));
             }
             4 => faulty.fail(VERBS[(random.bits() % 7) as usize]),
-            5 => faulty.forget(VERBS[(random.bits() % 7) as usize]),
+            5 => faulty.lose_answers(VERBS[(random.bits() % 7) as usize]),
             6 => faulty.hang(VERBS[(random.bits() % 7) as usize]),
             7 => VERBS.iter().for_each(|verb| faulty.fail(verb)),
             8 => {

@@ -257,7 +257,7 @@ pub(crate) async fn before_sending(
             COMPLETIONS,
             &name,
             &record.to_json(),
-            Expected::Anything,
+            Expected::Any,
             record.expires_at(now),
             now,
         )

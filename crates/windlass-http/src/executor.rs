@@ -155,7 +155,7 @@ impl HttpJobs {
         let handler = Arc::new(self.clone());
         worker
             .handle_attempts(HTTP_KIND, handler)
-            .retry_kind(HTTP_KIND, Preset::Webhook)
+            .retry_for_kind(HTTP_KIND, Preset::Webhook)
     }
 
     /// Returns how many connections it has tried to open so far.
@@ -216,7 +216,7 @@ impl HttpExecutor {
         let result = tokio::select! {
             biased;
             result = sending => result,
-            reason = attempt.stop().wait_beside_work() => {
+            reason = attempt.stop().wait_while_working() => {
                 count_request(attempt, &timeline, stop_label(reason));
                 return Ok(stopped(attempt, reason, &timeline));
             }

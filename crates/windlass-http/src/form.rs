@@ -1,7 +1,7 @@
 //! The scheduler form: a schedule and a URL in one flat object, such as
 //! `{"schedule": "*/10 * * * * *", "api": "https://…"}`.
 //!
-//! [`SchedulerForm`] turns a form into a schedule of HTTP jobs. [`Teller`] logs the failures of those
+//! [`SchedulerForm`] turns a form into a schedule of HTTP jobs. [`FormFailureLog`] logs the failures of those
 //! jobs in the fixed wording that users of the form search for.
 
 mod failure_log;
@@ -19,7 +19,7 @@ use windlass_core::{
 use crate::job::{http_kind, with_defaults};
 use crate::request::HttpRequest;
 
-pub use failure_log::{Teller, failure_line};
+pub use failure_log::{FormFailureLog, failure_line};
 pub use lines::{gave_up_line, next_execution_time, retry_line, status_of};
 
 /// The entry of a job's `meta` that marks jobs of the form. It holds the fields of the form that
@@ -66,7 +66,7 @@ impl SchedulerForm {
     ///
     /// [`FormError`] if a field breaks a rule.
     pub fn from_parts(parts: &RawFields, payload_bytes_max: usize) -> Result<Self, FormError> {
-        let others = parts.values_but("body").map_err(FormError::of)?;
+        let others = parts.values_except("body").map_err(FormError::of)?;
         let mut fields = Fields::of(&others);
         let form = SchedulerForm::from_fields(&mut fields, parts.raw("body"), payload_bytes_max);
         let form = form.map_err(FormError::of)?;

@@ -66,7 +66,7 @@ impl HttpRequest {
     pub fn from_json(text: &str) -> Result<Self, Invalid> {
         let parts = RawFields::parse(text)?;
         let body = parts.raw("body").filter(|raw| *raw != "null");
-        let others = parts.values_but("body")?;
+        let others = parts.values_except("body")?;
         let mut fields = Fields::of(&others);
         let request = HttpRequest::from_fields(&mut fields, body)?;
         fields.finish()?;

@@ -17,12 +17,14 @@ impl State {
             return again;
         }
         let now = self.rate_now(&claim.queue, now);
-        let mut plan = claim.plan.beside(self.retries_running(&claim.queue));
+        let mut plan = claim
+            .plan
+            .limited_by_running(self.retries_running(&claim.queue));
         plan.limit = plan.limit.min(self.startable(&claim.queue, now));
         let mut keys = self.running_by_key();
         let mut lanes = self.candidates(claim, now);
         lanes.drop_blocked(self, &keys);
-        let both_waited = lanes.fresh.front().is_some() && lanes.retries.front().is_some();
+        let both_lanes_ready = lanes.fresh.front().is_some() && lanes.retries.front().is_some();
         let (mut taken, mut jobs) = (Taken::default(), Vec::new());
         let order = |id: Option<&JobId>| id.and_then(|id| self.jobs.get(id)).map(Job::claim_order);
         while let Some(lane) = plan.next_lane(
@@ -53,7 +55,7 @@ impl State {
         self.remember(claim.id, &jobs);
         Claimed {
             jobs,
-            both_waited,
+            both_lanes_ready,
             repeated: false,
         }
     }
@@ -164,7 +166,7 @@ impl State {
             .filter_map(|attempt| self.running_attempt(*attempt));
         Some(Claimed {
             jobs: live.cloned().collect(),
-            both_waited: false,
+            both_lanes_ready: false,
             repeated: true,
         })
     }

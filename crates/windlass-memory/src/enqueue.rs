@@ -13,7 +13,7 @@ impl State {
     ) -> Result<Vec<Enqueued>, StoreError> {
         let before = match enqueue.mode {
             EnqueueMode::AllOrNone => self.clone_if_bounded(&enqueue.jobs),
-            EnqueueMode::EachForItself => None,
+            EnqueueMode::Independent => None,
         };
         let mut answers = Vec::with_capacity(enqueue.jobs.len());
         for job in enqueue.jobs {

@@ -322,7 +322,7 @@ impl Store for MemoryStore {
         Ok(self.state().trim(topic, before, limit))
     }
 
-    async fn forget(&self, _before: Timestamp) -> Result<usize, StoreError> {
+    async fn drop_history(&self, _before: Timestamp) -> Result<usize, StoreError> {
         Ok(0) // this store has no parts by day that are cheap to remove
     }
 

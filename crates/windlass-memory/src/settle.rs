@@ -40,16 +40,22 @@ impl State {
     }
 
     fn settle_one(&mut self, report: AttemptReport, now: Timestamp) -> Settled {
-        if let Some(job) = self.running_attempt(report.of).cloned() {
+        if let Some(job) = self.running_attempt(report.attempt_id).cloned() {
             let settlement = self.end(job, report.report, report.detail, now, report.random);
             return Settled::Done(settlement);
         }
-        let Some(delivery) = self.jobs.get(&report.of.job).map(|job| job.delivery) else {
+        let Some(delivery) = self
+            .jobs
+            .get(&report.attempt_id.job)
+            .map(|job| job.delivery)
+        else {
             return Settled::LeaseLost;
         };
-        let before = self.attempts.get(&(report.of.job, report.of.attempt));
+        let before = self
+            .attempts
+            .get(&(report.attempt_id.job, report.attempt_id.attempt));
         match before {
-            Some(row) if report.report.stands_as(row.outcome, delivery) => Settled::Repeated,
+            Some(row) if report.report.matches_outcome(row.outcome, delivery) => Settled::Repeated,
             _ => Settled::LeaseLost,
         }
     }

@@ -20,7 +20,7 @@ use windlass_core::fairness::{Credit, Guards, Pool, Slots};
 use windlass_core::{Job, JobId, Kind, NewJob, QueueName, Random, Report, Timestamp, WorkerName};
 use windlass_postgres::{Options, PostgresStore};
 use windlass_store::{
-    AttemptId, AttemptReport, Claim, ClaimRetry, Enqueue, Kinds, Store, WorkerPlace,
+    AttemptId, AttemptReport, Claim, ClaimRetry, Enqueue, Kinds, Store, WorkerLocation,
 };
 
 /// The number of jobs in one request.
@@ -139,7 +139,7 @@ async fn work(
         let jobs = store.claim(&claim, now()).await?.jobs;
         times.push(started.elapsed());
         let reports = jobs.iter().map(|job| AttemptReport {
-            of: AttemptId {
+            attempt_id: AttemptId {
                 job: job.id,
                 attempt: job.attempt,
             },
@@ -177,7 +177,7 @@ fn claim(number: u64) -> Result<Claim, windlass_core::Invalid> {
         except: std::collections::BTreeSet::new(),
         plan: Guards::default().plan(Pool::Main, slots, Credit::default()),
         worker: WorkerName::new("steady")?,
-        place: WorkerPlace::Here,
+        worker_location: WorkerLocation::Local,
         lease: Duration::from_secs(60),
         retry: ClaimRetry::default(),
     })

@@ -196,10 +196,10 @@ pub(crate) async fn claim(
     advance(marks, &fresh, &more)?;
     advance(marks, &retry, &retries)?;
     advance(marks, &retry, &last)?;
-    let both_waited = conditions.both_wait;
+    let both_lanes_ready = conditions.both_wait;
     let claimed = Claimed {
         jobs,
-        both_waited,
+        both_lanes_ready,
         repeated: false,
     };
     Ok(ClaimOutcome::Done(claimed, promoted))
@@ -385,7 +385,7 @@ async fn repeat_claim(
     jobs.sort_by_key(|job| (job.lane(), job.claim_order()));
     Ok(Claimed {
         jobs,
-        both_waited: false,
+        both_lanes_ready: false,
         repeated: true,
     })
 }

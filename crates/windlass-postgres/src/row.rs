@@ -7,10 +7,10 @@ use serde_json::Value;
 use tokio_postgres::Row;
 use uuid::Uuid;
 use windlass_core::{
-    AttemptError, DeadReason, End, Ended, Job, JobId, Lease, Outcome, Payload, Standing, State,
-    Timestamp,
+    AttemptError, DeadReason, FinalState, Finish, Job, JobId, Lease, Outcome, Payload, State,
+    StateDetails, Timestamp,
 };
-use windlass_store::stored::{Asked, LastAttempt};
+use windlass_store::stored::{EnqueuedRow, LastAttempt};
 
 use crate::error::{DriverError, DriverResult};
 use crate::param::{Time, unsigned};
@@ -106,7 +106,7 @@ pub(crate) fn active(row: &Row, settings: &SettingsById) -> DriverResult<Job> {
         cancel_requested: row.try_get(20)?,
         ..settings.unwrap_or_default().lease_for(&job, until)
     };
-    job.standing = Standing::Running(lease);
+    job.state_details = StateDetails::Running(lease);
     Ok(job)
 }
 
@@ -118,12 +118,12 @@ pub(crate) fn finished(row: &Row) -> DriverResult<(Job, LastAttempt)> {
     let how = match (state, reason) {
         ("succeeded", None) => {
             let result = result.map(|text| json("the result", text)).transpose()?;
-            Ended::Succeeded(result.map(Payload::from_stored))
+            FinalState::Succeeded(result.map(Payload::from_stored))
         }
-        ("cancelled", None) => Ended::Cancelled,
+        ("cancelled", None) => FinalState::Cancelled,
         ("dead", Some(reason)) => {
             let reason = reason.parse::<DeadReason>();
-            Ended::Dead(reason.map_err(|error| DriverError::damaged(error.to_string()))?)
+            FinalState::Dead(reason.map_err(|error| DriverError::damaged(error.to_string()))?)
         }
         _ => {
             return Err(DriverError::damaged(format!(
@@ -133,7 +133,10 @@ pub(crate) fn finished(row: &Row) -> DriverResult<(Job, LastAttempt)> {
         }
     };
     let finished_at = time(row, 20)?;
-    job.standing = Standing::Finished(End { finished_at, how });
+    job.state_details = StateDetails::Finished(Finish {
+        finished_at,
+        state: how,
+    });
     let outcome: Option<&str> = row.try_get(22)?;
     let detail: Option<&str> = row.try_get(23)?;
     let last = LastAttempt {
@@ -145,7 +148,7 @@ pub(crate) fn finished(row: &Row) -> DriverResult<(Job, LastAttempt)> {
 
 fn job(row: &Row) -> DriverResult<Job> {
     let rank: i32 = row.try_get(3)?;
-    let asked = Asked {
+    let asked = EnqueuedRow {
         id: id(row, 0)?,
         queue: name(row, 1)?,
         kind: name(row, 2)?,

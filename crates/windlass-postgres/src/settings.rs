@@ -119,8 +119,8 @@ fn to_json(retry: &ClaimRetry) -> String {
     let stored = StoredSettings {
         worker: retry.worker.policy.as_deref().cloned(),
         cap: match retry.worker.cap {
-            Cap::OfPolicy => StoredCap::OfPolicy,
-            Cap::At(limit) => StoredCap::At(limit.get()),
+            Cap::FromPolicy => StoredCap::OfPolicy,
+            Cap::AtMost(limit) => StoredCap::At(limit.get()),
             Cap::Unlimited => StoredCap::Unlimited,
         },
         kinds: kinds
@@ -135,12 +135,12 @@ fn from_json(json: &str) -> Result<ClaimRetry, String> {
     let stored: StoredSettings = serde_json::from_str(json)
         .map_err(|error| format!("the retry settings of its claim: {error}"))?;
     let cap = match stored.cap {
-        StoredCap::OfPolicy => Cap::OfPolicy,
+        StoredCap::OfPolicy => Cap::FromPolicy,
         StoredCap::Unlimited => Cap::Unlimited,
         StoredCap::At(limit) => AttemptLimit::from_max_attempts(limit.into())
             .ok()
             .flatten()
-            .map(Cap::At)
+            .map(Cap::AtMost)
             .ok_or("the retry cap of its claim is not valid")?,
     };
     let worker = WorkerRetry {

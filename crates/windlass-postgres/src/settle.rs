@@ -75,7 +75,7 @@ pub(crate) async fn settle_all(
     let first: Vec<usize> = reports
         .iter()
         .enumerate()
-        .filter(|(_, report)| seen.insert(report.of))
+        .filter(|(_, report)| seen.insert(report.attempt_id))
         .map(|(position, _)| position)
         .collect();
     let (successes, others): (Vec<usize>, Vec<usize>) = first.into_iter().partition(|position| {
@@ -88,7 +88,8 @@ pub(crate) async fn settle_all(
         let Some(report) = reports.get(position) else {
             continue;
         };
-        if let (Some(settlement), Some(answer)) = (done.get(&report.of), answers.get_mut(position))
+        if let (Some(settlement), Some(answer)) =
+            (done.get(&report.attempt_id), answers.get_mut(position))
         {
             *answer = Some(Settled::Done(settlement.clone()));
         }
@@ -105,9 +106,9 @@ pub(crate) async fn settle_all(
     };
     let answers = answers.into_iter().zip(reports).map(|(answer, report)| {
         let is_repeated =
-            |outcome: &(Outcome, Delivery)| report.report.stands_as(outcome.0, outcome.1);
+            |outcome: &(Outcome, Delivery)| report.report.matches_outcome(outcome.0, outcome.1);
         answer.unwrap_or_else(|| {
-            if outcomes.get(&report.of).is_some_and(is_repeated) {
+            if outcomes.get(&report.attempt_id).is_some_and(is_repeated) {
                 Settled::Repeated
             } else {
                 Settled::LeaseLost
@@ -131,10 +132,12 @@ async fn succeed(
         .iter()
         .filter_map(|position| reports.get(*position))
         .collect();
-    sorted.sort_unstable_by_key(|report| report.of);
+    sorted.sort_unstable_by_key(|report| report.attempt_id);
     let in_order = || sorted.iter().copied();
-    let ids = uuids(in_order().map(|report| report.of.job));
-    let attempts: Vec<i32> = in_order().map(|report| int(report.of.attempt)).collect();
+    let ids = uuids(in_order().map(|report| report.attempt_id.job));
+    let attempts: Vec<i32> = in_order()
+        .map(|report| int(report.attempt_id.attempt))
+        .collect();
     let result = |report: &AttemptReport| match &report.report {
         Report::Succeeded(result) => result.as_ref().map(|result| result.as_str().to_owned()),
         _ => None,
@@ -153,8 +156,8 @@ async fn succeed(
     let mut done = HashMap::with_capacity(rows.len());
     let results: HashMap<AttemptId, Option<Payload>> = in_order()
         .map(|report| match &report.report {
-            Report::Succeeded(result) => (report.of, result.clone()),
-            _ => (report.of, None),
+            Report::Succeeded(result) => (report.attempt_id, result.clone()),
+            _ => (report.attempt_id, None),
         })
         .collect();
     for found in &rows {
@@ -199,7 +202,7 @@ async fn fail(
         positions
             .iter()
             .filter_map(|position| reports.get(*position))
-            .map(|report| report.of.job),
+            .map(|report| report.attempt_id.job),
     );
     let sql = format!(
         "select {ACTIVE_COLUMNS} from {JOBS} where id = any ($1) and lease_until is not null order by id for update"
@@ -216,10 +219,10 @@ async fn fail(
             continue;
         };
         let runs = jobs
-            .get(&report.of.job)
-            .is_some_and(|job| job.attempt == report.of.attempt);
+            .get(&report.attempt_id.job)
+            .is_some_and(|job| job.attempt == report.attempt_id.attempt);
         let running = if runs {
-            jobs.remove(&report.of.job)
+            jobs.remove(&report.attempt_id.job)
         } else {
             None
         };
@@ -290,7 +293,7 @@ async fn ended_outcomes(
         .iter()
         .zip(answers)
         .filter(|(_, answer)| answer.is_none());
-    let unanswered: Vec<AttemptId> = unanswered.map(|(report, _)| report.of).collect();
+    let unanswered: Vec<AttemptId> = unanswered.map(|(report, _)| report.attempt_id).collect();
     let ids: Vec<JobId> = unanswered.iter().map(|attempt| attempt.job).collect();
     let found = find(session, settings, &ids, false).await?;
     let mut outcomes = HashMap::with_capacity(unanswered.len());
@@ -360,7 +363,7 @@ pub(crate) async fn sweep(
     let mut random = Random::new(random);
     let (mut swept, mut ended) = (Swept::default(), EndedAttempts::default());
     let (except, only) = match part {
-        SweepPart::AllBut(except) => (uuids(except.iter().copied()), None),
+        SweepPart::AllExcept(except) => (uuids(except.iter().copied()), None),
         SweepPart::One(id) => (Vec::new(), Some(row::uuid(*id))),
     };
     let chosen = "id <> all ($3) and ($4::uuid is null or id = $4)";
@@ -379,7 +382,7 @@ pub(crate) async fn sweep(
             attempt: job.attempt,
         };
         let report = AttemptReport {
-            of: attempt,
+            attempt_id: attempt,
             report: Report::Lost,
             random: random.bits(),
             detail: None,

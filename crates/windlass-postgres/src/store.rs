@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 use tokio::sync::watch;
 use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
-use windlass_store::refused::{SweepPart, SweepSteps, by_halves};
+use windlass_store::refused::{SweepPart, SweepSteps, split_on_refusal};
 use windlass_store::{
     Attempt, AttemptId, AttemptReport, Change, Changed, Claim, Claimed, Counts, Document,
     DueQueues, Enqueue, Enqueued, Expected, Filter, Fire, Fired, FiredOccurrence, Listed, Node,
@@ -156,7 +156,7 @@ impl Store for PostgresStore {
             })
             .await
         };
-        by_halves(attempts.to_vec(), step, |reason| {
+        split_on_refusal(attempts.to_vec(), step, |reason| {
             tracing::warn!(reason, "lease renewal refused by the database");
             Renewed::LeaseLost
         })
@@ -183,7 +183,7 @@ impl Store for PostgresStore {
             }
             Ok(answers)
         };
-        by_halves(reports, step, |reason| Settled::Refused { reason }).await
+        split_on_refusal(reports, step, |reason| Settled::Refused { reason }).await
     }
 
     async fn sweep(&self, limit: usize, now: Timestamp, random: u64) -> Result<Swept, StoreError> {
@@ -465,7 +465,7 @@ impl Store for PostgresStore {
         .await
     }
 
-    async fn forget(&self, before: Timestamp) -> Result<usize, StoreError> {
+    async fn drop_history(&self, before: Timestamp) -> Result<usize, StoreError> {
         upkeep::drop_days(&self.connections, before).await
     }
 

@@ -2,7 +2,7 @@
 
 use windlass_core::{Job, Lane, Timestamp};
 use windlass_store::Attempt;
-use windlass_store::stored::{LastAttempt, extra_of, result_of};
+use windlass_store::stored::{LastAttempt, optional_fields_json, result_of};
 
 use crate::error::DriverResult;
 use crate::param::{Time, int, params};
@@ -76,7 +76,7 @@ impl<'a> Columns<'a> {
                 .map(|concurrency| int(concurrency.limit))
         });
         let payloads = self.column(|job| job.payload.as_str());
-        let extras = self.column(|job| extra_of(job));
+        let extras = self.column(|job| optional_fields_json(job));
         let params = params![
             ids,
             queues,

@@ -210,14 +210,7 @@ async fn replaced(
         let name = document_name(owner, &hash);
         let store = call.app.store();
         store
-            .put_document(
-                REPLACED,
-                &name,
-                &text,
-                Expected::Anything,
-                Some(until),
-                call.now,
-            )
+            .put_document(REPLACED, &name, &text, Expected::Any, Some(until), call.now)
             .await?;
         ("kept_until", json!(until))
     };

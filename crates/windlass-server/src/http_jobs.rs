@@ -115,7 +115,7 @@ impl Executor {
         config.lease = self.lease;
         config.shutdown_grace = self.shutdown_grace;
         config.outcome_retry_max = self.outcome_retry_max;
-        config.keeps_up = false; // the server does, once for all
+        config.runs_maintenance = false; // the server does, once for all
         self.jobs.register(&mut config);
         Ok(config)
     }

@@ -211,8 +211,8 @@ impl From<Error> for Problem {
             Error::KeyTaken(_) => Problem::conflict("unique_key_taken", error.to_string()),
             Error::QueueFull { .. } => queue_full(error.to_string())
                 .hint("nothing changed: try again when the queue has drained"),
-            Error::NoSchedule(_) => Problem::not_found("such schedule"),
-            Error::NoQueue { ref nearest, .. } => {
+            Error::ScheduleNotFound(_) => Problem::not_found("such schedule"),
+            Error::QueueNotFound { ref nearest, .. } => {
                 let hint = match nearest {
                     Some(nearest) => format!("did you mean `{nearest}`?"),
                     None => "GET /api/v1/queues lists the queues".to_owned(),
@@ -220,11 +220,11 @@ impl From<Error> for Problem {
                 let status = StatusCode::NOT_FOUND;
                 Problem::new(status, "not_found", error.to_string()).hint(&hint)
             }
-            Error::QueueChanged(_) => Problem::conflict("queue_busy", error.to_string())
+            Error::QueueContended(_) => Problem::conflict("queue_busy", error.to_string())
                 .retry_after(Duration::from_secs(1)),
             Error::ScheduleChanged { .. } => Problem::conflict("schedule_busy", error.to_string())
                 .retry_after(Duration::from_secs(1)),
-            Error::ScheduleHeld(_) => Problem::conflict("unique_key_taken", error.to_string()),
+            Error::ScheduleKeyTaken(_) => Problem::conflict("unique_key_taken", error.to_string()),
             other => Problem::internal(&other),
         }
     }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use windlass_api::Secret;
-use windlass_core::{Invalid, refuse_dots};
+use windlass_core::{Invalid, check_path_segment};
 use windlass_engine::Engine;
 use windlass_http::SecretHosts;
 use windlass_store::{Document, Expected, StoreError, Written, compare_and_set};
@@ -184,7 +184,7 @@ impl Secrets {
         secret: &[u8],
         hosts: &SecretHosts,
     ) -> Result<(), SecretError> {
-        let any = Expected::Anything;
+        let any = Expected::Any;
         self.write(name, secret, hosts, any).await.map(|_| ())
     }
 
@@ -273,7 +273,7 @@ impl Secrets {
         if self.document(name).await?.is_none() {
             return Ok(false);
         }
-        let (store, any) = (self.engine.store(), Expected::Anything);
+        let (store, any) = (self.engine.store(), Expected::Any);
         store.remove_document(COLLECTION, name, any).await?;
         Ok(true)
     }
@@ -391,7 +391,7 @@ fn check_form(name: &str) -> Result<(), Invalid> {
             format!("must be 1 to {NAME_CHARS_MAX} of letters, digits, `_`, `.`, `:` and `-`");
         return Err(Invalid::new("name", rule));
     }
-    refuse_dots(name).map_err(|error| error.within("name"))
+    check_path_segment(name).map_err(|error| error.within("name"))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ mod value;
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row, Statement, params};
 use windlass_core::{Job, JobId, fixed_hash};
-use windlass_store::stored::{Asked, LastAttempt, extra_of};
+use windlass_store::stored::{EnqueuedRow, LastAttempt, optional_fields_json};
 
 pub(crate) use attempt::{attempts, insert_attempt};
 pub(crate) use state::{
@@ -49,7 +49,7 @@ pub(crate) fn insert_job(
         job.created_at.as_micros(),
         checksum(payload),
         payload,
-        extra_of(job),
+        optional_fields_json(job),
     ])?;
     Ok(changed == 1)
 }
@@ -71,7 +71,7 @@ pub(crate) fn update_job(
         run_at,
         checksum(payload),
         payload,
-        extra_of(job),
+        optional_fields_json(job),
     ])?;
     Ok(())
 }
@@ -153,7 +153,7 @@ fn job_from(row: &Row<'_>, names: &mut Names, id: JobId) -> DriverResult<Job> {
             "the checksum of the payload of job {id} does not match"
         )));
     }
-    let asked = Asked {
+    let asked = EnqueuedRow {
         id,
         kind: names.kind(row.get(1)?)?,
         queue: names.queue(row.get(0)?)?,

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 use tokio::sync::watch;
 use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
-use windlass_store::refused::{SweepPart, SweepSteps, by_halves};
+use windlass_store::refused::{SweepPart, SweepSteps, split_on_refusal};
 use windlass_store::{
     Attempt, AttemptId, AttemptReport, Change, Changed, Claim, Claimed, Counts, Document,
     DueQueues, Enqueue, Enqueued, Expected, Filter, Fire, Fired, FiredOccurrence, Listed,
@@ -93,7 +93,7 @@ impl Store for SqliteStore {
                 writer.renew(&attempts, lease, now)
             })
         };
-        by_halves(attempts.to_vec(), step, |reason| {
+        split_on_refusal(attempts.to_vec(), step, |reason| {
             tracing::warn!(reason, "lease renewal refused by the database");
             Renewed::LeaseLost
         })
@@ -110,7 +110,7 @@ impl Store for SqliteStore {
                 writer.settle(&reports, now)
             })
         };
-        by_halves(reports, step, |reason| Settled::Refused { reason }).await
+        split_on_refusal(reports, step, |reason| Settled::Refused { reason }).await
     }
 
     async fn sweep(&self, limit: usize, now: Timestamp, random: u64) -> Result<Swept, StoreError> {
@@ -277,7 +277,7 @@ impl Store for SqliteStore {
         // operator frees space, so it must work on a full disk.
         let class = match expected {
             Expected::Version(_) => RequestClass::Relief,
-            Expected::Anything | Expected::Absent => RequestClass::Other,
+            Expected::Any | Expected::Absent => RequestClass::Other,
         };
         self.write(class, 1, move |writer| {
             writer.put_document(&collection, &name, &value, expected, expires_at, now)
@@ -375,7 +375,7 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn forget(&self, _before: Timestamp) -> Result<usize, StoreError> {
+    async fn drop_history(&self, _before: Timestamp) -> Result<usize, StoreError> {
         Ok(0) // there are no partitions by day here
     }
 

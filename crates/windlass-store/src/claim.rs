@@ -31,7 +31,7 @@ pub struct Claim {
     /// The worker that claims.
     pub worker: WorkerName,
     /// Where the worker runs.
-    pub place: WorkerPlace,
+    pub worker_location: WorkerLocation,
     /// How long each lease lasts.
     pub lease: Duration,
     /// The retry settings of the worker, its handlers and the queue.
@@ -44,18 +44,18 @@ pub enum Kinds {
     /// These kinds.
     Only(BTreeSet<Kind>),
     /// All kinds except these.
-    AllBut(BTreeSet<Kind>),
+    AllExcept(BTreeSet<Kind>),
 }
 
 /// Where the worker of a claim runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WorkerPlace {
+pub enum WorkerLocation {
     /// In the process that opened the store. A store that only one process can open ends these
     /// leases when it is opened again.
-    Here,
+    Local,
     /// In another process, which claims through this one and may outlive it. Its leases, and the
     /// answer to its claim id, survive a restart of this process.
-    Elsewhere,
+    Remote,
 }
 
 /// The retry settings of the worker, its handlers and the queue. A claim stores the resolved policy
@@ -76,14 +76,14 @@ pub struct Claimed {
     /// Running jobs with their leases, in claim order within each lane.
     pub jobs: Vec<Job>,
     /// Whether new jobs and retries were both ready when the claim started.
-    pub both_waited: bool,
+    pub both_lanes_ready: bool,
     /// Whether the same claim id was answered with jobs before. Such a claim never gets other jobs.
     pub repeated: bool,
 }
 
 impl Kinds {
     /// Every kind.
-    pub const ALL: Kinds = Kinds::AllBut(BTreeSet::new());
+    pub const ALL: Kinds = Kinds::AllExcept(BTreeSet::new());
 
     /// Whether `kind` is one of them.
     pub fn contain(&self, kind: &Kind) -> bool {
@@ -95,7 +95,7 @@ impl Kinds {
     pub fn parts(&self) -> (&BTreeSet<Kind>, bool) {
         match self {
             Kinds::Only(kinds) => (kinds, true),
-            Kinds::AllBut(kinds) => (kinds, false),
+            Kinds::AllExcept(kinds) => (kinds, false),
         }
     }
 }
@@ -145,7 +145,7 @@ impl Claimed {
         Taken {
             fresh: u32::try_from(count(Lane::Fresh)).unwrap_or(u32::MAX),
             retries: u32::try_from(count(Lane::Retry)).unwrap_or(u32::MAX),
-            both_waited: self.both_waited,
+            both_lanes_ready: self.both_lanes_ready,
         }
     }
 }

@@ -39,12 +39,12 @@ pub enum Expected {
     /// It has this version.
     Version(u64),
     /// Anything: replace whatever exists.
-    Anything,
+    Any,
 }
 
 impl Expected {
     /// Expects what a read returned.
-    pub fn found(document: Option<&Document>) -> Self {
+    pub fn as_read(document: Option<&Document>) -> Self {
         document.map_or(Expected::Absent, |document| {
             Expected::Version(document.version)
         })
@@ -53,7 +53,7 @@ impl Expected {
     /// Whether the existing version, `None` if nothing exists, is the expected one.
     pub fn allows(self, existing: Option<u64>) -> bool {
         match self {
-            Expected::Anything => true,
+            Expected::Any => true,
             Expected::Absent => existing.is_none(),
             Expected::Version(version) => existing == Some(version),
         }

@@ -21,7 +21,7 @@ pub enum EnqueueMode {
     #[default]
     AllOrNone,
     /// The others are stored.
-    EachForItself,
+    Independent,
 }
 
 impl Enqueue {

@@ -25,7 +25,7 @@ mod store;
 pub mod stored;
 
 pub use change::{CHANGE_MAX, Change, Changed};
-pub use claim::{CLAIM_MAX, Claim, ClaimRetry, Claimed, Kinds, WorkerPlace};
+pub use claim::{CLAIM_MAX, Claim, ClaimRetry, Claimed, Kinds, WorkerLocation};
 pub use compare_and_set::compare_and_set;
 pub use document::{Document, EXPIRED_MAX, Expected, RECORDS_MAX, Record, RecordRange, Written};
 pub use enqueue::{ENQUEUE_MAX, Enqueue, EnqueueMode, Enqueued};

@@ -23,7 +23,7 @@ const SINGLES_MAX: usize = 200;
 /// until each refused item is alone. `refused` makes the answer for such an item from the reason.
 ///
 /// An error after a part was written is [`StoreError::Indeterminate`].
-pub async fn by_halves<T, A, F, Step>(
+pub async fn split_on_refusal<T, A, F, Step>(
     items: Vec<T>,
     step: F,
     refused: impl Fn(String) -> A,
@@ -59,7 +59,7 @@ where
 #[derive(Debug, Clone)]
 pub enum SweepPart {
     /// All except these.
-    AllBut(Vec<JobId>),
+    AllExcept(Vec<JobId>),
     /// Only this one.
     One(JobId),
 }
@@ -107,7 +107,7 @@ impl Refusals {
         random: u64,
     ) -> Result<Swept, StoreError> {
         let (known, due) = self.known(now);
-        let all = SweepPart::AllBut(known.clone());
+        let all = SweepPart::AllExcept(known.clone());
         let mut swept = Swept::default();
         match store.sweep_part(all, limit, now, random).await {
             Err(StoreError::Refused { .. }) => {

@@ -36,7 +36,7 @@ pub enum Renewed {
 #[derive(Debug, Clone)]
 pub struct AttemptReport {
     /// The attempt that ended.
-    pub of: AttemptId,
+    pub attempt_id: AttemptId,
     /// How it ended.
     pub report: Report,
     /// Random bits for the jitter of a retry.

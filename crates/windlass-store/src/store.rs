@@ -213,7 +213,7 @@ pub trait Store {
     /// Keeps jobs that finished later, and all dead, waiting and running jobs. It may also keep
     /// some older jobs, which [`Change::Purge`] removes one by one. Returns how many such parts it
     /// removed.
-    async fn forget(&self, before: Timestamp) -> Result<usize, StoreError>;
+    async fn drop_history(&self, before: Timestamp) -> Result<usize, StoreError>;
 
     // Queues.
 

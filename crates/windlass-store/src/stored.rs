@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use windlass_core::retry::{AttemptLimit, RetryPolicy};
 use windlass_core::{
-    Concurrency, Deadline, Delivery, End, Ended, Job, JobId, Key, Kind, NewJob, Occurrence,
-    OnDuplicate, Outcome, Payload, QueueName, ScheduleId, Standing, Start, Tag, Timeout, Timestamp,
-    Unique,
+    Concurrency, Deadline, Delivery, FinalState, Finish, Job, JobId, Key, Kind, NewJob, Occurrence,
+    OnDuplicate, Outcome, Payload, QueueName, ScheduleId, Start, StateDetails, Tag, Timeout,
+    Timestamp, Unique,
 };
 
 use crate::Attempt;
 
 /// The columns of a stored job that describe what the user asked for.
 #[derive(Debug)]
-pub struct Asked<'a> {
+pub struct EnqueuedRow<'a> {
     /// The id.
     pub id: JobId,
     /// The kind.
@@ -33,14 +33,14 @@ pub struct Asked<'a> {
     pub created_at: Timestamp,
     /// The JSON text of the payload.
     pub payload: &'a str,
-    /// The JSON text that [`extra_of`] made.
+    /// The JSON text that [`optional_fields_json`] made.
     pub extra: Option<&'a str>,
 }
 
 /// The options that most jobs do not set, as JSON. A job with only defaults has no such text.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Extra {
+pub struct OptionalFields {
     /// Never retried automatically once started.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub at_most_once: bool,
@@ -73,7 +73,7 @@ pub struct Extra {
     pub occurrence: Option<(ScheduleId, i64)>,
 }
 
-impl Extra {
+impl OptionalFields {
     fn of(job: &Job) -> Self {
         let timeout = match job.timeout {
             timeout if timeout == Timeout::default() => None,
@@ -84,7 +84,7 @@ impl Extra {
             let replace = unique.on_duplicate == OnDuplicate::Replace;
             (unique.key.clone(), unique.unique_for.map(micros), replace)
         });
-        Extra {
+        OptionalFields {
             at_most_once: job.delivery == Delivery::AtMostOnce,
             max_attempts: job.max_attempts.map(AttemptLimit::get),
             retry: job.retry.as_deref().cloned(),
@@ -106,7 +106,7 @@ impl Extra {
     /// Reads the text. The error says what is wrong with it.
     pub fn parse(text: Option<&str>) -> Result<Self, String> {
         let Some(text) = text else {
-            return Ok(Extra::default());
+            return Ok(OptionalFields::default());
         };
         serde_json::from_str(text)
             .map_err(|error| format!("cannot read the options of the job: {error}"))
@@ -114,7 +114,7 @@ impl Extra {
 }
 
 /// The JSON text of a job's options; `None` for a job with only defaults, as most jobs are.
-pub fn extra_of(job: &Job) -> Option<String> {
+pub fn optional_fields_json(job: &Job) -> Option<String> {
     let plain = job.delivery == Delivery::AtLeastOnce
         && job.max_attempts.is_none()
         && job.retry.is_none()
@@ -125,13 +125,14 @@ pub fn extra_of(job: &Job) -> Option<String> {
         && job.tags.is_empty()
         && job.meta.is_empty()
         && job.timeout == Timeout::default();
-    (!plain).then(|| serde_json::to_string(&Extra::of(job)).expect("options are plain JSON"))
+    (!plain)
+        .then(|| serde_json::to_string(&OptionalFields::of(job)).expect("options are plain JSON"))
 }
 
-impl Asked<'_> {
+impl EnqueuedRow<'_> {
     /// Builds the job as it was enqueued. The error says what is wrong with the stored data.
     pub fn into_job(self) -> Result<Job, String> {
-        let extra = Extra::parse(self.extra)?;
+        let extra = OptionalFields::parse(self.extra)?;
         let instant = |micros: i64| {
             Timestamp::from_micros(micros)
                 .ok_or_else(|| format!("{micros} is not a valid timestamp"))
@@ -215,9 +216,9 @@ impl LastAttempt {
 
 /// The handler's result, if the job succeeded.
 pub fn result_of(job: &Job) -> Option<&str> {
-    match &job.standing {
-        Standing::Finished(End {
-            how: Ended::Succeeded(result),
+    match &job.state_details {
+        StateDetails::Finished(Finish {
+            state: FinalState::Succeeded(result),
             ..
         }) => result.as_ref().map(Payload::as_str),
         _ => None,

@@ -50,7 +50,7 @@ impl Faulty {
     }
 
     /// Makes a verb do its work and then fail as indeterminate.
-    pub fn forget(&self, verb: &'static str) {
+    pub fn lose_answers(&self, verb: &'static str) {
         self.faults.lock().unwrap().forget.insert(verb);
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use windlass_core::{JobId, NewJob, Outcome, Report};
 use windlass_engine::{
-    CancellationToken, Engine, Heard, Ids, Recorder, RunningAttempt, StopReason, Stopped,
+    CancellationToken, Engine, Ids, Received, Recorder, RunningAttempt, StopReason, Stopped,
     Subscription, SystemClock,
 };
 use windlass_memory::MemoryStore;
@@ -71,7 +71,7 @@ impl Running {
         let found = async {
             loop {
                 match self.events.next().await {
-                    Some(Heard::Event(event))
+                    Some(Received::Event(event))
                         if event.name() == name && event.job() == Some(id) =>
                     {
                         return;
@@ -89,8 +89,8 @@ impl Running {
     pub fn names(&mut self) -> Vec<&'static str> {
         let items = std::iter::from_fn(|| self.events.try_next());
         let name = |item| match item {
-            Heard::Event(event) => event.name(),
-            Heard::Missed(_) => panic!("too many events for the test"),
+            Received::Event(event) => event.name(),
+            Received::Missed(_) => panic!("too many events for the test"),
         };
         items.map(name).collect()
     }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use windlass::events::{Heard, Subscription};
+use windlass::events::{Received, Subscription};
 use windlass::{Client, Context, Error, Failure, Job, Worker};
 
 #[derive(Serialize, Deserialize)]
@@ -33,7 +33,7 @@ async fn import(job: Import, ctx: Context) -> Result<(), Failure> {
 /// Waits until a job starts. A real program waits for `tokio::signal::ctrl_c()` instead.
 async fn first_start(mut events: Subscription) {
     while let Some(heard) = events.next().await {
-        if matches!(heard, Heard::Event(event) if event.name() == "started") {
+        if matches!(heard, Received::Event(event) if event.name() == "started") {
             return;
         }
     }
@@ -47,7 +47,7 @@ async fn main() -> Result<(), Error> {
     let worker = Worker::new(&client, ())
         .handle(import)
         .shutdown_grace(Duration::from_millis(100)) // the default is 30 s
-        .stop_at_once_on(std::future::pending::<()>()); // for example a second signal
+        .stop_immediately_on(std::future::pending::<()>()); // for example a second signal
     let stopped = worker.run_until(signal).await?;
     println!("released: {}", stopped.released);
 

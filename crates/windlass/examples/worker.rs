@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use windlass::events::{Event, Heard, JobEvent, Subscription};
+use windlass::events::{Event, JobEvent, Received, Subscription};
 use windlass::{Client, Context, Error, Failure, Job, Worker};
 
 #[derive(Serialize, Deserialize)]
@@ -27,8 +27,8 @@ async fn greet(job: Greet, _: Context) -> Result<String, Failure> {
 async fn print(mut events: Subscription) {
     while let Some(heard) = events.next().await {
         match heard {
-            Heard::Event(event) => print_event(&event),
-            Heard::Missed(count) => println!("missed events={count}"),
+            Received::Event(event) => print_event(&event),
+            Received::Missed(count) => println!("missed events={count}"),
         }
     }
 }

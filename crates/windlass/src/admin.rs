@@ -52,10 +52,10 @@ use std::sync::Arc;
 pub use windlass_core::fairness::{ClaimSettings, QueueSettings, Rate};
 #[doc(inline)]
 pub use windlass_core::{
-    AttemptError, Concurrency, Consent, Deadline, Delivery, Edit, End, Ended, Failures, Key, Kind,
-    Lane, Lease, NewJob, Occurrence, OnDuplicate, PayloadMatch, QueueName, Reason, Revival,
-    RevivalForecast, RevivalRefusal, ScanFilter, Settlement, Standing, Start, Tag, Timeout, Unique,
-    Verdict, WorkerName,
+    AttemptError, Concurrency, Consent, Deadline, Delivery, Edit, FailureCount, FinalState, Finish,
+    Key, Kind, Lane, Lease, NewJob, Occurrence, OnDuplicate, PayloadMatch, QueueName, Reason,
+    Revival, RevivalForecast, RevivalRefusal, ScanFilter, Settlement, Start, StateDetails, Tag,
+    Timeout, Unique, Verdict, WorkerName,
 };
 #[doc(inline)]
 pub use windlass_engine::{Engine, Handler as AttemptHandler, Health, Running as RunningHandler};

@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use windlass_core::{
-    Ended, Job as StoredJob, JobId, Kind, Payload, QueueName, Standing, State, Timestamp,
+    FinalState, Job as StoredJob, JobId, Kind, Payload, QueueName, State, StateDetails, Timestamp,
 };
 use windlass_engine::remote::remote_workers;
 use windlass_engine::{Engine, Health, PROGRESS, Recorder, Subscription};
@@ -132,7 +132,7 @@ impl Client {
     ///
     /// As [`Client::enqueue`]. The jobs are stored in batches of up to 10,000, and each batch is
     /// stored completely or not at all. If a batch after the first fails, the error is
-    /// [`Error::EnqueuedInPart`], with the receipts of the jobs that are stored. Any other error
+    /// [`Error::PartiallyEnqueued`], with the receipts of the jobs that are stored. Any other error
     /// means that nothing is stored, except
     /// [`StoreError::Indeterminate`](crate::StoreError::Indeterminate).
     pub fn enqueue_many<T: Job>(&self, jobs: &[T]) -> Enqueue<'_, Vec<Receipt>> {
@@ -232,7 +232,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::NotOver`] if the job has not finished after `timeout`, [`Error::NotFound`] if there
+    /// [`Error::WaitTimedOut`] if the job has not finished after `timeout`, [`Error::NotFound`] if there
     /// is no such job.
     pub async fn wait(&self, id: JobId, timeout: Duration) -> Result<StoredJob, Error> {
         let job = self.engine.finished(id, timeout).await?;
@@ -240,7 +240,7 @@ impl Client {
         if job.state().is_final() {
             Ok(job)
         } else {
-            Err(Error::NotOver { id, after: timeout })
+            Err(Error::WaitTimedOut { id, after: timeout })
         }
     }
 
@@ -258,8 +258,8 @@ impl Client {
         timeout: Duration,
     ) -> Result<R, Error> {
         let job = self.wait(id, timeout).await?;
-        if let Standing::Finished(end) = &job.standing
-            && let Ended::Succeeded(result) = &end.how
+        if let StateDetails::Finished(end) = &job.state_details
+            && let FinalState::Succeeded(result) = &end.state
         {
             let result = result.clone().unwrap_or_default();
             return result.decode().map_err(|error| Error::Result(id, error));

@@ -33,7 +33,7 @@ pub enum Error {
     /// Nothing of the batch that failed is stored, unless `source` is
     /// [`StoreError::Indeterminate`]: then it is unknown.
     #[error("stored the first {} of {total} jobs, then the store failed; enqueue the remaining jobs again", receipts.len())]
-    EnqueuedInPart {
+    PartiallyEnqueued {
         /// The receipts of the jobs that are stored, in order.
         receipts: Vec<Receipt>,
         /// The number of jobs in the enqueue.
@@ -46,7 +46,7 @@ pub enum Error {
     #[error(
         "started {attempts} attempts at {at} and more jobs are due; does a handler enqueue itself without a delay?"
     )]
-    Spinning {
+    NoProgress {
         /// The instant.
         at: Timestamp,
         /// The number of attempts that started at that instant.
@@ -85,7 +85,7 @@ pub enum Error {
 
     /// The job has not finished within the timeout of [`Client::wait`](crate::Client::wait).
     #[error("job {id} has not finished after {}", format_duration(*after))]
-    NotOver {
+    WaitTimedOut {
         /// The job.
         id: JobId,
         /// The timeout.
@@ -105,7 +105,7 @@ pub enum Error {
 
     /// There is no schedule with this name.
     #[error("schedule {0} does not exist")]
-    NoSchedule(String),
+    ScheduleNotFound(String),
 
     /// The schedule is not at the expected version. Nothing changed.
     #[error("schedule {name} has changed meanwhile; read it again and repeat the change")]
@@ -120,7 +120,7 @@ pub enum Error {
     #[error(
         "there is no queue {queue}: it has no jobs and no settings, and no live worker takes jobs from it"
     )]
-    NoQueue {
+    QueueNotFound {
         /// The queue.
         queue: QueueName,
         /// The queue that has the most similar name, if one is similar.
@@ -129,11 +129,11 @@ pub enum Error {
 
     /// Other writers keep changing the settings of a queue. Nothing changed.
     #[error("other writers keep changing queue {0}; try again")]
-    QueueChanged(QueueName),
+    QueueContended(QueueName),
 
     /// The schedule enqueued no job, because another job holds the unique key of its job.
     #[error("schedule {0} enqueued no job: another job holds the unique key of its job")]
-    ScheduleHeld(String),
+    ScheduleKeyTaken(String),
 
     /// The result or payload of a job cannot be decoded as the requested type.
     #[error("the JSON of job {0} cannot be decoded as the requested type")]
@@ -144,7 +144,7 @@ impl From<DrainError> for Error {
     fn from(error: DrainError) -> Self {
         match error {
             DrainError::Store(error) => Error::Store(error),
-            DrainError::Spinning { at, attempts } => Error::Spinning { at, attempts },
+            DrainError::NoProgress { at, attempts } => Error::NoProgress { at, attempts },
         }
     }
 }

@@ -10,11 +10,11 @@
 //!   `prometheus`, the crate has one for Prometheus.
 //!
 //! A subscription buffers a bounded number of events. A reader that falls behind receives
-//! [`Heard::Missed`] with the number of events that it lost, and then continues.
+//! [`Received::Missed`] with the number of events that it lost, and then continues.
 //!
 //! ```
 //! use serde::{Deserialize, Serialize};
-//! use windlass::events::Heard;
+//! use windlass::events::Received;
 //! use windlass::testing::TestKit;
 //! use windlass::{Context, Failure, Job, Worker};
 //!
@@ -37,7 +37,7 @@
 //! kit.worker(Worker::new(kit.client(), ()).handle(ping)).await?.drain().await?;
 //!
 //! let mut names = Vec::new();
-//! while let Some(Heard::Event(event)) = events.try_next() {
+//! while let Some(Received::Event(event)) = events.try_next() {
 //!     names.push(event.name());
 //! }
 //! assert_eq!(
@@ -55,7 +55,7 @@
 pub use windlass_core::{Failure as ReportedFailure, FailureClass, Report};
 #[doc(inline)]
 pub use windlass_engine::{
-    Cancellation, Event, Heard, JobEvent, JobRef, Progress, ProgressError, Recorder,
+    Cancellation, Event, JobEvent, JobRef, Progress, ProgressError, Received, Recorder,
     RunningAttempt, ScheduleEvent, StopReason, Stopped, Subscription,
 };
 #[doc(inline)]

@@ -21,7 +21,7 @@
 //!
 //! 1. the job ([`Enqueue::retry`](crate::Enqueue::retry)),
 //! 2. its kind ([`Job::defaults`](crate::Job::defaults) or
-//!    [`Worker::retry_kind`](crate::Worker::retry_kind)),
+//!    [`Worker::retry_for_kind`](crate::Worker::retry_for_kind)),
 //! 3. its queue ([`Queue::retry`](crate::Queue::retry)),
 //! 4. the worker ([`Worker::retry`](crate::Worker::retry)), which is [`Preset::Standard`] by default.
 //!

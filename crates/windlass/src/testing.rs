@@ -233,7 +233,7 @@ impl TestWorker {
     ///
     /// # Errors
     ///
-    /// [`Error::Spinning`] if jobs keep becoming due at the same instant, after 10,000 attempts: a
+    /// [`Error::NoProgress`] if jobs keep becoming due at the same instant, after 10,000 attempts: a
     /// handler may enqueue itself without a delay.
     pub async fn pass(&self) -> Result<Drained, Error> {
         Ok(self.worker.pass(&self.clock).await?)

@@ -206,7 +206,7 @@ impl<S: Send + Sync + 'static> Worker<S> {
     /// Sets the retry policy of the jobs of one kind that have no policy of their own.
     ///
     /// For a Rust type, [`Job::defaults`] does the same.
-    pub fn retry_kind(mut self, kind: &str, policy: impl Into<Retry>) -> Self {
+    pub fn retry_for_kind(mut self, kind: &str, policy: impl Into<Retry>) -> Self {
         let policy = policy.into().into_policy();
         self.kind_retry.insert(kind.to_owned(), policy);
         self
@@ -223,7 +223,7 @@ impl<S: Send + Sync + 'static> Worker<S> {
     /// Sets the retry policy of jobs for which neither the job, its kind nor its queue has one.
     ///
     /// The default is [`Preset::Standard`](crate::retry::Preset::Standard). The attempt limit of this
-    /// policy is also the cap for all jobs, unless [`Worker::cap`] or [`Worker::no_cap`] sets another.
+    /// policy is also the cap for all jobs, unless [`Worker::cap`] or [`Worker::no_attempt_cap`] sets another.
     pub fn retry(mut self, policy: impl Into<Retry>) -> Self {
         self.config.retry.policy = Some(policy.into().into_policy());
         self
@@ -258,9 +258,9 @@ impl<S: Send + Sync + 'static> Worker<S> {
     }
 
     /// Caps the number of attempts of every job, even if the job asks for more. At least 1.
-    pub fn cap(mut self, max_attempts: u32) -> Self {
+    pub fn attempt_cap(mut self, max_attempts: u32) -> Self {
         match AttemptLimit::from_max_attempts(i64::from(max_attempts)) {
-            Ok(Some(limit)) => self.config.retry.cap = Cap::At(limit),
+            Ok(Some(limit)) => self.config.retry.cap = Cap::AtMost(limit),
             Ok(None) => self
                 .problems
                 .push(Invalid::new("cap", "must be at least 1")),
@@ -270,7 +270,7 @@ impl<S: Send + Sync + 'static> Worker<S> {
     }
 
     /// Removes the cap: jobs get as many attempts as they or their policies ask for.
-    pub fn no_cap(mut self) -> Self {
+    pub fn no_attempt_cap(mut self) -> Self {
         self.config.retry.cap = Cap::Unlimited;
         self
     }
@@ -367,7 +367,7 @@ impl<S: Send + Sync + 'static> Worker<S> {
     ///
     /// Pass a second signal, for example. It counts only after the first one of
     /// [`Worker::run_until`].
-    pub fn stop_at_once_on<F>(mut self, signal: F) -> Self
+    pub fn stop_immediately_on<F>(mut self, signal: F) -> Self
     where
         F: Future + Send + 'static,
     {
@@ -563,7 +563,7 @@ mod tests {
                 .queue_with(Queue::new("a", 3).retention_days(2))
                 .concurrency(5)
                 .retry(Preset::Patient)
-                .cap(7)
+                .attempt_cap(7)
                 .lease(time(11))
                 .poll(time(12))
                 .shutdown_grace(time(13))
@@ -578,7 +578,7 @@ mod tests {
         assert_eq!(config.concurrency, Some(5));
         let policy = config.retry.policy.as_ref().unwrap();
         assert_eq!(policy.preset(), Some(Preset::Patient));
-        assert!(matches!(config.retry.cap, Cap::At(limit) if limit.get() == 7));
+        assert!(matches!(config.retry.cap, Cap::AtMost(limit) if limit.get() == 7));
         assert_eq!((config.lease, config.poll), (time(11), time(12)));
         assert_eq!(
             (config.shutdown_grace, config.cancel_grace),
@@ -589,7 +589,7 @@ mod tests {
         assert_eq!(config.janitor.queues[&config.queues[0].name], 2 * DAY);
         assert_eq!(config.janitor.dead_retention, Some(16 * DAY));
         assert!(config.hooks.is_some());
-        let (config, _) = super::tests::config(|worker| worker.no_retry().no_cap());
+        let (config, _) = super::tests::config(|worker| worker.no_retry().no_attempt_cap());
         assert_eq!(config.retry.policy, None);
         assert_eq!(config.retry.cap, Cap::Unlimited);
     }

@@ -8,7 +8,7 @@ use windlass_core::fairness::{Credit, Guards, Pool, Slots};
 use windlass_core::{
     Job, JobId, Kind, NewJob, Payload, QueueName, Random, Report, Start, Timestamp, WorkerName,
 };
-use windlass_store::{AttemptId, AttemptReport, Claim, ClaimRetry, Enqueue, Store, WorkerPlace};
+use windlass_store::{AttemptId, AttemptReport, Claim, ClaimRetry, Enqueue, Store, WorkerLocation};
 
 use super::{StoreBench, lock};
 use crate::clock;
@@ -140,7 +140,7 @@ impl StoreLoad {
             except: std::collections::BTreeSet::new(),
             plan: Guards::default().plan(Pool::Main, slots, Credit::default()),
             worker: WorkerName::new("bench")?,
-            place: WorkerPlace::Here,
+            worker_location: WorkerLocation::Local,
             lease: Duration::from_secs(3600),
             retry: ClaimRetry::default(),
         };
@@ -175,7 +175,7 @@ impl StoreLoad {
     /// Settles attempts as succeeded.
     async fn settle(&self, jobs: &[Job], random: &mut Random) -> anyhow::Result<()> {
         let reports = jobs.iter().map(|job| AttemptReport {
-            of: AttemptId {
+            attempt_id: AttemptId {
                 job: job.id,
                 attempt: job.attempt,
             },

@@ -216,7 +216,7 @@ impl RunningWorker {
             .queue_with(queue)
             .handle(noop);
         let worker = if failing_too {
-            worker.handle(failing).no_cap()
+            worker.handle(failing).no_attempt_cap()
         } else {
             worker
         };

@@ -21,13 +21,13 @@ const RESTS_MAX: usize = 10_000;
 
 /// When the next look for due queues may happen. Wake-ups in quick succession share one look.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct LookPace {
+pub struct DiscoveryPace {
     looked_at: Option<Timestamp>,
     /// How many looks in a row found nothing.
     empty: u32,
 }
 
-impl LookPace {
+impl DiscoveryPace {
     /// Records a look.
     pub fn looked(&mut self, found_any: bool, now: Timestamp) {
         self.looked_at = Some(now);
@@ -54,7 +54,7 @@ impl LookPace {
 /// The progress of a worker that reads the names of all due queues: page by page, from the queue
 /// whose turn it is around to that queue again. The default is a finished scan.
 #[derive(Debug, Clone, Default)]
-pub struct Scan {
+pub struct DueQueueScan {
     /// The scan starts after this name and ends with it.
     begin: Option<QueueName>,
     /// The next page starts after this name.
@@ -74,10 +74,10 @@ enum Remaining {
     Nothing,
 }
 
-impl Scan {
+impl DueQueueScan {
     /// Starts a scan after this name.
     pub fn behind(begin: Option<&QueueName>) -> Self {
-        Scan {
+        DueQueueScan {
             begin: begin.cloned(),
             after: begin.cloned(),
             left: Remaining::ToLastName,
@@ -118,7 +118,7 @@ impl Scan {
 /// faster. Each rests before it is claimed from again, for a time that doubles from 20 ms to 1 s,
 /// so that many such queues cost few claims.
 #[derive(Debug, Clone, Default)]
-pub struct Rests(BTreeMap<QueueName, Rest>);
+pub struct RestingQueues(BTreeMap<QueueName, Rest>);
 
 #[derive(Debug, Clone, Copy)]
 struct Rest {
@@ -126,7 +126,7 @@ struct Rest {
     misses: u32,
 }
 
-impl Rests {
+impl RestingQueues {
     /// Lets a queue rest after a claim that got nothing.
     pub fn missed(&mut self, queue: &QueueName, now: Timestamp) {
         let misses = self.0.get(queue).map_or(0, |rest| rest.misses);
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn empty_looks_are_spread_out_and_a_successful_one_is_followed_at_once() {
-        let mut pace = LookPace::default();
+        let mut pace = DiscoveryPace::default();
         assert_eq!(pace.next_at(false), Timestamp::MIN);
         let gaps = (0..12).map(|_| {
             pace.looked(false, at(0));
@@ -198,7 +198,7 @@ mod tests {
         ) {
             let names: Vec<QueueName> = names.iter().map(|name| name.parse().unwrap()).collect();
             let begin: Option<QueueName> = begin.map(|name| name.parse().unwrap());
-            let mut scan = Scan::behind(begin.as_ref());
+            let mut scan = DueQueueScan::behind(begin.as_ref());
             let mut read = Vec::new();
             while !scan.is_done() {
                 let behind = names.iter().filter(|name| Some(*name) > scan.after());
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_gives_nothing_rests_longer_each_time() {
-        let (mut rests, queue) = (Rests::default(), QueueName::default());
+        let (mut rests, queue) = (RestingQueues::default(), QueueName::default());
         for (misses, expected) in [(0, 20), (1, 40), (2, 80), (6, 1000), (20, 1000)] {
             rests.end_all();
             for _ in 0..=misses {
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn the_number_of_resting_queues_is_bounded() {
-        let mut rests = Rests::default();
+        let mut rests = RestingQueues::default();
         for number in 0..RESTS_MAX + 10 {
             let queue = QueueName::new(&format!("q{number}")).unwrap();
             rests.missed(&queue, at(0));

@@ -33,9 +33,9 @@ impl Queue {
 
     /// Claims as a driver does; all jobs are equally urgent.
     fn claim(&mut self, plan: &ClaimPlan) -> Taken {
-        let plan = plan.beside(self.inflight_retries);
+        let plan = plan.limited_by_running(self.inflight_retries);
         let mut taken = Taken {
-            both_waited: self.fresh > 0 && self.retries > 0,
+            both_lanes_ready: self.fresh > 0 && self.retries > 0,
             ..Taken::default()
         };
         let head = |waiting: u32| (waiting > 0).then_some(0);
@@ -120,7 +120,7 @@ fn retries_in_flight_are_capped_over_all_claims() {
     assert_eq!(taken.retries, 2);
     let over = guards
         .plan(Pool::Main, free(50), Credit::default())
-        .beside(9);
+        .limited_by_running(9);
     assert_eq!(over.retries_max, 0);
 }
 
@@ -213,11 +213,11 @@ fn credit_counts_only_while_both_wait() {
     let guards = ratio(0.2);
     let plan = guards.plan(Pool::Main, free(10), Credit::default());
     assert_eq!(plan.mix, Mix::RetriesFirst(2));
-    let after = |fresh, retries, both_waited| {
+    let after = |fresh, retries, both_lanes_ready| {
         let taken = Taken {
             fresh,
             retries,
-            both_waited,
+            both_lanes_ready,
         };
         guards.credit_after(Credit(-5), &plan, taken)
     };
@@ -235,7 +235,7 @@ fn credit_counts_only_while_both_wait() {
     let taken = Taken {
         fresh: 0,
         retries: 1,
-        both_waited: true,
+        both_lanes_ready: true,
     };
     assert_eq!(
         guards.credit_after(Credit::default(), &plan, taken),

@@ -46,7 +46,7 @@ pub struct Turns {
 
 /// A queue that can use slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Taker {
+pub struct QueueDemand {
     /// Its share, relative to the weights of the other queues; 0 counts as 1.
     pub weight: u32,
     /// The most slots it can use.
@@ -55,7 +55,7 @@ pub struct Taker {
 
 struct Share {
     queue: QueueName,
-    taker: Taker,
+    taker: QueueDemand,
     got: u32,
 }
 
@@ -81,7 +81,7 @@ impl Turns {
     pub fn share(
         &mut self,
         slots: u32,
-        takers: &BTreeMap<QueueName, Taker>,
+        takers: &BTreeMap<QueueName, QueueDemand>,
     ) -> Vec<(QueueName, u32)> {
         let mut shares = self.in_turn(takers);
         let mut begun = self.unfinished().cloned().map(|queue| (queue, self.left));
@@ -114,7 +114,7 @@ impl Turns {
 
     /// The takers that can use slots, in the order of names, starting with the one whose turn it
     /// is.
-    fn in_turn(&self, takers: &BTreeMap<QueueName, Taker>) -> Vec<Share> {
+    fn in_turn(&self, takers: &BTreeMap<QueueName, QueueDemand>) -> Vec<Share> {
         let all = (Bound::Unbounded, Bound::Unbounded);
         let (from_turn, up_to_turn) = match (&self.last, self.left) {
             (None, _) => (all, None),
@@ -131,7 +131,7 @@ impl Turns {
         let from_turn = takers.range::<QueueName, _>(from_turn);
         let in_turn = from_turn.chain(up_to_turn.into_iter().flatten());
         let can_take = in_turn.filter(|(_, taker)| taker.most > 0);
-        let share = |(queue, taker): (&QueueName, &Taker)| Share {
+        let share = |(queue, taker): (&QueueName, &QueueDemand)| Share {
             queue: queue.clone(),
             taker: *taker,
             got: 0,
@@ -163,7 +163,7 @@ impl Round {
         &mut self,
         turns: &mut Turns,
         free: u32,
-        takers: impl FnOnce() -> BTreeMap<QueueName, Taker>,
+        takers: impl FnOnce() -> BTreeMap<QueueName, QueueDemand>,
     ) -> Option<(QueueName, u32)> {
         if free == 0 {
             return None;
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    type Takers = BTreeMap<QueueName, Taker>;
+    type Takers = BTreeMap<QueueName, QueueDemand>;
 
     fn name(number: usize) -> QueueName {
         QueueName::new(&format!("q{number}")).unwrap()
@@ -202,7 +202,7 @@ mod tests {
     fn takers(given: &[(u32, u32)]) -> Takers {
         let taker = |(number, (weight, most)): (usize, &(u32, u32))| {
             let (weight, most) = (*weight, *most);
-            (name(number), Taker { weight, most })
+            (name(number), QueueDemand { weight, most })
         };
         given.iter().enumerate().map(taker).collect()
     }
@@ -254,7 +254,7 @@ mod tests {
         }
         let joins = QueueName::new("a").unwrap();
         let (weight, most) = (1, 1);
-        all.insert(joins.clone(), Taker { weight, most });
+        all.insert(joins.clone(), QueueDemand { weight, most });
         let served: Vec<_> = (0..3).flat_map(|_| turns.share(1, &all)).collect();
         assert!(served.contains(&(joins, 1)), "{served:?}");
     }

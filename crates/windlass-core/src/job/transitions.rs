@@ -1,6 +1,6 @@
 //! How events change a job. The state machine decides whether an event applies.
 
-use crate::job::{End, Ended, Job, Lease, Standing, Timeout};
+use crate::job::{FinalState, Finish, Job, Lease, StateDetails, Timeout};
 use crate::settle::{CANCEL_GRACE, Report, Running, Settlement, Verdict, has_expired, settle};
 use crate::state::{Consent, Event, State};
 use crate::{Payload, QueueName, Timestamp, WorkerName};
@@ -19,7 +19,7 @@ pub struct Conflict {
 #[derive(Debug, Clone)]
 pub struct Revival {
     /// What happens to the count of failures.
-    pub failures: Failures,
+    pub failures: FailureCount,
     /// From when the job is due; now if not given.
     pub run_at: Option<Timestamp>,
     /// A new payload; the job keeps its payload if not given.
@@ -30,7 +30,7 @@ pub struct Revival {
 
 /// What a revival does with the count of failures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Failures {
+pub enum FailureCount {
     /// Sets the counters and the time since the first start to zero: the job has all its attempts
     /// again.
     #[default]
@@ -55,10 +55,10 @@ pub struct Edit {
 impl Default for Revival {
     fn default() -> Self {
         Revival {
-            failures: Failures::Reset,
+            failures: FailureCount::Reset,
             run_at: None,
             payload: None,
-            consent: Consent::Plain,
+            consent: Consent::NotGiven,
         }
     }
 }
@@ -80,14 +80,14 @@ impl Job {
         self.first_started_at.get_or_insert(now);
         self.started_at = Some(now);
         self.worker = Some(worker);
-        self.standing = Standing::Running(lease);
+        self.state_details = StateDetails::Running(lease);
         Ok(())
     }
 
     /// Extends the lease of the running attempt.
     pub fn renew(&mut self, until: Timestamp) -> Result<(), Conflict> {
         self.allow(Event::Renewed)?;
-        if let Standing::Running(lease) = &mut self.standing {
+        if let StateDetails::Running(lease) = &mut self.state_details {
             lease.until = until;
         }
         Ok(())
@@ -99,7 +99,7 @@ impl Job {
     /// If a lease expires that was cut at the timeout, the attempt counts as timed out, not as
     /// lost.
     pub fn decide(&self, report: Report, now: Timestamp, random: u64) -> Option<Settlement> {
-        let Standing::Running(lease) = &self.standing else {
+        let StateDetails::Running(lease) = &self.state_details else {
             return None;
         };
         let report = match (report, self.timeout) {
@@ -142,11 +142,11 @@ impl Job {
         match settlement.verdict {
             Verdict::Waiting { run_at } => {
                 self.run_at = run_at;
-                self.standing = Standing::Waiting;
+                self.state_details = StateDetails::Waiting;
             }
-            Verdict::Succeeded => self.finish(Ended::Succeeded(settlement.result), now),
-            Verdict::Dead(reason) => self.finish(Ended::Dead(reason), now),
-            Verdict::Cancelled => self.finish(Ended::Cancelled, now),
+            Verdict::Succeeded => self.finish(FinalState::Succeeded(settlement.result), now),
+            Verdict::Dead(reason) => self.finish(FinalState::Dead(reason), now),
+            Verdict::Cancelled => self.finish(FinalState::Cancelled, now),
         }
         Ok(())
     }
@@ -154,9 +154,9 @@ impl Job {
     /// Cancels a waiting job, or asks the worker of a running job to stop.
     pub fn cancel(&mut self, now: Timestamp) -> Result<(), Conflict> {
         self.allow(Event::CancelRequested)?;
-        match &mut self.standing {
-            Standing::Running(lease) => lease.cancel_requested = true,
-            _ => self.finish(Ended::Cancelled, now),
+        match &mut self.state_details {
+            StateDetails::Running(lease) => lease.cancel_requested = true,
+            _ => self.finish(FinalState::Cancelled, now),
         }
         Ok(())
     }
@@ -164,7 +164,7 @@ impl Job {
     /// Finishes a waiting job whose deadline passed.
     pub fn expire(&mut self, now: Timestamp) -> Result<(), Conflict> {
         self.allow(Event::Expired)?;
-        self.finish(Ended::Dead(crate::state::DeadReason::Expired), now);
+        self.finish(FinalState::Dead(crate::state::DeadReason::Expired), now);
         Ok(())
     }
 
@@ -189,7 +189,7 @@ impl Job {
     /// passed, because the person wants the job to run in spite of it.
     pub fn revive(&mut self, revival: Revival, now: Timestamp) -> Result<(), Conflict> {
         self.allow(Event::Revived(revival.consent))?;
-        if revival.failures == Failures::Reset {
+        if revival.failures == FailureCount::Reset {
             self.failures = 0;
             self.snoozes = 0;
             self.losses_in_a_row = 0;
@@ -199,14 +199,14 @@ impl Job {
         self.run_at = revival.run_at.unwrap_or(now);
         self.payload = revival.payload.unwrap_or_else(|| self.payload.clone());
         self.deadline = self.deadline.filter(|_| !has_expired(self.deadline, now));
-        self.standing = Standing::Waiting;
+        self.state_details = StateDetails::Waiting;
         Ok(())
     }
 
     /// Marks a lost job as succeeded, because a person confirmed it.
     pub fn resolve(&mut self, now: Timestamp) -> Result<(), Conflict> {
         self.allow(Event::Resolved)?;
-        self.finish(Ended::Succeeded(None), now);
+        self.finish(FinalState::Succeeded(None), now);
         Ok(())
     }
 
@@ -217,10 +217,10 @@ impl Job {
         next.map(|_| state).ok_or(Conflict { event, state })
     }
 
-    fn finish(&mut self, how: Ended, now: Timestamp) {
-        self.standing = Standing::Finished(End {
+    fn finish(&mut self, state: FinalState, now: Timestamp) {
+        self.state_details = StateDetails::Finished(Finish {
             finished_at: now,
-            how,
+            state,
         });
     }
 }
@@ -283,7 +283,7 @@ mod tests {
         settle(&mut job, failed(), at(T0));
         assert_eq!(job.last_error.as_ref().unwrap().message(), "boom");
         assert_eq!(job.failed_at, Some(at(T0)));
-        assert_eq!(job.standing, Standing::Waiting);
+        assert_eq!(job.state_details, StateDetails::Waiting);
         assert_eq!(job.run_at, at("2026-01-01T00:00:01Z"));
         assert!(!job.is_ready(at("2026-01-01T00:00:00.999999Z")));
         assert!(job.is_ready(at("2026-01-01T00:00:01Z")));
@@ -313,7 +313,7 @@ mod tests {
         let mut kept = job.clone();
         kept.revive(
             Revival {
-                failures: Failures::Keep,
+                failures: FailureCount::Keep,
                 ..Revival::default()
             },
             at(T0),
@@ -359,7 +359,7 @@ mod tests {
         assert_eq!(job.state(), State::Dead(DeadReason::Lost));
         assert!(job.clone().revive(Revival::default(), at(T0)).is_err());
         let force = Revival {
-            consent: Consent::Force,
+            consent: Consent::MayRunTwice,
             ..Revival::default()
         };
         assert!(job.clone().revive(force, at(T0)).is_ok());
@@ -387,11 +387,11 @@ mod tests {
         let result = Payload::from_serialize(&"done", 10).unwrap();
         let later = at("2026-01-01T00:00:09Z");
         settle(&mut job, Report::Succeeded(Some(result.clone())), later);
-        let end = End {
+        let end = Finish {
             finished_at: later,
-            how: Ended::Succeeded(Some(result)),
+            state: FinalState::Succeeded(Some(result)),
         };
-        assert_eq!(job.standing, Standing::Finished(end));
+        assert_eq!(job.state_details, StateDetails::Finished(end));
         assert_eq!(job.decide(failed(), later, 0), None);
     }
 
@@ -400,7 +400,7 @@ mod tests {
         let mut job = running(Preset::Patient);
         let until = at("2026-01-01T01:00:00Z");
         job.renew(until).unwrap();
-        assert!(matches!(&job.standing, Standing::Running(lease) if lease.until == until));
+        assert!(matches!(&job.state_details, StateDetails::Running(lease) if lease.until == until));
         settle(&mut job, failed(), at(T0));
         assert!(job.renew(until).is_err());
     }
@@ -556,7 +556,7 @@ mod tests {
                     4 => Report::Cancelled,
                     _ => Report::Snoozed { until: now },
                 };
-                let consent = if step == 9 { Consent::Force } else { Consent::Plain };
+                let consent = if step == 9 { Consent::MayRunTwice } else { Consent::NotGiven };
                 let (event, done) = match step {
                     0..=5 => match job.decide(report, now, 0) {
                         Some(settlement) => {

@@ -28,7 +28,7 @@ impl NewJob {
             None => Payload::default(),
         };
         parts.check_others("payload", JOB_BYTES_MAX)?;
-        let others = parts.values_but("payload")?;
+        let others = parts.values_except("payload")?;
         let mut fields = Fields::of(&others);
         let job = NewJob::from_fields(&mut fields, payload)?;
         fields.finish()?;

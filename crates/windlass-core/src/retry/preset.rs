@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Backoff, Jitter, RetryPolicy};
-use crate::words::words;
+use crate::words::string_enum;
 
 /// A retry policy that users select by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -29,7 +29,7 @@ pub enum Preset {
     None,
 }
 
-words!(Preset {
+string_enum!(Preset {
     Standard = "standard",
     FullJitter = "full-jitter",
     Conservative = "conservative",

@@ -18,9 +18,9 @@ pub struct WorkerRetry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cap {
     /// As many as its own policy allows. The default of SDK workers.
-    OfPolicy,
+    FromPolicy,
     /// At most this many.
-    At(AttemptLimit),
+    AtMost(AttemptLimit),
     /// As many as a job asks for. The default of the server.
     Unlimited,
 }
@@ -30,7 +30,7 @@ impl Default for WorkerRetry {
     fn default() -> Self {
         WorkerRetry {
             policy: Some(Arc::new(Preset::default().policy())),
-            cap: Cap::OfPolicy,
+            cap: Cap::FromPolicy,
         }
     }
 }
@@ -102,8 +102,8 @@ pub fn resolve<'a>(settings: RetrySettings<'a>, worker: &'a WorkerRetry) -> Reso
             .find_map(|(policy, _)| policy.max_attempts())
     });
     let cap = match worker.cap {
-        Cap::OfPolicy => default.max_attempts(),
-        Cap::At(limit) => Some(limit),
+        Cap::FromPolicy => default.max_attempts(),
+        Cap::AtMost(limit) => Some(limit),
         Cap::Unlimited => None,
     };
     let requested = requested.unwrap_or(AttemptLimit::ONE);
@@ -132,7 +132,7 @@ mod tests {
     fn sdk_worker(policy: Arc<RetryPolicy>) -> WorkerRetry {
         WorkerRetry {
             policy: Some(policy),
-            cap: Cap::OfPolicy,
+            cap: Cap::FromPolicy,
         }
     }
 
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(effective(None, &sdk_worker(policy(0))), 1); // no limit at all is one attempt
         let fail_fast = WorkerRetry {
             policy: None,
-            cap: Cap::OfPolicy,
+            cap: Cap::FromPolicy,
         };
         assert_eq!(effective(Some(5), &fail_fast), 1); // a worker without a policy
         assert_eq!(effective(Some(100), &WorkerRetry::default()), 25); // capped by the default policy
@@ -165,7 +165,7 @@ mod tests {
         let own = policy(500);
         let worker = WorkerRetry {
             policy: Some(policy(25)),
-            cap: Cap::At(limit(10)),
+            cap: Cap::AtMost(limit(10)),
         };
         let settings = RetrySettings {
             job: Some(&own),

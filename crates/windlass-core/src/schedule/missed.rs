@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Recurrence;
-use crate::words::words;
+use crate::words::string_enum;
 use crate::{Delivery, Timestamp};
 
 /// How late an occurrence may fire before it counts as missed, unless the schedule sets another
@@ -30,7 +30,7 @@ pub enum Missed {
     All,
 }
 
-words!(Missed {
+string_enum!(Missed {
     Skip = "skip",
     Once = "once",
     All = "all",
@@ -122,7 +122,7 @@ pub enum SkipReason {
     Duplicate,
 }
 
-words!(SkipReason {
+string_enum!(SkipReason {
     Missed = "missed",
     Overlap = "overlap",
     Paused = "paused",

@@ -191,7 +191,7 @@ impl NewSchedule {
             .raw("job")
             .ok_or_else(|| Invalid::new("job", "is required"))?;
         let job = NewJob::from_json(job).map_err(|error| error.within("job"))?;
-        let others = parts.values_but("job")?;
+        let others = parts.values_except("job")?;
         let mut fields = Fields::of(&others);
         let schedule = NewSchedule::from_fields(&mut fields, job)?;
         fields.finish()?;

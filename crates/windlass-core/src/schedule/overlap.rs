@@ -1,7 +1,7 @@
 //! What happens to an occurrence while an earlier one of the same schedule is unfinished.
 
 use super::Missed;
-use crate::words::words;
+use crate::words::string_enum;
 
 /// What a schedule does when an earlier occurrence is still unfinished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -17,7 +17,7 @@ pub enum Overlap {
     CancelRunning,
 }
 
-words!(Overlap {
+string_enum!(Overlap {
     Skip = "skip",
     Queue = "queue",
     Allow = "allow",
@@ -29,8 +29,8 @@ impl Overlap {
     /// newest ones. An occurrence that waits for a retry counts as unfinished.
     ///
     /// With [`Missed::All`], occurrences that are due together do not skip each other: they all
-    /// fire and run one after the other, see [`Overlap::in_turn`].
-    pub fn lets_fire(self, due: usize, missed: Missed, unfinished: usize) -> usize {
+    /// fire and run one after the other, see [`Overlap::runs_sequentially`].
+    pub fn fire_count(self, due: usize, missed: Missed, unfinished: usize) -> usize {
         let allowed = match self {
             Overlap::Allow => return due,
             Overlap::CancelRunning => return due.min(1),
@@ -44,7 +44,7 @@ impl Overlap {
     }
 
     /// Whether `together` occurrences that fire together run one after the other.
-    pub fn in_turn(self, together: usize) -> bool {
+    pub fn runs_sequentially(self, together: usize) -> bool {
         match self {
             Overlap::Queue => true,
             Overlap::Skip => together > 1,
@@ -66,10 +66,10 @@ mod tests {
             (Overlap::CancelRunning, [1, 1, 1]),
         ] {
             for missed in [Missed::Skip, Missed::Once] {
-                let lets = |unfinished| overlap.lets_fire(5, missed, unfinished);
+                let lets = |unfinished| overlap.fire_count(5, missed, unfinished);
                 assert_eq!([0, 1, 2].map(lets), fired);
             }
-            assert_eq!(overlap.lets_fire(0, Missed::All, 0), 0);
+            assert_eq!(overlap.fire_count(0, Missed::All, 0), 0);
             assert_eq!(overlap.name().parse(), Ok(overlap));
         }
         assert!("wait".parse::<Overlap>().is_err());
@@ -84,10 +84,10 @@ mod tests {
             (Overlap::Allow, [5, 5, 5]),
             (Overlap::CancelRunning, [1, 1, 1]),
         ] {
-            let lets = |unfinished| overlap.lets_fire(5, Missed::All, unfinished);
+            let lets = |unfinished| overlap.fire_count(5, Missed::All, unfinished);
             assert_eq!([0, 1, 2].map(lets), fired);
         }
-        assert!(Overlap::Skip.in_turn(2) && !Overlap::Skip.in_turn(1));
-        assert!(Overlap::Queue.in_turn(1) && !Overlap::Allow.in_turn(2));
+        assert!(Overlap::Skip.runs_sequentially(2) && !Overlap::Skip.runs_sequentially(1));
+        assert!(Overlap::Queue.runs_sequentially(1) && !Overlap::Allow.runs_sequentially(2));
     }
 }

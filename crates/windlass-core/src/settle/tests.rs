@@ -78,7 +78,7 @@ fn worker(max_attempts: u32) -> WorkerRetry {
     let policy = Preset::Standard.policy().with_max_attempts(max_attempts);
     WorkerRetry {
         policy: Some(Arc::new(policy.unwrap())),
-        cap: Cap::OfPolicy,
+        cap: Cap::FromPolicy,
     }
 }
 
@@ -86,7 +86,7 @@ fn worker(max_attempts: u32) -> WorkerRetry {
 fn the_failure_that_reaches_the_limit_is_the_last() {
     let fail_fast = WorkerRetry {
         policy: None,
-        cap: Cap::OfPolicy,
+        cap: Cap::FromPolicy,
     };
     for (why, job, worker, expected) in [
         ("the job asks for less", Some(5), worker(25), 5),

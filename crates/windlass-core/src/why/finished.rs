@@ -45,7 +45,7 @@ fn attempts_used(failures: u32, limit: AttemptLimit) -> String {
 
 /// The facts about a finished job's limits that a revival depends on.
 #[derive(Debug, Clone, Copy)]
-pub struct AroundFinished {
+pub struct FinishedContext {
     /// How many failed attempts the next claim would allow.
     pub limit: AttemptLimit,
     /// The `max_depth` of its queue, if the queue is full.
@@ -116,7 +116,7 @@ pub struct RevivalForecast {
 /// it.
 pub fn forecast_revival(
     job: &Job,
-    around: &AroundFinished,
+    around: &FinishedContext,
     now: Timestamp,
 ) -> Option<RevivalForecast> {
     let revive = |consent| {
@@ -127,8 +127,8 @@ pub fn forecast_revival(
         };
         revived.revive(revival, now).ok().map(|()| revived)
     };
-    let revived = revive(Consent::Force)?;
-    let needs_force = revive(Consent::Plain).is_none();
+    let revived = revive(Consent::MayRunTwice)?;
+    let needs_force = revive(Consent::NotGiven).is_none();
     let refusals = [
         needs_force.then_some(RevivalRefusal::NeedsForce),
         around
@@ -160,20 +160,20 @@ impl Job {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::{End, Ended, Standing};
+    use crate::job::{FinalState, Finish, StateDetails};
     use crate::timestamp::at;
     use crate::{Kind, NewJob};
 
     const NOW: &str = "2026-01-01T00:00:00Z";
     const LATER: &str = "2026-01-01T00:05:00Z";
 
-    fn finished(how: Ended) -> Job {
+    fn finished(state: FinalState) -> Job {
         let new = NewJob::new(Kind::new("email:send").unwrap());
         let mut job = new.into_job(JobId::from_u128(1), at(NOW)).unwrap();
         job.failures = 3;
-        job.standing = Standing::Finished(End {
+        job.state_details = StateDetails::Finished(Finish {
             finished_at: at(NOW),
-            how,
+            state,
         });
         job
     }
@@ -182,8 +182,8 @@ mod tests {
         AttemptLimit::from_max_attempts(attempts).unwrap().unwrap()
     }
 
-    fn around() -> AroundFinished {
-        AroundFinished {
+    fn around() -> FinishedContext {
+        FinishedContext {
             limit: limit(3),
             full_at: None,
             key_held_by: None,
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn every_death_is_explained() {
         let explain = |change: &dyn Fn(&mut Job), reason, attempts| {
-            let mut job = finished(Ended::Dead(reason));
+            let mut job = finished(FinalState::Dead(reason));
             change(&mut job);
             why_dead(&job, reason, limit(attempts))
         };
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_revived_job_has_all_its_attempts_and_no_deadline_that_passed() {
-        let mut job = finished(Ended::Dead(DeadReason::Exhausted));
+        let mut job = finished(FinalState::Dead(DeadReason::Exhausted));
         job.deadline = Some(at(NOW));
         let forecast = forecast_revival(&job, &around(), at(LATER)).unwrap();
         assert_eq!(
@@ -244,16 +244,16 @@ mod tests {
         job.delivery = Delivery::AtMostOnce;
         let once = forecast_revival(&job, &around(), at(LATER)).unwrap();
         assert_eq!(once.attempts_left, 1);
-        let cancelled = finished(Ended::Cancelled);
+        let cancelled = finished(FinalState::Cancelled);
         assert!(forecast_revival(&cancelled, &around(), at(LATER)).is_some());
-        let succeeded = finished(Ended::Succeeded(None));
+        let succeeded = finished(FinalState::Succeeded(None));
         assert_eq!(forecast_revival(&succeeded, &around(), at(LATER)), None);
     }
 
     #[test]
     fn what_refuses_a_revival_is_named() {
-        let lost = finished(Ended::Dead(DeadReason::Lost));
-        let around = AroundFinished {
+        let lost = finished(FinalState::Dead(DeadReason::Lost));
+        let around = FinishedContext {
             full_at: Some(5),
             key_held_by: Some(JobId::from_u128(2)),
             ..around()

@@ -38,7 +38,7 @@ async fn records_are_chained_and_verified() {
     let hash = listed[4].hash.clone();
     assert_eq!(
         verified,
-        Verified {
+        ChainCheck {
             records: 5,
             hash,
             broken: None
@@ -120,7 +120,7 @@ async fn tampered(change: impl Fn(&mut Vec<Value>)) -> String {
     let to = engine();
     let (store, now) = (to.store(), to.now());
     store.append(AUDIT_TOPIC, &values, now).await.unwrap();
-    let anything = Expected::Anything;
+    let anything = Expected::Any;
     store
         .put_document(AUDIT_TOPIC, HEAD, &head.value, anything, None, now)
         .await

@@ -31,7 +31,7 @@ use super::signals::Signal;
 use super::store_claims::ClaimedJobs;
 use super::waiting_line::{Interest, Position};
 use super::{Remote, RemoteError, RemoteWorker, store_claims};
-use crate::worker_description::WorkerAbout;
+use crate::worker_description::WorkerDescription;
 
 /// The request of a remote worker for jobs.
 #[derive(Debug, Clone)]
@@ -158,7 +158,7 @@ impl CheckedClaim {
     pub(super) fn kinds(&self, reserved: &BTreeSet<Kind>) -> Kinds {
         match &self.request.kinds {
             Some(kinds) => Kinds::Only(kinds.clone()),
-            None => Kinds::AllBut(reserved.clone()),
+            None => Kinds::AllExcept(reserved.clone()),
         }
     }
 
@@ -225,7 +225,7 @@ impl Remote {
 
     /// Records a heartbeat of the worker that claims.
     async fn record_claim_heartbeat(&self, claim: &CheckedClaim) -> Result<(), RemoteError> {
-        let about = || WorkerAbout {
+        let about = || WorkerDescription {
             patterns: Vec::new(),
             queues: Some(
                 claim

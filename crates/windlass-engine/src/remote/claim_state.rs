@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use windlass_core::fairness::{
-    ClaimPlan, ClaimQueue, Guards, Pool, Round, Slots, Taken, Taker, Turns,
+    ClaimPlan, ClaimQueue, Guards, Pool, QueueDemand, Round, Slots, Taken, Turns,
 };
 use windlass_core::{JobId, QueueName, Timestamp};
 
@@ -73,7 +73,7 @@ impl ClaimState {
         let taker = |queue: &ClaimQueue| {
             let weight = set.get(&queue.name).and_then(|(_, rules)| rules.weight);
             let (weight, most) = (weight.unwrap_or(queue.weight), free);
-            (queue.name.clone(), Taker { weight, most })
+            (queue.name.clone(), QueueDemand { weight, most })
         };
         let takers = || queues.iter().map(taker).collect();
         evict(&mut state.turns);

@@ -7,7 +7,7 @@ use windlass_store::{AttemptId, Renewed};
 
 use super::lease::{LeaseCheck, Lost};
 use super::{Remote, RemoteError, RemoteWorker, Signal};
-use crate::worker_description::WorkerAbout;
+use crate::worker_description::WorkerDescription;
 
 /// The response to a renewal.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Remote {
         let lease = self.lease(lease)?;
         let listed = worker.listed();
         self.roster
-            .record_heartbeat(listed, WorkerAbout::default)
+            .record_heartbeat(listed, WorkerDescription::default)
             .await?;
         let ids: Vec<JobId> = leases.iter().map(|attempt_id| attempt_id.job).collect();
         let jobs = self.jobs_of(&ids).await?;

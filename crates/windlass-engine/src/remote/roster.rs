@@ -18,7 +18,7 @@ use windlass_store::{Document, Expected, Node, Store, StoreError, Written};
 use super::RemoteError;
 use crate::engine::Engine;
 use crate::poison::lock;
-use crate::worker_description::WorkerAbout;
+use crate::worker_description::WorkerDescription;
 
 /// The collection of the documents.
 const WORKERS: &str = "rest-workers";
@@ -77,7 +77,7 @@ impl Roster {
     pub(super) async fn register(
         &self,
         name: &WorkerName,
-        about: &WorkerAbout,
+        about: &WorkerDescription,
         now: Timestamp,
     ) -> Result<Node, RemoteError> {
         let mut kept = about.to_json();
@@ -95,7 +95,7 @@ impl Roster {
         if known.is_none() && self.is_full(now).await? {
             return Err(RemoteError::TooManyWorkers);
         }
-        let any = Expected::Anything;
+        let any = Expected::Any;
         self.write(name, &about, any, now).await?;
         Ok(Node {
             name: name.to_string(),
@@ -112,7 +112,7 @@ impl Roster {
     pub(super) async fn record_heartbeat(
         &self,
         worker: Option<&WorkerName>,
-        about: impl FnOnce() -> WorkerAbout,
+        about: impl FnOnce() -> WorkerDescription,
     ) -> Result<(), StoreError> {
         let now = self.engine.now();
         let Some((worker, last)) =
@@ -209,7 +209,7 @@ impl Roster {
 
     /// Removes a worker.
     pub(super) async fn remove(&self, name: &WorkerName) -> Result<(), StoreError> {
-        let (store, any) = (self.engine.store(), Expected::Anything);
+        let (store, any) = (self.engine.store(), Expected::Any);
         store.remove_document(WORKERS, name.as_str(), any).await?;
         let mut state = self.state();
         state.workers.remove(name.as_str());
@@ -297,8 +297,8 @@ struct Heartbeat {
 
 impl Heartbeat {
     /// The description of a worker, reduced if it is too large.
-    fn new(about: &WorkerAbout) -> Self {
-        let json = |about: &WorkerAbout| {
+    fn new(about: &WorkerDescription) -> Self {
+        let json = |about: &WorkerDescription| {
             let mut json = about.to_json();
             json.insert(TYPE.to_owned(), REST.into());
             Value::Object(json)
@@ -309,7 +309,7 @@ impl Heartbeat {
             json: if fits {
                 json(about)
             } else {
-                json(&WorkerAbout::default())
+                json(&WorkerDescription::default())
             },
         }
     }
@@ -333,11 +333,11 @@ mod tests {
     use super::*;
     use crate::{Ids, VirtualClock};
 
-    fn queues(names: &[&str]) -> WorkerAbout {
+    fn queues(names: &[&str]) -> WorkerDescription {
         let names = names.iter().map(|name| name.parse().unwrap());
-        WorkerAbout {
+        WorkerDescription {
             queues: Some(names.collect()),
-            ..WorkerAbout::default()
+            ..WorkerDescription::default()
         }
     }
 

@@ -1,7 +1,7 @@
 //! Settles attempts that remote workers report.
 
 use tracing::warn;
-use windlass_core::{Job, JobId, Reported, Settlement, State, Timestamp, WorkerName};
+use windlass_core::{Job, JobId, Settlement, State, Timestamp, WorkerName, WorkerReport};
 use windlass_store::{AttemptId, Settled, StoreError};
 
 use super::lease::{LeaseCheck, Lost};
@@ -12,9 +12,9 @@ use crate::attempt_end::{AttemptDetail, AttemptEnd};
 #[derive(Debug, Clone)]
 pub struct RemoteOutcome {
     /// The attempt.
-    pub of: AttemptId,
+    pub attempt_id: AttemptId,
     /// How it ended.
-    pub reported: Reported,
+    pub reported: WorkerReport,
     /// Log lines to store with the attempt.
     pub log: Vec<String>,
 }
@@ -44,11 +44,14 @@ impl Remote {
         worker: &RemoteWorker,
         outcomes: &[RemoteOutcome],
     ) -> Result<Vec<RemoteSettled>, RemoteError> {
-        let ids: Vec<JobId> = outcomes.iter().map(|outcome| outcome.of.job).collect();
+        let ids: Vec<JobId> = outcomes
+            .iter()
+            .map(|outcome| outcome.attempt_id.job)
+            .collect();
         let jobs = self.jobs_of(&ids).await?;
         let checked = outcomes.iter().zip(&jobs);
-        let checked =
-            checked.map(|(outcome, job)| reportable_job(worker.name(), outcome.of, job.as_ref()));
+        let checked = checked
+            .map(|(outcome, job)| reportable_job(worker.name(), outcome.attempt_id, job.as_ref()));
         let checked: Vec<Result<&Job, Lost>> = checked.collect();
         let mut ends = Vec::with_capacity(outcomes.len());
         for (outcome, job) in outcomes.iter().zip(&checked) {
@@ -83,7 +86,7 @@ impl Remote {
                     }
                 }
                 Ok((_, Settled::Done(settlement))) => {
-                    self.forget_progress(outcome.of.job).await?;
+                    self.forget_progress(outcome.attempt_id.job).await?;
                     RemoteSettled::Done(settlement)
                 }
             });
@@ -96,18 +99,18 @@ impl Remote {
         outcome: &RemoteOutcome,
         job: &'a Job,
     ) -> Result<AttemptEnd<'a>, StoreError> {
-        let runs = job.lease().is_some() && job.attempt == outcome.of.attempt;
+        let runs = job.lease().is_some() && job.attempt == outcome.attempt_id.attempt;
         let ran = runs.then(|| self.attempt_times.ran(job));
         let now = self.engine.now();
         let lines = outcome.log.iter().map(|line| (now, line.clone()));
         Ok(AttemptEnd {
-            attempt_id: outcome.of,
+            attempt_id: outcome.attempt_id,
             job,
             report: outcome.reported.report(job, ran),
             random: self.engine.ids().bits(),
             detail: AttemptDetail {
                 lines: lines.collect(),
-                progress: self.last_progress(outcome.of.job).await?,
+                progress: self.last_progress(outcome.attempt_id.job).await?,
                 ..AttemptDetail::default()
             },
             ran: ran.unwrap_or_default(),

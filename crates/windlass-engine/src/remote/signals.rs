@@ -110,7 +110,7 @@ impl Signals {
         signal: Option<Signal>,
     ) -> Result<(), StoreError> {
         let (store, now) = (self.engine.store(), self.engine.now());
-        let (name, any) = (worker.as_str(), Expected::Anything);
+        let (name, any) = (worker.as_str(), Expected::Any);
         match signal {
             Some(signal) => {
                 store

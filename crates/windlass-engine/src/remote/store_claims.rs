@@ -18,7 +18,7 @@ use windlass_core::fairness::{
     ClaimPlan, ClaimQueue, Credit, Guards, Pool, QueueOrder, Round, Slots,
 };
 use windlass_core::{Job, QueueName};
-use windlass_store::{Claim, ClaimRetry, Renewed, WorkerPlace};
+use windlass_store::{Claim, ClaimRetry, Renewed, WorkerLocation};
 
 use super::claim::CheckedClaim;
 use super::{Remote, RemoteError};
@@ -54,7 +54,7 @@ pub(super) async fn claim_jobs(
     let (worn, mut jobs): (Vec<Job>, Vec<Job>) = claims
         .jobs
         .into_iter()
-        .partition(|job| job.has_worn_lease(now));
+        .partition(|job| job.should_renew_lease(now));
     jobs.extend(renew_worn(remote, claim, worn).await);
     let repeated = claims.repeated;
     Ok(ClaimedJobs { jobs, repeated })
@@ -234,7 +234,7 @@ impl<'a> StoreClaims<'a> {
             except: BTreeSet::new(),
             plan,
             worker: self.claim.request.worker.name().clone(),
-            place: WorkerPlace::Elsewhere,
+            worker_location: WorkerLocation::Remote,
             lease: self.claim.lease,
             retry: ClaimRetry {
                 worker: self.remote.config.retry.clone(),

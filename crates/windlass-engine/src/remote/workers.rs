@@ -6,14 +6,14 @@ use windlass_core::{Timestamp, WorkerName};
 use windlass_store::{Node, StoreError};
 
 use super::{Remote, RemoteError, Signal};
-use crate::worker_description::WorkerAbout;
+use crate::worker_description::WorkerDescription;
 
 impl Remote {
     /// Registers a remote worker, and removes a signal to an earlier worker of the same name.
     pub async fn register(
         &self,
         name: &WorkerName,
-        about: &WorkerAbout,
+        about: &WorkerDescription,
     ) -> Result<Node, RemoteError> {
         let node = self.roster.register(name, about, self.engine.now()).await?;
         self.signals.put(name, None).await?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use windlass_core::{Delivery, JobId, NewJob, Outcome, Report, State, WorkerName};
-use windlass_engine::Heard;
+use windlass_engine::Received;
 use windlass_store::Store;
 use windlass_testkit::Faulty;
 use windlass_testkit::world::{World, constant, failed, new_job, seconds, t0, worker};
@@ -70,7 +70,7 @@ async fn a_settle_whose_answer_is_lost_counts_once_and_emits_its_events_once(wor
     let works = world.enqueue(new_job("works")).await;
     let fails = world.enqueue(new_job("fails")).await;
     let mut events = world.engine.subscribe();
-    faulty.forget("settle");
+    faulty.lose_answers("settle");
     assert!(worker.pass(&world.clock).await.is_err());
     for _ in 0..3 {
         assert!(worker.pass(&world.clock).await.is_err());
@@ -84,8 +84,8 @@ async fn a_settle_whose_answer_is_lost_counts_once_and_emits_its_events_once(wor
     assert_eq!(again.run_at, t0().saturating_add(seconds(60.0)));
     let mut told: Vec<_> = std::iter::from_fn(|| events.try_next())
         .map(|heard| match heard {
-            Heard::Event(event) => (event.job().unwrap() == works, event.name()),
-            Heard::Missed(_) => panic!("too many events for the test"),
+            Received::Event(event) => (event.job().unwrap() == works, event.name()),
+            Received::Missed(_) => panic!("too many events for the test"),
         })
         .filter(|(_, name)| !matches!(*name, "claimed" | "started"))
         .collect();
@@ -104,7 +104,7 @@ async fn a_claim_whose_answer_is_lost_starts_each_job_once(world: World) {
         ..new_job("a")
     };
     let ids = [world.enqueue(once).await, world.enqueue(new_job("a")).await];
-    faulty.forget("claim");
+    faulty.lose_answers("claim");
     assert!(worker.pass(&world.clock).await.is_err());
     assert_eq!(world.state(ids[0]).await, State::Running);
     faulty.heal();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use windlass_core::schedule::{Missed, NewSchedule};
 use windlass_core::{QueueName, ScheduleId, ScheduleName, Timestamp};
-use windlass_engine::{Engine, Event, Heard, ScheduleEvent, Scheduler, SchedulerConfig};
+use windlass_engine::{Engine, Event, Received, ScheduleEvent, Scheduler, SchedulerConfig};
 use windlass_store::{Expected, PAGE_MAX, Schedule, Written};
 use windlass_testkit::world::{World, new_job, skipped, t0};
 
@@ -72,7 +72,7 @@ async fn ten_thousand_schedules_due_in_one_second_fire_once_each(world: World) {
         let now = engine.now();
         let (a, b) = tokio::join!(one.pass(now), other.pass(now));
         made += a.unwrap() + b.unwrap();
-        while let Some(Heard::Event(event)) = heard.try_next() {
+        while let Some(Received::Event(event)) = heard.try_next() {
             if let Event::Schedule { name, what, .. } = &*event {
                 assert!(matches!(what, ScheduleEvent::Fired { .. }), "{what:?}");
                 assert!(names.insert(name.clone()), "told once");
@@ -155,7 +155,7 @@ async fn a_change_at_the_instant_of_firing_is_the_old_rule_or_the_new_one_once(w
                 0 => put(engine, &edited, Expected::Version(found.version)).await,
                 _ => {
                     store
-                        .remove_schedule(found.id, Expected::Anything)
+                        .remove_schedule(found.id, Expected::Any)
                         .await
                         .unwrap();
                     Written::Version(0)
@@ -177,7 +177,7 @@ async fn a_change_at_the_instant_of_firing_is_the_old_rule_or_the_new_one_once(w
             let told = matches!(changed, Written::Conflict(_));
             assert_eq!(told, made == 1, "{changed:?}");
             store
-                .remove_schedule(found.id, Expected::Anything)
+                .remove_schedule(found.id, Expected::Any)
                 .await
                 .unwrap();
         }

@@ -11,7 +11,7 @@ use windlass_core::{
     DeadReason, Delivery, NewJob, Outcome, Report, Revival, ScheduleName, Start, State, WorkerName,
 };
 use windlass_engine::{
-    Audit, AuditFilter, Heard, Janitor, JanitorConfig, Scheduler, SchedulerConfig, Subscription,
+    Audit, AuditFilter, Janitor, JanitorConfig, Received, Scheduler, SchedulerConfig, Subscription,
     Sweeper, SweeperConfig,
 };
 use windlass_sqlite::SqliteStore;
@@ -21,9 +21,9 @@ use windlass_store::{
 };
 use windlass_testkit::world::{World, constant, failed, new_job, seconds, t0, worker};
 
-fn report(of: AttemptId, report: Report) -> AttemptReport {
+fn report(attempt_id: AttemptId, report: Report) -> AttemptReport {
     AttemptReport {
-        of,
+        attempt_id,
         report,
         random: 0,
         detail: None,
@@ -34,8 +34,8 @@ fn names(events: &mut Subscription) -> Vec<&'static str> {
     let heard = std::iter::from_fn(|| events.try_next());
     heard
         .map(|heard| match heard {
-            Heard::Event(event) => event.name(),
-            Heard::Missed(_) => panic!("too many events for the test"),
+            Received::Event(event) => event.name(),
+            Received::Missed(_) => panic!("too many events for the test"),
         })
         .collect()
 }

@@ -11,8 +11,8 @@ use tokio::sync::Notify;
 use windlass_core::schedule::{Expression, Missed, NewSchedule, Overlap};
 use windlass_core::{Job, JobId, NewJob, QueueName, ScheduleName};
 use windlass_engine::{
-    Clock as _, Engine, Extra, Ids, Janitor, JanitorConfig, Scheduler, SchedulerConfig,
-    VirtualClock, extra_job,
+    Clock as _, Engine, Ids, Janitor, JanitorConfig, ManualRun, Scheduler, SchedulerConfig,
+    VirtualClock, manual_run_job,
 };
 use windlass_memory::MemoryStore;
 use windlass_store::{
@@ -121,13 +121,13 @@ async fn the_newest_due_occurrences_fire(world: World) {
 }
 
 /// Creates manual runs at times that are 1 µs apart.
-async fn run_extra(world: &World, name: &str, extra: Extra, micros: Range<u64>) -> Vec<JobId> {
+async fn run_extra(world: &World, name: &str, extra: ManualRun, micros: Range<u64>) -> Vec<JobId> {
     let (store, now) = (world.engine.store(), world.engine.now());
     let which = ScheduleRef::Name(ScheduleName::new(name).unwrap());
     let schedule = store.schedule(&which).await.unwrap().unwrap();
     let jobs = micros.map(|micros| {
         let at = now.saturating_add(Duration::from_micros(micros));
-        extra_job(&world.engine, &schedule, extra, at, now)
+        manual_run_job(&world.engine, &schedule, extra, at, now)
     });
     let fire = Fire {
         jobs: jobs.collect(),
@@ -144,7 +144,7 @@ async fn manual_runs_hide_no_unfinished_occurrence(world: World) {
     let scheduler = scheduler(&world.engine);
     assert_eq!(scheduler.pass(world.engine.now()).await.unwrap(), 1);
     let store = world.engine.store();
-    for (extra, micros) in [(Extra::RunNow, 1..120), (Extra::Backfill, 120..240)] {
+    for (extra, micros) in [(ManualRun::RunNow, 1..120), (ManualRun::Backfill, 120..240)] {
         let ids = run_extra(&world, "s", extra, micros).await;
         store
             .change(&ids, &Change::Cancel, world.engine.now())
@@ -164,8 +164,8 @@ async fn overlap_ignores_manual_runs(world: World) {
             schedule.overlap = overlap;
         })
         .await;
-        extra.extend(run_extra(&world, overlap.name(), Extra::RunNow, 1..3).await);
-        extra.extend(run_extra(&world, overlap.name(), Extra::Backfill, 3..5).await);
+        extra.extend(run_extra(&world, overlap.name(), ManualRun::RunNow, 1..3).await);
+        extra.extend(run_extra(&world, overlap.name(), ManualRun::Backfill, 3..5).await);
     }
     world.clock.advance(seconds(60.0));
     let scheduler = scheduler(&world.engine);

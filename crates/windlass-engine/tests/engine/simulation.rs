@@ -63,7 +63,7 @@ async fn simulate(seed: u64, store: Arc<dyn Store>) {
             3 => drop(worker.crash_after_claim().await),
             4 => drop(worker.crash_before_settle(&world.clock).await),
             5 => faulty.fail(VERBS[(random.bits() % 6) as usize]),
-            6 => faulty.forget(VERBS[(random.bits() % 6) as usize]),
+            6 => faulty.lose_answers(VERBS[(random.bits() % 6) as usize]),
             7 => faulty.away(),
             8 => faulty.heal(),
             9 => world.clock.advance(seconds((random.bits() % 50) as f64)),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use windlass_core::fairness::Guards;
 use windlass_core::retry::{AttemptLimit, Backoff, Cap, Jitter, Preset, RetryPolicy};
 use windlass_core::{
-    AttemptError, Consent, DeadReason, Delivery, Failure, Failures, NewJob, Outcome, Report,
+    AttemptError, Consent, DeadReason, Delivery, Failure, FailureCount, NewJob, Outcome, Report,
     Revival, Start, State, Timestamp,
 };
 use windlass_store::{AttemptId, AttemptReport, Change, Changed, Renewed, Settled};
@@ -66,7 +66,7 @@ async fn which_limit_holds(world: World) {
         ..new_job("a")
     };
     let cap = AttemptLimit::from_max_attempts(10).unwrap().unwrap();
-    let build = worker(1).set(|config| config.retry.cap = Cap::At(cap));
+    let build = worker(1).set(|config| config.retry.cap = Cap::AtMost(cap));
     assert_eq!(failures(&world, build, own(500)).await, 10); // capped by the worker
     let build = worker(1).no_policy();
     assert_eq!(failures(&world, build, own(5)).await, 1); // a worker without a policy runs it once
@@ -182,7 +182,7 @@ async fn a_dead_job_waits_for_a_person(world: World) {
     worker.drain(&world.clock).await.unwrap();
     assert_eq!(calls.lock().unwrap().len(), 2, "never claimed again");
     let keep = Revival {
-        failures: Failures::Keep,
+        failures: FailureCount::Keep,
         ..Revival::default()
     };
     let store = world.engine.store();
@@ -258,7 +258,7 @@ async fn the_attempt_number_fences_old_attempts(world: World) {
     assert_eq!(world.timeline(id).await, [(0.0, Outcome::Lost)]);
     for report in [Report::Succeeded(None), failed("late")] {
         let report = AttemptReport {
-            of,
+            attempt_id: of,
             report,
             random: 0,
             detail: None,
@@ -307,7 +307,7 @@ async fn a_lost_at_most_once_job_is_never_started_again(world: World) {
         "only with force"
     );
     let force = Revival {
-        consent: Consent::Force,
+        consent: Consent::MayRunTwice,
         ..plain
     };
     store

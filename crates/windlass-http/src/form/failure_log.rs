@@ -23,7 +23,7 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 ///
 /// It queues only failures of HTTP jobs, so a flood of other events does not make it miss one.
 #[derive(Debug)]
-pub struct Teller {
+pub struct FormFailureLog {
     failures: mpsc::Receiver<Arc<Event>>,
     filter: Arc<FailureFilter>,
 }
@@ -43,7 +43,7 @@ impl Observer for FailureFilter {
     }
 }
 
-impl Teller {
+impl FormFailureLog {
     /// Starts to collect failures of an engine.
     pub fn listen(engine: &Engine) -> Self {
         let (sender, failures) = mpsc::channel(PENDING_MAX);
@@ -52,7 +52,7 @@ impl Teller {
             missed: AtomicU64::new(0),
         });
         engine.observe(&filter);
-        Teller { failures, filter }
+        FormFailureLog { failures, filter }
     }
 
     /// Logs failures until `stop` is cancelled.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass::admin::client_of;
-use windlass_core::{DeadReason, Ended, JobId, Outcome, Payload, Standing, State};
+use windlass_core::{DeadReason, FinalState, JobId, Outcome, Payload, State, StateDetails};
 use windlass_http::{Completed, Completion, HttpConfig, HttpJobs, complete};
 use windlass_memory::MemoryStore;
 use windlass_sqlite::SqliteStore;
@@ -64,11 +64,11 @@ async fn the_target_reports_success_later() {
     world.worker.pass(&world.clock).await.unwrap();
     let (job, history) = (world.job(id).await, world.history(id).await);
     assert_eq!(job.state(), State::Succeeded);
-    let Standing::Finished(end) = &job.standing else {
-        panic!("{:?}", job.standing);
+    let StateDetails::Finished(end) = &job.state_details else {
+        panic!("{:?}", job.state_details);
     };
     let result = Payload::parse(r#"{"sku":7}"#, 100).unwrap();
-    assert_eq!(end.how, Ended::Succeeded(Some(result)));
+    assert_eq!(end.state, FinalState::Succeeded(Some(result)));
     let expected = [(0.0, 0, Outcome::Snoozed), (60.0, 0, Outcome::Succeeded)];
     assert_eq!(timeline(&history), expected);
     assert_eq!(job.failures, 0);

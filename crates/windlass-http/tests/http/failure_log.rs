@@ -9,7 +9,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 use windlass_engine::CancellationToken;
-use windlass_http::form::{FORM_META, Teller};
+use windlass_http::form::{FORM_META, FormFailureLog};
 
 use crate::support::{Reply, Target, World, http_job};
 
@@ -58,7 +58,7 @@ async fn a_failed_job_of_the_form_is_logged() {
     let target = Target::replying(&[Reply::Status(503)]).await;
     let world = World::new();
     let stop = CancellationToken::new();
-    let teller = Teller::listen(&world.engine);
+    let teller = FormFailureLog::listen(&world.engine);
     let logging = {
         let (engine, stop) = (Arc::clone(&world.engine), stop.clone());
         tokio::spawn(async move { teller.run(&engine, stop).await })

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass_core::{DeadReason, Job, Outcome, ScheduleId, ScheduleName, State, Timestamp};
-use windlass_engine::{Clock as _, Heard};
+use windlass_engine::{Clock as _, Received};
 use windlass_http::HttpJobs;
 use windlass_http::form::{SchedulerForm, failure_line};
 use windlass_memory::MemoryStore;
@@ -241,7 +241,7 @@ async fn method_headers_and_body_of_the_form_reach_the_target() {
 /// The lines of all events so far.
 async fn lines(world: &World, heard: &mut windlass_engine::Subscription) -> Vec<String> {
     let mut lines = Vec::new();
-    while let Some(Heard::Event(event)) = heard.try_next() {
+    while let Some(Received::Event(event)) = heard.try_next() {
         lines.extend(failure_line(&world.engine, &event).await.expect("a store"));
     }
     lines

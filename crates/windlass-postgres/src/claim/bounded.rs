@@ -56,7 +56,7 @@ pub(super) async fn claim(
         keyed,
         plan,
     };
-    let (chosen, both_waited) = choice.choose(session, claim_params, &mut lanes).await?;
+    let (chosen, both_lanes_ready) = choice.choose(session, claim_params, &mut lanes).await?;
     let ids = row::uuids(chosen.iter().copied());
     let rows = session
         .query(
@@ -90,7 +90,7 @@ pub(super) async fn claim(
     jobs.sort_by_key(|job: &Job| positions.get(&job.id));
     Ok(Ok(Claimed {
         jobs,
-        both_waited,
+        both_lanes_ready,
         repeated: false,
     }))
 }
@@ -138,7 +138,7 @@ async fn allowance(
             let count: Option<i64> = rows.first().map(|row| row.try_get(column)).transpose()?;
             Ok(saturating_u32(count.unwrap_or(0)))
         };
-        plan = plan.beside(count(1)?);
+        plan = plan.limited_by_running(count(1)?);
         if let Some(concurrency) = limits.concurrency {
             plan.limit = plan.limit.min(concurrency.saturating_sub(count(0)?));
         }
@@ -323,7 +323,7 @@ impl Choice {
         retries
             .advance(session, claim_params, &self.running, self.keyed)
             .await?;
-        let both_waited = fresh.front().is_some() && retries.front().is_some();
+        let both_lanes_ready = fresh.front().is_some() && retries.front().is_some();
         let (mut taken, mut chosen) = (Taken::default(), Vec::new());
         while let Some(lane) = self.plan.next_lane(taken, fresh.front(), retries.front()) {
             let (candidates, count) = match lane {
@@ -345,6 +345,6 @@ impl Choice {
                 .advance(session, claim_params, &self.running, self.keyed)
                 .await?;
         }
-        Ok((chosen, both_waited))
+        Ok((chosen, both_lanes_ready))
     }
 }

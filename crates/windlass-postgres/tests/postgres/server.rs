@@ -227,7 +227,7 @@ async fn whole_days_of_finished_jobs_are_dropped() {
         .map(|job| report(job, Report::Succeeded(None)));
     store.settle(reports.collect(), tomorrow).await.unwrap();
     assert_eq!(
-        store.forget(tomorrow).await.unwrap(),
+        store.drop_history(tomorrow).await.unwrap(),
         0,
         "the day is not over"
     );
@@ -236,7 +236,10 @@ async fn whole_days_of_finished_jobs_are_dropped() {
     // While another node creates partitions, this one drops none and tries again later.
     let mut dropped = 0;
     for _ in 0..100 {
-        dropped += store.forget(tomorrow.saturating_add(day)).await.unwrap();
+        dropped += store
+            .drop_history(tomorrow.saturating_add(day))
+            .await
+            .unwrap();
         if dropped >= 2 {
             break;
         }

@@ -251,7 +251,7 @@ impl Keys {
         let store = self.engine.store();
         for collection in [KEYS, USED] {
             store
-                .remove_document(collection, oldest, Expected::Anything)
+                .remove_document(collection, oldest, Expected::Any)
                 .await?;
         }
         Ok(())
@@ -332,10 +332,9 @@ impl Keys {
         let (engine, id) = (Arc::clone(&self.engine), id.to_owned());
         tokio::spawn(async move {
             let used = Value::Null;
-            let written =
-                engine
-                    .store()
-                    .put_document(USED, &id, &used, Expected::Anything, None, now);
+            let written = engine
+                .store()
+                .put_document(USED, &id, &used, Expected::Any, None, now);
             if let Err(error) = written.await {
                 tracing::warn!(key = id, %error, "the last use of a key was not written");
             }

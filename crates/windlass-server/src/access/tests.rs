@@ -378,7 +378,7 @@ async fn change_stored(engine: &Engine, id: &str, change: impl FnOnce(&mut serde
     let store = engine.store();
     let mut stored = store.document(KEYS, id, noon()).await.unwrap().unwrap();
     change(&mut stored.value);
-    let any = windlass_store::Expected::Anything;
+    let any = windlass_store::Expected::Any;
     let put = store.put_document(KEYS, id, &stored.value, any, None, noon());
     put.await.unwrap();
 }

@@ -97,7 +97,7 @@ async fn check_or_create(
     let hint = "add `?create=true` to set it up before its first job";
     let checked = call.app.client.check_queue(name).await;
     checked.map_err(|error| match error {
-        Error::NoQueue { .. } => Problem::from(error).and_hint(hint),
+        Error::QueueNotFound { .. } => Problem::from(error).and_hint(hint),
         error => error.into(),
     })
 }

@@ -195,7 +195,7 @@ async fn a_secret_that_was_changed_or_moved_does_not_open() {
                 COLLECTION,
                 name,
                 &value_of,
-                Expected::Anything,
+                Expected::Any,
                 None,
                 engine.now(),
             )

@@ -12,7 +12,7 @@ use tracing::{error, info, warn};
 use windlass::Client;
 use windlass::prometheus::PrometheusRecorder;
 use windlass_core::retry::{AttemptLimit, Cap, WorkerRetry};
-use windlass_engine::{Audit, Engine, JanitorConfig, UpkeepConfig, keep_up};
+use windlass_engine::{Audit, Engine, JanitorConfig, MaintenanceConfig, run_maintenance};
 use windlass_http::{HttpConfig, HttpConfigError, HttpJobs, SystemResolver, TlsRoots, form};
 use windlass_listen::{Certificate, Limits, ListenError, Listener, TlsError, TlsFiles};
 use windlass_store::StoreError;
@@ -220,7 +220,7 @@ impl Config {
             replaced_payload_retention: self.retention_replaced_payloads,
             retry: WorkerRetry {
                 policy: Some(Arc::new(self.retry.clone())),
-                cap: cap.map_or(Cap::Unlimited, Cap::At),
+                cap: cap.map_or(Cap::Unlimited, Cap::AtMost),
             },
         }
     }
@@ -266,8 +266,8 @@ impl Config {
         files.map(|(certificate, key)| TlsFiles { certificate, key })
     }
 
-    fn upkeep(&self, node: String) -> UpkeepConfig {
-        UpkeepConfig {
+    fn upkeep(&self, node: String) -> MaintenanceConfig {
+        MaintenanceConfig {
             about: nodes::about(self),
             lease: self.lease,
             sweep_every: self.sweep_every,
@@ -277,7 +277,7 @@ impl Config {
                 dead_retention: self.retention_dead,
                 ..JanitorConfig::default()
             },
-            ..UpkeepConfig::new(node)
+            ..MaintenanceConfig::new(node)
         }
     }
 }
@@ -434,9 +434,9 @@ impl Server {
             loops.spawn(executor.run(stop.clone(), stop_now.clone()));
         }
         let (told, until) = (Arc::clone(&engine), over.clone());
-        let teller = form::Teller::listen(&engine);
+        let teller = form::FormFailureLog::listen(&engine);
         loops.spawn(async move { teller.run(&told, until).await });
-        loops.spawn(keep_up(engine, upkeep, over.clone()));
+        loops.spawn(run_maintenance(engine, upkeep, over.clone()));
         let app = self.app.stopping(stop.clone());
         let site = site(router(app.clone()));
         let serving = self.listener.serve(site, stop.clone(), stop_now.clone());
@@ -485,7 +485,7 @@ async fn all_ended(loops: &mut JoinSet<()>) -> Result<(), RunError> {
 
 impl Server {
     /// What runs HTTP jobs, if this server does.
-    fn executor(&self, upkeep: &UpkeepConfig) -> Option<Executor> {
+    fn executor(&self, upkeep: &MaintenanceConfig) -> Option<Executor> {
         Some(Executor {
             engine: Arc::clone(self.app.engine()),
             jobs: self.http_jobs.clone()?,

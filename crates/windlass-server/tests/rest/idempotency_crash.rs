@@ -137,7 +137,7 @@ impl Wrapper for Contended {
     ) -> Result<T, StoreError> {
         if verb == "fire" {
             for schedule in self.store.schedules().await?.readable {
-                let any = Expected::Anything;
+                let any = Expected::Any;
                 self.store.put_schedule(&schedule, any).await?;
             }
         }

@@ -242,7 +242,7 @@ async fn store_settings(server: &Server, queue: &str, settings: &Value) {
         windlass::admin::engine_of(&server.client).store(),
         server.client.now(),
     );
-    let any = Expected::Anything;
+    let any = Expected::Any;
     let put = store.put_document(QUEUE_SETTINGS, queue, settings, any, None, now);
     put.await.unwrap();
 }

@@ -469,7 +469,7 @@ async fn jobs_claimed_over_rest_may_ask_for_more_attempts_than_the_default() {
 #[tokio::test]
 async fn a_cap_that_is_set_holds_for_jobs_claimed_over_rest() {
     let mut settings = Settings::default();
-    settings.retry.cap = windlass_core::retry::Cap::At(
+    settings.retry.cap = windlass_core::retry::Cap::AtMost(
         windlass_core::retry::AttemptLimit::from_max_attempts(1)
             .unwrap()
             .unwrap(),

@@ -4,7 +4,7 @@ use rusqlite::{Connection, Row, Statement, params};
 use serde_json::Value;
 use windlass_core::retry::AttemptLimit;
 use windlass_core::{
-    DeadReason, End, Ended, Job, JobId, Lease, Payload, Standing, State, Timestamp,
+    DeadReason, FinalState, Finish, Job, JobId, Lease, Payload, State, StateDetails, Timestamp,
 };
 use windlass_store::stored::{LastAttempt, result_of};
 
@@ -181,12 +181,12 @@ pub(super) fn apply_state(
     job.failed_at = optional_timestamp(row.get(11)?)?;
     let finished_at = optional_timestamp(row.get(16)?)?;
     let state: i64 = row.get(0)?;
-    job.standing = match (state, finished_at) {
-        (WAITING, None) => Standing::Waiting,
-        (RUNNING, None) => Standing::Running(lease_from(row, names)?),
-        (state, Some(finished_at)) => Standing::Finished(End {
+    job.state_details = match (state, finished_at) {
+        (WAITING, None) => StateDetails::Waiting,
+        (RUNNING, None) => StateDetails::Running(lease_from(row, names)?),
+        (state, Some(finished_at)) => StateDetails::Finished(Finish {
             finished_at,
-            how: ended(state, row.get(17)?)?,
+            state: ended(state, row.get(17)?)?,
         }),
         _ => {
             let what = format!("the state of job {} is not valid", job.id);
@@ -246,7 +246,7 @@ pub(crate) fn dead_number(reason: DeadReason) -> i64 {
             .unwrap_or(0)
 }
 
-fn ended(state: i64, result: Option<String>) -> DriverResult<Ended> {
+fn ended(state: i64, result: Option<String>) -> DriverResult<FinalState> {
     let dead = DeadReason::ALL
         .into_iter()
         .find(|reason| dead_number(*reason) == state);
@@ -258,10 +258,10 @@ fn ended(state: i64, result: Option<String>) -> DriverResult<Ended> {
             let result = result
                 .transpose()
                 .map_err(|error| DriverError::damaged(error.to_string()))?;
-            Ok(Ended::Succeeded(result))
+            Ok(FinalState::Succeeded(result))
         }
-        (CANCELLED, _) => Ok(Ended::Cancelled),
-        (_, Some(reason)) => Ok(Ended::Dead(reason)),
+        (CANCELLED, _) => Ok(FinalState::Cancelled),
+        (_, Some(reason)) => Ok(FinalState::Dead(reason)),
         _ => Err(DriverError::damaged(format!(
             "{state} is not a known state"
         ))),

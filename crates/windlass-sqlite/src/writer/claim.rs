@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use windlass_core::fairness::{ClaimPlan, Rate, Taken};
 use windlass_core::{Job, JobId, Lane, Timestamp};
 use windlass_store::stored::LastAttempt;
-use windlass_store::{AttemptId, CLAIM_MAX, Claim, Claimed, WorkerPlace};
+use windlass_store::{AttemptId, CLAIM_MAX, Claim, Claimed, WorkerLocation};
 
 use super::{Answer, Writer};
 use crate::error::{DriverError, DriverResult};
@@ -27,8 +27,8 @@ impl Writer<'_> {
         let last = rate.and_then(|_| self.index.last_start(queue));
         let now = last.map_or(now, |last| last.max(now));
         let plan = self.plan(claim, queue, now);
-        let (jobs, both_waited) = loop {
-            let (chosen, both_waited) = match &claim.jobs {
+        let (jobs, both_lanes_ready) = loop {
+            let (chosen, both_lanes_ready) = match &claim.jobs {
                 Some(named) => self.choose_named(claim, named.iter().copied(), queue, plan, now)?,
                 None => self.choose(claim, queue, plan, now)?,
             };
@@ -36,7 +36,7 @@ impl Writer<'_> {
             let jobs: Vec<Job> = chosen.into_iter().flatten().collect();
             // If all chosen jobs were unreadable, they are out of the order now: choose again.
             if chosen_count == 0 || !jobs.is_empty() {
-                break (jobs, both_waited);
+                break (jobs, both_lanes_ready);
             }
         };
         if let Some(rate) = rate.filter(|_| !jobs.is_empty()) {
@@ -45,7 +45,7 @@ impl Writer<'_> {
         self.remember(claim, &jobs);
         Ok(Ok(Claimed {
             jobs,
-            both_waited,
+            both_lanes_ready,
             repeated: false,
         }))
     }
@@ -53,7 +53,7 @@ impl Writer<'_> {
     /// Returns the plan of the claim, reduced to what the limits of the queue allow.
     fn plan(&mut self, claim: &Claim, queue: u32, now: Timestamp) -> ClaimPlan {
         let count = self.index.count(queue);
-        let mut plan = claim.plan.beside(count.retries_running);
+        let mut plan = claim.plan.limited_by_running(count.retries_running);
         plan.limit = plan.limit.min(u32::try_from(CLAIM_MAX).unwrap_or(u32::MAX));
         let Some(limits) = self.limits(&claim.queue).cloned() else {
             return plan;
@@ -92,7 +92,7 @@ impl Writer<'_> {
         let mut retry = self
             .index
             .first_startable(queue, Lane::Retry, wants, &claim.except, now);
-        let both_waited = fresh.is_some() && retry.is_some();
+        let both_lanes_ready = fresh.is_some() && retry.is_some();
         while let Some(lane) = plan.next_lane(taken, fresh, retry) {
             let (order, taken) = match lane {
                 Lane::Fresh => (fresh, &mut taken.fresh),
@@ -120,7 +120,7 @@ impl Writer<'_> {
                     .first_startable(queue, Lane::Retry, wants, &claim.except, now);
             }
         }
-        Ok((self.start_all(chosen, claim, now)?, both_waited))
+        Ok((self.start_all(chosen, claim, now)?, both_lanes_ready))
     }
 
     /// Reads the chosen jobs, neighbours with one range scan, and gives each its lease. `None`
@@ -187,7 +187,7 @@ impl Writer<'_> {
         let [fresh, retries] = &mut lanes;
         fresh.sort_unstable();
         retries.sort_unstable();
-        let both_waited = !fresh.is_empty() && !retries.is_empty();
+        let both_lanes_ready = !fresh.is_empty() && !retries.is_empty();
         let (mut fresh, mut retries) = (
             VecDeque::from(fresh.clone()),
             VecDeque::from(retries.clone()),
@@ -209,7 +209,7 @@ impl Writer<'_> {
             let waiting = self.take_waiting(id)?;
             jobs.push(self.start(id, &waiting, None, claim, now)?);
         }
-        Ok((jobs, both_waited))
+        Ok((jobs, both_lanes_ready))
     }
 
     /// Records how many jobs of a queue with a rate limit started, so that the limit holds across a
@@ -283,7 +283,7 @@ impl Writer<'_> {
             )?;
             self.index_job(&mut job, waiting.queue, waiting.kind, true);
         }
-        if claim.place == WorkerPlace::Elsewhere {
+        if claim.worker_location == WorkerLocation::Remote {
             row::set_claim(self.connection, id, claim.id)?;
         }
         Ok(Some(job))
@@ -310,7 +310,7 @@ impl Writer<'_> {
         }
         Ok(Some(Claimed {
             jobs,
-            both_waited: false,
+            both_lanes_ready: false,
             repeated: true,
         }))
     }
@@ -323,7 +323,8 @@ impl Writer<'_> {
             attempt: job.attempt,
         });
         if !jobs.is_empty() {
-            self.claims.add(claim.place, claim.id, attempts.collect());
+            self.claims
+                .add(claim.worker_location, claim.id, attempts.collect());
         }
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use rusqlite::Row;
 use windlass_core::{Concurrency, JobId, Key, Lane, Random, Timestamp};
-use windlass_store::stored::Extra;
-use windlass_store::{AttemptId, QueueLimits, StoreError, WorkerPlace};
+use windlass_store::stored::OptionalFields;
+use windlass_store::{AttemptId, QueueLimits, StoreError, WorkerLocation};
 
 use super::Writer;
 use crate::error::{DriverError, DriverResult, if_readable};
@@ -119,7 +119,7 @@ impl Writer<'_> {
         }
         for (claim, attempts) in claims {
             let claim = u128::from_be_bytes(claim);
-            self.claims.add(WorkerPlace::Elsewhere, claim, attempts);
+            self.claims.add(WorkerLocation::Remote, claim, attempts);
         }
         self.claims.commit();
         Ok(())
@@ -204,7 +204,7 @@ impl LoadedJob {
             .get_ref(5)?
             .as_str_or_null()
             .map_err(rusqlite::Error::from)?;
-        let extra = Extra::parse(extra).map_err(DriverError::damaged)?;
+        let extra = OptionalFields::parse(extra).map_err(DriverError::damaged)?;
         let state: Option<i64> = row.get(6)?;
         let run_at = match row.get::<_, Option<i64>>(7)? {
             Some(run_at) => run_at,

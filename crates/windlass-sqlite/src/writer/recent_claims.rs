@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use windlass_store::{AttemptId, WorkerPlace};
+use windlass_store::{AttemptId, WorkerLocation};
 
 /// The most claims of this process that are kept: it repeats a claim at once.
 const LOCAL_MAX: usize = 1024;
@@ -18,7 +18,7 @@ pub(crate) struct RecentClaims {
     local: BoundedClaims,
     remote: BoundedClaims,
     /// The claims of the current group. They move to the lists when the group is on disk.
-    uncommitted: Vec<(WorkerPlace, u128, Vec<AttemptId>)>,
+    uncommitted: Vec<(WorkerLocation, u128, Vec<AttemptId>)>,
 }
 
 impl RecentClaims {
@@ -34,16 +34,21 @@ impl RecentClaims {
     }
 
     /// Adds a claim of the current group.
-    pub(crate) fn add(&mut self, place: WorkerPlace, claim: u128, attempts: Vec<AttemptId>) {
-        self.uncommitted.push((place, claim, attempts));
+    pub(crate) fn add(
+        &mut self,
+        worker_location: WorkerLocation,
+        claim: u128,
+        attempts: Vec<AttemptId>,
+    ) {
+        self.uncommitted.push((worker_location, claim, attempts));
     }
 
     /// Keeps the claims of the current group, which is on disk now.
     pub(crate) fn commit(&mut self) {
         for (place, claim, attempts) in self.uncommitted.drain(..) {
             match place {
-                WorkerPlace::Here => self.local.push(claim, attempts, LOCAL_MAX),
-                WorkerPlace::Elsewhere => self.remote.push(claim, attempts, REMOTE_MAX),
+                WorkerLocation::Local => self.local.push(claim, attempts, LOCAL_MAX),
+                WorkerLocation::Remote => self.remote.push(claim, attempts, REMOTE_MAX),
             }
         }
     }
@@ -79,15 +84,15 @@ mod tests {
     #[test]
     fn claims_of_this_process_do_not_evict_claims_of_remote_workers() {
         let mut claims = RecentClaims::default();
-        claims.add(WorkerPlace::Elsewhere, 7, Vec::new());
+        claims.add(WorkerLocation::Remote, 7, Vec::new());
         claims.commit();
         for claim in 100..200_100 {
-            claims.add(WorkerPlace::Here, claim, Vec::new());
+            claims.add(WorkerLocation::Local, claim, Vec::new());
             claims.commit();
         }
         assert!(claims.attempts_of(7).is_some() && claims.attempts_of(200_099).is_some());
         assert!(claims.attempts_of(100).is_none(), "the list is bounded");
-        claims.add(WorkerPlace::Here, 8, Vec::new());
+        claims.add(WorkerLocation::Local, 8, Vec::new());
         assert!(claims.attempts_of(8).is_some(), "in the same group");
         claims.roll_back();
         assert!(claims.attempts_of(8).is_none());

@@ -75,7 +75,7 @@ impl Writer<'_> {
     }
 
     fn settle_one(&mut self, report: &AttemptReport, now: Timestamp) -> DriverResult<Settled> {
-        if let Some(running) = self.index.take_attempt(report.of) {
+        if let Some(running) = self.index.take_attempt(report.attempt_id) {
             let settlement = self.end(
                 &running,
                 report.report.clone(),
@@ -85,11 +85,11 @@ impl Writer<'_> {
             )?;
             return Ok(Settled::Done(settlement));
         }
-        let Some((job, last)) = if_readable(self.find(report.of.job))?.flatten() else {
+        let Some((job, last)) = if_readable(self.find(report.attempt_id.job))?.flatten() else {
             return Ok(Settled::LeaseLost);
         };
-        match self.ended_attempt(report.of, &job, &last)? {
-            Some(row) if report.report.stands_as(row.outcome, job.delivery) => {
+        match self.ended_attempt(report.attempt_id, &job, &last)? {
+            Some(row) if report.report.matches_outcome(row.outcome, job.delivery) => {
                 Ok(Settled::Repeated)
             }
             _ => Ok(Settled::LeaseLost),
@@ -118,7 +118,7 @@ impl Writer<'_> {
     ) -> Answer<Swept> {
         self.index.promote(now);
         let mut swept = Swept::default();
-        if let SweepPart::AllBut(_) = part {
+        if let SweepPart::AllExcept(_) = part {
             self.remove_ended_holds(now, limit)?;
             let count = self.lost_at_opening.len().min(limit);
             swept.lost.extend(self.lost_at_opening.drain(..count));
@@ -293,7 +293,7 @@ impl Writer<'_> {
 /// Whether this part of a sweep includes a job.
 fn chosen(part: &SweepPart, id: JobId) -> bool {
     match part {
-        SweepPart::AllBut(except) => !except.contains(&id),
+        SweepPart::AllExcept(except) => !except.contains(&id),
         SweepPart::One(one) => *one == id,
     }
 }

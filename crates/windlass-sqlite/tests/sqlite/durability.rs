@@ -12,7 +12,7 @@ use windlass_sqlite::SqliteStore;
 use windlass_store::conformance::build::*;
 use windlass_store::conformance::schedule::{lose_a_zone, unreadable_schedules_stand_aside};
 use windlass_store::conformance::{refused, unreadable};
-use windlass_store::{Change, Claim, Enqueued, QueueLimits, Settled, StoreError, WorkerPlace};
+use windlass_store::{Change, Claim, Enqueued, QueueLimits, Settled, StoreError, WorkerLocation};
 
 fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder")
@@ -140,7 +140,7 @@ async fn attempts_of_remote_workers_survive_a_restart() {
     let store = open(folder.path());
     put(&store, jobs(1..4)).await;
     let asked = Claim {
-        place: WorkerPlace::Elsewhere,
+        worker_location: WorkerLocation::Remote,
         retry: worker(Preset::Standard.policy()),
         ..claim(2)
     };

@@ -13,7 +13,7 @@ use windlass_core::{
 
 use crate::{
     AttemptId, AttemptReport, Change, Changed, Claim, ClaimRetry, Enqueue, Enqueued, Kinds,
-    Settled, Store, StoreError, WorkerPlace, Wrapper,
+    Settled, Store, StoreError, WorkerLocation, Wrapper,
 };
 
 /// A freshly opened store.
@@ -105,7 +105,7 @@ pub fn worker(policy: RetryPolicy) -> ClaimRetry {
     ClaimRetry {
         worker: WorkerRetry {
             policy: Some(Arc::new(policy)),
-            cap: Cap::OfPolicy,
+            cap: Cap::FromPolicy,
         },
         ..ClaimRetry::default()
     }
@@ -137,7 +137,7 @@ pub fn claim(limit: u32) -> Claim {
         except: std::collections::BTreeSet::new(),
         plan: ratio(Some(0.2)).plan(Pool::Main, slots, Credit::default()),
         worker: WorkerName::new("w1").unwrap(),
-        place: WorkerPlace::Here,
+        worker_location: WorkerLocation::Local,
         lease: Duration::from_secs(30),
         retry: worker(Preset::Patient.policy()),
     }
@@ -149,7 +149,7 @@ pub fn failed() -> Report {
 
 pub fn report(job: &Job, report: Report) -> AttemptReport {
     AttemptReport {
-        of: attempt_of(job),
+        attempt_id: attempt_of(job),
         report,
         random: 0,
         detail: None,

@@ -2,7 +2,7 @@
 
 use windlass_core::retry::AttemptLimit;
 use windlass_core::{
-    Consent, DeadReason, Delivery, Edit, Failures, Job, Report, Revival, State, Verdict,
+    Consent, DeadReason, Delivery, Edit, FailureCount, Job, Report, Revival, State, Verdict,
 };
 
 use super::build::*;
@@ -160,7 +160,7 @@ pub async fn revive_into_a_taken_key_is_a_conflict_for_that_job_only(store: &Ope
         .await
         .unwrap();
     let keep = Revival {
-        failures: Failures::Keep,
+        failures: FailureCount::Keep,
         ..Revival::default()
     };
     let revived = store
@@ -220,7 +220,7 @@ pub async fn revive_of_a_lost_job_needs_force(store: &Opened) {
         .unwrap();
     assert_eq!(plain, [Changed::Conflict(LOST)]);
     let force = Revival {
-        consent: Consent::Force,
+        consent: Consent::MayRunTwice,
         ..Revival::default()
     };
     assert_eq!(

@@ -191,7 +191,7 @@ pub async fn leaves_the_excluded_kinds(store: &Opened) {
     put(store, vec![strange(1), job(2), strange(3), job(4)]).await;
     fail_once(store, 3..5).await;
     let request = |limit| Claim {
-        kinds: Kinds::AllBut(BTreeSet::from([kind("b")])),
+        kinds: Kinds::AllExcept(BTreeSet::from([kind("b")])),
         ..claim(limit)
     };
     let named = Claim {
@@ -346,7 +346,7 @@ pub async fn mixes_lanes_by_ratio(store: &Opened) {
             .unwrap();
         let taken = claimed.taken();
         assert_eq!((taken.retries, taken.fresh), expected, "row {row}");
-        assert_eq!(taken.both_waited, due > 0 && fresh > 0, "row {row}");
+        assert_eq!(taken.both_lanes_ready, due > 0 && fresh > 0, "row {row}");
     }
 }
 

@@ -27,7 +27,7 @@ pub async fn documents_are_compare_and_set(store: &Opened) {
         put(4, Expected::Version(1)).await,
         Written::Conflict(Some(2))
     );
-    assert_eq!(put(5, Expected::Anything).await, Written::Version(3));
+    assert_eq!(put(5, Expected::Any).await, Written::Version(3));
     let document = store.document("keys", "k", at(1)).await.unwrap().unwrap();
     assert_eq!(
         (document.version, document.value, document.updated_at),
@@ -48,7 +48,7 @@ pub async fn concurrent_changes_are_not_lost(store: &Opened) {
                     let count = found.as_ref().and_then(|found| found.value.as_u64());
                     let (more, expected) = (
                         json!(count.unwrap_or(0) + 1),
-                        Expected::found(found.as_ref()),
+                        Expected::as_read(found.as_ref()),
                     );
                     let put = store.put_document("a", "count", &more, expected, None, at(0));
                     Ok(put.await?.version())
@@ -71,14 +71,7 @@ pub async fn a_change_that_always_loses_is_given_up(_: &Opened) {
 pub async fn documents_are_listed_by_name(store: &Opened) {
     for (collection, name) in [("a", "z"), ("b", "x"), ("a", "m"), ("aa", "q")] {
         store
-            .put_document(
-                collection,
-                name,
-                &json!({}),
-                Expected::Anything,
-                None,
-                at(0),
-            )
+            .put_document(collection, name, &json!({}), Expected::Any, None, at(0))
             .await
             .unwrap();
     }
@@ -96,14 +89,7 @@ pub async fn documents_are_listed_by_name(store: &Opened) {
 pub async fn names_of_documents_come_in_pages(store: &Opened) {
     for (collection, name) in [("a", "z"), ("b", "x"), ("a", "m"), ("aa", "q"), ("a", "n")] {
         store
-            .put_document(
-                collection,
-                name,
-                &json!({}),
-                Expected::Anything,
-                None,
-                at(0),
-            )
+            .put_document(collection, name, &json!({}), Expected::Any, None, at(0))
             .await
             .unwrap();
     }
@@ -124,7 +110,7 @@ pub async fn documents_are_removed_by_version(store: &Opened) {
         Written::Conflict(Some(1))
     );
     assert_eq!(remove(Expected::Version(1)).await, Written::Version(1));
-    assert_eq!(remove(Expected::Anything).await, Written::Conflict(None));
+    assert_eq!(remove(Expected::Any).await, Written::Conflict(None));
     assert_eq!(store.document("a", "k", at(0)).await.unwrap(), None);
 }
 
@@ -160,7 +146,7 @@ pub async fn an_expired_document_is_absent(store: &Opened) {
 
 pub async fn a_put_over_an_expired_document_creates_it(store: &Opened) {
     put_expiring(store, "k", Expected::Absent, 10, 0).await;
-    let again = put_expiring(store, "k", Expected::Anything, 10, 1).await;
+    let again = put_expiring(store, "k", Expected::Any, 10, 1).await;
     assert_eq!(again, Written::Version(2));
     let early = put_expiring(store, "k", Expected::Absent, 30, 9).await;
     assert_eq!(early, Written::Conflict(Some(2)));

@@ -409,7 +409,7 @@ pub async fn a_full_queue_takes_what_fits_if_asked(store: &Opened) {
     bound_to(store, 2).await;
     let enqueue = Enqueue {
         jobs: jobs(1..4),
-        mode: EnqueueMode::EachForItself,
+        mode: EnqueueMode::Independent,
     };
     let answers = store.enqueue(enqueue, at(0)).await.unwrap();
     let full = Enqueued::QueueFull {

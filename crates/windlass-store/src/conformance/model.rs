@@ -10,7 +10,7 @@ use serde_json::json;
 use windlass_core::fairness::{Credit, Guards, Pool, Rate, Ratio, Slots};
 use windlass_core::retry::{AttemptLimit, Preset};
 use windlass_core::{
-    AttemptError, Concurrency, Consent, Delivery, Edit, Failure, Failures, Job, OnDuplicate,
+    AttemptError, Concurrency, Consent, Delivery, Edit, Failure, FailureCount, Job, OnDuplicate,
     QueuePattern, Report, Revival, Timestamp, Unique,
 };
 
@@ -163,7 +163,7 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
         Command::Enqueue(sketches, each) => {
             let jobs = sketches.iter().map(|sketch| sketch.job(now)).collect();
             let mode = if *each {
-                EnqueueMode::EachForItself
+                EnqueueMode::Independent
             } else {
                 EnqueueMode::AllOrNone
             };
@@ -179,7 +179,7 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
         }
         Command::Settle(reports, random) => {
             let report = |(number, attempt, how): &(u64, u32, u8)| AttemptReport {
-                of: attempt_id(*number, *attempt),
+                attempt_id: attempt_id(*number, *attempt),
                 report: reported(*how, now),
                 random: *random,
                 detail: (*how == 1).then(|| json!({"status": 200})),
@@ -195,14 +195,14 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
         Command::Revive(jobs, keep, force) => {
             let revival = Revival {
                 failures: if *keep {
-                    Failures::Keep
+                    FailureCount::Keep
                 } else {
-                    Failures::Reset
+                    FailureCount::Reset
                 },
                 consent: if *force {
-                    Consent::Force
+                    Consent::MayRunTwice
                 } else {
-                    Consent::Plain
+                    Consent::NotGiven
                 },
                 ..Revival::default()
             };
@@ -257,7 +257,7 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
         Command::Document(value, expected) => {
             let expected = match expected {
                 0 => Expected::Absent,
-                1 => Expected::Anything,
+                1 => Expected::Any,
                 version => Expected::Version(u64::from(*version) - 1),
             };
             let expires_at = (value % 3 > 0)
@@ -320,7 +320,7 @@ fn claim_of(command: &Command) -> Claim {
         kinds: match kinds {
             None => Kinds::ALL,
             Some(true) => Kinds::Only(BTreeSet::from([kind("a")])),
-            Some(false) => Kinds::AllBut(BTreeSet::from([kind("a")])),
+            Some(false) => Kinds::AllExcept(BTreeSet::from([kind("a")])),
         },
         jobs: named
             .as_ref()

@@ -298,12 +298,12 @@ pub async fn forget_keeps_younger_dead_and_active_jobs(store: &Opened) {
     let end = Report::Failed(Failure::unrecoverable(AttemptError::new("no such user")));
     settle_one(store, &running[1], end, at(10)).await;
     settle_one(store, &running[2], failed(), at(10)).await;
-    store.forget(at(5)).await.unwrap();
+    store.drop_history(at(5)).await.unwrap();
     let history = store.attempts(id(1), 10).await.unwrap();
     assert_eq!(history.len(), 1, "it ended later");
     // An hour later all of them finished before that time. Only the succeeded job may be removed,
     // together with its history.
-    store.forget(at(3600)).await.unwrap();
+    store.drop_history(at(3600)).await.unwrap();
     let left = store
         .get(&[id(1), id(2), id(3), id(4), id(5)])
         .await

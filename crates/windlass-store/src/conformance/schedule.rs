@@ -218,7 +218,7 @@ pub async fn occurrences_are_kept_as_long_as_their_jobs(store: &Opened) {
         .unwrap();
     assert_eq!(occurrences(None, 10).await.unwrap(), all[..2]);
     store
-        .remove_schedule(schedule.id, Expected::Anything)
+        .remove_schedule(schedule.id, Expected::Any)
         .await
         .unwrap();
     assert_eq!(occurrences(None, 10).await.unwrap(), []);
@@ -242,7 +242,7 @@ pub async fn a_stale_step_writes_nothing(store: &Opened) {
         std::slice::from_ref(&schedule)
     );
     store
-        .remove_schedule(schedule.id, Expected::Anything)
+        .remove_schedule(schedule.id, Expected::Any)
         .await
         .unwrap();
     assert_eq!(
@@ -299,7 +299,7 @@ pub async fn skipped_occurrences_are_recorded(store: &Opened) {
     assert_eq!(lengthened[0], records[0]);
     assert_eq!(lengthened[1].value["count"], 2);
     store
-        .remove_schedule(schedule.id, Expected::Anything)
+        .remove_schedule(schedule.id, Expected::Any)
         .await
         .unwrap();
     assert_eq!(

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::json;
 use windlass_core::retry::{AttemptLimit, Backoff, Jitter, Preset, RetryPolicy};
 use windlass_core::{
-    AttemptError, DeadReason, Delivery, Failure, Failures, Job, Outcome, Report, Revival, State,
-    Verdict,
+    AttemptError, DeadReason, Delivery, Failure, FailureCount, Job, Outcome, Report, Revival,
+    State, Verdict,
 };
 
 use super::build::*;
@@ -371,7 +371,7 @@ pub async fn a_revived_job_that_keeps_its_failures_dies_of_the_next(store: &Open
     let running = take_one(store, at(0)).await;
     settle_one(store, &running, failed(), at(0)).await;
     let keep = Revival {
-        failures: Failures::Keep,
+        failures: FailureCount::Keep,
         ..Revival::default()
     };
     let revived = store

@@ -14,7 +14,7 @@ use super::build::{
 };
 use crate::{
     Change, Changed, Claim, Enqueue, Enqueued, Expected, Filter, Page, QueueLimits, RecordRange,
-    Renewed, Settled, StoreError, WorkerPlace,
+    Renewed, Settled, StoreError, WorkerLocation,
 };
 
 /// The jobs whose options the driver makes unreadable: one waiting, one running, two finished, one
@@ -41,7 +41,7 @@ fn in_queue(name: &str, number: u64) -> Job {
 async fn run(store: &Opened, name: &str, limit: u32, second: u64) -> Vec<Job> {
     let request = Claim {
         queue: queue(name),
-        place: WorkerPlace::Elsewhere,
+        worker_location: WorkerLocation::Remote,
         ..claim(limit)
     };
     store.claim(&request, at(second)).await.unwrap().jobs
@@ -56,7 +56,7 @@ pub async fn prepare(store: &Opened) {
     let policy: RetryPolicy = serde_json::from_str(&policy).unwrap();
     let request = Claim {
         queue: queue("running"),
-        place: WorkerPlace::Elsewhere,
+        worker_location: WorkerLocation::Remote,
         retry: worker(policy),
         ..claim(1)
     };

@@ -23,7 +23,7 @@ impl Client {
     /// Runs a dead or cancelled job again.
     ///
     /// [`Revival::default`] makes the job due now, with its failures reset. A lost at-most-once job
-    /// needs [`Consent::Force`](crate::admin::Consent::Force).
+    /// needs [`Consent::MayRunTwice`](crate::admin::Consent::MayRunTwice).
     ///
     /// # Errors
     ///

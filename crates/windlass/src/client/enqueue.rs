@@ -103,7 +103,7 @@ impl<'a, Answer> Enqueue<'a, Answer> {
                 Ok(stored) => receipts.extend(stored),
                 Err(error) if receipts.is_empty() => return Err(error.into()),
                 Err(source) => {
-                    return Err(Error::EnqueuedInPart {
+                    return Err(Error::PartiallyEnqueued {
                         receipts,
                         total,
                         source,

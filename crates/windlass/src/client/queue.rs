@@ -6,7 +6,7 @@ use windlass_core::fairness::{ClaimSettings, QueueSettings};
 use windlass_core::fields::nearest;
 use windlass_core::{Invalid, QueueName};
 use windlass_engine::{
-    QUEUE_SETTINGS, WorkerAbout, is_alive, read_all_claim_settings, read_claim_settings,
+    QUEUE_SETTINGS, WorkerDescription, is_alive, read_all_claim_settings, read_claim_settings,
 };
 use windlass_store::{
     Counts, Expected, Filter, Node, Page, Pause, QueueLimits, StoreError, Written, compare_and_set,
@@ -84,12 +84,11 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if the name is not valid; [`Error::QueueChanged`] if other writers keep
+    /// [`Error::Invalid`] if the name is not valid; [`Error::QueueContended`] if other writers keep
     /// changing the queue.
     pub async fn set_queue(&self, name: &str, settings: &QueueSettings) -> Result<(), Error> {
         let queue = parse_name(name)?;
-        self.write_claims(&queue, settings, Expected::Anything)
-            .await?;
+        self.write_claims(&queue, settings, Expected::Any).await?;
         self.change_queue(&queue, |before| limits(settings, before.own_pause()))
             .await
     }
@@ -107,7 +106,7 @@ impl Client {
         let Written::Version(version) = written.await? else {
             return Ok(false);
         };
-        let contended = || Error::QueueChanged(queue.clone());
+        let contended = || Error::QueueContended(queue.clone());
         let created = compare_and_set(contended, || async {
             let before = store.queues().await?.remove(&queue).unwrap_or_default();
             if before != limits(&QueueSettings::default(), before.paused.clone()) {
@@ -183,7 +182,7 @@ impl Client {
         change: impl Fn(QueueLimits) -> QueueLimits,
     ) -> Result<(), Error> {
         let store = self.engine.store();
-        let contended = || Error::QueueChanged(queue.clone());
+        let contended = || Error::QueueContended(queue.clone());
         compare_and_set(contended, || async {
             let before = store.queues().await?.remove(queue).unwrap_or_default();
             let limits = change(before.clone());
@@ -193,7 +192,7 @@ impl Client {
         .await
     }
 
-    /// Returns [`Error::NoQueue`] if a queue does not exist.
+    /// Returns [`Error::QueueNotFound`] if a queue does not exist.
     ///
     /// No one creates a queue before its first job. So a queue exists while it has jobs, finished
     /// ones included, while it has settings or a pause, or while a live worker names it. `default`
@@ -214,7 +213,7 @@ impl Client {
             ..Filter::default()
         };
         let names_it =
-            |node: &Node| is_alive(node, now) && WorkerAbout::names_queue(&node.about, name);
+            |node: &Node| is_alive(node, now) && WorkerDescription::names_queue(&node.about, name);
         if has_settings
             || !self.list(&filter, Page::first(1)).await?.jobs.is_empty()
             || self.workers().await?.iter().any(names_it)
@@ -226,7 +225,7 @@ impl Client {
             return Ok(());
         }
         let names = counts.keys().chain(limits.keys()).map(QueueName::as_str);
-        Err(Error::NoQueue {
+        Err(Error::QueueNotFound {
             queue: name.clone(),
             nearest: nearest(name.as_str(), names).map(str::to_owned),
         })

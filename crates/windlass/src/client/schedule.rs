@@ -6,12 +6,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use windlass_core::schedule::{Firing, NewSchedule, SkipReason, SkippedRange};
 use windlass_core::{Invalid, Job as StoredJob, JobId, ScheduleId, ScheduleName, Timestamp};
-use windlass_engine::{Event, Extra, Origin, ScheduleEvent, extra_job};
+use windlass_engine::{Event, ManualRun, Origin, ScheduleEvent, manual_run_job};
 use windlass_store::{
     Change, Document, Expected, FIRE_MAX, Fire, Fired, FiredOccurrence, PAGE_MAX, RECORDS_MAX,
-    RecordRange,
-    Schedule as StoredSchedule, ScheduleRef, UnreadableSchedule, Written, compare_and_set,
-    read_skipped,
+    RecordRange, Schedule as StoredSchedule, ScheduleRef, UnreadableSchedule, Written,
+    compare_and_set, read_skipped,
 };
 
 use super::Client;
@@ -238,7 +237,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSchedule`] if there is no schedule with this name.
+    /// [`Error::ScheduleNotFound`] if there is no schedule with this name.
     pub async fn pause_schedule(&self, name: &str) -> Result<StoredSchedule, Error> {
         self.set_paused(name, true).await
     }
@@ -247,7 +246,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSchedule`] if there is no schedule with this name.
+    /// [`Error::ScheduleNotFound`] if there is no schedule with this name.
     pub async fn resume_schedule(&self, name: &str) -> Result<StoredSchedule, Error> {
         self.set_paused(name, false).await
     }
@@ -302,7 +301,7 @@ impl Client {
         let Some(id) = id else {
             return Ok(false);
         };
-        let removed = self.engine.store().remove_schedule(id, Expected::Anything);
+        let removed = self.engine.store().remove_schedule(id, Expected::Any);
         Ok(matches!(removed.await?, Written::Version(_)))
     }
 
@@ -349,7 +348,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSchedule`] if there is no schedule with this name; [`Error::ScheduleHeld`] if
+    /// [`Error::ScheduleNotFound`] if there is no schedule with this name; [`Error::ScheduleKeyTaken`] if
     /// another job holds the unique key of its job.
     pub async fn run_schedule_now(&self, name: &str) -> Result<JobId, Error> {
         self.run_schedule_now_from(name, self.origin()).await
@@ -364,7 +363,7 @@ impl Client {
     /// As [`Client::run_schedule_now`].
     pub async fn run_schedule_now_from(&self, name: &str, origin: Origin) -> Result<JobId, Error> {
         let jobs = self
-            .fire_extra(name, Extra::RunNow, origin, |schedule, now| {
+            .fire_extra(name, ManualRun::RunNow, origin, |schedule, now| {
                 // Moves to an instant that is not an occurrence: each instant fires only once.
                 let recurrence = schedule.definition.recurrence(schedule.created_at);
                 let tick = Duration::from_micros(1);
@@ -379,7 +378,7 @@ impl Client {
             })
             .await?;
         let job = jobs.first().copied();
-        job.ok_or_else(|| Error::ScheduleHeld(name.to_owned()))
+        job.ok_or_else(|| Error::ScheduleKeyTaken(name.to_owned()))
     }
 
     /// Runs the occurrences from `from` to `to`, both included, that were not fired.
@@ -393,7 +392,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSchedule`] if there is no schedule with this name; [`Error::Invalid`] if `to` is
+    /// [`Error::ScheduleNotFound`] if there is no schedule with this name; [`Error::Invalid`] if `to` is
     /// in the future or there are too many occurrences.
     pub async fn backfill(
         &self,
@@ -420,7 +419,7 @@ impl Client {
         origin: Origin,
     ) -> Result<usize, Error> {
         let jobs = self
-            .fire_extra(name, Extra::Backfill, origin, |schedule, now| {
+            .fire_extra(name, ManualRun::Backfill, origin, |schedule, now| {
                 if to > now {
                     return Err(Invalid::new("to", "must not be in the future"));
                 }
@@ -436,7 +435,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSchedule`] if there is no schedule with this name.
+    /// [`Error::ScheduleNotFound`] if there is no schedule with this name.
     pub async fn preview_schedule(&self, name: &str, limit: usize) -> Result<Vec<Firing>, Error> {
         let schedule = self.find_existing(&parse_name(name)?).await?;
         let recurrence = schedule.definition.recurrence(schedule.created_at);
@@ -450,7 +449,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSchedule`] if there is no schedule with this name.
+    /// [`Error::ScheduleNotFound`] if there is no schedule with this name.
     pub async fn occurrences(
         &self,
         name: &str,
@@ -516,7 +515,7 @@ impl Client {
             let stored = before.iter().find(|document| document.name == *set);
             if stored.is_none_or(|document| document.value != value) {
                 store
-                    .put_document(SETS, set, &value, Expected::Anything, None, self.now())
+                    .put_document(SETS, set, &value, Expected::Any, None, self.now())
                     .await?;
             }
         }
@@ -550,7 +549,7 @@ impl Client {
     async fn fire_extra(
         &self,
         name: &str,
-        extra: Extra,
+        extra: ManualRun,
         origin: Origin,
         instants: impl Fn(&StoredSchedule, Timestamp) -> Result<Vec<Timestamp>, Invalid>,
     ) -> Result<Vec<JobId>, Error> {
@@ -559,7 +558,7 @@ impl Client {
             let schedule = self.find_existing(&name).await?;
             let id_source = origin.ids();
             let jobs = instants(&schedule, now)?.into_iter().map(|at| {
-                let mut job = extra_job(&self.engine, &schedule, extra, at, now);
+                let mut job = manual_run_job(&self.engine, &schedule, extra, at, now);
                 job.id = id_source.job(now);
                 job
             });
@@ -638,7 +637,7 @@ impl Client {
 
     async fn find_existing(&self, name: &ScheduleName) -> Result<StoredSchedule, Error> {
         let found = self.find(name).await?;
-        found.ok_or_else(|| Error::NoSchedule(name.to_string()))
+        found.ok_or_else(|| Error::ScheduleNotFound(name.to_string()))
     }
 }
 

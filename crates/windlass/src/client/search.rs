@@ -1,6 +1,8 @@
 //! Jobs by conditions that a store cannot answer by itself, found in bounded steps.
 
-use windlass_core::{End, Ended, Job as StoredJob, JobId, ScanFilter, Standing, Timestamp};
+use windlass_core::{
+    FinalState, Finish, Job as StoredJob, JobId, ScanFilter, StateDetails, Timestamp,
+};
 use windlass_store::{Filter, Page, Store, StoreError};
 
 use super::Client;
@@ -118,9 +120,9 @@ impl Client {
 
 /// About how much a job carries.
 fn bytes_of(job: &StoredJob) -> usize {
-    let result = match &job.standing {
-        Standing::Finished(End {
-            how: Ended::Succeeded(Some(result)),
+    let result = match &job.state_details {
+        StateDetails::Finished(Finish {
+            state: FinalState::Succeeded(Some(result)),
             ..
         }) => result.as_str().len(),
         _ => 0,

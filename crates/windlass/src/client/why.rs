@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use windlass_core::retry::{RetryPolicy, WorkerRetry};
 use windlass_core::{
-    Job as StoredJob, JobId, Kind, Reason, State, Surroundings, Timestamp, why_not_running,
+    Job as StoredJob, JobId, Kind, Reason, State, Timestamp, WaitingContext, why_not_running,
 };
-use windlass_engine::{WorkerAbout, is_alive, lingering_of};
+use windlass_engine::{WorkerDescription, is_alive, lingering_jobs};
 use windlass_store::{Filter, ListedState, Node, PAGE_MAX};
 
 pub use finished::FinishedDiagnosis;
@@ -71,7 +71,7 @@ impl Client {
         let surroundings = if job.state() == State::Waiting {
             self.surroundings(&job, rules, now).await?
         } else {
-            Surroundings::default()
+            WaitingContext::default()
         };
         let finished = match job.state() {
             State::Dead(_) | State::Cancelled => {
@@ -92,14 +92,14 @@ impl Client {
         job: &StoredJob,
         rules: &ClaimRules,
         now: Timestamp,
-    ) -> Result<Surroundings, Error> {
+    ) -> Result<WaitingContext, Error> {
         let queue = self.queue(&job.queue).await?;
         let mut workers = self.workers().await?;
         workers.retain(|worker| is_alive(worker, now));
         let serves = |worker: &&Node| {
-            WorkerAbout::takes(&worker.about, &job.queue, &job.kind, &rules.reserved)
+            WorkerDescription::takes(&worker.about, &job.queue, &job.kind, &rules.reserved)
         };
-        let lingers = |worker: &&Node| lingering_of(&worker.about).any(|id| id == job.id);
+        let lingers = |worker: &&Node| lingering_jobs(&worker.about).any(|id| id == job.id);
         let running = self.running_beside(job, now).await?;
         let by_queue = running
             .queue
@@ -110,7 +110,7 @@ impl Client {
         });
         let cap = queue.settings.claims.max_inflight_retries;
         let (ahead, ahead_or_more) = self.ahead(job, now).await?;
-        Ok(Surroundings {
+        Ok(WaitingContext {
             paused_by: queue.paused.map(|pause| pause.by),
             workers: u64::try_from(workers.iter().filter(serves).count()).unwrap_or(u64::MAX),
             limit_held: by_key.or(by_queue),

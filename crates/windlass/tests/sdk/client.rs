@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::support::{every_store, seconds};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use windlass::admin::{Consent, Edit, Failures, Page, QueueSettings, Revival};
+use windlass::admin::{Consent, Edit, FailureCount, Page, QueueSettings, Revival};
 use windlass::retry::{Backoff, Jitter, Preset, RetryPolicy};
 use windlass::testing::TestKit;
 use windlass::{
@@ -189,7 +189,7 @@ every_store! {
         assert_eq!(client.state(id).await.unwrap(), Some(State::Dead(DeadReason::Exhausted)));
         let refused = client.cancel(id).await;
         assert!(matches!(refused, Err(Error::Conflict { .. })), "{refused:?}");
-        client.revive(id, &Revival { failures: Failures::Reset, ..Revival::default() }).await.unwrap();
+        client.revive(id, &Revival { failures: FailureCount::Reset, ..Revival::default() }).await.unwrap();
         let edit = Edit { priority: Some(3), ..Edit::default() };
         client.edit(id, &edit).await.unwrap();
         assert_eq!(client.get(id).await.unwrap().unwrap().priority, 3);
@@ -209,7 +209,7 @@ every_store! {
         worker.drain().await.unwrap();
         assert_eq!(client.state(id).await.unwrap(), Some(State::Dead(DeadReason::Lost)));
         assert!(client.revive(id, &Revival::default()).await.is_err());
-        let force = Revival { consent: Consent::Force, ..Revival::default() };
+        let force = Revival { consent: Consent::MayRunTwice, ..Revival::default() };
         client.revive(id, &force).await.unwrap();
         worker.crash_after_claim().await.unwrap();
         worker.drain().await.unwrap();

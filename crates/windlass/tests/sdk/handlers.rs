@@ -307,7 +307,7 @@ async fn a_running_job_is_called_off_and_a_worker_stops_by_its_signal() {
     let canceller = client.clone();
     let signal = async move {
         while let Some(heard) = events.next().await {
-            let windlass::events::Heard::Event(event) = heard else {
+            let windlass::events::Received::Event(event) = heard else {
                 continue;
             };
             match event.name() {
@@ -335,7 +335,7 @@ async fn a_worker_names_all_its_problems_at_once() {
         .name("")
         .handle(add)
         .handle(add)
-        .cap(0)
+        .attempt_cap(0)
         .queue_with(Queue::new("q", 4).retry_fetch_ratio(2.0))
         .schedules(
             "s",

@@ -77,7 +77,7 @@ every_store! {
         let settings = QueueSettings { max_depth: Some(STEP as u64 + 1), ..QueueSettings::default() };
         client.set_queue("default", &settings).await.unwrap();
         let error = client.enqueue_many(&common()).await.unwrap_err();
-        let Error::EnqueuedInPart { receipts, total, source } = error else { panic!("{error:?}") };
+        let Error::PartiallyEnqueued { receipts, total, source } = error else { panic!("{error:?}") };
         assert!(matches!(source, StoreError::QueueFull { .. }), "{source:?}");
         assert_eq!((receipts.len(), total), (STEP, MANY as usize));
         assert_eq!(client.count(&Filter::default()).await.unwrap(), STEP as u64, "nothing of the failed step");

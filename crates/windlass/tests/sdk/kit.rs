@@ -83,7 +83,7 @@ every_store! {
             assert_eq!(ran.attempts, attempts, "{overlap:?}");
             assert_eq!(count(ListedState::Cancelled).await - before, cancelled, "{overlap:?}");
             let mut left_out = 0;
-            while let Some(windlass::events::Heard::Event(event)) = events.try_next() {
+            while let Some(windlass::events::Received::Event(event)) = events.try_next() {
                 left_out += usize::from(event.name() == "skipped");
             }
             assert_eq!(left_out, skipped, "{overlap:?}");
@@ -115,7 +115,7 @@ async fn jobs_that_keep_coming_at_one_instant_are_an_error() {
             1 => worker.drain().await,
             _ => worker.run_for(PERIOD).await,
         };
-        let Err(Error::Spinning { at, attempts }) = ended else {
+        let Err(Error::NoProgress { at, attempts }) = ended else {
             panic!("{how}: {ended:?}")
         };
         assert_eq!(at, kit.now(), "{how}");

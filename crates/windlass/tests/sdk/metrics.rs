@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use windlass::events::{Event, Heard, JobEvent, JobRef, Recorder as _, ScheduleEvent};
+use windlass::events::{Event, JobEvent, JobRef, Received, Recorder as _, ScheduleEvent};
 use windlass::prometheus::PrometheusRecorder;
 use windlass::retry::Preset;
 use windlass::{Client, Context, DeadReason, Failure, Job, JobId, Schedule, Timestamp, Worker};
@@ -50,7 +50,7 @@ async fn what_happens_is_counted() {
         let _keep = told;
         loop {
             match events.next().await {
-                Some(Heard::Event(event)) => match &*event {
+                Some(Received::Event(event)) => match &*event {
                     Event::Job {
                         what: JobEvent::Retried { delay, .. },
                         ..

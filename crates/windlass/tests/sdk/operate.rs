@@ -127,7 +127,7 @@ every_store! {
         client.enqueue(Charge { customer: 1 }).queue("mail").await.unwrap();
         client.check_queue(&queue("mail")).await.unwrap();
         let missing = client.check_queue(&queue("mial")).await.unwrap_err();
-        assert!(matches!(&missing, Error::NoQueue { nearest: Some(near), .. } if near == "mail"), "{missing:?}");
+        assert!(matches!(&missing, Error::QueueNotFound { nearest: Some(near), .. } if near == "mail"), "{missing:?}");
         client.set_queue("mial", &QueueSettings::default()).await.unwrap();
         client.check_queue(&queue("mial")).await.unwrap();
     }
@@ -160,7 +160,7 @@ async fn workers_of_a_server_are_listed_with_the_nodes() {
     let kit = TestKit::new();
     let (client, engine) = (kit.client(), windlass::admin::engine_of(kit.client()));
     let remote = windlass_engine::remote::Remote::new(engine, Default::default());
-    let about = windlass_engine::WorkerAbout {
+    let about = windlass_engine::WorkerDescription {
         queues: Some(vec![QueueName::default()]),
         ..Default::default()
     };

@@ -73,7 +73,7 @@ every_store! {
         let hopeless = client.enqueue(failing("no such account", 2)).await.unwrap().id;
         let other = client.enqueue(failing("other", 1)).await.unwrap().id;
         let always = client.enqueue(failing("locked", 99)).max_attempts(3).await.unwrap().id;
-        let worker = Worker::new(client, ()).handle(fails).retry(Preset::Patient).no_cap().retry_rule(rule);
+        let worker = Worker::new(client, ()).handle(fails).retry(Preset::Patient).no_attempt_cap().retry_rule(rule);
         kit.worker(worker).await.unwrap().drain().await.unwrap();
         let starts = async |id| {
             let mut rows = client.attempts(id, 10).await.unwrap();

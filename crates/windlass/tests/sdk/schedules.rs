@@ -6,7 +6,7 @@ use crate::support::{every_store, seconds};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use windlass::admin::Page;
-use windlass::events::{Event, Heard, ScheduleEvent};
+use windlass::events::{Event, Received, ScheduleEvent};
 use windlass::schedule::{Expected, Missed, Overlap, ScheduleRef};
 use windlass::testing::TestKit;
 use windlass::{
@@ -177,7 +177,7 @@ every_store! {
         client.pause_schedule("m").await.unwrap();
         client.run_schedule_now("m").await.unwrap();
         let unknown = client.run_schedule_now("nobody").await;
-        assert!(matches!(unknown, Err(Error::NoSchedule(name)) if name == "nobody"));
+        assert!(matches!(unknown, Err(Error::ScheduleNotFound(name)) if name == "nobody"));
     }
 
     async fn what_was_missed_is_filled_in_once(kit: TestKit) {
@@ -275,7 +275,7 @@ every_store! {
         kit.advance(seconds(120.0));
         client.resume_schedule("u").await.unwrap();
         let (mut fired, mut told) = (0, Vec::new());
-        while let Some(Heard::Event(event)) = events.try_next() {
+        while let Some(Received::Event(event)) = events.try_next() {
             match &*event {
                 Event::Schedule { what: ScheduleEvent::Fired { .. }, .. } => fired += 1,
                 Event::Schedule { what: ScheduleEvent::Skipped(range), .. } => told.push((range.reason.name(), range.count)),

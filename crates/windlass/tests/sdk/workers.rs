@@ -7,7 +7,7 @@ use crate::support::{every_store, seconds};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use windlass::admin::Revival;
-use windlass::events::{Event, Heard, StopReason, Subscription};
+use windlass::events::{Event, Received, StopReason, Subscription};
 use windlass::retry::Preset;
 use windlass::testing::TestKit;
 use windlass::{Client, Context, Failure, Job, Queue, State, StoreError, Worker};
@@ -32,7 +32,7 @@ async fn never_ends(_: Work, _: Context) -> Result<(), Failure> {
 async fn heard(events: &mut Subscription, name: &str) {
     loop {
         match events.next().await {
-            Some(Heard::Event(event)) if event.name() == name => return,
+            Some(Received::Event(event)) if event.name() == name => return,
             Some(_) => {}
             None => panic!("no more events"),
         }
@@ -42,8 +42,8 @@ async fn heard(events: &mut Subscription, name: &str) {
 fn names(events: &mut Subscription) -> Vec<&'static str> {
     let heard = std::iter::from_fn(|| events.try_next());
     let name = |heard| match heard {
-        Heard::Event(event) => Event::name(&event),
-        Heard::Missed(_) => panic!("too many events for the test"),
+        Received::Event(event) => Event::name(&event),
+        Received::Missed(_) => panic!("too many events for the test"),
     };
     heard.map(name).collect()
 }
@@ -78,7 +78,7 @@ every_store! {
         let client = kit.client();
         let id = client.enqueue(Work).queue("slow").await.unwrap().id;
         let queue = Queue::new("slow", 1).retry(Preset::Patient);
-        let worker = Worker::new(client, ()).queue_with(queue).no_cap().handle(fails);
+        let worker = Worker::new(client, ()).queue_with(queue).no_attempt_cap().handle(fails);
         kit.worker(worker).await.unwrap().drain().await.unwrap();
         let attempts = kit.timeline(id).await.unwrap();
         let started = attempts.attempts().iter().map(|row| row.started_at);
@@ -151,7 +151,7 @@ async fn a_second_signal_ends_the_grace() {
     let worker = Worker::new(&client, ())
         .handle(never_ends)
         .shutdown_grace(seconds(3600.0))
-        .stop_at_once_on(tokio::time::sleep(seconds(20.0)));
+        .stop_immediately_on(tokio::time::sleep(seconds(20.0)));
     let stopped = worker.run_until(first).await.unwrap();
     assert_eq!(stopped.released, 1);
     assert_eq!(client.state(id).await.unwrap(), Some(State::Waiting));

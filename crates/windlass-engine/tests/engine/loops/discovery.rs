@@ -26,7 +26,7 @@ fn in_queue(name: &str, kind: &str) -> NewJob {
 
 async fn set(run: &Running, queue: &str, settings: Value) {
     let (store, now) = (run.engine.store(), run.engine.now());
-    let any = Expected::Anything;
+    let any = Expected::Any;
     let put = store.put_document(QUEUE_SETTINGS, queue, &settings, any, None, now);
     put.await.unwrap();
 }

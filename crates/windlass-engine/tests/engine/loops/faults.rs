@@ -88,7 +88,7 @@ async fn no_jobs_are_claimed_while_the_store_accepts_no_outcomes() {
 async fn a_settle_whose_answer_is_lost_is_repeated_and_counts_once() {
     let mut run = Running::new();
     run.start(worker(1).policy(constant(5, 9)).fails("a"));
-    run.store.forget("settle");
+    run.store.lose_answers("settle");
     let id = run.enqueue(new_job("a")).await;
     run.until("started", id).await;
     tokio::time::sleep(seconds(1.0)).await;
@@ -109,7 +109,7 @@ async fn a_settle_whose_answer_is_lost_is_repeated_and_counts_once() {
 async fn a_claim_whose_answer_is_lost_is_repeated_and_loses_no_job() {
     let mut run = Running::new();
     run.start(worker(5).succeeds("a"));
-    run.store.forget("claim");
+    run.store.lose_answers("claim");
     let id = run.enqueue(new_job("a")).await;
     tokio::time::sleep(seconds(3.0)).await;
     assert_eq!(job(&run.engine, id).await.state(), State::Running);
@@ -360,7 +360,7 @@ async fn a_settle_whose_answer_is_lost_emits_its_events_once() {
         let mut run = Running::new();
         let build = worker(1).policy(constant(60, 9)).succeeds("good");
         run.start(build.fails("bad").fails("last"));
-        run.store.forget("settle");
+        run.store.lose_answers("settle");
         let once = if name == "last" { 1 } else { 9 };
         let id = run
             .enqueue(NewJob {
@@ -424,7 +424,7 @@ async fn a_swept_job_that_cannot_be_read_does_not_stop_the_sweeper() {
 async fn an_accepted_outcome_whose_job_cannot_be_read_leaves_the_committer() {
     let mut run = Running::new();
     run.start(worker(1).succeeds("a"));
-    run.store.forget("settle");
+    run.store.lose_answers("settle");
     let id = run.enqueue(new_job("a")).await;
     run.until("started", id).await;
     tokio::time::sleep(seconds(1.0)).await;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::sync::Semaphore;
 use windlass_core::{NewJob, Report, State, Timeout, WorkerName};
-use windlass_engine::{Engine, Ids, RunningAttempt, lingering_of};
+use windlass_engine::{Engine, Ids, RunningAttempt, lingering_jobs};
 use windlass_store::Store;
 
 use windlass_testkit::running::{Running, Sleeping};
@@ -55,7 +55,7 @@ async fn a_process_does_not_claim_a_job_whose_old_handler_still_runs() {
     let nodes = run.engine.store().nodes().await.unwrap();
     let listed: Vec<_> = nodes
         .iter()
-        .flat_map(|node| lingering_of(&node.about))
+        .flat_map(|node| lingering_jobs(&node.about))
         .collect();
     assert_eq!(listed, [id], "the worker says so in its heartbeat");
     done.add_permits(1);

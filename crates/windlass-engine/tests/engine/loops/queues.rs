@@ -122,7 +122,7 @@ async fn a_failed_claim_is_retried_soon_however_long_the_poll_interval_is() {
     let build = worker(1).policy(constant(0, 9)).succeeds("a");
     run.start(build.set(|config| config.poll = seconds(60.0)));
     tokio::time::sleep(seconds(1.0)).await;
-    run.store.forget("claim");
+    run.store.lose_answers("claim");
     let id = run.enqueue(new_job("a")).await;
     tokio::time::sleep(seconds(0.1)).await;
     run.store.heal();
@@ -157,7 +157,7 @@ async fn set(run: &Running, settings: Value) {
         QUEUE_SETTINGS,
         "default",
         &settings,
-        Expected::Anything,
+        Expected::Any,
         None,
         now,
     );

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use windlass_core::{JobId, QueueName, State, Timestamp};
-use windlass_engine::{CancellationToken, Engine, Event, Heard, Ids, Recorder, SystemClock};
+use windlass_engine::{CancellationToken, Engine, Event, Ids, Received, Recorder, SystemClock};
 use windlass_sqlite::SqliteStore;
 use windlass_store::{Counts, Store};
 
@@ -53,7 +53,7 @@ async fn an_outcome_that_the_database_keeps_refusing_is_dropped_and_other_writes
     let ended = async {
         let mut good = 0;
         while good < 4 {
-            if let Some(Heard::Event(event)) = events.next().await {
+            if let Some(Received::Event(event)) = events.next().await {
                 good += usize::from(event.name() == "succeeded");
             }
         }

@@ -210,7 +210,7 @@ async fn a_handler_that_ignores_a_cancel_is_aborted_after_its_grace() {
 fn tells(attempt: Arc<RunningAttempt>) -> Sleeping {
     Box::pin(async move {
         let told = attempt.progress(attempt.job().attempt.into()).await;
-        assert_eq!(told.unwrap(), Progress::Told);
+        assert_eq!(told.unwrap(), Progress::Recorded);
         let stopped = tokio::time::timeout(seconds(60.0), attempt.stop().wait());
         if stopped.await.is_err() {
             return Report::Succeeded(None);

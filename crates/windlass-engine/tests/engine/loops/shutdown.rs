@@ -161,7 +161,7 @@ async fn a_store_that_hangs_does_not_keep_a_worker_from_stopping() {
 async fn shutdown_gives_back_the_jobs_of_a_claim_whose_answer_was_lost() {
     let mut run = Running::new();
     run.start(worker(1).succeeds("a"));
-    run.store.forget("claim");
+    run.store.lose_answers("claim");
     let once = NewJob {
         delivery: Delivery::AtMostOnce,
         ..new_job("a")

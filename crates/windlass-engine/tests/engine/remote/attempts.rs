@@ -4,21 +4,21 @@ use std::sync::Arc;
 
 use serde_json::json;
 use windlass_core::{
-    AttemptError, Failure, NewJob, Outcome, Payload, Report, Reported, State, Timeout,
+    AttemptError, Failure, NewJob, Outcome, Payload, Report, State, Timeout, WorkerReport,
 };
 use windlass_engine::remote::{
     Lost, REMOTE_PROGRESS_BYTES_MAX, Remote, RemoteClaim, RemoteConfig, RemoteError, RemoteOutcome,
     RemoteRenewed, RemoteSettled,
 };
-use windlass_engine::{PROGRESS, RunningAttempt, Sweeper, SweeperConfig, WorkerAbout};
+use windlass_engine::{PROGRESS, RunningAttempt, Sweeper, SweeperConfig, WorkerDescription};
 use windlass_store::{AttemptId, Change, Document};
 
 use crate::remote::scene::{Scene, claim, ids, named, of};
 use windlass_testkit::running::Sleeping;
 use windlass_testkit::world::{self, World, new_job, seconds, worker};
 
-fn failed() -> Reported {
-    Reported::Failed(Failure::retryable(AttemptError::new("x")))
+fn failed() -> WorkerReport {
+    WorkerReport::Failed(Failure::retryable(AttemptError::new("x")))
 }
 
 async fn an_outcome_is_settled_once_and_only_for_its_worker(world: World) {
@@ -48,7 +48,9 @@ async fn an_outcome_is_settled_once_and_only_for_its_worker(world: World) {
     let run_at = scene.world.job(id).await.run_at;
     let state = State::Waiting;
     assert_eq!(again, RemoteSettled::Repeated { state, run_at });
-    let other = scene.settle("w", attempt, Reported::Succeeded(None)).await;
+    let other = scene
+        .settle("w", attempt, WorkerReport::Succeeded(None))
+        .await;
     assert_eq!(other, RemoteSettled::LeaseLost(Lost::Over));
     let told = ["enqueued", "claimed", "started", "failed", "retried"];
     assert_eq!(scene.names(id), told, "each once");
@@ -78,7 +80,7 @@ async fn a_remote_attempt_leaves_the_history_and_the_events_of_a_local_one(world
     let reported = scene.remote.progress(&worker, attempt, &progress);
     reported.await.unwrap();
     let outcome = RemoteOutcome {
-        of: attempt,
+        attempt_id: attempt,
         reported: failed(),
         log: vec!["half".to_owned()],
     };
@@ -145,8 +147,8 @@ async fn the_end_of_an_attempt_leaves_the_progress_of_the_next_alone(world: Worl
         .unwrap();
     let held = slow.hold("settle");
     let released = RemoteOutcome {
-        of: first,
-        reported: Reported::Released { started: true },
+        attempt_id: first,
+        reported: WorkerReport::Released { started: true },
         log: Vec::new(),
     };
     let settling = Arc::clone(remote);
@@ -194,7 +196,7 @@ async fn a_renewal_extends_a_lease_and_reports_a_cancelled_job(world: World) {
         cancel_requested: true,
     };
     assert_eq!(renew("w").await, cancelled);
-    scene.settle("w", attempt, Reported::Cancelled).await;
+    scene.settle("w", attempt, WorkerReport::Cancelled).await;
     assert_eq!(scene.world.state(id).await, State::Cancelled);
     assert_eq!(renew("w").await, RemoteRenewed::LeaseLost(Lost::Over));
 }
@@ -231,7 +233,7 @@ async fn an_attempt_ends_with_its_timeout_no_matter_what_its_worker_reports(worl
     scene.world.clock.advance(seconds(1.0));
     let of_late = attempts.iter().find(|of| of.job == late).unwrap();
     let result = Payload::parse("1", 10).unwrap();
-    let done = Reported::Succeeded(Some(result));
+    let done = WorkerReport::Succeeded(Some(result));
     let RemoteSettled::Done(settlement) = scene.settle("w", *of_late, done).await else {
         panic!("the lease was not swept yet");
     };
@@ -262,7 +264,7 @@ async fn the_jobs_of_a_worker_that_disappears_go_to_another(world: World) {
     let got = scene.claim(claim("next", &["q"])).await;
     assert_eq!((ids(&got), got[0].attempt), (vec![id], 2));
     let late = scene
-        .settle("gone", attempt, Reported::Succeeded(None))
+        .settle("gone", attempt, WorkerReport::Succeeded(None))
         .await;
     assert_eq!(late, RemoteSettled::LeaseLost(Lost::Over));
     let renewal = scene.remote.renew(&named("gone"), &[attempt], None).await;
@@ -276,10 +278,10 @@ async fn local_and_remote_workers_are_listed_in_the_same_format(world: World) {
     let (local, _) = worker(3).succeeds("a").build(&scene.world);
     local.pass(&scene.world.clock).await.unwrap();
     let queue = windlass_core::QueueName::default();
-    let about = WorkerAbout {
+    let about = WorkerDescription {
         queues: Some(vec![queue.clone()]),
         slots: Some(4),
-        ..WorkerAbout::default()
+        ..WorkerDescription::default()
     };
     let name = "registered".parse().unwrap();
     scene.remote.register(&name, &about).await.unwrap();
@@ -292,7 +294,7 @@ async fn local_and_remote_workers_are_listed_in_the_same_format(world: World) {
         .unwrap()
         .into_iter()
         .map(|node| {
-            let takes = WorkerAbout::takes(&node.about, &queue, &kind, &[].into());
+            let takes = WorkerDescription::takes(&node.about, &queue, &kind, &[].into());
             (node.name, node.about["slots"].clone(), takes)
         })
         .collect();

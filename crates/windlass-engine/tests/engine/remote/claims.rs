@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use windlass_core::fairness::{ClaimQueue, QueueOrder};
-use windlass_core::{AttemptError, Failure, Job, Kind, Outcome, Reported};
+use windlass_core::{AttemptError, Failure, Job, Kind, Outcome, WorkerReport};
 use windlass_engine::QUEUE_SETTINGS;
 use windlass_engine::remote::{ClaimError, RemoteClaim, RemoteError};
 use windlass_store::Expected;
@@ -28,7 +28,7 @@ async fn a_claim_with_an_id_is_repeated_for_its_worker_only(world: World) {
     assert_eq!(ids(&again), jobs[..2], "the same, and no other");
     assert_eq!(scene.attempt(jobs[0]).await, (1, true));
     assert_eq!(ids(&scene.claim(twice("other")).await), jobs[2..]);
-    let done = Reported::Succeeded(None);
+    let done = WorkerReport::Succeeded(None);
     scene.settle("w", of(&first[0]), done).await;
     let rest = scene.claim(twice("w")).await;
     assert_eq!(ids(&rest), jobs[1..2], "what still runs");
@@ -104,7 +104,7 @@ async fn a_lane_of_retries_limits_how_many_a_remote_worker_holds(world: World) {
         ..claim("w", &["q"])
     };
     for job in scene.claim(all.clone()).await {
-        let failed = Reported::Failed(Failure::retryable(AttemptError::new("x")));
+        let failed = WorkerReport::Failed(Failure::retryable(AttemptError::new("x")));
         scene.settle("w", of(&job), failed).await;
     }
     scene.world.clock.advance(seconds(1.0));

@@ -10,12 +10,12 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use windlass_core::fairness::ClaimQueue;
 use windlass_core::retry::WorkerRetry;
-use windlass_core::{Job, JobId, NewJob, QueueName, Reported, WorkerName};
+use windlass_core::{Job, JobId, NewJob, QueueName, WorkerName, WorkerReport};
 use windlass_engine::remote::{
     Admission, ClaimError, Remote, RemoteClaim, RemoteClaimed, RemoteConfig, RemoteOutcome,
     RemoteSettled, RemoteWorker,
 };
-use windlass_engine::{CancellationToken, Heard, Subscription, VirtualClock};
+use windlass_engine::{CancellationToken, Received, Subscription, VirtualClock};
 use windlass_store::{AttemptId, Store, StoreError, Wrapper};
 
 use windlass_testkit::world::{World, constant, new_job};
@@ -154,11 +154,11 @@ impl Scene {
     pub(crate) async fn settle(
         &self,
         by: &str,
-        of: AttemptId,
-        reported: Reported,
+        attempt_id: AttemptId,
+        reported: WorkerReport,
     ) -> RemoteSettled {
         let outcome = RemoteOutcome {
-            of,
+            attempt_id,
             reported,
             log: Vec::new(),
         };
@@ -170,8 +170,8 @@ impl Scene {
     pub(crate) fn names(&mut self, id: JobId) -> Vec<&'static str> {
         let heard = std::iter::from_fn(|| self.events.try_next());
         let name = |heard| match heard {
-            Heard::Event(event) => (event.job() == Some(id)).then(|| event.name()),
-            Heard::Missed(_) => panic!("too many events for the test"),
+            Received::Event(event) => (event.job() == Some(id)).then(|| event.name()),
+            Received::Missed(_) => panic!("too many events for the test"),
         };
         heard.filter_map(name).collect()
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use windlass_core::{NewJob, Reported, Start};
+use windlass_core::{NewJob, Start, WorkerReport};
 use windlass_engine::remote::{ClaimError, RemoteClaim, Signal};
 
 use crate::remote::scene::{Answer, Key, Scene, claim, ids, of};
@@ -57,7 +57,7 @@ async fn a_repeated_claim_whose_jobs_have_ended_neither_waits_nor_holds_others_u
     scene.job("q").await;
     let first = scene.claim(named()).await;
     scene
-        .settle("a", of(&first[0]), Reported::Succeeded(None))
+        .settle("a", of(&first[0]), WorkerReport::Succeeded(None))
         .await;
     let other = scene.wait(waits("b"), Key::good()).await;
     let repeated = scene.start(named(), Key::good());

@@ -84,7 +84,7 @@ async fn each(call: &Call, bulk: CheckedBulk) -> Result<Receipts, Problem> {
     }
     let mut stored = Vec::new();
     if !jobs.is_empty() {
-        stored = enqueue(&call.app, jobs, EnqueueMode::EachForItself).await?;
+        stored = enqueue(&call.app, jobs, EnqueueMode::Independent).await?;
     }
     let mut stored = stored.into_iter();
     let missing = || Err(Problem::internal(&"an enqueue without an answer"));

@@ -60,7 +60,7 @@ impl Body for WithRequest {
         };
         let new = self.0.check(checks)?;
         for problem in request_problems(&new) {
-            checks.report(problem.respelled("payload", spelled));
+            checks.report(problem.rename_field("payload", spelled));
         }
         Some(new)
     }

@@ -241,7 +241,7 @@ async fn occurrences(
 ) -> Result<Vec<FiredOccurrence>, Problem> {
     let name = schedule.definition.name.as_str();
     match call.app.client.occurrences(name, None, limit).await {
-        Err(Error::NoSchedule(_)) => Ok(Vec::new()),
+        Err(Error::ScheduleNotFound(_)) => Ok(Vec::new()),
         fired => Ok(fired?),
     }
 }

@@ -106,12 +106,12 @@ pub(super) async fn wait(
     let _waiting = call.app.waiting.take(&call.caller)?;
     let ended = tokio::select! {
         ended = call.app.client.wait(id, timeout) => ended,
-        () = call.app.stopping.cancelled() => Err(Error::NotOver { id, after: timeout }),
+        () = call.app.stopping.cancelled() => Err(Error::WaitTimedOut { id, after: timeout }),
     };
     call.recheck(Scope::Read).await?;
     let (status, job) = match ended {
         Ok(job) => (StatusCode::OK, Some(job)),
-        Err(Error::NotOver { .. }) => (StatusCode::ACCEPTED, call.app.client.get(id).await?),
+        Err(Error::WaitTimedOut { .. }) => (StatusCode::ACCEPTED, call.app.client.get(id).await?),
         Err(other) => return Err(other.into()),
     };
     let job = job.ok_or_else(|| Problem::not_found(format!("job {id}")))?;

@@ -69,7 +69,7 @@ fn check_http_job(
     checks: &mut Checks,
 ) -> Option<schedule::NewSchedule> {
     for problem in request_problems(&definition.job) {
-        checks.report(problem.respelled("payload", payload).within("job"));
+        checks.report(problem.rename_field("payload", payload).within("job"));
     }
     Some(definition)
 }

@@ -6,7 +6,7 @@ use windlass_api::{
     JobState, LeaseRef, LostReason, Outcomes, Progress, RenewAnswer, RenewStatus, Renewal, Renewed,
     ReportedOutcome, SettleAnswer, SettleStatus, Settled,
 };
-use windlass_core::{Outcome, Reported, Settlement, State, Timestamp, Verdict};
+use windlass_core::{Outcome, Settlement, State, Timestamp, Verdict, WorkerReport};
 use windlass_engine::remote::{Lost, RemoteOutcome, RemoteRenewed, RemoteSettled};
 use windlass_store::AttemptId;
 
@@ -25,7 +25,7 @@ pub(super) async fn settle(
     let worker = worker_of(&call, worker)?;
     let leases: Vec<LeaseRef> = outcomes.iter().map(|outcome| outcome.lease).collect();
     let reports = outcomes.into_iter().map(|outcome| RemoteOutcome {
-        of: attempt_id(outcome.lease),
+        attempt_id: attempt_id(outcome.lease),
         reported: outcome.reported,
         log: outcome.log,
     });
@@ -50,7 +50,7 @@ pub(super) async fn settle(
 }
 
 fn check_result(index: usize, outcome: &ReportedOutcome) -> Result<(), Problem> {
-    let Reported::Succeeded(Some(result)) = &outcome.reported else {
+    let WorkerReport::Succeeded(Some(result)) = &outcome.reported else {
         return Ok(());
     };
     result.check_size(RESULT_BYTES_MAX).map_err(|error| {
@@ -73,13 +73,18 @@ fn plain(lease: LeaseRef, status: SettleStatus) -> Settled {
     }
 }
 
-fn done(lease: LeaseRef, reported: &Reported, settlement: &Settlement, now: Timestamp) -> Settled {
+fn done(
+    lease: LeaseRef,
+    reported: &WorkerReport,
+    settlement: &Settlement,
+    now: Timestamp,
+) -> Settled {
     let run_at = match settlement.verdict {
         Verdict::Waiting { run_at } => Some(run_at),
         _ => None,
     };
     let status = match (reported, settlement.outcome) {
-        (Reported::TimedOut, _) => SettleStatus::Done,
+        (WorkerReport::TimedOut, _) => SettleStatus::Done,
         (_, Outcome::TimedOut) => SettleStatus::TimedOut,
         _ => SettleStatus::Done,
     };

@@ -3,7 +3,7 @@
 use windlass_api::{After, NewWorker, PageParams, Whole, Worker, WorkerPage};
 use windlass_core::{Timestamp, WorkerName};
 use windlass_engine::remote::Signal;
-use windlass_engine::{WorkerAbout, is_alive};
+use windlass_engine::{WorkerDescription, is_alive};
 use windlass_store::Node;
 
 use super::signal_word;
@@ -19,7 +19,7 @@ pub(super) async fn register(
     call: Call,
     Read((name, worker)): Read<NewWorker>,
 ) -> Result<Reply<Worker>, Problem> {
-    let about = WorkerAbout {
+    let about = WorkerDescription {
         patterns: Vec::new(),
         queues: worker.queues.map(|queues| queues.0),
         kinds: worker.kinds.map(|kinds| kinds.0),

@@ -104,7 +104,7 @@ fn every_setting_arrives_where_it_is_used() {
         Some(Arc::new(Preset::Patient.policy()))
     );
     let cap = AttemptLimit::from_max_attempts(7).unwrap().unwrap();
-    assert_eq!(settings.retry.cap, Cap::At(cap));
+    assert_eq!(settings.retry.cap, Cap::AtMost(cap));
     let own = config.bind;
     let http = config.http_config(own).expect("a good configuration");
     let allowed: Vec<_> = http.allow.iter().map(ToString::to_string).collect();

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use windlass_core::retry::{AttemptLimit, PolicySource, RetryPolicy};
 use windlass_core::{
-    AroundFinished, Job as StoredJob, JobId, RevivalForecast, Timestamp, forecast_revival, why_dead,
+    FinishedContext, Job as StoredJob, JobId, RevivalForecast, Timestamp, forecast_revival,
+    why_dead,
 };
 use windlass_store::{ClaimRetry, Filter, Page};
 
@@ -46,7 +47,7 @@ impl Client {
         };
         let resolved = retry.resolve(job);
         let limit = resolved.effective_max;
-        let around = AroundFinished {
+        let around = FinishedContext {
             limit,
             full_at: full_at(&queue),
             key_held_by: self.key_held_by(job, now).await?,

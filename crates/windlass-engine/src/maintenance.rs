@@ -16,7 +16,7 @@ use crate::watchdog::{PATIENCE_DEFAULT, Pulse, keep_running};
 
 /// How to maintain a store.
 #[derive(Debug, Clone)]
-pub struct UpkeepConfig {
+pub struct MaintenanceConfig {
     /// The name of this node.
     pub node: String,
     /// What the heartbeat of this node says about it.
@@ -31,11 +31,11 @@ pub struct UpkeepConfig {
     pub patience: Duration,
 }
 
-impl UpkeepConfig {
+impl MaintenanceConfig {
     /// The default configuration.
     pub fn new(node: String) -> Self {
         let sweeper = SweeperConfig::new(String::new());
-        UpkeepConfig {
+        MaintenanceConfig {
             node,
             about: Map::new(),
             lease: sweeper.lease,
@@ -48,7 +48,11 @@ impl UpkeepConfig {
 
 /// Maintains a store until `stop`: ends attempts of dead workers, fires schedules and removes old
 /// data.
-pub async fn keep_up(engine: Arc<Engine>, config: UpkeepConfig, stop: CancellationToken) {
+pub async fn run_maintenance(
+    engine: Arc<Engine>,
+    config: MaintenanceConfig,
+    stop: CancellationToken,
+) {
     let sweeper = Arc::new(Sweeper::new(
         Arc::clone(&engine),
         SweeperConfig {
@@ -98,7 +102,7 @@ mod tests {
     use windlass_core::NewJob;
     use windlass_core::fairness::{Credit, Guards, Pool, Slots};
     use windlass_memory::MemoryStore;
-    use windlass_store::{Claim, ClaimRetry, Enqueue, Kinds, WorkerPlace};
+    use windlass_store::{Claim, ClaimRetry, Enqueue, Kinds, WorkerLocation};
 
     use super::*;
     use crate::{Ids, SystemClock};
@@ -128,7 +132,7 @@ mod tests {
             except: std::collections::BTreeSet::new(),
             plan: Guards::default().plan(Pool::Main, slots, Credit::default()),
             worker: "gone".parse().unwrap(),
-            place: WorkerPlace::Here,
+            worker_location: WorkerLocation::Local,
             lease: Duration::from_secs(30),
             retry: ClaimRetry::default(),
         };
@@ -137,8 +141,8 @@ mod tests {
             1
         );
         let stop = CancellationToken::new();
-        let config = UpkeepConfig::new("server".to_owned());
-        let kept = tokio::spawn(keep_up(Arc::clone(&engine), config, stop.clone()));
+        let config = MaintenanceConfig::new("server".to_owned());
+        let kept = tokio::spawn(run_maintenance(Arc::clone(&engine), config, stop.clone()));
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
             let job = engine.store().get(&[id]).await.unwrap().remove(0).unwrap();
