@@ -381,7 +381,7 @@ mod tests {
         assert_eq!(fields.duration("b"), Ok(Some(Duration::from_millis(250))));
         assert_eq!(fields.duration("z"), Ok(None));
         assert_eq!(fields.duration("y"), Ok(Some(Duration::ZERO)));
-        assert!(refused(fields.duration("c")).contains("`c_ms` and `c` say the same"));
+        assert!(refused(fields.duration("c")).contains("`c_ms` and `c` exclude each other"));
         assert!(refused(fields.duration("d")).contains("`d` must be text"));
         assert_eq!(refused(fields.duration("e")), "`e_ms` must not be negative");
         assert!(refused(fields.duration("f")).contains("whole milliseconds"));

@@ -5,7 +5,7 @@ use std::fmt;
 /// The error for a user's value that breaks a rule.
 ///
 /// `field` is the path as the user wrote it (`retry.backoff.max`). `rule` completes a sentence that
-/// starts with the field: "must be at least 1". It tells the user what to send instead.
+/// starts with the field: "must be at least 1". It says what to send instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Invalid {
     field: String,

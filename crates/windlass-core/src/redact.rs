@@ -11,7 +11,7 @@ const LINE_CHARS_MAX: usize = 200;
 /// A longer word is a token.
 const WORD_CHARS_MAX: usize = 32;
 
-/// The text after one of these words is hidden, whatever it looks like.
+/// The text after one of these words is always hidden.
 const SECRET_NAMES: [&str; 12] = [
     "password",
     "passwd",

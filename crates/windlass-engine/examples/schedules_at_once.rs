@@ -23,7 +23,7 @@ type Failed = Box<dyn std::error::Error>;
 
 async fn put(engine: &Engine, number: usize, at: Timestamp) -> Result<(), Failed> {
     let now = engine.now();
-    let job = NewJob::new(Kind::new("nobody")?);
+    let job = NewJob::new(Kind::new("unhandled")?);
     let name = ScheduleName::new(&format!("s{number}"))?;
     let schedule = Schedule {
         id: engine.ids().schedule(now),

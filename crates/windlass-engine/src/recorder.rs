@@ -36,8 +36,8 @@ pub trait Recorder: Send + Sync + fmt::Debug {
     /// An HTTP job made a request. Target and result are words from a fixed set.
     fn http_job(&self, _target: &'static str, _result: &'static str) {}
 
-    /// The store refused an outcome for so long that the worker dropped it. The attempt will count
-    /// as lost.
+    /// The store kept refusing an outcome until the worker dropped it. The attempt will count as
+    /// lost.
     fn outcome_refused(&self, _queue: &QueueName) {}
 
     /// The janitor removed this many dead jobs because of their age.

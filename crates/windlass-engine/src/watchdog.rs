@@ -20,7 +20,7 @@ use crate::loop_backoff::LoopBackoff;
 /// The default time that one step of a loop may take.
 pub const PATIENCE_DEFAULT: Duration = Duration::from_secs(60);
 
-/// Tells whether one loop is busy, and since when.
+/// Shows whether one loop is busy, and since when.
 #[derive(Debug)]
 pub(crate) struct Pulse {
     /// When the current step began, in microseconds; `i64::MAX` while the loop waits for work.

@@ -26,7 +26,7 @@ pub const RESERVE: usize = 64;
 const RESERVE_PER_ADDRESS: usize = 4;
 
 /// Returns the address that limits count a client by: the IPv4 address, or the /64 network of an
-/// IPv6 address, because whoever owns one address of a /64 owns all of them.
+/// IPv6 address, because the owner of one address of a /64 owns all of them.
 pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() & !0 << 64).into()),

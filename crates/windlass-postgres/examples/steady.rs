@@ -99,7 +99,7 @@ async fn main() -> Result<(), Failure> {
                     "begin isolation level repeatable read; select count(*) from windlass.jobs",
                 )
                 .await?;
-            println!("somebody holds a transaction open from here on");
+            println!("another connection holds a transaction open from here on");
         }
     }
     over.store(true, Ordering::Relaxed);

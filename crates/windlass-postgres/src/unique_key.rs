@@ -76,11 +76,11 @@ async fn put(
         .map(|unique| unique.map(|unique| unique.key.as_str()))
         .collect();
     let ids = uuids(jobs.iter().map(|job| job.id));
-    let untils: Vec<_> = jobs.iter().map(|job| job.key_until().map(Time)).collect();
+    let until_times: Vec<_> = jobs.iter().map(|job| job.key_until().map(Time)).collect();
     let rows = session
         .query(
             include_str!("../sql/acquire_keys.sql"),
-            params![queues, keys, ids, untils, active, Time(now)],
+            params![queues, keys, ids, until_times, active, Time(now)],
         )
         .await?;
     rows.iter().map(|row| row::id(row, 0)).collect()

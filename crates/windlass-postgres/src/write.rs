@@ -64,7 +64,7 @@ impl<'a> Columns<'a> {
         let due = self.column(|job| is_due(job, self.now));
         let deadlines = self.column(|job| time(job.deadline));
         let keys = self.column(|job| job.unique.as_ref().map(|unique| unique.key.as_str()));
-        let key_untils = self.column(|job| time(job.key_until()));
+        let key_until_times = self.column(|job| time(job.key_until()));
         let concurrency = self.column(|job| {
             job.concurrency
                 .as_ref()
@@ -88,7 +88,7 @@ impl<'a> Columns<'a> {
             due,
             deadlines,
             keys,
-            key_untils,
+            key_until_times,
             concurrency,
             limits,
             payloads,

@@ -6,7 +6,7 @@ use crate::support::{PATIENCE, Server};
 use serde_json::json;
 
 #[test]
-fn a_schedule_whose_zone_is_gone_is_told_and_keeps_no_other_from_firing() {
+fn a_schedule_whose_zone_is_unknown_is_logged_and_stops_no_other() {
     let data = tempfile::tempdir().expect("a folder");
     let server = Server::start(data.path(), &[]);
     let lost = json!({"name": "lost", "cron": "* * * * * *", "timezone": "Europe/Berlin", "job": {"kind": "a"}});
@@ -40,6 +40,6 @@ fn a_schedule_whose_zone_is_gone_is_told_and_keeps_no_other_from_firing() {
     let (status, answer) = server.ask("PUT", "/api/v1/schedules/lost", None, Some(&anew));
     assert_eq!((status, &answer["id"]), (200, &shown["id"]), "{answer}");
     let (_, log) = server.stop();
-    let told = log.matches("a schedule cannot be read and does not fire");
-    assert_eq!(told.count(), 1, "{log}");
+    let logged = log.matches("cannot read a schedule, so it does not fire");
+    assert_eq!(logged.count(), 1, "{log}");
 }

@@ -94,7 +94,7 @@ impl Fetcher {
         queues.filter_map(|queue| Some((queue.clone(), self.rules(queue)?.lane()?)))
     }
 
-    /// Tells the slots how many slots all retry lanes have.
+    /// Sets in the slots how many slots all retry lanes have.
     pub(super) fn count_lanes(&self) {
         let own = self.own_lanes().map(|(_, lane)| lane);
         let own = own.fold(0, add);

@@ -22,7 +22,7 @@ pub(super) struct CompletionRecord {
     token_hash: String,
     /// The deadline of the target, once it responded with 202.
     pub(super) until: Option<Timestamp>,
-    /// The outcome that the target reported. Stored as `told`.
+    /// The outcome that the target reported.
     pub(super) completion: Option<Completion>,
 }
 
@@ -37,7 +37,7 @@ impl CompletionRecord {
     }
 
     pub(super) fn read(value: &Value) -> Option<Self> {
-        let completion = match value.get("told") {
+        let completion = match value.get("completion") {
             None | Some(Value::Null) => None,
             Some(completion) => Some(Completion::from_json(completion).ok()?),
         };
@@ -58,7 +58,7 @@ impl CompletionRecord {
             "attempt": self.attempt,
             "token": self.token_hash,
             "until": self.until,
-            "told": self.completion.as_ref().map(Completion::to_json),
+            "completion": self.completion.as_ref().map(Completion::to_json),
         })
     }
 

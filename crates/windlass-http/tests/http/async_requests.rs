@@ -269,10 +269,11 @@ async fn written(engine: &windlass_engine::Engine) {
             .documents("completions", engine.now())
             .await
             .expect("a store");
-        if kept
-            .iter()
-            .any(|one| one.value.get("told").is_some_and(|told| !told.is_null()))
-        {
+        if kept.iter().any(|one| {
+            one.value
+                .get("completion")
+                .is_some_and(|reported| !reported.is_null())
+        }) {
             return;
         }
         tokio::task::yield_now().await;
