@@ -252,3 +252,29 @@ pub const METRICS: &[Metric] = {
         ),
     ]
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alert_rules_use_metrics_that_exist() {
+        let rules = include_str!("../../../../docs/alerts/windlass.rules.yml");
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let used: Vec<&str> = rules
+            .lines()
+            .filter(|line| !line.trim_start().starts_with('#'))
+            .flat_map(|line| line.split(|c| !is_name(c)))
+            .filter(|word| word.starts_with("windlass_"))
+            .collect();
+        for name in &used {
+            let histogram = name.strip_suffix("_bucket").or(name.strip_suffix("_count"));
+            let exists = METRICS.iter().any(|metric| match metric.kind {
+                MetricKind::Histogram => histogram == Some(metric.full_name().as_str()),
+                MetricKind::Counter | MetricKind::Gauge => *name == metric.full_name(),
+            });
+            assert!(exists, "{name}");
+        }
+        assert!(used.len() >= 9, "{used:?}");
+    }
+}
