@@ -22,7 +22,7 @@ use crate::state::{DeadReason, State};
 use crate::words::string_enum;
 use crate::{JobId, Key, Kind, Payload, QueueName, ScheduleId, Tag, Timestamp, WorkerName};
 
-/// How often a job may start.
+/// Whether a job may start more than once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Delivery {
     /// Retried until it succeeds or is dead; the same work may run twice.
@@ -104,7 +104,7 @@ pub struct Job {
     pub priority: i16,
     /// From when it is due. For a waiting job only, see [`Job::due_at`].
     pub run_at: Timestamp,
-    /// How often it may start.
+    /// Whether it may start more than once.
     pub delivery: Delivery,
     /// The job's own limit of failed attempts.
     pub max_attempts: Option<AttemptLimit>,

@@ -48,7 +48,7 @@ pub struct NewJob {
     pub priority: i16,
     /// When it may start.
     pub start: Start,
-    /// How often it may start.
+    /// Whether it may start more than once.
     pub delivery: Delivery,
     /// How many attempts may fail in all; `None` leaves that to the retry policy.
     pub max_attempts: Option<AttemptLimit>,

@@ -2,8 +2,8 @@
 //! without success.
 //!
 //! The rule is pure, so the committer (the handler returned), the sweeper (the worker died) and the
-//! server (a remote worker reported) all decide the same way. Invariant: the failure that reaches
-//! or exceeds `effective_max` is the last one.
+//! server (a remote worker reported) all decide the same way. Invariant: once the number of
+//! failures has reached `effective_max`, the job is not retried.
 
 use std::time::Duration;
 
@@ -14,24 +14,24 @@ use crate::state::{DeadReason, State};
 use crate::words::string_enum;
 use crate::{DURATION_MAX, Payload, Timestamp, format_duration};
 
-/// The longest `retry_after` that counts: 24 hours. A longer request of a handler or HTTP target is
-/// cut to this.
+/// The longest `retry_after` that counts: 24 hours. If a handler or HTTP target asks for a longer
+/// delay, this one is used.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// How long a cancelled handler has to return, unless its worker sets another time.
+/// How much time a cancelled handler gets to return, unless its worker sets another time.
 pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
 
-/// The most times one job may be snoozed.
+/// The maximum number of times that a job may be snoozed, that is, ask to run later.
 pub const SNOOZES_MAX: u32 = 1000;
 
 /// An exhausted job is poison if at least this many of its last attempts in a row were lost.
 const POISON_LOSSES: u32 = 3;
 
-/// The facts about a running job that decide what the end of its attempt leads to. The claim stored
-/// the policy and the limit on the job.
+/// The facts about a running job that decide what the end of its attempt leads to. The policy and
+/// the limit are those that the claim stored with the job.
 #[derive(Debug, Clone)]
 pub struct Running<'a> {
-    /// How often the job may start.
+    /// Whether the job may start more than once.
     pub delivery: Delivery,
     /// How many attempts failed before this one.
     pub failures: u32,
@@ -64,7 +64,7 @@ pub enum Report {
     TimedOut {
         /// The timeout.
         timeout: Duration,
-        /// How long the handler has to stop. No retry starts before that.
+        /// How much time the handler gets to stop. No retry starts before this time is over.
         grace: Duration,
     },
     /// The lease expired: the worker died or hung.
@@ -146,7 +146,7 @@ pub enum Verdict {
     Succeeded,
     /// The job runs again.
     Waiting {
-        /// From when it is due.
+        /// When it becomes due.
         run_at: Timestamp,
     },
     /// The job does not run again unless a person revives it.
@@ -241,7 +241,8 @@ fn may_have_run(running: &Running<'_>, outcome: Outcome, class: FailureClass) ->
 /// The delay before the next attempt, or the reason why the job is dead.
 ///
 /// The order matters, because the first rule that applies gives the reason that operators see.
-/// Errors that cannot succeed come first, then time limits, then the limit of attempts.
+/// At-most-once jobs come first, then failures that no retry can fix, then time limits, then the
+/// limit of attempts.
 fn after_failure(
     running: &Running<'_>,
     settlement: &Settlement,
@@ -323,7 +324,7 @@ impl AttemptEnd {
                 ..AttemptEnd::plain(Outcome::Snoozed)
             },
             Report::Released { started: true } if at_most_once => AttemptEnd::lost(
-                "the worker stopped after the handler started; it may have done its work",
+                "the worker stopped after the handler had started; the handler may have done its work",
             ),
             Report::Released { .. } => AttemptEnd::plain(Outcome::Released),
             Report::Cancelled => AttemptEnd::plain(Outcome::Cancelled),

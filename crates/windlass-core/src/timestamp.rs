@@ -136,8 +136,7 @@ impl FromStr for Timestamp {
             );
             Invalid::new("", rule)
         })?;
-        Timestamp::from_jiff(at)
-            .ok_or_else(|| Invalid::new("", "must be between the years 1 and 9999"))
+        Timestamp::from_jiff(at).ok_or_else(|| Invalid::new("", "must be in the years 1 to 9999"))
     }
 }
 

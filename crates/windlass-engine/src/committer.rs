@@ -248,7 +248,7 @@ impl Committer {
             .saturating_sub(outcome.returned);
         let left = self.outcome_retry_max.saturating_sub(age);
         if left.is_zero() {
-            error!(job.id = %attempt_id.job, attempt = attempt_id.attempt, reason, "gave up writing a refused outcome; the lease expires and the attempt counts as lost");
+            error!(job.id = %attempt_id.job, attempt = attempt_id.attempt, reason, "gave up storing an outcome that the store refuses; the lease will expire and the attempt will count as lost");
             self.abandon(outcome);
             return false;
         }

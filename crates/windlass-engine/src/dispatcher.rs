@@ -102,7 +102,7 @@ impl Dispatcher {
         let attempt = Arc::new(RunningAttempt::new(job, times_out_at, engine, Some(slot)));
         let attempt_id = attempt.id();
         if !self.registry.add(&attempt) {
-            warn!(job.id = %named.id, attempt = named.attempt, "claimed an attempt that is already running");
+            warn!(job.id = %named.id, attempt = named.attempt, "claimed an attempt that already runs in this process; ignored the second claim");
             return;
         }
         let Some(handler) = handler else {

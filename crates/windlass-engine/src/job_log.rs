@@ -189,7 +189,9 @@ fn write(suppressed: Vec<Suppressed<LogGroup>>, firings: Option<FiringsSummary>)
 fn write_count(group: Option<LogGroup>, suppressed: u64, within: Duration) {
     let within = shown(within);
     match group {
-        None => warn!(suppressed, within = %within, "more failures of many groups"),
+        None => {
+            warn!(suppressed, within = %within, "more log lines suppressed, of too many groups to count separately")
+        }
         Some(LogGroup::Failure {
             queue,
             kind,
@@ -207,7 +209,7 @@ fn write_count(group: Option<LogGroup>, suppressed: u64, within: Duration) {
             warn!(suppressed, within = %within, queue = %queue, kind = %kind, "more leases lost");
         }
         Some(LogGroup::Skipped { schedule, reason }) => {
-            warn!(suppressed, within = %within, schedule = %schedule, reason = %reason, "schedule skipped more often");
+            warn!(suppressed, within = %within, schedule = %schedule, reason = %reason, "schedule skipped more occurrences");
         }
     }
 }

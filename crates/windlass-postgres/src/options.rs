@@ -48,8 +48,9 @@ impl Options {
         let (mut rest, mut mode) = (Vec::new(), None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let text =
-                decode(value).ok_or_else(|| Invalid::new(key, "must be percent-encoded text"))?;
+            let text = decode(value).ok_or_else(|| {
+                Invalid::new(key, "must be valid percent-encoding (write % as %25)")
+            })?;
             match key {
                 "sslrootcert" => options.root_certificates = Some(text.into()),
                 "sslmode" => mode = Some(ssl_mode(&text)?),

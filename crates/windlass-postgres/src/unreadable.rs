@@ -81,7 +81,7 @@ pub(crate) async fn park(session: &mut Session, jobs: &[Unreadable]) -> DriverRe
     let mut jobs: Vec<&Unreadable> = jobs.iter().collect();
     jobs.sort_unstable_by_key(|job| job.id);
     for job in &jobs {
-        tracing::warn!(job.id = %job.id, reason = job.reason, "parked an unreadable job");
+        tracing::warn!(job.id = %job.id, reason = job.reason, "set aside a job that this version cannot read");
     }
     let ids: Vec<Uuid> = jobs.iter().map(|job| uuid(job.id)).collect();
     let reasons: Vec<&str> = jobs.iter().map(|job| job.reason.as_str()).collect();

@@ -51,7 +51,7 @@ pub(crate) async fn run(connections: &Connections, settings: &Settings) {
 
 fn report(done: Result<(), StoreError>) {
     if let Err(error) = done {
-        tracing::warn!(%error, "maintenance failed; retrying in one minute");
+        tracing::warn!(%error, "a database maintenance task failed; retrying in one minute");
     }
 }
 

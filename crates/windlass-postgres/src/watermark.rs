@@ -1,4 +1,5 @@
-//! Watermarks: where the next claim of a lane starts to scan the claim index.
+//! Watermarks: where the next claim of a lane (the fresh jobs or the retries of a queue) starts to
+//! scan the claim index.
 //!
 //! The problem: a claimed job leaves the partial index `ready`, but PostgreSQL keeps the dead index
 //! entry until no snapshot can see it. If any other session in the database holds a snapshot for a
@@ -29,8 +30,8 @@ pub(crate) type ClaimOrder = (i32, Timestamp, JobId);
 /// The position before all jobs.
 pub(crate) const FRONT: ClaimOrder = (i32::MIN, Timestamp::MIN, JobId::from_u128(0));
 
-/// A lane of a queue, as seen by claims with these kinds. Claims of other kinds leave other jobs
-/// behind, so each set of kinds has its own watermark.
+/// A queue, the number of its lane, and the kinds that a claim asks for. A claim passes over jobs
+/// of other kinds, so each set of kinds has its own watermark.
 pub(crate) type ClaimLane = (QueueName, i16, Kinds);
 
 #[derive(Debug, Default)]
@@ -46,7 +47,8 @@ struct Mark {
     version: u64,
 }
 
-/// The most lanes with a watermark. With more, all start at the front again.
+/// The maximum number of lanes with a watermark. If there are more, all watermarks are dropped, and
+/// claims start at the front again.
 const LANES_MAX: usize = 10_000;
 
 impl Watermarks {
@@ -63,7 +65,7 @@ impl Watermarks {
         (mark.order, mark.version)
     }
 
-    /// Raises the mark after a claim that took all jobs up to `to`, unless it was lowered
+    /// Raises the mark after a claim that took all jobs up to `to`, unless the mark was lowered
     /// meanwhile.
     pub(crate) fn advance(&self, lane: &ClaimLane, version: u64, to: ClaimOrder) {
         if let Some(mark) = self.lanes().get_mut(lane)
@@ -73,7 +75,7 @@ impl Watermarks {
         }
     }
 
-    /// Lowers the marks of a lane because a job waits at `to` now.
+    /// Lowers the marks of a lane because a job now waits at `to`.
     pub(crate) fn lower(&self, queue: &QueueName, lane: i16, to: ClaimOrder) {
         let mut lanes = self.lanes();
         let first_kinds = Kinds::Only(BTreeSet::new());

@@ -6,16 +6,18 @@
 //! file (`lock.rs`), so no one else can change the order behind our back. The file stays the only
 //! durable state: the writer rebuilds this index from it at every start (`writer/load.rs`).
 //!
-//! Due jobs are in `ready`, one sorted set for each queue, lane and kind, so a claim finds the next
-//! job without stepping over jobs of other kinds. Jobs whose `run_at` is in the future are in
-//! `future`, sorted by time. When such a job becomes due, `promote` moves it to `ready`; nothing is
-//! written to disk.
+//! Due jobs are in `ready`, one sorted set for each queue, lane (fresh jobs or retries) and kind,
+//! so a claim finds the next job without stepping over jobs of other kinds. Jobs whose `run_at` is
+//! in the future are in `future`, sorted by time. When such a job becomes due, `promote` moves it
+//! to `ready`; nothing is written to disk.
 //!
 //! Undo: the writer changes this index while a transaction is still open. If the transaction fails,
-//! the index must go back to what the file says. Every change therefore pushes its inverse to
-//! `undo`. After a commit the list is cleared, after a rollback it is applied backwards. Two things
-//! are deliberately not undone: promotions (a due job stays due) and parking. A job that comes back
-//! is put into `ready`, and the next claim that meets it parks it again if it still must not start.
+//! the index must go back to what the file says. Every change that matters after a rollback
+//! therefore pushes its inverse to `undo`. A commit clears the list; a rollback applies it
+//! backwards. Three things are deliberately not undone: promotions (a due job stays due), parking
+//! (a job whose concurrency key is full is kept out of `ready`) and marks of unreadable jobs. A due
+//! job that a rollback restores is put into `ready`, and the next claim that meets it takes it out
+//! again if it still must not start.
 
 mod due_counts;
 mod parking;
@@ -80,7 +82,7 @@ enum Undo {
     Start(u32),
 }
 
-/// The number of active jobs of a queue.
+/// The numbers of active jobs of a queue. Finished jobs are in `tallies`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Count {
     pub(crate) waiting: u64,
@@ -103,16 +105,16 @@ pub(crate) struct Index {
     running: Ids<Arc<Running>>,
     /// Due jobs in claim order, by queue, lane and kind.
     ready: OrderedJobs,
-    /// Due jobs that a claim met after their deadline. They wait here for the sweep, so that no
-    /// other claim steps over them.
+    /// Due jobs without a concurrency key that a claim met after their deadline. They wait here for
+    /// the sweep, so that no other claim steps over them. Those with a key are in `parking`.
     overdue: OrderedJobs,
     due: DueCounts,
     future: BTreeSet<(Timestamp, JobId)>,
     deadlines: BTreeSet<(Timestamp, JobId)>,
     leases: BTreeSet<(Timestamp, JobId)>,
     parking: Parking,
-    /// Waiting jobs whose rows this version cannot read. They are in no order, so no claim gets
-    /// them.
+    /// Waiting jobs whose rows this version cannot read. They are in none of the sorted sets, so no
+    /// claim gets them.
     unreadable: BTreeSet<JobId>,
     holds: HashMap<(u32, Key), Hold>,
     counts: HashMap<u32, Count>,
@@ -258,7 +260,8 @@ impl Index {
         Some(Entry::Waiting(waiting))
     }
 
-    /// Removes a waiting job from all orders and counts. An unreadable job is in no order.
+    /// Removes a waiting job from all sorted sets and counts. An unreadable job is in no sorted set
+    /// of due jobs.
     fn remove_waiting(&mut self, id: JobId, waiting: &Waiting, is_unreadable: bool) {
         let count = self.counts.entry(waiting.queue).or_default();
         count.waiting -= 1;
@@ -353,9 +356,9 @@ impl Index {
 
     /// Returns the first job of a lane that may start now, among the kinds that the claim wants.
     ///
-    /// Jobs that must not start are taken out of `ready` on the way: jobs with a full concurrency
-    /// key are parked, overdue jobs wait for the sweep. So each of them costs one step once, not
-    /// one step in every claim.
+    /// Jobs that must not start are taken out of `ready` on the way: jobs with a concurrency key
+    /// are parked, and overdue jobs without one move to `overdue`. So each of them is stepped over
+    /// once, not in every claim.
     pub(crate) fn first_startable(
         &mut self,
         queue: u32,
@@ -430,8 +433,8 @@ impl Index {
         (!self.parking.is_full(concurrency)).then(|| concurrency.key.clone())
     }
 
-    /// Moves parked jobs back to `ready` if their concurrency key has capacity again. Returns
-    /// whether it moved any.
+    /// If a concurrency key has capacity, moves the first parked job of each lane that may start
+    /// back to `ready`. Returns whether it moved any.
     fn unpark(&mut self, key: &Key, now: Timestamp) -> bool {
         let released = self.parking.release(key, now);
         let any = !released.is_empty();
@@ -523,7 +526,7 @@ impl Index {
         self.counts.iter().map(|(queue, count)| (*queue, *count))
     }
 
-    /// Returns the `run_at` of the job that is ready for longest. Looks only at the first job of
+    /// Returns the `run_at` of the job that has been ready longest. Looks only at the first job of
     /// each priority in each lane: they are sorted by `run_at`.
     pub(crate) fn oldest_ready(&self, queue: u32) -> Option<Timestamp> {
         let lanes = [Lane::Fresh, Lane::Retry].into_iter();
@@ -573,7 +576,7 @@ impl Index {
         self.starts.get(&queue)?.back().copied()
     }
 
-    /// Returns when jobs of a queue with a rate limit started within its period, the oldest first.
+    /// Returns the recent start times of jobs in a queue with a rate limit, oldest first.
     pub(crate) fn starts(&self, queue: u32) -> impl Iterator<Item = Timestamp> + '_ {
         self.starts.get(&queue).into_iter().flatten().copied()
     }

@@ -94,7 +94,10 @@ impl Store for SqliteStore {
             })
         };
         split_on_refusal(attempts.to_vec(), step, |reason| {
-            tracing::warn!(reason, "lease renewal refused by the database");
+            tracing::warn!(
+                reason,
+                "the database refused to renew a lease; the worker loses the job"
+            );
             Renewed::LeaseLost
         })
         .await

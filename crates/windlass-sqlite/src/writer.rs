@@ -322,7 +322,7 @@ impl std::fmt::Debug for Writer<'_> {
 }
 
 fn warn_unreadable(id: JobId, reason: &str) {
-    tracing::warn!(job.id = %id, reason, "set an unreadable job aside");
+    tracing::warn!(job.id = %id, reason, "set aside a job that this version cannot read");
 }
 
 /// Returns a copy of a running job for the index, without its payload.

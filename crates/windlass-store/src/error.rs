@@ -99,7 +99,9 @@ pub enum StoreError {
     },
 
     /// A store already exists at the path and is not replaced.
-    #[error("a store already exists at {path}; use another path, or replace it explicitly")]
+    #[error(
+        "a store already exists at {path}; use another path, or restore with `Existing::Replace`"
+    )]
     Exists {
         /// The path.
         path: String,

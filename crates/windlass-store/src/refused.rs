@@ -165,7 +165,7 @@ impl Refusals {
         let mut refusals = self.entries();
         let tries = refusals.get(&id).map_or(0, |known| known.tries);
         if tries == 0 {
-            tracing::warn!(job.id = %id, reason, "the database refused to end an overdue job; trying again later");
+            tracing::warn!(job.id = %id, reason, "the database refused to end a job whose lease or deadline has expired; trying again later");
         } else {
             tracing::debug!(job.id = %id, reason, tries, "the database refused again to end an overdue job");
         }

@@ -27,7 +27,7 @@
 //!
 //! **How often?** The limit is the job's own
 //! ([`Options::max_attempts`](crate::Options::max_attempts)), or that of the first of these policies
-//! that has one. It is never above the cap of the worker ([`Worker::cap`](crate::Worker::cap)). A job
+//! that has one. It is never above the cap of the worker ([`Worker::attempt_cap`](crate::Worker::attempt_cap)). A job
 //! that reaches its limit is dead; [`Client::revive`](crate::Client::revive) runs it again.
 //!
 //! [`explain()`] shows what a policy will do before you use it.

@@ -29,7 +29,7 @@ const CONCURRENCY_DEFAULT: u32 = 10;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Builds a handler once everything that it shares with the others is known.
+/// Builds a handler when the environment that all handlers share is known.
 type HandlerFactory<S> =
     Box<dyn Fn(&Arc<HandlerEnvironment<S>>) -> Arc<dyn AttemptHandler> + Send + Sync + 'static>;
 type BeforeHook = Arc<dyn Fn(&RunningAttempt) + Send + Sync>;
@@ -92,7 +92,7 @@ pub struct Worker<S = ()> {
 }
 
 impl<S: Send + Sync + 'static> Worker<S> {
-    /// Returns a worker on the store of a client. All its handlers share `state`, see
+    /// Returns a worker that uses the store of a client. All its handlers share `state`, see
     /// [`Context::state`](crate::Context::state).
     pub fn new(client: &Client, state: S) -> Self {
         let unnamed = WorkerName::new("worker").expect("\"worker\" is a valid name");
@@ -130,20 +130,21 @@ impl<S: Send + Sync + 'static> Worker<S> {
         self.queue_with(Queue::new(name, concurrency))
     }
 
-    /// Serves a queue with weight, retry guards, a retry policy or retention. See [`Queue`].
+    /// Serves a queue with its own weight, retry guards (limits on the share of retries), retry
+    /// policy or retention. See [`Queue`].
     pub fn queue_with(mut self, queue: Queue) -> Self {
         self.queues.push(queue);
         self
     }
 
-    /// Serves all queues, also those that are first used later, and runs at most `concurrency` of
-    /// their jobs at the same time, all together. See [`Queues`].
+    /// Serves all queues, including those that are first used later. Runs at most `concurrency` of
+    /// their jobs at the same time, in total. See [`Queues`].
     pub fn all_queues(self, concurrency: u32) -> Self {
         self.queues_with(Queues::all(concurrency))
     }
 
-    /// Serves the queues whose names match a pattern such as `tenant-*`, also those that are first
-    /// used later, and runs at most `concurrency` of their jobs at the same time, all together. See
+    /// Serves the queues whose names match a pattern such as `tenant-*`, including those that are
+    /// first used later. Runs at most `concurrency` of their jobs at the same time, in total. See
     /// [`Queues`].
     pub fn queues_matching(self, pattern: &str, concurrency: u32) -> Self {
         self.queues_with(Queues::matching(pattern, concurrency))
@@ -151,14 +152,14 @@ impl<S: Send + Sync + 'static> Worker<S> {
 
     /// Serves a group of queues that the worker discovers while it runs. See [`Queues`].
     ///
-    /// A queue that the worker also names itself is not part of a group. A queue that matches several
-    /// patterns belongs to the first.
+    /// A queue that is also added by name ([`Worker::queue`]) is not part of a group. A queue that
+    /// matches several patterns belongs to the first.
     pub fn queues_with(mut self, queues: Queues) -> Self {
         self.discovered.push(queues);
         self
     }
 
-    /// Limits how many jobs run at the same time over all queues of this worker.
+    /// Limits how many jobs run at the same time across all queues of this worker.
     ///
     /// The queues share the slots by their [weights](Queue::weight). By default the limit is the sum
     /// of the concurrencies of all queues.
@@ -169,8 +170,8 @@ impl<S: Send + Sync + 'static> Worker<S> {
 
     /// Runs jobs of one type with an async function. See [`Handler`] for its shape.
     ///
-    /// The function also gets the jobs of the [aliases](Job::ALIASES) of the type. Two handlers for
-    /// the same kind are an error at the start of the worker.
+    /// The function also gets the jobs of the [aliases](Job::ALIASES) of the type. If two handlers
+    /// have the same kind, the worker does not start.
     pub fn handle<H, Shape>(mut self, handler: H) -> Self
     where
         H: Handler<S, Shape>,
@@ -212,7 +213,7 @@ impl<S: Send + Sync + 'static> Worker<S> {
         self
     }
 
-    /// Lets an error type decide which of its errors are retried, also where other errors wrap it.
+    /// Lets an error type decide which of its errors are retried, even if another error wraps it.
     ///
     /// See [`Classify`].
     pub fn classify<E: Classify>(mut self) -> Self {
@@ -222,17 +223,19 @@ impl<S: Send + Sync + 'static> Worker<S> {
 
     /// Sets the retry policy of jobs for which neither the job, its kind nor its queue has one.
     ///
-    /// The default is [`Preset::Standard`](crate::retry::Preset::Standard). The attempt limit of this
-    /// policy is also the cap for all jobs, unless [`Worker::cap`] or [`Worker::no_attempt_cap`] sets another.
+    /// The default is [`Preset::Standard`](crate::retry::Preset::Standard). The attempt limit of
+    /// this policy is also the cap for all jobs, unless you change it with [`Worker::attempt_cap`]
+    /// or [`Worker::no_attempt_cap`].
     pub fn retry(mut self, policy: impl Into<Retry>) -> Self {
         self.config.retry.policy = Some(policy.into().into_policy());
         self
     }
 
-    /// Decides in code what happens after a handler returned an error. See [`RetryRule`].
+    /// Sets a rule in code that decides what happens after a handler has returned an error. See
+    /// [`RetryRule`].
     ///
-    /// The policy still sets the limit of attempts. It also decides where no handler returned: after
-    /// timeouts, panics and crashes.
+    /// The policy still sets the limit of attempts. It also decides when no handler has returned an
+    /// error: after timeouts, panics and crashes.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -257,14 +260,15 @@ impl<S: Send + Sync + 'static> Worker<S> {
         self
     }
 
-    /// Caps the number of attempts of every job, even if the job asks for more. At least 1.
+    /// Caps the number of attempts of every job, even if the job asks for more. `max_attempts` must
+    /// be at least 1.
     pub fn attempt_cap(mut self, max_attempts: u32) -> Self {
         match AttemptLimit::from_max_attempts(i64::from(max_attempts)) {
             Ok(Some(limit)) => self.config.retry.cap = Cap::AtMost(limit),
             Ok(None) => self
                 .problems
-                .push(Invalid::new("cap", "must be at least 1")),
-            Err(error) => self.problems.push(error.within("cap")),
+                .push(Invalid::new("attempt_cap", "must be at least 1")),
+            Err(error) => self.problems.push(error.within("attempt_cap")),
         }
         self
     }
@@ -293,7 +297,8 @@ impl<S: Send + Sync + 'static> Worker<S> {
         self
     }
 
-    /// Declares a set of schedules, which are created or changed by name when the worker starts.
+    /// Declares a set of schedules. When the worker starts, it creates each of them, or changes the
+    /// existing one with the same name.
     ///
     /// Schedules that this set declared before and no longer declares are removed. A set that is not
     /// declared at all keeps its schedules: declare it empty to remove them. See
@@ -306,8 +311,8 @@ impl<S: Send + Sync + 'static> Worker<S> {
 
     /// Sets how long a lease lasts. The default is 30 s, the minimum is 100 ms.
     ///
-    /// The worker renews its leases every third of this time. When it dies, its jobs run again after
-    /// their leases have expired.
+    /// The worker renews its leases each time a third of this time has passed. When it dies, its
+    /// jobs run again after their leases have expired.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.config.lease = lease;
         self
@@ -321,7 +326,7 @@ impl<S: Send + Sync + 'static> Worker<S> {
         self
     }
 
-    /// Sets how long running jobs may take to finish at shutdown. The default is 30 s.
+    /// Sets how much time running jobs get to finish at shutdown. The default is 30 s.
     ///
     /// Jobs that are still running after that are given back: they are due again at once, and no
     /// failure is counted. An at-most-once job that has started is dead instead. Choose less time
@@ -339,11 +344,11 @@ impl<S: Send + Sync + 'static> Worker<S> {
         self
     }
 
-    /// Sets how long the worker retries to store an outcome that the store refuses. The default is
-    /// 5 minutes after the handler returned.
+    /// Sets how long the worker keeps trying to store an outcome that the store refuses. The
+    /// default is 5 minutes, counted from the return of the handler.
     ///
-    /// The worker renews the lease meanwhile. After that the lease expires, and the attempt counts as
-    /// lost.
+    /// The worker renews the lease meanwhile. When it gives up, the lease expires, and the attempt
+    /// counts as lost.
     pub fn outcome_retry_max(mut self, max: Duration) -> Self {
         self.config.outcome_retry_max = max;
         self
@@ -365,8 +370,8 @@ impl<S: Send + Sync + 'static> Worker<S> {
 
     /// Ends the shutdown at once, without the rest of the grace period, when this future completes.
     ///
-    /// Pass a second signal, for example. It counts only after the first one of
-    /// [`Worker::run_until`].
+    /// For example, pass a second signal. The worker starts to wait for it only after the signal of
+    /// [`Worker::run_until`] has completed.
     pub fn stop_immediately_on<F>(mut self, signal: F) -> Self
     where
         F: Future + Send + 'static,
@@ -380,9 +385,9 @@ impl<S: Send + Sync + 'static> Worker<S> {
     /// Runs the worker until `signal` completes, then shuts it down gracefully.
     ///
     /// At shutdown the worker claims nothing more, waits for running jobs
-    /// ([`Worker::shutdown_grace`]) and gives the others back. [`Stopped`] says how many it gave
-    /// back. If this future is dropped instead, that is like a crash: the jobs run again after their
-    /// leases have expired.
+    /// ([`Worker::shutdown_grace`]) and gives back those that have not finished by then.
+    /// [`Stopped`] says how many it gave back. If this future is dropped instead, that is like a
+    /// crash: the jobs run again after their leases have expired.
     ///
     /// # Errors
     ///
@@ -476,7 +481,8 @@ impl<S: Send + Sync + 'static> Worker<S> {
                     Err(error) => problems.push(error.within("kind")),
                     Ok(kind) => {
                         if !config.handlers.add(kind.clone(), Arc::clone(&handler)) {
-                            let rule = format!("{kind} has two handlers; remove one");
+                            let rule =
+                                format!("must have one handler, but {kind} has two; remove one");
                             problems.push(Invalid::new("kind", rule));
                         }
                     }

@@ -1,6 +1,6 @@
 //! Claims jobs for a remote worker, and waits for jobs if the claim asks to (a long poll).
 //!
-//! Three things make this harder than a call of the store:
+//! Three things make this harder than a single call to the store:
 //!
 //! - The client may disconnect at any time, which drops the request's future. If this happened in
 //!   the middle of a store claim, no one would know about the leased jobs. So the store claim runs
@@ -11,8 +11,8 @@
 //! - The caller's permission may end while it waits. [`Admission`] is checked before and after each
 //!   store claim.
 //!
-//! While a claim waits, it stands in a line with similar claims (`waiting_line.rs`), sends the
-//! worker's heartbeat and watches for signals of operators.
+//! While a claim waits, it stands in a line with claims that would find the same jobs
+//! (`waiting_line.rs`), sends the worker's heartbeat and watches for signals from operators.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ use super::waiting_line::{Interest, Position};
 use super::{Remote, RemoteError, RemoteWorker, store_claims};
 use crate::worker_description::WorkerDescription;
 
-/// The request of a remote worker for jobs.
+/// A remote worker's request for jobs.
 #[derive(Debug, Clone)]
 pub struct RemoteClaim {
     /// The worker that claims.
@@ -42,7 +42,8 @@ pub struct RemoteClaim {
     pub queues: Option<Vec<ClaimQueue>>,
     /// The order in which to claim from the queues.
     pub order: QueueOrder,
-    /// The kinds that the worker has handlers for. `None` means all but the reserved ones.
+    /// The kinds that the worker has handlers for. `None` means all except reserved kinds, whose
+    /// jobs may contain secrets.
     pub kinds: Option<BTreeSet<Kind>>,
     /// Claims only these jobs.
     pub jobs: Option<BTreeSet<JobId>>,
@@ -51,7 +52,8 @@ pub struct RemoteClaim {
     /// The length of each lease. Defaults to the configured one.
     pub lease: Option<Duration>,
     /// Makes the claim repeatable: the same worker gets the same jobs again for the same id. The
-    /// caller must keep the ids of unrelated clients apart.
+    /// caller must make ids of unrelated clients different, for example with a prefix for each
+    /// client.
     pub claim_id: Option<String>,
     /// How long to wait for jobs.
     pub wait: Duration,
@@ -62,7 +64,7 @@ pub struct RemoteClaim {
 }
 
 impl RemoteClaim {
-    /// A claim of one job of the default queue, with every other setting at its default.
+    /// A claim for one job from the default queue, with every other setting at its default.
     pub fn new(worker: RemoteWorker) -> Self {
         RemoteClaim {
             worker,
@@ -85,11 +87,12 @@ impl RemoteClaim {
 pub struct RemoteClaimed {
     /// The jobs, each under a lease.
     pub jobs: Vec<Job>,
-    /// The signal of an operator to the worker.
+    /// The operator's signal to the worker, if there is one.
     pub signal: Option<Signal>,
 }
 
-/// What only the owner of this process knows about a caller.
+/// Decides whether a caller may claim and wait. The server implements it, because the engine does
+/// not know API keys.
 pub trait Admission: Send + Sync + 'static {
     /// Why a caller is refused.
     type Refusal: Send + 'static;
@@ -204,9 +207,9 @@ fn hash128(text: &str) -> u128 {
 impl Remote {
     /// Claims jobs for a worker. Waits until there are some, if the claim asks to.
     ///
-    /// If the future is dropped, the claim itself still runs to its end in a task of its own, and
-    /// its jobs are given back at once, unless the claim has an id. Cancelling `stop` ends the
-    /// wait.
+    /// If the future is dropped during a store claim, that store claim still runs to its end in a
+    /// task of its own, and its jobs are given back at once, unless the claim has an id. Cancelling
+    /// `stop` ends the wait.
     pub async fn claim<A: Admission>(
         self: &Arc<Self>,
         claim: RemoteClaim,
@@ -262,8 +265,8 @@ struct PendingClaim<A> {
 type ClaimResult<A> = Result<ClaimedJobs, ClaimError<<A as Admission>::Refusal>>;
 
 impl<A: Admission> PendingClaim<A> {
-    /// Claims jobs, and waits for them as long as the request allows. A worker that should stop
-    /// claiming waits too, because it would only send the next request at once.
+    /// Claims jobs, and waits for them as long as the request allows. A worker that an operator
+    /// asked to stop claiming waits too: otherwise it would send its next request at once.
     async fn wait_for_jobs(
         &self,
         stop: &CancellationToken,
@@ -376,8 +379,8 @@ impl<A: Admission> PendingClaim<A> {
         answered.await.unwrap_or(Err(ClaimError::Interrupted))
     }
 
-    /// Claims, if the caller may claim before and after. If the permission ends meanwhile, the jobs
-    /// of this claim are given back.
+    /// Checks that the caller may claim, claims, and checks again. If the permission has ended
+    /// meanwhile, the jobs of this claim are given back.
     async fn claim_while_admitted(&self) -> ClaimResult<A> {
         self.check().await?;
         let begun_at = self.remote.engine.now();

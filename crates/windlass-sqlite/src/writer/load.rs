@@ -155,7 +155,7 @@ impl Writer<'_> {
             });
             match ended {
                 Err(StoreError::Refused { reason }) => {
-                    tracing::warn!(job.id = %id, reason, "lost attempt could not be ended; a sweep will retry");
+                    tracing::warn!(job.id = %id, reason, "the database refused to end a lost attempt; trying again later");
                 }
                 lost => self.lost_at_opening.extend(lost?),
             }

@@ -345,7 +345,7 @@ async fn a_worker_names_all_its_problems_at_once() {
         panic!("it must not start");
     };
     let fields: Vec<_> = problems.iter().map(windlass::Invalid::field).collect();
-    for field in ["name", "kind", "cap", "retry_fetch_ratio", "queues"] {
+    for field in ["name", "kind", "attempt_cap", "retry_fetch_ratio", "queues"] {
         assert!(fields.contains(&field), "{field}: {fields:?}");
     }
     assert!(problems.len() >= 6, "{problems:?}");
