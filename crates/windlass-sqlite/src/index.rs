@@ -116,9 +116,12 @@ pub(crate) struct Index {
     /// Waiting jobs whose rows this version cannot read. They are in none of the sorted sets, so no
     /// claim gets them.
     unreadable: BTreeSet<JobId>,
+    /// The job that holds each unique key, by queue and key.
     holds: HashMap<(u32, Key), Hold>,
     counts: HashMap<u32, Count>,
+    /// The number of finished jobs, by queue and state.
     tallies: HashMap<(u32, i64), i64>,
+    /// Recent starts in queues with a rate limit, oldest first.
     starts: HashMap<u32, VecDeque<Timestamp>>,
     /// The latest `now` of any request. Jobs due at that time are in `ready`, others in `future`.
     latest_now: Option<Timestamp>,
@@ -371,7 +374,7 @@ impl Index {
             let (first, blocked) = self.find_first(queue, lane, &wants, except, now);
             let mut free_keys = BTreeSet::new();
             for (lane_key, order) in blocked {
-                free_keys.extend(self.take_out_of_order(lane_key, order));
+                free_keys.extend(self.set_aside_blocked(lane_key, order));
             }
             let mut unparked = false;
             for key in free_keys {
@@ -422,7 +425,7 @@ impl Index {
 
     /// Moves a blocked job from `ready` to where it waits. Returns its concurrency key if the key
     /// still has capacity (the job is overdue), so that parked jobs can use it.
-    fn take_out_of_order(&mut self, lane_key: LaneKey, order: ClaimOrder) -> Option<Key> {
+    fn set_aside_blocked(&mut self, lane_key: LaneKey, order: ClaimOrder) -> Option<Key> {
         remove_from(&mut self.ready, lane_key, &order);
         let waiting = self.waiting.get(&order.2)?;
         let Some(concurrency) = &waiting.concurrency else {
