@@ -23,7 +23,8 @@ enum Writes {
 }
 
 /// The verbs that only read. Their results say nothing about writes.
-const READS: [&str; 15] = [
+const READS: [&str; 16] = [
+    "due_queues",
     "get",
     "list",
     "attempts",
@@ -147,8 +148,10 @@ mod tests {
     #[test]
     fn a_failed_read_and_a_refused_write_are_no_problem_of_writing() {
         let health = WriteHealth::new();
-        let away: Result<(), _> = Err(StoreError::Unavailable("away".into()));
-        health.note("get", &away);
+        let unavailable: Result<(), _> = Err(StoreError::Unavailable("no connection".into()));
+        for read in ["get", "due_queues"] {
+            health.note(read, &unavailable);
+        }
         let many: Result<(), _> = Err(StoreError::TooMany {
             what: "enqueue",
             got: 2,
