@@ -1,6 +1,8 @@
-//! Configuration: defaults, then a file, then the environment, then flags; the last one wins.
+//! Loads the configuration from defaults, a file, the environment and flags. Later sources override
+//! earlier ones.
 //!
-//! All problems are told at once, each with the file, line and nearest name. Every setting is declared once, in `settings`.
+//! Loading reports all problems at once, each with its file, line and the nearest known name. The
+//! module `settings` declares every setting once.
 
 mod files;
 mod json;
@@ -19,34 +21,34 @@ pub use settings::{Config, SETTINGS, Setting};
 pub use value::LogFormat;
 
 use layers::Layers;
-use settings::Partial;
+use settings::PartialConfig;
 
-/// Where values may come from.
+/// The sources of the configuration.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
-    /// A TOML file.
+    /// The TOML file, if any.
     pub file: Option<PathBuf>,
-    /// The variables of the environment; those that begin with `WINDLASS_` are looked at.
+    /// The environment variables. Settings are those that start with `WINDLASS_`.
     pub environment: Vec<(String, String)>,
-    /// What the command line says, by the names of the settings.
+    /// The flags of the command line, by the key of the setting.
     pub flags: Vec<(&'static str, String)>,
 }
 
-/// Where a value comes from.
+/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody said anything.
+    /// The built-in default.
     Default,
-    /// The file.
+    /// The configuration file.
     File {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
-        /// In which line; 0 where the whole file is meant.
+        /// The line, counted from 1; 0 means the whole file.
         line: usize,
     },
-    /// A variable of the environment.
+    /// The environment variable with this name.
     Variable(String),
-    /// The command line.
+    /// The command line flag with this name.
     Flag(String),
 }
 
@@ -61,14 +63,14 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One thing that is wrong.
+/// A problem with the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where it was said.
+    /// The source of the invalid value.
     pub origin: Origin,
-    /// Which setting; empty where it is none.
+    /// The key of the setting; empty if the problem is not about a setting.
     pub key: String,
-    /// The rule that it breaks, as a sentence that follows its name.
+    /// The broken rule, worded to follow the name of the setting.
     pub rule: String,
 }
 
@@ -82,15 +84,15 @@ impl fmt::Display for Problem {
     }
 }
 
-/// The configuration cannot be used: everything that is wrong with it.
+/// The configuration is invalid. Lists all its problems.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct ConfigError(pub Vec<Problem>);
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.0.len();
-        let problems = if count == 1 { "a problem" } else { "problems" };
-        write!(f, "the configuration has {problems}")?;
+        let problems = if count == 1 { "problem" } else { "problems" };
+        write!(f, "the configuration has {count} {problems}:")?;
         self.0
             .iter()
             .try_for_each(|problem| write!(f, "\n  {problem}"))
@@ -98,16 +100,24 @@ impl fmt::Display for ConfigError {
 }
 
 impl Config {
-    /// Reads everything, checks it, and tells all problems at once.
+    /// Reads and checks the configuration.
+    ///
+    /// # Errors
+    ///
+    /// Returns all problems at once.
     pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
         Config::load_with(sources, |_, _| Vec::new())
     }
 
-    /// The same for a server, which also needs the files that settings name.
+    /// Reads and checks the configuration of a server. Also checks the files that settings name.
+    ///
+    /// # Errors
+    ///
+    /// Returns all problems at once.
     pub fn load_for_server(sources: &Sources) -> Result<Config, ConfigError> {
-        Config::load_with(sources, |read, layers| {
+        Config::load_with(sources, |partial, layers| {
             let mut warnings = std::mem::take(&mut layers.warnings);
-            let problems = read.broken_files(|key| layers.origin(key), &mut warnings);
+            let problems = partial.broken_files(|key| layers.origin(key), &mut warnings);
             layers.warnings = warnings;
             problems
         })
@@ -115,20 +125,20 @@ impl Config {
 
     fn load_with(
         sources: &Sources,
-        look: impl FnOnce(&Partial, &mut Layers) -> Vec<Problem>,
+        check_more: impl FnOnce(&PartialConfig, &mut Layers) -> Vec<Problem>,
     ) -> Result<Config, ConfigError> {
         let mut problems = Vec::new();
         let mut layers = Layers::collect(sources, &mut problems);
-        let read = Partial::read(&mut layers, &mut problems);
-        problems.extend(read.broken_rules(|key| layers.origin(key)));
-        problems.extend(look(&read, &mut layers));
-        match read.whole(layers) {
+        let partial = PartialConfig::read(&mut layers, &mut problems);
+        problems.extend(partial.broken_rules(|key| layers.origin(key)));
+        problems.extend(check_more(&partial, &mut layers));
+        match partial.complete(layers) {
             Some(config) if problems.is_empty() => Ok(config),
             _ => Err(ConfigError(problems)),
         }
     }
 
-    /// Where the value of a setting comes from.
+    /// Returns the source of a setting's value.
     pub fn origin(&self, key: &str) -> Origin {
         self.origins.get(key).cloned().unwrap_or(Origin::Default)
     }

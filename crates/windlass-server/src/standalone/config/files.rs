@@ -1,6 +1,7 @@
-//! Files that settings name, looked into before anything starts: TLS, and the authorities of targets.
+//! Checks the files that settings name: the TLS certificate and key, and certificate authorities.
 //!
-//! Only a server needs them. A command that opens the same store is not kept from it by a certificate that it cannot read.
+//! Only a server needs them. Other commands that open the same store work even if they cannot read
+//! the certificate.
 
 use std::error::Error;
 use std::path::Path;
@@ -9,11 +10,11 @@ use windlass_http::TlsRoots;
 use windlass_listen::{TlsError, TlsFiles};
 
 use super::secret::{Privacy, privacy};
-use super::settings::Partial;
+use super::settings::PartialConfig;
 use super::{Origin, Problem};
 
-impl Partial {
-    /// What is wrong with the files; what should be looked at is added to the warnings.
+impl PartialConfig {
+    /// Returns the problems with the files and adds lesser ones to `warnings`.
     pub(super) fn broken_files(
         &self,
         origin: impl Fn(&str) -> Origin,
@@ -32,14 +33,14 @@ impl Partial {
                 key: key.clone(),
             };
             if let Err(error) = files.check() {
-                refuse(setting_of(&error), told(&error));
+                refuse(key_of(&error), unusable(&error));
             }
         }
         if let Some(key) = key {
             match privacy(key) {
-                Privacy::Kept => {}
-                Privacy::Open => refuse("tls.key", Privacy::refusal(key)),
-                Privacy::OpenByOthers => warnings.push(Privacy::warning("tls.key", key)),
+                Privacy::Private => {}
+                Privacy::Exposed => refuse("tls.key", Privacy::refusal(key)),
+                Privacy::ExposedByEnvironment => warnings.push(Privacy::warning("tls.key", key)),
             }
         }
         let authorities = self.http_jobs_ca_file.as_ref().and_then(Option::as_ref);
@@ -50,7 +51,7 @@ impl Partial {
     }
 }
 
-fn setting_of(error: &TlsError) -> &'static str {
+fn key_of(error: &TlsError) -> &'static str {
     match error {
         TlsError::File { what, .. } if *what == "certificate" => "tls.certificate",
         _ => "tls.key",
@@ -66,11 +67,11 @@ fn check_authorities(path: &Path) -> Result<(), String> {
     let roots = TlsRoots {
         extra_pem: Some(pem),
     };
-    roots.check().map_err(|error| told(&error))
+    roots.check().map_err(|error| unusable(&error))
 }
 
-/// An error with its cause, as a sentence that follows the name of a setting.
-fn told(error: &dyn Error) -> String {
+/// Describes an error with its cause, worded to follow the name of a setting.
+fn unusable(error: &dyn Error) -> String {
     match error.source() {
         Some(cause) => format!("cannot be used: {error} ({cause})"),
         None => format!("cannot be used: {error}"),

@@ -1,9 +1,9 @@
-//! TOML values as JSON, and JSON as one would write it in a file.
+//! Converts between TOML and JSON values.
 
 use serde_json::{Map, Value as Json};
 use toml_edit::{Array, InlineTable, Value};
 
-/// The same value in JSON; a date, which no setting takes, becomes its text.
+/// Converts a TOML value to JSON. A date becomes text; no setting takes one.
 pub(super) fn to_json(value: &Value) -> Json {
     match value {
         Value::String(text) => text.value().as_str().into(),
@@ -20,7 +20,7 @@ pub(super) fn to_json(value: &Value) -> Json {
     }
 }
 
-/// The same value in TOML, which has no `null`: fields without a value are left out.
+/// Converts a JSON value to TOML. Omits fields that are `null`, which TOML does not have.
 pub(super) fn to_toml(json: &Json) -> Option<Value> {
     Some(match json {
         Json::Null => return None,
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_go_there_and_back() {
+    fn values_survive_a_round_trip() {
         let json = json!({"a": 1, "b": [0.5, "x", true], "c": {"d": -2}});
         let toml = to_toml(&json).unwrap();
         assert_eq!(

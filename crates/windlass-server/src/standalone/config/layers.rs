@@ -1,4 +1,4 @@
-//! Where values come from, the strongest last: defaults, a file, the environment, flags.
+//! The sources of values in increasing precedence: defaults, a file, the environment, flags.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use toml_edit::{Document, Item, Table, Value};
 
 use super::secret::{Privacy, Secret, privacy};
 use super::settings::{SETTINGS, Setting};
-use super::value::{Broken, Environment, Readable};
+use super::value::{BrokenRule, Environment, SettingValue};
 use super::{Origin, Problem, Sources};
 
-/// Variables that begin like settings and are none.
+/// Variables that start with `WINDLASS_` but are not settings.
 const OTHER_VARIABLES: [&str; 4] = [
     "WINDLASS_CONFIG",
     "WINDLASS_POSTGRES_URL",
@@ -19,7 +19,7 @@ const OTHER_VARIABLES: [&str; 4] = [
     "WINDLASS_KEY",
 ];
 
-/// Everything that was said, before it is read.
+/// The unparsed values of all sources.
 #[derive(Debug, Default)]
 pub(super) struct Layers {
     path: PathBuf,
@@ -68,27 +68,33 @@ impl Layers {
             });
         };
         let known: Vec<String> = SETTINGS.iter().flat_map(variables).collect();
-        let ours = self
+        let candidates = self
             .environment
             .keys()
             .filter(|name| name.starts_with("WINDLASS_"));
-        for name in ours {
-            let other = OTHER_VARIABLES.contains(&name.as_str()) || self.tells_a_service(name);
-            if !other && !known.contains(name) {
-                let meant = meant(name, known.iter().map(String::as_str));
-                refuse(name, format!("is not a setting{meant}"));
+        for name in candidates {
+            let is_other =
+                OTHER_VARIABLES.contains(&name.as_str()) || self.is_kubernetes_service(name);
+            if !is_other && !known.contains(name) {
+                let suggestion = suggestion(name, known.iter().map(String::as_str));
+                refuse(name, format!("is not a setting{suggestion}"));
             }
             let plain = name.strip_suffix("_FILE").filter(|_| known.contains(name));
             if let Some(plain) = plain.filter(|plain| self.environment.contains_key(*plain)) {
-                refuse(name, format!("says what {plain} says too: set one of them"));
+                refuse(
+                    name,
+                    format!("conflicts with {plain}: set only one of them"),
+                );
             }
         }
     }
 
-    /// Whether Kubernetes set a variable to tell where a service is: one called `windlass` has names that begin like settings.
-    /// The host of the service is always told too, so a mistyped setting is not taken for one.
-    fn tells_a_service(&self, variable: &str) -> bool {
-        let of_service = |host: &String| {
+    /// Whether Kubernetes set this variable to publish the address of a service.
+    ///
+    /// For a service called `windlass`, these variables start like settings. Kubernetes always sets
+    /// the `_SERVICE_HOST` variable too, so a mistyped setting does not pass as one of them.
+    fn is_kubernetes_service(&self, variable: &str) -> bool {
+        let belongs_to = |host: &String| {
             let service = host.strip_suffix("_SERVICE_HOST")?;
             let rest = variable.strip_prefix(service)?;
             let numbered = rest.strip_prefix("_PORT_").unwrap_or_default();
@@ -100,7 +106,7 @@ impl Layers {
         };
         self.environment
             .keys()
-            .any(|host| of_service(host) == Some(true))
+            .any(|host| belongs_to(host) == Some(true))
     }
 
     fn parse(&mut self, text: &str, problems: &mut Vec<Problem>) {
@@ -113,12 +119,13 @@ impl Layers {
         }
     }
 
-    /// Takes what is a setting; what is none is a problem, with the nearest one that is.
-    fn flatten(&mut self, within: &str, table: &Table, text: &str, problems: &mut Vec<Problem>) {
+    /// Collects the settings of a table. An unknown key is a problem that names the nearest
+    /// setting.
+    fn flatten(&mut self, section: &str, table: &Table, text: &str, problems: &mut Vec<Problem>) {
         for (name, item) in table.iter() {
-            let path = match within {
+            let path = match section {
                 "" => name.to_owned(),
-                within => format!("{within}.{name}"),
+                section => format!("{section}.{name}"),
             };
             let span = table
                 .key(name)
@@ -142,36 +149,36 @@ impl Layers {
                     problems.push(self.in_file(
                         line,
                         &path,
-                        format!("is a section: write `[{path}]`"),
+                        format!("is a section, not a setting: write `[{path}]`"),
                     ));
                 }
                 _ => {
                     let known = SETTINGS.iter().map(|setting| setting.key);
-                    let rule = format!("is not a setting{}", meant(&path, known));
+                    let rule = format!("is not a setting{}", suggestion(&path, known));
                     problems.push(self.in_file(line, &path, rule));
                 }
             }
         }
     }
 
-    /// Where the value of a setting comes from.
+    /// Returns the source of a setting's value.
     pub(super) fn origin(&self, key: &str) -> Origin {
         self.origins.get(key).cloned().unwrap_or(Origin::Default)
     }
 
-    /// Reads one setting from the strongest place that says it.
-    pub(super) fn read<T: Readable>(
+    /// Reads a setting from the source with the highest precedence that has it.
+    pub(super) fn read<T: SettingValue>(
         &mut self,
         key: &'static str,
         default: &'static str,
-        rule: impl Fn(&T) -> Result<(), Broken>,
+        rule: impl Fn(&T) -> Result<(), BrokenRule>,
         problems: &mut Vec<Problem>,
     ) -> Option<T> {
-        let (origin, value) = self.strongest::<T>(key, default);
+        let (origin, value) = self.read_unchecked::<T>(key, default);
         let checked = value.and_then(|value| rule(&value).map(|()| value));
         match checked {
             Ok(value) => {
-                self.look_at_secrets(key, &origin, &value, problems);
+                self.check_secret_exposure(key, &origin, &value, problems);
                 self.origins.insert(key, origin);
                 Some(value)
             }
@@ -183,46 +190,47 @@ impl Layers {
         }
     }
 
-    fn strongest<T: Readable>(
+    fn read_unchecked<T: SettingValue>(
         &self,
         key: &'static str,
         default: &str,
-    ) -> (Origin, Result<T, Broken>) {
+    ) -> (Origin, Result<T, BrokenRule>) {
         if let Some(text) = self.flags.get(key) {
-            return (Origin::Flag(flag_of(key)), T::from_text(text));
+            return (Origin::Flag(flag_name(key)), T::from_text(text));
         }
         let variable = format!("WINDLASS_{}", key.replace('.', "_").to_uppercase());
         if let Some(text) = self.environment.get(&variable) {
             return (Origin::Variable(variable), T::from_text(text));
         }
-        let by_file = format!("{variable}_FILE");
-        if let Some(path) = self.environment.get(&by_file).filter(|_| T::SECRET) {
-            let read = Secret::from_file(path).and_then(|secret| T::from_text(secret.reveal()));
-            return (Origin::Variable(by_file), read);
+        let file_variable = format!("{variable}_FILE");
+        if let Some(path) = self.environment.get(&file_variable).filter(|_| T::SECRET) {
+            let value = Secret::from_file(path).and_then(|secret| T::from_text(secret.reveal()));
+            return (Origin::Variable(file_variable), value);
         }
         if let Some((value, line)) = self.file.get(key) {
             let path = self.path.clone();
             let origin = Origin::File { path, line: *line };
             return (origin, T::from_toml(value, &self.environment));
         }
-        (Origin::Default, default_of(default))
+        (Origin::Default, parse_default(default))
     }
 
-    /// Secrets are neither for a file that others read, nor for the command line, which everybody on the machine sees.
-    fn look_at_secrets<T: Readable>(
+    /// Warns about or refuses secrets that other users can read: in a file they may open, or on the
+    /// command line.
+    fn check_secret_exposure<T: SettingValue>(
         &mut self,
         key: &str,
         origin: &Origin,
         value: &T,
         problems: &mut Vec<Problem>,
     ) {
-        let by_variable = match origin {
+        let file_of_variable = match origin {
             Origin::Variable(name) if name.ends_with("_FILE") => self.environment.get(name),
             _ => None,
         };
         let files = value.secret_files().into_iter();
-        for file in files.chain(by_variable.map(PathBuf::from)) {
-            if privacy(&file) == Privacy::OpenByOthers {
+        for file in files.chain(file_of_variable.map(PathBuf::from)) {
+            if privacy(&file) == Privacy::ExposedByEnvironment {
                 self.warnings.push(Privacy::warning(key, &file));
             }
         }
@@ -230,52 +238,52 @@ impl Layers {
             return;
         }
         match (origin, privacy(&self.path)) {
-            (Origin::File { .. }, Privacy::OpenByOthers) => {
+            (Origin::File { .. }, Privacy::ExposedByEnvironment) => {
                 self.warnings.push(Privacy::warning(key, &self.path));
             }
-            (Origin::File { line, .. }, Privacy::Open) => {
+            (Origin::File { line, .. }, Privacy::Exposed) => {
                 let rule = format!(
-                    "is a secret in a file that others may read: `chmod 600 {}`, or refer to it by {{ file = … }} or {{ env = … }}",
+                    "is a secret in a file that other users may read: run `chmod 600 {}`, or use {{ file = … }} or {{ env = … }}",
                     self.path.display()
                 );
                 problems.push(self.in_file(*line, key, rule));
             }
             (Origin::Flag(flag), _) => {
-                let told = format!(
-                    "{flag} has a secret in it, which everybody on this machine may see: use the environment or a file"
-                );
-                self.warnings.push(told);
+                self.warnings.push(format!(
+                    "{flag} contains a secret, and every user of this machine can see command lines: use an environment variable or a file"
+                ));
             }
             _ => {}
         }
     }
 }
 
-/// The value of a default, which is written as in a file.
-fn default_of<T: Readable>(default: &str) -> Result<T, Broken> {
+/// Parses a default, which is in TOML syntax.
+fn parse_default<T: SettingValue>(default: &str) -> Result<T, BrokenRule> {
     if default.is_empty() {
-        return T::unset().ok_or_else(|| "must be given".to_owned());
+        return T::unset().ok_or_else(|| "must be set".to_owned());
     }
     let value: Value = default
         .parse()
-        .map_err(|error| format!("has a bad default: {error}"))?;
+        .map_err(|error| format!("has an invalid default: {error}"))?;
     T::from_toml(&value, &Environment::new())
 }
 
-/// The flag that says a setting, as the command line calls it.
-fn flag_of(key: &str) -> String {
+/// Returns the command line flag of a setting.
+fn flag_name(key: &str) -> String {
     match key {
         "http_jobs.allow_targets" => "--allow-target".to_owned(),
         key => format!("--{}", key.replace(['.', '_'], "-")),
     }
 }
 
-/// The variables that say a setting.
+/// Returns the environment variables of a setting.
 fn variables(setting: &Setting) -> Vec<String> {
     let variable = setting.variable();
-    match setting.secret {
-        true => vec![format!("{variable}_FILE"), variable],
-        false => vec![variable],
+    if setting.secret {
+        vec![format!("{variable}_FILE"), variable]
+    } else {
+        vec![variable]
     }
 }
 
@@ -288,14 +296,14 @@ fn read_file(path: &Path) -> Result<String, (usize, String)> {
         (line, "must be UTF-8".to_owned())
     })?;
     if text.trim().is_empty() {
-        let rule = "is empty: `windlass config init` prints an example";
+        let rule = "is empty: run `windlass config init` for an example";
         return Err((1, rule.to_owned()));
     }
     Ok(text)
 }
 
-fn line_at(text: &str, place: usize) -> usize {
-    let before = text.as_bytes().get(..place).unwrap_or_default();
+fn line_at(text: &str, offset: usize) -> usize {
+    let before = text.as_bytes().get(..offset).unwrap_or_default();
     before.iter().filter(|byte| **byte == b'\n').count() + 1
 }
 
@@ -303,20 +311,20 @@ fn first_line(message: &str) -> String {
     message.lines().next().unwrap_or_default().to_owned()
 }
 
-/// `: did you mean …?`, if one of the known names is near.
-fn meant<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> String {
-    let far = || ": `windlass config print` names them all".to_owned();
+/// Returns `: did you mean …?` if a known name is similar, otherwise how to list all names.
+fn suggestion<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let no_match = || ": `windlass config print` lists all settings".to_owned();
     if given.len() > 80 {
-        return far();
+        return no_match();
     }
     let last = given.rsplit('.').next().unwrap_or(given);
     let distance = |name: &&str| {
-        let of_name = name.rsplit('.').next().unwrap_or(name);
-        levenshtein(given, name).min(levenshtein(last, of_name) + 1)
+        let last_of_name = name.rsplit('.').next().unwrap_or(name);
+        levenshtein(given, name).min(levenshtein(last, last_of_name) + 1)
     };
     let nearest = known.min_by_key(distance);
     match nearest.filter(|name| distance(name) <= 3.max(given.chars().count() / 4)) {
         Some(name) => format!(": did you mean `{name}`?"),
-        None => far(),
+        None => no_match(),
     }
 }

@@ -1,4 +1,4 @@
-//! The configuration for people: as it is, as an example file, and as a page of the documentation.
+//! Prints the configuration: current values, an example file, and the reference page.
 
 use std::fmt::Write as _;
 
@@ -8,12 +8,12 @@ use super::json::to_json;
 use super::{Config, SETTINGS, Setting};
 
 impl Config {
-    /// Every setting with its value and where that comes from; nothing secret.
+    /// Returns every setting with its value and source as text. Hides secrets.
     pub fn to_text(&self) -> String {
         let shown = self.shown();
-        let wide = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or(0).min(40);
-        let keys = wide(&mut shown.iter().map(|(key, _)| key.len()));
-        let values = wide(&mut shown.iter().map(|(_, value)| value.len()));
+        let width = |lengths: &mut dyn Iterator<Item = usize>| lengths.max().unwrap_or(0).min(40);
+        let keys = width(&mut shown.iter().map(|(key, _)| key.len()));
+        let values = width(&mut shown.iter().map(|(_, value)| value.len()));
         let mut text = String::new();
         for (key, value) in shown {
             let origin = self.origin(key);
@@ -23,13 +23,13 @@ impl Config {
         text
     }
 
-    /// The same for programs.
+    /// Returns every setting with its value and source as JSON. Hides secrets.
     pub fn to_json(&self) -> Value {
         let settings = SETTINGS.iter().zip(self.shown());
         let settings = settings.map(|(setting, (key, shown))| {
             let value = shown.parse().map(|value| to_json(&value));
             let value = match value {
-                // What may be unset is written so in a file.
+                // In a file, "none" stands for an optional setting without a value.
                 Ok(Value::String(text)) if setting.default.is_empty() && text == "none" => {
                     Value::Null
                 }
@@ -42,23 +42,23 @@ impl Config {
         Value::Object(settings.collect())
     }
 
-    /// One setting as it would be written in a file; nothing secret.
+    /// Returns a setting in TOML syntax. Hides secrets.
     pub(crate) fn shown_of(&self, key: &str) -> Option<String> {
         let mut shown = self.shown().into_iter();
         shown.find_map(|(name, value)| (name == key).then_some(value))
     }
 
-    /// An example file: every setting with its meaning and default, commented out.
+    /// Returns an example file: every setting with its documentation and default, commented out.
     pub fn example() -> String {
         let mut text = String::from(
-            "# The configuration of a Windlass server: `windlass serve --config windlass.toml`.\n\
-             # Everything here is at its default. Variables of the environment win over this file, flags over both.\n",
+            "# Configuration of a Windlass server: `windlass serve --config windlass.toml`.\n\
+             # Every setting shows its default. Environment variables override this file; flags override both.\n",
         );
         let mut section = "";
         for setting in SETTINGS {
-            let (within, name) = split(setting);
-            if within != section {
-                section = within;
+            let (setting_section, name) = split_key(setting);
+            if setting_section != section {
+                section = setting_section;
                 writeln!(text, "\n[{section}]").expect("a String takes every write");
             }
             writeln!(text, "\n# {}", setting.doc).expect("a String takes every write");
@@ -68,18 +68,18 @@ impl Config {
         text
     }
 
-    /// The tables of the reference page.
+    /// Returns the tables of the reference page, one for each section.
     pub fn reference() -> String {
         let mut text = String::new();
         let mut section = None;
         for setting in SETTINGS {
-            let (within, _) = split(setting);
-            if section != Some(within) {
-                section = Some(within);
-                let title = if within.is_empty() {
-                    "At the top"
+            let (setting_section, _) = split_key(setting);
+            if section != Some(setting_section) {
+                section = Some(setting_section);
+                let title = if setting_section.is_empty() {
+                    "Top level"
                 } else {
-                    within
+                    setting_section
                 };
                 writeln!(
                     text,
@@ -92,7 +92,7 @@ impl Config {
                 default => format!("`{default}`"),
             };
             let (key, variable, doc) = (setting.key, setting.variable(), setting.doc);
-            let kind = sentence(setting.kind);
+            let kind = capitalized(setting.kind);
             writeln!(
                 text,
                 "| `{key}`<br>`{variable}` | {default} | {doc} {kind}. |"
@@ -103,8 +103,8 @@ impl Config {
     }
 }
 
-/// The section and the name of a setting.
-fn split(setting: &Setting) -> (&'static str, &'static str) {
+/// Returns the section and the name of a setting.
+fn split_key(setting: &Setting) -> (&'static str, &'static str) {
     setting.key.rsplit_once('.').unwrap_or(("", setting.key))
 }
 
@@ -115,7 +115,7 @@ fn written_default(setting: &Setting) -> &'static str {
     }
 }
 
-fn sentence(text: &str) -> String {
+fn capitalized(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(|first| first.to_uppercase().to_string());
     first.unwrap_or_default() + letters.as_str()

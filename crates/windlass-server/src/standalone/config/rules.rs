@@ -1,19 +1,19 @@
 //! Rules about several settings at once.
 //!
-//! Each looks at the values that it needs: where one of them could not be read, that is told already, and all the other rules
-//! still have their say.
+//! A rule does not apply if a value that it needs is invalid: reading the value has already
+//! reported the problem. The other rules still apply.
 
 use std::net::SocketAddr;
 
 use windlass_core::{JOB_BYTES_MAX, format_duration};
 
-use super::settings::Partial;
+use super::settings::PartialConfig;
 use super::{Config, Origin, Problem};
 
-/// Which setting is wrong, and the rule that it breaks.
-type Broken = (&'static str, String);
+/// The key of a setting and the rule that it breaks.
+type BrokenSetting = (&'static str, String);
 
-const RULES: [fn(&Partial) -> Option<Broken>; 8] = [
+const RULES: [fn(&PartialConfig) -> Option<BrokenSetting>; 8] = [
     tls_key,
     tls_certificate,
     public_without_tls,
@@ -24,76 +24,77 @@ const RULES: [fn(&Partial) -> Option<Broken>; 8] = [
     old_keys,
 ];
 
-impl Partial {
-    /// What does not go together.
+impl PartialConfig {
+    /// Returns the problems with combinations of settings.
     pub(super) fn broken_rules(&self, origin: impl Fn(&str) -> Origin) -> Vec<Problem> {
         let broken = RULES.iter().filter_map(|rule| rule(self));
-        let told = broken.map(|(key, rule)| Problem {
+        let problems = broken.map(|(key, rule)| Problem {
             origin: origin(key),
             key: key.to_owned(),
             rule,
         });
-        told.collect()
+        problems.collect()
     }
 
-    /// Whether the certificate and the key of TLS were said.
-    fn tls(&self) -> Option<(bool, bool)> {
+    /// Whether the TLS certificate and the TLS key are set.
+    fn has_tls_files(&self) -> Option<(bool, bool)> {
         let (certificate, key) = (self.tls_certificate.as_ref()?, self.tls_key.as_ref()?);
         Some((certificate.is_some(), key.is_some()))
     }
 }
 
-fn when(broken: bool, key: &'static str, rule: impl Into<String>) -> Option<Broken> {
-    broken.then(|| (key, rule.into()))
+fn broken_if(is_broken: bool, key: &'static str, rule: impl Into<String>) -> Option<BrokenSetting> {
+    is_broken.then(|| (key, rule.into()))
 }
 
-fn tls_key(read: &Partial) -> Option<Broken> {
-    let alone = read.tls()? == (true, false);
-    when(alone, "tls.key", "is needed beside `tls.certificate`")
+fn tls_key(partial: &PartialConfig) -> Option<BrokenSetting> {
+    let alone = partial.has_tls_files()? == (true, false);
+    broken_if(alone, "tls.key", "is required with `tls.certificate`")
 }
 
-fn tls_certificate(read: &Partial) -> Option<Broken> {
-    let alone = read.tls()? == (false, true);
-    when(alone, "tls.certificate", "is needed beside `tls.key`")
+fn tls_certificate(partial: &PartialConfig) -> Option<BrokenSetting> {
+    let alone = partial.has_tls_files()? == (false, true);
+    broken_if(alone, "tls.certificate", "is required with `tls.key`")
 }
 
-fn public_without_tls(read: &Partial) -> Option<Broken> {
-    let covered = read.tls()? == (true, true) || read.behind_proxy? || read.insecure?;
-    let rule = "is reachable from other machines without TLS: set `tls.certificate` and `tls.key`, say `behind_proxy` if a proxy does it, or `insecure` (`--insecure`) if you know better";
-    when(is_public(read.bind?) && !covered, "bind", rule)
+fn public_without_tls(partial: &PartialConfig) -> Option<BrokenSetting> {
+    let covered =
+        partial.has_tls_files()? == (true, true) || partial.behind_proxy? || partial.insecure?;
+    let rule = "is reachable from other machines without TLS: set `tls.certificate` and `tls.key`; or set `behind_proxy` if a proxy terminates TLS; or set `insecure` (`--insecure`) to allow it anyway";
+    broken_if(is_public(partial.bind?) && !covered, "bind", rule)
 }
 
-fn lease(read: &Partial) -> Option<Broken> {
-    let needed = read.sweep_every?.saturating_mul(3);
-    let told = format_duration(needed);
-    let rule = format!("must be at least three times `jobs.sweep_every`: {told}");
-    when(read.lease? < needed, "jobs.lease", rule)
+fn lease(partial: &PartialConfig) -> Option<BrokenSetting> {
+    let needed = partial.sweep_every?.saturating_mul(3);
+    let shown = format_duration(needed);
+    let rule = format!("must be at least three times `jobs.sweep_every`: {shown}");
+    broken_if(partial.lease? < needed, "jobs.lease", rule)
 }
 
-fn lease_max(read: &Partial) -> Option<Broken> {
-    let short = read.lease_max? < read.lease?;
-    when(short, "jobs.lease_max", "must be at least `jobs.lease`")
+fn lease_max(partial: &PartialConfig) -> Option<BrokenSetting> {
+    let short = partial.lease_max? < partial.lease?;
+    broken_if(short, "jobs.lease_max", "must be at least `jobs.lease`")
 }
 
-fn payload_bytes(read: &Partial) -> Option<Broken> {
+fn payload_bytes(partial: &PartialConfig) -> Option<BrokenSetting> {
     let rest = u64::try_from(JOB_BYTES_MAX).unwrap_or(u64::MAX);
-    let needed = read.payload_bytes?.saturating_add(rest);
+    let needed = partial.payload_bytes?.saturating_add(rest);
     let rule = format!(
-        "must be at most `http.bulk_bytes` without {rest}, which the rest of a job may need"
+        "must be at most `http.bulk_bytes` minus {rest}, the size that the other fields of a job can have"
     );
-    when(needed > read.bulk_bytes?, "jobs.payload_bytes", rule)
+    broken_if(needed > partial.bulk_bytes?, "jobs.payload_bytes", rule)
 }
 
-fn connections(read: &Partial) -> Option<Broken> {
-    let more = read.connections_per_address? > read.connections?;
+fn connections(partial: &PartialConfig) -> Option<BrokenSetting> {
+    let more = partial.connections_per_address? > partial.connections?;
     let rule = "must be at most `http.connections`";
-    when(more, "http.connections_per_address", rule)
+    broken_if(more, "http.connections_per_address", rule)
 }
 
-fn old_keys(read: &Partial) -> Option<Broken> {
-    let alone = !read.old_keys.as_ref()?.is_empty() && read.master_key.as_ref()?.is_none();
-    let rule = "need a new `secrets.master_key` beside them";
-    when(alone, "secrets.old_keys", rule)
+fn old_keys(partial: &PartialConfig) -> Option<BrokenSetting> {
+    let alone = !partial.old_keys.as_ref()?.is_empty() && partial.master_key.as_ref()?.is_none();
+    let rule = "need a current `secrets.master_key` too";
+    broken_if(alone, "secrets.old_keys", rule)
 }
 
 fn is_public(bind: SocketAddr) -> bool {
@@ -101,7 +102,7 @@ fn is_public(bind: SocketAddr) -> bool {
 }
 
 impl Config {
-    /// Whether other machines can reach it.
+    /// Whether other machines can reach the server.
     pub fn is_public(&self) -> bool {
         is_public(self.bind)
     }

@@ -1,4 +1,5 @@
-//! Values that are not shown: written out, or better, referred to by a file or a variable.
+//! Secret values, which are never printed. A setting contains the secret itself or, better, refers
+//! to a file or a variable.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,106 +8,107 @@ use rustix::fs::{StatVfsMountFlags, statvfs};
 use toml_edit::Value;
 use zeroize::Zeroizing;
 
-use super::value::{Broken, Environment, Readable, wrong_type};
+use super::value::{BrokenRule, Environment, SettingValue, wrong_type};
 
-/// A value that is not shown.
+/// A secret value. `Debug` does not print it.
 #[derive(Clone)]
 pub struct Secret {
     text: Zeroizing<String>,
-    from: From,
+    source: SecretSource,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum From {
+enum SecretSource {
     WrittenOut,
     File(String),
     Variable(String),
 }
 
 impl Secret {
-    /// What it is.
+    /// Returns the secret.
     pub fn reveal(&self) -> &str {
         &self.text
     }
 
-    /// From a file that nobody else may read.
-    pub(super) fn from_file(path: &str) -> Result<Self, Broken> {
+    /// Reads a secret from a file that only its owner may read.
+    pub(super) fn from_file(path: &str) -> Result<Self, BrokenRule> {
         check_private(Path::new(path))?;
         let unreadable =
             |error: std::io::Error| format!("names the file {path}, which cannot be read: {error}");
         let text = Zeroizing::new(std::fs::read_to_string(path).map_err(unreadable)?);
         Ok(Secret {
             text: Zeroizing::new(text.trim().to_owned()),
-            from: From::File(path.to_owned()),
+            source: SecretSource::File(path.to_owned()),
         })
     }
 }
 
-/// Refuses a file that others than its owner may read, where that can be changed.
-fn check_private(path: &Path) -> Result<(), Broken> {
+/// Refuses a file that other users may read, if this process could change that.
+fn check_private(path: &Path) -> Result<(), BrokenRule> {
     match privacy(path) {
-        Privacy::Open => Err(Privacy::refusal(path)),
-        Privacy::Kept | Privacy::OpenByOthers => Ok(()),
+        Privacy::Exposed => Err(Privacy::refusal(path)),
+        Privacy::Private | Privacy::ExposedByEnvironment => Ok(()),
     }
 }
 
-/// Whether others than its owner may read a file.
+/// Whether other users may read a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Privacy {
-    /// They may not.
-    Kept,
-    /// They may, and whoever runs this can change that.
-    Open,
-    /// They may, and whoever runs this cannot change it: the file has another owner or cannot be written, as those that
-    /// containers mount under `/run/secrets`.
-    OpenByOthers,
+    /// Only the owner may read it.
+    Private,
+    /// Others may read it, and the user of this process can change that.
+    Exposed,
+    /// Others may read it, and the user of this process cannot change that: the file has another
+    /// owner or is read-only, like the files that containers mount under `/run/secrets`.
+    ExposedByEnvironment,
 }
 
 impl Privacy {
-    fn of(mode: u32, own: bool, writable: bool) -> Self {
+    fn from_mode(mode: u32, own: bool, writable: bool) -> Self {
         match (mode & 0o077 != 0, own && writable) {
-            (false, _) => Privacy::Kept,
-            (true, true) => Privacy::Open,
-            (true, false) => Privacy::OpenByOthers,
+            (false, _) => Privacy::Private,
+            (true, true) => Privacy::Exposed,
+            (true, false) => Privacy::ExposedByEnvironment,
         }
     }
 
-    pub(super) fn refusal(path: &Path) -> Broken {
+    pub(super) fn refusal(path: &Path) -> BrokenRule {
         let path = path.display();
-        format!("names the file {path}, which others may read: `chmod 600 {path}`")
+        format!("names the file {path}, which other users may read: run `chmod 600 {path}`")
     }
 
     pub(super) fn warning(key: &str, path: &Path) -> String {
         let path = path.display();
         format!(
-            "`{key}` names the file {path}, which others on this machine may read, and which was given so"
+            "`{key}` names the file {path}, which other users of this machine may read, and this user cannot change its permissions"
         )
     }
 }
 
-/// Who may read a file; one that is not there is nobody's.
+/// Returns who may read a file. A missing file counts as private.
 pub(super) fn privacy(path: &Path) -> Privacy {
     use std::os::unix::fs::MetadataExt as _;
-    let Ok(about) = std::fs::metadata(path) else {
-        return Privacy::Kept;
+    let Ok(metadata) = std::fs::metadata(path) else {
+        return Privacy::Private;
     };
-    let own = about.uid() == rustix::process::geteuid().as_raw();
-    let read_only = statvfs(path).is_ok_and(|on| on.f_flag.contains(StatVfsMountFlags::RDONLY));
-    Privacy::of(about.mode(), own, !read_only)
+    let own = metadata.uid() == rustix::process::geteuid().as_raw();
+    let read_only =
+        statvfs(path).is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::RDONLY));
+    Privacy::from_mode(metadata.mode(), own, !read_only)
 }
 
-impl Readable for Secret {
+impl SettingValue for Secret {
     const KIND: &'static str = "a secret: { file = \"path\" }, { env = \"NAME\" } or text";
     const SECRET: bool = true;
 
-    fn from_text(text: &str) -> Result<Self, Broken> {
+    fn from_text(text: &str) -> Result<Self, BrokenRule> {
         Ok(Secret {
             text: Zeroizing::new(text.to_owned()),
-            from: From::WrittenOut,
+            source: SecretSource::WrittenOut,
         })
     }
 
-    fn from_toml(value: &Value, environment: &Environment) -> Result<Self, Broken> {
+    fn from_toml(value: &Value, environment: &Environment) -> Result<Self, BrokenRule> {
         let table = match value {
             Value::String(text) => return Secret::from_text(text.value()),
             Value::InlineTable(table) => table,
@@ -121,7 +123,7 @@ impl Readable for Secret {
                     text.ok_or_else(|| format!("names the variable {name}, which is not set"))?;
                 Ok(Secret {
                     text: Zeroizing::new(text.clone()),
-                    from: From::Variable(name.to_owned()),
+                    source: SecretSource::Variable(name.to_owned()),
                 })
             }
             _ => Err(format!("must be {}", Self::KIND)),
@@ -129,21 +131,21 @@ impl Readable for Secret {
     }
 
     fn show(&self) -> String {
-        match &self.from {
-            From::WrittenOut => "\"(hidden)\"".to_owned(),
-            From::File(path) => format!("{{ file = {path:?} }}"),
-            From::Variable(name) => format!("{{ env = {name:?} }}"),
+        match &self.source {
+            SecretSource::WrittenOut => "\"(hidden)\"".to_owned(),
+            SecretSource::File(path) => format!("{{ file = {path:?} }}"),
+            SecretSource::Variable(name) => format!("{{ env = {name:?} }}"),
         }
     }
 
     fn secrets_written_out(&self) -> bool {
-        self.from == From::WrittenOut
+        self.source == SecretSource::WrittenOut
     }
 
     fn secret_files(&self) -> Vec<PathBuf> {
-        match &self.from {
-            From::File(path) => vec![path.into()],
-            From::WrittenOut | From::Variable(_) => Vec::new(),
+        match &self.source {
+            SecretSource::File(path) => vec![path.into()],
+            SecretSource::WrittenOut | SecretSource::Variable(_) => Vec::new(),
         }
     }
 }
@@ -154,17 +156,18 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The URL of a store, which may have a password in it.
+/// The URL of a store. It may contain a password.
 #[derive(Clone, Debug)]
 pub struct StoreUrl(Secret);
 
 impl StoreUrl {
-    /// The whole of it.
+    /// Returns the URL with its password.
     pub fn reveal(&self) -> &str {
         self.0.reveal()
     }
 
-    /// Where the password is: up to the last `@`, since one that was not escaped may have every letter in it.
+    /// Returns the start and end of the password. It ends at the last `@`, because a password that
+    /// is not escaped may itself contain any character.
     fn password(&self) -> Option<(usize, usize)> {
         let url = self.reveal();
         let start = url.find("://")? + 3;
@@ -174,13 +177,13 @@ impl StoreUrl {
         Some((start + colon + 1, start + at))
     }
 
-    /// The URL without its password.
+    /// Returns the URL without its password.
     pub fn shown(&self) -> String {
         let url = self.reveal();
         let parts = self
             .password()
             .and_then(|(from, to)| Some((url.get(..from)?, url.get(to..)?)));
-        // A password may also be among the parameters.
+        // The password can also be a query parameter.
         let shown = parts.map_or_else(
             || url.to_owned(),
             |(before, after)| format!("{before}…{after}"),
@@ -192,21 +195,21 @@ impl StoreUrl {
     }
 }
 
-impl Readable for StoreUrl {
+impl SettingValue for StoreUrl {
     const KIND: &'static str = "a URL: \"sqlite:path\", \"postgres://user@host/database\" or \"memory:\"; or { file = \"path\" }, { env = \"NAME\" }";
     const SECRET: bool = true;
 
-    fn from_text(text: &str) -> Result<Self, Broken> {
-        checked(Secret::from_text(text)?)
+    fn from_text(text: &str) -> Result<Self, BrokenRule> {
+        check_scheme(Secret::from_text(text)?)
     }
 
-    fn from_toml(value: &Value, environment: &Environment) -> Result<Self, Broken> {
-        checked(Secret::from_toml(value, environment)?)
+    fn from_toml(value: &Value, environment: &Environment) -> Result<Self, BrokenRule> {
+        check_scheme(Secret::from_toml(value, environment)?)
     }
 
     fn show(&self) -> String {
-        match self.0.from {
-            From::WrittenOut => format!("{:?}", self.shown()),
+        match self.0.source {
+            SecretSource::WrittenOut => format!("{:?}", self.shown()),
             _ => self.0.show(),
         }
     }
@@ -222,7 +225,7 @@ impl Readable for StoreUrl {
 
 const SCHEMES: [&str; 4] = ["memory:", "sqlite:", "postgres://", "postgresql://"];
 
-fn checked(secret: Secret) -> Result<StoreUrl, Broken> {
+fn check_scheme(secret: Secret) -> Result<StoreUrl, BrokenRule> {
     if !SCHEMES
         .iter()
         .any(|scheme| secret.reveal().starts_with(scheme))
@@ -240,18 +243,18 @@ mod tests {
     fn a_file_is_refused_where_its_owner_runs_this_and_could_close_it() {
         // Containers mount secrets with mode 0444, of another owner or on a read-only mount.
         for (mode, own, writable, privacy) in [
-            (0o600, true, true, Privacy::Kept),
-            (0o400, false, false, Privacy::Kept),
-            (0o640, true, true, Privacy::Open),
-            (0o604, true, true, Privacy::Open),
-            (0o444, false, true, Privacy::OpenByOthers),
-            (0o444, true, false, Privacy::OpenByOthers),
+            (0o600, true, true, Privacy::Private),
+            (0o400, false, false, Privacy::Private),
+            (0o640, true, true, Privacy::Exposed),
+            (0o604, true, true, Privacy::Exposed),
+            (0o444, false, true, Privacy::ExposedByEnvironment),
+            (0o444, true, false, Privacy::ExposedByEnvironment),
         ] {
-            assert_eq!(Privacy::of(mode, own, writable), privacy, "{mode:o}");
+            assert_eq!(Privacy::from_mode(mode, own, writable), privacy, "{mode:o}");
         }
         let own = tempfile::NamedTempFile::new().unwrap();
-        assert_eq!(privacy(own.path()), Privacy::Kept);
-        assert_eq!(privacy(Path::new("/nowhere")), Privacy::Kept);
+        assert_eq!(privacy(own.path()), Privacy::Private);
+        assert_eq!(privacy(Path::new("/nowhere")), Privacy::Private);
     }
 
     #[test]

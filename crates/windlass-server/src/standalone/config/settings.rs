@@ -1,6 +1,6 @@
-//! Every setting, said once: its name, type, default, rule and meaning.
+//! Declares every setting once: its key, type, default, rule and documentation.
 //!
-//! Reading, printing, the example file and the reference page all come from here.
+//! Loading, printing, the example file and the reference page all use these declarations.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -15,27 +15,27 @@ use windlass_http::Cidr;
 
 use super::layers::Layers;
 use super::secret::{Secret, StoreUrl};
-use super::value::{Broken, LogFormat, Readable};
+use super::value::{BrokenRule, LogFormat, SettingValue};
 use super::{Origin, Problem};
 use crate::secrets::MasterKey;
 
-/// What can be set.
+/// The declaration of a setting.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
-    /// Its name in a file: `http.header_time`.
+    /// The key in the configuration file: `http.header_time`.
     pub key: &'static str,
-    /// What kind of value it takes.
+    /// The type of its value, in words.
     pub kind: &'static str,
-    /// Its default as it would be written in a file; empty where there is none.
+    /// The default in TOML syntax. Empty if the setting has no default.
     pub default: &'static str,
-    /// What it is for.
+    /// What the setting does.
     pub doc: &'static str,
-    /// Whether its value is hidden.
+    /// Whether the value is a secret, which is never printed.
     pub secret: bool,
 }
 
 impl Setting {
-    /// Its name in the environment: `WINDLASS_HTTP_HEADER_TIME`.
+    /// Returns the name of its environment variable: `WINDLASS_HTTP_HEADER_TIME`.
     pub fn variable(&self) -> String {
         format!("WINDLASS_{}", self.key.replace('.', "_").to_uppercase())
     }
@@ -43,39 +43,39 @@ impl Setting {
 
 macro_rules! settings {
     ($($key:literal $field:ident: $type:ty = $default:literal, $rule:expr, $doc:literal;)*) => {
-        /// Everything that can be set, as it is.
+        /// The value of every setting.
         #[derive(Debug, Clone)]
         pub struct Config {
             $(#[doc = $doc] pub $field: $type,)*
             pub(super) origins: BTreeMap<&'static str, Origin>,
-            /// What is allowed, and should be looked at.
+            /// Problems that do not prevent a start but that an operator should look at.
             pub warnings: Vec<String>,
         }
 
-        /// All settings, in the order of the example file.
+        /// The declarations of all settings, in the order of the example file.
         pub const SETTINGS: &[Setting] = &[$(Setting {
             key: $key,
-            kind: <$type as Readable>::KIND,
+            kind: <$type as SettingValue>::KIND,
             default: $default,
             doc: $doc,
-            secret: <$type as Readable>::SECRET,
+            secret: <$type as SettingValue>::SECRET,
         }),*];
 
-        /// What could be read of it: nothing where a value breaks a rule of its own.
-        pub(super) struct Partial {
+        /// The settings read so far. A setting with an invalid value is `None`.
+        pub(super) struct PartialConfig {
             $(pub(super) $field: Option<$type>,)*
         }
 
-        impl Partial {
-            /// Reads every setting; what is wrong is added to the problems.
+        impl PartialConfig {
+            /// Reads every setting and adds invalid values to `problems`.
             pub(super) fn read(layers: &mut Layers, problems: &mut Vec<Problem>) -> Self {
-                Partial {
+                PartialConfig {
                     $($field: layers.read::<$type>($key, $default, $rule, problems),)*
                 }
             }
 
-            /// The whole of it, if everything could be read.
-            pub(super) fn whole(self, layers: Layers) -> Option<Config> {
+            /// Returns the configuration, or `None` if a setting is invalid.
+            pub(super) fn complete(self, layers: Layers) -> Option<Config> {
                 Some(Config {
                     $($field: self.$field?,)*
                     origins: layers.origins,
@@ -85,7 +85,7 @@ macro_rules! settings {
         }
 
         impl Config {
-            /// Each setting as it would be written in a file; nothing secret.
+            /// Returns every setting in TOML syntax, with secrets hidden.
             pub(super) fn shown(&self) -> Vec<(&'static str, String)> {
                 vec![$(($key, self.$field.show())),*]
             }
@@ -95,177 +95,179 @@ macro_rules! settings {
 
 settings! {
     "bind" bind: SocketAddr = r#""127.0.0.1:8080""#, any,
-        "Where the server listens. Port 0 takes any that is free. Anything but loopback needs a key, and `tls`, `behind_proxy` or `insecure`.";
+        "The address that the server listens on. Port 0 picks a free port. An address other than loopback needs an API key and one of `tls`, `behind_proxy` or `insecure`.";
     "data" data: PathBuf = r#""windlass-data""#, any,
-        "The directory of the embedded store. It is made if it is not there, for its owner alone.";
+        "The directory of the embedded store. The server creates it if it does not exist, readable only by its owner.";
     "store" store: Option<StoreUrl> = "", any,
-        "Where jobs are kept: `sqlite:path`, `postgres://user@host/database`, or `memory:` (nothing is durable). Without it, `windlass.db` in the data directory.";
+        "The store that holds the jobs: `sqlite:path`, `postgres://user@host/database`, or `memory:` (jobs are lost when the server stops). If not set, `windlass.db` in the data directory.";
     "behind_proxy" behind_proxy: bool = "false", any,
-        "Says that a proxy in front takes care of TLS, so that a public `bind` without `tls` is fine. Keys are still needed.";
+        "Confirms that a proxy in front of the server terminates TLS, which allows a public `bind` without `tls`. Clients still need API keys.";
     "insecure" insecure: bool = "false", any,
-        "Allows a public `bind` without TLS and without keys. Everybody who reaches the server may do everything.";
+        "Allows a public `bind` without TLS and without API keys. Anyone who can reach the server can then do everything.";
     "hosts" hosts: Vec<String> = "[]", |hosts: &Vec<String>| host_names(hosts),
-        "While there is no key, the server answers only requests whose `Host` is a name of loopback, one of these, or, with `insecure`, any address.";
+        "Additional host names for a server without API keys. Such a server accepts a request only if its `Host` header is a loopback name, one of these names or, with `insecure`, any IP address.";
 
     "tls.certificate" tls_certificate: Option<PathBuf> = "", any,
-        "The certificate and those that it is signed by, in PEM. With `tls.key`, the server speaks TLS.";
+        "The PEM file with the server's certificate, followed by its intermediate certificates. With `tls.key`, the server accepts only TLS connections.";
     "tls.key" tls_key: Option<PathBuf> = "", any,
-        "The private key of the certificate, in PEM.";
+        "The PEM file with the private key of the certificate.";
 
     "log.format" log_format: LogFormat = r#""text""#, any,
-        "`text` for people, `json` for programs.";
+        "`text` is for people, `json` for programs.";
     "log.level" log_level: String = r#""info""#, |filter: &String| log_level(filter),
-        "What is logged: `error`, `warn`, `info`, `debug` or `trace`, or a filter like `info,windlass_server=debug`.";
+        "The lowest level to log: `error`, `warn`, `info`, `debug` or `trace`. Also accepts a filter like `info,windlass_server=debug`.";
 
     "jobs.lease" lease: Duration = r#""30s""#, between(1, 86_400),
-        "How long a claim holds a job unless it says otherwise. At least three times `jobs.sweep_every`.";
+        "The lease of a claim that does not ask for one, from 1 s to 24 h. At least three times `jobs.sweep_every`.";
     "jobs.lease_max" lease_max: Duration = r#""1h""#, between(1, 86_400),
-        "The longest lease that a worker may ask for.";
-    "jobs.sweep_every" sweep_every: Duration = r#""500ms""#, longer_than_nothing,
-        "How often expired leases are looked for.";
+        "The longest lease that a worker can request, from 1 s to 24 h. At least `jobs.lease`.";
+    "jobs.sweep_every" sweep_every: Duration = r#""500ms""#, positive,
+        "How often the server looks for expired leases. More than 0.";
     "jobs.retry" retry: RetryPolicy = r#""standard""#, any,
-        "The retry policy of jobs that neither have one of their own nor from their queue: a preset's name, or a table with the fields that a policy has in JSON, such as `preset`, `max_retries` and `base_ms`.";
-    "jobs.retry_cap" retry_cap: Option<u64> = "", |cap: &Option<u64>| maybe_within(1, 1000, cap),
-        "The most attempts of a job that this server grants, whatever the job or its policy asks for; as many as they ask for, if not set. `1` is fail fast.";
+        "The retry policy for jobs that have none of their own and none from their queue: the name of a preset, or a table with the same fields as a policy in JSON, such as `preset`, `max_retries` and `base_ms`.";
+    "jobs.retry_cap" retry_cap: Option<u64> = "", |cap: &Option<u64>| within_if_set(1, 1000, cap),
+        "The most attempts that this server allows for a job, whatever the job or its policy requests. From 1 to 1000; no cap if not set. With `1`, failed jobs are never retried.";
     "jobs.payload_bytes" payload_bytes: u64 = "1048576", within(1, 64 * 1024 * 1024),
-        "The largest payload. `http.bulk_bytes` must have room for it and for the rest of a job.";
+        "The largest payload of a job in bytes, up to 64 MiB. `http.bulk_bytes` must be large enough for the payload and the other fields of a job.";
 
     "http.bulk_bytes" bulk_bytes: u64 = "16777216", within(1024, 1024 * 1024 * 1024),
-        "The largest body of a request about many jobs. No body is larger.";
+        "The largest request body in bytes, from 1 KiB to 1 GiB. It applies to requests about many jobs; other requests have smaller limits.";
     "http.idempotency_keys" idempotency_keys: u64 = "1000000", within(1, 1_000_000_000),
-        "The most requests with an `Idempotency-Key` that one caller sends to this server within a day. Each is noted for a day; an answer counts once more for each KiB that is kept of it.";
-    "http.header_time" header_time: Duration = r#""10s""#, longer_than_nothing,
-        "The head of a request comes within this time.";
+        "The most requests with an `Idempotency-Key` that one API key can send to this server in 24 hours, up to 1,000,000,000. A stored response counts as one more request for every full KiB.";
+    "http.header_time" header_time: Duration = r#""10s""#, positive,
+        "Clients must send a whole request head within this time.";
     "http.header_bytes" header_bytes: u64 = "32768", within(1024, 1024 * 1024),
-        "The largest head of a request.";
+        "The largest request head in bytes, from 1 KiB to 1 MiB.";
     "http.header_fields" header_fields: u64 = "100", within(10, 1000),
-        "The most header fields of a request.";
-    "http.body_time" body_time: Duration = r#""30s""#, longer_than_nothing,
-        "A body comes within this time, and a second more for each `http.body_bytes_per_second` of it.";
+        "The most header fields in a request, from 10 to 1000.";
+    "http.body_time" body_time: Duration = r#""30s""#, positive,
+        "Clients must send a whole request body within this time, plus one second for every `http.body_bytes_per_second` received.";
     "http.body_bytes_per_second" body_bytes_per_second: u64 = "16384", within(1, 1024 * 1024 * 1024),
-        "A long body comes at least so fast.";
-    "http.write_time" write_time: Duration = r#""30s""#, longer_than_nothing,
-        "In each stretch of so long, the other side takes at least `http.write_bytes` of an answer that waits.";
+        "The slowest rate at which clients may send a long body, in bytes per second, up to 1 GiB.";
+    "http.write_time" write_time: Duration = r#""30s""#, positive,
+        "Clients must read at least `http.write_bytes` of a response in every window of this length, or they are disconnected.";
     "http.write_bytes" write_bytes: u64 = "65536", within(1, 64 * 1024 * 1024),
-        "See `http.write_time`.";
-    "http.idle_time" idle_time: Duration = r#""60s""#, longer_than_nothing,
-        "A connection without a request is closed after this time.";
+        "The least that clients must read of a response within `http.write_time`, in bytes, up to 64 MiB.";
+    "http.idle_time" idle_time: Duration = r#""60s""#, positive,
+        "The server closes a connection that has no request for this long.";
     "http.connections" connections: u64 = "10000", within(1, 1_000_000),
-        "The most connections. Past them, health is still answered.";
+        "The most open connections, up to 1,000,000. Further connections can only query `/livez`, `/readyz` and `/metrics`.";
     "http.connections_per_address" connections_per_address: u64 = "256", within(1, 1_000_000),
-        "The most connections from one address, or from one /64 of IPv6. Raise it behind a proxy.";
+        "The most open connections from one IPv4 address or one IPv6 /64 network. At most `http.connections`. Raise it if a proxy is in front of the server.";
     "http.streams" streams: u64 = "100", within(1, 10_000),
-        "The most requests at once on one HTTP/2 connection.";
+        "The most concurrent requests on one HTTP/2 connection, up to 10,000.";
     "http.wait_max" wait_max: Duration = r#""60s""#, between(1, 3600),
-        "The longest that a request may wait for jobs, or for the end of one.";
+        "The longest time that a long poll can wait for jobs or for a result, from 1 s to 1 h.";
     "http.waiting_max" waiting_max: u64 = "1000", within(1, 1_000_000),
-        "At most this many requests wait at once, and at most this many listen to events. One API key gets at most half of them.";
+        "The most open long polls, and separately the most open event streams, up to 1,000,000. One API key can use at most half of each.";
 
     "http_jobs.run" http_jobs_run: bool = "true", any,
         "Whether this server runs HTTP jobs.";
     "http_jobs.concurrency" http_jobs_concurrency: u64 = "100", within(1, 10_000),
-        "The most HTTP jobs of one queue that run at once; those of all queues together are at most ten times as many, and 10,000.";
-    "http_jobs.per_host" http_jobs_per_host: Option<u64> = "", maybe_positive,
-        "The most requests to one host at once; no bound if not set.";
+        "The most HTTP jobs of one queue that run at once, up to 10,000. All queues together run at most ten times as many, and at most 10,000.";
+    "http_jobs.per_host" http_jobs_per_host: Option<u64> = "", at_least_one_if_set,
+        "The most concurrent requests to one host. No limit if not set.";
     "http_jobs.allow_targets" allow_targets: Vec<String> = "[]", |ranges: &Vec<String>| cidrs(ranges),
-        "Ranges of addresses that HTTP jobs may reach beside public ones: `10.1.0.0/16`. Private, loopback, link-local and metadata addresses are refused otherwise.";
-    "http_jobs.connect_timeout" http_jobs_connect_timeout: Duration = r#""5s""#, longer_than_nothing,
-        "Resolving a target's name, connecting and the TLS handshake may each take so long.";
-    "http_jobs.outcome_retry_max" outcome_retry_max: Duration = r#""5m""#, longer_than_nothing,
-        "An outcome that the store keeps refusing is retried for at most this long after the request ended. Then its lease expires and the attempt counts as lost.";
+        "Address ranges that HTTP jobs can reach in addition to public addresses, such as `10.1.0.0/16`. Otherwise the server refuses private, loopback, link-local and metadata addresses.";
+    "http_jobs.connect_timeout" http_jobs_connect_timeout: Duration = r#""5s""#, positive,
+        "The time limit for each of three steps: resolving the target's name, connecting, and the TLS handshake.";
+    "http_jobs.outcome_retry_max" outcome_retry_max: Duration = r#""5m""#, positive,
+        "How long the server retries writing an outcome to an unavailable store after the request has ended. After that, the lease expires and the attempt counts as lost.";
     "http_jobs.ca_file" http_jobs_ca_file: Option<PathBuf> = "", any,
-        "Certificates of further authorities that targets may be signed by, in PEM.";
-    "http_jobs.public_url" public_url: Option<String> = "", |url: &Option<String>| maybe_url(url.as_deref()),
-        "Where others reach this server, such as `https://jobs.example.org`: sent along with requests that are completed later.";
+        "A PEM file with additional certificate authorities to trust for targets.";
+    "http_jobs.public_url" public_url: Option<String> = "", |url: &Option<String>| url_if_set(url.as_deref()),
+        "The URL at which targets reach this server, such as `https://jobs.example.org`. Targets that complete a job later receive a completion URL that starts with it.";
 
     "retention.finished" retention_finished: Duration = r#""7d""#, whole_days,
-        "How long succeeded and cancelled jobs are kept, in whole days. An `Idempotency-Key` is remembered for one day, so a job is kept at least as long.";
-    "retention.dead" retention_dead: Option<Duration> = "", maybe_whole_days,
-        "How long dead jobs are kept, in whole days; until a person purges them, if not set.";
+        "How long the server keeps succeeded and cancelled jobs, in whole days. At least one day, because an `Idempotency-Key` is remembered for one day.";
+    "retention.dead" retention_dead: Option<Duration> = "", whole_days_if_set,
+        "How long the server keeps dead jobs, in whole days. If not set, it keeps them until someone purges them.";
     "retention.queues" retention_queues: BTreeMap<QueueName, Duration> = "{}", each_whole_days,
-        "Other times than `retention.finished` for single queues.";
+        "Retention of finished jobs for single queues, instead of `retention.finished`. In whole days.";
     "retention.replaced_payloads" retention_replaced_payloads: Duration = r#""7d""#, any,
-        "How long a payload that a change of a job or a schedule replaced is kept, for those who may read payloads; `\"0s\"` keeps none. Payloads over 1 MiB are not kept.";
+        "How long the server keeps a payload after a change to a job or schedule replaced it. Callers who may read payloads can read it. `\"0s\"` keeps none. Payloads over 1 MiB are not kept.";
 
     "shutdown.grace" shutdown_grace: Duration = r#""30s""#, any,
-        "At the end, running requests and jobs have so long to finish. A second signal ends the waiting.";
+        "How long running requests and jobs have to finish at shutdown. A second signal stops the server at once.";
 
     "secrets.master_key" master_key: Option<Secret> = "", |key: &Option<Secret>| master_keys(key.as_slice()),
-        "The key that secrets in the store are encrypted with: 64 hexadecimal digits, as `windlass secrets new-key` prints them.";
+        "The key that encrypts the secrets in the store: 64 hexadecimal digits. `windlass secrets new-key` prints a new one.";
     "secrets.old_keys" old_keys: Vec<Secret> = "[]", |keys: &Vec<Secret>| master_keys(keys),
-        "Former master keys: what they encrypted can still be read, until `windlass secrets rotate` has written it anew.";
+        "Earlier master keys, which can still decrypt secrets. You can remove them once `windlass secrets rotate` has re-encrypted all secrets.";
 }
 
-fn any<T>(_: &T) -> Result<(), Broken> {
+fn any<T>(_: &T) -> Result<(), BrokenRule> {
     Ok(())
 }
 
-fn within(min: u64, max: u64) -> impl Fn(&u64) -> Result<(), Broken> {
-    move |number| match (min..=max).contains(number) {
-        true => Ok(()),
-        false => Err(format!("must be from {min} to {max}, got {number}")),
+fn within(min: u64, max: u64) -> impl Fn(&u64) -> Result<(), BrokenRule> {
+    move |number| {
+        if (min..=max).contains(number) {
+            Ok(())
+        } else {
+            Err(format!("must be from {min} to {max}, got {number}"))
+        }
     }
 }
 
-fn between(min_seconds: u64, max_seconds: u64) -> impl Fn(&Duration) -> Result<(), Broken> {
+fn between(min_seconds: u64, max_seconds: u64) -> impl Fn(&Duration) -> Result<(), BrokenRule> {
     let (min, max) = (
         Duration::from_secs(min_seconds),
         Duration::from_secs(max_seconds),
     );
-    move |duration| match (min..=max).contains(duration) {
-        true => Ok(()),
-        false => Err(format!(
-            "must be from {} to {}",
-            format_duration(min),
-            format_duration(max)
-        )),
+    move |duration| {
+        if (min..=max).contains(duration) {
+            return Ok(());
+        }
+        let (min, max) = (format_duration(min), format_duration(max));
+        Err(format!("must be from {min} to {max}"))
     }
 }
 
-fn longer_than_nothing(duration: &Duration) -> Result<(), Broken> {
-    match duration.is_zero() {
-        true => Err("must be longer than nothing".to_owned()),
-        false => Ok(()),
+fn positive(duration: &Duration) -> Result<(), BrokenRule> {
+    if duration.is_zero() {
+        return Err("must be more than 0".to_owned());
     }
+    Ok(())
 }
 
-fn whole_days(duration: &Duration) -> Result<(), Broken> {
+fn whole_days(duration: &Duration) -> Result<(), BrokenRule> {
     const DAY: u128 = 86_400_000_000;
     match duration.as_micros() {
         micros if micros >= DAY && micros % DAY == 0 => Ok(()),
-        _ => Err("must be whole days, at least one: \"7d\"".to_owned()),
+        _ => Err("must be a whole number of days, at least one, like \"7d\"".to_owned()),
     }
 }
 
-fn maybe_whole_days(duration: &Option<Duration>) -> Result<(), Broken> {
+fn whole_days_if_set(duration: &Option<Duration>) -> Result<(), BrokenRule> {
     duration.as_ref().map_or(Ok(()), whole_days)
 }
 
-fn each_whole_days(queues: &BTreeMap<QueueName, Duration>) -> Result<(), Broken> {
+fn each_whole_days(queues: &BTreeMap<QueueName, Duration>) -> Result<(), BrokenRule> {
     queues.values().try_for_each(whole_days)
 }
 
-fn maybe_within(min: u64, max: u64, number: &Option<u64>) -> Result<(), Broken> {
+fn within_if_set(min: u64, max: u64, number: &Option<u64>) -> Result<(), BrokenRule> {
     number.as_ref().map_or(Ok(()), within(min, max))
 }
 
-fn maybe_positive(number: &Option<u64>) -> Result<(), Broken> {
+fn at_least_one_if_set(number: &Option<u64>) -> Result<(), BrokenRule> {
     match number {
         Some(0) => Err("must be at least 1".to_owned()),
         _ => Ok(()),
     }
 }
 
-fn cidrs(ranges: &[String]) -> Result<(), Broken> {
+fn cidrs(ranges: &[String]) -> Result<(), BrokenRule> {
     for range in ranges {
-        let read = range.parse::<Cidr>();
-        read.map_err(|refusal| format!("{range:?}: {}", refusal.rule()))?;
+        let parsed = range.parse::<Cidr>();
+        parsed.map_err(|invalid| format!("{range:?}: {}", invalid.rule()))?;
     }
     Ok(())
 }
 
-/// Names as they stand in `Host`, without a port.
-fn host_names(hosts: &[String]) -> Result<(), Broken> {
+/// Checks names as a client sends them in `Host`, without a port.
+fn host_names(hosts: &[String]) -> Result<(), BrokenRule> {
     for host in hosts {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         let is_name = |name: &str| {
@@ -274,35 +276,38 @@ fn host_names(hosts: &[String]) -> Result<(), Broken> {
         };
         if !is_name(host) && bare.parse::<IpAddr>().is_err() {
             return Err(format!(
-                "must be names like \"jobs.example.org\" or addresses, without scheme, port and path, got {host:?}"
+                "must be host names like \"jobs.example.org\" or IP addresses, without scheme, port or path, got {host:?}"
             ));
         }
     }
     Ok(())
 }
 
-fn maybe_url(url: Option<&str>) -> Result<(), Broken> {
+fn url_if_set(url: Option<&str>) -> Result<(), BrokenRule> {
     let Some(url) = url else { return Ok(()) };
-    let good = |uri: &Uri| {
-        let secure = matches!(uri.scheme_str(), Some("http" | "https"));
-        let host = uri.host().is_some_and(|host| !host.is_empty());
-        secure && host && uri.query().is_none() && !url.contains(['@', '#'])
+    let is_base_url = |uri: &Uri| {
+        let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
+        let has_host = uri.host().is_some_and(|host| !host.is_empty());
+        is_http && has_host && uri.query().is_none() && !url.contains(['@', '#'])
     };
     match url.parse::<Uri>() {
-        Ok(uri) if good(&uri) => Ok(()),
-        _ => Err("must be like https://jobs.example.org, without user, query and fragment".into()),
+        Ok(uri) if is_base_url(&uri) => Ok(()),
+        _ => Err(
+            "must be a URL like https://jobs.example.org, without user, query or fragment".into(),
+        ),
     }
 }
 
-fn master_keys(keys: &[Secret]) -> Result<(), Broken> {
-    let digits = "must be 64 hexadecimal digits, as `windlass secrets new-key` prints them";
-    let mut read = keys.iter().map(|key| MasterKey::parse(key.reveal()));
-    read.try_for_each(|key| key.map(drop))
-        .map_err(|_| digits.to_owned())
+fn master_keys(keys: &[Secret]) -> Result<(), BrokenRule> {
+    let rule = "must be 64 hexadecimal digits; `windlass secrets new-key` prints a new key";
+    let mut parsed = keys.iter().map(|key| MasterKey::parse(key.reveal()));
+    parsed
+        .try_for_each(|key| key.map(drop))
+        .map_err(|_| rule.to_owned())
 }
 
-fn log_level(filter: &str) -> Result<(), Broken> {
-    // A word alone is taken for the name of a module, and a typo of a level would log nothing else.
+fn log_level(filter: &str) -> Result<(), BrokenRule> {
+    // `EnvFilter` takes a bare word for a module name, so a mistyped level would silence the log.
     let is_level = |word: &str| word.parse::<LevelFilter>().is_ok();
     let mut parts = filter.split(',').map(str::trim);
     let typo = parts.find(|part| !part.contains(['=', '[', ']', '{', '}']) && !is_level(part));
@@ -311,7 +316,8 @@ fn log_level(filter: &str) -> Result<(), Broken> {
             "must be a level (error, warn, info, debug, trace, off) or a filter like \"info,windlass_server=debug\", got {typo:?}"
         ));
     }
-    let read = filter.parse::<tracing_subscriber::EnvFilter>();
-    read.map(drop)
+    let parsed = filter.parse::<tracing_subscriber::EnvFilter>();
+    parsed
+        .map(drop)
         .map_err(|error| format!("must be a level or a filter: {error}"))
 }

@@ -1,4 +1,4 @@
-//! Good configurations are read as they were meant, bad ones refused with all that is wrong.
+//! Tests of loading and printing configurations.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -10,7 +10,7 @@ use super::*;
 
 mod refused;
 
-/// A file of its owner alone.
+/// Creates a file that only its owner can read.
 fn file(content: impl AsRef<[u8]>) -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("windlass.toml");
@@ -32,15 +32,15 @@ fn load(content: impl AsRef<[u8]>) -> Result<Config, ConfigError> {
     })
 }
 
-/// What is refused, without the directory of the file.
+/// Returns the problems of an invalid file, without its directory.
 fn refused(content: impl AsRef<[u8]>) -> Vec<String> {
     let problems = load(content).expect_err("a problem").0;
-    let told = problems.iter().map(|problem| {
+    let texts = problems.iter().map(|problem| {
         let text = problem.to_string();
         text.rsplit_once("/windlass.toml")
             .map_or(text.clone(), |(_, rest)| rest.to_owned())
     });
-    told.collect()
+    texts.collect()
 }
 
 fn with(
@@ -207,7 +207,7 @@ fn every_setting_has_a_variable_that_is_read_as_text() {
 }
 
 #[test]
-fn secrets_that_others_may_read_are_refused_and_none_is_shown() {
+fn secrets_that_others_may_read_are_refused_and_no_secret_is_shown() {
     let content = "store = \"postgres://ann:s3cret@db/jobs\"\n";
     let (_dir, path) = file(content);
     let sources = |path: &PathBuf| Sources {
@@ -219,7 +219,9 @@ fn secrets_that_others_may_read_are_refused_and_none_is_shown() {
     allow(&path, 0o644);
     let problem = Config::load(&sources(&path)).unwrap_err().to_string();
     assert!(
-        problem.contains(":1: `store` is a secret in a file that others may read: `chmod 600 "),
+        problem.contains(
+            ":1: `store` is a secret in a file that other users may read: run `chmod 600 "
+        ),
         "{problem}"
     );
     let (_dir, plain) = file("store = \"postgres://ann@db/jobs\"\n");
@@ -246,19 +248,19 @@ fn secrets_that_others_may_read_are_refused_and_none_is_shown() {
     allow(&secret, 0o640);
     let problem = Config::load(&sources(&by_file)).unwrap_err().to_string();
     assert!(
-        problem.contains("which others may read: `chmod 600"),
+        problem.contains("which other users may read: run `chmod 600"),
         "{problem}"
     );
     let flagged = with(&[], &[("store", "postgres://ann:s3cret@db/jobs")]).unwrap();
     assert!(
-        flagged.warnings[0].contains("--store has a secret in it"),
+        flagged.warnings[0].contains("--store contains a secret"),
         "{:?}",
         flagged.warnings
     );
 }
 
 #[test]
-fn a_retry_policy_is_a_name_a_table_or_json_and_is_shown_as_it_can_be_read_again() {
+fn a_retry_policy_is_a_name_a_table_or_json_and_survives_a_round_trip() {
     let policy = serde_json::json!({"preset": "full-jitter", "max_retries": 9, "base_ms": 250});
     let wanted = RetryPolicy::from_json(&policy).unwrap();
     let table = "{ preset = \"full-jitter\", max_retries = 9, base_ms = 250 }";
@@ -282,7 +284,7 @@ fn a_retry_policy_is_a_name_a_table_or_json_and_is_shown_as_it_can_be_read_again
 }
 
 #[test]
-fn the_example_file_says_every_default_and_is_one() {
+fn the_example_file_lists_every_default_and_is_valid() {
     let example = Config::example();
     let defaults = with(&[], &[]).unwrap();
     let loaded = load(&example).unwrap();
@@ -303,7 +305,7 @@ fn the_example_file_says_every_default_and_is_one() {
     assert_eq!(
         spelled_out.shown(),
         defaults.shown(),
-        "the defaults it names are the defaults"
+        "the example file shows the real defaults"
     );
     for setting in SETTINGS {
         assert_ne!(
@@ -316,7 +318,7 @@ fn the_example_file_says_every_default_and_is_one() {
 }
 
 #[test]
-fn what_is_printed_says_where_each_value_comes_from() {
+fn printed_values_show_their_source() {
     let config = with(
         &[("WINDLASS_LOG_LEVEL", "debug")],
         &[("bind", "127.0.0.1:1")],

@@ -1,4 +1,4 @@
-//! How the values of settings are read and shown.
+//! Parses and shows the values of settings.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,52 +12,52 @@ use windlass_core::{QueueName, format_duration, parse_duration};
 use super::json::{to_json, to_toml};
 use super::secret::Secret;
 
-/// What a value may refer to: variables of the environment.
+/// The environment variables, which values can refer to.
 pub(super) type Environment = BTreeMap<String, String>;
 
-/// A rule that a value breaks, as a sentence that follows its name.
-pub(super) type Broken = String;
+/// The rule that a value breaks, worded to follow the name of the setting.
+pub(super) type BrokenRule = String;
 
-/// A type that a setting may have.
-pub(super) trait Readable: Sized {
-    /// What it is called in documentation.
+/// The type of a setting.
+pub(super) trait SettingValue: Sized {
+    /// The name of the type in documentation.
     const KIND: &'static str;
-    /// Whether it is hidden.
+    /// Whether values are secrets, which are never printed.
     const SECRET: bool = false;
 
-    /// From a flag or the environment.
-    fn from_text(text: &str) -> Result<Self, Broken>;
+    /// Parses the value of a flag or an environment variable.
+    fn from_text(text: &str) -> Result<Self, BrokenRule>;
 
-    /// From a file.
-    fn from_toml(value: &Value, _environment: &Environment) -> Result<Self, Broken> {
+    /// Parses the value from a file.
+    fn from_toml(value: &Value, _environment: &Environment) -> Result<Self, BrokenRule> {
         match value {
             Value::String(text) => Self::from_text(text.value()),
             other => Err(wrong_type(Self::KIND, other)),
         }
     }
 
-    /// The value of one that has no default.
+    /// Returns the value of a setting that is not set and has no default, if the type allows that.
     fn unset() -> Option<Self> {
         None
     }
 
-    /// As it would be written in a file; nothing secret.
+    /// Returns the value in TOML syntax. Hides secrets.
     fn show(&self) -> String;
 
-    /// Whether a secret in it was written out where it was said.
+    /// Whether the source contains a secret itself, not a reference to one.
     fn secrets_written_out(&self) -> bool {
         false
     }
 
-    /// The files that secrets in it came from.
+    /// Returns the files that secrets were read from.
     fn secret_files(&self) -> Vec<PathBuf> {
         Vec::new()
     }
 }
 
-pub(super) fn wrong_type(wanted: &str, got: &Value) -> Broken {
+pub(super) fn wrong_type(expected: &str, got: &Value) -> BrokenRule {
     format!(
-        "must be {wanted}, got {} {}",
+        "must be {expected}, got {} {}",
         article(got.type_name()),
         got.type_name()
     )
@@ -75,24 +75,24 @@ fn quoted(text: &str) -> String {
     Value::from(text).to_string().trim().to_owned()
 }
 
-/// A text as it is shown in a message: short, and harmless.
-fn shown(text: &str) -> String {
+/// Quotes a text for a message: at most 40 characters, control characters escaped.
+fn excerpt(text: &str) -> String {
     let short: String = text.chars().take(40).collect();
     format!("{short:?}")
 }
 
-impl Readable for bool {
+impl SettingValue for bool {
     const KIND: &'static str = "true or false";
 
-    fn from_text(text: &str) -> Result<Self, Broken> {
+    fn from_text(text: &str) -> Result<Self, BrokenRule> {
         match text {
             "true" | "1" | "yes" => Ok(true),
             "false" | "0" | "no" => Ok(false),
-            _ => Err(format!("must be true or false, got {}", shown(text))),
+            _ => Err(format!("must be true or false, got {}", excerpt(text))),
         }
     }
 
-    fn from_toml(value: &Value, _: &Environment) -> Result<Self, Broken> {
+    fn from_toml(value: &Value, _: &Environment) -> Result<Self, BrokenRule> {
         value.as_bool().ok_or_else(|| wrong_type(Self::KIND, value))
     }
 
@@ -101,26 +101,26 @@ impl Readable for bool {
     }
 }
 
-impl Readable for u64 {
+impl SettingValue for u64 {
     const KIND: &'static str = "a whole number";
 
-    fn from_text(text: &str) -> Result<Self, Broken> {
+    fn from_text(text: &str) -> Result<Self, BrokenRule> {
         let unreadable = |_| {
             format!(
-                "must be a whole number that is not negative, got {}",
-                shown(text)
+                "must be a whole number of at least 0, got {}",
+                excerpt(text)
             )
         };
         text.replace('_', "").parse().map_err(unreadable)
     }
 
-    fn from_toml(value: &Value, _: &Environment) -> Result<Self, Broken> {
+    fn from_toml(value: &Value, _: &Environment) -> Result<Self, BrokenRule> {
         let number = value
             .as_integer()
             .ok_or_else(|| wrong_type(Self::KIND, value))?;
         number
             .try_into()
-            .map_err(|_| "must not be negative".to_owned())
+            .map_err(|_| "must be at least 0".to_owned())
     }
 
     fn show(&self) -> String {
@@ -128,10 +128,10 @@ impl Readable for u64 {
     }
 }
 
-impl Readable for Duration {
+impl SettingValue for Duration {
     const KIND: &'static str = "a duration like \"1m 30s\"";
 
-    fn from_text(text: &str) -> Result<Self, Broken> {
+    fn from_text(text: &str) -> Result<Self, BrokenRule> {
         parse_duration(text).map_err(|invalid| invalid.rule().to_owned())
     }
 
@@ -140,10 +140,10 @@ impl Readable for Duration {
     }
 }
 
-impl Readable for String {
+impl SettingValue for String {
     const KIND: &'static str = "text";
 
-    fn from_text(text: &str) -> Result<Self, Broken> {
+    fn from_text(text: &str) -> Result<Self, BrokenRule> {
         Ok(text.to_owned())
     }
 
@@ -152,10 +152,10 @@ impl Readable for String {
     }
 }
 
-impl Readable for PathBuf {
+impl SettingValue for PathBuf {
     const KIND: &'static str = "a path";
 
-    fn from_text(text: &str) -> Result<Self, Broken> {
+    fn from_text(text: &str) -> Result<Self, BrokenRule> {
         match text {
             "" => Err("must not be empty".to_owned()),
             text => Ok(text.into()),
@@ -167,17 +167,17 @@ impl Readable for PathBuf {
     }
 }
 
-impl Readable for SocketAddr {
+impl SettingValue for SocketAddr {
     const KIND: &'static str = "an address like \"127.0.0.1:8080\"";
 
-    fn from_text(text: &str) -> Result<Self, Broken> {
+    fn from_text(text: &str) -> Result<Self, BrokenRule> {
         let named = text
             .strip_prefix("localhost:")
             .map(|port| format!("127.0.0.1:{port}"));
         let unreadable = |_| {
             format!(
                 "must be an address and a port like 127.0.0.1:8080, got {}",
-                shown(text)
+                excerpt(text)
             )
         };
         named.as_deref().unwrap_or(text).parse().map_err(unreadable)
@@ -188,10 +188,10 @@ impl Readable for SocketAddr {
     }
 }
 
-impl Readable for Vec<String> {
+impl SettingValue for Vec<String> {
     const KIND: &'static str = "a list of texts";
 
-    fn from_text(text: &str) -> Result<Self, Broken> {
+    fn from_text(text: &str) -> Result<Self, BrokenRule> {
         let items = text
             .split(',')
             .map(str::trim)
@@ -199,7 +199,7 @@ impl Readable for Vec<String> {
         Ok(items.map(str::to_owned).collect())
     }
 
-    fn from_toml(value: &Value, _: &Environment) -> Result<Self, Broken> {
+    fn from_toml(value: &Value, _: &Environment) -> Result<Self, BrokenRule> {
         let items = value
             .as_array()
             .ok_or_else(|| wrong_type(Self::KIND, value))?;
@@ -216,27 +216,31 @@ impl Readable for Vec<String> {
     }
 }
 
-impl Readable for BTreeMap<QueueName, Duration> {
+impl SettingValue for BTreeMap<QueueName, Duration> {
     const KIND: &'static str = "a table of durations by queue";
 
-    fn from_text(text: &str) -> Result<Self, Broken> {
+    fn from_text(text: &str) -> Result<Self, BrokenRule> {
         let pairs = text.split(',').filter(|pair| !pair.trim().is_empty());
         let read = pairs.map(|pair| {
-            let unreadable =
-                || format!("must be like \"mail=14d,reports=30d\", got {}", shown(text));
+            let unreadable = || {
+                format!(
+                    "must be like \"mail=14d,reports=30d\", got {}",
+                    excerpt(text)
+                )
+            };
             let (queue, duration) = pair.split_once('=').ok_or_else(unreadable)?;
             read_pair(queue.trim(), duration.trim())
         });
         read.collect()
     }
 
-    fn from_toml(value: &Value, environment: &Environment) -> Result<Self, Broken> {
+    fn from_toml(value: &Value, environment: &Environment) -> Result<Self, BrokenRule> {
         let table = value
             .as_inline_table()
             .ok_or_else(|| wrong_type(Self::KIND, value))?;
         let read = table.iter().map(|(queue, value)| {
             let duration = Duration::from_toml(value, environment)
-                .map_err(|broken| format!("has for queue {queue} what {broken}"))?;
+                .map_err(|broken| format!("has an invalid value for queue {queue}: {broken}"))?;
             Ok((read_queue(queue)?, duration))
         });
         read.collect()
@@ -247,38 +251,40 @@ impl Readable for BTreeMap<QueueName, Duration> {
             .iter()
             .map(|(queue, duration)| format!("{} = {}", quoted(queue.as_str()), duration.show()));
         let pairs: Vec<_> = pairs.collect();
-        match pairs.is_empty() {
-            true => "{}".to_owned(),
-            false => format!("{{ {} }}", pairs.join(", ")),
+        if pairs.is_empty() {
+            "{}".to_owned()
+        } else {
+            format!("{{ {} }}", pairs.join(", "))
         }
     }
 }
 
-fn read_pair(queue: &str, duration: &str) -> Result<(QueueName, Duration), Broken> {
+fn read_pair(queue: &str, duration: &str) -> Result<(QueueName, Duration), BrokenRule> {
     Ok((read_queue(queue)?, Duration::from_text(duration)?))
 }
 
-fn read_queue(name: &str) -> Result<QueueName, Broken> {
-    QueueName::new(name).map_err(|invalid| format!("names a queue that {}", invalid.rule()))
+fn read_queue(name: &str) -> Result<QueueName, BrokenRule> {
+    QueueName::new(name)
+        .map_err(|invalid| format!("has an invalid queue name, which {}", invalid.rule()))
 }
 
-impl Readable for RetryPolicy {
+impl SettingValue for RetryPolicy {
     const KIND: &'static str = "the name of a retry policy, or a table of its values";
 
-    fn from_text(text: &str) -> Result<Self, Broken> {
+    fn from_text(text: &str) -> Result<Self, BrokenRule> {
         if text.trim_start().starts_with('{') {
             let json = serde_json::from_str(text);
             return read_policy(&json.map_err(|error| format!("must be JSON: {error}"))?);
         }
-        let found = Preset::ALL.into_iter().find(|preset| preset.name() == text);
-        let found = found.ok_or_else(|| {
+        let preset = Preset::ALL.into_iter().find(|preset| preset.name() == text);
+        let preset = preset.ok_or_else(|| {
             let names = Preset::ALL.map(|preset| preset.name()).join(", ");
-            format!("must be among {names}, or a table, got {}", shown(text))
+            format!("must be one of {names}, or a table, got {}", excerpt(text))
         });
-        Ok(found?.policy())
+        Ok(preset?.policy())
     }
 
-    fn from_toml(value: &Value, _: &Environment) -> Result<Self, Broken> {
+    fn from_toml(value: &Value, _: &Environment) -> Result<Self, BrokenRule> {
         match value {
             Value::String(text) => Self::from_text(text.value()),
             Value::InlineTable(_) => read_policy(&to_json(value)),
@@ -294,30 +300,30 @@ impl Readable for RetryPolicy {
     }
 }
 
-fn read_policy(json: &serde_json::Value) -> Result<RetryPolicy, Broken> {
+fn read_policy(json: &serde_json::Value) -> Result<RetryPolicy, BrokenRule> {
     RetryPolicy::from_json(json).map_err(|invalid| match invalid.field() {
         "" => invalid.rule().to_owned(),
-        field => format!("has a `{field}` that {}", invalid.rule()),
+        field => format!("is invalid: `{field}` {}", invalid.rule()),
     })
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-impl Readable for LogFormat {
+impl SettingValue for LogFormat {
     const KIND: &'static str = "\"text\" or \"json\"";
 
-    fn from_text(text: &str) -> Result<Self, Broken> {
+    fn from_text(text: &str) -> Result<Self, BrokenRule> {
         match text {
             "text" => Ok(LogFormat::Text),
             "json" => Ok(LogFormat::Json),
-            _ => Err(format!("must be `text` or `json`, got {}", shown(text))),
+            _ => Err(format!("must be `text` or `json`, got {}", excerpt(text))),
         }
     }
 
@@ -329,18 +335,18 @@ impl Readable for LogFormat {
     }
 }
 
-impl<T: Readable> Readable for Option<T> {
+impl<T: SettingValue> SettingValue for Option<T> {
     const KIND: &'static str = T::KIND;
     const SECRET: bool = T::SECRET;
 
-    fn from_text(text: &str) -> Result<Self, Broken> {
+    fn from_text(text: &str) -> Result<Self, BrokenRule> {
         match text {
             "" | "none" => Ok(None),
             text => T::from_text(text).map(Some),
         }
     }
 
-    fn from_toml(value: &Value, environment: &Environment) -> Result<Self, Broken> {
+    fn from_toml(value: &Value, environment: &Environment) -> Result<Self, BrokenRule> {
         match value.as_str() {
             Some("" | "none") => Ok(None),
             _ => T::from_toml(value, environment).map(Some),
@@ -364,11 +370,11 @@ impl<T: Readable> Readable for Option<T> {
     }
 }
 
-impl Readable for Vec<Secret> {
+impl SettingValue for Vec<Secret> {
     const KIND: &'static str = "a list of secrets";
     const SECRET: bool = true;
 
-    fn from_text(text: &str) -> Result<Self, Broken> {
+    fn from_text(text: &str) -> Result<Self, BrokenRule> {
         let items = text
             .split(',')
             .map(str::trim)
@@ -376,7 +382,7 @@ impl Readable for Vec<Secret> {
         items.map(Secret::from_text).collect()
     }
 
-    fn from_toml(value: &Value, environment: &Environment) -> Result<Self, Broken> {
+    fn from_toml(value: &Value, environment: &Environment) -> Result<Self, BrokenRule> {
         let items = value
             .as_array()
             .ok_or_else(|| wrong_type(Self::KIND, value))?;
@@ -387,15 +393,15 @@ impl Readable for Vec<Secret> {
     }
 
     fn show(&self) -> String {
-        let items: Vec<_> = self.iter().map(Readable::show).collect();
+        let items: Vec<_> = self.iter().map(SettingValue::show).collect();
         format!("[{}]", items.join(", "))
     }
 
     fn secrets_written_out(&self) -> bool {
-        self.iter().any(Readable::secrets_written_out)
+        self.iter().any(SettingValue::secrets_written_out)
     }
 
     fn secret_files(&self) -> Vec<PathBuf> {
-        self.iter().flat_map(Readable::secret_files).collect()
+        self.iter().flat_map(SettingValue::secret_files).collect()
     }
 }

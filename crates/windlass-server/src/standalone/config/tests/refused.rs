@@ -1,33 +1,33 @@
-//! Configurations that cannot work, and what is told about them.
+//! Tests of invalid configurations and their error messages.
 
 use super::*;
 
 #[test]
-fn all_problems_are_told_at_once_with_line_and_nearest_name() {
+fn all_problems_are_reported_at_once_with_line_and_nearest_name() {
     let content = "bnid = \"127.0.0.1:1\"\n\n[http]\nheader_tiem = \"1s\"\nidle_time = 60\nconnections = -1\n[jobs]\nlease = \"1 parsec\"\n[zebra]\nx = 1\n";
     assert_eq!(
         refused(content),
         [
             ":1: `bnid` is not a setting: did you mean `bind`?",
             ":4: `http.header_tiem` is not a setting: did you mean `http.header_time`?",
-            ":9: `zebra` is not a setting: `windlass config print` names them all",
+            ":9: `zebra` is not a setting: `windlass config print` lists all settings",
             ":8: `jobs.lease` must be a duration like \"1m 30s\" (units w d h m s ms us), got \"1 parsec\"",
             ":5: `http.idle_time` must be a duration like \"1m 30s\", got an integer",
-            ":6: `http.connections` must not be negative",
+            ":6: `http.connections` must be at least 0",
         ]
     );
-    // Rules across settings are told beside values that cannot be read.
+    // Invalid values do not hide broken rules about other settings.
     assert_eq!(
         refused("jobs.lease_max = \"10s\"\nlog.format = \"xml\"\ntls.key = \"k\"\n"),
         [
             ":2: `log.format` must be `text` or `json`, got \"xml\"",
-            "`tls.certificate` is needed beside `tls.key`",
+            "`tls.certificate` is required with `tls.key`",
             ":1: `jobs.lease_max` must be at least `jobs.lease`",
         ]
     );
     assert_eq!(
         refused("http = 3\n"),
-        [":1: `http` is a section: write `[http]`"]
+        [":1: `http` is a section, not a setting: write `[http]`"]
     );
     let doubled = refused("data = \"a\"\ndata = \"b\"\n");
     assert!(doubled[0].starts_with(":2: duplicate key"), "{doubled:?}");
@@ -38,7 +38,7 @@ fn all_problems_are_told_at_once_with_line_and_nearest_name() {
     );
     assert_eq!(
         refused("  \n"),
-        [":1: is empty: `windlass config init` prints an example"]
+        [":1: is empty: run `windlass config init` for an example"]
     );
     assert_eq!(refused(b"data = \"a\"\n\xff\xfe"), [":2: must be UTF-8"]);
     let missing = Config::load(&Sources {
@@ -74,11 +74,11 @@ fn what_cannot_work_is_refused_with_the_rule() {
         ),
         (
             "jobs.sweep_every = \"0s\"",
-            "`jobs.sweep_every` must be longer than nothing",
+            "`jobs.sweep_every` must be more than 0",
         ),
         (
             "jobs.retry = \"often\"",
-            "`jobs.retry` must be among standard, ",
+            "`jobs.retry` must be one of standard, ",
         ),
         (
             "jobs.payload_bytes = 0",
@@ -86,19 +86,19 @@ fn what_cannot_work_is_refused_with_the_rule() {
         ),
         (
             "http.bulk_bytes = 2000",
-            "`jobs.payload_bytes` must be at most `http.bulk_bytes` without 262144, ",
+            "`jobs.payload_bytes` must be at most `http.bulk_bytes` minus 262144, ",
         ),
         (
             "http.bulk_bytes = 1048576",
-            "`jobs.payload_bytes` must be at most `http.bulk_bytes` without 262144, ",
+            "`jobs.payload_bytes` must be at most `http.bulk_bytes` minus 262144, ",
         ),
         (
             "jobs.retry = { preset = \"standard\", max_attempts = 1001 }",
-            "`jobs.retry` has a `max_attempts` that must be",
+            "`jobs.retry` is invalid: `max_attempts` must be",
         ),
         (
             "jobs.retry = { preset = \"standard\", often = 1 }",
-            "`jobs.retry` has a `often` that",
+            "`jobs.retry` is invalid: `often`",
         ),
         (
             "jobs.retry_cap = 0",
@@ -115,18 +115,18 @@ fn what_cannot_work_is_refused_with_the_rule() {
         ("log.level = \"info,wran\"", "`log.level` must be a level"),
         (
             "http_jobs.public_url = \"not a url\"",
-            "`http_jobs.public_url` must be like https://jobs.example.org",
+            "`http_jobs.public_url` must be a URL like https://jobs.example.org",
         ),
         (
             "http_jobs.public_url = \"ftp://jobs.example\"",
-            "`http_jobs.public_url` must be like https://jobs.example.org",
+            "`http_jobs.public_url` must be a URL like https://jobs.example.org",
         ),
         (
             "hosts = [\"http://x:1/\"]",
-            "`hosts` must be names like \"jobs.example.org\" or addresses",
+            "`hosts` must be host names like \"jobs.example.org\" or IP addresses",
         ),
-        ("hosts = [\"*\"]", "`hosts` must be names like"),
-        ("hosts = [\"x:80\"]", "`hosts` must be names like"),
+        ("hosts = [\"*\"]", "`hosts` must be host names like"),
+        ("hosts = [\"x:80\"]", "`hosts` must be host names like"),
         (
             "http.connections = 0",
             "`http.connections` must be from 1 to 1000000, got 0",
@@ -141,31 +141,31 @@ fn what_cannot_work_is_refused_with_the_rule() {
         ),
         (
             "retention.finished = \"12h\"",
-            "`retention.finished` must be whole days, at least one: \"7d\"",
+            "`retention.finished` must be a whole number of days, at least one, like \"7d\"",
         ),
         (
             "retention.finished = \"0d\"",
-            "`retention.finished` must be whole days",
+            "`retention.finished` must be a whole number of days",
         ),
         (
             "retention.dead = \"36h\"",
-            "`retention.dead` must be whole days",
+            "`retention.dead` must be a whole number of days",
         ),
         (
             "retention.queues.mail = \"1h\"",
-            "`retention.queues` must be whole days",
+            "`retention.queues` must be a whole number of days",
         ),
         (
             "retention.queues = { \"a b\" = \"1d\" }",
-            "`retention.queues` names a queue that must be",
+            "`retention.queues` has an invalid queue name, which must be",
         ),
         (
             "tls.key = \"k\"",
-            "`tls.certificate` is needed beside `tls.key`",
+            "`tls.certificate` is required with `tls.key`",
         ),
         (
             "tls.certificate = \"c\"",
-            "`tls.key` is needed beside `tls.certificate`",
+            "`tls.key` is required with `tls.certificate`",
         ),
         (
             "log.level = \"loud=very\"",
@@ -188,7 +188,7 @@ fn what_cannot_work_is_refused_with_the_rule() {
                 "secrets.old_keys = [\"00112233445566778899aabbccddeeff",
                 "00112233445566778899aabbccddeeff\"]"
             ),
-            "`secrets.old_keys` need a new `secrets.master_key` beside them",
+            "`secrets.old_keys` need a current `secrets.master_key` too",
         ),
         (
             "secrets.master_key = { env = \"NOT_SET\" }",
@@ -257,10 +257,10 @@ fn variables_that_tell_where_a_service_is_are_none_of_ours_and_near_misses_are_r
     assert!(with(&service, &[]).is_ok());
     for typo in ["WINDLASS_PORTS", "WINDLASS_PORT_HTTP", "WINDLASS_BIND_PORT"] {
         let environment = [&service[..], &[(typo, "8080")]].concat();
-        let told = with(&environment, &[]).unwrap_err().to_string();
+        let message = with(&environment, &[]).unwrap_err().to_string();
         assert!(
-            told.contains(&format!("{typo}: is not a setting")),
-            "{told}"
+            message.contains(&format!("{typo}: is not a setting")),
+            "{message}"
         );
     }
     let alone = with(&[("WINDLASS_PORT", "8080")], &[]).unwrap_err();
@@ -272,16 +272,17 @@ fn variables_that_tell_where_a_service_is_are_none_of_ours_and_near_misses_are_r
 }
 
 #[test]
-fn what_is_said_twice_or_under_another_name_is_told_as_it_was_said() {
+fn a_problem_names_the_source_as_the_user_wrote_it() {
     let (_dir, secret) = file("memory:\n");
     let twice = [
         ("WINDLASS_STORE", "memory:"),
         ("WINDLASS_STORE_FILE", secret.to_str().unwrap()),
     ];
-    let told = with(&twice, &[]).unwrap_err().to_string();
+    let message = with(&twice, &[]).unwrap_err().to_string();
     assert!(
-        told.contains("WINDLASS_STORE_FILE: says what WINDLASS_STORE says too: set one of them"),
-        "{told}"
+        message
+            .contains("WINDLASS_STORE_FILE: conflicts with WINDLASS_STORE: set only one of them"),
+        "{message}"
     );
     let log = with(&[("WINDLASS_LOG", "debug")], &[]).unwrap_err();
     assert!(log.to_string().contains("WINDLASS_LOG: is not a setting"));
@@ -295,7 +296,7 @@ fn what_is_said_twice_or_under_another_name_is_told_as_it_was_said() {
 }
 
 #[test]
-fn a_server_is_told_of_files_that_it_needs_together_with_everything_else() {
+fn problems_with_files_are_reported_together_with_all_others() {
     let (_dir, path) = file(
         "bind = \"x\"\ntls.certificate = \"/nowhere/cert.pem\"\ntls.key = \"/nowhere/key.pem\"\nhttp_jobs.ca_file = \"/nowhere/ca.pem\"\n",
     );
@@ -303,18 +304,18 @@ fn a_server_is_told_of_files_that_it_needs_together_with_everything_else() {
         file: Some(path),
         ..Sources::default()
     };
-    let told = Config::load_for_server(&sources).unwrap_err().to_string();
+    let message = Config::load_for_server(&sources).unwrap_err().to_string();
     for problem in [
         ":1: `bind` must be an address",
-        ":2: `tls.certificate` cannot be used: the certificate in /nowhere/cert.pem cannot be read",
+        ":2: `tls.certificate` cannot be used: cannot read the certificate in /nowhere/cert.pem",
         ":4: `http_jobs.ca_file` names the file /nowhere/ca.pem, which cannot be read",
     ] {
-        assert!(told.contains(problem), "{problem}: {told}");
+        assert!(message.contains(problem), "{problem}: {message}");
     }
-    let told = Config::load(&sources).unwrap_err();
+    let message = Config::load(&sources).unwrap_err();
     assert_eq!(
-        told.0.len(),
+        message.0.len(),
         1,
-        "who only opens the store needs none: {told}"
+        "other commands do not need the files: {message}"
     );
 }
