@@ -1,9 +1,10 @@
-//! Who may do what: API keys with scopes, and what happens without any.
+//! Authentication and authorization: API keys with scopes.
 //!
-//! The rule. A server without any key answers everybody who can reach it, and nobody but the machine itself can: it binds to
-//! loopback, and a public bind without a key is refused at start. From the moment the first key exists, every request needs one
-//! (revoked and expired keys count: taking the last key away does not open the door again). Browsers are kept out of an open
-//! server: a page of another site must not reach it through its visitor (see [`Access::check_browser`]).
+//! A server without API keys accepts every request. Only its own machine can send one: the server
+//! binds to loopback and refuses to start on a public address. As soon as the first key exists,
+//! every request needs a key. Revoked and expired keys count too, so revoking the last key does not
+//! open the server again. An open server refuses requests that a browser sends for a page of
+//! another site (see [`Access::check_browser`]).
 
 mod browser;
 mod key;
@@ -27,25 +28,25 @@ pub use scope::Scopes;
 pub use windlass_api::{CheckedNewKey as NewKey, Scope};
 
 use browser::Hosts;
-use key::KeyHash as Hash;
-use throttle::{Counted, Throttle};
+use throttle::{Throttle, Throttling};
 
-/// One who was let in.
+/// The authenticated caller of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
-    /// The public id of its key; `local` where none is needed.
+    /// The public id of the caller's key; `local` if the server needs no key.
     pub id: String,
-    /// The name of its key.
+    /// The name of the key.
     pub name: String,
-    /// What it may do.
+    /// What the caller may do.
     pub scopes: Scopes,
 }
 
 impl Caller {
-    /// The id of one who needs no key.
+    /// The id of callers that need no key.
     pub(crate) const LOCAL: &'static str = "local";
 
-    /// One who needs no key: the machine itself, or a command that opened the store.
+    /// Returns a caller that needs no key: a client of an open server, or a command that opened the
+    /// store itself.
     pub fn local() -> Self {
         Caller {
             id: Caller::LOCAL.to_owned(),
@@ -54,8 +55,8 @@ impl Caller {
         }
     }
 
-    /// One who was not let in.
-    pub(crate) fn nobody() -> Self {
+    /// Returns the caller of a request that was not authenticated.
+    pub(crate) fn unauthenticated() -> Self {
         Caller {
             id: "-".to_owned(),
             name: "-".to_owned(),
@@ -63,7 +64,7 @@ impl Caller {
         }
     }
 
-    /// As the audit log names it.
+    /// Returns the caller as the audit log names it.
     pub fn actor(&self) -> Actor {
         Actor {
             id: self.id.clone(),
@@ -71,52 +72,52 @@ impl Caller {
         }
     }
 
-    /// Whether it may do what needs `scope`.
+    /// Whether the caller has `scope`.
     pub fn may(&self, scope: Scope) -> bool {
         self.scopes.include(scope)
     }
 }
 
-/// Why one was not let in.
+/// Why the server refused a request.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    /// No key was given.
-    #[error("this needs a key: send `Authorization: Bearer wl_…`")]
+    /// The request has no key.
+    #[error("this request needs an API key: send `Authorization: Bearer wl_…`")]
     Missing,
-    /// What was given is no key: the form or the checksum is wrong.
-    #[error("the `Authorization` header must be `Bearer` and a whole key")]
+    /// The key has the wrong format or checksum.
+    #[error("the `Authorization` header must be `Bearer` followed by a complete API key")]
     Malformed,
-    /// There is no such key, or its secret is another one; which of the two is not told.
-    #[error("the key is not valid")]
+    /// The key does not exist, or its secret is wrong. The server does not say which.
+    #[error("the API key is invalid")]
     Unknown,
-    /// The key was right, once.
-    #[error("the key has expired: make a new one")]
+    /// The key has expired.
+    #[error("the API key has expired: create a new one")]
     Expired,
-    /// The key was right, once.
-    #[error("the key was revoked: make a new one")]
+    /// The key was revoked.
+    #[error("the API key was revoked: create a new one")]
     Revoked,
-    /// The key is right, and may not do this.
-    #[error("the key may not do this: it needs the scope `{needed}`")]
+    /// The key is valid but lacks a scope.
+    #[error("the API key lacks the scope `{needed}`: use a key that has it")]
     Scope {
-        /// What would be needed.
+        /// The missing scope.
         needed: Scope,
     },
-    /// Too many tries failed.
-    #[error("too many failed tries: wait before the next one")]
+    /// The client failed to authenticate too often.
+    #[error("too many failed authentication attempts: wait before you retry")]
     Throttled {
-        /// For so long.
+        /// How long to wait.
         retry_after: Duration,
     },
-    /// A browser asks for a page of another site.
+    /// A browser sent the request for a page of another site.
     #[error("{0}")]
     CrossSite(&'static str),
-    /// The keys cannot be read now.
-    #[error("the keys cannot be read now: try again")]
+    /// The store cannot return the keys.
+    #[error("the API keys are temporarily unavailable: retry")]
     Unavailable(#[source] StoreError),
 }
 
 impl Refused {
-    /// The status of the answer.
+    /// Returns the status of the response.
     pub fn status(&self) -> StatusCode {
         match self {
             Refused::Missing
@@ -130,7 +131,7 @@ impl Refused {
         }
     }
 
-    /// The stable name of the reason.
+    /// Returns the stable code of the reason.
     pub fn code(&self) -> &'static str {
         match self {
             Refused::Missing => "key_missing",
@@ -145,7 +146,7 @@ impl Refused {
         }
     }
 
-    /// After how long it is worth trying again, where that is known.
+    /// Returns how long to wait before a retry, if known.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Refused::Throttled { retry_after } => Some(*retry_after),
@@ -155,23 +156,23 @@ impl Refused {
     }
 }
 
-/// What happens while there is no key at all.
+/// What the server does while no key exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WithoutKeys {
-    /// Everybody may do all.
+    /// Accepts every request.
     Open,
-    /// Nobody may do anything.
+    /// Refuses every request.
     Closed,
 }
 
-/// Is told that tries are being throttled, for the audit log.
+/// A callback for throttled clients: the key id, the address and the wait. Used for the audit log.
 pub type OnThrottle = Arc<dyn Fn(Option<&str>, Option<IpAddr>, Duration) + Send + Sync>;
 
-/// Decides who may do what. Clones are the same.
+/// Decides who may do what. Clones share their state.
 #[derive(Clone)]
-pub struct Access(Arc<Inside>);
+pub struct Access(Arc<AccessState>);
 
-struct Inside {
+struct AccessState {
     keys: Option<Keys>,
     without_keys: WithoutKeys,
     throttle: Option<Throttle>,
@@ -180,18 +181,19 @@ struct Inside {
 }
 
 impl Access {
-    /// Everybody may do all, always: for a program that mounts the router and decides by itself, and for tests.
+    /// Accepts every request, with or without keys. For programs that authenticate requests before
+    /// the router, and for tests.
     pub fn open() -> Self {
         Access::with(None, WithoutKeys::Open)
     }
 
-    /// By the keys in the engine's store.
+    /// Requires the API keys in the engine's store.
     pub fn by_keys(engine: Arc<Engine>, without_keys: WithoutKeys) -> Self {
         Access::with(Some(Keys::new(engine)), without_keys)
     }
 
     fn with(keys: Option<Keys>, without_keys: WithoutKeys) -> Self {
-        Access(Arc::new(Inside {
+        Access(Arc::new(AccessState {
             keys,
             without_keys,
             throttle: Some(Throttle::default()),
@@ -200,49 +202,51 @@ impl Access {
         }))
     }
 
-    /// Tells somebody when tries begin to be throttled. To be said before the first clone.
+    /// Calls `callback` when the throttling of a client begins. Call this before the first clone.
     #[must_use]
-    pub fn on_throttle(mut self, told: OnThrottle) -> Self {
-        if let Some(inside) = Arc::get_mut(&mut self.0) {
-            inside.on_throttle = Some(told);
+    pub fn on_throttle(mut self, callback: OnThrottle) -> Self {
+        if let Some(state) = Arc::get_mut(&mut self.0) {
+            state.on_throttle = Some(callback);
         }
         self
     }
 
-    /// Without throttling failed tries: for a program that does so in front of the router, and for tests. To be said before the
-    /// first clone.
+    /// Does not throttle failed authentication. For programs that throttle before the router, and
+    /// for tests. Call this before the first clone.
     #[must_use]
     pub fn unthrottled(mut self) -> Self {
-        if let Some(inside) = Arc::get_mut(&mut self.0) {
-            inside.throttle = None;
+        if let Some(state) = Arc::get_mut(&mut self.0) {
+            state.throttle = None;
         }
         self
     }
 
-    /// Beside the names of loopback, an open server answers to these in `Host`. To be said before the first clone.
+    /// Lets an open server accept these names in `Host`, in addition to loopback names. Call this
+    /// before the first clone.
     #[must_use]
     pub fn allow_hosts(mut self, hosts: impl IntoIterator<Item = String>) -> Self {
-        if let Some(inside) = Arc::get_mut(&mut self.0) {
-            inside.hosts.add_names(hosts);
+        if let Some(state) = Arc::get_mut(&mut self.0) {
+            state.hosts.add_names(hosts);
         }
         self
     }
 
-    /// An open server answers to every address in `Host`, as others than this machine write it. To be said before the first clone.
+    /// Lets an open server accept every IP address in `Host`, so that other machines can reach it.
+    /// Call this before the first clone.
     #[must_use]
     pub fn allow_addresses(mut self) -> Self {
-        if let Some(inside) = Arc::get_mut(&mut self.0) {
-            inside.hosts.add_addresses();
+        if let Some(state) = Arc::get_mut(&mut self.0) {
+            state.hosts.add_addresses();
         }
         self
     }
 
-    /// The keys, unless everybody may do all always.
+    /// Returns the keys, or `None` for [`Access::open`].
     pub fn keys(&self) -> Option<&Keys> {
         self.0.keys.as_ref()
     }
 
-    /// Whether everybody may do all at this moment.
+    /// Whether the server currently accepts every request.
     pub async fn is_open(&self, now: Timestamp) -> Result<bool, Refused> {
         match (&self.0.keys, self.0.without_keys) {
             (None, without_keys) => Ok(without_keys == WithoutKeys::Open),
@@ -253,8 +257,10 @@ impl Access {
         }
     }
 
-    /// Checks again whether one who was let in may do what needs `needed`: a key may be revoked or expire while a request
-    /// waits. To be asked right before such a request hands anything out.
+    /// Checks again whether an authenticated caller has the scope `needed`.
+    ///
+    /// A key may be revoked or expire while a long poll waits. Call this right before such a
+    /// request returns data.
     pub(crate) async fn recheck(
         &self,
         caller: &Caller,
@@ -267,19 +273,18 @@ impl Access {
         let Some(keys) = self.0.keys.as_ref().filter(|_| caller.id != Caller::LOCAL) else {
             return Err(Refused::Missing);
         };
-        let found = keys.find(&caller.id, now).await;
-        let key = found.map_err(Refused::Unavailable)?;
-        let key = key.ok_or(Refused::Unknown)?;
+        let key = keys.find(&caller.id, now).await;
+        let key = key.map_err(Refused::Unavailable)?.ok_or(Refused::Unknown)?;
         check_valid(&key, now)?;
-        match key.scopes.include(needed) {
-            true => Ok(()),
-            false => Err(Refused::Scope { needed }),
+        if !key.scopes.include(needed) {
+            return Err(Refused::Scope { needed });
         }
+        Ok(())
     }
 
-    /// Whether one who sent this header from this address may do what needs `needed`.
+    /// Authenticates a request by its `Authorization` header and checks for the scope `needed`.
     ///
-    /// What is answered to a wrong secret and to an unknown id is the same. `peer` is where the connection comes from.
+    /// `peer` is the address of the client. A wrong secret and an unknown id give the same error.
     pub async fn check(
         &self,
         authorization: Option<&HeaderValue>,
@@ -310,17 +315,18 @@ impl Access {
             return Err(self.failed(None, peer, now, Refused::Malformed));
         };
         let throttle = self.0.throttle.as_ref();
-        let waits = throttle.and_then(|throttle| throttle.id_waits(given.id(), peer, now));
-        if let Some(retry_after) = waits {
+        let wait = throttle.and_then(|throttle| throttle.id_wait(given.id(), peer, now));
+        if let Some(retry_after) = wait {
             return Err(Refused::Throttled { retry_after });
         }
         let found = keys
             .find(given.id(), now)
             .await
             .map_err(Refused::Unavailable)?;
-        // An unknown id is compared too, with what no key has: both take the same steps.
-        let nobody = Hash::of_nobody();
-        let stored = found.as_ref().map_or(&nobody, |key| &key.hash);
+        // An unknown id is compared with a hash that no key has, so that both cases take equally
+        // long.
+        let no_key = KeyHash::of_no_key();
+        let stored = found.as_ref().map_or(&no_key, |key| &key.hash);
         let matches = stored.matches(&given.hash());
         let Some(key) = found.filter(|_| matches) else {
             return Err(self.failed(Some(given.id()), peer, now, Refused::Unknown));
@@ -339,34 +345,35 @@ impl Access {
         })
     }
 
-    /// Counts a failure, and says what is answered.
+    /// Counts a failed authentication. Returns the error for the response.
     fn failed(
         &self,
         id: Option<&str>,
         peer: Option<IpAddr>,
         now: Timestamp,
-        why: Refused,
+        refused: Refused,
     ) -> Refused {
         let Some(throttle) = &self.0.throttle else {
-            return why;
+            return refused;
         };
         match throttle.failed(id, peer, now) {
-            Counted::Free => {}
-            Counted::Waits(wait) => {
-                if let Some(told) = &self.0.on_throttle {
-                    told(id, peer, wait);
+            Throttling::None => {}
+            Throttling::Started(wait) => {
+                if let Some(callback) = &self.0.on_throttle {
+                    callback(id, peer, wait);
                 }
             }
-            // That the address waits was told when it began: a flood of ids is not told one by one.
-            Counted::AddressWaits(retry_after) => return Refused::Throttled { retry_after },
+            // The callback ran when the wait began. A flood of ids must not call it for each id.
+            Throttling::AddressWaits(retry_after) => return Refused::Throttled { retry_after },
         }
-        why
+        refused
     }
 
-    /// Refuses what a browser sends on behalf of another site, while the server is open.
+    /// Refuses requests that a browser sends for a page of another site, while the server is open.
     ///
-    /// Such a request has another `Origin` or `Sec-Fetch-Site`, or comes under a name that was made to point here
-    /// (DNS rebinding), which `Host` or the URI tells. With keys this cannot harm: a page of another site has none.
+    /// Such a request has a foreign `Origin` or `Sec-Fetch-Site` or, after DNS rebinding, a foreign
+    /// name in `Host` or the URI. A server with keys needs no such check: a foreign page has no
+    /// key.
     pub async fn check_browser(
         &self,
         uri: &Uri,
@@ -390,7 +397,7 @@ impl fmt::Debug for Access {
     }
 }
 
-/// Refuses a key that was right once.
+/// Refuses a revoked or expired key.
 fn check_valid(key: &KeyInfo, now: Timestamp) -> Result<(), Refused> {
     if key.revoked_at.is_some() {
         return Err(Refused::Revoked);
@@ -401,7 +408,7 @@ fn check_valid(key: &KeyInfo, now: Timestamp) -> Result<(), Refused> {
     Ok(())
 }
 
-/// The token of `Bearer <token>`.
+/// Returns the token of `Bearer <token>`.
 fn bearer(header: &HeaderValue) -> Option<&str> {
     let (scheme, token) = header.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())

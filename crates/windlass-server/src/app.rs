@@ -1,4 +1,4 @@
-//! What all routes share.
+//! The state that all routes share.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,32 +24,35 @@ use crate::rates::Rates;
 use crate::secrets::Secrets;
 use crate::standalone::log::LogLines;
 
-/// So many requests that change something are worked on at once; others wait for their turn.
+/// The most requests with changes that run at once. Further requests wait.
 const CHANGING_MAX: u32 = 1000;
 
-/// The largest body of a request about many jobs, unless it is set. 16 MiB.
+/// The default of the largest request body: 16 MiB.
 pub(crate) const BULK_BYTES_DEFAULT: usize = 16 * 1024 * 1024;
 
-/// What the interface is held to.
+/// Limits and defaults of the REST API.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The largest payload. 1 MiB.
+    /// The largest payload in bytes. Default: 1 MiB.
     pub payload_bytes_max: usize,
-    /// The largest body of a bulk, of outcomes and of other requests about many jobs. 16 MiB.
+    /// The largest body of a request about many jobs, in bytes. Default: 16 MiB.
     pub bulk_bytes_max: usize,
-    /// The lease of a claim that names none. 30 s.
+    /// The lease of a claim that does not ask for one. Default: 30 s.
     pub lease: Duration,
-    /// The longest lease that a claim or a renewal gets. 1 h.
+    /// The longest lease of a claim or a renewal. Default: 1 h.
     pub lease_max: Duration,
-    /// The longest that a request may wait for jobs, or for the end of one. 60 s.
+    /// The longest time that a long poll can wait for jobs or for a result. Default: 60 s.
     pub wait_max: Duration,
-    /// At most this many requests wait at once, and at most this many listen to events; one key gets half of them. 1000.
+    /// The most open long polls, and separately the most open event streams. One key can use at
+    /// most half of each. Default: 1000.
     pub waiting_max: usize,
-    /// The most requests with an `Idempotency-Key` that one caller sends within a day. 1,000,000.
+    /// The most requests with an `Idempotency-Key` that one caller can send in 24 hours. Default:
+    /// 1,000,000.
     pub idempotency_notes_max: u64,
-    /// How long a payload that an edit or a revival replaced is kept; zero keeps none. 7 days.
+    /// How long to keep a payload after a change replaced it. Zero keeps none. Default: 7 days.
     pub replaced_payload_retention: Duration,
-    /// The policy of jobs that nobody else has one for, and the cap on what they ask for. `standard`, no cap.
+    /// The retry policy of jobs without one of their own or of their queue, and the cap on
+    /// attempts. Default: `standard`, no cap.
     pub retry: WorkerRetry,
 }
 
@@ -72,7 +75,7 @@ impl Default for Settings {
     }
 }
 
-/// What all routes share. Clones are the same.
+/// The state that all routes share. Clones share it too.
 #[derive(Clone)]
 pub struct App {
     pub(crate) client: Client,
@@ -86,7 +89,7 @@ pub struct App {
     pub(crate) remote: Arc<Remote>,
     pub(crate) waiting: Permits,
     pub(crate) listening: Permits,
-    /// Requests that change something: they run to their end, with or without their client.
+    /// Requests with changes. They run to completion even if their client disconnects.
     pub(crate) changing: Arc<Semaphore>,
     pub(crate) bodies: Bodies,
     pub(crate) allowance: Arc<Allowance>,
@@ -95,7 +98,8 @@ pub struct App {
 }
 
 impl App {
-    /// The interface to a client's store. To be made within a tokio runtime: it listens to what happens from now on.
+    /// Creates the REST API for a client's store. Call this within a tokio runtime. Event streams
+    /// start with the events from now on.
     pub fn new(client: Client, access: Access) -> Self {
         let settings = Settings::default();
         let rates = Arc::new(Rates::default());
@@ -119,7 +123,7 @@ impl App {
         }
     }
 
-    /// With other settings.
+    /// Sets limits and defaults.
     #[must_use]
     pub fn settings(self, settings: Settings) -> Self {
         App {
@@ -132,7 +136,8 @@ impl App {
         }
     }
 
-    /// With the figures of a recorder at `/metrics`: that which the client was opened with.
+    /// Serves the metrics of a recorder at `/metrics`. Use the recorder that the client was opened
+    /// with.
     #[must_use]
     pub fn metrics(self, recorder: Arc<PrometheusRecorder>) -> Self {
         App {
@@ -141,7 +146,7 @@ impl App {
         }
     }
 
-    /// With a log whose lines are counted at `/metrics` where they were left out.
+    /// Reports the dropped lines of this log at `/metrics`.
     #[must_use]
     pub fn log(self, log: LogLines) -> Self {
         App {
@@ -150,7 +155,7 @@ impl App {
         }
     }
 
-    /// With secrets that may be put, listed and removed.
+    /// Enables the routes that store, list and remove secrets.
     #[must_use]
     pub fn secrets(self, secrets: Secrets) -> Self {
         App {
@@ -159,40 +164,41 @@ impl App {
         }
     }
 
-    /// What waits (claims, results, streams of events) ends when this is cancelled.
+    /// Ends open long polls and event streams when this token is cancelled.
     #[must_use]
     pub fn stopping(self, stopping: CancellationToken) -> Self {
         App { stopping, ..self }
     }
 
-    /// The client whose store it is.
+    /// Returns the client.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Waits until every request that changes something has ended. Where none begins any more, that is the end.
+    /// Waits until all running requests with changes have ended. Call this after the last request
+    /// began.
     pub(crate) async fn all_changed(&self) {
         let _ = self.changing.acquire_many(CHANGING_MAX).await;
     }
 
-    /// Counts a request that no route answers. Its method and path may be anything, and are no labels.
+    /// Counts a request without a route. Method and path are arbitrary, so they cannot be labels.
     pub(crate) fn count_unrouted(&self, problem: &Problem) {
         if let Some(metrics) = &self.metrics {
             metrics.http_request("other", "other", problem.status(), Duration::ZERO);
         }
     }
 
-    /// The clock that the requests are timed by.
+    /// Returns the clock that measures requests.
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
         self.engine().clock()
     }
 
-    /// Where the ids of requests and of the jobs that they create come from.
+    /// Returns the source of ids for requests and for the jobs that they create.
     pub(crate) fn ids(&self) -> &Ids {
         self.engine().ids()
     }
 
-    /// The engine, for what only the server has: keys, secrets, idempotency notes, replaced
+    /// Returns the engine, for features of the server alone: keys, secrets, idempotency, replaced
     /// payloads, metrics and health. Routes use [`App::client`].
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         windlass::admin::engine_of(&self.client)

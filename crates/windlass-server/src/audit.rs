@@ -1,8 +1,7 @@
-//! What the audit log says about jobs and schedules that an operator changed, and the payloads that
-//! were replaced.
+//! Audit records about changed jobs and schedules, and the payloads that changes replaced.
 //!
-//! A record has hash and size of a payload, never its content. The payload that a change replaced
-//! is kept for a while in a document that expires, for callers who may read payloads.
+//! A record contains the hash and the size of a payload, never its content. The server keeps a
+//! replaced payload in a document that expires, for callers who may read payloads.
 
 mod schedules;
 
@@ -18,26 +17,26 @@ use crate::problem::Problem;
 
 pub(crate) use schedules::{schedule_changes, schedule_owner};
 
-/// The documents of replaced payloads, each under its owner (the id of a job, or a schedule) and
-/// its hash.
+/// The collection of replaced payloads. The name of a document is its owner (the id of a job, or a
+/// schedule) and the hash.
 const REPLACED: &str = "replaced_payloads";
-/// Larger payloads are not kept. 1 MiB.
+/// The largest replaced payload that is kept: 1 MiB.
 const KEPT_BYTES_MAX: usize = 1024 * 1024;
-/// Payloads that one request keeps at the same time.
+/// The most replaced payloads that one request writes concurrently.
 const KEPT_AT_ONCE: usize = 16;
-/// One record names at most this many jobs; a pass over more jobs leaves several records.
+/// The most jobs in one record. A change of more jobs writes several records.
 const JOBS_PER_RECORD: usize = 100;
 
-/// A job that an operator changes, as it was, and what happens to its payload.
+/// A job before an operator's change, and the audit entry of its replaced payload.
 pub(crate) struct Before {
     job: Job,
-    /// When the request came.
+    /// When the request arrived.
     now: Timestamp,
     payload: Option<Value>,
 }
 
 impl Before {
-    /// Keeps the payload that a change is about to replace.
+    /// Keeps the payload that a change is about to replace, if `new` differs from it.
     pub(crate) async fn keep(
         call: &Call,
         job: Job,
@@ -51,7 +50,7 @@ impl Before {
         Ok(Before { job, now, payload })
     }
 
-    /// The same for many jobs.
+    /// Keeps the payloads of many jobs.
     pub(crate) async fn keep_all(
         call: &Call,
         jobs: impl IntoIterator<Item = Job>,
@@ -69,21 +68,21 @@ impl Before {
         self.job.id
     }
 
-    /// What a pass changed about each of these jobs; those that it did not change are left out.
+    /// Returns the changes of each job that the store changed.
     pub(crate) fn changes_of(
         before: &[Before],
         changed: &[Changed],
         changes: impl Fn(&Before, State) -> Value,
     ) -> Vec<(JobId, Value)> {
         let pairs = before.iter().zip(changed);
-        let told = pairs.filter_map(|(before, changed)| match changed {
+        let changed_jobs = pairs.filter_map(|(before, changed)| match changed {
             Changed::Now(state) => Some((before.id(), changes(before, *state))),
             _ => None,
         });
-        told.collect()
+        changed_jobs.collect()
     }
 
-    /// What an edit changed.
+    /// Returns the changes of an edit.
     pub(crate) fn edited(&self, edit: &Edit, state: State) -> Value {
         self.changes(state, |job| {
             job.queue = edit.queue.clone().unwrap_or_else(|| job.queue.clone());
@@ -92,33 +91,35 @@ impl Before {
         })
     }
 
-    /// What a revival changed.
+    /// Returns the changes of a revival.
     pub(crate) fn revived(&self, revival: &Revival, state: State) -> Value {
-        // If the job was in another state when it was read, the record has only state and payload.
+        // If the job was not revivable when it was read, the record has only the state and the
+        // payload.
         self.changes(state, |job| {
             let _ = job.revive(revival.clone(), self.now);
         })
     }
 
-    /// What making it due changed.
+    /// Returns the changes of making the job due.
     pub(crate) fn made_due(&self, state: State) -> Value {
         self.changes(state, |job| job.run_at = job.run_at.min(self.now))
     }
 
-    /// What a cancellation changed: a waiting job ended, or a running one is asked to.
+    /// Returns the changes of a cancellation: a waiting job ended, or a running job was asked to
+    /// stop.
     pub(crate) fn cancelled(&self, state: State) -> Value {
         self.changes(state, |job| {
-            let _ = job.cancel(self.now); // it was in another state: the one the store said counts
+            let _ = job.cancel(self.now); // on failure, `state` from the store is still right
         })
     }
 
-    /// What a change of the state alone changed.
+    /// Returns the changes if only the state changed.
     pub(crate) fn resolved(&self, state: State) -> Value {
         self.changes(state, |_| {})
     }
 
-    /// Old and new value of each field that is different, and of the state that the store said the
-    /// job is in.
+    /// Returns the old and new value of each field that `change` changes, and of the state. `state`
+    /// is the new state that the store returned.
     fn changes(&self, state: State, change: impl FnOnce(&mut Job)) -> Value {
         let (old, mut new) = (&self.job, self.job.clone());
         change(&mut new);
@@ -134,8 +135,8 @@ impl Before {
             ("reason", reason(old_state), reason(state)),
             (
                 "cancel_requested",
-                json!(is_asked_to_end(old)),
-                json!(is_asked_to_end(&new)),
+                json!(is_cancel_requested(old)),
+                json!(is_cancel_requested(&new)),
             ),
             ("queue", json!(old.queue), json!(new.queue)),
             ("priority", json!(old.priority), json!(new.priority)),
@@ -154,7 +155,7 @@ impl Before {
     }
 }
 
-/// What the audit log says about a job that was removed.
+/// Returns the audit entry of a removed job.
 pub(crate) fn removed(job: &Job, now: Timestamp) -> Value {
     let state = job.state();
     json!({
@@ -163,7 +164,7 @@ pub(crate) fn removed(job: &Job, now: Timestamp) -> Value {
     })
 }
 
-/// Records a pass over jobs: `about` in each record, and what changed about up to 100 jobs.
+/// Records the changes of many jobs. Each record has the fields of `about` and up to 100 jobs.
 pub(crate) async fn record_pass(
     call: &Call,
     action: &str,
@@ -187,7 +188,7 @@ pub(crate) async fn record_pass(
     }
 }
 
-/// Keeps a payload that is replaced; what the audit log says about it.
+/// Keeps a payload that a change replaces. Returns its audit entry.
 async fn replaced(
     call: &Call,
     owner: &str,
@@ -202,7 +203,7 @@ async fn replaced(
     } else if bytes > KEPT_BYTES_MAX {
         (
             "not_kept",
-            json!(format!("it is larger than {KEPT_BYTES_MAX} bytes")),
+            json!(format!("larger than {KEPT_BYTES_MAX} bytes")),
         )
     } else {
         let until = call.now.saturating_add(retention);
@@ -220,7 +221,7 @@ async fn replaced(
     Ok(json!({"old": old, "new": digest(new)}))
 }
 
-/// The payload of an owner whose hash the path names, if a change replaced it and it is still kept.
+/// Returns the replaced payload of an owner with the hash in the path, if it is still kept.
 pub(crate) async fn replaced_payload(call: &Call, owner: &str) -> Result<ReplacedPayload, Problem> {
     let missing =
         || Problem::not_found("such replaced payload: it may have expired, or was not kept");
@@ -249,7 +250,7 @@ fn reason(state: State) -> Value {
     }
 }
 
-fn is_asked_to_end(job: &Job) -> bool {
+fn is_cancel_requested(job: &Job) -> bool {
     job.lease().is_some_and(|lease| lease.cancel_requested)
 }
 
@@ -257,7 +258,7 @@ fn document_name(owner: &str, hash: &str) -> String {
     format!("{owner}/{hash}")
 }
 
-/// Names a payload without showing it.
+/// Returns the hash and size of a payload, without its content.
 fn digest(payload: &Payload) -> Value {
     digest_of(payload.as_str())
 }

@@ -1,7 +1,8 @@
-//! The stream of events, numbered and kept for a while, so that a reader who was cut off goes on where it was.
+//! The stream of events. The server numbers events and keeps the most recent ones, so that a reader
+//! can resume after a lost connection.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -9,15 +10,16 @@ use windlass_api::{Content, Event as Shown, EventName};
 use windlass_core::AttemptError;
 use windlass_engine::{Engine, Event, JobEvent, Observer, ScheduleEvent};
 
+use crate::poison::lock;
 use crate::rates::Rates;
 
-/// So many events are kept for readers who come back.
-const KEPT: usize = 10_000;
+/// The number of recent events that readers can resume from.
+const EVENTS_MAX: usize = 10_000;
 
-/// The place of an event: which run of the server, and which event of it.
+/// The position of an event: the run of the server, and the number of the event in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EventId {
-    /// Of this process; another one has other numbers.
+    /// A random number that identifies this process.
     run: u64,
     /// Counted from 1.
     number: u64,
@@ -39,42 +41,43 @@ impl std::fmt::Display for EventId {
     }
 }
 
-/// What a reader gets next.
+/// The next item of a reader's stream.
 #[derive(Debug, Clone)]
 pub(crate) enum Next {
     /// An event.
     Event(EventId, Arc<Event>),
-    /// Events between what the reader had and what is still kept are gone; it goes on behind this one.
+    /// The reader missed events that are no longer kept. It continues after `last`.
     Missed {
-        /// The last one that is gone.
+        /// The last missed event.
         last: EventId,
-        /// How many; not known of another run of the server.
+        /// The number of missed events; unknown if the server restarted.
         count: Option<u64>,
     },
 }
 
-/// The last events, and a bell that rings with each. It observes the engine, so that no event passes it by.
+/// The recent events, and a signal for new ones. It observes the engine directly, so it misses no
+/// event.
 #[derive(Debug)]
 pub(crate) struct Feed {
     run: u64,
-    kept: Mutex<Kept>,
+    recent: Mutex<RecentEvents>,
     newest: watch::Sender<u64>,
     rates: Arc<Rates>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct RecentEvents {
     events: VecDeque<Arc<Event>>,
-    /// The number of the newest one.
+    /// The number of the newest event.
     newest: u64,
 }
 
 impl Feed {
-    /// Listens to an engine until it is dropped.
+    /// Starts to observe an engine. Ends when the feed is dropped.
     pub(crate) fn start(engine: &Arc<Engine>, rates: Arc<Rates>) -> Arc<Self> {
         let feed = Arc::new(Feed {
             run: engine.ids().bits(),
-            kept: Mutex::default(),
+            recent: Mutex::default(),
             newest: watch::Sender::new(0),
             rates,
         });
@@ -82,17 +85,18 @@ impl Feed {
         feed
     }
 
-    /// Where a reader begins who wants only what is to come.
+    /// Returns the start position of a reader that wants only future events.
     pub(crate) fn now(&self) -> EventId {
         EventId {
             run: self.run,
-            number: self.kept().newest,
+            number: self.recent().newest,
         }
     }
 
-    /// Where a reader goes on who had everything up to `last`; of another run, with what is still there.
+    /// Returns the position of a reader that has all events up to `last`. If `last` is from another
+    /// run, the reader continues with the oldest event that is kept.
     pub(crate) fn behind(&self, last: EventId) -> EventId {
-        let newest = self.kept().newest;
+        let newest = self.recent().newest;
         if last.run == self.run && last.number <= newest {
             return last;
         }
@@ -102,22 +106,22 @@ impl Feed {
         }
     }
 
-    /// The next event behind `last`, when there is one.
+    /// Waits for the next event after `last`.
     pub(crate) async fn next(&self, last: EventId) -> Next {
         let mut newest = self.newest.subscribe();
         loop {
             newest.mark_unchanged();
-            if let Some(next) = self.look(last) {
+            if let Some(next) = self.try_next(last) {
                 return next;
             }
-            // The sender lives as long as we do.
+            // Cannot fail: `self` owns the sender.
             let _ = newest.changed().await;
         }
     }
 
-    fn look(&self, last: EventId) -> Option<Next> {
-        let kept = self.kept();
-        let first = kept.newest - u64::try_from(kept.events.len()).unwrap_or(u64::MAX) + 1;
+    fn try_next(&self, last: EventId) -> Option<Next> {
+        let recent = self.recent();
+        let first = recent.newest - u64::try_from(recent.events.len()).unwrap_or(u64::MAX) + 1;
         let id = |number| EventId {
             run: self.run,
             number,
@@ -127,31 +131,31 @@ impl Feed {
             let last = id(first - 1);
             return Some(Next::Missed { last, count });
         }
-        let place = usize::try_from(last.number + 1 - first).ok()?;
-        let event = kept.events.get(place)?;
+        let index = usize::try_from(last.number + 1 - first).ok()?;
+        let event = recent.events.get(index)?;
         Some(Next::Event(id(last.number + 1), Arc::clone(event)))
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn recent(&self) -> MutexGuard<'_, RecentEvents> {
+        lock(&self.recent)
     }
 }
 
 impl Observer for Feed {
     fn event(&self, event: &Arc<Event>) {
         self.rates.count(event);
-        let mut kept = self.kept();
-        if kept.events.len() == KEPT {
-            kept.events.pop_front();
+        let mut recent = self.recent();
+        if recent.events.len() == EVENTS_MAX {
+            recent.events.pop_front();
         }
-        kept.events.push_back(Arc::clone(event));
-        kept.newest += 1;
-        // Under the lock, so that the bell never goes back to an older event.
-        self.newest.send_replace(kept.newest);
+        recent.events.push_back(Arc::clone(event));
+        recent.newest += 1;
+        // Sent under the lock, so that the number never goes back to an older event.
+        self.newest.send_replace(recent.newest);
     }
 }
 
-/// An event as clients see it; its error is as secret as a payload.
+/// Returns an event as clients see it. The error is hidden from callers who may not read payloads.
 pub(crate) fn shown(event: &Event, content: Content) -> Shown {
     let named = Shown {
         event: name_of(event),
@@ -181,10 +185,10 @@ pub(crate) fn shown(event: &Event, content: Content) -> Shown {
     }
 }
 
-/// The word of an event as clients see it.
+/// Returns the name of an event in the API.
 pub(crate) fn name_of(event: &Event) -> EventName {
     let name = event.name().parse();
-    name.expect("clients know every event of the engine")
+    name.expect("the API has a name for every event of the engine")
 }
 
 fn millis(duration: Duration) -> Option<u64> {

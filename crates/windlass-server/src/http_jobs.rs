@@ -1,4 +1,4 @@
-//! The server's own worker: it runs HTTP jobs, in every queue that has some.
+//! HTTP jobs: checks of new ones, and the server's own worker, which runs them in every queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,21 +16,22 @@ use windlass_store::CLAIM_MAX;
 use crate::problem::Problem;
 use crate::signing::Signers;
 
-/// All queues together run at most this many times as many HTTP jobs at once as one queue.
-const QUEUES_AT_ONCE: u32 = 10;
+/// All queues together run at most this many times the HTTP jobs of one queue.
+const TOTAL_PER_QUEUE: u32 = 10;
 
-/// Refuses an HTTP job whose payload is no request. Other jobs pass.
+/// Checks that the payload of an HTTP job is a valid request. Accepts all other jobs.
 pub(crate) fn check_form(
     (kind, delivery): (&Kind, Delivery),
     payload: &Payload,
 ) -> Result<(), Invalid> {
-    match is_http(kind) {
-        true => HttpRequest::check_payload(payload, delivery).map(|_| ()),
-        false => Ok(()),
+    if is_http(kind) {
+        HttpRequest::check_payload(payload, delivery)?;
     }
+    Ok(())
 }
 
-/// Refuses an HTTP job whose payload is no request, or must not be signed as it asks. Other jobs pass.
+/// Checks that the payload of an HTTP job is a valid request, and that its secrets may sign it.
+/// Accepts all other jobs.
 pub(crate) async fn check_request(
     signers: &mut Signers<'_>,
     (kind, delivery): (&Kind, Delivery),
@@ -44,7 +45,7 @@ pub(crate) async fn check_request(
     refusal.map_or(Ok(()), |refusal| Err(refusal.within("payload").into()))
 }
 
-/// An HTTP job that another one asked for is one step further from where it began: a chain of them comes to an end.
+/// Sets the depth of an HTTP job that another HTTP job enqueued. The depth limits chains of jobs.
 pub(crate) fn with_depth(headers: &HeaderMap, mut new: NewJob) -> NewJob {
     let depth = headers.get(DEPTH_HEADER);
     let depth = depth.and_then(|depth| depth.to_str().ok()?.parse::<u32>().ok());
@@ -54,31 +55,31 @@ pub(crate) fn with_depth(headers: &HeaderMap, mut new: NewJob) -> NewJob {
     new
 }
 
-/// A job that an HTTP job asked for has its deadline, unless it says its own.
+/// Gives a job the deadline of the HTTP job that enqueued it, unless it has its own.
 pub(crate) fn with_deadline(headers: &HeaderMap, mut new: NewJob) -> Result<NewJob, Invalid> {
     let Some(deadline) = headers.get(DEADLINE_HEADER) else {
         return Ok(new);
     };
-    let wrong = || {
+    let invalid = || {
         Invalid::new(
             DEADLINE_HEADER,
-            "must be an instant such as 2026-01-01T00:00:00Z",
+            "must be a timestamp such as 2026-01-01T00:00:00Z",
         )
     };
-    let deadline = deadline.to_str().map_err(|_| wrong())?;
-    let deadline = deadline.parse().map_err(|_: Invalid| wrong())?;
+    let deadline = deadline.to_str().map_err(|_| invalid())?;
+    let deadline = deadline.parse().map_err(|_: Invalid| invalid())?;
     new.deadline = new.deadline.or(Some(Deadline::At(deadline)));
     Ok(new)
 }
 
-/// How the server runs HTTP jobs.
+/// Runs HTTP jobs.
 #[derive(Debug, Clone)]
 pub(crate) struct Executor {
     pub(crate) engine: Arc<Engine>,
     pub(crate) jobs: HttpJobs,
     /// The name of this node.
     pub(crate) node: String,
-    /// At most this many requests of a queue at once.
+    /// The most concurrent requests of one queue.
     pub(crate) per_queue: u32,
     pub(crate) lease: Duration,
     pub(crate) retry: WorkerRetry,
@@ -87,7 +88,7 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    /// Serves every queue that has HTTP jobs, with one worker, until it is stopped.
+    /// Runs the HTTP jobs of all queues in one worker until `stop` is cancelled.
     pub(crate) async fn run(self, stop: CancellationToken, stop_now: CancellationToken) {
         let worker = self.config();
         let worker = worker.and_then(|config| Worker::new(Arc::clone(&self.engine), config));
@@ -95,17 +96,17 @@ impl Executor {
             Ok(worker) => {
                 info!(per_queue = self.per_queue, "running HTTP jobs");
                 if let Err(error) = worker.run(stop, stop_now).await {
-                    error!(%error, "HTTP jobs are no longer run");
+                    error!(%error, "the worker for HTTP jobs stopped");
                 }
             }
-            Err(problem) => error!(%problem, "HTTP jobs are not run"),
+            Err(problem) => error!(%problem, "cannot start the worker for HTTP jobs"),
         }
     }
 
     fn config(&self) -> Result<WorkerConfig, Invalid> {
         let name = WorkerName::new(&format!("{}-http", self.node))?;
         let mut config = WorkerConfig::new(name);
-        let total = self.per_queue.saturating_mul(QUEUES_AT_ONCE);
+        let total = self.per_queue.saturating_mul(TOTAL_PER_QUEUE);
         let total = total.min(u32::try_from(CLAIM_MAX).unwrap_or(u32::MAX));
         config.discovered = vec![DiscoverConfig {
             per_queue: Some(self.per_queue),
@@ -115,7 +116,7 @@ impl Executor {
         config.lease = self.lease;
         config.shutdown_grace = self.shutdown_grace;
         config.outcome_retry_max = self.outcome_retry_max;
-        config.runs_maintenance = false; // the server does, once for all
+        config.runs_maintenance = false; // the server runs it itself
         self.jobs.register(&mut config);
         Ok(config)
     }

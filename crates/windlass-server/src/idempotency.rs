@@ -1,13 +1,15 @@
-//! `Idempotency-Key`: a request that creates something can be sent again, and creates it once.
+//! `Idempotency-Key`: a client can send a request again, and the server creates its jobs only once.
 //!
-//! Before anything is made, a note in the store keeps the key with a fingerprint of the body, the
-//! time and a seed for ids. Every try of the same request (a resend, one at the same time, one
-//! after a crash) makes the same ids at the same time, and a store takes an id once: so the request
-//! may run twice, and still creates once. The first answer is kept with the note for a day.
+//! Before a request creates anything, the server stores a note with the key, a fingerprint of the
+//! body, the time and a seed for ids. Every attempt of the same request (a retry, a concurrent one,
+//! one after a crash) uses the same ids and the same time. A store accepts an id only once, so the
+//! request may run twice and still creates its jobs once. The note keeps the first response for a
+//! day.
 //!
-//! A refusal of the first try lets another body take the key, as nothing was made. An answer that
-//! means "try again" does not, nor does a crash: the request may have made something, and only the
-//! same body can find out. So a later refusal keeps the key too.
+//! If the first attempt is refused, nothing was created, and another body can use the key. After a
+//! response that means "retry", or after a crash, the request may have created something, and only
+//! a retry with the same body can find out. So the key stays with its body, even if a later attempt
+//! is refused.
 
 mod allowance;
 
@@ -31,32 +33,33 @@ use crate::call::{Call, Seeded};
 use crate::problem::Problem;
 use crate::routes::{CompactBulk, Route};
 
-/// The header.
+/// The name of the header.
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// Says that an answer was given before.
+/// The header that marks a repeated response.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// The collection of the notes.
 const COLLECTION: &str = "idempotency";
 
 /// How long a note is kept.
-const KEPT: Duration = Duration::from_secs(24 * 3600);
-/// How long the note of a refused request is kept: longer than another try of it can be under way.
-const REFUSED_KEPT: Duration = Duration::from_secs(600);
+const NOTE_RETENTION: Duration = Duration::from_secs(24 * 3600);
+/// How long the note of a refused request is kept: longer than a concurrent attempt can run.
+const REFUSED_RETENTION: Duration = Duration::from_secs(600);
 /// The longest key.
 const KEY_BYTES_MAX: usize = 255;
-/// What is kept with a key.
+
+/// What the store keeps for a key.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Note {
-    /// Of the body.
+    /// The hash of the path and the body.
     fingerprint: String,
-    /// When it was first sent: jobs are made as of then.
+    /// When the request was first sent. Jobs are created as of this time.
     at: Timestamp,
-    /// Where its ids come from.
+    /// The seed of its ids.
     seed: u64,
-    /// A try was refused, and nothing was made: another body may take the key.
+    /// Whether an attempt was refused and created nothing. Another body can then use the key.
     refused: bool,
-    /// What was answered, once it was.
+    /// The response, once there is one.
     answer: Option<KeptAnswer>,
 }
 
@@ -67,16 +70,16 @@ struct KeptAnswer {
     body: KeptBody,
 }
 
-/// An answer as it is kept.
+/// The body of a stored response.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 enum KeptBody {
-    /// As it was sent.
+    /// The body as it was sent.
     Json(Value),
-    /// What cannot be worked out from the seed.
+    /// The parts that cannot be computed from the seed.
     Bulk(CompactBulk),
 }
 
-/// Answers a request that creates something; with a key, once.
+/// Handles a request that creates something. With a key, its jobs are created only once.
 pub(crate) async fn once<F>(
     call: Call,
     route: &Route,
@@ -88,21 +91,21 @@ where
     let Some(key) = key_of(&call)? else {
         return handle(call).await;
     };
-    let notes = Notes {
+    let notes = NoteAccess {
         app: call.app.clone(),
         caller: call.caller.id.clone(),
-        name: hashed(&[
+        name: hash_of(&[
             call.caller.id.as_bytes(),
             route.path.as_bytes(),
             key.as_bytes(),
         ]),
-        fingerprint: hashed(&[call.path.as_bytes(), &call.body]),
+        fingerprint: hash_of(&[call.path.as_bytes(), &call.body]),
         now: call.now,
     };
     let Reserved {
         note,
         version,
-        begun,
+        has_earlier_attempt,
     } = notes.reserve().await?;
     if let Some(answer) = note.answer {
         return replay(answer, note.seed, note.at);
@@ -114,7 +117,9 @@ where
     };
     match handle(call).await {
         Ok(answer) => notes.keep(note, version, answer).await,
-        Err(problem) if problem.is_refusal() && begun => notes.refuse_again(&note, problem).await,
+        Err(problem) if problem.is_refusal() && has_earlier_attempt => {
+            notes.refuse_again(&note, problem).await
+        }
         Err(problem) if problem.is_refusal() => notes.refuse(note, version, problem).await,
         Err(problem) => Err(problem),
     }
@@ -133,27 +138,27 @@ fn key_of(call: &Call) -> Result<Option<String>, Problem> {
     Ok(Some(text.to_owned()))
 }
 
-/// The note that a request goes by.
+/// The note that a request uses.
 struct Reserved {
     note: Note,
     version: u64,
-    /// Another try began, and it is not known how it ended.
-    begun: bool,
+    /// Whether another attempt began whose result is unknown.
+    has_earlier_attempt: bool,
 }
 
-/// The note of one key, as one request sees it.
-struct Notes {
+/// Reads and writes the note of one key for one request.
+struct NoteAccess {
     app: App,
     caller: String,
-    /// Of the document.
+    /// The name of the document.
     name: String,
-    /// Of this request's body.
+    /// The fingerprint of this request.
     fingerprint: String,
     now: Timestamp,
 }
 
-impl Notes {
-    /// The note of the key: the one that another try made, or a new one.
+impl NoteAccess {
+    /// Returns the note of an earlier attempt, or creates a new one.
     async fn reserve(&self) -> Result<Reserved, Problem> {
         compare_and_set(busy, || async {
             let (note, expected) = match self.read().await? {
@@ -163,15 +168,15 @@ impl Notes {
                         return Ok(Some(Reserved {
                             note,
                             version,
-                            begun: true,
+                            has_earlier_attempt: true,
                         }));
                     }
-                    // The same ids again: another try of it may be under way.
-                    let again = Note {
+                    // Keep the seed: another attempt may be running with the same ids.
+                    let retried = Note {
                         refused: false,
                         ..note
                     };
-                    (again, Expected::Version(version))
+                    (retried, Expected::Version(version))
                 }
                 Some((note, version)) if note.refused => {
                     (self.new_note(), Expected::Version(version))
@@ -183,8 +188,10 @@ impl Notes {
                 }
             };
             if expected == Expected::Absent {
-                let most = self.app.settings.idempotency_notes_max;
-                self.app.allowance.check(&self.caller, most, self.now)?;
+                let notes_max = self.app.settings.idempotency_notes_max;
+                self.app
+                    .allowance
+                    .check(&self.caller, notes_max, self.now)?;
             }
             let Some(version) = self.write(&note, expected).await? else {
                 return Ok(None);
@@ -193,7 +200,7 @@ impl Notes {
             Ok(Some(Reserved {
                 note,
                 version,
-                begun: false,
+                has_earlier_attempt: false,
             }))
         })
         .await
@@ -209,9 +216,9 @@ impl Notes {
         }
     }
 
-    /// Keeps the answer; where another try was first, its answer counts.
+    /// Stores the response. If another attempt finished first, returns its response instead.
     async fn keep(&self, note: Note, version: u64, answer: Answer) -> Result<Answer, Problem> {
-        let Some(kept) = kept_of(&answer)? else {
+        let Some(kept) = to_kept(&answer)? else {
             return Ok(answer);
         };
         let done = Note {
@@ -229,20 +236,20 @@ impl Notes {
                     Some(first) => {
                         replay(first, other.seed, other.at).map(|first| Some(Some(first)))
                     }
-                    // Another try was refused.
+                    // A concurrent attempt was refused.
                     None => {
                         let written = self.write(&done, Expected::Version(version)).await?;
                         Ok(written.map(|_| None))
                     }
                 },
-                // It has expired, or was refused and taken by another body: there is nothing to keep it with.
+                // The note has expired, or was refused and another body uses it: nothing to store.
                 _ => Ok(Some(None)),
             }
         });
         Ok(first.await?.unwrap_or(answer))
     }
 
-    /// Lets another body take the key; where another try has succeeded, its answer counts.
+    /// Lets another body use the key. If another attempt succeeded, returns its response instead.
     async fn refuse(&self, note: Note, version: u64, problem: Problem) -> Result<Answer, Problem> {
         let refused = Note {
             refused: true,
@@ -250,25 +257,25 @@ impl Notes {
         };
         let written = self.write(&refused, Expected::Version(version)).await?;
         if written.is_none()
-            && let Some(first) = self.answered(&refused).await?
+            && let Some(first) = self.stored_response(&refused).await?
         {
             return Ok(first);
         }
         Err(problem)
     }
 
-    /// Keeps the key with its body: another try may have made something. Where one has succeeded,
-    /// its answer counts.
+    /// Keeps the key with its body, because another attempt may have created something. If one
+    /// succeeded, returns its response instead.
     async fn refuse_again(&self, note: &Note, problem: Problem) -> Result<Answer, Problem> {
-        if let Some(first) = self.answered(note).await? {
+        if let Some(first) = self.stored_response(note).await? {
             return Ok(first);
         }
-        let hint = "an earlier try of this request may have succeeded; check before sending it with another key";
+        let hint = "an earlier attempt of this request may have succeeded; check before you send it with another key";
         Err(problem.and_hint(hint))
     }
 
-    /// What another try of the request was answered, if it was.
-    async fn answered(&self, note: &Note) -> Result<Option<Answer>, Problem> {
+    /// Returns the response of another attempt, if there is one.
+    async fn stored_response(&self, note: &Note) -> Result<Option<Answer>, Problem> {
         let other = self.read().await?.map(|(other, _)| other);
         let Some(other) = other.filter(|other| other.seed == note.seed) else {
             return Ok(None);
@@ -292,9 +299,9 @@ impl Notes {
 
     async fn write(&self, note: &Note, expected: Expected) -> Result<Option<u64>, Problem> {
         let value = serde_json::to_value(note).map_err(|error| Problem::internal(&error))?;
-        let mut expires_at = note.at.saturating_add(KEPT);
+        let mut expires_at = note.at.saturating_add(NOTE_RETENTION);
         if note.refused {
-            expires_at = expires_at.min(self.now.saturating_add(REFUSED_KEPT));
+            expires_at = expires_at.min(self.now.saturating_add(REFUSED_RETENTION));
         }
         if note.answer.is_some() {
             let bytes = value.to_string().len();
@@ -317,8 +324,8 @@ impl Notes {
     }
 }
 
-/// An answer as it is kept; none for one that has no JSON.
-fn kept_of(answer: &Answer) -> Result<Option<KeptAnswer>, Problem> {
+/// Converts a response for the note. Returns `None` if its body is not JSON.
+fn to_kept(answer: &Answer) -> Result<Option<KeptAnswer>, Problem> {
     let body = match (&answer.compact, &answer.body) {
         (Some(compact), _) => KeptBody::Bulk(compact.clone()),
         (None, AnswerBody::Json(body)) => {
@@ -349,8 +356,9 @@ fn replay(kept: KeptAnswer, seed: u64, at: Timestamp) -> Result<Answer, Problem>
     Ok(answer)
 }
 
-/// A digest of several texts, as hexadecimal digits. Lengths go in too: moving a byte from one to the next changes it.
-fn hashed(parts: &[&[u8]]) -> String {
+/// Returns the hash of several parts in hexadecimal. Includes their lengths, so that moving a byte
+/// from one part to the next changes the hash.
+fn hash_of(parts: &[&[u8]]) -> String {
     let mut digest = Sha256::new();
     for part in parts {
         digest.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
@@ -366,7 +374,7 @@ fn hashed(parts: &[&[u8]]) -> String {
 fn busy() -> Problem {
     Problem::conflict(
         "idempotency_key_busy",
-        "others are using this `Idempotency-Key` right now",
+        "other requests are using this `Idempotency-Key` right now",
     )
     .retry_after(Duration::from_secs(1))
 }
@@ -376,8 +384,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_tells_where_one_part_ends() {
-        assert_ne!(hashed(&[b"ab", b"c"]), hashed(&[b"a", b"bc"]));
-        assert_eq!(hashed(&[b"a"]).len(), 64);
+    fn the_hash_depends_on_where_a_part_ends() {
+        assert_ne!(hash_of(&[b"ab", b"c"]), hash_of(&[b"a", b"bc"]));
+        assert_eq!(hash_of(&[b"a"]).len(), 64);
     }
 }

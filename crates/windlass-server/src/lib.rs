@@ -1,21 +1,46 @@
-//! The Windlass server: REST interface, HTTP jobs, metrics.
+//! The Windlass server: REST API, HTTP jobs and metrics.
 //!
-//! [`router`] serves the REST interface of a client's store, alone or within a program of your own:
+//! Use this crate in one of two ways:
 //!
+//! - Mount the REST API in your own axum program with [`router`].
+//! - Run the server as its own process with [`standalone`]. The command `windlass serve` does this.
+//!
+//! # Mount the REST API in an axum program
+//!
+//! Open a store with [`Client`](windlass::Client), choose how requests are authenticated with
+//! [`access::Access`], and nest the router under any path:
+//!
+//! ```no_run
+//! use axum::{Router, routing::get};
+//! use windlass::Client;
+//! use windlass_server::{App, access::Access, router};
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let client = Client::open("sqlite:jobs.db").await?;
+//!     // `Access::open` accepts every request: your own middleware decides who may call the API.
+//!     let api = router(App::new(client, Access::open()));
+//!     let program = Router::new()
+//!         .route("/", get(|| async { "my own page" }))
+//!         .nest("/background", api);
+//!     let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
+//!     Ok(axum::serve(listener, program).await?)
+//! }
 //! ```
-//! # use windlass::{Client, Error};
-//! # use windlass_server::{App, access::Access, router};
-//! # async fn example() -> Result<(), Error> {
-//! let client = Client::open("memory:").await?;
-//! let service = axum::Router::new().nest("/jobs", router(App::new(client, Access::open())));
-//! # let _ = service;
-//! # Ok(())
-//! # }
-//! ```
 //!
-//! [`standalone`] is the same server as a process of its own.
+//! A client now creates a job with `POST /background/api/v1/jobs`. The router only serves requests.
+//! A [`Worker`](windlass::Worker) of the same client, or a remote worker that uses the API, runs the
+//! jobs.
 //!
-//! Every route is declared once, in `routes`, with the scope it needs: there is no way to write one without.
+//! To require API keys, use [`Access::by_keys`](access::Access::by_keys). To change limits such as
+//! the largest payload, use [`App::settings`]. For `GET /metrics`, open the client with a recorder
+//! and pass the recorder to [`App::metrics`]. At shutdown, cancel the token of [`App::stopping`], so
+//! that long polls and event streams end.
+//!
+//! # Routes
+//!
+//! The module `routes` declares every route once, together with its scope. A route without a scope
+//! does not compile. [`routes`] lists all routes, and [`openapi`] describes them as OpenAPI.
 
 pub mod access;
 mod answer;
@@ -31,6 +56,7 @@ mod idempotency;
 mod metrics;
 mod openapi;
 mod permits;
+mod poison;
 mod preconditions;
 mod problem;
 mod rates;

@@ -1,4 +1,4 @@
-//! The figures of the recorder, for Prometheus.
+//! The metrics endpoint for Prometheus.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,11 @@ use crate::problem::Problem;
 /// `GET /metrics`, in the format that `Accept` asks for.
 pub(crate) async fn metrics(call: Call) -> Result<Written<String>, Problem> {
     let Some(recorder) = &call.app.metrics else {
-        let detail = "this program keeps no metrics";
+        let detail = "this program does not record metrics";
         return Err(Problem::new(StatusCode::NOT_FOUND, "no_metrics", detail)
-            .hint("open the client with a recorder, and give it to the app"));
+            .hint("open the client with `Client::open_with_recorder` and pass the recorder to `App::metrics`"));
     };
-    // Counts are taken now and then; a reader of metrics wants those of this moment.
+    // The engine updates job counts only periodically; metrics show the current ones.
     let counts = call.app.store().counts(call.now).await?;
     windlass_engine::Recorder::counts(&**recorder, &counts, call.now);
     call.app.engine().record_slots();
@@ -32,7 +32,7 @@ pub(crate) async fn metrics(call: Call) -> Result<Written<String>, Problem> {
     Ok(answer.header(VARY, "Accept").into())
 }
 
-/// How many workers there are: `rest` for workers in any language, `sdk` for those of Rust programs, `server` for servers.
+/// Counts active workers: `rest` for remote workers, `sdk` for Rust programs, `server` for servers.
 async fn alive_workers(call: &Call) -> Result<BTreeMap<&'static str, u64>, Problem> {
     let mut alive = BTreeMap::from([("rest", 0), ("sdk", 0), ("server", 0)]);
     let nodes = call.app.store().nodes().await?;

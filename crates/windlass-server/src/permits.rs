@@ -1,60 +1,62 @@
-//! Permits of requests that stay open: as many as the server may have, and no key gets all of them.
+//! Permits for requests that stay open. Their number is limited, and one key cannot use all of
+//! them.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::http::StatusCode;
 
 use crate::access::Caller;
+use crate::poison::lock;
 use crate::problem::Problem;
 
-/// Permits of one sort of open request. Clones are the same.
+/// The permits for one type of open request. Clones share them.
 #[derive(Debug, Clone)]
-pub(crate) struct Permits(Arc<Inside>);
+pub(crate) struct Permits(Arc<PermitPool>);
 
 #[derive(Debug)]
-struct Inside {
+struct PermitPool {
     what: &'static str,
     max: usize,
-    held: Mutex<Held>,
+    held: Mutex<HeldPermits>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct HeldPermits {
     total: usize,
     by_key: BTreeMap<String, usize>,
 }
 
 impl Permits {
-    /// At most `max` permits. `what` names the open requests in refusals: "long polls".
+    /// Creates `max` permits. `what` names the open requests in errors: "long polls".
     pub(crate) fn new(what: &'static str, max: usize) -> Self {
-        Permits(Arc::new(Inside {
+        Permits(Arc::new(PermitPool {
             what,
             max,
             held: Mutex::default(),
         }))
     }
 
-    /// The most permits that one key gets: half of them, at least one.
+    /// The most permits that one key can hold: half of all, at least one.
     fn key_max(&self) -> usize {
         (self.0.max / 2).max(1)
     }
 
-    /// Takes a permit, until it is dropped. On an open server all callers are the same one: they share all permits.
+    /// Takes a permit. Callers without a key, on an open server, share all permits.
     pub(crate) fn take(&self, caller: &Caller) -> Result<Permit, Problem> {
         let what = self.0.what;
-        let mut held = self.0.held();
+        let mut held = lock(&self.0.held);
         if held.total >= self.0.max {
             return Err(Problem::busy(&format!("open {what}")));
         }
         let key_max = self.key_max();
-        let of_key = held.by_key.get(&caller.id).copied().unwrap_or_default();
-        if caller.id != Caller::LOCAL && of_key >= key_max {
-            let detail = format!("this key has {key_max} open {what}, its share; retry after 1 s");
+        let held_by_key = held.by_key.get(&caller.id).copied().unwrap_or_default();
+        if caller.id != Caller::LOCAL && held_by_key >= key_max {
+            let detail = format!("this key has {key_max} open {what}, its limit; retry after 1 s");
             let status = StatusCode::TOO_MANY_REQUESTS;
             let problem = Problem::new(status, "too_many_requests", detail)
-                .hint("let one process wait for several workers, or use a key for each service");
+                .hint("share one long poll between several workers, or use a separate key for each service");
             return Err(problem.retry_after(Duration::from_secs(1)));
         }
         held.total += 1;
@@ -66,13 +68,7 @@ impl Permits {
     }
 }
 
-impl Inside {
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A permit; dropping it gives it back.
+/// A permit. Dropping it returns it to the pool.
 #[derive(Debug)]
 pub(crate) struct Permit {
     permits: Permits,
@@ -81,7 +77,7 @@ pub(crate) struct Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let mut held = self.permits.0.held();
+        let mut held = lock(&self.permits.0.held);
         held.total -= 1;
         if let Some(count) = held.by_key.get_mut(&self.key) {
             *count -= 1;
@@ -104,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_gets_half_of_the_permits_and_others_the_rest() {
+    fn one_key_can_hold_half_of_the_permits() {
         let permits = Permits::new("long polls", 4);
         let first = permits.take(&key("a")).unwrap();
         let _second = permits.take(&key("a")).unwrap();
@@ -114,15 +110,15 @@ mod tests {
         assert_eq!(permits.take(&key("d")).unwrap_err().status(), 503);
         drop(first);
         let _again = permits.take(&key("d")).unwrap();
-        assert_eq!(permits.0.held().by_key.len(), 4);
+        assert_eq!(lock(&permits.0.held).by_key.len(), 4);
     }
 
     #[test]
-    fn every_key_gets_one_and_callers_without_a_key_share_all() {
+    fn every_key_can_hold_one_permit_and_callers_without_a_key_share_all() {
         let permits = Permits::new("long polls", 1);
         let only = permits.take(&key("a")).unwrap();
         drop(only);
-        assert!(permits.0.held().by_key.is_empty());
+        assert!(lock(&permits.0.held).by_key.is_empty());
         let permits = Permits::new("long polls", 3);
         let all: Vec<_> = (0..3).map(|_| permits.take(&Caller::local())).collect();
         assert!(all.iter().all(Result::is_ok));

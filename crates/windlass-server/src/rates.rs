@@ -1,18 +1,20 @@
-//! What happened in each queue in the last minute, as this node saw it.
+//! Event counts of each queue in the last minute, as seen by this node.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use windlass_api::LastMinute;
 use windlass_core::{QueueName, Timestamp};
 use windlass_engine::{Event, JobEvent};
 
-/// So many seconds are looked back.
+use crate::poison::lock;
+
+/// The length of the window in seconds.
 const SECONDS: usize = 60;
-/// Queues beyond this many have no figures here; the metrics have.
+/// The most queues that are counted. Metrics cover all queues.
 const QUEUES_MAX: usize = 1000;
 
-/// The last seconds of all queues.
+/// The counts of all queues, one for each of the last 60 seconds.
 #[derive(Debug, Default)]
 pub(crate) struct Rates(Mutex<BTreeMap<QueueName, [(i64, LastMinute); SECONDS]>>);
 
@@ -22,7 +24,7 @@ impl Rates {
         let Event::Job { at, job, what } = event else {
             return;
         };
-        let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = lock(&self.0);
         if queues.len() >= QUEUES_MAX && !queues.contains_key(&job.queue) {
             return;
         }
@@ -30,8 +32,8 @@ impl Rates {
             .entry(job.queue.clone())
             .or_insert([(0, LastMinute::default()); SECONDS]);
         let second = at.as_micros() / 1_000_000;
-        let place = usize::try_from(second.rem_euclid(60)).unwrap_or(0);
-        let Some(slot) = seconds.get_mut(place) else {
+        let index = usize::try_from(second.rem_euclid(60)).unwrap_or(0);
+        let Some(slot) = seconds.get_mut(index) else {
             return;
         };
         if slot.0 != second {
@@ -49,18 +51,18 @@ impl Rates {
         }
     }
 
-    /// The last minute of a queue.
+    /// Returns the counts of a queue in the last minute.
     pub(crate) fn of(&self, queue: &QueueName, now: Timestamp) -> LastMinute {
-        let queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let queues = lock(&self.0);
         let now = now.as_micros() / 1_000_000;
         let mut sum = LastMinute::default();
         let recent = queues.get(queue).into_iter().flatten();
-        for (_, seen) in recent.filter(|(second, _)| (now - 59..=now).contains(second)) {
-            sum.enqueued += seen.enqueued;
-            sum.succeeded += seen.succeeded;
-            sum.failed += seen.failed;
-            sum.retried += seen.retried;
-            sum.dead += seen.dead;
+        for (_, counts) in recent.filter(|(second, _)| (now - 59..=now).contains(second)) {
+            sum.enqueued += counts.enqueued;
+            sum.succeeded += counts.succeeded;
+            sum.failed += counts.failed;
+            sum.retried += counts.retried;
+            sum.dead += counts.dead;
         }
         sum
     }
@@ -74,7 +76,7 @@ mod tests {
     use windlass_engine::JobRef;
 
     #[test]
-    fn a_minute_later_it_is_forgotten() {
+    fn events_are_forgotten_after_a_minute() {
         let rates = Rates::default();
         let at: Timestamp = "2026-01-01T00:00:10Z".parse().unwrap();
         let event = |at| Event::Job {
@@ -90,7 +92,7 @@ mod tests {
         };
         rates.count(&event(at));
         rates.count(&event(at.saturating_add(Duration::from_secs(30))));
-        let seen = |after| {
+        let enqueued = |after| {
             rates
                 .of(
                     &QueueName::default(),
@@ -98,6 +100,9 @@ mod tests {
                 )
                 .enqueued
         };
-        assert_eq!((seen(30), seen(59), seen(60), seen(90)), (2, 2, 1, 0));
+        assert_eq!(
+            (enqueued(30), enqueued(59), enqueued(60), enqueued(90)),
+            (2, 2, 1, 0)
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Requests that never reach a route, answered with a problem like all others.
+//! Problem responses for requests that the listener refuses before they reach a route.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use crate::problem::Problem;
 use crate::request_id::request_id;
 use crate::serve::finish;
 
-/// Paths that are answered even while all connections are taken.
+/// Paths that the server answers even if all connections are in use.
 const HEALTH: &[&str] = &["/livez", "/readyz", "/metrics"];
 
-/// A router as a [`Listener`](windlass_listen::Listener) serves it: what the listener refuses is
-/// answered with a problem.
+/// Wraps a router for a [`Listener`](windlass_listen::Listener). Requests that the listener refuses
+/// get a problem response.
 pub(crate) fn site(router: Router) -> Site {
     let ids = Arc::new(Ids::unpredictable());
     Site::new(router)
@@ -48,7 +48,7 @@ mod tests {
 
     use super::*;
 
-    /// What a server whose limits are small answers.
+    /// Returns the response of a server with these limits.
     async fn answer_to(limits: Limits, request: &str) -> String {
         let address = "127.0.0.1:0".parse().unwrap();
         let listener = Listener::bind(address, None, limits).await.unwrap();
@@ -58,7 +58,7 @@ mod tests {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
-        // The end of the connection may be a reset, where not all of a request was read.
+        // The connection may end with a reset if the server did not read the whole request.
         let _ = stream.read_to_end(&mut answer).await;
         stop.cancel();
         served.await.unwrap();
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_reaches_no_route_is_answered_with_a_problem_and_its_id() {
+    async fn a_refused_request_gets_a_problem_with_its_request_id() {
         let small = Limits {
             header_bytes: 200,
             body_bytes_max: 10,

@@ -1,4 +1,4 @@
-//! The name of a request, in its answer and in the log: the client's own, or one of ours.
+//! The id of a request, for its response and the log: sent by the client, or generated.
 
 use axum::http::{HeaderMap, HeaderName};
 use windlass_engine::Ids;
@@ -8,16 +8,16 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 
 const CHARS_MAX: usize = 128;
 
-/// The client's own id if it is one that can be shown anywhere, else a new one.
+/// Returns the client's id if it is safe to log, otherwise a new one.
 pub(crate) fn request_id(headers: &HeaderMap, ids: &Ids) -> String {
     let given = headers
         .get(REQUEST_ID)
         .and_then(|value| value.to_str().ok());
-    let plain = |id: &&str| {
+    let is_safe = |id: &&str| {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:/-".contains(&byte);
         !id.is_empty() && id.len() <= CHARS_MAX && id.bytes().all(allowed)
     };
-    match given.filter(plain) {
+    match given.filter(is_safe) {
         Some(id) => id.to_owned(),
         None => format!("{:016x}", ids.bits()),
     }

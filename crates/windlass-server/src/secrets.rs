@@ -1,8 +1,10 @@
 //! Secrets in the store, encrypted with a key that is not in the store.
 //!
-//! Each secret is sealed with XChaCha20-Poly1305 under a nonce of its own, bound to its name and to the hosts it signs for: one
-//! that was moved to another name, or given other hosts in the store, does not open. A secret says which master key sealed it, so that keys can be changed: old ones are kept in a list until
-//! [`Secrets::rotate`] has sealed everything anew. A server whose keys do not open every secret does not start.
+//! Each secret is encrypted with XChaCha20-Poly1305 and its own nonce. The encryption is bound to
+//! the name of the secret and to the hosts it signs for: if someone changes these in the store,
+//! decryption fails. A stored secret has the fingerprint of its master key, so that keys can be
+//! rotated: old keys stay configured until [`Secrets::rotate`] has re-encrypted everything. A
+//! server does not start if its keys cannot decrypt every secret.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,67 +25,69 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 /// The collection of the secrets.
 const COLLECTION: &str = "secrets";
-/// The largest secret.
+/// The largest secret in bytes.
 pub const SECRET_BYTES_MAX: usize = 64 * 1024;
-/// The most secrets.
+/// The most secrets in a store.
 pub const SECRETS_MAX: usize = 10_000;
 const NAME_CHARS_MAX: usize = 128;
 
-/// Something about secrets went wrong. No message has anything secret in it.
+/// An error about secrets. No message contains a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// There is no master key.
+    /// No master key is configured.
     #[error(
-        "there is no master key: set `secrets.master_key` (`windlass secrets new-key` makes one)"
+        "no master key is configured: set `secrets.master_key`; `windlass secrets new-key` prints a new key"
     )]
     NoMasterKey,
-    /// A master key is none.
+    /// A master key has the wrong format.
     #[error(
-        "the master key must be 64 hexadecimal digits, as `windlass secrets new-key` prints them"
+        "the master key must be 64 hexadecimal digits; `windlass secrets new-key` prints a new key"
     )]
     BadMasterKey,
-    /// A secret was sealed with a key that is not given.
+    /// A secret was encrypted with a master key that is not configured.
     #[error(
-        "secret {name} was sealed with master key {key}, which is not given: set it as `secrets.master_key` or in `secrets.old_keys`"
+        "the secret {name} was encrypted with the master key {key}, which is not configured: set it as `secrets.master_key` or add it to `secrets.old_keys`"
     )]
     WrongMasterKey {
-        /// Which secret.
+        /// The name of the secret.
         name: String,
-        /// The fingerprint of the key that sealed it.
+        /// The fingerprint of the master key.
         key: String,
     },
-    /// Others go on sealing with an old key.
+    /// Other nodes still encrypt with an old master key.
     #[error(
-        "secrets are still being sealed with an old master key: give every node the new one as `secrets.master_key` first"
+        "other nodes still encrypt secrets with an old master key: first set the new key as `secrets.master_key` on every node"
     )]
     StillOld,
-    /// A secret does not open, though its key is given.
-    #[error("secret {0} does not open: it was changed in the store")]
+    /// A secret cannot be decrypted although its master key is configured.
+    #[error(
+        "the secret {0} cannot be decrypted because it was changed in the store: store it again with `windlass secrets put`"
+    )]
     Changed(String),
-    /// A name or a value breaks a rule.
+    /// A name or a value is invalid.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// The operating system gave no randomness.
-    #[error("the operating system gives no randomness")]
+    /// The operating system returned no random bytes.
+    #[error("the operating system returned no random bytes")]
     Random(#[source] getrandom::Error),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// A key that secrets are sealed with.
+/// A key that encrypts secrets. `Debug` prints only its fingerprint.
 #[derive(Clone)]
 pub struct MasterKey(Zeroizing<[u8; 32]>);
 
 impl MasterKey {
-    /// A new one, from the randomness of the operating system.
+    /// Generates a key with random bytes of the operating system.
     pub fn generate() -> Result<Self, SecretError> {
         let mut key = Zeroizing::new([0; 32]);
         getrandom::fill(&mut *key).map_err(SecretError::Random)?;
         Ok(MasterKey(key))
     }
 
-    /// Reads 64 hexadecimal digits.
+    /// Parses a key of 64 hexadecimal digits.
     pub fn parse(text: &str) -> Result<Self, SecretError> {
         let bytes = HEXLOWER_PERMISSIVE.decode(text.trim().as_bytes());
         let bytes = Zeroizing::new(bytes.map_err(|_| SecretError::BadMasterKey)?);
@@ -91,12 +95,12 @@ impl MasterKey {
         Ok(MasterKey(Zeroizing::new(key)))
     }
 
-    /// What `parse` reads.
+    /// Returns the key in the format that [`MasterKey::parse`] reads.
     pub fn reveal(&self) -> String {
         HEXLOWER.encode(&*self.0)
     }
 
-    /// A short name that tells nothing about the key.
+    /// Returns a short name of the key that does not reveal it.
     pub fn fingerprint(&self) -> String {
         let mut hash = Sha256::new();
         hash.update(b"windlass master key");
@@ -118,22 +122,22 @@ impl fmt::Debug for MasterKey {
     }
 }
 
-/// A secret as it is stored.
+/// The document of a secret.
 #[derive(Debug, Serialize, Deserialize)]
 struct Sealed {
-    /// The fingerprint of the key.
+    /// The fingerprint of the master key.
     key: String,
     nonce: String,
     sealed: String,
-    /// The hosts it signs for, as they are written; null for every host.
+    /// The hosts that the secret signs for; null for every host.
     hosts: Option<Vec<String>>,
 }
 
-/// A secret as it is used. Its value is not shown.
+/// A decrypted secret. `Debug` does not print its value.
 pub struct StoredSecret {
-    /// What was put.
+    /// The value of the secret.
     pub value: Zeroizing<Vec<u8>>,
-    /// The hosts it signs for.
+    /// The hosts that the secret signs for.
     pub hosts: SecretHosts,
 }
 
@@ -148,18 +152,18 @@ impl fmt::Debug for StoredSecret {
 #[derive(Debug, Clone)]
 pub struct Secrets {
     engine: Arc<Engine>,
-    /// The current key first.
+    /// The master keys, the current one first.
     keys: Arc<[MasterKey]>,
 }
 
 impl Secrets {
-    /// With the current master key, if there is one, and those before it.
+    /// Creates the secrets of a store with the current master key, if any, and earlier keys.
     pub fn new(engine: Arc<Engine>, key: Option<MasterKey>, old_keys: Vec<MasterKey>) -> Self {
         let keys = key.into_iter().chain(old_keys).collect();
         Secrets { engine, keys }
     }
 
-    /// Refuses keys that do not open every secret. Changes nothing.
+    /// Checks that the master keys can decrypt every secret. Changes nothing.
     pub async fn check(&self) -> Result<(), SecretError> {
         for document in self.documents().await? {
             self.open(&document)?;
@@ -177,18 +181,20 @@ impl Secrets {
         store.document(COLLECTION, name, now).await
     }
 
-    /// Keeps a secret under a name, for these hosts; one that was there is replaced.
+    /// Stores a secret for these hosts. Replaces a secret with the same name.
     pub async fn put(
         &self,
         name: &str,
         secret: &[u8],
         hosts: &SecretHosts,
     ) -> Result<(), SecretError> {
-        let any = Expected::Any;
-        self.write(name, secret, hosts, any).await.map(|_| ())
+        self.write(name, secret, hosts, Expected::Any)
+            .await
+            .map(|_| ())
     }
 
-    /// Keeps a secret under a name that has none, for these hosts. Whether it had none.
+    /// Stores a secret for these hosts unless one with this name exists. Returns whether it was
+    /// stored.
     pub async fn create(
         &self,
         name: &str,
@@ -212,7 +218,7 @@ impl Secrets {
             return Err(Invalid::new("secret", rule).into());
         }
         if self.document(name).await?.is_none() && self.names().await?.len() >= SECRETS_MAX {
-            let rule = format!("must be at most {SECRETS_MAX} in all");
+            let rule = format!("must be at most {SECRETS_MAX} in total: remove some");
             return Err(Invalid::new("secrets", rule).into());
         }
         self.store_sealed(name, secret, hosts, expected).await
@@ -231,14 +237,15 @@ impl Secrets {
         Ok(written.await?)
     }
 
-    /// The secret of a name.
+    /// Returns the secret with this name.
     pub async fn get(&self, name: &str) -> Result<Option<StoredSecret>, SecretError> {
         check_form(name)?;
         let found = self.document(name).await?;
         found.map(|document| self.open(&document)).transpose()
     }
 
-    /// The hosts that a secret signs for; nothing where there is no such secret. Needs no key.
+    /// Returns the hosts that a secret signs for, or `None` if it does not exist. Needs no master
+    /// key.
     pub async fn hosts(&self, name: &str) -> Result<Option<SecretHosts>, SecretError> {
         if check_form(name).is_err() {
             return Ok(None);
@@ -247,7 +254,7 @@ impl Secrets {
         found.map(|document| hosts_of(&document)).transpose()
     }
 
-    /// All of them by name, without their values. Needs no key.
+    /// Returns all secrets by name, without their values. Needs no master key.
     pub async fn list(&self) -> Result<Vec<Secret>, SecretError> {
         let all = self.documents().await?;
         let shown = |document: Document| {
@@ -261,13 +268,13 @@ impl Secrets {
         all.into_iter().map(shown).collect()
     }
 
-    /// The names, in order.
+    /// Returns the names of all secrets in order.
     pub async fn names(&self) -> Result<Vec<String>, SecretError> {
         let all = self.documents().await?;
         Ok(all.into_iter().map(|document| document.name).collect())
     }
 
-    /// Forgets a secret. Whether it was there.
+    /// Removes a secret. Returns whether it existed.
     pub async fn remove(&self, name: &str) -> Result<bool, SecretError> {
         check_form(name)?;
         if self.document(name).await?.is_none() {
@@ -278,20 +285,19 @@ impl Secrets {
         Ok(true)
     }
 
-    /// Seals with the current key everything that an old key sealed, until nothing is left. Returns
-    /// how many secrets it sealed.
+    /// Re-encrypts all secrets with the current master key. Returns how many it re-encrypted.
     pub async fn rotate(&self) -> Result<u64, SecretError> {
         self.current()?;
         self.check().await?;
         let rotated = AtomicU64::new(0);
-        // During a pass, a node that knows only the old key may seal a secret with it again.
+        // During a pass, another node that has only the old key may encrypt a secret with it.
         let still_old = || SecretError::StillOld;
         compare_and_set(still_old, || self.rotate_pass(&rotated)).await?;
         Ok(rotated.into_inner())
     }
 
-    /// Seals everything again that an old key sealed, and counts it. `None` if there was something:
-    /// another pass must find nothing.
+    /// Re-encrypts every secret that uses an old key, and counts them in `rotated`. Returns `None`
+    /// if there were any: another pass must then confirm that none are left.
     async fn rotate_pass(&self, rotated: &AtomicU64) -> Result<Option<()>, SecretError> {
         let current = self.current()?.fingerprint();
         let mut is_done = true;
@@ -371,12 +377,13 @@ fn hosts_of(document: &Document) -> Result<SecretHosts, SecretError> {
     SecretHosts::parse(&hosts).map_err(|_| SecretError::Changed(document.name.clone()))
 }
 
-/// What a sealed secret is bound to: JSON keeps the parts apart.
+/// Returns the data that the encryption of a secret is bound to. JSON separates the parts.
 fn bound_to(name: &str, hosts: &SecretHosts) -> Vec<u8> {
     json!([name, hosts.names()]).to_string().into_bytes()
 }
 
-/// A name for a new secret: `rotate` is the name of an action beside them.
+/// Checks the name of a new secret. `rotate` is reserved: it is an action next to the secrets in
+/// the REST API.
 fn check_name(name: &str) -> Result<(), Invalid> {
     match name {
         "rotate" => Err(Invalid::new("name", "must not be `rotate`")),
@@ -387,8 +394,7 @@ fn check_name(name: &str) -> Result<(), Invalid> {
 fn check_form(name: &str) -> Result<(), Invalid> {
     let allowed = |letter: char| letter.is_ascii_alphanumeric() || "_.:-".contains(letter);
     if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.chars().all(allowed) {
-        let rule =
-            format!("must be 1 to {NAME_CHARS_MAX} of letters, digits, `_`, `.`, `:` and `-`");
+        let rule = format!("must be 1 to {NAME_CHARS_MAX} letters, digits, `_`, `.`, `:` or `-`");
         return Err(Invalid::new("name", rule));
     }
     check_path_segment(name).map_err(|error| error.within("name"))

@@ -1,4 +1,4 @@
-//! The stored secrets as HTTP jobs use them: what signs a request, and what must not.
+//! Stored secrets as signing keys of HTTP jobs.
 
 use std::collections::HashMap;
 
@@ -8,10 +8,10 @@ use windlass_http::{HttpRequest, KeyError, SecretHosts, SigningKey, SigningKeys,
 
 use crate::secrets::{SecretError, Secrets};
 
-/// The jobs of one API request name at most this many different secrets.
+/// The most different secrets that the jobs of one API request can name.
 const SECRETS_PER_REQUEST_MAX: usize = 100;
 
-/// Webhook secrets as they are stored: the valid keys of one name with spaces between, the newest first.
+/// A webhook secret contains its valid keys, the newest first, separated by spaces.
 #[async_trait]
 impl SigningKeys for Secrets {
     async fn secret(&self, name: &str) -> Result<WebhookSecret, KeyError> {
@@ -28,21 +28,25 @@ impl SigningKeys for Secrets {
     }
 }
 
-/// Says before a job is stored whether its request may be signed as it asks. Looks up each secret once.
+/// Checks before a job is stored whether its secrets may sign its request. Looks up each secret
+/// once.
 #[derive(Debug)]
 pub(crate) struct Signers<'a> {
     secrets: Option<&'a Secrets>,
-    known: HashMap<String, Option<SecretHosts>>,
+    hosts_by_secret: HashMap<String, Option<SecretHosts>>,
 }
 
 impl<'a> Signers<'a> {
-    /// For the jobs of one API request.
+    /// Creates the checks for the jobs of one API request.
     pub(crate) fn new(secrets: Option<&'a Secrets>) -> Self {
-        let known = HashMap::new();
-        Signers { secrets, known }
+        let hosts_by_secret = HashMap::new();
+        Signers {
+            secrets,
+            hosts_by_secret,
+        }
     }
 
-    /// Why a request must not be signed as it asks, if so.
+    /// Returns why a secret must not sign the request, or `None` if all may.
     pub(crate) async fn refusal(
         &mut self,
         request: &HttpRequest,
@@ -52,17 +56,17 @@ impl<'a> Signers<'a> {
                 let rule = "must not be given: this server stores no secrets";
                 return Ok(Some(Invalid::new("sign", rule)));
             };
-            if !self.known.contains_key(name) {
-                if self.known.len() >= SECRETS_PER_REQUEST_MAX {
+            if !self.hosts_by_secret.contains_key(name) {
+                if self.hosts_by_secret.len() >= SECRETS_PER_REQUEST_MAX {
                     let rule = format!(
                         "must not name more than {SECRETS_PER_REQUEST_MAX} different secrets in one API request"
                     );
                     return Ok(Some(Invalid::new("sign", rule)));
                 }
                 let hosts = secrets.hosts(name).await?;
-                self.known.insert(name.clone(), hosts);
+                self.hosts_by_secret.insert(name.clone(), hosts);
             }
-            let rule = match self.known.get(name).and_then(Option::as_ref) {
+            let rule = match self.hosts_by_secret.get(name).and_then(Option::as_ref) {
                 None => format!(
                     "names the secret {name:?}, which does not exist; create it with `windlass secrets put`"
                 ),

@@ -1,4 +1,5 @@
-//! The server as a process of its own, as `windlass serve` runs it: configuration, checks before the start, log, shutdown.
+//! The server as its own process, as `windlass serve` runs it: configuration, checks at start, log
+//! and shutdown.
 
 pub mod checks;
 pub mod config;

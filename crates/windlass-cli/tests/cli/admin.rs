@@ -46,7 +46,7 @@ fn a_lost_master_key_is_no_dead_end() {
     assert_eq!(run(&[(MASTER_KEY, &lost)], &put, b"s3cret").0, 0);
     let (code, told) = run(&[(MASTER_KEY, &new)], &put, b"s3cret");
     assert!(
-        code == 1 && told.contains("was sealed with master key"),
+        code == 1 && told.contains("was encrypted with the master key"),
         "{told}"
     );
     for keys in [&[][..], &[(MASTER_KEY, new.as_str())]] {

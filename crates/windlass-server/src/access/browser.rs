@@ -1,66 +1,70 @@
-//! Keeps pages of other sites away from a server that needs no key.
+//! Protects a server without keys from pages of other sites in a browser.
 
 use axum::http::{HeaderMap, HeaderValue, Uri, header};
 
-/// The names that an open server answers to, beside those of loopback.
+/// The host names that an open server accepts, in addition to loopback names.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
-    /// These, in small letters.
+    /// Accepted names in lowercase.
     names: Vec<String>,
-    /// Every address that is written out, too: another site's name can be made to point here, an address cannot.
+    /// Whether every IP address is accepted. This is safe: an attacker can point a name at this
+    /// server, but not a foreign address.
     addresses: bool,
 }
 
 impl Hosts {
-    /// Answers to these names too.
-    pub(super) fn add_names(&mut self, more: impl IntoIterator<Item = String>) {
+    /// Accepts these names too.
+    pub(super) fn add_names(&mut self, names: impl IntoIterator<Item = String>) {
         self.names
-            .extend(more.into_iter().map(|host| host.to_lowercase()));
+            .extend(names.into_iter().map(|host| host.to_lowercase()));
     }
 
-    /// Answers to every address that is written out, too.
+    /// Accepts every IP address too.
     pub(super) fn add_addresses(&mut self) {
         self.addresses = true;
     }
 
-    /// Refuses a request that a page of another site caused, or that came under a strange name. HTTP/2 has the name in the URI.
+    /// Refuses a request for a page of another site, and a request with an unknown host name.
+    /// HTTP/2 requests have the name in the URI.
     pub(super) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), &'static str> {
         let in_uri = uri.authority().map(|authority| authority.as_str());
-        let named = [in_uri, text(headers.get(header::HOST))];
-        let named: Vec<String> = named.into_iter().flatten().map(str::to_lowercase).collect();
-        if named.is_empty() || !named.iter().all(|host| self.knows(host_name(host))) {
+        let hosts = [in_uri, text(headers.get(header::HOST))];
+        let hosts: Vec<String> = hosts.into_iter().flatten().map(str::to_lowercase).collect();
+        if hosts.is_empty() || !hosts.iter().all(|host| self.knows(host_name(host))) {
             return Err(
-                "a server without keys answers to known names only: `Host` must be `localhost`, an address of loopback (with `insecure`, any address), or among the setting `hosts`",
+                "this server has no API keys, so `Host` must be `localhost`, a loopback address (with `insecure`, any IP address) or a name in the setting `hosts`",
             );
         }
         let fetched_from = text(headers.get("sec-fetch-site"));
         if !matches!(fetched_from, None | Some("same-origin" | "none")) {
-            return Err("a page of another site may not use a server without keys");
+            return Err(
+                "this server has no API keys, so it refuses requests from pages of other sites",
+            );
         }
         let origin = text(headers.get(header::ORIGIN)).map(str::to_lowercase);
-        let same = |origin: &str| authority(origin).as_ref() == named.first();
+        let same = |origin: &str| authority(origin).as_ref() == hosts.first();
         if !origin.as_deref().is_none_or(same) {
-            return Err("`Origin` must be this server while it has no keys");
+            return Err("this server has no API keys, so `Origin` must be the server itself");
         }
         Ok(())
     }
 
     fn knows(&self, name: &str) -> bool {
         let bare = name.trim_start_matches('[').trim_end_matches(']');
-        let address = bare
+        let is_accepted_address = bare
             .parse::<std::net::IpAddr>()
             .is_ok_and(|ip| self.addresses || ip.to_canonical().is_loopback());
-        let known = |known: &String| known == name || known.trim_matches(['[', ']']) == bare;
-        address || name == "localhost" || self.names.iter().any(known)
+        let matches = |known: &String| known == name || known.trim_matches(['[', ']']) == bare;
+        is_accepted_address || name == "localhost" || self.names.iter().any(matches)
     }
 }
 
-/// A header that is no text counts as given, and wrong.
+/// Returns a header as text. A header that is not text becomes a value that no check accepts.
 fn text(value: Option<&HeaderValue>) -> Option<&str> {
     value.map(|value| value.to_str().unwrap_or("?"))
 }
 
-/// The name without the port.
+/// Returns the host name without the port.
 fn host_name(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port))
@@ -72,7 +76,7 @@ fn host_name(host: &str) -> &str {
     }
 }
 
-/// `host:port` of an origin; `null` and nonsense have none.
+/// Returns the `host:port` of an origin, or `None` for `null` and invalid origins.
 fn authority(origin: &str) -> Option<String> {
     let uri: Uri = origin.parse().ok()?;
     uri.scheme()?;
@@ -102,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_of_loopback_and_those_that_were_given_are_known() {
+    fn loopback_names_and_added_names_are_accepted() {
         for host in [
             "localhost",
             "localhost:8080",
@@ -134,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_in_the_uri_counts_as_much() {
+    fn the_name_in_the_uri_is_checked_too() {
         let (here, evil) = ("http://localhost:8080/", "http://evil.example/");
         assert!(check_at(here, &[]));
         assert!(check_at(here, &[("origin", "http://localhost:8080")]));
@@ -145,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn with_addresses_every_address_is_known_and_a_strange_name_is_not() {
+    fn with_addresses_every_ip_address_is_accepted_but_no_unknown_name() {
         let mut hosts = Hosts::default();
         hosts.add_addresses();
         for host in ["192.0.2.7:8080", "10.0.0.1", "[2001:db8::1]:8080"] {

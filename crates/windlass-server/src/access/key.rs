@@ -1,7 +1,8 @@
-//! The text of a key: `wl_<public id>_<secret>_<checksum>`.
+//! The text of an API key: `wl_<public id>_<secret>_<checksum>`.
 //!
-//! The public id finds the key and may be shown; the secret is 256 random bits and is stored as a hash only. The checksum
-//! tells a mistyped or cut key from a wrong one without a look at the store, and lets scanners find leaked keys.
+//! The public id identifies the key and may be shown. The secret is 256 random bits; the store has
+//! only its hash. The checksum detects mistyped and truncated keys without a read of the store, and
+//! helps scanners to find leaked keys.
 
 use std::fmt;
 
@@ -15,7 +16,7 @@ const SECRET_CHARS: usize = 43;
 const CHECKSUM_CHARS: usize = 6;
 const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// A key as its owner has it. It is not printed by `Debug`.
+/// An API key with its secret. `Debug` does not print the secret.
 #[derive(Clone)]
 pub struct ApiKey {
     id: String,
@@ -23,7 +24,7 @@ pub struct ApiKey {
 }
 
 impl ApiKey {
-    /// A new one, from the randomness of the operating system.
+    /// Generates a key with random bytes of the operating system.
     pub fn generate() -> Result<Self, getrandom::Error> {
         Ok(ApiKey {
             id: random_text(ID_CHARS)?,
@@ -31,7 +32,7 @@ impl ApiKey {
         })
     }
 
-    /// Reads a key; `None` where it is not one. Looks at the form alone.
+    /// Parses a key. Returns `None` if the format or the checksum is wrong.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.strip_prefix(PREFIX)?.split('_');
         let (id, secret, checksum) = (parts.next()?, parts.next()?, parts.next()?);
@@ -47,17 +48,17 @@ impl ApiKey {
         (key.checksum() == checksum).then_some(key)
     }
 
-    /// Whether a text has the form of a public id.
+    /// Whether a text has the format of a public id.
     pub(super) fn is_id(text: &str) -> bool {
         text.len() == ID_CHARS && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
     }
 
-    /// The part that may be shown, and that finds the key.
+    /// Returns the public id, which may be shown.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// What is stored of it.
+    /// Returns the hash that the store keeps.
     pub fn hash(&self) -> KeyHash {
         let mut hash = Sha256::new();
         hash.update(self.id.as_bytes());
@@ -66,12 +67,12 @@ impl ApiKey {
         KeyHash(hash.finalize().into())
     }
 
-    /// The whole text, for the one time that it is shown.
+    /// Returns the complete key. Show it only once, right after its creation.
     pub fn reveal(&self) -> String {
         format!("{PREFIX}{}_{}_{}", self.id, self.secret, self.checksum())
     }
 
-    /// A forgery: this id with the secret of another key.
+    /// Returns a forged key: this id with the secret of another key.
     #[cfg(test)]
     pub(super) fn with_secret_of(&self, other: &ApiKey) -> ApiKey {
         ApiKey {
@@ -83,8 +84,8 @@ impl ApiKey {
     fn checksum(&self) -> String {
         let mut rest = crc32(format!("{}_{}", self.id, self.secret).as_bytes());
         let mut text = [b'0'; CHECKSUM_CHARS];
-        for place in text.iter_mut().rev() {
-            *place = digit(rest % 62);
+        for character in text.iter_mut().rev() {
+            *character = digit(rest % 62);
             rest /= 62;
         }
         String::from_utf8_lossy(&text).into_owned()
@@ -97,22 +98,23 @@ impl fmt::Debug for ApiKey {
     }
 }
 
-/// The SHA-256 of a key. Compared in constant time only: it has no `PartialEq`.
+/// The SHA-256 hash of a key. Has no `PartialEq`, so that all comparisons take constant time.
 #[derive(Clone)]
 pub struct KeyHash([u8; 32]);
 
 impl KeyHash {
-    /// Whether it is the same, in a time that does not depend on where they differ.
+    /// Compares two hashes in constant time.
     pub fn matches(&self, other: &KeyHash) -> bool {
         self.0.ct_eq(&other.0).into()
     }
 
-    /// The hash of no key: what a try with an unknown id is compared with, so that it costs the same.
-    pub(super) fn of_nobody() -> Self {
+    /// Returns a hash that no key has. Comparing an unknown id with it takes as long as a wrong
+    /// secret.
+    pub(super) fn of_no_key() -> Self {
         KeyHash([0; 32])
     }
 
-    /// As it is stored.
+    /// Returns the hash as the store keeps it.
     pub(super) fn to_hex(&self) -> String {
         HEXLOWER.encode(&self.0)
     }
@@ -129,16 +131,17 @@ impl fmt::Debug for KeyHash {
     }
 }
 
-/// Letters and digits, each as likely as every other: bytes past a multiple of 62 are drawn again.
+/// Returns random letters and digits, all equally likely: skips bytes from 248, the largest
+/// multiple of 62.
 fn random_text(chars: usize) -> Result<String, getrandom::Error> {
     let mut text = String::with_capacity(chars);
     let mut drawn = [0u8; 64];
     while text.len() < chars {
         getrandom::fill(&mut drawn)?;
         let fair = drawn.iter().filter(|byte| **byte < 248);
-        let wanted = chars - text.len();
+        let missing = chars - text.len();
         text.extend(
-            fair.take(wanted)
+            fair.take(missing)
                 .map(|byte| char::from(digit(u32::from(*byte)))),
         );
     }
@@ -146,11 +149,11 @@ fn random_text(chars: usize) -> Result<String, getrandom::Error> {
 }
 
 fn digit(number: u32) -> u8 {
-    let place = usize::try_from(number % 62).unwrap_or(0);
-    DIGITS.get(place).copied().unwrap_or(b'0')
+    let index = usize::try_from(number % 62).unwrap_or(0);
+    DIGITS.get(index).copied().unwrap_or(b'0')
 }
 
-/// CRC-32 as in gzip, bit by bit: keys are short.
+/// CRC-32 as in gzip. Bit by bit is fast enough for short keys.
 fn crc32(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for byte in bytes {
@@ -173,12 +176,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_checksum_is_the_known_one() {
+    fn crc32_matches_the_standard_check_value() {
         assert_eq!(crc32(b"123456789"), 0xCBF4_3926);
     }
 
     #[test]
-    fn a_key_is_read_back_and_hashes_alike() {
+    fn a_key_survives_a_round_trip_with_the_same_hash() {
         let key = ApiKey::generate().unwrap();
         let text = key.reveal();
         assert_eq!(text.len(), 3 + 12 + 1 + 43 + 1 + 6);
@@ -189,28 +192,28 @@ mod tests {
         assert!(stored.matches(&key.hash()));
         let other = ApiKey::generate().unwrap();
         assert!(!stored.matches(&other.hash()));
-        assert!(!KeyHash::of_nobody().matches(&other.hash()));
+        assert!(!KeyHash::of_no_key().matches(&other.hash()));
         for text in ["+f".repeat(32), "f".repeat(63), "f".repeat(66)] {
             assert!(KeyHash::from_hex(&text).is_none(), "{text}");
         }
     }
 
     #[test]
-    fn every_changed_or_missing_letter_is_noticed_by_the_form() {
+    fn every_changed_or_missing_character_is_detected() {
         let text = ApiKey::generate().unwrap().reveal();
-        for place in 0..text.len() {
+        for index in 0..text.len() {
             let mut changed = text.clone().into_bytes();
-            changed[place] = if changed[place] == b'x' { b'y' } else { b'x' };
+            changed[index] = if changed[index] == b'x' { b'y' } else { b'x' };
             let changed = String::from_utf8(changed).unwrap();
-            assert!(ApiKey::parse(&changed).is_none(), "{place}");
-            assert!(ApiKey::parse(&text[..place]).is_none(), "{place}");
+            assert!(ApiKey::parse(&changed).is_none(), "{index}");
+            assert!(ApiKey::parse(&text[..index]).is_none(), "{index}");
         }
         assert!(ApiKey::parse(&format!("{text} ")).is_none());
         assert!(ApiKey::parse(&format!("{text}_")).is_none());
     }
 
     #[test]
-    fn nothing_secret_is_shown_by_debug() {
+    fn debug_shows_no_secret() {
         let key = ApiKey::generate().unwrap();
         assert!(!format!("{key:?} {:?}", key.hash()).contains(&key.secret));
         assert!(!format!("{:?}", key.hash()).contains(&key.hash().to_hex()));

@@ -1,10 +1,11 @@
-//! The keys in the store: one document each, found by its public id.
+//! The API keys in the store: one document per key, named by its public id.
 //!
-//! A server keeps all of them in memory, read anew at most once a second: a request costs no read of the store, a key that
-//! was revoked on any node is refused everywhere a second later, and a flood of unknown ids reaches no store.
+//! A server caches all keys and reads them again at most once per second. So a request needs no
+//! read of the store, every node refuses a revoked key within a second, and a flood of unknown ids
+//! does not reach the store.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -15,43 +16,46 @@ use windlass_store::{Document, Expected, PAGE_MAX, StoreError, Written, compare_
 
 use super::key::{ApiKey, KeyHash};
 use super::{NewKey, Scope, Scopes};
+use crate::poison::lock;
 
-/// The collection of the keys.
+/// The collection of the key documents.
 pub const KEYS: &str = "api_keys";
-/// The collection of when they were last used: apart, so that use never races with a change of the key.
+/// The collection with the last use of each key. Separate, so that use never conflicts with a
+/// change of the key.
 const USED: &str = "api_keys_used";
-/// So many keys at most. When there are as many, one that was revoked or has expired makes room for a new one.
+/// The most keys in a store. At the limit, a new key replaces the key that was revoked or expired
+/// first.
 pub const KEYS_MAX: usize = 10_000;
-/// What is known of the keys is never older.
+/// The maximum age of the cached keys.
 const FRESH_FOR: Duration = Duration::from_secs(1);
-/// That a key was used is written at most so often.
+/// The last use of a key is written at most once per minute.
 const TOUCH_EVERY: Duration = Duration::from_secs(60);
 
-/// What is stored of a key.
+/// An API key as the store has it, without its secret.
 #[derive(Debug, Clone)]
 pub struct KeyInfo {
-    /// Its public id.
+    /// The public id.
     pub id: String,
-    /// What people call it.
+    /// The name, for people.
     pub name: String,
-    /// What it may do.
+    /// The scopes of the key.
     pub scopes: Scopes,
-    /// When it was made.
+    /// When the key was created.
     pub created_at: Timestamp,
-    /// From when on it is refused.
+    /// When the key expires.
     pub expires_at: Option<Timestamp>,
-    /// When it was revoked.
+    /// When the key was revoked.
     pub revoked_at: Option<Timestamp>,
-    /// When it was last used, to the minute.
+    /// When the key was last used, accurate to a minute.
     pub last_used_at: Option<Timestamp>,
-    /// This version cannot read it, because a newer one wrote it or it is damaged: it opens
-    /// nothing, and counts as a key.
+    /// Whether this version cannot read the key, because a newer version wrote it or it is damaged.
+    /// The server refuses such a key, but it still counts as a key.
     pub unreadable: bool,
     pub(super) hash: KeyHash,
 }
 
 impl KeyInfo {
-    /// A key of which only its id is known for sure.
+    /// Returns an unreadable key, of which only the id is known.
     fn unreadable(id: &str, created_at: Timestamp) -> Self {
         KeyInfo {
             id: id.to_owned(),
@@ -62,11 +66,11 @@ impl KeyInfo {
             revoked_at: None,
             last_used_at: None,
             unreadable: true,
-            hash: KeyHash::of_nobody(),
+            hash: KeyHash::of_no_key(),
         }
     }
 
-    /// Since when it opens nothing any more, if that is so.
+    /// Returns when the key was revoked or expired, if it was.
     fn ended_at(&self, now: Timestamp) -> Option<Timestamp> {
         let expired_at = self.expires_at.filter(|at| *at <= now);
         self.revoked_at.into_iter().chain(expired_at).min()
@@ -88,31 +92,32 @@ impl From<&KeyInfo> for windlass_api::Key {
     }
 }
 
-/// A key could not be made or changed.
+/// Why a key could not be created or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// What was asked breaks a rule.
+    /// The request is invalid.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// There is no such key.
-    #[error("there is no key {0}: `windlass keys list` names them")]
+    /// The key does not exist.
+    #[error("the key {0} does not exist: `windlass keys list` shows all keys")]
     NotFound(String),
-    /// Another key has its id, which chance hardly ever does.
-    #[error("the id of the new key is taken: try again")]
+    /// Another key has the same id. This is extremely unlikely.
+    #[error("the id of the new key is already in use: try again")]
     Taken,
-    /// The store did not take it.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The operating system gave no randomness.
-    #[error("the operating system gives no randomness")]
+    /// The operating system returned no random bytes.
+    #[error("the operating system returned no random bytes")]
     Random(#[source] getrandom::Error),
 }
 
-/// The field of a stored key that says when it was revoked.
+/// The field of a key document with the time of its revocation.
 const REVOKED_AT: &str = "revoked_at";
 
+/// The document of a key.
 #[derive(Debug, Serialize, Deserialize)]
-struct Stored {
+struct KeyDocument {
     name: String,
     scopes: Vec<String>,
     hash: String,
@@ -121,12 +126,12 @@ struct Stored {
     revoked_at: Option<Timestamp>,
 }
 
-impl Stored {
-    /// The key of a document. One that was not written like this is unreadable, with what is known
-    /// of it.
+impl KeyDocument {
+    /// Reads the key of a document. An unexpected document gives an unreadable key with the fields
+    /// that are known.
     fn read(document: &Document) -> KeyInfo {
         let unreadable = KeyInfo::unreadable(&document.name, document.updated_at);
-        let Ok(stored) = Stored::deserialize(&document.value) else {
+        let Ok(stored) = KeyDocument::deserialize(&document.value) else {
             let revoked_at = document.value.get(REVOKED_AT).filter(|at| !at.is_null());
             return KeyInfo {
                 revoked_at: revoked_at.map(|_| document.updated_at),
@@ -155,57 +160,58 @@ impl Stored {
 /// The keys of one store.
 pub struct Keys {
     engine: Arc<Engine>,
-    most: usize,
-    known: Mutex<Known>,
+    keys_max: usize,
+    cache: Mutex<KeyCache>,
     reading: tokio::sync::Mutex<()>,
     touched: Mutex<BTreeMap<String, Timestamp>>,
 }
 
-/// All keys as they were at one moment.
+/// All keys as the store had them at one time.
 #[derive(Debug, Default)]
-struct Known {
+struct KeyCache {
     keys: Option<(Timestamp, Arc<BTreeMap<String, KeyInfo>>)>,
-    /// How often this node itself changed a key: what was read before a change is not kept after it.
+    /// How often this node changed a key. A read that began before a change is not cached after it.
     changes: u64,
-    /// Which could not be read at the last look, so that each is logged once.
+    /// The unreadable keys of the last read, so that each is logged only once.
     unreadable: BTreeSet<String>,
 }
 
 impl Keys {
-    /// The keys of an engine's store.
+    /// Returns the keys of an engine's store.
     pub fn new(engine: Arc<Engine>) -> Self {
         Keys {
             engine,
-            most: KEYS_MAX,
-            known: Mutex::default(),
+            keys_max: KEYS_MAX,
+            cache: Mutex::default(),
             reading: tokio::sync::Mutex::default(),
             touched: Mutex::default(),
         }
     }
 
-    /// As many keys at most.
+    /// Returns the keys with another limit.
     #[cfg(test)]
-    pub(super) fn with_most(engine: Arc<Engine>, most: usize) -> Self {
+    pub(super) fn with_max(engine: Arc<Engine>, keys_max: usize) -> Self {
         Keys {
-            most,
+            keys_max,
             ..Keys::new(engine)
         }
     }
 
-    /// Makes a key. Its text is answered once and stored nowhere.
+    /// Creates a key. Returns it with its secret, which the store does not keep.
     ///
-    /// The first one must be an admin's: it closes the server to everybody without a key, and another could make no further one.
+    /// The first key must have the scope `admin`: the server then requires keys, and only an admin
+    /// can create more of them.
     pub async fn create(&self, new: NewKey, now: Timestamp) -> Result<(ApiKey, KeyInfo), KeyError> {
         new.check(now)?;
         let all = self.read().await?;
         let scopes: Scopes = new.scopes.iter().copied().collect();
         if all.is_empty() && !scopes.include(Scope::Admin) {
-            let rule = "must have `admin` among them: it is the first key, and only an admin makes further ones";
+            let rule = "must include `admin`: this is the first key, and only an admin can create more keys";
             return Err(Invalid::new("scopes", rule).into());
         }
         self.make_room(&all, now).await?;
         let key = ApiKey::generate().map_err(KeyError::Random)?;
-        let stored = Stored {
+        let stored = KeyDocument {
             name: new.name,
             scopes: new.scopes.iter().map(Scope::to_string).collect(),
             hash: key.hash().to_hex(),
@@ -232,20 +238,21 @@ impl Keys {
         Ok((key, info))
     }
 
-    /// Forgets the key that ended longest ago, if there are as many as may be; refuses where none has ended.
+    /// Makes room for a new key if the store has the most allowed: removes the key that was revoked
+    /// or expired first, or fails if no key was.
     async fn make_room(
         &self,
         all: &BTreeMap<String, KeyInfo>,
         now: Timestamp,
     ) -> Result<(), KeyError> {
-        if all.len() < self.most {
+        if all.len() < self.keys_max {
             return Ok(());
         }
         let ended = all
             .values()
             .filter_map(|key| Some((key.ended_at(now)?, &key.id)));
         let Some((_, oldest)) = ended.min() else {
-            let rule = format!("must be at most {} in all: revoke some", self.most);
+            let rule = format!("must be at most {} in total: revoke some", self.keys_max);
             return Err(Invalid::new("keys", rule).into());
         };
         let store = self.engine.store();
@@ -257,7 +264,7 @@ impl Keys {
         Ok(())
     }
 
-    /// All keys by age, with when they were last used.
+    /// Returns all keys, oldest first, with their last use.
     pub async fn list(&self) -> Result<Vec<KeyInfo>, StoreError> {
         let mut keys = self.read().await?;
         self.add_damaged(&mut keys).await?;
@@ -276,22 +283,27 @@ impl Keys {
         Ok(keys)
     }
 
-    /// Revokes a key for good. It stays listed; a second time changes nothing.
+    /// Revokes a key permanently. The list still shows it. Revoking it again changes nothing.
     pub async fn revoke(&self, id: &str, now: Timestamp) -> Result<KeyInfo, KeyError> {
         if !ApiKey::is_id(id) {
-            return Err(Invalid::new("id", "must be the part of a key behind `wl_`").into());
+            return Err(
+                Invalid::new("id", "must be the 12 characters of a key after `wl_`").into(),
+            );
         }
-        let contended =
-            || KeyError::Store(StoreError::Unavailable("others change this key".into()));
+        let contended = || {
+            KeyError::Store(StoreError::Unavailable(
+                "others are changing this key".into(),
+            ))
+        };
         compare_and_set(contended, || async {
             let found = self.engine.store().document(KEYS, id, now).await?;
             let mut found = found.ok_or_else(|| KeyError::NotFound(id.to_owned()))?;
-            let mut info = Stored::read(&found);
+            let mut info = KeyDocument::read(&found);
             if info.revoked_at.is_some() {
                 return Ok(Some(info));
             }
             info.revoked_at = Some(now);
-            // What a newer version stored with the key stays.
+            // Preserves the fields that a newer version wrote.
             match &mut found.value {
                 Value::Object(fields) => {
                     fields.insert(REVOKED_AT.to_owned(), now.to_string().into());
@@ -305,7 +317,7 @@ impl Keys {
         .await
     }
 
-    /// The key with this public id, as it was within the last second.
+    /// Returns the key with this public id, at most one second old.
     pub(super) async fn find(
         &self,
         id: &str,
@@ -314,21 +326,21 @@ impl Keys {
         Ok(self.fresh(now).await?.get(id).cloned())
     }
 
-    /// Whether there is any key, revoked, expired and unreadable ones included.
+    /// Whether the store has no key at all. Revoked, expired and unreadable keys count.
     pub(super) async fn is_empty(&self, now: Timestamp) -> Result<bool, StoreError> {
         Ok(self.fresh(now).await?.is_empty())
     }
 
-    /// Writes that a key was used, aside and not more often than once a minute.
+    /// Writes the last use of a key in the background, at most once per minute.
     pub(super) fn touch(&self, id: &str, now: Timestamp) {
-        let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut touched = lock(&self.touched);
         let recent = touched
             .get(id)
             .is_some_and(|at| now.since(*at) < TOUCH_EVERY);
         if recent {
             return;
         }
-        touched.insert(id.to_owned(), now); // at most as many as there are keys
+        touched.insert(id.to_owned(), now); // bounded by the number of keys
         let (engine, id) = (Arc::clone(&self.engine), id.to_owned());
         tokio::spawn(async move {
             let used = Value::Null;
@@ -336,49 +348,49 @@ impl Keys {
                 .store()
                 .put_document(USED, &id, &used, Expected::Any, None, now);
             if let Err(error) = written.await {
-                tracing::warn!(key = id, %error, "the last use of a key was not written");
+                tracing::warn!(key = id, %error, "failed to write the last use of a key");
             }
         });
     }
 
     async fn fresh(&self, now: Timestamp) -> Result<Arc<BTreeMap<String, KeyInfo>>, StoreError> {
-        if let Some(keys) = self.known(now) {
+        if let Some(keys) = self.cached(now) {
             return Ok(keys);
         }
-        // One reads, those that come meanwhile take what it read.
+        // Only one request reads; the others wait and use its result.
         let _reading = self.reading.lock().await;
-        if let Some(keys) = self.known(now) {
+        if let Some(keys) = self.cached(now) {
             return Ok(keys);
         }
-        let changes = self.known_keys().changes;
+        let changes = self.cache().changes;
         let mut keys = self.read().await?;
         if keys.is_empty() {
-            // Keys that are damaged keep the server closed too.
+            // Damaged keys keep the server closed too.
             self.add_damaged(&mut keys).await?;
         }
         let keys = Arc::new(keys);
-        let mut known = self.known_keys();
+        let mut cache = self.cache();
         let unreadable = keys.values().filter(|key| key.unreadable);
         let unreadable: BTreeSet<String> = unreadable.map(|key| key.id.clone()).collect();
-        for key in unreadable.difference(&known.unreadable) {
-            tracing::warn!(key, "a key cannot be read and opens nothing");
+        for key in unreadable.difference(&cache.unreadable) {
+            tracing::warn!(key, "an API key is unreadable and is refused");
         }
-        known.unreadable = unreadable;
-        if known.changes == changes {
-            known.keys = Some((now, Arc::clone(&keys)));
+        cache.unreadable = unreadable;
+        if cache.changes == changes {
+            cache.keys = Some((now, Arc::clone(&keys)));
         }
         Ok(keys)
     }
 
-    fn known(&self, now: Timestamp) -> Option<Arc<BTreeMap<String, KeyInfo>>> {
-        let known = self.known_keys();
-        let (at, keys) = known.keys.as_ref()?;
+    fn cached(&self, now: Timestamp) -> Option<Arc<BTreeMap<String, KeyInfo>>> {
+        let cache = self.cache();
+        let (at, keys) = cache.keys.as_ref()?;
         let fresh = now.since(*at) < FRESH_FOR && at.since(now) < FRESH_FOR;
         fresh.then(|| Arc::clone(keys))
     }
 
-    fn known_keys(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cache(&self) -> MutexGuard<'_, KeyCache> {
+        lock(&self.cache)
     }
 
     async fn read(&self) -> Result<BTreeMap<String, KeyInfo>, StoreError> {
@@ -387,11 +399,11 @@ impl Keys {
             .store()
             .documents(KEYS, self.engine.now())
             .await?;
-        let keys = documents.iter().map(Stored::read);
+        let keys = documents.iter().map(KeyDocument::read);
         Ok(keys.map(|key| (key.id.clone(), key)).collect())
     }
 
-    /// Adds keys whose documents the store names but cannot read.
+    /// Adds the keys whose documents the store lists but cannot read.
     async fn add_damaged(&self, keys: &mut BTreeMap<String, KeyInfo>) -> Result<(), StoreError> {
         let (store, now) = (self.engine.store(), self.engine.now());
         let mut after = String::new();
@@ -419,9 +431,9 @@ impl Keys {
         let written = store
             .put_document(KEYS, id, value, expected, None, now)
             .await?;
-        // What this node itself changed holds here at once.
-        let mut known = self.known_keys();
-        (known.keys, known.changes) = (None, known.changes + 1);
+        // Changes of this node apply here at once.
+        let mut cache = self.cache();
+        (cache.keys, cache.changes) = (None, cache.changes + 1);
         Ok(written)
     }
 }

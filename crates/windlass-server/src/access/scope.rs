@@ -14,18 +14,18 @@ const fn bit(scope: Scope) -> u8 {
 }
 
 impl Scopes {
-    /// None at all.
+    /// No scope.
     pub const NONE: Scopes = Scopes(0);
-    /// Everything.
+    /// All scopes.
     pub const ALL: Scopes = Scopes(0b11_1111);
 
-    /// Whether one who has these may do what needs `scope`.
+    /// Whether the set grants `scope`: directly, or through a scope that includes it.
     pub const fn include(self, scope: Scope) -> bool {
         let reads = matches!(scope, Scope::Read) && self.0 & bit(Scope::ReadPayload) != 0;
         self.0 & (bit(scope) | bit(Scope::Admin)) != 0 || reads
     }
 
-    /// Reads names: `["enqueue", "work"]`. At least one is needed.
+    /// Parses names like `["enqueue", "work"]`. The list must not be empty.
     pub fn from_names<T: AsRef<str>>(names: &[T]) -> Result<Scopes, Invalid> {
         let scopes = names.iter().map(|name| name.as_ref().trim().parse());
         let scopes: Result<_, Invalid> = scopes.collect();
@@ -35,16 +35,16 @@ impl Scopes {
         }
     }
 
-    /// Those that were given, without what they include.
+    /// Returns the scopes of the set, without the scopes that they include.
     pub fn given(self) -> Vec<Scope> {
         let given = Scope::ALL.into_iter();
-        given.filter(|one| self.0 & bit(*one) != 0).collect()
+        given.filter(|scope| self.0 & bit(*scope) != 0).collect()
     }
 }
 
 impl FromIterator<Scope> for Scopes {
     fn from_iter<I: IntoIterator<Item = Scope>>(scopes: I) -> Self {
-        Scopes(scopes.into_iter().fold(0, |bits, one| bits | bit(one)))
+        Scopes(scopes.into_iter().fold(0, |bits, scope| bits | bit(scope)))
     }
 }
 

@@ -55,7 +55,7 @@ fn header(key: &ApiKey) -> HeaderValue {
 }
 
 #[tokio::test]
-async fn without_any_key_everybody_may_do_all_until_there_is_one() {
+async fn a_server_without_keys_is_open_until_the_first_key_exists() {
     let access = access(&engine());
     let caller = access.check(None, HOME, Scope::Admin, noon()).await;
     assert_eq!(caller.unwrap(), Caller::local());
@@ -67,19 +67,19 @@ async fn without_any_key_everybody_may_do_all_until_there_is_one() {
     let refused = access.check(None, HOME, Scope::Read, noon()).await;
     assert!(
         matches!(refused, Err(Refused::Missing)),
-        "a revoked key opens nothing"
+        "a revoked key is refused"
     );
 }
 
 #[tokio::test]
-async fn a_closed_server_without_keys_lets_nobody_in() {
+async fn a_closed_server_without_keys_refuses_every_request() {
     let access = Access::by_keys(engine(), WithoutKeys::Closed);
     let refused = access.check(None, HOME, Scope::Read, noon()).await;
     assert!(matches!(refused, Err(Refused::Missing)));
 }
 
 #[tokio::test]
-async fn a_key_gives_its_scopes_and_no_more_and_only_until_it_expires() {
+async fn a_key_grants_only_its_scopes_until_it_expires() {
     let access = access(&engine());
     let key = key(&access, Scope::Enqueue).await;
     let header = header(&key);
@@ -111,7 +111,7 @@ async fn a_key_gives_its_scopes_and_no_more_and_only_until_it_expires() {
 }
 
 #[tokio::test]
-async fn a_wrong_secret_and_an_unknown_id_are_answered_alike() {
+async fn a_wrong_secret_and_an_unknown_id_get_the_same_response() {
     let access = access(&engine());
     let known = key(&access, Scope::Read).await;
     let stranger = ApiKey::generate().unwrap();
@@ -158,11 +158,11 @@ async fn a_key_revoked_on_another_node_is_refused_a_second_later() {
 }
 
 #[tokio::test]
-async fn tries_that_fail_are_throttled_told_once_and_the_right_key_of_others_still_works() {
-    let told: Arc<Mutex<Vec<Option<String>>>> = Arc::default();
-    let heard = Arc::clone(&told);
+async fn failed_attempts_are_throttled_and_reported_once_and_valid_keys_of_others_still_work() {
+    let reported: Arc<Mutex<Vec<Option<String>>>> = Arc::default();
+    let reports = Arc::clone(&reported);
     let access = access(&engine()).on_throttle(Arc::new(move |id, _, _| {
-        heard.lock().unwrap().push(id.map(str::to_owned));
+        reports.lock().unwrap().push(id.map(str::to_owned));
     }));
     let victim = key(&access, Scope::Read).await;
     let other = key(&access, Scope::Read).await;
@@ -173,8 +173,8 @@ async fn tries_that_fail_are_throttled_told_once_and_the_right_key_of_others_sti
             .await;
         assert!(matches!(refused, Err(Refused::Unknown)));
     }
-    assert_eq!(*told.lock().unwrap(), [Some(victim.id().to_owned())]);
-    // From this address not even the right secret is looked at any more; from another one it is.
+    assert_eq!(*reported.lock().unwrap(), [Some(victim.id().to_owned())]);
+    // This address is refused even with the right secret; another address is not.
     let refused = access
         .check(Some(&header(&victim)), HOME, Scope::Read, noon())
         .await;
@@ -186,7 +186,7 @@ async fn tries_that_fail_are_throttled_told_once_and_the_right_key_of_others_sti
             .await
             .is_ok()
     );
-    // One who tries many ids waits with all of them, and those who share its address and have a key do not.
+    // A client that tries many ids must wait. Valid keys from the same address still work.
     let mut throttled = 0;
     for _ in 0..100 {
         let stranger = ApiKey::generate().unwrap();
@@ -202,7 +202,7 @@ async fn tries_that_fail_are_throttled_told_once_and_the_right_key_of_others_sti
             .await
             .is_ok()
     );
-    assert_eq!(told.lock().unwrap().len(), 2);
+    assert_eq!(reported.lock().unwrap().len(), 2);
     assert!(
         access
             .check(Some(&header(&victim)), HOME, Scope::Read, later(60))
@@ -212,7 +212,7 @@ async fn tries_that_fail_are_throttled_told_once_and_the_right_key_of_others_sti
 }
 
 #[tokio::test]
-async fn an_address_that_waits_cannot_guess_the_secret_of_an_id_without_a_bound() {
+async fn a_throttled_address_cannot_guess_the_secret_of_an_id_without_limit() {
     let access = access(&engine());
     let victim = key(&access, Scope::Read).await;
     let nonsense = HeaderValue::from_static("Bearer wl_nonsense");
@@ -294,7 +294,7 @@ async fn bad_names_and_times_are_refused_and_an_unknown_key_cannot_be_revoked() 
 }
 
 #[tokio::test]
-async fn the_first_key_is_an_admins() {
+async fn the_first_key_must_be_an_admin_key() {
     let access = access(&engine());
     let keys = access.keys().unwrap();
     for scope in Scope::ALL {
@@ -303,7 +303,10 @@ async fn the_first_key_is_an_admins() {
             Scope::Admin => assert!(made.is_ok()),
             _ => {
                 let refused = made.unwrap_err().to_string();
-                assert!(refused.contains("`scopes` must have `admin`"), "{refused}");
+                assert!(
+                    refused.contains("`scopes` must include `admin`"),
+                    "{refused}"
+                );
             }
         }
     }
@@ -311,8 +314,8 @@ async fn the_first_key_is_an_admins() {
 }
 
 #[tokio::test]
-async fn keys_that_ended_make_room_for_new_ones() {
-    let keys = Keys::with_most(engine(), 3);
+async fn revoked_and_expired_keys_make_room_for_new_ones() {
+    let keys = Keys::with_max(engine(), 3);
     let mut made = Vec::new();
     for seconds in 0..3 {
         let admin = NewKey {
@@ -324,7 +327,7 @@ async fn keys_that_ended_make_room_for_new_ones() {
     let create = |at| keys.create(new_key(Scope::Read), at);
     let refused = create(later(10)).await.unwrap_err().to_string();
     assert!(
-        refused.contains("at most 3 in all: revoke some"),
+        refused.contains("at most 3 in total: revoke some"),
         "{refused}"
     );
     keys.revoke(&made[1], later(20)).await.unwrap();
@@ -341,12 +344,12 @@ async fn keys_that_ended_make_room_for_new_ones() {
     assert_eq!(
         listed().await,
         [made[0].clone(), second, third],
-        "the expired one is gone"
+        "the expired key was removed"
     );
 }
 
 #[tokio::test]
-async fn a_browser_of_another_site_is_kept_out_of_an_open_server_only() {
+async fn only_an_open_server_refuses_browsers_of_other_sites() {
     let access = access(&engine());
     let mut headers = HeaderMap::new();
     headers.insert("host", HeaderValue::from_static("evil.example"));
@@ -384,7 +387,7 @@ async fn change_stored(engine: &Engine, id: &str, change: impl FnOnce(&mut serde
 }
 
 #[tokio::test]
-async fn a_key_that_cannot_be_read_opens_nothing_and_leaves_the_others_alone() {
+async fn an_unreadable_key_is_refused_and_the_others_still_work() {
     let engine = engine();
     let access = access(&engine);
     let (admin, newer) = (
@@ -420,7 +423,7 @@ async fn a_key_that_cannot_be_read_opens_nothing_and_leaves_the_others_alone() {
 }
 
 #[tokio::test]
-async fn keys_of_which_none_can_be_read_keep_a_server_closed() {
+async fn a_server_with_only_unreadable_keys_stays_closed() {
     for damage in [serde_json::json!({}), serde_json::json!("not a key")] {
         let engine = engine();
         let admin = key(&access(&engine), Scope::Admin).await;

@@ -1,32 +1,36 @@
-//! Slows down those who try keys that are wrong.
+//! Throttles clients that send wrong keys.
 //!
-//! Counted are failures of an address, and of a key's public id from that address. The second bound is strict: while it holds,
-//! not even the right secret is looked at, so a known id is guessed at a few tries a minute. The first one holds only for tries
-//! that would fail anyway, so that one misconfigured worker does not lock out those who share its address behind a proxy.
+//! Counts failures per address, and per address and public key id. The limit per id is strict:
+//! during the wait the server refuses even the right secret, so an attacker can guess a secret only
+//! a few times per minute. The limit per address applies only to attempts that fail anyway, so that
+//! one misconfigured worker does not lock out other clients behind the same proxy.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use windlass_core::Timestamp;
 use windlass_listen::network;
 
-/// So many failures of one id from one address are free.
+use crate::poison::lock;
+
+/// Failures of one id from one address before the first wait.
 const ID_FREE: u32 = 5;
-/// So many failures of one address are free.
+/// Failures of one address before the first wait.
 const ADDRESS_FREE: u32 = 20;
-/// The first wait; it doubles with each further failure.
+/// The first wait. Each further failure doubles it.
 const WAIT_FIRST: Duration = Duration::from_secs(1);
 /// The longest wait.
 const WAIT_MAX: Duration = Duration::from_secs(300);
-/// After so long without a failure, all is forgotten.
+/// The count of failures restarts after this long without one.
 const FORGET_AFTER: Duration = Duration::from_secs(900);
-/// So many addresses or ids are remembered at most; the one that failed longest ago makes room.
+/// The most addresses, and the most ids, with a count. A new one replaces the one whose last
+/// failure is oldest.
 const REMEMBERED_MAX: usize = 10_000;
 
-/// Who failed how often.
+/// The failure counts of ids and addresses.
 #[derive(Debug, Default)]
 pub(super) struct Throttle {
     by_id: Mutex<HashMap<(String, Option<IpAddr>), Failures>>,
@@ -49,7 +53,7 @@ impl Failures {
         }
     }
 
-    /// How long from `now` on nothing more is looked at.
+    /// Returns the rest of the wait at `now`, if one is in progress.
     fn wait(&self, now: Timestamp) -> Option<Duration> {
         let doublings = self.count.checked_sub(self.free)?;
         let wait = WAIT_FIRST
@@ -60,57 +64,60 @@ impl Failures {
     }
 }
 
-/// What a failure led to.
+/// The effect of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Counted {
-    /// Nothing yet.
-    Free,
-    /// A wait of so long began.
-    Waits(Duration),
-    /// The address waits already, and for so long.
+pub(super) enum Throttling {
+    /// No wait.
+    None,
+    /// A wait of this length began.
+    Started(Duration),
+    /// The address is already in a wait, with this much time left.
     AddressWaits(Duration),
 }
 
 impl Throttle {
-    /// How long this id from this address has to wait, if it has to.
-    pub(super) fn id_waits(
+    /// Returns how long this id from this address must still wait, if at all.
+    pub(super) fn id_wait(
         &self,
         id: &str,
         peer: Option<IpAddr>,
         now: Timestamp,
     ) -> Option<Duration> {
-        let all = self.by_id.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = lock(&self.by_id);
         all.get(&(id.to_owned(), peer.map(network)))?.wait(now)
     }
 
-    /// How long this address has to wait before it may fail again.
-    fn address_waits(&self, peer: Option<IpAddr>, now: Timestamp) -> Option<Duration> {
-        let all = self
-            .by_address
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+    /// Returns how long this address must still wait, if at all.
+    fn address_wait(&self, peer: Option<IpAddr>, now: Timestamp) -> Option<Duration> {
+        let all = lock(&self.by_address);
         all.get(&peer.map(network))?.wait(now)
     }
 
     /// Counts a failure.
     ///
-    /// An id is counted also while its address waits: who let the address wait first would else try secrets without a bound.
-    pub(super) fn failed(&self, id: Option<&str>, peer: Option<IpAddr>, now: Timestamp) -> Counted {
+    /// Counts the id even while its address waits. Otherwise an attacker could first put the
+    /// address into a wait and then guess secrets without limit.
+    pub(super) fn failed(
+        &self,
+        id: Option<&str>,
+        peer: Option<IpAddr>,
+        now: Timestamp,
+    ) -> Throttling {
         let peer = peer.map(network);
-        let of_id = id.and_then(|id| count(&self.by_id, (id.to_owned(), peer), ID_FREE, now));
-        if let Some(wait) = self.address_waits(peer, now) {
-            return Counted::AddressWaits(wait);
+        let id_wait = id.and_then(|id| count(&self.by_id, (id.to_owned(), peer), ID_FREE, now));
+        if let Some(wait) = self.address_wait(peer, now) {
+            return Throttling::AddressWaits(wait);
         }
-        let of_address = count(&self.by_address, peer, ADDRESS_FREE, now);
-        match of_address.max(of_id) {
-            Some(wait) => Counted::Waits(wait),
-            None => Counted::Free,
+        let address_wait = count(&self.by_address, peer, ADDRESS_FREE, now);
+        match address_wait.max(id_wait) {
+            Some(wait) => Throttling::Started(wait),
+            None => Throttling::None,
         }
     }
 
-    /// Forgets the failures of a key that was right.
+    /// Resets the count of an id after a successful authentication.
     pub(super) fn succeeded(&self, id: &str, peer: Option<IpAddr>) {
-        let mut all = self.by_id.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.by_id);
         if !all.is_empty() {
             all.remove(&(id.to_owned(), peer.map(network)));
         }
@@ -118,16 +125,18 @@ impl Throttle {
 }
 
 fn count<K: Hash + Eq + Clone>(
-    all: &Mutex<HashMap<K, Failures>>,
-    who: K,
+    counts: &Mutex<HashMap<K, Failures>>,
+    key: K,
     free: u32,
     now: Timestamp,
 ) -> Option<Duration> {
-    let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
-    if all.len() >= REMEMBERED_MAX && !all.contains_key(&who) {
-        make_room(&mut all, now);
+    let mut counts = lock(counts);
+    if counts.len() >= REMEMBERED_MAX && !counts.contains_key(&key) {
+        make_room(&mut counts, now);
     }
-    let failures = all.entry(who).or_insert_with(|| Failures::new(free, now));
+    let failures = counts
+        .entry(key)
+        .or_insert_with(|| Failures::new(free, now));
     if now.since(failures.last_at) >= FORGET_AFTER {
         *failures = Failures::new(free, now);
     }
@@ -136,12 +145,12 @@ fn count<K: Hash + Eq + Clone>(
     failures.wait(now)
 }
 
-fn make_room<K: Hash + Eq + Clone>(all: &mut HashMap<K, Failures>, now: Timestamp) {
-    all.retain(|_, failures| now.since(failures.last_at) < FORGET_AFTER);
-    if all.len() >= REMEMBERED_MAX {
-        let oldest = all.iter().min_by_key(|(_, failures)| failures.last_at);
-        if let Some(oldest) = oldest.map(|(who, _)| who.clone()) {
-            all.remove(&oldest);
+fn make_room<K: Hash + Eq + Clone>(counts: &mut HashMap<K, Failures>, now: Timestamp) {
+    counts.retain(|_, failures| now.since(failures.last_at) < FORGET_AFTER);
+    if counts.len() >= REMEMBERED_MAX {
+        let oldest = counts.iter().min_by_key(|(_, failures)| failures.last_at);
+        if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+            counts.remove(&oldest);
         }
     }
 }
@@ -157,39 +166,42 @@ mod tests {
     }
 
     #[test]
-    fn an_id_waits_longer_with_each_failure_and_is_forgiven_in_the_end() {
+    fn each_failure_doubles_the_wait_of_an_id_and_the_count_is_forgotten_later() {
         let throttle = Throttle::default();
         for _ in 1..ID_FREE {
-            assert_eq!(throttle.failed(Some("a"), HOME, after(0)), Counted::Free);
-            assert_eq!(throttle.id_waits("a", HOME, after(0)), None);
+            assert_eq!(throttle.failed(Some("a"), HOME, after(0)), Throttling::None);
+            assert_eq!(throttle.id_wait("a", HOME, after(0)), None);
         }
         let mut waits = Vec::new();
         for _ in 0..12 {
             throttle.failed(Some("a"), HOME, after(0));
-            waits.push(throttle.id_waits("a", HOME, after(0)).unwrap().as_secs());
+            waits.push(throttle.id_wait("a", HOME, after(0)).unwrap().as_secs());
         }
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]);
-        assert!(throttle.id_waits("a", HOME, after(299)).is_some());
-        assert_eq!(throttle.id_waits("a", HOME, after(300)), None);
-        assert_eq!(throttle.failed(Some("a"), HOME, after(1300)), Counted::Free);
+        assert!(throttle.id_wait("a", HOME, after(299)).is_some());
+        assert_eq!(throttle.id_wait("a", HOME, after(300)), None);
+        assert_eq!(
+            throttle.failed(Some("a"), HOME, after(1300)),
+            Throttling::None
+        );
     }
 
     #[test]
-    fn neither_another_id_nor_another_address_waits_with_it() {
+    fn a_wait_applies_only_to_one_id_from_one_address() {
         let throttle = Throttle::default();
         for _ in 0..ID_FREE + 1 {
             throttle.failed(Some("a"), HOME, after(0));
         }
         let other = Some("192.0.2.7".parse().unwrap());
-        assert!(throttle.id_waits("a", HOME, after(0)).is_some());
-        assert_eq!(throttle.id_waits("b", HOME, after(0)), None);
-        assert_eq!(throttle.id_waits("a", other, after(0)), None);
+        assert!(throttle.id_wait("a", HOME, after(0)).is_some());
+        assert_eq!(throttle.id_wait("b", HOME, after(0)), None);
+        assert_eq!(throttle.id_wait("a", other, after(0)), None);
         throttle.succeeded("a", HOME);
-        assert_eq!(throttle.id_waits("a", HOME, after(0)), None);
+        assert_eq!(throttle.id_wait("a", HOME, after(0)), None);
     }
 
     #[test]
-    fn an_address_that_tries_many_ids_waits_too_and_a_network_is_one_address() {
+    fn an_address_that_tries_many_ids_waits_and_an_ipv6_network_counts_as_one() {
         let throttle = Throttle::default();
         for number in 0..ADDRESS_FREE {
             let peer = format!("2001:db8::{number:x}").parse().ok();
@@ -197,13 +209,13 @@ mod tests {
         }
         let same: Option<IpAddr> = "2001:db8::ffff".parse().ok();
         let other: Option<IpAddr> = "2001:db8:0:1::1".parse().ok();
-        assert!(throttle.address_waits(same, after(0)).is_some());
-        assert_eq!(throttle.address_waits(other, after(0)), None);
-        assert_eq!(throttle.address_waits(same, after(1)), None);
+        assert!(throttle.address_wait(same, after(0)).is_some());
+        assert_eq!(throttle.address_wait(other, after(0)), None);
+        assert_eq!(throttle.address_wait(same, after(1)), None);
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn the_number_of_counts_is_bounded() {
         let throttle = Throttle::default();
         for number in 0..REMEMBERED_MAX + 50 {
             let peer = IpAddr::V4(u32::try_from(number).unwrap().into());

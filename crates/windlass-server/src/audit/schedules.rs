@@ -1,4 +1,4 @@
-//! What the audit log says about a schedule that an operator wrote.
+//! Audit entries of schedules that an operator created or changed.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,10 @@ use super::{digest, digest_of, replaced};
 use crate::call::Call;
 use crate::problem::Problem;
 
-/// A longer value is named by hash and size.
+/// The audit log shows the hash and size of longer values instead of the value.
 const SHOWN_BYTES_MAX: usize = 1024;
 
-/// Keeps the payload that a schedule is about to lose; what the audit log says about the change.
+/// Keeps the payload that the change replaces. Returns the audit entry of the change.
 pub(crate) async fn schedule_changes(
     call: &Call,
     old: Option<&NewSchedule>,
@@ -33,12 +33,12 @@ pub(crate) async fn schedule_changes(
     Ok(json!({"changes": changes}))
 }
 
-/// Under which name the replaced payloads of a schedule are kept.
+/// Returns the owner of a schedule's replaced payloads.
 pub(crate) fn schedule_owner(name: &str) -> String {
     format!("schedule/{name}")
 }
 
-/// All fields but the payload; those of the job as `job.kind` and so on.
+/// Returns all fields except the payload. Fields of the job have names like `job.kind`.
 fn fields(schedule: &NewSchedule) -> Map<String, Value> {
     let Ok(Value::Object(mut fields)) = serde_json::to_value(schedule) else {
         return Map::new();
@@ -50,7 +50,7 @@ fn fields(schedule: &NewSchedule) -> Map<String, Value> {
     fields
 }
 
-/// Old and new value of each field that is different; null where it is not set.
+/// Returns the old and new value of each changed field; null if a field is not set.
 fn differences(old: &Map<String, Value>, new: &Map<String, Value>) -> Map<String, Value> {
     let value =
         |fields: &Map<String, Value>, name: &str| fields.get(name).cloned().unwrap_or_default();
@@ -67,9 +67,10 @@ fn differences(old: &Map<String, Value>, new: &Map<String, Value>) -> Map<String
 
 fn shown(value: Value) -> Value {
     let text = value.to_string();
-    match text.len() > SHOWN_BYTES_MAX {
-        true => digest_of(&text),
-        false => value,
+    if text.len() > SHOWN_BYTES_MAX {
+        digest_of(&text)
+    } else {
+        value
     }
 }
 
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_different_is_said_and_long_values_by_their_hash() {
+    fn only_changed_fields_are_listed_and_long_values_by_their_hash() {
         let long = "x".repeat(2000);
         let old = map(json!({"cron": "0 2 * * *", "splay_ms": 5, "job.kind": "a"}));
         let new = map(json!({"cron": "0 3 * * *", "job.kind": "a", "job.meta": {"m": long}}));

@@ -1,51 +1,59 @@
-//! How many notes a caller may leave in the store: those of the last day, counted by each server for itself.
+//! Limits the idempotency notes of each caller in the last 24 hours. Each server counts on its own.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use windlass_core::Timestamp;
 
+use crate::poison::lock;
 use crate::problem::Problem;
 
-/// The most notes of one caller, unless it is set.
+/// The default for the most notes of one caller.
 pub(crate) const NOTES_MAX_DEFAULT: u64 = 1_000_000;
 
-/// A note is kept for a day, and counted by the hour it was made in.
-const COUNTED: Duration = Duration::from_secs(24 * 3600);
+/// A note is kept for a day, and counted by the hour of its creation.
+const DAY: Duration = Duration::from_secs(24 * 3600);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// What each caller has spent, by hour. At most as many callers as there are keys.
+/// The notes of each caller by hour. The number of callers is bounded by the number of keys.
 #[derive(Debug, Default)]
 pub(crate) struct Allowance(Mutex<BTreeMap<String, VecDeque<(Timestamp, u64)>>>);
 
 impl Allowance {
-    /// Refuses a further note of a caller that has as many as it may.
-    pub(crate) fn check(&self, caller: &str, most: u64, now: Timestamp) -> Result<(), Problem> {
+    /// Refuses another note if the caller has reached its limit.
+    pub(crate) fn check(
+        &self,
+        caller: &str,
+        notes_max: u64,
+        now: Timestamp,
+    ) -> Result<(), Problem> {
         let mut spent = self.spent();
         let Some(hours) = spent.get_mut(caller) else {
             return Ok(());
         };
         hours.retain(|(from, _)| is_counted(*from, now));
         let sum: u64 = hours.iter().map(|(_, count)| count).sum();
-        if sum < most {
+        if sum < notes_max {
             return Ok(());
         }
         let oldest = hours.front().map_or(now, |(from, _)| *from);
-        let room_at = oldest.saturating_add(COUNTED + HOUR);
+        let room_at = oldest.saturating_add(DAY + HOUR);
         let detail = format!(
-            "this caller has used {most} idempotency keys within a day, the most that is allowed; \
-             an answer counts once more for each KiB that is kept of it"
+            "this caller has used {notes_max} idempotency keys in 24 hours, the limit; \
+             a stored response counts as one more for every full KiB"
         );
-        Err(
-            Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_idempotency_keys", detail)
-                .hint("send fewer requests with a key, or many jobs in one; the setting is `http.idempotency_keys`")
-                .retry_after(room_at.since(now)),
+        Err(Problem::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "too_many_idempotency_keys",
+            detail,
         )
+        .hint("send several jobs in one request, or raise `http.idempotency_keys`")
+        .retry_after(room_at.since(now)))
     }
 
-    /// Counts what a caller left in the store.
+    /// Counts notes of a caller.
     pub(crate) fn spend(&self, caller: &str, count: usize, now: Timestamp) {
         let count = u64::try_from(count).unwrap_or(u64::MAX);
         let mut spent = self.spent();
@@ -58,13 +66,13 @@ impl Allowance {
     }
 
     fn spent(&self) -> MutexGuard<'_, BTreeMap<String, VecDeque<(Timestamp, u64)>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
-/// Whether notes of the hour from then on may still be there.
+/// Whether the store may still have notes of the hour that began at `from`.
 fn is_counted(from: Timestamp, now: Timestamp) -> bool {
-    now.since(from) < COUNTED + HOUR
+    now.since(from) < DAY + HOUR
 }
 
 #[cfg(test)]
@@ -72,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_caller_has_so_many_a_day_and_others_have_their_own() {
+    fn each_caller_has_its_own_limit_per_day() {
         let allowance = Allowance::default();
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let at = |hours: u64| start.saturating_add(HOUR * u32::try_from(hours).unwrap());

@@ -1,4 +1,4 @@
-//! Secrets are sealed, opened, changed and refused.
+//! Tests of storing, decrypting, rotating and refusing secrets.
 
 use proptest::prelude::*;
 use windlass_engine::{Ids, SystemClock};
@@ -34,7 +34,7 @@ async fn stored(engine: &Engine) -> Vec<Document> {
 }
 
 #[tokio::test]
-async fn a_secret_is_read_back_and_not_in_the_store_as_it_is() {
+async fn a_secret_is_read_back_and_the_store_has_no_plain_text() {
     let (engine, key) = (engine(), key());
     let secrets = secrets(&engine, &key, &[]);
     secrets.put("hook", b"s3cret", &hosts()).await.unwrap();
@@ -90,7 +90,7 @@ async fn a_wrong_or_missing_key_is_refused_and_nothing_is_overwritten() {
 }
 
 #[tokio::test]
-async fn keys_are_changed_with_the_old_one_in_the_list() {
+async fn keys_are_rotated_while_the_old_one_is_configured() {
     let (engine, old, new) = (engine(), key(), key());
     secrets(&engine, &old, &[])
         .put("a", b"1", &hosts())
@@ -111,7 +111,7 @@ async fn keys_are_changed_with_the_old_one_in_the_list() {
     );
 }
 
-/// A store in which another node seals a secret with its own key before each of the first so many writes.
+/// A store in which another node encrypts a secret with its own key before each of the first writes.
 #[derive(Debug)]
 struct Raced {
     store: Arc<MemoryStore>,
@@ -139,7 +139,7 @@ impl Wrapper for Raced {
     }
 }
 
-async fn rotated_beside(writes: usize) -> (Arc<Engine>, MasterKey, Result<u64, SecretError>) {
+async fn rotate_during_writes(writes: usize) -> (Arc<Engine>, MasterKey, Result<u64, SecretError>) {
     let (store, clock) = (Arc::new(MemoryStore::new()), Arc::new(SystemClock::new()));
     let engine = Engine::new(
         Arc::clone(&store) as _,
@@ -157,8 +157,8 @@ async fn rotated_beside(writes: usize) -> (Arc<Engine>, MasterKey, Result<u64, S
 }
 
 #[tokio::test]
-async fn rotation_goes_on_until_nothing_is_sealed_with_an_old_key() {
-    let (engine, new, rotated) = rotated_beside(1).await;
+async fn rotation_continues_until_no_secret_uses_an_old_key() {
+    let (engine, new, rotated) = rotate_during_writes(1).await;
     assert_eq!(rotated.unwrap(), 1);
     let only_new = secrets(&engine, &new, &[]);
     let hook = only_new.get("hook").await.unwrap().unwrap();
@@ -167,12 +167,12 @@ async fn rotation_goes_on_until_nothing_is_sealed_with_an_old_key() {
         b"anew",
         "what the other node wrote, and nothing lost"
     );
-    let (_, _, rotated) = rotated_beside(usize::MAX).await;
+    let (_, _, rotated) = rotate_during_writes(usize::MAX).await;
     assert!(matches!(rotated, Err(SecretError::StillOld)));
 }
 
 #[tokio::test]
-async fn a_secret_that_was_changed_or_moved_does_not_open() {
+async fn a_changed_or_moved_secret_cannot_be_decrypted() {
     let (engine, key) = (engine(), key());
     let secrets = secrets(&engine, &key, &[]);
     secrets.put("hook", b"s3cret", &hosts()).await.unwrap();

@@ -1,6 +1,6 @@
-//! What a server looks at before it starts, and `windlass doctor` on demand.
+//! Checks of the machine, which a server runs at start and `windlass doctor` on demand.
 //!
-//! Measuring and judging are apart: [`Machine::measure`] looks, [`Machine::judge`] is a pure function.
+//! [`Machine::measure`] collects the facts. [`Machine::judge`] is a pure function of them.
 
 mod validity;
 
@@ -18,39 +18,39 @@ use crate::standalone::start::STORE_FILE;
 
 pub use validity::check_validity;
 
-/// When this version was made: a clock that is behind it is wrong.
+/// When this version was released. A clock that shows an earlier time is wrong.
 pub const MADE_AT: &str = "2026-11-01T00:00:00Z";
-/// Files that are open beside connections: the store's, the log, the listener, the runtime's own.
-const FILES_BESIDE: u64 = 64;
-/// With less room the server does not start.
+/// Open files other than connections: those of the store, the log, the listener and the runtime.
+const OTHER_FILES: u64 = 64;
+/// Below this free space, a server without a store does not start.
 const SPACE_NEEDED: u64 = 16 * 1024 * 1024;
-/// With less room it says so.
+/// Below this free space, the server warns.
 const SPACE_WANTED: u64 = 512 * 1024 * 1024;
 
-/// How much something matters.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// All is well.
+    /// No problem.
     Ok,
-    /// It works, and should be looked at.
+    /// The server works, but an operator should look at this.
     Warning,
-    /// It cannot work.
+    /// The server cannot work.
     Failure,
 }
 
-/// One thing that was looked at.
+/// A finished check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
-    /// What.
+    /// What was checked.
     pub name: &'static str,
-    /// How it is.
+    /// The result.
     pub verdict: Verdict,
-    /// What was found, and what to do about it.
+    /// The findings, and what to do about them.
     pub found: String,
 }
 
 impl Check {
-    /// A check with its result.
+    /// Creates a check with its result.
     pub fn new(name: &'static str, verdict: Verdict, found: impl Into<String>) -> Self {
         let found = found.into();
         Check {
@@ -61,37 +61,40 @@ impl Check {
     }
 }
 
-/// The machine, as far as it matters.
+/// The facts about a machine that matter to a server.
 #[derive(Debug, Clone)]
 pub struct Machine {
-    /// How many files may be open at once.
+    /// The most files that this process can have open.
     pub files: u64,
-    /// How many of them HTTP jobs want for their requests.
+    /// The number of open files that HTTP jobs need for their requests.
     pub outgoing: u64,
-    /// Room in the data directory, in bytes, if it is used at all.
+    /// Free space for the data directory in bytes, if the server uses one.
     pub space: Option<u64>,
-    /// Whether the data directory holds a store already.
+    /// Whether the data directory already contains a store.
     pub has_store: bool,
-    /// Why the data directory cannot be written to, if it is used and cannot; a full disk is a
-    /// matter of `space`.
+    /// Why the server cannot write to the data directory, if so. Does not cover a full disk, which
+    /// shows in `space`.
     pub unwritable: Option<String>,
-    /// Whether others may look into the data directory.
+    /// Whether other users can access the data directory.
     pub open_to_others: bool,
-    /// What time it is.
+    /// The current time.
     pub now: Timestamp,
 }
 
 impl Machine {
-    /// Looks at this machine, and makes nothing: where the data directory is not there yet, the one that it will be made in is
-    /// looked at. Raises the number of files that may be open as far as is allowed.
+    /// Measures this machine. If the data directory does not exist, measures the nearest parent
+    /// that does, and creates nothing.
+    ///
+    /// Raises the limit of open files of this process to the highest allowed value.
     pub fn measure(config: &Config, now: Timestamp) -> Self {
         let data = Some(config.data.as_path()).filter(|_| config.keeps_files());
         Machine {
             files: raise_files(),
-            outgoing: match config.http_jobs_run {
-                // One that is in use, and one that is closed or kept for the next request.
-                true => config.http_jobs_concurrency.saturating_mul(2),
-                false => 0,
+            outgoing: if config.http_jobs_run {
+                // A connection in use, and one that is closing or idle for the next request.
+                config.http_jobs_concurrency.saturating_mul(2)
+            } else {
+                0
             },
             space: data.and_then(space_left),
             has_store: data.is_some_and(|data| data.join(STORE_FILE).exists()),
@@ -101,79 +104,77 @@ impl Machine {
         }
     }
 
-    /// What that means for a server of so many connections.
+    /// Judges the machine for a server that allows up to `connections` connections.
     pub fn judge(&self, connections: u64, data: &Path) -> Vec<Check> {
         let data = data.display();
-        let files_needed = connections.saturating_add(FILES_BESIDE + RESERVE as u64);
+        let files_needed = connections.saturating_add(OTHER_FILES + RESERVE as u64);
         let files_needed = files_needed.saturating_add(self.outgoing);
         let files = match self.files {
             files if files >= files_needed => {
-                Check::new("open files", Verdict::Ok, format!("{files} may be open"))
+                Check::new("open files", Verdict::Ok, format!("the limit is {files}"))
             }
             files => Check::new(
                 "open files",
                 Verdict::Warning,
                 format!(
-                    "only {files} may be open, {files_needed} are needed for {connections} connections: raise `ulimit -n`, or lower `http.connections`"
+                    "the limit is {files}, but {connections} connections need {files_needed}: raise `ulimit -n` or lower `http.connections`"
                 ),
             ),
         };
         let made_at: Timestamp = MADE_AT.parse().unwrap_or(Timestamp::UNIX_EPOCH);
-        let clock = match self.now >= made_at {
-            true => Check::new("clock", Verdict::Ok, self.now.to_string()),
-            false => Check::new(
-                "clock",
-                Verdict::Failure,
-                format!(
-                    "it says {}, and this version was made on {MADE_AT}: set the clock",
-                    self.now
-                ),
-            ),
+        let clock = if self.now >= made_at {
+            Check::new("clock", Verdict::Ok, self.now.to_string())
+        } else {
+            let found = format!(
+                "the clock shows {}, before the release of this version on {MADE_AT}: set the clock",
+                self.now
+            );
+            Check::new("clock", Verdict::Failure, found)
         };
         let mut checks = vec![files, clock];
         if let Some(cause) = &self.unwritable {
-            let found = format!("{data} cannot be written to: {cause}");
+            let found = format!("cannot write to {data}: {cause}");
             checks.push(Check::new("data directory", Verdict::Failure, found));
         } else if self.open_to_others {
-            let found = format!("others may look into {data}: `chmod 700 {data}`");
+            let found = format!("other users can access {data}: run `chmod 700 {data}`");
             checks.push(Check::new("data directory", Verdict::Warning, found));
         }
         if let Some(space) = self.space {
             let mib = space / (1024 * 1024);
             let (verdict, found) = match space {
-                // A store gives up the space that it holds back, so that an operator can clean up.
+                // The store has reserved space, so a server can still start for an operator to
+                // purge jobs.
                 ..SPACE_NEEDED if self.has_store => (
                     Verdict::Warning,
-                    format!("only {mib} MiB are left in {data}; free some space, or purge jobs"),
+                    format!("only {mib} MiB free in {data}: free some space or purge jobs"),
                 ),
                 ..SPACE_NEEDED => (
                     Verdict::Failure,
-                    format!("{mib} MiB are left in {data}: free some"),
+                    format!("only {mib} MiB free in {data}: free some space"),
                 ),
-                SPACE_NEEDED..SPACE_WANTED => (
-                    Verdict::Warning,
-                    format!("only {mib} MiB are left in {data}"),
-                ),
-                _ => (Verdict::Ok, format!("{mib} MiB are left in {data}")),
+                SPACE_NEEDED..SPACE_WANTED => {
+                    (Verdict::Warning, format!("only {mib} MiB free in {data}"))
+                }
+                _ => (Verdict::Ok, format!("{mib} MiB free in {data}")),
             };
             checks.push(Check::new("space", verdict, found));
         }
         checks
     }
 
-    /// So many connections the files that may be open allow.
+    /// Returns how many of the `wanted` connections the limit of open files allows, at least 1.
     pub fn connections_allowed(&self, wanted: u64) -> u64 {
-        // Where there are few files, HTTP jobs get by with a part.
+        // If the limit is low, HTTP jobs get at most a quarter of the files.
         let outgoing = self.outgoing.min(self.files / 4);
-        let beside = FILES_BESIDE + RESERVE as u64 + outgoing;
-        wanted.min(self.files.saturating_sub(beside)).max(1)
+        let other_files = OTHER_FILES + RESERVE as u64 + outgoing;
+        wanted.min(self.files.saturating_sub(other_files)).max(1)
     }
 }
 
-/// With less time left, a certificate is warned about.
+/// The server warns if its certificate expires within this time.
 const CERTIFICATE_TIME_WANTED: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// Whether the certificate of TLS is valid, where there is one.
+/// Checks whether the TLS certificate is valid, if one is configured.
 pub fn certificate(config: &Config, now: Timestamp) -> Option<Check> {
     let name = "certificate";
     Some(match check_validity(&config.tls_files()?, now) {
@@ -181,23 +182,23 @@ pub fn certificate(config: &Config, now: Timestamp) -> Option<Check> {
         Ok(until) if until.since(now) < CERTIFICATE_TIME_WANTED => Check::new(
             name,
             Verdict::Warning,
-            format!("it expires soon, at {until}; renew it"),
+            format!("expires soon, at {until}: renew it"),
         ),
         Ok(until) => Check::new(name, Verdict::Ok, format!("valid until {until}")),
     })
 }
 
-/// From now on this process leaves no picture of its memory behind, which has keys and payloads in it.
+/// Disables core dumps of this process, because its memory contains keys and payloads.
 pub fn forbid_core_dumps() {
     let none = Rlimit {
         current: Some(0),
         maximum: Some(0),
     };
-    // Less is always allowed.
+    // Lowering a limit always succeeds.
     let _ = setrlimit(Resource::Core, none);
 }
 
-/// Raises the soft limit of open files to the hard one; what it is then.
+/// Raises the soft limit of open files to the hard limit. Returns the new limit.
 fn raise_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let (soft, hard) = (
@@ -208,32 +209,33 @@ fn raise_files() -> u64 {
         current: limit.maximum,
         maximum: limit.maximum,
     };
-    match soft < hard && setrlimit(Resource::Nofile, raised).is_ok() {
-        true => hard,
-        false => soft,
+    if soft < hard && setrlimit(Resource::Nofile, raised).is_ok() {
+        hard
+    } else {
+        soft
     }
 }
 
-/// Makes a directory that is not there yet, for its owner alone.
-pub(crate) fn make_private(directory: &Path) -> std::io::Result<()> {
+/// Creates a directory that only its owner can access, unless it exists.
+pub(crate) fn create_private(directory: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true).mode(0o700).create(directory)
 }
 
-/// The directory itself, or the nearest one above it that is there.
-fn nearest(directory: &Path) -> &Path {
-    let above = directory.ancestors().find(|above| above.exists());
-    // A relative path whose first part is not there yet will be made right here.
-    above.unwrap_or(Path::new("."))
+/// Returns the directory, or its nearest parent that exists.
+fn nearest_existing(directory: &Path) -> &Path {
+    let existing = directory.ancestors().find(|path| path.exists());
+    // The first part of a relative path does not exist: the directory will be created here.
+    existing.unwrap_or(Path::new("."))
 }
 
 fn space_left(directory: &Path) -> Option<u64> {
-    let about = statvfs(nearest(directory)).ok()?;
-    Some(about.f_bavail.saturating_mul(about.f_frsize))
+    let filesystem = statvfs(nearest_existing(directory)).ok()?;
+    Some(filesystem.f_bavail.saturating_mul(filesystem.f_frsize))
 }
 
-/// Why a directory cannot be written to for another reason than a full disk.
+/// Returns why the directory is not writable, unless the disk is full.
 fn unwritable(data: &Path) -> Option<String> {
     let error = write_test(data).err()?;
     let full = matches!(
@@ -243,17 +245,17 @@ fn unwritable(data: &Path) -> Option<String> {
     (!full).then(|| error.to_string())
 }
 
-/// Writes something where the directory is, or will be.
+/// Writes and removes a file in the directory or its nearest existing parent.
 fn write_test(data: &Path) -> std::io::Result<()> {
-    let path = nearest(data).join(format!(".write-test-{}", std::process::id()));
+    let path = nearest_existing(data).join(format!(".write-test-{}", std::process::id()));
     let written = std::fs::write(&path, b"windlass");
-    let removed = std::fs::remove_file(&path); // what a full disk left of it too
+    let removed = std::fs::remove_file(&path); // also removes a partial file
     written.and(removed)
 }
 
 fn open_to_others(data: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt as _;
-    std::fs::metadata(data).is_ok_and(|about| about.permissions().mode() & 0o077 != 0)
+    std::fs::metadata(data).is_ok_and(|metadata| metadata.permissions().mode() & 0o077 != 0)
 }
 
 #[cfg(test)]
@@ -279,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thing_that_is_wrong_is_found() {
+    fn each_problem_is_found() {
         use Verdict::{Failure, Warning};
         assert_eq!(worst(&machine()), []);
         let few_files = Machine {
@@ -328,19 +330,19 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_cannot_be_made_is_found() {
+    fn a_directory_that_cannot_be_created_is_found() {
         assert!(unwritable(Path::new("/proc/nothing/here")).is_some());
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("a/b");
         write_test(&data).unwrap();
         assert!(
             space_left(&data).is_some_and(|bytes| bytes > 0),
-            "the room is known before the first start"
+            "free space is known before the first start"
         );
         let left = std::fs::read_dir(dir.path()).unwrap().count();
-        assert_eq!(left, 0, "nothing is made, and nothing is left of the test");
-        make_private(&data).unwrap();
-        assert!(!open_to_others(&data), "it was made for its owner alone");
+        assert_eq!(left, 0, "the check creates and leaves no files");
+        create_private(&data).unwrap();
+        assert!(!open_to_others(&data), "only the owner can access it");
         assert!(space_left(Path::new("not-there-yet/data")).is_some());
     }
 }

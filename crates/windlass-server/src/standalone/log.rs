@@ -1,7 +1,8 @@
-//! Log lines on their way out: they never hold up what they tell of.
+//! Writes log lines on a separate thread, so that logging never blocks the server.
 //!
-//! Lines wait in a bounded queue for a thread that writes them. Where they come faster than they can be written, or nobody reads
-//! them, lines are left out and counted. So are lines that are too long: half a line of JSON is of no use.
+//! Lines wait in a bounded queue for the thread that writes them. If the queue is full because the
+//! reader is too slow, the server drops lines and counts them. It also drops lines that are too
+//! long, because half a line of JSON is useless.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -14,17 +15,17 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::standalone::config::LogFormat;
 
-/// So many lines may wait to be written, and so many bytes of them.
+/// The most lines, and the most bytes, that can wait to be written.
 const LINES_MAX: usize = 10_000;
 const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// A longer line is left out.
+/// Longer lines are dropped.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// At the end of the process, lines that wait have so long to be written.
-const LAST_LINES: Duration = Duration::from_secs(1);
+/// How long a flush waits for lines to be written.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Where log lines go. Clones go to the same place.
+/// A writer of log lines. Clones write to the same target.
 #[derive(Debug, Clone)]
 pub struct LogLines {
     lines: SyncSender<Entry>,
@@ -33,7 +34,7 @@ pub struct LogLines {
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// Lines that were left out.
+    /// Dropped lines.
     dropped: AtomicU64,
     /// Bytes that wait to be written.
     waiting_bytes: AtomicUsize,
@@ -48,12 +49,12 @@ impl Counts {
 #[derive(Debug)]
 enum Entry {
     Line(Vec<u8>),
-    /// Tells when all lines before it are written.
+    /// Asks the thread to confirm that it has written all earlier lines.
     Flush(SyncSender<()>),
 }
 
 impl LogLines {
-    /// Lines are written to `target`, by a thread that ends when the last clone is gone.
+    /// Writes lines to `target` on a thread, which ends when the last clone is dropped.
     pub fn to(target: impl Write + Send + 'static, format: LogFormat) -> io::Result<Self> {
         LogLines::bounded(target, format, LINES_MAX)
     }
@@ -61,9 +62,9 @@ impl LogLines {
     fn bounded(
         target: impl Write + Send + 'static,
         format: LogFormat,
-        most: usize,
+        lines_max: usize,
     ) -> io::Result<Self> {
-        let (lines, waiting) = sync_channel(most);
+        let (lines, waiting) = sync_channel(lines_max);
         let counts: Arc<Counts> = Arc::default();
         let counted = Arc::clone(&counts);
         let thread = std::thread::Builder::new().name("log".to_owned());
@@ -71,16 +72,16 @@ impl LogLines {
         Ok(LogLines { lines, counts })
     }
 
-    /// How many lines were left out.
+    /// Returns the number of dropped lines.
     pub fn dropped(&self) -> u64 {
         self.counts.dropped.load(Ordering::Relaxed)
     }
 
-    /// Waits until what was logged so far is written, but not for long: nobody may be reading.
+    /// Waits until the lines logged so far are written, at most 1 s: the target may be blocked.
     pub fn flush(&self) {
-        let (tell, told) = sync_channel(1);
-        if self.lines.try_send(Entry::Flush(tell)).is_ok() {
-            match told.recv_timeout(LAST_LINES) {
+        let (confirm, confirmed) = sync_channel(1);
+        if self.lines.try_send(Entry::Flush(confirm)).is_ok() {
+            match confirmed.recv_timeout(FLUSH_TIMEOUT) {
                 Ok(()) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }
         }
@@ -97,14 +98,14 @@ impl LogLines {
     }
 }
 
-/// Writes until nobody can log any more. A line that cannot be written counts as left out.
+/// Writes lines until all senders are dropped. A line that cannot be written counts as dropped.
 fn write_all(
     mut target: impl Write,
     format: LogFormat,
     waiting: &Receiver<Entry>,
     counts: &Counts,
 ) {
-    let mut told = 0;
+    let mut reported = 0;
     while let Ok(entry) = waiting.recv() {
         let written = match entry {
             Entry::Line(line) => {
@@ -114,9 +115,9 @@ fn write_all(
                     .fetch_sub(line.len(), Ordering::Relaxed);
                 written
             }
-            Entry::Flush(tell) => {
+            Entry::Flush(confirm) => {
                 let flushed = target.flush();
-                let _ = tell.try_send(()); // whoever asked may have gone
+                let _ = confirm.try_send(()); // the caller may have timed out
                 flushed
             }
         };
@@ -124,26 +125,30 @@ fn write_all(
             counts.drop_one();
             continue;
         }
-        let missing = counts.dropped.load(Ordering::Relaxed);
-        if missing > told && target.write_all(note(missing, format).as_bytes()).is_ok() {
-            told = missing;
+        let dropped = counts.dropped.load(Ordering::Relaxed);
+        if dropped > reported
+            && target
+                .write_all(dropped_line(dropped, format).as_bytes())
+                .is_ok()
+        {
+            reported = dropped;
         }
     }
 }
 
-/// The line that tells readers of the log what is not in it.
-fn note(missing: u64, format: LogFormat) -> String {
-    let message = "log lines were left out because nobody took them, or they were too long";
+/// Returns the line that reports dropped lines in the log.
+fn dropped_line(dropped: u64, format: LogFormat) -> String {
+    let message = "dropped log lines: the reader was too slow, or lines were too long";
     match format {
-        LogFormat::Text => format!("WARN {message}: {missing} so far\n"),
+        LogFormat::Text => format!("WARN {message}: {dropped} so far\n"),
         LogFormat::Json => {
-            let line = json!({"level": "WARN", "message": message, "so_far": missing});
+            let line = json!({"level": "WARN", "message": message, "so_far": dropped});
             format!("{line}\n")
         }
     }
 }
 
-/// One line in the making; it is sent when it is complete.
+/// A line that is being formatted. Dropping it sends the line to the writer.
 #[derive(Debug)]
 pub struct LogLine<'a> {
     lines: &'a LogLines,
@@ -201,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes a line only when it is let, and tells what it took.
+    /// A target that accepts a write only after a signal, and reports what it wrote.
     struct Gate {
         let_through: Receiver<()>,
         taken: Sender<String>,
@@ -210,7 +215,7 @@ mod tests {
     impl Write for Gate {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let open = self.let_through.recv();
-            open.map_err(|_| io::Error::other("nobody reads"))?;
+            open.map_err(|_| io::Error::other("no reader"))?;
             let text = String::from_utf8_lossy(bytes).into_owned();
             let _ = self.taken.send(text);
             Ok(bytes.len())
@@ -227,29 +232,29 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_nobody_takes_are_left_out_and_counted_and_the_count_is_told() {
+    fn lines_that_no_one_reads_are_dropped_and_the_log_reports_their_number() {
         let (open, let_through) = channel();
-        let (taken, told) = channel();
+        let (taken, written) = channel();
         let gate = Gate { let_through, taken };
         let lines = LogLines::bounded(gate, LogFormat::Json, 2).unwrap();
         for number in 0..100 {
             log(&lines, &format!("line {number}"));
         }
-        // Two wait, and the thread may hold one that it could not write yet.
+        // Two lines wait, and the thread may hold another that it cannot write yet.
         let dropped = lines.dropped();
         assert!((97..=98).contains(&dropped), "{dropped}");
         for _ in 0..20 {
             open.send(()).unwrap();
         }
-        assert_eq!(told.recv().unwrap(), "line 0\n");
-        let note = told.recv().unwrap();
-        let note: serde_json::Value = serde_json::from_str(&note).unwrap();
-        assert_eq!(note["so_far"], dropped);
-        assert_eq!(told.recv().unwrap(), "line 1\n");
+        assert_eq!(written.recv().unwrap(), "line 0\n");
+        let report = written.recv().unwrap();
+        let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+        assert_eq!(report["so_far"], dropped);
+        assert_eq!(written.recv().unwrap(), "line 1\n");
     }
 
     #[test]
-    fn lines_that_cannot_be_written_are_counted_and_logging_goes_on() {
+    fn failed_writes_are_counted_and_logging_continues() {
         let (open, let_through) = channel::<()>();
         drop(open);
         let taken = channel().0;
@@ -276,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_logged_is_written_in_order_and_a_line_that_is_too_long_is_left_out_whole() {
+    fn lines_are_written_in_order_and_a_line_that_is_too_long_is_dropped_whole() {
         let memory = Memory::default();
         let lines = LogLines::to(memory.clone(), LogFormat::Json).unwrap();
         log(&lines, "\"first\"\n");
@@ -296,9 +301,9 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_that_wait_are_bounded_and_room_comes_back() {
+    fn waiting_bytes_are_bounded_and_freed_when_written() {
         let (open, let_through) = channel();
-        let (taken, told) = channel();
+        let (taken, written) = channel();
         let gate = Gate { let_through, taken };
         let lines = LogLines::to(gate, LogFormat::Text).unwrap();
         let long = "x".repeat(LINE_BYTES_MAX - 1);
@@ -307,7 +312,7 @@ mod tests {
             log(&lines, &long);
         }
         assert_eq!(lines.dropped(), 3);
-        drop(told);
+        drop(written);
         for _ in 0..fit + 1 {
             open.send(()).unwrap();
         }

@@ -1,5 +1,5 @@
-//! Servers that share a store should be configured alike: each tells what matters with its heartbeat, and differences are
-//! told in words.
+//! Finds configuration differences between servers that share a store. Each server publishes its
+//! important settings with its heartbeat.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,10 @@ use windlass_store::Node;
 
 use crate::standalone::config::Config;
 
-/// Where a server's heartbeat has its settings.
+/// The field of a heartbeat that contains the settings.
 const SETTINGS: &str = "settings";
-/// The settings that all servers of one store should share: each of them acts on every job.
+/// The settings that should be equal on all servers of a store, because each server handles any
+/// job.
 const SHARED: [&str; 9] = [
     "jobs.lease",
     "jobs.sweep_every",
@@ -25,7 +26,7 @@ const SHARED: [&str; 9] = [
     "retention.replaced_payloads",
 ];
 
-/// What a server says about itself.
+/// Returns what a server publishes about itself with its heartbeat.
 pub fn about(config: &Config) -> Map<String, Value> {
     let shared = SHARED.iter().filter_map(|key| {
         let shown = config.shown_of(key)?;
@@ -43,12 +44,12 @@ pub fn about(config: &Config) -> Map<String, Value> {
         .collect()
 }
 
-/// In what servers that are alive differ, one sentence each.
+/// Describes each setting that differs between active servers.
 pub fn differences(nodes: &[Node], now: Timestamp) -> Vec<String> {
-    let mut said: BTreeMap<&str, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
+    let mut values_by_key: BTreeMap<&str, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
     for node in nodes.iter().filter(|node| is_alive(node, now)) {
         let Some(settings) = node.about.get(SETTINGS).and_then(Value::as_object) else {
-            continue; // a worker, or a version before this one
+            continue; // a worker, or an older server
         };
         let version = node
             .about
@@ -56,12 +57,14 @@ pub fn differences(nodes: &[Node], now: Timestamp) -> Vec<String> {
             .map(|version| ("version", version));
         let settings = settings.iter().map(|(key, value)| (key.as_str(), value));
         for (key, value) in settings.chain(version) {
-            let values = said.entry(key).or_default();
+            let values = values_by_key.entry(key).or_default();
             let value = value.as_str().unwrap_or("?");
             values.entry(value).or_default().push(&node.name);
         }
     }
-    let differing = said.into_iter().filter(|(_, values)| values.len() > 1);
+    let differing = values_by_key
+        .into_iter()
+        .filter(|(_, values)| values.len() > 1);
     differing
         .map(|(key, values)| {
             let each = values
@@ -97,9 +100,9 @@ mod tests {
     }
 
     #[test]
-    fn each_setting_that_differs_among_living_servers_is_told() {
+    fn each_setting_that_differs_between_active_servers_is_reported() {
         let now = Timestamp::UNIX_EPOCH.saturating_add(Duration::from_secs(100));
-        let gone = Timestamp::UNIX_EPOCH;
+        let long_ago = Timestamp::UNIX_EPOCH;
         let alike = [
             node("a", &[], now),
             node("b", &[("log.level", "debug")], now),
@@ -117,11 +120,11 @@ mod tests {
             ("retention.replaced_payloads", "0s"),
         ] {
             let nodes = [node("a", &[], now), node("b", &[(key, value)], now)];
-            let told = differences(&nodes, now);
-            assert_eq!(told.len(), 1, "{key}: {told:?}");
-            assert!(told[0].contains(&format!("`{key}`")), "{told:?}");
-            let over = [node("a", &[], now), node("b", &[(key, value)], gone)];
-            assert_eq!(differences(&over, now), [""; 0], "a server that is gone");
+            let found = differences(&nodes, now);
+            assert_eq!(found.len(), 1, "{key}: {found:?}");
+            assert!(found[0].contains(&format!("`{key}`")), "{found:?}");
+            let stopped = [node("a", &[], now), node("b", &[(key, value)], long_ago)];
+            assert_eq!(differences(&stopped, now), [""; 0], "a stopped server");
         }
         let mut older = node("c", &[], now);
         older.about["version"] = json!("0.0.9");
@@ -129,12 +132,12 @@ mod tests {
             about: json!({"version": "7"}),
             ..node("w", &[], now)
         };
-        let told = differences(
+        let found = differences(
             &[node("a", &[], now), node("b", &[], now), older, worker],
             now,
         );
         let version = env!("CARGO_PKG_VERSION");
-        let wanted = format!("servers differ in `version`: 0.0.9 on c; {version} on a, b");
-        assert_eq!(told, [wanted]);
+        let expected = format!("servers differ in `version`: 0.0.9 on c; {version} on a, b");
+        assert_eq!(found, [expected]);
     }
 }

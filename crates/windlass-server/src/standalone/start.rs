@@ -1,4 +1,4 @@
-//! From a configuration to a server that runs, and to its end.
+//! Starts a server from a configuration, runs it and shuts it down.
 
 use std::error::Error as _;
 use std::net::SocketAddr;
@@ -23,57 +23,57 @@ use crate::http_jobs::Executor;
 use crate::refusals::site;
 use crate::routes::router;
 use crate::secrets::{MasterKey, SecretError, Secrets};
-use crate::standalone::checks::{self, Machine, Verdict, make_private};
+use crate::standalone::checks::{self, Machine, Verdict, create_private};
 use crate::standalone::config::Config;
 use crate::standalone::log::LogLines;
 use crate::standalone::nodes;
 
-/// So many records of throttled tries are on their way to the store at once.
-const THROTTLED_WRITING_MAX: usize = 4;
+/// The most audit records about throttled clients that the server writes at once.
+const THROTTLE_RECORDS_MAX: usize = 4;
 
-/// A server cannot start.
+/// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Something about this machine.
+    /// A check of the machine failed.
     #[error("this machine cannot run the server: {0}")]
     Machine(String),
-    /// The store cannot be opened.
-    #[error("the store {url} cannot be opened")]
+    /// The server cannot open the store.
+    #[error("cannot open the store {url}")]
     Store {
-        /// Which, without its password.
+        /// The URL of the store without its password.
         url: String,
-        /// Why.
+        /// The cause.
         #[source]
         cause: Box<windlass::Error>,
     },
-    /// Other machines reach it, and there is no key.
+    /// Other machines can reach the server, and the store has no API key.
     #[error(
-        "{address} is reachable from other machines and there is no key yet: make one first (`windlass keys create --name admin --scope admin`, with the same `--data` or `--store`), or say `--insecure`"
+        "{address} is reachable from other machines, but the store has no API key: create one with `windlass keys create --name admin --scope admin` and the same `--data` or `--store`, or use `--insecure`"
     )]
     NoKeys {
-        /// Where it would listen.
+        /// The address to listen on.
         address: std::net::SocketAddr,
     },
-    /// The keys cannot be read.
-    #[error("the keys cannot be read")]
+    /// The server cannot read the API keys from the store.
+    #[error("cannot read the API keys from the store")]
     Keys(#[source] StoreError),
-    /// The secrets do not open.
+    /// The server cannot decrypt the secrets in the store.
     #[error(transparent)]
     Secrets(#[from] SecretError),
-    /// HTTP jobs cannot be run as they are configured.
-    #[error("HTTP jobs cannot be run")]
+    /// The settings of HTTP jobs are invalid.
+    #[error("the settings of HTTP jobs are invalid")]
     HttpJobs(#[from] HttpConfigError),
-    /// The file with further authorities cannot be read.
-    #[error("`http_jobs.ca_file` cannot be read: {path}")]
+    /// The server cannot read the file with certificate authorities.
+    #[error("cannot read {path}, the file of `http_jobs.ca_file`")]
     Authorities {
-        /// Which file.
+        /// The path of the file.
         path: std::path::PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },
-    /// The address is taken, not ours, or not allowed.
-    #[error("cannot listen on {address}: choose another with `--bind`")]
+    /// The address is in use, does not belong to this machine, or is not permitted.
+    #[error("cannot listen on {address}: choose another address with `--bind`")]
     Bind {
         /// The address.
         address: SocketAddr,
@@ -81,7 +81,7 @@ pub enum StartError {
         #[source]
         cause: std::io::Error,
     },
-    /// TLS cannot be offered.
+    /// The TLS certificate or key is unusable.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
@@ -95,22 +95,24 @@ impl From<ListenError> for StartError {
     }
 }
 
-/// A server that ran cannot go on. Better none than half of one.
+/// Why a running server stopped. A server that lost one of its parts stops as a whole.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// A part that must run as long as the server does ended before.
-    #[error("a loop of the server ended: start it again, and report what the log says before this")]
+    /// A background loop ended before the shutdown.
+    #[error(
+        "a background loop of the server ended unexpectedly: restart the server and report a bug with the log lines before this one"
+    )]
     LoopEnded(#[source] Option<JoinError>),
-    /// The store can no longer keep anything.
+    /// The store stopped for good.
     #[error(transparent)]
     StoreStopped(StoreError),
 }
 
-/// The file of the store in the data directory.
+/// The name of the store's file in the data directory.
 pub(crate) const STORE_FILE: &str = "windlass.db";
 
 impl Config {
-    /// The URL of the store: the one that was set, or a file in the data directory.
+    /// Returns the configured URL of the store, or the URL of a file in the data directory.
     pub fn store_url(&self) -> String {
         match &self.store {
             Some(url) => url.reveal().to_owned(),
@@ -118,37 +120,37 @@ impl Config {
         }
     }
 
-    /// The URL of the store, without its password.
+    /// Returns the URL of the store without its password.
     pub fn store_shown(&self) -> String {
         self.store
             .as_ref()
             .map_or_else(|| self.store_url(), |url| url.shown())
     }
 
-    /// Whether jobs survive the process.
+    /// Whether jobs survive a restart of the server.
     pub fn is_durable(&self) -> bool {
         !self.store_url().starts_with("memory:")
     }
 
-    /// Whether one server alone may have the store open.
+    /// Whether only one server can have the store open.
     pub fn keeps_one_server(&self) -> bool {
         !self.store_url().starts_with("postgres")
     }
 
-    /// Whether the data directory is used.
+    /// Whether the server uses the data directory.
     pub fn keeps_files(&self) -> bool {
         self.store.is_none()
     }
 
-    /// The store that is configured, opened, with figures going to a recorder.
+    /// Opens the configured store. The recorder receives its metrics.
     pub async fn open_store(
         &self,
         recorder: Arc<PrometheusRecorder>,
     ) -> Result<Client, StartError> {
         if self.keeps_files() {
-            make_private(&self.data).map_err(|cause| {
+            create_private(&self.data).map_err(|cause| {
                 let data = self.data.display();
-                StartError::Machine(format!("{data} cannot be made: {cause}"))
+                StartError::Machine(format!("cannot create {data}: {cause}"))
             })?;
         }
         let opened = Client::open_with_recorder(&self.store_url(), recorder).await;
@@ -158,14 +160,16 @@ impl Config {
         })
     }
 
-    /// The secrets in a store, with the configured keys; refused if these do not open them all.
+    /// Returns the secrets of a store with the configured master keys. Fails if these cannot
+    /// decrypt every secret.
     pub async fn open_secrets(&self, engine: &Arc<Engine>) -> Result<Secrets, SecretError> {
         let secrets = self.secrets(engine)?;
         secrets.check().await?;
         Ok(secrets)
     }
 
-    /// The secrets in a store, with the configured keys, whether these open them or not.
+    /// Returns the secrets of a store with the configured master keys, without checking that these
+    /// can decrypt them.
     pub fn secrets(&self, engine: &Arc<Engine>) -> Result<Secrets, SecretError> {
         let key = self
             .master_key
@@ -179,7 +183,7 @@ impl Config {
         Ok(Secrets::new(Arc::clone(engine), key.transpose()?, old_keys))
     }
 
-    /// Whether a key must exist before anybody is let in.
+    /// Whether the server accepts no requests before an API key exists.
     fn needs_key(&self) -> bool {
         (self.is_public() || self.behind_proxy) && !self.insecure
     }
@@ -225,7 +229,7 @@ impl Config {
         }
     }
 
-    /// How HTTP jobs are run, which never dial the server itself.
+    /// Returns the settings of HTTP jobs. Jobs never connect to the server itself at `own`.
     fn http_config(&self, own: SocketAddr) -> Result<HttpConfig, StartError> {
         let extra_pem = self.http_jobs_ca_file.as_ref().map(|path| {
             let unreadable = |cause| StartError::Authorities {
@@ -246,7 +250,7 @@ impl Config {
             connect_timeout: self.http_jobs_connect_timeout,
             per_host: self
                 .http_jobs_per_host
-                .map(|most| usize::try_from(most).unwrap_or(usize::MAX)),
+                .map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)),
             completion_url: self
                 .public_url
                 .as_ref()
@@ -260,7 +264,7 @@ impl Config {
         Ok(HttpJobs::with(config, Arc::new(SystemResolver), keys)?)
     }
 
-    /// The files of TLS, where it is offered.
+    /// Returns the files of the TLS certificate and key, if configured.
     pub fn tls_files(&self) -> Option<TlsFiles> {
         let files = self.tls_certificate.clone().zip(self.tls_key.clone());
         files.map(|(certificate, key)| TlsFiles { certificate, key })
@@ -282,7 +286,7 @@ impl Config {
     }
 }
 
-/// A server that is about to run: its store is open, and its address taken.
+/// A server that is ready to run. Its store is open and its address is bound.
 #[derive(Debug)]
 pub struct Server {
     config: Config,
@@ -292,7 +296,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Checks the machine, opens the store and takes the address.
+    /// Checks the machine, opens the store and binds the address.
     pub async fn start(config: Config) -> Result<Server, StartError> {
         let recorder = Arc::new(PrometheusRecorder::new());
         let clock = windlass_engine::SystemClock::new();
@@ -304,7 +308,7 @@ impl Server {
                 Verdict::Failure => return Err(StartError::Machine(check.found)),
             }
         }
-        // One that has expired does not keep the server from starting: whoever connects decides.
+        // The server starts with an expired certificate: clients decide whether to accept it.
         if let Some(check) = checks::certificate(&config, machine.now)
             && check.verdict != Verdict::Ok
         {
@@ -316,9 +320,7 @@ impl Server {
             .for_each(|warning| warn!("{warning}"));
         let client = config.open_store(Arc::clone(&recorder)).await?;
         if !config.is_durable() {
-            warn!(
-                "the store is in memory: nothing is durable, all jobs are gone with this process"
-            );
+            warn!("the store is in memory: all jobs are lost when this process stops");
         }
         let secrets = config
             .open_secrets(windlass::admin::engine_of(&client))
@@ -327,16 +329,17 @@ impl Server {
         let tls = config.tls_files();
         let limits = config.limits(&machine);
         let listener = Listener::bind(config.bind, tls.as_ref(), limits).await?;
-        let http_jobs = match config.http_jobs_run {
-            true => Some(config.http_jobs(listener.address(), &secrets)?),
-            false => None,
+        let http_jobs = if config.http_jobs_run {
+            Some(config.http_jobs(listener.address(), &secrets)?)
+        } else {
+            None
         };
         let app = App::new(client, access)
             .settings(config.settings())
             .metrics(recorder)
             .secrets(secrets);
         if let Err(error) = app.audit.prepare().await {
-            warn!(%error, "there is no room for the first audit record");
+            warn!(%error, "cannot reserve space for audit records");
         }
         Ok(Server {
             config,
@@ -346,7 +349,7 @@ impl Server {
         })
     }
 
-    /// With a log whose lines are counted where they were left out.
+    /// Reports the dropped lines of this log as a metric.
     #[must_use]
     pub fn log(self, log: LogLines) -> Server {
         Server {
@@ -355,17 +358,17 @@ impl Server {
         }
     }
 
-    /// The certificate that it offers, where it offers TLS: for a program that reads it again on a signal.
+    /// Returns the TLS certificate, if configured. A program can reload it on a signal.
     pub fn certificate(&self) -> Option<Certificate> {
         self.listener.certificate()
     }
 
-    /// Where it listens: `http://127.0.0.1:8080`.
+    /// Returns the URL of the server: `http://127.0.0.1:8080`.
     pub fn url(&self) -> String {
         self.listener.url()
     }
 
-    /// The line that tells where it listens and what it keeps jobs in.
+    /// Returns a line with the version, the URL and the store.
     pub fn banner(&self) -> String {
         let durable = if self.config.is_durable() {
             ""
@@ -380,7 +383,7 @@ impl Server {
         format!("windlass {version} listens on {url}, store {store}{durable}")
     }
 
-    /// The same for programs.
+    /// Returns the version, the URL and the store as JSON.
     pub fn about(&self) -> Value {
         json!({
             "version": env!("CARGO_PKG_VERSION"),
@@ -390,10 +393,12 @@ impl Server {
         })
     }
 
-    /// Runs until `stop`; then what runs may finish within the grace period, or until `stop_now`.
+    /// Runs until `stop` is cancelled. Running requests and jobs can then finish within the grace
+    /// period, or until `stop_now` is cancelled.
     ///
-    /// Ends at once, with an error, when the store stops for good: it could no longer keep a
-    /// promise.
+    /// # Errors
+    ///
+    /// Returns an error at once if the store stops for good or a background loop ends.
     pub async fn run(
         self,
         stop: CancellationToken,
@@ -406,7 +411,7 @@ impl Server {
         };
         match engine.writes().stop_error() {
             None => ran,
-            // Everything else that ended, ended because of this.
+            // The stopped store is the cause of any other error.
             Some(stopped) => {
                 let cause = stopped.source().map(ToString::to_string);
                 error!(cause, "{stopped}");
@@ -422,32 +427,33 @@ impl Server {
     ) -> Result<(), RunError> {
         let engine = Arc::clone(windlass::admin::engine_of(self.app.client()));
         let mut loops = JoinSet::new();
-        // Loops stop when the last request has been answered: a worker that settles at the end is still heard.
-        let over = CancellationToken::new();
+        // Loops stop after the last response, so that workers can still settle jobs during
+        // shutdown.
+        let stop_loops = CancellationToken::new();
         let node = format!(
             "server-{}-{:08x}",
             std::process::id(),
             engine.ids().bits() >> 32
         );
-        let upkeep = self.config.upkeep(node);
-        if let Some(executor) = self.executor(&upkeep) {
+        let maintenance = self.config.upkeep(node);
+        if let Some(executor) = self.executor(&maintenance) {
             loops.spawn(executor.run(stop.clone(), stop_now.clone()));
         }
-        let (told, until) = (Arc::clone(&engine), over.clone());
-        let teller = form::FormFailureLog::listen(&engine);
-        loops.spawn(async move { teller.run(&told, until).await });
-        loops.spawn(run_maintenance(engine, upkeep, over.clone()));
+        let (log_engine, stop_log) = (Arc::clone(&engine), stop_loops.clone());
+        let form_failures = form::FormFailureLog::listen(&engine);
+        loops.spawn(async move { form_failures.run(&log_engine, stop_log).await });
+        loops.spawn(run_maintenance(engine, maintenance, stop_loops.clone()));
         let app = self.app.stopping(stop.clone());
         let site = site(router(app.clone()));
         let serving = self.listener.serve(site, stop.clone(), stop_now.clone());
-        let cut_off = beside(&mut loops, serving, &stop).await?;
-        // Requests whose clients have gone.
+        let cut_off = serve_with_loops(&mut loops, serving, &stop).await?;
+        // A request that changes something continues after its client has disconnected.
         tokio::select! {
             () = app.all_changed() => {}
             () = app.engine().clock().sleep(self.config.shutdown_grace) => {}
             () = stop_now.cancelled() => {}
         }
-        over.cancel();
+        stop_loops.cancel();
         tokio::select! {
             ended = all_ended(&mut loops) => ended?,
             () = stop_now.cancelled() => {}
@@ -457,8 +463,8 @@ impl Server {
     }
 }
 
-/// What `serving` comes to, beside loops that may only end after `stop`, and never break.
-async fn beside<T>(
+/// Runs `serving` to its end. Fails if a loop panics, or ends before `stop` is cancelled.
+async fn serve_with_loops<T>(
     loops: &mut JoinSet<()>,
     serving: impl Future<Output = T>,
     stop: &CancellationToken,
@@ -469,7 +475,7 @@ async fn beside<T>(
             served = &mut serving => return Ok(served),
             Some(ended) = loops.join_next() => ended,
         };
-        ended.map_err(|broke| RunError::LoopEnded(Some(broke)))?;
+        ended.map_err(|panic| RunError::LoopEnded(Some(panic)))?;
         if !stop.is_cancelled() {
             return Err(RunError::LoopEnded(None));
         }
@@ -478,18 +484,18 @@ async fn beside<T>(
 
 async fn all_ended(loops: &mut JoinSet<()>) -> Result<(), RunError> {
     while let Some(ended) = loops.join_next().await {
-        ended.map_err(|broke| RunError::LoopEnded(Some(broke)))?;
+        ended.map_err(|panic| RunError::LoopEnded(Some(panic)))?;
     }
     Ok(())
 }
 
 impl Server {
-    /// What runs HTTP jobs, if this server does.
-    fn executor(&self, upkeep: &MaintenanceConfig) -> Option<Executor> {
+    /// Returns the executor of HTTP jobs, if this server runs them.
+    fn executor(&self, maintenance: &MaintenanceConfig) -> Option<Executor> {
         Some(Executor {
             engine: Arc::clone(self.app.engine()),
             jobs: self.http_jobs.clone()?,
-            node: upkeep.node.clone(),
+            node: maintenance.node.clone(),
             per_queue: u32::try_from(self.config.http_jobs_concurrency).unwrap_or(u32::MAX),
             lease: self.config.lease,
             retry: self.app.settings.retry.clone(),
@@ -499,26 +505,33 @@ impl Server {
     }
 }
 
-/// Who is let in, and how failed tries come into the audit log.
+/// Returns the access rules of the server. Records throttled clients in the audit log.
 async fn access(config: &Config, client: &Client) -> Result<Access, StartError> {
     let engine = windlass::admin::engine_of(client);
-    let without_keys = match config.needs_key() {
-        true => WithoutKeys::Closed,
-        false => WithoutKeys::Open,
+    let without_keys = if config.needs_key() {
+        WithoutKeys::Closed
+    } else {
+        WithoutKeys::Open
     };
     let audit = Audit::new(Arc::clone(engine));
-    let writing = Arc::new(Semaphore::new(THROTTLED_WRITING_MAX));
+    let record_permits = Arc::new(Semaphore::new(THROTTLE_RECORDS_MAX));
     let access =
         Access::by_keys(Arc::clone(engine), without_keys).allow_hosts(config.hosts.iter().cloned());
-    let access = match config.insecure {
-        true => access.allow_addresses(),
-        false => access,
+    let access = if config.insecure {
+        access.allow_addresses()
+    } else {
+        access
     };
     let access = access.on_throttle(Arc::new(move |id, peer, wait| {
         let peer = peer.map(|peer| peer.to_string());
-        warn!(key = id, peer, ?wait, "tries with wrong keys are throttled");
-        let Ok(permit) = Arc::clone(&writing).try_acquire_owned() else {
-            return; // a flood is in the log, and does not become a flood of writes
+        warn!(
+            key = id,
+            peer,
+            ?wait,
+            "throttled a client after failed authentication"
+        );
+        let Ok(permit) = Arc::clone(&record_permits).try_acquire_owned() else {
+            return; // the log has the event; a flood must not become a flood of writes
         };
         let (audit, target) = (audit.clone(), id.unwrap_or("-").to_owned());
         let detail =
@@ -526,7 +539,7 @@ async fn access(config: &Config, client: &Client) -> Result<Access, StartError> 
         tokio::spawn(async move {
             audit
                 .record(
-                    &Caller::nobody().actor(),
+                    &Caller::unauthenticated().actor(),
                     "access.throttled",
                     &target,
                     detail,
@@ -545,7 +558,7 @@ async fn access(config: &Config, client: &Client) -> Result<Access, StartError> 
         });
     }
     if no_keys && config.is_public() {
-        warn!("everybody who reaches this server may do everything: it has no keys");
+        warn!("no API keys: anyone who can reach this server can do everything");
     }
     Ok(access)
 }

@@ -1,7 +1,7 @@
-//! When the certificate of TLS is valid, read from its DER.
+//! Reads the validity period of a TLS certificate from its DER encoding.
 //!
-//! `Certificate ::= SEQUENCE { tbsCertificate SEQUENCE { [0] version?, serial, signature, issuer, validity, … }, … }`. Nothing
-//! else of it is looked at: TLS itself checks the rest.
+//! `Certificate ::= SEQUENCE { tbsCertificate SEQUENCE { [0] version?, serial, signature, issuer,
+//! validity, … }, … }`. The TLS library checks all other fields.
 
 use windlass_core::{Invalid, Timestamp};
 use windlass_listen::TlsFiles;
@@ -11,16 +11,19 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// Refuses a certificate of the chain that is not valid at `now`; returns until when all of them
-/// are.
+/// Checks that all certificates of the chain are valid at `now`. Returns when the first of them
+/// expires.
 pub fn check_validity(files: &TlsFiles, now: Timestamp) -> Result<Timestamp, Invalid> {
     let refuse = |rule: String| Invalid::new("tls.certificate", rule);
     let path = files.certificate.display();
     let chain = files.chain().map_err(|error| refuse(error.to_string()))?;
     let mut valid_until = Timestamp::MAX;
     for certificate in &chain {
-        let validity = Validity::of(certificate)
-            .ok_or_else(|| refuse(format!("names {path}, which has no readable dates")))?;
+        let validity = Validity::of(certificate).ok_or_else(|| {
+            refuse(format!(
+                "names {path}, which has no readable validity period: replace it"
+            ))
+        })?;
         if validity.until < now {
             let until = validity.until;
             let rule = format!("names {path}, which expired at {until}; renew it");
@@ -28,7 +31,9 @@ pub fn check_validity(files: &TlsFiles, now: Timestamp) -> Result<Timestamp, Inv
         }
         if now < validity.from {
             let from = validity.from;
-            let rule = format!("names {path}, which is valid only from {from}");
+            let rule = format!(
+                "names {path}, which is valid only from {from}: check the clock and the file"
+            );
             return Err(refuse(rule));
         }
         valid_until = valid_until.min(validity.until);
@@ -36,7 +41,7 @@ pub fn check_validity(files: &TlsFiles, now: Timestamp) -> Result<Timestamp, Inv
     Ok(valid_until)
 }
 
-/// The two instants between which a certificate is valid.
+/// The validity period of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Validity {
     from: Timestamp,
@@ -44,7 +49,8 @@ struct Validity {
 }
 
 impl Validity {
-    /// Reads it from a certificate in DER; nothing where that is none.
+    /// Reads the period from a certificate in DER. Returns `None` if the bytes are not a
+    /// certificate.
     fn of(certificate: &[u8]) -> Option<Self> {
         let (certificate, _) = tagged(certificate, SEQUENCE)?;
         let (mut fields, _) = tagged(certificate, SEQUENCE)?;
@@ -63,13 +69,13 @@ impl Validity {
     }
 }
 
-/// The content of an element with this tag, and what follows it.
-fn tagged(input: &[u8], wanted: u8) -> Option<(&[u8], &[u8])> {
+/// Returns the content of an element with this tag, and the bytes after it.
+fn tagged(input: &[u8], expected: u8) -> Option<(&[u8], &[u8])> {
     let (tag, content, rest) = element(input)?;
-    (tag == wanted).then_some((content, rest))
+    (tag == expected).then_some((content, rest))
 }
 
-/// The first element: its tag, its content, and what follows it.
+/// Returns the tag and content of the first element, and the bytes after it.
 fn element(input: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (tag, input) = input.split_first()?;
     let (first, input) = input.split_first()?;
@@ -88,7 +94,7 @@ fn element(input: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((*tag, content, rest))
 }
 
-/// `YYMMDDHHMMSSZ` of the years 1950 to 2049, or `YYYYMMDDHHMMSSZ`.
+/// Parses `YYMMDDHHMMSSZ` (years 1950 to 2049) or `YYYYMMDDHHMMSSZ`.
 fn instant(tag: u8, text: &[u8]) -> Option<Timestamp> {
     let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
     let text = match tag {
@@ -129,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_refused_before_and_after_its_time() {
+    fn a_certificate_is_refused_before_and_after_its_validity_period() {
         let folder = tempfile::tempdir().unwrap();
         let files = TlsFiles {
             certificate: folder.path().join("cert.pem"),
@@ -158,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn both_instants_are_read_in_either_form() {
+    fn both_time_formats_are_read() {
         for (from, until, expected) in [
             (
                 (2020, 1, 2),
@@ -181,7 +187,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_break_it(bytes in proptest::collection::vec(any::<u8>(), 0..64), cut in 0_usize..400, flip in 0_usize..300) {
+        fn no_input_panics(bytes in proptest::collection::vec(any::<u8>(), 0..64), cut in 0_usize..400, flip in 0_usize..300) {
             let _ = Validity::of(&bytes);
             let mut whole = certificate((2020, 1, 1), (2030, 1, 1));
             if let Some(byte) = whole.get_mut(flip) {

@@ -1,4 +1,4 @@
-//! What a configuration becomes, and when a server ends.
+//! Tests of how settings are applied, and of when a server stops.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use windlass_core::retry::Preset;
 use super::*;
 use crate::standalone::config::Sources;
 
-/// Every setting that becomes a number somewhere else, at another value than its default.
+/// Settings that are converted, each with a value other than its default.
 const SET: &[(&str, &str)] = &[
     ("jobs.lease", "45s"),
     ("jobs.lease_max", "2h"),
@@ -49,7 +49,7 @@ fn config(flags: &[(&'static str, &str)]) -> Config {
     Config::load(&sources).expect("a good configuration")
 }
 
-/// A machine that holds nothing back.
+/// A machine without tight limits.
 fn machine() -> Machine {
     Machine {
         files: 100_000,
@@ -63,7 +63,7 @@ fn machine() -> Machine {
 }
 
 #[test]
-fn every_setting_arrives_where_it_is_used() {
+fn every_setting_is_applied() {
     let config = config(SET);
     let machine = machine();
     let seconds = Duration::from_secs;
@@ -130,7 +130,7 @@ fn every_setting_arrives_where_it_is_used() {
 }
 
 #[test]
-fn the_defaults_are_the_same_wherever_they_are_said() {
+fn the_defaults_are_the_same_wherever_they_are_declared() {
     let config = config(&[]);
     let machine = machine();
     assert_eq!(config.limits(&machine), Limits::default());
@@ -139,33 +139,33 @@ fn the_defaults_are_the_same_wherever_they_are_said() {
 }
 
 #[tokio::test]
-async fn a_loop_that_ends_early_ends_the_server() {
+async fn a_loop_that_ends_early_stops_the_server() {
     let serve = std::future::pending::<usize>;
     let (running, stopped) = (CancellationToken::new(), CancellationToken::new());
     stopped.cancel();
-    let mut ends = JoinSet::new();
-    ends.spawn(async {});
-    let ended = beside(&mut ends, serve(), &running).await;
+    let mut loops = JoinSet::new();
+    loops.spawn(async {});
+    let ended = serve_with_loops(&mut loops, serve(), &running).await;
     assert!(matches!(ended, Err(RunError::LoopEnded(None))));
-    // At the end, loops end; but one that panics is told even then.
-    ends.spawn(async {});
-    ends.spawn(async { panic!("a loop breaks") });
-    let ended = beside(&mut ends, serve(), &stopped).await;
-    assert!(matches!(ended, Err(RunError::LoopEnded(Some(broke))) if broke.is_panic()));
-    ends.spawn(async {});
-    let served = beside(&mut ends, tokio::task::yield_now(), &stopped).await;
+    // Loops may end during shutdown, but a panic is an error even then.
+    loops.spawn(async {});
+    loops.spawn(async { panic!("a loop breaks") });
+    let ended = serve_with_loops(&mut loops, serve(), &stopped).await;
+    assert!(matches!(ended, Err(RunError::LoopEnded(Some(error))) if error.is_panic()));
+    loops.spawn(async {});
+    let served = serve_with_loops(&mut loops, tokio::task::yield_now(), &stopped).await;
     assert!(served.is_ok());
-    ends.spawn(async { panic!("a loop breaks") });
-    assert!(all_ended(&mut ends).await.is_err());
+    loops.spawn(async { panic!("a loop breaks") });
+    assert!(all_ended(&mut loops).await.is_err());
 }
 
 #[test]
-fn a_key_is_needed_where_others_may_come() {
+fn a_server_that_others_can_reach_needs_a_key() {
     let needs = |flags: &[(&'static str, &str)]| config(flags).needs_key();
     assert!(!needs(&[]));
     assert!(
         needs(&[("behind_proxy", "true")]),
-        "the proxy lets others in"
+        "others reach the server through the proxy"
     );
     assert!(!needs(&[("behind_proxy", "true"), ("insecure", "true")]));
     let public = ("bind", "0.0.0.0:80");
@@ -174,7 +174,7 @@ fn a_key_is_needed_where_others_may_come() {
 }
 
 #[test]
-fn without_a_url_jobs_are_kept_in_the_data_directory() {
+fn without_a_store_url_the_store_is_in_the_data_directory() {
     let embedded = config(&[("data", "/srv/w")]);
     assert_eq!(embedded.store_url(), "sqlite:/srv/w/windlass.db");
     assert!(embedded.keeps_files() && embedded.is_durable());
@@ -185,7 +185,7 @@ fn without_a_url_jobs_are_kept_in_the_data_directory() {
 }
 
 #[tokio::test]
-async fn a_server_makes_room_for_the_first_audit_record() {
+async fn a_server_reserves_space_for_the_first_audit_record() {
     let server = Server::start(config(&[("store", "memory:"), ("bind", "127.0.0.1:0")])).await;
     let app = server.expect("it starts").app;
     let head = app
