@@ -213,7 +213,7 @@ async fn payloads_need_a_scope_of_their_own() {
 }
 
 #[tokio::test]
-async fn what_operators_do_is_recorded_with_their_key() {
+async fn actions_of_operators_are_recorded_with_their_key() {
     let mut server = Server::closed().await;
     server.key = Some(server.new_key(&[Scope::Admin]).await);
     let id = server.job(&json!({"kind": "a"})).await;

@@ -252,7 +252,7 @@ async fn the_retention_and_the_size_decide_whether_a_replaced_payload_is_kept() 
     for (days, payload, reason) in [
         (2, json!(1), None),
         (0, json!(1), Some("`retention.replaced_payloads` is 0")),
-        (2, large, Some("it is larger than 1048576 bytes")),
+        (2, large, Some("larger than 1048576 bytes")),
     ] {
         let retention = Duration::from_secs(days * 86_400);
         let server = Server::with_settings(Settings {

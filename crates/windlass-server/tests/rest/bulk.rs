@@ -47,7 +47,7 @@ async fn all_or_none_stores_nothing_where_one_is_wrong() {
 }
 
 #[tokio::test]
-async fn each_for_itself_tells_what_is_wrong_with_which() {
+async fn independent_jobs_report_their_problems_one_by_one() {
     let server = Server::open().await;
     server
         .put(
@@ -71,7 +71,7 @@ async fn each_for_itself_tells_what_is_wrong_with_which() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_an_http_job_is_told_with_its_place() {
+async fn a_problem_with_an_http_job_names_its_position() {
     let server = Server::open().await;
     let jobs = json!([{"kind": "a"}, {"http": {"url": "ftp://a.example/"}}]);
     for mode in ["all_or_none", "each"] {

@@ -275,7 +275,7 @@ impl Wrapper for Faltering {
 }
 
 #[tokio::test]
-async fn a_claim_that_fails_half_way_answers_what_it_got() {
+async fn a_claim_that_fails_half_way_returns_the_jobs_it_got() {
     let store = Faltering {
         store: MemoryStore::new(),
         claims: AtomicUsize::new(0),

@@ -7,7 +7,7 @@ use windlass_server::access::Scope;
 use crate::support::{Events, Server};
 
 #[tokio::test]
-async fn what_happens_is_heard_in_order() {
+async fn events_arrive_in_order() {
     let server = Server::open().await;
     let mut events = Events::listen(&server, "/api/v1/events", &[]).await;
     let id = server
@@ -38,7 +38,7 @@ async fn what_happens_is_heard_in_order() {
 }
 
 #[tokio::test]
-async fn a_reader_gets_only_what_it_asks_for() {
+async fn a_reader_gets_only_the_events_it_asks_for() {
     let server = Server::open().await;
     let path = "/api/v1/events?event=dead,succeeded&queue=q&kind=b";
     let mut events = Events::listen(&server, path, &[]).await;
@@ -122,7 +122,7 @@ async fn the_last_minute_counts_every_job_of_a_bulk() {
 }
 
 #[tokio::test]
-async fn a_reader_that_missed_events_is_told_how_many() {
+async fn a_reader_learns_how_many_events_it_missed() {
     let server = Server::open().await;
     let mut events = Events::listen(&server, "/api/v1/events", &[]).await;
     server.job(&json!({"kind": "first"})).await;
@@ -164,7 +164,7 @@ async fn a_revoked_key_hears_nothing_more() {
 }
 
 #[tokio::test]
-async fn those_who_listen_are_bounded_and_keep_nobody_from_waiting() {
+async fn event_streams_are_limited_and_do_not_use_permits_of_long_polls() {
     let settings = Settings {
         waiting_max: 1,
         ..Settings::default()

@@ -107,7 +107,7 @@ async fn the_limit_of_payloads_holds_for_schedules_and_forms_too() {
 
 // A chain of HTTP jobs comes to an end whichever way they ask for each other.
 #[tokio::test]
-async fn the_depth_of_a_chain_is_kept_by_every_route_and_written_by_nobody() {
+async fn every_route_keeps_the_depth_of_a_chain_and_no_client_can_set_it() {
     let server = Server::open().await;
     let http = json!({"url": "https://a.example/"});
     let deep = [("Windlass-Depth", "3")];
@@ -142,7 +142,7 @@ async fn the_depth_of_a_chain_is_kept_by_every_route_and_written_by_nobody() {
 }
 
 #[tokio::test]
-async fn what_a_person_runs_late_has_its_whole_time() {
+async fn a_backfilled_job_has_its_whole_deadline() {
     let server = Server::open().await;
     let job = json!({"kind": "a", "expires_in": "1h"});
     let schedule = json!({"name": "s", "cron": "0 2 * * *", "job": job});

@@ -84,7 +84,7 @@ async fn furnished() -> (Server, impl Fn(&str) -> String) {
 }
 
 #[tokio::test]
-async fn every_route_with_a_body_refuses_what_is_no_json() {
+async fn every_route_with_a_body_refuses_invalid_json() {
     let (server, path_of) = furnished().await;
     let described = windlass_server::openapi();
     let (mut with_body, mut without) = (0, 0);
@@ -457,7 +457,7 @@ async fn a_list_that_is_too_long_is_refused_whatever_is_in_it() {
 }
 
 #[tokio::test]
-async fn what_is_secret_is_in_no_answer_of_others() {
+async fn responses_contain_no_secrets_of_others() {
     let server = Server::open().await;
     let secret = "hunter2-very-secret";
     server
@@ -508,7 +508,7 @@ async fn what_is_secret_is_in_no_answer_of_others() {
 }
 
 #[tokio::test]
-async fn whoever_hangs_up_has_done_nothing_that_is_not_audited() {
+async fn a_change_is_audited_even_if_its_client_disconnects() {
     let server = Server::open().await;
     for number in 0..100 {
         let mut stream = TcpStream::connect(server.address).await.unwrap();

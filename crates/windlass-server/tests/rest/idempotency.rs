@@ -198,7 +198,7 @@ async fn an_answer_that_means_try_again_keeps_the_key_for_its_body() {
 }
 
 #[tokio::test]
-async fn of_a_bulk_little_is_kept_and_all_is_told_again() {
+async fn a_bulk_response_is_stored_compactly_and_repeated_in_full() {
     let server = Server::open().await;
     server.job(&json!({"kind": "a", "unique_key": "u"})).await;
     let mut jobs = vec![json!({"kind": "a"}); 1000];

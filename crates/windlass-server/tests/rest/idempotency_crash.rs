@@ -73,7 +73,7 @@ impl Wrapper for Dying {
 }
 
 #[tokio::test]
-async fn a_process_that_dies_at_any_step_leaves_what_a_resend_completes_once() {
+async fn after_a_crash_at_any_step_a_retry_creates_the_jobs_once() {
     for route in idempotent_routes() {
         let mut crashes = 0;
         for (steps, dies) in (1..30).flat_map(|n| [(n, Dies::Before), (n, Dies::After)]) {
@@ -146,7 +146,7 @@ impl Wrapper for Contended {
 }
 
 #[tokio::test]
-async fn contention_is_told_as_such_and_keeps_the_key() {
+async fn contention_is_reported_as_such_and_keeps_the_key() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let quiet = Server::on(Arc::clone(&store)).await;
     prepare(&quiet).await;

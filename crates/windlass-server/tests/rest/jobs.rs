@@ -129,7 +129,7 @@ async fn a_full_queue_takes_no_moved_and_no_revived_job() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_404() {
+async fn a_missing_resource_is_404() {
     let server = Server::open().await;
     let nobody = "/api/v1/jobs/01890a5d-ac96-774b-bcce-b302099a8057";
     for path in [nobody, "/api/v1/jobs/nonsense"] {
@@ -331,7 +331,7 @@ async fn waiting_ends_with_the_job_and_tells_its_result() {
 }
 
 #[tokio::test]
-async fn why_tells_what_holds_a_job_back() {
+async fn why_explains_what_delays_a_job() {
     let server = Server::open().await;
     let codes = |answer: &crate::support::Answer| -> Vec<String> {
         let reasons = answer.json["reasons"].as_array().unwrap();

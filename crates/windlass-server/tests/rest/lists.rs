@@ -13,7 +13,7 @@ fn ids(answer: &Answer) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn every_filter_finds_what_it_says() {
+async fn every_filter_returns_only_matching_jobs() {
     let server = Server::open().await;
     let dead = server
         .job(&json!({"kind": "x:y", "payload": {"customer": {"id": 42}}, "max_attempts": 1}))
@@ -119,7 +119,7 @@ async fn a_search_says_how_far_it_got() {
 }
 
 #[tokio::test]
-async fn a_search_over_many_jobs_stops_and_goes_on() {
+async fn a_search_over_many_jobs_stops_and_continues() {
     let server = Server::open().await;
     let first = server.job(&json!({"kind": "a", "payload": "needle"})).await;
     let hay: Vec<Value> = vec![json!({"kind": "a"}); 10_000];
@@ -208,7 +208,7 @@ async fn a_page_of_large_jobs_ends_early_and_none_is_left_out() {
 }
 
 #[tokio::test]
-async fn what_was_enqueued_later_is_not_walked_over() {
+async fn paging_skips_jobs_that_were_enqueued_later() {
     let server = Server::open().await;
     let old = server.job(&json!({"kind": "a"})).await;
     let job = server.get(&format!("/api/v1/jobs/{old}")).await;

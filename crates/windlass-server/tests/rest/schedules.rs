@@ -92,7 +92,7 @@ async fn put_creates_then_replaces() {
 }
 
 #[tokio::test]
-async fn an_edit_of_what_somebody_else_changed_is_refused() {
+async fn an_edit_is_refused_after_someone_else_changed_the_schedule() {
     let server = Server::open().await;
     let created = server.post("/api/v1/schedules", &nightly()).await;
     let etag = created.header("etag").unwrap().to_owned();
@@ -272,7 +272,7 @@ async fn spoiled(server: &Server, name: &str) {
 }
 
 #[tokio::test]
-async fn a_schedule_that_cannot_be_read_is_shown_with_the_reason_and_put_anew() {
+async fn an_unreadable_schedule_is_shown_with_the_reason_and_can_be_replaced() {
     let server = Server::open().await;
     server.post("/api/v1/schedules", &nightly()).await;
     spoiled(&server, "lost").await;
@@ -342,7 +342,7 @@ async fn a_list_goes_on_behind_a_name_whatever_went_before_it() {
 }
 
 #[tokio::test]
-async fn what_was_skipped_is_listed_in_pages_however_much_others_skipped() {
+async fn skipped_occurrences_are_listed_in_pages_for_one_schedule() {
     let server = Server::open().await;
     server.post("/api/v1/schedules", &nightly()).await;
     let store = windlass::admin::engine_of(&server.client).store();

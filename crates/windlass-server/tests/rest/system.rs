@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::support::Server;
 
 #[tokio::test]
-async fn health_is_told_to_everybody() {
+async fn health_needs_no_key() {
     let server = Server::closed().await;
     for path in ["/livez", "/readyz"] {
         let answer = server.get(path).await;

@@ -18,7 +18,7 @@ async fn server() -> (Server, String) {
 }
 
 #[tokio::test]
-async fn jobs_that_were_named_are_changed_beside_one_that_cannot_be_read() {
+async fn named_jobs_are_changed_although_another_is_unreadable() {
     let (server, url) = server().await;
     let mut ids = Vec::new();
     for _ in 0..3 {

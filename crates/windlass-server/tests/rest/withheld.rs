@@ -103,7 +103,7 @@ async fn the_stream_of_events_shows_errors_to_those_who_may_read_them() {
 }
 
 #[tokio::test]
-async fn whether_a_payload_is_that_of_the_first_job_is_not_told_to_those_who_may_not_read_it() {
+async fn callers_who_may_not_read_payloads_cannot_compare_them_with_the_first_job() {
     let guess = |card: u32| json!({"kind": "a", "payload": {"card": card}, "unique_key": "v", "unique_for": "1h"});
     let scopes: [&[Scope]; 3] = [
         &[Scope::Enqueue],

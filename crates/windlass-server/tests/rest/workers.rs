@@ -191,7 +191,7 @@ async fn a_worker_that_lies_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_was_told_before_is_known_while_another_worker_has_the_job() {
+async fn an_earlier_report_is_recognized_while_another_worker_has_the_job() {
     let server = Server::open().await;
     let id = server
         .job(&json!({"kind": "a", "retry": "immediate"}))
@@ -211,7 +211,7 @@ async fn what_was_told_before_is_known_while_another_worker_has_the_job() {
 }
 
 #[tokio::test]
-async fn what_is_told_twice_in_one_request_is_answered_as_it_stands_then() {
+async fn a_report_that_is_repeated_in_one_request_gets_the_same_answer() {
     let server = Server::open().await;
     let id = server.job(&json!({"kind": "a"})).await;
     server.claim(&json!({})).await;
@@ -329,7 +329,7 @@ async fn a_success_that_comes_after_the_timeout_is_none() {
 }
 
 #[tokio::test]
-async fn a_success_that_was_told_in_time_is_known_after_the_timeout() {
+async fn a_success_that_was_reported_in_time_is_recognized_after_the_timeout() {
     let server = Server::open().await;
     server.job(&json!({"kind": "a", "timeout": "1s"})).await;
     let jobs = server.claim(&json!({})).await;
@@ -380,7 +380,7 @@ async fn progress_is_seen_while_it_runs_and_kept_with_the_attempt() {
 }
 
 #[tokio::test]
-async fn workers_register_are_listed_and_are_told_to_stop() {
+async fn workers_register_are_listed_and_are_asked_to_stop() {
     let server = Server::open().await;
     let new = json!({"name": "w/1", "queues": ["q"], "kinds": ["a"], "slots": 4, "version": "1.2"});
     let registered = server.post("/api/v1/workers", &new).await;
