@@ -189,7 +189,7 @@ impl SettingValue for SocketAddr {
 }
 
 impl SettingValue for Vec<String> {
-    const KIND: &'static str = "a list of texts";
+    const KIND: &'static str = "a list of strings";
 
     fn from_text(text: &str) -> Result<Self, BrokenRule> {
         let items = text
