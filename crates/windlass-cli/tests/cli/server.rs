@@ -75,7 +75,7 @@ fn it_says_where_it_listens_and_whether_anything_is_durable() {
         fleeting.banner
     );
     let (_, log) = fleeting.stop();
-    assert!(log.contains("nothing is durable"), "{log}");
+    assert!(log.contains("all jobs are lost"), "{log}");
 }
 
 #[test]
