@@ -9,8 +9,8 @@ use windlass_api::{After, AuditParams, AuditRecord, Cursor, VerifiedAudit};
 use windlass_core::Timestamp;
 use windlass_engine::AuditFilter;
 
+use crate::backend::{Backend, BackendArgs};
 use crate::output::Output;
-use crate::place::{Place, Reached};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuditCommand {
@@ -23,7 +23,7 @@ pub(crate) enum AuditCommand {
 #[derive(Debug, Args)]
 pub(crate) struct ListAudit {
     #[command(flatten)]
-    place: Place,
+    backend: BackendArgs,
 
     /// Only what this key did: its id or its name.
     #[arg(long, value_name = "KEY")]
@@ -58,7 +58,7 @@ pub(crate) struct ListAudit {
 #[derive(Debug, Args)]
 pub(crate) struct VerifyAudit {
     #[command(flatten)]
-    place: Place,
+    backend: BackendArgs,
 
     /// A hash that an earlier check printed: its record must still be there.
     #[arg(long, value_name = "HASH")]
@@ -97,12 +97,12 @@ pub(crate) fn run(command: &AuditCommand, output: &Output) -> anyhow::Result<()>
 /// one.
 async fn records(list: &ListAudit) -> anyhow::Result<(Vec<AuditRecord>, Option<String>)> {
     let limit = usize::try_from(list.limit)?;
-    let reached = list.place.find().await?;
+    let backend = list.backend.open().await?;
     let (mut records, mut cursor) = (Vec::new(), list.cursor);
     loop {
         let left = limit - records.len();
-        cursor = match &reached {
-            Reached::Server(server) => {
+        cursor = match &backend {
+            Backend::Server(server) => {
                 let mut pager = server.audit(&list.params()).limit(left);
                 if let Some(cursor) = cursor {
                     pager = pager.after(After(cursor).to_string());
@@ -112,7 +112,7 @@ async fn records(list: &ListAudit) -> anyhow::Result<(Vec<AuditRecord>, Option<S
                 let next = page.next_cursor.as_deref().map(Cursor::place);
                 next.transpose()?
             }
-            Reached::Store(store) => {
+            Backend::Store(store) => {
                 let page = store.audit().list(&list.filter(), cursor, left).await?;
                 records.extend(as_answered::<Vec<AuditRecord>>(&page.records)?);
                 page.next
@@ -149,9 +149,9 @@ impl ListAudit {
 
 async fn verified(verify: &VerifyAudit) -> anyhow::Result<VerifiedAudit> {
     let known = verify.known.as_deref();
-    match verify.place.find().await? {
-        Reached::Server(server) => Ok(server.verify_audit(known).await?),
-        Reached::Store(store) => as_answered(&store.audit().verify(known).await?),
+    match verify.backend.open().await? {
+        Backend::Server(server) => Ok(server.verify_audit(known).await?),
+        Backend::Store(store) => as_answered(&store.audit().verify(known).await?),
     }
 }
 

@@ -6,8 +6,8 @@ use clap::Args;
 use serde_json::json;
 use windlass_sqlite::Existing;
 
+use crate::config::restrict_new_files;
 use crate::output::Output;
-use crate::settings::restrict_new_files;
 
 /// Copies a store to a new file, whole as of one moment, also while another process uses it.
 #[derive(Debug, Args)]

@@ -9,6 +9,7 @@ use crate::audit::AuditCommand;
 use crate::backup::{BackupCommand, RestoreCommand};
 #[cfg(feature = "bench")]
 use crate::bench::BenchCommand;
+use crate::config::ConfigCommand;
 use crate::doctor::DoctorCommand;
 use crate::keys::KeysCommand;
 use crate::migrate::MigrateCommand;
@@ -16,7 +17,6 @@ use crate::policy::PolicyCommand;
 use crate::schedule::ScheduleCommand;
 use crate::secrets::SecretsCommand;
 use crate::serve::ServeCommand;
-use crate::settings::ConfigCommand;
 
 /// A durable job queue and scheduler whose heart is retrying right.
 #[derive(Debug, Parser)]

@@ -10,9 +10,9 @@ use windlass_server::standalone::{StartError, nodes};
 use windlass_store::{Node, StoreError};
 
 use crate::clock;
+use crate::config::{ServerArgs, open_store, store_exists};
 use crate::output::Output;
-use crate::remote::RemoteArgs;
-use crate::settings::{ServerArgs, open, store_exists};
+use crate::server_url::ServerUrlArgs;
 
 /// Looks at the machine, the configuration, the store and the secrets, and says what to do about
 /// what is wrong. With `--url`, asks a running server how it is instead.
@@ -22,7 +22,7 @@ pub(crate) struct DoctorCommand {
     server: ServerArgs,
 
     #[command(flatten)]
-    remote: RemoteArgs,
+    server_url: ServerUrlArgs,
 }
 
 pub(crate) fn run(command: &DoctorCommand, output: &Output) -> anyhow::Result<()> {
@@ -30,7 +30,7 @@ pub(crate) fn run(command: &DoctorCommand, output: &Output) -> anyhow::Result<()
         .enable_all()
         .build()?;
     let checks = runtime.block_on(async {
-        match command.remote.client()? {
+        match command.server_url.client()? {
             Some(server) => ask_server(&server).await,
             None => look_here(command).await,
         }
@@ -107,7 +107,7 @@ async fn look_at_store(config: &Config) -> Vec<Check> {
         }
         Err(error) => return failed(error),
     }
-    let client = match open(config).await {
+    let client = match open_store(config).await {
         Ok(client) => client,
         Err(error) => match in_use(&error) {
             Some(found) => return vec![Check::new("store", Verdict::Warning, found)],

@@ -8,15 +8,15 @@ use windlass_api::{CreatedKey, Key, Span};
 use windlass_core::{Invalid, parse_duration};
 use windlass_server::access::{KeyError, Keys, NewKey, Scopes};
 
+use crate::backend::{Backend, BackendArgs, OpenedStore};
 use crate::output::Output;
-use crate::place::{Opened, Place, Reached};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysCommand {
     /// Makes a key and prints it. It is shown this once, and stored as a hash.
     Create(CreateKey),
     /// Lists keys, revoked ones too, without their secrets.
-    List(Place),
+    List(BackendArgs),
     /// Revokes a key for good, by its id. Servers refuse it within a second.
     Revoke(RevokeKey),
 }
@@ -24,7 +24,7 @@ pub(crate) enum KeysCommand {
 #[derive(Debug, Args)]
 pub(crate) struct CreateKey {
     #[command(flatten)]
-    place: Place,
+    backend: BackendArgs,
 
     /// What people call it.
     #[arg(long)]
@@ -42,7 +42,7 @@ pub(crate) struct CreateKey {
 #[derive(Debug, Args)]
 pub(crate) struct RevokeKey {
     #[command(flatten)]
-    place: Place,
+    backend: BackendArgs,
 
     /// The id of the key: the part behind `wl_`.
     id: String,
@@ -58,8 +58,8 @@ pub(crate) fn run(command: &KeysCommand, output: &Output) -> anyhow::Result<()> 
                 let created = create_key(create).await?;
                 output.print(&created, format!("{}\n", created.key))
             }
-            KeysCommand::List(place) => {
-                let keys = list(place).await?;
+            KeysCommand::List(backend) => {
+                let keys = list(backend).await?;
                 let text: String = keys.iter().map(line).collect();
                 output.print(&keys, text)
             }
@@ -71,7 +71,7 @@ pub(crate) fn run(command: &KeysCommand, output: &Output) -> anyhow::Result<()> 
     })
 }
 
-fn keys_of(store: &Opened) -> Keys {
+fn keys_of(store: &OpenedStore) -> Keys {
     Keys::new(Arc::clone(windlass::admin::engine_of(&store.client)))
 }
 
@@ -80,8 +80,8 @@ async fn create_key(create: &CreateKey) -> anyhow::Result<CreatedKey> {
     let scopes = Scopes::from_names(&create.scope).map_err(of_flag("--scope"))?;
     let expires_in = create.expires_in.as_deref().map(parse_duration).transpose();
     let expires_in = expires_in.map_err(of_flag("--expires-in"))?;
-    match create.place.find_or_make().await? {
-        Reached::Server(server) => {
+    match create.backend.open_or_create().await? {
+        Backend::Server(server) => {
             let new = windlass_api::NewKey {
                 name: Some(create.name.clone()),
                 scopes: Some(scopes.given()),
@@ -90,7 +90,7 @@ async fn create_key(create: &CreateKey) -> anyhow::Result<CreatedKey> {
             };
             Ok(server.create_key(&new).await?)
         }
-        Reached::Store(store) => {
+        Backend::Store(store) => {
             let now = store.client.now();
             let new = NewKey {
                 name: create.name.clone(),
@@ -114,10 +114,10 @@ async fn create_key(create: &CreateKey) -> anyhow::Result<CreatedKey> {
     }
 }
 
-async fn list(place: &Place) -> anyhow::Result<Vec<Key>> {
-    match place.find().await? {
-        Reached::Server(server) => Ok(server.keys().await?),
-        Reached::Store(store) => Ok(keys_of(&store)
+async fn list(backend: &BackendArgs) -> anyhow::Result<Vec<Key>> {
+    match backend.open().await? {
+        Backend::Server(server) => Ok(server.keys().await?),
+        Backend::Store(store) => Ok(keys_of(&store)
             .list()
             .await?
             .iter()
@@ -127,9 +127,9 @@ async fn list(place: &Place) -> anyhow::Result<Vec<Key>> {
 }
 
 async fn revoke_key(revoke: &RevokeKey) -> anyhow::Result<Key> {
-    match revoke.place.find().await? {
-        Reached::Server(server) => Ok(server.revoke_key(&revoke.id).await?),
-        Reached::Store(store) => {
+    match revoke.backend.open().await? {
+        Backend::Server(server) => Ok(server.revoke_key(&revoke.id).await?),
+        Backend::Store(store) => {
             let now = store.client.now();
             let info = keys_of(&store).revoke(&revoke.id, now).await?;
             let detail = json!({"name": info.name});

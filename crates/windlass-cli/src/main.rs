@@ -1,23 +1,23 @@
 //! The command `windlass`.
 
 mod audit;
+mod backend;
 mod backup;
 #[cfg(feature = "bench")]
 mod bench;
 mod clock;
 mod command;
+mod config;
 mod doctor;
 mod keys;
 mod migrate;
 mod output;
-mod place;
 mod policy;
 mod reference;
-mod remote;
 mod schedule;
 mod secrets;
 mod serve;
-mod settings;
+mod server_url;
 
 use std::process::ExitCode;
 
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     let output = Output::new(cli.json);
     let done = match cli.command {
         Command::Serve(command) => serve::run(&command, &output),
-        Command::Config(command) => settings::run(&command, &output),
+        Command::Config(command) => config::run(&command, &output),
         Command::Doctor(command) => doctor::run(&command, &output),
         Command::Keys(command) => keys::run(&command, &output),
         Command::Secrets(command) => secrets::run(&command, &output),

@@ -11,7 +11,7 @@ use serde_json::Value;
 use windlass_core::Invalid;
 use windlass_core::retry::{AttemptLimit, Explanation, Preset, RetryPolicy, Span, explain};
 
-pub(crate) use text::{Told, describe_backoff, describe_jitter, preset_table};
+pub(crate) use text::{ExplanationText, describe_backoff, describe_jitter, preset_table};
 
 use crate::output::Output;
 
@@ -46,20 +46,20 @@ pub(crate) fn run(command: PolicyCommand, output: &Output) -> anyhow::Result<()>
             max_attempts,
             jobs,
         } => {
-            let explained = Explained::new(&policy, max_attempts, jobs)?;
-            output.print(&ExplainJson::new(&explained), Told(&explained))
+            let explained = ExplainedPolicy::new(&policy, max_attempts, jobs)?;
+            output.print(&ExplainJson::new(&explained), ExplanationText(&explained))
         }
     }
 }
 
 /// A policy with all that can be told about it.
-pub(crate) struct Explained {
+pub(crate) struct ExplainedPolicy {
     pub(crate) policy: RetryPolicy,
     pub(crate) jobs: u64,
     pub(crate) explanation: Explanation,
 }
 
-impl Explained {
+impl ExplainedPolicy {
     pub(crate) fn new(text: &str, max_attempts: Option<i64>, jobs: u64) -> Result<Self, Invalid> {
         let mut policy = parse_policy(text)?;
         // 0 means unset: the policy's own limit stays.
@@ -72,7 +72,7 @@ impl Explained {
         // Without any limit a job has one attempt: retrying is something that somebody asks for.
         let limit = policy.max_attempts().unwrap_or(AttemptLimit::ONE);
         let explanation = explain(&policy, limit, jobs)?;
-        Ok(Explained {
+        Ok(ExplainedPolicy {
             policy,
             jobs,
             explanation,
@@ -149,7 +149,7 @@ struct HerdJson {
 }
 
 impl<'a> ExplainJson<'a> {
-    fn new(explained: &'a Explained) -> Self {
+    fn new(explained: &'a ExplainedPolicy) -> Self {
         let explanation = &explained.explanation;
         let attempts = explanation.attempts.iter().map(|attempt| AttemptJson {
             attempt: attempt.attempt,

@@ -8,7 +8,7 @@ use windlass_core::retry::Preset;
 use windlass_server::standalone::config::Config;
 
 use crate::command::Page;
-use crate::policy::{Explained, Told, describe_backoff, describe_jitter};
+use crate::policy::{ExplainedPolicy, ExplanationText, describe_backoff, describe_jitter};
 
 pub(crate) fn print(page: Page) -> anyhow::Result<()> {
     let text = match page {
@@ -39,13 +39,13 @@ fn retry_policies() -> anyhow::Result<String> {
         )?;
     }
     for preset in Preset::ALL {
-        let explained = Explained::new(preset.name(), None, 1000)?;
+        let explained = ExplainedPolicy::new(preset.name(), None, 1000)?;
         let json = serde_json::to_string(&explained.policy)?;
         writeln!(page, "\n### {preset}\n\n{}.\n", sentence(preset.purpose()))?;
         writeln!(
             page,
             "```json\n{json}\n```\n\n```text\n{}```",
-            Told(&explained)
+            ExplanationText(&explained)
         )?;
     }
     Ok(page)

@@ -52,7 +52,10 @@ pub(crate) fn run(command: &ScheduleCommand, output: &Output) -> anyhow::Result<
         return Err(Invalid::new("expression", rule).into());
     }
     let next = firings.iter().map(FiringJson::new).collect();
-    output.print(&NextJson { next }, Told(&recurrence.zone, &firings))
+    output.print(
+        &NextJson { next },
+        OccurrencesText(&recurrence.zone, &firings),
+    )
 }
 
 #[derive(Serialize)]
@@ -76,11 +79,11 @@ impl FiringJson {
 }
 
 /// The instants with their local times and notes, for people.
-struct Told<'a>(&'a Zone, &'a [Firing]);
+struct OccurrencesText<'a>(&'a Zone, &'a [Firing]);
 
-impl fmt::Display for Told<'_> {
+impl fmt::Display for OccurrencesText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Told(zone, firings) = self;
+        let OccurrencesText(zone, firings) = self;
         for firing in *firings {
             write!(f, "{}", firing.at)?;
             if **zone != Zone::utc() {

@@ -9,8 +9,8 @@ use windlass_core::Invalid;
 use windlass_http::{SecretHosts, SigningKey};
 use windlass_server::secrets::{MasterKey, SECRET_BYTES_MAX};
 
+use crate::backend::{Backend, BackendArgs};
 use crate::output::Output;
-use crate::place::{Place, Reached};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SecretsCommand {
@@ -19,20 +19,20 @@ pub(crate) enum SecretsCommand {
     /// Keeps what comes from stdin, without a newline at its end, encrypted under a name.
     Put(PutSecret),
     /// Lists the secrets with the hosts they sign for. Values are not shown.
-    List(Place),
+    List(BackendArgs),
     /// Forgets a secret.
-    Remove(Named),
+    Remove(SecretArgs),
     /// Encrypts with the current master key what an old one encrypted; after it, the old one can go.
-    Rotate(Place),
+    Rotate(BackendArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct PutSecret {
     #[command(flatten)]
-    named: Named,
+    secret: SecretArgs,
 
     #[command(flatten)]
-    hosts: Hosts,
+    hosts: HostArgs,
 
     /// Make up a secret that webhooks are signed with, instead of reading one, and print it this once.
     #[arg(long)]
@@ -42,7 +42,7 @@ pub(crate) struct PutSecret {
 /// Which hosts a secret signs for.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-struct Hosts {
+struct HostArgs {
     /// Sign requests to this host only: `api.example.com`, or `*.example.com` for every name below it; with `:port` if only that
     /// port is meant. May be given up to 32 times.
     #[arg(long = "host", value_name = "HOST")]
@@ -53,7 +53,7 @@ struct Hosts {
     any_host: bool,
 }
 
-impl Hosts {
+impl HostArgs {
     fn read(&self) -> Result<SecretHosts, Invalid> {
         match self.any_host {
             true => Ok(SecretHosts::Any),
@@ -63,9 +63,9 @@ impl Hosts {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Named {
+pub(crate) struct SecretArgs {
     #[command(flatten)]
-    place: Place,
+    backend: BackendArgs,
 
     /// The name of the secret.
     name: String,
@@ -86,39 +86,39 @@ pub(crate) fn run(command: &SecretsCommand, output: &Output) -> anyhow::Result<(
                 )
             }
             SecretsCommand::Put(PutSecret {
-                named,
+                secret,
                 hosts,
                 generate,
             }) if *generate => {
-                let secret = SigningKey::generate()?;
-                put(named, &secret, &hosts.read()?).await?;
+                let signing_key = SigningKey::generate()?;
+                put(secret, &signing_key, &hosts.read()?).await?;
                 output.print(
-                    &json!({"name": named.name, "secret": secret}),
-                    format!("{secret}\n"),
+                    &json!({"name": secret.name, "secret": signing_key}),
+                    format!("{signing_key}\n"),
                 )
             }
-            SecretsCommand::Put(PutSecret { named, hosts, .. }) => {
+            SecretsCommand::Put(PutSecret { secret, hosts, .. }) => {
                 let hosts = hosts.read()?;
-                put(named, &read_value()?, &hosts).await?;
+                put(secret, &read_value()?, &hosts).await?;
                 output.print(
-                    &json!({"name": named.name}),
-                    format!("{} is kept\n", named.name),
+                    &json!({"name": secret.name}),
+                    format!("{} is kept\n", secret.name),
                 )
             }
-            SecretsCommand::List(place) => {
-                let rows = list(place).await?;
+            SecretsCommand::List(backend) => {
+                let rows = list(backend).await?;
                 let text: String = rows.iter().map(line_of).collect();
                 output.print(&rows, text)
             }
-            SecretsCommand::Remove(named) => {
-                remove(named).await?;
+            SecretsCommand::Remove(secret) => {
+                remove(secret).await?;
                 output.print(
-                    &json!({"name": named.name}),
-                    format!("{} is gone\n", named.name),
+                    &json!({"name": secret.name}),
+                    format!("{} is gone\n", secret.name),
                 )
             }
-            SecretsCommand::Rotate(place) => {
-                let rotated = rotate(place).await?;
+            SecretsCommand::Rotate(backend) => {
+                let rotated = rotate(backend).await?;
                 output.print(
                     &json!({"rotated": rotated}),
                     format!("{rotated} secrets were encrypted anew\n"),
@@ -128,35 +128,35 @@ pub(crate) fn run(command: &SecretsCommand, output: &Output) -> anyhow::Result<(
     })
 }
 
-async fn put(named: &Named, value: &str, hosts: &SecretHosts) -> anyhow::Result<()> {
+async fn put(secret: &SecretArgs, value: &str, hosts: &SecretHosts) -> anyhow::Result<()> {
     let any_host = *hosts == SecretHosts::Any;
-    match named.place.find_or_make().await? {
-        Reached::Server(server) => {
+    match secret.backend.open_or_create().await? {
+        Backend::Server(server) => {
             let new = NewSecret {
                 value: Some(value.to_owned()),
                 hosts: hosts.names(),
                 any_host: any_host.then_some(true),
             };
-            server.put_secret(&named.name, &new).await?;
+            server.put_secret(&secret.name, &new).await?;
         }
-        Reached::Store(store) => {
+        Backend::Store(store) => {
             let secrets = store
                 .config
                 .open_secrets(windlass::admin::engine_of(&store.client))
                 .await?;
-            secrets.put(&named.name, value.as_bytes(), hosts).await?;
+            secrets.put(&secret.name, value.as_bytes(), hosts).await?;
             let detail = json!({"hosts": hosts.names(), "any_host": any_host});
-            store.record("secret.put", &named.name, detail).await;
+            store.record("secret.put", &secret.name, detail).await;
         }
     }
     Ok(())
 }
 
 /// Names and hosts are not encrypted: they are listed without any key, also after one was lost.
-async fn list(place: &Place) -> anyhow::Result<Vec<Secret>> {
-    match place.find().await? {
-        Reached::Server(server) => Ok(server.secrets().await?),
-        Reached::Store(store) => {
+async fn list(backend: &BackendArgs) -> anyhow::Result<Vec<Secret>> {
+    match backend.open().await? {
+        Backend::Server(server) => Ok(server.secrets().await?),
+        Backend::Store(store) => {
             let secrets = store
                 .config
                 .secrets(windlass::admin::engine_of(&store.client))?;
@@ -174,28 +174,28 @@ fn line_of(secret: &Secret) -> String {
 }
 
 /// What no key opens any more can still be removed: else a lost master key would keep the server from starting for ever.
-async fn remove(named: &Named) -> anyhow::Result<()> {
-    match named.place.find().await? {
-        Reached::Server(server) => server.remove_secret(&named.name).await?,
-        Reached::Store(store) => {
+async fn remove(secret: &SecretArgs) -> anyhow::Result<()> {
+    match secret.backend.open().await? {
+        Backend::Server(server) => server.remove_secret(&secret.name).await?,
+        Backend::Store(store) => {
             let secrets = store
                 .config
                 .secrets(windlass::admin::engine_of(&store.client))?;
             anyhow::ensure!(
-                secrets.remove(&named.name).await?,
+                secrets.remove(&secret.name).await?,
                 "there is no secret {}",
-                named.name
+                secret.name
             );
-            store.record("secret.remove", &named.name, json!({})).await;
+            store.record("secret.remove", &secret.name, json!({})).await;
         }
     }
     Ok(())
 }
 
-async fn rotate(place: &Place) -> anyhow::Result<u64> {
-    match place.find().await? {
-        Reached::Server(server) => Ok(server.rotate_secrets().await?),
-        Reached::Store(store) => {
+async fn rotate(backend: &BackendArgs) -> anyhow::Result<u64> {
+    match backend.open().await? {
+        Backend::Server(server) => Ok(server.rotate_secrets().await?),
+        Backend::Store(store) => {
             let secrets = store
                 .config
                 .open_secrets(windlass::admin::engine_of(&store.client))

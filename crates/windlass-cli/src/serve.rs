@@ -12,8 +12,8 @@ use windlass_server::standalone::checks::forbid_core_dumps;
 use windlass_server::standalone::config::{Config, LogFormat};
 use windlass_server::standalone::log::LogLines;
 
+use crate::config::{ServerArgs, restrict_new_files};
 use crate::output::Output;
-use crate::settings::{ServerArgs, restrict_new_files};
 
 /// Runs the server: REST interface, schedules, HTTP jobs. It stops at SIGTERM or SIGINT when what runs has ended, at a second
 /// one at once. SIGHUP makes it read the TLS certificate again.

@@ -86,11 +86,11 @@ fn line_into(plot: &mut String, label: &str, line: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Explained;
+    use crate::policy::ExplainedPolicy;
 
     #[test]
     fn a_timeline_marks_earliest_nominal_and_latest() {
-        let explained = Explained::new("aggressive", None, 0).unwrap();
+        let explained = ExplainedPolicy::new("aggressive", None, 0).unwrap();
         let plot = timeline(&explained.explanation.attempts);
         let lines: Vec<&str> = plot.lines().collect();
         assert_eq!(lines[1], "      1 ●");
@@ -101,13 +101,13 @@ mod tests {
 
     #[test]
     fn attempts_at_once_have_no_timeline() {
-        let explained = Explained::new("immediate", None, 0).unwrap();
+        let explained = ExplainedPolicy::new("immediate", None, 0).unwrap();
         assert_eq!(timeline(&explained.explanation.attempts), "");
     }
 
     #[test]
     fn a_herd_is_summed_into_a_bounded_number_of_rows() {
-        let explained = Explained::new("persistent", None, 10).unwrap();
+        let explained = ExplainedPolicy::new("persistent", None, 10).unwrap();
         let plot = super::herd(&explained.explanation.herd);
         assert!(plot.lines().count() <= 22);
         let sum: u64 = plot

@@ -6,17 +6,17 @@ use std::time::Duration;
 use windlass_core::format_duration;
 use windlass_core::retry::{AttemptForecast, Backoff, Jitter, Preset, Span};
 
-use super::{Explained, plot};
+use super::{ExplainedPolicy, plot};
 
 /// So many attempts are listed; of more, the last one is shown too.
 const ATTEMPTS_SHOWN: usize = 30;
 
 /// The whole explanation: policy, table, plot, herd.
-pub(crate) struct Told<'a>(pub(crate) &'a Explained);
+pub(crate) struct ExplanationText<'a>(pub(crate) &'a ExplainedPolicy);
 
-impl fmt::Display for Told<'_> {
+impl fmt::Display for ExplanationText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Explained {
+        let ExplainedPolicy {
             policy,
             jobs,
             explanation,

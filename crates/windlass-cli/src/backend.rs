@@ -9,51 +9,51 @@ use windlass_engine::Audit;
 use windlass_server::access::Caller;
 use windlass_server::standalone::config::Config;
 
-use crate::remote::RemoteArgs;
-use crate::settings::SettingsArgs;
+use crate::config::ConfigArgs;
+use crate::server_url::ServerUrlArgs;
 
 #[derive(Debug, Args)]
-pub(crate) struct Place {
+pub(crate) struct BackendArgs {
     #[command(flatten)]
-    settings: SettingsArgs,
+    config: ConfigArgs,
 
     #[command(flatten)]
-    remote: RemoteArgs,
+    server_url: ServerUrlArgs,
 }
 
 /// Either a server or the store itself.
-pub(crate) enum Reached {
+pub(crate) enum Backend {
     Server(windlass_client::Client),
-    Store(Box<Opened>),
+    Store(Box<OpenedStore>),
 }
 
 /// A store that this command opened, with the configuration that names it.
-pub(crate) struct Opened {
+pub(crate) struct OpenedStore {
     pub(crate) config: Config,
     pub(crate) client: Client,
 }
 
-impl Place {
+impl BackendArgs {
     /// For a command that looks at what is there: a store that is not there is refused, not made.
-    pub(crate) async fn find(&self) -> anyhow::Result<Reached> {
-        if let Some(server) = self.remote.client()? {
-            return Ok(Reached::Server(server));
+    pub(crate) async fn open(&self) -> anyhow::Result<Backend> {
+        if let Some(server) = self.server_url.client()? {
+            return Ok(Backend::Server(server));
         }
-        let (config, client) = self.settings.open_existing().await?;
-        Ok(Reached::Store(Box::new(Opened { config, client })))
+        let (config, client) = self.config.open_existing().await?;
+        Ok(Backend::Store(Box::new(OpenedStore { config, client })))
     }
 
     /// For a command that puts something in: a store that is not there is made.
-    pub(crate) async fn find_or_make(&self) -> anyhow::Result<Reached> {
-        if let Some(server) = self.remote.client()? {
-            return Ok(Reached::Server(server));
+    pub(crate) async fn open_or_create(&self) -> anyhow::Result<Backend> {
+        if let Some(server) = self.server_url.client()? {
+            return Ok(Backend::Server(server));
         }
-        let (config, client) = self.settings.open().await?;
-        Ok(Reached::Store(Box::new(Opened { config, client })))
+        let (config, client) = self.config.open_or_create().await?;
+        Ok(Backend::Store(Box::new(OpenedStore { config, client })))
     }
 }
 
-impl Opened {
+impl OpenedStore {
     pub(crate) fn audit(&self) -> Audit {
         Audit::new(Arc::clone(windlass::admin::engine_of(&self.client)))
     }

@@ -8,14 +8,14 @@ use windlass_core::Invalid;
 
 /// Which server, and with which key.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct RemoteArgs {
+pub(crate) struct ServerUrlArgs {
     /// A running server, such as http://127.0.0.1:8080; its key comes from WINDLASS_KEY. Without it, the store is opened here,
     /// which an embedded one allows only while no server has it.
     #[arg(long, value_name = "URL", env = "WINDLASS_URL")]
     pub(crate) url: Option<String>,
 }
 
-impl RemoteArgs {
+impl ServerUrlArgs {
     /// A client, if a server was named.
     pub(crate) fn client(&self) -> anyhow::Result<Option<Client>> {
         let Some(url) = &self.url else {

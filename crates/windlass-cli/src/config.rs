@@ -17,7 +17,7 @@ use crate::output::Output;
 
 /// Where the server's configuration and store are.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct SettingsArgs {
+pub(crate) struct ConfigArgs {
     /// The configuration file.
     #[arg(long, value_name = "FILE", env = "WINDLASS_CONFIG")]
     pub(crate) config: Option<PathBuf>,
@@ -31,7 +31,7 @@ pub(crate) struct SettingsArgs {
     pub(crate) store: Option<String>,
 }
 
-impl SettingsArgs {
+impl ConfigArgs {
     /// Everything that says something about settings.
     fn sources(&self) -> Result<Sources, Invalid> {
         let data = self.data.as_ref().map(|data| {
@@ -58,14 +58,14 @@ impl SettingsArgs {
             "there is no store {}: look at `--data`, `--store` and the configuration",
             config.store_shown()
         );
-        let client = open(&config).await?;
+        let client = open_store(&config).await?;
         Ok((config, client))
     }
 
     /// Opens the store that is configured, for a command of one moment.
-    pub(crate) async fn open(&self) -> anyhow::Result<(Config, Client)> {
+    pub(crate) async fn open_or_create(&self) -> anyhow::Result<(Config, Client)> {
         let config = self.load()?;
-        let client = open(&config).await?;
+        let client = open_store(&config).await?;
         Ok((config, client))
     }
 }
@@ -91,7 +91,7 @@ fn no_text(name: &str) -> Invalid {
 #[derive(Debug, Args)]
 pub(crate) struct ServerArgs {
     #[command(flatten)]
-    settings: SettingsArgs,
+    config: ConfigArgs,
 
     /// Where to listen; port 0 takes any that is free. [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS")]
@@ -116,7 +116,7 @@ pub(crate) struct ServerArgs {
 
 impl ServerArgs {
     fn sources(&self) -> Result<Sources, Invalid> {
-        let mut sources = self.settings.sources()?;
+        let mut sources = self.config.sources()?;
         let insecure = self.insecure.then(|| "true".to_owned());
         let targets = (!self.allow_target.is_empty()).then(|| self.allow_target.join(","));
         let flags = [
@@ -160,7 +160,7 @@ pub(crate) async fn store_exists(config: &Config) -> anyhow::Result<bool> {
 }
 
 /// Opens the store that is configured.
-pub(crate) async fn open(config: &Config) -> anyhow::Result<Client> {
+pub(crate) async fn open_store(config: &Config) -> anyhow::Result<Client> {
     restrict_new_files();
     let recorder = Arc::new(PrometheusRecorder::new());
     Ok(config.open_store(recorder).await?)
