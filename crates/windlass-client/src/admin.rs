@@ -1,4 +1,4 @@
-//! Keys, secrets, the audit log, policies, and how the server is.
+//! Methods for keys, secrets, the audit log, policies, health and metrics.
 
 use windlass_api::{
     AuditParams, AuditRecord, CreatedKey, ExplainParams, ExplainRequest, Key, NamedPolicy, NewKey,
@@ -11,97 +11,113 @@ use crate::error::Error;
 use crate::pager::Pager;
 
 impl Client {
-    /// Creates a key, which is in this answer only.
+    /// Creates an API key. Only this response contains the key.
+    ///
+    /// # Errors
+    ///
+    /// The client does not repeat this request. If it fails without a response, list the keys and
+    /// revoke a key that you did not receive.
     pub async fn create_key(&self, new: &NewKey) -> Result<CreatedKey, Error> {
         let call = Call::new(Method::Post, &["keys"]);
-        self.json(call.body(new)?).await
+        self.send_json(call.body(new)?).await
     }
 
-    /// All keys, the oldest first, revoked ones too.
+    /// Returns all keys, oldest first, including revoked ones.
     pub async fn keys(&self) -> Result<Vec<Key>, Error> {
-        let page: Page<Key> = self.json(Call::new(Method::Get, &["keys"])).await?;
+        let page: Page<Key> = self.send_json(Call::new(Method::Get, &["keys"])).await?;
         Ok(page.data)
     }
 
-    /// Revokes a key for good, by its id.
+    /// Revokes a key permanently, by its id. All servers refuse it within 1 s.
     pub async fn revoke_key(&self, id: &str) -> Result<Key, Error> {
-        self.json(Call::new(Method::Delete, &["keys", id])).await
-    }
-
-    /// All secrets, without their values.
-    pub async fn secrets(&self) -> Result<Vec<Secret>, Error> {
-        let page: Page<Secret> = self.json(Call::new(Method::Get, &["secrets"])).await?;
-        Ok(page.data)
-    }
-
-    /// Keeps a secret under a name; one that was there is replaced.
-    pub async fn put_secret(&self, name: &str, new: &NewSecret) -> Result<(), Error> {
-        let call = Call::new(Method::Put, &["secrets", name]);
-        self.done(call.body(new)?).await
-    }
-
-    /// Removes a secret.
-    pub async fn remove_secret(&self, name: &str) -> Result<(), Error> {
-        self.done(Call::new(Method::Delete, &["secrets", name]))
+        self.send_json(Call::new(Method::Delete, &["keys", id]))
             .await
     }
 
-    /// Encrypts with the current master key what an old one encrypted; how many secrets that were.
+    /// Returns the names and hosts of all secrets. No route returns a value.
+    pub async fn secrets(&self) -> Result<Vec<Secret>, Error> {
+        let page: Page<Secret> = self.send_json(Call::new(Method::Get, &["secrets"])).await?;
+        Ok(page.data)
+    }
+
+    /// Stores a secret under a name, and replaces an existing one.
+    ///
+    /// # Errors
+    ///
+    /// Refused with `master_key` if the server has no master key.
+    pub async fn put_secret(&self, name: &str, new: &NewSecret) -> Result<(), Error> {
+        let call = Call::new(Method::Put, &["secrets", name]);
+        self.send_and_discard(call.body(new)?).await
+    }
+
+    /// Deletes a secret.
+    pub async fn remove_secret(&self, name: &str) -> Result<(), Error> {
+        self.send_and_discard(Call::new(Method::Delete, &["secrets", name]))
+            .await
+    }
+
+    /// Re-encrypts secrets that use an old master key with the current one. Returns their number.
     pub async fn rotate_secrets(&self) -> Result<u64, Error> {
         let call = Call::new(Method::Post, &["secrets", "rotate"]).repeatable();
-        let rotated: Rotated = self.json(call).await?;
+        let rotated: Rotated = self.send_json(call).await?;
         Ok(rotated.rotated)
     }
 
-    /// What operators did and which dead jobs were removed, newest first.
+    /// Lists the audit log: actions of operators and removals of dead jobs, newest first.
     pub fn audit(&self, params: &AuditParams) -> Pager<AuditRecord> {
         let call = Call::new(Method::Get, &["audit"]);
         Pager::new(self, call.query(params))
     }
 
-    /// Checks the audit log. `known` is the hash of a record that must still be there.
+    /// Verifies that no record of the audit log was changed, removed or inserted.
+    ///
+    /// `known` is the hash of an earlier verification; its record must still exist. If the log is
+    /// damaged, the result says so in `broken`; that is not an error.
     pub async fn verify_audit(&self, known: Option<&str>) -> Result<VerifiedAudit, Error> {
         let known = known.map(str::to_owned);
         let call = Call::new(Method::Get, &["audit", "verify"]);
-        self.json(call.query(&VerifyParams { known })).await
+        self.send_json(call.query(&VerifyParams { known })).await
     }
 
-    /// The retry policies that have a name.
+    /// Returns the presets of retry policies.
     pub async fn policies(&self) -> Result<Vec<NamedPolicy>, Error> {
-        let page: Page<NamedPolicy> = self.json(Call::new(Method::Get, &["policies"])).await?;
+        let page: Page<NamedPolicy> = self
+            .send_json(Call::new(Method::Get, &["policies"]))
+            .await?;
         Ok(page.data)
     }
 
-    /// What a preset will do.
+    /// Explains a preset: when each attempt starts, and the load when many jobs fail together.
     pub async fn explain_preset(
         &self,
         preset: Preset,
         params: ExplainParams,
     ) -> Result<PolicyExplanation, Error> {
         let call = Call::new(Method::Get, &["policies", preset.name(), "explain"]);
-        self.json(call.query(&params)).await
+        self.send_json(call.query(&params)).await
     }
 
-    /// What a policy will do.
+    /// Explains a policy: when each attempt starts, and the load when many jobs fail together.
     pub async fn explain_policy(
         &self,
         request: &ExplainRequest,
     ) -> Result<PolicyExplanation, Error> {
         let call = Call::new(Method::Post, &["policies", "explain"]).repeatable();
-        self.json(call.body(request)?).await
+        self.send_json(call.body(request)?).await
     }
 
-    /// Whether the store answers and the loops run, and what is wrong if not.
+    /// Returns whether the server is ready, and its problems if not. A server that is not ready is not
+    /// an error.
     pub async fn ready(&self) -> Result<ServerStatus, Error> {
         let call = Call::raw(Method::Get, "/readyz".to_owned());
-        let answer = self.answered(call).await?;
+        let answer = self.send_with_retries(call).await?;
         self.read(&answer)
     }
 
-    /// The metrics of the server, in the text format of Prometheus.
+    /// Returns the metrics of the server in Prometheus text format.
     pub async fn metrics(&self) -> Result<String, Error> {
         let answer = self
-            .good(Call::raw(Method::Get, "/metrics".to_owned()))
+            .send_checked(Call::raw(Method::Get, "/metrics".to_owned()))
             .await?;
         Ok(String::from_utf8_lossy(&answer.body).into_owned())
     }

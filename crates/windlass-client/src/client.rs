@@ -1,4 +1,4 @@
-//! Requests to one server: how they are sent, answered and repeated.
+//! Sends requests to one server and repeats them where that is safe.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,15 +14,24 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use windlass_api::Problem;
 
-use crate::connection::{Connection, NotSent, Origin, send};
+use crate::connection::{Connection, Origin, SendError, send_on};
 use crate::error::{Cause, Error};
 
-/// The first wait before a request is repeated; each further one is twice as long.
+/// The wait before a request is repeated for the first time. Every further wait is twice as long.
 pub(crate) const BACKOFF: Duration = Duration::from_millis(100);
-/// The longest wait before a request is repeated, also if the server names a longer one.
+/// The longest wait before a request is repeated, even if the server asks for a longer one.
 pub(crate) const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// A client of one server. Clones share their connections.
+/// A client of one server. Clones are cheap and share their connections.
+///
+/// Every method sends one request and returns the response as a type of [`api`](crate::api). A list
+/// is a [`Pager`](crate::Pager).
+///
+/// # Errors
+///
+/// All methods return [`Error::Refused`] if the server refuses the request, and another [`Error`] if
+/// the request gets no usable response. The methods name only the codes of a refusal that are special
+/// to them.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -37,7 +46,7 @@ struct Shared {
     retries: u32,
 }
 
-/// How a [`Client`] speaks to its server.
+/// Configures a [`Client`]. Created by [`Client::builder`].
 #[derive(Clone)]
 pub struct Builder {
     url: String,
@@ -51,63 +60,72 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// The API key. A server without keys needs none.
+    /// Sets the API key, such as `wl_…`. A server without keys needs none.
     #[must_use]
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into());
         self
     }
 
-    /// Trusts these certificates (PEM) in addition to those of the operating system.
+    /// Trusts these root certificates (PEM), in addition to those of the operating system. Can be
+    /// called several times.
     #[must_use]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.roots.push(pem.into());
         self
     }
 
-    /// How long connecting may take, the TLS handshake included. 10 s.
+    /// Sets how long a connection attempt may take, including the TLS handshake. Default: 10 s.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// How long an answer may take. A claim that waits for jobs gets that time in addition. 100 s.
+    /// Sets how long a request may take, until its response is complete. A request that waits for jobs
+    /// gets its waiting time in addition. Default: 100 s.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// The largest answer that is read. 256 MiB.
+    /// Sets the largest response that the client reads, in bytes. Default: 256 MiB.
     #[must_use]
     pub fn answer_bytes_max(mut self, bytes: usize) -> Self {
         self.answer_bytes_max = bytes;
         self
     }
 
-    /// How often a request is repeated that failed, if repeating it is safe: it was never sent, or
-    /// doing it twice changes nothing more. A request that creates something is repeated only with
-    /// an idempotency key. 2.
+    /// Sets how often the client repeats a failed request. Default: 2.
+    ///
+    /// The client repeats a request only if that is safe: the request was never sent, or a second one
+    /// changes nothing more. It repeats a request that creates something only with an
+    /// [idempotency key](Client::idempotency_key).
     #[must_use]
     pub fn retries(mut self, retries: u32) -> Self {
         self.retries = retries;
         self
     }
 
-    /// At most this many idle connections are kept for later requests. 32.
+    /// Sets how many idle connections the client keeps for later requests. Default: 32.
     #[must_use]
     pub fn idle_connections_max(mut self, connections: usize) -> Self {
         self.idle_max = connections;
         self
     }
 
-    /// The client. It connects when the first request is sent.
+    /// Creates the client. It connects when it sends its first request.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the URL, the key or a root certificate is invalid.
     pub fn build(self) -> Result<Client, Error> {
         let origin = Origin::new(&self.url, &self.roots, self.connect_timeout, self.idle_max)?;
         let authorization = self.key.map(|key| {
             let mut value = HeaderValue::try_from(format!("Bearer {key}")).map_err(|_| {
-                let (what, rule) = ("the key".to_owned(), "must be plain text".to_owned());
+                let what = "the key".to_owned();
+                let rule = "must contain only visible ASCII characters".to_owned();
                 Error::Invalid { what, rule }
             })?;
             value.set_sensitive(true);
@@ -138,18 +156,18 @@ impl fmt::Debug for Client {
     }
 }
 
-/// The method of a request.
+/// The HTTP method of a request, for [`Client::call`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// Looks.
+    /// Reads.
     Get,
-    /// Creates, or does something.
+    /// Creates something or performs an action.
     Post,
-    /// Writes the whole of something.
+    /// Creates or replaces something.
     Put,
-    /// Changes parts of something.
+    /// Changes some fields of something.
     Patch,
-    /// Removes.
+    /// Deletes something.
     Delete,
 }
 
@@ -165,21 +183,21 @@ impl Method {
     }
 }
 
-/// One request.
+/// One request to the API.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     method: Method,
-    /// The path behind the base, with its query.
+    /// The path after the base URL, with its query.
     path: String,
     body: Bytes,
     creates: bool,
     repeatable: bool,
-    /// How long the server may wait before it begins to answer.
-    waits: Duration,
+    /// How long the server may wait before it responds, in addition to the timeout.
+    server_wait: Duration,
 }
 
 impl Call {
-    /// A request to a path of the API, whose parts are escaped.
+    /// Creates a request to a path of the API. Escapes the parts of the path.
     pub(crate) fn new(method: Method, parts: &[&str]) -> Self {
         let parts = parts.iter().map(|part| format!("/{}", escaped(part)));
         Call::raw(method, format!("/api/v1{}", parts.collect::<String>()))
@@ -192,7 +210,7 @@ impl Call {
             body: Bytes::new(),
             creates: false,
             repeatable: matches!(method, Method::Get | Method::Put | Method::Delete),
-            waits: Duration::ZERO,
+            server_wait: Duration::ZERO,
         }
     }
 
@@ -205,7 +223,7 @@ impl Call {
         Ok(self)
     }
 
-    /// Adds the fields of an object that have a value as parameters of the query.
+    /// Adds every field that is not null as a query parameter.
     pub(crate) fn query(mut self, params: &impl Serialize) -> Self {
         let Ok(Value::Object(fields)) = serde_json::to_value(params) else {
             return self;
@@ -229,25 +247,25 @@ impl Call {
         self
     }
 
-    /// It creates something: with the idempotency key of the client, once.
+    /// Marks a request that creates something. It carries the client's idempotency key, if set.
     pub(crate) fn creates(mut self) -> Self {
         self.creates = true;
         self
     }
 
-    /// Doing it twice changes nothing more.
+    /// Marks a request that the client may repeat, because a second one changes nothing more.
     pub(crate) fn repeatable(mut self) -> Self {
         self.repeatable = true;
         self
     }
 
-    pub(crate) fn waits(mut self, wait: Duration) -> Self {
-        self.waits = wait;
+    pub(crate) fn server_wait(mut self, wait: Duration) -> Self {
+        self.server_wait = wait;
         self
     }
 }
 
-/// An answer, as it came.
+/// The status, the body and the `Retry-After` header of a response.
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) body: Bytes,
@@ -255,7 +273,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Why the server refused; none if it did not.
+    /// Returns the problem if the status is not a success.
     fn problem(&self) -> Option<Problem> {
         if self.status.is_success() {
             return None;
@@ -267,7 +285,7 @@ impl Answer {
             title: title.to_owned(),
             status: self.status.as_u16(),
             code: "unknown".to_owned(),
-            detail: "it does not say why".to_owned(),
+            detail: "the response has no problem details".to_owned(),
             hint: None,
             errors: Vec::new(),
             request_id: None,
@@ -276,13 +294,18 @@ impl Answer {
 }
 
 impl Client {
-    /// A client of the server at this URL, without a key.
+    /// Creates a client of the server at this URL, without an API key.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the URL is invalid.
     pub fn new(url: &str) -> Result<Self, Error> {
         Client::builder(url).build()
     }
 
-    /// How a client of the server at this URL speaks to it. A path in the URL is put before every
-    /// path of the API.
+    /// Returns a builder for a client of the server at this URL, such as `https://jobs.example.com`.
+    ///
+    /// If the URL has a path, the client puts it in front of every path of the API.
     pub fn builder(url: &str) -> Builder {
         Builder {
             url: url.to_owned(),
@@ -296,8 +319,19 @@ impl Client {
         }
     }
 
-    /// The same client, whose requests that create something carry this `Idempotency-Key`: sent
-    /// again with the same key within 24 h, the request creates nothing more.
+    /// Returns a client that sends this `Idempotency-Key` with requests that create something.
+    ///
+    /// If the same request with the same key arrives again within 24 h, the server creates nothing
+    /// more and returns its first response. So the client can repeat the request, and so can a program
+    /// after a crash. Use a new key for each new request.
+    ///
+    /// ```no_run
+    /// # use windlass_client::{Client, Error, api::NewJob};
+    /// # async fn example(client: &Client, job: &NewJob) -> Result<(), Error> {
+    /// client.idempotency_key("order-17").create_job(job).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn idempotency_key(&self, key: impl Into<String>) -> Self {
         Client {
@@ -306,7 +340,17 @@ impl Client {
         }
     }
 
-    /// Sends a request to any path, with JSON in and out. For routes that have no method here.
+    /// Sends a request to any path with an optional JSON body, and reads a JSON response. For routes
+    /// that have no method here.
+    ///
+    /// ```no_run
+    /// # use windlass_client::{Client, Error, Method};
+    /// # use serde_json::Value;
+    /// # async fn example(client: &Client) -> Result<(), Error> {
+    /// let jobs: Value = client.call(Method::Get, "/api/v1/jobs?limit=5", None::<&Value>).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn call<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -317,12 +361,12 @@ impl Client {
         if let Some(body) = body {
             call = call.body(body)?;
         }
-        self.json(call).await
+        self.send_json(call).await
     }
 
-    /// Sends a request whose answer has a body.
-    pub(crate) async fn json<T: DeserializeOwned>(&self, call: Call) -> Result<T, Error> {
-        let answer = self.good(call).await?;
+    /// Sends a request that must succeed, and parses the JSON of its response.
+    pub(crate) async fn send_json<T: DeserializeOwned>(&self, call: Call) -> Result<T, Error> {
+        let answer = self.send_checked(call).await?;
         self.read(&answer)
     }
 
@@ -340,27 +384,27 @@ impl Client {
         })
     }
 
-    /// Sends a request whose answer says nothing more than that it was carried out.
-    pub(crate) async fn done(&self, call: Call) -> Result<(), Error> {
-        self.good(call).await.map(|_| ())
+    /// Sends a request that must succeed, and ignores the body of its response.
+    pub(crate) async fn send_and_discard(&self, call: Call) -> Result<(), Error> {
+        self.send_checked(call).await.map(|_| ())
     }
 
-    /// Sends a request that must succeed.
-    pub(crate) async fn good(&self, call: Call) -> Result<Answer, Error> {
-        let answer = self.answered(call).await?;
+    /// Sends a request that must succeed, with retries.
+    pub(crate) async fn send_checked(&self, call: Call) -> Result<Answer, Error> {
+        let answer = self.send_with_retries(call).await?;
         match answer.problem() {
             None => Ok(answer),
             Some(problem) => Err(Error::Refused(Box::new(problem))),
         }
     }
 
-    /// Sends a request, and repeats it where that is safe.
-    pub(crate) async fn answered(&self, call: Call) -> Result<Answer, Error> {
+    /// Sends a request and repeats it where that is safe. Returns every response, also a refusal.
+    pub(crate) async fn send_with_retries(&self, call: Call) -> Result<Answer, Error> {
         let key = self.idempotency_key.as_ref().filter(|_| call.creates);
         let repeatable = call.repeatable || key.is_some();
         let mut backoff = BACKOFF;
         for _ in 0..self.shared.retries {
-            let answered = self.once(&call, key).await;
+            let answered = self.send_once(&call, key).await;
             let wait = match &answered {
                 Ok(answer) if repeatable && answer.status == StatusCode::SERVICE_UNAVAILABLE => {
                     answer.retry_after
@@ -375,77 +419,78 @@ impl Client {
             }
             backoff *= 2;
         }
-        self.once(&call, key).await
+        self.send_once(&call, key).await
     }
 
     /// Sends a request once.
-    async fn once(&self, call: &Call, key: Option<&String>) -> Result<Answer, Error> {
-        let answering = async {
-            let (connection, response) = self.respond(self.request(call, key)?).await?;
-            self.collect(connection, response).await
+    async fn send_once(&self, call: &Call, key: Option<&String>) -> Result<Answer, Error> {
+        let response = async {
+            let (connection, response) = self.send(self.request(call, key)?).await?;
+            self.read_body(connection, response).await
         };
-        self.in_time(call, answering).await
+        self.with_timeout(call, response).await
     }
 
-    /// Sends a request whose answer is a stream. Returns the answer when it begins, with the
-    /// connection that it comes on.
-    pub(crate) async fn open(
+    /// Sends a request whose response is a stream. Returns the response as soon as its headers have
+    /// arrived, with its connection.
+    pub(crate) async fn open_stream(
         &self,
         call: &Call,
         header: Option<(&'static str, HeaderValue)>,
     ) -> Result<(Connection, Response<Incoming>), Error> {
-        let answering = async {
+        let response = async {
             let mut request = self.request(call, None)?;
             request
                 .headers_mut()
                 .extend(header.map(|(name, value)| (HeaderName::from_static(name), value)));
-            let (connection, response) = self.respond(request).await?;
+            let (connection, response) = self.send(request).await?;
             if response.status().is_success() {
                 return Ok((connection, response));
             }
-            let answer = self.collect(connection, response).await?;
+            let answer = self.read_body(connection, response).await?;
             let problem = answer
                 .problem()
                 .map(|problem| Error::Refused(Box::new(problem)));
-            Err(problem.unwrap_or_else(|| self.broken("the answer is no stream".into())))
+            Err(problem.unwrap_or_else(|| self.broken("the response is not a stream".into())))
         };
-        self.in_time(call, answering).await
+        self.with_timeout(call, response).await
     }
 
-    async fn in_time<T>(
+    async fn with_timeout<T>(
         &self,
         call: &Call,
-        answering: impl Future<Output = Result<T, Error>>,
+        response: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
-        let after = self.shared.timeout.saturating_add(call.waits);
-        let answered = tokio::time::timeout(after, answering).await;
+        let after = self.shared.timeout.saturating_add(call.server_wait);
+        let answered = tokio::time::timeout(after, response).await;
         answered.unwrap_or_else(|_| {
             let url = self.shared.origin.url.clone();
             Err(Error::TimedOut { url, after })
         })
     }
 
-    /// Sends a request. An idle connection that the server had closed is replaced.
-    async fn respond(
+    /// Sends a request on an idle connection. If the server has closed it, tries the next one, and
+    /// finally a new connection.
+    async fn send(
         &self,
         mut request: Request<Full<Bytes>>,
     ) -> Result<(Connection, Response<Incoming>), Error> {
         let origin = &self.shared.origin;
-        while let Some(mut connection) = origin.idle() {
-            match send(&mut connection, request).await {
+        while let Some(mut connection) = origin.take_idle() {
+            match send_on(&mut connection, request).await {
                 Ok(response) => return Ok((connection, response)),
-                Err(NotSent::Unsent(unsent)) => request = *unsent,
-                Err(NotSent::Broken(cause)) => return Err(self.broken(cause)),
+                Err(SendError::Unsent(unsent)) => request = *unsent,
+                Err(SendError::Broken(cause)) => return Err(self.broken(cause)),
             }
         }
-        let mut connection = origin.dial().await?;
-        match send(&mut connection, request).await {
+        let mut connection = origin.connect().await?;
+        match send_on(&mut connection, request).await {
             Ok(response) => Ok((connection, response)),
-            Err(NotSent::Unsent(_)) => Err(Error::Connect {
+            Err(SendError::Unsent(_)) => Err(Error::Connect {
                 url: origin.url.clone(),
-                cause: "the server closed the connection at once".into(),
+                cause: "the server closed the new connection".into(),
             }),
-            Err(NotSent::Broken(cause)) => Err(self.broken(cause)),
+            Err(SendError::Broken(cause)) => Err(self.broken(cause)),
         }
     }
 
@@ -475,11 +520,11 @@ impl Client {
         let request = request.body(Full::new(call.body.clone()));
         request.map_err(|error| Error::Invalid {
             what: "the request".to_owned(),
-            rule: format!("must have a path and headers of plain text: {error}"),
+            rule: format!("must have a valid path and valid headers: {error}"),
         })
     }
 
-    async fn collect(
+    async fn read_body(
         &self,
         connection: Connection,
         response: Response<Incoming>,
@@ -487,13 +532,14 @@ impl Client {
         let (head, body) = response.into_parts();
         let max = self.shared.answer_bytes_max;
         let body = Limited::new(body, max).collect().await;
-        let body = body.map_err(
-            |cause| match cause.is::<http_body_util::LengthLimitError>() {
-                true => Error::TooLarge { max },
-                false => self.broken(cause),
-            },
-        )?;
-        self.shared.origin.keep(connection);
+        let body = body.map_err(|cause| {
+            if cause.is::<http_body_util::LengthLimitError>() {
+                Error::TooLarge { max }
+            } else {
+                self.broken(cause)
+            }
+        })?;
+        self.shared.origin.put_idle(connection);
         let header = |name| head.headers.get(name)?.to_str().ok();
         let retry_after = header(RETRY_AFTER).and_then(|text| text.parse().ok());
         Ok(Answer {
@@ -509,7 +555,7 @@ impl Client {
     }
 }
 
-/// Everything but letters, digits and these four means something in a URL, or may.
+/// All characters except letters, digits and these four: others can have a meaning in a URL.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -536,11 +582,11 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_server_is_refused_at_once() {
+    fn build_refuses_an_invalid_url_key_or_certificate() {
         for (url, rule) in [
             ("127.0.0.1:8080", "must begin with http:// or https://"),
             ("ftp://a", "must begin with http:// or https://"),
-            ("http:// a", "is no URL"),
+            ("http:// a", "is not a URL"),
         ] {
             let refused = Client::new(url).unwrap_err().to_string();
             assert!(refused.ends_with(rule), "{url}: {refused}");

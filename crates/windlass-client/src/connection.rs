@@ -1,6 +1,6 @@
-//! Connections to one server: dialled when they are needed, and kept for the next request.
+//! Connections to one server, opened when needed and kept for later requests.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -22,11 +22,11 @@ pub(crate) type Connection = SendRequest<Full<Bytes>>;
 
 /// The address of a server, and its idle connections.
 pub(crate) struct Origin {
-    /// As it was given.
+    /// The URL as the caller gave it.
     pub(crate) url: String,
-    /// `Host` of each request.
+    /// The `Host` header of each request.
     pub(crate) authority: String,
-    /// What stands before each path.
+    /// The path of the URL, which comes before each path of the API.
     pub(crate) base: String,
     host: String,
     port: u16,
@@ -36,11 +36,11 @@ pub(crate) struct Origin {
     idle_max: usize,
 }
 
-/// Why a request got no answer.
-pub(crate) enum NotSent {
-    /// The connection was closed before anything of the request left.
+/// Why a request got no response.
+pub(crate) enum SendError {
+    /// The connection was closed before any byte of the request was sent.
     Unsent(Box<Request<Full<Bytes>>>),
-    /// The connection broke on the way.
+    /// The connection broke after that. The server may have processed the request.
     Broken(Cause),
 }
 
@@ -55,13 +55,13 @@ impl Origin {
             what: url.to_owned(),
             rule: rule.to_owned(),
         };
-        let uri: Uri = url.parse().map_err(|_| invalid("is no URL"))?;
+        let uri: Uri = url.parse().map_err(|_| invalid("is not a URL"))?;
         let secure = match uri.scheme_str() {
             Some("http") => false,
             Some("https") => true,
             _ => return Err(invalid("must begin with http:// or https://")),
         };
-        let authority = uri.authority().ok_or_else(|| invalid("names no host"))?;
+        let authority = uri.authority().ok_or_else(|| invalid("must name a host"))?;
         let host = authority.host().trim_matches(['[', ']']);
         Ok(Origin {
             url: url.to_owned(),
@@ -78,75 +78,79 @@ impl Origin {
         })
     }
 
-    /// An idle connection, if there is one that is still open.
-    pub(crate) fn idle(&self) -> Option<Connection> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Takes an idle connection that is still open.
+    pub(crate) fn take_idle(&self) -> Option<Connection> {
+        let mut idle = self.lock_idle();
         idle.retain(|connection| !connection.is_closed());
         idle.pop()
     }
 
-    /// Keeps a connection for the next request.
-    pub(crate) fn keep(&self, connection: Connection) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Keeps a connection for a later request.
+    pub(crate) fn put_idle(&self, connection: Connection) {
+        let mut idle = self.lock_idle();
         if idle.len() < self.idle_max && !connection.is_closed() {
             idle.push(connection);
         }
     }
 
-    /// A new connection.
-    pub(crate) async fn dial(&self) -> Result<Connection, Error> {
-        let dialled = tokio::time::timeout(self.connect_timeout, self.shake_hands()).await;
-        let cause: Cause = match dialled {
+    fn lock_idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a new connection.
+    pub(crate) async fn connect(&self) -> Result<Connection, Error> {
+        let connected = tokio::time::timeout(self.connect_timeout, self.handshake()).await;
+        let cause: Cause = match connected {
             Ok(Ok(connection)) => return Ok(connection),
             Ok(Err(cause)) => cause,
-            Err(late) => late.into(),
+            Err(elapsed) => elapsed.into(),
         };
         let url = self.url.clone();
         Err(Error::Connect { url, cause })
     }
 
-    async fn shake_hands(&self) -> Result<Connection, Cause> {
+    async fn handshake(&self) -> Result<Connection, Cause> {
         let socket = TcpStream::connect((self.host.as_str(), self.port)).await?;
         socket.set_nodelay(true)?;
         match &self.tls {
-            None => speak(socket).await,
+            None => start_http(socket).await,
             Some(tls) => {
                 let name = ServerName::try_from(self.host.clone())?;
-                speak(tls.connect(name, socket).await?).await
+                start_http(tls.connect(name, socket).await?).await
             }
         }
     }
 }
 
 /// Sends a request on a connection.
-pub(crate) async fn send(
+pub(crate) async fn send_on(
     connection: &mut Connection,
     request: Request<Full<Bytes>>,
-) -> Result<Response<Incoming>, NotSent> {
+) -> Result<Response<Incoming>, SendError> {
     if connection.ready().await.is_err() {
-        return Err(NotSent::Unsent(Box::new(request)));
+        return Err(SendError::Unsent(Box::new(request)));
     }
     let sent = connection.try_send_request(request).await;
     sent.map_err(|mut error| match error.take_message() {
-        Some(request) => NotSent::Unsent(Box::new(request)),
-        None => NotSent::Broken(error.into_error().into()),
+        Some(request) => SendError::Unsent(Box::new(request)),
+        None => SendError::Broken(error.into_error().into()),
     })
 }
 
-async fn speak<S>(stream: S) -> Result<Connection, Cause>
+async fn start_http<S>(stream: S) -> Result<Connection, Cause>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection); // it ends with its sender
+    tokio::spawn(connection); // ends when the sender is dropped
     Ok(sender)
 }
 
-/// Trusts the roots of the operating system, and those that were given as PEM.
+/// Returns a TLS client that trusts the root certificates of the operating system and these (PEM).
 fn tls(given: &[Vec<u8>]) -> Result<TlsConnector, Error> {
     let invalid = |cause: &dyn std::fmt::Display| Error::Invalid {
         what: "the root certificate".to_owned(),
-        rule: format!("must be PEM with certificates: {cause}"),
+        rule: format!("must be a PEM file with certificates: {cause}"),
     };
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);

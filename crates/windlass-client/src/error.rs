@@ -1,71 +1,75 @@
-//! What can go wrong between a program and a server.
+//! The error of a request.
 
 use std::time::Duration;
 
 use windlass_api::Problem;
 
-/// The cause of an error; which type it has is not promised.
+/// The cause of an error. Its concrete type can change in any version.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// A request failed.
+/// Why a request failed.
+///
+/// Use [`code`](Error::code) to distinguish refusals, and [`is_temporary`](Error::is_temporary) to
+/// decide whether to try again.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The URL of the server, the key or a certificate cannot be used.
+    /// The URL of the server, the key, a certificate or the request itself is invalid. Nothing was sent.
     #[error("{what} {rule}")]
     Invalid {
-        /// What is wrong.
+        /// The invalid value.
         what: String,
-        /// What it must be.
+        /// The rule that it breaks.
         rule: String,
     },
-    /// No connection to the server came about, so the request was not sent.
-    #[error("no server answers at {url}")]
+    /// The client could not connect to the server, so it did not send the request.
+    #[error("cannot connect to {url}; check the URL and whether the server runs")]
     Connect {
-        /// The server.
+        /// The URL of the server.
         url: String,
-        /// Why.
+        /// The underlying error.
         #[source]
         cause: Cause,
     },
-    /// The connection broke. The server may have carried the request out.
+    /// The connection broke. The server may have processed the request.
     #[error("the connection to {url} broke")]
     Broken {
-        /// The server.
+        /// The URL of the server.
         url: String,
-        /// Why.
+        /// The underlying error.
         #[source]
         cause: Cause,
     },
-    /// The server did not answer in time. It may have carried the request out.
-    #[error("{url} did not answer within {after:?}")]
+    /// The response did not arrive in time. The server may have processed the request.
+    #[error("{url} did not respond within {after:?}")]
     TimedOut {
-        /// The server.
+        /// The URL of the server.
         url: String,
         /// How long the client waited.
         after: Duration,
     },
-    /// The answer has more bytes than the client accepts.
-    #[error("the answer has more than {max} bytes")]
+    /// The response is larger than [`Builder::answer_bytes_max`](crate::Builder::answer_bytes_max).
+    #[error("the response is larger than {max} bytes; raise `answer_bytes_max` or request less")]
     TooLarge {
-        /// The limit of the client.
+        /// The limit in bytes.
         max: usize,
     },
-    /// The server refused the request.
-    #[error("the server refused ({}): {}", .0.status, .0.detail)]
+    /// The server refused the request. The [`Problem`] has a stable code, a text, and every field that
+    /// breaks a rule.
+    #[error("the server refused the request ({}): {}", .0.status, .0.detail)]
     Refused(Box<Problem>),
-    /// The answer is not what this client expects: the server may be of another version.
-    #[error("the answer of {url} cannot be read")]
+    /// The response is not the JSON that this client expects. The server may have another version.
+    #[error("cannot parse the response of {url}; the server may have another version")]
     Unreadable {
-        /// The server.
+        /// The URL of the server.
         url: String,
-        /// Why.
+        /// The underlying error.
         #[source]
         cause: Cause,
     },
 }
 
 impl Error {
-    /// What the server said, if it refused the request.
+    /// Returns the problem if the server refused the request.
     pub fn problem(&self) -> Option<&Problem> {
         match self {
             Error::Refused(problem) => Some(problem),
@@ -73,12 +77,12 @@ impl Error {
         }
     }
 
-    /// The stable code of the problem, such as `not_found`, if the server refused the request.
+    /// Returns the stable code of the problem, such as `not_found`, if the server refused the request.
     pub fn code(&self) -> Option<&str> {
         self.problem().map(|problem| problem.code.as_str())
     }
 
-    /// Whether the same request may succeed later: the server is away or busy.
+    /// Returns whether the same request may succeed later, because the server is unreachable or busy.
     pub fn is_temporary(&self) -> bool {
         match self {
             Error::Connect { .. } | Error::Broken { .. } | Error::TimedOut { .. } => true,

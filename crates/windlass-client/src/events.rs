@@ -1,4 +1,4 @@
-//! The stream of events, read as server-sent events.
+//! Reads the event stream of a server (server-sent events).
 
 use std::fmt;
 use std::time::Duration;
@@ -14,14 +14,26 @@ use crate::client::{BACKOFF, BACKOFF_MAX, Call, Client, Method};
 use crate::connection::Connection;
 use crate::error::Error;
 
-/// A stream that brings nothing for this long is broken: the server sends a heartbeat every 15 s.
+/// The reader reconnects after this long without any data. The server sends a heartbeat every 15 s.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// How long a reader waits before it reconnects, unless the server names another time.
+/// How long the reader waits before it reconnects, unless the server sets another time.
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 
 impl Client {
-    /// Connects to the stream of events of one server. The stream has events from now on, or those
-    /// after `last_event_id`.
+    /// Connects to the event stream of one server.
+    ///
+    /// The stream starts now, or after `last_event_id`. It has the events of this server only, not of
+    /// others on the same store.
+    ///
+    /// ```no_run
+    /// # use windlass_client::{Client, Error, api::EventParams};
+    /// # async fn example(client: &Client) -> Result<(), Error> {
+    /// let mut events = client.events(&EventParams::default()).await?;
+    /// loop {
+    ///     println!("{:?}", events.next().await?);
+    /// }
+    /// # }
+    /// ```
     pub async fn events(&self, params: &EventParams) -> Result<Events, Error> {
         let mut params = params.clone();
         let last_event_id = params.last_event_id.take();
@@ -37,8 +49,9 @@ impl Client {
     }
 }
 
-/// A reader of the stream of events. It reconnects when the stream breaks, and resumes after the
-/// last event that it returned.
+/// A reader of the event stream of a server, from [`Client::events`].
+///
+/// It reconnects when the stream breaks, and resumes after the last event that it returned.
 pub struct Events {
     client: Client,
     call: Call,
@@ -62,17 +75,19 @@ impl fmt::Debug for Events {
 }
 
 impl Events {
-    /// The id of the last event, from which another reader can resume. Only the server that sent it
-    /// knows it.
+    /// Returns the id of the last event. Another reader can resume after it, on the same server only.
     pub fn last_event_id(&self) -> Option<&str> {
         self.last_event_id.as_deref()
     }
 
     /// Waits for the next event. Dropping the future loses no event.
     ///
-    /// Reconnecting is repeated as the client's other requests are. After an error that is
-    /// temporary, the next call goes on where this one stopped. Events that the server no longer has
-    /// are reported as one event `missed`.
+    /// If the server no longer has some events, the reader returns one event `missed` in their place.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when reconnecting failed as often as the client's `retries` allow. After a
+    /// temporary error, call this method again: the reader continues where it stopped.
     pub async fn next(&mut self) -> Result<Event, Error> {
         loop {
             let frame = match &mut self.stream {
@@ -91,7 +106,7 @@ impl Events {
                     }
                 }
                 Err(error) => {
-                    debug!(%error, "stream of events broke; reconnecting");
+                    debug!(%error, "event stream broke; reconnecting");
                     self.stream = None;
                     tokio::time::sleep(self.reconnect_after.min(BACKOFF_MAX)).await;
                 }
@@ -115,10 +130,10 @@ impl Events {
         let last = self.last_event_id.as_deref().map(HeaderValue::try_from);
         let last = last.transpose().map_err(|_| Error::Invalid {
             what: "the id of the last event".to_owned(),
-            rule: "must be plain text".to_owned(),
+            rule: "must contain only visible ASCII characters".to_owned(),
         })?;
         let header = last.map(|last| ("last-event-id", last));
-        let (connection, response) = self.client.open(&self.call, header).await?;
+        let (connection, response) = self.client.open_stream(&self.call, header).await?;
         Ok(Stream::new(
             connection,
             response,
@@ -156,7 +171,7 @@ impl Stream {
     }
 }
 
-/// One block of lines of the stream.
+/// One event, comment or setting of the stream: the lines up to an empty line.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Frame {
     id: Option<String>,
@@ -164,12 +179,12 @@ struct Frame {
     retry: Option<Duration>,
 }
 
-/// Takes a stream apart into frames, however it is cut into pieces.
+/// Splits a stream into frames. A piece of the stream can end anywhere.
 #[derive(Debug, Default)]
 struct Frames {
-    /// What has come of the next frames.
+    /// The bytes that are not parsed yet.
     buffer: Vec<u8>,
-    /// The buffer has no whole line before this index.
+    /// The lines before this index are parsed.
     searched: usize,
     frame: Frame,
     bytes_max: usize,
@@ -186,7 +201,7 @@ impl Frames {
         Ok(())
     }
 
-    /// The next whole frame.
+    /// Returns the next complete frame.
     fn next(&mut self) -> Option<Frame> {
         loop {
             let rest = self.buffer.get(self.searched..)?;
@@ -223,7 +238,7 @@ impl Frame {
                 self.data.push('\n');
                 self.data.push_str(value);
             }
-            _ => {} // the name of the event is in its data; a line without a name is a heartbeat
+            _ => {} // the data has the name of the event, too; a line without a name is a heartbeat
         }
     }
 }
@@ -233,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_the_same_however_the_stream_is_cut() {
+    fn frames_do_not_depend_on_how_the_stream_is_split() {
         let text = "retry: 1000\n\n: nothing\n\nid: a-1\nevent: x\ndata: {\ndata: \"é\":1}\r\n\r\nid: 2\n\ndata: late";
         for size in [1, 2, 7, 1000] {
             let mut frames = Frames {

@@ -1,4 +1,4 @@
-//! Jobs and dead letters.
+//! Methods for jobs and dead letters.
 
 use std::time::Duration;
 
@@ -21,101 +21,149 @@ struct Jobs<'a> {
 }
 
 impl Client {
-    /// Creates a job. With an idempotency key, the request is repeated if it fails.
+    /// Creates a job.
+    ///
+    /// If another job holds the same `unique_key`, the server creates no second job: the receipt has
+    /// the id of the first one and `duplicate: true`. The client repeats a failed request only with an
+    /// [idempotency key](Client::idempotency_key).
+    ///
+    /// # Errors
+    ///
+    /// Refused with `invalid` if a field breaks a rule, and with `queue_full` if the queue has reached
+    /// its `max_depth`.
     pub async fn create_job(&self, job: &NewJob) -> Result<Receipt, Error> {
         let call = Call::new(Method::Post, &["jobs"]).creates();
-        self.json(call.body(job)?).await
+        self.send_json(call.body(job)?).await
     }
 
     /// Creates up to 10,000 jobs.
+    ///
+    /// `mode` says what happens if a job is invalid: the server creates none of the jobs, or the valid
+    /// ones. The client repeats a failed request only with an
+    /// [idempotency key](Client::idempotency_key).
     pub async fn create_jobs(&self, jobs: &[NewJob], mode: BulkMode) -> Result<BulkAnswer, Error> {
         let call = Call::new(Method::Post, &["jobs", "bulk"]).creates();
-        self.json(call.body(&Jobs { jobs, mode })?).await
+        self.send_json(call.body(&Jobs { jobs, mode })?).await
     }
 
-    /// One job.
+    /// Returns a job. The payload and the result are withheld from a key without the scope
+    /// `read-payload`.
+    ///
+    /// # Errors
+    ///
+    /// Refused with `not_found` if the job does not exist.
     pub async fn job(&self, id: JobId) -> Result<Job, Error> {
-        self.of_job(Method::Get, id, &[]).await
+        self.send_for_job(Method::Get, id, &[]).await
     }
 
-    /// Jobs that match a filter, newest first.
+    /// Lists jobs that match a filter, newest first. An empty filter matches all jobs.
     pub fn jobs(&self, filter: &JobFilter) -> Pager<Job> {
         Pager::new(self, Call::new(Method::Get, &["jobs"]).query(filter))
     }
 
-    /// Changes a waiting job.
+    /// Changes the given fields of a waiting job.
+    ///
+    /// # Errors
+    ///
+    /// Refused with `wrong_state` if the job is not waiting.
     pub async fn edit_job(&self, id: JobId, edit: &Edit) -> Result<Job, Error> {
         let call = Call::new(Method::Patch, &["jobs", &id.to_string()]);
-        self.json(call.body(edit)?).await
+        self.send_json(call.body(edit)?).await
     }
 
-    /// Waits until a job has finished, at most this long, and returns it as it is then.
+    /// Waits until a job has finished or the timeout has passed, and returns the job. Check its state:
+    /// after the timeout the job may still be waiting or running.
     pub async fn wait_for_job(&self, id: JobId, timeout: Duration) -> Result<Job, Error> {
         let call = Call::new(Method::Get, &["jobs", &id.to_string(), "wait"]);
         let timeout_text = serde_json::json!({"timeout": Span(timeout)});
-        self.json(call.query(&timeout_text).waits(timeout)).await
+        self.send_json(call.query(&timeout_text).server_wait(timeout))
+            .await
     }
 
-    /// The ended attempts of a job, newest first.
+    /// Returns the attempts of a job that have ended, newest first.
     pub async fn job_history(&self, id: JobId) -> Result<Vec<Attempt>, Error> {
-        let page: Page<Attempt> = self.of_job(Method::Get, id, &["history"]).await?;
+        let page: Page<Attempt> = self.send_for_job(Method::Get, id, &["history"]).await?;
         Ok(page.data)
     }
 
-    /// Why a job is not running.
+    /// Explains why a job is not running, or why it is dead and what a revival would do.
     pub async fn why(&self, id: JobId) -> Result<Why, Error> {
-        self.of_job(Method::Get, id, &["why"]).await
+        self.send_for_job(Method::Get, id, &["why"]).await
     }
 
-    /// Cancels a job: a waiting one ends, a running one is asked to stop.
+    /// Cancels a job. A waiting job is cancelled immediately; the worker of a running job is asked to
+    /// stop it.
+    ///
+    /// # Errors
+    ///
+    /// Refused with `wrong_state` if the job has finished.
     pub async fn cancel_job(&self, id: JobId) -> Result<Job, Error> {
-        self.of_job(Method::Post, id, &["cancel"]).await
+        self.send_for_job(Method::Post, id, &["cancel"]).await
     }
 
     /// Makes a waiting job due now.
+    ///
+    /// # Errors
+    ///
+    /// Refused with `wrong_state` if the job is not waiting.
     pub async fn run_job_now(&self, id: JobId) -> Result<Job, Error> {
-        self.of_job(Method::Post, id, &["run-now"]).await
+        self.send_for_job(Method::Post, id, &["run-now"]).await
     }
 
-    /// Makes waiting retries that match a filter due now, one pass of them.
+    /// Makes waiting retries that match a filter due now.
+    ///
+    /// One request changes at most `limit` jobs. To continue, send it again with the `next_cursor` of
+    /// the answer as `cursor`, until there is none.
     pub async fn run_jobs_now(&self, which: &RunNowByFilter) -> Result<PassAnswer, Error> {
         let call = Call::new(Method::Post, &["jobs", "run-now"]);
-        self.json(call.body(which)?).await
+        self.send_json(call.body(which)?).await
     }
 
     /// Runs a dead or cancelled job again.
+    ///
+    /// # Errors
+    ///
+    /// Refused with `wrong_state` if the job is neither dead nor cancelled.
     pub async fn revive_job(&self, id: JobId, revival: &Revival) -> Result<Job, Error> {
         let call = Call::new(Method::Post, &["jobs", &id.to_string(), "revive"]);
-        self.json(call.body(revival)?).await
+        self.send_json(call.body(revival)?).await
     }
 
-    /// Runs dead jobs that match a filter again, one pass of them.
+    /// Runs dead jobs that match a filter again.
+    ///
+    /// One request changes at most `limit` jobs. To continue, send it again with the `next_cursor` of
+    /// the answer as `cursor`, until there is none.
     pub async fn revive_jobs(&self, which: &ReviveByFilter) -> Result<PassAnswer, Error> {
         let call = Call::new(Method::Post, &["dead-letters", "revive"]);
-        self.json(call.body(which)?).await
+        self.send_json(call.body(which)?).await
     }
 
-    /// Takes a dead job off the dead letters, without running it again.
+    /// Marks a dead at-most-once job whose outcome was lost as succeeded, without running it again.
     pub async fn resolve_job(&self, id: JobId) -> Result<Job, Error> {
-        self.of_job(Method::Post, id, &["resolve"]).await
+        self.send_for_job(Method::Post, id, &["resolve"]).await
     }
 
-    /// Removes a finished job with its history.
+    /// Deletes a finished job and its history.
+    ///
+    /// # Errors
+    ///
+    /// Refused with `wrong_state` if the job has not finished.
     pub async fn delete_job(&self, id: JobId) -> Result<(), Error> {
-        self.of_job(Method::Delete, id, &[]).await
+        self.send_for_job(Method::Delete, id, &[]).await
     }
 
-    /// The payload that a change replaced, by the hash that the audit log has.
+    /// Returns a payload that an edit or a revival of a job replaced. `sha256` is its hash, from the
+    /// audit log. The server keeps such a payload for 7 days by default.
     pub async fn replaced_payload(
         &self,
         id: JobId,
         sha256: &str,
     ) -> Result<ReplacedPayload, Error> {
         let path = ["replaced-payloads", sha256];
-        self.of_job(Method::Get, id, &path).await
+        self.send_for_job(Method::Get, id, &path).await
     }
 
-    /// Dead jobs that match a filter, newest first.
+    /// Lists dead jobs that match a filter, newest first.
     pub fn dead_letters(&self, filter: &JobFilter) -> Pager<Job> {
         Pager::new(
             self,
@@ -123,21 +171,28 @@ impl Client {
         )
     }
 
-    /// The same in groups of jobs that failed in the same way, the largest first.
+    /// Counts dead jobs that match a filter, in groups with the same cause, largest group first.
     pub async fn dead_groups(&self, filter: &JobFilter) -> Result<DeadGroups, Error> {
         let call = Call::new(Method::Get, &["dead-letters", "groups"]);
-        self.json(call.query(filter)).await
+        self.send_json(call.query(filter)).await
     }
 
-    /// Reports how an HTTP job ended that its target took for later, by the token that came with its
-    /// request. A report that was made before counts once.
+    /// Reports the outcome of an HTTP job whose target accepted the request to complete it later.
+    /// Returns the id of the job.
+    ///
+    /// The token came with the request and replaces an API key. Reporting the same outcome twice
+    /// changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// Refused with `completion_too_late` if another outcome was reported or the time has passed.
     pub async fn complete(&self, token: &str, completion: &Completion) -> Result<JobId, Error> {
         let call = Call::new(Method::Post, &["completions", token]).repeatable();
-        let taken: CompletionTaken = self.json(call.body(completion)?).await?;
+        let taken: CompletionTaken = self.send_json(call.body(completion)?).await?;
         Ok(taken.id)
     }
 
-    async fn of_job<T: serde::de::DeserializeOwned>(
+    async fn send_for_job<T: serde::de::DeserializeOwned>(
         &self,
         method: Method,
         id: JobId,
@@ -145,6 +200,6 @@ impl Client {
     ) -> Result<T, Error> {
         let id = id.to_string();
         let path = [&["jobs", id.as_str()], rest].concat();
-        self.json(Call::new(method, &path)).await
+        self.send_json(Call::new(method, &path)).await
     }
 }

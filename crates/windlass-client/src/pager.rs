@@ -1,4 +1,4 @@
-//! Lists in pages.
+//! Reads lists page by page.
 
 use std::marker::PhantomData;
 
@@ -8,9 +8,22 @@ use windlass_api::Page;
 use crate::client::{Call, Client};
 use crate::error::Error;
 
-/// A list that is read page by page.
+/// A list that the client reads page by page.
+///
+/// ```no_run
+/// # use windlass_client::{Client, Error, api::JobFilter};
+/// # async fn example(client: &Client) -> Result<(), Error> {
+/// let mut pages = client.jobs(&JobFilter::default()).limit(100);
+/// while let Some(page) = pages.next_page().await? {
+///     for job in page.data {
+///         println!("{}", job.id);
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
-#[must_use = "a list is read with `next_page` or `all`"]
+#[must_use = "a pager sends no request until `next_page` or `all` is called"]
 pub struct Pager<T> {
     client: Client,
     call: Call,
@@ -32,19 +45,22 @@ impl<T: DeserializeOwned> Pager<T> {
         }
     }
 
-    /// At most this many rows on each page, up to 1000.
+    /// Sets the largest number of rows on each page, 1 to 1000.
     pub fn limit(mut self, limit: usize) -> Self {
         self.limit = Some(limit);
         self
     }
 
-    /// Begins behind an earlier page, whose `next_cursor` this is.
+    /// Starts after an earlier page: takes the `next_cursor` of that page.
     pub fn after(mut self, cursor: impl Into<String>) -> Self {
         self.cursor = Some(cursor.into());
         self
     }
 
-    /// The next page; none after the last one. A page may be empty and not the last.
+    /// Returns the next page, or `None` after the last one. A page can be empty although more pages
+    /// follow.
+    ///
+    /// After an error, the next call requests the same page again.
     pub async fn next_page(&mut self) -> Result<Option<Page<T>>, Error> {
         if self.ended {
             return Ok(None);
@@ -56,13 +72,13 @@ impl<T: DeserializeOwned> Pager<T> {
         if let Some(cursor) = &self.cursor {
             call = call.param("cursor", cursor);
         }
-        let page: Page<T> = self.client.json(call).await?;
+        let page: Page<T> = self.client.send_json(call).await?;
         self.cursor.clone_from(&page.next_cursor);
         self.ended = self.cursor.is_none();
         Ok(Some(page))
     }
 
-    /// All rows that are left.
+    /// Reads all remaining pages and returns their rows.
     pub async fn all(mut self) -> Result<Vec<T>, Error> {
         let mut rows = Vec::new();
         while let Some(page) = self.next_page().await? {

@@ -1,4 +1,4 @@
-//! Queues.
+//! Methods for queues.
 
 use windlass_api::{CreateQueue, PassAnswer, PurgeQueue, Queue, QueueSettings};
 use windlass_core::QueueName;
@@ -8,24 +8,32 @@ use crate::error::Error;
 use crate::pager::Pager;
 
 impl Client {
-    /// All queues by name, with their depth and rates.
+    /// Lists all queues by name, with the number of jobs in each state.
     pub fn queues(&self) -> Pager<Queue> {
         Pager::new(self, Call::new(Method::Get, &["queues"]))
     }
 
-    /// One queue.
+    /// Returns a queue.
+    ///
+    /// # Errors
+    ///
+    /// Refused with `not_found` if the queue does not exist. A queue exists while it has jobs or
+    /// settings, is paused, or a live worker serves it.
     pub async fn queue(&self, queue: &QueueName) -> Result<Queue, Error> {
-        self.json(Call::new(Method::Get, &["queues", queue.as_str()]))
+        self.send_json(Call::new(Method::Get, &["queues", queue.as_str()]))
             .await
     }
 
-    /// The settings of a queue.
+    /// Returns the settings of a queue.
     pub async fn queue_settings(&self, queue: &QueueName) -> Result<QueueSettings, Error> {
         let path = ["queues", queue.as_str(), "settings"];
-        self.json(Call::new(Method::Get, &path)).await
+        self.send_json(Call::new(Method::Get, &path)).await
     }
 
-    /// Replaces all settings of a queue.
+    /// Replaces all settings of a queue. A setting that is not given returns to its default.
+    ///
+    /// With `create`, this sets up a queue that does not exist yet. Without it, such a queue is refused
+    /// with `not_found`.
     pub async fn put_queue_settings(
         &self,
         queue: &QueueName,
@@ -34,32 +42,37 @@ impl Client {
     ) -> Result<QueueSettings, Error> {
         let path = ["queues", queue.as_str(), "settings"];
         let call = Call::new(Method::Put, &path).query(&create);
-        self.json(call.body(settings)?).await
+        self.send_json(call.body(settings)?).await
     }
 
-    /// Pauses a queue: no one claims its jobs.
+    /// Pauses a queue: no worker gets its jobs until it is resumed. Running jobs continue.
+    ///
+    /// With `create`, this also pauses a queue that does not exist yet.
     pub async fn pause_queue(
         &self,
         queue: &QueueName,
         create: CreateQueue,
     ) -> Result<Queue, Error> {
         let call = Call::new(Method::Post, &["queues", queue.as_str(), "pause"]);
-        self.json(call.query(&create).repeatable()).await
+        self.send_json(call.query(&create).repeatable()).await
     }
 
-    /// Resumes a queue: its jobs are claimed again.
+    /// Resumes a paused queue.
     pub async fn resume_queue(&self, queue: &QueueName) -> Result<Queue, Error> {
         let call = Call::new(Method::Post, &["queues", queue.as_str(), "resume"]);
-        self.json(call.repeatable()).await
+        self.send_json(call.repeatable()).await
     }
 
-    /// Removes finished jobs of one state, one pass of them.
+    /// Deletes finished jobs of one state.
+    ///
+    /// One request deletes at most `limit` jobs. To continue, send it again with the `next_cursor` of
+    /// the answer as `cursor`, until there is none.
     pub async fn purge_queue(
         &self,
         queue: &QueueName,
         purge: &PurgeQueue,
     ) -> Result<PassAnswer, Error> {
         let call = Call::new(Method::Post, &["queues", queue.as_str(), "purge"]);
-        self.json(call.body(purge)?).await
+        self.send_json(call.body(purge)?).await
     }
 }

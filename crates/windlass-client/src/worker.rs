@@ -1,4 +1,4 @@
-//! A worker in another process than the server: claims jobs, runs them, reports how they ended.
+//! A remote worker: claims jobs over the REST API, runs them, and reports their outcomes.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -23,10 +23,13 @@ use windlass_core::{Invalid, JobId, Kind, Payload, QueueName, WorkerName};
 use crate::client::Client;
 use crate::error::Error;
 
-/// The wait after a claim that failed.
-const CLAIM_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How long the worker waits after a failed claim.
+const CLAIM_RETRY_WAIT: Duration = Duration::from_secs(1);
 
-/// Claims jobs of a server and runs a handler for each, up to `slots` at once.
+/// Claims jobs of a server and runs a handler for each, up to [`slots`](Worker::slots) at once.
+///
+/// The worker renews the leases of its jobs, stops attempts whose job was cancelled, and obeys the
+/// signals of operators. The crate page has an example.
 #[derive(Debug, Clone)]
 pub struct Worker {
     client: Client,
@@ -39,40 +42,49 @@ pub struct Worker {
     grace: Duration,
 }
 
-/// One attempt of a job, as its handler sees it.
+/// One attempt of a job: the argument of the handler.
 #[derive(Debug, Clone)]
 pub struct Attempt {
     /// The job, with its payload.
     pub job: Job,
-    /// Cancelled when the attempt should stop: the job was cancelled, took too long, or is no
-    /// longer this worker's.
+    /// Cancelled when the attempt should stop: the job was cancelled, the attempt timed out, or the
+    /// worker lost its lease. A handler that ignores it keeps its slot until it returns.
     pub stop: CancellationToken,
     client: Client,
     worker: WorkerName,
 }
 
 impl Attempt {
-    /// The payload of the job. One of another shape fails for good.
+    /// Parses the payload of the job.
+    ///
+    /// # Errors
+    ///
+    /// An unrecoverable [`Failure`] if the payload does not match `T`: a retry could not succeed.
     pub fn payload<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         let payload = self.job.payload.as_ref().map(|payload| payload.0.as_str());
         let read = serde_json::from_str(payload.unwrap_or("null"));
         read.map_err(|error| Failure::from(error).unrecoverable())
     }
 
-    /// Reports how far the attempt is.
+    /// Reports the progress of the attempt, up to 16 KiB of JSON. Operators see it with the job.
+    ///
+    /// # Errors
+    ///
+    /// Refused with `lease_lost` if the attempt no longer belongs to this worker. Stop the work then.
     pub async fn progress(&self, progress: &(impl Serialize + Sync)) -> Result<(), Error> {
         let progress = Progress {
             id: Some(self.job.id),
             attempt: Whole::new(self.job.attempt.into()),
             worker: Some(self.worker.clone()),
-            progress: Some(json_of(progress)?),
+            progress: Some(to_json(progress)?),
             ..Progress::default()
         };
         self.client.progress(&progress).await
     }
 }
 
-/// Why an attempt failed. Every error becomes one with `?`.
+/// Why an attempt failed. `?` converts every error into a failure that the server retries by the
+/// job's policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     message: String,
@@ -82,7 +94,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure with this message.
+    /// Creates a failure with this message.
     pub fn new(message: impl Into<String>) -> Self {
         Failure {
             message: message.into(),
@@ -92,14 +104,14 @@ impl Failure {
         }
     }
 
-    /// No retry can help: the job is dead.
+    /// Makes the failure final: the server does not retry the job, and the job is dead.
     #[must_use]
     pub fn unrecoverable(mut self) -> Self {
         self.unrecoverable = true;
         self
     }
 
-    /// The next attempt starts no earlier than after this time.
+    /// Sets the shortest wait before the next attempt. The policy may wait longer.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(wait);
@@ -117,11 +129,17 @@ impl<E: std::error::Error> From<E> for Failure {
     }
 }
 
-/// What a handler returns: what the job leaves, or why the attempt failed.
+/// What a handler returns: the result of the job, or why the attempt failed.
 pub type Handled = Result<Value, Failure>;
 
 impl Worker {
-    /// A worker of that name, with one slot, on the queue `default`.
+    /// Creates a worker with this name, one slot, and the queue `default`.
+    ///
+    /// Workers that run at the same time need different names.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`] if the name is invalid.
     pub fn new(client: Client, name: &str) -> Result<Self, Invalid> {
         Ok(Worker {
             client,
@@ -135,58 +153,66 @@ impl Worker {
         })
     }
 
-    /// Takes jobs of this queue, too.
+    /// Adds a queue. Without any, the worker claims from `default`.
     #[must_use]
     pub fn queue(mut self, queue: QueueName) -> Self {
         self.queues.push(queue);
         self
     }
 
-    /// Takes jobs of this kind, too; of every kind but HTTP jobs if none is named.
+    /// Adds a kind. Without any, the worker claims every kind except HTTP jobs.
     #[must_use]
     pub fn kind(mut self, kind: Kind) -> Self {
         self.kinds.push(kind);
         self
     }
 
-    /// At most this many jobs run at once. 1.
+    /// Sets how many jobs run at once. Default: 1.
     #[must_use]
     pub fn slots(mut self, slots: u32) -> Self {
         self.slots = slots;
         self
     }
 
-    /// How long a job stays this worker's without a heartbeat, which comes three times as often.
-    /// 30 s.
+    /// Sets the length of a lease. The worker renews its leases after a third of it. If the worker
+    /// dies, the server retries its jobs after the lease. Default: 30 s.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
     }
 
-    /// How long one claim waits for jobs. 20 s.
+    /// Sets how long one claim waits for jobs. Default: 20 s.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
     }
 
-    /// How long running jobs may go on after `stop`; then they are given back. 30 s.
+    /// Sets how long running jobs may continue after `stop`. Then the worker aborts them and releases
+    /// them to the queue. Default: 30 s.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// Claims and runs jobs until `stop`, or until an operator stops this worker; then waits for
-    /// those that run. A server that is away is asked again; one that refuses the worker ends it.
+    /// Claims and runs jobs until `stop` is cancelled or an operator stops this worker. Then waits for
+    /// the running jobs, at most for [`grace`](Worker::grace).
+    ///
+    /// While the server is unreachable, the worker keeps trying.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the worker cannot register, or if the server refuses a claim, for example
+    /// because the key was revoked.
     pub async fn run<H, F>(self, handler: H, stop: CancellationToken) -> Result<(), Error>
     where
         H: Fn(Attempt) -> F + Send + Sync + 'static,
         F: Future<Output = Handled> + Send + 'static,
     {
         self.client.register_worker(&self.about()).await?;
-        let mut run = Run {
+        let mut run = WorkerRun {
             worker: &self,
             tasks: JoinSet::new(),
             running: HashMap::new(),
@@ -196,9 +222,9 @@ impl Worker {
             quiet: false,
             ending: None,
         };
-        let ended = run.until(&handler, &stop).await;
+        let ended = run.run(&handler, &stop).await;
         if let Err(error) = self.client.remove_worker(&self.name).await {
-            warn!(%error, worker = %self.name, "the worker could not sign off");
+            warn!(%error, worker = %self.name, "cannot remove the worker from the server's list");
         }
         ended
     }
@@ -206,17 +232,17 @@ impl Worker {
     fn about(&self) -> NewWorker {
         NewWorker {
             name: Some(self.name.clone()),
-            queues: some(&self.queues),
-            kinds: some(&self.kinds),
+            queues: non_empty(&self.queues),
+            kinds: non_empty(&self.kinds),
             slots: Whole::new(self.slots.into()),
             version: None,
         }
     }
 
-    /// Sends a claim; waits first if it failed before.
+    /// Sends a claim. If the previous claim failed, waits first.
     async fn claim(&self, claim: Claim, failed_before: bool) -> Result<ClaimAnswer, Error> {
         if failed_before {
-            tokio::time::sleep(CLAIM_AGAIN_AFTER).await;
+            tokio::time::sleep(CLAIM_RETRY_WAIT).await;
         }
         self.client.claim(&claim).await
     }
@@ -230,8 +256,8 @@ impl Worker {
             .map(WeightedQueue::Name)
             .collect();
         Claim {
-            queues: some(&queues),
-            kinds: some(&self.kinds),
+            queues: non_empty(&queues),
+            kinds: non_empty(&self.kinds),
             limit: Whole::new(number(free).min(1000)),
             lease: Some(Span(self.lease)),
             wait: Some(Span(self.wait)),
@@ -244,12 +270,12 @@ impl Worker {
     }
 }
 
-/// A list that is left out if it is empty.
-fn some<T: Clone, const MAX: usize>(list: &[T]) -> Option<List<T, 1, MAX>> {
+/// Returns `None` for an empty list, so that the request leaves it out.
+fn non_empty<T: Clone, const MAX: usize>(list: &[T]) -> Option<List<T, 1, MAX>> {
     (!list.is_empty()).then(|| List(list.to_vec()))
 }
 
-fn json_of(value: &impl Serialize) -> Result<Json, Error> {
+fn to_json(value: &impl Serialize) -> Result<Json, Error> {
     let text = serde_json::to_string(value).map_err(|error| Error::Invalid {
         what: "the value".to_owned(),
         rule: format!("must be JSON: {error}"),
@@ -257,8 +283,8 @@ fn json_of(value: &impl Serialize) -> Result<Json, Error> {
     Ok(Json(Payload::from_stored(&text)))
 }
 
-/// An attempt that runs.
-struct Running {
+/// A running attempt.
+struct RunningAttempt {
     id: JobId,
     attempt: u32,
     is_retry: bool,
@@ -266,7 +292,7 @@ struct Running {
     cancelled: bool,
 }
 
-/// Ids of claims that no other run of a worker of the same name makes.
+/// Creates claim ids. No other run of a worker with the same name creates the same ids.
 struct ClaimIds {
     run: u64,
     next: u64,
@@ -274,7 +300,7 @@ struct ClaimIds {
 
 impl Default for ClaimIds {
     fn default() -> Self {
-        // The standard library seeds it with randomness of the operating system.
+        // The standard library seeds it with random numbers of the operating system.
         let run = RandomState::new().hash_one(());
         ClaimIds { run, next: 0 }
     }
@@ -287,25 +313,25 @@ impl ClaimIds {
     }
 }
 
-/// A worker that runs.
-struct Run<'a> {
+/// The state of a running worker.
+struct WorkerRun<'a> {
     worker: &'a Worker,
     tasks: JoinSet<Handled>,
-    running: HashMap<Id, Running>,
+    running: HashMap<Id, RunningAttempt>,
     unreported: Vec<AttemptOutcome>,
     claim_ids: ClaimIds,
-    /// The claim that was sent and not answered. It may have been granted, so the worker repeats it
+    /// The claim that has no response yet. The server may have granted it, so the worker repeats it
     /// with the same id and gets the same jobs.
     unanswered: Option<Claim>,
     quiet: bool,
-    /// Why it claims nothing more.
+    /// Set when the worker stops claiming: what `run` returns once all attempts have ended.
     ending: Option<Result<(), Error>>,
 }
 
 type Claiming<'a> = Pin<Box<dyn Future<Output = Result<ClaimAnswer, Error>> + Send + 'a>>;
 
-impl<'a> Run<'a> {
-    async fn until<H, F>(&mut self, handler: &H, stop: &CancellationToken) -> Result<(), Error>
+impl<'a> WorkerRun<'a> {
+    async fn run<H, F>(&mut self, handler: &H, stop: &CancellationToken) -> Result<(), Error>
     where
         H: Fn(Attempt) -> F,
         F: Future<Output = Handled> + Send + 'static,
@@ -316,32 +342,32 @@ impl<'a> Run<'a> {
         let mut grace = Box::pin(tokio::time::sleep(self.worker.grace));
         loop {
             if self.ending.is_some() {
-                claiming = None; // the server gives back what it was about to hand out
+                claiming = None; // the server takes back the jobs of an interrupted claim
                 if self.running.is_empty() && self.unreported.is_empty() {
                     return self.ending.take().unwrap_or(Ok(()));
                 }
-            } else if claiming.is_none() && !self.quiet && self.free() > 0 {
+            } else if claiming.is_none() && !self.quiet && self.free_slots() > 0 {
                 claiming = Some(self.claim());
             }
             let is_ending = self.ending.is_some();
             tokio::select! {
-                answer = ask(&mut claiming) => {
+                answer = claim_answer(&mut claiming) => {
                     claiming = None;
-                    self.take(answer, handler);
+                    self.start_jobs(answer, handler);
                 }
                 Some(ended) = self.tasks.join_next_with_id() => {
-                    self.ended(ended);
+                    self.add_outcome(ended);
                     self.report().await;
                 }
                 _ = heartbeat.tick() => {
-                    self.beat().await;
+                    self.renew_leases().await;
                     self.report().await;
                 }
                 () = stop.cancelled(), if !is_ending => self.ending = Some(Ok(())),
                 () = &mut grace, if is_ending => {
                     self.tasks.abort_all();
                     grace = Box::pin(tokio::time::sleep(self.worker.lease));
-                    self.unreported.clear(); // the server is away: the leases expire
+                    self.unreported.clear(); // the server is unreachable; the leases expire
                 }
             }
             if !is_ending && self.ending.is_some() {
@@ -350,25 +376,29 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Claims jobs for the free slots, or repeats the claim that was not answered.
+    /// Claims jobs for the free slots, or repeats the claim that got no response.
     fn claim(&mut self) -> Claiming<'a> {
         let failed_before = self.unanswered.is_some();
         let claim = self.unanswered.take().unwrap_or_else(|| {
-            let retries = self.running.values().filter(|one| one.is_retry).count();
+            let retries = self
+                .running
+                .values()
+                .filter(|attempt| attempt.is_retry)
+                .count();
             let claim_id = self.claim_ids.next();
-            self.worker.new_claim(claim_id, self.free(), retries)
+            self.worker.new_claim(claim_id, self.free_slots(), retries)
         });
         self.unanswered = Some(claim.clone());
         Box::pin(self.worker.claim(claim, failed_before))
     }
 
-    fn free(&self) -> usize {
+    fn free_slots(&self) -> usize {
         let slots = usize::try_from(self.worker.slots).unwrap_or(usize::MAX);
         slots.saturating_sub(self.running.len())
     }
 
     /// Starts the jobs of a claim.
-    fn take<H, F>(&mut self, answer: Result<ClaimAnswer, Error>, handler: &H)
+    fn start_jobs<H, F>(&mut self, answer: Result<ClaimAnswer, Error>, handler: &H)
     where
         H: Fn(Attempt) -> F,
         F: Future<Output = Handled> + Send + 'static,
@@ -376,14 +406,14 @@ impl<'a> Run<'a> {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) if error.is_temporary() => {
-                return warn!(%error, worker = %self.worker.name, "a claim failed; trying again");
+                return warn!(%error, worker = %self.worker.name, "claim failed; retrying");
             }
             Err(error) => return self.ending = Some(Err(error)),
         };
         self.unanswered = None;
         for job in answer.data {
             let stop = CancellationToken::new();
-            let running = Running {
+            let running = RunningAttempt {
                 id: job.id,
                 attempt: job.attempt,
                 is_retry: job.failures > 0,
@@ -409,8 +439,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Notes how an attempt ended.
-    fn ended(&mut self, ended: Result<(Id, Handled), JoinError>) {
+    /// Adds the outcome of an attempt that has ended to those to report.
+    fn add_outcome(&mut self, ended: Result<(Id, Handled), JoinError>) {
         let task = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
         let Some(running) = self.running.remove(&task) else {
             return;
@@ -433,7 +463,7 @@ impl<'a> Run<'a> {
         self.unreported.push(match ended {
             Ok((_, Ok(result))) => AttemptOutcome {
                 outcome: Some(OutcomeWord::Succeeded),
-                result: json_of(&result).ok(),
+                result: to_json(&result).ok(),
                 ..outcome
             },
             Ok((_, Err(_))) if running.cancelled => AttemptOutcome {
@@ -449,7 +479,7 @@ impl<'a> Run<'a> {
         });
     }
 
-    /// Reports what has ended; what the server does not take now is reported at the next heartbeat.
+    /// Reports outcomes. After a temporary error, the next heartbeat reports them again.
     async fn report(&mut self) {
         while !self.unreported.is_empty() {
             let count = self.unreported.len().min(1000);
@@ -459,7 +489,7 @@ impl<'a> Run<'a> {
                 outcomes: Some(List(outcomes)),
             };
             if let Err(error) = self.worker.client.settle(&outcomes).await {
-                warn!(%error, worker = %self.worker.name, count, "outcomes could not be reported");
+                warn!(%error, worker = %self.worker.name, count, "settle failed");
                 if error.is_temporary() {
                     return;
                 }
@@ -468,8 +498,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Prolongs the leases, and stops attempts that the server wants stopped.
-    async fn beat(&mut self) {
+    /// Renews the leases, and stops attempts that were cancelled, timed out or lost their lease.
+    async fn renew_leases(&mut self) {
         let leases = self.running.values().map(|running| RenewedLease {
             id: Some(running.id),
             attempt: Whole::new(running.attempt.into()),
@@ -484,12 +514,14 @@ impl<'a> Run<'a> {
         let answer = match self.worker.client.renew(&renewal).await {
             Ok(answer) => answer,
             Err(error) => {
-                return warn!(%error, worker = %self.worker.name, "leases could not be renewed");
+                return warn!(%error, worker = %self.worker.name, "renewal failed; retrying at the next heartbeat");
             }
         };
         for renewed in &answer.data {
-            let is_it = |one: &&mut Running| (one.id, one.attempt) == (renewed.id, renewed.attempt);
-            let Some(running) = self.running.values_mut().find(is_it) else {
+            let is_renewed = |attempt: &&mut RunningAttempt| {
+                (attempt.id, attempt.attempt) == (renewed.id, renewed.attempt)
+            };
+            let Some(running) = self.running.values_mut().find(is_renewed) else {
                 continue;
             };
             running.cancelled |= renewed.cancel_requested == Some(true);
@@ -501,8 +533,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The answer to the claim, if there is one; else never.
-async fn ask(claiming: &mut Option<Claiming<'_>>) -> Result<ClaimAnswer, Error> {
+/// Waits for the answer to the claim. Without a claim, waits forever.
+async fn claim_answer(claiming: &mut Option<Claiming<'_>>) -> Result<ClaimAnswer, Error> {
     match claiming {
         Some(claiming) => claiming.await,
         None => std::future::pending().await,

@@ -1,4 +1,4 @@
-//! What the client does when a server is away, slow, encrypted or strange.
+//! The client against a server that is unreachable, slow, behind TLS, or sends odd responses.
 
 use std::time::Duration;
 
@@ -13,19 +13,22 @@ const EMPTY: &str = "200 OK\n\n{\"data\":[],\"next_cursor\":null}";
 const BUSY: &str = "503 Service Unavailable\nretry-after: 0\n\n{}";
 
 #[tokio::test]
-async fn no_server_is_an_error_that_may_pass() {
+async fn a_failed_connection_is_a_temporary_error() {
     let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", free.local_addr().unwrap());
     drop(free);
     let client = Client::builder(&url).retries(0).build().unwrap();
     let error = client.keys().await.unwrap_err();
     assert!(matches!(error, Error::Connect { .. }), "{error:?}");
-    assert_eq!(error.to_string(), format!("no server answers at {url}"));
+    assert_eq!(
+        error.to_string(),
+        format!("cannot connect to {url}; check the URL and whether the server runs")
+    );
     assert!(error.is_temporary() && error.problem().is_none());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_never_shakes_hands_is_given_up_in_time() {
+async fn the_connect_timeout_covers_the_tls_handshake() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", silent.local_addr().unwrap());
     let timeout = Duration::from_secs(7);
@@ -37,7 +40,7 @@ async fn a_server_that_never_shakes_hands_is_given_up_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_never_answers_is_given_up_in_time() {
+async fn a_request_without_a_response_times_out() {
     let script = Script::start(&[Step::Hang]).await;
     let timeout = Duration::from_secs(9);
     let client = Client::builder(&script.url)
@@ -52,7 +55,7 @@ async fn a_server_that_never_answers_is_given_up_in_time() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_too_large_is_not_read() {
+async fn a_response_that_is_too_large_is_an_error() {
     let script = Script::start(&[Step::Answer(EMPTY)]).await;
     let client = Client::builder(&script.url);
     let small = client.clone().answer_bytes_max(10).build().unwrap();
@@ -70,7 +73,7 @@ async fn an_answer_that_is_too_large_is_not_read() {
 }
 
 #[tokio::test]
-async fn an_answer_of_another_shape_is_unreadable() {
+async fn a_response_of_another_shape_is_unreadable() {
     let script = Script::start(&[Step::Answer("200 OK\n\n{\"rows\":[]}")]).await;
     let error = Client::new(&script.url).unwrap().keys().await.unwrap_err();
     assert!(matches!(error, Error::Unreadable { .. }), "{error:?}");
@@ -81,7 +84,7 @@ async fn an_answer_of_another_shape_is_unreadable() {
 }
 
 #[tokio::test]
-async fn a_read_is_repeated_when_its_connection_breaks_and_a_change_is_not() {
+async fn a_broken_connection_repeats_a_read_but_not_a_change() {
     for (retries, requests) in [(0, 1), (2, 3)] {
         let script = Script::start(&[Step::Close]).await;
         let client = Client::builder(&script.url)
@@ -102,14 +105,14 @@ async fn a_read_is_repeated_when_its_connection_breaks_and_a_change_is_not() {
 }
 
 #[tokio::test]
-async fn a_busy_server_is_asked_again_when_it_says_so() {
+async fn a_503_response_is_repeated_after_retry_after() {
     let script = Script::start(&[Step::Answer(BUSY), Step::Answer(EMPTY)]).await;
     assert!(Client::new(&script.url).unwrap().keys().await.is_ok());
     assert_eq!(script.requests().len(), 2);
 }
 
 #[tokio::test]
-async fn connections_are_kept_up_to_the_limit() {
+async fn idle_connections_are_reused_up_to_the_limit() {
     for (idle_max, connections) in [(0, 3), (1, 1)] {
         let script = Script::start(&[Step::Answer(EMPTY)]).await;
         let client = Client::builder(&script.url).idle_connections_max(idle_max);
@@ -132,7 +135,7 @@ async fn a_connection_that_the_server_closed_is_replaced() {
 }
 
 #[tokio::test]
-async fn every_request_has_host_key_and_base_path() {
+async fn every_request_has_the_host_the_key_and_the_base_path() {
     let script = Script::start(&[Step::Answer(EMPTY)]).await;
     let client = Client::builder(&format!("{}/jobs/", script.url)).key("wl_a");
     client.build().unwrap().keys().await.unwrap();

@@ -1,4 +1,4 @@
-//! The stream of events, from a real server and from one that cuts it off.
+//! The event stream, from a real server and from one that breaks the connection.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use windlass_core::{Kind, QueueName};
 use crate::support::{Script, Server, Step, new_key};
 
 #[tokio::test]
-async fn a_reader_gets_the_events_that_it_asks_for() {
+async fn a_reader_gets_the_events_of_its_filter() {
     let server = Server::start().await;
     let client = server.client();
     let params = EventParams {
@@ -40,7 +40,7 @@ async fn a_reader_gets_the_events_that_it_asks_for() {
 }
 
 #[tokio::test]
-async fn a_reader_that_is_cut_off_resumes_after_its_last_event() {
+async fn a_reader_reconnects_and_resumes_after_its_last_event() {
     let script = Script::start(&[
         Step::AnswerAndClose(
             "200 OK\n\nretry: 1\n\nid: a-1\ndata: {\"event\":\"enqueued\"}\n\nid: a-2\ndata: {\"ev",

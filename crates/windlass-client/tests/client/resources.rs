@@ -43,7 +43,7 @@ async fn keys_are_created_listed_and_revoked() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_missing_wrong_or_too_weak_is_refused_with_its_code() {
+async fn a_missing_wrong_or_weak_key_is_refused_with_a_code() {
     let server = Server::start().await;
     let admin = server.admin_key().await;
     let client = server.builder().key(&admin.key).build().unwrap();
@@ -64,7 +64,7 @@ async fn a_key_that_is_missing_wrong_or_too_weak_is_refused_with_its_code() {
 }
 
 #[tokio::test]
-async fn a_refusal_names_every_field() {
+async fn a_refusal_names_every_invalid_field() {
     let server = Server::start().await;
     let new = NewKey {
         name: Some(" ".to_owned()),
@@ -82,12 +82,12 @@ async fn a_refusal_names_every_field() {
     assert!(
         refused
             .to_string()
-            .starts_with("the server refused (422): ")
+            .starts_with("the server refused the request (422): ")
     );
 }
 
 #[tokio::test]
-async fn secrets_are_kept_listed_rotated_and_removed() {
+async fn secrets_are_stored_listed_rotated_and_deleted() {
     let server = Server::start().await;
     let client = server.client();
     let new = NewSecret {
@@ -188,7 +188,7 @@ async fn queues_are_set_up_paused_and_listed() {
 }
 
 #[tokio::test]
-async fn a_server_says_how_it_is() {
+async fn ready_and_metrics_return_the_state_of_the_server() {
     let server = Server::start_with("/jobs", None).await;
     let client = server.client();
     assert_eq!(client.ready().await.unwrap().status, StatusWord::Ok);

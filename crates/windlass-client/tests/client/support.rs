@@ -1,4 +1,4 @@
-//! A server on loopback, and one that answers what a test says.
+//! A real server on loopback, and a scripted one.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -27,12 +27,12 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Open to everyone until the first key exists.
+    /// Starts a server without keys, which accepts all requests.
     pub(crate) async fn start() -> Self {
         Server::start_with("", None).await
     }
 
-    /// Under a path of a larger program, or with TLS.
+    /// Starts a server under a base path or with TLS.
     pub(crate) async fn start_with(path: &str, tls: Option<&TlsFiles>) -> Self {
         let store = windlass::Client::open("memory:").await.expect("a store");
         let engine = windlass::admin::engine_of(&store);
@@ -65,7 +65,7 @@ impl Server {
         Client::builder(&self.url)
     }
 
-    /// Closes the server: from now on it needs a key.
+    /// Creates the first key. From now on, the server requires a key.
     pub(crate) async fn admin_key(&self) -> CreatedKey {
         let created = self.client().create_key(&new_key(Scope::Admin)).await;
         created.expect("the first key")
@@ -83,25 +83,25 @@ pub(crate) fn new_key(scope: Scope) -> NewKey {
 /// What a [`Script`] does with a request.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
-    /// Answers, and keeps the connection.
+    /// Responds and keeps the connection open.
     Answer(&'static str),
-    /// Answers, and closes the connection although it said nothing about that.
+    /// Responds and closes the connection without announcing it.
     AnswerAndClose(&'static str),
-    /// Closes the connection without an answer.
+    /// Closes the connection without a response.
     Close,
-    /// Never answers.
+    /// Never responds.
     Hang,
 }
 
-/// A server that does one step after the other, whatever it is asked; the last one again and again.
+/// A server that takes one step for each request and then repeats its last step.
 pub(crate) struct Script {
     pub(crate) url: String,
-    seen: Arc<Mutex<Seen>>,
+    received: Arc<Mutex<Received>>,
     serving: JoinHandle<()>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct Received {
     connections: usize,
     requests: Vec<String>,
 }
@@ -116,8 +116,11 @@ impl Script {
     pub(crate) async fn start(steps: &[Step]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
-        let (seen, steps) = (Arc::<Mutex<Seen>>::default(), Arc::<[Step]>::from(steps));
-        let note = Arc::clone(&seen);
+        let (received, steps) = (
+            Arc::<Mutex<Received>>::default(),
+            Arc::<[Step]>::from(steps),
+        );
+        let note = Arc::clone(&received);
         let serving = tokio::spawn(async move {
             loop {
                 let (socket, _) = listener.accept().await.expect("a connection");
@@ -125,25 +128,29 @@ impl Script {
                 tokio::spawn(follow(socket, Arc::clone(&note), Arc::clone(&steps)));
             }
         });
-        Script { url, seen, serving }
+        Script {
+            url,
+            received,
+            serving,
+        }
     }
 
-    /// The heads and bodies of all requests so far.
+    /// Returns the heads and bodies of all requests so far.
     pub(crate) fn requests(&self) -> Vec<String> {
-        self.seen.lock().expect("no panic").requests.clone()
+        self.received.lock().expect("no panic").requests.clone()
     }
 
     pub(crate) fn connections(&self) -> usize {
-        self.seen.lock().expect("no panic").connections
+        self.received.lock().expect("no panic").connections
     }
 }
 
-async fn follow(mut socket: TcpStream, seen: Arc<Mutex<Seen>>, steps: Arc<[Step]>) {
+async fn follow(mut socket: TcpStream, received: Arc<Mutex<Received>>, steps: Arc<[Step]>) {
     while let Some(request) = read_request(&mut socket).await {
         let number = {
-            let mut seen = seen.lock().expect("no panic");
-            seen.requests.push(request);
-            seen.requests.len() - 1
+            let mut received = received.lock().expect("no panic");
+            received.requests.push(request);
+            received.requests.len() - 1
         };
         let step = steps.get(number).or(steps.last()).expect("a step");
         let (answer, closes) = match step {
@@ -162,7 +169,7 @@ async fn follow(mut socket: TcpStream, seen: Arc<Mutex<Seen>>, steps: Arc<[Step]
     }
 }
 
-/// The next request; none if the other side closed the connection.
+/// Reads the next request. Returns `None` if the client closed the connection.
 async fn read_request(socket: &mut TcpStream) -> Option<String> {
     let mut text = String::new();
     loop {

@@ -21,7 +21,7 @@ use crate::support::{Script, Server, Step, new_key};
 #[path = "../../examples/remote_worker.rs"]
 mod remote_worker;
 
-/// Nothing in a test takes longer.
+/// The longest time that a test waits for anything.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn new_job(kind: &str, payload: &serde_json::Value) -> NewJob {
@@ -44,13 +44,13 @@ async fn finished(client: &Client, id: JobId) -> Job {
     client.wait_for_job(id, PATIENCE).await.expect("it works")
 }
 
-/// A worker that runs in the background.
-struct Started {
+/// A worker in the background.
+struct BackgroundWorker {
     stop: CancellationToken,
     ended: JoinHandle<Result<(), Error>>,
 }
 
-impl Started {
+impl BackgroundWorker {
     fn start<H, F>(worker: Worker, handler: H) -> Self
     where
         H: Fn(Attempt) -> F + Send + Sync + 'static,
@@ -58,7 +58,7 @@ impl Started {
     {
         let stop = CancellationToken::new();
         let ended = tokio::spawn(worker.run(handler, stop.clone()));
-        Started { stop, ended }
+        BackgroundWorker { stop, ended }
     }
 
     async fn end(self) -> Result<(), Error> {
@@ -104,10 +104,10 @@ async fn the_example_runs_jobs_until_it_is_stopped() {
 }
 
 #[tokio::test]
-async fn attempts_are_settled_as_their_handlers_ended() {
+async fn attempts_are_settled_with_the_outcome_of_their_handler() {
     let server = Server::start().await;
     let client = server.client();
-    let started = Started::start(worker(&client).slots(3), |attempt| async move {
+    let started = BackgroundWorker::start(worker(&client).slots(3), |attempt| async move {
         match (attempt.job.kind.as_str(), attempt.job.attempt) {
             ("panics", _) => panic!("as it says"),
             ("flaky", 1) => Err(Failure::new("not yet")),
@@ -131,12 +131,12 @@ async fn attempts_are_settled_as_their_handlers_ended() {
 }
 
 #[tokio::test]
-async fn a_job_that_is_cancelled_is_stopped_and_its_progress_is_seen() {
+async fn a_cancelled_job_is_stopped_and_its_progress_is_visible() {
     let server = Server::start().await;
     let client = server.client();
     let begun = Arc::new(Notify::new());
     let begins = Arc::clone(&begun);
-    let started = Started::start(worker(&client), move |attempt: Attempt| {
+    let started = BackgroundWorker::start(worker(&client), move |attempt: Attempt| {
         let begins = Arc::clone(&begins);
         async move {
             attempt.progress(&json!({"percent": 50})).await?;
@@ -155,12 +155,12 @@ async fn a_job_that_is_cancelled_is_stopped_and_its_progress_is_seen() {
 }
 
 #[tokio::test]
-async fn a_lease_is_renewed_while_its_job_runs_and_a_stop_waits_for_it() {
+async fn a_lease_is_renewed_and_shutdown_waits_for_the_running_job() {
     let server = Server::start().await;
     let client = server.client();
     let (begun, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (begins, waits) = (Arc::clone(&begun), Arc::clone(&goes_on));
-    let started = Started::start(worker(&client), move |_| {
+    let started = BackgroundWorker::start(worker(&client), move |_| {
         let (begins, waits) = (Arc::clone(&begins), Arc::clone(&waits));
         async move {
             begins.notify_one();
@@ -186,12 +186,12 @@ async fn a_lease_is_renewed_while_its_job_runs_and_a_stop_waits_for_it() {
 }
 
 #[tokio::test]
-async fn a_job_that_outlives_the_grace_is_given_back() {
+async fn a_job_that_runs_longer_than_the_grace_is_released() {
     let server = Server::start().await;
     let client = server.client();
     let begun = Arc::new(Notify::new());
     let begins = Arc::clone(&begun);
-    let started = Started::start(worker(&client).grace(Duration::ZERO), move |_| {
+    let started = BackgroundWorker::start(worker(&client).grace(Duration::ZERO), move |_| {
         begins.notify_one();
         std::future::pending()
     });
@@ -209,7 +209,7 @@ async fn an_operator_quiets_resumes_and_stops_a_worker() {
     let (name, queue) = (WorkerName::new("w").unwrap(), QueueName::new("q").unwrap());
     let short = Duration::from_millis(100);
     let quick = worker(&client).queue(queue.clone()).wait(short);
-    let started = Started::start(quick, |_| async { Ok(json!(1)) });
+    let started = BackgroundWorker::start(quick, |_| async { Ok(json!(1)) });
     let job = |kind: &str| NewJob {
         queue: Some(queue.clone()),
         ..new_job(kind, &json!({}))
@@ -225,13 +225,13 @@ async fn an_operator_quiets_resumes_and_stops_a_worker() {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_refused_ends_with_the_reason() {
+async fn a_worker_that_the_server_refuses_returns_the_reason() {
     let server = Server::start().await;
     let admin = server.admin_key().await;
     let admin = server.builder().key(&admin.key).build().unwrap();
     let weak = admin.create_key(&new_key(Scope::Read)).await.unwrap();
     let weak = server.builder().key(&weak.key).build().unwrap();
-    let refused = Started::start(worker(&weak), |_| async { Ok(json!(1)) });
+    let refused = BackgroundWorker::start(worker(&weak), |_| async { Ok(json!(1)) });
     assert_eq!(
         refused.ended().await.unwrap_err().code(),
         Some("scope_missing")
@@ -239,7 +239,7 @@ async fn a_worker_that_is_refused_ends_with_the_reason() {
 }
 
 #[tokio::test]
-async fn many_jobs_are_created_at_once_listed_and_removed() {
+async fn jobs_are_created_in_bulk_listed_and_deleted() {
     let server = Server::start().await;
     let client = server.client();
     let mut jobs = vec![new_job("a", &json!(1)), new_job("b", &json!(2))];
@@ -258,7 +258,7 @@ async fn many_jobs_are_created_at_once_listed_and_removed() {
     };
     assert_eq!(job.payload, Some(Json(Payload::from_stored("2"))));
     jobs[0].timeout_ms = None;
-    jobs[0].limit = windlass_client::api::Whole::new(3); // says nothing without a key
+    jobs[0].limit = windlass_client::api::Whole::new(3); // invalid without a concurrency key
     let refused = client
         .create_jobs(&jobs, BulkMode::AllOrNone)
         .await
@@ -309,7 +309,7 @@ async fn many_jobs_are_created_at_once_listed_and_removed() {
 }
 
 #[tokio::test]
-async fn a_creation_is_repeated_with_an_idempotency_key_only() {
+async fn only_an_idempotency_key_makes_a_creation_repeatable() {
     let receipt = "201 Created\n\n{\"id\":\"018f4e2a-0000-7000-8000-000000000001\",\
                    \"duplicate\":false,\"payload_differs\":null,\"replaced\":false}";
     let job = new_job("a", &json!(1));
@@ -336,7 +336,7 @@ async fn a_creation_is_repeated_with_an_idempotency_key_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_waits_gets_that_time_in_addition() {
+async fn a_claim_adds_its_wait_to_the_timeout() {
     let script = Script::start(&[Step::Hang]).await;
     let client = Client::builder(&script.url).timeout(Duration::from_secs(5));
     let claim = windlass_client::api::Claim {
@@ -347,7 +347,7 @@ async fn a_claim_that_waits_gets_that_time_in_addition() {
     assert!(matches!(error, Error::TimedOut { after, .. } if after.as_secs() == 25));
 }
 
-/// The claim ids of all claims that a script has seen.
+/// Returns the claim ids of all claims that a script has received.
 fn claim_ids(script: &Script) -> Vec<String> {
     let claims = script.requests().into_iter();
     let claims = claims.filter(|request| request.starts_with("POST /api/v1/claim "));
@@ -359,7 +359,7 @@ fn claim_ids(script: &Script) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_worker_repeats_a_claim_without_an_answer_with_the_same_id() {
+async fn a_worker_repeats_a_claim_without_a_response_with_the_same_id() {
     let registered = "201 Created\n\n{\"name\":\"w\",\"about\":{},\"alive\":true,\"heartbeat_at\":\"2026-01-01T00:00:00Z\",\"heartbeat_age_ms\":0,\"signal\":null}";
     let empty = "200 OK\n\n{\"data\":[],\"signal\":null}";
     let mut steps = vec![Step::Answer(registered)];
@@ -369,7 +369,7 @@ async fn a_worker_repeats_a_claim_without_an_answer_with_the_same_id() {
     let script = Script::start(&steps).await;
     let worker = Worker::new(Client::new(&script.url).unwrap(), "w").unwrap();
     let worker = worker.lease(Duration::from_secs(3600));
-    let started = Started::start(worker, |_| async { Ok(json!(null)) });
+    let started = BackgroundWorker::start(worker, |_| async { Ok(json!(null)) });
     let ids = loop {
         let ids = claim_ids(&script);
         if ids.iter().any(|id| *id != ids[0]) {
