@@ -14,9 +14,9 @@ use crate::output::Output;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuditCommand {
-    /// Lists what operators did and which dead jobs were removed, newest first.
+    /// List the actions of operators and the removals of dead jobs, newest first.
     List(ListAudit),
-    /// Checks that no record was changed, removed or slipped in.
+    /// Verify that no record was changed, removed or inserted.
     Verify(VerifyAudit),
 }
 
@@ -25,32 +25,32 @@ pub(crate) struct ListAudit {
     #[command(flatten)]
     backend: BackendArgs,
 
-    /// Only what this key did: its id or its name.
+    /// Only actions with this API key: its id or its name.
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
 
-    /// Only this action, such as `job.edit`; with a dot at its end, all that begin with it, such as
+    /// Only this action, such as `job.edit`, or all actions with a prefix that ends in a dot, such as
     /// `job.`.
     #[arg(long, value_name = "ACTION")]
     action: Option<String>,
 
-    /// Only what was done to this target.
+    /// Only actions on this target, such as the id of a job or the name of a queue.
     #[arg(long, value_name = "TARGET")]
     target: Option<String>,
 
-    /// Only at this instant or later, such as `2026-01-01T00:00:00Z`.
+    /// Only actions at this time or later (RFC 3339), such as `2026-01-01T00:00:00Z`.
     #[arg(long, value_name = "INSTANT")]
     from: Option<Timestamp>,
 
-    /// Only before this instant.
+    /// Only actions before this time (RFC 3339).
     #[arg(long, value_name = "INSTANT")]
     before: Option<Timestamp>,
 
-    /// Where the list before ended, as it was printed there.
+    /// Continue an earlier list: the cursor in its last line.
     #[arg(long, value_name = "CURSOR", value_parser = Cursor::place)]
     cursor: Option<u64>,
 
-    /// At most this many records.
+    /// The largest number of records to list, 1 to 1000.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
 }
@@ -60,7 +60,7 @@ pub(crate) struct VerifyAudit {
     #[command(flatten)]
     backend: BackendArgs,
 
-    /// A hash that an earlier check printed: its record must still be there.
+    /// The hash that an earlier verification printed. Its record must still exist.
     #[arg(long, value_name = "HASH")]
     known: Option<String>,
 }
@@ -75,35 +75,36 @@ pub(crate) fn run(command: &AuditCommand, output: &Output) -> anyhow::Result<()>
                 let (records, next) = records(list).await?;
                 let mut text: String = records.iter().map(line).collect();
                 if let Some(next) = &next {
-                    text.push_str(&format!("more: --cursor {next}\n"));
+                    text.push_str(&format!("more records: --cursor {next}\n"));
                 }
                 output.print(&json!({"data": records, "next_cursor": next}), text)
             }
             AuditCommand::Verify(verify) => {
-                let found = verified(verify).await?;
-                if let Some(broken) = &found.broken {
+                let verified = verify_log(verify).await?;
+                if let Some(broken) = &verified.broken {
                     anyhow::bail!("the audit log is broken: {broken}");
                 }
-                let (count, hash) = (found.records, &found.hash);
-                let text =
-                    format!("{count} records, none changed; keep this hash elsewhere: {hash}\n");
-                output.print(&found, text)
+                let (count, hash) = (verified.records, &verified.hash);
+                let text = format!(
+                    "verified {count} records; to detect later changes, keep this hash outside the store: {hash}\n"
+                );
+                output.print(&verified, text)
             }
         }
     })
 }
 
-/// Up to the limit of records, and where the next ones begin. A page may be short and not the last
-/// one.
+/// Returns up to `limit` records and the cursor of the next one. Reads several pages, because a page
+/// can be short without being the last.
 async fn records(list: &ListAudit) -> anyhow::Result<(Vec<AuditRecord>, Option<String>)> {
     let limit = usize::try_from(list.limit)?;
     let backend = list.backend.open().await?;
     let (mut records, mut cursor) = (Vec::new(), list.cursor);
     loop {
-        let left = limit - records.len();
+        let remaining = limit - records.len();
         cursor = match &backend {
             Backend::Server(server) => {
-                let mut pager = server.audit(&list.params()).limit(left);
+                let mut pager = server.audit(&list.params()).limit(remaining);
                 if let Some(cursor) = cursor {
                     pager = pager.after(After(cursor).to_string());
                 }
@@ -113,8 +114,11 @@ async fn records(list: &ListAudit) -> anyhow::Result<(Vec<AuditRecord>, Option<S
                 next.transpose()?
             }
             Backend::Store(store) => {
-                let page = store.audit().list(&list.filter(), cursor, left).await?;
-                records.extend(as_answered::<Vec<AuditRecord>>(&page.records)?);
+                let page = store
+                    .audit()
+                    .list(&list.filter(), cursor, remaining)
+                    .await?;
+                records.extend(to_api::<Vec<AuditRecord>>(&page.records)?);
                 page.next
             }
         };
@@ -147,17 +151,17 @@ impl ListAudit {
     }
 }
 
-async fn verified(verify: &VerifyAudit) -> anyhow::Result<VerifiedAudit> {
+async fn verify_log(verify: &VerifyAudit) -> anyhow::Result<VerifiedAudit> {
     let known = verify.known.as_deref();
     match verify.backend.open().await? {
         Backend::Server(server) => Ok(server.verify_audit(known).await?),
-        Backend::Store(store) => as_answered(&store.audit().verify(known).await?),
+        Backend::Store(store) => to_api(&store.audit().verify(known).await?),
     }
 }
 
-/// What the engine keeps, as a server answers it: the JSON is the same.
-fn as_answered<T: DeserializeOwned>(kept: &impl Serialize) -> anyhow::Result<T> {
-    Ok(serde_json::from_value(json!(kept))?)
+/// Converts a value of the engine into the type of the REST API, whose JSON is the same.
+fn to_api<T: DeserializeOwned>(value: &impl Serialize) -> anyhow::Result<T> {
+    Ok(serde_json::from_value(json!(value))?)
 }
 
 fn line(record: &AuditRecord) -> String {

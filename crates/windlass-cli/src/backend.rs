@@ -1,4 +1,5 @@
-//! Where keys, secrets and the audit log are: behind a running server, or in a store that is opened here.
+//! Where `keys`, `secrets` and `audit` read and write: a running server, or a store that the command
+//! opens itself.
 
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use windlass_server::standalone::config::Config;
 use crate::config::ConfigArgs;
 use crate::server_url::ServerUrlArgs;
 
+/// The flags that select a running server or a store.
 #[derive(Debug, Args)]
 pub(crate) struct BackendArgs {
     #[command(flatten)]
@@ -21,20 +23,20 @@ pub(crate) struct BackendArgs {
     server_url: ServerUrlArgs,
 }
 
-/// Either a server or the store itself.
+/// A running server or an opened store.
 pub(crate) enum Backend {
     Server(windlass_client::Client),
     Store(Box<OpenedStore>),
 }
 
-/// A store that this command opened, with the configuration that names it.
+/// A store that this command opened, and the configuration that it came from.
 pub(crate) struct OpenedStore {
     pub(crate) config: Config,
     pub(crate) client: Client,
 }
 
 impl BackendArgs {
-    /// For a command that looks at what is there: a store that is not there is refused, not made.
+    /// Opens the backend. Fails if the store does not exist, so that a typo creates no empty store.
     pub(crate) async fn open(&self) -> anyhow::Result<Backend> {
         if let Some(server) = self.server_url.client()? {
             return Ok(Backend::Server(server));
@@ -43,7 +45,7 @@ impl BackendArgs {
         Ok(Backend::Store(Box::new(OpenedStore { config, client })))
     }
 
-    /// For a command that puts something in: a store that is not there is made.
+    /// Opens the backend, and creates the store if it does not exist.
     pub(crate) async fn open_or_create(&self) -> anyhow::Result<Backend> {
         if let Some(server) = self.server_url.client()? {
             return Ok(Backend::Server(server));
@@ -58,7 +60,7 @@ impl OpenedStore {
         Audit::new(Arc::clone(windlass::admin::engine_of(&self.client)))
     }
 
-    /// Writes what was done here into the audit log.
+    /// Records an action of this command in the audit log.
     pub(crate) async fn record(&self, action: &str, target: &str, detail: Value) {
         let audit = self.audit();
         let actor = Caller::local().actor();

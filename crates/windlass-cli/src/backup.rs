@@ -1,4 +1,4 @@
-//! `windlass backup` and `windlass restore`: copies of an embedded store.
+//! `windlass backup` and `windlass restore`: copy an embedded store and put the copy back.
 
 use std::path::{Path, PathBuf};
 
@@ -9,27 +9,31 @@ use windlass_sqlite::Existing;
 use crate::config::restrict_new_files;
 use crate::output::Output;
 
-/// Copies a store to a new file, whole as of one moment, also while another process uses it.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "The copy is a consistent snapshot, also while another process writes to the store."
+)]
 pub(crate) struct BackupCommand {
-    /// The store's file.
+    /// The file of the store.
     from: PathBuf,
 
-    /// The copy, which must not be there yet. `windlass restore` puts it back.
+    /// The file to create. It must not exist yet.
     to: PathBuf,
 }
 
-/// Puts a backup in place of a store. Checks that the backup is whole, removes the log of the store
-/// that was there, and refuses while a server has the store open.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "The command first verifies the backup. It fails while a process has the store open: stop the
+server first."
+)]
 pub(crate) struct RestoreCommand {
-    /// The backup, as `windlass backup` made it.
+    /// The backup, a file that `windlass backup` created.
     from: PathBuf,
 
-    /// The store's file.
+    /// The file of the store to create or replace.
     to: PathBuf,
 
-    /// Replace the store that is there.
+    /// Replace an existing store. All its jobs are lost.
     #[arg(long)]
     replace: bool,
 }
@@ -38,12 +42,12 @@ pub(crate) fn run(command: &BackupCommand, output: &Output) -> anyhow::Result<()
     refuse_url(&command.from, "pg_dump")?;
     anyhow::ensure!(
         command.from.exists(),
-        "there is no store at {}",
+        "no store exists at {}",
         command.from.display()
     );
     anyhow::ensure!(
         !command.to.exists(),
-        "{} is there already: name a new file",
+        "{} already exists; name a new file",
         command.to.display()
     );
     windlass_sqlite::backup(&command.from, &command.to)?;
@@ -55,25 +59,26 @@ pub(crate) fn restore(command: &RestoreCommand, output: &Output) -> anyhow::Resu
         refuse_url(path, "pg_restore")?;
     }
     restrict_new_files();
-    let existing = match command.replace {
-        true => Existing::Replace,
-        false => Existing::Keep,
+    let existing = if command.replace {
+        Existing::Replace
+    } else {
+        Existing::Keep
     };
     let restored = windlass_sqlite::restore(&command.from, &command.to, existing);
     if let Err(windlass_store::StoreError::Exists { path }) = &restored {
-        anyhow::bail!("there is a store at {path} already: add `--replace` to replace it");
+        anyhow::bail!("a store already exists at {path}; add `--replace` to replace it");
     }
     restored?;
     print_file(&command.to, output)
 }
 
-/// These commands are for files; a database has tools of its own.
+/// Refuses the URL of a PostgreSQL database, which has its own tools.
 fn refuse_url(path: &Path, tool: &str) -> anyhow::Result<()> {
     let text = path.to_string_lossy();
     let is_database = text.starts_with("postgres://") || text.starts_with("postgresql://");
     anyhow::ensure!(
         !is_database,
-        "this command is for SQLite files: use `{tool}` for PostgreSQL"
+        "this command works on SQLite files; for PostgreSQL, use `{tool}`"
     );
     Ok(())
 }

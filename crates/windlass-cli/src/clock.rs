@@ -1,4 +1,4 @@
-//! The clock of commands of one moment: there is no engine whose clock they could use.
+//! The system clock, for commands that run without an engine and its clock.
 
 #[cfg(feature = "bench")]
 use std::time::Instant;
@@ -6,15 +6,15 @@ use std::time::SystemTime;
 
 use windlass_core::Timestamp;
 
-/// The time on this machine's clock.
-#[expect(clippy::disallowed_methods, reason = "see above")]
+/// Returns the current time.
+#[expect(clippy::disallowed_methods, reason = "no engine, so no engine clock")]
 pub(crate) fn now() -> Timestamp {
     SystemTime::now().into()
 }
 
-/// The beginning of something that is timed.
+/// Starts a measurement.
 #[cfg(feature = "bench")]
-#[expect(clippy::disallowed_methods, reason = "see above")]
+#[expect(clippy::disallowed_methods, reason = "no engine, so no engine clock")]
 pub(crate) fn start() -> Instant {
     Instant::now()
 }

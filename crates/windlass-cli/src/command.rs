@@ -1,4 +1,4 @@
-//! What can be said on the command line.
+//! The command line: commands, global flags and completions.
 
 use std::io::Write as _;
 
@@ -18,16 +18,16 @@ use crate::schedule::ScheduleCommand;
 use crate::secrets::SecretsCommand;
 use crate::serve::ServeCommand;
 
-/// A durable job queue and scheduler whose heart is retrying right.
+/// A durable job queue and scheduler with predictable retries.
 #[derive(Debug, Parser)]
 #[command(
     name = "windlass",
     version,
     disable_help_subcommand = true,
-    after_help = "Exit codes: 0 done, 1 failed, 2 refused: the input breaks a rule, which is named on stderr."
+    after_help = "Exit codes: 0 success, 1 failure, 2 invalid usage or an invalid value. Errors go to stderr."
 )]
 pub(crate) struct Cli {
-    /// Print JSON, for programs.
+    /// Print results and errors as JSON.
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
@@ -37,59 +37,61 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Run the server: REST API, schedules and HTTP jobs.
     Serve(ServeCommand),
 
-    /// Look at the configuration of the server.
+    /// Check or print the configuration of the server.
     #[command(subcommand)]
     Config(ConfigCommand),
 
+    /// Check the machine, the configuration, the store and the secrets, or a running server.
     Doctor(DoctorCommand),
 
-    /// Make, list and revoke API keys.
+    /// Create, list and revoke API keys.
     #[command(subcommand)]
     Keys(KeysCommand),
 
-    /// Keep secrets, encrypted.
+    /// Manage the encrypted secrets that sign webhooks.
     #[command(subcommand)]
     Secrets(SecretsCommand),
 
-    /// See what operators did, and whether the log is whole.
+    /// List and verify the audit log.
     #[command(subcommand)]
     Audit(AuditCommand),
 
-    /// See what a retry policy will do before it does.
+    /// List and explain retry policies.
     #[command(subcommand)]
     Policy(PolicyCommand),
 
-    /// See when a schedule will fire.
+    /// Show when a schedule fires.
     #[command(subcommand)]
     Schedule(ScheduleCommand),
 
-    /// Measure, beside something measured in the same run.
+    /// Measure throughput and latency, compared with a baseline from the same run.
     #[cfg(feature = "bench")]
     #[command(subcommand)]
     Bench(BenchCommand),
 
-    /// Bring the schema of a PostgreSQL database up to date.
+    /// Create, update or inspect the schema of a PostgreSQL database.
     #[command(subcommand)]
     Migrate(MigrateCommand),
 
-    /// Copy an embedded store while it is in use.
+    /// Copy an embedded store to a new file, also while it is in use.
     Backup(BackupCommand),
 
-    /// Put a backup in place of an embedded store.
+    /// Restore an embedded store from a backup.
     Restore(RestoreCommand),
 
-    /// Print completions for a shell.
+    /// Print a completion script for a shell.
     Completions {
-        /// The shell to complete in.
+        /// The shell that runs the script.
         shell: Shell,
     },
 
     /// Print a generated page of the documentation.
     #[command(hide = true)]
     Reference {
-        /// Which page.
+        /// The page to print.
         page: Page,
     },
 }
@@ -116,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_holds_together() {
+    fn the_command_line_definition_is_consistent() {
         Cli::command().debug_assert();
     }
 }

@@ -1,4 +1,4 @@
-//! The configuration of a server, as commands take it: a file, the environment, and flags.
+//! The flags that select a configuration and a store, and the command `windlass config`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,27 +15,28 @@ use windlass_server::standalone::config::{Config, Sources};
 use crate::clock;
 use crate::output::Output;
 
-/// Where the server's configuration and store are.
+/// The flags that select a configuration file and a store.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ConfigArgs {
-    /// The configuration file.
+    /// The configuration file (TOML).
     #[arg(long, value_name = "FILE", env = "WINDLASS_CONFIG")]
     pub(crate) config: Option<PathBuf>,
 
-    /// The directory of the embedded store.
+    /// The directory of the embedded store [default: windlass-data].
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
 
-    /// The store: `sqlite:path`, `postgres://user@host/database` or `memory:`.
+    /// The store: `sqlite:path`, `postgres://user@host/database` or `memory:` (not durable)
+    /// [default: windlass.db in the data directory].
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
 }
 
 impl ConfigArgs {
-    /// Everything that says something about settings.
+    /// Collects the configuration file, the environment and the flags.
     fn sources(&self) -> Result<Sources, Invalid> {
         let data = self.data.as_ref().map(|data| {
-            let text = data.to_str().ok_or_else(|| no_text("--data"))?;
+            let text = data.to_str().ok_or_else(|| not_utf8("--data"))?;
             Ok(("data", text.to_owned()))
         });
         let store = self.store.clone().map(|store| ("store", store));
@@ -50,19 +51,19 @@ impl ConfigArgs {
         Ok(Config::load(&self.sources()?)?)
     }
 
-    /// Opens the store that is configured, for a command that only looks: one that is not there is refused, not made.
+    /// Opens the configured store. Fails if it does not exist.
     pub(crate) async fn open_existing(&self) -> anyhow::Result<(Config, Client)> {
         let config = self.load()?;
         anyhow::ensure!(
             store_exists(&config).await?,
-            "there is no store {}: look at `--data`, `--store` and the configuration",
+            "the store {} does not exist; check `--data`, `--store` and the configuration",
             config.store_shown()
         );
         let client = open_store(&config).await?;
         Ok((config, client))
     }
 
-    /// Opens the store that is configured, for a command of one moment.
+    /// Opens the configured store, and creates it if it does not exist.
     pub(crate) async fn open_or_create(&self) -> anyhow::Result<(Config, Client)> {
         let config = self.load()?;
         let client = open_store(&config).await?;
@@ -70,46 +71,49 @@ impl ConfigArgs {
     }
 }
 
-/// The variables that are text; one of ours that is not is refused, not overlooked.
+/// Returns all environment variables that are UTF-8. Refuses a `WINDLASS_` variable that is not,
+/// because ignoring it would ignore a setting.
 fn environment() -> Result<Vec<(String, String)>, Invalid> {
     let variables = std::env::vars_os().filter_map(|(name, value)| {
         let name = name.into_string().ok()?;
         match value.into_string() {
             Ok(value) => Some(Ok((name, value))),
-            Err(_) if name.starts_with("WINDLASS_") => Some(Err(no_text(&name))),
+            Err(_) if name.starts_with("WINDLASS_") => Some(Err(not_utf8(&name))),
             Err(_) => None,
         }
     });
     variables.collect()
 }
 
-fn no_text(name: &str) -> Invalid {
+fn not_utf8(name: &str) -> Invalid {
     Invalid::new(name, "must be UTF-8")
 }
 
-/// What a server is started with.
+/// The flags of a server.
 #[derive(Debug, Args)]
 pub(crate) struct ServerArgs {
     #[command(flatten)]
     config: ConfigArgs,
 
-    /// Where to listen; port 0 takes any that is free. [default: 127.0.0.1:8080]
+    /// The address to listen on; port 0 selects a free port [default: 127.0.0.1:8080].
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<String>,
 
-    /// Let HTTP jobs reach addresses of this range, which are not public. Can be given several times.
+    /// Allow HTTP jobs to call private addresses in this range, such as 10.1.0.0/16. Can be given
+    /// several times [default: only public addresses].
     #[arg(long, value_name = "CIDR")]
     allow_target: Vec<String>,
 
-    /// Allow other machines to reach it without TLS and without keys.
+    /// Allow other machines to connect without TLS and without API keys.
     #[arg(long)]
     insecure: bool,
 
-    /// How log lines look: `text` or `json`.
+    /// The format of log lines: `text` or `json` [default: text].
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<String>,
 
-    /// What is logged: `error`, `warn`, `info`, `debug`, `trace`, or a filter.
+    /// The log level: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as
+    /// `info,windlass_server=debug` [default: info].
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
 }
@@ -133,18 +137,18 @@ impl ServerArgs {
         Ok(sources)
     }
 
-    /// The configuration of a server, which also needs the files that it names.
+    /// Loads the configuration and checks that the files in it exist.
     pub(crate) fn load(&self) -> anyhow::Result<Config> {
         Ok(Config::load_for_server(&self.sources()?)?)
     }
 
-    /// The configuration, whether the files that it names are there or not.
-    fn load_settings(&self) -> anyhow::Result<Config> {
+    /// Loads the configuration without a check of the files in it.
+    fn load_without_files(&self) -> anyhow::Result<Config> {
         Ok(Config::load(&self.sources()?)?)
     }
 }
 
-/// Whether the store that is configured was made before. A memory store is there as soon as it is asked for.
+/// Returns whether the configured store exists. A store in memory always does.
 pub(crate) async fn store_exists(config: &Config) -> anyhow::Result<bool> {
     let url = config.store_url();
     match url.split_once(':') {
@@ -152,32 +156,32 @@ pub(crate) async fn store_exists(config: &Config) -> anyhow::Result<bool> {
         Some(("postgres" | "postgresql", _)) => {
             let version = PostgresStore::schema_version(&Options::parse(&url)?).await;
             let version = version
-                .with_context(|| format!("the store {} cannot be opened", config.store_shown()))?;
+                .with_context(|| format!("cannot open the store {}", config.store_shown()))?;
             Ok(version > 0)
         }
         _ => Ok(true),
     }
 }
 
-/// Opens the store that is configured.
+/// Opens the configured store, and creates it if it does not exist.
 pub(crate) async fn open_store(config: &Config) -> anyhow::Result<Client> {
     restrict_new_files();
     let recorder = Arc::new(PrometheusRecorder::new());
     Ok(config.open_store(recorder).await?)
 }
 
-/// Files that this process makes from now on are for their owner alone.
+/// From now on, only the owner can read the files that this process creates.
 pub(crate) fn restrict_new_files() {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Checks the configuration and the files that it names, and tells everything that is wrong.
+    /// Check the configuration and the files in it, and print all problems.
     Check(ServerArgs),
-    /// Prints every setting with its value and where that comes from. Secrets are hidden.
+    /// Print the value of every setting and where it comes from. Secrets are hidden.
     Print(ServerArgs),
-    /// Prints an example file with every setting at its default.
+    /// Print an example file with the default of every setting.
     Init,
 }
 
@@ -188,14 +192,14 @@ pub(crate) fn run(command: &ConfigCommand, output: &Output) -> anyhow::Result<()
             if let Some(files) = config.tls_files() {
                 check_validity(&files, clock::now())?;
             }
-            let mut text = String::from("the configuration is fine\n");
+            let mut text = String::from("the configuration is valid\n");
             for warning in &config.warnings {
                 text.push_str(&format!("warning: {warning}\n"));
             }
             output.print(&serde_json::json!({"warnings": config.warnings}), text)
         }
         ConfigCommand::Print(server) => {
-            let config = server.load_settings()?;
+            let config = server.load_without_files()?;
             output.print(&config.to_json(), config.to_text())
         }
         ConfigCommand::Init => {
@@ -214,31 +218,31 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Parser)]
-    struct Alone {
+    struct ServeArguments {
         #[command(flatten)]
         server: ServerArgs,
     }
 
-    /// Where a server with these arguments would listen.
-    fn bound(arguments: &[&str]) -> Option<SocketAddr> {
-        let alone = Alone::try_parse_from([&["serve"], arguments].concat()).ok()?;
+    /// Returns the address that a server with these arguments listens on.
+    fn bind_address(arguments: &[&str]) -> Option<SocketAddr> {
+        let parsed = ServeArguments::try_parse_from([&["serve"], arguments].concat()).ok()?;
         let sources = Sources {
             environment: Vec::new(),
-            ..alone.server.sources().ok()?
+            ..parsed.server.sources().ok()?
         };
         Some(Config::load(&sources).ok()?.bind)
     }
 
     #[test]
-    fn the_default_is_loopback_and_a_public_address_must_be_meant() {
-        assert_eq!(bound(&[]), "127.0.0.1:8080".parse().ok());
+    fn the_default_is_loopback_and_a_public_address_needs_insecure() {
+        assert_eq!(bind_address(&[]), "127.0.0.1:8080".parse().ok());
         assert_eq!(
-            bound(&["--bind", "127.0.0.1:1"]),
+            bind_address(&["--bind", "127.0.0.1:1"]),
             "127.0.0.1:1".parse().ok()
         );
-        assert_eq!(bound(&["--bind", "0.0.0.0:1"]), None);
+        assert_eq!(bind_address(&["--bind", "0.0.0.0:1"]), None);
         assert_eq!(
-            bound(&["--bind", "0.0.0.0:1", "--insecure"]),
+            bind_address(&["--bind", "0.0.0.0:1", "--insecure"]),
             "0.0.0.0:1".parse().ok()
         );
     }

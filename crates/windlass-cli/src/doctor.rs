@@ -1,4 +1,4 @@
-//! `windlass doctor`: everything that a server looks at before it starts, or how a running one is.
+//! `windlass doctor`: runs the checks that a server runs before it starts, or asks a running server.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -14,9 +14,11 @@ use crate::config::{ServerArgs, open_store, store_exists};
 use crate::output::Output;
 use crate::server_url::ServerUrlArgs;
 
-/// Looks at the machine, the configuration, the store and the secrets, and says what to do about
-/// what is wrong. With `--url`, asks a running server how it is instead.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Prints one line for each check: `ok`, `warning` or `failure`. Exits with code 1 if a check failed.
+Creates nothing. With --url, asks a running server and ignores the configuration flags."
+)]
 pub(crate) struct DoctorCommand {
     #[command(flatten)]
     server: ServerArgs,
@@ -32,7 +34,7 @@ pub(crate) fn run(command: &DoctorCommand, output: &Output) -> anyhow::Result<()
     let checks = runtime.block_on(async {
         match command.server_url.client()? {
             Some(server) => ask_server(&server).await,
-            None => look_here(command).await,
+            None => check_here(command).await,
         }
     })?;
     let failed = checks
@@ -48,7 +50,7 @@ pub(crate) fn run(command: &DoctorCommand, output: &Output) -> anyhow::Result<()
     Ok(())
 }
 
-/// How a running server is, and whether it knows the key.
+/// Asks a running server whether it is ready and accepts the key.
 async fn ask_server(server: &windlass_client::Client) -> anyhow::Result<Vec<Check>> {
     let ready = server.ready().await?;
     let problems = ready.problems.into_iter();
@@ -56,7 +58,7 @@ async fn ask_server(server: &windlass_client::Client) -> anyhow::Result<Vec<Chec
         .map(|problem| Check::new("server", Verdict::Failure, problem))
         .collect();
     if checks.is_empty() {
-        checks.push(Check::new("server", Verdict::Ok, "it is ready"));
+        checks.push(Check::new("server", Verdict::Ok, "the server is ready"));
     }
     let workers: Value = match server
         .call(Method::Get, "/api/v1/workers", None::<&Value>)
@@ -70,14 +72,14 @@ async fn ask_server(server: &windlass_client::Client) -> anyhow::Result<Vec<Chec
         }
         Err(error) => return Err(error.into()),
     };
-    checks.push(Check::new("key", Verdict::Ok, "the server accepts it"));
+    checks.push(Check::new("key", Verdict::Ok, "accepted by the server"));
     let differences = workers.get("differences").and_then(Value::as_array);
     let differences = differences.into_iter().flatten().filter_map(Value::as_str);
-    checks.extend(differences.map(|told| Check::new("servers", Verdict::Warning, told)));
+    checks.extend(differences.map(|text| Check::new("servers", Verdict::Warning, text)));
     Ok(checks)
 }
 
-async fn look_here(command: &DoctorCommand) -> anyhow::Result<Vec<Check>> {
+async fn check_here(command: &DoctorCommand) -> anyhow::Result<Vec<Check>> {
     let config = command.server.load()?;
     let machine = Machine::measure(&config, clock::now());
     let mut checks = machine.judge(config.connections, &config.data);
@@ -89,12 +91,12 @@ async fn look_here(command: &DoctorCommand) -> anyhow::Result<Vec<Check>> {
             warning.clone(),
         ));
     }
-    checks.extend(look_at_store(&config).await);
+    checks.extend(check_store(&config).await);
     Ok(checks)
 }
 
-/// Looks into the store, and makes none.
-async fn look_at_store(config: &Config) -> Vec<Check> {
+/// Checks the store, the secrets and the other servers. Does not create a store.
+async fn check_store(config: &Config) -> Vec<Check> {
     let failed = |error: anyhow::Error| {
         let found = format!("{error:#}");
         vec![Check::new("store", Verdict::Failure, found)]
@@ -102,21 +104,24 @@ async fn look_at_store(config: &Config) -> Vec<Check> {
     match store_exists(config).await {
         Ok(true) => {}
         Ok(false) => {
-            let found = format!("{}: not there yet, a start makes it", config.store_shown());
+            let found = format!(
+                "{} does not exist yet; `windlass serve` creates it",
+                config.store_shown()
+            );
             return vec![Check::new("store", Verdict::Ok, found)];
         }
         Err(error) => return failed(error),
     }
     let client = match open_store(config).await {
         Ok(client) => client,
-        Err(error) => match in_use(&error) {
+        Err(error) => match in_use_text(&error) {
             Some(found) => return vec![Check::new("store", Verdict::Warning, found)],
             None => return failed(error),
         },
     };
     let mut checks = vec![Check::new("store", Verdict::Ok, config.store_shown())];
     if !config.is_durable() {
-        let found = "it is in memory: nothing is durable";
+        let found = "the store is in memory; all jobs are lost when the server stops";
         checks.push(Check::new("store", Verdict::Warning, found));
     }
     checks.push(
@@ -124,31 +129,31 @@ async fn look_at_store(config: &Config) -> Vec<Check> {
             .open_secrets(windlass::admin::engine_of(&client))
             .await
         {
-            Ok(_) => Check::new("secrets", Verdict::Ok, "all of them open"),
+            Ok(_) => Check::new("secrets", Verdict::Ok, "all secrets can be decrypted"),
             Err(error) => Check::new("secrets", Verdict::Failure, error.to_string()),
         },
     );
     if !config.keeps_one_server() {
-        checks.extend(look_at_servers(config, &client).await);
+        checks.extend(check_servers(config, &client).await);
     }
     checks
 }
 
-/// What is said of a store that a running server has.
-fn in_use(error: &anyhow::Error) -> Option<String> {
+/// Returns the text for a store that a running server has open; `None` for another error.
+fn in_use_text(error: &anyhow::Error) -> Option<String> {
     let StartError::Store { cause, .. } = error.downcast_ref()? else {
         return None;
     };
     match &**cause {
-        windlass::Error::Store(used @ StoreError::InUse { .. }) => Some(format!(
-            "{used}; to check it, ask the server: `windlass doctor --url http://…`"
+        windlass::Error::Store(in_use @ StoreError::InUse { .. }) => Some(format!(
+            "{in_use}. To check the running server, use `windlass doctor --url http://…`"
         )),
         _ => None,
     }
 }
 
-/// Whether the servers that share the store are configured alike, and as this one would be.
-async fn look_at_servers(config: &Config, client: &Client) -> Vec<Check> {
+/// Compares the configurations of the servers that share the store, including this one.
+async fn check_servers(config: &Config, client: &Client) -> Vec<Check> {
     let now = client.now();
     let mut nodes = match windlass::admin::engine_of(client).store().nodes().await {
         Ok(nodes) => nodes,
@@ -161,11 +166,12 @@ async fn look_at_servers(config: &Config, client: &Client) -> Vec<Check> {
     });
     let differences = nodes::differences(&nodes, now);
     if differences.is_empty() {
-        let found = "all that share the store are configured alike";
+        let found = "all servers that share the store have the same configuration";
         return vec![Check::new("servers", Verdict::Ok, found)];
     }
-    let told = differences.into_iter();
-    told.map(|told| Check::new("servers", Verdict::Warning, told))
+    let differences = differences.into_iter();
+    differences
+        .map(|text| Check::new("servers", Verdict::Warning, text))
         .collect()
 }
 

@@ -1,4 +1,4 @@
-//! `windlass keys`: makes, lists and revokes API keys.
+//! `windlass keys`: creates, lists and revokes API keys.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::output::Output;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysCommand {
-    /// Makes a key and prints it. It is shown this once, and stored as a hash.
+    /// Create an API key and print it. The key is shown only once; the store keeps only its hash.
     Create(CreateKey),
-    /// Lists keys, revoked ones too, without their secrets.
+    /// List all keys, including revoked ones. The secret part of a key is not shown.
     List(BackendArgs),
-    /// Revokes a key for good, by its id. Servers refuse it within a second.
+    /// Revoke a key permanently. All servers refuse it within 1 s.
     Revoke(RevokeKey),
 }
 
@@ -26,15 +26,16 @@ pub(crate) struct CreateKey {
     #[command(flatten)]
     backend: BackendArgs,
 
-    /// What people call it.
+    /// A name for the key, for lists and the audit log.
     #[arg(long)]
     name: String,
 
-    /// What it may do: enqueue, work, read, read-payload, operate, admin.
+    /// What the key may do: enqueue, work, read, read-payload, operate, admin. Separate several with
+    /// commas.
     #[arg(long, value_name = "SCOPE", value_delimiter = ',', required = true)]
     scope: Vec<String>,
 
-    /// After how long it is refused, such as `90d`; never, if not given.
+    /// How long the key is valid, such as `90d` [default: until it is revoked].
     #[arg(long, value_name = "DURATION")]
     expires_in: Option<String>,
 }
@@ -44,7 +45,7 @@ pub(crate) struct RevokeKey {
     #[command(flatten)]
     backend: BackendArgs,
 
-    /// The id of the key: the part behind `wl_`.
+    /// The id of the key, as `windlass keys list` shows it: `<id>` in `wl_<id>_…`.
     id: String,
 }
 
@@ -76,10 +77,10 @@ fn keys_of(store: &OpenedStore) -> Keys {
 }
 
 async fn create_key(create: &CreateKey) -> anyhow::Result<CreatedKey> {
-    let of_flag = |flag: &'static str| move |broken: Invalid| Invalid::new(flag, broken.rule());
-    let scopes = Scopes::from_names(&create.scope).map_err(of_flag("--scope"))?;
+    let name_flag = |flag: &'static str| move |invalid: Invalid| Invalid::new(flag, invalid.rule());
+    let scopes = Scopes::from_names(&create.scope).map_err(name_flag("--scope"))?;
     let expires_in = create.expires_in.as_deref().map(parse_duration).transpose();
-    let expires_in = expires_in.map_err(of_flag("--expires-in"))?;
+    let expires_in = expires_in.map_err(name_flag("--expires-in"))?;
     match create.backend.open_or_create().await? {
         Backend::Server(server) => {
             let new = windlass_api::NewKey {
@@ -97,10 +98,10 @@ async fn create_key(create: &CreateKey) -> anyhow::Result<CreatedKey> {
                 scopes: scopes.given(),
                 expires_at: expires_in.map(|span| now.saturating_add(span)),
             };
-            let made = keys_of(&store).create(new, now).await;
-            let (key, info) = made.map_err(|error| match error {
-                KeyError::Invalid(broken) if broken.field() == "scopes" => {
-                    of_flag("--scope")(broken).into()
+            let created = keys_of(&store).create(new, now).await;
+            let (key, info) = created.map_err(|error| match error {
+                KeyError::Invalid(invalid) if invalid.field() == "scopes" => {
+                    name_flag("--scope")(invalid).into()
                 }
                 error => error,
             })?;
@@ -144,12 +145,13 @@ fn line(key: &Key) -> String {
     let state = match (key.revoked_at, key.expires_at) {
         (Some(at), _) => format!("revoked {at}"),
         (None, _) if key.unreadable => "unreadable".to_owned(),
-        (None, Some(at)) => format!("until {at}"),
+        (None, Some(at)) => format!("valid until {at}"),
         (None, None) => "valid".to_owned(),
     };
     let (scopes, used) = (
         scopes.join(","),
-        key.last_used_at.map_or("-".to_owned(), |at| at.to_string()),
+        key.last_used_at
+            .map_or("never".to_owned(), |at| at.to_string()),
     );
     format!(
         "{}  {:24} {scopes:32} {state}, last used {used}\n",

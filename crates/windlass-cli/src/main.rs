@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         Err(error) => return output::fail_usage(&error),
     };
     let output = Output::new(cli.json);
-    let done = match cli.command {
+    let result = match cli.command {
         Command::Serve(command) => serve::run(&command, &output),
         Command::Config(command) => config::run(&command, &output),
         Command::Doctor(command) => doctor::run(&command, &output),
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
         Command::Completions { shell } => command::print_completions(shell),
         Command::Reference { page } => reference::print(page),
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => output.fail(&error),
     }

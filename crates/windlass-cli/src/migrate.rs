@@ -1,4 +1,4 @@
-//! `windlass migrate`: the schema of a PostgreSQL database.
+//! `windlass migrate`: manages the schema of a PostgreSQL database.
 
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -8,16 +8,16 @@ use crate::output::Output;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum MigrateCommand {
-    /// Brings the schema up to date. Several at once wait for one another.
-    Up(Database),
-    /// Tells which migrations were applied, and which are missing.
-    Status(Database),
-    /// Prints the migrations, for a person to look at or to run.
+    /// Create the schema or bring it up to date. Concurrent runs wait for each other.
+    Up(DatabaseArgs),
+    /// List all migrations, each `applied` or `missing`.
+    Status(DatabaseArgs),
+    /// Print the SQL of all migrations, to review it or to run it by hand.
     Sql,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Database {
+pub(crate) struct DatabaseArgs {
     /// The database, such as postgres://user@host/database.
     #[arg(
         long,
@@ -40,9 +40,10 @@ pub(crate) fn run(command: &MigrateCommand, output: &Output) -> anyhow::Result<(
                 .iter()
                 .map(|migration| format!("{} {}", migration.number, migration.name))
                 .collect();
-            let text = match names.is_empty() {
-                true => "the schema is up to date\n".to_owned(),
-                false => format!("applied {}\n", names.join(", ")),
+            let text = if names.is_empty() {
+                "the schema is up to date\n".to_owned()
+            } else {
+                format!("applied {}\n", names.join(", "))
             };
             output.print(&json!({"applied": names}), text)
         }
@@ -52,9 +53,10 @@ pub(crate) fn run(command: &MigrateCommand, output: &Output) -> anyhow::Result<(
             let mut text = String::new();
             let mut rows = Vec::new();
             for migration in MIGRATIONS {
-                let state = match migration.number <= version {
-                    true => "applied",
-                    false => "missing",
+                let state = if migration.number <= version {
+                    "applied"
+                } else {
+                    "missing"
                 };
                 text.push_str(&format!(
                     "{:>4} {:12} {state}\n",
@@ -67,7 +69,7 @@ pub(crate) fn run(command: &MigrateCommand, output: &Output) -> anyhow::Result<(
             output.print(&rows, text)
         }
         MigrateCommand::Sql => {
-            let all = MIGRATIONS.map(|migration| {
+            let migrations = MIGRATIONS.map(|migration| {
                 format!(
                     "-- {} {}\n{}",
                     migration.number, migration.name, migration.sql
@@ -75,7 +77,7 @@ pub(crate) fn run(command: &MigrateCommand, output: &Output) -> anyhow::Result<(
             });
             let text = format!(
                 "create schema if not exists windlass;\n\n{}",
-                all.join("\n")
+                migrations.join("\n")
             );
             output.print(&json!({"sql": text}), &text)
         }

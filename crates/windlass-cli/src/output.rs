@@ -1,4 +1,4 @@
-//! Where results and errors go, and which exit code they leave.
+//! Prints results and errors, and chooses the exit code.
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Write as _};
@@ -13,12 +13,12 @@ use windlass_server::secrets::SecretError;
 use windlass_server::standalone::StartError;
 use windlass_server::standalone::config::ConfigError;
 
-/// The command could not be carried out.
+/// The exit code of a command that failed.
 const FAILED: u8 = 1;
-/// The input breaks a rule. Wrong usage leaves the same code.
+/// The exit code for an invalid value and, from clap, for invalid usage.
 const REFUSED: u8 = 2;
 
-/// Prints for people, or JSON for programs.
+/// Prints text for people or JSON for programs.
 #[derive(Debug)]
 pub(crate) struct Output {
     json: bool,
@@ -29,7 +29,7 @@ impl Output {
         Output { json }
     }
 
-    /// Prints a result in the form that was asked for.
+    /// Prints a result as text or, with `--json`, as JSON over several lines.
     pub(crate) fn print(&self, json: &impl Serialize, text: impl Display) -> anyhow::Result<()> {
         let printed = if self.json {
             serde_json::to_string_pretty(json)? + "\n"
@@ -39,61 +39,64 @@ impl Output {
         Ok(std::io::stdout().lock().write_all(printed.as_bytes())?)
     }
 
-    /// Prints a result on one line, for those who read line by line.
+    /// Prints a result on one line, so that a program can wait for this line.
     pub(crate) fn print_line(&self, json: &Value, text: impl Display) -> std::io::Result<()> {
         let mut stdout = std::io::stdout().lock();
-        match self.json {
-            true => writeln!(stdout, "{json}"),
-            false => writeln!(stdout, "{text}"),
+        if self.json {
+            writeln!(stdout, "{json}")
+        } else {
+            writeln!(stdout, "{text}")
         }
     }
 
-    /// Tells an error on stderr; the exit code says whether the input is to blame.
+    /// Prints an error to stderr. Returns [`REFUSED`] if the input is invalid, else [`FAILED`].
     pub(crate) fn fail(&self, error: &anyhow::Error) -> ExitCode {
         let invalid = broken_rule(error);
-        let remote = error.downcast_ref::<ClientError>();
-        let remote = remote.and_then(ClientError::problem);
-        let remote = remote.filter(|problem| matches!(problem.status, 400 | 413 | 422));
-        let refused = invalid.is_some() || remote.is_some() || error.is::<ConfigError>();
+        let problem = error.downcast_ref::<ClientError>();
+        let problem = problem.and_then(ClientError::problem);
+        let problem = problem.filter(|problem| matches!(problem.status, 400 | 413 | 422));
+        let refused = invalid.is_some() || problem.is_some() || error.is::<ConfigError>();
         let code = if refused { REFUSED } else { FAILED };
-        let told = if self.json {
+        let text = if self.json {
             let field = invalid.map(Invalid::field);
-            let pointer = || Some(remote?.errors.first()?.pointer.as_str());
+            let pointer = || Some(problem?.errors.first()?.pointer.as_str());
             let field = field.or_else(pointer);
             json!({"error": {"message": format!("{error:#}"), "field": field}}).to_string()
         } else {
             format!("error: {error:#}")
         };
-        // A reader that has gone away, as in `windlass … | head`, is not worth a message; nor is a closed stderr.
+        // In `windlass … | head`, `head` may close the pipe early, which needs no message. If stderr
+        // itself is closed, no one can read one.
         if !is_broken_pipe(error) {
-            let _ = writeln!(std::io::stderr(), "{told}");
+            let _ = writeln!(std::io::stderr(), "{text}");
         }
         ExitCode::from(code)
     }
 }
 
-/// The rule that the input breaks, if that is what went wrong.
+/// Returns the rule that the input breaks, if the error has that cause.
 fn broken_rule(error: &anyhow::Error) -> Option<&Invalid> {
-    let of_key = || match error.downcast_ref()? {
+    let key_rule = || match error.downcast_ref()? {
         KeyError::Invalid(invalid) => Some(invalid),
         _ => None,
     };
-    let of_secret = || match error.downcast_ref()? {
+    let secret_rule = || match error.downcast_ref()? {
         SecretError::Invalid(invalid) => Some(invalid),
         _ => None,
     };
-    let of_store = || match error.downcast_ref()? {
+    let store_rule = || match error.downcast_ref()? {
         StartError::Store { cause, .. } => match &**cause {
             windlass::Error::Invalid(invalid) => Some(invalid),
             _ => None,
         },
         _ => None,
     };
-    let plain = error.downcast_ref::<Invalid>();
-    plain.or_else(of_key).or_else(of_secret).or_else(of_store)
+    let invalid = error.downcast_ref::<Invalid>();
+    let invalid = invalid.or_else(key_rule).or_else(secret_rule);
+    invalid.or_else(store_rule)
 }
 
-/// Tells what is wrong with the command line itself; `--help` and `--version` come here too.
+/// Prints an error in the command line itself. clap also returns `--help` and `--version` as errors.
 pub(crate) fn fail_usage(error: &clap::Error) -> ExitCode {
     let asked_for_json = std::env::args().any(|argument| argument == "--json");
     if error.use_stderr() && asked_for_json {

@@ -1,4 +1,4 @@
-//! `windlass policy`: what a retry policy will do.
+//! `windlass policy`: lists and explains retry policies.
 
 mod plot;
 mod text;
@@ -17,19 +17,20 @@ use crate::output::Output;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PolicyCommand {
-    /// List the policies that have a name.
+    /// List the presets.
     List,
 
-    /// Show when each attempt would start, and what many failing jobs send to their target.
+    /// Show when each attempt starts, and the load when many jobs fail together.
     Explain {
-        /// A preset's name, or a policy as JSON.
+        /// The name of a preset, or a policy as JSON.
         policy: String,
 
-        /// How many attempts may fail in all, instead of what the policy says.
+        /// The number of attempts that may fail in total, 0 to 1000 [default: 0, the limit of the
+        /// policy].
         #[arg(long, value_name = "N", allow_negative_numbers = true)]
         max_attempts: Option<i64>,
 
-        /// How many jobs fail together.
+        /// The number of jobs that fail together.
         #[arg(long, value_name = "N", default_value_t = 1000)]
         jobs: u64,
     },
@@ -52,7 +53,7 @@ pub(crate) fn run(command: PolicyCommand, output: &Output) -> anyhow::Result<()>
     }
 }
 
-/// A policy with all that can be told about it.
+/// A policy, the number of failing jobs, and the resulting attempts and load.
 pub(crate) struct ExplainedPolicy {
     pub(crate) policy: RetryPolicy,
     pub(crate) jobs: u64,
@@ -62,14 +63,14 @@ pub(crate) struct ExplainedPolicy {
 impl ExplainedPolicy {
     pub(crate) fn new(text: &str, max_attempts: Option<i64>, jobs: u64) -> Result<Self, Invalid> {
         let mut policy = parse_policy(text)?;
-        // 0 means unset: the policy's own limit stays.
-        let asked = max_attempts
+        // 0 means unset: the policy keeps its own limit.
+        let given_limit = max_attempts
             .map(AttemptLimit::from_max_attempts)
             .transpose()?;
-        if let Some(limit) = asked.flatten() {
+        if let Some(limit) = given_limit.flatten() {
             policy = policy.with_limit(Some(limit));
         }
-        // Without any limit a job has one attempt: retrying is something that somebody asks for.
+        // A job without any limit has one attempt: Windlass retries only on request.
         let limit = policy.max_attempts().unwrap_or(AttemptLimit::ONE);
         let explanation = explain(&policy, limit, jobs)?;
         Ok(ExplainedPolicy {
@@ -80,7 +81,7 @@ impl ExplainedPolicy {
     }
 }
 
-/// A preset's name, or JSON.
+/// Parses the name of a preset, or a policy as JSON.
 fn parse_policy(text: &str) -> Result<RetryPolicy, Invalid> {
     let text = text.trim();
     if !text.starts_with(['{', '[', '"']) {

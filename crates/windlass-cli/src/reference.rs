@@ -1,4 +1,4 @@
-//! Pages of `docs/` that are generated from the code, so that they cannot drift from it.
+//! Generates pages of `docs/` from the code, so that they stay up to date.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -19,7 +19,7 @@ pub(crate) fn print(page: Page) -> anyhow::Result<()> {
     Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
 }
 
-/// `docs/retry-policies.md`: the page's own words, then every preset with its table and plot.
+/// Returns `docs/retry-policies.md`: the introduction, then every preset with its table and plot.
 fn retry_policies() -> anyhow::Result<String> {
     let mut page = String::from(include_str!("reference/retry-policies.md"));
     writeln!(page, "\n## Presets\n")?;
@@ -41,7 +41,11 @@ fn retry_policies() -> anyhow::Result<String> {
     for preset in Preset::ALL {
         let explained = ExplainedPolicy::new(preset.name(), None, 1000)?;
         let json = serde_json::to_string(&explained.policy)?;
-        writeln!(page, "\n### {preset}\n\n{}.\n", sentence(preset.purpose()))?;
+        writeln!(
+            page,
+            "\n### {preset}\n\n{}.\n",
+            capitalized(preset.purpose())
+        )?;
         writeln!(
             page,
             "```json\n{json}\n```\n\n```text\n{}```",
@@ -51,12 +55,12 @@ fn retry_policies() -> anyhow::Result<String> {
     Ok(page)
 }
 
-/// `docs/configuration.md`: the page's own words, then every setting.
+/// Returns `docs/configuration.md`: the introduction, then every setting.
 fn configuration() -> String {
     String::from(include_str!("reference/configuration.md")) + &Config::reference()
 }
 
-/// `docs/metrics.md`: the page's own words, then every metric.
+/// Returns `docs/metrics.md`: the introduction, then every metric.
 fn metrics() -> anyhow::Result<String> {
     let mut page = String::from(include_str!("reference/metrics.md"));
     writeln!(page, "| metric | kind | labels | what |\n|---|---|---|---|")?;
@@ -69,7 +73,7 @@ fn metrics() -> anyhow::Result<String> {
     Ok(page)
 }
 
-fn sentence(text: &str) -> String {
+fn capitalized(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(|first| first.to_uppercase().to_string());
     first.unwrap_or_default() + letters.as_str()

@@ -1,4 +1,4 @@
-//! `windlass schedule`: when a schedule will fire.
+//! `windlass schedule`: shows when a schedule fires.
 
 use std::fmt;
 
@@ -12,20 +12,20 @@ use crate::output::Output;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ScheduleCommand {
-    /// Show the next instants of a cron expression, `@every 90s`, or `at 2026-11-01T05:30:00Z`.
+    /// Print the next occurrences of a cron expression, `@every 90s`, or `at 2026-11-01T05:30:00Z`.
     Next {
         /// The expression, in quotes.
         expression: String,
 
-        /// Whose clock the expression follows: an IANA time zone.
+        /// The IANA time zone of the expression, such as Europe/Berlin.
         #[arg(long, value_name = "ZONE", default_value = "UTC")]
         tz: String,
 
-        /// Look from here on, instead of from now on; RFC 3339.
+        /// Print occurrences after this time, such as 2026-01-01T00:00:00Z [default: now].
         #[arg(long, value_name = "RFC3339")]
         from: Option<String>,
 
-        /// How many instants.
+        /// The number of occurrences, 1 to 1000.
         #[arg(short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
         n: u16,
     },
@@ -48,7 +48,7 @@ pub(crate) fn run(command: &ScheduleCommand, output: &Output) -> anyhow::Result<
     let recurrence = Recurrence::new(expression.parse::<Expression>()?, zone, from);
     let firings: Vec<Firing> = recurrence.after(from).take(usize::from(*n)).collect();
     if firings.is_empty() {
-        let rule = format!("has no occurrence after {from}: it would never fire");
+        let rule = format!("has no occurrence after {from}; the schedule would never fire");
         return Err(Invalid::new("expression", rule).into());
     }
     let next = firings.iter().map(FiringJson::new).collect();
@@ -78,7 +78,7 @@ impl FiringJson {
     }
 }
 
-/// The instants with their local times and notes, for people.
+/// Formats occurrences for people: the instant, the local time and a note.
 struct OccurrencesText<'a>(&'a Zone, &'a [Firing]);
 
 impl fmt::Display for OccurrencesText<'_> {

@@ -1,4 +1,6 @@
-//! `windlass secrets`: puts, lists, removes and re-encrypts secrets. Values come from stdin, never from the command line.
+//! `windlass secrets`: stores, lists, deletes and re-encrypts secrets.
+//!
+//! Values come from stdin: other users of the machine can read the arguments of a command.
 
 use std::io::Read as _;
 
@@ -14,15 +16,16 @@ use crate::output::Output;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SecretsCommand {
-    /// Prints a new master key, for `secrets.master_key`.
+    /// Generate a master key for the setting `secrets.master_key` and print it.
     NewKey,
-    /// Keeps what comes from stdin, without a newline at its end, encrypted under a name.
+    /// Read a secret from stdin and store it encrypted under a name. A newline at the end is removed.
     Put(PutSecret),
-    /// Lists the secrets with the hosts they sign for. Values are not shown.
+    /// List the names of all secrets and the hosts that they sign for.
     List(BackendArgs),
-    /// Forgets a secret.
+    /// Delete a secret.
     Remove(SecretArgs),
-    /// Encrypts with the current master key what an old one encrypted; after it, the old one can go.
+    /// Re-encrypt secrets that use a key in `secrets.old_keys` with the current master key. Then you
+    /// can delete the old key.
     Rotate(BackendArgs),
 }
 
@@ -34,30 +37,32 @@ pub(crate) struct PutSecret {
     #[command(flatten)]
     hosts: HostArgs,
 
-    /// Make up a secret that webhooks are signed with, instead of reading one, and print it this once.
+    /// Generate a signing secret for webhooks instead of reading one from stdin, and print it. It is
+    /// shown only once.
     #[arg(long)]
     generate: bool,
 }
 
-/// Which hosts a secret signs for.
+/// The hosts that a secret may sign requests to.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct HostArgs {
-    /// Sign requests to this host only: `api.example.com`, or `*.example.com` for every name below it; with `:port` if only that
-    /// port is meant. May be given up to 32 times.
+    /// Sign only requests to this host: `api.example.com`, or `*.example.com` for all its subdomains.
+    /// Add `:port` to allow only that port. Can be given up to 32 times.
     #[arg(long = "host", value_name = "HOST")]
     hosts: Vec<String>,
 
-    /// Sign requests to every host. Whoever may enqueue jobs can then have anything signed.
+    /// Sign requests to every host. Anyone who may enqueue jobs can then get any request signed.
     #[arg(long)]
     any_host: bool,
 }
 
 impl HostArgs {
-    fn read(&self) -> Result<SecretHosts, Invalid> {
-        match self.any_host {
-            true => Ok(SecretHosts::Any),
-            false => SecretHosts::parse(&self.hosts),
+    fn parse(&self) -> Result<SecretHosts, Invalid> {
+        if self.any_host {
+            Ok(SecretHosts::Any)
+        } else {
+            SecretHosts::parse(&self.hosts)
         }
     }
 }
@@ -91,37 +96,37 @@ pub(crate) fn run(command: &SecretsCommand, output: &Output) -> anyhow::Result<(
                 generate,
             }) if *generate => {
                 let signing_key = SigningKey::generate()?;
-                put(secret, &signing_key, &hosts.read()?).await?;
+                put(secret, &signing_key, &hosts.parse()?).await?;
                 output.print(
                     &json!({"name": secret.name, "secret": signing_key}),
                     format!("{signing_key}\n"),
                 )
             }
             SecretsCommand::Put(PutSecret { secret, hosts, .. }) => {
-                let hosts = hosts.read()?;
+                let hosts = hosts.parse()?;
                 put(secret, &read_value()?, &hosts).await?;
                 output.print(
                     &json!({"name": secret.name}),
-                    format!("{} is kept\n", secret.name),
+                    format!("stored {}\n", secret.name),
                 )
             }
             SecretsCommand::List(backend) => {
                 let rows = list(backend).await?;
-                let text: String = rows.iter().map(line_of).collect();
+                let text: String = rows.iter().map(line).collect();
                 output.print(&rows, text)
             }
             SecretsCommand::Remove(secret) => {
                 remove(secret).await?;
                 output.print(
                     &json!({"name": secret.name}),
-                    format!("{} is gone\n", secret.name),
+                    format!("deleted {}\n", secret.name),
                 )
             }
             SecretsCommand::Rotate(backend) => {
                 let rotated = rotate(backend).await?;
                 output.print(
                     &json!({"rotated": rotated}),
-                    format!("{rotated} secrets were encrypted anew\n"),
+                    format!("re-encrypted {rotated} secrets\n"),
                 )
             }
         }
@@ -152,7 +157,8 @@ async fn put(secret: &SecretArgs, value: &str, hosts: &SecretHosts) -> anyhow::R
     Ok(())
 }
 
-/// Names and hosts are not encrypted: they are listed without any key, also after one was lost.
+/// Lists secrets without a master key: their names and hosts are not encrypted, so this works even
+/// if the key is lost.
 async fn list(backend: &BackendArgs) -> anyhow::Result<Vec<Secret>> {
     match backend.open().await? {
         Backend::Server(server) => Ok(server.secrets().await?),
@@ -165,15 +171,16 @@ async fn list(backend: &BackendArgs) -> anyhow::Result<Vec<Secret>> {
     }
 }
 
-/// A secret on a line: its name and its hosts.
-fn line_of(secret: &Secret) -> String {
-    match secret.any_host {
-        true => format!("{}  any host\n", secret.name),
-        false => format!("{}  {}\n", secret.name, secret.hosts.join(" ")),
+fn line(secret: &Secret) -> String {
+    if secret.any_host {
+        format!("{}  any host\n", secret.name)
+    } else {
+        format!("{}  {}\n", secret.name, secret.hosts.join(" "))
     }
 }
 
-/// What no key opens any more can still be removed: else a lost master key would keep the server from starting for ever.
+/// Deletes a secret without a master key. The server does not start with a secret that it cannot
+/// decrypt, so an operator who lost the key must be able to delete such a secret.
 async fn remove(secret: &SecretArgs) -> anyhow::Result<()> {
     match secret.backend.open().await? {
         Backend::Server(server) => server.remove_secret(&secret.name).await?,
@@ -183,7 +190,7 @@ async fn remove(secret: &SecretArgs) -> anyhow::Result<()> {
                 .secrets(windlass::admin::engine_of(&store.client))?;
             anyhow::ensure!(
                 secrets.remove(&secret.name).await?,
-                "there is no secret {}",
+                "no secret is named {}; list all with `windlass secrets list`",
                 secret.name
             );
             store.record("secret.remove", &secret.name, json!({})).await;
@@ -208,12 +215,16 @@ async fn rotate(backend: &BackendArgs) -> anyhow::Result<u64> {
     }
 }
 
-/// What stands on stdin, without a newline at its end; more than a secret may have is refused, not cut.
+/// Reads a secret from stdin and removes one newline at its end. Refuses a secret that is too long
+/// instead of truncating it.
 fn read_value() -> anyhow::Result<String> {
-    // One byte more than the largest secret and its newline: what is longer is seen to be.
-    let most = u64::try_from(SECRET_BYTES_MAX + "\r\n".len() + 1)?;
+    // One byte more than the longest valid input, to detect input that is longer.
+    let bytes_max = u64::try_from(SECRET_BYTES_MAX + "\r\n".len() + 1)?;
     let mut bytes = Vec::new();
-    std::io::stdin().lock().take(most).read_to_end(&mut bytes)?;
+    std::io::stdin()
+        .lock()
+        .take(bytes_max)
+        .read_to_end(&mut bytes)?;
     let value = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
     let value = value.strip_suffix(b"\r").unwrap_or(value);
     if value.is_empty() || value.len() > SECRET_BYTES_MAX {

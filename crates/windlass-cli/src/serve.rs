@@ -1,4 +1,4 @@
-//! `windlass serve`: runs the server until it is told to stop.
+//! `windlass serve`: runs the server until a signal stops it.
 
 use std::time::Duration;
 
@@ -15,16 +15,17 @@ use windlass_server::standalone::log::LogLines;
 use crate::config::{ServerArgs, restrict_new_files};
 use crate::output::Output;
 
-/// Runs the server: REST interface, schedules, HTTP jobs. It stops at SIGTERM or SIGINT when what runs has ended, at a second
-/// one at once. SIGHUP makes it read the TLS certificate again.
 #[derive(Debug, Args)]
+#[command(after_help = "Signals:
+  SIGTERM, SIGINT  Finish the running jobs, then stop. A second signal stops the server immediately
+  SIGHUP           Reload the TLS certificate")]
 pub(crate) struct ServeCommand {
     #[command(flatten)]
     server: ServerArgs,
 }
 
-/// What was cut off and does not end by itself is not waited for any longer.
-const LAST_WORK: Duration = Duration::from_secs(1);
+/// How long to wait for tasks that are still running after the server has stopped.
+const RUNTIME_SHUTDOWN_MAX: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(command: &ServeCommand, output: &Output) -> anyhow::Result<()> {
     let config = command.server.load()?;
@@ -35,7 +36,7 @@ pub(crate) fn run(command: &ServeCommand, output: &Output) -> anyhow::Result<()>
         .enable_all()
         .build()?;
     let served = runtime.block_on(serve(config, log.clone(), output));
-    runtime.shutdown_timeout(LAST_WORK);
+    runtime.shutdown_timeout(RUNTIME_SHUTDOWN_MAX);
     log.flush();
     served
 }
@@ -49,8 +50,8 @@ async fn serve(config: Config, log: LogLines, output: &Output) -> anyhow::Result
         _ = terminate.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
     };
-    let told = output.print_line(&server.about(), server.banner());
-    told.context("nobody reads where it listens")?;
+    let printed = output.print_line(&server.about(), server.banner());
+    printed.context("cannot write the server's address to stdout")?;
     if let Some(certificate) = server.certificate() {
         let mut hang_up = signal(SignalKind::hangup())?;
         tokio::spawn(async move {
@@ -72,7 +73,8 @@ async fn serve(config: Config, log: LogLines, output: &Output) -> anyhow::Result
     Ok(server.run(stop, stop_now).await?)
 }
 
-/// Log lines go to stderr, so that stdout has the one line that a program may wait for.
+/// Logs to stderr: stdout has only the one line with the server's address, which a program can wait
+/// for.
 fn start_logging(config: &Config) -> anyhow::Result<LogLines> {
     let log = LogLines::to(std::io::stderr(), config.log_format)?;
     let filter: EnvFilter = config.log_level.parse()?;

@@ -1,4 +1,4 @@
-//! A running server, over its REST API.
+//! The flag `--url`: which running server a command uses.
 
 use std::env::VarError;
 
@@ -6,17 +6,18 @@ use clap::Args;
 use windlass_client::Client;
 use windlass_core::Invalid;
 
-/// Which server, and with which key.
+/// The running server that a command sends its requests to, if any.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServerUrlArgs {
-    /// A running server, such as http://127.0.0.1:8080; its key comes from WINDLASS_KEY. Without it, the store is opened here,
-    /// which an embedded one allows only while no server has it.
+    /// Use the running server at this URL, such as http://127.0.0.1:8080, with the API key in
+    /// WINDLASS_KEY. Without it, the command opens the store itself; if a server uses an embedded
+    /// store, stop the server first.
     #[arg(long, value_name = "URL", env = "WINDLASS_URL")]
     pub(crate) url: Option<String>,
 }
 
 impl ServerUrlArgs {
-    /// A client, if a server was named.
+    /// Returns a client of the server if `--url` or `WINDLASS_URL` is set.
     pub(crate) fn client(&self) -> anyhow::Result<Option<Client>> {
         let Some(url) = &self.url else {
             return Ok(None);

@@ -11,7 +11,7 @@ const WIDTH: usize = 60;
 const TIMELINE_ROWS: usize = 12;
 const HERD_ROWS: u64 = 20;
 
-/// When each attempt may start: `─` from the earliest to the latest, `●` the nominal time.
+/// Plots when each attempt may start: `─` from the earliest to the latest time, `●` the nominal time.
 pub(super) fn timeline(attempts: &[AttemptForecast]) -> String {
     let horizon = attempts.last().map_or(Duration::ZERO, |last| last.at.max);
     if horizon.is_zero() {
@@ -21,7 +21,7 @@ pub(super) fn timeline(attempts: &[AttemptForecast]) -> String {
         (at.as_secs_f64() / horizon.as_secs_f64() * (WIDTH - 1) as f64).round() as usize
     };
     let mut plot = String::from("\n");
-    // Of many attempts, the first and evenly many others: the plot shows the shape, the table has them all.
+    // With many attempts, plot only every n-th: the plot shows the shape, the table has the numbers.
     let step = attempts.len().div_ceil(TIMELINE_ROWS);
     for attempt in attempts.iter().step_by(step) {
         let (from, nominal, to) = (
@@ -30,20 +30,20 @@ pub(super) fn timeline(attempts: &[AttemptForecast]) -> String {
             column(attempt.at.max),
         );
         let line: String = (0..=to)
-            .map(|place| match place {
-                _ if place == nominal => '●',
-                _ if place >= from => '─',
+            .map(|position| match position {
+                _ if position == nominal => '●',
+                _ if position >= from => '─',
                 _ => ' ',
             })
             .collect();
-        line_into(&mut plot, &format!("{:>7} ", attempt.attempt), &line);
+        push_line(&mut plot, &format!("{:>7} ", attempt.attempt), &line);
     }
     let end = short(horizon);
     let _ = writeln!(plot, "        0s{end:>width$}", width = WIDTH - 2);
     plot
 }
 
-/// How many requests start in each second, or in each of as many equal spans as fit.
+/// Plots how many requests start in each second, or in each of at most [`HERD_ROWS`] equal spans.
 pub(super) fn herd(herd: &[Herd]) -> String {
     let Some(last) = herd.last() else {
         return String::new();
@@ -56,13 +56,13 @@ pub(super) fn herd(herd: &[Herd]) -> String {
             (row * span, within.map(|entry| entry.requests).sum())
         })
         .collect();
-    let most = sums.iter().map(|(_, sum)| *sum).max().unwrap_or(1).max(1);
+    let largest = sums.iter().map(|(_, sum)| *sum).max().unwrap_or(1).max(1);
     let mut plot = String::from("\n");
     for (second, sum) in sums {
-        let length = (u128::from(sum) * WIDTH as u128).div_ceil(u128::from(most));
+        let length = (u128::from(sum) * WIDTH as u128).div_ceil(u128::from(largest));
         let bar = "█".repeat(usize::try_from(length).unwrap_or(WIDTH));
         let from = short(Duration::from_secs(second));
-        line_into(
+        push_line(
             &mut plot,
             &format!("{from:>7} "),
             format!("{bar} {sum}").trim_start(),
@@ -78,7 +78,7 @@ pub(super) fn herd(herd: &[Herd]) -> String {
     plot
 }
 
-fn line_into(plot: &mut String, label: &str, line: &str) {
+fn push_line(plot: &mut String, label: &str, line: &str) {
     plot.push_str(format!("{label}{line}").trim_end());
     plot.push('\n');
 }
@@ -95,7 +95,10 @@ mod tests {
         let lines: Vec<&str> = plot.lines().collect();
         assert_eq!(lines[1], "      1 ●");
         assert_eq!(lines[3].chars().filter(|c| *c == '─').count(), WIDTH - 1);
-        assert!(lines[3].ends_with('●'), "the latest is the nominal one");
+        assert!(
+            lines[3].ends_with('●'),
+            "the latest time is the nominal time"
+        );
         assert!(lines[4].ends_with("300ms"));
     }
 

@@ -1,4 +1,4 @@
-//! A policy told to people.
+//! Formats a policy and its explanation for people.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use windlass_core::retry::{AttemptForecast, Backoff, Jitter, Preset, Span};
 
 use super::{ExplainedPolicy, plot};
 
-/// So many attempts are listed; of more, the last one is shown too.
+/// The table lists this many attempts. If there are more, it ends with the last one.
 const ATTEMPTS_SHOWN: usize = 30;
 
-/// The whole explanation: policy, table, plot, herd.
+/// Formats an explanation: the policy, a table of attempts, a timeline, and the load per second.
 pub(crate) struct ExplanationText<'a>(pub(crate) &'a ExplainedPolicy);
 
 impl fmt::Display for ExplanationText<'_> {
@@ -60,7 +60,7 @@ impl fmt::Display for ExplanationText<'_> {
     }
 }
 
-/// The presets side by side.
+/// Returns a table of all presets.
 pub(crate) fn preset_table() -> String {
     let header = ["preset", "attempts", "backoff", "jitter", "for"].map(str::to_owned);
     let rows = Preset::ALL.map(|preset| {
@@ -79,11 +79,11 @@ pub(crate) fn preset_table() -> String {
     table(std::iter::once(header).chain(rows))
 }
 
-/// A backoff in a few words.
+/// Describes a backoff in a few words.
 pub(crate) fn describe_backoff(backoff: &Backoff) -> String {
     let text = |duration: &Duration| format_duration(*duration);
     match backoff {
-        Backoff::Constant { delay } if delay.is_zero() => "at once".to_owned(),
+        Backoff::Constant { delay } if delay.is_zero() => "no delay".to_owned(),
         Backoff::Constant { delay } => format!("always {}", text(delay)),
         Backoff::Linear { base, step, max } => {
             format!(
@@ -112,7 +112,7 @@ pub(crate) fn describe_backoff(backoff: &Backoff) -> String {
     }
 }
 
-/// A jitter in a few words.
+/// Describes a jitter in a few words.
 pub(crate) fn describe_jitter(jitter: Jitter) -> String {
     let percent = |ratio: f64| (ratio * 1000.0).round() / 10.0;
     match jitter {
@@ -121,19 +121,19 @@ pub(crate) fn describe_jitter(jitter: Jitter) -> String {
         Jitter::Full => "0 to the whole delay".to_owned(),
         Jitter::Equal => "half to the whole delay".to_owned(),
         Jitter::Upward { ratio } => format!("up to {} % more", percent(ratio)),
-        Jitter::Decorrelated => "up to three times the delay before".to_owned(),
+        Jitter::Decorrelated => "up to 3 times the previous delay".to_owned(),
     }
 }
 
 fn attempt_table(attempts: &[AttemptForecast]) -> String {
     let header = [
         "attempt",
-        "waits",
+        "min delay",
         "nominal",
-        "at most",
-        "starts",
+        "max delay",
+        "earliest start",
         "nominal",
-        "at the latest",
+        "latest start",
     ]
     .map(str::to_owned);
     let hidden = attempts.len().saturating_sub(ATTEMPTS_SHOWN + 1);
@@ -165,7 +165,7 @@ fn describe_span(span: Span) -> String {
     )
 }
 
-/// A duration to two or three digits, for a table.
+/// Formats a duration for a table, rounded down to its two largest units.
 pub(super) fn short(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let two = |whole: u64, unit: &str, part: u64, part_unit: &str| {
@@ -191,7 +191,7 @@ pub(super) fn short(duration: Duration) -> String {
     }
 }
 
-/// Columns as wide as their longest cell; nothing behind the last.
+/// Aligns columns to their longest cell, without spaces at the end of a line.
 fn table<const N: usize>(rows: impl Iterator<Item = [String; N]>) -> String {
     let rows: Vec<[String; N]> = rows.collect();
     let mut widths = [0; N];
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_short_in_tables() {
+    fn durations_in_tables_have_at_most_two_units() {
         for (millis, text) in [
             (0, "0s"),
             (160, "160ms"),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_has_words() {
+    fn backoff_and_jitter_have_short_descriptions() {
         let second = Duration::from_secs(1);
         for (backoff, words) in [
             (Backoff::Constant { delay: second }, "always 1s"),
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(describe_jitter(Jitter::Equal), "half to the whole delay");
         assert_eq!(
             describe_jitter(Jitter::Decorrelated),
-            "up to three times the delay before"
+            "up to 3 times the previous delay"
         );
     }
 }

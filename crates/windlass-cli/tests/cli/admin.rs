@@ -1,4 +1,4 @@
-//! `windlass keys`, `secrets` and `audit`: beside a store, and through a running server.
+//! `windlass keys`, `secrets` and `audit`, on a store and through a running server.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a plain path")
 }
 
-/// A command with variables and something on stdin; its exit code, and what it said.
+/// Runs a command with environment variables and stdin. Returns its exit code and all its output.
 fn run(variables: &[(&str, &str)], arguments: &[&str], stdin: &[u8]) -> (i32, String) {
     let mut child = command(arguments);
     child.envs(variables.iter().map(|(name, value)| (name, value.trim())));
@@ -26,16 +26,16 @@ fn run(variables: &[(&str, &str)], arguments: &[&str], stdin: &[u8]) -> (i32, St
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut child = piped.spawn().expect("it starts");
-    // One that refuses early does not read all of it.
+    // A command that fails early does not read all of stdin.
     let _ = child.stdin.take().expect("its stdin").write_all(stdin);
     let done = child.wait_with_output().expect("its end");
-    let told = [done.stdout, done.stderr].concat();
+    let output = [done.stdout, done.stderr].concat();
     let code = done.status.code().unwrap_or(-1);
-    (code, String::from_utf8_lossy(&told).into_owned())
+    (code, String::from_utf8_lossy(&output).into_owned())
 }
 
 #[test]
-fn a_lost_master_key_is_no_dead_end() {
+fn secrets_of_a_lost_master_key_can_be_listed_and_deleted() {
     let folder = folder();
     let data = text(folder.path());
     let (lost, new) = (
@@ -44,10 +44,10 @@ fn a_lost_master_key_is_no_dead_end() {
     );
     let put = ["secrets", "put", "hook", "--any-host", "--data", data];
     assert_eq!(run(&[(MASTER_KEY, &lost)], &put, b"s3cret").0, 0);
-    let (code, told) = run(&[(MASTER_KEY, &new)], &put, b"s3cret");
+    let (code, output) = run(&[(MASTER_KEY, &new)], &put, b"s3cret");
     assert!(
-        code == 1 && told.contains("was encrypted with the master key"),
-        "{told}"
+        code == 1 && output.contains("was sealed with master key"),
+        "{output}"
     );
     for keys in [&[][..], &[(MASTER_KEY, new.as_str())]] {
         let listed = run(keys, &["secrets", "list", "--data", data], b"");
@@ -61,7 +61,7 @@ fn a_lost_master_key_is_no_dead_end() {
 }
 
 #[test]
-fn commands_that_look_make_no_store() {
+fn commands_that_only_read_create_no_store() {
     let folder = folder();
     let typo = folder.path().join("typo");
     let data = ["--data", text(&typo)];
@@ -77,14 +77,17 @@ fn commands_that_look_make_no_store() {
     let commands = commands.map(|arguments| [arguments, &data].concat());
     let commands: Vec<&[&str]> = commands.iter().map(Vec::as_slice).collect();
     insta::assert_snapshot!(session(folder.path(), &commands));
-    assert!(!typo.exists(), "looking makes nothing");
-    let told = printed(&[&["doctor"][..], &data].concat());
-    assert!(told.contains("not there yet, a start makes it"), "{told}");
-    assert!(!typo.exists(), "the doctor makes nothing");
+    assert!(!typo.exists(), "reading creates nothing");
+    let output = printed(&[&["doctor"][..], &data].concat());
+    assert!(
+        output.contains("does not exist yet; `windlass serve` creates it"),
+        "{output}"
+    );
+    assert!(!typo.exists(), "doctor creates nothing");
 }
 
 #[test]
-fn a_secret_that_is_too_long_or_empty_is_refused_and_none_is_cut() {
+fn secrets_put_refuses_a_secret_that_is_empty_or_too_long() {
     let folder = folder();
     let key = printed(&["secrets", "new-key"]);
     let data = text(folder.path());
@@ -101,18 +104,21 @@ fn a_secret_that_is_too_long_or_empty_is_refused_and_none_is_cut() {
         (most.clone(), 0),
     ] {
         let put = ["secrets", "put", "hook", "--any-host", "--data", data];
-        let (left, told) = run(&[(MASTER_KEY, &key)], &put, &secret);
-        assert_eq!(left, code, "{} bytes: {told}", secret.len());
-        assert!(code == 0 || told.contains("`secret` must"), "{told}");
+        let (left, output) = run(&[(MASTER_KEY, &key)], &put, &secret);
+        assert_eq!(left, code, "{} bytes: {output}", secret.len());
+        assert!(code == 0 || output.contains("`secret` must"), "{output}");
     }
-    // The path of one with this name would be the path of an action.
+    // The URL of a secret with this name would be the URL of an action.
     let rotate = ["secrets", "put", "rotate", "--any-host", "--data", data];
-    let (code, told) = run(&[(MASTER_KEY, &key)], &rotate, b"s3cret");
-    assert!(code == 2 && told.contains("must not be `rotate`"), "{told}");
+    let (code, output) = run(&[(MASTER_KEY, &key)], &rotate, b"s3cret");
+    assert!(
+        code == 2 && output.contains("must not be `rotate`"),
+        "{output}"
+    );
 }
 
 #[test]
-fn a_running_server_is_asked_for_secrets_keys_and_the_audit_log() {
+fn secrets_keys_and_audit_work_through_a_running_server() {
     let folder = folder();
     let data = folder.path().join("data");
     let admin = printed(&[
@@ -130,7 +136,7 @@ fn a_running_server_is_asked_for_secrets_keys_and_the_audit_log() {
     let mut serve = command(&arguments);
     serve.env(MASTER_KEY, master.trim());
     let server = Server::spawn(serve);
-    // Once by the flag, and once by the variable.
+    // The server is named by the flag and, below, by the variable.
     let with_key = [("WINDLASS_KEY", admin.as_str())];
     let asked = |arguments: &[&str], stdin: &[u8]| {
         let url = ["--url", server.url.as_str()];
@@ -143,33 +149,36 @@ fn a_running_server_is_asked_for_secrets_keys_and_the_audit_log() {
         "*.hooks.example:8443",
     ];
     let put = [&["secrets", "put", "hook"][..], &hosts].concat();
-    let (code, told) = asked(&put, b"s3cret\n");
-    assert_eq!(code, 0, "{told}");
+    let (code, output) = asked(&put, b"s3cret\n");
+    assert_eq!(code, 0, "{output}");
     let by_variable = [with_key[0], ("WINDLASS_URL", server.url.as_str())];
     let listed = run(&by_variable, &["secrets", "list"], b"");
     let row = "hook  api.example.com *.hooks.example:8443\n";
     assert_eq!(listed, (0, row.to_owned()));
-    // A secret without hosts is refused, unless every host is meant.
-    let (code, told) = asked(&["secrets", "put", "other"], b"s3cret");
-    assert!(code == 2 && told.contains("--any-host"), "{told}");
-    let (code, told) = asked(&["secrets", "put", "other", "--host", "*"], b"s3cret");
-    assert!(code == 2 && told.contains("must be a host"), "{told}");
-    let (code, told) = asked(&["secrets", "rotate"], b"");
-    assert!(code == 0 && told.starts_with("0 secrets"), "{told}");
-    // What breaks a rule leaves 2 through a server too, and names stay one part of a path.
-    let (code, told) = asked(
+    // A secret needs hosts or `--any-host`.
+    let (code, output) = asked(&["secrets", "put", "other"], b"s3cret");
+    assert!(code == 2 && output.contains("--any-host"), "{output}");
+    let (code, output) = asked(&["secrets", "put", "other", "--host", "*"], b"s3cret");
+    assert!(code == 2 && output.contains("must be a host"), "{output}");
+    let (code, output) = asked(&["secrets", "rotate"], b"");
+    assert!(
+        code == 0 && output.starts_with("re-encrypted 0 secrets"),
+        "{output}"
+    );
+    // An invalid value exits with 2 through a server too, and names are escaped in the URL.
+    let (code, output) = asked(
         &["secrets", "put", "a/../rotate?x", "--any-host"],
         b"s3cret",
     );
-    assert!(code == 2 && told.contains("`name` must be"), "{told}");
-    let (code, told) = asked(
+    assert!(code == 2 && output.contains("`name` must be"), "{output}");
+    let (code, output) = asked(
         &["--json", "secrets", "put", "a b", "--any-host"],
         b"s3cret",
     );
-    let told: Value = serde_json::from_str(&told).expect("JSON");
-    assert_eq!((code, &told["error"]["field"]), (2, &json!("/name")));
-    let (code, told) = asked(&["keys", "revoke", "a/b#c"], b"");
-    assert!(code == 2 && told.contains("`id` must be"), "{told}");
+    let output: Value = serde_json::from_str(&output).expect("JSON");
+    assert_eq!((code, &output["error"]["field"]), (2, &json!("/name")));
+    let (code, output) = asked(&["keys", "revoke", "a/b#c"], b"");
+    assert!(code == 2 && output.contains("`id` must be"), "{output}");
     for path in ["/api/v1/secrets/a%00b", "/api/v1/keys/5CkDn0V9tQ1%00"] {
         let (status, problem) = server.ask("DELETE", path, Some(admin.trim()), None);
         assert_eq!(
@@ -178,10 +187,10 @@ fn a_running_server_is_asked_for_secrets_keys_and_the_audit_log() {
             "{path}"
         );
     }
-    let (code, told) = asked(&["secrets", "remove", "hook"], b"");
-    assert_eq!(code, 0, "{told}");
+    let (code, output) = asked(&["secrets", "remove", "hook"], b"");
+    assert_eq!(code, 0, "{output}");
     assert_eq!(asked(&["secrets", "list"], b""), (0, String::new()));
-    // The audit log, in parts and with a hash that was kept.
+    // The audit log, page by page and with a known hash.
     let all = asked(&["audit", "list"], b"").1;
     let lines: Vec<&str> = all.lines().collect();
     assert_eq!(lines.len(), 4, "{all}");
@@ -198,10 +207,12 @@ fn a_running_server_is_asked_for_secrets_keys_and_the_audit_log() {
         .rsplit_once('\n')
         .expect("a line about more");
     assert_eq!(rows.lines().collect::<Vec<_>>(), lines[..2]);
-    let cursor = more.strip_prefix("more: --cursor ").expect("a cursor");
+    let cursor = more
+        .strip_prefix("more records: --cursor ")
+        .expect("a cursor");
     let rest = asked(&["audit", "list", "--cursor", cursor], b"").1;
     assert_eq!(rest.lines().collect::<Vec<_>>(), lines[2..]);
-    // Each filter, through the server; beside the store below.
+    // Each filter through the server; below, on the store.
     let from = lines[1].split_whitespace().nth(1).expect("a time");
     let filters: [(&[&str], &[&str]); 6] = [
         (&["--action", "secret.remove"], &lines[..1]),
@@ -221,24 +232,24 @@ fn a_running_server_is_asked_for_secrets_keys_and_the_audit_log() {
     let verified = asked(&["audit", "verify"], b"").1;
     let hash = verified.trim().rsplit(' ').next().expect("a hash");
     assert_eq!(asked(&["audit", "verify", "--known", hash], b"").0, 0);
-    let (code, told) = asked(&["audit", "verify", "--known", "0123&limit=1"], b"");
-    assert!(code == 1 && told.contains("is missing"), "{told}");
+    let (code, output) = asked(&["audit", "verify", "--known", "0123&limit=1"], b"");
+    assert!(code == 1 && output.contains("is missing"), "{output}");
     assert!(server.stop().0.success());
-    // The same beside the store.
-    let beside = |more: &[&str]| {
+    // The same on the store.
+    let on_store = |more: &[&str]| {
         let arguments = [&["audit", "list", "--data", text(&data)], more].concat();
         printed(&arguments)
     };
-    assert_eq!(beside(&["--limit", "2"]), part, "the limit");
-    assert_eq!(beside(&["--cursor", cursor]), rest);
+    assert_eq!(on_store(&["--limit", "2"]), part, "the limit");
+    assert_eq!(on_store(&["--cursor", cursor]), rest);
     for (filter, expected) in filters {
-        let listed = beside(filter);
+        let listed = on_store(filter);
         assert_eq!(listed.lines().collect::<Vec<_>>(), expected, "{filter:?}");
     }
 }
 
 #[test]
-fn the_first_key_of_an_open_server_is_an_admins() {
+fn the_first_key_of_a_server_must_have_the_scope_admin() {
     let folder = folder();
     let server = Server::start(folder.path(), &[]);
     let reader = json!({"name": "reader", "scopes": ["read"]});
@@ -260,7 +271,7 @@ fn the_first_key_of_an_open_server_is_an_admins() {
 }
 
 #[test]
-fn a_refusal_names_the_flag_that_was_given() {
+fn keys_create_names_the_invalid_flag() {
     let folder = folder();
     let create = [
         "keys",

@@ -1,4 +1,4 @@
-//! The command line as people meet it: every example in the documentation is run and compared.
+//! Runs every example of the documentation and compares the output, and checks the help texts.
 
 use crate::support::{printed, refused};
 
@@ -27,14 +27,14 @@ fn add_help(words: &[&str], all: &mut String) {
 }
 
 #[test]
-fn every_command_explains_itself() {
+fn every_command_has_help() {
     let mut all = String::new();
     add_help(&[], &mut all);
     insta::assert_snapshot!(all);
 }
 
 #[test]
-fn completions_are_printed_for_each_shell_and_know_the_commands() {
+fn completions_name_the_commands_in_every_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = printed(&["completions", shell]);
         for command in ["serve", "secrets", "doctor"] {

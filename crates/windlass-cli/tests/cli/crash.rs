@@ -1,4 +1,4 @@
-//! Many clients, and a server that is killed again and again: every job that was acknowledged is there, once.
+//! Kills a server repeatedly while many clients enqueue jobs. Every acknowledged job must exist once.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use serde_json::json;
 
 const CLIENTS: u64 = 500;
 const KILLS: usize = 10;
-/// So many jobs are acknowledged between two kills.
+/// The number of jobs that the server acknowledges between two kills.
 const JOBS_BETWEEN: u64 = 200;
 
 /// What the clients share.
@@ -19,13 +19,14 @@ struct World {
     address: SocketAddr,
     acknowledged: Mutex<Vec<String>>,
     count: AtomicU64,
-    over: AtomicBool,
+    is_finished: AtomicBool,
 }
 
-/// Enqueues jobs under keys of its own until it is over; one whose answer was lost is asked for again, by the same key.
+/// Enqueues jobs, each with its own unique key, until the test ends. If a response is lost, sends the
+/// job again with the same key.
 fn client(world: &World, client: u64) {
     let mut number = 0;
-    while !world.over.load(Ordering::SeqCst) {
+    while !world.is_finished.load(Ordering::SeqCst) {
         let key = format!("{client}-{number}");
         let job = json!({"kind": "count", "unique_key": key, "payload": {"key": key}});
         match ask(world.address, "POST", "/api/v1/jobs", None, Some(&job)) {
@@ -41,10 +42,10 @@ fn client(world: &World, client: u64) {
 }
 
 #[test]
-fn every_acknowledged_job_is_there_once_after_ten_kills() {
+fn every_acknowledged_job_exists_once_after_ten_kills() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().to_str().expect("a plain path").to_owned();
-    // The same port each time, so that clients find it again; every client has a connection.
+    // Always the same port, so that clients can reconnect. Every client has its own connection.
     let free = free_address();
     let start = || {
         let mut serve = command(&[
@@ -63,7 +64,7 @@ fn every_acknowledged_job_is_there_once_after_ten_kills() {
         address: free,
         acknowledged: Mutex::default(),
         count: AtomicU64::new(0),
-        over: AtomicBool::new(false),
+        is_finished: AtomicBool::new(false),
     });
     let mut server = start();
     let clients: Vec<_> = (0..CLIENTS)
@@ -85,7 +86,7 @@ fn every_acknowledged_job_is_there_once_after_ten_kills() {
         server.wait();
         server = start();
     }
-    world.over.store(true, Ordering::SeqCst);
+    world.is_finished.store(true, Ordering::SeqCst);
     for client in clients {
         client.join().expect("no client failed");
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::support::{PATIENCE, Server, command, printed, refused};
 use serde_json::json;
 
-/// Lets system calls of a running process fail.
+/// Makes system calls of a running process fail.
 struct Fault(Child);
 
 impl Fault {
@@ -23,7 +23,7 @@ impl Fault {
         Fault(strace.expect("strace is installed: run ./test, which installs it"))
     }
 
-    /// Lets them succeed again.
+    /// Makes the system calls succeed again.
     fn end(mut self) {
         let pid = self.0.id().to_string();
         let ended = Command::new("kill").args(["-INT", &pid]).status();
@@ -46,7 +46,7 @@ fn server(data: &std::path::Path) -> Server {
     Server::spawn(start)
 }
 
-/// Asks until the server is ready, or is not; what it says then.
+/// Polls `/readyz` until the server is, or is not, ready. Returns the last response.
 fn until_ready(server: &Server, ready: bool) -> serde_json::Value {
     let status = if ready { 200 } else { 503 };
     let answered = (0..PATIENCE.as_millis() / 20).find_map(|_| {
@@ -60,7 +60,7 @@ fn until_ready(server: &Server, ready: bool) -> serde_json::Value {
 }
 
 #[test]
-fn a_sync_that_fails_ends_the_server_without_any_request() {
+fn a_failed_sync_stops_an_idle_server() {
     let folder = tempfile::tempdir().expect("a folder");
     let server = server(folder.path());
     let fault = Fault::inject(&server, "fsync,fdatasync", "EIO");
@@ -80,13 +80,13 @@ fn a_sync_that_fails_ends_the_server_without_any_request() {
 }
 
 #[test]
-fn a_full_disk_is_not_ready_until_there_is_space_again() {
+fn a_server_with_a_full_disk_is_not_ready_until_space_is_free() {
     let folder = tempfile::tempdir().expect("a folder");
     let server = server(folder.path());
     until_ready(&server, true);
     let fault = Fault::inject(&server, "pwrite64,fallocate", "ENOSPC");
-    let told = until_ready(&server, false);
-    assert!(told.to_string().contains("the disk is full"), "{told}");
+    let output = until_ready(&server, false);
+    assert!(output.to_string().contains("the disk is full"), "{output}");
     assert_eq!(server.ask("GET", "/livez", None, None).0, 200);
     let job = json!({"kind": "a"});
     let (status, refused) = server.ask("POST", "/api/v1/jobs", None, Some(&job));
@@ -99,7 +99,7 @@ fn a_full_disk_is_not_ready_until_there_is_space_again() {
 }
 
 #[test]
-fn a_backup_is_restored_while_nothing_uses_the_store() {
+fn restore_needs_a_store_that_no_process_uses() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
     let (store, copy) = (data.join("windlass.db"), folder.path().join("copy.db"));
@@ -108,15 +108,15 @@ fn a_backup_is_restored_while_nothing_uses_the_store() {
     let job = running.post("/api/v1/jobs", &json!({"kind": "a"}));
     printed(&["backup", store, copy]);
     let later = running.post("/api/v1/jobs", &json!({"kind": "b"}));
-    let (code, told) = refused(&["restore", copy, store, "--replace"]);
+    let (code, output) = refused(&["restore", copy, store, "--replace"]);
     let owner = format!("in use by process {}", running.pid());
-    assert!(code == 1 && told.contains(&owner), "{told}");
+    assert!(code == 1 && output.contains(&owner), "{output}");
     running.signal("KILL");
     running.wait();
-    let (code, told) = refused(&["restore", copy, store]);
-    assert!(code == 1 && told.contains("`--replace`"), "{told}");
-    let told = printed(&["restore", copy, store, "--replace"]);
-    assert!(told.contains("windlass.db"), "{told}");
+    let (code, output) = refused(&["restore", copy, store]);
+    assert!(code == 1 && output.contains("`--replace`"), "{output}");
+    let output = printed(&["restore", copy, store, "--replace"]);
+    assert!(output.contains("windlass.db"), "{output}");
     let restored = Server::start(&data, &[]);
     let path = |job: &serde_json::Value| format!("/api/v1/jobs/{}", job["id"].as_str().unwrap());
     assert_eq!(restored.ask("GET", &path(&job), None, None).0, 200);
@@ -125,40 +125,43 @@ fn a_backup_is_restored_while_nothing_uses_the_store() {
         ["restore", copy, "postgres://host/jobs"],
         ["backup", "postgres://host/jobs", copy],
     ] {
-        let (code, told) = refused(&arguments);
-        assert!(code == 1 && told.contains("`pg_"), "{told}");
+        let (code, output) = refused(&arguments);
+        assert!(code == 1 && output.contains("`pg_"), "{output}");
     }
 }
 
 #[test]
-fn the_doctor_asks_a_server_that_runs() {
+fn doctor_asks_a_running_server() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().to_str().expect("a plain path");
     let admin = printed(&[
         "keys", "create", "--name", "admin", "--scope", "admin", "--data", data,
     ]);
     let server = server(folder.path());
-    let told = printed(&["doctor", "--data", data]);
-    assert!(told.contains("warning  store"), "{told}");
-    assert!(told.contains("windlass doctor --url"), "{told}");
+    let output = printed(&["doctor", "--data", data]);
+    assert!(output.contains("warning  store"), "{output}");
+    assert!(output.contains("windlass doctor --url"), "{output}");
     let doctor = |key: &str| {
         let mut doctor = command(&["doctor", "--url", &server.url]);
         let done = doctor.env("WINDLASS_KEY", key).output().expect("it runs");
-        let told = String::from_utf8_lossy(&done.stdout).into_owned();
-        (done.status.code(), told)
+        let output = String::from_utf8_lossy(&done.stdout).into_owned();
+        (done.status.code(), output)
     };
-    let (code, told) = doctor(admin.trim());
-    assert_eq!(code, Some(0), "{told}");
-    assert!(told.contains("ok       server"), "{told}");
-    assert!(told.contains("ok       key"), "{told}");
-    let (code, told) = doctor("wl_wrong");
-    assert!(code == Some(1) && told.contains("failure  key"), "{told}");
+    let (code, output) = doctor(admin.trim());
+    assert_eq!(code, Some(0), "{output}");
+    assert!(output.contains("ok       server"), "{output}");
+    assert!(output.contains("ok       key"), "{output}");
+    let (code, output) = doctor("wl_wrong");
+    assert!(
+        code == Some(1) && output.contains("failure  key"),
+        "{output}"
+    );
     let fault = Fault::inject(&server, "pwrite64,fallocate", "ENOSPC");
     until_ready(&server, false);
-    let (code, told) = doctor(admin.trim());
+    let (code, output) = doctor(admin.trim());
     assert!(
-        code == Some(1) && told.contains("the disk is full"),
-        "{told}"
+        code == Some(1) && output.contains("the disk is full"),
+        "{output}"
     );
     fault.end();
 }

@@ -1,8 +1,8 @@
-//! Generated pages are the ones that this build generates.
+//! The generated pages in `docs/` match this build.
 
 use std::process::Command;
 
-/// Compares what `windlass reference` prints with the page of the repository.
+/// Compares the output of `windlass reference` with the page in the repository.
 fn check(page: &str, committed: &str) {
     let windlass = env!("CARGO_BIN_EXE_windlass");
     let generated = Command::new(windlass).args(["reference", page]).output();
@@ -11,24 +11,24 @@ fn check(page: &str, committed: &str) {
     let fresh = String::from_utf8(generated.stdout).expect("text");
     assert!(
         fresh == committed,
-        "docs/{page}.md has drifted: cargo run -- reference {page} > docs/{page}.md"
+        "docs/{page}.md is out of date; run: cargo run -- reference {page} > docs/{page}.md"
     );
 }
 
 #[test]
-fn retry_policies_have_not_drifted() {
+fn retry_policies_page_is_up_to_date() {
     let page = include_str!("../../../../docs/retry-policies.md");
     check("retry-policies", page);
 }
 
 #[test]
-fn the_configuration_has_not_drifted() {
+fn configuration_page_is_up_to_date() {
     let page = include_str!("../../../../docs/configuration.md");
     check("configuration", page);
 }
 
 #[test]
-fn the_metrics_have_not_drifted() {
+fn metrics_page_is_up_to_date() {
     let page = include_str!("../../../../docs/metrics.md");
     check("metrics", page);
 }

@@ -26,7 +26,7 @@ fn an_http_job_is_delivered_from_any_queue() {
 }
 
 #[test]
-fn nothing_of_a_job_becomes_a_header_of_its_request() {
+fn a_job_cannot_inject_headers_into_its_request() {
     let data = tempfile::tempdir().expect("a folder");
     let (target, seen) = target();
     let server = serve(data.path());
@@ -52,7 +52,7 @@ fn nothing_of_a_job_becomes_a_header_of_its_request() {
 }
 
 #[test]
-fn nothing_that_is_secret_is_logged_at_any_level() {
+fn no_log_level_logs_a_secret() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().display().to_string();
     let make_key = [
@@ -63,7 +63,7 @@ fn nothing_that_is_secret_is_logged_at_any_level() {
     let mut start = command(&["serve", "--bind", "127.0.0.1:0", "--data", &data]);
     start.args(["--allow-target", "127.0.0.0/8", "--log-level", "trace"]);
     start.env("WINDLASS_SECRETS_MASTER_KEY", &master_key);
-    // The log is read as it is written: else the server would leave lines out.
+    // Read the log while the server writes it: the server drops lines if no one reads them.
     let log = folder.path().join("log");
     start.stderr(std::fs::File::create(&log).expect("a file"));
     let server = Server::spawn_logging(start);
@@ -124,7 +124,7 @@ fn nothing_that_is_secret_is_logged_at_any_level() {
 }
 
 #[test]
-fn a_closed_address_is_refused_at_once_and_a_bad_request_before_it_is_stored() {
+fn a_forbidden_address_fails_without_retries_and_an_invalid_request_is_not_stored() {
     let data = tempfile::tempdir().expect("a folder");
     let (target, seen) = target();
     let server = Server::start(data.path(), &[]);
@@ -156,7 +156,7 @@ fn a_closed_address_is_refused_at_once_and_a_bad_request_before_it_is_stored() {
 }
 
 #[test]
-fn the_scheduler_form_works_as_it_is_written() {
+fn the_scheduler_form_works_as_documented() {
     let data = tempfile::tempdir().expect("a folder");
     let (target, seen) = target();
     let server = serve(data.path());
@@ -220,7 +220,7 @@ fn the_scheduler_form_works_as_it_is_written() {
 }
 
 #[test]
-fn a_form_that_breaks_a_rule_is_refused_by_its_known_code() {
+fn an_invalid_scheduler_form_is_refused_with_its_error_code() {
     let data = tempfile::tempdir().expect("a folder");
     let server = serve(data.path());
     for (form, code) in [
@@ -255,7 +255,7 @@ fn a_form_that_breaks_a_rule_is_refused_by_its_known_code() {
 }
 
 #[test]
-fn a_form_recurs_until_it_is_deleted() {
+fn a_scheduler_form_fires_until_it_is_deleted() {
     let data = tempfile::tempdir().expect("a folder");
     let (target, seen) = target();
     let server = serve(data.path());
@@ -270,8 +270,8 @@ fn a_form_recurs_until_it_is_deleted() {
     let path = format!("/api/v1/jobs/{id}");
     assert_eq!(server.ask("DELETE", &path, None, None).0, 204);
     assert_eq!(server.ask("GET", &path, None, None).0, 404);
-    while seen.try_recv().is_ok() {} // what came before
-    // Another form that runs as often is the clock by which the first one has stopped.
+    while seen.try_recv().is_ok() {} // drop requests from before
+    // A second form with the same interval shows that enough time has passed.
     let other = json!({"schedule": "@every 1s", "api": format!("http://{target}/200/other")});
     server.post("/api/v1/jobs", &other);
     let (mut of_other, mut of_deleted) = (0, 0);
@@ -289,7 +289,7 @@ fn a_form_recurs_until_it_is_deleted() {
 }
 
 #[test]
-fn a_target_may_tell_later_and_only_with_its_token() {
+fn a_target_can_report_its_outcome_later_only_with_its_token() {
     let data = tempfile::tempdir().expect("a folder");
     let (target, seen) = target();
     let data_path = data.path().display().to_string();
@@ -320,14 +320,14 @@ fn a_target_may_tell_later_and_only_with_its_token() {
     assert_eq!(
         server.post(&place, &done),
         json!({"id": id}),
-        "told twice is told once"
+        "output twice is output once"
     );
     let other = json!({"outcome": "failed", "error": "no"});
     assert_eq!(server.ask("POST", &place, None, Some(&other)).0, 409);
 }
 
 #[test]
-fn an_http_job_gets_no_payload_that_is_no_request() {
+fn an_edit_of_an_http_job_must_be_a_valid_request() {
     let data = tempfile::tempdir().expect("a folder");
     let server = serve(data.path());
     let job = json!({"http": {"url": "https://a.example/"}, "delay": "1h"});

@@ -1,4 +1,4 @@
-//! HTTP jobs as they are configured: by the server's settings, by their queue, by secrets.
+//! The configuration of HTTP jobs: settings of the server and of the queue, and secrets.
 
 use std::net::TcpListener;
 
@@ -9,12 +9,12 @@ use windlass_core::Timestamp;
 use windlass_http::SigningKey;
 
 #[test]
-fn http_jobs_are_retried_as_their_queue_is_set_to_be() {
+fn http_jobs_use_the_retry_policy_of_their_queue() {
     let data = tempfile::tempdir().expect("a folder");
     let (target, seen) = target();
     let server = serve(data.path());
     let settings = |retry: Value| {
-        // More slots are kept for fresh jobs than there are: the policy holds all the same.
+        // Reserves more slots for fresh jobs than exist; the policy applies all the same.
         let body = json!({"retry": retry, "fresh_reserve": 100_000});
         let path = "/api/v1/queues/hooks/settings?create=true";
         let (status, answer) = server.ask("PUT", path, None, Some(&body));
@@ -29,7 +29,7 @@ fn http_jobs_are_retried_as_their_queue_is_set_to_be() {
     settings(json!({"preset": "standard", "max_attempts": 1}));
     let dead = until(&server, &enqueue(), |job| text(job, "state") == "dead");
     assert_eq!(dead["dead_reason"], "exhausted", "{dead}");
-    // A change is followed while the server runs.
+    // A change takes effect while the server runs.
     settings(json!("patient"));
     let retried = (0..100).find(|_| {
         let path = enqueue();
@@ -40,7 +40,7 @@ fn http_jobs_are_retried_as_their_queue_is_set_to_be() {
 }
 
 #[test]
-fn http_jobs_run_in_more_queues_than_a_hundred() {
+fn http_jobs_run_in_more_than_a_hundred_queues() {
     let data = tempfile::tempdir().expect("a folder");
     let (target, seen) = target();
     let server = serve(data.path());
@@ -54,7 +54,7 @@ fn http_jobs_run_in_more_queues_than_a_hundred() {
 }
 
 #[test]
-fn a_secret_that_the_command_made_up_signs() {
+fn a_generated_secret_signs_requests() {
     let data = tempfile::tempdir().expect("a folder");
     let (target, seen) = target();
     let data_path = data.path().display().to_string();
@@ -106,7 +106,7 @@ fn a_secret_that_the_command_made_up_signs() {
 }
 
 #[test]
-fn one_queue_runs_as_many_http_jobs_at_once_as_is_configured() {
+fn the_setting_concurrency_limits_the_http_jobs_of_a_queue() {
     let data = tempfile::tempdir().expect("a folder");
     let (target, seen) = target();
     let held = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -132,7 +132,7 @@ fn one_queue_runs_as_many_http_jobs_at_once_as_is_configured() {
 }
 
 #[test]
-fn a_target_may_be_signed_by_an_authority_of_the_operator() {
+fn a_target_may_use_a_certificate_of_a_private_authority() {
     let data = tempfile::tempdir().expect("a folder");
     let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("one");
     let write = |name: &str, content: String| {
@@ -162,7 +162,7 @@ fn a_target_may_be_signed_by_an_authority_of_the_operator() {
 }
 
 #[test]
-fn settings_of_http_jobs_are_kept() {
+fn settings_of_http_jobs_take_effect() {
     let data = tempfile::tempdir().expect("a folder");
     let (target, seen) = target();
     let data_path = data.path().display().to_string();
@@ -181,6 +181,6 @@ fn settings_of_http_jobs_are_kept() {
     let mut bad = command(&["serve", "--data", &data_path, "--allow-target", "somewhere"]);
     let refused = bad.output().expect("it starts");
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
-    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(told.contains("http_jobs.allow_targets"), "{told}");
+    let output = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(output.contains("http_jobs.allow_targets"), "{output}");
 }

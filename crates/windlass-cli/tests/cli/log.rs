@@ -1,4 +1,4 @@
-//! What a server leaves behind: its log, and nothing else.
+//! The log of a server.
 
 use crate::support::Server;
 use serde_json::json;
@@ -34,7 +34,7 @@ fn log_lines_are_text_or_json_and_have_no_payload() {
 }
 
 #[test]
-fn failures_of_remote_workers_are_logged_and_a_bulk_is_not_complained_about() {
+fn failures_of_remote_workers_are_logged_and_a_bulk_logs_no_warning() {
     let folder = folder();
     let server = Server::start(folder.path(), &["--log-format", "json"]);
     let jobs = vec![json!({"kind": "a", "queue": "other"}); 6000];
@@ -77,7 +77,7 @@ fn failures_of_remote_workers_are_logged_and_a_bulk_is_not_complained_about() {
 }
 
 #[test]
-fn the_log_has_the_cause_of_a_failure_under_the_id_of_its_request() {
+fn the_log_has_the_cause_of_a_failed_request_with_its_request_id() {
     let folder = folder();
     let server = Server::start(folder.path(), &[]);
     assert!(server.stop().0.success());
@@ -108,7 +108,7 @@ fn the_log_has_the_cause_of_a_failure_under_the_id_of_its_request() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_holds_up_no_request_and_its_lines_are_counted() {
+fn a_blocked_log_delays_no_request_and_dropped_lines_are_counted() {
     // The test does not read stderr before the end, and a pipe holds little.
     let folder = folder();
     let server = Server::start(folder.path(), &["--log-level", "trace"]);
@@ -131,7 +131,7 @@ fn a_log_that_nobody_reads_holds_up_no_request_and_its_lines_are_counted() {
 }
 
 #[test]
-fn a_crash_leaves_no_picture_of_its_memory() {
+fn a_crash_leaves_no_core_dump() {
     let folder = folder();
     let server = Server::start(folder.path(), &[]);
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.pid())).unwrap();

@@ -1,4 +1,4 @@
-//! `windlass migrate` and `windlass bench store --driver postgres`, as a whole.
+//! `windlass migrate`, `windlass bench store --driver postgres` and servers on PostgreSQL.
 
 use std::process::{Command, Output};
 
@@ -74,7 +74,7 @@ async fn a_database_is_migrated_and_measured() {
 }
 
 #[test]
-fn what_is_wrong_is_told() {
+fn migrate_reports_connection_and_usage_errors() {
     let sql = windlass(&["migrate", "sql"]);
     assert!(
         text(&sql.stdout).contains("create table windlass.jobs"),
@@ -99,10 +99,16 @@ fn what_is_wrong_is_told() {
 async fn two_servers_share_a_database_and_its_keys() {
     let url = cluster::empty_database().await;
     let folder = tempfile::tempdir().expect("a folder");
-    let (code, told) = crate::support::refused(&["keys", "list", "--store", &url]);
-    assert!(code == 1 && told.contains("there is no store"), "{told}");
+    let (code, output) = crate::support::refused(&["keys", "list", "--store", &url]);
+    assert!(
+        code == 1 && output.contains("does not exist; check"),
+        "{output}"
+    );
     let status = windlass(&["migrate", "status", "--url", &url]);
-    assert!(text(&status.stdout).contains("missing"), "nothing was made");
+    assert!(
+        text(&status.stdout).contains("missing"),
+        "nothing was created"
+    );
     let admin = crate::support::printed(&[
         "keys", "create", "--name", "admin", "--scope", "admin", "--store", &url,
     ]);
@@ -114,7 +120,7 @@ async fn two_servers_share_a_database_and_its_keys() {
     assert_eq!(status, 201, "{made}");
     let path = format!("/api/v1/jobs/{}", made["id"].as_str().expect("an id"));
     assert_eq!(there.ask("GET", &path, Some(admin), None).0, 200);
-    // A key that was revoked on one is refused on the other within a second.
+    // The other server refuses a revoked key within a second.
     let new = serde_json::json!({"name": "short-lived", "scopes": ["read"]});
     let (_, key) = here.ask("POST", "/api/v1/keys", Some(admin), Some(&new));
     let (id, secret) = (
@@ -137,13 +143,13 @@ async fn two_servers_share_a_database_and_its_keys() {
         200
     );
     assert!(known(401), "it is revoked everywhere");
-    // Both write one audit log.
+    // Both servers write to the same audit log.
     let verified = here.ask("GET", "/api/v1/audit/verify", Some(admin), None).1;
     assert_eq!(verified["broken"], serde_json::Value::Null, "{verified}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn servers_that_are_configured_differently_are_told() {
+async fn doctor_and_the_workers_route_report_configuration_differences() {
     let url = cluster::empty_database().await;
     let folder = tempfile::tempdir().expect("a folder");
     let start = |lease: &str| {
@@ -153,15 +159,19 @@ async fn servers_that_are_configured_differently_are_told() {
         command.env("WINDLASS_JOBS_LEASE", lease);
         crate::support::Server::spawn(command)
     };
-    let told =
+    let output =
         |server: &crate::support::Server| server.get("/api/v1/workers")["differences"].clone();
     let doctor = || crate::support::printed(&["doctor", "--store", &url]);
     let here = start("30s");
-    assert_eq!(told(&here), serde_json::json!([]));
-    assert!(doctor().contains("configured alike"), "{}", doctor());
+    assert_eq!(output(&here), serde_json::json!([]));
+    assert!(
+        doctor().contains("have the same configuration"),
+        "{}",
+        doctor()
+    );
     let _there = start("45s");
     let found = (0..600).any(|_| {
-        let found = told(&here)[0].is_string();
+        let found = output(&here)[0].is_string();
         if !found {
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
@@ -169,7 +179,7 @@ async fn servers_that_are_configured_differently_are_told() {
     });
     assert!(found, "the other server is heard");
     let differs = "servers differ in `jobs.lease`: \"30s\" on ";
-    let sentences = told(&here);
+    let sentences = output(&here);
     let sentence = sentences[0].as_str().expect("a sentence");
     assert!(sentence.starts_with(differs), "{sentence}");
     assert!(sentence.contains("\"45s\" on server-"), "{sentence}");
@@ -181,7 +191,7 @@ async fn servers_that_are_configured_differently_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_refuses_a_schema_that_is_newer_and_a_role_that_may_not_write() {
+async fn a_server_refuses_a_newer_schema_and_a_role_without_write_access() {
     let url = cluster::empty_database().await;
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().to_str().expect("a plain path");
@@ -197,22 +207,25 @@ async fn a_server_refuses_a_schema_that_is_newer_and_a_role_that_may_not_write()
         ])
     };
     let client = cluster::client(&url).await;
-    // Without a schema, and without the right to make one.
+    // Without a schema and without the right to create one.
     client
         .batch_execute("create role guest login")
         .await
         .unwrap();
     let as_guest = url.replacen("windlass@", "guest@", 1);
-    let (code, told) = refused(&as_guest);
-    assert!(code == 1 && told.contains("permission denied"), "{told}");
+    let (code, output) = refused(&as_guest);
+    assert!(
+        code == 1 && output.contains("permission denied"),
+        "{output}"
+    );
     assert!(windlass(&["migrate", "up", "--url", &url]).status.success());
     let newer =
         "insert into windlass.migrations (number, name, checksum) values (9999, 'later', 0)";
     client.batch_execute(newer).await.unwrap();
-    let (code, told) = refused(&url);
+    let (code, output) = refused(&url);
     assert!(
-        code == 1 && told.contains("9999") && told.contains("newer build"),
-        "{told}"
+        code == 1 && output.contains("9999") && output.contains("newer build"),
+        "{output}"
     );
 }
 
@@ -227,7 +240,7 @@ async fn a_server_is_not_ready_while_the_database_refuses_writes() {
     let server = crate::support::Server::spawn(command);
     let database = url.rsplit('/').next().expect("a database");
     let client = cluster::client(&url).await;
-    // Sessions of the server begin again, by what the database says now.
+    // The server's connections start again, with the new default of the database.
     let read_only = async |set: &str| {
         let sql = format!(
             "begin read write; alter database \"{database}\" {set}; commit; \
@@ -250,7 +263,7 @@ async fn a_server_is_not_ready_while_the_database_refuses_writes() {
     read_only("set default_transaction_read_only = on").await;
     until(503);
     assert_eq!(server.ask("GET", "/livez", None, None).0, 200);
-    // It stays so: the connections answer reads again meanwhile.
+    // The server stays not ready, although its connections answer reads again.
     server.get("/api/v1/queues");
     until(503);
     read_only("reset default_transaction_read_only").await;

@@ -1,4 +1,4 @@
-//! Schedules of a server that runs.
+//! Schedules of a running server.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::support::{PATIENCE, Server};
 use serde_json::json;
 
 #[test]
-fn a_schedule_whose_zone_is_unknown_is_logged_and_stops_no_other() {
+fn a_schedule_with_an_unknown_time_zone_is_reported_and_others_still_fire() {
     let data = tempfile::tempdir().expect("a folder");
     let server = Server::start(data.path(), &[]);
     let lost = json!({"name": "lost", "cron": "* * * * * *", "timezone": "Europe/Berlin", "job": {"kind": "a"}});
@@ -36,10 +36,10 @@ fn a_schedule_whose_zone_is_unknown_is_logged_and_stops_no_other() {
     let error = shown["error"].as_str().unwrap_or_default();
     assert!(error.contains("timezone"), "{shown}");
     assert_eq!(shown["timezone"], "Mars/Olympus");
-    let anew = json!({"cron": "0 2 * * *", "timezone": "Europe/Rome", "job": {"kind": "a"}});
-    let (status, answer) = server.ask("PUT", "/api/v1/schedules/lost", None, Some(&anew));
+    let replacement = json!({"cron": "0 2 * * *", "timezone": "Europe/Rome", "job": {"kind": "a"}});
+    let (status, answer) = server.ask("PUT", "/api/v1/schedules/lost", None, Some(&replacement));
     assert_eq!((status, &answer["id"]), (200, &shown["id"]), "{answer}");
     let (_, log) = server.stop();
-    let logged = log.matches("cannot read a schedule, so it does not fire");
-    assert_eq!(logged.count(), 1, "{log}");
+    let warnings = log.matches("a schedule cannot be read and does not fire");
+    assert_eq!(warnings.count(), 1, "{log}");
 }

@@ -16,7 +16,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a plain path")
 }
 
-/// What a request for jobs with this `Host` gets.
+/// Sends a request for jobs with this `Host` header. Returns the response.
 fn asked_as(server: &Server, host: &str) -> String {
     let port = server.address.port();
     let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("a connection");
@@ -31,7 +31,7 @@ fn asked_as(server: &Server, host: &str) -> String {
 }
 
 #[test]
-fn what_was_acknowledged_is_there_after_kill_9_and_files_are_private() {
+fn acknowledged_jobs_survive_kill_9_and_files_are_private() {
     let folder = folder();
     let data = folder.path().join("data");
     let server = Server::start(&data, &[]);
@@ -55,7 +55,7 @@ fn what_was_acknowledged_is_there_after_kill_9_and_files_are_private() {
 }
 
 #[test]
-fn it_says_where_it_listens_and_whether_anything_is_durable() {
+fn the_banner_names_the_address_and_says_if_the_store_is_not_durable() {
     let folder = folder();
     let durable = Server::start(folder.path(), &[]);
     assert!(
@@ -68,22 +68,22 @@ fn it_says_where_it_listens_and_whether_anything_is_durable() {
         durable.banner
     );
     drop(durable);
-    let fleeting = Server::start(folder.path(), &["--store", "memory:"]);
+    let in_memory = Server::start(folder.path(), &["--store", "memory:"]);
     assert!(
-        fleeting.banner.contains("(not durable)"),
+        in_memory.banner.contains("(not durable)"),
         "{}",
-        fleeting.banner
+        in_memory.banner
     );
-    let (_, log) = fleeting.stop();
-    assert!(log.contains("all jobs are lost"), "{log}");
+    let (_, log) = in_memory.stop();
+    assert!(log.contains("nothing is durable"), "{log}");
 }
 
 #[test]
-fn a_signal_lets_requests_end_and_waiting_ones_do_not_hold_it_up() {
+fn shutdown_finishes_requests_and_does_not_wait_for_long_polls() {
     let folder = folder();
     let mut start = command(&["serve", "--bind", "127.0.0.1:0", "--data"]);
     start.arg(folder.path());
-    // Whatever were held up would be so for longer than the test waits for an answer.
+    // A request that waits for the long poll would take longer than the test's timeout.
     start.env("WINDLASS_HTTP_WAIT_MAX", "1h");
     start.env("WINDLASS_SHUTDOWN_GRACE", "1h");
     let server = Server::spawn(start);
@@ -92,7 +92,7 @@ fn a_signal_lets_requests_end_and_waiting_ones_do_not_hold_it_up() {
     let waiting = std::thread::spawn(move || {
         crate::support::ask(address, "POST", "/api/v1/claim", None, Some(&claim))
     });
-    // The server knows the worker once it has begun to claim.
+    // The server lists the worker once its claim has started.
     let began = (0..PATIENCE.as_millis() / 10).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(10));
         server.get("/api/v1/workers").to_string().contains("\"w\"")
@@ -105,7 +105,7 @@ fn a_signal_lets_requests_end_and_waiting_ones_do_not_hold_it_up() {
 }
 
 #[test]
-fn a_body_that_comes_too_slowly_is_told_so() {
+fn a_slow_request_body_gets_408() {
     use std::io::Read as _;
     let folder = folder();
     let mut start = command(&["serve", "--bind", "127.0.0.1:0", "--data"]);
@@ -125,7 +125,7 @@ fn a_body_that_comes_too_slowly_is_told_so() {
 }
 
 #[test]
-fn keys_are_made_beside_a_stopped_server_and_through_a_running_one() {
+fn keys_are_created_in_a_store_and_through_a_running_server() {
     let folder = folder();
     let data = text(folder.path());
     let admin = printed(&[
@@ -136,10 +136,10 @@ fn keys_are_made_beside_a_stopped_server_and_through_a_running_one() {
     let server = Server::start(folder.path(), &[]);
     assert_eq!(server.ask("GET", "/api/v1/jobs", None, None).0, 401);
     assert_eq!(server.ask("GET", "/api/v1/jobs", Some(admin), None).0, 200);
-    // The embedded store has one owner: beside a running server, the server itself must be asked.
-    let (code, told) = refused(&["keys", "list", "--data", data]);
+    // Only one process can open an embedded store, so commands must ask the running server.
+    let (code, output) = refused(&["keys", "list", "--data", data]);
     assert_eq!(code, 1);
-    assert!(told.contains("in use by process"), "{told}");
+    assert!(output.contains("in use by process"), "{output}");
     let with_key = |arguments: &[&str]| {
         let url = ["--url", server.url.as_str()];
         let done = command(&[arguments, &url].concat())
@@ -189,16 +189,16 @@ fn keys_are_made_beside_a_stopped_server_and_through_a_running_one() {
         assert!(log.contains(action), "{action}: {log}");
     }
     assert!(!log.contains(key));
-    assert!(with_key(&["audit", "verify"]).starts_with("3 records, none changed"));
+    assert!(with_key(&["audit", "verify"]).starts_with("verified 3 records"));
     let (status, _) = server.stop();
     assert!(status.success());
-    assert!(printed(&["audit", "verify", "--data", data]).starts_with("3 records"));
-    let (code, told) = refused(&["audit", "verify", "--data", data, "--known", "0123"]);
-    assert!(code == 1 && told.contains("is missing"), "{told}");
+    assert!(printed(&["audit", "verify", "--data", data]).starts_with("verified 3 records"));
+    let (code, output) = refused(&["audit", "verify", "--data", data, "--known", "0123"]);
+    assert!(code == 1 && output.contains("is missing"), "{output}");
 }
 
 #[test]
-fn wrong_keys_are_throttled_and_that_is_audited() {
+fn throttled_wrong_keys_are_audited() {
     let folder = folder();
     let data = text(folder.path());
     let admin = printed(&[
@@ -230,17 +230,17 @@ fn wrong_keys_are_throttled_and_that_is_audited() {
 fn a_public_bind_is_refused_without_tls_and_without_a_key() {
     let folder = folder();
     let data = text(folder.path());
-    let (code, told) = refused(&["serve", "--bind", "0.0.0.0:0", "--data", data]);
-    assert!(code == 2 && told.contains("without TLS"), "{told}");
+    let (code, output) = refused(&["serve", "--bind", "0.0.0.0:0", "--data", data]);
+    assert!(code == 2 && output.contains("without TLS"), "{output}");
     let mut behind_proxy = command(&["serve", "--bind", "0.0.0.0:0", "--data", data]);
     let done = behind_proxy
         .env("WINDLASS_BEHIND_PROXY", "true")
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&done.stderr).into_owned();
+    let output = String::from_utf8_lossy(&done.stderr).into_owned();
     assert!(
-        done.status.code() == Some(1) && told.contains("the store has no API key"),
-        "{told}"
+        done.status.code() == Some(1) && output.contains("there is no key yet"),
+        "{output}"
     );
     let insecure = Server::spawn(command(&[
         "serve",
@@ -293,63 +293,66 @@ fn secrets_come_from_stdin_and_a_wrong_master_key_stops_the_start() {
             .write_all(stdin.as_bytes())
             .unwrap();
         let done = child.wait_with_output().unwrap();
-        let told = String::from_utf8_lossy(&done.stdout).into_owned()
+        let output = String::from_utf8_lossy(&done.stdout).into_owned()
             + &String::from_utf8_lossy(&done.stderr);
-        (done.status.code(), told)
+        (done.status.code(), output)
     };
     const KEY: &str = "WINDLASS_SECRETS_MASTER_KEY";
     const OLD: &str = "WINDLASS_SECRETS_OLD_KEYS";
-    let (code, told) = with(
+    let (code, output) = with(
         &[],
         &["secrets", "put", "hook", "--host", "api.example.com"],
         "s3cret\n",
     );
     assert!(
-        code == Some(1) && told.contains("no master key is configured"),
-        "{told}"
+        code == Some(1) && output.contains("there is no master key"),
+        "{output}"
     );
-    let (code, told) = with(
+    let (code, output) = with(
         &[(KEY, &old)],
         &["secrets", "put", "hook", "--host", "api.example.com"],
         "s3cret\n",
     );
-    assert!(code == Some(0), "{told}");
+    assert!(code == Some(0), "{output}");
     assert_eq!(
         with(&[(KEY, &old)], &["secrets", "list"], "").1,
         "hook  api.example.com\n"
     );
-    // Another key does not open it: nothing starts, nothing is overwritten.
+    // Another master key cannot decrypt the secret: the server does not start, nothing is overwritten.
     for arguments in [
         &["serve", "--bind", "127.0.0.1:0"][..],
         &["secrets", "rotate"],
         &["secrets", "put", "other", "--any-host"],
     ] {
-        let (code, told) = with(&[(KEY, &new)], arguments, "x");
+        let (code, output) = with(&[(KEY, &new)], arguments, "x");
         assert!(
-            code == Some(1) && told.contains("was encrypted with the master key"),
-            "{told}"
+            code == Some(1) && output.contains("was sealed with master key"),
+            "{output}"
         );
     }
-    let (code, told) = with(&[], &["doctor"], "");
+    let (code, output) = with(&[], &["doctor"], "");
     assert!(
-        code == Some(1) && told.contains("failure  secrets"),
-        "{told}"
+        code == Some(1) && output.contains("failure  secrets"),
+        "{output}"
     );
-    let (code, told) = with(&[(KEY, &new), (OLD, &old)], &["secrets", "rotate"], "");
-    assert!(code == Some(0) && told.starts_with("1 secrets"), "{told}");
-    let (code, told) = with(&[(KEY, &new)], &["secrets", "remove", "hook"], "");
-    assert!(code == Some(0), "{told}");
+    let (code, output) = with(&[(KEY, &new), (OLD, &old)], &["secrets", "rotate"], "");
+    assert!(
+        code == Some(0) && output.starts_with("re-encrypted 1 secrets"),
+        "{output}"
+    );
+    let (code, output) = with(&[(KEY, &new)], &["secrets", "remove", "hook"], "");
+    assert!(code == Some(0), "{output}");
     let all: String = std::fs::read_dir(folder.path())
         .unwrap()
         .map(|file| {
             String::from_utf8_lossy(&std::fs::read(file.unwrap().path()).unwrap()).into_owned()
         })
         .collect();
-    assert!(!all.contains("s3cret"), "it is nowhere on the disk");
+    assert!(!all.contains("s3cret"), "no file contains the secret");
 }
 
 #[test]
-fn a_store_that_cannot_be_opened_is_told_with_an_exit_code() {
+fn serve_explains_why_a_store_cannot_be_opened() {
     let folder = folder();
     let serve = |store: &str| {
         refused(&[
@@ -362,36 +365,36 @@ fn a_store_that_cannot_be_opened_is_told_with_an_exit_code() {
             store,
         ])
     };
-    // A port that nobody listens on.
+    // A port without a listener.
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
         .unwrap()
         .port();
-    let (code, told) = serve(&format!("postgres://ann:s3cret@127.0.0.1:{port}/jobs"));
+    let (code, output) = serve(&format!("postgres://ann:s3cret@127.0.0.1:{port}/jobs"));
     assert!(
-        code == 1 && told.contains("cannot open the store") && !told.contains("s3cret"),
-        "{told}"
+        code == 1 && output.contains("cannot be opened") && !output.contains("s3cret"),
+        "{output}"
     );
     let refused_at = format!("127.0.0.1:{port} (database \"jobs\")");
     assert!(
-        told.contains(&refused_at)
-            && told.contains("start the server")
-            && !told.contains("try again"),
-        "{told}"
+        output.contains(&refused_at)
+            && output.contains("start the server")
+            && !output.contains("try again"),
+        "{output}"
     );
     let missing = folder.path().join("missing").join("jobs.db");
-    let (code, told) = serve(&format!("sqlite:{}", text(&missing)));
+    let (code, output) = serve(&format!("sqlite:{}", text(&missing)));
     assert!(
-        code == 1 && told.contains("missing does not exist; create the folder"),
-        "{told}"
+        code == 1 && output.contains("missing does not exist; create the folder"),
+        "{output}"
     );
-    let (code, told) = serve("postgres://db/jobs?pool_size=many");
-    assert!(code == 2 && told.contains("`pool_size` must"), "{told}");
-    let (code, told) = serve("mysql://db");
+    let (code, output) = serve("postgres://db/jobs?pool_size=many");
+    assert!(code == 2 && output.contains("`pool_size` must"), "{output}");
+    let (code, output) = serve("mysql://db");
     assert!(
-        code == 2 && told.contains("`store` must begin with"),
-        "{told}"
+        code == 2 && output.contains("`store` must begin with"),
+        "{output}"
     );
     let no_database = folder.path().join("notes.txt");
     std::fs::write(
@@ -399,8 +402,8 @@ fn a_store_that_cannot_be_opened_is_told_with_an_exit_code() {
         "these are notes, and no database at all".repeat(100),
     )
     .unwrap();
-    let (code, told) = serve(&format!("sqlite:{}", text(&no_database)));
-    assert!(code == 1 && told.contains("cannot open the store"), "{told}");
+    let (code, output) = serve(&format!("sqlite:{}", text(&no_database)));
+    assert!(code == 1 && output.contains("cannot be opened"), "{output}");
     let newer = folder.path().join("newer.db");
     let (made, _) = Server::start(
         folder.path(),
@@ -413,15 +416,18 @@ fn a_store_that_cannot_be_opened_is_told_with_an_exit_code() {
         .pragma_update(None, "user_version", 9999)
         .unwrap();
     drop(connection);
-    let (code, told) = serve(&format!("sqlite:{}", text(&newer)));
+    let (code, output) = serve(&format!("sqlite:{}", text(&newer)));
     assert!(
-        code == 1 && told.contains("9999") && told.contains("newer build"),
-        "{told}"
+        code == 1 && output.contains("9999") && output.contains("newer build"),
+        "{output}"
     );
-    let (code, told) = refused(&["serve", "--bind", "127.0.0.1:0", "--data", "/proc/nothing"]);
-    assert!(code == 1 && told.contains("cannot write to"), "{told}");
+    let (code, output) = refused(&["serve", "--bind", "127.0.0.1:0", "--data", "/proc/nothing"]);
+    assert!(
+        code == 1 && output.contains("cannot be written to"),
+        "{output}"
+    );
     let taken = Server::start(folder.path(), &[]);
-    let (code, told) = refused(&[
+    let (code, output) = refused(&[
         "serve",
         "--data",
         text(&folder.path().join("b")),
@@ -429,21 +435,21 @@ fn a_store_that_cannot_be_opened_is_told_with_an_exit_code() {
         &taken.address.to_string(),
     ]);
     assert!(
-        code == 1 && told.contains("choose another address with `--bind`"),
-        "{told}"
+        code == 1 && output.contains("choose another with `--bind`"),
+        "{output}"
     );
 }
 
 #[test]
-fn the_doctor_looks_at_everything() {
+fn doctor_reports_every_check() {
     let folder = folder();
     drop(Server::start(folder.path(), &[]));
-    let told = printed(&["doctor", "--data", text(folder.path())]);
+    let output = printed(&["doctor", "--data", text(folder.path())]);
     for name in ["open files", "clock", "space", "store", "secrets"] {
-        assert!(told.contains(name), "{name}: {told}");
+        assert!(output.contains(name), "{name}: {output}");
     }
-    let (code, told) = refused(&["doctor", "--data", "/proc/nothing"]);
-    assert!(code == 1 && told.contains("checks failed"), "{told}");
+    let (code, output) = refused(&["doctor", "--data", "/proc/nothing"]);
+    assert!(code == 1 && output.contains("checks failed"), "{output}");
     let few = std::process::Command::new("sh")
         .args([
             "-c",
@@ -455,15 +461,15 @@ fn the_doctor_looks_at_everything() {
         ])
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&few.stdout).into_owned();
+    let output = String::from_utf8_lossy(&few.stdout).into_owned();
     assert!(
-        told.contains("warning  open files       the limit is 200"),
+        output.contains("warning  open files       only 200 may be open"),
         "{few:?}"
     );
 }
 
 #[test]
-fn a_page_of_another_site_cannot_use_a_server_without_keys() {
+fn pages_of_other_sites_cannot_use_a_server_without_keys() {
     let folder = folder();
     let server = Server::start(folder.path(), &[]);
     for (fields, status) in [
@@ -485,7 +491,7 @@ fn a_page_of_another_site_cannot_use_a_server_without_keys() {
             "{fields}: {answer}"
         );
     }
-    // HTTP/2 has the name in `:authority`, and no `Host`.
+    // HTTP/2 sends the name in `:authority` instead of `Host`.
     let over_http2 = |fields: &[&str]| {
         let url = format!("http://{}/api/v1/jobs", server.address);
         let mut curl = std::process::Command::new("curl");
@@ -495,8 +501,8 @@ fn a_page_of_another_site_cannot_use_a_server_without_keys() {
             curl.args(["--header", field]);
         });
         let asked = curl.args(["--write-out", "%{http_code}", "--output", "/dev/null", &url]);
-        let told = asked.output().unwrap().stdout;
-        String::from_utf8(told).unwrap()
+        let output = asked.output().unwrap().stdout;
+        String::from_utf8(output).unwrap()
     };
     let origin = |host: String| format!("Origin: http://{host}");
     assert_eq!(over_http2(&[]), "200");
@@ -512,7 +518,7 @@ fn a_page_of_another_site_cannot_use_a_server_without_keys() {
 }
 
 #[test]
-fn jobs_through_the_rest_interface_are_measured() {
+fn bench_http_measures_jobs_through_the_rest_api() {
     let small = ["--jobs", "300", "--batch", "30", "--clients", "3"];
     let measured = printed(&[&["bench", "http", "--json"][..], &small].concat());
     let figures: serde_json::Value = serde_json::from_str(&measured).unwrap();
@@ -538,7 +544,7 @@ fn jobs_through_the_rest_interface_are_measured() {
 }
 
 #[test]
-fn long_polls_that_find_nothing_are_measured() {
+fn bench_http_measures_idle_long_polls() {
     let small = ["--jobs", "100", "--waiters", "5", "--seconds", "1"];
     let measured = printed(&[&["bench", "http", "--idle", "--json"][..], &small].concat());
     let figures: serde_json::Value = serde_json::from_str(&measured).unwrap();

@@ -1,4 +1,4 @@
-//! The configuration as commands take it: files, variables and flags, each told by its own name.
+//! Configuration from files, variables and flags. Errors name the source of the value.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -22,13 +22,13 @@ fn allow(path: &Path, mode: u32) {
 }
 
 #[test]
-fn the_configuration_is_checked_printed_and_made() {
+fn config_checks_prints_and_creates_a_configuration() {
     let folder = folder();
     let path = folder.path().join("windlass.toml");
     std::fs::write(&path, printed(&["config", "init"])).unwrap();
     assert_eq!(
         printed(&["config", "check", "--config", text(&path)]),
-        "the configuration is fine\n"
+        "the configuration is valid\n"
     );
     std::fs::write(&path, "bnid = \"x\"\n[http]\nidle_time = 5\n").unwrap();
     let config = text(&path);
@@ -50,7 +50,7 @@ fn the_configuration_is_checked_printed_and_made() {
 }
 
 #[test]
-fn tls_is_offered_with_a_certificate_and_its_key() {
+fn a_certificate_and_its_key_enable_tls() {
     let folder = folder();
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let write = |name: &str, content: String| {
@@ -93,7 +93,7 @@ fn tls_is_offered_with_a_certificate_and_its_key() {
         "bad.toml",
         format!("[tls]\ncertificate = {key:?}\nkey = {certificate:?}\n"),
     );
-    let (code, told) = refused(&[
+    let (code, output) = refused(&[
         "serve",
         "--bind",
         "127.0.0.1:0",
@@ -103,19 +103,20 @@ fn tls_is_offered_with_a_certificate_and_its_key() {
         &swapped,
     ]);
     assert!(
-        code == 2 && told.contains("it must be a PEM file"),
-        "{told}"
+        code == 2 && output.contains("it must be a PEM file"),
+        "{output}"
     );
-    // A private key that others may read is none.
+    // The server refuses a private key that other users can read.
     allow(Path::new(&key), 0o644);
-    let (code, told) = refused(&["config", "check", "--config", &config]);
+    let (code, output) = refused(&["config", "check", "--config", &config]);
     assert!(
-        code == 2 && told.contains("`tls.key` names the file") && told.contains("chmod 600"),
-        "{told}"
+        code == 2 && output.contains("`tls.key` names the file") && output.contains("chmod 600"),
+        "{output}"
     );
 }
 
-/// Writes a certificate for `localhost` that is valid until this year, and its key; where the certificate is.
+/// Writes a certificate for `localhost` that is valid until this year, and its key. Returns the path
+/// of the certificate.
 fn write_certificate(folder: &Path, until: i32) -> String {
     let mut params = rcgen::CertificateParams::new(["localhost".to_owned()])
         .expect("a certificate and its files");
@@ -129,13 +130,13 @@ fn write_certificate(folder: &Path, until: i32) -> String {
     std::fs::write(&key_path, key.serialize_pem()).expect("a certificate and its files");
     allow(&key_path, 0o600);
     std::fs::write(&certificate, made.pem()).expect("a certificate and its files");
-    // A copy to check with, which stays as it is when the next certificate is written.
+    // A copy to verify with, which the next certificate does not overwrite.
     let copy = folder.join(format!("trusted-{until}.pem"));
     std::fs::write(&copy, made.pem()).expect("a certificate and its files");
     copy.display().to_string()
 }
 
-/// Whether the server shows a certificate that this one vouches for.
+/// Returns whether the server's certificate is valid if only this certificate is trusted.
 fn shows(server: &Server, trusted: &str) -> bool {
     let port = server.address.port();
     let mut asked = std::process::Command::new("curl");
@@ -146,7 +147,7 @@ fn shows(server: &Server, trusted: &str) -> bool {
 }
 
 #[test]
-fn an_expired_certificate_fails_the_checks_and_new_ones_are_offered_without_a_restart() {
+fn an_expired_certificate_fails_the_checks_and_a_new_one_needs_no_restart() {
     let folder = folder();
     let expired = write_certificate(folder.path(), 2021);
     let config = folder.path().join("tls.toml");
@@ -160,9 +161,15 @@ fn an_expired_certificate_fails_the_checks_and_new_ones_are_offered_without_a_re
     )
     .unwrap();
     let data = folder.path().join("data");
-    let (code, told) = refused(&["config", "check", "--config", text(&config)]);
-    assert!(code == 2 && told.contains("`tls.certificate`"), "{told}");
-    assert!(told.contains("expired at 2021-01-01T00:00:00Z"), "{told}");
+    let (code, output) = refused(&["config", "check", "--config", text(&config)]);
+    assert!(
+        code == 2 && output.contains("`tls.certificate`"),
+        "{output}"
+    );
+    assert!(
+        output.contains("expired at 2021-01-01T00:00:00Z"),
+        "{output}"
+    );
     let elsewhere = folder.path().join("elsewhere");
     let doctor = || {
         let done = windlass(&[
@@ -172,17 +179,17 @@ fn an_expired_certificate_fails_the_checks_and_new_ones_are_offered_without_a_re
             "--data",
             text(&elsewhere),
         ]);
-        let told = String::from_utf8_lossy(&done.stdout).into_owned();
-        (done.status.code(), told)
+        let output = String::from_utf8_lossy(&done.stdout).into_owned();
+        (done.status.code(), output)
     };
-    let (code, told) = doctor();
+    let (code, output) = doctor();
     assert!(
-        code == Some(1) && told.contains("failure  certificate"),
-        "{told}"
+        code == Some(1) && output.contains("failure  certificate"),
+        "{output}"
     );
     let server = Server::start(&data, &["--config", text(&config)]);
     assert!(!shows(&server, &expired), "it has expired");
-    // On a signal.
+    // After SIGHUP, the server uses the new certificate.
     let second = write_certificate(folder.path(), 4000);
     server.signal("HUP");
     let tries = |trusted: &str| {
@@ -193,12 +200,12 @@ fn an_expired_certificate_fails_the_checks_and_new_ones_are_offered_without_a_re
     };
     assert!(tries(&second), "the second certificate is offered");
     printed(&["config", "check", "--config", text(&config)]);
-    let (code, told) = doctor();
+    let (code, output) = doctor();
     assert!(
-        code == Some(0) && told.contains("ok       certificate"),
-        "{told}"
+        code == Some(0) && output.contains("ok       certificate"),
+        "{output}"
     );
-    // A broken one is not offered; what comes after it is, also without a signal.
+    // The server ignores an invalid certificate, and loads the next one also without a signal.
     std::fs::write(&certificate, "nonsense").unwrap();
     server.signal("HUP");
     assert!(shows(&server, &second), "the old one is kept");
@@ -207,7 +214,7 @@ fn an_expired_certificate_fails_the_checks_and_new_ones_are_offered_without_a_re
 }
 
 #[test]
-fn the_flags_of_a_server_are_checked_without_starting_one() {
+fn config_check_and_doctor_check_the_flags_of_a_server() {
     let folder = folder();
     let path = folder.path().join("windlass.toml");
     let config = "log.level = \"wran\"\nhosts = [\"*\"]\nhttp_jobs.public_url = \"not a url\"\ntls.key = \"k\"\nhttp_jobs.ca_file = \"/nowhere/ca.pem\"\n[secrets]\nmaster_key = \"abc\"\n";
@@ -224,7 +231,7 @@ fn the_flags_of_a_server_are_checked_without_starting_one() {
             &[&["serve", "--data", text(&data)][..], &everywhere].concat(),
             &[&["doctor"][..], &everywhere].concat(),
             &["config", "check", "--log-level", "wran"],
-            // All of it at once, and before a store is made.
+            // Reports all problems at once, and creates no store.
             &["serve", "--data", text(&data), "--config", text(&path)],
         ],
     ));
@@ -232,29 +239,29 @@ fn the_flags_of_a_server_are_checked_without_starting_one() {
 }
 
 #[test]
-fn what_is_no_text_is_refused_by_its_name() {
+fn a_value_that_is_not_utf8_is_refused_by_name() {
     let strange = OsStr::from_bytes(b"127.0.0.1:\xff");
-    let told = |command: &mut std::process::Command| {
+    let output = |command: &mut std::process::Command| {
         let done = command.output().expect("it starts");
-        let told = String::from_utf8_lossy(&done.stderr).into_owned();
-        (done.status.code(), told)
+        let output = String::from_utf8_lossy(&done.stderr).into_owned();
+        (done.status.code(), output)
     };
     let check = ["config", "check"];
-    let (code, by_variable) = told(command(&check).env("WINDLASS_BIND", strange));
+    let (code, by_variable) = output(command(&check).env("WINDLASS_BIND", strange));
     assert_eq!(code, Some(2));
     assert!(
         by_variable.contains("`WINDLASS_BIND` must be UTF-8"),
         "{by_variable}"
     );
-    let (code, by_flag) = told(command(&check).arg("--data").arg(strange));
+    let (code, by_flag) = output(command(&check).arg("--data").arg(strange));
     assert_eq!(code, Some(2));
     assert!(by_flag.contains("`--data` must be UTF-8"), "{by_flag}");
-    let (code, _) = told(command(&check).env("OTHER", strange));
-    assert_eq!(code, Some(0), "what is none of ours may be anything");
+    let (code, _) = output(command(&check).env("OTHER", strange));
+    assert_eq!(code, Some(0), "other variables need not be UTF-8");
 }
 
 #[test]
-fn a_program_reads_where_the_server_listens_as_json() {
+fn serve_prints_its_address_as_json() {
     let folder = folder();
     let data = ["--data", text(folder.path())];
     let serve = ["serve", "--json", "--bind", "127.0.0.1:0"];
@@ -273,7 +280,7 @@ fn a_program_reads_where_the_server_listens_as_json() {
 }
 
 #[test]
-fn variables_name_the_file_and_further_names_of_the_server() {
+fn a_variable_names_the_configuration_file() {
     let folder = folder();
     let path = folder.path().join("windlass.toml");
     std::fs::write(
@@ -308,7 +315,7 @@ fn variables_name_the_file_and_further_names_of_the_server() {
 }
 
 #[test]
-fn the_retry_policy_and_its_cap_are_those_of_the_configuration() {
+fn the_server_uses_the_configured_retry_policy_and_cap() {
     let folder = folder();
     let serve = ["serve", "--bind", "127.0.0.1:0", "--data"];
     let mut serve = command(&[&serve[..], &[text(folder.path())]].concat());

@@ -1,4 +1,4 @@
-//! `windlass bench store` and `windlass backup`, as a whole.
+//! `windlass bench store`, `windlass bench run` and `windlass backup`.
 
 use std::process::{Command, Output};
 
@@ -10,7 +10,7 @@ fn windlass(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn a_store_is_measured_and_copied() {
+fn bench_store_measures_sqlite_and_backup_copies_the_store() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name).display().to_string();
     let (store, copy) = (path("jobs.db"), path("copy.db"));
@@ -75,7 +75,7 @@ fn a_store_is_measured_and_copied() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("already exists"));
     let refused = windlass(&arguments);
     assert_eq!(refused.status.code(), Some(1), "the file already exists");
-    // What another driver would need is refused, not overlooked.
+    // Flags of another driver are refused.
     for (driver, flag) in [
         ("sqlite", "--url"),
         ("memory", "--url"),
@@ -88,7 +88,7 @@ fn a_store_is_measured_and_copied() {
 }
 
 #[test]
-fn memory_is_measured_too() {
+fn bench_store_measures_memory() {
     let measured = windlass(&[
         "bench", "store", "--driver", "memory", "--jobs", "100", "--batch", "5", "--json",
     ]);
@@ -98,7 +98,7 @@ fn memory_is_measured_too() {
 }
 
 #[test]
-fn jobs_through_the_sdk_are_measured() {
+fn bench_run_measures_jobs_through_the_sdk() {
     for store in [&[][..], &["--store", "memory:"][..]] {
         let small = [
             "bench",

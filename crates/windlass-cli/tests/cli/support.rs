@@ -1,4 +1,4 @@
-//! A real server in a process of its own, and a small HTTP client.
+//! A real server in its own process, and a small HTTP client.
 
 pub(crate) mod target;
 
@@ -13,7 +13,7 @@ use windlass_testkit::client;
 
 pub(crate) use windlass_testkit::client::PATIENCE;
 
-/// `windlass` with arguments, without anything that the environment says about it.
+/// Returns the command `windlass` with these arguments and without `WINDLASS_` variables.
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
     let named = std::env::vars_os().map(|(name, _)| name);
@@ -29,24 +29,25 @@ pub(crate) fn windlass(arguments: &[&str]) -> Output {
     command(arguments).output().expect("it starts")
 }
 
-/// What a command that succeeds prints.
+/// Runs a command that must succeed. Returns its stdout.
 pub(crate) fn printed(arguments: &[&str]) -> String {
     let done = windlass(arguments);
     assert!(done.status.success(), "{arguments:?}: {done:?}");
     String::from_utf8(done.stdout).expect("text")
 }
 
-/// A port that stays free while the server is down: not one of those that connections are given, as they would take it.
+/// Returns a port that stays free while the server is down. It is not an ephemeral port, which a
+/// connection could take meanwhile.
 pub(crate) fn free_address() -> SocketAddr {
-    static ASKED: AtomicU32 = AtomicU32::new(0); // tests of one process ask at once
-    let start = (std::process::id() + 100 * ASKED.fetch_add(1, Ordering::Relaxed)) % 10_000;
+    static CALLS: AtomicU32 = AtomicU32::new(0); // tests of one process call this concurrently
+    let start = (std::process::id() + 100 * CALLS.fetch_add(1, Ordering::Relaxed)) % 10_000;
     let ports = (0..10_000).map(|offset| 15_000 + (start + offset) % 10_000);
     let mut addresses = ports.filter_map(|port| format!("127.0.0.1:{port}").parse().ok());
     let free = addresses.find(|address: &SocketAddr| std::net::TcpListener::bind(address).is_ok());
     free.expect("a free port")
 }
 
-/// What a command that fails says, and its exit code.
+/// Runs a command that must fail. Returns its exit code and its stderr.
 pub(crate) fn refused(arguments: &[&str]) -> (i32, String) {
     let done = windlass(arguments);
     assert!(!done.status.success(), "{arguments:?}: {done:?}");
@@ -56,8 +57,8 @@ pub(crate) fn refused(arguments: &[&str]) -> (i32, String) {
     )
 }
 
-/// Commands as a terminal shows them: what they print, and their exit codes. A folder is shown as
-/// `[folder]`.
+/// Runs commands. Returns their output and exit codes as a terminal shows them, with `[folder]` for
+/// the path of `folder`.
 pub(crate) fn session(folder: &Path, commands: &[&[&str]]) -> String {
     let run = |arguments: &&[&str]| {
         let done = windlass(arguments);
@@ -70,7 +71,7 @@ pub(crate) fn session(folder: &Path, commands: &[&[&str]]) -> String {
     shown.replace(&folder.display().to_string(), "[folder]")
 }
 
-/// A server that runs.
+/// A running server.
 pub(crate) struct Server {
     child: Child,
     pub(crate) banner: String,
@@ -79,7 +80,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts one on a free port, with its data in a directory.
+    /// Starts a server on a free port, with its data in this directory.
     pub(crate) fn start(data: &Path, more: &[&str]) -> Self {
         let data = data.display().to_string();
         let arguments = [&["serve", "--bind", "127.0.0.1:0", "--data", &data], more].concat();
@@ -91,7 +92,7 @@ impl Server {
         Server::spawn_logging(command)
     }
 
-    /// Starts one whose log goes where the command says.
+    /// Starts a server without redirecting its stderr.
     pub(crate) fn spawn_logging(mut command: Command) -> Self {
         let child = command.stdout(Stdio::piped()).spawn();
         let mut child = child.expect("it starts");
@@ -100,14 +101,14 @@ impl Server {
         BufReader::new(stdout)
             .read_line(&mut banner)
             .expect("a line");
-        let mut told = String::new();
+        let mut output = String::new();
         if banner.is_empty() {
             if let Some(mut stderr) = child.stderr.take() {
-                let _ = stderr.read_to_string(&mut told);
+                let _ = stderr.read_to_string(&mut output);
             }
             let _ = child.wait();
         }
-        assert!(!banner.is_empty(), "the server did not start: {told}");
+        assert!(!banner.is_empty(), "the server did not start: {output}");
         let mut words =
             banner.split(|letter: char| letter.is_whitespace() || "\",".contains(letter));
         let url = words.find(|word| word.starts_with("http"));
@@ -137,12 +138,12 @@ impl Server {
         assert!(sent.expect("kill").success());
     }
 
-    /// Whether its process has ended.
-    pub(crate) fn is_gone(&mut self) -> bool {
+    /// Returns whether the process has ended.
+    pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("its end").is_some()
     }
 
-    /// Waits for its end; what it logged.
+    /// Waits until the process ends. Returns its exit status and its log.
     pub(crate) fn wait(mut self) -> (ExitStatus, String) {
         let mut log = String::new();
         if let Some(mut stderr) = self.child.stderr.take() {
@@ -151,7 +152,7 @@ impl Server {
         (self.child.wait().expect("its end"), log)
     }
 
-    /// Asks it to stop, and waits.
+    /// Sends SIGTERM and waits until the process ends. Returns its exit status and its log.
     pub(crate) fn stop(self) -> (ExitStatus, String) {
         self.signal("TERM");
         self.wait()
@@ -173,7 +174,7 @@ impl Server {
         body
     }
 
-    /// What a path answers, if it is not JSON.
+    /// Returns the body of a response that is not JSON.
     pub(crate) fn text(&self, path: &str) -> String {
         let request = client::request(self.address, "GET", path, &[], None);
         let answer = client::send(self.address, &request).expect("an answer");
@@ -195,7 +196,8 @@ impl Drop for Server {
     }
 }
 
-/// One request on a connection of its own; an error if the connection breaks before the answer is whole.
+/// Sends one request on a new connection. Fails if the connection breaks before the response is
+/// complete.
 pub(crate) fn ask(
     address: SocketAddr,
     method: &str,

@@ -19,10 +19,10 @@ fn example(path: &str) -> PathBuf {
         .join(path)
 }
 
-/// A worker's process, killed with its owner. What it prints goes to a file.
+/// The process of a worker, which is killed when this is dropped. Its output goes to a file.
 struct Worker(Child);
 
-/// What the worker of a world has printed so far.
+/// Returns the output of the worker so far.
 fn log_of(world: &World) -> String {
     std::fs::read_to_string(world.folder.path().join("log")).expect("its log")
 }
@@ -55,7 +55,7 @@ impl Worker {
         self.ends()
     }
 
-    /// Waits for its end; whether it ended well.
+    /// Waits until the process ends. Returns whether it succeeded.
     fn ends(mut self) -> bool {
         let mut end = None;
         eventually("it ends", || {
@@ -162,15 +162,15 @@ impl World {
         ]))
     }
 
-    /// Kills the server, and starts another in its place.
+    /// Kills the server and starts another at the same address.
     fn restart(&mut self) {
         let address = self.server.address;
         self.server.signal("KILL");
         let data = self.folder.path().to_str().expect("a plain path");
-        // The old one lets go of its files when it is gone.
+        // The old process releases its files when it ends.
         let mut started = None;
         eventually("it can be started again", || {
-            let gone = self.server.is_gone();
+            let gone = self.server.has_ended();
             started = gone.then(|| World::serve(address, data));
             gone
         });
@@ -200,7 +200,7 @@ fn the_worker_does_everything(language: &str) {
     let world = World::new();
     let state = |id: &str| world.state(id);
 
-    // It runs jobs, and tells results and errors.
+    // It runs jobs and reports results and errors.
     let good = world.enqueue(json!({"kind": "greet", "payload": {"name": "Ann"}}));
     let bad = world.enqueue(json!({"kind": "greet", "max_attempts": 1}));
     let strange = world.enqueue(json!({"kind": "unknown"}));
@@ -220,7 +220,7 @@ fn the_worker_does_everything(language: &str) {
         "it claims only what it has a handler for"
     );
 
-    // It keeps a lease alive for longer than the lease is, and hears that a job is called off.
+    // It renews a lease, and stops a job that was cancelled.
     let long = world.enqueue(json!({"kind": "pause", "payload": {"seconds": 4.5}}));
     let endless = world.enqueue(json!({"kind": "pause", "payload": {"seconds": 3600}}));
     eventually("both started", || {
@@ -235,13 +235,13 @@ fn the_worker_does_everything(language: &str) {
     );
     eventually("it was called off", || state(&endless) == "cancelled");
 
-    // At the end it gives back what is not over, without a failure.
+    // At shutdown it releases unfinished jobs, without a failure.
     let open = world.enqueue(json!({"kind": "pause", "payload": {"seconds": 3600}}));
     eventually("it started", || state(&open) == "running");
     assert!(worker.stop(), "it ends well");
     assert_given_back(&world, &open);
 
-    // It prints all of that.
+    // It logs all of that.
     let log = log_of(&world);
     let url = &world.server.url;
     assert!(log.starts_with(&format!(
@@ -272,7 +272,7 @@ fn assert_given_back(world: &World, id: &str) {
 }
 
 /// A result that is too large or not JSON fails its own attempt and nothing else.
-fn the_worker_tells_what_it_cannot_tell(language: &str) {
+fn the_worker_reports_an_invalid_result_as_a_failure(language: &str) {
     let world = World::new();
     let other = world.enqueue(json!({"kind": "pause", "payload": {"seconds": 2}}));
     let name = "x".repeat(70_000);
@@ -291,7 +291,7 @@ fn the_worker_tells_what_it_cannot_tell(language: &str) {
     assert!(worker.stop(), "it ends well");
 }
 
-fn the_worker_heeds_signals(language: &str) {
+fn the_worker_obeys_signals(language: &str) {
     let world = World::new();
     let worker = Worker::start(language, &world);
     let signal = |name: &str| world.ask("POST", &format!("/api/v1/workers/w/{name}"), None);
@@ -317,7 +317,7 @@ fn the_worker_heeds_signals(language: &str) {
     assert_given_back(&world, &open);
 }
 
-fn the_worker_outlives_a_restart_and_ends_without_a_key(language: &str) {
+fn the_worker_survives_a_server_restart_and_stops_when_its_key_is_revoked(language: &str) {
     let mut world = World::new();
     let long = world.enqueue(json!({"kind": "pause", "payload": {"seconds": 3}}));
     let worker = Worker::start(language, &world);
@@ -344,37 +344,37 @@ fn the_node_worker_claims_runs_renews_settles_and_stops() {
 }
 
 #[test]
-fn the_python_worker_tells_what_it_cannot_tell() {
-    the_worker_tells_what_it_cannot_tell("python");
+fn the_python_worker_reports_an_invalid_result_as_a_failure() {
+    the_worker_reports_an_invalid_result_as_a_failure("python");
 }
 
 #[test]
-fn the_node_worker_tells_what_it_cannot_tell() {
-    the_worker_tells_what_it_cannot_tell("node");
+fn the_node_worker_reports_an_invalid_result_as_a_failure() {
+    the_worker_reports_an_invalid_result_as_a_failure("node");
 }
 
 #[test]
-fn the_python_worker_heeds_signals() {
-    the_worker_heeds_signals("python");
+fn the_python_worker_obeys_signals() {
+    the_worker_obeys_signals("python");
 }
 
 #[test]
-fn the_node_worker_heeds_signals() {
-    the_worker_heeds_signals("node");
+fn the_node_worker_obeys_signals() {
+    the_worker_obeys_signals("node");
 }
 
 #[test]
-fn the_python_worker_outlives_a_restart_and_ends_without_a_key() {
-    the_worker_outlives_a_restart_and_ends_without_a_key("python");
+fn the_python_worker_survives_a_server_restart_and_stops_when_its_key_is_revoked() {
+    the_worker_survives_a_server_restart_and_stops_when_its_key_is_revoked("python");
 }
 
 #[test]
-fn the_node_worker_outlives_a_restart_and_ends_without_a_key() {
-    the_worker_outlives_a_restart_and_ends_without_a_key("node");
+fn the_node_worker_survives_a_server_restart_and_stops_when_its_key_is_revoked() {
+    the_worker_survives_a_server_restart_and_stops_when_its_key_is_revoked("node");
 }
 
 #[test]
-fn a_worker_elsewhere_keeps_its_jobs_over_a_restart_of_the_server() {
+fn a_remote_worker_keeps_its_jobs_during_a_server_restart() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = Server::start(folder.path(), &[]);
     for signal in ["TERM", "KILL"] {
@@ -387,7 +387,7 @@ fn a_worker_elsewhere_keeps_its_jobs_over_a_restart_of_the_server() {
             let job = json!({"kind": "k", "queue": queue, "delivery": delivery});
             server.post("/api/v1/jobs", &job);
         }
-        // So that it is not the first queue's turn.
+        // Skips the first queue's turn.
         server.post("/api/v1/jobs", &json!({"kind": "k", "queue": "a"}));
         server.post(
             "/api/v1/claim",
@@ -406,8 +406,8 @@ fn a_worker_elsewhere_keeps_its_jobs_over_a_restart_of_the_server() {
         assert_eq!(outcomes.len(), 3);
         let body = json!({"worker": "w", "outcomes": outcomes});
         let settled = field(&server.post("/api/v1/settle", &body), "data");
-        for told in settled.as_array().unwrap() {
-            assert_eq!(field(told, "status"), "done", "{signal}: {told}");
+        for result in settled.as_array().unwrap() {
+            assert_eq!(field(result, "status"), "done", "{signal}: {result}");
         }
         let rest = json!({"queues": ["a", "b"], "limit": 9, "worker": "w"});
         let rest = field(&server.post("/api/v1/claim", &rest), "data");
@@ -424,7 +424,7 @@ fn ids(jobs: &Value) -> Vec<String> {
 }
 
 #[test]
-fn reference_workers_stay_short_and_need_nothing() {
+fn reference_workers_are_short_and_have_no_dependencies() {
     for path in ["python/worker.py", "node/worker.mjs"] {
         let text = std::fs::read_to_string(example(path)).unwrap();
         assert!(
