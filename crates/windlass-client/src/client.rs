@@ -125,7 +125,7 @@ impl Builder {
         let authorization = self.key.map(|key| {
             let mut value = HeaderValue::try_from(format!("Bearer {key}")).map_err(|_| {
                 let what = "the key".to_owned();
-                let rule = "must contain only visible ASCII characters".to_owned();
+                let rule = "must not contain control characters".to_owned();
                 Error::Invalid { what, rule }
             })?;
             value.set_sensitive(true);

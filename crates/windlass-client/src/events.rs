@@ -130,7 +130,7 @@ impl Events {
         let last = self.last_event_id.as_deref().map(HeaderValue::try_from);
         let last = last.transpose().map_err(|_| Error::Invalid {
             what: "the id of the last event".to_owned(),
-            rule: "must contain only visible ASCII characters".to_owned(),
+            rule: "must not contain control characters".to_owned(),
         })?;
         let header = last.map(|last| ("last-event-id", last));
         let (connection, response) = self.client.open_stream(&self.call, header).await?;

@@ -73,6 +73,10 @@ impl Client {
 
     /// Waits until a job has finished or the timeout has passed, and returns the job. Check its state:
     /// after the timeout the job may still be waiting or running.
+    ///
+    /// # Errors
+    ///
+    /// Refused with `invalid` if the timeout is longer than the server allows, 60 s by default.
     pub async fn wait_for_job(&self, id: JobId, timeout: Duration) -> Result<Job, Error> {
         let call = Call::new(Method::Get, &["jobs", &id.to_string(), "wait"]);
         let timeout_text = serde_json::json!({"timeout": Span(timeout)});
@@ -80,7 +84,8 @@ impl Client {
             .await
     }
 
-    /// Returns the attempts of a job that have ended, newest first.
+    /// Returns the latest 10 attempts of a job that have ended, newest first. For up to 1000, use
+    /// [`call`](Client::call) with `/api/v1/jobs/{id}/history?limit=1000`.
     pub async fn job_history(&self, id: JobId) -> Result<Vec<Attempt>, Error> {
         let page: Page<Attempt> = self.send_for_job(Method::Get, id, &["history"]).await?;
         Ok(page.data)

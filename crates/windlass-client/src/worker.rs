@@ -111,7 +111,7 @@ impl Failure {
         self
     }
 
-    /// Sets the shortest wait before the next attempt. The policy may wait longer.
+    /// Sets the shortest wait before the next attempt, at most 24 h. The policy may wait longer.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(wait);
