@@ -40,6 +40,6 @@ fn a_schedule_with_an_unknown_time_zone_is_reported_and_others_still_fire() {
     let (status, answer) = server.ask("PUT", "/api/v1/schedules/lost", None, Some(&replacement));
     assert_eq!((status, &answer["id"]), (200, &shown["id"]), "{answer}");
     let (_, log) = server.stop();
-    let warnings = log.matches("a schedule cannot be read and does not fire");
-    assert_eq!(warnings.count(), 1, "{log}");
+    let errors = log.matches("cannot read a schedule, so it does not fire");
+    assert_eq!(errors.count(), 1, "{log}");
 }
