@@ -189,9 +189,9 @@ pub struct ClaimAnswer {
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum WorkerSignal {
-    /// Claim nothing more.
-    Quiet,
-    /// Finish what it has, and end.
+    /// Claim no jobs until an operator resumes the worker.
+    PauseClaims,
+    /// Finish the running jobs and exit.
     Stop,
 }
 

@@ -219,7 +219,7 @@ impl Worker {
             unreported: Vec::new(),
             claim_ids: ClaimIds::default(),
             unanswered: None,
-            quiet: false,
+            claims_paused: false,
             ending: None,
         };
         let ended = run.run(&handler, &stop).await;
@@ -323,8 +323,8 @@ struct WorkerRun<'a> {
     /// The claim that has no response yet. The server may have granted it, so the worker repeats it
     /// with the same id and gets the same jobs.
     unanswered: Option<Claim>,
-    quiet: bool,
-    /// Set when the worker stops claiming: what `run` returns once all attempts have ended.
+    claims_paused: bool,
+    /// Why it claims nothing more.
     ending: Option<Result<(), Error>>,
 }
 
@@ -346,7 +346,7 @@ impl<'a> WorkerRun<'a> {
                 if self.running.is_empty() && self.unreported.is_empty() {
                     return self.ending.take().unwrap_or(Ok(()));
                 }
-            } else if claiming.is_none() && !self.quiet && self.free_slots() > 0 {
+            } else if claiming.is_none() && !self.claims_paused && self.free() > 0 {
                 claiming = Some(self.claim());
             }
             let is_ending = self.ending.is_some();
@@ -433,7 +433,7 @@ impl<'a> WorkerRun<'a> {
     }
 
     fn obey(&mut self, signal: Option<WorkerSignal>) {
-        self.quiet = signal == Some(WorkerSignal::Quiet);
+        self.claims_paused = signal == Some(WorkerSignal::PauseClaims);
         if signal == Some(WorkerSignal::Stop) && self.ending.is_none() {
             self.ending = Some(Ok(()));
         }

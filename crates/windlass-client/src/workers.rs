@@ -72,17 +72,17 @@ impl Client {
             .await
     }
 
-    /// Asks a worker to claim nothing more.
-    pub async fn quiet_worker(&self, name: &WorkerName) -> Result<Worker, Error> {
-        self.signal(name, "quiet").await
+    /// Asks a worker to claim no jobs until [`resume_worker`](Self::resume_worker).
+    pub async fn pause_worker_claims(&self, name: &WorkerName) -> Result<Worker, Error> {
+        self.signal(name, "pause-claims").await
     }
 
-    /// Asks a worker to finish its jobs and exit.
+    /// Asks a worker to finish its running jobs and exit.
     pub async fn stop_worker(&self, name: &WorkerName) -> Result<Worker, Error> {
         self.signal(name, "stop").await
     }
 
-    /// Clears the signal to a worker, so that it claims jobs again.
+    /// Takes back the signal to a worker.
     pub async fn resume_worker(&self, name: &WorkerName) -> Result<Worker, Error> {
         self.signal(name, "resume").await
     }

@@ -46,7 +46,7 @@ async function call(path, fields, { seconds = 40, tries = 8 } = {}) {
   }
 }
 
-// Claims or renews, and obeys the signal `stop`. With `quiet`, the server returns no jobs until `resume`.
+// Claims or renews, and obeys the signal `stop`. With `pause_claims`, the server returns no jobs until `resume`.
 async function ask(path, fields, options) {
   const answer = await call(path, { lease: `${LEASE}s`, ...fields }, options).catch(() => {
     process.exitCode = 1; // the server refuses this worker: stop, and release its jobs

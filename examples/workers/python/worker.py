@@ -44,7 +44,7 @@ def call(path, body, timeout=40, tries=8):
         time.sleep(min(0.1 * 2**attempt, 5))
 
 def ask(path, body, **options):
-    """Claims or renews, and obeys the signal `stop`. With `quiet`, the server returns no jobs until `resume`."""
+    """Claims or renews, and obeys the signal `stop`. With `pause_claims`, the server returns no jobs until `resume`."""
     try:
         answer = call(path, {"lease": f"{LEASE}s", **body}, **options) or {}
     except RuntimeError as refused:  # the server refuses this worker: stop, and release its jobs

@@ -299,7 +299,7 @@ fn the_worker_obeys_signals(language: &str) {
     eventually("it is heard", || workers().to_string().contains("\"w\""));
     let open = world.enqueue(json!({"kind": "pause", "payload": {"seconds": 3600}}));
     eventually("it started", || world.state(&open) == "running");
-    signal("quiet");
+    signal("pause-claims");
     let id = world.enqueue(json!({"kind": "greet", "payload": {"name": "Ann"}}));
     let sign_of_life = || {
         let workers = workers();
@@ -309,7 +309,7 @@ fn the_worker_obeys_signals(language: &str) {
     };
     let before = sign_of_life();
     eventually("it goes on", || sign_of_life() > before);
-    assert_eq!(world.state(&id), "ready", "it is quiet");
+    assert_eq!(world.state(&id), "ready", "its claims are paused");
     signal("resume");
     eventually("it ran", || world.state(&id) == "succeeded");
     signal("stop");

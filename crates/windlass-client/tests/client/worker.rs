@@ -203,7 +203,7 @@ async fn a_job_that_runs_longer_than_the_grace_is_released() {
 }
 
 #[tokio::test]
-async fn an_operator_quiets_resumes_and_stops_a_worker() {
+async fn an_operator_pauses_claims_resumes_and_stops_a_worker() {
     let server = Server::start().await;
     let client = server.client();
     let (name, queue) = (WorkerName::new("w").unwrap(), QueueName::new("q").unwrap());
@@ -216,7 +216,7 @@ async fn an_operator_quiets_resumes_and_stops_a_worker() {
     };
     let first = client.create_job(&job("a")).await.unwrap().id;
     assert_eq!(finished(&client, first).await.state, JobState::Succeeded);
-    client.quiet_worker(&name).await.unwrap();
+    client.pause_worker_claims(&name).await.unwrap();
     client.resume_worker(&name).await.unwrap();
     let second = client.create_job(&job("b")).await.unwrap().id;
     assert_eq!(finished(&client, second).await.state, JobState::Succeeded);

@@ -25,8 +25,8 @@ const FRESH_FOR: Duration = Duration::from_secs(2);
 /// What an operator wants a worker to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
-    /// Stop claiming jobs for now.
-    Quiet,
+    /// Claim no jobs until the operator resumes the worker.
+    PauseClaims,
     /// Finish the running jobs and exit.
     Stop,
 }
@@ -35,13 +35,13 @@ impl Signal {
     /// The name of the signal.
     pub fn name(self) -> &'static str {
         match self {
-            Signal::Quiet => "quiet",
+            Signal::PauseClaims => "pause_claims",
             Signal::Stop => "stop",
         }
     }
 
     fn parse(value: &Value) -> Option<Self> {
-        let all = [Signal::Quiet, Signal::Stop];
+        let all = [Signal::PauseClaims, Signal::Stop];
         all.into_iter().find(|signal| value == signal.name())
     }
 }

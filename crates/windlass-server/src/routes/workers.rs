@@ -49,8 +49,8 @@ pub(super) fn routes() -> Vec<Route> {
             .status(200, "A page of them, by name."),
         Route::delete("/api/v1/workers/{name}", Scope::Work, registry::remove)
             .says(TAG, "Forgets a worker that has ended."),
-        Route::post("/api/v1/workers/{name}/quiet", Scope::Operate, registry::quiet)
-            .says(TAG, "Asks a worker to claim nothing more.")
+        Route::post("/api/v1/workers/{name}/pause-claims", Scope::Operate, registry::pause_claims)
+            .says(TAG, "Asks a worker to claim no jobs until it is resumed.")
             .status(200, "The worker."),
         Route::post("/api/v1/workers/{name}/stop", Scope::Operate, registry::stop)
             .says(TAG, "Asks a worker to finish what it has and end.")
@@ -74,7 +74,7 @@ fn worker_of(call: &Call, named: Option<WorkerName>) -> Result<RemoteWorker, Pro
 
 fn signal_word(signal: Signal) -> WorkerSignal {
     match signal {
-        Signal::Quiet => WorkerSignal::Quiet,
+        Signal::PauseClaims => WorkerSignal::PauseClaims,
         Signal::Stop => WorkerSignal::Stop,
     }
 }

@@ -223,7 +223,7 @@ async fn a_signal_reaches_a_claim_that_waits() {
     let body = json!({"worker": "w", "wait": "60s"});
     let signals = async {
         server.until_heard("w").await;
-        server.act("/api/v1/workers/w/quiet").await;
+        server.act("/api/v1/workers/w/pause-claims").await;
         server.job(&json!({"kind": "a"})).await;
         server.act("/api/v1/workers/w/stop").await;
     };
@@ -236,11 +236,11 @@ async fn a_signal_reaches_a_claim_that_waits() {
 }
 
 #[tokio::test]
-async fn a_quiet_worker_waits_until_it_is_resumed() {
+async fn a_worker_with_paused_claims_waits_until_it_is_resumed() {
     let server = Server::open().await;
     let body = json!({"worker": "w", "wait": "60s"});
     server.claim(&json!({"worker": "w", "queue": "none"})).await;
-    server.act("/api/v1/workers/w/quiet").await;
+    server.act("/api/v1/workers/w/pause-claims").await;
     let resumed = async {
         server.job(&json!({"kind": "a"})).await;
         server.act("/api/v1/workers/w/resume").await;

@@ -391,8 +391,8 @@ async fn workers_register_are_listed_and_are_asked_to_stop() {
     assert!(list.json["data"][0]["heartbeat_age_ms"].is_u64());
     assert_eq!(list.json["data"][0]["alive"], true);
     server.job(&json!({"kind": "a", "queue": "q"})).await;
-    let quiet = server.act("/api/v1/workers/w%2F1/quiet").await;
-    assert_eq!(quiet.json["signal"], "quiet");
+    let paused = server.act("/api/v1/workers/w%2F1/pause-claims").await;
+    assert_eq!(paused.json["signal"], "pause_claims");
     let claimed = server
         .post(
             "/api/v1/claim",
@@ -401,7 +401,7 @@ async fn workers_register_are_listed_and_are_asked_to_stop() {
         .await;
     assert_eq!(
         (&claimed.json["data"], &claimed.json["signal"]),
-        (&json!([]), &json!("quiet"))
+        (&json!([]), &json!("pause_claims"))
     );
     server.act("/api/v1/workers/w%2F1/stop").await;
     let renewed = server
@@ -426,7 +426,7 @@ async fn workers_register_are_listed_and_are_asked_to_stop() {
     assert_eq!(server.delete("/api/v1/workers/w%2F1").await.status, 204);
     for path in [
         "/api/v1/workers/w%2F1/stop",
-        "/api/v1/workers/w%2F1/quiet",
+        "/api/v1/workers/w%2F1/pause-claims",
         "/api/v1/workers/w%2F1/resume",
     ] {
         assert_eq!(server.act(path).await.status, 404);

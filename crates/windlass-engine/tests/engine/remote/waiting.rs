@@ -149,14 +149,14 @@ async fn a_worker_with_paused_claims_waits_until_it_is_resumed_and_a_stopped_one
     let scene = Scene::new(world);
     let name = "w".parse().unwrap();
     let waiting = scene.wait(waits("w"), Key::good()).await;
-    let signalled = scene.remote.signal(&name, Some(Signal::Quiet)).await;
+    let signalled = scene.remote.signal(&name, Some(Signal::PauseClaims)).await;
     assert!(signalled.unwrap().is_some(), "a worker that waits is known");
     scene.until(|| scene.remote.waiting() == 0).await;
     let id = scene.job("q").await;
     let quick = scene.ask(claim("w", &["q"]), Key::good()).await.unwrap();
     assert_eq!(
         (quick.jobs, quick.signal),
-        (Vec::new(), Some(Signal::Quiet))
+        (Vec::new(), Some(Signal::PauseClaims))
     );
     scene.remote.signal(&name, None).await.unwrap();
     let got = answer(waiting).await.unwrap();

@@ -81,8 +81,8 @@ fn no_worker() -> Problem {
     Problem::not_found("such worker")
 }
 
-pub(super) async fn quiet(call: Call) -> Result<Reply<Worker>, Problem> {
-    signal(call, "worker.quiet", Some(Signal::Quiet)).await
+pub(super) async fn pause_claims(call: Call) -> Result<Reply<Worker>, Problem> {
+    signal(call, "worker.pause_claims", Some(Signal::PauseClaims)).await
 }
 
 pub(super) async fn stop(call: Call) -> Result<Reply<Worker>, Problem> {
