@@ -6,7 +6,10 @@ use windlass_core::{Consent, JobId, QueueName, Timestamp};
 
 use crate::read::request;
 use crate::value::instant_or_delay;
-use crate::{After, Body, Checks, JobFilter, JobState, Json, List, Millis, Span, Whole, given};
+use crate::{
+    Body, BoundedInt, Checks, DurationText, JobFilter, JobState, Json, List, Millis, PageCursor,
+    some_even_if_null,
+};
 
 /// The default of how many jobs one pass changes.
 const PASS_DEFAULT: usize = 100;
@@ -15,14 +18,14 @@ request! {
     /// What is to be different about a waiting job; what is not given stays.
     pub struct Edit {
         /// Another payload.
-        #[serde(default, deserialize_with = "given")]
+        #[serde(default, deserialize_with = "some_even_if_null")]
         pub payload: Json,
         /// Another priority.
         pub priority: i16,
         /// Another time.
         pub run_at: Timestamp,
         /// Another time, counted from now.
-        pub delay: Span,
+        pub delay: DurationText,
         /// The same in milliseconds.
         pub delay_ms: Millis,
         /// Another queue.
@@ -48,15 +51,15 @@ request! {
     /// How a dead or cancelled job runs again.
     pub struct Revival {
         /// What happens to its count of failures. `reset`.
-        pub failures: KeptFailures,
+        pub failures: FailureCount,
         /// From when it is due; now if not given.
         pub run_at: Timestamp,
         /// The same, counted from now.
-        pub delay: Span,
+        pub delay: DurationText,
         /// The same in milliseconds.
         pub delay_ms: Millis,
         /// Another payload.
-        #[serde(default, deserialize_with = "given")]
+        #[serde(default, deserialize_with = "some_even_if_null")]
         pub payload: Json,
         /// Also revive a lost at-most-once job, which may have run.
         pub force: bool,
@@ -67,7 +70,7 @@ request! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
-pub enum KeptFailures {
+pub enum FailureCount {
     /// The job has all its attempts again.
     Reset,
     /// They stay: at the limit, the next failure is the last.
@@ -81,8 +84,8 @@ impl Body for Revival {
         let delay = ("delay", self.delay, self.delay_ms);
         Some(windlass_core::Revival {
             failures: match self.failures {
-                Some(KeptFailures::Keep) => windlass_core::FailureCount::Keep,
-                Some(KeptFailures::Reset) | None => windlass_core::FailureCount::Reset,
+                Some(FailureCount::Keep) => windlass_core::FailureCount::Keep,
+                Some(FailureCount::Reset) | None => windlass_core::FailureCount::Reset,
             },
             run_at: instant_or_delay(checks, ("run_at", self.run_at), delay),
             payload: self.payload.map(|payload| payload.0),
@@ -103,9 +106,9 @@ request! {
         /// The jobs with these ids.
         pub ids: List<JobId, 1, 1000>,
         /// One pass changes at most this many. 100.
-        pub limit: Whole<1, 1000>,
+        pub limit: BoundedInt<1, 1000>,
         /// `next_cursor` of the pass before.
-        pub cursor: After<JobId>,
+        pub cursor: PageCursor<JobId>,
     }
 }
 
@@ -118,19 +121,19 @@ request! {
         /// The jobs with these ids.
         pub ids: List<JobId, 1, 1000>,
         /// One pass changes at most this many. 100.
-        pub limit: Whole<1, 1000>,
+        pub limit: BoundedInt<1, 1000>,
         /// `next_cursor` of the pass before.
-        pub cursor: After<JobId>,
+        pub cursor: PageCursor<JobId>,
         /// What happens to their count of failures. `reset`.
-        pub failures: KeptFailures,
+        pub failures: FailureCount,
         /// From when they are due; now if not given.
         pub run_at: Timestamp,
         /// The same, counted from now.
-        pub delay: Span,
+        pub delay: DurationText,
         /// The same in milliseconds.
         pub delay_ms: Millis,
         /// Another payload.
-        #[serde(default, deserialize_with = "given")]
+        #[serde(default, deserialize_with = "some_even_if_null")]
         pub payload: Json,
         /// Also revive lost at-most-once jobs, which may have run.
         pub force: bool,
@@ -163,7 +166,7 @@ impl Body for RunNowByFilter {
         Some(Pass {
             filter,
             ids: self.ids.map(|ids| ids.0),
-            limit: self.limit.map_or(PASS_DEFAULT, Whole::to),
+            limit: self.limit.map_or(PASS_DEFAULT, BoundedInt::to),
             after: self.cursor.map(|after| after.0),
         })
     }

@@ -11,7 +11,9 @@ use windlass_core::{JobId, Kind, QueueName, Timestamp, WorkerName};
 
 use crate::read::request;
 use crate::value::{either_duration, word_or_object};
-use crate::{Body, Checks, Count, Job, Json, List, Millis, Span, Whole, given};
+use crate::{
+    Body, BoundedInt, Checks, Count, DurationText, Job, Json, List, Millis, some_even_if_null,
+};
 
 /// The longest name of a claim, in bytes.
 const CLAIM_ID_BYTES_MAX: usize = 128;
@@ -31,24 +33,24 @@ request! {
         /// Only these jobs.
         pub ids: List<JobId, 1, 1000>,
         /// At most this many jobs. 1.
-        pub limit: Whole<1, 1000>,
+        pub limit: BoundedInt<1, 1000>,
         /// How long each lease lasts.
-        pub lease: Span,
+        pub lease: DurationText,
         /// The same in milliseconds.
         pub lease_ms: Millis,
         /// A name for the claim: sent again with the same name, it returns the same jobs.
         #[schemars(length(min = 1, max = 128))]
         pub claim_id: String,
         /// How long the claim may wait until there are jobs. 0 s.
-        pub wait: Span,
+        pub wait: DurationText,
         /// The same in milliseconds.
         pub wait_ms: Millis,
         /// Who claims.
         pub worker: WorkerName,
         /// How many jobs the worker can run at once.
-        pub slots: Whole<1, 1_000_000>,
+        pub slots: BoundedInt<1, 1_000_000>,
         /// How many of them are retries now. Goes with `slots`.
-        pub retries_running: Whole<0, 1_000_000>,
+        pub retries_running: BoundedInt<0, 1_000_000>,
     }
 }
 
@@ -89,7 +91,7 @@ pub struct QueueWeight {
     pub name: QueueName,
     /// Its share. 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub weight: Option<Whole<1, 1000>>,
+    pub weight: Option<BoundedInt<1, 1000>>,
 }
 
 /// A claim that keeps all rules.
@@ -126,7 +128,7 @@ impl Body for Claim {
         let one = self.queue.map(|name| vec![ClaimQueue::plain(name)]);
         let many = self.queues.map(|queues| check_queues(checks, queues.0));
         let queues = checks.exclusive(("queues", many), ("queue", one));
-        let retries_running = self.retries_running.map_or(0, Whole::to);
+        let retries_running = self.retries_running.map_or(0, BoundedInt::to);
         let slots = ("slots", self.slots.is_some());
         checks.needs(("retries_running", retries_running > 0), slots);
         if let Some(id) = &self.claim_id
@@ -145,12 +147,12 @@ impl Body for Claim {
             },
             kinds: self.kinds.map(|kinds| kinds.0.into_iter().collect()),
             ids: self.ids.map(|ids| ids.0.into_iter().collect()),
-            limit: self.limit.map_or(1, Whole::to),
+            limit: self.limit.map_or(1, BoundedInt::to),
             lease: either_duration(checks, "lease", self.lease, self.lease_ms),
             claim_id: self.claim_id,
             wait: wait.unwrap_or_default(),
             worker: self.worker,
-            slots: self.slots.map(Whole::to),
+            slots: self.slots.map(BoundedInt::to),
             retries_running,
         })
     }
@@ -164,7 +166,7 @@ fn check_queues(checks: &mut Checks, queues: Vec<WeightedQueue>) -> Vec<ClaimQue
             WeightedQueue::Name(name) => ClaimQueue::plain(name),
             WeightedQueue::Weighted(queue) => ClaimQueue {
                 name: queue.name,
-                weight: queue.weight.map_or(1, Whole::to),
+                weight: queue.weight.map_or(1, BoundedInt::to),
             },
         };
         if !names.insert(queue.name.clone()) {
@@ -205,7 +207,7 @@ pub struct LeaseRef {
 }
 
 /// The number of an attempt, from 1.
-pub type AttemptNumber = Whole<1, { u32::MAX as i64 }>;
+pub type AttemptNumber = BoundedInt<1, { u32::MAX as i64 }>;
 
 impl LeaseRef {
     /// The attempt that `id` (or `job_id`) and `attempt` name.
@@ -233,7 +235,7 @@ request! {
         /// Who.
         pub worker: WorkerName,
         /// How long the leases last from now on.
-        pub lease: Span,
+        pub lease: DurationText,
         /// The same in milliseconds.
         pub lease_ms: Millis,
         /// Which leases; none is only a heartbeat.
@@ -351,7 +353,7 @@ request! {
         /// Who.
         pub worker: WorkerName,
         /// Any JSON.
-        #[serde(default, deserialize_with = "given")]
+        #[serde(default, deserialize_with = "some_even_if_null")]
         #[schemars(required)]
         pub progress: Json,
     }
@@ -397,7 +399,7 @@ request! {
         /// The kinds that it has handlers for; all but HTTP jobs if none are named.
         pub kinds: List<Kind, 1, 1000>,
         /// How many jobs it can run at once.
-        pub slots: Whole<1, 1_000_000>,
+        pub slots: BoundedInt<1, 1_000_000>,
         /// The version of its program.
         pub version: WorkerName,
     }

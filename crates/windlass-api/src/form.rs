@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use windlass_core::{JobId, Kind, PAYLOAD_BYTES_MAX, QueueName, ScheduleId, Timestamp};
 
 use crate::read::request;
-use crate::{Body, Checks, Job, Json, NewJob, Receipt, Whole, given};
+use crate::{Body, BoundedInt, Checks, Job, Json, NewJob, Receipt, some_even_if_null};
 
 request! {
     /// A schedule and a URL in one flat object.
@@ -25,14 +25,14 @@ request! {
         pub is_recurring: bool,
         /// How often a failed request is tried again. 3.
         #[serde(rename = "maxRetryCount")]
-        pub max_retry_count: Whole<0, 999>,
+        pub max_retry_count: BoundedInt<0, 999>,
         /// The method of the request. `POST`.
         pub method: String,
         /// Headers of the request.
         #[schemars(with = "Option<Map<String, Value>>")]
         pub headers: Json,
         /// The body: text as it is, anything else as JSON.
-        #[serde(default, deserialize_with = "given")]
+        #[serde(default, deserialize_with = "some_even_if_null")]
         pub body: Json,
         /// The name of the secret that signs each request, or up to 8 names.
         pub sign: Value,
@@ -158,9 +158,9 @@ request! {
     pub struct Completion {
         /// How it ended.
         #[schemars(required)]
-        pub outcome: CompletionWord,
+        pub outcome: CompletionOutcome,
         /// What it leaves: any JSON up to 1 MiB. Goes with `succeeded`.
-        #[serde(default, deserialize_with = "given")]
+        #[serde(default, deserialize_with = "some_even_if_null")]
         pub result: Json,
         /// What went wrong. Goes with `failed`.
         pub error: String,
@@ -173,7 +173,7 @@ request! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
-pub enum CompletionWord {
+pub enum CompletionOutcome {
     /// It is done.
     Succeeded,
     /// It failed.
@@ -181,7 +181,7 @@ pub enum CompletionWord {
 }
 
 impl Body for Completion {
-    type Checked = (CompletionWord, Completion);
+    type Checked = (CompletionOutcome, Completion);
 
     fn check(self, checks: &mut Checks) -> Option<Self::Checked> {
         if let Some(Json(result)) = &self.result {
@@ -191,7 +191,7 @@ impl Body for Completion {
         let outcome = checks.required("outcome", self.outcome)?;
         let (has_result, has_error) = (self.result.is_some(), self.error.is_some());
         match outcome {
-            CompletionWord::Succeeded => {
+            CompletionOutcome::Succeeded => {
                 for (field, given) in [
                     ("error", has_error),
                     ("retryable", self.retryable.is_some()),
@@ -201,10 +201,10 @@ impl Body for Completion {
                     }
                 }
             }
-            CompletionWord::Failed if has_result => {
+            CompletionOutcome::Failed if has_result => {
                 checks.refuse("result", "goes with `succeeded` only");
             }
-            CompletionWord::Failed => {}
+            CompletionOutcome::Failed => {}
         }
         Some((outcome, self))
     }
@@ -212,7 +212,7 @@ impl Body for Completion {
 
 /// The job whose request was completed.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
-pub struct CompletionTaken {
+pub struct CompletedJob {
     /// The job.
     pub id: JobId,
 }

@@ -14,7 +14,8 @@ use windlass_core::{
 use crate::read::request;
 use crate::value::either_duration;
 use crate::{
-    Body, Checks, Count, Json, Millis, Problem, Retry, Span, TimeoutText, Whole, given, plain_body,
+    Body, BoundedInt, Checks, Count, DurationText, Json, Millis, Problem, Retry, TimeoutText,
+    plain_body, some_even_if_null,
 };
 
 /// Whether what a job carries (payload, result and error texts) is shown.
@@ -75,14 +76,14 @@ pub struct Job {
     /// What the handler decodes.
     #[serde(
         default,
-        deserialize_with = "given",
+        deserialize_with = "some_even_if_null",
         skip_serializing_if = "Option::is_none"
     )]
     pub payload: Option<Json>,
     /// What the handler left; null if nothing.
     #[serde(
         default,
-        deserialize_with = "given",
+        deserialize_with = "some_even_if_null",
         skip_serializing_if = "Option::is_none"
     )]
     pub result: Option<Json>,
@@ -109,7 +110,7 @@ pub struct Job {
     /// Its unique key.
     pub unique_key: Option<Key>,
     /// How long the key is held at least.
-    pub unique_for: Option<Span>,
+    pub unique_for: Option<DurationText>,
     /// Its concurrency key.
     pub concurrency_key: Option<Key>,
     /// How many jobs with its concurrency key may run at once.
@@ -192,7 +193,7 @@ impl Job {
             timeout: TimeoutText(job.timeout),
             deadline: job.deadline,
             unique_key,
-            unique_for: unique_for.map(Span),
+            unique_for: unique_for.map(DurationText),
             concurrency_key,
             limit,
             tags: job.tags,
@@ -407,7 +408,7 @@ request! {
     /// Which attempts of a job are asked for.
     pub struct HistoryParams {
         /// At most this many. 10.
-        pub limit: Whole<1, 1000>,
+        pub limit: BoundedInt<1, 1000>,
         /// Only attempts that succeeded, or only those that failed.
         pub status: AttemptStatus,
     }
@@ -440,7 +441,7 @@ request! {
     /// How long to wait for a job.
     pub struct WaitParams {
         /// At most this long. 30 s.
-        pub timeout: Span,
+        pub timeout: DurationText,
         /// The same in milliseconds.
         pub timeout_ms: Millis,
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use windlass_core::{Invalid, Timestamp, string_enum};
 
 use crate::value::either_duration;
-use crate::{Body, Checks, Count, Millis, Span};
+use crate::{Body, Checks, Count, DurationText, Millis};
 
 /// The longest name of a key.
 const NAME_CHARS_MAX: usize = 100;
@@ -48,7 +48,7 @@ pub struct NewKey {
     pub scopes: Option<Vec<Scope>>,
     /// After how long it expires.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub expires_in: Option<Span>,
+    pub expires_in: Option<DurationText>,
     /// The same in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_in_ms: Option<Millis>,

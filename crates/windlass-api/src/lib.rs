@@ -31,7 +31,7 @@ pub use audit::{
     AuditPage, AuditParams, AuditRecord, ReplacedPayload, VerifiedAudit, VerifyParams,
 };
 pub use bulk::{Bulk, BulkMode, CheckedBulk};
-pub use change::{DeadFilter, Edit, KeptFailures, Pass, Revival, ReviveByFilter, RunNowByFilter};
+pub use change::{DeadFilter, Edit, FailureCount, Pass, Revival, ReviveByFilter, RunNowByFilter};
 pub use claim::{
     AttemptNumber, CheckedClaim, CheckedProgress, CheckedRenewal, Claim, ClaimAnswer, ClaimOrder,
     LeaseRef, LostReason, NewWorker, Progress, QueueWeight, RenewAnswer, RenewStatus, Renewal,
@@ -40,7 +40,7 @@ pub use claim::{
 pub use event::{Event, EventName, EventParams};
 pub use filter::JobFilter;
 pub use form::{
-    Completion, CompletionTaken, CompletionWord, Created, FormDelivery, FormSchedule, FormView,
+    CompletedJob, Completion, CompletionOutcome, Created, FormDelivery, FormSchedule, FormView,
     JobOrForm, NewJobOrForm, SchedulerForm,
 };
 pub use job::{
@@ -49,7 +49,7 @@ pub use job::{
 };
 pub use key::{CheckedNewKey, CreatedKey, Key, NewKey, NewSecret, Rotated, Scope, Secret};
 pub use new_job::{HttpRequest, KindOrDelivery, Meta, NewJob};
-pub use page::{After, Cursor, Page, PageParams, Position};
+pub use page::{Cursor, Page, PageCursor, PageParams, Position};
 pub use policy::{
     AttemptForecast, ExplainParams, ExplainRequest, HerdSecond, NamedPolicy, PolicyExplanation,
     Range,
@@ -76,6 +76,7 @@ pub use settle::{
 pub use strict::{Malformed, body_text};
 pub use system::{ServerStatus, StatusWord};
 pub use value::{
-    Count, Json, List, Millis, Span, Text, TimeoutText, Whole, either_duration, given,
+    BoundedInt, Count, DurationText, Json, List, Millis, Text, TimeoutText, either_duration,
+    some_even_if_null,
 };
 pub use why::{Death, PolicyFrom, PolicyInForce, RevivalForecast, Why, WhyReason};

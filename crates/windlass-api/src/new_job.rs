@@ -14,7 +14,10 @@ use windlass_core::{
 
 use crate::read::request;
 use crate::value::either_duration;
-use crate::{Body, Checks, Json, List, Millis, Retry, Span, TimeoutText, Whole, given};
+use crate::{
+    Body, BoundedInt, Checks, DurationText, Json, List, Millis, Retry, TimeoutText,
+    some_even_if_null,
+};
 
 /// No client writes names in `meta` that begin like this.
 const OWN_META: &str = "windlass.";
@@ -29,10 +32,10 @@ request! {
         pub kind_or_delivery: KindOrDelivery,
         /// What the handler decodes: any JSON, at most 1 MiB unless configured. Of the kind `http`, an
         /// `HttpRequest`.
-        #[serde(default, deserialize_with = "given")]
+        #[serde(default, deserialize_with = "some_even_if_null")]
         pub payload: Json,
         /// The payload of an HTTP job, whose kind then goes without saying.
-        #[serde(default, deserialize_with = "given")]
+        #[serde(default, deserialize_with = "some_even_if_null")]
         #[schemars(with = "Option<HttpRequest>")]
         pub http: Json,
         /// Where it waits. `default`.
@@ -44,35 +47,35 @@ request! {
         /// The same as `run_at`.
         pub retry_at: Timestamp,
         /// The earliest start, counted from now.
-        pub delay: Span,
+        pub delay: DurationText,
         /// The same in milliseconds.
         pub delay_ms: Millis,
         /// How often it may run; capitals are accepted too.
         #[serde(default, deserialize_with = "any_case")]
         pub delivery: Delivery,
         /// How many attempts may fail in total; 0 leaves it to the policy.
-        pub max_attempts: Whole<0, 1000>,
+        pub max_attempts: BoundedInt<0, 1000>,
         /// One less than `max_attempts`.
-        pub max_retries: Whole<0, 999>,
+        pub max_retries: BoundedInt<0, 999>,
         /// The same as `max_retries`.
         #[serde(rename = "maxRetryCount")]
-        pub max_retry_count: Whole<0, 999>,
+        pub max_retry_count: BoundedInt<0, 999>,
         /// Its own policy.
         pub retry: Retry,
         /// How long one attempt may take, or `none`. 1 h; 30 s for HTTP jobs.
         pub timeout: TimeoutText,
         /// The same in milliseconds.
-        pub timeout_ms: Whole<1, 315_360_000_000>,
+        pub timeout_ms: BoundedInt<1, 315_360_000_000>,
         /// No attempt starts after it.
         pub deadline: Timestamp,
         /// The deadline, counted from now.
-        pub expires_in: Span,
+        pub expires_in: DurationText,
         /// The same in milliseconds.
         pub expires_in_ms: Millis,
         /// While a job holds the key, no other job with it is created in the same queue.
         pub unique_key: Key,
         /// The key is held at least this long, even if the job ends before.
-        pub unique_for: Span,
+        pub unique_for: DurationText,
         /// The same in milliseconds.
         pub unique_for_ms: Millis,
         /// What happens if the key is taken: `keep` answers with the first job, `replace` gives a first
@@ -81,7 +84,7 @@ request! {
         /// The job starts only while fewer than `limit` jobs with this key run, over all queues.
         pub concurrency_key: Key,
         /// The limit of `concurrency_key`. 1.
-        pub limit: Whole<1, { u32::MAX as i64 }>,
+        pub limit: BoundedInt<1, { u32::MAX as i64 }>,
         /// For people and search.
         pub tags: List<Tag, 0, 32>,
         /// For people and programs: at most 64 entries and 16 KiB.
@@ -107,13 +110,13 @@ impl From<&windlass_core::NewJob> for NewJob {
         match job.start {
             Start::Now => {}
             Start::At(instant) => run_at = Some(instant),
-            Start::After(span) => delay = Some(Span(span)),
+            Start::After(span) => delay = Some(DurationText(span)),
         }
         let (mut deadline, mut expires_in) = (None, None);
         match job.deadline {
             None => {}
             Some(Deadline::At(instant)) => deadline = Some(instant),
-            Some(Deadline::After(span)) => expires_in = Some(Span(span)),
+            Some(Deadline::After(span)) => expires_in = Some(DurationText(span)),
         }
         let (unique, concurrency) = (job.unique.as_ref(), job.concurrency.as_ref());
         let limit = job.max_attempts.map(|limit| i64::from(limit.get()));
@@ -125,16 +128,18 @@ impl From<&windlass_core::NewJob> for NewJob {
             run_at,
             delay,
             delivery: Some(job.delivery).filter(|delivery| *delivery != plain.delivery),
-            max_attempts: limit.and_then(Whole::new),
+            max_attempts: limit.and_then(BoundedInt::new),
             retry: job.retry.as_deref().map(Retry::from),
             timeout: job.timeout.map(TimeoutText),
             deadline,
             expires_in,
             unique_key: unique.map(|unique| unique.key.clone()),
-            unique_for: unique.and_then(|unique| unique.unique_for).map(Span),
+            unique_for: unique
+                .and_then(|unique| unique.unique_for)
+                .map(DurationText),
             on_duplicate: unique.map(|unique| unique.on_duplicate),
             concurrency_key: concurrency.map(|concurrency| concurrency.key.clone()),
-            limit: concurrency.and_then(|concurrency| Whole::new(concurrency.limit.into())),
+            limit: concurrency.and_then(|concurrency| BoundedInt::new(concurrency.limit.into())),
             tags: Some(List(job.tags.clone())).filter(|tags| !tags.0.is_empty()),
             meta: Some(Meta(job.meta.clone())).filter(|meta| !meta.0.is_empty()),
             ..NewJob::default()
@@ -179,8 +184,9 @@ impl Body for NewJob {
             ("max_retries", self.max_retries),
             ("maxRetryCount", self.max_retry_count),
         );
-        let max_attempts = self.max_attempts.map(Whole::get);
-        let max_attempts = AttemptLimit::from_either(max_attempts, max_retries.map(Whole::get));
+        let max_attempts = self.max_attempts.map(BoundedInt::get);
+        let max_attempts =
+            AttemptLimit::from_either(max_attempts, max_retries.map(BoundedInt::get));
         let max_attempts =
             max_attempts.map_err(|error| error.rename_field("max_retries", retries_name));
         let max_attempts = checks.keep(max_attempts);
@@ -222,7 +228,7 @@ impl Body for NewJob {
             }),
             concurrency: self.concurrency_key.map(|key| Concurrency {
                 key,
-                limit: self.limit.map_or(1, Whole::to),
+                limit: self.limit.map_or(1, BoundedInt::to),
             }),
             tags: self.tags.map(|tags| tags.0).unwrap_or_default(),
             meta,
@@ -339,7 +345,7 @@ request! {
         #[serde(rename = "async")]
         pub later: bool,
         /// How long the target has to report.
-        pub complete_within: Span,
+        pub complete_within: DurationText,
         /// The same in milliseconds.
         pub complete_within_ms: Millis,
         /// The name of the secret that signs the request, or up to 8 names.

@@ -9,7 +9,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use windlass_core::{Invalid, JobId};
 
-use crate::Whole;
+use crate::BoundedInt;
 
 /// One page of a list.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -23,7 +23,7 @@ pub struct Page<T> {
 
 impl<T> Page<T> {
     /// All there is.
-    pub fn whole(data: Vec<T>) -> Self {
+    pub fn single(data: Vec<T>) -> Self {
         Page {
             data,
             next_cursor: None,
@@ -35,7 +35,7 @@ impl<T> Page<T> {
         let more = data.len() > limit;
         data.truncate(limit);
         let last = data.last().filter(|_| more);
-        let next_cursor = last.map(|last| After(position(last)).to_string());
+        let next_cursor = last.map(|last| PageCursor(position(last)).to_string());
         Page { data, next_cursor }
     }
 }
@@ -46,15 +46,15 @@ impl<T> Page<T> {
 #[schemars(bound = "C: Position")]
 pub struct PageParams<C> {
     /// At most this many rows.
-    pub limit: Option<Whole<1, 1000>>,
+    pub limit: Option<BoundedInt<1, 1000>>,
     /// `next_cursor` of the page before.
-    pub cursor: Option<After<C>>,
+    pub cursor: Option<PageCursor<C>>,
 }
 
 impl<C: Position> PageParams<C> {
     /// At most how many rows; `default` if the request does not say.
     pub fn limit_or(&self, default: usize) -> usize {
-        self.limit.map_or(default, Whole::to)
+        self.limit.map_or(default, BoundedInt::to)
     }
 
     /// Behind what the page begins.
@@ -94,12 +94,12 @@ impl Position for JobId {
 
 impl Position for u64 {
     fn to_cursor(&self) -> Cursor {
-        Cursor::Place(*self)
+        Cursor::Number(*self)
     }
 
     fn from_cursor(cursor: Cursor) -> Option<Self> {
         match cursor {
-            Cursor::Place(number) => Some(number),
+            Cursor::Number(number) => Some(number),
             _ => None,
         }
     }
@@ -120,31 +120,31 @@ impl Position for String {
 
 /// A cursor of a list whose order is made of `C`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct After<C>(pub C);
+pub struct PageCursor<C>(pub C);
 
-impl<C: Position> fmt::Display for After<C> {
+impl<C: Position> fmt::Display for PageCursor<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0.to_cursor(), f)
     }
 }
 
-impl<C: Position> Serialize for After<C> {
+impl<C: Position> Serialize for PageCursor<C> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de, C: Position> Deserialize<'de> for After<C> {
+impl<'de, C: Position> Deserialize<'de> for PageCursor<C> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let cursor = text.parse().ok().and_then(C::from_cursor);
         cursor
-            .map(After)
+            .map(PageCursor)
             .ok_or_else(|| de::Error::custom(of_another_list()))
     }
 }
 
-impl<C> JsonSchema for After<C> {
+impl<C> JsonSchema for PageCursor<C> {
     fn inline_schema() -> bool {
         true
     }
@@ -164,16 +164,16 @@ pub enum Cursor {
     /// Behind this job.
     Job(JobId),
     /// Behind this number or instant.
-    Place(u64),
+    Number(u64),
     /// Behind this name.
     Name(String),
 }
 
 impl Cursor {
     /// Reads a cursor of a list in the order of numbers.
-    pub fn place(text: &str) -> Result<u64, Invalid> {
+    pub fn number(text: &str) -> Result<u64, Invalid> {
         match text.parse()? {
-            Cursor::Place(place) => Ok(place),
+            Cursor::Number(number) => Ok(number),
             _ => Err(of_another_list()),
         }
     }
@@ -187,7 +187,7 @@ impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cursor::Job(id) => write!(f, "j{:032x}", id.as_u128()),
-            Cursor::Place(place) => write!(f, "p{place:016x}"),
+            Cursor::Number(number) => write!(f, "p{number:016x}"),
             Cursor::Name(name) => write!(f, "n{}", HEXLOWER.encode(name.as_bytes())),
         }
     }
@@ -203,13 +203,14 @@ impl FromStr for Cursor {
             plain.then_some(digits)
         };
         let job = || u128::from_str_radix(read('j').filter(|digits| digits.len() == 32)?, 16).ok();
-        let place = || u64::from_str_radix(read('p').filter(|digits| digits.len() == 16)?, 16).ok();
+        let number =
+            || u64::from_str_radix(read('p').filter(|digits| digits.len() == 16)?, 16).ok();
         let name = || {
             let bytes = HEXLOWER_PERMISSIVE.decode(read('n')?.as_bytes()).ok()?;
             String::from_utf8(bytes).ok()
         };
         let job = job().map(|bits| Cursor::Job(JobId::from_u128(bits)));
-        let found = job.or_else(|| place().map(Cursor::Place));
+        let found = job.or_else(|| number().map(Cursor::Number));
         let found = found.or_else(|| name().map(Cursor::Name));
         found.ok_or_else(of_another_list)
     }
@@ -225,8 +226,8 @@ mod tests {
         for cursor in [
             Cursor::Job(JobId::from_u128(u128::MAX)),
             Cursor::Job(JobId::from_u128(7)),
-            Cursor::Place(0),
-            Cursor::Place(u64::MAX),
+            Cursor::Number(0),
+            Cursor::Number(u64::MAX),
             Cursor::Name(String::new()),
             Cursor::Name("a/b:é".to_owned()),
         ] {
@@ -250,9 +251,9 @@ mod tests {
 
     #[test]
     fn a_cursor_of_another_list_is_refused() {
-        let (job, number) = (Cursor::Job(JobId::from_u128(7)), Cursor::Place(3));
-        assert_eq!(Cursor::place(&number.to_string()), Ok(3));
-        assert!(Cursor::place(&job.to_string()).is_err());
+        let (job, number) = (Cursor::Job(JobId::from_u128(7)), Cursor::Number(3));
+        assert_eq!(Cursor::number(&number.to_string()), Ok(3));
+        assert!(Cursor::number(&job.to_string()).is_err());
         assert_eq!(JobId::from_cursor(job), Some(JobId::from_u128(7)));
         assert_eq!(String::from_cursor(number), None);
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use windlass_core::retry::{self, AttemptLimit, Explanation, RetryPolicy};
 use windlass_core::{Invalid, retry::Preset};
 
-use crate::{Body, Checks, Count, Policy, Retry, Whole, plain_body};
+use crate::{Body, BoundedInt, Checks, Count, Policy, Retry, plain_body};
 
 /// This many jobs fail together unless the request says otherwise.
 const JOBS_DEFAULT: u64 = 1000;
@@ -42,10 +42,10 @@ impl NamedPolicy {
 pub struct ExplainParams {
     /// How many attempts may fail, instead of what the policy says.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_attempts: Option<Whole<1, 1000>>,
+    pub max_attempts: Option<BoundedInt<1, 1000>>,
     /// How many jobs fail together; 1000 if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub jobs: Option<Whole<1, { u32::MAX as i64 }>>,
+    pub jobs: Option<BoundedInt<1, { u32::MAX as i64 }>>,
 }
 
 plain_body!(ExplainParams);
@@ -53,14 +53,14 @@ plain_body!(ExplainParams);
 impl ExplainParams {
     /// What a policy will do.
     pub fn explain(self, policy: &RetryPolicy) -> Result<PolicyExplanation, Invalid> {
-        let limit = self.max_attempts.map(Whole::get);
+        let limit = self.max_attempts.map(BoundedInt::get);
         let limit = limit.map(AttemptLimit::from_max_attempts).transpose()?;
         let policy = match limit.flatten() {
             Some(limit) => policy.clone().with_limit(Some(limit)),
             None => policy.clone(),
         };
         let limit = policy.max_attempts().unwrap_or(AttemptLimit::ONE);
-        let jobs = self.jobs.map_or(JOBS_DEFAULT, Whole::to);
+        let jobs = self.jobs.map_or(JOBS_DEFAULT, BoundedInt::to);
         let explanation = retry::explain(&policy, limit, jobs)?;
         Ok(PolicyExplanation::new(&policy, &explanation))
     }
@@ -75,10 +75,10 @@ pub struct ExplainRequest {
     pub policy: Option<Retry>,
     /// How many attempts may fail, instead of what the policy says.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_attempts: Option<Whole<1, 1000>>,
+    pub max_attempts: Option<BoundedInt<1, 1000>>,
     /// How many jobs fail together; 1000 if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub jobs: Option<Whole<1, { u32::MAX as i64 }>>,
+    pub jobs: Option<BoundedInt<1, { u32::MAX as i64 }>>,
 }
 
 impl Body for ExplainRequest {

@@ -6,17 +6,17 @@ use windlass_core::fairness::{self, ClaimSettings, Rate, Ratio, WEIGHT_MAX};
 use windlass_core::{JobId, QueueName, Timestamp, string_enum};
 
 use crate::value::{Count, either_duration};
-use crate::{After, Body, Checks, JobState, Millis, Retry, Span, Whole};
+use crate::{Body, BoundedInt, Checks, DurationText, JobState, Millis, PageCursor, Retry};
 
 /// A number of jobs that is at least 1.
-type AtLeastOne = Whole<1, { u32::MAX as i64 }>;
+type AtLeastOne = BoundedInt<1, { u32::MAX as i64 }>;
 
 /// The settings of a queue, over all nodes. What is not set is not bounded, or at its default.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct QueueSettings {
     /// At most this many jobs wait in it.
-    pub max_depth: Option<Whole<1, { i64::MAX }>>,
+    pub max_depth: Option<BoundedInt<1, { i64::MAX }>>,
     /// At most this many run at once.
     pub concurrency: Option<AtLeastOne>,
     /// At most this many start in each period.
@@ -27,14 +27,14 @@ pub struct QueueSettings {
     /// over both.
     pub retry_fetch_ratio: Option<FetchRatio>,
     /// This many slots of a worker never hold a retry.
-    pub fresh_reserve: Option<Whole<0, { u32::MAX as i64 }>>,
+    pub fresh_reserve: Option<BoundedInt<0, { u32::MAX as i64 }>>,
     /// At most this many retries run at once in the queue, across all nodes.
     pub max_inflight_retries: Option<AtLeastOne>,
     /// In each worker, this many retries run at once in a pool of their own; over REST, at most this
     /// many of its jobs are retries.
     pub retry_lane: Option<AtLeastOne>,
     /// Its share of a worker's slots next to other queues; 1 if not set.
-    pub weight: Option<Whole<1, { WEIGHT_MAX as i64 }>>,
+    pub weight: Option<BoundedInt<1, { WEIGHT_MAX as i64 }>>,
 }
 
 /// How many jobs of a queue may start in each period.
@@ -46,7 +46,7 @@ pub struct QueueRate {
     #[schemars(required)]
     pub count: Option<AtLeastOne>,
     /// In any window of this length.
-    pub period: Option<Span>,
+    pub period: Option<DurationText>,
     /// The same in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period_ms: Option<Millis>,
@@ -65,16 +65,16 @@ impl Body for QueueSettings {
         let rate = self.rate;
         let rate = checks.within("rate", |checks| rate.map(|rate| rate.check(checks)));
         Some(fairness::QueueSettings {
-            max_depth: self.max_depth.map(Whole::to),
-            concurrency: self.concurrency.map(Whole::to),
+            max_depth: self.max_depth.map(BoundedInt::to),
+            concurrency: self.concurrency.map(BoundedInt::to),
             rate: rate.flatten(),
             claims: ClaimSettings {
                 retry: retry.flatten(),
                 retry_fetch_ratio: self.retry_fetch_ratio.map(|ratio| ratio.0),
-                fresh_reserve: self.fresh_reserve.map(Whole::to),
-                max_inflight_retries: self.max_inflight_retries.map(Whole::to),
-                retry_lane: self.retry_lane.map(Whole::to),
-                weight: self.weight.map(Whole::to),
+                fresh_reserve: self.fresh_reserve.map(BoundedInt::to),
+                max_inflight_retries: self.max_inflight_retries.map(BoundedInt::to),
+                retry_lane: self.retry_lane.map(BoundedInt::to),
+                weight: self.weight.map(BoundedInt::to),
             },
         })
     }
@@ -96,23 +96,23 @@ impl QueueRate {
 
 impl From<&fairness::QueueSettings> for QueueSettings {
     fn from(settings: &fairness::QueueSettings) -> Self {
-        let small = |number: u32| Whole::new(number.into());
+        let small = |number: u32| BoundedInt::new(number.into());
         let claims = &settings.claims;
         let max_depth = settings.max_depth.and_then(|depth| depth.try_into().ok());
         QueueSettings {
-            max_depth: max_depth.and_then(Whole::new),
+            max_depth: max_depth.and_then(BoundedInt::new),
             concurrency: settings.concurrency.and_then(small),
             rate: settings.rate.map(|rate| QueueRate {
                 count: small(rate.count),
-                period: Some(Span(rate.period)),
+                period: Some(DurationText(rate.period)),
                 period_ms: None,
             }),
             retry: claims.retry.as_deref().map(Retry::from),
             retry_fetch_ratio: claims.retry_fetch_ratio.map(FetchRatio),
-            fresh_reserve: claims.fresh_reserve.and_then(|n| Whole::new(n.into())),
+            fresh_reserve: claims.fresh_reserve.and_then(|n| BoundedInt::new(n.into())),
             max_inflight_retries: claims.max_inflight_retries.and_then(small),
             retry_lane: claims.retry_lane.and_then(small),
-            weight: claims.weight.and_then(|n| Whole::new(n.into())),
+            weight: claims.weight.and_then(|n| BoundedInt::new(n.into())),
         }
     }
 }
@@ -130,20 +130,20 @@ impl<'de> Deserialize<'de> for FetchRatio {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]
-        enum Written {
+        enum NumberOrOther {
             Number(f64),
             Other(serde_json::Value),
         }
-        match Written::deserialize(deserializer)? {
-            Written::Number(number) => match Ratio::new(number) {
+        match NumberOrOther::deserialize(deserializer)? {
+            NumberOrOther::Number(number) => match Ratio::new(number) {
                 Ok(ratio) => Ok(FetchRatio(Some(ratio))),
                 Err(invalid) => Err(de::Error::custom(format_args!(
                     "the value {}",
                     invalid.rule()
                 ))),
             },
-            Written::Other(word) if word == "off" => Ok(FetchRatio(None)),
-            Written::Other(_) => {
+            NumberOrOther::Other(word) if word == "off" => Ok(FetchRatio(None)),
+            NumberOrOther::Other(_) => {
                 let rule = "the value must be a number from 0 to 1, or \"off\"";
                 Err(de::Error::custom(rule))
             }
@@ -255,9 +255,9 @@ pub struct PurgeQueue {
     /// Only jobs that finished before this instant.
     pub finished_before: Option<Timestamp>,
     /// One pass removes at most this many. 1000.
-    pub limit: Option<Whole<1, 1000>>,
+    pub limit: Option<BoundedInt<1, 1000>>,
     /// `next_cursor` of the pass before.
-    pub cursor: Option<After<JobId>>,
+    pub cursor: Option<PageCursor<JobId>>,
 }
 
 /// A state from which jobs can be removed.

@@ -8,7 +8,7 @@ use windlass_core::retry::{Preset, RetryPolicy};
 
 use crate::read::request;
 use crate::value::word_or_object;
-use crate::{Checks, Millis, Span, Whole};
+use crate::{BoundedInt, Checks, DurationText, Millis};
 
 /// The name of a preset, or a whole policy.
 #[derive(Debug, Clone, Serialize)]
@@ -28,23 +28,23 @@ request! {
         /// The preset that everything comes from which is not given here.
         pub preset: Preset,
         /// How many attempts may fail in total; 0 leaves the limit to others.
-        pub max_attempts: Whole<0, 1000>,
+        pub max_attempts: BoundedInt<0, 1000>,
         /// One less than `max_attempts`.
-        pub max_retries: Whole<0, 999>,
+        pub max_retries: BoundedInt<0, 999>,
         /// How the delay grows. Required unless a `preset` is named.
         pub backoff: Backoff,
         /// How the delay is spread.
         pub jitter: Jitter,
         /// No retry starts later than this after the first attempt.
-        pub max_elapsed: Span,
+        pub max_elapsed: DurationText,
         /// The same in milliseconds.
         pub max_elapsed_ms: Millis,
         /// Overrides the `base` of the preset's backoff.
-        pub base: Span,
+        pub base: DurationText,
         /// The same in milliseconds.
         pub base_ms: Millis,
         /// Overrides the `max` of the preset's backoff.
-        pub max: Span,
+        pub max: DurationText,
         /// The same in milliseconds.
         pub max_ms: Millis,
         /// Overrides the `multiplier` of the preset's backoff.
@@ -62,15 +62,15 @@ request! {
         #[schemars(required)]
         pub formula: BackoffType,
         /// The delay.
-        pub delay: Span,
+        pub delay: DurationText,
         /// The same in milliseconds.
         pub delay_ms: Millis,
         /// The first delay.
-        pub base: Span,
+        pub base: DurationText,
         /// The same in milliseconds.
         pub base_ms: Millis,
         /// What each failure adds.
-        pub step: Span,
+        pub step: DurationText,
         /// The same in milliseconds.
         pub step_ms: Millis,
         /// By what each failure multiplies the delay; 2 if not given.
@@ -78,11 +78,11 @@ request! {
         /// The power to which the number of failures is raised.
         pub power: f64,
         /// The longest nominal delay; 24 h if not given.
-        pub max: Span,
+        pub max: DurationText,
         /// The same in milliseconds.
         pub max_ms: Millis,
         /// The delays, of which the last one repeats.
-        pub delays: Vec<Span>,
+        pub delays: Vec<DurationText>,
         /// The same in milliseconds.
         pub delays_ms: Vec<Millis>,
     }

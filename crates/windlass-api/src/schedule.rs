@@ -21,7 +21,7 @@ use windlass_core::{Kind, ScheduleName, Timestamp};
 
 use crate::read::request;
 use crate::value::either_duration;
-use crate::{Body, Checks, Millis, NewJob, Span, Whole, given};
+use crate::{Body, BoundedInt, Checks, DurationText, Millis, NewJob, some_even_if_null};
 
 /// The fields that hold the rule of a schedule.
 const RULE_FIELDS: [&str; 4] = ["cron", "every", "every_ms", "at"];
@@ -61,15 +61,15 @@ macro_rules! schedule_requests {
         pub struct SchedulePatch {
             /// Always refused, because a schedule keeps its name.
             #[doc(hidden)]
-            #[serde(default, deserialize_with = "given", skip_serializing)]
+            #[serde(default, deserialize_with = "some_even_if_null", skip_serializing)]
             #[schemars(skip)]
             pub name: Option<IgnoredAny>,
             /// The job of each occurrence, given as a whole.
-            #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+            #[serde(default, deserialize_with = "some_even_if_null", skip_serializing_if = "Option::is_none")]
             pub job: Option<Option<NewJob>>,
             $(
                 $(#[$about])*
-                #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+                #[serde(default, deserialize_with = "some_even_if_null", skip_serializing_if = "Option::is_none")]
                 pub $field: Option<Option<$type>>,
             )*
         }
@@ -103,7 +103,7 @@ schedule_requests! {
     pub cron: String,
     /// It fires each time this much real time has passed, at least 1 s. Counted from `starts_at`, or
     /// from when the schedule was created.
-    pub every: Span,
+    pub every: DurationText,
     /// `every` in milliseconds.
     pub every_ms: Millis,
     /// It fires once, at this instant.
@@ -116,17 +116,17 @@ schedule_requests! {
     /// at most once.
     pub missed: Missed,
     /// An occurrence that is later than this counts as missed. 5 s.
-    pub missed_after: Span,
+    pub missed_after: DurationText,
     /// `missed_after` in milliseconds.
     pub missed_after_ms: Millis,
     /// At most this many occurrences fire together, the newest ones. 100.
-    pub catch_up_max: Whole<1, { CATCH_UP_CEILING as i64 }>,
+    pub catch_up_max: BoundedInt<1, { CATCH_UP_CEILING as i64 }>,
     /// What happens to an occurrence while an earlier one has not finished: `skip` drops it, `queue`
     /// lets one wait, `allow` runs both, `cancel_running` cancels the earlier one. `skip`.
     pub overlap: Overlap,
     /// Each occurrence is delayed by a fixed part of this span, so that schedules with the same rule
     /// do not all start at once. 0 s.
-    pub splay: Span,
+    pub splay: DurationText,
     /// `splay` in milliseconds.
     pub splay_ms: Millis,
     /// It does not fire before this instant.
@@ -216,7 +216,7 @@ impl SchedulePatch {
             schedule.missed_after = after.unwrap_or(MISSED_AFTER_DEFAULT);
         }
         if let Some(most) = self.catch_up_max {
-            schedule.catch_up_max = most.map_or(CATCH_UP_DEFAULT, Whole::to);
+            schedule.catch_up_max = most.map_or(CATCH_UP_DEFAULT, BoundedInt::to);
         }
         if let Some(overlap) = self.overlap {
             schedule.overlap = overlap.unwrap_or_default();
@@ -259,7 +259,7 @@ impl SchedulePatch {
 fn check_rule(
     checks: &mut Checks,
     cron: Option<String>,
-    (every, every_ms): (Option<Span>, Option<Millis>),
+    (every, every_ms): (Option<DurationText>, Option<Millis>),
     at: Option<Timestamp>,
 ) -> Option<Expression> {
     let spelled = match every {
@@ -288,7 +288,7 @@ fn check_job(checks: &mut Checks, job: Option<NewJob>) -> Option<windlass_core::
 fn given_duration(
     checks: &mut Checks,
     name: &str,
-    text: Option<Option<Span>>,
+    text: Option<Option<DurationText>>,
     millis: Option<Option<Millis>>,
 ) -> Option<Option<Duration>> {
     let is_given = text.is_some() || millis.is_some();

@@ -10,7 +10,7 @@ use windlass_core::{
 use crate::claim::{AttemptNumber, LeaseRef, LostReason};
 use crate::read::request;
 use crate::value::{either_duration, instant_or_delay, word_or_object};
-use crate::{Body, Checks, JobState, Json, List, Millis, Span, Text, given};
+use crate::{Body, Checks, DurationText, JobState, Json, List, Millis, Text, some_even_if_null};
 
 request! {
     /// How attempts ended.
@@ -37,20 +37,20 @@ request! {
         #[schemars(required)]
         pub outcome: OutcomeWord,
         /// What it leaves. Goes with `succeeded`.
-        #[serde(default, deserialize_with = "given")]
+        #[serde(default, deserialize_with = "some_even_if_null")]
         pub result: Json,
         /// What went wrong. Required with `failed`.
         pub error: ErrorText,
         /// No retry can help. Goes with `failed`.
         pub unrecoverable: bool,
         /// The shortest wait before the next attempt. Goes with `failed`.
-        pub retry_after: Span,
+        pub retry_after: DurationText,
         /// The same in milliseconds.
         pub retry_after_ms: Millis,
         /// From when it runs again. It or `delay` is required with `snoozed`.
         pub until: Timestamp,
         /// The same, counted from now.
-        pub delay: Span,
+        pub delay: DurationText,
         /// The same in milliseconds.
         pub delay_ms: Millis,
         /// Whether the handler had started. Goes with `released`. True.

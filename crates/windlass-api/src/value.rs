@@ -17,33 +17,33 @@ use crate::Checks;
 
 /// A duration as text: `30s`, `1m 30s`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span(pub Duration);
+pub struct DurationText(pub Duration);
 
-impl Serialize for Span {
+impl Serialize for DurationText {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&format_duration(self.0))
     }
 }
 
-impl<'de> Deserialize<'de> for Span {
+impl<'de> Deserialize<'de> for DurationText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Text;
         impl de::Visitor<'_> for Text {
-            type Value = Span;
+            type Value = DurationText;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("text like \"30s\" (or use the `_ms` field for milliseconds)")
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
-                parse_duration(text).map(Span).map_err(E::custom)
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<DurationText, E> {
+                parse_duration(text).map(DurationText).map_err(E::custom)
             }
         }
         deserializer.deserialize_str(Text)
     }
 }
 
-impl JsonSchema for Span {
+impl JsonSchema for DurationText {
     fn inline_schema() -> bool {
         true
     }
@@ -59,13 +59,13 @@ impl JsonSchema for Span {
 }
 
 /// A duration in whole milliseconds.
-pub type Millis = Whole<0, { DURATION_MAX.as_millis() as i64 }>;
+pub type Millis = BoundedInt<0, { DURATION_MAX.as_millis() as i64 }>;
 
 /// A duration that is given as text, or in milliseconds under the same name with `_ms`.
 pub fn either_duration(
     checks: &mut Checks,
     name: &str,
-    text: Option<Span>,
+    text: Option<DurationText>,
     millis: Option<Millis>,
 ) -> Option<Duration> {
     let millis = millis.map(|millis| Duration::from_millis(millis.get().unsigned_abs()));
@@ -75,12 +75,12 @@ pub fn either_duration(
 
 /// A whole number from `MIN` to `MAX`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Whole<const MIN: i64, const MAX: i64>(i64);
+pub struct BoundedInt<const MIN: i64, const MAX: i64>(i64);
 
-impl<const MIN: i64, const MAX: i64> Whole<MIN, MAX> {
+impl<const MIN: i64, const MAX: i64> BoundedInt<MIN, MAX> {
     /// The number, if it is within the bounds.
     pub fn new(number: i64) -> Option<Self> {
-        (MIN..=MAX).contains(&number).then_some(Whole(number))
+        (MIN..=MAX).contains(&number).then_some(BoundedInt(number))
     }
 
     /// The number.
@@ -95,17 +95,17 @@ impl<const MIN: i64, const MAX: i64> Whole<MIN, MAX> {
     }
 }
 
-impl<const MIN: i64, const MAX: i64> Serialize for Whole<MIN, MAX> {
+impl<const MIN: i64, const MAX: i64> Serialize for BoundedInt<MIN, MAX> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_i64(self.0)
     }
 }
 
-impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Whole<MIN, MAX> {
+impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for BoundedInt<MIN, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Number<const MIN: i64, const MAX: i64>;
         impl<const MIN: i64, const MAX: i64> de::Visitor<'_> for Number<MIN, MAX> {
-            type Value = Whole<MIN, MAX>;
+            type Value = BoundedInt<MIN, MAX>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "a whole number from {MIN} to {MAX}")
@@ -113,11 +113,11 @@ impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Whole<MIN, MAX> {
 
             fn visit_i64<E: de::Error>(self, number: i64) -> Result<Self::Value, E> {
                 let unexpected = de::Unexpected::Signed(number);
-                Whole::new(number).ok_or_else(|| E::invalid_value(unexpected, &self))
+                BoundedInt::new(number).ok_or_else(|| E::invalid_value(unexpected, &self))
             }
 
             fn visit_u64<E: de::Error>(self, number: u64) -> Result<Self::Value, E> {
-                let whole = i64::try_from(number).ok().and_then(Whole::new);
+                let whole = i64::try_from(number).ok().and_then(BoundedInt::new);
                 whole.ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(number), &self))
             }
         }
@@ -125,7 +125,7 @@ impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Whole<MIN, MAX> {
     }
 }
 
-impl<const MIN: i64, const MAX: i64> JsonSchema for Whole<MIN, MAX> {
+impl<const MIN: i64, const MAX: i64> JsonSchema for BoundedInt<MIN, MAX> {
     fn inline_schema() -> bool {
         true
     }
@@ -211,7 +211,7 @@ pub struct TimeoutText(pub Timeout);
 impl Serialize for TimeoutText {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0 {
-            Timeout::After(timeout) => Span(timeout).serialize(serializer),
+            Timeout::After(timeout) => DurationText(timeout).serialize(serializer),
             Timeout::None => serializer.serialize_str("none"),
         }
     }
@@ -250,7 +250,7 @@ impl JsonSchema for TimeoutText {
 pub(crate) fn instant_or_delay(
     checks: &mut Checks,
     at: (&str, Option<Timestamp>),
-    (name, text, millis): (&str, Option<Span>, Option<Millis>),
+    (name, text, millis): (&str, Option<DurationText>, Option<Millis>),
 ) -> Option<Timestamp> {
     let delay = either_duration(checks, name, text, millis);
     let delay = delay.map(|delay| checks.now().saturating_add(delay));
@@ -350,8 +350,8 @@ impl JsonSchema for Json {
     }
 }
 
-/// For a field whose `null` is a value: given as `null`, it is there.
-pub fn given<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+/// Deserializes a field whose `null` is a value: `null` becomes `Some`, only a missing field is `None`.
+pub fn some_even_if_null<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     T: Deserialize<'de>,
     D: Deserializer<'de>,

@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use windlass_api::{After, AuditParams, AuditRecord, Cursor, VerifiedAudit};
+use windlass_api::{AuditParams, AuditRecord, Cursor, PageCursor, VerifiedAudit};
 use windlass_core::Timestamp;
 use windlass_engine::AuditFilter;
 
@@ -46,8 +46,8 @@ pub(crate) struct ListAudit {
     #[arg(long, value_name = "INSTANT")]
     before: Option<Timestamp>,
 
-    /// Continue an earlier list: the cursor in its last line.
-    #[arg(long, value_name = "CURSOR", value_parser = Cursor::place)]
+    /// Where the list before ended, as it was printed there.
+    #[arg(long, value_name = "CURSOR", value_parser = Cursor::number)]
     cursor: Option<u64>,
 
     /// The largest number of records to list, 1 to 1000.
@@ -106,11 +106,11 @@ async fn records(list: &ListAudit) -> anyhow::Result<(Vec<AuditRecord>, Option<S
             Backend::Server(server) => {
                 let mut pager = server.audit(&list.params()).limit(remaining);
                 if let Some(cursor) = cursor {
-                    pager = pager.after(After(cursor).to_string());
+                    pager = pager.after(PageCursor(cursor).to_string());
                 }
                 let page = pager.next_page().await?.context("a list has a page")?;
                 records.extend(page.data);
-                let next = page.next_cursor.as_deref().map(Cursor::place);
+                let next = page.next_cursor.as_deref().map(Cursor::number);
                 next.transpose()?
             }
             Backend::Store(store) => {
@@ -123,7 +123,7 @@ async fn records(list: &ListAudit) -> anyhow::Result<(Vec<AuditRecord>, Option<S
             }
         };
         if records.len() >= limit || cursor.is_none() {
-            return Ok((records, cursor.map(|cursor| After(cursor).to_string())));
+            return Ok((records, cursor.map(|cursor| PageCursor(cursor).to_string())));
         }
     }
 }

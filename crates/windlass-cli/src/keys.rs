@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
-use windlass_api::{CreatedKey, Key, Span};
+use windlass_api::{CreatedKey, DurationText, Key};
 use windlass_core::{Invalid, parse_duration};
 use windlass_server::access::{KeyError, Keys, NewKey, Scopes};
 
@@ -86,7 +86,7 @@ async fn create_key(create: &CreateKey) -> anyhow::Result<CreatedKey> {
             let new = windlass_api::NewKey {
                 name: Some(create.name.clone()),
                 scopes: Some(scopes.given()),
-                expires_in: expires_in.map(Span),
+                expires_in: expires_in.map(DurationText),
                 ..Default::default()
             };
             Ok(server.create_key(&new).await?)

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use windlass_api::{
-    Attempt, BulkAnswer, BulkMode, Completion, CompletionTaken, DeadGroups, Edit, Job, JobFilter,
-    NewJob, Page, PassAnswer, Receipt, ReplacedPayload, Revival, ReviveByFilter, RunNowByFilter,
-    Span, Why,
+    Attempt, BulkAnswer, BulkMode, CompletedJob, Completion, DeadGroups, DurationText, Edit, Job,
+    JobFilter, NewJob, Page, PassAnswer, Receipt, ReplacedPayload, Revival, ReviveByFilter,
+    RunNowByFilter, Why,
 };
 use windlass_core::JobId;
 
@@ -79,9 +79,8 @@ impl Client {
     /// Refused with `invalid` if the timeout is longer than the server allows, 60 s by default.
     pub async fn wait_for_job(&self, id: JobId, timeout: Duration) -> Result<Job, Error> {
         let call = Call::new(Method::Get, &["jobs", &id.to_string(), "wait"]);
-        let timeout_text = serde_json::json!({"timeout": Span(timeout)});
-        self.send_json(call.query(&timeout_text).server_wait(timeout))
-            .await
+        let timeout_text = serde_json::json!({"timeout": DurationText(timeout)});
+        self.json(call.query(&timeout_text).waits(timeout)).await
     }
 
     /// Returns the latest 10 attempts of a job that have ended, newest first. For up to 1000, use
@@ -193,7 +192,7 @@ impl Client {
     /// Refused with `completion_too_late` if another outcome was reported or the time has passed.
     pub async fn complete(&self, token: &str, completion: &Completion) -> Result<JobId, Error> {
         let call = Call::new(Method::Post, &["completions", token]).repeatable();
-        let taken: CompletionTaken = self.send_json(call.body(completion)?).await?;
+        let taken: CompletedJob = self.json(call.body(completion)?).await?;
         Ok(taken.id)
     }
 

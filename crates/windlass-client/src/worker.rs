@@ -14,9 +14,9 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 use windlass_api::{
-    AttemptOutcome, Claim, ClaimAnswer, ErrorCauses, ErrorText, Job, Json, List, NewWorker,
-    OutcomeWord, Outcomes, Progress, RenewStatus, Renewal, RenewedLease, Span, WeightedQueue,
-    Whole, WorkerSignal,
+    AttemptOutcome, BoundedInt, Claim, ClaimAnswer, DurationText, ErrorCauses, ErrorText, Job,
+    Json, List, NewWorker, OutcomeWord, Outcomes, Progress, RenewStatus, Renewal, RenewedLease,
+    WeightedQueue, WorkerSignal,
 };
 use windlass_core::{Invalid, JobId, Kind, Payload, QueueName, WorkerName};
 
@@ -74,7 +74,7 @@ impl Attempt {
     pub async fn progress(&self, progress: &(impl Serialize + Sync)) -> Result<(), Error> {
         let progress = Progress {
             id: Some(self.job.id),
-            attempt: Whole::new(self.job.attempt.into()),
+            attempt: BoundedInt::new(self.job.attempt.into()),
             worker: Some(self.worker.clone()),
             progress: Some(to_json(progress)?),
             ..Progress::default()
@@ -232,9 +232,9 @@ impl Worker {
     fn about(&self) -> NewWorker {
         NewWorker {
             name: Some(self.name.clone()),
-            queues: non_empty(&self.queues),
-            kinds: non_empty(&self.kinds),
-            slots: Whole::new(self.slots.into()),
+            queues: some(&self.queues),
+            kinds: some(&self.kinds),
+            slots: BoundedInt::new(self.slots.into()),
             version: None,
         }
     }
@@ -256,14 +256,14 @@ impl Worker {
             .map(WeightedQueue::Name)
             .collect();
         Claim {
-            queues: non_empty(&queues),
-            kinds: non_empty(&self.kinds),
-            limit: Whole::new(number(free).min(1000)),
-            lease: Some(Span(self.lease)),
-            wait: Some(Span(self.wait)),
+            queues: some(&queues),
+            kinds: some(&self.kinds),
+            limit: BoundedInt::new(number(free).min(1000)),
+            lease: Some(DurationText(self.lease)),
+            wait: Some(DurationText(self.wait)),
             worker: Some(self.name.clone()),
-            slots: Whole::new(self.slots.into()),
-            retries_running: Whole::new(number(retries)),
+            slots: BoundedInt::new(self.slots.into()),
+            retries_running: BoundedInt::new(number(retries)),
             claim_id: Some(claim_id),
             ..Claim::default()
         }
@@ -447,7 +447,7 @@ impl<'a> WorkerRun<'a> {
         };
         let outcome = AttemptOutcome {
             id: Some(running.id),
-            attempt: Whole::new(running.attempt.into()),
+            attempt: BoundedInt::new(running.attempt.into()),
             ..AttemptOutcome::default()
         };
         let failed = |failure: Failure| AttemptOutcome {
@@ -457,7 +457,7 @@ impl<'a> WorkerRun<'a> {
                 causes: failure.causes,
             })),
             unrecoverable: failure.unrecoverable.then_some(true),
-            retry_after: failure.retry_after.map(Span),
+            retry_after: failure.retry_after.map(DurationText),
             ..outcome.clone()
         };
         self.unreported.push(match ended {
@@ -502,12 +502,12 @@ impl<'a> WorkerRun<'a> {
     async fn renew_leases(&mut self) {
         let leases = self.running.values().map(|running| RenewedLease {
             id: Some(running.id),
-            attempt: Whole::new(running.attempt.into()),
+            attempt: BoundedInt::new(running.attempt.into()),
             ..RenewedLease::default()
         });
         let renewal = Renewal {
             worker: Some(self.worker.name.clone()),
-            lease: Some(Span(self.worker.lease)),
+            lease: Some(DurationText(self.worker.lease)),
             leases: Some(List(leases.take(1000).collect())),
             ..Renewal::default()
         };

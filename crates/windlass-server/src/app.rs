@@ -15,7 +15,7 @@ use windlass_engine::{Audit, Clock, Engine, Ids};
 use windlass_store::Store;
 
 use crate::access::Access;
-use crate::bodies::Bodies;
+use crate::body_budget::BodyBudget;
 use crate::events::Feed;
 use crate::idempotency::{Allowance, NOTES_MAX_DEFAULT};
 use crate::permits::Permits;
@@ -91,7 +91,7 @@ pub struct App {
     pub(crate) listening: Permits,
     /// Requests with changes. They run to completion even if their client disconnects.
     pub(crate) changing: Arc<Semaphore>,
-    pub(crate) bodies: Bodies,
+    pub(crate) body_budget: BodyBudget,
     pub(crate) allowance: Arc<Allowance>,
     pub(crate) secrets: Option<Secrets>,
     pub(crate) stopping: CancellationToken,
@@ -112,7 +112,7 @@ impl App {
             waiting: Permits::new("long polls", settings.waiting_max),
             listening: Permits::new("event streams", settings.waiting_max),
             changing: Arc::new(Semaphore::new(CHANGING_MAX as usize)),
-            bodies: Bodies::new(settings.bulk_bytes_max),
+            body_budget: BodyBudget::new(settings.bulk_bytes_max),
             settings: Arc::new(settings),
             metrics: None,
             log: None,
@@ -130,7 +130,7 @@ impl App {
             remote: remote(self.engine(), &settings),
             waiting: Permits::new("long polls", settings.waiting_max),
             listening: Permits::new("event streams", settings.waiting_max),
-            bodies: Bodies::new(settings.bulk_bytes_max),
+            body_budget: BodyBudget::new(settings.bulk_bytes_max),
             settings: Arc::new(settings),
             ..self
         }

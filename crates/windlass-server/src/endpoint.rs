@@ -56,23 +56,23 @@ pub(crate) trait Extract: Sized + Send {
 }
 
 /// A body, checked. A request without one has an empty object.
-pub(crate) struct Read<B: Body>(pub(crate) B::Checked);
+pub(crate) struct JsonBody<B: Body>(pub(crate) B::Checked);
 
-impl<B: Body> Extract for Read<B> {
+impl<B: Body> Extract for JsonBody<B> {
     fn declare(signature: &mut Signature) -> Vec<Param> {
         signature.takes::<B>();
         Vec::new()
     }
 
     fn extract(call: &Call, _: &[Param]) -> Result<Self, Problem> {
-        Ok(Read(read_body::<B>(call.text()?, call.now)?))
+        Ok(JsonBody(read_body::<B>(call.text()?, call.now)?))
     }
 }
 
 /// A body that its handler checks together with something else: the path, or what is stored.
-pub(crate) struct Unchecked<B>(PhantomData<fn() -> B>);
+pub(crate) struct UncheckedBody<B>(PhantomData<fn() -> B>);
 
-impl<B: DeserializeOwned> Unchecked<B> {
+impl<B: DeserializeOwned> UncheckedBody<B> {
     /// Reads the body, and reports all its problems: those of its fields, and those that `check` finds.
     pub(crate) fn check<T>(
         &self,
@@ -83,14 +83,14 @@ impl<B: DeserializeOwned> Unchecked<B> {
     }
 }
 
-impl<B: DeserializeOwned + JsonSchema> Extract for Unchecked<B> {
+impl<B: DeserializeOwned + JsonSchema> Extract for UncheckedBody<B> {
     fn declare(signature: &mut Signature) -> Vec<Param> {
         signature.takes::<B>();
         Vec::new()
     }
 
     fn extract(_: &Call, _: &[Param]) -> Result<Self, Problem> {
-        Ok(Unchecked(PhantomData))
+        Ok(UncheckedBody(PhantomData))
     }
 }
 
@@ -167,21 +167,21 @@ impl Reply<()> {
 }
 
 /// An answer that the handler wrote out by itself, whose body has the shape `T`.
-pub(crate) struct Written<T> {
+pub(crate) struct RawReply<T> {
     answer: Answer,
     shape: PhantomData<fn() -> T>,
 }
 
-impl<T> From<Answer> for Written<T> {
+impl<T> From<Answer> for RawReply<T> {
     fn from(answer: Answer) -> Self {
-        Written {
+        RawReply {
             answer,
             shape: PhantomData,
         }
     }
 }
 
-/// What a handler returns: a [`Reply`], or a [`Written`] one.
+/// What a handler returns: a [`Reply`], or a [`RawReply`] one.
 pub(crate) trait Returns: Send {
     /// The type of the body.
     type Shape: JsonSchema + 'static;
@@ -202,7 +202,7 @@ impl<T: Serialize + JsonSchema + Send + 'static> Returns for Reply<T> {
     }
 }
 
-impl<T: JsonSchema + 'static> Returns for Written<T> {
+impl<T: JsonSchema + 'static> Returns for RawReply<T> {
     type Shape = T;
 
     fn into_answer(self) -> Result<Answer, Problem> {

@@ -46,7 +46,7 @@ pub mod access;
 mod answer;
 mod app;
 mod audit;
-mod bodies;
+mod body_budget;
 mod call;
 mod endpoint;
 mod events;

@@ -9,11 +9,11 @@ use windlass_engine::is_alive;
 
 use crate::answer::Answer;
 use crate::call::Call;
-use crate::endpoint::Written;
+use crate::endpoint::RawReply;
 use crate::problem::Problem;
 
 /// `GET /metrics`, in the format that `Accept` asks for.
-pub(crate) async fn metrics(call: Call) -> Result<Written<String>, Problem> {
+pub(crate) async fn metrics(call: Call) -> Result<RawReply<String>, Problem> {
     let Some(recorder) = &call.app.metrics else {
         let detail = "this program does not record metrics";
         return Err(Problem::new(StatusCode::NOT_FOUND, "no_metrics", detail)

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::answer::Answer;
 use crate::call::Call;
-use crate::endpoint::Written;
+use crate::endpoint::RawReply;
 use crate::problem::Problem;
 use crate::routes::{Needs, Route, table};
 
@@ -166,7 +166,7 @@ fn responses(route: &Route, shapes: &mut Shapes) -> Value {
 }
 
 /// `GET /openapi.json`, written out once.
-pub(crate) async fn describe(_: Call) -> Result<Written<Map<String, Value>>, Problem> {
+pub(crate) async fn describe(_: Call) -> Result<RawReply<Map<String, Value>>, Problem> {
     static WRITTEN: LazyLock<Bytes> = LazyLock::new(|| openapi().to_string().into());
     Ok(Answer::other("application/json", WRITTEN.clone()).into())
 }

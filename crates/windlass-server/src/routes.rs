@@ -77,7 +77,7 @@ pub(crate) struct Route {
     pub(crate) content_type: &'static str,
     pub(crate) idempotent: bool,
     /// Whether it is given up where its client has gone.
-    pub(crate) ends_with_client: bool,
+    pub(crate) cancel_on_disconnect: bool,
     limit: BodyLimit,
     pub(crate) handler: Handler,
     /// What the handler takes and returns.
@@ -96,7 +96,7 @@ impl Route {
         let (handler, signature) = endpoint.into_parts();
         Route {
             // A request that only reads cannot leave a change half done.
-            ends_with_client: method.is_safe(),
+            cancel_on_disconnect: method.is_safe(),
             path,
             needs: needs.into(),
             summary: "",
@@ -173,7 +173,7 @@ impl Route {
     }
 
     /// What it does, and under which heading.
-    fn says(mut self, tag: &'static str, summary: &'static str) -> Self {
+    fn summary(mut self, tag: &'static str, summary: &'static str) -> Self {
         self.tag = tag;
         self.summary = summary;
         self
@@ -186,7 +186,7 @@ impl Route {
     }
 
     /// Its body is about many jobs.
-    fn many(mut self) -> Self {
+    fn bulk_body(mut self) -> Self {
         self.limit = BodyLimit::Many;
         self
     }
@@ -210,8 +210,8 @@ impl Route {
     }
 
     /// It waits for something, for nobody once its client has gone. It can be given up between any two steps.
-    fn ends_with_client(mut self) -> Self {
-        self.ends_with_client = true;
+    fn cancel_on_disconnect(mut self) -> Self {
+        self.cancel_on_disconnect = true;
         self
     }
 
@@ -368,6 +368,6 @@ mod tests {
         assert!(is_done_without_client(|route| route, Method::POST).await);
         assert!(is_done_without_client(|route| route, Method::DELETE).await);
         assert!(!is_done_without_client(|route| route, Method::GET).await);
-        assert!(!is_done_without_client(Route::ends_with_client, Method::POST).await);
+        assert!(!is_done_without_client(Route::cancel_on_disconnect, Method::POST).await);
     }
 }

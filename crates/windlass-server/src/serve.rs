@@ -24,7 +24,7 @@ use windlass_listen::BodyError;
 use crate::access::{Caller, Scopes};
 use crate::answer::Answer;
 use crate::app::{App, Settings};
-use crate::bodies::Room;
+use crate::body_budget::BodyPermit;
 use crate::call::Call;
 use crate::idempotency;
 use crate::preconditions;
@@ -121,8 +121,8 @@ async fn answer(
     if let Some(unknown) = query.keys().find(|name| !route.has_param(name)) {
         return Err(Invalid::new(unknown, "is not a parameter of this route").into());
     }
-    let mut room = app.bodies.room();
-    let body = read_body(&route, &app.settings, &parts.headers, body, &mut room).await?;
+    let mut permit = app.body_budget.permit();
+    let body = read_body(&route, &app.settings, &parts.headers, body, &mut permit).await?;
     // Where the router is mounted.
     let asked = parts.extensions.get::<OriginalUri>();
     let prefix = asked.and_then(|OriginalUri(uri)| uri.path().strip_suffix(parts.uri.path()));
@@ -138,7 +138,7 @@ async fn answer(
         query,
         seeded: None,
     };
-    if route.ends_with_client {
+    if route.cancel_on_disconnect {
         return handle(&route, call).await;
     }
     let changing = Arc::clone(&call.app.changing).acquire_owned().await;
@@ -146,7 +146,7 @@ async fn answer(
     let is_large = call.body.len() > LARGE_BYTES;
     let handling = async move {
         let answered = handle(&route, call).await;
-        drop((changing, room));
+        drop((changing, permit));
         answered
     };
     let handling = handling.in_current_span();
@@ -187,7 +187,7 @@ async fn read_body(
     settings: &Settings,
     headers: &HeaderMap,
     body: Body,
-    room: &mut Room,
+    permit: &mut BodyPermit,
 ) -> Result<Bytes, Problem> {
     let most = route.body_bytes_max(settings);
     let too_large = || {
@@ -217,7 +217,7 @@ async fn read_body(
         if body_read.len() + piece.len() > most {
             return Err(too_large());
         }
-        room.grow_to(body_read.len() + piece.len())?;
+        permit.grow_to(body_read.len() + piece.len())?;
         body_read.extend_from_slice(&piece);
     }
     let body = Bytes::from(body_read);

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::*;
-use crate::{Json, Span, Whole, given};
+use crate::{BoundedInt, DurationText, Json, some_even_if_null};
 use windlass_core::{Delivery, Kind, QueueName, Tag};
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -13,11 +13,11 @@ struct Order {
     kind: Option<Kind>,
     queue: Option<QueueName>,
     priority: Option<i16>,
-    limit: Option<Whole<1, 10>>,
-    delay: Option<Span>,
+    limit: Option<BoundedInt<1, 10>>,
+    delay: Option<DurationText>,
     delivery: Option<Delivery>,
     tags: Option<Vec<Tag>>,
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "some_even_if_null")]
     payload: Option<Json>,
     parts: Option<Vec<Part>>,
     flag: Option<bool>,

@@ -7,7 +7,9 @@ use windlass_core::{JobId, Timestamp};
 
 use super::check_rule;
 use crate::read::request;
-use crate::{Body, Checks, Count, JobState, Millis, Span, Whole, given, plain_body};
+use crate::{
+    Body, BoundedInt, Checks, Count, DurationText, JobState, Millis, plain_body, some_even_if_null,
+};
 
 /// How many instants a preview shows if it does not say.
 const PREVIEW_DEFAULT: usize = 10;
@@ -21,7 +23,7 @@ request! {
         pub cron: String,
         /// It fires each time this much real time has passed, at least 1 s. Counted from `starts_at`, or
         /// from now.
-        pub every: Span,
+        pub every: DurationText,
         /// `every` in milliseconds.
         pub every_ms: Millis,
         /// It fires once, at this instant.
@@ -38,7 +40,7 @@ request! {
         /// Show only this instant and later ones. Excludes `after`.
         pub from: Timestamp,
         /// Show at most this many instants. 10.
-        pub count: Whole<1, 1000>,
+        pub count: BoundedInt<1, 1000>,
     }
 }
 
@@ -72,7 +74,7 @@ impl Body for Preview {
                 ends_at: self.ends_at,
             },
             after: after.unwrap_or(checks.now()),
-            count: self.count.map_or(PREVIEW_DEFAULT, Whole::to),
+            count: self.count.map_or(PREVIEW_DEFAULT, BoundedInt::to),
         })
     }
 }
@@ -82,13 +84,13 @@ impl Body for Preview {
 #[serde(deny_unknown_fields)]
 pub struct PreviewParams {
     /// Show at most this many instants. 10.
-    pub count: Option<Whole<1, 1000>>,
+    pub count: Option<BoundedInt<1, 1000>>,
 }
 
 impl PreviewParams {
     /// At most how many instants are shown.
     pub fn count(self) -> usize {
-        self.count.map_or(PREVIEW_DEFAULT, Whole::to)
+        self.count.map_or(PREVIEW_DEFAULT, BoundedInt::to)
     }
 }
 
@@ -182,7 +184,7 @@ pub struct Occurrence {
     /// When the job finished; null if it has not.
     #[serde(
         default,
-        deserialize_with = "given",
+        deserialize_with = "some_even_if_null",
         skip_serializing_if = "Option::is_none"
     )]
     pub finished_at: Option<Option<Timestamp>>,
@@ -192,7 +194,7 @@ pub struct Occurrence {
     /// How many occurrences a skipped range has; null if they are more than 1000.
     #[serde(
         default,
-        deserialize_with = "given",
+        deserialize_with = "some_even_if_null",
         skip_serializing_if = "Option::is_none"
     )]
     pub count: Option<Option<Count>>,

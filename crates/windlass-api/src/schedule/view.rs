@@ -10,7 +10,7 @@ use windlass_core::schedule::{
 };
 use windlass_core::{ScheduleId, ScheduleName, Timestamp};
 
-use crate::{Content, NewJob, Span, Whole};
+use crate::{BoundedInt, Content, DurationText, NewJob};
 
 /// A schedule.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -24,7 +24,7 @@ pub struct Schedule {
     pub cron: Option<String>,
     /// It fires each time this much real time has passed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub every: Option<Span>,
+    pub every: Option<DurationText>,
     /// It fires once, at this instant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
@@ -34,14 +34,14 @@ pub struct Schedule {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed: Option<Missed>,
     /// An occurrence that is later than this counts as missed.
-    pub missed_after: Span,
+    pub missed_after: DurationText,
     /// At most this many occurrences fire together, the newest ones. 100 if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub catch_up_max: Option<Whole<1, { CATCH_UP_CEILING as i64 }>>,
+    pub catch_up_max: Option<BoundedInt<1, { CATCH_UP_CEILING as i64 }>>,
     /// What happens to an occurrence while an earlier one has not finished.
     pub overlap: Overlap,
     /// Each occurrence is delayed by a fixed part of this span.
-    pub splay: Span,
+    pub splay: DurationText,
     /// It does not fire before this instant.
     pub starts_at: Option<Timestamp>,
     /// It does not fire after this instant.
@@ -87,7 +87,7 @@ impl Schedule {
         let (mut cron, mut every, mut at) = (None, None, None);
         match &definition.expression {
             Expression::Cron(expression) => cron = Some(expression.as_str().to_owned()),
-            Expression::Every(period) => every = Some(Span(*period)),
+            Expression::Every(period) => every = Some(DurationText(*period)),
             Expression::At(instant) => at = Some(*instant),
         }
         let catch_up_max = Some(definition.catch_up_max).filter(|most| *most != CATCH_UP_DEFAULT);
@@ -99,10 +99,10 @@ impl Schedule {
             at,
             timezone: definition.timezone.name().to_owned(),
             missed: definition.missed,
-            missed_after: Span(definition.missed_after),
-            catch_up_max: catch_up_max.and_then(|most| Whole::new(most.into())),
+            missed_after: DurationText(definition.missed_after),
+            catch_up_max: catch_up_max.and_then(|most| BoundedInt::new(most.into())),
             overlap: definition.overlap,
-            splay: Span(definition.splay),
+            splay: DurationText(definition.splay),
             starts_at: definition.starts_at,
             ends_at: definition.ends_at,
             paused: definition.paused,

@@ -2,8 +2,8 @@
 
 use windlass_client::Error;
 use windlass_client::api::{
-    AuditParams, CreateQueue, ExplainParams, ExplainRequest, NewKey, NewSecret, Retry, Scope, Span,
-    StatusWord, Whole,
+    AuditParams, BoundedInt, CreateQueue, DurationText, ExplainParams, ExplainRequest, NewKey,
+    NewSecret, Retry, Scope, StatusWord,
 };
 use windlass_core::QueueName;
 use windlass_core::retry::Preset;
@@ -23,7 +23,7 @@ async fn keys_are_created_listed_and_revoked() {
     let client = server.builder().key(&admin.key).build().unwrap();
     let day = std::time::Duration::from_secs(86_400);
     let new = NewKey {
-        expires_in: Some(Span(day)),
+        expires_in: Some(DurationText(day)),
         ..new_key(Scope::ReadPayload)
     };
     let created = client.create_key(&new).await.unwrap();
@@ -142,8 +142,8 @@ async fn policies_are_explained() {
     let policies = client.policies().await.unwrap();
     assert_eq!(policies.len(), Preset::ALL.len());
     let params = ExplainParams {
-        max_attempts: Whole::new(6),
-        jobs: Whole::new(10),
+        max_attempts: BoundedInt::new(6),
+        jobs: BoundedInt::new(10),
     };
     let preset = client
         .explain_preset(Preset::Patient, params)
@@ -165,13 +165,13 @@ async fn queues_are_set_up_paused_and_listed() {
     let missing = client.queue(&mail).await.unwrap_err();
     assert!(matches!(&missing, Error::Refused(problem) if problem.status == 404));
     let settings = windlass_client::api::QueueSettings {
-        concurrency: Whole::new(3),
+        concurrency: BoundedInt::new(3),
         ..Default::default()
     };
     let put = client.put_queue_settings(&mail, &settings, CREATE);
-    assert_eq!(put.await.unwrap().concurrency, Whole::new(3));
+    assert_eq!(put.await.unwrap().concurrency, BoundedInt::new(3));
     let read = client.queue_settings(&mail).await.unwrap();
-    assert_eq!(read.concurrency, Whole::new(3));
+    assert_eq!(read.concurrency, BoundedInt::new(3));
     let paused = client.pause_queue(&mail, CreateQueue::default());
     assert!(paused.await.unwrap().paused.is_some());
     let resumed = client.resume_queue(&mail).await.unwrap();

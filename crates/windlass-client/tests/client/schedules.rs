@@ -1,8 +1,8 @@
 //! Schedules, on a real server.
 
 use windlass_client::api::{
-    Backfill, NewJob, NewSchedule, Preview, PreviewParams, PutSchedule, Schedule, SchedulePatch,
-    ScheduleView, Span, Whole,
+    Backfill, BoundedInt, DurationText, NewJob, NewSchedule, Preview, PreviewParams, PutSchedule,
+    Schedule, SchedulePatch, ScheduleView,
 };
 use windlass_core::schedule::Overlap;
 use windlass_core::{Kind, ScheduleName, Timestamp};
@@ -57,7 +57,7 @@ async fn a_schedule_is_created_changed_listed_and_removed() {
         (Overlap::Allow, "UTC")
     );
     let put = PutSchedule {
-        every: Some(Span(std::time::Duration::from_secs(60))),
+        every: Some(DurationText(std::time::Duration::from_secs(60))),
         job: Some(job("pulse")),
         ..PutSchedule::default()
     };
@@ -115,7 +115,7 @@ async fn rules_and_schedules_are_previewed() {
     let client = server.client();
     client.create_schedule(&nightly()).await.unwrap();
     let params = PreviewParams {
-        count: Whole::new(3),
+        count: BoundedInt::new(3),
     };
     let next = client.preview_schedule("reports/nightly", params).await;
     assert_eq!(next.unwrap().len(), 3);

@@ -258,7 +258,7 @@ async fn jobs_are_created_in_bulk_listed_and_deleted() {
     };
     assert_eq!(job.payload, Some(Json(Payload::from_stored("2"))));
     jobs[0].timeout_ms = None;
-    jobs[0].limit = windlass_client::api::Whole::new(3); // invalid without a concurrency key
+    jobs[0].limit = windlass_client::api::BoundedInt::new(3); // says nothing without a key
     let refused = client
         .create_jobs(&jobs, BulkMode::AllOrNone)
         .await
@@ -340,7 +340,7 @@ async fn a_claim_adds_its_wait_to_the_timeout() {
     let script = Script::start(&[Step::Hang]).await;
     let client = Client::builder(&script.url).timeout(Duration::from_secs(5));
     let claim = windlass_client::api::Claim {
-        wait: Some(windlass_client::api::Span(Duration::from_secs(20))),
+        wait: Some(windlass_client::api::DurationText(Duration::from_secs(20))),
         ..Default::default()
     };
     let error = client.build().unwrap().claim(&claim).await.unwrap_err();

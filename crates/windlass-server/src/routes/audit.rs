@@ -1,7 +1,7 @@
 //! The audit log.
 
 use windlass_api::{
-    After, AuditPage, AuditParams, AuditRecord, PageParams, VerifiedAudit, VerifyParams,
+    AuditPage, AuditParams, AuditRecord, PageCursor, PageParams, VerifiedAudit, VerifyParams,
 };
 use windlass_engine::AuditFilter;
 
@@ -19,14 +19,14 @@ const PAGE_DEFAULT: usize = 100;
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::get("/api/v1/audit", Scope::Admin, list)
-            .says(
+            .summary(
                 TAG,
                 "Lists what operators did and which dead jobs were removed, newest first. \
                  A page may be empty and have a next one.",
             )
             .status(200, "A page."),
         Route::get("/api/v1/audit/verify", Scope::Admin, verify)
-            .says(
+            .summary(
                 TAG,
                 "Checks that no record was changed, removed or slipped in.",
             )
@@ -48,7 +48,7 @@ async fn list(
     };
     let (limit, after) = (page.limit_or(PAGE_DEFAULT), page.after());
     let page = call.app.audit.list(&filter, after, limit).await?;
-    let next_cursor = page.next.map(|next| After(next).to_string());
+    let next_cursor = page.next.map(|next| PageCursor(next).to_string());
     let link = call.link(next_cursor.as_ref());
     let page = AuditPage {
         data: page.records.into_iter().map(record).collect(),

@@ -1,11 +1,11 @@
 //! Where targets report how a request ended that they took for later.
 
-use windlass_api::{Completion as Reported, CompletionTaken, CompletionWord};
+use windlass_api::{CompletedJob, Completion as Reported, CompletionOutcome};
 use windlass_http::{Completed, Completion, complete};
 
 use super::{Needs, Route};
 use crate::call::Call;
-use crate::endpoint::{Read, Reply};
+use crate::endpoint::{JsonBody, Reply};
 use crate::problem::Problem;
 
 const TAG: &str = "http jobs";
@@ -15,7 +15,7 @@ pub(super) fn routes() -> Vec<Route> {
     // hash.
     vec![
         Route::post("/api/v1/completions/{token}", Needs::Nothing, report)
-            .says(
+            .summary(
                 TAG,
                 "Reports how an HTTP job ended that its target took for later, by the token that came with it.",
             )
@@ -25,17 +25,17 @@ pub(super) fn routes() -> Vec<Route> {
 
 async fn report(
     call: Call,
-    Read((outcome, reported)): Read<Reported>,
-) -> Result<Reply<CompletionTaken>, Problem> {
+    JsonBody((outcome, reported)): JsonBody<Reported>,
+) -> Result<Reply<CompletedJob>, Problem> {
     let completion = match outcome {
-        CompletionWord::Succeeded => {
+        CompletionOutcome::Succeeded => {
             let result = reported.result.map(|result| result.0.decode());
             let result = result
                 .transpose()
                 .map_err(|error| Problem::internal(&error))?;
             Completion::Succeeded(result.flatten())
         }
-        CompletionWord::Failed => Completion::Failed {
+        CompletionOutcome::Failed => Completion::Failed {
             error: reported
                 .error
                 .unwrap_or_else(|| "the target said that it failed".to_owned()),
@@ -43,7 +43,7 @@ async fn report(
         },
     };
     match complete(&call.app.client, call.param("token"), &completion).await? {
-        Completed::Taken(id) | Completed::Repeated(id) => Ok(Reply::ok(CompletionTaken { id })),
+        Completed::Taken(id) | Completed::Repeated(id) => Ok(Reply::ok(CompletedJob { id })),
         Completed::TooLate(_) => {
             let detail = "another result was reported with this token before, or its time is over";
             Err(Problem::conflict("completion_too_late", detail))

@@ -14,7 +14,7 @@ use super::jobs::{allow, answer_page, pass, pass_answer, pass_detail};
 use crate::access::Scope;
 use crate::audit::{Before, record_pass};
 use crate::call::Call;
-use crate::endpoint::{Params, Read, Reply};
+use crate::endpoint::{JsonBody, Params, Reply};
 use crate::http_jobs::check_request;
 use crate::problem::Problem;
 use crate::search::search_of;
@@ -27,16 +27,16 @@ const GROUPED_MAX: usize = 10_000;
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::get("/api/v1/dead-letters", Scope::Read, list)
-            .says(TAG, "Lists dead jobs, newest first.")
+            .summary(TAG, "Lists dead jobs, newest first.")
             .status(200, "A page."),
         Route::get("/api/v1/dead-letters/groups", Scope::Read, groups)
-            .says(
+            .summary(
                 TAG,
                 "Groups dead jobs by what went wrong, the largest group first.",
             )
             .status(200, "The groups of the newest 10,000."),
         Route::post("/api/v1/dead-letters/revive", Scope::Operate, revive)
-            .says(
+            .summary(
                 TAG,
                 "Revives dead jobs of a filter, or by their ids, one pass of them.",
             )
@@ -120,7 +120,7 @@ fn add(groups: &mut BTreeMap<String, DeadGroup>, job: &Job, content: Content) {
 
 async fn revive(
     call: Call,
-    Read((wanted, revival)): Read<ReviveByFilter>,
+    JsonBody((wanted, revival)): JsonBody<ReviveByFilter>,
 ) -> Result<Reply<PassAnswer>, Problem> {
     allow(&call, &wanted.filter)?;
     super::jobs::check_payload(&call, revival.payload.as_ref())?;

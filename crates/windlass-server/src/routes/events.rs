@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use axum::http::HeaderName;
 use axum::response::IntoResponse as _;
-use axum::response::sse::{Event as Sent, Sse};
+use axum::response::sse::{Event as SseEvent, Sse};
 use futures_util::{StreamExt as _, stream};
 use serde_json::json;
-use windlass_api::{Content, Event as Shown, EventName, EventParams};
+use windlass_api::{Content, Event as EventJson, EventName, EventParams};
 use windlass_core::Invalid;
 use windlass_engine::{Clock, Event};
 
@@ -17,14 +17,14 @@ use super::Route;
 use crate::access::{Access, Caller, Scope};
 use crate::answer::Answer;
 use crate::call::Call;
-use crate::endpoint::{Params, Written};
+use crate::endpoint::{Params, RawReply};
 use crate::events::{EventId, Feed, Next, name_of, shown};
 use crate::permits::Permit;
 use crate::problem::Problem;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// A stream on which nothing happens says so this often.
-const QUIET: Duration = Duration::from_secs(15);
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(15);
 /// How many events are looked at before the key is checked again.
 const BATCH_MAX: usize = 100;
 /// A reader that was cut off connects again after this time.
@@ -34,7 +34,7 @@ pub(super) fn routes() -> Vec<Route> {
     let last_event_id = json!({"type": "string", "description": "Resume after this event."});
     vec![
         Route::get("/api/v1/events", Scope::Read, listen)
-            .says(
+            .summary(
                 "events",
                 "What happens on this node, as server-sent events. The `data` of each is an event.",
             )
@@ -47,7 +47,7 @@ pub(super) fn routes() -> Vec<Route> {
 async fn listen(
     call: Call,
     Params(wanted): Params<EventParams>,
-) -> Result<Written<Shown>, Problem> {
+) -> Result<RawReply<EventJson>, Problem> {
     let last = wanted.last_event_id.as_deref();
     let last = last.or_else(|| call.header(&LAST_EVENT_ID));
     let last = last.filter(|last| !last.is_empty()); // a reader that has seen no event yet
@@ -71,7 +71,7 @@ async fn listen(
         content: call.content(),
         _permit: permit,
     };
-    let hello = stream::iter([Sent::default().retry(RECONNECT_AFTER)]);
+    let hello = stream::iter([SseEvent::default().retry(RECONNECT_AFTER)]);
     let events = stream::unfold(reader, |mut reader| async move {
         let batch = reader.batch().await;
         let may_listen = reader.may_listen().await;
@@ -111,8 +111,8 @@ struct Reader {
 
 impl Reader {
     /// The next events that it wants, or a heartbeat.
-    async fn batch(&mut self) -> Vec<Sent> {
-        let until = self.clock.now().saturating_add(QUIET);
+    async fn batch(&mut self) -> Vec<SseEvent> {
+        let until = self.clock.now().saturating_add(HEARTBEAT_EVERY);
         let mut batch = Vec::new();
         for events in 1.. {
             let next = tokio::select! {
@@ -130,7 +130,7 @@ impl Reader {
             }
         }
         if batch.is_empty() {
-            batch.push(Sent::default().comment("nothing happened"));
+            batch.push(SseEvent::default().comment("nothing happened"));
         }
         batch
     }
@@ -143,14 +143,14 @@ impl Reader {
         checked.await.is_ok()
     }
 
-    fn take(&mut self, next: Next) -> Option<Sent> {
+    fn take(&mut self, next: Next) -> Option<SseEvent> {
         let (id, event) = match next {
             Next::Missed { last, count } => {
                 let event = EventName::Missed;
-                let missed = Shown {
+                let missed = EventJson {
                     event,
                     count,
-                    ..Shown::default()
+                    ..EventJson::default()
                 };
                 (last, Some(missed))
             }
@@ -161,7 +161,9 @@ impl Reader {
         };
         self.last = id;
         let event = event?;
-        let sent = Sent::default().id(id.to_string()).event(event.event.name());
+        let sent = SseEvent::default()
+            .id(id.to_string())
+            .event(event.event.name());
         Some(sent.data(serde_json::to_string(&event).unwrap_or_default()))
     }
 }

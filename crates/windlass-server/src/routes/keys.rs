@@ -6,7 +6,7 @@ use windlass_api::{CreatedKey, Key, NewKey, Page};
 use super::Route;
 use crate::access::{KeyError, Keys, Scope};
 use crate::call::Call;
-use crate::endpoint::{Read, Reply};
+use crate::endpoint::{JsonBody, Reply};
 use crate::problem::Problem;
 
 const TAG: &str = "keys";
@@ -14,13 +14,13 @@ const TAG: &str = "keys";
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::post("/api/v1/keys", Scope::Admin, create)
-            .says(TAG, "Creates a key. It is shown in this answer only.")
+            .summary(TAG, "Creates a key. It is shown in this answer only.")
             .status(201, "The key."),
         Route::get("/api/v1/keys", Scope::Admin, list)
-            .says(TAG, "Lists keys, revoked ones too, without their secrets.")
+            .summary(TAG, "Lists keys, revoked ones too, without their secrets.")
             .status(200, "All keys, the oldest first."),
         Route::delete("/api/v1/keys/{id}", Scope::Admin, revoke)
-            .says(
+            .summary(
                 TAG,
                 "Revokes a key for good. It is refused everywhere within a second.",
             )
@@ -28,7 +28,7 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
-async fn create(call: Call, Read(new): Read<NewKey>) -> Result<Reply<CreatedKey>, Problem> {
+async fn create(call: Call, JsonBody(new): JsonBody<NewKey>) -> Result<Reply<CreatedKey>, Problem> {
     let (key, info) = keys(&call)?.create(new, call.now).await?;
     let about = Key::from(&info);
     let detail =
@@ -40,7 +40,7 @@ async fn create(call: Call, Read(new): Read<NewKey>) -> Result<Reply<CreatedKey>
 
 async fn list(call: Call) -> Result<Reply<Page<Key>>, Problem> {
     let listed = keys(&call)?.list().await?;
-    Ok(Reply::ok(Page::whole(
+    Ok(Reply::ok(Page::single(
         listed.iter().map(Key::from).collect(),
     )))
 }

@@ -6,7 +6,7 @@ use windlass_core::retry::Preset;
 use super::Route;
 use crate::access::Scope;
 use crate::call::Call;
-use crate::endpoint::{Params, Read, Reply};
+use crate::endpoint::{JsonBody, Params, Reply};
 use crate::problem::Problem;
 
 const TAG: &str = "policies";
@@ -15,19 +15,19 @@ pub(super) fn routes() -> Vec<Route> {
     let presets = "/api/v1/policies/{preset}/explain";
     vec![
         Route::get("/api/v1/policies", Scope::Read, list)
-            .says(TAG, "Lists the retry policies that have a name.")
+            .summary(TAG, "Lists the retry policies that have a name.")
             .status(200, "The presets."),
         Route::get(presets, Scope::Read, explain_preset)
-            .says(TAG, "What a preset will do.")
+            .summary(TAG, "What a preset will do.")
             .status(200, "Each attempt, and the herd."),
         Route::post("/api/v1/policies/explain", Scope::Read, explain)
-            .says(TAG, "What a policy will do.")
+            .summary(TAG, "What a policy will do.")
             .status(200, "Each attempt, and the herd."),
     ]
 }
 
 async fn list(_: Call) -> Result<Reply<Page<NamedPolicy>>, Problem> {
-    Ok(Reply::ok(Page::whole(NamedPolicy::all())))
+    Ok(Reply::ok(Page::single(NamedPolicy::all())))
 }
 
 async fn explain_preset(
@@ -42,7 +42,7 @@ async fn explain_preset(
 
 async fn explain(
     _: Call,
-    Read(explanation): Read<ExplainRequest>,
+    JsonBody(explanation): JsonBody<ExplainRequest>,
 ) -> Result<Reply<PolicyExplanation>, Problem> {
     Ok(Reply::ok(explanation))
 }

@@ -4,8 +4,8 @@ use serde_json::json;
 use windlass::Error;
 use windlass::admin::QueueInfo;
 use windlass_api::{
-    CreateQueue, JobFilter, Page, PageParams, PassAnswer, PurgeQueue, Queue, QueueCounts,
-    QueuePause, QueueSettings, Whole,
+    BoundedInt, CreateQueue, JobFilter, Page, PageParams, PassAnswer, PurgeQueue, Queue,
+    QueueCounts, QueuePause, QueueSettings,
 };
 use windlass_core::{JobId, QueueName, Timestamp};
 use windlass_store::Change;
@@ -14,7 +14,7 @@ use super::Route;
 use super::jobs::{found_by, pass_answer};
 use crate::access::Scope;
 use crate::call::Call;
-use crate::endpoint::{Params, Read, Reply};
+use crate::endpoint::{JsonBody, Params, Reply};
 use crate::preconditions::exists;
 use crate::problem::Problem;
 
@@ -28,38 +28,38 @@ const PURGE_DEFAULT: usize = 1000;
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::get("/api/v1/queues", Scope::Read, list)
-            .says(
+            .summary(
                 TAG,
                 "Lists queues with their depth, rates and oldest ready job.",
             )
             .status(200, "A page of them, by name."),
         Route::get("/api/v1/queues/{queue}", Scope::Read, get)
-            .says(TAG, "One queue.")
+            .summary(TAG, "One queue.")
             .status(200, "The queue."),
         Route::get("/api/v1/queues/{queue}/settings", Scope::Read, get_settings)
-            .says(TAG, "The settings of a queue.")
+            .summary(TAG, "The settings of a queue.")
             .status(200, "The settings."),
         Route::put(
             "/api/v1/queues/{queue}/settings",
             Scope::Operate,
             put_settings,
         )
-        .says(
+        .summary(
             TAG,
             "Replaces all settings of a queue; a setting that is not given is not set.",
         )
         .status(200, "The settings."),
         Route::post("/api/v1/queues/{queue}/pause", Scope::Operate, pause)
-            .says(
+            .summary(
                 TAG,
                 "Pauses a queue: no one claims its jobs. Running jobs go on.",
             )
             .status(200, "The queue."),
         Route::post("/api/v1/queues/{queue}/resume", Scope::Operate, resume)
-            .says(TAG, "Resumes a queue: its jobs are claimed again.")
+            .summary(TAG, "Resumes a queue: its jobs are claimed again.")
             .status(200, "The queue."),
         Route::post("/api/v1/queues/{queue}/purge", Scope::Operate, purge)
-            .says(TAG, "Removes finished jobs of one state, one pass of them.")
+            .summary(TAG, "Removes finished jobs of one state, one pass of them.")
             .status(200, "How far the pass got."),
     ]
 }
@@ -147,7 +147,7 @@ async fn get_settings(call: Call) -> Result<Reply<QueueSettings>, Problem> {
 async fn put_settings(
     call: Call,
     Params(params): Params<CreateQueue>,
-    Read(settings): Read<QueueSettings>,
+    JsonBody(settings): JsonBody<QueueSettings>,
 ) -> Result<Reply<QueueSettings>, Problem> {
     let name: QueueName = call.name("queue")?;
     let client = &call.app.client;
@@ -185,7 +185,7 @@ async fn resume(call: Call) -> Result<Reply<Queue>, Problem> {
 
 async fn purge(
     call: Call,
-    Read((state, purge)): Read<PurgeQueue>,
+    JsonBody((state, purge)): JsonBody<PurgeQueue>,
 ) -> Result<Reply<PassAnswer>, Problem> {
     let name: QueueName = call.name("queue")?;
     call.app.client.check_queue(&name).await?;
@@ -195,7 +195,7 @@ async fn purge(
         finished_before: purge.finished_before,
         ..JobFilter::default()
     };
-    let limit = purge.limit.map_or(PURGE_DEFAULT, Whole::to);
+    let limit = purge.limit.map_or(PURGE_DEFAULT, BoundedInt::to);
     let after = purge.cursor.map(|after| after.0);
     let found = found_by(&call, &filter, after, limit).await?;
     let ids: Vec<JobId> = found.jobs.iter().map(|job| job.id).collect();

@@ -26,30 +26,30 @@ pub(super) fn routes() -> Vec<Route> {
     let one = "/api/v1/schedules/{name}";
     vec![
         Route::post("/api/v1/schedules", Scope::Operate, edit::create)
-            .says(TAG, "Creates a schedule.")
+            .summary(TAG, "Creates a schedule.")
             .status(201, "The schedule was created.")
             .idempotent(),
         Route::get("/api/v1/schedules", Scope::Read, read::list)
-            .says(
+            .summary(
                 TAG,
                 "Lists the schedules that will fire again, are paused, or cannot be read, by name.",
             )
             .status(200, "A page of schedules."),
         Route::post("/api/v1/schedules/preview", Scope::Read, preview::rule)
-            .says(TAG, "Shows when a rule would fire, without storing it.")
+            .summary(TAG, "Shows when a rule would fire, without storing it.")
             .status(200, "The next instants."),
         Route::get(one, Scope::Read, read::get)
-            .says(
+            .summary(
                 TAG,
                 "Returns one schedule by name or id, also if it will not fire again.",
             )
             .status(200, "The schedule, with its `ETag`."),
         if_match(Route::put(one, Scope::Operate, edit::put))
-            .says(TAG, "Creates a schedule or replaces the one of that name.")
+            .summary(TAG, "Creates a schedule or replaces the one of that name.")
             .status(200, "The schedule was replaced.")
             .status(201, "The schedule was created."),
         if_match(Route::patch(one, Scope::Operate, edit::patch))
-            .says(
+            .summary(
                 TAG,
                 "Changes the given fields of a schedule; `null` sets a field back to its default.",
             )
@@ -59,26 +59,26 @@ pub(super) fn routes() -> Vec<Route> {
             Scope::ReadPayload,
             edit::replaced,
         )
-        .says(
+        .summary(
             TAG,
             "Returns the payload that a change of a schedule replaced, by the hash in the audit log. Kept for a limited time.",
         )
         .status(200, "The payload."),
         if_match(Route::delete(one, Scope::Operate, edit::delete))
-            .says(TAG, "Removes a schedule; its jobs stay."),
+            .summary(TAG, "Removes a schedule; its jobs stay."),
         if_match(Route::post(
             "/api/v1/schedules/{name}/pause",
             Scope::Operate,
             edit::pause,
         ))
-        .says(TAG, "Pauses a schedule: it does not fire until it is resumed.")
+        .summary(TAG, "Pauses a schedule: it does not fire until it is resumed.")
         .status(200, "The schedule."),
         if_match(Route::post(
             "/api/v1/schedules/{name}/resume",
             Scope::Operate,
             edit::resume,
         ))
-        .says(
+        .summary(
             TAG,
             "Resumes a schedule: it fires again, and the occurrences that it missed are recorded as skipped.",
         )
@@ -88,7 +88,7 @@ pub(super) fn routes() -> Vec<Route> {
             Scope::Operate,
             fire::run_now,
         )
-        .says(TAG, "Runs the job of a schedule now, in addition to its occurrences.")
+        .summary(TAG, "Runs the job of a schedule now, in addition to its occurrences.")
         .status(201, "The job.")
         .idempotent(),
         Route::post(
@@ -96,7 +96,7 @@ pub(super) fn routes() -> Vec<Route> {
             Scope::Operate,
             fire::backfill,
         )
-        .says(
+        .summary(
             TAG,
             "Runs the occurrences of a range in the past that did not fire; at most 1000.",
         )
@@ -107,7 +107,7 @@ pub(super) fn routes() -> Vec<Route> {
             Scope::Read,
             read::occurrences,
         )
-        .says(
+        .summary(
             TAG,
             "Lists the occurrences that fired and the ranges that were skipped, newest first.",
         )
@@ -117,7 +117,7 @@ pub(super) fn routes() -> Vec<Route> {
             Scope::Read,
             preview::stored,
         )
-        .says(
+        .summary(
             TAG,
             "Shows the next occurrences of a schedule, as if it were not paused.",
         )

@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 use super::Route;
 use crate::access::Scope;
 use crate::call::Call;
-use crate::endpoint::{Read, Reply};
+use crate::endpoint::{JsonBody, Reply};
 use crate::preconditions::exists;
 use crate::problem::Problem;
 use crate::secrets::{SECRET_BYTES_MAX, SecretError, Secrets};
@@ -21,16 +21,16 @@ const TAG: &str = "secrets";
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::get("/api/v1/secrets", Scope::Admin, list)
-            .says(TAG, "Lists the secrets, without their values.")
+            .summary(TAG, "Lists the secrets, without their values.")
             .status(200, "All of them."),
-        Route::put("/api/v1/secrets/{name}", Scope::Admin, put).says(
+        Route::put("/api/v1/secrets/{name}", Scope::Admin, put).summary(
             TAG,
             "Keeps a secret, encrypted, under a name, for the hosts it may sign requests to.",
         ),
         Route::delete("/api/v1/secrets/{name}", Scope::Admin, remove)
-            .says(TAG, "Removes a secret."),
+            .summary(TAG, "Removes a secret."),
         Route::post("/api/v1/secrets/rotate", Scope::Admin, rotate)
-            .says(
+            .summary(
                 TAG,
                 "Encrypts with the current master key what an old one encrypted.",
             )
@@ -40,7 +40,7 @@ pub(super) fn routes() -> Vec<Route> {
 
 async fn list(call: Call) -> Result<Reply<Page<Secret>>, Problem> {
     let listed = secrets(&call)?.list().await?;
-    Ok(Reply::ok(Page::whole(listed)))
+    Ok(Reply::ok(Page::single(listed)))
 }
 
 /// A secret with its hosts, whose rules belong to HTTP jobs.
@@ -72,7 +72,10 @@ impl Body for PutSecret {
     }
 }
 
-async fn put(call: Call, Read((value, hosts)): Read<PutSecret>) -> Result<Reply<()>, Problem> {
+async fn put(
+    call: Call,
+    JsonBody((value, hosts)): JsonBody<PutSecret>,
+) -> Result<Reply<()>, Problem> {
     let name = call.param("name");
     let (secrets, value) = (secrets(&call)?, value.as_bytes());
     if !call.only_creates() {

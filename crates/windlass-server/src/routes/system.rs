@@ -11,14 +11,14 @@ const TAG: &str = "system";
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::get("/livez", Needs::Nothing, live)
-            .says(TAG, "Whether the process answers.")
+            .summary(TAG, "Whether the process answers.")
             .status(200, "It does."),
         Route::get("/readyz", Needs::Nothing, ready)
-            .says(TAG, "Whether the store answers and the loops run.")
+            .summary(TAG, "Whether the store answers and the loops run.")
             .status(200, "All is well.")
             .status(503, "Something is not."),
         Route::get("/metrics", Scope::Read, metrics)
-            .says(
+            .summary(
                 TAG,
                 "Metrics for Prometheus: in the classic text format, or as OpenMetrics where \
                  `Accept` prefers `application/openmetrics-text`.",
@@ -26,7 +26,7 @@ pub(super) fn routes() -> Vec<Route> {
             .content_type("text/plain")
             .status(200, "The metrics."),
         Route::get("/openapi.json", Needs::Nothing, describe)
-            .says(TAG, "This description.")
+            .summary(TAG, "This description.")
             .status(200, "OpenAPI."),
     ]
 }

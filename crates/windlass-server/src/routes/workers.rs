@@ -18,45 +18,45 @@ const TAG: &str = "workers";
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::post("/api/v1/claim", Scope::Work, claim::claim)
-            .says(
+            .summary(
                 TAG,
                 "Claims ready jobs, each under a lease; waits for some if it is asked to.",
             )
             .body_optional()
-            .ends_with_client()
+            .cancel_on_disconnect()
             .status(200, "The jobs, with their payloads."),
         Route::post("/api/v1/settle", Scope::Work, attempts::settle)
-            .says(TAG, "Reports how attempts ended.")
-            .many()
+            .summary(TAG, "Reports how attempts ended.")
+            .bulk_body()
             .status(200, "What happened to each, in order."),
         Route::post("/api/v1/renew", Scope::Work, attempts::renew)
-            .says(TAG, "Prolongs leases, and is a heartbeat.")
-            .many()
+            .summary(TAG, "Prolongs leases, and is a heartbeat.")
+            .bulk_body()
             .status(200, "What happened to each, in order."),
         Route::post("/api/v1/progress", Scope::Work, attempts::progress)
-            .says(TAG, "Reports how far a running attempt is."),
+            .summary(TAG, "Reports how far a running attempt is."),
         Route::post("/api/v1/workers", Scope::Work, registry::register)
-            .says(
+            .summary(
                 TAG,
                 "Registers a worker; a signal to one of that name is forgotten.",
             )
             .status(201, "The worker."),
         Route::get("/api/v1/workers", Scope::Read, registry::list)
-            .says(
+            .summary(
                 TAG,
                 "Lists workers and nodes with the age of their heartbeat, and configuration differences between servers.",
             )
             .status(200, "A page of them, by name."),
         Route::delete("/api/v1/workers/{name}", Scope::Work, registry::remove)
-            .says(TAG, "Forgets a worker that has ended."),
+            .summary(TAG, "Forgets a worker that has ended."),
         Route::post("/api/v1/workers/{name}/pause-claims", Scope::Operate, registry::pause_claims)
-            .says(TAG, "Asks a worker to claim no jobs until it is resumed.")
+            .summary(TAG, "Asks a worker to claim no jobs until it is resumed.")
             .status(200, "The worker."),
         Route::post("/api/v1/workers/{name}/stop", Scope::Operate, registry::stop)
-            .says(TAG, "Asks a worker to finish what it has and end.")
+            .summary(TAG, "Asks a worker to finish what it has and end.")
             .status(200, "The worker."),
         Route::post("/api/v1/workers/{name}/resume", Scope::Operate, registry::resume)
-            .says(TAG, "Takes a signal back.")
+            .summary(TAG, "Takes a signal back.")
             .status(200, "The worker."),
     ]
 }

@@ -9,7 +9,7 @@ use super::bulk_answer::CompactBulk;
 use super::create::{enqueue, made, receipt_view};
 use crate::answer::Answer;
 use crate::call::Call;
-use crate::endpoint::{Extract, Signature, Written};
+use crate::endpoint::{Extract, RawReply, Signature};
 use crate::problem::Problem;
 
 /// Many jobs, each read on its own.
@@ -29,7 +29,7 @@ impl Extract for PostedBulk {
 pub(super) async fn create(
     call: Call,
     PostedBulk(bulk): PostedBulk,
-) -> Result<Written<BulkAnswer>, Problem> {
+) -> Result<RawReply<BulkAnswer>, Problem> {
     let receipts = match bulk.mode {
         BulkMode::AllOrNone => all_or_none(&call, bulk).await?,
         BulkMode::Each => each(&call, bulk).await?,

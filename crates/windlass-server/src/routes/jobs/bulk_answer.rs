@@ -18,15 +18,15 @@ const PROBLEMS_KEPT_MAX: usize = 100;
 pub(crate) struct CompactBulk {
     count: usize,
     /// The other results, by position.
-    others: Vec<(usize, Kept)>,
+    others: Vec<(usize, CompactResult)>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(untagged)]
-enum Kept {
+enum CompactResult {
     /// Status and code of a problem.
     Brief(u16, String),
-    Whole(BulkResult),
+    Full(BulkResult),
 }
 
 impl CompactBulk {
@@ -36,11 +36,11 @@ impl CompactBulk {
             let kept = match result {
                 BulkResult::Stored(receipt) if !receipt.duplicate => continue,
                 BulkResult::Refused { problem } if problems == PROBLEMS_KEPT_MAX => {
-                    Kept::Brief(problem.status, problem.code.clone())
+                    CompactResult::Brief(problem.status, problem.code.clone())
                 }
                 other => {
                     problems += usize::from(matches!(other, BulkResult::Refused { .. }));
-                    Kept::Whole(other.clone())
+                    CompactResult::Full(other.clone())
                 }
             };
             others.push((position, kept));
@@ -67,8 +67,8 @@ impl CompactBulk {
                 continue;
             };
             *result = match kept {
-                Kept::Whole(result) => result,
-                Kept::Brief(status, code) => {
+                CompactResult::Full(result) => result,
+                CompactResult::Brief(status, code) => {
                     let status =
                         StatusCode::from_u16(status).map_err(|error| Problem::internal(&error))?;
                     let detail =

@@ -7,7 +7,7 @@ use windlass_core::{Job, JobId, Payload};
 use super::form;
 use crate::audit::{Before, removed, replaced_payload};
 use crate::call::Call;
-use crate::endpoint::{Read, Reply};
+use crate::endpoint::{JsonBody, Reply};
 use crate::http_jobs;
 use crate::problem::Problem;
 
@@ -20,7 +20,7 @@ pub(super) async fn cancel(call: Call) -> Result<Reply<JobView>, Problem> {
 
 pub(super) async fn revive(
     call: Call,
-    Read(mut revival): Read<Revival>,
+    JsonBody(mut revival): JsonBody<Revival>,
 ) -> Result<Reply<JobView>, Problem> {
     let id = call.job_id()?;
     revival.run_at = revival.run_at.or(Some(call.now));
@@ -44,7 +44,10 @@ pub(super) async fn resolve(call: Call) -> Result<Reply<JobView>, Problem> {
     done(call, "job.resolve", id, before.resolved(state)).await
 }
 
-pub(super) async fn edit(call: Call, Read(edit): Read<Edit>) -> Result<Reply<JobView>, Problem> {
+pub(super) async fn edit(
+    call: Call,
+    JsonBody(edit): JsonBody<Edit>,
+) -> Result<Reply<JobView>, Problem> {
     let id = call.job_id()?;
     check_payload(&call, edit.payload.as_ref())?;
     let before = before(&call, id, edit.payload.as_ref()).await?;

@@ -10,14 +10,14 @@ use windlass::Error;
 use windlass::schedule::Expected;
 use windlass_api::{
     Attempt, Body, BodyRefused, Checks, Content, Created, FormAttempt, FormDelivery, FormSchedule,
-    FormView, given, read_body,
+    FormView, read_body, some_even_if_null,
 };
 use windlass_core::fields::RawFields;
 use windlass_core::{Delivery, Job, JobId, ScheduleId, ScheduleName, State, Timestamp};
 use windlass_http::form::{FORM_META, FormError, SchedulerForm, next_execution_time, status_of};
 use windlass_store::{FiredOccurrence, PAGE_MAX, Schedule, ScheduleRef};
 
-use super::look::{ATTEMPTS_MAX, attempt_view};
+use super::read::{ATTEMPTS_MAX, attempt_view};
 use crate::access::Scope;
 use crate::call::Call;
 use crate::endpoint::Reply;
@@ -31,9 +31,9 @@ const OCCURRENCES_LOOKED_AT: usize = PAGE_MAX;
 pub(super) fn is_meant(text: &str) -> bool {
     #[derive(Deserialize)]
     struct Names {
-        #[serde(default, deserialize_with = "given")]
+        #[serde(default, deserialize_with = "some_even_if_null")]
         schedule: Option<IgnoredAny>,
-        #[serde(default, deserialize_with = "given")]
+        #[serde(default, deserialize_with = "some_even_if_null")]
         api: Option<IgnoredAny>,
     }
     let may_be = text.contains("\"schedule\"") || text.contains("\"api\"");

@@ -2,14 +2,16 @@
 
 use serde_json::{Value, json};
 use windlass::{Client, Error};
-use windlass_api::{After, Job, JobFilter, JobPage, PageParams, Pass, PassAnswer, RunNowByFilter};
+use windlass_api::{
+    Job, JobFilter, JobPage, PageCursor, PageParams, Pass, PassAnswer, RunNowByFilter,
+};
 use windlass_core::JobId;
 use windlass_store::{Change, Changed, StoreError};
 
 use crate::access::{Refused, Scope};
 use crate::audit::{Before, record_pass};
 use crate::call::Call;
-use crate::endpoint::{Params, Read, Reply};
+use crate::endpoint::{JsonBody, Params, Reply};
 use crate::problem::Problem;
 use crate::search::search_of;
 
@@ -50,7 +52,7 @@ pub(in crate::routes) async fn answer(
     };
     let found = call.app.client.search(&search, page).await?;
     let jobs = found.jobs.into_iter();
-    let next_cursor = found.next.map(|id| After(id).to_string());
+    let next_cursor = found.next.map(|id| PageCursor(id).to_string());
     let link = call.link(next_cursor.as_ref());
     let scans = !search.scan.is_empty();
     let page = JobPage {
@@ -66,7 +68,7 @@ pub(in crate::routes) async fn answer(
 
 pub(super) async fn run_now(
     call: Call,
-    Read(wanted): Read<RunNowByFilter>,
+    JsonBody(wanted): JsonBody<RunNowByFilter>,
 ) -> Result<Reply<PassAnswer>, Problem> {
     allow(&call, &wanted.filter)?;
     let found = pass(&call, &wanted).await?;
@@ -104,7 +106,7 @@ pub(in crate::routes) fn pass_detail(pass: &Pass, answer: &PassAnswer) -> Value 
 
 /// The jobs that a pass found, and how far it got.
 #[derive(Debug, Default)]
-pub(in crate::routes) struct Found {
+pub(in crate::routes) struct BatchJobs {
     pub(in crate::routes) jobs: Vec<windlass_core::Job>,
     /// Jobs that were named and cannot be read.
     unreadable: Vec<JobId>,
@@ -118,10 +120,10 @@ pub(in crate::routes) async fn found_by(
     filter: &JobFilter,
     after: Option<JobId>,
     limit: usize,
-) -> Result<Found, Problem> {
+) -> Result<BatchJobs, Problem> {
     let page = windlass_store::Page { after, limit };
     let found = call.app.client.search(&search_of(filter), page).await?;
-    Ok(Found {
+    Ok(BatchJobs {
         jobs: found.jobs,
         unreadable: Vec::new(),
         next: found.next,
@@ -130,7 +132,7 @@ pub(in crate::routes) async fn found_by(
 }
 
 /// What a pass did.
-pub(in crate::routes) fn pass_answer(changed: &[Changed], found: &Found) -> PassAnswer {
+pub(in crate::routes) fn pass_answer(changed: &[Changed], found: &BatchJobs) -> PassAnswer {
     let done = |one: &&Changed| matches!(one, Changed::Now(_) | Changed::Removed);
     let done = changed.iter().filter(done).count();
     PassAnswer {
@@ -138,12 +140,12 @@ pub(in crate::routes) fn pass_answer(changed: &[Changed], found: &Found) -> Pass
         conflicts: changed.len() - done + found.unreadable.len(),
         unreadable: found.unreadable.clone(),
         scanned: found.scanned,
-        next_cursor: found.next.map(|id| After(id).to_string()),
+        next_cursor: found.next.map(|id| PageCursor(id).to_string()),
     }
 }
 
 /// The jobs of one pass.
-pub(in crate::routes) async fn pass(call: &Call, pass: &Pass) -> Result<Found, Problem> {
+pub(in crate::routes) async fn pass(call: &Call, pass: &Pass) -> Result<BatchJobs, Problem> {
     match &pass.ids {
         None => found_by(call, &pass.filter, pass.after, pass.limit).await,
         Some(ids) => named(&call.app.client, ids).await,
@@ -152,10 +154,10 @@ pub(in crate::routes) async fn pass(call: &Call, pass: &Pass) -> Result<Found, P
 
 /// The jobs with these ids. A job that cannot be read does not stop the others; an id that names no
 /// job is refused.
-async fn named(client: &Client, ids: &[JobId]) -> Result<Found, Problem> {
-    let mut found = Found {
+async fn named(client: &Client, ids: &[JobId]) -> Result<BatchJobs, Problem> {
+    let mut found = BatchJobs {
         scanned: ids.len(),
-        ..Found::default()
+        ..BatchJobs::default()
     };
     let jobs = match client.get_many(ids).await {
         Err(Error::Store(StoreError::Unreadable { .. })) => vec![None; ids.len()],

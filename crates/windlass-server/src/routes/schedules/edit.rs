@@ -11,7 +11,7 @@ use windlass_store::{Expected, Schedule as Stored, ScheduleRef, compare_and_set}
 use super::{StoredSchedule, answer, check_match, find, named};
 use crate::audit::{replaced_payload, schedule_changes, schedule_owner};
 use crate::call::{Call, escaped};
-use crate::endpoint::{Reply, Unchecked};
+use crate::endpoint::{Reply, UncheckedBody};
 use crate::http_jobs::{check_request, with_depth};
 use crate::preconditions::exists;
 use crate::problem::Problem;
@@ -19,7 +19,7 @@ use crate::routes::jobs::request_problems;
 
 pub(super) async fn create(
     call: Call,
-    body: Unchecked<NewSchedule>,
+    body: UncheckedBody<NewSchedule>,
 ) -> Result<Reply<Schedule>, Problem> {
     let definition = body.check(&call, |new, checks| {
         let payload = payload_field(new.job.as_ref());
@@ -94,7 +94,7 @@ async fn ready_to_store(
 
 pub(super) async fn put(
     call: Call,
-    body: Unchecked<PutSchedule>,
+    body: UncheckedBody<PutSchedule>,
 ) -> Result<Reply<Schedule>, Problem> {
     let name: ScheduleName = call.name("name")?;
     let definition = body.check(&call, |put, checks| {
@@ -128,7 +128,7 @@ pub(super) async fn put(
 
 pub(super) async fn patch(
     call: Call,
-    body: Unchecked<SchedulePatch>,
+    body: UncheckedBody<SchedulePatch>,
 ) -> Result<Reply<Schedule>, Problem> {
     until_written(&call, || async {
         let stored = named(&call).await?;

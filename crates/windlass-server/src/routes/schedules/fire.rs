@@ -5,7 +5,7 @@ use windlass_api::{Backfill, BackfillAnswer, BackfillRange, RunAnswer};
 
 use super::named;
 use crate::call::Call;
-use crate::endpoint::{Read, Reply};
+use crate::endpoint::{JsonBody, Reply};
 use crate::problem::Problem;
 
 pub(super) async fn run_now(call: Call) -> Result<Reply<RunAnswer>, Problem> {
@@ -22,7 +22,7 @@ pub(super) async fn run_now(call: Call) -> Result<Reply<RunAnswer>, Problem> {
 
 pub(super) async fn backfill(
     call: Call,
-    Read(BackfillRange { from, to }): Read<Backfill>,
+    JsonBody(BackfillRange { from, to }): JsonBody<Backfill>,
 ) -> Result<Reply<BackfillAnswer>, Problem> {
     let name = named(&call).await?.readable()?.definition.name;
     let client = &call.app.client;

@@ -4,13 +4,13 @@ use windlass_api::{CheckedPreview, Firing, Page, Preview, PreviewParams};
 
 use super::named;
 use crate::call::Call;
-use crate::endpoint::{Params, Read, Reply};
+use crate::endpoint::{JsonBody, Params, Reply};
 use crate::problem::Problem;
 
 /// Shows when a rule would fire that is not stored.
 pub(super) async fn rule(
     _: Call,
-    Read(preview): Read<Preview>,
+    JsonBody(preview): JsonBody<Preview>,
 ) -> Result<Reply<Page<Firing>>, Problem> {
     let CheckedPreview {
         recurrence,
@@ -19,7 +19,7 @@ pub(super) async fn rule(
     } = preview;
     let firings = recurrence.after(after).take(count);
     let firings = firings.map(|firing| Firing::new(&firing, &recurrence.zone));
-    Ok(Reply::ok(Page::whole(firings.collect())))
+    Ok(Reply::ok(Page::single(firings.collect())))
 }
 
 /// Shows the next occurrences of a stored schedule.
@@ -34,5 +34,5 @@ pub(super) async fn stored(
         .await?;
     let firings = firings.iter();
     let firings = firings.map(|firing| Firing::new(firing, &definition.timezone));
-    Ok(Reply::ok(Page::whole(firings.collect())))
+    Ok(Reply::ok(Page::single(firings.collect())))
 }

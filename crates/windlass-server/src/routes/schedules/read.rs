@@ -1,7 +1,7 @@
 //! Reads schedules and their past occurrences.
 
 use axum::http::header::ETAG;
-use windlass_api::{After, Occurrence, Page, PageParams, ScheduleView};
+use windlass_api::{Occurrence, Page, PageCursor, PageParams, ScheduleView};
 use windlass_core::Timestamp;
 use windlass_store::Schedule;
 
@@ -64,7 +64,7 @@ pub(super) async fn occurrences(
     let micros = last.and_then(|last| u64::try_from(last.as_micros()).ok());
     let page = Page {
         data: rows,
-        next_cursor: micros.map(|micros| After(micros).to_string()),
+        next_cursor: micros.map(|micros| PageCursor(micros).to_string()),
     };
     let link = call.link(page.next_cursor.as_ref());
     Ok(Reply::ok(page).next(link))

@@ -12,12 +12,12 @@ use windlass_store::AttemptId;
 
 use super::{signal_word, worker_of};
 use crate::call::Call;
-use crate::endpoint::{Read, Reply};
+use crate::endpoint::{JsonBody, Reply};
 use crate::problem::Problem;
 
 pub(super) async fn settle(
     call: Call,
-    Read((worker, outcomes)): Read<Outcomes>,
+    JsonBody((worker, outcomes)): JsonBody<Outcomes>,
 ) -> Result<Reply<SettleAnswer>, Problem> {
     for (index, outcome) in outcomes.iter().enumerate() {
         check_result(index, outcome)?;
@@ -103,7 +103,7 @@ fn done(
 
 pub(super) async fn renew(
     call: Call,
-    Read(request): Read<Renewal>,
+    JsonBody(request): JsonBody<Renewal>,
 ) -> Result<Reply<RenewAnswer>, Problem> {
     let worker = worker_of(&call, request.worker)?;
     let leases = request.leases.iter().map(|lease| attempt_id(*lease));
@@ -142,7 +142,7 @@ fn renewed(lease: LeaseRef, renewed: RemoteRenewed) -> Renewed {
 
 pub(super) async fn progress(
     call: Call,
-    Read(request): Read<Progress>,
+    JsonBody(request): JsonBody<Progress>,
 ) -> Result<Reply<()>, Problem> {
     let worker = worker_of(&call, request.worker)?;
     let remote = &call.app.remote;

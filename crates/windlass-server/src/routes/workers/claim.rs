@@ -8,13 +8,13 @@ use super::{signal_word, worker_of};
 use crate::access::{Caller, Scope};
 use crate::app::App;
 use crate::call::Call;
-use crate::endpoint::{Read, Reply};
+use crate::endpoint::{JsonBody, Reply};
 use crate::permits::Permit;
 use crate::problem::Problem;
 
 pub(super) async fn claim(
     call: Call,
-    Read(request): Read<Claim>,
+    JsonBody(request): JsonBody<Claim>,
 ) -> Result<Reply<ClaimAnswer>, Problem> {
     let wait_max = call.app.settings.wait_max;
     if request.wait > wait_max {

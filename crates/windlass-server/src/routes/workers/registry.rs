@@ -1,6 +1,6 @@
 //! Workers that registered or sent a heartbeat, and signals to them.
 
-use windlass_api::{After, NewWorker, PageParams, Whole, Worker, WorkerPage};
+use windlass_api::{BoundedInt, NewWorker, PageCursor, PageParams, Worker, WorkerPage};
 use windlass_core::{Timestamp, WorkerName};
 use windlass_engine::remote::Signal;
 use windlass_engine::{WorkerDescription, is_alive};
@@ -8,7 +8,7 @@ use windlass_store::Node;
 
 use super::signal_word;
 use crate::call::{Call, escaped};
-use crate::endpoint::{Params, Read, Reply};
+use crate::endpoint::{JsonBody, Params, Reply};
 use crate::problem::Problem;
 use crate::standalone::nodes::differences;
 
@@ -17,13 +17,13 @@ const PAGE_DEFAULT: usize = 50;
 
 pub(super) async fn register(
     call: Call,
-    Read((name, worker)): Read<NewWorker>,
+    JsonBody((name, worker)): JsonBody<NewWorker>,
 ) -> Result<Reply<Worker>, Problem> {
     let about = WorkerDescription {
         patterns: Vec::new(),
         queues: worker.queues.map(|queues| queues.0),
         kinds: worker.kinds.map(|kinds| kinds.0),
-        slots: worker.slots.map(Whole::to),
+        slots: worker.slots.map(BoundedInt::to),
         version: worker.version.map(|version| version.to_string()),
     };
     let node = call.app.remote.register(&name, &about).await?;
@@ -44,7 +44,7 @@ pub(super) async fn list(
     let more = all.len() > limit;
     all.truncate(limit);
     let last = all.last().filter(|_| more);
-    let next_cursor = last.map(|node| After(node.name.clone()).to_string());
+    let next_cursor = last.map(|node| PageCursor(node.name.clone()).to_string());
     let link = call.link(next_cursor.as_ref());
     let signals = app.remote.signals().all().await?;
     let data = all.into_iter().map(|node| {

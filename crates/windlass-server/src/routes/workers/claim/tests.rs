@@ -26,12 +26,12 @@ use crate::routes::router;
 struct Counted {
     store: MemoryStore,
     asked: Mutex<BTreeMap<&'static str, usize>>,
-    held: Mutex<Option<Held>>,
+    held: Mutex<Option<HeldCall>>,
 }
 
 /// A call of a verb that tells that it was done, and answers when it may.
 #[derive(Debug, Clone)]
-struct Held {
+struct HeldCall {
     verb: &'static str,
     /// How many calls of the verb are let through before.
     before: usize,
@@ -39,7 +39,7 @@ struct Held {
     answer: Arc<Notify>,
 }
 
-impl Held {
+impl HeldCall {
     fn is_now(&mut self, verb: &str) -> bool {
         let is_now = self.verb == verb && self.before == 0;
         self.before -= usize::from(self.verb == verb && self.before > 0);
@@ -52,8 +52,8 @@ impl Counted {
         lock(&self.asked).get(verb).copied().unwrap_or_default()
     }
 
-    fn hold(&self, verb: &'static str, before: usize) -> Held {
-        let held = Held {
+    fn hold(&self, verb: &'static str, before: usize) -> HeldCall {
+        let held = HeldCall {
             verb,
             before,
             done: Arc::default(),

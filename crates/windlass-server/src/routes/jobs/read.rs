@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use serde_json::Value;
 use windlass::Error;
-use windlass_api::{Content, HistoryParams, Job, JobOrForm, Page, WaitParams, Whole};
+use windlass_api::{BoundedInt, Content, HistoryParams, Job, JobOrForm, Page, WaitParams};
 use windlass_core::{Invalid, Kind, format_duration};
 use windlass_http::form::status_of;
 use windlass_store::Attempt;
@@ -45,7 +45,7 @@ pub(super) async fn history(
     Params(params): Params<HistoryParams>,
 ) -> Result<Reply<Page<windlass_api::Attempt>>, Problem> {
     let id = call.job_id()?;
-    let limit = params.limit.map_or(HISTORY_DEFAULT, Whole::to);
+    let limit = params.limit.map_or(HISTORY_DEFAULT, BoundedInt::to);
     let wanted = params.status.map(|status| status.name());
     let rows = match call.app.client.get(id).await? {
         Some(job) => {
@@ -66,7 +66,7 @@ pub(super) async fn history(
             form::history(&call, &schedule, wanted, limit).await?
         }
     };
-    Ok(Reply::ok(Page::whole(rows)))
+    Ok(Reply::ok(Page::single(rows)))
 }
 
 /// An attempt as it is answered. Errors, log lines and what an HTTP job was answered are as secret as a payload.
