@@ -7,91 +7,93 @@ use windlass_core::{Payload, Timestamp};
 
 use crate::{Count, plain_body};
 
-/// Which records of the audit log are listed; a parameter that is not given matches every record.
+/// Filters of the audit log. A record must match all that are given.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AuditParams {
-    /// Who acted: the id or the name of a key.
+    /// Only records of this key: its id or its name.
     pub key: Option<String>,
-    /// An action such as `job.edit`, or a prefix that ends in a dot, such as `job.`.
+    /// Only this action, such as `job.edit`, or all actions with a prefix that ends in a dot, such
+    /// as `job.`.
     pub action: Option<String>,
-    /// The target, exactly.
+    /// Only records of exactly this target, such as the id of a job or the name of a queue.
     pub target: Option<String>,
-    /// At this instant or later.
+    /// Only records from this time or later.
     pub from: Option<Timestamp>,
-    /// Before this instant.
+    /// Only records from before this time.
     pub before: Option<Timestamp>,
 }
 
-/// A page of the audit log, newest first. It may be empty and have a next one.
+/// A page of the audit log, newest first. A page can be empty although there is a next page.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct AuditPage {
-    /// The records that match.
+    /// The matching records.
     pub data: Vec<AuditRecord>,
-    /// Where the next page begins; null at the end of the list.
+    /// Cursor of the next page. Null on the last page.
     pub next_cursor: Option<String>,
-    /// How many records it looked at.
+    /// How many records the server read for this page.
     pub scanned: Count,
-    /// When the oldest of them was written.
+    /// Time of the oldest record that the server read for this page.
     pub scanned_until: Option<Timestamp>,
 }
 
-/// Something that an operator did, or the removal of dead jobs.
+/// A change by an operator, or the automatic removal of dead jobs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditRecord {
-    /// Its number, from 1.
+    /// Number of the record, counted from 1.
     pub number: Count,
-    /// When it happened.
+    /// When the change happened.
     pub at: Timestamp,
-    /// The id of a key; `local` without one, `windlass` for the janitor.
+    /// Id of the key that made the change; `local` for a request without a key, `windlass` for the
+    /// server itself.
     pub key: String,
-    /// The name of the key.
+    /// Name of the key.
     pub name: String,
-    /// What was done: `queue.pause`.
+    /// What was done, such as `queue.pause`.
     pub action: String,
-    /// To what.
+    /// What was changed, such as the id of a job or the name of a queue.
     pub target: String,
-    /// How.
+    /// Details of the change. Its fields depend on `action`.
     pub detail: Value,
-    /// The hash of the record before it.
+    /// Hash of the previous record.
     pub previous: String,
-    /// The hash of all the rest.
+    /// Hash of all other fields of this record, `previous` included.
     pub hash: String,
 }
 
-/// How the audit log is checked.
+/// Options of the verification.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VerifyParams {
-    /// A hash that was kept elsewhere: its record must still be there.
+    /// A hash that you saved earlier. The verification fails unless a record still has it.
     pub known: Option<String>,
 }
 
-/// What a check of the audit log found.
+/// Result of verifying the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct VerifiedAudit {
-    /// How many records there are.
+    /// Number of records in the log.
     pub records: Count,
-    /// The hash of the newest record: keep it elsewhere.
+    /// Hash of the newest record. Save it outside the server to detect later changes.
     pub hash: String,
-    /// What is wrong, if anything is.
+    /// What is wrong with the log. Null if the log is intact.
     pub broken: Option<String>,
 }
 
 /// A payload that a change replaced.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct ReplacedPayload {
-    /// Its hash, as the audit log has it.
+    /// SHA-256 hash of the payload, as in the audit log.
     pub sha256: String,
-    /// Its size.
+    /// Size of the payload in bytes.
     pub bytes: Count,
     /// The payload.
     pub payload: Payload,
-    /// When it was replaced.
+    /// When the payload was replaced.
     pub replaced_at: Option<Timestamp>,
-    /// Until when it is kept.
+    /// When the server deletes the payload.
     pub kept_until: Option<Timestamp>,
 }
 

@@ -1,4 +1,4 @@
-//! Many jobs in one request.
+//! Creating many jobs in one request.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,38 +9,38 @@ use crate::read::{check_body, first_problem, request};
 use crate::{Body, BodyRefused, Checks, List, NewJob, PROBLEMS_MAX, read_body};
 
 request! {
-    /// Many jobs to create.
+    /// Jobs to create in one request.
     pub struct Bulk {
-        /// What a job that is refused means for the others. `all_or_none`.
+        /// What happens to the other jobs if the server refuses one. Default: `all_or_none`.
         pub mode: BulkMode,
-        /// The jobs.
+        /// The jobs: 1 to 10,000.
         #[schemars(required)]
         pub jobs: List<NewJob, 1, 10_000>,
     }
 }
 
-/// What a job that is refused means for the others of its bulk.
+/// What happens to the other jobs of a bulk request if the server refuses one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum BulkMode {
-    /// No job is created.
+    /// The server creates none of them.
     #[default]
     AllOrNone,
-    /// The others are created.
+    /// The server creates them.
     Each,
 }
 
-/// Many jobs, each read or refused with everything that is wrong with it.
+/// A checked bulk request: each job is either valid or has a list of problems.
 #[derive(Debug)]
 pub struct CheckedBulk {
-    /// What a job that is refused means for the others.
+    /// What happens to the other jobs if one is refused.
     pub mode: BulkMode,
     /// The jobs.
     pub jobs: Vec<Result<windlass_core::NewJob, Vec<Invalid>>>,
 }
 
-/// The same with the text of each job, so that each is read on its own.
+/// The same request with the text of each job, so that each job can be read separately.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct BulkTexts {
@@ -62,7 +62,7 @@ impl Body for BulkTexts {
 }
 
 impl Bulk {
-    /// Reads a bulk. A job that is refused leaves the others as they are.
+    /// Reads a bulk request. A problem in one job does not affect the others.
     pub fn read(text: &str, now: Timestamp) -> Result<CheckedBulk, BodyRefused> {
         if let Ok(Bulk {
             mode,
@@ -80,13 +80,13 @@ impl Bulk {
             });
         }
         let (mode, texts) = read_body::<BulkTexts>(text, now)?;
-        let mut found = 0;
+        let mut problem_count = 0;
         let jobs = texts.iter().enumerate().map(|(index, JobText(text))| {
-            let read = read_job(text.get(), now, found < PROBLEMS_MAX);
+            let read = read_job(text.get(), now, problem_count < PROBLEMS_MAX);
             let within = |problem: Invalid| problem.within(&format!("jobs[{index}]"));
             let read =
                 read.map_err(|problems| problems.into_iter().map(within).collect::<Vec<_>>());
-            found += read.as_ref().err().map_or(0, Vec::len);
+            problem_count += read.as_ref().err().map_or(0, Vec::len);
             read
         });
         let jobs = jobs.collect();
@@ -94,18 +94,19 @@ impl Bulk {
     }
 }
 
-/// Reads one job. Where many are bad, only the first problem of each further one is looked for.
+/// Reads one job. With `all_problems` unset, reports only its first problem, which is cheaper.
 fn read_job(
     text: &str,
     now: Timestamp,
     all_problems: bool,
 ) -> Result<windlass_core::NewJob, Vec<Invalid>> {
-    let read = match all_problems {
-        true => read_body::<NewJob>(text, now),
-        false => match serde_json::from_str(text) {
+    let read = if all_problems {
+        read_body::<NewJob>(text, now)
+    } else {
+        match serde_json::from_str(text) {
             Ok(job) => return check_body(job, now, NewJob::check),
             Err(_) => Err(first_problem::<NewJob>(text)),
-        },
+        }
     };
     read.map_err(|refused| match refused {
         BodyRefused::Invalid(problems) => problems,
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_the_whole_is_refused() {
+    fn a_request_with_an_invalid_envelope_is_refused() {
         for (text, field) in [
             (r#"{"jobs":[]}"#, "jobs"),
             (&format!(r#"{{"jobs":[{}0]}}"#, "0,".repeat(10_000)), "jobs"),

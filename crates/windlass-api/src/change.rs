@@ -1,4 +1,4 @@
-//! What people change about jobs, one or many.
+//! Requests that change jobs: edit, revive, run now.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,24 +11,24 @@ use crate::{
     some_even_if_null,
 };
 
-/// The default of how many jobs one pass changes.
-const PASS_DEFAULT: usize = 100;
+/// How many jobs one batch changes if the request gives no `limit`.
+const BATCH_DEFAULT: usize = 100;
 
 request! {
-    /// What is to be different about a waiting job; what is not given stays.
+    /// Changes to a waiting job. Fields that are not given keep their value.
     pub struct Edit {
-        /// Another payload.
+        /// New payload. At most 1 MiB unless configured.
         #[serde(default, deserialize_with = "some_even_if_null")]
         pub payload: Json,
-        /// Another priority.
+        /// New priority, from -32768 to 32767. Workers claim higher priorities first.
         pub priority: i16,
-        /// Another time.
+        /// New earliest start. Excludes `delay`.
         pub run_at: Timestamp,
-        /// Another time, counted from now.
+        /// New earliest start, counted from now. Excludes `run_at`.
         pub delay: DurationText,
-        /// The same in milliseconds.
+        /// `delay` in milliseconds.
         pub delay_ms: Millis,
-        /// Another queue.
+        /// Name of the queue to move the job to.
         pub queue: QueueName,
     }
 }
@@ -48,32 +48,32 @@ impl Body for Edit {
 }
 
 request! {
-    /// How a dead or cancelled job runs again.
+    /// How to run a dead or cancelled job again.
     pub struct Revival {
-        /// What happens to its count of failures. `reset`.
+        /// What happens to the failure count of the job. Default: `reset`.
         pub failures: FailureCount,
-        /// From when it is due; now if not given.
+        /// Earliest start of the next attempt. Default: now. Excludes `delay`.
         pub run_at: Timestamp,
-        /// The same, counted from now.
+        /// Earliest start, counted from now. Excludes `run_at`.
         pub delay: DurationText,
-        /// The same in milliseconds.
+        /// `delay` in milliseconds.
         pub delay_ms: Millis,
-        /// Another payload.
+        /// New payload. Default: the job keeps its payload.
         #[serde(default, deserialize_with = "some_even_if_null")]
         pub payload: Json,
-        /// Also revive a lost at-most-once job, which may have run.
+        /// Also revive an at-most-once job that was lost and may have run. Default: `false`.
         pub force: bool,
     }
 }
 
-/// What a revival does with the count of failures.
+/// What reviving a job does to its failure count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum FailureCount {
-    /// The job has all its attempts again.
+    /// Set it to 0, so that the job has all its attempts again.
     Reset,
-    /// They stay: at the limit, the next failure is the last.
+    /// Keep it. If the job has already used all its attempts, its next failure is final.
     Keep,
 }
 
@@ -98,85 +98,89 @@ impl Body for Revival {
 }
 
 request! {
-    /// Which waiting jobs become due now.
+    /// Waiting jobs to make due now: give either `filter` or `ids`.
     pub struct RunNowByFilter {
-        /// The jobs that a filter finds.
+        /// Selects retries that match all conditions. At least one condition is required.
         #[schemars(example = serde_json::json!({"queue": "default"}))]
         pub filter: JobFilter,
-        /// The jobs with these ids.
+        /// Selects jobs by id: 1 to 1000.
         pub ids: List<JobId, 1, 1000>,
-        /// One pass changes at most this many. 100.
+        /// Most jobs to change in one request. Default: 100.
         pub limit: BoundedInt<1, 1000>,
-        /// `next_cursor` of the pass before.
+        /// Cursor of the next batch: the `next_cursor` of the previous response.
         pub cursor: PageCursor<JobId>,
     }
 }
 
 request! {
-    /// Which dead jobs run again, and how.
+    /// Dead jobs to revive, and how: give either `filter` or `ids`.
     pub struct ReviveByFilter {
-        /// The jobs that a filter finds.
+        /// Selects dead jobs that match all conditions. At least one condition is required.
         #[schemars(example = serde_json::json!({"queue": "default"}))]
         pub filter: JobFilter,
-        /// The jobs with these ids.
+        /// Selects jobs by id: 1 to 1000.
         pub ids: List<JobId, 1, 1000>,
-        /// One pass changes at most this many. 100.
+        /// Most jobs to change in one request. Default: 100.
         pub limit: BoundedInt<1, 1000>,
-        /// `next_cursor` of the pass before.
+        /// Cursor of the next batch: the `next_cursor` of the previous response.
         pub cursor: PageCursor<JobId>,
-        /// What happens to their count of failures. `reset`.
+        /// What happens to the failure count of each job. Default: `reset`.
         pub failures: FailureCount,
-        /// From when they are due; now if not given.
+        /// Earliest start of the next attempt. Default: now. Excludes `delay`.
         pub run_at: Timestamp,
-        /// The same, counted from now.
+        /// Earliest start, counted from now. Excludes `run_at`.
         pub delay: DurationText,
-        /// The same in milliseconds.
+        /// `delay` in milliseconds.
         pub delay_ms: Millis,
-        /// Another payload.
+        /// New payload of every job. Default: each job keeps its payload.
         #[serde(default, deserialize_with = "some_even_if_null")]
         pub payload: Json,
-        /// Also revive lost at-most-once jobs, which may have run.
+        /// Also revive at-most-once jobs that were lost and may have run. Default: `false`.
         pub force: bool,
     }
 }
 
-/// The jobs of one pass: those of a filter, or those with some ids.
+/// The jobs of one batch, selected by a filter or by ids.
 #[derive(Debug, Clone)]
-pub struct Pass {
-    /// The filter; asks nothing if there are ids.
+pub struct JobBatch {
+    /// The filter. Empty if `ids` is given.
     pub filter: JobFilter,
     /// The ids.
     pub ids: Option<Vec<JobId>>,
-    /// At most this many jobs.
+    /// The most jobs to change.
     pub limit: usize,
-    /// Behind what the pass begins.
+    /// The last job of the previous batch.
     pub after: Option<JobId>,
 }
 
 impl Body for RunNowByFilter {
-    type Checked = Pass;
+    type Checked = JobBatch;
 
-    fn check(self, checks: &mut Checks) -> Option<Pass> {
+    fn check(self, checks: &mut Checks) -> Option<JobBatch> {
         let filter = self.filter.unwrap_or_default();
         let filter = checks.within("filter", |checks| filter.check(checks))?;
         if filter.is_empty() == self.ids.is_none() && !checks.is_refused("filter") {
-            let rule = "that asks something, or `ids`, must be given, and only one of them";
+            let rule = if self.ids.is_some() {
+                "and `ids` exclude each other: give one of them"
+            } else {
+                "must have at least one condition, unless `ids` is given"
+            };
             checks.refuse("filter", rule);
         }
-        Some(Pass {
+        Some(JobBatch {
             filter,
             ids: self.ids.map(|ids| ids.0),
-            limit: self.limit.map_or(PASS_DEFAULT, BoundedInt::to),
+            limit: self.limit.map_or(BATCH_DEFAULT, BoundedInt::to),
             after: self.cursor.map(|after| after.0),
         })
     }
 }
 
 impl Body for ReviveByFilter {
-    type Checked = (Pass, windlass_core::Revival);
+    type Checked = (JobBatch, windlass_core::Revival);
 
-    fn check(self, checks: &mut Checks) -> Option<(Pass, windlass_core::Revival)> {
-        let pass = RunNowByFilter {
+    fn check(self, checks: &mut Checks) -> Option<(JobBatch, windlass_core::Revival)> {
+        let batch = RunNowByFilter {
             filter: self.filter,
             ids: self.ids,
             limit: self.limit,
@@ -190,14 +194,14 @@ impl Body for ReviveByFilter {
             payload: self.payload,
             force: self.force,
         };
-        let (pass, revival) = (pass.check(checks), revival.check(checks));
-        let filter = DeadFilter(pass.as_ref()?.filter.clone());
+        let (batch, revival) = (batch.check(checks), revival.check(checks));
+        let filter = DeadFilter(batch.as_ref()?.filter.clone());
         checks.within("filter", |checks| filter.check(checks));
-        Some((pass?, revival?))
+        Some((batch?, revival?))
     }
 }
 
-/// What a client may ask of dead jobs.
+/// A filter of dead jobs.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct DeadFilter(pub JobFilter);
@@ -207,7 +211,7 @@ impl Body for DeadFilter {
 
     fn check(self, checks: &mut Checks) -> Option<JobFilter> {
         if self.0.state.is_some_and(|state| state != JobState::Dead) {
-            checks.refuse("state", "must be `dead` here, or not given");
+            checks.refuse("state", "must be `dead` or omitted");
         }
         self.0.check(checks)
     }
@@ -235,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revival_has_all_it_may() {
+    fn a_revival_reads_all_fields() {
         let text = r#"{"failures":"keep","delay":"5s","payload":{"b":1, "a":2},"force":true}"#;
         let revival = read_body::<Revival>(text, now()).unwrap();
         assert_eq!(revival.failures, FailureCount::Keep);
@@ -267,15 +271,15 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_needs_a_filter_or_ids() {
+    fn a_batch_needs_a_filter_or_ids() {
         for text in ["{}", r#"{"filter":{}}"#, r#"{"filter":null}"#] {
             assert_eq!(refused::<RunNowByFilter>(text), ["filter"], "{text}");
         }
         let wrong = r#"{"filter":{"state":"ready"},"limit":0,"force":1}"#;
-        let mut found = refused::<ReviveByFilter>(wrong);
-        found.sort();
-        assert_eq!(found, ["filter.state", "force", "limit"]);
-        let (pass, _) = read_body::<ReviveByFilter>(r#"{"filter":{"queue":"q"}}"#, now()).unwrap();
-        assert_eq!(pass.filter.queue.unwrap().as_str(), "q");
+        let mut fields = refused::<ReviveByFilter>(wrong);
+        fields.sort();
+        assert_eq!(fields, ["filter.state", "force", "limit"]);
+        let (batch, _) = read_body::<ReviveByFilter>(r#"{"filter":{"queue":"q"}}"#, now()).unwrap();
+        assert_eq!(batch.filter.queue.unwrap().as_str(), "q");
     }
 }

@@ -1,4 +1,4 @@
-//! What workers in any language ask for: jobs, more time for them, and a name.
+//! Requests of remote workers: claim, renew, report progress, register.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,53 +15,56 @@ use crate::{
     Body, BoundedInt, Checks, Count, DurationText, Job, Json, List, Millis, some_even_if_null,
 };
 
-/// The longest name of a claim, in bytes.
+/// The maximum length of a claim id, in bytes.
 const CLAIM_ID_BYTES_MAX: usize = 128;
 
 request! {
-    /// Jobs that a worker asks for.
+    /// A request of a worker for jobs.
     pub struct Claim {
-        /// The queue to claim from. `default`.
+        /// Queue to claim from. Default: `default`, or the queues of `ids`. Excludes `queues`.
         pub queue: QueueName,
-        /// The queues to claim from.
+        /// Queues to claim from: 1 to 100, each a name or an object with a weight. Excludes
+        /// `queue`.
         pub queues: List<WeightedQueue, 1, 100>,
-        /// How the claim goes through its queues: by their weights, or the first one first.
-        /// `weighted`.
+        /// In which order the server claims from the queues. Default: `weighted`.
         pub order: ClaimOrder,
-        /// The kinds that the worker has handlers for; all but HTTP jobs if none are named.
+        /// Kinds of jobs that the worker can run: 1 to 1000. Default: all kinds except HTTP jobs.
         pub kinds: List<Kind, 1, 1000>,
-        /// Only these jobs.
+        /// Claim only these jobs: 1 to 1000 ids.
         pub ids: List<JobId, 1, 1000>,
-        /// At most this many jobs. 1.
+        /// Most jobs to return. Default: 1.
         pub limit: BoundedInt<1, 1000>,
-        /// How long each lease lasts.
+        /// How long each lease lasts: longer than 0s, at most 1 h unless configured. Default: 30 s.
         pub lease: DurationText,
-        /// The same in milliseconds.
+        /// `lease` in milliseconds.
         pub lease_ms: Millis,
-        /// A name for the claim: sent again with the same name, it returns the same jobs.
+        /// Id of this claim, unique for the key. Repeating a claim with the same id returns the
+        /// same jobs.
         #[schemars(length(min = 1, max = 128))]
         pub claim_id: String,
-        /// How long the claim may wait until there are jobs. 0 s.
+        /// How long to wait for jobs if none are ready: at most 60 s unless configured. Default: 0
+        /// s.
         pub wait: DurationText,
-        /// The same in milliseconds.
+        /// `wait` in milliseconds.
         pub wait_ms: Millis,
-        /// Who claims.
+        /// Name of the worker. Default: a name derived from the API key.
         pub worker: WorkerName,
         /// How many jobs the worker can run at once.
         pub slots: BoundedInt<1, 1_000_000>,
-        /// How many of them are retries now. Goes with `slots`.
+        /// How many retries the worker is running now. Only allowed together with `slots`. Default:
+        /// 0.
         pub retries_running: BoundedInt<0, 1_000_000>,
     }
 }
 
-/// How a claim goes through its queues.
+/// In which order a claim takes jobs from its queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum ClaimOrder {
-    /// By their weights.
+    /// Each queue gets a share in proportion to its weight.
     Weighted,
-    /// The first one first.
+    /// The server empties the first queue before it claims from the second.
     Strict,
 }
 
@@ -69,9 +72,9 @@ pub enum ClaimOrder {
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum WeightedQueue {
-    /// With weight 1.
+    /// The name of a queue with weight 1.
     Name(QueueName),
-    /// With its weight.
+    /// A queue with its weight.
     Weighted(QueueWeight),
 }
 
@@ -82,42 +85,42 @@ word_or_object!(
     "the name of a queue or an object"
 );
 
-/// A queue with its share of a claim.
+/// A queue with its weight.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(inline)]
 pub struct QueueWeight {
-    /// The queue.
+    /// Name of the queue.
     pub name: QueueName,
-    /// Its share. 1.
+    /// Share of this queue in the claim, relative to the other queues. Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<BoundedInt<1, 1000>>,
 }
 
-/// A claim that keeps all rules.
+/// A claim that was checked.
 #[derive(Debug, Clone)]
 pub struct CheckedClaim {
-    /// The queues, if it names some.
+    /// The queues, if the claim names any.
     pub queues: Option<Vec<ClaimQueue>>,
-    /// How it goes through them.
+    /// In which order to use the queues.
     pub order: QueueOrder,
-    /// The kinds, if it names some.
+    /// The kinds, if the claim names any.
     pub kinds: Option<BTreeSet<Kind>>,
-    /// Only these jobs, if it names some.
+    /// The only jobs to claim, if the claim names any.
     pub ids: Option<BTreeSet<JobId>>,
-    /// At most this many jobs.
+    /// The most jobs to return.
     pub limit: u32,
     /// How long each lease lasts.
     pub lease: Option<Duration>,
-    /// Its name.
+    /// The id of the claim.
     pub claim_id: Option<String>,
-    /// How long it may wait.
+    /// How long the claim waits for jobs.
     pub wait: Duration,
-    /// Who claims.
+    /// The name of the worker.
     pub worker: Option<WorkerName>,
     /// How many jobs the worker can run at once.
     pub slots: Option<u32>,
-    /// How many of them are retries.
+    /// How many retries the worker is running.
     pub retries_running: u32,
 }
 
@@ -170,19 +173,20 @@ fn check_queues(checks: &mut Checks, queues: Vec<WeightedQueue>) -> Vec<ClaimQue
             },
         };
         if !names.insert(queue.name.clone()) {
-            checks.refuse(&format!("queues[{index}]"), "is named twice");
+            checks.refuse(&format!("queues[{index}]"), "is listed twice");
         }
         checked.push(queue);
     }
     checked
 }
 
-/// The jobs of a claim.
+/// Response of a claim.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct ClaimAnswer {
-    /// The jobs, with their payloads; `attempt` is the number that reports must name.
+    /// The claimed jobs with their payloads. Pass `attempt` on when you renew, settle or report
+    /// progress.
     pub data: Vec<Job>,
-    /// What an operator asks of the worker.
+    /// Signal of an operator to the worker.
     pub signal: Option<WorkerSignal>,
 }
 
@@ -197,20 +201,20 @@ pub enum WorkerSignal {
     Stop,
 }
 
-/// A running attempt, as its worker names it.
+/// A running attempt, as the worker names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseRef {
     /// The job.
     pub id: JobId,
-    /// Which of its attempts.
+    /// The number of the attempt.
     pub attempt: u32,
 }
 
-/// The number of an attempt, from 1.
+/// The number of an attempt, counted from 1.
 pub type AttemptNumber = BoundedInt<1, { u32::MAX as i64 }>;
 
 impl LeaseRef {
-    /// The attempt that `id` (or `job_id`) and `attempt` name.
+    /// Checks that `id` (or its alias `job_id`) and `attempt` are given.
     pub(crate) fn check(
         checks: &mut Checks,
         id: Option<JobId>,
@@ -230,15 +234,16 @@ impl LeaseRef {
 }
 
 request! {
-    /// A heartbeat of a worker, with the leases that it wants prolonged.
+    /// A heartbeat of a worker, with the leases to renew.
     pub struct Renewal {
-        /// Who.
+        /// Name of the worker. Default: a name derived from the API key.
         pub worker: WorkerName,
-        /// How long the leases last from now on.
+        /// How long the leases last, counted from now: longer than 0s, at most 1 h unless
+        /// configured. Default: 30 s.
         pub lease: DurationText,
-        /// The same in milliseconds.
+        /// `lease` in milliseconds.
         pub lease_ms: Millis,
-        /// Which leases; none is only a heartbeat.
+        /// Leases to renew: at most 1000. Without leases, the request is only a heartbeat.
         pub leases: List<RenewedLease, 0, 1000>,
     }
 }
@@ -247,24 +252,24 @@ request! {
     /// The lease of a running attempt.
     #[schemars(inline)]
     pub struct RenewedLease {
-        /// The job.
+        /// Id of the job. Required, unless `job_id` is given.
         pub id: JobId,
-        /// The same as `id`.
+        /// Alias of `id`.
         pub job_id: JobId,
-        /// Which of its attempts.
+        /// Number of the attempt, counted from 1, as in the claimed job.
         #[schemars(required)]
         pub attempt: AttemptNumber,
     }
 }
 
-/// A heartbeat that keeps all rules.
+/// A renewal that was checked.
 #[derive(Debug, Clone)]
 pub struct CheckedRenewal {
-    /// Who.
+    /// The name of the worker.
     pub worker: Option<WorkerName>,
-    /// How long the leases last from now on.
+    /// How long the leases last, counted from now.
     pub lease: Option<Duration>,
-    /// Which leases.
+    /// The leases to renew.
     pub leases: Vec<LeaseRef>,
 }
 
@@ -284,89 +289,90 @@ impl Body for Renewal {
     }
 }
 
-/// What happened to each lease, in order.
+/// Response of a renewal.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct RenewAnswer {
-    /// What happened to each.
+    /// Result of each lease, in the order of the request.
     pub data: Vec<Renewed>,
-    /// What an operator asks of the worker.
+    /// Signal of an operator to the worker.
     pub signal: Option<WorkerSignal>,
 }
 
-/// What happened to one lease.
+/// Result of renewing one lease.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct Renewed {
-    /// The job.
+    /// Id of the job.
     pub id: JobId,
-    /// Which of its attempts.
+    /// Number of the attempt.
     pub attempt: u32,
-    /// `renewed`, `timed_out` or `lease_lost`.
+    /// Whether the lease was renewed.
     pub status: RenewStatus,
-    /// Why the lease is lost.
+    /// Why the lease is lost. Only with `lease_lost`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<LostReason>,
-    /// Until when it lasts.
+    /// When the renewed lease expires. Only with `renewed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_until: Option<Timestamp>,
-    /// The job was cancelled: stop it.
+    /// True if the job was cancelled: stop the attempt and settle it as `cancelled`. Only with
+    /// `renewed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel_requested: Option<bool>,
 }
 
-/// What happened to a lease.
+/// Whether a lease was renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum RenewStatus {
-    /// It lasts longer.
+    /// The lease was renewed.
     Renewed,
-    /// The attempt has run for longer than the timeout of its job.
+    /// The attempt ran longer than the timeout of its job and has ended. Stop it.
     TimedOut,
-    /// The attempt is no longer the worker's: stop it.
+    /// The worker no longer holds the lease. Stop the attempt.
     LeaseLost,
 }
 
-/// Why an attempt is no longer the worker's.
+/// Why a worker no longer holds a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum LostReason {
-    /// There is no such attempt.
+    /// The attempt does not exist.
     Unknown,
-    /// It has ended.
+    /// The attempt has ended.
     Over,
-    /// Another worker has it.
+    /// Another worker holds the lease.
     OtherWorker,
 }
 
 request! {
-    /// How far a running attempt is.
+    /// Progress of a running attempt.
     pub struct Progress {
-        /// The job.
+        /// Id of the job. Required, unless `job_id` is given.
         pub id: JobId,
-        /// The same as `id`.
+        /// Alias of `id`.
         pub job_id: JobId,
-        /// Which of its attempts.
+        /// Number of the attempt, counted from 1, as in the claimed job.
         #[schemars(required)]
         pub attempt: AttemptNumber,
-        /// Who.
+        /// Name of the worker. Default: a name derived from the API key.
         pub worker: WorkerName,
-        /// Any JSON.
+        /// Progress as any JSON, such as `{"percent": 40}`. At most 16 KiB.
         #[serde(default, deserialize_with = "some_even_if_null")]
         #[schemars(required)]
         pub progress: Json,
     }
 }
 
-/// Progress that keeps all rules.
+/// A progress report that was checked.
 #[derive(Debug, Clone)]
 pub struct CheckedProgress {
-    /// Of which attempt.
+    /// The attempt.
     pub lease: LeaseRef,
-    /// Who.
+    /// The name of the worker.
     pub worker: Option<WorkerName>,
-    /// How far it is.
+    /// The progress.
     pub progress: Value,
 }
 
@@ -389,18 +395,18 @@ impl Body for Progress {
 }
 
 request! {
-    /// A worker that registers.
+    /// A worker to register.
     pub struct NewWorker {
-        /// Its name.
+        /// Name of the worker, unique among all workers.
         #[schemars(required)]
         pub name: WorkerName,
-        /// The queues that it takes jobs from.
+        /// Queues that the worker claims from: 1 to 100.
         pub queues: List<QueueName, 1, 100>,
-        /// The kinds that it has handlers for; all but HTTP jobs if none are named.
+        /// Kinds of jobs that the worker can run: 1 to 1000. Default: all kinds except HTTP jobs.
         pub kinds: List<Kind, 1, 1000>,
-        /// How many jobs it can run at once.
+        /// How many jobs the worker can run at once.
         pub slots: BoundedInt<1, 1_000_000>,
-        /// The version of its program.
+        /// Version of the program.
         pub version: WorkerName,
     }
 }
@@ -417,26 +423,26 @@ impl Body for NewWorker {
 /// A worker, or a node of the server.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Worker {
-    /// Its name.
+    /// Name of the worker.
     pub name: String,
-    /// What it says about itself.
+    /// What the worker reported about itself, such as `queues`, `kinds` and `slots`.
     pub about: Value,
-    /// When its last heartbeat came.
+    /// Time of the last heartbeat.
     pub heartbeat_at: Timestamp,
-    /// How long ago that was, in milliseconds.
+    /// Milliseconds since the last heartbeat.
     pub heartbeat_age_ms: Count,
-    /// Whether it sent a heartbeat in the last 60 s.
+    /// Whether the worker sent a heartbeat in the last 60 s.
     pub alive: bool,
-    /// What an operator asks of it.
+    /// Signal of an operator to the worker. Null if there is none.
     pub signal: Option<WorkerSignal>,
 }
 
-/// A page of workers, by name.
+/// A page of workers, ordered by name.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct WorkerPage {
     /// The workers.
     pub data: Vec<Worker>,
-    /// Where the next page begins; null at the end of the list.
+    /// Cursor of the next page. Null on the last page.
     pub next_cursor: Option<String>,
     /// Configuration differences between servers, one sentence each.
     pub differences: Vec<String>,

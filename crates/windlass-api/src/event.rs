@@ -1,4 +1,4 @@
-//! What happens to jobs and schedules, as the stream of events says it.
+//! The event stream: what happens to jobs and schedules.
 
 use std::collections::BTreeSet;
 
@@ -8,108 +8,109 @@ use windlass_core::{JobId, Kind, QueueName, ScheduleId, ScheduleName, Timestamp,
 
 use crate::{Count, plain_body};
 
-/// Something that happened. Which fields it has depends on `event`.
+/// Something that happened to a job or schedule. The other fields depend on `event`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
     /// What happened.
     pub event: EventName,
-    /// When; not given for `missed`.
+    /// When it happened. Absent for `missed`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
-    /// The job: of all events of jobs, and of `fired`.
+    /// Id of the job. In all events of jobs, and in `fired`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job_id: Option<JobId>,
-    /// The kind of the job.
+    /// Kind of the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<Kind>,
-    /// The queue of the job.
+    /// Queue of the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<QueueName>,
-    /// Which attempt of the job.
+    /// Number of the attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
-    /// `claimed`: how long the job was due.
+    /// How long the job was due before a worker claimed it, in milliseconds. Only in `claimed`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<Count>,
-    /// `succeeded`, `failed`, `timed_out`: how long the attempt ran.
+    /// How long the attempt ran, in milliseconds. Only in `succeeded`, `failed` and `timed_out`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ran_ms: Option<Count>,
-    /// `failed`: why, for callers who may see payloads.
+    /// Why the attempt failed. Only in `failed`, and only with the scope `read-payload`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// `retried`, `snoozed`: from when on it runs again.
+    /// Earliest start of the next attempt. Only in `retried` and `snoozed`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_at: Option<Timestamp>,
-    /// `retried`: after how long.
+    /// Time until the next attempt, in milliseconds. Only in `retried`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<Count>,
-    /// `retried`, `dead`: how many attempts failed so far.
+    /// How many attempts have failed so far. Only in `retried` and `dead`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failures: Option<u32>,
-    /// `dead`: why.
+    /// Why the job is dead. Only in `dead`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_reason: Option<String>,
-    /// The schedule: of `fired` and `skipped`.
+    /// Id of the schedule. Only in `fired` and `skipped`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule_id: Option<ScheduleId>,
-    /// The name of the schedule.
+    /// Name of the schedule. Only in `fired` and `skipped`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule: Option<ScheduleName>,
-    /// `fired`: the occurrence.
+    /// Time of the occurrence. Only in `fired`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduled_for: Option<Timestamp>,
-    /// `fired`: how late it was.
+    /// How late the occurrence fired, in milliseconds. Only in `fired`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lag_ms: Option<Count>,
-    /// `skipped`: the first occurrence.
+    /// Time of the first skipped occurrence. Only in `skipped`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first: Option<Timestamp>,
-    /// `skipped`: the last occurrence.
+    /// Time of the last skipped occurrence. Only in `skipped`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<Timestamp>,
-    /// `skipped`: how many occurrences; `missed`: how many events. Not given if it is not known.
+    /// Number of skipped occurrences (`skipped`) or missed events (`missed`). Absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<Count>,
-    /// `skipped`: why.
+    /// Why the occurrences were skipped. Only in `skipped`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// What happened, in a word.
+/// The name of an event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EventName {
-    /// A job was stored.
+    /// A job was created.
     #[default]
     Enqueued,
-    /// A worker has it.
+    /// A worker claimed the job.
     Claimed,
-    /// Its handler runs.
+    /// The handler of the job started.
     Started,
-    /// Its attempt succeeded.
+    /// The attempt succeeded.
     Succeeded,
-    /// Its attempt failed.
+    /// The attempt failed.
     Failed,
-    /// Its attempt took too long.
+    /// The attempt took longer than its timeout.
     TimedOut,
-    /// Its worker died or hung.
+    /// The lease expired because the worker died or hung.
     Lost,
-    /// It failed and will run again.
+    /// The job failed and will run again.
     Retried,
     /// Its handler asked to run again later.
     Snoozed,
-    /// Its worker gave it back.
+    /// The worker released the job without a result.
     Released,
-    /// It was cancelled.
+    /// The job was cancelled.
     Cancelled,
-    /// It failed for good.
+    /// The job is dead and will not be retried.
     Dead,
-    /// An operator runs it again.
+    /// An operator revived the job.
     Revived,
-    /// An occurrence of a schedule became a job.
+    /// An occurrence of a schedule created a job.
     Fired,
-    /// Occurrences of a schedule will not fire.
+    /// Occurrences of a schedule were skipped.
     Skipped,
-    /// The reader came back too late: events are no longer kept. Always sent.
+    /// The reader reconnected too late, and the server no longer has some of the events. Sent to
+    /// every reader.
     Missed,
 }
 
@@ -132,23 +133,23 @@ string_enum!(EventName {
     Missed = "missed",
 });
 
-/// Which events a reader gets.
+/// Filters of the event stream. An event must match all that are given.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EventParams {
-    /// Names of events, with commas between them.
+    /// Only these events: names separated by commas.
     #[serde(default, serialize_with = "write_list", deserialize_with = "read_list")]
     #[schemars(with = "Option<String>")]
     pub event: Option<BTreeSet<EventName>>,
-    /// Only of this queue.
+    /// Only events of jobs in this queue.
     pub queue: Option<QueueName>,
-    /// Only of this kind.
+    /// Only events of jobs of this kind.
     pub kind: Option<Kind>,
-    /// Only of this job.
+    /// Only events of the job with this id.
     pub job: Option<JobId>,
-    /// Only of this schedule.
+    /// Only events of the schedule with this id.
     pub schedule: Option<ScheduleId>,
-    /// The same as the header `Last-Event-ID`.
+    /// Resume after this event. Same as the header `Last-Event-ID`.
     pub last_event_id: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Which jobs a list is about.
+//! Filters of jobs.
 
 use windlass_core::{
     DeadReason, Key, Kind, PayloadMatch, QueueName, ScanFilter, ScheduleId, Tag, Timestamp,
@@ -7,43 +7,46 @@ use windlass_core::{
 use crate::read::request;
 use crate::{Body, Checks, JobState, Text};
 
-/// The longest JSON pointer that is searched for.
+/// The maximum length of the JSON pointer in `payload_path`, in bytes.
 const PATH_BYTES_MAX: usize = 200;
 
 request! {
-    /// What a client may ask of jobs. Everything that is given must hold.
+    /// Filters of jobs. A job must match all that are given.
     #[derive(PartialEq)]
     pub struct JobFilter {
-        /// In this state.
+        /// Only jobs in this state.
         pub state: JobState,
-        /// In this queue.
+        /// Only jobs in this queue.
         pub queue: QueueName,
-        /// Of this kind.
+        /// Only jobs of this kind.
         pub kind: Kind,
-        /// With this tag.
+        /// Only jobs with this tag.
         pub tag: Tag,
-        /// With this unique key.
+        /// Only jobs with this unique key.
         pub unique_key: Key,
-        /// Of this schedule.
+        /// Only jobs of the schedule with this id.
         pub schedule: ScheduleId,
-        /// Dead for this reason.
+        /// Only jobs that are dead for this reason.
         pub reason: DeadReason,
-        /// Enqueued at or after.
+        /// Only jobs created at this time or later.
         pub created_from: Timestamp,
-        /// Enqueued before.
+        /// Only jobs created before this time.
         pub created_before: Timestamp,
-        /// Finished at or after.
+        /// Only jobs that finished at this time or later.
         pub finished_from: Timestamp,
-        /// Finished before.
+        /// Only jobs that finished before this time.
         pub finished_before: Timestamp,
-        /// With this text in the last error, in capitals or not. Needs the scope `read-payload`.
+        /// Only jobs whose last error contains this text: 1 to 200 characters, ignoring case. Needs
+        /// the scope `read-payload`.
         pub error: Text<1, 200>,
-        /// With an error of the group that has this fingerprint.
+        /// Only jobs whose error belongs to the dead-letter group with this fingerprint.
         #[schemars(regex(pattern = "^[0-9a-fA-F]{16}$"))]
         pub fingerprint: String,
-        /// A JSON pointer into the payload. Goes with `payload_value`.
+        /// JSON pointer into the payload, such as `/customer/id`. At most 200 bytes. Requires
+        /// `payload_value`.
         pub payload_path: String,
-        /// What must be there, as JSON or text. Needs the scope `read-payload`.
+        /// Value that the payload must have at `payload_path`, as JSON or as text. Needs the scope
+        /// `read-payload`.
         pub payload_value: String,
     }
 }
@@ -76,17 +79,17 @@ impl Body for JobFilter {
 }
 
 impl JobFilter {
-    /// Whether it asks nothing: a change by it would be a change to everything.
+    /// Whether the filter has no conditions and so matches every job.
     pub fn is_empty(&self) -> bool {
         *self == JobFilter::default()
     }
 
-    /// Whether only those who may read payloads may ask it.
+    /// Whether the filter needs the scope `read-payload`.
     pub fn reads_payloads(&self) -> bool {
         self.payload_path.is_some() || self.error.is_some()
     }
 
-    /// The conditions that a store has no index for.
+    /// The conditions that the store has no index for.
     pub fn scan(&self) -> ScanFilter {
         let payload = self.payload_path.clone().zip(self.payload_value.clone());
         ScanFilter {
@@ -97,7 +100,7 @@ impl JobFilter {
         }
     }
 
-    /// The filter without what it looks for in payloads.
+    /// The filter with `payload_value` masked, for logs.
     pub fn without_values(mut self) -> Self {
         self.payload_value = self.payload_value.map(|_| "…".to_owned());
         self
@@ -117,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_store_cannot_find_by_itself_is_scanned_for() {
+    fn conditions_without_an_index_are_scanned_for() {
         for (query, scans) in [
             ("queue=default&finished_before=2026-01-01T00:00:00Z", false),
             ("finished_from=2026-01-01T00:00:00Z", true),
@@ -148,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_is_empty_or_asks_something() {
+    fn only_a_filter_without_conditions_is_empty() {
         assert!(JobFilter::default().is_empty());
         let filter = filter("error=X").unwrap();
         assert!(!filter.is_empty());

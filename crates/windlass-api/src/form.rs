@@ -1,4 +1,4 @@
-//! The scheduler form, and requests that a target completes later.
+//! The scheduler form, and the completion of HTTP jobs by their target.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,32 +9,33 @@ use crate::read::request;
 use crate::{Body, BoundedInt, Checks, Job, Json, NewJob, Receipt, some_even_if_null};
 
 request! {
-    /// A schedule and a URL in one flat object.
+    /// A schedule that requests a URL, as one flat object.
     pub struct SchedulerForm {
-        /// A cron expression, or `@every 90s`.
+        /// When to send the request: a cron expression, or an interval such as `@every 90s`.
         #[schemars(required, example = "*/10 * * * * *")]
         pub schedule: String,
-        /// The URL that is requested.
+        /// URL to request.
         #[schemars(required, example = "https://example.com/hook")]
         pub api: String,
-        /// How often each occurrence may run. `AT_LEAST_ONCE`.
+        /// How often each occurrence may run. Default: `AT_LEAST_ONCE`.
         #[serde(rename = "type")]
         pub delivery: FormDelivery,
-        /// Whether it runs at every match, or at the next one only. True.
+        /// Whether the schedule fires at every match (`true`) or only at the next one (`false`).
+        /// Default: `true`.
         #[serde(rename = "isRecurring")]
         pub is_recurring: bool,
-        /// How often a failed request is tried again. 3.
+        /// How many times to retry a failed request. Default: 3.
         #[serde(rename = "maxRetryCount")]
         pub max_retry_count: BoundedInt<0, 999>,
-        /// The method of the request. `POST`.
+        /// HTTP method. Default: `POST`.
         pub method: String,
-        /// Headers of the request.
+        /// HTTP headers, as an object of names and values.
         #[schemars(with = "Option<Map<String, Value>>")]
         pub headers: Json,
-        /// The body: text as it is, anything else as JSON.
+        /// Request body. Text is sent as it is, any other JSON value as JSON.
         #[serde(default, deserialize_with = "some_even_if_null")]
         pub body: Json,
-        /// The name of the secret that signs each request, or up to 8 names.
+        /// Name of the secret that signs each request, or a list of up to 8 names.
         pub sign: Value,
     }
 }
@@ -44,86 +45,87 @@ request! {
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[schemars(inline)]
 pub enum FormDelivery {
-    /// Until it succeeds or is dead; it may run twice.
+    /// The server retries until the request succeeds or the job is dead. A request may be sent
+    /// twice.
     AtLeastOnce,
-    /// Never started again once it was started.
+    /// The server never retries a request that it has started to send.
     AtMostOnce,
 }
 
-/// A job to create, or a schedule of HTTP jobs in the form of one.
+/// A job to create, or a scheduler form: a flat object that creates a schedule of HTTP jobs.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum NewJobOrForm {
     /// A job.
     Job(Box<NewJob>),
-    /// A form: it has `schedule` or `api`.
+    /// A scheduler form. The server recognizes it by the field `schedule` or `api`.
     Form(Box<SchedulerForm>),
 }
 
-/// What was created.
+/// What the request created.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Created {
-    /// A job.
+    /// The job.
     Job(Box<crate::CreatedJob>),
-    /// The id of the job that was there first, for a key that may not read jobs.
+    /// The id of the existing job with the same unique key, for a key that may not read jobs.
     Receipt(Receipt),
-    /// A schedule.
+    /// The schedule that the scheduler form created.
     Form(Box<FormView>),
 }
 
-/// A job, or a scheduler form over all its occurrences.
+/// A job, or a scheduler form.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum JobOrForm {
     /// A job.
     Job(Box<Job>),
-    /// A form.
+    /// A scheduler form.
     Form(Box<FormView>),
 }
 
-/// A scheduler form. Its id stands for all its occurrences.
+/// A scheduler form. Its id identifies the schedule, which covers all occurrences.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FormView {
-    /// The id.
+    /// Id of the schedule.
     pub id: ScheduleId,
-    /// The same as `id`.
+    /// Alias of `id`.
     pub job_id: ScheduleId,
-    /// The kind of its jobs.
+    /// Kind of the jobs that it creates.
     pub kind: Kind,
-    /// Where they wait.
+    /// Queue of the jobs that it creates.
     pub queue: QueueName,
     /// The cron expression.
     pub schedule: String,
     /// How often each occurrence may run.
     #[serde(rename = "type")]
     pub delivery: FormDelivery,
-    /// Whether it runs at every match.
+    /// Whether the schedule fires at every match, or only once.
     pub is_recurring: bool,
-    /// How often a failed request is tried again.
+    /// How many times a failed request is retried.
     pub max_retry_count: u32,
-    /// Whether it is paused.
+    /// Whether the schedule is paused.
     pub paused: bool,
-    /// When it was created.
+    /// When the schedule was created.
     #[serde(rename = "created_at")]
     pub created_at: Timestamp,
-    /// When it runs next, a retry included.
+    /// When the next request is due, whether it is a retry or the next occurrence.
     #[serde(rename = "next_run_at")]
     pub next_run_at: Option<Timestamp>,
-    /// The same as `next_run_at`.
+    /// Alias of `next_run_at`.
     #[serde(rename = "next_execution_time")]
     pub next_execution_time: Option<Timestamp>,
-    /// Whether it will not run again.
+    /// True if the schedule will not fire again.
     pub finished: bool,
-    /// The key may not read payloads.
+    /// True if the request is left out because the key lacks the scope `read-payload`.
     #[serde(
         default,
         rename = "payload_withheld",
         skip_serializing_if = "std::ops::Not::not"
     )]
     pub payload_withheld: bool,
-    /// The request: `api`, `method`, `headers`, `body`, `sign`.
+    /// The request: `api`, `method`, `headers`, `body` and `sign`.
     #[serde(flatten)]
     pub request: Map<String, Value>,
 }
@@ -131,52 +133,52 @@ pub struct FormView {
 /// When a scheduler form runs.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct FormSchedule {
-    /// The id of the form.
+    /// Id of the schedule.
     pub id: ScheduleId,
-    /// The same as `id`.
+    /// Alias of `id`.
     #[serde(rename = "jobId")]
     pub job_id: ScheduleId,
     /// The cron expression.
     pub schedule: String,
-    /// Whether it runs at every match.
+    /// Whether the schedule fires at every match, or only once.
     #[serde(rename = "isRecurring")]
     pub is_recurring: bool,
-    /// Whether it is paused.
+    /// Whether the schedule is paused.
     pub paused: bool,
-    /// The last occurrence.
+    /// Time of the last occurrence.
     pub last_at: Option<Timestamp>,
-    /// The next occurrence.
+    /// Time of the next occurrence.
     pub next_at: Option<Timestamp>,
-    /// When it runs next, a retry included.
+    /// When the next request is due, whether it is a retry or the next occurrence.
     pub next_run_at: Option<Timestamp>,
-    /// The same as `next_run_at`.
+    /// Alias of `next_run_at`.
     pub next_execution_time: Option<Timestamp>,
 }
 
 request! {
-    /// How a target completes a request that it took for later.
+    /// Result of an HTTP job whose target answered 202 and reports the result later.
     pub struct Completion {
-        /// How it ended.
+        /// Whether the work succeeded or failed.
         #[schemars(required)]
         pub outcome: CompletionOutcome,
-        /// What it leaves: any JSON up to 1 MiB. Goes with `succeeded`.
+        /// Result of the work: any JSON, at most 1 MiB. Only with `succeeded`.
         #[serde(default, deserialize_with = "some_even_if_null")]
         pub result: Json,
-        /// What went wrong. Goes with `failed`.
+        /// What went wrong. Only with `failed`.
         pub error: String,
-        /// Whether a retry can help. Goes with `failed`. True.
+        /// Whether to retry the request. Only with `failed`. Default: `true`.
         pub retryable: bool,
     }
 }
 
-/// How a request ended.
+/// Whether the work of an HTTP job succeeded or failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum CompletionOutcome {
-    /// It is done.
+    /// The work succeeded.
     Succeeded,
-    /// It failed.
+    /// The work failed.
     Failed,
 }
 
@@ -197,12 +199,12 @@ impl Body for Completion {
                     ("retryable", self.retryable.is_some()),
                 ] {
                     if given {
-                        checks.refuse(field, "goes with `failed` only");
+                        checks.refuse(field, "is only allowed with the outcome `failed`");
                     }
                 }
             }
             CompletionOutcome::Failed if has_result => {
-                checks.refuse("result", "goes with `succeeded` only");
+                checks.refuse("result", "is only allowed with the outcome `succeeded`");
             }
             CompletionOutcome::Failed => {}
         }
@@ -210,9 +212,9 @@ impl Body for Completion {
     }
 }
 
-/// The job whose request was completed.
+/// The job that a target completed.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 pub struct CompletedJob {
-    /// The job.
+    /// Id of the job.
     pub id: JobId,
 }

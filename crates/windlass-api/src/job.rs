@@ -1,4 +1,4 @@
-//! Jobs and attempts as a client reads them: one name for each thing.
+//! Jobs and attempts as a client reads them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,38 +18,38 @@ use crate::{
     plain_body, some_even_if_null,
 };
 
-/// Whether what a job carries (payload, result and error texts) is shown.
+/// Whether a response contains what a job carries: payload, result and error texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
-    /// It is.
+    /// The response contains it.
     Shown,
-    /// The reader may not see it; the answer says so.
+    /// The caller may not see it. The response says that it was left out.
     Withheld,
-    /// The reader has just sent it.
+    /// The caller has just sent it, so the response leaves it out.
     NotRepeated,
 }
 
-/// The state of a job: one that waits is `scheduled` until its `run_at`, then `ready`.
+/// State of a job. A waiting job is `scheduled` until its `run_at`, then `ready`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum JobState {
-    /// It waits for its `run_at`.
+    /// Waiting for its `run_at`.
     Scheduled,
-    /// It waits for a worker.
+    /// Waiting for a worker.
     Ready,
     /// A worker runs it.
     Running,
     /// An attempt succeeded.
     Succeeded,
-    /// It will not run again unless a person revives it.
+    /// It failed for good and does not run again, unless an operator revives it.
     Dead,
-    /// It was cancelled.
+    /// An operator cancelled it.
     Cancelled,
 }
 
 impl JobState {
-    /// The state at `now` of a job that is due at `run_at`.
+    /// Returns the state at `now` of a job that is due at `run_at`.
     pub fn new(state: State, run_at: Timestamp, now: Timestamp) -> Self {
         match state {
             State::Waiting if run_at > now => JobState::Scheduled,
@@ -65,93 +65,94 @@ impl JobState {
 /// A job.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Job {
-    /// Its id; ids of later jobs sort after those of earlier ones.
+    /// Id of the job. Ids sort by creation time.
     pub id: JobId,
-    /// The name of its type, which picks the handler.
+    /// Kind of the job, which selects the handler.
     pub kind: Kind,
-    /// Where it waits.
+    /// Queue of the job.
     pub queue: QueueName,
-    /// Its state.
+    /// State of the job.
     pub state: JobState,
-    /// What the handler decodes.
+    /// Input of the handler.
     #[serde(
         default,
         deserialize_with = "some_even_if_null",
         skip_serializing_if = "Option::is_none"
     )]
     pub payload: Option<Json>,
-    /// What the handler left; null if nothing.
+    /// Result of the handler. Null if there is none.
     #[serde(
         default,
         deserialize_with = "some_even_if_null",
         skip_serializing_if = "Option::is_none"
     )]
     pub result: Option<Json>,
-    /// The key may not read payloads.
+    /// True if payload and result are left out because the key lacks the scope `read-payload`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub payload_withheld: bool,
-    /// What the running attempt last reported of its progress.
+    /// Last progress report of the running attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Value>,
-    /// Higher runs first.
+    /// Priority of the job. Workers claim higher priorities first.
     pub priority: i16,
-    /// From when it is due, while it waits.
+    /// Earliest start. Null unless the job is waiting.
     pub run_at: Option<Timestamp>,
-    /// How often it may run.
+    /// Whether a started job may run again (`at_least_once`) or not (`at_most_once`).
     pub delivery: Delivery,
-    /// How many of its attempts may fail, if the job says so itself.
+    /// How many attempts may fail in total. Null if the retry policy decides.
     pub max_attempts: Option<u32>,
-    /// Its own retry policy.
+    /// Retry policy of the job itself. Null if that of its kind or queue applies.
     pub retry: Option<Retry>,
-    /// How long one attempt may take, or `none`.
+    /// Maximum duration of one attempt, or `none`.
     pub timeout: TimeoutText,
-    /// No attempt starts after it.
+    /// No attempt starts after this time.
     pub deadline: Option<Timestamp>,
-    /// Its unique key.
+    /// Unique key of the job.
     pub unique_key: Option<Key>,
-    /// How long the key is held at least.
+    /// Minimum time that the job holds its unique key, counted from its creation.
     pub unique_for: Option<DurationText>,
-    /// Its concurrency key.
+    /// Concurrency key of the job.
     pub concurrency_key: Option<Key>,
-    /// How many jobs with its concurrency key may run at once.
+    /// How many jobs with the same concurrency key may run at once.
     pub limit: Option<u32>,
-    /// For people and search.
+    /// Tags, for people and search.
     pub tags: Vec<Tag>,
-    /// For people and programs.
+    /// Metadata, for people and programs.
     pub meta: BTreeMap<String, Value>,
-    /// Claims so far. The number of the running attempt, which every report of it must name.
+    /// Number of times that a worker claimed the job. While it runs, this is the number of the
+    /// running attempt.
     pub attempt: u32,
-    /// Attempts that failed.
+    /// Number of failed attempts.
     pub failures: u32,
-    /// Why the last failed attempt did.
+    /// Error of the last failed attempt.
     pub last_error: Option<String>,
-    /// There is an error, and the key may not read its text.
+    /// True if an error is left out because the key lacks the scope `read-payload`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub error_withheld: bool,
     /// When the last failed attempt ended.
     pub failed_at: Option<Timestamp>,
-    /// When it was enqueued.
+    /// When the job was created.
     pub created_at: Timestamp,
-    /// When its last attempt started.
+    /// When the last attempt started.
     pub started_at: Option<Timestamp>,
-    /// When it finished.
+    /// When the job finished. Null until then.
     pub finished_at: Option<Timestamp>,
-    /// Until when the running attempt holds its lease.
+    /// When the lease of the running attempt expires.
     pub lease_until: Option<Timestamp>,
-    /// Who ran its last attempt.
+    /// Name of the worker that ran the last attempt.
     pub worker: Option<WorkerName>,
-    /// Why it is dead.
+    /// Why the job is dead.
     pub dead_reason: Option<DeadReason>,
-    /// The schedule that created it.
+    /// Id of the schedule that created the job.
     pub schedule_id: Option<ScheduleId>,
-    /// The occurrence of that schedule.
+    /// Time of the occurrence that created the job.
     pub scheduled_for: Option<Timestamp>,
-    /// It was cancelled while it runs: its worker is asked to stop.
+    /// True if the job was cancelled while it runs. Its worker is asked to stop it.
     pub cancel_requested: bool,
 }
 
 impl Job {
-    /// A job as it is answered at `now`.
+    /// The job as the server shows it at `now`.
     pub fn new(job: windlass_core::Job, now: Timestamp, content: Content) -> Self {
         let (shown, withheld) = (content == Content::Shown, content == Content::Withheld);
         let (state, run_at, finished_at) = (job.state(), job.due_at(), job.finished_at());
@@ -212,70 +213,70 @@ impl Job {
                 State::Dead(reason) => Some(reason),
                 _ => None,
             },
-            schedule_id: job.occurrence.map(|of| of.schedule_id),
-            scheduled_for: job.occurrence.map(|of| of.scheduled_for),
+            schedule_id: job.occurrence.map(|occurrence| occurrence.schedule_id),
+            scheduled_for: job.occurrence.map(|occurrence| occurrence.scheduled_for),
             cancel_requested,
         }
     }
 }
 
-/// A job that was just created, or the one that was there first. What it carries is not repeated.
+/// The created job, or the existing job with the same unique key. Without payload and result.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct CreatedJob {
     /// The job.
     #[serde(flatten)]
     pub job: Job,
-    /// Its unique key was taken: this is the job that was there first.
+    /// True if the unique key was taken: the response shows the existing job.
     pub duplicate: bool,
-    /// Whether the job that was there first has another payload. Null if the key may not read
-    /// payloads.
+    /// Whether the existing job has another payload. Null if the key lacks the scope
+    /// `read-payload`.
     pub payload_differs: Option<bool>,
-    /// The job that was there first got the payload and the time of this one.
+    /// True if the existing job got the payload and the time of this request.
     pub replaced: bool,
 }
 
-/// What happened to a job that was to be created.
+/// Result of creating a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Receipt {
-    /// The job, or the one that was there first.
+    /// Id of the created job, or of the existing job with the same unique key.
     pub id: JobId,
-    /// Its unique key was taken: this is the job that was there first.
+    /// True if the unique key was taken: `id` is the existing job.
     pub duplicate: bool,
-    /// Whether the job that was there first has another payload. Null if the key may not read
-    /// payloads.
+    /// Whether the existing job has another payload. Null if the key lacks the scope
+    /// `read-payload`.
     pub payload_differs: Option<bool>,
-    /// The job that was there first got the payload and the time of this one.
+    /// True if the existing job got the payload and the time of this request.
     pub replaced: bool,
 }
 
-/// What happened to one of many jobs that were to be created.
+/// Result of creating one job of a bulk request.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum BulkResult {
-    /// It is stored, or one was there before.
+    /// The job was created, or its unique key was taken.
     Stored(Receipt),
-    /// It was refused.
+    /// The job was refused.
     Refused {
-        /// Why.
+        /// Why the job was refused.
         problem: Box<Problem>,
     },
 }
 
-/// What happened to many jobs that were to be created.
+/// Result of a bulk request.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct BulkAnswer {
-    /// What happened to each, in order.
+    /// Result of each job, in the order of the request.
     pub data: Vec<BulkResult>,
-    /// How many were created.
+    /// Number of created jobs.
     pub created: Count,
-    /// Of how many the unique key was taken.
+    /// Number of jobs whose unique key was taken.
     pub duplicates: Count,
-    /// How many were refused.
+    /// Number of refused jobs.
     pub refused: Count,
 }
 
 impl BulkAnswer {
-    /// The answer with its counts.
+    /// Counts the results.
     pub fn new(data: Vec<BulkResult>) -> Self {
         let (mut created, mut duplicates, mut refused) = (0, 0, 0);
         for result in &data {
@@ -299,95 +300,99 @@ impl BulkAnswer {
 pub struct JobPage {
     /// The jobs.
     pub data: Vec<Job>,
-    /// Where the next page begins; null at the end of the list.
+    /// Cursor of the next page. Null on the last page.
     pub next_cursor: Option<String>,
-    /// How many jobs a search looked at.
+    /// How many jobs the server read for this page. Only if a filter has no index.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scanned: Option<usize>,
-    /// When the last job that a search looked at was enqueued.
+    /// Creation time of the last job that the server read for this page. Only if a filter has no
+    /// index.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scanned_until: Option<Timestamp>,
 }
 
-/// One attempt of a job that has ended.
+/// An attempt of a job that has ended.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Attempt {
-    /// Which attempt, counted from 1.
+    /// Number of the attempt, counted from 1.
     pub attempt: u32,
-    /// How many attempts had failed before it.
+    /// Number of failed attempts before this one.
     pub retry_count: u32,
-    /// How it ended.
+    /// How the attempt ended.
     pub outcome: Outcome,
-    /// When it started.
+    /// When the attempt started.
     pub started_at: Timestamp,
-    /// When it ended.
+    /// When the attempt ended.
     pub finished_at: Timestamp,
-    /// Who ran it.
+    /// Name of the worker that ran the attempt.
     pub worker: Option<WorkerName>,
-    /// Why it failed, if it did.
+    /// Why the attempt failed.
     pub error: Option<AttemptError>,
-    /// There is an error, and the key may not read it.
+    /// True if the error is left out because the key lacks the scope `read-payload`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub error_withheld: bool,
-    /// Status, timings and the start of the answer, of an HTTP job.
+    /// Status, timings and the start of the response. Only for HTTP jobs, and only with the scope
+    /// `read-payload`.
     pub http: Option<Value>,
-    /// Lines that its handler logged. Needs the scope `read-payload`.
+    /// Lines that the handler logged. Only with the scope `read-payload`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<Value>,
-    /// What its handler last reported of its progress.
+    /// Last progress report of the attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Value>,
-    /// Which job it is of, in the history of a scheduler form.
+    /// The job of the attempt. Only in the history of a scheduler form.
     #[serde(flatten)]
     pub form: Option<FormAttempt>,
 }
 
-/// What the history of a scheduler form says about each attempt in addition.
+/// Additional fields of an attempt in the history of a scheduler form.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct FormAttempt {
-    /// The job of the occurrence.
+    /// Id of the job of the occurrence.
     pub job_id: JobId,
-    /// The occurrence.
+    /// Time of the occurrence.
     pub scheduled_for: Timestamp,
     /// `SUCCESS`, `FAILED`, `SNOOZED`, `RELEASED` or `CANCELLED`.
     pub status: String,
-    /// When it started.
+    /// When the attempt started. Same as `started_at`.
     pub execution_time: Timestamp,
 }
 
-/// What a pass over many jobs did.
+/// Result of changing one batch of jobs.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
-pub struct PassAnswer {
-    /// How many jobs it changed.
+pub struct BatchAnswer {
+    /// Number of jobs that were changed.
     pub changed: usize,
-    /// To how many jobs it does not apply, or cannot be read.
+    /// Number of jobs that were not changed, because their state does not allow it or the server
+    /// cannot read them.
     pub conflicts: usize,
-    /// Jobs that were named in `ids` and cannot be read (`job_unreadable`). The others were changed.
+    /// Jobs in `ids` that the server cannot read (`job_unreadable`).
     pub unreadable: Vec<JobId>,
-    /// How many jobs it looked at.
+    /// Number of jobs that the server read.
     pub scanned: usize,
-    /// Where the next pass goes on.
+    /// Cursor of the next batch. Null if this was the last one.
     pub next_cursor: Option<String>,
 }
 
 /// Dead jobs that failed in the same way.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct DeadGroup {
-    /// What they have in common, as a short name for filters.
+    /// Fingerprint of the error. Use it as the filter `fingerprint`.
     pub fingerprint: String,
-    /// Their kind.
+    /// Kind of the jobs.
     pub kind: Kind,
-    /// The error without its details. Null if the key may not read errors.
+    /// The error without variable parts such as ids and numbers. Null if the key lacks the scope
+    /// `read-payload`.
     pub pattern: Option<String>,
-    /// How many there are.
+    /// Number of jobs in the group.
     pub count: usize,
-    /// One of them.
+    /// Id of one of the jobs.
     pub example: JobId,
-    /// When the first of them died.
+    /// When the first of the jobs died.
     pub first_at: Timestamp,
-    /// When the last of them died.
+    /// When the last of the jobs died.
     pub last_at: Timestamp,
-    /// How many are dead for each reason.
+    /// Number of jobs by the reason for which they are dead.
     pub reasons: BTreeMap<DeadReason, usize>,
 }
 
@@ -396,20 +401,20 @@ pub struct DeadGroup {
 pub struct DeadGroups {
     /// The groups.
     pub data: Vec<DeadGroup>,
-    /// Always null: the groups come in one page.
+    /// Always null: all groups are on one page.
     pub next_cursor: Option<String>,
-    /// How many dead jobs were looked at.
+    /// Number of dead jobs that the server read, at most 10,000.
     pub scanned: usize,
-    /// Whether those are all.
+    /// Whether the server read all dead jobs.
     pub complete: bool,
 }
 
 request! {
-    /// Which attempts of a job are asked for.
+    /// Which attempts of a job to return.
     pub struct HistoryParams {
-        /// At most this many. 10.
+        /// Most attempts to return. Default: 10.
         pub limit: BoundedInt<1, 1000>,
-        /// Only attempts that succeeded, or only those that failed.
+        /// Only attempts that succeeded (`SUCCESS`), or only those that failed (`FAILED`).
         pub status: AttemptStatus,
     }
 }
@@ -421,14 +426,14 @@ plain_body!(HistoryParams);
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[schemars(inline)]
 pub enum AttemptStatus {
-    /// It did.
+    /// The attempt succeeded.
     Success,
-    /// It failed, timed out or was lost.
+    /// The attempt failed, timed out or was lost.
     Failed,
 }
 
 impl AttemptStatus {
-    /// The word in JSON.
+    /// The name of the status in JSON.
     pub fn name(self) -> &'static str {
         match self {
             AttemptStatus::Success => "SUCCESS",
@@ -440,9 +445,9 @@ impl AttemptStatus {
 request! {
     /// How long to wait for a job.
     pub struct WaitParams {
-        /// At most this long. 30 s.
+        /// Maximum wait: at most 60 s unless configured. Default: 30 s.
         pub timeout: DurationText,
-        /// The same in milliseconds.
+        /// `timeout` in milliseconds.
         pub timeout_ms: Millis,
     }
 }
@@ -498,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_be_seen_is_left_out_and_the_answer_says_so() {
+    fn content_that_the_caller_may_not_see_is_left_out_and_marked() {
         let seen = view(r#"{"kind":"a","payload":"secret"}"#, Content::Withheld);
         assert!(!seen.to_string().contains("secret"));
         assert_eq!(seen["payload_withheld"], true);

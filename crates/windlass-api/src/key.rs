@@ -7,23 +7,23 @@ use windlass_core::{Invalid, Timestamp, string_enum};
 use crate::value::either_duration;
 use crate::{Body, Checks, Count, DurationText, Millis};
 
-/// The longest name of a key.
+/// The maximum length of the name of a key, in characters.
 const NAME_CHARS_MAX: usize = 100;
 
-/// What a key may do. Every route needs one of them.
+/// What a key may do. Every route requires one scope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
     /// Create jobs.
     Enqueue,
-    /// Claim, renew and settle jobs, as a worker does.
+    /// Claim, renew and settle jobs.
     Work,
-    /// See jobs, queues and schedules, without payloads and error texts.
+    /// Read jobs, queues and schedules, without payloads and error texts.
     Read,
-    /// See payloads, results and error texts too. Includes `read`.
+    /// Read payloads, results and error texts too. Includes `read`.
     ReadPayload,
     /// Change jobs, queues and schedules: cancel, revive, pause, edit, purge.
     Operate,
-    /// Keys, secrets and the audit log. Includes everything else.
+    /// Manage keys, secrets and the audit log. Includes all other scopes.
     Admin,
 }
 
@@ -36,35 +36,35 @@ string_enum!(Scope {
     Admin = "admin",
 });
 
-/// A key to create.
+/// An API key to create.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewKey {
-    /// For people.
+    /// Name of the key, for people: 1 to 100 characters.
     #[schemars(required, length(min = 1, max = 100))]
     pub name: Option<String>,
-    /// What it may do.
+    /// What the key may do.
     #[schemars(required, length(min = 1, max = 6))]
     pub scopes: Option<Vec<Scope>>,
-    /// After how long it expires.
+    /// Lifetime of the key. Default: it does not expire. Excludes `expires_at`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_in: Option<DurationText>,
-    /// The same in milliseconds.
+    /// `expires_in` in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_in_ms: Option<Millis>,
-    /// When it expires.
+    /// When the key expires. Must be in the future. Excludes `expires_in`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
 }
 
-/// A key to create that keeps the rules of its fields.
+/// A key to create that was checked.
 #[derive(Debug, Clone)]
 pub struct CheckedNewKey {
-    /// For people.
+    /// The name, for people.
     pub name: String,
-    /// What it may do.
+    /// What the key may do.
     pub scopes: Vec<Scope>,
-    /// When it expires.
+    /// When the key expires.
     pub expires_at: Option<Timestamp>,
 }
 
@@ -94,7 +94,7 @@ impl Body for NewKey {
 }
 
 impl CheckedNewKey {
-    /// Refuses a key that did not come as a body and breaks a rule.
+    /// Checks a key that was not read from a request body.
     pub fn check(&self, now: Timestamp) -> Result<(), Invalid> {
         check_name(&self.name)?;
         check_expiry(self.expires_at, now)
@@ -104,7 +104,7 @@ impl CheckedNewKey {
 fn check_name(name: &str) -> Result<(), Invalid> {
     let sized = !name.trim().is_empty() && name.chars().count() <= NAME_CHARS_MAX;
     if !sized || name.contains(char::is_control) {
-        let rule = format!("must be 1 to {NAME_CHARS_MAX} characters, none of them a control one");
+        let rule = format!("must be 1 to {NAME_CHARS_MAX} characters without control characters");
         return Err(Invalid::new("name", rule));
     }
     Ok(())
@@ -117,51 +117,54 @@ fn check_expiry(expires_at: Option<Timestamp>, now: Timestamp) -> Result<(), Inv
     }
 }
 
-/// A key, without its secret.
+/// An API key, without its secret part.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Key {
-    /// The part of the key that may be shown.
+    /// Public part of the key, which identifies it.
     pub id: String,
-    /// For people.
+    /// Name of the key, for people.
     pub name: String,
-    /// What it may do.
+    /// What the key may do.
     pub scopes: Vec<Scope>,
-    /// When it was created.
+    /// When the key was created.
     pub created_at: Timestamp,
-    /// When it expires.
+    /// When the key expires. Null if it does not expire.
     pub expires_at: Option<Timestamp>,
-    /// When it was revoked.
+    /// When the key was revoked. Null if it was not revoked.
     pub revoked_at: Option<Timestamp>,
-    /// When it was last used, to the minute.
+    /// When the key was last used, accurate to the minute.
     pub last_used_at: Option<Timestamp>,
-    /// The server cannot read the key, because a newer version wrote it or it is damaged: it opens
-    /// nothing. Revoke it, or upgrade.
+    /// True if the server cannot read the stored key, because a newer version wrote it or it is
+    /// damaged. The server refuses such a key. Revoke it, or upgrade the server.
     pub unreadable: bool,
 }
 
-/// A key that was just created.
+/// A new API key.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct CreatedKey {
-    /// The key itself. It is shown this once, and stored nowhere.
+    /// The key. Save it now: the server does not store it and never shows it again.
     pub key: String,
-    /// What is stored about it.
+    /// What the server stores about the key.
     #[serde(flatten)]
     pub about: Key,
 }
 
-/// A secret to keep.
+/// A secret to store.
 #[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewSecret {
-    /// Its value, which is never shown again.
+    /// Value of the secret: 1 to 65536 bytes. The server stores it encrypted and never shows it
+    /// again.
     #[schemars(required, length(min = 1, max = 65536))]
     pub value: Option<String>,
-    /// The hosts that requests may be signed for: `api.example.com`, or `*.example.com` for every
-    /// name below it; with `:port` if only that port is meant. Required unless `any_host` is true.
+    /// Hosts to which requests may be signed with this secret: `api.example.com`, or
+    /// `*.example.com` for all its subdomains. Add `:port` to allow only that port. Required,
+    /// unless `any_host` is true.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 32))]
     pub hosts: Option<Vec<String>>,
-    /// Sign requests to every host: anyone who may enqueue can then have anything signed.
+    /// Allow signing requests to every host. Anyone who may enqueue jobs can then sign any request.
+    /// Default: `false`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub any_host: Option<bool>,
 }
@@ -176,17 +179,17 @@ impl std::fmt::Debug for NewSecret {
 /// A secret, without its value.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Secret {
-    /// Its name.
+    /// Name of the secret.
     pub name: String,
-    /// The hosts that requests may be signed for.
+    /// Hosts to which requests may be signed with this secret.
     pub hosts: Vec<String>,
     /// Whether requests to every host may be signed.
     pub any_host: bool,
 }
 
-/// How many secrets were encrypted again.
+/// Result of rotating the secrets.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 pub struct Rotated {
-    /// How many.
+    /// How many secrets were encrypted again.
     pub rotated: Count,
 }

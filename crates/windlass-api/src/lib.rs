@@ -1,7 +1,8 @@
-//! The JSON of the Windlass REST interface, shared by the server and its clients.
+//! The JSON types of the Windlass REST API: requests, responses and errors.
 //!
-//! What comes in is read through `windlass-core`, so that a job has one meaning wherever it is written; what goes out has
-//! one name for each thing. No I/O: texts in, values out.
+//! The server and its clients share them. Requests are checked with the rules of `windlass-core`,
+//! so that they mean the same in every interface. The doc comments of the types are the
+//! descriptions in `openapi.json`. The crate does no I/O.
 
 mod audit;
 mod bulk;
@@ -31,7 +32,9 @@ pub use audit::{
     AuditPage, AuditParams, AuditRecord, ReplacedPayload, VerifiedAudit, VerifyParams,
 };
 pub use bulk::{Bulk, BulkMode, CheckedBulk};
-pub use change::{DeadFilter, Edit, FailureCount, Pass, Revival, ReviveByFilter, RunNowByFilter};
+pub use change::{
+    DeadFilter, Edit, FailureCount, JobBatch, Revival, ReviveByFilter, RunNowByFilter,
+};
 pub use claim::{
     AttemptNumber, CheckedClaim, CheckedProgress, CheckedRenewal, Claim, ClaimAnswer, ClaimOrder,
     LeaseRef, LostReason, NewWorker, Progress, QueueWeight, RenewAnswer, RenewStatus, Renewal,
@@ -44,8 +47,8 @@ pub use form::{
     JobOrForm, NewJobOrForm, SchedulerForm,
 };
 pub use job::{
-    Attempt, AttemptStatus, BulkAnswer, BulkResult, Content, CreatedJob, DeadGroup, DeadGroups,
-    FormAttempt, HistoryParams, Job, JobPage, JobState, PassAnswer, Receipt, WaitParams,
+    Attempt, AttemptStatus, BatchAnswer, BulkAnswer, BulkResult, Content, CreatedJob, DeadGroup,
+    DeadGroups, FormAttempt, HistoryParams, Job, JobPage, JobState, Receipt, WaitParams,
 };
 pub use key::{CheckedNewKey, CreatedKey, Key, NewKey, NewSecret, Rotated, Scope, Secret};
 pub use new_job::{HttpRequest, KindOrDelivery, Meta, NewJob};

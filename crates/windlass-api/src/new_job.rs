@@ -1,4 +1,4 @@
-//! Jobs as a client writes them, other spellings included.
+//! Jobs as a client writes them, aliases of fields included.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,81 +19,88 @@ use crate::{
     some_even_if_null,
 };
 
-/// No client writes names in `meta` that begin like this.
+/// The prefix of metadata names that are reserved for Windlass.
 const OWN_META: &str = "windlass.";
 
 request! {
     /// A job to create.
     pub struct NewJob {
-        /// The name of its type, which picks the handler. Required, unless `type` or `http` says it.
+        /// Kind of the job, which selects the handler. Required, unless `type` or `http` is given.
         pub kind: Kind,
-        /// The kind, or a delivery mode.
+        /// Alias of `kind`, or of `delivery` if the value is a delivery mode.
         #[serde(rename = "type")]
         pub kind_or_delivery: KindOrDelivery,
-        /// What the handler decodes: any JSON, at most 1 MiB unless configured. Of the kind `http`, an
-        /// `HttpRequest`.
+        /// Input of the handler: any JSON, at most 1 MiB unless configured. For the kind `http`, an
+        /// `HttpRequest`. Default: null.
         #[serde(default, deserialize_with = "some_even_if_null")]
         pub payload: Json,
-        /// The payload of an HTTP job, whose kind then goes without saying.
+        /// Payload of an HTTP job. Sets `kind` to `http`. Excludes `payload`.
         #[serde(default, deserialize_with = "some_even_if_null")]
         #[schemars(with = "Option<HttpRequest>")]
         pub http: Json,
-        /// Where it waits. `default`.
+        /// Queue of the job. Default: `default`.
         pub queue: QueueName,
-        /// Higher runs first. 0.
+        /// Priority, from -32768 to 32767. Workers claim higher priorities first. Default: 0.
         pub priority: i16,
-        /// The earliest start.
+        /// Earliest start. Default: now. Excludes `delay`.
         pub run_at: Timestamp,
-        /// The same as `run_at`.
+        /// Alias of `run_at`.
         pub retry_at: Timestamp,
-        /// The earliest start, counted from now.
+        /// Earliest start, counted from now. Excludes `run_at`.
         pub delay: DurationText,
-        /// The same in milliseconds.
+        /// `delay` in milliseconds.
         pub delay_ms: Millis,
-        /// How often it may run; capitals are accepted too.
+        /// Whether a started job may run again after a crash (`at_least_once`) or not
+        /// (`at_most_once`). Upper case is accepted too. Default: `at_least_once`.
         #[serde(default, deserialize_with = "any_case")]
         pub delivery: Delivery,
-        /// How many attempts may fail in total; 0 leaves it to the policy.
+        /// How many attempts may fail in total, at most 1000. Default: 0, which means that the
+        /// retry policy decides.
         pub max_attempts: BoundedInt<0, 1000>,
-        /// One less than `max_attempts`.
+        /// How many retries may follow the first attempt: one less than `max_attempts`.
         pub max_retries: BoundedInt<0, 999>,
-        /// The same as `max_retries`.
+        /// Alias of `max_retries`.
         #[serde(rename = "maxRetryCount")]
         pub max_retry_count: BoundedInt<0, 999>,
-        /// Its own policy.
+        /// Retry policy of the job. Default: the policy of its kind or queue, or that of the
+        /// server.
         pub retry: Retry,
-        /// How long one attempt may take, or `none`. 1 h; 30 s for HTTP jobs.
+        /// Maximum duration of one attempt, or `none`. Default: 1 h; 30 s for HTTP jobs.
         pub timeout: TimeoutText,
-        /// The same in milliseconds.
+        /// `timeout` in milliseconds.
         pub timeout_ms: BoundedInt<1, 315_360_000_000>,
-        /// No attempt starts after it.
+        /// No attempt starts after this time. Excludes `expires_in`.
         pub deadline: Timestamp,
-        /// The deadline, counted from now.
+        /// Deadline, counted from now. Excludes `deadline`.
         pub expires_in: DurationText,
-        /// The same in milliseconds.
+        /// `expires_in` in milliseconds.
         pub expires_in_ms: Millis,
-        /// While a job holds the key, no other job with it is created in the same queue.
+        /// Unique key: while a job holds it, no other job with the same key is created in the same
+        /// queue.
         pub unique_key: Key,
-        /// The key is held at least this long, even if the job ends before.
+        /// Minimum time to hold the unique key, even if the job finishes earlier. Only allowed
+        /// together with `unique_key`.
         pub unique_for: DurationText,
-        /// The same in milliseconds.
+        /// `unique_for` in milliseconds.
         pub unique_for_ms: Millis,
-        /// What happens if the key is taken: `keep` answers with the first job, `replace` gives a first
-        /// job that waits the new payload and time. `keep`.
+        /// What happens if the unique key is taken: `keep` returns the existing job, `replace` also
+        /// gives it the new payload and time if it is still waiting. Only allowed together with
+        /// `unique_key`. Default: `keep`.
         pub on_duplicate: OnDuplicate,
-        /// The job starts only while fewer than `limit` jobs with this key run, over all queues.
+        /// Concurrency key: at most `limit` jobs with the same key run at once, across all queues.
         pub concurrency_key: Key,
-        /// The limit of `concurrency_key`. 1.
+        /// How many jobs with the same `concurrency_key` may run at once. Only allowed together
+        /// with `concurrency_key`. Default: 1.
         pub limit: BoundedInt<1, { u32::MAX as i64 }>,
-        /// For people and search.
+        /// Tags, for people and search: at most 32.
         pub tags: List<Tag, 0, 32>,
-        /// For people and programs: at most 64 entries and 16 KiB.
+        /// Metadata, for people and programs: at most 64 entries and 16 KiB.
         pub meta: Meta,
     }
 }
 
 impl NewJob {
-    /// A job of that kind.
+    /// A job of this kind with all other fields at their defaults.
     pub fn new(kind: Kind) -> Self {
         NewJob {
             kind: Some(kind),
@@ -208,7 +215,7 @@ impl Body for NewJob {
         let meta = self.meta.map(|meta| meta.0).unwrap_or_default();
         if let Some(own) = meta.keys().find(|name| name.starts_with(OWN_META)) {
             let rule =
-                format!("must not be given: Windlass uses names that begin with `{OWN_META}`");
+                format!("is reserved: names that begin with `{OWN_META}` belong to Windlass");
             checks.refuse(&format!("meta.{own}"), rule);
         }
         Some(windlass_core::NewJob {
@@ -244,14 +251,14 @@ fn check_kind(checks: &mut Checks, kind: Option<Kind>, is_http: bool) -> Option<
         None => checks.required("kind", None),
         Some(kind) => {
             if is_http && kind.as_str() != "http" {
-                checks.refuse("http", "goes with `kind` `http` only");
+                checks.refuse("http", "is only allowed if `kind` is `http`");
             }
             Some(kind)
         }
     }
 }
 
-/// The kind of a job, or how often it may run.
+/// The kind of a job, or its delivery mode.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum KindOrDelivery {
@@ -288,14 +295,14 @@ impl JsonSchema for KindOrDelivery {
     }
 }
 
-/// Reads a delivery mode in small letters or capitals.
+/// Reads a delivery mode in lower or upper case.
 fn any_case<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Delivery>, D::Error> {
     let word = Option::<String>::deserialize(deserializer)?;
     let read = word.map(|word| word.to_ascii_lowercase().parse());
     read.transpose().map_err(de::Error::custom)
 }
 
-/// What people and programs keep with a job.
+/// Metadata of a job.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Meta(pub BTreeMap<String, Value>);
 
@@ -303,7 +310,7 @@ impl<'de> Deserialize<'de> for Meta {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Json(json) = Json::deserialize(deserializer)?;
         if json.as_str().contains("$serde_json::private") {
-            let rule = "the value must not hold names reserved by the JSON library";
+            let rule = "the value must not contain names reserved by the JSON library";
             return Err(de::Error::custom(rule));
         }
         let map = json.decode();
@@ -330,27 +337,30 @@ impl JsonSchema for Meta {
 request! {
     /// The request of an HTTP job.
     pub struct HttpRequest {
-        /// Where it goes.
+        /// URL to request.
         #[schemars(required, example = "https://example.com/hook")]
         pub url: String,
-        /// `GET`, `HEAD`, `POST`, `PUT`, `PATCH`, `DELETE` or `OPTIONS`. `POST`.
+        /// HTTP method: `GET`, `HEAD`, `POST`, `PUT`, `PATCH`, `DELETE` or `OPTIONS`. Default:
+        /// `POST`.
         pub method: String,
-        /// Headers of the request.
+        /// HTTP headers.
         pub headers: BTreeMap<String, String>,
-        /// The body: text as it is, anything else as JSON.
+        /// Request body. Text is sent as it is, any other JSON value as JSON.
         pub body: Value,
-        /// Statuses that no retry can help with: numbers from 300 to 599, or `"3xx"`, `"4xx"`, `"5xx"`.
+        /// Response statuses that are not retried: numbers from 300 to 599, or `"3xx"`, `"4xx"`,
+        /// `"5xx"`.
         pub permanent_statuses: Vec<Value>,
-        /// The target may take the request for later (202), and report its end by the token sent along.
+        /// Whether the target may answer 202 and report the result later, with the token that the
+        /// request carries. Default: `false`.
         #[serde(rename = "async")]
         pub later: bool,
-        /// How long the target has to report.
+        /// How long the target may take to report the result. Only with `async`. Default: 1 h.
         pub complete_within: DurationText,
-        /// The same in milliseconds.
+        /// `complete_within` in milliseconds.
         pub complete_within_ms: Millis,
-        /// The name of the secret that signs the request, or up to 8 names.
+        /// Name of the secret that signs the request, or a list of up to 8 names.
         pub sign: Value,
-        /// The `Idempotency-Key` that the target gets; the id of the job if not given.
+        /// Value of the header `Idempotency-Key` of the request. Default: the id of the job.
         pub idempotency_key: Key,
     }
 }

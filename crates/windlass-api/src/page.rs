@@ -1,4 +1,4 @@
-//! Lists in pages.
+//! Pages of lists, and their cursors.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,18 +11,18 @@ use windlass_core::{Invalid, JobId};
 
 use crate::BoundedInt;
 
-/// One page of a list.
+/// A page of a list.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "{T}Page")]
 pub struct Page<T> {
-    /// What is on it.
+    /// The elements of the page.
     pub data: Vec<T>,
-    /// Where the next page begins; null at the end of the list.
+    /// Cursor of the next page. Null on the last page.
     pub next_cursor: Option<String>,
 }
 
 impl<T> Page<T> {
-    /// All there is.
+    /// A list that has only one page.
     pub fn single(data: Vec<T>) -> Self {
         Page {
             data,
@@ -30,7 +30,7 @@ impl<T> Page<T> {
         }
     }
 
-    /// The first `limit` of a list of which one more was read, to know whether it goes on.
+    /// The first `limit` elements. `data` has one more element if there is a next page.
     pub fn first<C: Position>(mut data: Vec<T>, limit: usize, position: impl Fn(&T) -> C) -> Self {
         let more = data.len() > limit;
         data.truncate(limit);
@@ -40,24 +40,24 @@ impl<T> Page<T> {
     }
 }
 
-/// Which page of a list is asked for.
+/// Which page of a list to return.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, bound = "C: Position")]
 #[schemars(bound = "C: Position")]
 pub struct PageParams<C> {
-    /// At most this many rows.
+    /// Most elements to return, at most 1000. The default depends on the route.
     pub limit: Option<BoundedInt<1, 1000>>,
-    /// `next_cursor` of the page before.
+    /// Cursor of the page: the `next_cursor` of the previous page.
     pub cursor: Option<PageCursor<C>>,
 }
 
 impl<C: Position> PageParams<C> {
-    /// At most how many rows; `default` if the request does not say.
+    /// The limit, or `default` if the request has none.
     pub fn limit_or(&self, default: usize) -> usize {
         self.limit.map_or(default, BoundedInt::to)
     }
 
-    /// Behind what the page begins.
+    /// The position of the last element of the previous page.
     pub fn after(self) -> Option<C> {
         self.cursor.map(|after| after.0)
     }
@@ -71,11 +71,11 @@ impl<C: Position> crate::Body for PageParams<C> {
     }
 }
 
-/// What the order of a list is made of.
+/// The sort key of a list.
 pub trait Position: Clone + Send + fmt::Debug + 'static {
-    /// The cursor behind it.
+    /// The cursor of the page that starts after this position.
     fn to_cursor(&self) -> Cursor;
-    /// Itself, if the cursor is one of its list.
+    /// The position, if the cursor belongs to such a list.
     fn from_cursor(cursor: Cursor) -> Option<Self>;
 }
 
@@ -118,7 +118,7 @@ impl Position for String {
     }
 }
 
-/// A cursor of a list whose order is made of `C`.
+/// A cursor of a list that is sorted by `C`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageCursor<C>(pub C);
 
@@ -140,7 +140,7 @@ impl<'de, C: Position> Deserialize<'de> for PageCursor<C> {
         let cursor = text.parse().ok().and_then(C::from_cursor);
         cursor
             .map(PageCursor)
-            .ok_or_else(|| de::Error::custom(of_another_list()))
+            .ok_or_else(|| de::Error::custom(wrong_list()))
     }
 }
 
@@ -158,28 +158,28 @@ impl<C> JsonSchema for PageCursor<C> {
     }
 }
 
-/// A position in a list. Its text means nothing to clients.
+/// A position in a list. Clients treat its text as opaque.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cursor {
-    /// Behind this job.
+    /// After this job.
     Job(JobId),
-    /// Behind this number or instant.
+    /// After this number or time.
     Number(u64),
-    /// Behind this name.
+    /// After this name.
     Name(String),
 }
 
 impl Cursor {
-    /// Reads a cursor of a list in the order of numbers.
+    /// Reads a cursor of a list that is sorted by a number.
     pub fn number(text: &str) -> Result<u64, Invalid> {
         match text.parse()? {
             Cursor::Number(number) => Ok(number),
-            _ => Err(of_another_list()),
+            _ => Err(wrong_list()),
         }
     }
 }
 
-fn of_another_list() -> Invalid {
+fn wrong_list() -> Invalid {
     Invalid::new("", "must be a `next_cursor` of this list")
 }
 
@@ -210,9 +210,9 @@ impl FromStr for Cursor {
             String::from_utf8(bytes).ok()
         };
         let job = job().map(|bits| Cursor::Job(JobId::from_u128(bits)));
-        let found = job.or_else(|| number().map(Cursor::Number));
-        let found = found.or_else(|| name().map(Cursor::Name));
-        found.ok_or_else(of_another_list)
+        let cursor = job.or_else(|| number().map(Cursor::Number));
+        let cursor = cursor.or_else(|| name().map(Cursor::Name));
+        cursor.ok_or_else(wrong_list)
     }
 }
 
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_of_another_list_is_refused() {
+    fn a_cursor_wrong_list_is_refused() {
         let (job, number) = (Cursor::Job(JobId::from_u128(7)), Cursor::Number(3));
         assert_eq!(Cursor::number(&number.to_string()), Ok(3));
         assert!(Cursor::number(&job.to_string()).is_err());

@@ -1,4 +1,4 @@
-//! Retry policies that have a name, and what a policy will do.
+//! Presets of retry policies, and explanations of what a policy does.
 
 use std::time::Duration;
 
@@ -9,23 +9,23 @@ use windlass_core::{Invalid, retry::Preset};
 
 use crate::{Body, BoundedInt, Checks, Count, Policy, Retry, plain_body};
 
-/// This many jobs fail together unless the request says otherwise.
+/// How many jobs fail together if the request does not say.
 const JOBS_DEFAULT: u64 = 1000;
 
-/// A policy that has a name.
+/// A preset: a retry policy with a name.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Preset")]
 pub struct NamedPolicy {
-    /// Its name.
+    /// Name of the preset.
     pub name: Preset,
-    /// What it is for.
+    /// What the preset is for.
     pub purpose: String,
-    /// The policy itself.
+    /// The policy.
     pub policy: Policy,
 }
 
 impl NamedPolicy {
-    /// All of them.
+    /// All presets.
     pub fn all() -> Vec<Self> {
         let named = |preset: Preset| NamedPolicy {
             name: preset,
@@ -36,14 +36,14 @@ impl NamedPolicy {
     }
 }
 
-/// How a policy is explained.
+/// Assumptions of an explanation.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExplainParams {
-    /// How many attempts may fail, instead of what the policy says.
+    /// How many attempts may fail in total. Default: the limit of the policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<BoundedInt<1, 1000>>,
-    /// How many jobs fail together; 1000 if not given.
+    /// How many jobs fail at the same time. Default: 1000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jobs: Option<BoundedInt<1, { u32::MAX as i64 }>>,
 }
@@ -51,7 +51,7 @@ pub struct ExplainParams {
 plain_body!(ExplainParams);
 
 impl ExplainParams {
-    /// What a policy will do.
+    /// Explains a policy.
     pub fn explain(self, policy: &RetryPolicy) -> Result<PolicyExplanation, Invalid> {
         let limit = self.max_attempts.map(BoundedInt::get);
         let limit = limit.map(AttemptLimit::from_max_attempts).transpose()?;
@@ -66,17 +66,17 @@ impl ExplainParams {
     }
 }
 
-/// A policy that is to be explained.
+/// A retry policy to explain.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExplainRequest {
-    /// The policy.
+    /// The policy, or the name of a preset.
     #[schemars(required)]
     pub policy: Option<Retry>,
-    /// How many attempts may fail, instead of what the policy says.
+    /// How many attempts may fail in total. Default: the limit of the policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<BoundedInt<1, 1000>>,
-    /// How many jobs fail together; 1000 if not given.
+    /// How many jobs fail at the same time. Default: 1000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jobs: Option<BoundedInt<1, { u32::MAX as i64 }>>,
 }
@@ -95,19 +95,19 @@ impl Body for ExplainRequest {
     }
 }
 
-/// What a policy will do, in milliseconds.
+/// When the attempts of a failing job start. All durations are in milliseconds.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Explanation")]
 pub struct PolicyExplanation {
     /// The policy.
     pub policy: Policy,
-    /// Each attempt.
+    /// Start of each attempt.
     pub attempts: Vec<AttemptForecast>,
-    /// When the last attempt starts, counted from the first.
+    /// Start of the last attempt, in milliseconds after the first.
     pub horizon_ms: Range,
-    /// How many requests each second has if the jobs fail together.
+    /// Number of attempts in each second if all jobs fail at the same time.
     pub herd: Vec<HerdSecond>,
-    /// How many requests come later than that.
+    /// Number of attempts after the seconds that `herd` lists.
     pub herd_rest: Count,
 }
 
@@ -115,33 +115,33 @@ pub struct PolicyExplanation {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct AttemptForecast {
-    /// Which attempt, from 1.
+    /// Number of the attempt, counted from 1.
     pub attempt: u32,
-    /// How long after the one before.
+    /// Delay after the previous attempt, in milliseconds.
     pub delay_ms: Range,
-    /// How long after the first.
+    /// Start, in milliseconds after the first attempt.
     pub at_ms: Range,
 }
 
-/// A duration that jitter spreads.
+/// A duration that jitter varies, in milliseconds.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct Range {
-    /// The shortest.
+    /// Shortest duration.
     pub min: Count,
-    /// Without jitter.
+    /// Duration without jitter.
     pub nominal: Count,
-    /// The longest.
+    /// Longest duration.
     pub max: Count,
 }
 
-/// The requests of one second.
+/// The attempts of one second.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct HerdSecond {
-    /// Which second, from 0.
+    /// The second, counted from 0.
     pub second: Count,
-    /// How many requests it has.
+    /// Number of attempts that start in this second.
     pub requests: Count,
 }
 
@@ -158,10 +158,10 @@ impl From<retry::Span> for Range {
 
 impl PolicyExplanation {
     fn new(policy: &RetryPolicy, explanation: &Explanation) -> Self {
-        let attempts = explanation.attempts.iter().map(|one| AttemptForecast {
-            attempt: one.attempt,
-            delay_ms: one.delay.into(),
-            at_ms: one.at.into(),
+        let attempts = explanation.attempts.iter().map(|forecast| AttemptForecast {
+            attempt: forecast.attempt,
+            delay_ms: forecast.delay.into(),
+            at_ms: forecast.at.into(),
         });
         let herd = explanation.herd.iter().map(|row| HerdSecond {
             second: row.second,
@@ -196,10 +196,10 @@ mod tests {
 
     #[test]
     fn a_policy_is_explained() {
-        let told = explained(&json!({"policy": "patient", "jobs": 10})).unwrap();
-        assert_eq!(told["attempts"].as_array().unwrap().len(), 4);
-        assert_eq!(told["attempts"][3]["at_ms"]["nominal"], 21_000);
-        assert_eq!(told["herd"][0], json!({"second": 0, "requests": 10}));
+        let explanation = explained(&json!({"policy": "patient", "jobs": 10})).unwrap();
+        assert_eq!(explanation["attempts"].as_array().unwrap().len(), 4);
+        assert_eq!(explanation["attempts"][3]["at_ms"]["nominal"], 21_000);
+        assert_eq!(explanation["herd"][0], json!({"second": 0, "requests": 10}));
         let more = explained(&json!({"policy": "patient", "max_attempts": 6})).unwrap();
         assert_eq!(more["attempts"].as_array().unwrap().len(), 6);
     }

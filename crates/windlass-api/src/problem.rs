@@ -1,42 +1,42 @@
-//! What went wrong, as `application/problem+json`: a stable code for programs, a sentence and a hint for people.
+//! Error responses: a stable code for programs, a sentence and a hint for people.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use windlass_core::Invalid;
 
-/// A refusal or failure.
+/// Error response, as `application/problem+json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
-    /// Always `about:blank`: the code says what kind it is.
+    /// Always `about:blank`. Use `code` to distinguish problems.
     #[serde(rename = "type")]
     pub type_uri: String,
-    /// The words of the status.
+    /// Text of the HTTP status.
     pub title: String,
-    /// The HTTP status.
+    /// HTTP status.
     #[schemars(range(min = 400, max = 599))]
     pub status: u16,
-    /// Which problem; never changes. docs/rest.md lists them.
+    /// Code of the problem, for programs. Codes never change; docs/rest.md lists them.
     pub code: String,
-    /// What is wrong here.
+    /// What is wrong, for people.
     pub detail: String,
-    /// What to do about it.
+    /// What to do next, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// The fields that break rules.
+    /// Fields of the request that are invalid.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldProblem>,
-    /// The id of the request, as in the log.
+    /// Id of the request, as in the log of the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
 }
 
-/// One field that breaks a rule.
+/// An invalid field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct FieldProblem {
-    /// Where, as a JSON pointer; a parameter of the query is like a field of its name.
+    /// JSON pointer to the field in the body. For a query parameter, a slash and its name.
     pub pointer: String,
-    /// Which rule.
+    /// Rule that the field breaks, such as `is required`.
     pub rule: String,
 }
 

@@ -1,4 +1,4 @@
-//! The query of a URL, taken apart.
+//! Parsing the query of a URL.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 use windlass_core::Invalid;
 
-/// The pairs of a query, decoded. A name that is given twice is refused.
+/// Parses the query of a URL into decoded names and values. Refuses a name that is given twice.
 pub fn query_pairs(query: &str) -> Result<Map<String, Value>, Invalid> {
     let mut pairs = Map::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -20,18 +20,21 @@ pub fn query_pairs(query: &str) -> Result<Map<String, Value>, Invalid> {
     Ok(pairs)
 }
 
-/// Text without its percent escapes; `+` is a space.
+/// Decodes percent escapes; `+` is a space.
 fn decoded(text: &str) -> Result<String, Invalid> {
     let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let mut escapes = text.split('%').skip(1);
     if !escapes.all(|rest| rest.get(..2).is_some_and(is_digits)) {
-        return Err(Invalid::new("", "has a broken percent escape in its query"));
+        return Err(Invalid::new(
+            "",
+            "must be a query with valid percent escapes",
+        ));
     }
     let text = text.replace('+', " ");
     let text = percent_decode_str(&text).decode_utf8();
     let text = text.ok().filter(|text| !text.contains('\0'));
     let text = text.map(Cow::into_owned);
-    text.ok_or_else(|| Invalid::new("", "must have a query in UTF-8 without NUL characters"))
+    text.ok_or_else(|| Invalid::new("", "must be a query in UTF-8 without NUL characters"))
 }
 
 #[cfg(test)]

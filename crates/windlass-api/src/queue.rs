@@ -1,4 +1,4 @@
-//! Queues: how they are, and what is set about them.
+//! Queues and their settings.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -8,46 +8,48 @@ use windlass_core::{JobId, QueueName, Timestamp, string_enum};
 use crate::value::{Count, either_duration};
 use crate::{Body, BoundedInt, Checks, DurationText, JobState, Millis, PageCursor, Retry};
 
-/// A number of jobs that is at least 1.
+/// A number that is at least 1.
 type AtLeastOne = BoundedInt<1, { u32::MAX as i64 }>;
 
-/// The settings of a queue, over all nodes. What is not set is not bounded, or at its default.
+/// Settings of a queue. They apply across all nodes.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct QueueSettings {
-    /// At most this many jobs wait in it.
+    /// Most jobs that may wait in the queue. Default: no limit.
     pub max_depth: Option<BoundedInt<1, { i64::MAX }>>,
-    /// At most this many run at once.
+    /// Most jobs of the queue that run at once. Default: no limit.
     pub concurrency: Option<AtLeastOne>,
-    /// At most this many start in each period.
+    /// Most jobs of the queue that start in a period. Default: no limit.
     pub rate: Option<QueueRate>,
-    /// The policy of its jobs that have none of their own, and no kind with one.
+    /// Retry policy of jobs that have none of their own and whose kind has none. Default: that of
+    /// the server.
     pub retry: Option<Retry>,
-    /// The share of the slots that retries get while fresh jobs wait too; `off` for strict priority
-    /// over both.
+    /// Share of the slots for retries while new jobs wait too: 0 to 1, or `off` to order both
+    /// strictly by priority. Default: 0.2.
     pub retry_fetch_ratio: Option<FetchRatio>,
-    /// This many slots of a worker never hold a retry.
+    /// Number of slots in each worker that never run a retry. Default: 1 for workers with at least
+    /// 4 slots, else 0.
     pub fresh_reserve: Option<BoundedInt<0, { u32::MAX as i64 }>>,
-    /// At most this many retries run at once in the queue, across all nodes.
+    /// Most retries of the queue that run at once. Default: no limit.
     pub max_inflight_retries: Option<AtLeastOne>,
-    /// In each worker, this many retries run at once in a pool of their own; over REST, at most this
-    /// many of its jobs are retries.
+    /// Number of retries that each worker runs in a separate pool. For remote workers, the most
+    /// retries among their running jobs. Default: no separate pool.
     pub retry_lane: Option<AtLeastOne>,
-    /// Its share of a worker's slots next to other queues; 1 if not set.
+    /// Share of the slots of a worker, relative to the other queues. Default: 1.
     pub weight: Option<BoundedInt<1, { WEIGHT_MAX as i64 }>>,
 }
 
-/// How many jobs of a queue may start in each period.
+/// How many jobs of a queue may start in a period.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(inline)]
 pub struct QueueRate {
-    /// At most this many.
+    /// Most jobs that start in any window of length `period`.
     #[schemars(required)]
     pub count: Option<AtLeastOne>,
-    /// In any window of this length.
+    /// Length of the window. Required; must be longer than 0s.
     pub period: Option<DurationText>,
-    /// The same in milliseconds.
+    /// `period` in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period_ms: Option<Millis>,
 }
@@ -85,7 +87,7 @@ impl QueueRate {
         let count = checks.required("count", self.count);
         let period = either_duration(checks, "period", self.period, self.period_ms);
         if checks.required("period", period)?.is_zero() {
-            checks.refuse("period", "must be longer than nothing");
+            checks.refuse("period", "must be longer than 0s");
         }
         Some(Rate {
             count: count?.to(),
@@ -170,97 +172,98 @@ impl JsonSchema for FetchRatio {
 /// A queue.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Queue {
-    /// Its name.
+    /// Name of the queue.
     pub name: QueueName,
-    /// How many jobs wait in it.
+    /// Number of waiting jobs.
     pub depth: Count,
-    /// How many of its jobs are in each state.
+    /// Number of jobs in each state.
     pub counts: QueueCounts,
-    /// What this node saw in the last minute.
+    /// What this node observed in the last minute.
     pub last_minute: LastMinute,
-    /// Since when its oldest ready job is due.
+    /// Since when the oldest ready job is due.
     pub oldest_ready_at: Option<Timestamp>,
-    /// For how long that is, in milliseconds.
+    /// How long the oldest ready job has been due, in milliseconds.
     pub oldest_ready_ms: Option<Count>,
-    /// Who paused it, if it is paused.
+    /// Who paused the queue, and when. Null if it is not paused.
     pub paused: Option<QueuePause>,
-    /// What is set about it.
+    /// Settings of the queue.
     pub settings: QueueSettings,
-    /// The server cannot read all settings of the queue: a newer version may have written them.
-    /// Defaults hold for what it cannot read; PUT settings replaces them.
+    /// True if the server cannot read the settings, because a newer version may have written them.
+    /// It uses the defaults; if it cannot read `max_depth`, `concurrency` or `rate`, it pauses the
+    /// queue. PUT settings replaces them.
     pub settings_unreadable: bool,
 }
 
-/// How many jobs of a queue are in each state.
+/// Number of jobs of a queue in each state.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct QueueCounts {
-    /// Waiting, and not due yet.
+    /// Waiting and not yet due.
     pub scheduled: Count,
-    /// Waiting, and due.
+    /// Waiting and due.
     pub ready: Count,
-    /// Waiting for a retry, due or not.
+    /// Waiting for a retry, whether due or not.
     pub retrying: Count,
     /// Running.
     pub running: Count,
-    /// Succeeded, and not removed yet.
+    /// Succeeded and not yet removed.
     pub succeeded: Count,
     /// Dead.
     pub dead: Count,
-    /// Cancelled, and not removed yet.
+    /// Cancelled and not yet removed.
     pub cancelled: Count,
 }
 
-/// How often each thing happened in a queue in the last minute.
+/// What happened in a queue in the last minute.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct LastMinute {
-    /// Jobs that were enqueued.
+    /// Number of created jobs.
     pub enqueued: Count,
-    /// Attempts that succeeded.
+    /// Number of attempts that succeeded.
     pub succeeded: Count,
-    /// Attempts that failed, timed out or were lost.
+    /// Number of attempts that failed, timed out or were lost.
     pub failed: Count,
-    /// Retries that were scheduled.
+    /// Number of retries that were scheduled.
     pub retried: Count,
-    /// Jobs that died.
+    /// Number of jobs that died.
     pub dead: Count,
 }
 
-/// A pause of a queue.
+/// Who paused a queue, and when.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct QueuePause {
-    /// Who paused it.
+    /// Name of the key that paused the queue.
     pub by: String,
-    /// When.
+    /// When the queue was paused.
     pub at: Timestamp,
 }
 
-/// Parameters of routes that may set up a queue.
+/// Whether to create a missing queue.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateQueue {
-    /// Set up a queue that does not exist yet; without it, such a queue is 404.
+    /// Create the queue if it does not exist. Otherwise, the response is 404. Default: `false`.
     pub create: Option<bool>,
 }
 
-/// Which jobs of a queue are removed. It must be spelled out: one state, and what stays.
+/// Finished jobs to remove from a queue.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PurgeQueue {
-    /// Jobs in this state.
+    /// Remove jobs in this state.
     #[schemars(required)]
     pub state: Option<PurgedState>,
-    /// Only jobs that finished before this instant.
+    /// Only remove jobs that finished before this time.
     pub finished_before: Option<Timestamp>,
-    /// One pass removes at most this many. 1000.
+    /// Most jobs to remove in one request. Default: 1000.
     pub limit: Option<BoundedInt<1, 1000>>,
-    /// `next_cursor` of the pass before.
+    /// Cursor of the next batch: the `next_cursor` of the previous response.
     pub cursor: Option<PageCursor<JobId>>,
 }
 
-/// A state from which jobs can be removed.
+/// A state in which jobs can be removed.
 #[derive(Debug, Clone, Copy)]
 pub enum PurgedState {
     /// Succeeded.
@@ -340,7 +343,11 @@ mod tests {
             (&written["retry"], &written["retry_fetch_ratio"]),
             (&policy, &json!("off"))
         );
-        assert_eq!(written["max_depth"], json!(null), "what is not set is null");
+        assert_eq!(
+            written["max_depth"],
+            json!(null),
+            "a missing setting is null"
+        );
     }
 
     #[test]
@@ -370,11 +377,11 @@ mod tests {
                 &["retry.backoff.max"],
             ),
         ] {
-            let mut found = read(&value).unwrap_err();
+            let mut refused = read(&value).unwrap_err();
             let mut fields: Vec<&str> = fields.to_vec();
-            found.sort();
+            refused.sort();
             fields.sort_unstable();
-            assert_eq!(found, fields, "{value}");
+            assert_eq!(refused, fields, "{value}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Reading a body into its type, so that everything wrong with it is reported at once.
+//! Reading a request body into its type, with all problems reported at once.
 //!
-//! A body that keeps all rules is read once, by serde. A body that does not is read again without
-//! the field that was refused, until only good fields are left; rules that concern several fields
-//! are checked last. So types stay plain, and no route can forget a field.
+//! Serde reads a valid body once. If serde refuses a field, the body is read again without that
+//! field, until only valid fields are left. Rules that concern several fields are checked last. So
+//! the types stay plain structs, and no route can forget to check a field.
 
 #[cfg(test)]
 mod tests;
@@ -17,45 +17,46 @@ use windlass_core::{Invalid, Timestamp};
 
 use crate::Malformed;
 
-/// At most this many problems of one body are reported.
+/// The most problems that are reported for one body.
 pub const PROBLEMS_MAX: usize = 100;
 
-/// Only the first problem of a larger body is reported: as a tree, JSON takes many times its room.
+/// For larger bodies, only the first problem is reported, because a parsed JSON tree takes many
+/// times the memory of its text.
 const MENDED_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// A refused body is read again until this many bytes were read.
+/// The most bytes that are read in total to find all problems of a refused body.
 const READ_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// A body or the query of a request: its fields say what each must be, `check` what they must be
-/// together.
+/// The body or the query of a request. The types of its fields check each field, `check` the rules
+/// that concern several fields.
 ///
-/// Every field is optional for serde, also a required one, so that a refused field does not hide
-/// the others; `check` asks for it.
+/// Every field is optional for serde, even a required one, so that one invalid field does not hide
+/// the problems of the others. `check` reports missing fields.
 pub trait Body: DeserializeOwned + JsonSchema + 'static {
-    /// What the body means.
+    /// The checked body.
     type Checked: Send + 'static;
 
-    /// Checks the rules that concern several fields. What it returns counts only if it reported no
-    /// problem; it reports one where it returns none.
+    /// Checks the rules that concern several fields. If it returns `None`, it has reported a
+    /// problem. If it has reported a problem, the caller ignores what it returns.
     fn check(self, checks: &mut Checks) -> Option<Self::Checked>;
 }
 
 /// Why a body was refused.
 #[derive(Debug)]
 pub enum BodyRefused {
-    /// It is not JSON.
+    /// The body is not JSON.
     Malformed(Malformed),
-    /// Fields break rules: at least one, at most [`PROBLEMS_MAX`].
+    /// At least one field is invalid. Lists at most [`PROBLEMS_MAX`] problems.
     Invalid(Vec<Invalid>),
 }
 
-/// Reads a body, or returns everything that is wrong with it.
+/// Reads and checks a body, or returns all its problems.
 pub fn read_body<B: Body>(text: &str, now: Timestamp) -> Result<B::Checked, BodyRefused> {
     read_body_with(text, now, B::check)
 }
 
-/// Reads a body whose rules over several fields need more than the body: the path of the request,
-/// or what is stored. `check` does what [`Body::check`] does for other bodies.
+/// Reads a body whose rules depend on more than the body, such as the path of the request or stored
+/// data. `check` does what [`Body::check`] does for other bodies.
 pub fn read_body_with<B: DeserializeOwned, T>(
     text: &str,
     now: Timestamp,
@@ -73,15 +74,16 @@ pub fn read_body_with<B: DeserializeOwned, T>(
             }
         }
         Ok(body) => check_body(body, now, check).map_err(BodyRefused::Invalid),
-        Err(error) if error.is_data() => Err(match text.len() <= MENDED_BYTES_MAX {
-            true => all_problems(text, now, check),
-            false => first_problem::<B>(text),
+        Err(error) if error.is_data() => Err(if text.len() <= MENDED_BYTES_MAX {
+            all_problems(text, now, check)
+        } else {
+            first_problem::<B>(text)
         }),
         Err(error) => Err(BodyRefused::Malformed(Malformed::new(&error))),
     }
 }
 
-/// Checks the rules over several fields of a body, or returns all that are broken.
+/// Checks the rules that concern several fields, or returns all problems.
 pub(crate) fn check_body<B, T>(
     body: B,
     now: Timestamp,
@@ -94,7 +96,7 @@ pub(crate) fn check_body<B, T>(
     }
 }
 
-/// Declares a request: a struct whose fields may all be left out, and that has no others.
+/// Declares a request: a struct with optional fields that refuses unknown fields.
 macro_rules! request {
     (
         $(#[$about:meta])*
@@ -117,7 +119,7 @@ macro_rules! request {
 
 pub(crate) use request;
 
-/// Declares that a type is a [`Body`] whose fields have no rules in common.
+/// Implements [`Body`] for a type without rules that concern several fields.
 #[macro_export]
 macro_rules! plain_body {
     ($($type:ty),+ $(,)?) => {$(
@@ -131,18 +133,18 @@ macro_rules! plain_body {
     )+};
 }
 
-/// One parameter of a query.
+/// A query parameter.
 #[derive(Debug, Clone)]
 pub struct Param {
-    /// Its name.
+    /// The name of the parameter.
     pub name: String,
-    /// Whether it must be given.
+    /// Whether the parameter is required.
     pub required: bool,
-    /// Its shape.
+    /// The JSON Schema of the parameter.
     pub schema: Value,
 }
 
-/// The parameters that a type declares.
+/// The query parameters that a type declares.
 pub fn params<B: Body>() -> Vec<Param> {
     let settings =
         SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
@@ -160,7 +162,7 @@ pub fn params<B: Body>() -> Vec<Param> {
     properties.into_iter().flatten().map(param).collect()
 }
 
-/// A parameter that is not given is absent, never `null`.
+/// Removes `null` from a schema: a parameter that is not given is absent, never `null`.
 fn without_null(schema: &Value) -> Value {
     let mut schema = schema.clone();
     if let Some(Value::Array(types)) = schema.get_mut("type") {
@@ -181,25 +183,25 @@ fn without_null(schema: &Value) -> Value {
     schema
 }
 
-/// Reads a query from its decoded pairs, or returns everything that is wrong with it. Pairs that
-/// are not among `params`, the parameters of the type, are left to others.
+/// Reads a query from its decoded pairs, or returns all its problems. Ignores pairs that are not in
+/// `params`, the parameters of the type, because another type reads them.
 pub fn read_query<B: Body>(
     pairs: &Map<String, Value>,
     params: &[Param],
     now: Timestamp,
 ) -> Result<B::Checked, Vec<Invalid>> {
-    let ours = params.iter().filter_map(|param| {
+    let fields = params.iter().filter_map(|param| {
         let text = pairs.get(&param.name)?;
         Some((param.name.clone(), typed(text, &param.schema)))
     });
-    let value = Value::Object(ours.collect());
+    let value = Value::Object(fields.collect());
     let mut checks = Checks::new(now);
     read_value(value, &mut checks, PROBLEMS_MAX, B::check)
         .filter(|_| checks.problems.is_empty())
         .ok_or(checks.problems)
 }
 
-/// The text of a parameter as the JSON that its schema expects, if it is that.
+/// Converts the text of a parameter to the JSON type that its schema expects, if possible.
 fn typed(text: &Value, schema: &Value) -> Value {
     let is_text = schema.get("type").is_none_or(|kind| kind == "string");
     let written = text.as_str().filter(|_| !is_text);
@@ -214,7 +216,7 @@ pub(crate) fn first_problem<B: DeserializeOwned>(text: &str) -> BodyRefused {
     BodyRefused::Invalid(read.err().iter().map(|error| refusal(error, &[])).collect())
 }
 
-/// All problems of a body that serde refused.
+/// Returns all problems of a body that serde refused.
 fn all_problems<B: DeserializeOwned, T>(
     text: &str,
     now: Timestamp,
@@ -234,7 +236,7 @@ fn all_problems<B: DeserializeOwned, T>(
     BodyRefused::Invalid(checks.problems)
 }
 
-/// Reads a value without its bad fields, whose problems it reports.
+/// Reads a value without its invalid fields, and reports a problem for each of them.
 fn read_value<B: DeserializeOwned, T>(
     mut value: Value,
     checks: &mut Checks,
@@ -254,10 +256,10 @@ fn read_value<B: DeserializeOwned, T>(
     None
 }
 
-/// An element that was taken out of a list: the path of the list, and where the element stood.
+/// An element that was removed from a list: the path of the list and the original index.
 type RemovedElement = (String, usize);
 
-/// Takes out the field that was refused; whether it could.
+/// Removes the field that serde refused. Returns whether that was possible.
 fn remove(
     value: &mut Value,
     path: &serde_path_to_error::Path,
@@ -267,20 +269,20 @@ fn remove(
     let Some((last, outer)) = segments.split_last() else {
         return false;
     };
-    let (mut found, mut list) = (value, String::new());
+    let (mut inner, mut list) = (value, String::new());
     for segment in outer {
         list = joined(list, segment, removed);
-        let inner = match segment {
-            Segment::Map { key } => found.get_mut(key),
-            Segment::Seq { index } => found.get_mut(index),
+        let next = match segment {
+            Segment::Map { key } => inner.get_mut(key),
+            Segment::Seq { index } => inner.get_mut(index),
             Segment::Enum { .. } | Segment::Unknown => None,
         };
-        let Some(inner) = inner else {
+        let Some(next) = next else {
             return false;
         };
-        found = inner;
+        inner = next;
     }
-    match (found, last) {
+    match (inner, last) {
         (Value::Object(map), Segment::Map { key }) => map.remove(key).is_some(),
         (Value::Array(elements), Segment::Seq { index }) if *index < elements.len() => {
             elements.remove(*index);
@@ -293,11 +295,11 @@ fn remove(
     }
 }
 
-/// Where an element stood before others were taken out of its list.
+/// The index of an element before others were removed from its list.
 fn original_index(list: &str, index: usize, removed: &[RemovedElement]) -> usize {
     let of_list = removed.iter().filter(|(other, _)| other == list);
-    of_list.fold(index, |index, (_, gone)| {
-        index + usize::from(*gone <= index)
+    of_list.fold(index, |index, (_, removed_index)| {
+        index + usize::from(*removed_index <= index)
     })
 }
 
@@ -314,7 +316,7 @@ fn joined(mut path: String, segment: &Segment, removed: &[RemovedElement]) -> St
     }
 }
 
-/// What serde refused, as field and rule.
+/// Converts an error of serde to a field and the rule that it breaks.
 fn refusal(
     error: &serde_path_to_error::Error<serde_json::Error>,
     removed: &[RemovedElement],
@@ -324,7 +326,7 @@ fn refusal(
         joined(path, segment, removed)
     });
     let message = error.inner().to_string();
-    // serde_json says where in the text it is, which the field says better.
+    // The line and column of serde_json are dropped, because the field says more.
     let message = message.split(" at line ").next().unwrap_or_default();
     if let Some(missing) = message.strip_prefix("missing field `") {
         let missing = missing.trim_end_matches('`');
@@ -338,7 +340,7 @@ fn refusal(
     Invalid::new(field, rule(message))
 }
 
-/// A message of serde as a rule that follows the name of a field.
+/// Converts a message of serde to a rule that follows the name of a field.
 fn rule(message: &str) -> String {
     if let Some(rule) = message.strip_prefix("the value ") {
         return rule.to_owned();
@@ -384,7 +386,7 @@ fn rule(message: &str) -> String {
     format!("must be {expected}, got {found}")
 }
 
-/// The rule that an unknown name breaks.
+/// The rule for an unknown field.
 pub(crate) fn unknown_rule<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     match nearest(name, known) {
         Some(known) => format!("is not a known field: did you mean `{known}`?"),
@@ -392,19 +394,19 @@ pub(crate) fn unknown_rule<'a>(name: &str, known: impl IntoIterator<Item = &'a s
     }
 }
 
-/// The name that serde did not expect, and those it did.
+/// The name that serde did not expect, and the names that it did expect.
 fn unexpected<'a>(message: &'a str, what: &str) -> Option<(&'a str, Vec<&'a str>)> {
     let mut quoted = message.strip_prefix(what)?.split('`').skip(1).step_by(2);
     Some((quoted.next()?, quoted.collect()))
 }
 
-/// The problems of one body, and what rules over several fields need to know.
+/// The problems of one body, found so far.
 #[derive(Debug)]
 pub struct Checks {
     now: Timestamp,
-    /// The path of the object that is checked.
+    /// The path of the object that is being checked.
     prefix: String,
-    /// The elements that were refused before.
+    /// The list elements that were removed because they are invalid.
     removed: Vec<RemovedElement>,
     problems: Vec<Invalid>,
 }
@@ -419,17 +421,17 @@ impl Checks {
         }
     }
 
-    /// When the request came.
+    /// When the server received the request.
     pub fn now(&self) -> Timestamp {
         self.now
     }
 
-    /// Reports that a field breaks a rule, unless a problem of it is known.
+    /// Reports that a field breaks a rule, unless the field already has a problem.
     pub fn refuse(&mut self, field: &str, rule: impl Into<String>) {
         self.report(Invalid::new(field, rule));
     }
 
-    /// Reports a problem, unless one of the same field is known.
+    /// Reports a problem, unless its field already has one.
     pub fn report(&mut self, problem: Invalid) {
         let problem = problem.within(&self.prefix);
         if !is_known(&self.problems, problem.field()) && self.problems.len() < PROBLEMS_MAX {
@@ -437,12 +439,12 @@ impl Checks {
         }
     }
 
-    /// The value of a rule of core, or none with its problem reported.
+    /// Returns the value, or reports the problem and returns `None`.
     pub fn keep<T>(&mut self, checked: Result<T, Invalid>) -> Option<T> {
         checked.map_err(|problem| self.report(problem)).ok()
     }
 
-    /// A field that must be there.
+    /// Reports a problem if a required field is missing.
     pub fn required<T>(&mut self, field: &str, value: Option<T>) -> Option<T> {
         if value.is_none() {
             self.refuse(field, "is required");
@@ -450,7 +452,7 @@ impl Checks {
         value
     }
 
-    /// Refuses two fields that say the same thing.
+    /// Reports a problem if both fields are given. Returns the one that is given.
     pub fn exclusive<T>(
         &mut self,
         (field, value): (&str, Option<T>),
@@ -463,20 +465,20 @@ impl Checks {
         value.or(other_value)
     }
 
-    /// Refuses a field that says nothing without another one.
+    /// Reports a problem if a field is given without another field that it needs.
     pub fn needs(&mut self, (field, given): (&str, bool), (other, other_given): (&str, bool)) {
         if given && !other_given && !self.is_refused(other) {
-            self.refuse(field, format!("says nothing without `{other}`"));
+            self.refuse(field, format!("is only allowed together with `{other}`"));
         }
     }
 
-    /// Whether a problem of this field, or of something within it, is known.
+    /// Whether this field, or a field inside it, already has a problem.
     pub fn is_refused(&self, field: &str) -> bool {
         let path = Invalid::new(field, "").within(&self.prefix);
         is_known(&self.problems, path.field())
     }
 
-    /// Checks the elements of a list; none if one of them was refused.
+    /// Checks the elements of a list. Returns `None` if one of them is invalid.
     pub fn each<T, C>(
         &mut self,
         field: &str,
@@ -498,7 +500,7 @@ impl Checks {
         checked
     }
 
-    /// Checks an object within this one.
+    /// Checks an object that is the value of `field`.
     pub fn within<T>(&mut self, field: &str, check: impl FnOnce(&mut Checks) -> T) -> T {
         let inner = Invalid::new(field, "").within(&self.prefix);
         let outer = std::mem::replace(&mut self.prefix, inner.field().to_owned());

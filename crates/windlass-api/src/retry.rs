@@ -10,90 +10,91 @@ use crate::read::request;
 use crate::value::word_or_object;
 use crate::{BoundedInt, Checks, DurationText, Millis};
 
-/// The name of a preset, or a whole policy.
+/// A retry policy, or the name of a preset.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum Retry {
-    /// A policy by its name.
+    /// The name of a preset.
     Preset(Preset),
-    /// A policy in full, or a preset with some values overridden.
+    /// A complete policy, or a preset with some values overridden.
     Policy(Box<Policy>),
 }
 
 request! {
-    /// A retry policy: `max_attempts`, `backoff`, `jitter` and `max_elapsed`, or a `preset` with some
-    /// values overridden.
+    /// Retry policy: either `max_attempts`, `backoff`, `jitter` and `max_elapsed`, or a `preset`
+    /// with some values overridden.
     #[schemars(rename = "RetryPolicy")]
     pub struct Policy {
-        /// The preset that everything comes from which is not given here.
+        /// Preset that provides the values that are not given.
         pub preset: Preset,
-        /// How many attempts may fail in total; 0 leaves the limit to others.
+        /// How many attempts may fail in total, at most 1000. Default: 0, which means that the
+        /// policy sets no limit.
         pub max_attempts: BoundedInt<0, 1000>,
-        /// One less than `max_attempts`.
+        /// How many retries may follow the first attempt: one less than `max_attempts`.
         pub max_retries: BoundedInt<0, 999>,
-        /// How the delay grows. Required unless a `preset` is named.
+        /// How the delay grows. Required, unless `preset` is given.
         pub backoff: Backoff,
-        /// How the delay is spread.
+        /// How the delay is randomized.
         pub jitter: Jitter,
-        /// No retry starts later than this after the first attempt.
+        /// No retry starts later than this after the first attempt. Default: no limit.
         pub max_elapsed: DurationText,
-        /// The same in milliseconds.
+        /// `max_elapsed` in milliseconds.
         pub max_elapsed_ms: Millis,
-        /// Overrides the `base` of the preset's backoff.
+        /// Overrides `base` in the backoff of the preset.
         pub base: DurationText,
-        /// The same in milliseconds.
+        /// `base` in milliseconds.
         pub base_ms: Millis,
-        /// Overrides the `max` of the preset's backoff.
+        /// Overrides `max` in the backoff of the preset.
         pub max: DurationText,
-        /// The same in milliseconds.
+        /// `max` in milliseconds.
         pub max_ms: Millis,
-        /// Overrides the `multiplier` of the preset's backoff.
+        /// Overrides `multiplier` in the backoff of the preset.
         pub multiplier: f64,
     }
 }
 
 request! {
-    /// How the delay grows with the number of failures. Which fields go with which `type`:
-    /// `constant` has `delay`; `linear` has `base`, `step`, `max`; `exponential` has `base`,
-    /// `multiplier`, `max`; `polynomial` has `base`, `power`, `max`; `steps` has `delays`.
+    /// How the delay grows with the number of failures. Each `type` has its own fields: `constant`
+    /// has `delay`; `linear` has `base`, `step`, `max`; `exponential` has `base`, `multiplier`,
+    /// `max`; `polynomial` has `base`, `power`, `max`; `steps` has `delays`.
     pub struct Backoff {
-        /// The formula.
+        /// Formula of the delay.
         #[serde(rename = "type")]
         #[schemars(required)]
         pub formula: BackoffType,
-        /// The delay.
+        /// Delay before every retry. For `constant`.
         pub delay: DurationText,
-        /// The same in milliseconds.
+        /// `delay` in milliseconds.
         pub delay_ms: Millis,
-        /// The first delay.
+        /// Delay before the first retry.
         pub base: DurationText,
-        /// The same in milliseconds.
+        /// `base` in milliseconds.
         pub base_ms: Millis,
-        /// What each failure adds.
+        /// What each failure adds to the delay. For `linear`.
         pub step: DurationText,
-        /// The same in milliseconds.
+        /// `step` in milliseconds.
         pub step_ms: Millis,
-        /// By what each failure multiplies the delay; 2 if not given.
+        /// Factor by which each failure multiplies the delay. For `exponential`. Default: 2.
         pub multiplier: f64,
-        /// The power to which the number of failures is raised.
+        /// Power to which the number of failures is raised. For `polynomial`.
         pub power: f64,
-        /// The longest nominal delay; 24 h if not given.
+        /// Longest delay before jitter. Default: 24 h.
         pub max: DurationText,
-        /// The same in milliseconds.
+        /// `max` in milliseconds.
         pub max_ms: Millis,
-        /// The delays, of which the last one repeats.
+        /// Delay before each retry; the last one repeats. For `steps`.
         pub delays: Vec<DurationText>,
-        /// The same in milliseconds.
+        /// `delays` in milliseconds.
         pub delays_ms: Vec<Millis>,
     }
 }
 
-/// How a delay grows.
+/// How a delay grows. `n` is the number of failures.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum BackoffType {
-    /// It stays the same.
+    /// Always `delay`.
     Constant,
     /// `base + step·(n-1)`.
     Linear,
@@ -101,17 +102,18 @@ pub enum BackoffType {
     Exponential,
     /// `base·n^power`.
     Polynomial,
-    /// The n-th of a list.
+    /// The n-th of `delays`.
     Steps,
 }
 
-/// How a delay is spread, by its name or as an object; `proportional` and `upward` need a `ratio`.
+/// How a delay is randomized: the name of a jitter, or an object. `proportional` and `upward` need
+/// a `ratio`.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum Jitter {
-    /// By its name.
+    /// The name of a jitter without a ratio.
     Name(JitterType),
-    /// With its ratio.
+    /// A jitter with its ratio.
     Object(JitterObject),
 }
 
@@ -120,36 +122,35 @@ pub enum Jitter {
 #[serde(deny_unknown_fields)]
 #[schemars(inline)]
 pub struct JitterObject {
-    /// Which one.
+    /// Name of the jitter.
     #[serde(rename = "type")]
     pub kind: JitterType,
-    /// From 0 to 1.
+    /// Share of the delay, from 0 to 1. Required for `proportional` and `upward`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
 }
 
-/// How a delay is spread.
+/// How a delay is randomized.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum JitterType {
-    /// Not at all.
+    /// The delay is not randomized.
     None,
-    /// By a share of it in both directions.
+    /// The delay plus or minus up to `ratio` of it.
     Proportional,
-    /// From zero to all of it.
+    /// From zero to the delay.
     Full,
-    /// From half of it to all of it.
+    /// From half of the delay to the delay.
     Equal,
-    /// By a share of it, upwards.
+    /// The delay plus up to `ratio` of it.
     Upward,
-    /// From `base` to three times the delay before.
+    /// From `base` to three times the previous delay.
     Decorrelated,
 }
 
 impl Retry {
-    /// The policy that is meant; the problems of its fields are reported within the field that
-    /// `checks` is at.
+    /// Returns the policy. Reports problems within the field that `checks` is at.
     pub fn check(self, checks: &mut Checks) -> Option<Arc<RetryPolicy>> {
         let policy = match self {
             Retry::Preset(preset) => Ok(preset.policy()),
@@ -171,11 +172,11 @@ impl From<&RetryPolicy> for Retry {
 impl From<&RetryPolicy> for Policy {
     fn from(policy: &RetryPolicy) -> Self {
         let read = serde_json::from_value(policy.to_json());
-        read.expect("a policy is written as it is read")
+        read.expect("core writes a policy in the form that it reads")
     }
 }
 
-/// Both forms are the same JSON, and `core` alone knows the rules between its fields.
+/// Only `core` knows the rules between the fields, so it reads the same JSON again.
 fn json_of(policy: &Policy) -> serde_json::Value {
     serde_json::to_value(policy).expect("text and numbers are JSON")
 }

@@ -32,10 +32,11 @@ macro_rules! schedule_requests {
         request! {
             /// A schedule to create.
             pub struct NewSchedule {
-                /// Its name. It must not look like an id: a schedule is found by either.
+                /// Name of the schedule. It must not be a UUID, because a schedule can be read by
+                /// name or id.
                 #[schemars(required)]
                 pub name: ScheduleName,
-                /// The job of each occurrence.
+                /// Job that each occurrence creates.
                 #[schemars(with = "NewJob")]
                 pub job: NewJob,
                 $($(#[$about])* pub $field: $type,)*
@@ -43,28 +44,28 @@ macro_rules! schedule_requests {
         }
 
         request! {
-            /// A schedule to create, or to put in place of the one that has the name in the path.
+            /// A schedule to create, or to replace the schedule of this name.
             pub struct PutSchedule {
-                /// The same name as in the path, if it is given.
+                /// Name of the schedule. Optional; must be the same as in the path.
                 pub name: ScheduleName,
-                /// The job of each occurrence.
+                /// Job that each occurrence creates.
                 #[schemars(with = "NewJob")]
                 pub job: NewJob,
                 $($(#[$about])* pub $field: $type,)*
             }
         }
 
-        /// A change to a schedule. A field that is not given stays as it is; `null` sets it back to
-        /// its default. Giving one of `cron`, `every`, `every_ms` and `at` replaces the rule.
+        /// Changes to a schedule. Fields that are not given keep their value; `null` resets a field
+        /// to its default. Giving one of `cron`, `every`, `every_ms` and `at` replaces the rule.
         #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
         #[serde(deny_unknown_fields)]
         pub struct SchedulePatch {
-            /// Always refused, because a schedule keeps its name.
+            /// Always refused, because the name of a schedule cannot change.
             #[doc(hidden)]
             #[serde(default, deserialize_with = "some_even_if_null", skip_serializing)]
             #[schemars(skip)]
             pub name: Option<IgnoredAny>,
-            /// The job of each occurrence, given as a whole.
+            /// Job that each occurrence creates. Replaces the whole job.
             #[serde(default, deserialize_with = "some_even_if_null", skip_serializing_if = "Option::is_none")]
             pub job: Option<Option<NewJob>>,
             $(
@@ -97,43 +98,44 @@ macro_rules! schedule_requests {
 }
 
 schedule_requests! {
-    /// When it fires, as a cron expression: 5 to 7 fields, a nickname such as `@daily`, or `@every
+    /// Cron expression: 5 to 7 fields, a nickname such as `@daily`, or an interval such as `@every
     /// 90s`. Exactly one of `cron`, `every` (or `every_ms`) and `at` is required.
     #[schemars(example = "0 2 * * *")]
     pub cron: String,
-    /// It fires each time this much real time has passed, at least 1 s. Counted from `starts_at`, or
-    /// from when the schedule was created.
+    /// Interval between occurrences, in real time: at least 1 s. Counted from `starts_at`, or from
+    /// the creation of the schedule.
     pub every: DurationText,
     /// `every` in milliseconds.
     pub every_ms: Millis,
-    /// It fires once, at this instant.
+    /// Fire once, at this time.
     pub at: Timestamp,
-    /// The IANA time zone whose clock `cron` follows. `UTC`.
+    /// IANA time zone of `cron`. Default: `UTC`.
     #[schemars(example = "Europe/Berlin")]
     pub timezone: String,
     /// What happens to occurrences that were missed while no server ran: `skip` drops them, `once`
-    /// fires the last one, `all` fires up to `catch_up_max` of them. `once`; `skip` for jobs that run
-    /// at most once.
+    /// fires the last one, `all` fires up to `catch_up_max` of them. Default: `once`; `skip` for
+    /// at-most-once jobs.
     pub missed: Missed,
-    /// An occurrence that is later than this counts as missed. 5 s.
+    /// An occurrence that is later than this counts as missed. Default: 5 s.
     pub missed_after: DurationText,
     /// `missed_after` in milliseconds.
     pub missed_after_ms: Millis,
-    /// At most this many occurrences fire together, the newest ones. 100.
+    /// Most missed occurrences that fire together; older ones are skipped. Default: 100.
     pub catch_up_max: BoundedInt<1, { CATCH_UP_CEILING as i64 }>,
-    /// What happens to an occurrence while an earlier one has not finished: `skip` drops it, `queue`
-    /// lets one wait, `allow` runs both, `cancel_running` cancels the earlier one. `skip`.
+    /// What happens to an occurrence while the job of an earlier one has not finished: `skip` drops
+    /// it, `queue` lets one occurrence wait, `allow` runs both, `cancel_running` cancels the
+    /// earlier job. Default: `skip`.
     pub overlap: Overlap,
-    /// Each occurrence is delayed by a fixed part of this span, so that schedules with the same rule
-    /// do not all start at once. 0 s.
+    /// Delays each occurrence by a fixed part of this duration, so that schedules with the same
+    /// rule do not all start at once. Default: 0 s.
     pub splay: DurationText,
     /// `splay` in milliseconds.
     pub splay_ms: Millis,
-    /// It does not fire before this instant.
+    /// Do not fire before this time.
     pub starts_at: Timestamp,
-    /// It does not fire after this instant.
+    /// Do not fire after this time.
     pub ends_at: Timestamp,
-    /// It does not fire until it is resumed. `false`.
+    /// Whether the schedule is paused: it does not fire until it is resumed. Default: `false`.
     pub paused: bool,
 }
 
@@ -147,7 +149,7 @@ impl Body for NewSchedule {
         if fields.has_no_rule() {
             fields.cron = Some(None);
         }
-        // Where something was refused, a stand-in lets the other rules be checked too.
+        // Placeholders for invalid parts, so that the other rules are checked too.
         let schedule = windlass_core::schedule::NewSchedule::new(
             name.or_else(|| ScheduleName::new("-").ok())?,
             Expression::At(checks.now()),
@@ -158,22 +160,22 @@ impl Body for NewSchedule {
 }
 
 impl PutSchedule {
-    /// Checks the rules over several fields, and that the name is the one in the path.
+    /// Checks the rules that concern several fields, and that the name matches the path.
     pub fn check_named(
         mut self,
         name: &ScheduleName,
         checks: &mut Checks,
     ) -> Option<windlass_core::schedule::NewSchedule> {
-        let given = self.name.replace(name.clone());
-        if given.is_some_and(|given| given != *name) {
-            checks.refuse("name", "must be the name in the path, or not given");
+        let body_name = self.name.replace(name.clone());
+        if body_name.is_some_and(|body_name| body_name != *name) {
+            checks.refuse("name", "must be the name in the path or omitted");
         }
         NewSchedule::from(self).check(checks)
     }
 }
 
 impl SchedulePatch {
-    /// The definition of a schedule with this change, if it keeps all rules.
+    /// Applies the changes to a stored schedule and checks the result.
     pub fn check_over(
         mut self,
         stored: &windlass_core::schedule::NewSchedule,
@@ -195,7 +197,7 @@ impl SchedulePatch {
         !every && self.cron.is_none() && self.at.is_none()
     }
 
-    /// Writes the fields that are given into a schedule, and reports every rule that it breaks then.
+    /// Applies the given fields to a schedule and reports all problems of the result.
     fn write_over(
         mut self,
         mut schedule: windlass_core::schedule::NewSchedule,
@@ -215,8 +217,8 @@ impl SchedulePatch {
         if let Some(after) = given_duration(checks, "missed_after", text, millis) {
             schedule.missed_after = after.unwrap_or(MISSED_AFTER_DEFAULT);
         }
-        if let Some(most) = self.catch_up_max {
-            schedule.catch_up_max = most.map_or(CATCH_UP_DEFAULT, BoundedInt::to);
+        if let Some(max) = self.catch_up_max {
+            schedule.catch_up_max = max.map_or(CATCH_UP_DEFAULT, BoundedInt::to);
         }
         if let Some(overlap) = self.overlap {
             schedule.overlap = overlap.unwrap_or_default();
@@ -244,7 +246,7 @@ impl SchedulePatch {
         schedule
     }
 
-    /// The rule, if one is given and can be read.
+    /// Returns the rule, if a valid one is given.
     fn check_rule(&mut self, checks: &mut Checks) -> Option<Expression> {
         if self.has_no_rule() {
             return None;
@@ -255,14 +257,14 @@ impl SchedulePatch {
     }
 }
 
-/// The rule that a schedule or a preview gives.
+/// Checks the rule of a schedule or a preview.
 fn check_rule(
     checks: &mut Checks,
     cron: Option<String>,
     (every, every_ms): (Option<DurationText>, Option<Millis>),
     at: Option<Timestamp>,
 ) -> Option<Expression> {
-    let spelled = match every {
+    let every_field = match every {
         None if every_ms.is_some() => "every_ms",
         _ => "every",
     };
@@ -271,20 +273,20 @@ fn check_rule(
         return None;
     }
     let rule = Expression::from_fields(cron.as_deref(), every, at);
-    checks.keep(rule.map_err(|problem| problem.rename_field("every", spelled)))
+    checks.keep(rule.map_err(|problem| problem.rename_field("every", every_field)))
 }
 
 fn is_rule_refused(checks: &Checks) -> bool {
     RULE_FIELDS.iter().any(|field| checks.is_refused(field))
 }
 
-/// The job of a schedule.
+/// Checks the job of a schedule.
 fn check_job(checks: &mut Checks, job: Option<NewJob>) -> Option<windlass_core::NewJob> {
     let job = checks.required("job", job)?;
     checks.within("job", |checks| job.check(checks))
 }
 
-/// A duration that a patch gives as text or in milliseconds.
+/// Returns a duration that a patch gives as text or in milliseconds. `Some(None)` is `null`.
 fn given_duration(
     checks: &mut Checks,
     name: &str,

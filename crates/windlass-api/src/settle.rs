@@ -1,4 +1,4 @@
-//! How attempts ended, as workers in any language report it.
+//! Results of attempts, as remote workers report them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,49 +13,50 @@ use crate::value::{either_duration, instant_or_delay, word_or_object};
 use crate::{Body, Checks, DurationText, JobState, Json, List, Millis, Text, some_even_if_null};
 
 request! {
-    /// How attempts ended.
+    /// Results of attempts.
     pub struct Outcomes {
-        /// Who ran them.
+        /// Name of the worker. Default: a name derived from the API key.
         pub worker: WorkerName,
-        /// How each ended.
+        /// Result of each attempt: 1 to 1000.
         #[schemars(required)]
         pub outcomes: List<AttemptOutcome, 1, 1000>,
     }
 }
 
 request! {
-    /// How one attempt ended.
+    /// Result of one attempt.
     pub struct AttemptOutcome {
-        /// The job.
+        /// Id of the job. Required, unless `job_id` is given.
         pub id: JobId,
-        /// The same as `id`.
+        /// Alias of `id`.
         pub job_id: JobId,
-        /// Which of its attempts.
+        /// Number of the attempt, counted from 1, as in the claimed job.
         #[schemars(required)]
         pub attempt: AttemptNumber,
-        /// How it ended.
+        /// How the attempt ended.
         #[schemars(required)]
         pub outcome: OutcomeWord,
-        /// What it leaves. Goes with `succeeded`.
+        /// Result of the job: any JSON, at most 64 KiB. Only with `succeeded`.
         #[serde(default, deserialize_with = "some_even_if_null")]
         pub result: Json,
-        /// What went wrong. Required with `failed`.
+        /// What went wrong. Required with `failed`, and only allowed with it.
         pub error: ErrorText,
-        /// No retry can help. Goes with `failed`.
+        /// True if no retry can help: the job is dead. Only with `failed`. Default: `false`.
         pub unrecoverable: bool,
-        /// The shortest wait before the next attempt. Goes with `failed`.
+        /// Minimum delay before the next attempt. Only with `failed`.
         pub retry_after: DurationText,
-        /// The same in milliseconds.
+        /// `retry_after` in milliseconds.
         pub retry_after_ms: Millis,
-        /// From when it runs again. It or `delay` is required with `snoozed`.
+        /// Earliest start of the next attempt. With `snoozed`, either `until` or `delay` is
+        /// required.
         pub until: Timestamp,
-        /// The same, counted from now.
+        /// Earliest start of the next attempt, counted from now. Excludes `until`.
         pub delay: DurationText,
-        /// The same in milliseconds.
+        /// `delay` in milliseconds.
         pub delay_ms: Millis,
-        /// Whether the handler had started. Goes with `released`. True.
+        /// Whether the handler had started. Only with `released`. Default: `true`.
         pub started: bool,
-        /// Lines that are kept with the attempt, each cut after 1000 characters.
+        /// Log lines to keep with the attempt: at most 100. Each is cut to 1000 characters.
         pub log: List<Text<0, { usize::MAX }>, 0, 100>,
     }
 }
@@ -65,27 +66,27 @@ request! {
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum OutcomeWord {
-    /// The job is done.
+    /// The attempt succeeded.
     Succeeded,
-    /// It failed.
+    /// The attempt failed.
     Failed,
-    /// It took longer than the timeout of the job.
+    /// The attempt took longer than the timeout of the job.
     TimedOut,
-    /// It is to run again later.
+    /// The handler asks to run the job again later. This is not a failure.
     Snoozed,
-    /// The worker gives it back.
+    /// The worker gives the job back without a result.
     Released,
-    /// It stopped because the job was cancelled.
+    /// The handler stopped because the job was cancelled.
     Cancelled,
 }
 
-/// An error as text, or with its causes.
+/// An error: its message, or an object with its causes.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum ErrorText {
-    /// Its message.
+    /// The message of the error.
     Message(String),
-    /// With its causes.
+    /// The error with its causes.
     Causes(ErrorCauses),
 }
 
@@ -101,21 +102,21 @@ word_or_object!(
 #[serde(deny_unknown_fields)]
 #[schemars(inline)]
 pub struct ErrorCauses {
-    /// What failed.
+    /// Message of the error.
     pub message: String,
-    /// Why, from the outside in.
+    /// Causes of the error, the outermost first.
     #[serde(default)]
     pub causes: Vec<String>,
 }
 
-/// How one attempt ended, with what goes with it.
+/// A result of an attempt that was checked.
 #[derive(Debug, Clone)]
 pub struct ReportedOutcome {
-    /// Which attempt.
+    /// The attempt.
     pub lease: LeaseRef,
-    /// How.
+    /// How the attempt ended.
     pub reported: WorkerReport,
-    /// Lines that are kept with it.
+    /// Log lines to keep with the attempt.
     pub log: Vec<String>,
 }
 
@@ -137,7 +138,7 @@ impl AttemptOutcome {
         let delay = ("delay", self.delay, self.delay_ms);
         let until = instant_or_delay(checks, ("until", self.until), delay);
         let outcome = checks.required("outcome", self.outcome);
-        for (field, given, word, needed) in [
+        for (field, is_given, word, needed) in [
             (
                 "result",
                 self.result.is_some(),
@@ -165,8 +166,8 @@ impl AttemptOutcome {
                 OutcomeWord::Released,
             ),
         ] {
-            if given && outcome.is_some_and(|outcome| outcome != needed) {
-                checks.refuse(field, format!("goes with `{word}` only"));
+            if is_given && outcome.is_some_and(|outcome| outcome != needed) {
+                checks.refuse(field, format!("is only allowed with the outcome `{word}`"));
             }
         }
         let reported = match outcome? {
@@ -208,54 +209,54 @@ impl From<ErrorText> for AttemptError {
     }
 }
 
-/// What happened to each outcome, in order.
+/// Response of a settle request.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct SettleAnswer {
-    /// What happened to each.
+    /// What the server did with each result, in the order of the request.
     pub data: Vec<Settled>,
 }
 
-/// What happened to one outcome.
+/// What the server did with one result.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct Settled {
-    /// The job.
+    /// Id of the job.
     pub id: JobId,
-    /// Which of its attempts.
+    /// Number of the attempt.
     pub attempt: u32,
-    /// Whether it counts.
+    /// Whether the server accepted the result.
     pub status: SettleStatus,
-    /// Why the lease is lost.
+    /// Why the lease is lost. Only with `lease_lost`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<LostReason>,
-    /// The state of the job now.
+    /// State of the job now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<JobState>,
-    /// When it runs again.
+    /// When the job runs again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_at: Option<Timestamp>,
-    /// Why it is dead.
+    /// Why the job is dead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dead_reason: Option<DeadReason>,
-    /// How many of its attempts failed.
+    /// Number of failed attempts of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<u32>,
 }
 
-/// What happened to an outcome.
+/// Whether the server accepted a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum SettleStatus {
-    /// It counts.
+    /// The server stored the result.
     Done,
-    /// It was reported before.
+    /// The same attempt was already settled. Nothing changed.
     Repeated,
-    /// The attempt took longer than the timeout of its job: it counts as timed out.
+    /// The result came after the timeout of the job, so the attempt counts as timed out.
     TimedOut,
-    /// The attempt is no longer the worker's.
+    /// The worker no longer holds the lease. Nothing changed.
     LeaseLost,
-    /// The store does not take it.
+    /// The database refused the result. Nothing changed; settle the attempt again later.
     Refused,
 }
 

@@ -1,8 +1,8 @@
-//! What every body must be before it is read: text that means the same to every reader.
+//! Checks of a request body before it is parsed.
 
 use std::fmt;
 
-/// A body that is not the JSON it should be.
+/// A body that is not UTF-8 text with valid JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Malformed(String);
 
@@ -20,7 +20,7 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// The text of a body, if it is UTF-8 without a byte order mark.
+/// Returns the text of a body, if it is UTF-8 without a byte order mark.
 pub fn body_text(body: &[u8]) -> Result<&str, Malformed> {
     let text = std::str::from_utf8(body)
         .map_err(|error| Malformed(format!("the body must be UTF-8: {error}")))?;

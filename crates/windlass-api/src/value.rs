@@ -1,4 +1,4 @@
-//! Values that fields are made of: durations, bounded numbers, JSON as it was written.
+//! Types of fields: durations, bounded numbers, lists and text, raw JSON.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,7 +15,7 @@ use windlass_core::{
 
 use crate::Checks;
 
-/// A duration as text: `30s`, `1m 30s`.
+/// A duration as text, such as `30s` or `1m 30s`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DurationText(pub Duration);
 
@@ -61,7 +61,7 @@ impl JsonSchema for DurationText {
 /// A duration in whole milliseconds.
 pub type Millis = BoundedInt<0, { DURATION_MAX.as_millis() as i64 }>;
 
-/// A duration that is given as text, or in milliseconds under the same name with `_ms`.
+/// Returns a duration that is given as text, or in milliseconds in the field with the suffix `_ms`.
 pub fn either_duration(
     checks: &mut Checks,
     name: &str,
@@ -73,12 +73,12 @@ pub fn either_duration(
     checks.exclusive((name, text), (&format!("{name}_ms"), millis))
 }
 
-/// A whole number from `MIN` to `MAX`.
+/// An integer from `MIN` to `MAX`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BoundedInt<const MIN: i64, const MAX: i64>(i64);
 
 impl<const MIN: i64, const MAX: i64> BoundedInt<MIN, MAX> {
-    /// The number, if it is within the bounds.
+    /// Checks the length and that there is no NUL character.
     pub fn new(number: i64) -> Option<Self> {
         (MIN..=MAX).contains(&number).then_some(BoundedInt(number))
     }
@@ -88,7 +88,7 @@ impl<const MIN: i64, const MAX: i64> BoundedInt<MIN, MAX> {
         self.0
     }
 
-    /// The number as another type, which its bounds fit.
+    /// Converts the number to a type that holds all numbers within the bounds.
     pub fn to<T: TryFrom<i64>>(self) -> T {
         let number = T::try_from(self.0).ok();
         number.expect("the bounds of the field fit the type")
@@ -139,7 +139,7 @@ impl<const MIN: i64, const MAX: i64> JsonSchema for BoundedInt<MIN, MAX> {
     }
 }
 
-/// A list of `MIN` to `MAX` things. One that is too long is counted, and not held.
+/// A list of `MIN` to `MAX` elements. Elements beyond `MAX` are counted but not kept in memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct List<T, const MIN: usize, const MAX: usize>(pub Vec<T>);
@@ -176,7 +176,8 @@ where
                     count += 1;
                 }
                 if !(MIN..=MAX).contains(&count) {
-                    let rule = format_args!("the value must list {MIN} to {MAX}, got {count}");
+                    let rule =
+                        format_args!("the value must have {MIN} to {MAX} elements, got {count}");
                     return Err(de::Error::custom(rule));
                 }
                 Ok(List(list))
@@ -201,10 +202,10 @@ impl<T: JsonSchema, const MIN: usize, const MAX: usize> JsonSchema for List<T, M
     }
 }
 
-/// How many of something.
+/// A number of things.
 pub type Count = u64;
 
-/// How long one attempt may take, as text: a duration, or `none`.
+/// The timeout of an attempt as text: a duration, or `none`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeoutText(pub Timeout);
 
@@ -225,7 +226,7 @@ impl<'de> Deserialize<'de> for TimeoutText {
         }
         let timeout = parse_duration(&text).map_err(de::Error::custom)?;
         if timeout.is_zero() {
-            let rule = "the value must be longer than nothing; `none` switches it off";
+            let rule = "the value must be longer than 0s; use `none` for no timeout";
             return Err(de::Error::custom(rule));
         }
         Ok(TimeoutText(Timeout::After(timeout)))
@@ -246,7 +247,7 @@ impl JsonSchema for TimeoutText {
     }
 }
 
-/// An instant, or a duration from now on: one of them.
+/// Returns a time that is given as such, or as a delay from now.
 pub(crate) fn instant_or_delay(
     checks: &mut Checks,
     at: (&str, Option<Timestamp>),
@@ -257,7 +258,7 @@ pub(crate) fn instant_or_delay(
     checks.exclusive(at, (name, delay))
 }
 
-/// A word, or an object.
+/// Deserializes either text or an object.
 pub(crate) struct WordOr<W, O>(pub(crate) &'static str, pub(crate) PhantomData<(W, O)>);
 
 impl<'de, W: Deserialize<'de>, O: Deserialize<'de>> de::Visitor<'de> for WordOr<W, O> {
@@ -277,7 +278,8 @@ impl<'de, W: Deserialize<'de>, O: Deserialize<'de>> de::Visitor<'de> for WordOr<
     }
 }
 
-/// Makes an enum of a word and an object readable: `Type, Word(…), Object(…), "what it is"`.
+/// Implements deserialization for an enum of text and an object: `Type, Word(…), Object(…), "what
+/// is expected"`.
 macro_rules! word_or_object {
     ($type:ident, $word:ident($text:ty), $object:ident($map:ty), $expected:literal) => {
         impl<'de> serde::Deserialize<'de> for $type {
@@ -308,14 +310,16 @@ macro_rules! word_or_object {
 
 pub(crate) use word_or_object;
 
-/// A body holds JSON within a job within a list, so it may be a little deeper.
+/// The rules of JSON in a request. A body contains JSON within a job within a list, so it may be
+/// deeper than a payload.
 const RULES: JsonRules = JsonRules {
     depth_max: JSON_DEPTH_MAX,
     names_max: Some(100_000),
     without_nul: true,
 };
 
-/// Any JSON, byte for byte as it was written: no name twice in an object, no NUL, not too deep.
+/// Any JSON, byte for byte as the client wrote it: without duplicate names in an object, without
+/// NUL, and not nested too deeply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Json(pub Payload);
 
@@ -350,7 +354,8 @@ impl JsonSchema for Json {
     }
 }
 
-/// Deserializes a field whose `null` is a value: `null` becomes `Some`, only a missing field is `None`.
+/// Deserializes a field whose `null` is a value: `null` becomes `Some`, only a missing field is
+/// `None`.
 pub fn some_even_if_null<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     T: Deserialize<'de>,
@@ -381,7 +386,7 @@ impl<const MIN: usize, const MAX: usize> Text<MIN, MAX> {
             return Err(format!("must be {MIN} to {MAX} characters, got {length}"));
         }
         if text.contains('\0') {
-            return Err("must not hold NUL characters".to_owned());
+            return Err("must not contain NUL characters".to_owned());
         }
         Ok(Text(text))
     }

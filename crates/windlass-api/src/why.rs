@@ -1,4 +1,4 @@
-//! Why a job is not running, or dead.
+//! Why a job is not running, or is dead.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,27 +9,27 @@ use crate::{JobState, Retry};
 /// Why a job is not running.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Why {
-    /// The job.
+    /// Id of the job.
     pub id: JobId,
-    /// Its state.
+    /// State of the job.
     pub state: JobState,
-    /// The reasons, the one to look at first in front.
+    /// Reasons why the job is not running, the most important first.
     pub reasons: Vec<WhyReason>,
-    /// Why it is dead. Only of a dead job.
+    /// Why the job is dead. Only for dead jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub death: Option<Death>,
-    /// What reviving it would do. Only of a dead or cancelled job.
+    /// What reviving the job would do. Only for dead and cancelled jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revive: Option<RevivalForecast>,
 }
 
-/// One reason.
+/// A reason.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct WhyReason {
-    /// For programs; never changes.
+    /// Code of the reason, for programs. Codes never change.
     pub code: String,
-    /// For people.
+    /// The reason as a sentence, for people.
     pub text: String,
 }
 
@@ -41,24 +41,24 @@ pub struct Death {
     pub reason: DeadReason,
     /// The reason as a sentence.
     pub text: String,
-    /// When it died.
+    /// When the job died.
     pub at: Option<Timestamp>,
-    /// How many attempts it had.
+    /// Number of attempts.
     pub attempts: u32,
-    /// How many of them failed.
+    /// Number of failed attempts.
     pub failures: u32,
-    /// How many may fail.
+    /// How many attempts may fail in total.
     pub max_attempts: u32,
-    /// No attempt starts after it.
+    /// No attempt starts after this time.
     pub deadline: Option<Timestamp>,
-    /// Why the last failed attempt did.
+    /// Error of the last failed attempt.
     pub last_error: Option<String>,
-    /// There is an error, and the key may not read its text.
+    /// True if the error is left out because the key lacks the scope `read-payload`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub error_withheld: bool,
     /// When the last failed attempt ended.
     pub failed_at: Option<Timestamp>,
-    /// The policy that decided.
+    /// Retry policy that applied.
     pub policy: PolicyInForce,
 }
 
@@ -66,43 +66,43 @@ pub struct Death {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct RevivalForecast {
-    /// Whether it is possible.
+    /// Whether the job can be revived.
     pub allowed: bool,
-    /// Why not.
+    /// Why the job cannot be revived.
     pub refusals: Vec<WhyReason>,
-    /// When it would be due.
+    /// Earliest start of the next attempt.
     pub run_at: Timestamp,
-    /// No attempt would start after it.
+    /// No attempt would start after this time.
     pub deadline: Option<Timestamp>,
-    /// How many attempts it would have.
+    /// Number of attempts that the job would have.
     pub attempts_left: u32,
-    /// The policy that would decide.
+    /// Retry policy that would apply.
     pub policy: PolicyInForce,
 }
 
-/// The policy that a claim through this server gives a job.
+/// Retry policy that applies to a job claimed through this server.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct PolicyInForce {
-    /// Where it comes from.
+    /// Where the policy comes from.
     pub source: PolicyFrom,
-    /// The policy.
+    /// The policy. Null if there is none.
     pub retry: Option<Retry>,
 }
 
-/// Where the policy of a job comes from.
+/// Where the retry policy of a job comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum PolicyFrom {
-    /// The job has its own.
+    /// The job itself.
     Job,
-    /// Its kind has one.
+    /// The kind of the job.
     Kind,
-    /// Its queue has one.
+    /// The settings of the queue.
     Queue,
     /// The default of the server.
     Default,
-    /// There is none: it fails at once.
+    /// There is no policy: the job is dead after its first failure.
     None,
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use windlass_api::{
-    Attempt, BulkAnswer, BulkMode, CompletedJob, Completion, DeadGroups, DurationText, Edit, Job,
-    JobFilter, NewJob, Page, PassAnswer, Receipt, ReplacedPayload, Revival, ReviveByFilter,
+    Attempt, BatchAnswer, BulkAnswer, BulkMode, CompletedJob, Completion, DeadGroups, DurationText,
+    Edit, Job, JobFilter, NewJob, Page, Receipt, ReplacedPayload, Revival, ReviveByFilter,
     RunNowByFilter, Why,
 };
 use windlass_core::JobId;
@@ -114,11 +114,8 @@ impl Client {
         self.send_for_job(Method::Post, id, &["run-now"]).await
     }
 
-    /// Makes waiting retries that match a filter due now.
-    ///
-    /// One request changes at most `limit` jobs. To continue, send it again with the `next_cursor` of
-    /// the answer as `cursor`, until there is none.
-    pub async fn run_jobs_now(&self, which: &RunNowByFilter) -> Result<PassAnswer, Error> {
+    /// Makes waiting retries that match a filter due now, one pass of them.
+    pub async fn run_jobs_now(&self, which: &RunNowByFilter) -> Result<BatchAnswer, Error> {
         let call = Call::new(Method::Post, &["jobs", "run-now"]);
         self.send_json(call.body(which)?).await
     }
@@ -133,11 +130,8 @@ impl Client {
         self.send_json(call.body(revival)?).await
     }
 
-    /// Runs dead jobs that match a filter again.
-    ///
-    /// One request changes at most `limit` jobs. To continue, send it again with the `next_cursor` of
-    /// the answer as `cursor`, until there is none.
-    pub async fn revive_jobs(&self, which: &ReviveByFilter) -> Result<PassAnswer, Error> {
+    /// Runs dead jobs that match a filter again, one pass of them.
+    pub async fn revive_jobs(&self, which: &ReviveByFilter) -> Result<BatchAnswer, Error> {
         let call = Call::new(Method::Post, &["dead-letters", "revive"]);
         self.send_json(call.body(which)?).await
     }

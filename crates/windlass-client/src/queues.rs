@@ -1,6 +1,6 @@
 //! Methods for queues.
 
-use windlass_api::{CreateQueue, PassAnswer, PurgeQueue, Queue, QueueSettings};
+use windlass_api::{BatchAnswer, CreateQueue, PurgeQueue, Queue, QueueSettings};
 use windlass_core::QueueName;
 
 use crate::client::{Call, Client, Method};
@@ -71,7 +71,7 @@ impl Client {
         &self,
         queue: &QueueName,
         purge: &PurgeQueue,
-    ) -> Result<PassAnswer, Error> {
+    ) -> Result<BatchAnswer, Error> {
         let call = Call::new(Method::Post, &["queues", queue.as_str(), "purge"]);
         self.send_json(call.body(purge)?).await
     }

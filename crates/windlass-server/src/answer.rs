@@ -1,4 +1,4 @@
-//! What a route answers.
+//! Successful responses.
 
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
@@ -8,24 +8,24 @@ use serde::Serialize;
 use crate::problem::Problem;
 use crate::routes::CompactBulk;
 
-/// An answer on its way out.
+/// A successful response before it is sent.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) body: AnswerBody,
-    /// What is kept with an `Idempotency-Key` in place of a large body.
+    /// What is stored with an `Idempotency-Key` instead of a large body.
     pub(crate) compact: Option<CompactBulk>,
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// What is in it.
+/// The body of a response.
 #[derive(Debug)]
 pub(crate) enum AnswerBody {
-    /// JSON, written out.
+    /// Serialized JSON.
     Json(Vec<u8>),
-    /// Something else, with its type.
+    /// Another body, with its content type.
     Other(&'static str, Body),
-    /// Nothing.
+    /// No body.
     Empty,
 }
 
@@ -35,7 +35,7 @@ impl Answer {
         Ok(Answer::written(status, body))
     }
 
-    /// JSON that was written out before.
+    /// A response with JSON that is already serialized.
     pub(crate) fn written(status: StatusCode, body: Vec<u8>) -> Self {
         Answer {
             status,
@@ -67,7 +67,7 @@ impl Answer {
         }
     }
 
-    /// Keeps something smaller with an `Idempotency-Key`.
+    /// Stores a compact form with an `Idempotency-Key` instead of the body.
     pub(crate) fn compact(self, compact: CompactBulk) -> Self {
         Answer {
             compact: Some(compact),
@@ -80,14 +80,14 @@ impl Answer {
     }
 
     pub(crate) fn header(mut self, name: HeaderName, value: &str) -> Self {
-        // Everything that goes into a header is made of checked names; what is not cannot be sent.
+        // Header values consist of checked names. A value that is not valid is left out.
         if let Ok(value) = HeaderValue::from_str(value) {
             self.headers.push((name, value));
         }
         self
     }
 
-    /// What was answered with a key before, so that it can be kept.
+    /// Returns the headers to store with an `Idempotency-Key`.
     pub(crate) fn kept_headers(&self) -> Vec<(String, String)> {
         let kept = self.headers.iter().filter_map(|(name, value)| {
             Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))

@@ -8,8 +8,8 @@ use crate::problem::Problem;
 
 /// The unit of the budget.
 const KIB: usize = 1024;
-/// The first bytes of every body have a budget of their own, so that slow uploads of large bodies do
-/// not block the small requests of workers.
+/// The first bytes of every body have a budget of their own, so that slow uploads of large bodies
+/// do not block the small requests of workers.
 const SMALL_BYTES: usize = 64 * KIB;
 /// How many small bodies fit into the budget at once.
 const SMALL_BODIES: usize = 1000;

@@ -1,4 +1,4 @@
-//! One request, after it was let in: what a route may look at.
+//! A request that passed the access check, as its handler sees it.
 
 use std::str::FromStr;
 
@@ -16,24 +16,24 @@ use crate::app::App;
 use crate::problem::Problem;
 use crate::signing::Signers;
 
-/// One request.
+/// A request.
 pub(crate) struct Call {
     pub(crate) app: App,
     pub(crate) caller: Caller,
     pub(crate) now: Timestamp,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
-    /// Where the router is mounted.
+    /// The path at which the router is mounted.
     pub(crate) prefix: String,
-    /// The path behind that.
+    /// The path below `prefix`.
     pub(crate) path: String,
     pub(crate) params: Vec<(String, String)>,
     pub(crate) query: Map<String, Value>,
-    /// Ids of a request that may come again: it makes the same ones each time.
+    /// The ids of a request with an `Idempotency-Key`: a repeated request generates the same ids.
     pub(crate) seeded: Option<Seeded>,
 }
 
-/// Where the ids of a request come from that may be sent again.
+/// Generates the ids of a request with an `Idempotency-Key`.
 pub(crate) struct Seeded {
     pub(crate) seed: u64,
     pub(crate) ids: Ids,
@@ -49,42 +49,43 @@ impl Seeded {
 }
 
 impl Call {
-    /// A part of the path, which is a name: one that breaks its rule is refused.
+    /// Parses a path parameter that is a name. An invalid name is refused.
     pub(crate) fn name<T: FromStr<Err = Invalid>>(&self, param: &str) -> Result<T, Problem> {
         let parsed = self.param(param).parse();
         Ok(parsed.map_err(|error: Invalid| error.within(param))?)
     }
 
-    /// A part of the path, which is an id: what cannot be one names nothing.
+    /// Parses the path parameter `id`. An invalid id is reported as not found.
     pub(crate) fn job_id(&self) -> Result<JobId, Problem> {
         let text = self.param("id");
         let id = text.parse();
-        id.map_err(|_| Problem::not_found("such job: its id is a UUID"))
+        id.map_err(|_| Problem::not_found("such job: a job id is a UUID"))
     }
 
     pub(crate) fn param(&self, param: &str) -> &str {
-        let found = self.params.iter().find(|(name, _)| name == param);
-        found.map_or("", |(_, value)| value)
+        let pair = self.params.iter().find(|(name, _)| name == param);
+        pair.map_or("", |(_, value)| value)
     }
 
     pub(crate) fn header(&self, name: &HeaderName) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// Whether the request may create something, and replace nothing: `If-None-Match: *`.
+    /// Whether the request may create but not replace something: `If-None-Match: *`.
     pub(crate) fn only_creates(&self) -> bool {
         self.headers.contains_key(IF_NONE_MATCH)
     }
 
-    /// The text of the body; that of an empty object if there is none.
+    /// The text of the body, or `{}` if the request has no body.
     pub(crate) fn text(&self) -> Result<&str, Problem> {
-        match self.body.is_empty() {
-            true => Ok("{}"),
-            false => Ok(body_text(&self.body)?),
+        if self.body.is_empty() {
+            Ok("{}")
+        } else {
+            Ok(body_text(&self.body)?)
         }
     }
 
-    /// The URL of the same list from a cursor on.
+    /// The URL of the page that starts at a cursor.
     pub(crate) fn link(&self, cursor: Option<&String>) -> Option<String> {
         let cursor = cursor?;
         let mut link = format!("{}{}?cursor={cursor}", self.prefix, self.path);
@@ -95,18 +96,18 @@ impl Call {
         Some(link)
     }
 
-    /// The address of something, wherever the router is mounted.
+    /// The URL path of a resource, including the prefix at which the router is mounted.
     pub(crate) fn address(&self, path: &str) -> String {
         format!("{}/api/v1{path}", self.prefix)
     }
 
-    /// Refuses a caller whose key was revoked or has expired while its request waited.
+    /// Refuses a caller whose key was revoked or expired while the request waited.
     pub(crate) async fn recheck(&self, needed: Scope) -> Result<(), Problem> {
         let now = self.app.client.now();
         Ok(self.app.access.recheck(&self.caller, needed, now).await?)
     }
 
-    /// Whether this caller sees what jobs carry.
+    /// Whether the caller may see payloads, results and errors.
     pub(crate) fn content(&self) -> Content {
         if self.caller.may(Scope::ReadPayload) {
             Content::Shown
@@ -115,7 +116,7 @@ impl Call {
         }
     }
 
-    /// The id of a job that is made by this request.
+    /// Generates the id of a job that this request creates.
     pub(crate) fn new_job_id(&self) -> JobId {
         match &self.seeded {
             Some(seeded) => seeded.ids.job(self.now),
@@ -123,12 +124,12 @@ impl Call {
         }
     }
 
-    /// Says what the jobs of this request may be signed with.
+    /// Checks which secrets may sign the requests of HTTP jobs.
     pub(crate) fn signers(&self) -> Signers<'_> {
         Signers::new(self.app.secrets.as_ref())
     }
 
-    /// When and from which seed this request makes something else than single jobs.
+    /// The time and the seed from which this request creates schedules and their jobs.
     pub(crate) fn origin(&self) -> Origin {
         let seeded = self.seeded.as_ref().map(|seeded| seeded.seed);
         Origin {
@@ -138,27 +139,27 @@ impl Call {
         }
     }
 
-    /// Records what an operator did.
+    /// Records a change by an operator in the audit log.
     pub(crate) async fn audit(&self, action: &str, target: &str, detail: Value) {
         let audit = &self.app.audit;
         let actor = self.caller.actor();
         audit.record(&actor, action, target, detail).await;
     }
 
-    /// Records what an operator did, where there is no more to say.
+    /// Records a change without details in the audit log.
     pub(crate) async fn audit_plain(&self, action: &str, target: &str) {
         self.audit(action, target, json!({})).await;
     }
 }
 
-/// Everything but letters, digits and these four means something in a URL, or may.
+/// All characters except letters, digits and these four can have a meaning in a URL.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
 
-/// Text with everything escaped that means something in a URL.
+/// Percent-encodes all characters that can have a meaning in a URL.
 pub(crate) fn escaped(text: &str) -> String {
     utf8_percent_encode(text, ESCAPED).to_string()
 }
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_means_something_in_a_url_is_escaped() {
+    fn characters_with_a_meaning_in_a_url_are_escaped() {
         assert_eq!(escaped("a/b c&é"), "a%2Fb%20c%26%C3%A9");
         assert_eq!(escaped("a-b_c.d~e"), "a-b_c.d~e");
     }

@@ -1,5 +1,5 @@
-//! What a handler takes and returns, read off its signature: so a route cannot describe another
-//! body, query or answer than it has.
+//! Derives the body, the query and the response of a route from the signature of its handler, so
+//! that the API description cannot differ from the code.
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -16,46 +16,46 @@ use crate::answer::Answer;
 use crate::call::Call;
 use crate::problem::Problem;
 
-/// Makes the schema of a type, with the types within it as definitions of the generator.
+/// Generates the schema of a type. Adds nested types to the definitions of the generator.
 pub(crate) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
 pub(crate) type Answering = Pin<Box<dyn Future<Output = Result<Answer, Problem>> + Send>>;
 pub(crate) type Handler = Arc<dyn Fn(Call) -> Answering + Send + Sync>;
 
-/// What a handler takes besides the call, and what it returns.
+/// What a handler takes in addition to the call, and what it returns.
 #[derive(Default)]
 pub(crate) struct Signature {
     /// The name and the schema of its body.
     pub(crate) body: Option<(String, SchemaOf)>,
     /// The parameters of its query.
     pub(crate) query: Vec<Param>,
-    /// What it returns; nothing for an answer without a body.
+    /// The schema of the response. `None` for a response without a body.
     pub(crate) returns: Option<SchemaOf>,
 }
 
 impl Signature {
-    /// The handler takes a body of this shape.
+    /// Declares the type of the body.
     pub(crate) fn takes<B: JsonSchema>(&mut self) {
         let name = B::schema_name().into_owned();
         self.body = Some((name, |generator| generator.subschema_for::<B>()));
     }
 }
 
-/// An async function that answers requests: `async fn(Call, …) -> Result<Reply<T>, Problem>`.
+/// An async function that handles requests: `async fn(Call, …) -> Result<Reply<T>, Problem>`.
 pub(crate) trait Endpoint<Args> {
     /// The function as the router calls it, and its signature.
     fn into_parts(self) -> (Handler, Signature);
 }
 
-/// Something that a handler takes besides the call.
+/// An argument of a handler that is read from the request.
 pub(crate) trait Extract: Sized + Send {
-    /// Adds itself to the signature, and returns the parameters that it reads.
+    /// Adds the argument to the signature. Returns the query parameters that it reads.
     fn declare(signature: &mut Signature) -> Vec<Param>;
-    /// Reads itself from the request; `params` are the parameters that it reads.
+    /// Reads the argument from the request. `params` is what `declare` returned.
     fn extract(call: &Call, params: &[Param]) -> Result<Self, Problem>;
 }
 
-/// A body, checked. A request without one has an empty object.
+/// A checked JSON body. A missing body is read as an empty object.
 pub(crate) struct JsonBody<B: Body>(pub(crate) B::Checked);
 
 impl<B: Body> Extract for JsonBody<B> {
@@ -69,11 +69,11 @@ impl<B: Body> Extract for JsonBody<B> {
     }
 }
 
-/// A body that its handler checks together with something else: the path, or what is stored.
+/// A JSON body that its handler checks against other data, such as the path or stored data.
 pub(crate) struct UncheckedBody<B>(PhantomData<fn() -> B>);
 
 impl<B: DeserializeOwned> UncheckedBody<B> {
-    /// Reads the body, and reports all its problems: those of its fields, and those that `check` finds.
+    /// Reads the body and reports all problems: those of its fields and those that `check` finds.
     pub(crate) fn check<T>(
         &self,
         call: &Call,
@@ -94,7 +94,7 @@ impl<B: DeserializeOwned + JsonSchema> Extract for UncheckedBody<B> {
     }
 }
 
-/// Parameters of the query, checked.
+/// Checked query parameters.
 pub(crate) struct Params<Q: Body>(pub(crate) Q::Checked);
 
 impl<Q: Body> Extract for Params<Q> {
@@ -112,7 +112,7 @@ impl<Q: Body> Extract for Params<Q> {
     }
 }
 
-/// A successful answer with a body of type `T`, or without one where `T` is `()`.
+/// A successful response with a body of type `T`, or without a body if `T` is `()`.
 #[derive(Debug)]
 pub(crate) struct Reply<T> {
     body: T,
@@ -121,7 +121,7 @@ pub(crate) struct Reply<T> {
 }
 
 impl<T> Reply<T> {
-    /// An answer with status 200.
+    /// A response with status 200.
     pub(crate) fn ok(body: T) -> Self {
         Reply {
             body,
@@ -130,7 +130,7 @@ impl<T> Reply<T> {
         }
     }
 
-    /// An answer with status 201.
+    /// A response with status 201.
     pub(crate) fn created(body: T) -> Self {
         Reply::ok(body).status(StatusCode::CREATED)
     }
@@ -145,12 +145,12 @@ impl<T> Reply<T> {
         self
     }
 
-    /// Where what was created is.
+    /// Adds the URL of the created resource.
     pub(crate) fn location(self, path: impl Into<String>) -> Self {
         self.header(axum::http::header::LOCATION, path)
     }
 
-    /// Where the next page is.
+    /// Adds the URL of the next page.
     pub(crate) fn next(self, link: Option<String>) -> Self {
         match link {
             Some(link) => self.header(axum::http::header::LINK, format!("<{link}>; rel=\"next\"")),
@@ -160,13 +160,13 @@ impl<T> Reply<T> {
 }
 
 impl Reply<()> {
-    /// An answer with status 204.
+    /// A response with status 204.
     pub(crate) fn empty() -> Self {
         Reply::ok(()).status(StatusCode::NO_CONTENT)
     }
 }
 
-/// An answer that the handler wrote out by itself, whose body has the shape `T`.
+/// A response that the handler serialized itself. Its body has the schema of `T`.
 pub(crate) struct RawReply<T> {
     answer: Answer,
     shape: PhantomData<fn() -> T>,
@@ -181,11 +181,11 @@ impl<T> From<Answer> for RawReply<T> {
     }
 }
 
-/// What a handler returns: a [`Reply`], or a [`RawReply`] one.
+/// What a handler returns: a [`Reply`] or a [`RawReply`].
 pub(crate) trait Returns: Send {
     /// The type of the body.
     type Shape: JsonSchema + 'static;
-    /// The answer as the server sends it.
+    /// Converts it to the response that the server sends.
     fn into_answer(self) -> Result<Answer, Problem>;
 }
 

@@ -1,4 +1,4 @@
-//! `openapi.json`, made from the table of routes.
+//! `openapi.json`, generated from the table of routes.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ use crate::endpoint::RawReply;
 use crate::problem::Problem;
 use crate::routes::{Needs, Route, table};
 
-/// The description of the REST interface.
+/// Returns the OpenAPI description of the REST API.
 pub fn openapi() -> Value {
     let mut paths: Map<String, Value> = Map::new();
     let mut shapes = Shapes::new();
@@ -30,13 +30,14 @@ pub fn openapi() -> Value {
     }
     let problem = shapes.answers.subschema_for::<windlass_api::Problem>();
     let mut schemas = shapes.answers.take_definitions(true);
-    // A type that is taken and returned: what a request may leave out, an answer may too.
+    // The schema of a type that is both sent and received is that of the request: its fields are
+    // optional.
     schemas.extend(shapes.bodies.take_definitions(true));
     json!({
         "openapi": "3.1.0",
         "info": {
             "title": "Windlass", "version": env!("CARGO_PKG_VERSION"),
-            "description": "Durable jobs, retried and scheduled.",
+            "description": "A durable job queue and scheduler.",
             "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
         },
         "servers": [{"url": "/"}],
@@ -46,7 +47,7 @@ pub fn openapi() -> Value {
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
             "responses": {
                 "Problem": {
-                    "description": "What went wrong.",
+                    "description": "The request was refused or failed. `code` says why.",
                     "content": {"application/problem+json": {"schema": problem}},
                 },
             },
@@ -54,7 +55,7 @@ pub fn openapi() -> Value {
     })
 }
 
-/// The types of bodies and of answers, as far as they are described.
+/// The schemas of request bodies and responses that were generated so far.
 struct Shapes {
     bodies: SchemaGenerator,
     answers: SchemaGenerator,
@@ -102,7 +103,7 @@ fn operation(route: &Route, shapes: &mut Shapes) -> Value {
     operation
 }
 
-/// `get_jobs_id_history`: the method and the words of the path.
+/// The method and the words of the path, such as `get_jobs_id_history`.
 fn operation_id(route: &Route) -> String {
     let path = route.path.trim_start_matches("/api/v1");
     let words = path
@@ -138,7 +139,7 @@ fn parameters(route: &Route) -> Vec<Value> {
     let headers = route.headers.iter();
     all.extend(headers.map(|(name, schema)| header(name, schema)));
     if route.idempotent {
-        let about = "Sent again with the same key within 24 h, the request creates nothing more.";
+        let about = "Repeating the request with the same key within 24 h returns the first response and creates nothing.";
         let key = json!({
             "type": "string", "minLength": 1, "maxLength": 255, "description": about,
         });
@@ -165,7 +166,7 @@ fn responses(route: &Route, shapes: &mut Shapes) -> Value {
     Value::Object(responses)
 }
 
-/// `GET /openapi.json`, written out once.
+/// `GET /openapi.json`. The document is generated once.
 pub(crate) async fn describe(_: Call) -> Result<RawReply<Map<String, Value>>, Problem> {
     static WRITTEN: LazyLock<Bytes> = LazyLock::new(|| openapi().to_string().into());
     Ok(Answer::other("application/json", WRITTEN.clone()).into())

@@ -1,4 +1,4 @@
-//! What went wrong, as an answer: `application/problem+json` with a code that never changes.
+//! Error responses: `application/problem+json` with a stable code.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use windlass_http::form::FormError;
 
 use crate::access::Refused;
 
-/// A refusal or failure on its way out.
+/// An error response before it is sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Problem {
     json: Box<ProblemJson>,
@@ -51,12 +51,12 @@ impl Problem {
         Problem::new(StatusCode::CONFLICT, code, detail)
     }
 
-    /// Something of ours is broken: the log has the cause, the answer has not.
+    /// An internal error. The cause goes to the log and not into the response.
     pub(crate) fn internal(cause: &dyn std::fmt::Display) -> Self {
-        error!(%cause, "a request failed");
-        let detail = "the server failed at this request";
+        error!(%cause, "request failed");
+        let detail = "the server failed to handle this request";
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
-            .hint("the log of the server has the cause under this request id")
+            .hint("search the log of the server for the `request_id` to find the cause")
     }
 
     pub(crate) fn busy(what: &str) -> Self {
@@ -69,7 +69,7 @@ impl Problem {
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, code, detail)
     }
 
-    /// Several fields that break rules.
+    /// Invalid fields.
     pub(crate) fn invalid(problems: &[Invalid]) -> Self {
         let detail = problems.first().map(Invalid::to_string).unwrap_or_default();
         let mut problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail);
@@ -77,17 +77,17 @@ impl Problem {
         problem
     }
 
-    /// The same problem of a part of what was sent.
+    /// Moves the problem into a part of the request.
     pub(crate) fn within(mut self, part: &str) -> Self {
-        let place = pointer_of(part);
+        let prefix = pointer_of(part);
         for problem in &mut self.json.errors {
-            problem.pointer = format!("{place}{}", problem.pointer);
+            problem.pointer = format!("{prefix}{}", problem.pointer);
         }
         self.json.detail = format!("{part}: {}", self.json.detail);
         self
     }
 
-    /// The same problem under another code.
+    /// Replaces the code.
     pub(crate) fn code(mut self, code: &str) -> Self {
         self.json.code = code.to_owned();
         self
@@ -98,13 +98,13 @@ impl Problem {
         self
     }
 
-    /// One more thing to do about it.
+    /// Adds another hint.
     pub(crate) fn and_hint(self, hint: &str) -> Self {
-        let both = match &self.json.hint {
+        let hints = match &self.json.hint {
             Some(first) => format!("{first}; {hint}"),
             None => hint.to_owned(),
         };
-        self.hint(&both)
+        self.hint(&hints)
     }
 
     pub(crate) fn retry_after(mut self, wait: Duration) -> Self {
@@ -121,14 +121,14 @@ impl Problem {
         self.json.status
     }
 
-    /// Whether the same request can never do anything else: it was refused and made nothing. A request that is to be tried
-    /// again, and one that failed halfway, is not refused.
+    /// Whether the request was refused for good: it changed nothing, and repeating it cannot
+    /// succeed. A request that failed halfway or may be retried is not a refusal.
     pub(crate) fn is_refusal(&self) -> bool {
-        let try_again = matches!(self.json.status, 408 | 425 | 429);
-        self.json.status < 500 && self.retry_after.is_none() && !try_again
+        let is_retryable = matches!(self.json.status, 408 | 425 | 429);
+        self.json.status < 500 && self.retry_after.is_none() && !is_retryable
     }
 
-    /// The problem of one of many, told within an answer.
+    /// The JSON of the problem, to include in another response.
     pub(crate) fn into_json(self) -> ProblemJson {
         *self.json
     }
@@ -143,7 +143,7 @@ impl Problem {
         let json = HeaderValue::from_static("application/problem+json");
         headers.insert(CONTENT_TYPE, json);
         if let Some(wait) = self.retry_after {
-            // Whole seconds, and never none.
+            // Whole seconds, rounded up, and at least 1.
             let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
             headers.insert(RETRY_AFTER, seconds.max(1).into());
         }
@@ -205,17 +205,17 @@ impl From<Error> for Problem {
                 state: State::Dead(DeadReason::Lost),
                 ..
             } => Problem::conflict("wrong_state", error.to_string())
-                .hint("it may have run: `force` revives it all the same, `resolve` says that it did succeed"),
+                .hint("the job may have run: revive it with `force`, or mark it as succeeded with `resolve`"),
             Error::Conflict { .. } => Problem::conflict("wrong_state", error.to_string())
-                .hint("look at the job: its `state` decides what can be done"),
+                .hint("read the job: its `state` decides which changes are possible"),
             Error::KeyTaken(_) => Problem::conflict("unique_key_taken", error.to_string()),
             Error::QueueFull { .. } => queue_full(error.to_string())
-                .hint("nothing changed: try again when the queue has drained"),
+                .hint("nothing changed; retry when fewer jobs wait in the queue"),
             Error::ScheduleNotFound(_) => Problem::not_found("such schedule"),
             Error::QueueNotFound { ref nearest, .. } => {
                 let hint = match nearest {
                     Some(nearest) => format!("did you mean `{nearest}`?"),
-                    None => "GET /api/v1/queues lists the queues".to_owned(),
+                    None => "list the queues with GET /api/v1/queues".to_owned(),
                 };
                 let status = StatusCode::NOT_FOUND;
                 Problem::new(status, "not_found", error.to_string()).hint(&hint)
@@ -232,51 +232,52 @@ impl From<Error> for Problem {
 
 impl From<RemoteError> for Problem {
     fn from(error: RemoteError) -> Self {
-        let told = error.to_string();
+        let detail = error.to_string();
         let too_many = |wait| {
             let status = StatusCode::TOO_MANY_REQUESTS;
-            Problem::new(status, "too_many_requests", told.clone()).retry_after(wait)
+            Problem::new(status, "too_many_requests", detail.clone()).retry_after(wait)
         };
         match error {
             RemoteError::Invalid(invalid) => invalid.into(),
             RemoteError::Store(error) => error.into(),
-            RemoteError::LeaseLost(_) => Problem::conflict("lease_lost", told)
-                .hint("stop the attempt: its results no longer count"),
+            RemoteError::LeaseLost(_) => Problem::conflict("lease_lost", detail)
+                .hint("stop the attempt: the server ignores its result"),
             RemoteError::TooManyWorkers => too_many(Duration::from_secs(60)),
-            RemoteError::ProgressTooLarge { .. } => Problem::too_large("progress_too_large", told),
+            RemoteError::ProgressTooLarge { .. } => {
+                Problem::too_large("progress_too_large", detail)
+            }
             RemoteError::ProgressTooOften => too_many(Duration::from_secs(1)),
             RemoteError::ProgressBusy => {
-                Problem::conflict("progress_busy", told).retry_after(Duration::from_secs(1))
+                Problem::conflict("progress_busy", detail).retry_after(Duration::from_secs(1))
             }
         }
     }
 }
 
-fn queue_full(told: String) -> Problem {
-    Problem::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", told)
+fn queue_full(detail: String) -> Problem {
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", detail)
         .retry_after(Duration::from_secs(1))
 }
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let second = Duration::from_secs(1);
-        let away = |code: &str| {
-            let told = error.to_string();
-            Problem::new(StatusCode::SERVICE_UNAVAILABLE, code, told).retry_after(second)
+        let unavailable = |code: &str| {
+            let detail = error.to_string();
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, code, detail).retry_after(second)
         };
         match &error {
             StoreError::QueueFull { .. } => queue_full(error.to_string())
-                .hint("nothing was stored: try again when the queue has drained"),
+                .hint("no job was created; retry when fewer jobs wait in the queue"),
             StoreError::TooMany { what, .. } => {
                 let rule = error.to_string();
                 Invalid::new(*what, rule).into()
             }
-            StoreError::StorageFull(_) => away("storage_full"),
-            StoreError::Unavailable(_) => away("store_unavailable"),
-            StoreError::Indeterminate(_) => {
-                away("indeterminate").hint("send it again with the same `Idempotency-Key`")
-            }
-            StoreError::Stopped(_) => away("store_stopped"),
+            StoreError::StorageFull(_) => unavailable("storage_full"),
+            StoreError::Unavailable(_) => unavailable("store_unavailable"),
+            StoreError::Indeterminate(_) => unavailable("indeterminate")
+                .hint("repeat the request with the same `Idempotency-Key`"),
+            StoreError::Stopped(_) => unavailable("store_stopped"),
             StoreError::Unreadable { .. } => Problem::conflict("job_unreadable", error.to_string()),
             StoreError::Damaged { .. }
             | StoreError::Refused { .. }

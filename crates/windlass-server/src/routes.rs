@@ -1,6 +1,8 @@
-//! The table of routes: each is declared once, with the scope it needs, what it takes and what it answers.
+//! The table of routes. Each route is declared once, with its scope, its body and query, and its
+//! responses.
 //!
-//! The table makes the router, the access check, the check of parameters, `openapi.json` and the tests that walk it.
+//! The router, the access check, the check of query parameters, `openapi.json` and several tests
+//! are derived from this table.
 
 mod audit;
 mod completions;
@@ -36,10 +38,10 @@ use crate::problem::Problem;
 use crate::request_id::request_id;
 use crate::serve::{finish, serve};
 
-/// What a request must show before it is let in.
+/// What a request needs to get access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// Nothing: the route tells nothing about anybody's jobs.
+    /// Nothing: the route reveals nothing about jobs.
     Nothing,
     /// A key with this scope.
     Scope(Scope),
@@ -51,16 +53,16 @@ impl From<Scope> for Needs {
     }
 }
 
-/// How large a body may be.
+/// The size limit of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BodyLimit {
-    /// Of one job, and a little more.
+    /// The limit of one job.
     OneJob,
-    /// Of many jobs.
+    /// The limit of bulk requests.
     Many,
 }
 
-/// What is read of a body that should not be there: enough for an empty object.
+/// The size limit of a body on a route without one: enough for an empty object.
 const NO_BODY_BYTES: usize = 1024;
 
 /// One route.
@@ -72,17 +74,17 @@ pub(crate) struct Route {
     pub(crate) summary: &'static str,
     pub(crate) tag: &'static str,
     pub(crate) body_required: bool,
-    /// The headers that it looks at, each with its schema.
+    /// The headers that it reads, each with its schema.
     pub(crate) headers: Vec<(&'static str, Value)>,
     pub(crate) content_type: &'static str,
     pub(crate) idempotent: bool,
-    /// Whether it is given up where its client has gone.
+    /// Whether the request is cancelled when its client disconnects.
     pub(crate) cancel_on_disconnect: bool,
     limit: BodyLimit,
     pub(crate) handler: Handler,
     /// What the handler takes and returns.
     pub(crate) signature: Arc<Signature>,
-    /// The statuses of good answers.
+    /// The statuses of successful responses, each with its description.
     pub(crate) statuses: Vec<(u16, &'static str)>,
 }
 
@@ -95,7 +97,7 @@ impl Route {
     ) -> Self {
         let (handler, signature) = endpoint.into_parts();
         Route {
-            // A request that only reads cannot leave a change half done.
+            // A request that only reads cannot leave a change unfinished.
             cancel_on_disconnect: method.is_safe(),
             path,
             needs: needs.into(),
@@ -110,7 +112,7 @@ impl Route {
             handler,
             statuses: match &signature.returns {
                 Some(_) => Vec::new(),
-                None => vec![(204, "Done.")],
+                None => vec![(204, "The request succeeded. The response has no body.")],
             },
             signature: Arc::new(signature),
         }
@@ -156,60 +158,61 @@ impl Route {
         Route::new(Method::DELETE, path, needs, endpoint)
     }
 
-    /// A status of its good answers, and what that means.
+    /// Adds the status of a successful response, with its description.
     fn status(mut self, status: u16, about: &'static str) -> Self {
         self.statuses.push((status, about));
         self
     }
 
-    /// Whether it takes a body.
+    /// Whether the route takes a body.
     pub(crate) fn takes_body(&self) -> bool {
         self.signature.body.is_some()
     }
 
-    /// Whether it has such a parameter in its query.
+    /// Whether the route has a query parameter of this name.
     pub(crate) fn has_param(&self, name: &str) -> bool {
         self.signature.query.iter().any(|param| param.name == name)
     }
 
-    /// What it does, and under which heading.
+    /// Sets the summary and the tag, which is the heading in the API description.
     fn summary(mut self, tag: &'static str, summary: &'static str) -> Self {
         self.tag = tag;
         self.summary = summary;
         self
     }
 
-    /// It may be sent without a body.
+    /// Makes the body optional.
     fn body_optional(mut self) -> Self {
         self.body_required = false;
         self
     }
 
-    /// Its body is about many jobs.
+    /// Allows a body of the size of a bulk request.
     fn bulk_body(mut self) -> Self {
         self.limit = BodyLimit::Many;
         self
     }
 
-    /// It looks at this header, which has this schema.
+    /// Declares a header that the route reads, with its schema.
     fn header(mut self, name: &'static str, schema: Value) -> Self {
         self.headers.push((name, schema));
         self
     }
 
-    /// What it answers is not JSON.
+    /// Sets the content type of a response that is not JSON.
     fn content_type(mut self, content_type: &'static str) -> Self {
         self.content_type = content_type;
         self
     }
 
-    /// It creates something: with an `Idempotency-Key`, only once.
+    /// Accepts an `Idempotency-Key`, so that a repeated request has an effect only once.
     fn idempotent(mut self) -> Self {
         self.idempotent = true;
         self
     }
 
-    /// It waits for something, for nobody once its client has gone. It can be given up between any two steps.
+    /// Cancels the request when its client disconnects. The handler must be safe to stop at any
+    /// await.
     fn cancel_on_disconnect(mut self) -> Self {
         self.cancel_on_disconnect = true;
         self
@@ -230,7 +233,7 @@ impl fmt::Debug for Route {
     }
 }
 
-/// Everything that is answered.
+/// All routes.
 pub(crate) fn table() -> Vec<Route> {
     let mut all = jobs::routes();
     all.extend(completions::routes());
@@ -247,24 +250,24 @@ pub(crate) fn table() -> Vec<Route> {
     all
 }
 
-/// A route, as far as the outside may know it.
+/// A description of a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteInfo {
     /// The method.
     pub method: Method,
     /// The path, with its parameters in braces.
     pub path: &'static str,
-    /// The scope it needs; none if it is open to everybody.
+    /// The scope that it needs. `None` if it needs no key.
     pub scope: Option<Scope>,
-    /// Whether it takes an `Idempotency-Key`.
+    /// Whether it accepts an `Idempotency-Key`.
     pub idempotent: bool,
-    /// The schema of its body, if it takes one.
+    /// The name of the schema of its body, if it takes one.
     pub takes: Option<String>,
-    /// The other headers that it looks at.
+    /// The other headers that it reads.
     pub headers: Vec<&'static str>,
 }
 
-/// Every route that [`router`] answers.
+/// Returns all routes of [`router`].
 pub fn routes() -> Vec<RouteInfo> {
     let info = |route: Route| RouteInfo {
         method: route.method,
@@ -282,7 +285,7 @@ pub fn routes() -> Vec<RouteInfo> {
 
 type RawParams = Result<RawPathParams, RawPathParamsRejection>;
 
-/// The REST interface, to be served or mounted.
+/// Returns the REST API as a router to serve or to mount.
 pub fn router(app: App) -> Router {
     let mut router = Router::new();
     for route in table() {
@@ -299,19 +302,22 @@ pub fn router(app: App) -> Router {
         };
         router = router.route(path, on(filter, handler));
     }
-    let nothing_here = |State(app): State<App>, headers: HeaderMap| async move {
-        let problem = Problem::not_found("such path").hint("GET /openapi.json lists what there is");
+    let unknown_path = |State(app): State<App>, headers: HeaderMap| async move {
+        let problem =
+            Problem::not_found("such path").hint("list all routes with GET /openapi.json");
         app.count_unrouted(&problem);
         finish(Err(problem), &request_id(&headers, app.ids()))
     };
-    let other_method = |State(app): State<App>, headers: HeaderMap| async move {
+    let other_method = |State(app): State<App>, method: Method, headers: HeaderMap| async move {
         let status = StatusCode::METHOD_NOT_ALLOWED;
-        let problem = Problem::new(status, "method_not_allowed", "this path has other methods");
+        let detail = format!("this path does not support the method {method}");
+        let problem = Problem::new(status, "method_not_allowed", detail)
+            .hint("list all routes with GET /openapi.json");
         app.count_unrouted(&problem);
         finish(Err(problem), &request_id(&headers, app.ids()))
     };
     router
-        .fallback(nothing_here)
+        .fallback(unknown_path)
         .method_not_allowed_fallback(other_method)
         .with_state(app)
 }
@@ -330,7 +336,8 @@ mod tests {
     use crate::call::Call;
     use crate::endpoint::Reply;
 
-    /// Asks a route that has two steps, and goes away after the first. Whether the second was done.
+    /// Calls a route with two steps and disconnects after the first. Returns whether the second
+    /// ran.
     async fn is_done_without_client(change: impl FnOnce(Route) -> Route, method: Method) -> bool {
         let (entered, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let done = Arc::new(AtomicBool::new(false));
@@ -364,7 +371,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_changes_something_is_done_to_its_end_without_its_client() {
+    async fn a_change_is_completed_after_its_client_disconnects() {
         assert!(is_done_without_client(|route| route, Method::POST).await);
         assert!(is_done_without_client(|route| route, Method::DELETE).await);
         assert!(!is_done_without_client(|route| route, Method::GET).await);

@@ -1,10 +1,10 @@
-//! The filters of the REST API as searches of the SDK.
+//! Converts filters of the REST API to searches of the SDK.
 
 use windlass::admin::Search;
 use windlass_api::{JobFilter, JobState};
 use windlass_store::{Filter, ListedState};
 
-/// The search for the jobs of a filter.
+/// Returns the search for the jobs that match a filter.
 pub(crate) fn search_of(filter: &JobFilter) -> Search {
     Search {
         filter: Filter {

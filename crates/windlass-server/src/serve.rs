@@ -1,7 +1,8 @@
-//! One request, from its headers to its answer.
+//! Handles one request, from its headers to its response.
 //!
-//! The connection drops a request whose client goes away, wherever it is. So one that changes something is worked on in a task
-//! of its own from the moment it was read: it is done and audited, or not begun.
+//! When a client disconnects, the connection drops the future of its request at any await. So a
+//! request that changes something runs in a task of its own once its body is read: the change is
+//! completed and audited, or never started.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -32,16 +33,17 @@ use crate::problem::Problem;
 use crate::request_id::{REQUEST_ID, request_id};
 use crate::routes::{Needs, Route};
 
-/// A larger body is read, as JSON, on a thread where it holds up nobody else.
+/// A larger body is parsed on a blocking thread, so that it does not delay other requests.
 const LARGE_BYTES: usize = 256 * 1024;
 
-/// A request whose body or turn took longer to come has its key checked again before it is worked on.
+/// If reading the body and waiting for a permit took longer, the key is checked again before the
+/// request is handled.
 const RECHECK_AFTER: Duration = Duration::from_secs(1);
 
-/// The names and values of a path, if they are text.
+/// The names and values of the path parameters, if they are UTF-8.
 pub(crate) type PathParams = Result<Vec<(String, String)>, RawPathParamsRejection>;
 
-/// Answers a request to a route, whatever happens.
+/// Handles a request to a route. Always returns a response, even if the handler panics.
 pub(crate) async fn serve(
     route: Arc<Route>,
     app: App,
@@ -52,13 +54,14 @@ pub(crate) async fn serve(
     let begun = app.client.now();
     let clock = Arc::clone(app.clock());
     let metrics = app.metrics.clone();
-    // Whatever is logged on the way carries the id. An error's span is there at every level.
+    // All log lines of the request carry its id. The span has the level `error`, so that it exists
+    // at every log level.
     let span = error_span!("request", request_id = id);
     let answering = async {
         let answered = AssertUnwindSafe(answer(Arc::clone(&route), app, params, request))
             .catch_unwind()
             .await;
-        let answered = answered.unwrap_or_else(|_| Err(Problem::internal(&"a route panicked")));
+        let answered = answered.unwrap_or_else(|_| Err(Problem::internal(&"the handler panicked")));
         let status = match &answered {
             Ok(answer) => answer.status.as_u16(),
             Err(problem) => problem.status(),
@@ -73,7 +76,7 @@ pub(crate) async fn serve(
     finish(answering.instrument(span).await, &id)
 }
 
-/// The answer as it is sent.
+/// Converts the result to the response that is sent.
 pub(crate) fn finish(answered: Result<Answer, Problem>, id: &str) -> Response<Body> {
     let mut response = match answered {
         Ok(answer) => answer.into_response(),
@@ -116,16 +119,17 @@ async fn answer(
         }
     };
     preconditions::check(&route, &parts.headers)?;
-    let params = params.map_err(|_| Problem::not_found("such path: its names are UTF-8"))?;
+    let params =
+        params.map_err(|_| Problem::not_found("such path: path parameters must be UTF-8"))?;
     let query = query_pairs(parts.uri.query().unwrap_or_default())?;
     if let Some(unknown) = query.keys().find(|name| !route.has_param(name)) {
         return Err(Invalid::new(unknown, "is not a parameter of this route").into());
     }
     let mut permit = app.body_budget.permit();
     let body = read_body(&route, &app.settings, &parts.headers, body, &mut permit).await?;
-    // Where the router is mounted.
-    let asked = parts.extensions.get::<OriginalUri>();
-    let prefix = asked.and_then(|OriginalUri(uri)| uri.path().strip_suffix(parts.uri.path()));
+    // The prefix is the path at which the router is mounted.
+    let original = parts.extensions.get::<OriginalUri>();
+    let prefix = original.and_then(|OriginalUri(uri)| uri.path().strip_suffix(parts.uri.path()));
     let call = Call {
         prefix: prefix.unwrap_or_default().to_owned(),
         path: parts.uri.path().to_owned(),
@@ -171,17 +175,17 @@ async fn handle(route: &Route, call: Call) -> Result<Answer, Problem> {
     (route.handler)(call).await
 }
 
-/// Why the listener did not read a body to its end, if it was the listener.
+/// The reason why the listener did not read the whole body, if the error comes from the listener.
 fn body_error<'a>(mut error: &'a (dyn Error + 'static)) -> Option<&'a BodyError> {
     loop {
         match error.downcast_ref() {
-            Some(found) => return Some(found),
+            Some(body_error) => return Some(body_error),
             None => error = error.source()?,
         }
     }
 }
 
-/// Reads a body that is not too large, and only where one is expected.
+/// Reads the body. Refuses a body that is too large, or one on a route without a body.
 async fn read_body(
     route: &Route,
     settings: &Settings,
@@ -189,32 +193,32 @@ async fn read_body(
     body: Body,
     permit: &mut BodyPermit,
 ) -> Result<Bytes, Problem> {
-    let most = route.body_bytes_max(settings);
+    let bytes_max = route.body_bytes_max(settings);
     let too_large = || {
-        let detail = format!("the body must be at most {most} bytes");
+        let detail = format!("the body must be at most {bytes_max} bytes");
         Problem::too_large("body_too_large", detail)
     };
-    let told = headers
+    let length = headers
         .get(CONTENT_LENGTH)
-        .and_then(|told| told.to_str().ok()?.parse().ok());
-    if told.is_some_and(|told: u64| told > u64::try_from(most).unwrap_or(u64::MAX)) {
-        return Err(too_large()); // before a byte of it is read
+        .and_then(|length| length.to_str().ok()?.parse().ok());
+    if length.is_some_and(|length: u64| length > u64::try_from(bytes_max).unwrap_or(u64::MAX)) {
+        return Err(too_large()); // before any of it is read
     }
     let mut body_read = Vec::new();
     let mut pieces = body.into_data_stream();
     while let Some(piece) = pieces.next().await {
         let piece = piece.map_err(|error| match body_error(&error) {
             Some(BodyError::TooSlow) => {
-                let detail = "the body came too slowly";
+                let detail = "the body arrived too slowly";
                 Problem::new(StatusCode::REQUEST_TIMEOUT, "body_too_slow", detail)
             }
             Some(BodyError::TooLarge) => too_large(),
             Some(BodyError::Broken(_)) | None => {
-                let detail = "the body ended before it was whole";
+                let detail = "the connection ended before the body was complete";
                 Problem::new(StatusCode::BAD_REQUEST, "broken_body", detail)
             }
         })?;
-        if body_read.len() + piece.len() > most {
+        if body_read.len() + piece.len() > bytes_max {
             return Err(too_large());
         }
         permit.grow_to(body_read.len() + piece.len())?;
@@ -230,7 +234,7 @@ async fn read_body(
     }
     if body.is_empty() {
         if route.body_required {
-            let detail = "this route takes a body of JSON";
+            let detail = "this route requires a JSON body";
             return Err(Problem::new(
                 StatusCode::BAD_REQUEST,
                 "malformed_json",

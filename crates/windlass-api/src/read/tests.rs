@@ -1,4 +1,4 @@
-//! What is read, and how every problem is reported.
+//! Reading bodies and reporting their problems.
 
 use serde::Deserialize;
 
@@ -8,7 +8,7 @@ use windlass_core::{Delivery, Kind, QueueName, Tag};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "only their reading is tested")]
+#[expect(dead_code, reason = "the tests only read them")]
 struct Order {
     kind: Option<Kind>,
     queue: Option<QueueName>,
@@ -113,7 +113,7 @@ fn every_problem_is_reported_by_field_and_rule() {
         (r#"{"kind":"a","kind":"b"}"#, &["`kind` is given twice"]),
         (
             r#"{"kind":"a","delay":"1s"}"#,
-            &["`delay` says nothing without `queue`"],
+            &["`delay` is only allowed together with `queue`"],
         ),
         (
             r#"{"kind":"a","delay":"1s","queue":"/"}"#,
@@ -125,9 +125,9 @@ fn every_problem_is_reported_by_field_and_rule() {
         ),
         ("[]", &["the value must be an object, got a list"]),
     ] {
-        let mut found = problems(text);
-        found.sort();
-        assert_eq!(found, expected, "{text}");
+        let mut reported = problems(text);
+        reported.sort();
+        assert_eq!(reported, expected, "{text}");
     }
     assert!(problems("{").concat().contains("must be valid JSON"));
 }

@@ -1,4 +1,4 @@
-//! When schedules fire, fired, and are made to fire.
+//! Occurrences of schedules: preview, backfill and history.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,47 +11,46 @@ use crate::{
     Body, BoundedInt, Checks, Count, DurationText, JobState, Millis, plain_body, some_even_if_null,
 };
 
-/// How many instants a preview shows if it does not say.
+/// How many times a preview shows if the request does not say.
 const PREVIEW_DEFAULT: usize = 10;
 
 request! {
-    /// A rule to preview. Its fields mean the same as those of a schedule.
+    /// A rule to preview. The fields mean the same as those of a schedule.
     pub struct Preview {
-        /// When it fires, as a cron expression. Exactly one of `cron`, `every` (or `every_ms`) and `at`
-        /// is required.
+        /// Cron expression. Exactly one of `cron`, `every` (or `every_ms`) and `at` is required.
         #[schemars(example = "0 2 * * *")]
         pub cron: String,
-        /// It fires each time this much real time has passed, at least 1 s. Counted from `starts_at`, or
+        /// Interval between occurrences, in real time: at least 1 s. Counted from `starts_at`, or
         /// from now.
         pub every: DurationText,
         /// `every` in milliseconds.
         pub every_ms: Millis,
-        /// It fires once, at this instant.
+        /// Fire once, at this time.
         pub at: Timestamp,
-        /// The IANA time zone whose clock `cron` follows. `UTC`.
+        /// IANA time zone of `cron`. Default: `UTC`.
         #[schemars(example = "Europe/Berlin")]
         pub timezone: String,
-        /// It does not fire before this instant.
+        /// Do not fire before this time.
         pub starts_at: Timestamp,
-        /// It does not fire after this instant.
+        /// Do not fire after this time.
         pub ends_at: Timestamp,
-        /// Show only instants after this one. Now.
+        /// Only show occurrences after this time. Default: now. Excludes `from`.
         pub after: Timestamp,
-        /// Show only this instant and later ones. Excludes `after`.
+        /// Only show occurrences at this time or later. Excludes `after`.
         pub from: Timestamp,
-        /// Show at most this many instants. 10.
+        /// Most occurrences to show. Default: 10.
         pub count: BoundedInt<1, 1000>,
     }
 }
 
-/// A rule to preview that keeps all rules.
+/// A preview that was checked.
 #[derive(Debug, Clone)]
 pub struct CheckedPreview {
     /// The rule.
     pub recurrence: Recurrence,
-    /// Only instants after this one are shown.
+    /// Only occurrences after this time are shown.
     pub after: Timestamp,
-    /// At most this many instants are shown.
+    /// The most occurrences to show.
     pub count: usize,
 }
 
@@ -79,16 +78,16 @@ impl Body for Preview {
     }
 }
 
-/// How much of a preview is shown.
+/// How much of a preview to show.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PreviewParams {
-    /// Show at most this many instants. 10.
+    /// Most occurrences to show. Default: 10.
     pub count: Option<BoundedInt<1, 1000>>,
 }
 
 impl PreviewParams {
-    /// At most how many instants are shown.
+    /// The most occurrences to show.
     pub fn count(self) -> usize {
         self.count.map_or(PREVIEW_DEFAULT, BoundedInt::to)
     }
@@ -96,20 +95,20 @@ impl PreviewParams {
 
 plain_body!(PreviewParams);
 
-/// An instant at which a schedule fires.
+/// A time at which a schedule fires.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Firing {
-    /// The instant.
+    /// Time of the occurrence.
     pub at: Timestamp,
-    /// The same instant on the clock of the schedule's time zone.
+    /// The same time in the time zone of the schedule.
     pub local: String,
-    /// What a change of the clocks did to it.
+    /// How a daylight saving change affects this occurrence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
 impl Firing {
-    /// An instant in a time zone.
+    /// Shows an occurrence in a time zone.
     pub fn new(firing: &windlass_core::schedule::Firing, zone: &Zone) -> Self {
         Firing {
             at: firing.at,
@@ -120,23 +119,23 @@ impl Firing {
 }
 
 request! {
-    /// A range in the past whose occurrences are run.
+    /// Time range in the past whose missing occurrences to run.
     pub struct Backfill {
-        /// The beginning of the range, included.
+        /// Start of the range, inclusive.
         #[schemars(required)]
         pub from: Timestamp,
-        /// The end of the range, included; not in the future.
+        /// End of the range, inclusive. Must not be in the future.
         #[schemars(required)]
         pub to: Timestamp,
     }
 }
 
-/// A range of instants, both ends included.
+/// A time range, both ends inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackfillRange {
-    /// The beginning.
+    /// The start.
     pub from: Timestamp,
-    /// The end, which is not before the beginning.
+    /// The end, which is not before the start.
     pub to: Timestamp,
 }
 
@@ -154,51 +153,51 @@ impl Body for Backfill {
     }
 }
 
-/// What a backfill did.
+/// Result of a backfill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BackfillAnswer {
-    /// How many jobs it created.
+    /// Number of created jobs.
     pub created: Count,
 }
 
-/// The job of a schedule that was run now.
+/// The job that was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RunAnswer {
-    /// The job.
+    /// Id of the job.
     pub job_id: JobId,
 }
 
 /// An occurrence that fired, or a range of occurrences that were skipped.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Occurrence {
-    /// The instant of the occurrence; of a range, the first instant.
+    /// Time of the occurrence, or of the first occurrence of a skipped range.
     pub scheduled_for: Timestamp,
-    /// Whether it created a job.
+    /// Whether the occurrence created a job.
     pub fired: bool,
-    /// The job, while it exists.
+    /// Id of the job, as long as the job exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_id: Option<JobId>,
-    /// The state of the job.
+    /// State of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<JobState>,
-    /// When the job finished; null if it has not.
+    /// When the job finished. Null if it has not finished.
     #[serde(
         default,
         deserialize_with = "some_even_if_null",
         skip_serializing_if = "Option::is_none"
     )]
     pub finished_at: Option<Option<Timestamp>>,
-    /// The last instant of a skipped range.
+    /// Time of the last occurrence of a skipped range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<Timestamp>,
-    /// How many occurrences a skipped range has; null if they are more than 1000.
+    /// Number of occurrences in a skipped range. Null if there are more than 1000.
     #[serde(
         default,
         deserialize_with = "some_even_if_null",
         skip_serializing_if = "Option::is_none"
     )]
     pub count: Option<Option<Count>>,
-    /// Why a range was skipped.
+    /// Why the range was skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<SkipReason>,
 }

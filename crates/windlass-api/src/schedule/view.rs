@@ -15,50 +15,52 @@ use crate::{BoundedInt, Content, DurationText, NewJob};
 /// A schedule.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Schedule {
-    /// Its id.
+    /// Id of the schedule.
     pub id: ScheduleId,
-    /// Its name.
+    /// Name of the schedule.
     pub name: ScheduleName,
-    /// Its cron expression, if it has one.
+    /// Cron expression.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cron: Option<String>,
-    /// It fires each time this much real time has passed.
+    /// Interval between occurrences, in real time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<DurationText>,
-    /// It fires once, at this instant.
+    /// Time at which the schedule fires once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
-    /// The IANA time zone whose clock `cron` follows.
+    /// IANA time zone of `cron`.
     pub timezone: String,
-    /// What happens to missed occurrences, if the schedule says so.
+    /// What happens to occurrences that were missed while no server ran. Absent if the default
+    /// applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed: Option<Missed>,
     /// An occurrence that is later than this counts as missed.
     pub missed_after: DurationText,
-    /// At most this many occurrences fire together, the newest ones. 100 if not given.
+    /// Most missed occurrences that fire together; older ones are skipped. Absent if the default of
+    /// 100 applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub catch_up_max: Option<BoundedInt<1, { CATCH_UP_CEILING as i64 }>>,
-    /// What happens to an occurrence while an earlier one has not finished.
+    /// What happens to an occurrence while the job of an earlier one has not finished.
     pub overlap: Overlap,
-    /// Each occurrence is delayed by a fixed part of this span.
+    /// Each occurrence is delayed by a fixed part of this duration.
     pub splay: DurationText,
-    /// It does not fire before this instant.
+    /// The schedule does not fire before this time.
     pub starts_at: Option<Timestamp>,
-    /// It does not fire after this instant.
+    /// The schedule does not fire after this time.
     pub ends_at: Option<Timestamp>,
-    /// Whether it is paused.
+    /// Whether the schedule is paused.
     pub paused: bool,
-    /// The job of each occurrence; fields at their defaults are left out.
+    /// Job that each occurrence creates. Fields at their defaults are left out.
     pub job: NewJob,
-    /// When it was created.
+    /// When the schedule was created.
     pub created_at: Timestamp,
-    /// The last occurrence that fired or was skipped.
+    /// Time of the last occurrence that fired or was skipped.
     pub last_at: Option<Timestamp>,
-    /// When it fires next; null while it is paused.
+    /// Time of the next occurrence. Null while the schedule is paused.
     pub next_at: Option<Timestamp>,
-    /// It will not fire again.
+    /// True if the schedule will not fire again.
     pub finished: bool,
-    /// The key may not read payloads.
+    /// True if the payload is left out because the key lacks the scope `read-payload`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub payload_withheld: bool,
 }
@@ -75,7 +77,7 @@ pub struct ScheduleTimes {
 }
 
 impl Schedule {
-    /// A schedule as a caller sees it who may or may not read payloads.
+    /// The schedule as a caller sees it; `content` says whether the payload is shown.
     pub fn new(
         id: ScheduleId,
         definition: &NewSchedule,
@@ -116,34 +118,34 @@ impl Schedule {
     }
 }
 
-/// A stored schedule that the server cannot read, because a time zone was removed or a newer version
-/// wrote it. It does not fire. The fields that are not listed here are as they were written.
+/// A stored schedule that the server cannot read, because a time zone was removed or a newer
+/// version wrote it. It does not fire. Additional fields are shown as they were stored.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct UnreadableSchedule {
-    /// Its id.
+    /// Id of the schedule.
     pub id: ScheduleId,
-    /// Its name.
+    /// Name of the schedule.
     pub name: String,
-    /// Why the server cannot read it.
+    /// Why the server cannot read the schedule.
     pub error: String,
-    /// When it was created.
+    /// When the schedule was created.
     pub created_at: Timestamp,
-    /// The last occurrence that fired or was skipped.
+    /// Time of the last occurrence that fired or was skipped.
     pub last_at: Option<Timestamp>,
-    /// Always null: it does not fire.
+    /// Always null, because the schedule does not fire.
     pub next_at: Option<Timestamp>,
-    /// Always false: it fires again once PUT has replaced it.
+    /// Always false. Replace the schedule with PUT, and it fires again.
     pub finished: bool,
-    /// The key may not read payloads.
+    /// True if the payload is left out because the key lacks the scope `read-payload`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub payload_withheld: bool,
-    /// The other fields, as they were written.
+    /// The other fields, as they were stored.
     #[serde(flatten)]
     pub definition: Map<String, Value>,
 }
 
 impl UnreadableSchedule {
-    /// A schedule whose definition is this text, which `error` keeps from being read.
+    /// A schedule with the stored definition `text`, which cannot be read because of `error`.
     pub fn new(
         (id, name): (ScheduleId, &str),
         (text, error): (&str, &str),
@@ -183,13 +185,13 @@ impl UnreadableSchedule {
     }
 }
 
-/// A stored schedule, which the server may not be able to read. Only an unreadable one has `error`.
+/// A stored schedule. Only a schedule that the server cannot read has `error`.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ScheduleView {
-    /// The server can read it.
+    /// A schedule that the server can read.
     Readable(Box<Schedule>),
-    /// The server cannot read it.
+    /// A schedule that the server cannot read.
     Unreadable(Box<UnreadableSchedule>),
 }
 

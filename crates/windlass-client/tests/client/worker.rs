@@ -258,7 +258,7 @@ async fn jobs_are_created_in_bulk_listed_and_deleted() {
     };
     assert_eq!(job.payload, Some(Json(Payload::from_stored("2"))));
     jobs[0].timeout_ms = None;
-    jobs[0].limit = windlass_client::api::BoundedInt::new(3); // says nothing without a key
+    jobs[0].limit = windlass_client::api::BoundedInt::new(3); // only allowed together with a key
     let refused = client
         .create_jobs(&jobs, BulkMode::AllOrNone)
         .await

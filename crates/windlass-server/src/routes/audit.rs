@@ -13,7 +13,7 @@ use crate::problem::Problem;
 
 const TAG: &str = "audit";
 
-/// Records of a page that names no limit.
+/// The number of records on a page if the request gives no limit.
 const PAGE_DEFAULT: usize = 100;
 
 pub(super) fn routes() -> Vec<Route> {
@@ -21,16 +21,16 @@ pub(super) fn routes() -> Vec<Route> {
         Route::get("/api/v1/audit", Scope::Admin, list)
             .summary(
                 TAG,
-                "Lists what operators did and which dead jobs were removed, newest first. \
-                 A page may be empty and have a next one.",
+                "Lists the audit log, newest first: changes by operators, and automatic removals of dead jobs. \
+                 A page can be empty although there is a next page.",
             )
-            .status(200, "A page."),
+            .status(200, "A page of records."),
         Route::get("/api/v1/audit/verify", Scope::Admin, verify)
             .summary(
                 TAG,
-                "Checks that no record was changed, removed or slipped in.",
+                "Verifies that no record of the audit log was changed, removed or inserted.",
             )
-            .status(200, "What was found."),
+            .status(200, "The result of the verification."),
     ]
 }
 
@@ -77,10 +77,10 @@ async fn verify(
     call: Call,
     Params(params): Params<VerifyParams>,
 ) -> Result<Reply<VerifiedAudit>, Problem> {
-    let found = call.app.audit.verify(params.known.as_deref()).await?;
+    let verified = call.app.audit.verify(params.known.as_deref()).await?;
     Ok(Reply::ok(VerifiedAudit {
-        records: found.records,
-        hash: found.hash,
-        broken: found.broken,
+        records: verified.records,
+        hash: verified.hash,
+        broken: verified.broken,
     }))
 }

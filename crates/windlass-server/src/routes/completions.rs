@@ -1,4 +1,4 @@
-//! Where targets report how a request ended that they took for later.
+//! Targets report the result of HTTP jobs that they answered with 202.
 
 use windlass_api::{CompletedJob, Completion as Reported, CompletionOutcome};
 use windlass_http::{Completed, Completion, complete};
@@ -11,15 +11,15 @@ use crate::problem::Problem;
 const TAG: &str = "http jobs";
 
 pub(super) fn routes() -> Vec<Route> {
-    // The token is the key: it was sent with the request, is good for one report, and is kept as a
-    // hash.
+    // The token replaces a key: the request carried it, it is valid for one report, and the server
+    // stores only its hash.
     vec![
         Route::post("/api/v1/completions/{token}", Needs::Nothing, report)
             .summary(
                 TAG,
-                "Reports how an HTTP job ended that its target took for later, by the token that came with it.",
+                "Reports the result of an HTTP job whose target answered 202. The token in the path replaces a key.",
             )
-            .status(200, "It is stored."),
+            .status(200, "The server stored the result."),
     ]
 }
 
@@ -38,16 +38,17 @@ async fn report(
         CompletionOutcome::Failed => Completion::Failed {
             error: reported
                 .error
-                .unwrap_or_else(|| "the target said that it failed".to_owned()),
+                .unwrap_or_else(|| "the target reported a failure".to_owned()),
             retryable: reported.retryable.unwrap_or(true),
         },
     };
     match complete(&call.app.client, call.param("token"), &completion).await? {
         Completed::Taken(id) | Completed::Repeated(id) => Ok(Reply::ok(CompletedJob { id })),
         Completed::TooLate(_) => {
-            let detail = "another result was reported with this token before, or its time is over";
+            let detail =
+                "another result was already reported with this token, or the token has expired";
             Err(Problem::conflict("completion_too_late", detail))
         }
-        Completed::Unknown => Err(Problem::not_found("request with this token")),
+        Completed::Unknown => Err(Problem::not_found("HTTP job with this token")),
     }
 }

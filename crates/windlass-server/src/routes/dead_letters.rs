@@ -1,16 +1,16 @@
-//! Dead letters: what waits for a person, grouped by what went wrong.
+//! Dead letters: dead jobs that wait for an operator, grouped by error.
 
 use std::collections::{BTreeMap, HashSet};
 
 use windlass_api::{
-    Content, DeadFilter, DeadGroup, DeadGroups, JobFilter, JobPage, JobState, PageParams, Pass,
-    PassAnswer, ReviveByFilter,
+    BatchAnswer, Content, DeadFilter, DeadGroup, DeadGroups, JobBatch, JobFilter, JobPage,
+    JobState, PageParams, ReviveByFilter,
 };
 use windlass_core::{Fingerprint, Job, JobId, State};
 use windlass_store::{Change, Changed, PAGE_MAX, Page};
 
 use super::Route;
-use super::jobs::{allow, answer_page, pass, pass_answer, pass_detail};
+use super::jobs::{allow, answer_page, batch_answer, batch_detail, batch_jobs};
 use crate::access::Scope;
 use crate::audit::{Before, record_pass};
 use crate::call::Call;
@@ -21,26 +21,23 @@ use crate::search::search_of;
 
 const TAG: &str = "dead letters";
 
-/// At most this many dead jobs are looked at for their groups.
+/// The most dead jobs that are read to build the groups.
 const GROUPED_MAX: usize = 10_000;
 
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::get("/api/v1/dead-letters", Scope::Read, list)
             .summary(TAG, "Lists dead jobs, newest first.")
-            .status(200, "A page."),
+            .status(200, "A page of jobs."),
         Route::get("/api/v1/dead-letters/groups", Scope::Read, groups)
-            .summary(
-                TAG,
-                "Groups dead jobs by what went wrong, the largest group first.",
-            )
-            .status(200, "The groups of the newest 10,000."),
+            .summary(TAG, "Groups dead jobs by error, the largest group first.")
+            .status(200, "The groups of the newest 10,000 dead jobs."),
         Route::post("/api/v1/dead-letters/revive", Scope::Operate, revive)
             .summary(
                 TAG,
-                "Revives dead jobs of a filter, or by their ids, one pass of them.",
+                "Revives a batch of dead jobs, selected by filter or by id.",
             )
-            .status(200, "How far the pass got."),
+            .status(200, "The result of the batch."),
     ]
 }
 
@@ -120,17 +117,17 @@ fn add(groups: &mut BTreeMap<String, DeadGroup>, job: &Job, content: Content) {
 
 async fn revive(
     call: Call,
-    JsonBody((wanted, revival)): JsonBody<ReviveByFilter>,
-) -> Result<Reply<PassAnswer>, Problem> {
-    allow(&call, &wanted.filter)?;
+    JsonBody((batch, revival)): JsonBody<ReviveByFilter>,
+) -> Result<Reply<BatchAnswer>, Problem> {
+    allow(&call, &batch.filter)?;
     super::jobs::check_payload(&call, revival.payload.as_ref())?;
-    let dead_ones = Pass {
-        filter: dead(wanted.filter.clone()),
-        ..wanted.clone()
+    let dead_batch = JobBatch {
+        filter: dead(batch.filter.clone()),
+        ..batch.clone()
     };
-    let found = pass(&call, &dead_ones).await?;
+    let found = batch_jobs(&call, &dead_batch).await?;
     if let Some(payload) = &revival.payload {
-        // Of jobs of one kind and delivery, one is enough.
+        // The check depends only on kind and delivery, so each combination is checked once.
         let kinds: HashSet<_> = found
             .jobs
             .iter()
@@ -141,7 +138,7 @@ async fn revive(
             check_request(&mut signers, kind, payload).await?;
         }
     }
-    // Jobs that were named may be in another state.
+    // Jobs selected by id may be in another state.
     let is_dead = |job: &&Job| matches!(job.state(), State::Dead(_));
     let (dead, others): (Vec<&Job>, Vec<&Job>) = found.jobs.iter().partition(is_dead);
     let new_payload = revival.payload.as_ref();
@@ -151,8 +148,8 @@ async fn revive(
     let mut changed = call.app.client.change_many(&ids, &revive).await?;
     let changes = Before::changes_of(&before, &changed, |job, state| job.revived(&revival, state));
     changed.extend(others.iter().map(|job| Changed::Conflict(job.state())));
-    let answer = pass_answer(&changed, &found);
-    let detail = pass_detail(&wanted, &answer);
+    let answer = batch_answer(&changed, &found);
+    let detail = batch_detail(&batch, &answer);
     record_pass(&call, "dead_letters.revive", detail, changes).await;
     Ok(Reply::ok(answer))
 }

@@ -1,4 +1,4 @@
-//! The stream of events, as server-sent events: with filters, and going on where a reader was cut off.
+//! The event stream as server-sent events, with filters. A reader that was disconnected can resume.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ use crate::permits::Permit;
 use crate::problem::Problem;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// A stream on which nothing happens says so this often.
+/// How often the server sends a heartbeat on an idle stream.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(15);
-/// How many events are looked at before the key is checked again.
+/// How many events are read before the key is checked again.
 const BATCH_MAX: usize = 100;
-/// A reader that was cut off connects again after this time.
+/// After this time, a disconnected reader reconnects.
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 
 pub(super) fn routes() -> Vec<Route> {
@@ -36,19 +36,19 @@ pub(super) fn routes() -> Vec<Route> {
         Route::get("/api/v1/events", Scope::Read, listen)
             .summary(
                 "events",
-                "What happens on this node, as server-sent events. The `data` of each is an event.",
+                "Streams what happens on this node, as server-sent events. The `data` of each is an event.",
             )
             .header("Last-Event-ID", last_event_id)
             .content_type("text/event-stream")
-            .status(200, "The stream; it does not end."),
+            .status(200, "The stream. It does not end."),
     ]
 }
 
 async fn listen(
     call: Call,
-    Params(wanted): Params<EventParams>,
+    Params(filter): Params<EventParams>,
 ) -> Result<RawReply<EventJson>, Problem> {
-    let last = wanted.last_event_id.as_deref();
+    let last = filter.last_event_id.as_deref();
     let last = last.or_else(|| call.header(&LAST_EVENT_ID));
     let last = last.filter(|last| !last.is_empty()); // a reader that has seen no event yet
     let last = last.map(|last| {
@@ -63,7 +63,7 @@ async fn listen(
     let permit = call.app.listening.take(&call.caller)?;
     let reader = Reader {
         feed,
-        wanted,
+        filter,
         last,
         clock: Arc::clone(call.app.clock()),
         access: call.app.access.clone(),
@@ -71,36 +71,36 @@ async fn listen(
         content: call.content(),
         _permit: permit,
     };
-    let hello = stream::iter([SseEvent::default().retry(RECONNECT_AFTER)]);
+    let reconnect = stream::iter([SseEvent::default().retry(RECONNECT_AFTER)]);
     let events = stream::unfold(reader, |mut reader| async move {
         let batch = reader.batch().await;
         let may_listen = reader.may_listen().await;
         may_listen.then_some((stream::iter(batch), reader))
     });
     let stopping = call.app.stopping.clone().cancelled_owned();
-    let sent = hello.chain(events.flatten().take_until(stopping));
+    let sent = reconnect.chain(events.flatten().take_until(stopping));
     let sent = Sse::new(sent.map(Ok::<_, Infallible>)).into_response();
     Ok(Answer::other("text/event-stream", sent.into_body()).into())
 }
 
-/// Whether a reader gets an event.
-fn wants(wanted: &EventParams, event: &Event) -> bool {
+/// Whether an event matches the filter of a reader.
+fn matches(filter: &EventParams, event: &Event) -> bool {
     let (queue, kind, schedule) = match event {
         Event::Job { job, .. } => (Some(&job.queue), Some(&job.kind), None),
         Event::Schedule { id, .. } => (None, None, Some(*id)),
     };
-    let names = wanted.event.as_ref();
+    let names = filter.event.as_ref();
     names.is_none_or(|names| names.contains(&name_of(event)))
-        && (wanted.queue.is_none() || wanted.queue.as_ref() == queue)
-        && (wanted.kind.is_none() || wanted.kind.as_ref() == kind)
-        && (wanted.job.is_none() || wanted.job == event.job())
-        && (wanted.schedule.is_none() || wanted.schedule == schedule)
+        && (filter.queue.is_none() || filter.queue.as_ref() == queue)
+        && (filter.kind.is_none() || filter.kind.as_ref() == kind)
+        && (filter.job.is_none() || filter.job == event.job())
+        && (filter.schedule.is_none() || filter.schedule == schedule)
 }
 
-/// One who listens.
+/// A client that reads the stream.
 struct Reader {
     feed: Arc<Feed>,
-    wanted: EventParams,
+    filter: EventParams,
     last: EventId,
     clock: Arc<dyn Clock>,
     access: Access,
@@ -110,7 +110,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// The next events that it wants, or a heartbeat.
+    /// Returns the next events that match the filter, or a heartbeat.
     async fn batch(&mut self) -> Vec<SseEvent> {
         let until = self.clock.now().saturating_add(HEARTBEAT_EVERY);
         let mut batch = Vec::new();
@@ -126,17 +126,17 @@ impl Reader {
                 if !batch.is_empty() {
                     break;
                 }
-                tokio::task::yield_now().await; // many events that nobody wants here
+                tokio::task::yield_now().await; // many events in a row that do not match
             }
         }
         if batch.is_empty() {
-            batch.push(SseEvent::default().comment("nothing happened"));
+            batch.push(SseEvent::default().comment("heartbeat"));
         }
         batch
     }
 
-    /// Whether its key is still good. Where the keys cannot be read now, the stream ends: the reader connects again and
-    /// goes on behind its last event.
+    /// Whether the key is still valid. If the keys cannot be read, the stream ends; the reader
+    /// reconnects and resumes after its last event.
     async fn may_listen(&self) -> bool {
         let now = self.clock.now();
         let checked = self.access.recheck(&self.caller, Scope::Read, now);
@@ -155,7 +155,7 @@ impl Reader {
                 (last, Some(missed))
             }
             Next::Event(id, event) => {
-                let event = wants(&self.wanted, &event).then(|| shown(&event, self.content));
+                let event = matches(&self.filter, &event).then(|| shown(&event, self.content));
                 (id, event)
             }
         };

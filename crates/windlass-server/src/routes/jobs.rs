@@ -1,4 +1,4 @@
-//! Jobs: create, look, change.
+//! Jobs: create, read and change them.
 
 mod bulk;
 mod bulk_answer;
@@ -12,7 +12,9 @@ mod why;
 pub(crate) use bulk_answer::CompactBulk;
 pub(super) use change::check_payload;
 pub(super) use create::request_problems;
-pub(super) use list::{allow, answer as answer_page, found_by, pass, pass_answer, pass_detail};
+pub(super) use list::{
+    allow, answer as answer_page, batch_answer, batch_detail, batch_jobs, jobs_matching,
+};
 
 use super::Route;
 use crate::access::Scope;
@@ -24,41 +26,41 @@ pub(super) fn routes() -> Vec<Route> {
         Route::post("/api/v1/jobs", Scope::Enqueue, create::create)
             .summary(
                 TAG,
-                "Creates a job; or, by the scheduler form, a schedule of HTTP jobs.",
+                "Creates a job. A scheduler form creates a schedule of HTTP jobs instead.",
             )
-            .status(201, "It is stored.")
+            .status(201, "The job or schedule was created.")
             .status(
                 200,
-                "Its unique key is taken: the job that was there first; only its id for a key that may not read.",
+                "The unique key is taken. Returns the existing job, or only its id if the key lacks the scope `read`.",
             )
             .idempotent(),
         Route::post("/api/v1/jobs/bulk", Scope::Enqueue, bulk::create)
             .summary(
                 TAG,
-                "Creates up to 10,000 jobs: all or none, or each for itself.",
+                "Creates up to 10,000 jobs: either all or none, or each independently.",
             )
             .bulk_body()
-            .status(200, "What happened to each, in order.")
+            .status(200, "The result of each job, in the order of the request.")
             .idempotent(),
         Route::get("/api/v1/jobs", Scope::Read, list::list)
             .summary(TAG, "Lists jobs, newest first.")
-            .status(200, "A page."),
+            .status(200, "A page of jobs."),
         Route::post("/api/v1/jobs/run-now", Scope::Operate, list::run_now)
             .summary(
                 TAG,
-                "Makes waiting retries of a filter, or jobs by their ids, due now, one pass of them.",
+                "Makes a batch of waiting jobs due now: retries selected by filter, or jobs selected by id.",
             )
-            .status(200, "How far the pass got."),
+            .status(200, "The result of the batch."),
         Route::get("/api/v1/jobs/{id}", Scope::Read, read::get)
-            .summary(TAG, "One job, or a scheduler form over all its occurrences.")
-            .status(200, "The job."),
+            .summary(TAG, "Returns a job or a scheduler form.")
+            .status(200, "The job or scheduler form."),
         Route::get("/api/v1/jobs/{id}/schedule", Scope::Read, form::schedule)
-            .summary(TAG, "When a scheduler form runs.")
+            .summary(TAG, "Returns when a scheduler form runs.")
             .status(200, "The schedule."),
         Route::patch("/api/v1/jobs/{id}", Scope::Operate, change::edit)
             .summary(
                 TAG,
-                "Changes a waiting job: payload, priority, time or queue.",
+                "Changes the payload, priority, time or queue of a waiting job.",
             )
             .status(200, "The job."),
         Route::get(
@@ -68,36 +70,36 @@ pub(super) fn routes() -> Vec<Route> {
         )
         .summary(
             TAG,
-            "The payload that an edit or a revival replaced, by the hash that the audit log has; kept for a limited time.",
+            "Returns a payload that a change of a job replaced, by its hash in the audit log. The server keeps it for a limited time.",
         )
         .status(200, "The payload."),
         Route::delete("/api/v1/jobs/{id}", Scope::Operate, change::delete)
-            .summary(TAG, "Removes a finished job, with its history."),
+            .summary(TAG, "Removes a finished job and its history, or a scheduler form and its waiting jobs."),
         Route::get("/api/v1/jobs/{id}/history", Scope::Read, read::history)
             .summary(
                 TAG,
-                "The ended attempts of a job, newest first; of a scheduler form, those of all its occurrences.",
+                "Lists the attempts of a job that have ended, newest first. For a scheduler form, lists those of all occurrences.",
             )
             .status(200, "The attempts."),
         Route::get("/api/v1/jobs/{id}/why", Scope::Read, why::why)
-            .summary(TAG, "Why a job is not running.")
-            .status(200, "The reasons, the one to look at first in front."),
+            .summary(TAG, "Explains why a job is not running.")
+            .status(200, "The reasons, the most important first."),
         Route::get("/api/v1/jobs/{id}/wait", Scope::Read, read::wait)
             .summary(TAG, "Waits until a job has finished, and returns it with its result.")
-            .status(200, "It has finished.")
-            .status(202, "It has not finished yet: ask again."),
+            .status(200, "The job has finished.")
+            .status(202, "The job has not finished yet. Repeat the request."),
         Route::post("/api/v1/jobs/{id}/cancel", Scope::Operate, change::cancel)
             .summary(
                 TAG,
-                "Cancels a job: a waiting one ends, a running one is asked to stop.",
+                "Cancels a job. A waiting job ends at once; the worker of a running job is asked to stop it.",
             )
             .status(200, "The job."),
         Route::post("/api/v1/jobs/{id}/revive", Scope::Operate, change::revive)
-            .summary(TAG, "Runs a dead or cancelled job again.")
+            .summary(TAG, "Revives a dead or cancelled job, so that it runs again.")
             .body_optional()
             .status(200, "The job."),
         Route::post("/api/v1/jobs/{id}/run-now", Scope::Operate, change::run_now)
-            .summary(TAG, "Makes a waiting job due now; its failures stay.")
+            .summary(TAG, "Makes a waiting job due now. Its failure count does not change.")
             .status(200, "The job."),
         Route::post("/api/v1/jobs/{id}/resolve", Scope::Operate, change::resolve)
             .summary(TAG, "Marks a lost at-most-once job as succeeded.")

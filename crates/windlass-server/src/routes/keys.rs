@@ -1,4 +1,4 @@
-//! Keys: created, listed and revoked. The secret part of a key is in one answer and nowhere else.
+//! API keys. Only the response that creates a key contains its secret part.
 
 use serde_json::json;
 use windlass_api::{CreatedKey, Key, NewKey, Page};
@@ -14,15 +14,21 @@ const TAG: &str = "keys";
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::post("/api/v1/keys", Scope::Admin, create)
-            .summary(TAG, "Creates a key. It is shown in this answer only.")
+            .summary(
+                TAG,
+                "Creates an API key. Only this response contains the key.",
+            )
             .status(201, "The key."),
         Route::get("/api/v1/keys", Scope::Admin, list)
-            .summary(TAG, "Lists keys, revoked ones too, without their secrets.")
-            .status(200, "All keys, the oldest first."),
+            .summary(
+                TAG,
+                "Lists API keys without their secret part, revoked keys included.",
+            )
+            .status(200, "All keys, oldest first."),
         Route::delete("/api/v1/keys/{id}", Scope::Admin, revoke)
             .summary(
                 TAG,
-                "Revokes a key for good. It is refused everywhere within a second.",
+                "Revokes an API key permanently. All servers refuse it within a second.",
             )
             .status(200, "The key."),
     ]
@@ -52,10 +58,10 @@ async fn revoke(call: Call) -> Result<Reply<Key>, Problem> {
     Ok(Reply::ok(Key::from(&info)))
 }
 
-/// A program that mounts the router and lets everyone in has no keys.
+/// Returns the keys. A program that mounts the router without access checks has none.
 fn keys(call: &Call) -> Result<&Keys, Problem> {
     let keys = call.app.access.keys();
-    keys.ok_or_else(|| Problem::not_found("keys here: this server checks none"))
+    keys.ok_or_else(|| Problem::not_found("key store: this server does not check keys"))
 }
 
 impl From<KeyError> for Problem {

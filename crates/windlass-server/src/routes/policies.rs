@@ -1,4 +1,4 @@
-//! Retry policies: those that have a name, and what one will do.
+//! Presets of retry policies, and explanations of policies.
 
 use windlass_api::{ExplainParams, ExplainRequest, NamedPolicy, Page, PolicyExplanation};
 use windlass_core::retry::Preset;
@@ -15,14 +15,20 @@ pub(super) fn routes() -> Vec<Route> {
     let presets = "/api/v1/policies/{preset}/explain";
     vec![
         Route::get("/api/v1/policies", Scope::Read, list)
-            .summary(TAG, "Lists the retry policies that have a name.")
+            .summary(TAG, "Lists the presets: retry policies with a name.")
             .status(200, "The presets."),
         Route::get(presets, Scope::Read, explain_preset)
-            .summary(TAG, "What a preset will do.")
-            .status(200, "Each attempt, and the herd."),
+            .summary(TAG, "Explains a preset: when each attempt starts.")
+            .status(
+                200,
+                "The start of each attempt, and the load if many jobs fail at once.",
+            ),
         Route::post("/api/v1/policies/explain", Scope::Read, explain)
-            .summary(TAG, "What a policy will do.")
-            .status(200, "Each attempt, and the herd."),
+            .summary(TAG, "Explains a retry policy: when each attempt starts.")
+            .status(
+                200,
+                "The start of each attempt, and the load if many jobs fail at once.",
+            ),
     ]
 }
 
@@ -35,8 +41,9 @@ async fn explain_preset(
     Params(params): Params<ExplainParams>,
 ) -> Result<Reply<PolicyExplanation>, Problem> {
     let preset: Result<Preset, _> = call.param("preset").parse();
-    let preset = preset
-        .map_err(|_| Problem::not_found("such preset").hint("GET /api/v1/policies lists them"))?;
+    let preset = preset.map_err(|_| {
+        Problem::not_found("such preset").hint("list the presets with GET /api/v1/policies")
+    })?;
     Ok(Reply::ok(params.explain(&preset.policy())?))
 }
 

@@ -1,17 +1,17 @@
-//! Queues: how they are, what is set about them, and how they are stopped and emptied.
+//! Queues: read them, change their settings, pause, resume and purge them.
 
 use serde_json::json;
 use windlass::Error;
 use windlass::admin::QueueInfo;
 use windlass_api::{
-    BoundedInt, CreateQueue, JobFilter, Page, PageParams, PassAnswer, PurgeQueue, Queue,
+    BatchAnswer, BoundedInt, CreateQueue, JobFilter, Page, PageParams, PurgeQueue, Queue,
     QueueCounts, QueuePause, QueueSettings,
 };
 use windlass_core::{JobId, QueueName, Timestamp};
 use windlass_store::Change;
 
 use super::Route;
-use super::jobs::{found_by, pass_answer};
+use super::jobs::{batch_answer, jobs_matching};
 use crate::access::Scope;
 use crate::call::Call;
 use crate::endpoint::{JsonBody, Params, Reply};
@@ -20,9 +20,9 @@ use crate::problem::Problem;
 
 const TAG: &str = "queues";
 
-/// Rows of a page that names no limit.
+/// The number of queues on a page if the request gives no limit.
 const LIST_DEFAULT: usize = 50;
-/// One pass removes at most this many jobs unless it names a limit.
+/// The most jobs that one request removes if it gives no limit.
 const PURGE_DEFAULT: usize = 1000;
 
 pub(super) fn routes() -> Vec<Route> {
@@ -30,14 +30,14 @@ pub(super) fn routes() -> Vec<Route> {
         Route::get("/api/v1/queues", Scope::Read, list)
             .summary(
                 TAG,
-                "Lists queues with their depth, rates and oldest ready job.",
+                "Lists queues with their depth, rates and oldest ready job, ordered by name.",
             )
-            .status(200, "A page of them, by name."),
+            .status(200, "A page of queues."),
         Route::get("/api/v1/queues/{queue}", Scope::Read, get)
-            .summary(TAG, "One queue.")
+            .summary(TAG, "Returns a queue.")
             .status(200, "The queue."),
         Route::get("/api/v1/queues/{queue}/settings", Scope::Read, get_settings)
-            .summary(TAG, "The settings of a queue.")
+            .summary(TAG, "Returns the settings of a queue.")
             .status(200, "The settings."),
         Route::put(
             "/api/v1/queues/{queue}/settings",
@@ -46,21 +46,21 @@ pub(super) fn routes() -> Vec<Route> {
         )
         .summary(
             TAG,
-            "Replaces all settings of a queue; a setting that is not given is not set.",
+            "Replaces all settings of a queue. Settings that are not given are reset to their defaults.",
         )
         .status(200, "The settings."),
         Route::post("/api/v1/queues/{queue}/pause", Scope::Operate, pause)
             .summary(
                 TAG,
-                "Pauses a queue: no one claims its jobs. Running jobs go on.",
+                "Pauses a queue: workers claim no jobs from it. Running jobs continue.",
             )
             .status(200, "The queue."),
         Route::post("/api/v1/queues/{queue}/resume", Scope::Operate, resume)
-            .summary(TAG, "Resumes a queue: its jobs are claimed again.")
+            .summary(TAG, "Resumes a paused queue.")
             .status(200, "The queue."),
         Route::post("/api/v1/queues/{queue}/purge", Scope::Operate, purge)
-            .summary(TAG, "Removes finished jobs of one state, one pass of them.")
-            .status(200, "How far the pass got."),
+            .summary(TAG, "Removes a batch of finished jobs in one state.")
+            .status(200, "The result of the batch."),
     ]
 }
 
@@ -70,8 +70,8 @@ async fn list(
 ) -> Result<Reply<Page<Queue>>, Problem> {
     let queues = call.app.client.queues().await?;
     let (limit, after) = (page.limit_or(LIST_DEFAULT), page.after());
-    let is_behind = |name: &QueueName| after.as_deref().is_none_or(|after| name.as_str() > after);
-    let data = queues.into_iter().filter(|(name, _)| is_behind(name));
+    let is_after = |name: &QueueName| after.as_deref().is_none_or(|after| name.as_str() > after);
+    let data = queues.into_iter().filter(|(name, _)| is_after(name));
     let data = data.take(limit + 1);
     let data = data.map(|(name, queue)| view(&call, name, queue)).collect();
     let page = Page::first(data, limit, |queue| queue.name.to_string());
@@ -85,7 +85,7 @@ async fn get(call: Call) -> Result<Reply<Queue>, Problem> {
     answer(&call, name).await
 }
 
-/// Refuses a queue that does not exist, unless the request says `create=true`.
+/// Refuses a queue that does not exist, unless the request has `create=true`.
 async fn check_or_create(
     call: &Call,
     name: &QueueName,
@@ -94,7 +94,7 @@ async fn check_or_create(
     if params.create == Some(true) {
         return Ok(());
     }
-    let hint = "add `?create=true` to set it up before its first job";
+    let hint = "add `?create=true` to create it before its first job";
     let checked = call.app.client.check_queue(name).await;
     checked.map_err(|error| match error {
         Error::QueueNotFound { .. } => Problem::from(error).and_hint(hint),
@@ -155,7 +155,7 @@ async fn put_settings(
         check_or_create(&call, &name, params).await?;
         client.set_queue(name.as_str(), &settings).await?;
     } else if !client.create_queue(name.as_str(), &settings).await? {
-        return Err(exists(&format!("what is set about queue {name}")));
+        return Err(exists(&format!("a settings record of queue {name}")));
     }
     call.app.remote.forget_settings(&name);
     let answer = QueueSettings::from(&settings);
@@ -186,7 +186,7 @@ async fn resume(call: Call) -> Result<Reply<Queue>, Problem> {
 async fn purge(
     call: Call,
     JsonBody((state, purge)): JsonBody<PurgeQueue>,
-) -> Result<Reply<PassAnswer>, Problem> {
+) -> Result<Reply<BatchAnswer>, Problem> {
     let name: QueueName = call.name("queue")?;
     call.app.client.check_queue(&name).await?;
     let filter = JobFilter {
@@ -197,10 +197,10 @@ async fn purge(
     };
     let limit = purge.limit.map_or(PURGE_DEFAULT, BoundedInt::to);
     let after = purge.cursor.map(|after| after.0);
-    let found = found_by(&call, &filter, after, limit).await?;
+    let found = jobs_matching(&call, &filter, after, limit).await?;
     let ids: Vec<JobId> = found.jobs.iter().map(|job| job.id).collect();
     let changed = call.app.client.change_many(&ids, &Change::Purge).await?;
-    let answer = pass_answer(&changed, &found);
+    let answer = batch_answer(&changed, &found);
     let detail = json!({
         "state": state, "finished_before": purge.finished_before, "removed": answer.changed,
     });

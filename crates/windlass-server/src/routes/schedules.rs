@@ -22,7 +22,12 @@ use crate::problem::Problem;
 const TAG: &str = "schedules";
 
 pub(super) fn routes() -> Vec<Route> {
-    let if_match = |route: Route| route.header("If-Match", text("Only if this is its `ETag`."));
+    let if_match = |route: Route| {
+        route.header(
+            "If-Match",
+            text("Only apply the change if this is the current `ETag` of the schedule."),
+        )
+    };
     let one = "/api/v1/schedules/{name}";
     vec![
         Route::post("/api/v1/schedules", Scope::Operate, edit::create)
@@ -32,26 +37,26 @@ pub(super) fn routes() -> Vec<Route> {
         Route::get("/api/v1/schedules", Scope::Read, read::list)
             .summary(
                 TAG,
-                "Lists the schedules that will fire again, are paused, or cannot be read, by name.",
+                "Lists schedules by name. Schedules that will not fire again are left out.",
             )
             .status(200, "A page of schedules."),
         Route::post("/api/v1/schedules/preview", Scope::Read, preview::rule)
-            .summary(TAG, "Shows when a rule would fire, without storing it.")
-            .status(200, "The next instants."),
+            .summary(TAG, "Previews when a rule would fire, without storing it.")
+            .status(200, "The next occurrences."),
         Route::get(one, Scope::Read, read::get)
             .summary(
                 TAG,
-                "Returns one schedule by name or id, also if it will not fire again.",
+                "Returns a schedule by name or id, even if it will not fire again.",
             )
             .status(200, "The schedule, with its `ETag`."),
         if_match(Route::put(one, Scope::Operate, edit::put))
-            .summary(TAG, "Creates a schedule or replaces the one of that name.")
+            .summary(TAG, "Creates a schedule, or replaces the schedule of this name.")
             .status(200, "The schedule was replaced.")
             .status(201, "The schedule was created."),
         if_match(Route::patch(one, Scope::Operate, edit::patch))
             .summary(
                 TAG,
-                "Changes the given fields of a schedule; `null` sets a field back to its default.",
+                "Changes the given fields of a schedule. `null` resets a field to its default.",
             )
             .status(200, "The schedule."),
         Route::get(
@@ -61,11 +66,11 @@ pub(super) fn routes() -> Vec<Route> {
         )
         .summary(
             TAG,
-            "Returns the payload that a change of a schedule replaced, by the hash in the audit log. Kept for a limited time.",
+            "Returns a payload that a change of a schedule replaced, by its hash in the audit log. The server keeps it for a limited time.",
         )
         .status(200, "The payload."),
         if_match(Route::delete(one, Scope::Operate, edit::delete))
-            .summary(TAG, "Removes a schedule; its jobs stay."),
+            .summary(TAG, "Removes a schedule. Its jobs are not removed."),
         if_match(Route::post(
             "/api/v1/schedules/{name}/pause",
             Scope::Operate,
@@ -80,7 +85,7 @@ pub(super) fn routes() -> Vec<Route> {
         ))
         .summary(
             TAG,
-            "Resumes a schedule: it fires again, and the occurrences that it missed are recorded as skipped.",
+            "Resumes a paused schedule. Occurrences that it missed are recorded as skipped.",
         )
         .status(200, "The schedule."),
         Route::post(
@@ -88,8 +93,8 @@ pub(super) fn routes() -> Vec<Route> {
             Scope::Operate,
             fire::run_now,
         )
-        .summary(TAG, "Runs the job of a schedule now, in addition to its occurrences.")
-        .status(201, "The job.")
+        .summary(TAG, "Creates a job of a schedule now, in addition to its occurrences.")
+        .status(201, "The job was created.")
         .idempotent(),
         Route::post(
             "/api/v1/schedules/{name}/backfill",
@@ -98,9 +103,9 @@ pub(super) fn routes() -> Vec<Route> {
         )
         .summary(
             TAG,
-            "Runs the occurrences of a range in the past that did not fire; at most 1000.",
+            "Creates jobs for the occurrences in a past time range that did not fire. At most 1000.",
         )
-        .status(200, "How many jobs were created.")
+        .status(200, "The number of created jobs.")
         .idempotent(),
         Route::get(
             "/api/v1/schedules/{name}/occurrences",
@@ -119,9 +124,9 @@ pub(super) fn routes() -> Vec<Route> {
         )
         .summary(
             TAG,
-            "Shows the next occurrences of a schedule, as if it were not paused.",
+            "Previews the next occurrences of a schedule, as if it were not paused.",
         )
-        .status(200, "The next instants."),
+        .status(200, "The next occurrences."),
     ]
 }
 
@@ -132,7 +137,7 @@ fn text(about: &str) -> Value {
 /// A schedule in the store.
 enum StoredSchedule {
     Readable(Box<Schedule>),
-    /// Its definition cannot be read.
+    /// The server cannot read its definition.
     Unreadable(UnreadableSchedule),
 }
 
@@ -151,7 +156,7 @@ impl StoredSchedule {
         }
     }
 
-    /// What a write of it expects to be stored.
+    /// The version that must still be stored when the schedule is written.
     fn expected(&self) -> Expected {
         Expected::Version(match self {
             StoredSchedule::Readable(schedule) => schedule.version,
@@ -166,7 +171,7 @@ impl StoredSchedule {
         }
     }
 
-    /// The schedule; refused if it cannot be read.
+    /// Returns the schedule, or a problem if the server cannot read it.
     fn readable(self) -> Result<Schedule, Problem> {
         match self {
             StoredSchedule::Readable(schedule) => Ok(*schedule),
@@ -215,15 +220,15 @@ async fn find(call: &Call, which: &ScheduleRef) -> Result<Option<StoredSchedule>
         return Ok(Some(StoredSchedule::Readable(Box::new(found))));
     }
     let unreadable = call.app.client.unreadable_schedules().await?;
-    let is_it = |one: &UnreadableSchedule| match which {
+    let is_same = |one: &UnreadableSchedule| match which {
         ScheduleRef::Id(id) => one.id == *id,
         ScheduleRef::Name(name) => one.name == name.as_str(),
     };
-    let found = unreadable.into_iter().find(is_it);
+    let found = unreadable.into_iter().find(is_same);
     Ok(found.map(StoredSchedule::Unreadable))
 }
 
-/// The schedule that the path names, by name or by id.
+/// Returns the schedule in the path, which is a name or an id.
 async fn named(call: &Call) -> Result<StoredSchedule, Problem> {
     let which = match call.param("name").parse() {
         Ok(id) => ScheduleRef::Id(id),
@@ -247,7 +252,8 @@ fn answer(call: &Call, schedule: &Schedule) -> Result<Reply<windlass_api::Schedu
     Ok(reply.header(ETAG, etag(schedule)?))
 }
 
-/// Changes with the definition and not with each firing, so an edit conflicts only with other edits.
+/// The tag changes with the definition and not with each firing, so that an edit conflicts only
+/// with other edits.
 fn etag(schedule: &Schedule) -> Result<String, Problem> {
     let text = serde_json::to_vec(&schedule.definition);
     let text = text.map_err(|error| Problem::internal(&error))?;

@@ -1,4 +1,4 @@
-//! Secrets. The value of a secret goes in and never comes out.
+//! Secrets. No response contains the value of a secret.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -21,20 +21,20 @@ const TAG: &str = "secrets";
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::get("/api/v1/secrets", Scope::Admin, list)
-            .summary(TAG, "Lists the secrets, without their values.")
-            .status(200, "All of them."),
+            .summary(TAG, "Lists secrets without their values.")
+            .status(200, "All secrets."),
         Route::put("/api/v1/secrets/{name}", Scope::Admin, put).summary(
             TAG,
-            "Keeps a secret, encrypted, under a name, for the hosts it may sign requests to.",
+            "Stores a secret, encrypted, that signs requests to the given hosts.",
         ),
         Route::delete("/api/v1/secrets/{name}", Scope::Admin, remove)
             .summary(TAG, "Removes a secret."),
         Route::post("/api/v1/secrets/rotate", Scope::Admin, rotate)
             .summary(
                 TAG,
-                "Encrypts with the current master key what an old one encrypted.",
+                "Encrypts all secrets again that an old master key encrypted, with the current one.",
             )
-            .status(200, "How many secrets were encrypted again."),
+            .status(200, "The number of secrets that were encrypted again."),
     ]
 }
 
@@ -43,7 +43,7 @@ async fn list(call: Call) -> Result<Reply<Page<Secret>>, Problem> {
     Ok(Reply::ok(Page::single(listed)))
 }
 
-/// A secret with its hosts, whose rules belong to HTTP jobs.
+/// A secret to store. `windlass-http` knows the rules of its hosts.
 #[derive(Deserialize, JsonSchema)]
 #[serde(transparent)]
 struct PutSecret(NewSecret);
@@ -56,14 +56,17 @@ impl Body for PutSecret {
         let value = checks.required("value", new.value).map(Zeroizing::new);
         let sized = |value: &Zeroizing<String>| (1..=SECRET_BYTES_MAX).contains(&value.len());
         if !value.as_ref().is_none_or(sized) {
-            let rule = format!("must have 1 to {SECRET_BYTES_MAX} bytes");
+            let rule = format!("must be 1 to {SECRET_BYTES_MAX} bytes");
             checks.refuse("value", rule);
         }
         let hosts = match (new.hosts, new.any_host.unwrap_or(false)) {
             (None, true) => Ok(SecretHosts::Any),
-            (Some(_), true) => Err(Invalid::new("any_host", "must not be given with `hosts`")),
+            (Some(_), true) => Err(Invalid::new(
+                "any_host",
+                "and `hosts` exclude each other: give one of them",
+            )),
             (None, false) => {
-                let rule = "is required: the hosts that requests may be signed for, or `any_host`";
+                let rule = "is required, unless `any_host` is true";
                 Err(Invalid::new("hosts", rule))
             }
             (Some(hosts), false) => SecretHosts::parse(&hosts),
@@ -107,7 +110,7 @@ async fn rotate(call: Call) -> Result<Reply<Rotated>, Problem> {
 
 fn secrets(call: &Call) -> Result<&Secrets, Problem> {
     let secrets = call.app.secrets.as_ref();
-    secrets.ok_or_else(|| Problem::not_found("secrets here: this server keeps none"))
+    secrets.ok_or_else(|| Problem::not_found("secret store: this server does not store secrets"))
 }
 
 impl From<SecretError> for Problem {

@@ -1,4 +1,4 @@
-//! How the server is, what it counts, and what it can do.
+//! Health, metrics and the API description.
 
 use super::{Needs, Route};
 use crate::access::Scope;
@@ -11,22 +11,25 @@ const TAG: &str = "system";
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::get("/livez", Needs::Nothing, live)
-            .summary(TAG, "Whether the process answers.")
-            .status(200, "It does."),
+            .summary(TAG, "Checks that the process is alive.")
+            .status(200, "The process is alive."),
         Route::get("/readyz", Needs::Nothing, ready)
-            .summary(TAG, "Whether the store answers and the loops run.")
-            .status(200, "All is well.")
-            .status(503, "Something is not."),
+            .summary(
+                TAG,
+                "Checks that the server is ready: the store responds and the background loops run.",
+            )
+            .status(200, "The server is ready.")
+            .status(503, "The server is not ready."),
         Route::get("/metrics", Scope::Read, metrics)
             .summary(
                 TAG,
-                "Metrics for Prometheus: in the classic text format, or as OpenMetrics where \
+                "Returns metrics for Prometheus: in the classic text format, or as OpenMetrics if \
                  `Accept` prefers `application/openmetrics-text`.",
             )
             .content_type("text/plain")
             .status(200, "The metrics."),
         Route::get("/openapi.json", Needs::Nothing, describe)
-            .summary(TAG, "This description.")
-            .status(200, "OpenAPI."),
+            .summary(TAG, "Returns this API description.")
+            .status(200, "The OpenAPI document."),
     ]
 }

@@ -1,4 +1,4 @@
-//! Workers in any language: they claim, renew and settle, and get signals.
+//! Remote workers: claim, renew, settle, register, and signals of operators.
 
 mod attempts;
 mod claim;
@@ -20,48 +20,48 @@ pub(super) fn routes() -> Vec<Route> {
         Route::post("/api/v1/claim", Scope::Work, claim::claim)
             .summary(
                 TAG,
-                "Claims ready jobs, each under a lease; waits for some if it is asked to.",
+                "Claims ready jobs, each under a lease. With `wait`, waits until jobs are ready.",
             )
             .body_optional()
             .cancel_on_disconnect()
-            .status(200, "The jobs, with their payloads."),
+            .status(200, "The claimed jobs with their payloads."),
         Route::post("/api/v1/settle", Scope::Work, attempts::settle)
-            .summary(TAG, "Reports how attempts ended.")
+            .summary(TAG, "Settles attempts: reports how they ended.")
             .bulk_body()
-            .status(200, "What happened to each, in order."),
+            .status(200, "The result of each, in the order of the request."),
         Route::post("/api/v1/renew", Scope::Work, attempts::renew)
-            .summary(TAG, "Prolongs leases, and is a heartbeat.")
+            .summary(TAG, "Renews leases, and sends the heartbeat of the worker.")
             .bulk_body()
-            .status(200, "What happened to each, in order."),
+            .status(200, "The result of each, in the order of the request."),
         Route::post("/api/v1/progress", Scope::Work, attempts::progress)
-            .summary(TAG, "Reports how far a running attempt is."),
+            .summary(TAG, "Reports the progress of a running attempt."),
         Route::post("/api/v1/workers", Scope::Work, registry::register)
             .summary(
                 TAG,
-                "Registers a worker; a signal to one of that name is forgotten.",
+                "Registers a worker, and takes back earlier signals to this name.",
             )
             .status(201, "The worker."),
         Route::get("/api/v1/workers", Scope::Read, registry::list)
             .summary(
                 TAG,
-                "Lists workers and nodes with the age of their heartbeat, and configuration differences between servers.",
+                "Lists workers and nodes with the age of their last heartbeat, ordered by name, and configuration differences between servers.",
             )
-            .status(200, "A page of them, by name."),
+            .status(200, "A page of workers."),
         Route::delete("/api/v1/workers/{name}", Scope::Work, registry::remove)
-            .summary(TAG, "Forgets a worker that has ended."),
+            .summary(TAG, "Removes a worker that has exited."),
         Route::post("/api/v1/workers/{name}/pause-claims", Scope::Operate, registry::pause_claims)
             .summary(TAG, "Asks a worker to claim no jobs until it is resumed.")
             .status(200, "The worker."),
         Route::post("/api/v1/workers/{name}/stop", Scope::Operate, registry::stop)
-            .summary(TAG, "Asks a worker to finish what it has and end.")
+            .summary(TAG, "Asks a worker to finish its running jobs and exit.")
             .status(200, "The worker."),
         Route::post("/api/v1/workers/{name}/resume", Scope::Operate, registry::resume)
-            .summary(TAG, "Takes a signal back.")
+            .summary(TAG, "Takes back the signal to a worker.")
             .status(200, "The worker."),
     ]
 }
 
-/// The worker that a request names, or the one that its key stands for.
+/// Returns the worker that a request names, or an anonymous worker named after the key.
 fn worker_of(call: &Call, named: Option<WorkerName>) -> Result<RemoteWorker, Problem> {
     match named {
         Some(name) => Ok(RemoteWorker::Named(name)),

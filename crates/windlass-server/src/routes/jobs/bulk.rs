@@ -1,4 +1,4 @@
-//! Creates many jobs: all or none, or each for itself.
+//! Creates many jobs: either all or none, or each independently.
 
 use windlass::Receipt;
 use windlass_api::{Bulk, BulkAnswer, BulkMode, BulkResult, CheckedBulk, PROBLEMS_MAX, Param};
@@ -12,7 +12,7 @@ use crate::call::Call;
 use crate::endpoint::{Extract, RawReply, Signature};
 use crate::problem::Problem;
 
-/// Many jobs, each read on its own.
+/// A bulk request whose jobs are read separately.
 pub(super) struct PostedBulk(CheckedBulk);
 
 impl Extract for PostedBulk {
@@ -48,10 +48,10 @@ pub(super) async fn create(
 type Receipts = Vec<Result<Receipt, Problem>>;
 
 async fn all_or_none(call: &Call, bulk: CheckedBulk) -> Result<Receipts, Problem> {
-    let wrong = bulk.jobs.iter().filter_map(|job| job.as_ref().err());
-    let wrong: Vec<Invalid> = wrong.flatten().take(PROBLEMS_MAX).cloned().collect();
-    if !wrong.is_empty() {
-        return Err(Problem::invalid(&wrong).hint("nothing was stored"));
+    let problems = bulk.jobs.iter().filter_map(|job| job.as_ref().err());
+    let problems: Vec<Invalid> = problems.flatten().take(PROBLEMS_MAX).cloned().collect();
+    if !problems.is_empty() {
+        return Err(Problem::invalid(&problems).hint("no job was created; fix the invalid jobs, or use the mode `each` to create the valid ones"));
     }
     let (mut jobs, mut signers) = (Vec::with_capacity(bulk.jobs.len()), call.signers());
     for (index, new) in bulk.jobs.into_iter().flatten().enumerate() {
@@ -65,7 +65,7 @@ async fn each(call: &Call, bulk: CheckedBulk) -> Result<Receipts, Problem> {
     let (mut jobs, mut refused) = (Vec::with_capacity(bulk.jobs.len()), Vec::new());
     let mut signers = call.signers();
     for (index, new) in bulk.jobs.into_iter().enumerate() {
-        // One for each, so that a job's id follows from its position.
+        // Every job gets an id, even a refused one, so that the id follows from the position.
         let id = call.new_job_id();
         let job: Result<Job, Problem> = match new {
             Ok(new) => {
@@ -87,7 +87,11 @@ async fn each(call: &Call, bulk: CheckedBulk) -> Result<Receipts, Problem> {
         stored = enqueue(&call.app, jobs, EnqueueMode::Independent).await?;
     }
     let mut stored = stored.into_iter();
-    let missing = || Err(Problem::internal(&"an enqueue without an answer"));
+    let missing = || {
+        Err(Problem::internal(
+            &"the store returned no result for an enqueued job",
+        ))
+    };
     let receipts = refused.into_iter().map(|refused| match refused {
         Some(problem) => Err(problem),
         None => stored.next().unwrap_or_else(missing),

@@ -1,4 +1,4 @@
-//! How little of an answer about many jobs is kept in case the request is sent again.
+//! The compact form in which the response of a bulk request is stored with its `Idempotency-Key`.
 
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -9,11 +9,11 @@ use windlass_engine::Ids;
 use crate::answer::Answer;
 use crate::problem::Problem;
 
-/// The most problems that are kept in full; of the others, status and code.
+/// The most problems that are stored in full. Of the others, only status and code are stored.
 const PROBLEMS_KEPT_MAX: usize = 100;
 
-/// What does not follow from the request. A created job takes no room: its id follows from the seed
-/// of the request and its position.
+/// The part of the response that does not follow from the request. A created job takes no space,
+/// because its id follows from the seed of the request and its position.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct CompactBulk {
     count: usize,
@@ -33,7 +33,7 @@ impl CompactBulk {
     pub(super) fn new(results: &[BulkResult]) -> Self {
         let (mut others, mut problems) = (Vec::new(), 0);
         for (position, result) in results.iter().enumerate() {
-            let kept = match result {
+            let compact = match result {
                 BulkResult::Stored(receipt) if !receipt.duplicate => continue,
                 BulkResult::Refused { problem } if problems == PROBLEMS_KEPT_MAX => {
                     CompactResult::Brief(problem.status, problem.code.clone())
@@ -43,7 +43,7 @@ impl CompactBulk {
                     CompactResult::Full(other.clone())
                 }
             };
-            others.push((position, kept));
+            others.push((position, compact));
         }
         CompactBulk {
             count: results.len(),
@@ -51,7 +51,7 @@ impl CompactBulk {
         }
     }
 
-    /// The answer again.
+    /// Restores the response.
     pub(crate) fn answer(self, ids: &Ids, at: Timestamp) -> Result<Answer, Problem> {
         let created = |_| {
             BulkResult::Stored(Receipt {
@@ -62,17 +62,17 @@ impl CompactBulk {
             })
         };
         let mut results: Vec<BulkResult> = (0..self.count).map(created).collect();
-        for (position, kept) in self.others {
+        for (position, compact) in self.others {
             let Some(result) = results.get_mut(position) else {
                 continue;
             };
-            *result = match kept {
+            *result = match compact {
                 CompactResult::Full(result) => result,
                 CompactResult::Brief(status, code) => {
                     let status =
                         StatusCode::from_u16(status).map_err(|error| Problem::internal(&error))?;
                     let detail =
-                        format!("the first answer said what was wrong with jobs[{position}]");
+                        format!("jobs[{position}] was refused; the first response has the details");
                     let problem = Problem::new(status, &code, detail).into_json();
                     BulkResult::Refused {
                         problem: Box::new(problem),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_about_many_is_kept_small_and_given_again_as_it_was() {
+    fn a_bulk_response_is_stored_compactly_and_restored_exactly() {
         let (ids, at) = (Ids::seeded(7), Timestamp::UNIX_EPOCH);
         let receipt = |id| Receipt {
             id,
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_problems_only_some_are_kept_in_full() {
+    fn only_some_of_many_problems_are_stored_in_full() {
         let results = vec![refused(&"x".repeat(500)); 10_000];
         let (bytes, again) = again(&results);
         assert!(bytes < 400_000);

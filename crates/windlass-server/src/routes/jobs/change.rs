@@ -1,4 +1,4 @@
-//! What operators do to single jobs.
+//! Changes to single jobs by operators.
 
 use serde_json::{Value, json};
 use windlass_api::{Edit, Job as JobView, ReplacedPayload, Revival};
@@ -60,7 +60,7 @@ pub(super) async fn delete(call: Call) -> Result<Reply<()>, Problem> {
     if let Some(schedule) = form::find(&call, id).await? {
         return form::delete(&call, &schedule).await;
     }
-    // A job that cannot be read can still be removed.
+    // A job that the server cannot read can still be removed.
     let job = call.app.client.get(id).await.unwrap_or_default();
     call.app.client.purge(id).await?;
     let detail = job.map_or_else(|| json!({}), |job| removed(&job, call.now));
@@ -85,7 +85,7 @@ pub(in crate::routes) fn check_payload(
     })
 }
 
-/// Refuses a payload that an HTTP job must not have.
+/// Refuses a new payload that is not a valid request of an HTTP job.
 async fn check_request(call: &Call, job: &Job, payload: Option<&Payload>) -> Result<(), Problem> {
     let Some(payload) = payload else {
         return Ok(());
@@ -94,7 +94,7 @@ async fn check_request(call: &Call, job: &Job, payload: Option<&Payload>) -> Res
     http_jobs::check_request(&mut call.signers(), kind, payload).await
 }
 
-/// The job as it is, with its payload kept if another one is about to replace it.
+/// Returns the job before the change. Saves its payload if a new one is about to replace it.
 async fn before(call: &Call, id: JobId, payload: Option<&Payload>) -> Result<Before, Problem> {
     let job = call.app.client.get(id).await?;
     let job = job.ok_or(windlass::Error::NotFound(id))?;
@@ -102,7 +102,7 @@ async fn before(call: &Call, id: JobId, payload: Option<&Payload>) -> Result<Bef
     Before::keep(call, job, payload).await
 }
 
-/// Records what changed, and answers the job as it is now.
+/// Records the change in the audit log and returns the changed job.
 async fn done(
     call: Call,
     action: &str,

@@ -23,7 +23,7 @@ use crate::http_jobs::{check_form, check_request, with_deadline, with_depth};
 use crate::problem::Problem;
 use crate::signing::Signers;
 
-/// A job, or a schedule in the form of one.
+/// A job or a scheduler form.
 pub(super) enum Posted {
     Job(Box<NewJob>),
     Form(Box<SchedulerForm>),
@@ -37,7 +37,7 @@ impl Extract for Posted {
 
     fn extract(call: &Call, _: &[Param]) -> Result<Self, Problem> {
         let text = call.text()?;
-        if form::is_meant(text) {
+        if form::is_form(text) {
             return Ok(Posted::Form(Box::new(form::read(text, call.now)?)));
         }
         let new = read_body::<WithRequest>(text, call.now)?;
@@ -45,7 +45,7 @@ impl Extract for Posted {
     }
 }
 
-/// A new job; if it is an HTTP job, its payload is a request.
+/// A new job. The payload of an HTTP job is checked as a request.
 #[derive(Deserialize, JsonSchema)]
 #[serde(transparent)]
 struct WithRequest(windlass_api::NewJob);
@@ -54,19 +54,20 @@ impl Body for WithRequest {
     type Checked = NewJob;
 
     fn check(self, checks: &mut Checks) -> Option<NewJob> {
-        let spelled = match self.0.http {
+        let payload_field = match self.0.http {
             Some(_) => "http",
             None => "payload",
         };
         let new = self.0.check(checks)?;
         for problem in request_problems(&new) {
-            checks.report(problem.rename_field("payload", spelled));
+            checks.report(problem.rename_field("payload", payload_field));
         }
         Some(new)
     }
 }
 
-/// Everything that is wrong with the request of an HTTP job, found by leaving out what is wrong.
+/// Returns all problems of the request of an HTTP job. Removes an invalid field to find the next
+/// one.
 pub(in crate::routes) fn request_problems(new: &NewJob) -> Vec<Invalid> {
     let (mut problems, mut payload) = (Vec::new(), new.payload.clone());
     while let Err(problem) = check_form((&new.kind, new.delivery), &payload) {
@@ -81,7 +82,7 @@ pub(in crate::routes) fn request_problems(new: &NewJob) -> Vec<Invalid> {
     problems
 }
 
-/// A request without one of its fields; with a good URL in place of a bad one.
+/// Returns a request without one of its fields, or with a valid URL instead of an invalid one.
 pub(super) fn without(request: &Payload, field: &str) -> Option<Payload> {
     const URL: &str = "https://example.com";
     let mut fields: Map<String, Value> = request.decode().ok()?;
@@ -100,14 +101,15 @@ pub(super) async fn create(call: Call, posted: Posted) -> Result<Reply<Created>,
     let job = made(&call, &mut call.signers(), call.new_job_id(), new).await?;
     let stored = enqueue(&call.app, vec![job.clone()], EnqueueMode::AllOrNone).await?;
     let receipt = stored.into_iter().next();
-    let receipt = receipt.ok_or_else(|| Problem::internal(&"an enqueue without an answer"))??;
+    let receipt = receipt
+        .ok_or_else(|| Problem::internal(&"the store returned no result for an enqueued job"))??;
     let receipt = receipt_view(receipt, &call);
     if receipt.id != job.id && !call.caller.may(Scope::Read) {
-        // The caller may not know what the job that was there first is like.
+        // The caller may not read the existing job.
         return Ok(Reply::ok(Created::Receipt(receipt)));
     }
     let content = match call.content() {
-        // The error of the job that was there first was not given by this request.
+        // The error of the existing job does not come from this request.
         Content::Withheld if receipt.id != job.id => Content::Withheld,
         _ => Content::NotRepeated,
     };
@@ -115,15 +117,16 @@ pub(super) async fn create(call: Call, posted: Posted) -> Result<Reply<Created>,
         job
     } else {
         let first = call.app.client.get(receipt.id).await?;
-        // It may have been removed since: then the answer says what is known.
+        // The existing job may have been removed since.
         first.unwrap_or(Job {
             id: receipt.id,
             ..job
         })
     };
-    let status = match receipt.duplicate {
-        true => StatusCode::OK,
-        false => StatusCode::CREATED,
+    let status = if receipt.duplicate {
+        StatusCode::OK
+    } else {
+        StatusCode::CREATED
     };
     let path = call.address(&format!("/jobs/{}", job.id));
     let created = CreatedJob {
@@ -136,7 +139,7 @@ pub(super) async fn create(call: Call, posted: Posted) -> Result<Reply<Created>,
     Ok(reply.status(status).location(path))
 }
 
-/// The job that this request asks for, checked.
+/// Checks a new job and returns it as it will be stored.
 pub(super) async fn made(
     call: &Call,
     signers: &mut Signers<'_>,
@@ -155,11 +158,11 @@ pub(super) fn check_payload(new: &NewJob, most: usize) -> Result<(), Problem> {
     new.payload.check_size(most).map_err(|error| {
         let detail = error.within("payload").to_string();
         Problem::too_large("payload_too_large", detail)
-            .hint("keep large data elsewhere, and its address in the payload")
+            .hint("store large data elsewhere and put its address into the payload")
     })
 }
 
-/// Stores jobs, and returns what happened to each.
+/// Stores jobs and returns the result of each.
 pub(super) async fn enqueue(
     app: &App,
     jobs: Vec<Job>,
@@ -169,8 +172,8 @@ pub(super) async fn enqueue(
     Ok(receipts.map(|receipt| Ok(receipt?)).collect())
 }
 
-/// What happened to a job that was enqueued, as its caller may see it. Who may not read payloads
-/// does not learn whether they differ: they could guess what the first job carries.
+/// The result of an enqueue, as the caller may see it. A caller who may not read payloads does not
+/// learn whether they differ, because that would allow guessing the payload of the existing job.
 pub(super) fn receipt_view(receipt: Receipt, call: &Call) -> ReceiptView {
     let may_know = !receipt.duplicate || call.caller.may(Scope::ReadPayload);
     ReceiptView {

@@ -1,5 +1,5 @@
-//! The scheduler form: a schedule and a URL in one flat object, posted as if it were a job. Its id
-//! stands for all of its occurrences.
+//! The scheduler form: a schedule and a URL in one flat object, posted like a job. Its id is the id
+//! of the schedule.
 
 use axum::http::StatusCode;
 use schemars::JsonSchema;
@@ -24,11 +24,11 @@ use crate::endpoint::Reply;
 use crate::http_jobs::with_depth;
 use crate::problem::Problem;
 
-/// The attempts of at most this many occurrences are looked at for one page of history.
-const OCCURRENCES_LOOKED_AT: usize = PAGE_MAX;
+/// The most occurrences whose attempts are read for one page of history.
+const OCCURRENCES_READ_MAX: usize = PAGE_MAX;
 
-/// Whether a body is meant as the form: it has `schedule` or `api`.
-pub(super) fn is_meant(text: &str) -> bool {
+/// Whether a body is a scheduler form: it has the field `schedule` or `api`.
+pub(super) fn is_form(text: &str) -> bool {
     #[derive(Deserialize)]
     struct Names {
         #[serde(default, deserialize_with = "some_even_if_null")]
@@ -42,7 +42,7 @@ pub(super) fn is_meant(text: &str) -> bool {
     names.is_some_and(|names| names.schedule.is_some() || names.api.is_some())
 }
 
-/// Reads a form. The code of a refusal is that of its first problem.
+/// Reads a form. The code of the problem is that of the first invalid field.
 pub(super) fn read(text: &str, now: Timestamp) -> Result<SchedulerForm, Problem> {
     read_body::<Form>(text, now).map_err(|refused| match refused {
         BodyRefused::Invalid(problems) => {
@@ -54,7 +54,7 @@ pub(super) fn read(text: &str, now: Timestamp) -> Result<SchedulerForm, Problem>
     })
 }
 
-/// A form whose rules `windlass-http` knows.
+/// A form that is checked with the rules of `windlass-http`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(transparent)]
 struct Form(windlass_api::SchedulerForm);
@@ -74,8 +74,8 @@ impl Body for Form {
                 Err(refused) => refused.invalid,
             };
             let field = problem.field().split(['.', '[']).next();
-            // The next problem shows once this one is out of the way.
-            let bad = match field.unwrap_or_default() {
+            // Removing the invalid field reveals the next problem.
+            let is_removed = match field.unwrap_or_default() {
                 "schedule" => replace(&mut form.schedule, "* * * * *"),
                 "api" => replace(&mut form.api, "https://example.com"),
                 "method" => form.method.take().is_some(),
@@ -85,23 +85,24 @@ impl Body for Form {
                 _ => false,
             };
             checks.report(problem);
-            if !bad {
+            if !is_removed {
                 return None;
             }
         }
     }
 }
 
-/// Puts a good value in the place of another one; whether there was another one.
-fn replace(value: &mut Option<String>, good: &str) -> bool {
-    value.replace(good.to_owned()).as_deref() != Some(good)
+/// Replaces an invalid value by a valid one. Returns whether that changed anything.
+fn replace(value: &mut Option<String>, valid: &str) -> bool {
+    value.replace(valid.to_owned()).as_deref() != Some(valid)
 }
 
-/// Creates the schedule that a form stands for.
+/// Creates the schedule of a form.
 pub(super) async fn create(call: &Call, form: SchedulerForm) -> Result<Reply<Created>, Problem> {
     if !call.caller.may(Scope::Operate) {
-        let detail = "this creates a schedule, which needs a key with the scope `operate`";
-        return Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", detail));
+        let detail = "a scheduler form creates a schedule, which needs the scope `operate`";
+        let problem = Problem::new(StatusCode::FORBIDDEN, "forbidden", detail);
+        return Err(problem.hint("use a key with the scope `operate`"));
     }
     let name = ScheduleName::new(&format!("form/{}", call.new_job_id()))?;
     if let Some(refusal) = call.signers().refusal(form.request()).await? {
@@ -117,7 +118,7 @@ pub(super) async fn create(call: &Call, form: SchedulerForm) -> Result<Reply<Cre
     let client = &call.app.client;
     let written = client.write_schedule_from(definition, Expected::Absent, call.origin());
     let schedule = match written.await {
-        // The same request again, with the same key: it made the same name.
+        // The same request with the same `Idempotency-Key` has already created this schedule.
         Err(Error::ScheduleChanged { .. }) if call.seeded.is_some() => {
             let which = ScheduleRef::Name(name);
             let found = call.app.client.schedule(&which).await?;
@@ -133,7 +134,7 @@ pub(super) async fn create(call: &Call, form: SchedulerForm) -> Result<Reply<Cre
     Ok(Reply::created(created).location(path))
 }
 
-/// The schedule of a form that an id stands for.
+/// Finds the schedule of a form by its id.
 pub(super) async fn find(call: &Call, id: JobId) -> Result<Option<Schedule>, Problem> {
     let which = ScheduleRef::Id(ScheduleId::from_u128(id.as_u128()));
     let found = call.app.client.schedule(&which).await?;
@@ -145,12 +146,12 @@ pub(super) async fn schedule(call: Call) -> Result<Reply<FormSchedule>, Problem>
     let found = find(&call, id).await?;
     let schedule = found.ok_or_else(|| Problem::not_found(format!("schedule of job {id}")))?;
     let next = next_run_at(&call, &schedule).await?;
-    let said = FormMeta::of(&schedule);
+    let meta = FormMeta::of(&schedule);
     Ok(Reply::ok(FormSchedule {
         id: schedule.id,
         job_id: schedule.id,
-        schedule: said.schedule,
-        is_recurring: said.is_recurring,
+        schedule: meta.schedule,
+        is_recurring: meta.is_recurring,
         paused: schedule.definition.paused,
         last_at: schedule.last_at,
         next_at: schedule.next_at,
@@ -159,7 +160,7 @@ pub(super) async fn schedule(call: Call) -> Result<Reply<FormSchedule>, Problem>
     }))
 }
 
-/// Removes a form: nothing of it runs again, not even a retry that waits.
+/// Removes a form and its waiting jobs, retries included.
 pub(super) async fn delete(call: &Call, schedule: &Schedule) -> Result<Reply<()>, Problem> {
     let name = schedule.definition.name.as_str();
     if !call.app.client.remove_schedule_and_jobs(name).await? {
@@ -169,7 +170,7 @@ pub(super) async fn delete(call: &Call, schedule: &Schedule) -> Result<Reply<()>
     Ok(Reply::empty())
 }
 
-/// What the form said, as its jobs keep it.
+/// The fields of the form, as stored in the metadata of its jobs.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct FormMeta {
@@ -186,15 +187,16 @@ impl FormMeta {
     }
 }
 
-/// A form as it is answered.
+/// The form as a client reads it.
 pub(super) async fn view(call: &Call, schedule: &Schedule) -> Result<FormView, Problem> {
     let definition = &schedule.definition;
     let next = next_run_at(call, schedule).await?;
-    let said = FormMeta::of(schedule);
+    let meta = FormMeta::of(schedule);
     let shown = call.content() == Content::Shown;
-    let mut request: Map<String, Value> = match shown {
-        true => definition.job.payload.decode().unwrap_or_default(),
-        false => Map::new(),
+    let mut request: Map<String, Value> = if shown {
+        definition.job.payload.decode().unwrap_or_default()
+    } else {
+        Map::new()
     };
     if let Some(url) = request.remove("url") {
         request.insert("api".to_owned(), url);
@@ -204,13 +206,13 @@ pub(super) async fn view(call: &Call, schedule: &Schedule) -> Result<FormView, P
         job_id: schedule.id,
         kind: definition.job.kind.clone(),
         queue: definition.job.queue.clone(),
-        schedule: said.schedule,
+        schedule: meta.schedule,
         delivery: match definition.job.delivery {
             Delivery::AtLeastOnce => FormDelivery::AtLeastOnce,
             Delivery::AtMostOnce => FormDelivery::AtMostOnce,
         },
-        is_recurring: said.is_recurring,
-        max_retry_count: said.max_retry_count,
+        is_recurring: meta.is_recurring,
+        max_retry_count: meta.max_retry_count,
         paused: definition.paused,
         created_at: schedule.created_at,
         next_run_at: next,
@@ -221,7 +223,7 @@ pub(super) async fn view(call: &Call, schedule: &Schedule) -> Result<FormView, P
     })
 }
 
-/// The retry's time while one waits, else the next occurrence.
+/// Returns the time of the waiting retry, if there is one, else that of the next occurrence.
 async fn next_run_at(call: &Call, schedule: &Schedule) -> Result<Option<Timestamp>, Problem> {
     let last = occurrences(call, schedule, 1).await?;
     let job = match last.first().and_then(|fired| fired.job) {
@@ -233,7 +235,7 @@ async fn next_run_at(call: &Call, schedule: &Schedule) -> Result<Option<Timestam
     Ok(next_execution_time(retry_at, schedule.next_at))
 }
 
-/// The newest occurrences that were fired; none if the schedule was removed in the meantime.
+/// Returns the newest occurrences that fired. Empty if the schedule was removed in the meantime.
 async fn occurrences(
     call: &Call,
     schedule: &Schedule,
@@ -246,15 +248,15 @@ async fn occurrences(
     }
 }
 
-/// The attempts of all occurrences, newest first.
+/// Returns the attempts of all occurrences, newest first.
 pub(super) async fn history(
     call: &Call,
     schedule: &Schedule,
-    wanted: Option<&str>,
+    status: Option<&str>,
     limit: usize,
 ) -> Result<Vec<Attempt>, Problem> {
     let mut rows: Vec<Attempt> = Vec::new();
-    for occurrence in occurrences(call, schedule, OCCURRENCES_LOOKED_AT).await? {
+    for occurrence in occurrences(call, schedule, OCCURRENCES_READ_MAX).await? {
         if rows.len() >= limit {
             break;
         }
@@ -262,10 +264,10 @@ pub(super) async fn history(
             continue;
         };
         let attempts = call.app.client.attempts(job_id, ATTEMPTS_MAX).await?;
-        let wanted = |status: &str| wanted.is_none_or(|wanted| wanted == status);
+        let is_selected = |row_status: &str| status.is_none_or(|status| status == row_status);
         let attempts = attempts
             .into_iter()
-            .filter(|row| wanted(status_of(row.outcome)));
+            .filter(|row| is_selected(status_of(row.outcome)));
         rows.extend(attempts.map(|row| {
             let form = FormAttempt {
                 job_id,

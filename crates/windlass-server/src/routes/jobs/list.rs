@@ -1,9 +1,9 @@
-//! Lists of jobs, and passes over them.
+//! Lists of jobs, and changes to batches of jobs.
 
 use serde_json::{Value, json};
 use windlass::{Client, Error};
 use windlass_api::{
-    Job, JobFilter, JobPage, PageCursor, PageParams, Pass, PassAnswer, RunNowByFilter,
+    BatchAnswer, Job, JobBatch, JobFilter, JobPage, PageCursor, PageParams, RunNowByFilter,
 };
 use windlass_core::JobId;
 use windlass_store::{Change, Changed, StoreError};
@@ -15,10 +15,10 @@ use crate::endpoint::{JsonBody, Params, Reply};
 use crate::problem::Problem;
 use crate::search::search_of;
 
-/// Rows of a page that names no limit.
+/// The number of jobs on a page if the request gives no limit.
 const PAGE_DEFAULT: usize = 50;
 
-/// The audit log lists at most this many of the ids that were given.
+/// The most ids of a request that the audit log lists.
 const IDS_LOGGED_MAX: usize = 100;
 
 pub(super) async fn list(
@@ -29,7 +29,7 @@ pub(super) async fn list(
     answer(&call, page, filter).await
 }
 
-/// Refuses a filter on payloads and errors to those who may not read them.
+/// Refuses a filter on payloads or errors to a caller who may not read them.
 pub(in crate::routes) fn allow(call: &Call, filter: &JobFilter) -> Result<(), Problem> {
     if filter.reads_payloads() && !call.caller.may(Scope::ReadPayload) {
         let needed = Scope::ReadPayload;
@@ -38,7 +38,7 @@ pub(in crate::routes) fn allow(call: &Call, filter: &JobFilter) -> Result<(), Pr
     Ok(())
 }
 
-/// A page of the jobs that a filter finds.
+/// Returns a page of the jobs that match a filter.
 pub(in crate::routes) async fn answer(
     call: &Call,
     page: PageParams<JobId>,
@@ -68,34 +68,33 @@ pub(in crate::routes) async fn answer(
 
 pub(super) async fn run_now(
     call: Call,
-    JsonBody(wanted): JsonBody<RunNowByFilter>,
-) -> Result<Reply<PassAnswer>, Problem> {
-    allow(&call, &wanted.filter)?;
-    let found = pass(&call, &wanted).await?;
-    // A filter is about retries that wait: fresh jobs with a time of their own must be named to be
-    // run before it.
-    let by_name = wanted.ids.is_some();
-    let meant = found.jobs.iter().filter(|job| by_name || job.failures > 0);
-    let before = Before::keep_all(&call, meant.cloned(), None).await?;
+    JsonBody(batch): JsonBody<RunNowByFilter>,
+) -> Result<Reply<BatchAnswer>, Problem> {
+    allow(&call, &batch.filter)?;
+    let found = batch_jobs(&call, &batch).await?;
+    // A filter selects only waiting retries. A new job that is scheduled for later runs early only
+    // if it is selected by id.
+    let by_id = batch.ids.is_some();
+    let selected = found.jobs.iter().filter(|job| by_id || job.failures > 0);
+    let before = Before::keep_all(&call, selected.cloned(), None).await?;
     let ids: Vec<JobId> = before.iter().map(Before::id).collect();
     let changed = call.app.client.change_many(&ids, &Change::RunNow).await?;
-    let answer = pass_answer(&changed, &found);
+    let answer = batch_answer(&changed, &found);
     let changes = Before::changes_of(&before, &changed, Before::made_due);
     record_pass(
         &call,
         "jobs.run_now",
-        pass_detail(&wanted, &answer),
+        batch_detail(&batch, &answer),
         changes,
     )
     .await;
     Ok(Reply::ok(answer))
 }
 
-/// What the audit log keeps of a pass. What it looked for in payloads is only for those who may
-/// read them.
-pub(in crate::routes) fn pass_detail(pass: &Pass, answer: &PassAnswer) -> Value {
-    let ids = pass.ids.as_ref();
-    let filter = ids.is_none().then(|| pass.filter.clone().without_values());
+/// The details of a batch in the audit log. Values searched for in payloads are masked.
+pub(in crate::routes) fn batch_detail(batch: &JobBatch, answer: &BatchAnswer) -> Value {
+    let ids = batch.ids.as_ref();
+    let filter = ids.is_none().then(|| batch.filter.clone().without_values());
     json!({
         "filter": filter,
         "ids": ids.map(|ids| ids.iter().take(IDS_LOGGED_MAX).collect::<Vec<_>>()),
@@ -104,18 +103,18 @@ pub(in crate::routes) fn pass_detail(pass: &Pass, answer: &PassAnswer) -> Value 
     })
 }
 
-/// The jobs that a pass found, and how far it got.
+/// The jobs of a batch.
 #[derive(Debug, Default)]
 pub(in crate::routes) struct BatchJobs {
     pub(in crate::routes) jobs: Vec<windlass_core::Job>,
-    /// Jobs that were named and cannot be read.
+    /// Jobs selected by id that the server cannot read.
     unreadable: Vec<JobId>,
     next: Option<JobId>,
     scanned: usize,
 }
 
-/// The jobs of a filter behind a cursor.
-pub(in crate::routes) async fn found_by(
+/// Returns the jobs that match a filter and come after a cursor.
+pub(in crate::routes) async fn jobs_matching(
     call: &Call,
     filter: &JobFilter,
     after: Option<JobId>,
@@ -131,11 +130,11 @@ pub(in crate::routes) async fn found_by(
     })
 }
 
-/// What a pass did.
-pub(in crate::routes) fn pass_answer(changed: &[Changed], found: &BatchJobs) -> PassAnswer {
+/// Summarizes the result of a batch.
+pub(in crate::routes) fn batch_answer(changed: &[Changed], found: &BatchJobs) -> BatchAnswer {
     let done = |one: &&Changed| matches!(one, Changed::Now(_) | Changed::Removed);
     let done = changed.iter().filter(done).count();
-    PassAnswer {
+    BatchAnswer {
         changed: done,
         conflicts: changed.len() - done + found.unreadable.len(),
         unreadable: found.unreadable.clone(),
@@ -144,16 +143,19 @@ pub(in crate::routes) fn pass_answer(changed: &[Changed], found: &BatchJobs) -> 
     }
 }
 
-/// The jobs of one pass.
-pub(in crate::routes) async fn pass(call: &Call, pass: &Pass) -> Result<BatchJobs, Problem> {
-    match &pass.ids {
-        None => found_by(call, &pass.filter, pass.after, pass.limit).await,
+/// Returns the jobs of a batch.
+pub(in crate::routes) async fn batch_jobs(
+    call: &Call,
+    batch: &JobBatch,
+) -> Result<BatchJobs, Problem> {
+    match &batch.ids {
+        None => jobs_matching(call, &batch.filter, batch.after, batch.limit).await,
         Some(ids) => named(&call.app.client, ids).await,
     }
 }
 
-/// The jobs with these ids. A job that cannot be read does not stop the others; an id that names no
-/// job is refused.
+/// Returns the jobs with these ids. A job that the server cannot read does not affect the others.
+/// An id without a job is an error.
 async fn named(client: &Client, ids: &[JobId]) -> Result<BatchJobs, Problem> {
     let mut found = BatchJobs {
         scanned: ids.len(),
@@ -166,7 +168,7 @@ async fn named(client: &Client, ids: &[JobId]) -> Result<BatchJobs, Problem> {
     for (id, job) in ids.iter().zip(jobs) {
         match job {
             Some(job) => found.jobs.push(job),
-            // Read alone, a job that exists but cannot be read is an error.
+            // Reading a job alone distinguishes an unreadable job from a missing one.
             None => match client.get(*id).await {
                 Err(Error::Store(StoreError::Unreadable { .. })) => found.unreadable.push(*id),
                 Err(error) => return Err(error.into()),

@@ -1,4 +1,4 @@
-//! Looks at one job.
+//! Reads one job, its history, and waits for it.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::endpoint::{Params, Reply};
 use crate::problem::Problem;
 
 const HISTORY_DEFAULT: usize = 10;
-/// A job has no more attempts than that, but for snoozes and releases.
+/// The most attempts that are read of a job. Only snoozes and releases can exceed this number.
 pub(super) const ATTEMPTS_MAX: usize = 2001;
 const WAIT_DEFAULT: Duration = Duration::from_secs(30);
 
@@ -46,7 +46,7 @@ pub(super) async fn history(
 ) -> Result<Reply<Page<windlass_api::Attempt>>, Problem> {
     let id = call.job_id()?;
     let limit = params.limit.map_or(HISTORY_DEFAULT, BoundedInt::to);
-    let wanted = params.status.map(|status| status.name());
+    let status = params.status.map(|status| status.name());
     let rows = match call.app.client.get(id).await? {
         Some(job) => {
             let attempts = call
@@ -56,20 +56,21 @@ pub(super) async fn history(
                 .await?
                 .into_iter();
             let attempts =
-                attempts.filter(|row| wanted.is_none_or(|wanted| wanted == status_of(row.outcome)));
+                attempts.filter(|row| status.is_none_or(|status| status == status_of(row.outcome)));
             let rows = attempts.map(|row| attempt_view(row, &job.kind, call.content()));
             rows.take(limit).collect()
         }
         None => {
             let schedule = form::find(&call, id).await?;
             let schedule = schedule.ok_or_else(|| Problem::not_found(format!("job {id}")))?;
-            form::history(&call, &schedule, wanted, limit).await?
+            form::history(&call, &schedule, status, limit).await?
         }
     };
     Ok(Reply::ok(Page::single(rows)))
 }
 
-/// An attempt as it is answered. Errors, log lines and what an HTTP job was answered are as secret as a payload.
+/// An attempt as a client reads it. Errors, log lines and HTTP responses are as secret as a
+/// payload.
 pub(super) fn attempt_view(row: Attempt, kind: &Kind, content: Content) -> windlass_api::Attempt {
     let shown = content == Content::Shown;
     let detail = row.detail.unwrap_or(Value::Null);
@@ -94,15 +95,15 @@ pub(super) fn attempt_view(row: Attempt, kind: &Kind, content: Content) -> windl
 
 pub(super) async fn wait(
     call: Call,
-    Params(asked): Params<WaitParams>,
+    Params(requested): Params<WaitParams>,
 ) -> Result<Reply<Job>, Problem> {
     let id = call.job_id()?;
-    let most = call.app.settings.wait_max;
-    if asked.is_some_and(|asked| asked > most) {
-        let rule = format!("must be at most {}", format_duration(most));
+    let wait_max = call.app.settings.wait_max;
+    if requested.is_some_and(|timeout| timeout > wait_max) {
+        let rule = format!("must be at most {}", format_duration(wait_max));
         return Err(Invalid::new("timeout", rule).into());
     }
-    let timeout = asked.unwrap_or(WAIT_DEFAULT.min(most));
+    let timeout = requested.unwrap_or(WAIT_DEFAULT.min(wait_max));
     let _waiting = call.app.waiting.take(&call.caller)?;
     let ended = tokio::select! {
         ended = call.app.client.wait(id, timeout) => ended,

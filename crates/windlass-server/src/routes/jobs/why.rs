@@ -1,4 +1,4 @@
-//! Why a job is not running, or dead.
+//! Why a job is not running, or is dead.
 
 use windlass::admin::{ClaimRules, Diagnosis, FinishedDiagnosis};
 use windlass_api::{
@@ -17,20 +17,20 @@ pub(super) async fn why(call: Call) -> Result<Reply<Why>, Problem> {
         kinds: windlass_http::kind_retry(),
         reserved: [windlass_http::http_kind()].into(),
     };
-    let found = call.app.client.why_under(call.job_id()?, &rules).await?;
-    Ok(Reply::ok(view(&found, call.content())))
+    let diagnosis = call.app.client.why_under(call.job_id()?, &rules).await?;
+    Ok(Reply::ok(view(&diagnosis, call.content())))
 }
 
-fn view(found: &Diagnosis, content: Content) -> Why {
-    let (job, finished) = (&found.job, found.finished.as_ref());
+fn view(diagnosis: &Diagnosis, content: Content) -> Why {
+    let (job, finished) = (&diagnosis.job, diagnosis.finished.as_ref());
     let reason = |reason: &Reason| WhyReason {
         code: reason.code().to_owned(),
         text: reason.to_string(),
     };
     Why {
         id: job.id,
-        state: JobState::new(job.state(), job.run_at, found.at),
-        reasons: found.reasons.iter().map(reason).collect(),
+        state: JobState::new(job.state(), job.run_at, diagnosis.at),
+        reasons: diagnosis.reasons.iter().map(reason).collect(),
         death: finished.and_then(|finished| death(job, finished, content)),
         revive: finished.and_then(revival),
     }

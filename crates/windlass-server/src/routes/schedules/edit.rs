@@ -34,10 +34,10 @@ pub(super) async fn create(
         Some(schedule) => schedule,
         None => {
             let found = client.schedule(&ScheduleRef::Name(name.clone())).await?;
-            // An earlier try of the same request may have created it, and died before it answered.
+            // The same request may have created it before and failed to send its response.
             let is_ours = |found: &Stored| found.id == origin.ids().schedule(origin.now);
             found.filter(is_ours).ok_or_else(|| {
-                let detail = format!("schedule {name} exists already");
+                let detail = format!("schedule {name} already exists");
                 Problem::conflict("schedule_exists", detail)
                     .hint("replace it with PUT, or change it with PATCH")
             })?
@@ -54,7 +54,7 @@ fn created(call: &Call, schedule: &Stored) -> Result<Reply<Schedule>, Problem> {
     Ok(reply.status(axum::http::StatusCode::CREATED))
 }
 
-/// The field in which a job was given its payload.
+/// The field that contains the payload of a job.
 fn payload_field(job: Option<&NewJob>) -> &'static str {
     match job {
         Some(job) if job.http.is_some() => "http",
@@ -62,7 +62,7 @@ fn payload_field(job: Option<&NewJob>) -> &'static str {
     }
 }
 
-/// Reports everything that is wrong with the request of an HTTP job.
+/// Reports all problems of the request of an HTTP job.
 fn check_http_job(
     definition: schedule::NewSchedule,
     payload: &str,
@@ -74,8 +74,8 @@ fn check_http_job(
     Some(definition)
 }
 
-/// A definition as it is stored. Refuses a payload that is too large, and a request that must not be
-/// signed as it asks.
+/// Returns the definition as it is stored. Refuses a payload that is too large, and a request that
+/// may not be signed with the secrets that it names.
 async fn ready_to_store(
     call: &Call,
     mut definition: schedule::NewSchedule,
@@ -198,7 +198,8 @@ async fn set_paused(call: &Call, action: &str, paused: bool) -> Result<Reply<Sch
     .await
 }
 
-/// Repeats a change until no firing and no other writer came between its read and its write.
+/// Repeats a change until no firing and no other writer changes the schedule between its read and
+/// its write.
 async fn until_written<T, Step>(call: &Call, step: impl FnMut() -> Step) -> Result<T, Problem>
 where
     Step: Future<Output = Result<Option<T>, Problem>>,
@@ -212,7 +213,7 @@ where
     compare_and_set(contended, step).await
 }
 
-/// The schedule that was written; none if another writer came first.
+/// Returns the written schedule, or `None` if another writer came first.
 fn unless_changed(written: Result<Stored, Error>) -> Result<Option<Stored>, Problem> {
     match written {
         Err(Error::ScheduleChanged { .. }) => Ok(None),

@@ -1,4 +1,4 @@
-//! Runs occurrences that a person asks for.
+//! Creates jobs of a schedule on request.
 
 use serde_json::json;
 use windlass_api::{Backfill, BackfillAnswer, BackfillRange, RunAnswer};

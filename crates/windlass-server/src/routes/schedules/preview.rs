@@ -7,7 +7,7 @@ use crate::call::Call;
 use crate::endpoint::{JsonBody, Params, Reply};
 use crate::problem::Problem;
 
-/// Shows when a rule would fire that is not stored.
+/// Shows when a rule would fire, without storing it.
 pub(super) async fn rule(
     _: Call,
     JsonBody(preview): JsonBody<Preview>,

@@ -57,8 +57,8 @@ pub(super) async fn occurrences(
         .await?;
     rows.extend(skipped.iter().map(Occurrence::skipped));
     rows.sort_by_key(|row| std::cmp::Reverse(row.scheduled_for));
-    // Each source gave up to `limit` rows, and the next page begins before the last instant of this
-    // one. So rows of the same instant stay on one page, which may exceed the limit.
+    // Each source returned up to `limit` rows, and the next page starts before the last time of
+    // this one. So rows of the same time stay on one page, which may exceed the limit.
     let last = rows.get(limit - 1).map(|row| row.scheduled_for);
     rows.retain(|row| last.is_none_or(|last| row.scheduled_for >= last));
     let micros = last.and_then(|last| u64::try_from(last.as_micros()).ok());
@@ -70,7 +70,7 @@ pub(super) async fn occurrences(
     Ok(Reply::ok(page).next(link))
 }
 
-/// The newest occurrences that fired before an instant.
+/// Returns the newest occurrences that fired before a time.
 async fn fired(
     call: &Call,
     schedule: &Schedule,

@@ -1,5 +1,4 @@
-//! What workers in any language report of their attempts: how they ended, that they go on, and how
-//! far they are.
+//! Reports of remote workers about attempts: settle, renew and progress.
 
 use windlass::admin::RESULT_BYTES_MAX;
 use windlass_api::{
@@ -56,7 +55,7 @@ fn check_result(index: usize, outcome: &ReportedOutcome) -> Result<(), Problem> 
     result.check_size(RESULT_BYTES_MAX).map_err(|error| {
         let field = format!("outcomes[{index}].result");
         Problem::too_large("result_too_large", error.within(&field).to_string())
-            .hint("keep large results elsewhere, and their address in the result")
+            .hint("store large results elsewhere and put their address into the result")
     })
 }
 

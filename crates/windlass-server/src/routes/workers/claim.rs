@@ -1,4 +1,4 @@
-//! `POST /claim`: jobs for a worker in any language.
+//! `POST /claim`: hands out jobs to remote workers.
 
 use windlass_api::{Claim, ClaimAnswer, Content, Job};
 use windlass_core::{Invalid, format_duration};
@@ -54,7 +54,7 @@ pub(super) async fn claim(
     }))
 }
 
-/// Lets a key claim while it is good, and wait while it has permits left.
+/// Lets a key claim while it is valid, and wait while it has permits left.
 struct KeyAdmission {
     app: App,
     caller: Caller,

@@ -1,4 +1,4 @@
-//! Workers that registered or sent a heartbeat, and signals to them.
+//! The list of workers, and signals to them.
 
 use windlass_api::{BoundedInt, NewWorker, PageCursor, PageParams, Worker, WorkerPage};
 use windlass_core::{Timestamp, WorkerName};
@@ -12,7 +12,7 @@ use crate::endpoint::{JsonBody, Params, Reply};
 use crate::problem::Problem;
 use crate::standalone::nodes::differences;
 
-/// Rows of a page that names no limit.
+/// The number of workers on a page if the request gives no limit.
 const PAGE_DEFAULT: usize = 50;
 
 pub(super) async fn register(

@@ -1,4 +1,5 @@
-//! Claims that wait: how often the store is asked, in which order they are served, and for which keys.
+//! Waiting claims: how often they query the store, in which order they get jobs, and for which
+//! keys.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -21,7 +22,7 @@ use crate::access::{Access, NewKey, Scope, WithoutKeys};
 use crate::app::{App, Settings};
 use crate::routes::router;
 
-/// A store that counts what it is asked, and can be held up right after it did something.
+/// A store that counts its calls and can delay the response of a call.
 #[derive(Debug)]
 struct Counted {
     store: MemoryStore,
@@ -29,11 +30,11 @@ struct Counted {
     held: Mutex<Option<HeldCall>>,
 }
 
-/// A call of a verb that tells that it was done, and answers when it may.
+/// A delayed call: it notifies `done` after its work and returns when `answer` is notified.
 #[derive(Debug, Clone)]
 struct HeldCall {
     verb: &'static str,
-    /// How many calls of the verb are let through before.
+    /// How many calls of the verb are not delayed before this one.
     before: usize,
     done: Arc<Notify>,
     answer: Arc<Notify>,
@@ -176,7 +177,7 @@ impl Server {
         (job.attempt, job.lease().is_some())
     }
 
-    /// Waits until so many claims wait in lines.
+    /// Waits until this number of claims wait in line.
     async fn until_waiting(&self, count: usize) {
         self.until(|| self.app.remote.waiting() == count).await;
     }
