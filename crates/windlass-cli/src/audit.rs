@@ -46,7 +46,7 @@ pub(crate) struct ListAudit {
     #[arg(long, value_name = "INSTANT")]
     before: Option<Timestamp>,
 
-    /// Where the list before ended, as it was printed there.
+    /// Continue an earlier list: the cursor in its last line.
     #[arg(long, value_name = "CURSOR", value_parser = Cursor::number)]
     cursor: Option<u64>,
 

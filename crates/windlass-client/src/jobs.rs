@@ -80,7 +80,8 @@ impl Client {
     pub async fn wait_for_job(&self, id: JobId, timeout: Duration) -> Result<Job, Error> {
         let call = Call::new(Method::Get, &["jobs", &id.to_string(), "wait"]);
         let timeout_text = serde_json::json!({"timeout": DurationText(timeout)});
-        self.json(call.query(&timeout_text).waits(timeout)).await
+        self.send_json(call.query(&timeout_text).server_wait(timeout))
+            .await
     }
 
     /// Returns the latest 10 attempts of a job that have ended, newest first. For up to 1000, use
@@ -114,7 +115,10 @@ impl Client {
         self.send_for_job(Method::Post, id, &["run-now"]).await
     }
 
-    /// Makes waiting retries that match a filter due now, one pass of them.
+    /// Makes waiting retries that match a filter due now.
+    ///
+    /// One request changes at most `limit` jobs. To continue, send it again with the `next_cursor` of
+    /// the answer as `cursor`, until there is none.
     pub async fn run_jobs_now(&self, which: &RunNowByFilter) -> Result<BatchAnswer, Error> {
         let call = Call::new(Method::Post, &["jobs", "run-now"]);
         self.send_json(call.body(which)?).await
@@ -130,7 +134,10 @@ impl Client {
         self.send_json(call.body(revival)?).await
     }
 
-    /// Runs dead jobs that match a filter again, one pass of them.
+    /// Runs dead jobs that match a filter again.
+    ///
+    /// One request changes at most `limit` jobs. To continue, send it again with the `next_cursor` of
+    /// the answer as `cursor`, until there is none.
     pub async fn revive_jobs(&self, which: &ReviveByFilter) -> Result<BatchAnswer, Error> {
         let call = Call::new(Method::Post, &["dead-letters", "revive"]);
         self.send_json(call.body(which)?).await
@@ -186,7 +193,7 @@ impl Client {
     /// Refused with `completion_too_late` if another outcome was reported or the time has passed.
     pub async fn complete(&self, token: &str, completion: &Completion) -> Result<JobId, Error> {
         let call = Call::new(Method::Post, &["completions", token]).repeatable();
-        let taken: CompletedJob = self.json(call.body(completion)?).await?;
+        let taken: CompletedJob = self.send_json(call.body(completion)?).await?;
         Ok(taken.id)
     }
 

@@ -232,8 +232,8 @@ impl Worker {
     fn about(&self) -> NewWorker {
         NewWorker {
             name: Some(self.name.clone()),
-            queues: some(&self.queues),
-            kinds: some(&self.kinds),
+            queues: non_empty(&self.queues),
+            kinds: non_empty(&self.kinds),
             slots: BoundedInt::new(self.slots.into()),
             version: None,
         }
@@ -256,8 +256,8 @@ impl Worker {
             .map(WeightedQueue::Name)
             .collect();
         Claim {
-            queues: some(&queues),
-            kinds: some(&self.kinds),
+            queues: non_empty(&queues),
+            kinds: non_empty(&self.kinds),
             limit: BoundedInt::new(number(free).min(1000)),
             lease: Some(DurationText(self.lease)),
             wait: Some(DurationText(self.wait)),
@@ -324,7 +324,7 @@ struct WorkerRun<'a> {
     /// with the same id and gets the same jobs.
     unanswered: Option<Claim>,
     claims_paused: bool,
-    /// Why it claims nothing more.
+    /// Set when the worker stops claiming: what `run` returns once all attempts have ended.
     ending: Option<Result<(), Error>>,
 }
 
@@ -346,7 +346,7 @@ impl<'a> WorkerRun<'a> {
                 if self.running.is_empty() && self.unreported.is_empty() {
                     return self.ending.take().unwrap_or(Ok(()));
                 }
-            } else if claiming.is_none() && !self.claims_paused && self.free() > 0 {
+            } else if claiming.is_none() && !self.claims_paused && self.free_slots() > 0 {
                 claiming = Some(self.claim());
             }
             let is_ending = self.ending.is_some();

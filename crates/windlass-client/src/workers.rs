@@ -72,17 +72,17 @@ impl Client {
             .await
     }
 
-    /// Asks a worker to claim no jobs until [`resume_worker`](Self::resume_worker).
+    /// Asks a worker to claim nothing more.
     pub async fn pause_worker_claims(&self, name: &WorkerName) -> Result<Worker, Error> {
         self.signal(name, "pause-claims").await
     }
 
-    /// Asks a worker to finish its running jobs and exit.
+    /// Asks a worker to finish its jobs and exit.
     pub async fn stop_worker(&self, name: &WorkerName) -> Result<Worker, Error> {
         self.signal(name, "stop").await
     }
 
-    /// Takes back the signal to a worker.
+    /// Clears the signal to a worker, so that it claims jobs again.
     pub async fn resume_worker(&self, name: &WorkerName) -> Result<Worker, Error> {
         self.signal(name, "resume").await
     }

@@ -222,7 +222,10 @@ fn throttled_wrong_keys_are_audited() {
         "a right key still works"
     );
     let (_, log) = server.stop();
-    assert!(log.contains("throttled a client after failed authentication"), "{log}");
+    assert!(
+        log.contains("throttled a client after failed authentication"),
+        "{log}"
+    );
     assert!(printed(&["audit", "list", "--data", data]).contains("access.throttled"));
 }
 

@@ -203,7 +203,7 @@ async fn a_job_that_runs_longer_than_the_grace_is_released() {
 }
 
 #[tokio::test]
-async fn an_operator_pauses_claims_resumes_and_stops_a_worker() {
+async fn an_operator_pauses_resumes_and_stops_a_worker() {
     let server = Server::start().await;
     let client = server.client();
     let (name, queue) = (WorkerName::new("w").unwrap(), QueueName::new("q").unwrap());
@@ -258,7 +258,7 @@ async fn jobs_are_created_in_bulk_listed_and_deleted() {
     };
     assert_eq!(job.payload, Some(Json(Payload::from_stored("2"))));
     jobs[0].timeout_ms = None;
-    jobs[0].limit = windlass_client::api::BoundedInt::new(3); // only allowed together with a key
+    jobs[0].limit = windlass_client::api::BoundedInt::new(3); // invalid without a concurrency key
     let refused = client
         .create_jobs(&jobs, BulkMode::AllOrNone)
         .await
