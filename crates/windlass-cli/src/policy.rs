@@ -9,7 +9,7 @@ use clap::Subcommand;
 use serde::Serialize;
 use serde_json::Value;
 use windlass_core::Invalid;
-use windlass_core::retry::{AttemptLimit, DurationText, Explanation, Preset, RetryPolicy, explain};
+use windlass_core::retry::{AttemptLimit, Explanation, Preset, RetryPolicy, Span, explain};
 
 pub(crate) use text::{ExplanationText, describe_backoff, describe_jitter, preset_table};
 
@@ -172,7 +172,7 @@ impl<'a> ExplainJson<'a> {
 }
 
 impl SpanJson {
-    fn new(span: DurationText) -> Self {
+    fn new(span: Span) -> Self {
         let millis = |duration: Duration| duration.as_millis();
         SpanJson {
             min: millis(span.min),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use windlass_core::format_duration;
-use windlass_core::retry::{AttemptForecast, Backoff, DurationText, Jitter, Preset};
+use windlass_core::retry::{AttemptForecast, Backoff, Jitter, Preset, Span};
 
 use super::{ExplainedPolicy, plot};
 
@@ -138,7 +138,7 @@ fn attempt_table(attempts: &[AttemptForecast]) -> String {
     .map(str::to_owned);
     let hidden = attempts.len().saturating_sub(ATTEMPTS_SHOWN + 1);
     let row = |attempt: &AttemptForecast| {
-        let DurationText { min, nominal, max } = attempt.delay;
+        let Span { min, nominal, max } = attempt.delay;
         let at = attempt.at;
         let times = [min, nominal, max, at.min, at.nominal, at.max].map(short);
         let [a, b, c, d, e, f] = times;
@@ -153,7 +153,7 @@ fn attempt_table(attempts: &[AttemptForecast]) -> String {
     table(std::iter::once(header).chain(shown).chain(gap).chain(last))
 }
 
-fn describe_span(span: DurationText) -> String {
+fn describe_span(span: Span) -> String {
     if span.min == span.max {
         return short(span.nominal);
     }
