@@ -46,7 +46,7 @@ fn secrets_of_a_lost_master_key_can_be_listed_and_deleted() {
     assert_eq!(run(&[(MASTER_KEY, &lost)], &put, b"s3cret").0, 0);
     let (code, output) = run(&[(MASTER_KEY, &new)], &put, b"s3cret");
     assert!(
-        code == 1 && output.contains("was sealed with master key"),
+        code == 1 && output.contains("was encrypted with the master key"),
         "{output}"
     );
     for keys in [&[][..], &[(MASTER_KEY, new.as_str())]] {

@@ -75,7 +75,10 @@ fn the_banner_names_the_address_and_says_if_the_store_is_not_durable() {
         in_memory.banner
     );
     let (_, log) = in_memory.stop();
-    assert!(log.contains("nothing is durable"), "{log}");
+    assert!(
+        log.contains("all jobs are lost when this process stops"),
+        "{log}"
+    );
 }
 
 #[test]
@@ -242,7 +245,7 @@ fn a_public_bind_is_refused_without_tls_and_without_a_key() {
         .unwrap();
     let output = String::from_utf8_lossy(&done.stderr).into_owned();
     assert!(
-        done.status.code() == Some(1) && output.contains("there is no key yet"),
+        done.status.code() == Some(1) && output.contains("the store has no API key"),
         "{output}"
     );
     let insecure = Server::spawn(command(&[
@@ -308,7 +311,7 @@ fn secrets_come_from_stdin_and_a_wrong_master_key_stops_the_start() {
         "s3cret\n",
     );
     assert!(
-        code == Some(1) && output.contains("there is no master key"),
+        code == Some(1) && output.contains("no master key is configured"),
         "{output}"
     );
     let (code, output) = with(
@@ -329,7 +332,7 @@ fn secrets_come_from_stdin_and_a_wrong_master_key_stops_the_start() {
     ] {
         let (code, output) = with(&[(KEY, &new)], arguments, "x");
         assert!(
-            code == Some(1) && output.contains("was sealed with master key"),
+            code == Some(1) && output.contains("was encrypted with the master key"),
             "{output}"
         );
     }
@@ -376,7 +379,7 @@ fn serve_explains_why_a_store_cannot_be_opened() {
         .port();
     let (code, output) = serve(&format!("postgres://ann:s3cret@127.0.0.1:{port}/jobs"));
     assert!(
-        code == 1 && output.contains("cannot be opened") && !output.contains("s3cret"),
+        code == 1 && output.contains("cannot open the store") && !output.contains("s3cret"),
         "{output}"
     );
     let refused_at = format!("127.0.0.1:{port} (database \"jobs\")");
@@ -406,7 +409,10 @@ fn serve_explains_why_a_store_cannot_be_opened() {
     )
     .unwrap();
     let (code, output) = serve(&format!("sqlite:{}", text(&no_database)));
-    assert!(code == 1 && output.contains("cannot be opened"), "{output}");
+    assert!(
+        code == 1 && output.contains("cannot open the store"),
+        "{output}"
+    );
     let newer = folder.path().join("newer.db");
     let (made, _) = Server::start(
         folder.path(),
@@ -425,10 +431,7 @@ fn serve_explains_why_a_store_cannot_be_opened() {
         "{output}"
     );
     let (code, output) = refused(&["serve", "--bind", "127.0.0.1:0", "--data", "/proc/nothing"]);
-    assert!(
-        code == 1 && output.contains("cannot be written to"),
-        "{output}"
-    );
+    assert!(code == 1 && output.contains("cannot write to"), "{output}");
     let taken = Server::start(folder.path(), &[]);
     let (code, output) = refused(&[
         "serve",
@@ -438,7 +441,7 @@ fn serve_explains_why_a_store_cannot_be_opened() {
         &taken.address.to_string(),
     ]);
     assert!(
-        code == 1 && output.contains("choose another with `--bind`"),
+        code == 1 && output.contains("choose another address with `--bind`"),
         "{output}"
     );
 }
@@ -466,7 +469,7 @@ fn doctor_reports_every_check() {
         .unwrap();
     let output = String::from_utf8_lossy(&few.stdout).into_owned();
     assert!(
-        output.contains("warning  open files       only 200 may be open"),
+        output.contains("warning  open files       the limit is 200"),
         "{few:?}"
     );
 }
