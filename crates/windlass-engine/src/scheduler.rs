@@ -102,7 +102,7 @@ impl Scheduler {
 
     async fn fire(&self, schedule: &Schedule, now: Timestamp) -> Result<usize, StoreError> {
         let plan = self.plan(schedule, now).await?;
-        let (jobs, skipped) = (plan.fire.jobs.clone(), plan.fire.skipped.clone());
+        let jobs = plan.fire.jobs.clone();
         let Fired::Done { jobs: made } = self.engine.store().fire(plan.fire, now).await? else {
             return Ok(0); // another node fired it, or it was just changed
         };
@@ -110,7 +110,7 @@ impl Scheduler {
         if !plan.cancel.is_empty() {
             self.engine.change(&plan.cancel, &Change::Cancel).await?;
         }
-        self.emit_firing(schedule, &jobs, &made, &skipped, now);
+        self.emit_firing(schedule, &jobs, &made, plan.newly_skipped, now);
         Ok(made.len())
     }
 
@@ -139,6 +139,7 @@ impl Scheduler {
             skipped: due.skipped.into_iter().collect(),
             ..Fire::nothing(schedule)
         };
+        let mut newly_skipped = fire.skipped.clone();
         if let (Some(first), Some(last)) = (skipped_by_overlap.first(), skipped_by_overlap.last()) {
             let range = SkippedRange {
                 first: *first,
@@ -146,6 +147,7 @@ impl Scheduler {
                 reason: SkipReason::Overlap,
                 count: Some(skipped_by_overlap.len()),
             };
+            newly_skipped.push(range);
             self.record_overlap(schedule, range, &mut fire).await?;
         }
         let skipped = due.skipped.map(|range| range.last);
@@ -156,7 +158,11 @@ impl Scheduler {
             Overlap::CancelRunning if !fire.jobs.is_empty() => unfinished,
             _ => Vec::new(),
         };
-        Ok(FiringPlan { fire, cancel })
+        Ok(FiringPlan {
+            fire,
+            newly_skipped,
+            cancel,
+        })
     }
 
     /// Records that occurrences are skipped because an earlier one is unfinished. Extends the
@@ -224,7 +230,7 @@ impl Scheduler {
         schedule: &Schedule,
         jobs: &[Job],
         made: &[JobId],
-        skipped: &[SkippedRange],
+        mut skipped: Vec<SkippedRange>,
         now: Timestamp,
     ) {
         let name = &schedule.definition.name;
@@ -236,7 +242,6 @@ impl Scheduler {
                 what,
             });
         };
-        let mut skipped = skipped.to_vec();
         for job in jobs {
             let scheduled_for = job
                 .occurrence
@@ -359,5 +364,7 @@ fn run_in_turn(job: &mut Job, key: String) {
 /// What a schedule does in one pass.
 struct FiringPlan {
     fire: Fire,
+    /// What this pass skips. `fire.skipped` may extend a range of an earlier pass.
+    newly_skipped: Vec<SkippedRange>,
     cancel: Vec<JobId>,
 }

@@ -11,8 +11,8 @@ use tokio::sync::Notify;
 use windlass_core::schedule::{Expression, Missed, NewSchedule, Overlap};
 use windlass_core::{Job, JobId, NewJob, QueueName, ScheduleName};
 use windlass_engine::{
-    Clock as _, Engine, Ids, Janitor, JanitorConfig, ManualRun, Scheduler, SchedulerConfig,
-    VirtualClock, manual_run_job,
+    Clock as _, Engine, Event, Ids, Janitor, JanitorConfig, ManualRun, Received, ScheduleEvent,
+    Scheduler, SchedulerConfig, VirtualClock, manual_run_job,
 };
 use windlass_memory::MemoryStore;
 use windlass_store::{
@@ -52,6 +52,7 @@ async fn count(engine: &Engine, state: ListedState) -> usize {
 windlass_testkit::on_every_store! {
     a_pass_removes_at_most_a_thousand_expired_documents;
     skipped_occurrences_are_recorded;
+    each_skipped_occurrence_is_emitted_once;
     each_range_of_skipped_occurrences_has_its_own_reason;
     old_jobs_behind_jobs_that_are_kept_longer_are_removed_too;
     a_thousand_schedules_in_one_second_fire_once_each;
@@ -224,6 +225,32 @@ async fn skipped_occurrences_are_recorded(world: World) {
         (&told[0]["reason"], &told[0]["count"]),
         (&"overlap".into(), &4.into())
     );
+}
+
+async fn each_skipped_occurrence_is_emitted_once(world: World) {
+    put(&world.engine, "s", 60.0, |_| {}).await;
+    let mut events = world.engine.subscribe();
+    let mut emitted = Vec::new();
+    for _ in 0..5 {
+        world.clock.advance(seconds(60.0));
+        let fired = scheduler(&world.engine).pass(world.engine.now()).await;
+        fired.unwrap();
+        while let Some(Received::Event(event)) = events.try_next() {
+            if let Event::Schedule {
+                what: ScheduleEvent::Skipped(range),
+                ..
+            } = &*event
+            {
+                emitted.push(range.count.unwrap());
+            }
+        }
+    }
+    assert_eq!(
+        emitted,
+        [1, 1, 1, 1],
+        "the first occurrence fired and stays unfinished"
+    );
+    assert_eq!(skipped(&world.engine).await[0]["count"], 4, "one record");
 }
 
 async fn each_range_of_skipped_occurrences_has_its_own_reason(world: World) {
