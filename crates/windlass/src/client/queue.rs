@@ -87,10 +87,20 @@ impl Client {
     /// [`Error::Invalid`] if the name is not valid; [`Error::QueueContended`] if other writers keep
     /// changing the queue.
     pub async fn set_queue(&self, name: &str, settings: &QueueSettings) -> Result<(), Error> {
-        let queue = parse_name(name)?;
-        self.write_claims(&queue, settings, Expected::Any).await?;
-        self.change_queue(&queue, |before| limits(settings, before.own_pause()))
-            .await
+        let (queue, store) = (parse_name(name)?, self.engine.store());
+        let contended = || Error::QueueContended(queue.clone());
+        compare_and_set(contended, || async {
+            let written = self.write_claims(&queue, settings, Expected::Any).await?;
+            self.change_queue(&queue, |before| limits(settings, before.own_pause()))
+                .await?;
+            // The settings are in two places. If another writer replaced the document meanwhile,
+            // the limits may now be ours and the document theirs, so both are written again.
+            let name = queue.as_str();
+            let document = store.document(QUEUE_SETTINGS, name, self.now()).await?;
+            let current = document.map(|document| Written::Version(document.version));
+            Ok((current == Some(written)).then_some(()))
+        })
+        .await
     }
 
     /// Sets up a queue that has no settings yet, and returns whether it did. If the queue has

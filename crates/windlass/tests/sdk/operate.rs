@@ -121,6 +121,22 @@ every_store! {
         assert_eq!(queues[&queue("sums")].counts.ready, 1);
     }
 
+    async fn settings_that_two_set_at_once_are_not_mixed(kit: TestKit) {
+        let client = kit.client();
+        let settings = |number: u32| QueueSettings {
+            max_depth: Some(number.into()),
+            claims: ClaimSettings { weight: Some(number), ..ClaimSettings::default() },
+            ..QueueSettings::default()
+        };
+        for round in 1..20 {
+            let (low, high) = (settings(round), settings(100 + round));
+            let (first, second) = tokio::join!(client.set_queue("mail", &low), client.set_queue("mail", &high));
+            (first.unwrap(), second.unwrap());
+            let stored = client.queue(&queue("mail")).await.unwrap().settings;
+            assert!(stored == low || stored == high, "{stored:?}");
+        }
+    }
+
     async fn a_queue_exists_while_something_is_known_about_it(kit: TestKit) {
         let client = kit.client();
         client.check_queue(&QueueName::default()).await.unwrap();
