@@ -19,7 +19,6 @@ use std::time::Duration;
 
 use axum::http::{HeaderName, StatusCode};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use windlass_core::{Invalid, Timestamp};
 use windlass_engine::Ids;
@@ -73,8 +72,8 @@ struct KeptAnswer {
 /// The body of a stored response.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 enum KeptBody {
-    /// The body as it was sent.
-    Json(Value),
+    /// The text of the body. A parsed value would lose digits of large numbers.
+    Json(String),
     /// The parts that cannot be computed from the seed.
     Bulk(CompactBulk),
 }
@@ -329,7 +328,7 @@ fn to_kept(answer: &Answer) -> Result<Option<KeptAnswer>, Problem> {
     let body = match (&answer.compact, &answer.body) {
         (Some(compact), _) => KeptBody::Bulk(compact.clone()),
         (None, AnswerBody::Json(body)) => {
-            let body = serde_json::from_slice(body);
+            let body = String::from_utf8(body.clone());
             KeptBody::Json(body.map_err(|error| Problem::internal(&error))?)
         }
         _ => return Ok(None),
@@ -344,7 +343,7 @@ fn to_kept(answer: &Answer) -> Result<Option<KeptAnswer>, Problem> {
 fn replay(kept: KeptAnswer, seed: u64, at: Timestamp) -> Result<Answer, Problem> {
     let status = StatusCode::from_u16(kept.status).map_err(|error| Problem::internal(&error))?;
     let answer = match kept.body {
-        KeptBody::Json(body) => Answer::json(status, &body)?,
+        KeptBody::Json(body) => Answer::written(status, body.into_bytes()),
         KeptBody::Bulk(compact) => compact.answer(&Ids::seeded(seed), at)?.status(status),
     };
     let mut answer = answer.header(REPLAYED, "true");
