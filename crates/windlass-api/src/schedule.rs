@@ -145,6 +145,9 @@ impl Body for NewSchedule {
     fn check(self, checks: &mut Checks) -> Option<Self::Checked> {
         let (name, job, mut fields) = self.into_parts();
         let name = checks.required("name", name);
+        if name.as_ref().is_some_and(|name| name.as_str() == "preview") {
+            checks.refuse("name", "must not be `preview`, which is a path of its own");
+        }
         let job = check_job(checks, job);
         if fields.has_no_rule() {
             fields.cron = Some(None);

@@ -23,8 +23,9 @@ pub use failure_log::{FormFailureLog, failure_line};
 pub use lines::{gave_up_line, next_execution_time, retry_line, status_of};
 
 /// The entry of a job's `meta` that marks jobs of the form. It holds the fields of the form that
-/// concern the schedule.
-pub const FORM_META: &str = "scheduler_form";
+/// concern the schedule. Clients cannot set names that start with `windlass.`, so no other job looks
+/// like one of the form.
+pub const FORM_META: &str = "windlass.scheduler_form";
 
 /// The default of `maxRetryCount`.
 const MAX_RETRY_COUNT_DEFAULT: i64 = 3;
