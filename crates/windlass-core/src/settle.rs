@@ -67,7 +67,7 @@ pub enum Report {
         /// How much time the handler gets to stop. No retry starts before this time is over.
         grace: Duration,
     },
-    /// The lease expired: the worker died or hung.
+    /// The lease expired without a renewal: the worker died, hung or lost its connection.
     Lost,
     /// The handler asks to run again later.
     Snoozed {
@@ -310,7 +310,9 @@ impl AttemptEnd {
                 };
                 AttemptEnd::failed(Outcome::TimedOut, failure)
             }
-            Report::Lost => AttemptEnd::lost("the lease expired: the worker died or hung"),
+            Report::Lost => AttemptEnd::lost(
+                "the lease expired without a renewal: the worker died, hung or lost its connection",
+            ),
             Report::Snoozed { .. } if at_most_once => AttemptEnd::failure(
                 Outcome::Failed,
                 "an at-most-once job cannot be snoozed, because it would start twice".to_owned(),

@@ -446,7 +446,7 @@ impl Server {
         let app = self.app.stopping(stop.clone());
         let site = site(router(app.clone()));
         let serving = self.listener.serve(site, stop.clone(), stop_now.clone());
-        let cut_off = serve_with_loops(&mut loops, serving, &stop).await?;
+        let aborted_requests = serve_with_loops(&mut loops, serving, &stop).await?;
         // A request that changes something continues after its client has disconnected.
         tokio::select! {
             () = app.all_changed() => {}
@@ -458,7 +458,7 @@ impl Server {
             ended = all_ended(&mut loops) => ended?,
             () = stop_now.cancelled() => {}
         }
-        info!(cut_off, "stopped");
+        info!(aborted_requests, "stopped");
         Ok(())
     }
 }
