@@ -131,7 +131,8 @@ every_store! {
         for round in 1..20 {
             let (low, high) = (settings(round), settings(100 + round));
             let (first, second) = tokio::join!(client.set_queue("mail", &low), client.set_queue("mail", &high));
-            (first.unwrap(), second.unwrap());
+            first.unwrap();
+            second.unwrap();
             let stored = client.queue(&queue("mail")).await.unwrap().settings;
             assert!(stored == low || stored == high, "{stored:?}");
         }
