@@ -146,7 +146,10 @@ impl Body for NewSchedule {
         let (name, job, mut fields) = self.into_parts();
         let name = checks.required("name", name);
         if name.as_ref().is_some_and(|name| name.as_str() == "preview") {
-            checks.refuse("name", "must not be `preview`, which is a path of its own");
+            checks.refuse(
+                "name",
+                "must not be `preview`, because `/api/v1/schedules/preview` is another route",
+            );
         }
         let job = check_job(checks, job);
         if fields.has_no_rule() {
@@ -171,7 +174,7 @@ impl PutSchedule {
     ) -> Option<windlass_core::schedule::NewSchedule> {
         let body_name = self.name.replace(name.clone());
         if body_name.is_some_and(|body_name| body_name != *name) {
-            checks.refuse("name", "must be the name in the path or omitted");
+            checks.refuse("name", "must be omitted or equal to the name in the path");
         }
         NewSchedule::from(self).check(checks)
     }

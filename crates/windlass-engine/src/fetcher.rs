@@ -84,7 +84,8 @@ struct FetcherState {
     discovery: Discovery,
     /// A claim whose result is unknown. The fetcher repeats it before any other claim.
     open: Option<OpenClaim>,
-    /// The shortest time after which a rate limit allows another start.
+    /// How often to check rate limits: the shortest time after which one of them allows another
+    /// start.
     rate_step: Option<Duration>,
 }
 
@@ -515,8 +516,8 @@ impl Fetcher {
     }
 
     /// Updates the interval at which rate limits are checked. A rate limit allows more starts as
-    /// time passes, and no event reports that. Discovered queues do not need it: they rest and are
-    /// tried again.
+    /// time passes, and no event reports that. Discovered queues do not need this interval: a
+    /// discovered queue rests for a while and is then tried again.
     async fn refresh_rate_step(&self) {
         let queues = &self.config.sources.queues;
         if queues.is_empty() {

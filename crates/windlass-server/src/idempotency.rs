@@ -141,7 +141,7 @@ fn key_of(call: &Call) -> Result<Option<String>, Problem> {
 struct Reserved {
     note: Note,
     version: u64,
-    /// Whether another attempt began whose result is unknown.
+    /// Whether an earlier attempt has begun and its result is unknown.
     has_earlier_attempt: bool,
 }
 
@@ -241,7 +241,8 @@ impl NoteAccess {
                         Ok(written.map(|_| None))
                     }
                 },
-                // The note has expired, or was refused and another body uses it: nothing to store.
+                // The note has expired, or the request was refused and another body now uses the
+                // key: nothing to store.
                 _ => Ok(Some(None)),
             }
         });

@@ -21,12 +21,13 @@ use windlass_store::StoreError;
 use crate::error::DriverResult;
 use crate::writer::{Answer, Writer};
 
-/// The most rows in one group, so that a bulk insert does not delay other requests for long.
+/// A group takes no further request once it has this many rows, so that a bulk insert does not
+/// delay other requests for long.
 const GROUP_ROWS_MAX: usize = 20_000;
 
-/// What a request is for. Requests of a group run in this order, so that a large enqueue does not
-/// delay a settle or renewal until its lease expires. On a full disk, the class also decides what
-/// may still run (`writer/full_disk.rs`).
+/// What a request is for. Requests of a group run in this order, so that a settle or renewal does
+/// not wait for a large enqueue until the lease has expired. On a full disk, the class also decides
+/// what may still run (`writer/full_disk.rs`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum RequestClass {
     Settle,
@@ -55,8 +56,8 @@ pub(crate) struct WriteRequest<T, F> {
     pub(crate) rows: usize,
     pub(crate) verb: F,
     pub(crate) result: Option<Result<T, StoreError>>,
-    /// The verb goes back with its result, so that the caller and not the writer thread spends the
-    /// time to drop what it holds.
+    /// The verb is sent back with its result, so that the caller drops the verb's data and the
+    /// writer thread loses no time.
     pub(crate) reply: oneshot::Sender<(Result<T, StoreError>, F)>,
 }
 

@@ -158,7 +158,7 @@ impl<S> Context<S> {
 
     /// Adds a line to the log of the attempt, which is stored with its outcome: at most 100 lines.
     ///
-    /// [`Client::attempts`] and the dashboard show it.
+    /// [`Client::attempts`] returns it.
     pub fn log(&self, line: impl AsRef<str>) {
         self.attempt.log(line.as_ref());
     }

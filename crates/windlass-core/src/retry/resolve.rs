@@ -7,8 +7,9 @@ use super::{AttemptLimit, Preset, RetryPolicy};
 /// What a worker, or the server, sets for retries of the jobs it claims.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerRetry {
-    /// The policy of jobs that get none from the job, its kind or its queue. `None` means that the
-    /// first failure is final, and overrides all other policies.
+    /// The policy of a job if neither the job, its kind nor its queue sets one. `None` turns
+    /// retries off: the first failure is final, even if the job, its kind or its queue has a
+    /// policy.
     pub policy: Option<Arc<RetryPolicy>>,
     /// The most attempts this worker allows, even if a job asks for more.
     pub cap: Cap,
@@ -77,8 +78,9 @@ pub struct ResolvedRetry<'a> {
 
 /// Resolves the policy: the job's own, or else that of its kind, of its queue, or of the worker.
 ///
-/// The limit is the job's own `max_attempts`, or else the first limit of a policy in the same
-/// order, and at most the worker's cap.
+/// The limit is the job's own `max_attempts`. If the job has none, it is the limit of the first
+/// policy in the same order that has one. If no policy has one, it is one attempt. The worker's cap
+/// can lower it.
 pub fn resolve<'a>(settings: RetrySettings<'a>, worker: &'a WorkerRetry) -> ResolvedRetry<'a> {
     let Some(default) = &worker.policy else {
         return ResolvedRetry {
