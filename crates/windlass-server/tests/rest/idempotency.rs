@@ -82,6 +82,21 @@ async fn count(server: &Server) -> usize {
 }
 
 #[tokio::test]
+async fn a_replay_repeats_the_first_answer_to_the_byte() {
+    let server = Server::open().await;
+    let body = br#"{"name":"n","cron":"0 0 1 1 *","job":{"kind":"a","payload":{"b":1.10,"a":12345678901234567890123}}}"#;
+    let key = [("Idempotency-Key", "k1")];
+    let path = "/api/v1/schedules";
+    let first = server.send("POST", path, &key, Some(body)).await;
+    let again = server.send("POST", path, &key, Some(body)).await;
+    assert_eq!(
+        (first.status, again.header("idempotent-replayed")),
+        (201, Some("true"))
+    );
+    assert_eq!(again.body, first.body);
+}
+
+#[tokio::test]
 async fn the_same_request_is_answered_the_same_and_creates_once() {
     let server = Server::open().await;
     let body = json!({"kind": "a", "payload": {"n": 1}});
