@@ -35,7 +35,9 @@ create table windlass.jobs (
 -- The claim order. Claimed jobs leave it.
 create index ready on windlass.jobs (queue, lane, rank, run_at, id) where due;
 -- The queues that have due jobs of a kind.
-create index due_by_kind on windlass.jobs (kind, queue) where due;
+-- Jobs with a lease are never due. The second condition keeps the planner from using this index for claims,
+-- which do not name it: a claim that walked all due jobs of a queue was four times slower.
+create index due_by_kind on windlass.jobs (kind, queue) where due and lease_until is null;
 create index future on windlass.jobs (run_at, id) where not due and lease_until is null and unreadable is null;
 create index leases on windlass.jobs (lease_until, id) where lease_until is not null;
 create index deadlines on windlass.jobs (deadline, id) where deadline is not null and lease_until is null and unreadable is null;

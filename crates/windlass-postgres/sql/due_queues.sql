@@ -8,7 +8,7 @@ with recursive found (kind, queue, matches, count) as (
         select kind, queue,
             queue like $4 and not exists (select from windlass.queues where name = queue and paused) as matches
         from windlass.jobs
-        where due and (kind, queue) >= (given.kind, $2) and run_at <= $5
+        where due and lease_until is null and (kind, queue) >= (given.kind, $2) and run_at <= $5
         order by kind, queue
         limit 1
     ) as first
@@ -19,7 +19,7 @@ with recursive found (kind, queue, matches, count) as (
         select kind, queue,
             queue like $4 and not exists (select from windlass.queues where name = queue and paused) as matches
         from windlass.jobs
-        where due and (kind, queue) > (found.kind, found.queue) and run_at <= $5
+        where due and lease_until is null and (kind, queue) > (found.kind, found.queue) and run_at <= $5
         order by kind, queue
         limit 1
     ) as next
