@@ -1,8 +1,8 @@
 //! The scheduler form: a schedule and a URL in one flat object, such as
 //! `{"schedule": "*/10 * * * * *", "api": "https://…"}`.
 //!
-//! [`SchedulerForm`] turns a form into a schedule of HTTP jobs. [`FormFailureLog`] logs the failures of those
-//! jobs in the fixed wording that users of the form search for.
+//! [`SchedulerForm`] turns a form into a schedule of HTTP jobs. [`FormFailureLog`] logs the
+//! failures of these jobs in the fixed wording that users of the form search for.
 
 mod failure_log;
 mod lines;

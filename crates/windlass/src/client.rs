@@ -178,8 +178,8 @@ impl Client {
         Ok(self.engine.store().nodes().await?)
     }
 
-    /// Returns all workers, by name: the nodes of [`Client::nodes`], and the workers that claim jobs through a
-    /// server.
+    /// Returns all workers by name: the nodes of [`Client::nodes`], and the workers that claim jobs
+    /// through a server.
     pub async fn workers(&self) -> Result<Vec<Node>, Error> {
         let store = self.engine.store();
         let remote = remote_workers(store, self.now()).await?;

@@ -169,7 +169,8 @@ options! {
     /// Limits how many attempts may fail before the job is dead, the first one included.
     ///
     /// Overrides the limit of the retry policy. The cap of the worker
-    /// ([`Worker::attempt_cap`](crate::Worker::attempt_cap)) still applies. 0 leaves the limit to the policy.
+    /// ([`Worker::attempt_cap`](crate::Worker::attempt_cap)) still applies. With 0, the policy sets
+    /// the limit.
     max_attempts(count: u32) |options, count| {
         options.max_attempts = Some(i64::from(count));
         Ok(())

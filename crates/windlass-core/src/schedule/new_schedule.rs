@@ -141,7 +141,8 @@ impl NewSchedule {
         first.map_or(Ok(()), Err)
     }
 
-    /// Everything that keeps the schedule from working: what [`check_with`](Self::check_with) refuses, all of it.
+    /// Returns every rule that the schedule breaks. [`check_with`](Self::check_with) returns only
+    /// the first one.
     pub fn problems(&self, now: Timestamp, payload_bytes_max: usize) -> Vec<Invalid> {
         let mut problems = Vec::new();
         let mut refuse = |field: &str, rule: &str| problems.push(Invalid::new(field, rule));
